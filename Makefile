@@ -1,0 +1,41 @@
+# Everything sets itself up: a virtual environment in .venv, pinned by constraints.txt. Needs Python 3.11 to 3.13.
+
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+PACKAGES := --editable './core[files]' --editable ./plugins/native
+TOOLS := hypothesis mypy pytest ruff scipy
+MANIFESTS := constraints.txt core/pyproject.toml plugins/native/pyproject.toml
+
+.PHONY: demo test check bench clean
+
+demo: $(VENV)/.runtime  ## Draw text, and show which sampler drew it and why
+	@$(BIN)/tokendraw list
+	@echo
+	@$(BIN)/tokendraw resolve --explain
+	@echo
+	@$(BIN)/tokendraw generate "The import statement" --temperature 0.7 --top-k 40 --top-p 0.9 --seed 7
+
+test: $(VENV)/.tools  ## The whole suite, without a GPU
+	$(BIN)/python -m pytest -m "not gpu" $(PYTEST)
+
+check: $(VENV)/.tools  ## Format, lint, types
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+bench: $(VENV)/.tools  ## The CPU table of benchmarks/results/cpu.md
+	$(BIN)/python benchmarks/cpu.py
+
+clean:
+	rm -rf $(VENV)
+
+$(VENV)/.runtime: $(MANIFESTS)
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) $(PACKAGES)
+	@touch $@
+
+$(VENV)/.tools: $(VENV)/.runtime Makefile
+	$(PIP) $(TOOLS)
+	@touch $@

@@ -1,0 +1,60 @@
+"""What the user should hear once about a decision: a plugin that was passed over, an upstream that is untested."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tokendraw import _upstream
+from tokendraw._candidate import Candidate, Choice, State
+from tokendraw._capabilities import Operation
+from tokendraw._ranking import place, rank
+from tokendraw._words import all_of
+
+
+def fallback(
+    chosen: Candidate, assessed: Sequence[Candidate], operation: Operation, choice: Choice
+) -> str | None:
+    """Tell of installed, higher-ranked plugins that were passed over; None if there is none."""
+    served = {c.name for c in assessed if c.state is State.AVAILABLE}
+    passed = [
+        c
+        for c in assessed
+        if c.name not in served and _is_expected(c, operation) and _outranks(c, chosen, choice)
+    ]
+    if not passed:
+        return None
+    found = "; ".join(f"{c.name!r} was passed over: {c.reason}" for c in passed)
+    # The variable replaces what it or the configuration file said before, so the whole list is given.
+    names = ",".join(dict.fromkeys([*choice.disabled, *(c.name for c in passed)]))
+    return f"{found}. Drawing with {chosen.name!r}. Set TOKENDRAW_DISABLE={names} to silence this."
+
+
+def untested(candidate: Candidate) -> str | None:
+    """Tell of an upstream version that is in range and untested; None if there is nothing to tell."""
+    upstream = candidate.info.upstream if candidate.info else None
+    installed = candidate.upstream_version
+    if upstream is None or installed is None or _upstream.is_tested(upstream, installed):
+        return None
+    tested = f"was tested with {all_of(upstream.tested)}" if upstream.tested else "names no tested version"
+    needed = f"{candidate.name!r} needs {upstream.distribution} {upstream.versions} and {tested}"
+    return f"{needed}, found {installed}. Install a tested version to silence this."
+
+
+def _is_expected(candidate: Candidate, operation: Operation) -> bool:
+    """Whether its user expects it to run: not switched off, upstream installed, made for the operation."""
+    if candidate.state not in (State.UNAVAILABLE, State.BROKEN, State.INCOMPATIBLE):
+        return False
+    if candidate.info is None or candidate.state is not State.UNAVAILABLE:
+        return True
+    absent = candidate.info.upstream is not None and candidate.upstream_version is None
+    return operation in candidate.info.operations and not absent
+
+
+def _outranks(candidate: Candidate, chosen: Candidate, choice: Choice) -> bool:
+    """Whether it goes before the chosen one.
+
+    A plugin too broken to tell its priority does: silence would hide the loss of a fast one.
+    """
+    if candidate.info is None:
+        return place(candidate, choice) <= place(chosen, choice)
+    return rank(candidate, choice) < rank(chosen, choice)

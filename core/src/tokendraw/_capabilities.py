@@ -1,0 +1,127 @@
+"""What a sampler can do, what a request needs, what a machine is: the three sides of every negotiation.
+
+All three are frozen dataclasses without behaviour beyond comparing themselves, so that a decision about an
+H100, an MI300X or a laptop can be computed, and tested, anywhere. :mod:`tokendraw._checks` holds the
+comparisons.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+Operation: TypeAlias = Literal["sample", "verify"]
+"""What a sampler is asked to do. ``verify`` is speculative decoding."""
+
+LogprobsMode: TypeAlias = Literal[
+    "raw_logprobs", "raw_logits", "processed_logprobs", "processed_logits", "temperature_logprobs"
+]
+FilterOrder: TypeAlias = Literal["top_k_first", "joint"]
+Filter: TypeAlias = Literal["top_k", "top_p", "min_p"]
+Granularity: TypeAlias = Literal["per_row", "scalar"]
+GumbelDtype: TypeAlias = Literal["fp32", "fp64"]
+Seeding: TypeAlias = Literal["none", "launch", "counter"]
+TieRule: TypeAlias = Literal["value", "exact_k"]
+
+OPERATIONS: tuple[Operation, ...] = ("sample", "verify")
+LOGPROBS_MODES: tuple[LogprobsMode, ...] = (
+    "raw_logprobs",
+    "raw_logits",
+    "processed_logprobs",
+    "processed_logits",
+    "temperature_logprobs",
+)
+FILTER_ORDERS: tuple[FilterOrder, ...] = ("top_k_first", "joint")
+GUMBEL_DTYPES: tuple[GumbelDtype, ...] = ("fp32", "fp64")
+INPUT_DTYPES: tuple[str, ...] = ("float32", "bfloat16", "float16")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Capabilities:
+    """What a sampler can do in one operation. The defaults promise nothing: advertise what you have tested.
+
+    A capability that is advertised is tested by the conformance kit; one that is not is never asked for.
+    """
+
+    device_types: tuple[str, ...] | None = ("cpu",)
+    """``cpu``, ``cuda`` (NVIDIA), ``rocm`` (AMD), ``mps``, ``xpu`` ...; None for any that torch has."""
+    compute_capability: tuple[tuple[int, int], tuple[int, int] | None] | None = None
+    """Least and largest CUDA compute capability: ``((8, 0), None)`` is 8.0 and later. None: any."""
+    rocm_archs: tuple[str, ...] | None = None
+    """ROCm architectures such as ``gfx942``. None: any."""
+    min_sm_count: int = 0
+    """Least number of streaming multiprocessors (NVIDIA)."""
+    dtypes: tuple[str, ...] = ("float32",)
+    """Dtypes of the logits, by their torch names."""
+    logprobs_modes: tuple[LogprobsMode, ...] = ()
+    filters: tuple[tuple[Filter, Granularity], ...] = ()
+    """Filters that are applied, each with ``per_row`` or ``scalar`` (one value for the whole batch)."""
+    filter_orders: tuple[FilterOrder, ...] = ("top_k_first",)
+    tie_rule: TieRule = "value"
+    """``value`` keeps every token tied with the last kept one; ``exact_k`` keeps exactly k."""
+    seeding: Seeding = "none"
+    """``counter``: seeds per row, as :mod:`tokendraw.philox` says; ``launch``: one seed a call; ``none``."""
+    greedy: bool = False
+    """Whether rows of temperature 0 may stand in a batch."""
+    gumbel_dtypes: tuple[GumbelDtype, ...] = ("fp32",)
+    valid_flag: bool = False
+    """Whether ``SamplerOutput.valid`` tells rows with NaN, or without any finite logit, from the others."""
+    graph_safe: bool = False
+    """Whether a call may be captured in a CUDA graph and replayed."""
+    sync_free: bool = False
+    """Whether a call returns without waiting for the device."""
+    batch_invariant: bool = False
+    """Whether a seeded row's token is the same in any batch."""
+    max_top_k: int | None = None
+    max_vocab_size: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Need:
+    """What a sampler must do for the caller, whatever the rows of a batch ask for later.
+
+    Seeds, greedy rows and filters are properties of rows: those are looked at batch by batch, and rows that
+    the chosen sampler cannot serve go to its companion. A need is what no companion can mend.
+    """
+
+    logprobs_mode: LogprobsMode = "raw_logprobs"
+    """What rows get that ask for logprobs. For processed ones the default choice goes only to a sampler that
+    returns them itself; beside an explicit choice without them, and for the other modes, a companion will do.
+    """
+    filter_orders: tuple[FilterOrder, ...] = ("top_k_first",)
+    gumbel_dtype: GumbelDtype = "fp32"
+    dtype: str | None = None
+    """Dtype of the logits by its torch name; None when not known yet."""
+    vocab_size: int | None = None
+    valid_flag: bool = False
+    graph_safe: bool = False
+    sync_free: bool = False
+    batch_invariant: bool = False
+    seeding: Seeding = "none"
+    """``counter`` asks for a sampler that serves seeded rows itself, without a companion."""
+    tie_rule: TieRule | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Host:
+    """The facts about one device and the software around it. :func:`tokendraw._host.detect` gathers them."""
+
+    device_type: str = "cpu"
+    """``cpu``, ``cuda`` (NVIDIA), ``rocm`` (AMD), ``mps``, ``xpu`` ..."""
+    name: str = ""
+    compute_capability: tuple[int, int] | None = None
+    rocm_arch: str | None = None
+    sm_count: int | None = None
+    cuda_version: tuple[int, int] | None = None
+    """CUDA version of the installed driver."""
+
+    def __str__(self) -> str:
+        facts = []
+        if self.compute_capability:
+            facts.append("compute capability {}.{}".format(*self.compute_capability))
+        if self.rocm_arch:
+            facts.append(self.rocm_arch)
+        if self.sm_count:
+            facts.append(f"{self.sm_count} SMs")
+        label = f"{self.device_type} ({self.name})" if self.name else self.device_type
+        return ", ".join([label, *facts])

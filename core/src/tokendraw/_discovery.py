@@ -1,0 +1,183 @@
+"""Which plugins are installed, and how far each of them gets on this machine.
+
+The core walks the entry points itself, since a loader that stops at the first broken plugin would let one
+distribution switch off all others. Each plugin gets a manager of its own: pluggy checks its hooks against the
+specification, and no plugin sees another.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Any
+
+import importlib_metadata
+import pluggy
+from packaging.utils import canonicalize_name
+
+from tokendraw import _upstream
+from tokendraw._admission import admit, is_first_party
+from tokendraw._candidate import Candidate, Choice, State
+from tokendraw._capabilities import Capabilities, Host, Need, Operation
+from tokendraw._errors import PluginError
+from tokendraw._guard import guarded
+from tokendraw._plugin import API_VERSION, ENTRY_POINT_GROUP, PROJECT, HookSpecs
+from tokendraw._resolution import assess
+from tokendraw._validation import check_content, check_identity
+
+_REQUIRED_HOOKS = ("tokendraw_describe", "tokendraw_build")
+
+
+@dataclass(frozen=True)
+class Discovery:
+    """The facts, and the hooks of those plugins that loaded."""
+
+    candidates: tuple[Candidate, ...]
+    """Sorted by name."""
+    hooks: Mapping[str, pluggy.HookRelay]
+    """By name: the hooks of one plugin, and of no other."""
+
+    def offered(self, name: str, operation: Operation) -> Capabilities:
+        """Look up what a plugin that loaded can do.
+
+        :raises KeyError: there is none of that name, or it does not offer the operation.
+        """
+        return next(c.info for c in self.candidates if c.name == name and c.info is not None).operations[
+            operation
+        ]
+
+
+def gather(operation: Operation, host: Host, need: Need, choice: Choice) -> Discovery:
+    """Find, load and ask every installed plugin. Raises nothing on their account."""
+    candidates: list[Candidate] = []
+    hooks: dict[str, pluggy.HookRelay] = {}
+    for admitted in admit(found(), choice):
+        loaded, relay = _loaded(admitted) if admitted.state is State.FOUND else (admitted, None)
+        if relay is not None:
+            hooks[loaded.name] = relay
+            explicit = loaded.name == choice.sampler
+            assessed = assess(loaded, operation, host, need, explicit=explicit)
+            loaded = _probed(assessed, relay, operation, host, need)
+        candidates.append(loaded)
+    return Discovery(tuple(candidates), MappingProxyType(hooks))
+
+
+def found() -> tuple[Candidate, ...]:
+    """Every entry point of the group, sorted by name, with none of their code run."""
+    candidates: list[Candidate] = []
+    seen: set[str] = set()
+    for distribution in importlib_metadata.distributions():
+        entry_points = tuple(_entry_points(distribution))
+        if not entry_points:
+            continue
+        name, version = _identity(distribution)
+        # Imports find the first on sys.path; a later copy of the same distribution is no rival of it.
+        key = canonicalize_name(name) or str(distribution.locate_file(""))
+        if key in seen:
+            continue
+        seen.add(key)
+        entries = {entry_point.name: entry_point.value for entry_point in reversed(entry_points)}
+        candidates += [_found(n, value, name, version, distribution) for n, value in entries.items()]
+    return tuple(sorted(candidates, key=lambda c: (c.name, c.distribution, c.version)))
+
+
+def _found(name: str, value: str, owner: str, version: str, distribution: Any) -> Candidate:
+    candidate = Candidate(
+        name=name,
+        state=State.FOUND,
+        distribution=owner,
+        version=version,
+        entry_point=value,
+        first_party=is_first_party(name, owner),
+    )
+    if owner:
+        return candidate
+    folder = str(distribution.locate_file(""))
+    reason = f"needs the metadata of its distribution, found none in {folder!r}; reinstall it"
+    return replace(candidate, state=State.BROKEN, reason=reason)
+
+
+def _entry_points(distribution: Any) -> Iterator[importlib_metadata.EntryPoint]:
+    try:
+        yield from distribution.entry_points.select(group=ENTRY_POINT_GROUP)
+    except Exception:  # another project's malformed entry_points.txt is not ours to report
+        return
+
+
+def _identity(distribution: Any) -> tuple[str, str]:
+    """Name and version, each empty where damaged metadata do not tell."""
+    try:
+        name = distribution.name or ""
+    except Exception:  # which one depends on the damage and on the library's version
+        return "", ""
+    try:
+        return name, distribution.version or ""
+    except Exception:
+        return name, ""
+
+
+def _loaded(candidate: Candidate) -> tuple[Candidate, pluggy.HookRelay | None]:
+    """Import a plugin and let it describe itself; its hooks only if that went well and it speaks our API."""
+    try:
+        relay = _hooks(candidate)
+        answer = guarded("tokendraw_describe", relay.tokendraw_describe)
+        info = guarded("reading PluginInfo", lambda: check_identity(answer, candidate.name))
+        if info.api_version != API_VERSION:
+            return replace(
+                candidate, state=State.INCOMPATIBLE, info=info, reason=_other_api(candidate, info.api_version)
+            ), None
+        guarded("reading PluginInfo", lambda: check_content(info))
+    except PluginError as error:
+        return replace(candidate, state=State.BROKEN, reason=str(error)), None
+    version = _upstream.installed_version(info.upstream.distribution) if info.upstream else None
+    return replace(candidate, state=State.LOADED, info=info, upstream_version=version), relay
+
+
+def _hooks(candidate: Candidate) -> pluggy.HookRelay:
+    """Import the plugin object and let pluggy check its hooks against the specification."""
+    value = candidate.entry_point
+    entry_point = importlib_metadata.EntryPoint(candidate.name, value, ENTRY_POINT_GROUP)
+    plugin = guarded(f"loading {value!r}", entry_point.load)
+    if inspect.isclass(plugin):
+        raise PluginError(f"{value!r} needs to be a plugin object, found the class {plugin.__name__}; add ()")
+    manager = pluggy.PluginManager(PROJECT)
+    manager.add_hookspecs(HookSpecs)
+
+    def register() -> None:
+        manager.register(plugin, candidate.name)
+        manager.check_pending()
+
+    guarded(f"registering {value!r}", register)
+    for hook in _REQUIRED_HOOKS:
+        if not getattr(manager.hook, hook).get_hookimpls():
+            raise PluginError(
+                f"{value!r} needs the hook {hook}, found none; define it with @tokendraw.hookimpl"
+            )
+    return manager.hook
+
+
+def _other_api(candidate: Candidate, api_version: int) -> str:
+    behind = "tokendraw" if api_version > API_VERSION else candidate.distribution
+    return f"needs plugin API {api_version}, found {API_VERSION}; upgrade {behind}"
+
+
+def _probed(
+    candidate: Candidate, relay: pluggy.HookRelay, operation: Operation, host: Host, need: Need
+) -> Candidate:
+    """Ask the plugin what this machine lacks, unless its declared capabilities rule it out already."""
+    if candidate.state is not State.AVAILABLE:
+        return candidate
+    try:
+        reason = guarded(
+            "tokendraw_probe", lambda: relay.tokendraw_probe(operation=operation, host=host, need=need)
+        )
+    except PluginError as error:
+        return replace(candidate, state=State.BROKEN, reason=str(error))
+    if reason is None:
+        return candidate
+    if not isinstance(reason, str) or not reason.strip():
+        answer = f"tokendraw_probe needs to return a sentence or None, found {reason!r}"
+        return replace(candidate, state=State.BROKEN, reason=answer)
+    return replace(candidate, state=State.UNAVAILABLE, reason=reason, probe_reason=reason)

@@ -1,0 +1,183 @@
+"""Where facts, decision and proof meet: discover what is installed, resolve which serves, load it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from tokendraw import _host, _settings
+from tokendraw._announce import announce
+from tokendraw._candidate import Candidate, Choice, Resolution
+from tokendraw._capabilities import LOGPROBS_MODES, Host, LogprobsMode, Need, Operation
+from tokendraw._discovery import Discovery, gather
+from tokendraw._errors import (
+    InvalidParameterError,
+    PluginError,
+    SamplerFallbackWarning,
+    SamplerUnavailableError,
+    SettingsWarning,
+    UntestedUpstreamWarning,
+)
+from tokendraw._refusals import INSTALL
+from tokendraw._resolution import check_operation, decide
+from tokendraw._words import one_of
+
+if TYPE_CHECKING:
+    import torch
+
+    from tokendraw._plugin import SamplerBackend
+    from tokendraw._sampler import Sampler
+
+
+def discover(
+    *, operation: Operation = "sample", host: Host | None = None, need: Need | None = None
+) -> tuple[Candidate, ...]:
+    """Every installed plugin, sorted by name, with its state and reason. No plugin can make this raise.
+
+    :param host: the machine to judge them for; None: this one.
+    :param need: what they have to do; None: what :class:`Need` says by default.
+    :raises SettingsError: a ``TOKENDRAW_*`` variable or the configuration file is malformed.
+    """
+    check_operation(operation)
+    choice = _settings.read().choice()
+    return gather(operation, host or _host.detect(), need or Need(), choice).candidates
+
+
+def resolve(
+    candidates: Iterable[Candidate] | None = None,
+    host: Host | None = None,
+    need: Need | None = None,
+    choice: Choice | None = None,
+    *,
+    operation: Operation = "sample",
+    device: str | torch.device | None = None,
+) -> Resolution:
+    """Which sampler would serve, with every decision on the way. Builds none, and warns of nothing.
+
+    What is None is gathered from this machine; with all four given the answer depends on nothing else.
+
+    :param device: device of this machine to judge the candidates for, where ``host`` is None.
+    :raises SamplerUnavailableError: an explicit choice cannot be honoured, or nothing is available; its
+        ``decisions`` hold the reasons.
+    :raises DuplicatePluginError: two distributions claim the chosen name or, by default, any name in use.
+    :raises SettingsError: a ``TOKENDRAW_*`` variable or the configuration file is malformed.
+    """
+    choice = _settings.read().choice() if choice is None else choice
+    host = _host.detect(None if device is None else str(device)) if host is None else host
+    need = Need() if need is None else need
+    if candidates is None:
+        candidates = gather(operation, host, need, choice).candidates
+    return decide(candidates, host, need, choice, operation=operation)
+
+
+def load_sampler(
+    sampler: str | None = None,
+    *,
+    device: str | torch.device | None = None,
+    logprobs_mode: LogprobsMode = "raw_logprobs",
+    need: Need | None = None,
+) -> Sampler:
+    """Find the best sampler for a device, build it, and prove it with a draw.
+
+    What the user should know is said once per process, as :class:`SamplerFallbackWarning`,
+    :class:`UntestedUpstreamWarning` or :class:`SettingsWarning`; ``TOKENDRAW_STRICT=1`` raises these instead.
+
+    :param sampler: name of the one to use; None: what ``TOKENDRAW_SAMPLER`` or the configuration file says,
+        else the best.
+    :param device: None: the accelerator if torch sees one, else the CPU.
+    :param logprobs_mode: what rows get that ask for logprobs.
+    :param need: what else it has to do; its ``logprobs_mode`` holds unless the argument is given too.
+    :raises SamplerUnavailableError: an explicit choice cannot be honoured, or nothing is available.
+    :raises DuplicatePluginError: two distributions claim the chosen name or, by default, any name in use.
+    :raises SettingsError: a ``TOKENDRAW_*`` variable or the configuration file is malformed.
+    :raises InvalidParameterError: ``device`` or ``logprobs_mode`` is not one that there is.
+    """
+    if sampler is not None and not isinstance(sampler, str):
+        raise TypeError(
+            f"'sampler' needs a plugin's name or None, found {type(sampler).__name__}. Pass a str."
+        )
+    if logprobs_mode not in LOGPROBS_MODES:
+        raise InvalidParameterError(
+            f"'logprobs_mode' needs {one_of(LOGPROBS_MODES)}, found {logprobs_mode!r}. Pass one of these."
+        )
+    need = Need() if need is None else need
+    if logprobs_mode != Need().logprobs_mode:
+        need = replace(need, logprobs_mode=logprobs_mode)
+
+    settings = _settings.read()
+    for text in settings.warnings:
+        announce(SettingsWarning, text, strict=settings.strict, stacklevel=2)
+    choice = settings.choice(sampler)
+    target, host = _target(device)
+    discovery = gather("sample", host, need, choice)
+    resolution, built = _build(discovery, host, need, choice, target)
+    for text in resolution.warnings:
+        category = SamplerFallbackWarning if text == resolution.fallback else UntestedUpstreamWarning
+        announce(category, text, strict=settings.strict, stacklevel=2)
+    return _sampler(resolution, built, discovery, target)
+
+
+def _build(
+    discovery: Discovery, host: Host, need: Need, choice: Choice, device: torch.device
+) -> tuple[Resolution, Mapping[str, SamplerBackend]]:
+    """Resolve and build until what is chosen, and its companion, have proven themselves.
+
+    A sampler that fails is a fact like any other: the candidates are resolved again with it, and the next
+    one's turn comes. An explicit choice has no next one.
+    """
+    from tokendraw import _prove
+
+    candidates = discovery.candidates
+    built: dict[str, SamplerBackend] = {}
+    failures: dict[str, PluginError] = {}
+    while True:
+        try:
+            resolution = decide(candidates, host, need, choice)
+        except SamplerUnavailableError as error:
+            raise error from failures.get(choice.sampler or "")
+        name = next((n for n in (resolution.chosen, resolution.companion) if n and n not in built), None)
+        if name is None:
+            return resolution, built
+        try:
+            built[name] = _prove.build(discovery.hooks[name], discovery.offered(name, "sample"), device, need)
+        except PluginError as error:
+            failures[name] = error
+            candidates = tuple(replace(c, rejection=str(error)) if c.name == name else c for c in candidates)
+
+
+def _sampler(
+    resolution: Resolution, built: Mapping[str, SamplerBackend], discovery: Discovery, device: torch.device
+) -> Sampler:
+    from tokendraw._sampler import Sampler
+
+    capabilities = discovery.offered(resolution.chosen, "sample")
+    # Of the logprobs modes, only the one that rows will get counts from here on.
+    modes = tuple(mode for mode in capabilities.logprobs_modes if mode == resolution.need.logprobs_mode)
+    return Sampler(
+        name=resolution.chosen,
+        backend=built[resolution.chosen],
+        resolution=resolution,
+        device=device,
+        companion=(resolution.companion, built[resolution.companion]) if resolution.companion else None,
+        capabilities=replace(capabilities, logprobs_modes=modes),
+    )
+
+
+def _target(device: str | torch.device | None) -> tuple[torch.device, Host]:
+    """Find the device with its index, as torch writes it on a tensor, and the facts about it."""
+    try:
+        import torch
+    except ImportError as error:
+        raise SamplerUnavailableError(f"A sampler needs torch, found it not installed; {INSTALL}.") from error
+    host = _host.detect(None if device is None else str(device))
+    name = device or ("cuda" if host.device_type == "rocm" else host.device_type)
+    try:
+        target = torch.device(name)
+    except RuntimeError as error:
+        raise InvalidParameterError(
+            f"'device' needs a device that torch has, found {device!r}. Pass one such as cpu or cuda."
+        ) from error
+    if target.type == "cuda" and target.index is None:
+        target = torch.device("cuda", torch.cuda.current_device())
+    return target, host

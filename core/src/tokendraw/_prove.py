@@ -1,0 +1,107 @@
+"""Building is proving: a sampler is accepted only after it drew rightly from a batch whose tokens are known.
+
+A kernel that does not compile, a missing compiler or a wrong driver shows here, as a reason, and not as a
+crash at the first request.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+import pluggy
+import torch
+
+from tokendraw._capabilities import Capabilities, Need
+from tokendraw._errors import PluginError
+from tokendraw._guard import guarded
+from tokendraw._metadata import SamplingMetadata
+from tokendraw._params import SamplingParams
+from tokendraw._plugin import SamplerBackend
+
+_VOCAB_SIZE = 2048  # two tiles of the two-level draw
+_PEAK = 100.0  # exp(-100) of the mass is left for all other tokens
+
+
+def build(
+    hooks: pluggy.HookRelay,
+    capabilities: Capabilities,
+    device: torch.device,
+    need: Need,
+) -> SamplerBackend:
+    """Build a plugin's sampler for one device and prove it with a draw. Torch's random state is left alone.
+
+    :raises PluginError: it did not build, or did not draw rightly; the message is a reason in words.
+    """
+    with _random_state_kept(device):
+        backend = guarded(
+            "tokendraw_build",
+            lambda: hooks.tokendraw_build(operation="sample", device=device, need=need),
+        )
+        if not callable(getattr(backend, "sample", None)):
+            raise PluginError(
+                "tokendraw_build needs to return an object with a method sample, "
+                f"found {type(backend).__name__}"
+            )
+        sampler: SamplerBackend = backend
+        guarded("the proof draw", lambda: _draw(sampler, capabilities, device, need))
+    return sampler
+
+
+def _draw(backend: SamplerBackend, capabilities: Capabilities, device: torch.device, need: Need) -> None:
+    """Draw from two rows: one has its mass on one token, one on the first and the last of the vocabulary."""
+    vocab_size = min(_VOCAB_SIZE, capabilities.max_vocab_size or _VOCAB_SIZE)
+    dtype = getattr(torch, need.dtype or (*capabilities.dtypes, "float32")[0])
+    expected = [{vocab_size // 2}, {0, vocab_size - 1}]
+    logits = torch.zeros(2, vocab_size, dtype=dtype, device=device)
+    for row, tokens in enumerate(expected):
+        logits[row, sorted(tokens)] = _PEAK
+    pristine = logits.clone()
+    params = [_params(capabilities, need)] * 2  # equal, so that a scalar filter can serve both
+    output = backend.sample(logits, SamplingMetadata.from_params(params, device=device))
+
+    _check_vector("token_ids", output.token_ids, torch.int64, device)
+    _check_vector("valid", output.valid, torch.bool, device)
+    for row, (token, allowed) in enumerate(zip(output.token_ids.tolist(), expected, strict=True)):
+        if token not in allowed:
+            raise PluginError(
+                f"the proof draw needs token {' or '.join(map(str, sorted(allowed)))} in row {row} "
+                f"of {vocab_size} logits, found {token}"
+            )
+    if capabilities.valid_flag and not all(output.valid.tolist()):
+        raise PluginError(f"the proof draw needs two valid rows, found valid {output.valid.tolist()}")
+    if not torch.equal(logits, pristine):
+        raise PluginError("the proof draw needs its logits unmodified, found them changed")
+
+
+def _params(capabilities: Capabilities, need: Need) -> SamplingParams:
+    """Parameters that keep both tokens of row 1 and use only what the sampler advertises."""
+    filters = {name for name, _ in capabilities.filters}
+    orders = [order for order in need.filter_orders if order in capabilities.filter_orders]
+    return SamplingParams(
+        top_k=2 if "top_k" in filters else 0,
+        top_p=0.9 if "top_p" in filters else 1.0,
+        min_p=0.1 if filters == {"min_p"} else 0.0,
+        filter_order=(*orders, "top_k_first")[0],
+    )
+
+
+def _check_vector(name: str, found: object, dtype: torch.dtype, device: torch.device) -> None:
+    needed = f"{name} [2] {dtype} on {device}"
+    if not isinstance(found, torch.Tensor):
+        raise PluginError(f"the proof draw needs {needed}, found {type(found).__name__}")
+    if (found.dtype, found.device, list(found.shape)) != (dtype, device, [2]):
+        raise PluginError(
+            f"the proof draw needs {needed}, found {list(found.shape)} {found.dtype} on {found.device}"
+        )
+
+
+@contextlib.contextmanager
+def _random_state_kept(device: torch.device) -> Iterator[None]:
+    """Put torch's random state back: ``torch.manual_seed`` means the same with and without a proof draw."""
+    if device.type in ("cuda", "xpu"):
+        with torch.random.fork_rng(devices=[device.index or 0], device_type=device.type):
+            yield
+    else:
+        with torch.random.fork_rng(devices=[], device_type="cpu"):
+            yield

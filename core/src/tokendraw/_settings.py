@@ -1,0 +1,168 @@
+"""What the user set outside the program: ``TOKENDRAW_*`` variables and a configuration file.
+
+==========================  ===========================================================================
+``TOKENDRAW_SAMPLER``       name of the one sampler to use
+``TOKENDRAW_PRIORITY``      names, separated by commas, that go before all others in this order
+``TOKENDRAW_DISABLE``       names, separated by commas, that are not even imported
+``TOKENDRAW_NO_PLUGINS``    1: only the plugins that tokendraw itself ships
+``TOKENDRAW_STRICT``        1: warnings become errors
+``TOKENDRAW_CONFIG``        path of the configuration file, in place of ``~/.config/tokendraw/config.toml``
+==========================  ===========================================================================
+
+The file is TOML with the keys ``sampler`` (a string), ``priority`` and ``disable`` (lists of strings). A
+variable goes before the file, key by key; an empty variable counts as unset. Nothing is read at import.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tokendraw._candidate import Choice
+from tokendraw._errors import SettingsError
+from tokendraw._words import one_of
+
+VARIABLES = (
+    "TOKENDRAW_CONFIG",
+    "TOKENDRAW_DISABLE",
+    "TOKENDRAW_NO_PLUGINS",
+    "TOKENDRAW_PRIORITY",
+    "TOKENDRAW_SAMPLER",
+    "TOKENDRAW_STRICT",
+)
+_BOOLEANS = {"0": False, "1": True, "false": False, "true": True}
+_KEYS = {"sampler": "a string", "priority": "a list of strings", "disable": "a list of strings"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """The settings in force, each with its source: a variable, or the path of the configuration file."""
+
+    sampler: str | None = None
+    sampler_source: str = ""
+    priority: tuple[str, ...] = ()
+    priority_source: str = ""
+    disabled: tuple[str, ...] = ()
+    disabled_source: str = ""
+    first_party_only: bool = False
+    strict: bool = False
+    config: Path | None = None
+    """The configuration file that was read; None if there is none."""
+    warnings: tuple[str, ...] = ()
+    """Unknown ``TOKENDRAW_*`` variables, in words."""
+
+    def choice(self, sampler: str | None = None) -> Choice:
+        """Collect what resolution takes into account; ``sampler`` is the caller's choice and goes first."""
+        return Choice(
+            sampler=self.sampler if sampler is None else sampler,
+            source=self.sampler_source if sampler is None else "the argument sampler=",
+            priority=self.priority,
+            disabled=self.disabled,
+            disabled_source=self.disabled_source or "TOKENDRAW_DISABLE",
+            first_party_only=self.first_party_only,
+        )
+
+
+def read(environ: Mapping[str, str] | None = None) -> Settings:
+    """Read the variables and the configuration file.
+
+    :param environ: the environment; None: this process's.
+    :raises SettingsError: a value is malformed; names the variable, or the file and its key.
+    """
+    variables = {
+        name: text.strip()
+        for name, text in (os.environ if environ is None else environ).items()
+        if name.startswith("TOKENDRAW_") and text.strip()
+    }
+    path = _config_path(variables, os.environ if environ is None else environ)
+    table = _read_config(path, named="TOKENDRAW_CONFIG" in variables) if path else None
+    return Settings(
+        **_pick("sampler", variables.get("TOKENDRAW_SAMPLER"), "TOKENDRAW_SAMPLER", table, path),
+        **_pick("priority", _names(variables, "TOKENDRAW_PRIORITY"), "TOKENDRAW_PRIORITY", table, path),
+        **_pick(
+            "disabled", _names(variables, "TOKENDRAW_DISABLE"), "TOKENDRAW_DISABLE", table, path, "disable"
+        ),
+        first_party_only=_boolean(variables, "TOKENDRAW_NO_PLUGINS"),
+        strict=_boolean(variables, "TOKENDRAW_STRICT"),
+        config=None if table is None else path,
+        warnings=tuple(_unknown(name) for name in sorted(variables) if name not in VARIABLES),
+    )
+
+
+def _pick(
+    field: str,
+    value: str | tuple[str, ...] | None,
+    variable: str,
+    table: Mapping[str, Any] | None,
+    path: Path | None,
+    key: str = "",
+) -> dict[str, Any]:
+    """Pick a setting and its source: the variable's, else the file's, else neither."""
+    if value is not None:
+        return {field: value, f"{field}_source": variable}
+    if table and table.get(key or field):
+        return {field: table[key or field], f"{field}_source": str(path)}
+    return {}
+
+
+def _names(variables: Mapping[str, str], name: str) -> tuple[str, ...] | None:
+    if name not in variables:
+        return None
+    return tuple(part.strip() for part in variables[name].split(",") if part.strip())
+
+
+def _boolean(variables: Mapping[str, str], name: str) -> bool:
+    text = variables.get(name, "0")
+    if text.lower() not in _BOOLEANS:
+        raise SettingsError(
+            f"{name!r} needs {one_of(_BOOLEANS)}, found {text!r}. Set one of these, or unset it."
+        )
+    return _BOOLEANS[text.lower()]
+
+
+def _unknown(name: str) -> str:
+    near = difflib.get_close_matches(name, VARIABLES, n=1)
+    nearest = f"the nearest known one is {near[0]!r}" if near else f"known are {', '.join(VARIABLES)}"
+    return f"{name!r} is no variable of tokendraw, {nearest}. Correct it, or unset it."
+
+
+def _config_path(variables: Mapping[str, str], environ: Mapping[str, str]) -> Path | None:
+    if "TOKENDRAW_CONFIG" in variables:
+        return Path(variables["TOKENDRAW_CONFIG"]).expanduser()
+    base = Path(environ.get("XDG_CONFIG_HOME", ""))
+    if not base.is_absolute():  # the XDG base directory specification says to ignore a relative one
+        try:
+            base = Path.home() / ".config"
+        except RuntimeError:  # a container without a home directory has no configuration file either
+            return None
+    return base / "tokendraw" / "config.toml"
+
+
+def _read_config(path: Path, *, named: bool) -> dict[str, Any] | None:
+    """Read and check the file; None if it is absent from its usual place. A named one has to be there."""
+    try:
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError):
+        if not named:
+            return None
+        raise SettingsError(
+            f"'TOKENDRAW_CONFIG' names {str(path)!r}, found no such file. Correct it, or unset it."
+        ) from None
+    except (OSError, ValueError) as error:
+        raise SettingsError(f"{str(path)!r} cannot be read: {error}. Mend it, or move it away.") from error
+    for key, value in table.items():
+        if key not in _KEYS:
+            near = difflib.get_close_matches(key, _KEYS, n=1)
+            nearest = f"the nearest known one is {near[0]!r}" if near else f"known are {', '.join(_KEYS)}"
+            raise SettingsError(
+                f"{str(path)!r} holds the unknown key {key!r}, {nearest}. Correct it, or take it out."
+            )
+        strings = [value] if key == "sampler" else value if isinstance(value, list) else [None]
+        if not all(isinstance(item, str) for item in strings):
+            raise SettingsError(f"{key!r} in {str(path)!r} needs {_KEYS[key]}, found {value!r}. Correct it.")
+    return {key: value if key == "sampler" else tuple(value) for key, value in table.items()}

@@ -1,0 +1,109 @@
+"""The random numbers of tokendraw: a pure function of (seed, position, index, stream), the same on every backend.
+
+Philox4x32-10 (Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011; the Random123
+library) with
+
+=========  ==========================================================
+key        (seed low 32 bits, seed high 32 bits)
+counter    (index, position low 32 bits, position high 32 bits, stream)
+=========  ==========================================================
+
+``index`` is a token id or the number of a tile of :data:`TILE_SIZE` ids, ``position`` the index in its sequence of
+the token whose hidden state made the logits. From the first output word ``w0`` come
+
+* the uniform ``u = (w0 + 1/2) / 2**32``, in (0, 1),
+* the exponential variate ``E = -log1p(-u)``, and
+* the Gumbel variate ``G = -log(E)``.
+
+A Gumbel maximum is decided by the largest G, so by the smallest u, and there float32 is fine-grained: it keeps every
+bit of ``w0`` below 2**24. ``dtype="fp64"`` takes 53 bits from two words and computes in float64 throughout.
+
+Words are held in int64 tensors, since torch has no 32-bit multiply-high; everything runs on the tensors' device.
+Every backend that advertises ``seeding="counter"`` is held to this module.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from tokendraw._capabilities import GumbelDtype
+
+TILE_SIZE: Final = 1024
+"""Consecutive token ids that share one noise variate of the :data:`TILE` stream."""
+
+TOKEN: Final = 0
+TILE: Final = 1
+ACCEPT: Final = 2
+RESIDUAL_TOKEN: Final = 3
+RESIDUAL_TILE: Final = 4
+DRAFT_TOKEN: Final = 5
+DRAFT_TILE: Final = 6
+"""Streams: a draft and its verification never share noise."""
+
+_MASK = 0xFFFFFFFF
+_MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
+_KEY_INCREMENTS = (0x9E3779B9, 0xBB67AE85)
+_ROUNDS = 10
+
+
+def philox4x32(
+    counter: tuple[Tensor, Tensor, Tensor, Tensor], key: tuple[Tensor, Tensor]
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Philox4x32-10.
+
+    :param counter: four int64 tensors of 32-bit words, broadcast against each other and the key.
+    :param key: two int64 tensors of 32-bit words.
+    :returns: four int64 tensors of 32-bit words.
+    """
+    c0, c1, c2, c3 = counter
+    k0, k1 = key
+    for _ in range(_ROUNDS):
+        # The products wrap modulo 2**64, and >> repeats the sign: the mask below clears what that puts on top.
+        # c1, c3 and the keys are left unmasked, since only their low words reach a masked result.
+        product0, product1 = c0 * _MULTIPLIERS[0], c2 * _MULTIPLIERS[1]
+        c0 = ((product1 >> 32) ^ c1 ^ k0) & _MASK
+        c2 = ((product0 >> 32) ^ c3 ^ k1) & _MASK
+        c1, c3 = product1, product0
+        k0, k1 = k0 + _KEY_INCREMENTS[0], k1 + _KEY_INCREMENTS[1]
+    return c0, c1 & _MASK, c2, c3 & _MASK
+
+
+def random_words(seed: Tensor, position: Tensor, index: Tensor, stream: int) -> tuple[Tensor, Tensor]:
+    """The first two output words at (seed, position, index, stream).
+
+    :param seed: int64, the 64 bits of the seed.
+    :param position: int64, non-negative.
+    :param index: int64, in [0, 2**32). The three are broadcast against each other.
+    """
+    counter = (index, position & _MASK, (position >> 32) & _MASK, torch.full_like(index, stream))
+    w0, w1, _, _ = philox4x32(counter, (seed & _MASK, (seed >> 32) & _MASK))
+    return w0, w1
+
+
+def exponential(w0: Tensor) -> Tensor:
+    """Float32 exponential variates ``-log1p(-u)`` with ``u = (w0 + 1/2) / 2**32``.
+
+    The distance to the nearer end of (0, 1) is what float32 can hold: u itself below one half, 1 - u above. So no
+    low bit of a small ``w0`` is lost, and u never rounds to 1.
+    """
+    return _exponential(w0, 32, torch.float32)
+
+
+def _exponential(bits: Tensor, width: int, dtype: torch.dtype) -> Tensor:
+    lower = bits < 1 << (width - 1)
+    distance = (torch.where(lower, bits, (1 << width) - 1 - bits).to(dtype) + 0.5) * 2.0**-width
+    return torch.where(lower, -torch.log1p(-distance), -torch.log(distance))
+
+
+def gumbel(seed: Tensor, position: Tensor, index: Tensor, stream: int, dtype: GumbelDtype = "fp32") -> Tensor:
+    """Standard Gumbel variates at (seed, position, index, stream), float32 or float64 by ``dtype``.
+
+    ``fp64`` forms ``u`` from 53 bits, the 32 of ``w0`` above the upper 21 of ``w1``: ``(bits + 1/2) / 2**53``.
+    """
+    w0, w1 = random_words(seed, position, index, stream)
+    if dtype == "fp64":
+        return -torch.log(_exponential((w0 << 21) | (w1 >> 11), 53, torch.float64))
+    return -torch.log(exponential(w0))

@@ -1,0 +1,57 @@
+"""What every test shares: the device it runs on, the sampler under test, a clean environment."""
+
+import functools
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import settings
+
+import tokendraw
+
+settings.register_profile("suite", deadline=None, derandomize=True, print_blob=True)
+settings.load_profile("suite")
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.get_closest_marker("gpu") and not torch.cuda.is_available():
+        pytest.skip("needs a CUDA device")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_settings_of_the_shell() -> Iterator[None]:
+    """TOKENDRAW_* variables of the developer's shell decide nothing here."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in [name for name in os.environ if name.startswith("TOKENDRAW_")]:
+            patch.delenv(name)
+        yield
+
+
+@pytest.fixture(scope="session", params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def device(request: pytest.FixtureRequest) -> torch.device:
+    """The CPU, and with ``-m gpu`` the CUDA device."""
+    return torch.device(request.param)
+
+
+@functools.cache
+def _load(device: torch.device, logprobs_mode: Any, gumbel_dtype: Any) -> tokendraw.Sampler:
+    need = tokendraw.Need(gumbel_dtype=gumbel_dtype)
+    return tokendraw.load_sampler("native", device=device, logprobs_mode=logprobs_mode, need=need)
+
+
+@pytest.fixture(scope="session")
+def load_native(device: torch.device) -> Any:
+    """``load_native(logprobs_mode="raw_logprobs", gumbel_dtype="fp32")``: the native sampler on ``device``."""
+
+    def load(logprobs_mode: str = "raw_logprobs", gumbel_dtype: str = "fp32") -> tokendraw.Sampler:
+        return _load(device, logprobs_mode, gumbel_dtype)
+
+    return load
+
+
+@pytest.fixture(scope="session")
+def sampler(load_native: Any) -> tokendraw.Sampler:
+    """The native sampler on ``device``, with raw log-probabilities."""
+    return load_native()

@@ -1,0 +1,187 @@
+"""Loading: what is built and wrapped, and which arguments and settings decide it."""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from fake_dists import EVERYTHING, FakeDists, fake_dists, plugin
+from tokendraw import (
+    InvalidParameterError,
+    Need,
+    Sampler,
+    SamplerFallbackWarning,
+    SamplerUnavailableError,
+    SamplingMetadata,
+    SamplingParams,
+    SettingsError,
+    load_sampler,
+)
+
+
+@pytest.fixture
+def dists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDists]:
+    with fake_dists(tmp_path, monkeypatch) as found:
+        yield found
+
+
+def built(module: str) -> int:
+    """How often the plugin's build hook ran."""
+    return len(sys.modules[module].BUILT)
+
+
+def draw(sampler: Sampler) -> list[int]:
+    logits = torch.tensor([[0.0, 9.0, 1.0], [5.0, 0.0, 0.0]])
+    metadata = SamplingMetadata.from_params([SamplingParams(temperature=0.0)] * 2)
+    return sampler.sample(logits, metadata).token_ids.tolist()
+
+
+# What is loaded
+
+
+def test_native_is_loaded_on_the_cpu_and_draws(dists: FakeDists) -> None:
+    sampler = load_sampler(device="cpu")
+    assert (sampler.name, sampler.device) == ("native", torch.device("cpu"))
+    assert sampler.resolution.chosen == "native"
+    assert sampler.resolution.companion is None
+    assert draw(sampler) == [1, 0]
+
+
+def test_the_best_plugin_is_loaded_and_built_once(dists: FakeDists) -> None:
+    module = dists.add_plugin("acme", plugin("acme", capabilities=EVERYTHING))
+    sampler = load_sampler(device=torch.device("cpu"))
+    assert sampler.name == "acme"
+    assert built(module) == 1
+    assert draw(sampler) == [1, 0]
+
+
+def test_the_companion_is_built_too_and_serves_what_the_chosen_one_cannot(dists: FakeDists) -> None:
+    capabilities = EVERYTHING.replace("greedy=True", "greedy=False")
+    module = dists.add_plugin("acme", plugin("acme", capabilities=capabilities))
+    sampler = load_sampler(device="cpu")
+    assert (sampler.name, sampler.resolution.companion) == ("acme", "native")
+
+    def no_rows_please(self: object, logits: object, metadata: object, *, inplace: bool) -> None:
+        raise RuntimeError("a row came to acme")
+
+    sys.modules[module].ArgmaxSampler.sample = no_rows_please
+    assert draw(sampler) == [1, 0]
+    with pytest.raises(RuntimeError, match="a row came to acme"):
+        sampler.sample(torch.zeros(1, 3), SamplingMetadata.from_params([SamplingParams()]))
+
+
+def test_a_companion_that_fails_its_proof_makes_room_for_the_next(dists: FakeDists) -> None:
+    dists.add_plugin("acme", plugin("acme", capabilities="dtypes=('float32',)"))
+    dists.add_plugin(
+        "beta", plugin("beta", priority=40, capabilities=EVERYTHING, build="raise OSError('no driver')")
+    )
+    sampler = load_sampler(device="cpu")
+    assert (sampler.name, sampler.resolution.companion) == ("acme", "native")
+    reasons = {d.name: d.reason for d in sampler.resolution.decisions}
+    assert reasons["beta"] == "tokendraw_build raised OSError: no driver"
+
+
+def test_the_need_reaches_the_build_hook(dists: FakeDists) -> None:
+    source = plugin("acme", capabilities=EVERYTHING, build="BUILT[-1] = need; return ArgmaxSampler()")
+    module = dists.add_plugin("acme", source)
+    load_sampler(device="cpu", need=Need(valid_flag=True))
+    load_sampler(device="cpu", logprobs_mode="processed_logprobs", need=Need(valid_flag=True))
+    load_sampler(device="cpu", need=Need(logprobs_mode="processed_logprobs"))
+    assert [
+        Need(valid_flag=True),
+        Need(valid_flag=True, logprobs_mode="processed_logprobs"),
+        Need(logprobs_mode="processed_logprobs"),
+    ] == sys.modules[module].BUILT
+
+
+def test_the_processed_logprobs_that_were_asked_for_decide_the_default_choice(dists: FakeDists) -> None:
+    dists.add_plugin("acme", plugin("acme", capabilities="logprobs_modes=('raw_logprobs',)"))
+    with pytest.warns(SamplerFallbackWarning, match="needs processed_logits, found raw_logprobs"):
+        sampler = load_sampler(device="cpu", logprobs_mode="processed_logits")
+    assert sampler.name == "native"
+
+
+@pytest.mark.gpu
+def test_the_accelerator_is_the_default_device() -> None:
+    sampler = load_sampler("native")
+    assert sampler.device == torch.device("cuda", torch.cuda.current_device())
+
+
+@pytest.mark.gpu
+def test_the_proof_draw_leaves_the_random_state_of_the_gpu_alone() -> None:
+    torch.cuda.manual_seed(7)
+    before = torch.cuda.get_rng_state()
+    load_sampler("native", device="cuda")
+    assert torch.equal(torch.cuda.get_rng_state(), before)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="is about a machine without a GPU")
+def test_the_cpu_is_the_default_device_where_there_is_no_accelerator(dists: FakeDists) -> None:
+    assert load_sampler().device == torch.device("cpu")
+
+
+# Arguments that are refused
+
+
+def test_a_sampler_that_is_no_name_is_a_type_error() -> None:
+    with pytest.raises(TypeError) as error:
+        load_sampler(3)  # type: ignore[arg-type]
+    assert str(error.value) == "'sampler' needs a plugin's name or None, found int. Pass a str."
+
+
+def test_an_unknown_logprobs_mode_lists_the_five() -> None:
+    with pytest.raises(ValueError, match="logprobs_mode") as error:
+        load_sampler(logprobs_mode="raw")  # type: ignore[arg-type]
+    assert isinstance(error.value, InvalidParameterError)
+    assert str(error.value) == (
+        "'logprobs_mode' needs raw_logprobs, raw_logits, processed_logprobs, processed_logits or "
+        "temperature_logprobs, found 'raw'. Pass one of these."
+    )
+
+
+def test_a_device_that_torch_does_not_know_is_refused(dists: FakeDists) -> None:
+    with pytest.raises(InvalidParameterError) as error:
+        load_sampler(device="toaster")
+    assert str(error.value) == (
+        "'device' needs a device that torch has, found 'toaster'. Pass one such as cpu or cuda."
+    )
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="is about a machine without a GPU")
+def test_a_gpu_that_is_not_there_is_refused_before_any_plugin_is_loaded(dists: FakeDists) -> None:
+    module = dists.add_plugin("acme", plugin("acme"))
+    with pytest.raises(SamplerUnavailableError, match="'cuda' needs a CUDA or ROCm device"):
+        load_sampler(device="cuda")
+    assert module not in sys.modules
+
+
+def test_malformed_settings_are_refused(dists: FakeDists, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOKENDRAW_STRICT", "yes")
+    with pytest.raises(SettingsError):
+        load_sampler(device="cpu")
+
+
+# Settings that choose
+
+
+def test_the_argument_goes_before_the_variable_and_the_variable_before_the_file(
+    dists: FakeDists, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("acme", "beta"):
+        dists.add_plugin(name, plugin(name, priority=-5, capabilities=EVERYTHING))
+    path = tmp_path / "config.toml"
+    path.write_text('sampler = "acme"', encoding="utf-8")
+    assert load_sampler(device="cpu").name == "native"
+    monkeypatch.setenv("TOKENDRAW_CONFIG", str(path))
+    assert load_sampler(device="cpu").resolution.choice.source == str(path)
+    monkeypatch.setenv("TOKENDRAW_SAMPLER", "beta")
+    assert load_sampler(device="cpu").name == "beta"
+    assert load_sampler("native", device="cpu").name == "native"
+
+
+def test_the_users_order_decides_the_default(dists: FakeDists, monkeypatch: pytest.MonkeyPatch) -> None:
+    dists.add_plugin("acme", plugin("acme", priority=-5, capabilities=EVERYTHING))
+    monkeypatch.setenv("TOKENDRAW_PRIORITY", "acme,native")
+    assert load_sampler(device="cpu").name == "acme"

@@ -1,0 +1,195 @@
+"""Building is proving: what does not draw rightly is rejected with its reason, and nothing else changes."""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+import tokendraw
+from fake_dists import EVERYTHING, FakeDists, fake_dists, plugin
+from tokendraw import (
+    Need,
+    SamplerFallbackWarning,
+    SamplerUnavailableError,
+    load_sampler,
+)
+
+
+@pytest.fixture
+def dists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDists]:
+    with fake_dists(tmp_path, monkeypatch) as found:
+        yield found
+
+
+BAD_DRAWS = {
+    "a build that raises": (
+        "raise RuntimeError('nvcc not found')",
+        "tokendraw_build raised RuntimeError: nvcc not found",
+    ),
+    "a build that exits": ("import sys; sys.exit(0)", "tokendraw_build raised SystemExit: 0"),
+    "nothing": (
+        "return None",
+        "tokendraw_build needs to return an object with a method sample, found NoneType",
+    ),
+    "an int": ("return 3", "tokendraw_build needs to return an object with a method sample, found int"),
+    "a draw that raises": (
+        "return Fake(lambda x: 1 / 0)",
+        "the proof draw raised ZeroDivisionError: division by zero",
+    ),
+    "a draw that exits": (
+        "return Fake(lambda x: __import__('sys').exit(1))",
+        "the proof draw raised SystemExit: 1",
+    ),
+    "no output": (
+        "return Fake(lambda x: None)",
+        "the proof draw raised AttributeError: 'NoneType' object has no attribute 'token_ids'",
+    ),
+    "a list": (
+        "return Fake(lambda x: output([1, 2]))",
+        "the proof draw needs token_ids [2] torch.int64 on cpu, found list",
+    ),
+    "int32": (
+        "return Fake(lambda x: output(x.argmax(-1).int()))",
+        "the proof draw needs token_ids [2] torch.int64 on cpu, found [2] torch.int32 on cpu",
+    ),
+    "another shape": (
+        "return Fake(lambda x: output(x.argmax(-1, keepdim=True)))",
+        "the proof draw needs token_ids [2] torch.int64 on cpu, found [2, 1] torch.int64 on cpu",
+    ),
+    "another device": (
+        "return Fake(lambda x: output(x.argmax(-1).to('meta')))",
+        "the proof draw needs token_ids [2] torch.int64 on cpu, found [2] torch.int64 on meta",
+    ),
+    "a wrong token": (
+        "return Fake(lambda x: output(x.argmin(-1)))",
+        "the proof draw needs token 1024 in row 0 of 2048 logits, found 0",
+    ),
+    "a token out of range": (
+        "return Fake(lambda x: output(x.argmax(-1) + 1024))",
+        "the proof draw needs token 1024 in row 0 of 2048 logits, found 2048",
+    ),
+    "one tile alone": (
+        "return Fake(lambda x: output(torch.tensor([1024, 1024])))",
+        "the proof draw needs token 0 or 2047 in row 1 of 2048 logits, found 1024",
+    ),
+    "integers for valid": (
+        "return Fake(lambda x: output(x.argmax(-1), valid=torch.ones(2)))",
+        "the proof draw needs valid [2] torch.bool on cpu, found [2] torch.float32 on cpu",
+    ),
+    "invalid rows": (
+        "return Fake(lambda x: output(x.argmax(-1), valid=torch.tensor([True, False])))",
+        "the proof draw needs two valid rows, found valid [True, False]",
+    ),
+    "changed logits": (
+        "return Fake(lambda x: output(x.exp_().argmax(-1)))",
+        "the proof draw needs its logits unmodified, found them changed",
+    ),
+}
+
+FAKE = """
+import torch
+
+
+def output(token_ids, valid=None):
+    valid = torch.ones(2, dtype=torch.bool) if valid is None else valid
+    return tokendraw.SamplerOutput(token_ids=token_ids, valid=valid)
+
+
+class Fake:
+    def __init__(self, drawn):
+        self.drawn = drawn
+
+    def sample(self, logits, metadata, *, inplace=False):
+        return self.drawn(logits)
+
+
+plugin = Plugin()
+"""
+
+
+@pytest.mark.parametrize(("build", "reason"), BAD_DRAWS.values(), ids=BAD_DRAWS.keys())
+def test_what_does_not_prove_itself_is_passed_over_with_its_reason(
+    dists: FakeDists, build: str, reason: str
+) -> None:
+    source = plugin("acme", capabilities=EVERYTHING, build=build).replace("\nplugin = Plugin()\n", FAKE)
+    dists.add_plugin("acme", source)
+    with pytest.warns(SamplerFallbackWarning) as caught:
+        sampler = load_sampler(device="cpu")
+    assert sampler.name == "native"
+    assert [str(warning.message) for warning in caught] == [
+        f"'acme' was passed over: {reason}. Drawing with 'native'. "
+        "Set TOKENDRAW_DISABLE=acme to silence this."
+    ]
+
+
+def test_an_explicit_choice_that_does_not_prove_itself_is_refused_with_its_cause(dists: FakeDists) -> None:
+    dists.add_plugin("acme", plugin("acme", build="raise RuntimeError('nvcc not found')"))
+    with pytest.raises(SamplerUnavailableError) as refusal:
+        load_sampler("acme", device="cpu")
+    assert str(refusal.value) == (
+        "'acme', asked for by the argument sampler=, cannot serve the operation 'sample' on cpu: "
+        "tokendraw_build raised RuntimeError: nvcc not found. "
+        "Available here: native. Leave out sampler= to let tokendraw choose."
+    )
+    cause = refusal.value.__cause__
+    assert isinstance(cause, tokendraw.PluginError)
+    assert isinstance(cause.__cause__, RuntimeError)
+
+
+def test_an_interrupt_while_building_passes_through(dists: FakeDists) -> None:
+    dists.add_plugin("acme", plugin("acme", build="raise KeyboardInterrupt"))
+    with pytest.raises(KeyboardInterrupt):
+        load_sampler(device="cpu")
+
+
+def test_each_candidate_that_fails_is_tried_once(dists: FakeDists) -> None:
+    modules = [
+        dists.add_plugin(name, plugin(name, priority=90, build="raise OSError"))
+        for name in ("acme", "beta", "gamma")
+    ]
+    with pytest.warns(SamplerFallbackWarning, match="'acme' .* 'beta' .* 'gamma'"):
+        assert load_sampler(device="cpu").name == "native"
+    assert [len(sys.modules[module].BUILT) for module in modules] == [1, 1, 1]
+
+
+def test_when_every_candidate_fails_the_error_gives_all_reasons(
+    dists: FakeDists, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TOKENDRAW_DISABLE", "native")
+    dists.add_plugin("acme", plugin("acme", build="raise OSError('no driver')"))
+    with pytest.raises(SamplerUnavailableError) as refusal:
+        load_sampler(device="cpu")
+    assert str(refusal.value) == (
+        "No sampler can serve the operation 'sample' on cpu. "
+        "Found acme: tokendraw_build raised OSError: no driver; native: switched off by TOKENDRAW_DISABLE. "
+        "Take 'native' out of TOKENDRAW_DISABLE."
+    )
+
+
+def test_the_proof_draw_uses_the_filters_and_the_dtype_that_are_advertised(dists: FakeDists) -> None:
+    source = plugin(
+        "acme",
+        capabilities="dtypes=('bfloat16',), filters=(('top_k', 'scalar'),), filter_orders=('joint',), "
+        "max_vocab_size=100",
+    ).replace(
+        "        import torch\n",
+        "        import torch\n"
+        "        BUILT.append((logits.dtype, tuple(logits.shape), metadata.top_k.tolist(), metadata.facts))\n",
+    )
+    module = dists.add_plugin("acme", source)
+    load_sampler(device="cpu", need=Need(filter_orders=("joint",)))
+    dtype, shape, top_k, facts = sys.modules[module].BUILT[1]
+    assert (dtype, shape, top_k) == (torch.bfloat16, (2, 100), [2, 2])
+    assert (facts.any_top_p, facts.any_min_p, facts.any_greedy, facts.any_seeded) == (False,) * 4
+    assert facts.any_joint
+
+
+def test_loading_leaves_the_random_state_alone(dists: FakeDists) -> None:
+    source = plugin("acme", build="import torch; torch.rand(1); torch.manual_seed(0); return ArgmaxSampler()")
+    dists.add_plugin("acme", source)
+    torch.manual_seed(7)
+    before = torch.get_rng_state()
+    assert load_sampler(device="cpu").name == "acme"
+    assert torch.equal(torch.get_rng_state(), before)

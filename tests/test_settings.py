@@ -1,0 +1,214 @@
+"""Variables and the configuration file: which goes first, and what is said of a malformed one."""
+
+from pathlib import Path
+
+import pytest
+
+from tokendraw import Choice, SettingsError
+from tokendraw._settings import VARIABLES, Settings, read
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty home directory."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    return tmp_path
+
+
+def config(home: Path, text: str) -> Path:
+    path = home / ".config" / "tokendraw" / "config.toml"
+    path.parent.mkdir(parents=True)
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_with_nothing_set_everything_is_at_its_default(home: Path) -> None:
+    assert read({}) == Settings()
+    assert read({}).choice() == Choice()
+
+
+def test_every_variable_is_read(home: Path) -> None:
+    settings = read(
+        {
+            "TOKENDRAW_SAMPLER": "native",
+            "TOKENDRAW_PRIORITY": "b, a",
+            "TOKENDRAW_DISABLE": "c,,d,",
+            "TOKENDRAW_NO_PLUGINS": "1",
+            "TOKENDRAW_STRICT": "true",
+        }
+    )
+    assert settings == Settings(
+        sampler="native",
+        sampler_source="TOKENDRAW_SAMPLER",
+        priority=("b", "a"),
+        priority_source="TOKENDRAW_PRIORITY",
+        disabled=("c", "d"),
+        disabled_source="TOKENDRAW_DISABLE",
+        first_party_only=True,
+        strict=True,
+    )
+    assert settings.choice() == Choice(
+        sampler="native",
+        source="TOKENDRAW_SAMPLER",
+        priority=("b", "a"),
+        disabled=("c", "d"),
+        first_party_only=True,
+    )
+
+
+def test_variables_are_read_at_the_call_and_not_at_import(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert read().sampler is None
+    monkeypatch.setenv("TOKENDRAW_SAMPLER", "native")
+    assert read().sampler == "native"
+
+
+@pytest.mark.parametrize("name", VARIABLES)
+@pytest.mark.parametrize("empty", ["", "  "])
+def test_an_empty_variable_counts_as_unset(home: Path, name: str, empty: str) -> None:
+    assert read({name: empty}) == Settings()
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("0", False), ("1", True), ("true", True), ("TRUE", True), ("False", False), (" 1 ", True)],
+)
+def test_booleans_are_0_1_true_and_false_in_any_case(home: Path, text: str, expected: bool) -> None:
+    assert read({"TOKENDRAW_STRICT": text}).strict is expected
+    assert read({"TOKENDRAW_NO_PLUGINS": text}).first_party_only is expected
+
+
+@pytest.mark.parametrize("text", ["yes", "2", "on", "-1", "tru"])
+@pytest.mark.parametrize("name", ["TOKENDRAW_STRICT", "TOKENDRAW_NO_PLUGINS"])
+def test_any_other_boolean_is_an_error_that_names_the_variable(home: Path, name: str, text: str) -> None:
+    with pytest.raises(SettingsError) as error:
+        read({name: text})
+    assert str(error.value) == (
+        f"{name!r} needs 0, 1, false or true, found {text!r}. Set one of these, or unset it."
+    )
+
+
+def test_the_callers_own_choice_goes_before_every_setting(home: Path) -> None:
+    choice = read({"TOKENDRAW_SAMPLER": "a"}).choice("b")
+    assert (choice.sampler, choice.source) == ("b", "the argument sampler=")
+
+
+# The configuration file
+
+
+def test_the_configuration_file_is_read_from_its_usual_place(home: Path) -> None:
+    path = config(home, 'sampler = "native"\npriority = ["b", "a"]\ndisable = ["c"]\n')
+    assert read({}) == Settings(
+        sampler="native",
+        sampler_source=str(path),
+        priority=("b", "a"),
+        priority_source=str(path),
+        disabled=("c",),
+        disabled_source=str(path),
+        config=path,
+    )
+    assert read({}).choice().disabled_source == str(path)
+
+
+def test_a_variable_goes_before_the_file_key_by_key(home: Path) -> None:
+    path = config(home, 'sampler = "native"\ndisable = ["c"]\n')
+    settings = read({"TOKENDRAW_SAMPLER": "acme"})
+    assert (settings.sampler, settings.sampler_source) == ("acme", "TOKENDRAW_SAMPLER")
+    assert (settings.disabled, settings.disabled_source) == (("c",), str(path))
+
+
+def test_xdg_config_home_moves_the_usual_place(home: Path, tmp_path: Path) -> None:
+    path = tmp_path / "elsewhere" / "tokendraw" / "config.toml"
+    path.parent.mkdir(parents=True)
+    path.write_text('sampler = "native"', encoding="utf-8")
+    assert read({"XDG_CONFIG_HOME": str(tmp_path / "elsewhere")}).config == path
+
+
+def test_a_relative_xdg_config_home_is_ignored_as_its_specification_says(home: Path) -> None:
+    path = config(home, 'sampler = "native"')
+    assert read({"XDG_CONFIG_HOME": ".config"}).config == path
+
+
+def test_tokendraw_config_names_the_file(home: Path, tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text('sampler = "native"', encoding="utf-8")
+    assert read({"TOKENDRAW_CONFIG": str(path)}).config == path
+    assert read({"TOKENDRAW_CONFIG": "~/mine.toml"}).config == path
+
+
+def test_a_file_that_was_named_has_to_be_there(home: Path, tmp_path: Path) -> None:
+    path = str(tmp_path / "absent.toml")
+    with pytest.raises(SettingsError) as error:
+        read({"TOKENDRAW_CONFIG": path})
+    assert str(error.value) == (
+        f"'TOKENDRAW_CONFIG' names {path!r}, found no such file. Correct it, or unset it."
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "samplr = 'native'",
+            "{path!r} holds the unknown key 'samplr', the nearest known one is 'sampler'. "
+            "Correct it, or take it out.",
+        ),
+        (
+            "x = 1",
+            "{path!r} holds the unknown key 'x', known are sampler, priority, disable. "
+            "Correct it, or take it out.",
+        ),
+        ("sampler = 3", "'sampler' in {path!r} needs a string, found 3. Correct it."),
+        ("priority = 'a'", "'priority' in {path!r} needs a list of strings, found 'a'. Correct it."),
+        (
+            "disable = ['a', 1]",
+            "'disable' in {path!r} needs a list of strings, found ['a', 1]. Correct it.",
+        ),
+        (
+            "sampler = ",
+            "{path!r} cannot be read: Invalid value (at end of document). Mend it, or move it away.",
+        ),
+    ],
+)
+def test_a_malformed_file_is_an_error_that_names_the_file_and_the_key(
+    home: Path, text: str, message: str
+) -> None:
+    path = str(config(home, text))
+    with pytest.raises(SettingsError) as error:
+        read({})
+    assert str(error.value) == message.format(path=path)
+
+
+def test_a_file_that_is_not_text_or_not_a_file_is_an_error(home: Path, tmp_path: Path) -> None:
+    binary = tmp_path / "binary.toml"
+    binary.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(SettingsError, match=r"cannot be read: 'utf-8' codec"):
+        read({"TOKENDRAW_CONFIG": str(binary)})
+    with pytest.raises(SettingsError, match=r"cannot be read: .*Is a directory"):
+        read({"TOKENDRAW_CONFIG": str(tmp_path)})
+
+
+def test_an_empty_string_or_list_in_the_file_counts_as_unset(home: Path) -> None:
+    path = config(home, 'sampler = ""\npriority = []\n')
+    assert read({}) == Settings(config=path)
+
+
+# Unknown variables
+
+
+def test_an_unknown_variable_is_told_of_with_the_nearest_name(home: Path) -> None:
+    assert read({"TOKENDRAW_SAMPELR": "native", "TOKENDRAW_DISABLED": "a"}).warnings == (
+        "'TOKENDRAW_DISABLED' is no variable of tokendraw, the nearest known one is 'TOKENDRAW_DISABLE'. "
+        "Correct it, or unset it.",
+        "'TOKENDRAW_SAMPELR' is no variable of tokendraw, the nearest known one is 'TOKENDRAW_SAMPLER'. "
+        "Correct it, or unset it.",
+    )
+
+
+def test_the_documentation_of_the_module_lists_exactly_the_known_variables() -> None:
+    import re
+
+    from tokendraw import _settings
+
+    assert tuple(sorted(set(re.findall(r"TOKENDRAW_[A-Z_]*[A-Z]", str(_settings.__doc__))))) == VARIABLES
