@@ -1,0 +1,69 @@
+"""The native sampler: plain PyTorch on every device that torch has, the reference that other samplers are held to.
+
+This module is what the entry point names, so it imports nothing heavy; the sampler is in
+:mod:`tokendraw_native.sampler`, the filters in :mod:`~tokendraw_native.filters`, the draw in
+:mod:`~tokendraw_native.draw`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import tokendraw
+
+if TYPE_CHECKING:
+    import torch
+
+    from tokendraw._capabilities import Operation
+    from tokendraw_native.sampler import NativeSampler
+
+_SAMPLE = tokendraw.Capabilities(
+    device_types=None,
+    dtypes=("float32", "bfloat16", "float16"),
+    logprobs_modes=(
+        "raw_logprobs",
+        "raw_logits",
+        "processed_logprobs",
+        "processed_logits",
+        "temperature_logprobs",
+    ),
+    filters=(("top_k", "per_row"), ("top_p", "per_row"), ("min_p", "per_row")),
+    filter_orders=("top_k_first", "joint"),
+    tie_rule="value",
+    seeding="counter",
+    greedy=True,
+    gumbel_dtypes=("fp32", "fp64"),
+    valid_flag=True,
+    graph_safe=True,
+    sync_free=True,
+    batch_invariant=True,
+)
+
+
+class NativePlugin:
+    """Describes and builds the native sampler."""
+
+    @tokendraw.hookimpl
+    def tokendraw_describe(self) -> tokendraw.PluginInfo:
+        """The reference: lowest priority, every capability."""
+        return tokendraw.PluginInfo(
+            name="native",
+            api_version=1,
+            priority=0,
+            operations={"sample": _SAMPLE},
+            upstream=tokendraw.Upstream("torch", ">=2.6", tested=("2.11.0", "2.13.0")),
+            summary="the reference in plain PyTorch: every device, every request",
+            verified="CPU (x86-64, torch 2.13.0)",
+        )
+
+    @tokendraw.hookimpl
+    def tokendraw_build(
+        self, operation: Operation, device: torch.device, need: tokendraw.Need
+    ) -> NativeSampler:
+        """Build the sampler for one device."""
+        from tokendraw_native.sampler import NativeSampler  # imports torch
+
+        return NativeSampler(device, need)
+
+
+plugin = NativePlugin()

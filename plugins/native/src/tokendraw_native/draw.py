@@ -1,0 +1,68 @@
+"""The draw: an exact sample from the softmax of the kept tokens, in two levels.
+
+The vocabulary is cut into tiles of 1024 consecutive ids. With ``W_t`` the weight of the kept tokens of tile t,
+
+1. the tile is ``argmax_t  log W_t + G(seed, position, t, TILE)``,
+2. the token is ``argmax_i  y_i + G(seed, position, i, TOKEN)`` among the kept tokens of that tile,
+
+the lowest number on a tie. A Gumbel maximum is distributed by the log-sum-exp of its members and is independent of
+which member attained it (Maddison, Tarlow and Minka, "A* Sampling", 2014), so this is exact, and it costs one noise
+variate a tile and 1024 more where the one-level form costs one a logit.
+
+Greedy rows take the same road without noise: their floor is the maximum, so the first tile that keeps anything and
+the first kept token in it are the argmax, the lowest id on a tie.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from tokendraw import philox
+from tokendraw._capabilities import GumbelDtype
+from tokendraw_native.request import Noise, Request
+from tokendraw_native.rows import INF, clean, scaled
+from tokendraw_native.survey import Survey
+
+TILE = philox.TILE_SIZE
+
+
+def draw(logits: Tensor, survey: Survey, request: Request, noise: Noise, dtype: GumbelDtype) -> Tensor:
+    """Draw one token a row: [rows] int64.
+
+    :param logits: [rows, V] as given; one tile of each row is read again unless the survey brought its tokens along.
+    """
+    tile = draw_tile(survey.tile_weights, request, noise, dtype)
+    if survey.head is not None:
+        ids, x = survey.head
+        candidate = ids // TILE == tile
+    else:
+        vocab_size = logits.shape[-1]
+        ids = tile * TILE + torch.arange(TILE, device=logits.device)
+        x = clean(logits.gather(-1, ids.clamp(max=vocab_size - 1)))
+        candidate = ids < vocab_size
+    candidate &= x >= survey.floor
+    y = scaled(x, survey.top, request.temperature)
+    token = draw_token(ids, y, candidate, request, noise, dtype)
+    return torch.where(survey.top > -INF, token, 0).squeeze(-1)
+
+
+def draw_tile(weights: Tensor, request: Request, noise: Noise, dtype: GumbelDtype) -> Tensor:
+    """[rows, 1] int64 from the ``W_t`` [rows, tiles]."""
+    tiles = torch.arange(weights.shape[-1], device=weights.device)
+    score = weights.log() + noise.gumbel(tiles, philox.TILE, dtype)
+    if request.greedy is not None:
+        score = torch.where(request.greedy, (weights > 0).to(score.dtype), score)
+    return score.argmax(-1, keepdim=True)
+
+
+def draw_token(
+    ids: Tensor, y: Tensor, candidate: Tensor, request: Request, noise: Noise, dtype: GumbelDtype
+) -> Tensor:
+    """[rows, 1] int64 from the ``y`` [rows, n] of the tokens ``ids``, of which ``candidate`` says who takes part."""
+    score = y + noise.gumbel(ids, philox.TOKEN, dtype)
+    if request.greedy is not None:
+        score = torch.where(request.greedy, 0.0, score)
+    score = torch.where(candidate, score, -INF)
+    best = score == score.amax(-1, keepdim=True)
+    return torch.where(best, ids, torch.iinfo(ids.dtype).max).amin(-1, keepdim=True)

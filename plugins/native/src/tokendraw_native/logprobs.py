@@ -1,0 +1,117 @@
+"""Log-probabilities of the drawn token and of the N best, and the drawn token's rank.
+
+Only values at the ids that are returned are computed; of the row as a whole the logarithm of its mass is enough,
+which the draw had to find anyway.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from tokendraw import LogprobsTensors
+from tokendraw._capabilities import LogprobsMode
+from tokendraw._output import PAD_LOGPROB, PAD_TOKEN_ID
+from tokendraw_native.request import Request
+from tokendraw_native.rows import INF, clean, real_dtype, scaled
+from tokendraw_native.survey import Survey, chunks
+
+
+def log_kept_mass(found: Survey, request: Request) -> Tensor:
+    """[rows] float32: the kept share of the temperature-scaled mass; 0 for greedy rows, whose one token has it all."""
+    assert found.mass is not None  # surveyed with masses
+    share = _log_kept(found) - found.mass.log()
+    if request.greedy is not None:
+        share = torch.where(request.greedy, 0.0, share)
+    return share.squeeze(-1).to(torch.float32)
+
+
+def logprobs(
+    logits: Tensor,
+    token: Tensor,
+    found: Survey,
+    request: Request,
+    mode: LogprobsMode,
+    width: int,
+    wanted: Tensor | None,
+) -> LogprobsTensors:
+    """Look up the drawn and the best tokens.
+
+    :param token: [rows] int64, the drawn ones.
+    :param width: N, how many best tokens every row gets; -1 for all V.
+    :param wanted: [rows] int64, how many of them each row asked for (-1: all), or None for all N.
+    """
+    vocab_size = logits.shape[-1]
+    width = vocab_size if width < 0 else width
+    token = token.unsqueeze(-1)
+    parts = [
+        _rank_and_best(
+            clean(part), token[rows], found.floor[rows], request.chunk(rows), mode, min(width, vocab_size)
+        )
+        for rows, part in chunks(logits)
+    ]
+    rank, best = (torch.cat(column) for column in zip(*parts, strict=True))
+    ids = torch.cat((token, best), -1)
+    values = _values(clean(logits.gather(-1, ids)), found, request, mode)
+    if request.greedy is not None and not mode.startswith("raw"):
+        values = torch.where(request.greedy, torch.where(ids == token, 0.0, -INF), values)
+    values = torch.where(found.top > -INF, values, -INF).to(torch.float32)
+    if width > vocab_size:
+        ids = pad(ids, (0, width - vocab_size), value=PAD_TOKEN_ID)
+        values = pad(values, (0, width - vocab_size), value=PAD_LOGPROB)
+    if wanted is not None:
+        asked = wanted.unsqueeze(-1)
+        beyond = (torch.arange(width + 1, device=ids.device) > asked) & (asked >= 0)
+        ids, values = ids.masked_fill(beyond, PAD_TOKEN_ID), values.masked_fill(beyond, PAD_LOGPROB)
+    return LogprobsTensors(ids, values, rank)
+
+
+def _rank_and_best(
+    x: Tensor, token: Tensor, floor: Tensor, request: Request, mode: LogprobsMode, n: int
+) -> tuple[Tensor, Tensor]:
+    rank = (x >= x.gather(-1, token)).sum(-1)
+    return rank, _best(_visible(x, token, floor, request, mode), n)
+
+
+def _log_kept(found: Survey) -> Tensor:
+    return found.tile_weights.sum(-1, keepdim=True).log()
+
+
+def _visible(x: Tensor, token: Tensor, floor: Tensor, request: Request, mode: LogprobsMode) -> Tensor:
+    """The values by which the best are ranked: what a mode does not see is -inf."""
+    if mode.startswith("raw"):
+        return x
+    seen = x if mode.startswith("temperature") else torch.where(x >= floor, x, -INF)
+    if request.greedy is not None:
+        one = torch.arange(x.shape[-1], device=x.device) == token
+        seen = torch.where(request.greedy & ~one, -INF, seen)
+    return seen
+
+
+def _best(x: Tensor, n: int) -> Tensor:
+    """Ids [rows, n] of the largest values, descending, the lowest id first on a tie.
+
+    ``topk`` promises nothing about ties. So it gets integers without any: the value above, the reversed id below.
+    """
+    bits = (x + 0.0).view(torch.int32)
+    ordered = (bits ^ ((bits >> 31) & 0x7FFFFFFF)).to(torch.int64)
+    last = x.shape[-1] - 1
+    key = (ordered << 32) | (last - torch.arange(last + 1, device=x.device))
+    return last - (key.topk(n).values & 0xFFFFFFFF)
+
+
+def _values(x: Tensor, found: Survey, request: Request, mode: LogprobsMode) -> Tensor:
+    """What ``mode`` shows of the values ``x`` [rows, n]."""
+    assert found.mass is not None  # surveyed with masses
+    assert found.raw_mass is not None
+    if mode == "raw_logits":
+        return x.to(real_dtype(x.device))
+    if mode == "raw_logprobs":
+        return scaled(x, found.top, torch.ones_like(request.temperature)) - found.raw_mass.log()
+    y = scaled(x, found.top, request.temperature)
+    if mode == "temperature_logprobs":
+        return y - found.mass.log()
+    if mode == "processed_logprobs":
+        y = y - _log_kept(found)
+    return torch.where(x >= found.floor, y, -INF)

@@ -1,0 +1,93 @@
+"""The parameters of a batch, clamped to the table of what they may be, None where no row can need them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+
+import torch
+from torch import Tensor
+
+from tokendraw import SamplingMetadata, philox
+from tokendraw._capabilities import GumbelDtype
+from tokendraw_native.rows import real_dtype
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """Parameters [rows, 1] on the device of the logits."""
+
+    temperature: Tensor
+    """Positive and finite; 1 for greedy rows."""
+    greedy: Tensor | None
+    """bool."""
+    top_k: Tensor | None
+    top_p: Tensor | None
+    min_p: Tensor | None
+    joint: Tensor | None
+    """bool."""
+    max_top_k: int | None
+    """Largest active k; None: unknown."""
+    all_top_k: bool
+
+    @classmethod
+    def of(cls, metadata: SamplingMetadata, rows: int, device: torch.device) -> Request:
+        """The parameters of a batch of ``rows`` rows."""
+        real, facts = real_dtype(device), metadata.facts
+
+        def column(name: str, dtype: torch.dtype, *, wanted: bool = True) -> Tensor | None:
+            tensor = metadata.per_row(name) if wanted else None
+            return None if tensor is None else tensor.to(dtype).unsqueeze(-1)
+
+        temperature = column("temperature", real)
+        if temperature is None:
+            temperature = torch.ones(rows, 1, dtype=real, device=device)
+        greedy = ~(temperature > 0)  # 0, below, and NaN
+        top_p = column("top_p", real, wanted=facts.any_top_p)
+        return cls(
+            temperature=torch.where(greedy, 1.0, temperature).clamp_(max=torch.finfo(real).max),
+            greedy=greedy if facts.any_greedy else None,
+            top_k=column("top_k", torch.int64, wanted=facts.max_top_k != 0),
+            top_p=None if top_p is None else top_p.nan_to_num(nan=1.0),
+            min_p=column("min_p", real, wanted=facts.any_min_p),
+            joint=column("joint", torch.bool, wanted=facts.any_joint),
+            max_top_k=facts.max_top_k,
+            all_top_k=facts.all_top_k,
+        )
+
+    @property
+    def filters(self) -> bool:
+        """Whether a token may be dropped."""
+        tensors = (self.greedy, self.top_k, self.top_p, self.min_p)
+        return any(tensor is not None for tensor in tensors)
+
+    def chunk(self, rows: slice) -> Request:
+        """The parameters of some rows."""
+        tensors = {f.name: v for f in fields(self) if isinstance(v := getattr(self, f.name), Tensor)}
+        return replace(self, **{name: tensor[rows] for name, tensor in tensors.items()})  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True, slots=True)
+class Noise:
+    """Seeds and positions [rows, 1] int64 of a batch."""
+
+    seed: Tensor
+    position: Tensor
+
+    @classmethod
+    def of(cls, metadata: SamplingMetadata, rows: int, device: torch.device) -> Noise:
+        """The seeds of the rows that have one, and fresh ones from torch's generator of the device for the others."""
+        seed, seeded = metadata.per_row("seed"), metadata.per_row("seeded")
+        if not metadata.facts.all_seeded or seed is None:
+            fresh = torch.empty(rows, dtype=torch.int64, device=device).random_(-(2**63), None)
+            if seed is None:
+                seed = fresh
+            elif seeded is not None:
+                seed = torch.where(seeded, seed.to(torch.int64), fresh)
+        position = metadata.positions
+        if position is None:
+            position = torch.zeros(rows, dtype=torch.int64, device=device)
+        return cls(seed.to(torch.int64).unsqueeze(-1), position.to(torch.int64).unsqueeze(-1))
+
+    def gumbel(self, index: Tensor, stream: int, dtype: GumbelDtype) -> Tensor:
+        """Gumbel variates at ``index``, [n] or [rows, n]."""
+        return philox.gumbel(self.seed, self.position, index, stream, dtype)

@@ -1,0 +1,109 @@
+"""One look at the logits: what is left of them once the draw needs to see one tile a row.
+
+There are two ways to look. :func:`survey` reads every logit, in chunks of rows, on any device. :func:`survey_head`
+looks only at the largest values, which is enough where every row keeps few; it has to find out whether it was, so it
+is for CPUs, where finding out does not wait for anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from tokendraw import philox
+from tokendraw_native.filters import HEAD, floors
+from tokendraw_native.request import Request
+from tokendraw_native.rows import Rows, clean, kept, load, real_dtype, scaled
+
+_TILE = philox.TILE_SIZE
+_CHUNK = {"cpu": 1 << 19}
+_CHUNK_ELSEWHERE = 1 << 24
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """What is known of a batch after the first look. [rows, 1] where no shape is given."""
+
+    top: Tensor
+    """float32: the largest value."""
+    valid: Tensor
+    """bool."""
+    floor: Tensor
+    """float32: the least value kept."""
+    tile_weights: Tensor
+    """[rows, tiles]: the sum of ``exp(y)`` over the kept tokens of each tile."""
+    mass: Tensor | None = None
+    """Sum of ``exp(y)`` over the row, after temperature and before filters, if it was asked for."""
+    raw_mass: Tensor | None = None
+    """The same at T = 1."""
+    head: tuple[Tensor, Tensor] | None = None
+    """ids and values [rows, n] that hold every kept token, if they were found on the way."""
+
+
+def chunks(logits: Tensor) -> Iterator[tuple[slice, Tensor]]:
+    """The rows of a batch in pieces: on a CPU what its caches hold, elsewhere what fills the device."""
+    batch, vocab_size = logits.shape
+    rows = max(1, _CHUNK.get(logits.device.type, _CHUNK_ELSEWHERE) // vocab_size)
+    for start in range(0, max(batch, 1), rows):
+        part = slice(start, min(start + rows, batch))
+        yield part, logits[part]
+
+
+def survey(logits: Tensor, request: Request, *, masses: bool) -> Survey:
+    """Read every logit.
+
+    :param masses: whether log-probabilities will be asked for.
+    """
+    vocab_size, weight, parts = logits.shape[-1], None, []
+    for rows, part in chunks(logits):
+        if weight is None:  # one buffer for all chunks, of which the last may be smaller
+            shape = part.shape[0], -(-vocab_size // _TILE) * _TILE
+            weight = torch.zeros(shape, dtype=real_dtype(logits.device), device=logits.device)
+        parts.append(_survey_chunk(load(part), weight[: part.shape[0]], request.chunk(rows), masses))
+    top, valid, floor, tile_weights, mass, raw_mass = (
+        torch.cat(column) for column in zip(*parts, strict=True)
+    )
+    return Survey(top, valid, floor, tile_weights, mass if masses else None, raw_mass if masses else None)
+
+
+def _survey_chunk(rows: Rows, padded: Tensor, request: Request, masses: bool) -> tuple[Tensor, ...]:
+    """``padded`` [rows, tiles * 1024] is zero from V on; before that it is overwritten."""
+    vocab_size = rows.x.shape[-1]
+    weight = padded[:, :vocab_size]
+    mass = raw_mass = rows.top
+    if masses:
+        raw_mass = scaled(rows.x, rows.top, torch.ones_like(request.temperature)).exp_().sum(-1, keepdim=True)
+    scaled(rows.x, rows.top, request.temperature, out=weight).exp_()
+    if masses:
+        mass = _tile_sums(padded).sum(-1, keepdim=True)
+    floor = floors(rows, weight, request, vocab_size)
+    if request.filters:
+        weight *= kept(rows.x, floor)
+    return rows.top, rows.valid, floor, _tile_sums(padded), mass, raw_mass
+
+
+def _tile_sums(padded: Tensor) -> Tensor:
+    return padded.view(padded.shape[0], padded.shape[1] // _TILE, _TILE).sum(-1)
+
+
+def survey_head(logits: Tensor, request: Request) -> Survey | None:
+    """Look at the largest values only, or None if that cannot be enough, or turns out not to be."""
+    vocab_size = logits.shape[-1]
+    if not request.all_top_k or request.joint is not None or (request.max_top_k or 0) >= HEAD:
+        return None
+    n = min(max(request.max_top_k or 0, 1) + 1, vocab_size)
+    values, ids = logits.topk(n)
+    top = values[:, :1].to(torch.float32)
+    if top.isnan().any():  # topk puts NaN first
+        return None
+    x = clean(values)
+    weight = scaled(x, top, request.temperature).exp_()
+    floor = floors(Rows(x, top, top == top), weight, request, vocab_size)
+    if n < vocab_size and not (floor > x[:, -1:]).all():  # there may be ties beyond the head
+        return None
+    tile_weights = weight.new_zeros(logits.shape[0], -(-vocab_size // _TILE))
+    tile_weights.scatter_add_(-1, ids // _TILE, weight * kept(x, floor))
+    return Survey(top, top > -torch.inf, floor, tile_weights, head=(ids, x))
