@@ -138,6 +138,15 @@ def test_another_api_version_makes_a_plugin_incompatible(
     assert verdict() == (State.INCOMPATIBLE, reason)
 
 
+def test_what_a_plugin_of_another_api_version_says_of_itself_is_not_believed(dists: FakeDists) -> None:
+    describe = "return tokendraw.PluginInfo(name='acme', api_version=99, priority=5, operations='all')"
+    dists.add_plugin("acme", plugin("acme", describe=describe))
+    (candidate,) = (c for c in tokendraw.discover() if c.name == "acme")
+    assert (candidate.priority, dict(candidate.info.operations)) == (5, {})
+    reasons = {d.name: d.reason for d in tokendraw.resolve(device="cpu").decisions}
+    assert reasons["acme"] == "needs plugin API 99, found 1; upgrade tokendraw"
+
+
 @pytest.mark.parametrize(
     ("capabilities", "needed", "found"),
     [

@@ -23,7 +23,7 @@ from tokendraw._candidate import Candidate, Choice, State
 from tokendraw._capabilities import Capabilities, Host, Need, Operation
 from tokendraw._errors import PluginError
 from tokendraw._guard import guarded
-from tokendraw._plugin import API_VERSION, ENTRY_POINT_GROUP, PROJECT, HookSpecs
+from tokendraw._plugin import API_VERSION, ENTRY_POINT_GROUP, PROJECT, HookSpecs, PluginInfo
 from tokendraw._resolution import assess
 from tokendraw._validation import check_content, check_identity
 
@@ -125,9 +125,12 @@ def _loaded(candidate: Candidate) -> tuple[Candidate, pluggy.HookRelay | None]:
         answer = guarded("tokendraw_describe", relay.tokendraw_describe)
         info = guarded("reading PluginInfo", lambda: check_identity(answer, candidate.name))
         if info.api_version != API_VERSION:
-            return replace(
-                candidate, state=State.INCOMPATIBLE, info=info, reason=_other_api(candidate, info.api_version)
-            ), None
+            # The rest of what it says may mean something else in its own API.
+            identity = PluginInfo(
+                name=info.name, api_version=info.api_version, priority=info.priority, operations={}
+            )
+            reason = _other_api(candidate, info.api_version)
+            return replace(candidate, state=State.INCOMPATIBLE, info=identity, reason=reason), None
         guarded("reading PluginInfo", lambda: check_content(info))
     except PluginError as error:
         return replace(candidate, state=State.BROKEN, reason=str(error)), None

@@ -1,0 +1,152 @@
+"""``tokendraw doctor``: a checkup to paste into a bug report.
+
+JSON: ``tokendraw``, ``python``, ``platform``, ``libraries`` (``name``, ``installed``, ``needed``,
+``needed_by``, ``fits``), ``host``, ``settings`` (``variables`` by name, ``config``: the path of the file in
+force or null), ``candidates`` (as in ``list --json``), ``chosen`` (null if no sampler is usable) and
+``findings`` (``problem``, ``mend``: a command or null).
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import warnings
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+
+import click
+
+import tokendraw
+from tokendraw import _host, _settings
+from tokendraw._candidate import Candidate
+from tokendraw._capabilities import Host
+from tokendraw._errors import TokendrawError, TokendrawWarning
+from tokendraw.cli._app import NOT_USABLE, GuardedCommand
+from tokendraw.cli._describe import JsonObject, candidate_json, host_json
+from tokendraw.cli._findings import Finding, findings
+from tokendraw.cli._libraries import Library, libraries
+from tokendraw.cli._list import by_rank, print_candidates
+from tokendraw.cli._options import json_option
+from tokendraw.cli._print import plugins_at_work, print_json, print_table
+
+
+@dataclass(frozen=True)
+class _Checkup:
+    host: Host
+    variables: dict[str, str]
+    config: str | None
+    candidates: Sequence[Candidate]
+    libraries: Sequence[Library]
+    chosen: str | None
+    findings: Sequence[Finding]
+
+
+@click.command(cls=GuardedCommand, short_help="What is wrong here, and what mends it.")
+@json_option
+@click.pass_context
+def doctor(ctx: click.Context, as_json: bool) -> None:
+    """Check this installation: what is here, what is wrong, and the command that mends it.
+
+    Exits with 1 if a program would get no sampler here. Neither torch nor any backend is imported.
+    """
+    checkup = _examine()
+    if as_json:
+        print_json(_as_json(checkup))
+    else:
+        _print(checkup)
+    if checkup.chosen is None:
+        ctx.exit(NOT_USABLE)
+
+
+def _examine() -> _Checkup:
+    messages: list[str] = []
+    candidates: list[Candidate] = []
+    config = chosen = None
+    with plugins_at_work(), warnings.catch_warnings():
+        warnings.simplefilter("ignore", TokendrawWarning)  # they are among the findings
+        try:
+            settings = _settings.read()
+            config = str(settings.config) if settings.config else None
+            messages += settings.warnings
+            candidates = by_rank(tokendraw.discover())
+            resolution = tokendraw.resolve()
+            if settings.strict and (messages or resolution.warnings):
+                messages += resolution.warnings  # each of them is an error for a program
+            else:
+                messages += [text for text in resolution.warnings if text != resolution.fallback]
+                chosen = resolution.chosen
+        except (TokendrawError, TokendrawWarning) as error:
+            messages += [str(error)] if str(error) not in messages else []
+    around = libraries(candidates)
+    return _Checkup(
+        host=_host.detect(),
+        variables={name: text for name, text in sorted(os.environ.items()) if name.startswith("TOKENDRAW_")},
+        config=config,
+        candidates=candidates,
+        libraries=around,
+        chosen=chosen,
+        findings=findings(messages, around, candidates),
+    )
+
+
+def _python() -> str:
+    return f"{platform.python_version()} ({platform.python_implementation()})"
+
+
+def _as_json(checkup: _Checkup) -> JsonObject:
+    return {
+        "tokendraw": tokendraw.__version__,
+        "python": _python(),
+        "platform": platform.platform(),
+        "libraries": [{**asdict(library), "fits": library.fits} for library in checkup.libraries],
+        "host": host_json(checkup.host),
+        "settings": {"variables": checkup.variables, "config": checkup.config},
+        "candidates": [candidate_json(candidate) for candidate in checkup.candidates],
+        "chosen": checkup.chosen,
+        "findings": [asdict(finding) for finding in checkup.findings],
+    }
+
+
+def _print(checkup: _Checkup) -> None:
+    facts = [
+        ("tokendraw", tokendraw.__version__),
+        ("python", _python()),
+        ("platform", platform.platform()),
+        ("device", str(checkup.host)),
+        ("configuration", checkup.config or "no file"),
+        *checkup.variables.items(),
+    ]
+    print_table(("", ""), facts)
+    _heading("libraries")
+    print_table(
+        ("name", "installed", "needed"),
+        [(library.name, library.installed or "no", _needed(library)) for library in checkup.libraries],
+        indent=2,
+    )
+    _heading("samplers")
+    if checkup.candidates:
+        print_candidates(checkup.candidates, indent=2)
+    else:
+        click.echo("  none")
+    _heading("findings")
+    for number, finding in enumerate(checkup.findings, start=1):
+        print_table(("", ""), [(f"{number}.", finding.problem)], indent=2)
+        if finding.mend:
+            click.echo(f"      {finding.mend}")
+    if not checkup.findings:
+        click.echo("  nothing is wrong")
+    click.echo()
+    click.echo(
+        f"A program gets {checkup.chosen} here." if checkup.chosen else "A program gets no sampler here."
+    )
+
+
+def _heading(title: str) -> None:
+    click.echo()
+    click.echo(click.style(title, bold=True))
+
+
+def _needed(library: Library) -> str:
+    if not library.needed_by:
+        return "not required"
+    return f"{library.needed or 'any version'} by {library.needed_by}"

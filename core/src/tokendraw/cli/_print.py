@@ -1,0 +1,110 @@
+"""What commands share to print: tables that wrap and never cut, JSON, and progress on a terminal."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+
+PIPE_WIDTH = 100
+"""Columns where stdout is no terminal."""
+_LEAST_WIDTH = 60
+"""Below it, tables would have to cut; a narrower terminal breaks the lines itself."""
+_LEAST_TEXT_WIDTH = 32
+
+
+def print_json(value: Mapping[str, Any]) -> None:
+    """Print ``value`` as JSON on stdout, with null for infinities and NaN, which JSON cannot hold."""
+    click.echo(json.dumps(_finite(value), indent=2, allow_nan=False))
+
+
+def print_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, indent: int = 0) -> None:
+    """Print a table without rules whose last column wraps; the others keep their width.
+
+    :param header: titles of the columns; "" for a column without one.
+    """
+    from rich.padding import Padding
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(
+        box=None, show_header=any(header), header_style="bold", pad_edge=False, padding=(0, 2, 0, 0)
+    )
+    for column in header[:-1]:
+        table.add_column(column, no_wrap=True)
+    table.add_column(header[-1], overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(cell) for cell in row))  # Text: brackets in a reason are no mark-up
+    _print(_console(), Padding(table, (0, 0, 0, indent)))
+
+
+def print_side_by_side(texts: Sequence[tuple[str, str]]) -> None:
+    """Print titled texts in columns: as many beside each other as fit, then the next below."""
+    from rich.table import Table
+    from rich.text import Text
+
+    console = _console()
+    beside = max(1, min(len(texts), console.width // _LEAST_TEXT_WIDTH))
+    for start in range(0, len(texts), beside):
+        if start:
+            click.echo()
+        table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 3, 0, 0), expand=True)
+        band = texts[start : start + beside]
+        for index in range(beside):
+            table.add_column(Text(band[index][0] if index < len(band) else ""), ratio=1, overflow="fold")
+        table.add_row(*(Text(text) for _, text in band))
+        _print(console, table)
+
+
+def plugins_at_work() -> contextlib.AbstractContextManager[object]:
+    """Send to stderr what plugins and their libraries print: stdout is the command's own."""
+    return contextlib.redirect_stdout(sys.stderr)
+
+
+@contextlib.contextmanager
+def progress(doing: str) -> Iterator[None]:
+    """Say on stderr what plugins take their time for, while they do; silent where that is no terminal."""
+    if not sys.stderr.isatty():
+        with plugins_at_work():
+            yield
+        return
+    from rich.console import Console
+
+    with Console(stderr=True).status(doing), plugins_at_work():
+        yield
+
+
+def on_terminal() -> bool:
+    """Tell whether a person reads stdout as it is written."""
+    return sys.stdout.isatty()
+
+
+def _console() -> Console:
+    from rich.console import Console
+
+    if not on_terminal():
+        return Console(width=PIPE_WIDTH)
+    return Console(width=max(Console().width, _LEAST_WIDTH))
+
+
+def _print(console: Console, content: RenderableType) -> None:
+    # By way of click: it drops colours in a pipe, and a closed pipe reaches the guard of the command.
+    with console.capture() as capture:
+        console.print(content)
+    click.echo("\n".join(line.rstrip() for line in capture.get().splitlines()))
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,318 @@
+"""``tokendraw doctor``: the whole checkup, what it finds wrong, and the command that mends each."""
+
+import json
+import platform
+from dataclasses import replace
+
+import pytest
+import torch
+
+import tokendraw
+from command_line import BOOM, FUTURE, OFF, be_on, call
+from fake_candidates import FLASHINFER, H100, LAPTOP, NATIVE
+from tokendraw import Candidate, State, Upstream, _host
+from tokendraw.cli import _doctor
+from tokendraw.cli._findings import Finding, findings
+from tokendraw.cli._libraries import Library, libraries
+
+AROUND = [
+    Library("torch", "2.13.0+cpu", ">=2.6", "tokendraw-native"),
+    Library("triton", None),
+    Library("numpy", None, ">=1.26", "tokendraw[files]"),
+]
+TOP = (
+    f"tokendraw      {tokendraw.__version__}\n"
+    f"python         {platform.python_version()} ({platform.python_implementation()})\n"
+    "platform       Linux-6.1-x86_64\n"
+)
+LIBRARIES = (
+    "\n"
+    "libraries\n"
+    "  name    installed   needed\n"
+    "  torch   2.13.0+cpu  >=2.6 by tokendraw-native\n"
+    "  triton  no          not required\n"
+    "  numpy   no          >=1.26 by tokendraw[files]\n"
+)
+
+
+@pytest.fixture
+def on(monkeypatch, tmp_path):
+    """``on(host, candidates)``: the machine to look at; without a configuration file."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    monkeypatch.setattr(platform, "platform", lambda: "Linux-6.1-x86_64")
+    monkeypatch.setattr(_doctor, "libraries", lambda candidates: AROUND)
+
+    def set_up(host, candidates):
+        be_on(monkeypatch, host, candidates)
+        monkeypatch.setattr(_host, "detect", lambda device=None: host)
+
+    return set_up
+
+
+def refusing(message):
+    """A ``resolve`` that finds nobody."""
+
+    def resolve():
+        raise tokendraw.SamplerUnavailableError(message)
+
+    return resolve
+
+
+def test_a_sound_installation(on):
+    on(LAPTOP, (NATIVE,))
+    result = call("doctor")
+    assert result.stdout == (
+        TOP + "device         cpu\n"
+        "configuration  no file\n" + LIBRARIES + "\n"
+        "samplers\n"
+        "  name    state      priority  version  what it does, or why it cannot\n"
+        "  native  available  0         0.1.0\n"
+        "\n"
+        "findings\n"
+        "  nothing is wrong\n"
+        "\n"
+        "A program gets native here.\n"
+    )
+    assert (result.stderr, result.exit_code) == ("", 0)
+
+
+def test_everything_wrong_comes_with_the_command_that_mends_it(on, monkeypatch):
+    absent = replace(FLASHINFER, upstream_version=None)
+    on(H100, (NATIVE, absent, BOOM, FUTURE, OFF))
+    monkeypatch.setenv("TOKENDRAW_DISABLE", "off")
+    monkeypatch.setenv("TOKENDRAW_SAMPLR", "native")
+    result = call("doctor")
+    assert result.stdout == (
+        TOP.replace("tokendraw      ", "tokendraw          ")
+        .replace("python         ", "python             ")
+        .replace("platform       ", "platform           ")
+        + "device             cuda (H100), compute capability 9.0, 132 SMs\n"
+        "configuration      no file\n"
+        "TOKENDRAW_DISABLE  off\n"
+        "TOKENDRAW_SAMPLR   native\n" + LIBRARIES + "\n"
+        "samplers\n"
+        "  name        state         priority  version  what it does, or why it cannot\n"
+        "  native      available     0         0.1.0\n"
+        "  flashinfer  unavailable   80        0.1.0    needs flashinfer-python >=0.6.7,<0.8, found it not\n"
+        "                                               installed; run `pip install\n"
+        "                                               'flashinfer-python>=0.6.7,<0.8'`\n"
+        "  future      incompatible  10        9.9      needs plugin API 99, found 1; upgrade tokendraw\n"
+        "  boom        broken                  2.0      loading 'boom:plugin' raised ImportError: cannot\n"
+        "                                               import name 'kernels' [see the notes] from\n"
+        "                                               'boom_kernels', which is a long story\n"
+        "  off         disabled                1.0      switched off by TOKENDRAW_DISABLE\n"
+        "\n"
+        "findings\n"
+        "  1.  'TOKENDRAW_SAMPLR' is no variable of tokendraw, the nearest known one is 'TOKENDRAW_SAMPLER'.\n"
+        "      Correct it, or unset it.\n"
+        "  2.  'flashinfer' is unavailable: needs flashinfer-python >=0.6.7,<0.8, found it not installed.\n"
+        "      pip install 'flashinfer-python>=0.6.7,<0.8'\n"
+        "  3.  'future' is incompatible: needs plugin API 99, found 1; upgrade tokendraw.\n"
+        "      pip install --upgrade tokendraw\n"
+        "  4.  'boom' is broken: loading 'boom:plugin' raised ImportError: cannot import name 'kernels' [see\n"
+        "      the notes] from 'boom_kernels', which is a long story.\n"
+        "      pip install --upgrade boom-tokendraw (or switch it off: export TOKENDRAW_DISABLE=boom)\n"
+        "\n"
+        "A program gets native here.\n"
+    )
+    assert (result.stderr, result.exit_code) == ("", 0)
+
+
+def test_with_nothing_installed_it_exits_with_1(on, monkeypatch):
+    on(LAPTOP, ())
+    monkeypatch.setattr(tokendraw, "resolve", refusing("No sampler [at all] can serve. Install one."))
+    result = call("doctor")
+    assert result.stdout == (
+        TOP + "device         cpu\n"
+        "configuration  no file\n" + LIBRARIES + "\n"
+        "samplers\n"
+        "  none\n"
+        "\n"
+        "findings\n"
+        "  1.  No sampler [at all] can serve. Install one.\n"
+        "\n"
+        "A program gets no sampler here.\n"
+    )
+    assert result.exit_code == 1
+
+
+def found_in_json(*, exit_code):
+    result = call("doctor", "--json")
+    assert (result.stderr, result.exit_code) == ("", exit_code)
+    return json.loads(result.stdout)
+
+
+def test_json_is_complete(on, monkeypatch):
+    on(LAPTOP, (NATIVE,))
+    monkeypatch.setenv("TOKENDRAW_PRIORITY", "native")
+    candidates = json.loads(call("list", "--json").stdout)["candidates"]
+    found = found_in_json(exit_code=0)
+    assert found == {
+        "tokendraw": tokendraw.__version__,
+        "python": f"{platform.python_version()} ({platform.python_implementation()})",
+        "platform": "Linux-6.1-x86_64",
+        "libraries": [
+            {
+                "name": "torch",
+                "installed": "2.13.0+cpu",
+                "needed": ">=2.6",
+                "needed_by": "tokendraw-native",
+                "fits": True,
+            },
+            {"name": "triton", "installed": None, "needed": "", "needed_by": "", "fits": True},
+            {
+                "name": "numpy",
+                "installed": None,
+                "needed": ">=1.26",
+                "needed_by": "tokendraw[files]",
+                "fits": True,
+            },
+        ],
+        "host": {
+            "device_type": "cpu",
+            "name": "",
+            "compute_capability": None,
+            "rocm_arch": None,
+            "sm_count": None,
+            "cuda_version": None,
+        },
+        "settings": {"variables": {"TOKENDRAW_PRIORITY": "native"}, "config": None},
+        "candidates": candidates,
+        "chosen": "native",
+        "findings": [],
+    }
+
+
+def test_the_configuration_file_in_force_is_named(on, monkeypatch, tmp_path):
+    on(LAPTOP, (NATIVE,))
+    (tmp_path / "mine.toml").write_text('priority = ["native"]\n')
+    monkeypatch.setenv("TOKENDRAW_CONFIG", str(tmp_path / "mine.toml"))
+    assert found_in_json(exit_code=0)["settings"]["config"] == str(tmp_path / "mine.toml")
+
+
+def test_a_malformed_setting_is_a_finding(on, monkeypatch):
+    on(LAPTOP, (NATIVE,))
+    monkeypatch.setenv("TOKENDRAW_STRICT", "maybe")
+    found = found_in_json(exit_code=1)
+    assert found["findings"] == [
+        {
+            "problem": "'TOKENDRAW_STRICT' needs 0, 1, false or true, found 'maybe'. Set one of these, or unset it.",
+            "mend": None,
+        }
+    ]
+    assert found["chosen"] is None
+
+
+def test_a_choice_that_cannot_be_honoured_is_a_finding(on, monkeypatch):
+    on(LAPTOP, (NATIVE,))
+    monkeypatch.setattr(tokendraw, "resolve", refusing("'acme' cannot serve. Unset it."))
+    found = found_in_json(exit_code=1)
+    assert found["findings"] == [{"problem": "'acme' cannot serve. Unset it.", "mend": None}]
+    assert [c["state"] for c in found["candidates"]] == ["available"]
+
+
+def test_strict_mode_leaves_no_sampler_where_there_is_a_warning(on, monkeypatch):
+    on(LAPTOP, (NATIVE, BOOM))
+    monkeypatch.setenv("TOKENDRAW_STRICT", "1")
+    found = found_in_json(exit_code=1)
+    assert [finding["problem"].split(": ")[0] for finding in found["findings"]] == [
+        "'boom' was passed over",
+        "'boom' is broken",
+    ]
+
+
+def test_an_untested_upstream_version_is_a_finding(on):
+    on(H100, (NATIVE, replace(FLASHINFER, upstream_version="0.7.9")))
+    (warning,) = tokendraw.resolve().warnings
+    assert "0.7.9" in warning
+    assert found_in_json(exit_code=0)["findings"] == [{"problem": warning, "mend": None}]
+
+
+def mends(*candidates):
+    return [finding.mend for finding in findings([], [], candidates)]
+
+
+class TestMending:
+    def test_a_sampler_for_other_machines_needs_none(self):
+        assert (
+            mends(replace(FLASHINFER, state=State.UNAVAILABLE, reason="needs a cuda device, found cpu")) == []
+        )
+
+    def test_an_upstream_out_of_range_is_installed_anew(self):
+        reason = "needs flashinfer-python >=0.6.7,<0.8, found 0.5"
+        old = replace(FLASHINFER, state=State.UNAVAILABLE, reason=reason, upstream_version="0.5")
+        assert mends(old) == ["pip install 'flashinfer-python>=0.6.7,<0.8'"]
+
+    def test_a_plugin_of_an_older_api_is_upgraded(self):
+        old = replace(FUTURE, info=replace(FUTURE.info, api_version=0))
+        assert mends(old) == ["pip install --upgrade future-tokendraw"]
+
+    def test_the_squatter_of_a_reserved_name_is_uninstalled(self):
+        assert mends(replace(BOOM, name="aiter")) == ["pip uninstall boom-tokendraw"]
+
+    def test_rivals_for_a_name_are_uninstalled(self):
+        rivals = [replace(BOOM, distribution=f"{name}-tokendraw") for name in "ab"]
+        assert mends(*rivals) == ["pip uninstall a-tokendraw", "pip uninstall b-tokendraw"]
+
+    def test_a_library_out_of_range_is_installed_anew(self):
+        old = Library("torch", "2.4", ">=2.6", "tokendraw-native")
+        none = Library("torch", None, ">=2.6", "tokendraw-native")
+        assert findings([], [old, none], []) == [
+            Finding("'tokendraw-native' needs torch >=2.6, found version 2.4.", "pip install 'torch>=2.6'"),
+            Finding(
+                "'tokendraw-native' needs torch >=2.6, found none installed.", "pip install 'torch>=2.6'"
+            ),
+        ]
+
+    def test_an_optional_library_may_be_absent(self):
+        assert findings([], [Library("numpy", None, ">=1.26", "tokendraw[files]")], []) == []
+
+    def test_an_upstream_is_not_reported_twice(self):
+        reason = "needs flashinfer-python >=0.6.7,<0.8, found 0.5"
+        old = replace(FLASHINFER, state=State.UNAVAILABLE, reason=reason, upstream_version="0.5")
+        library = Library("flashinfer-python", "0.5", ">=0.6.7,<0.8", "tokendraw-flashinfer")
+        assert len(findings([], [library], [old])) == 1
+
+
+class TestLibraries:
+    def acme(self):
+        upstream = Upstream("acme-kernels", ">=2,<3")
+        return Candidate(
+            name="acme",
+            state=State.UNAVAILABLE,
+            distribution="acme-tokendraw",
+            info=replace(NATIVE.info, name="acme", upstream=upstream),
+        )
+
+    def test_upstreams_are_among_them(self):
+        assert libraries([self.acme()])[-1] == Library("acme-kernels", None, ">=2,<3", "acme-tokendraw")
+
+    def test_torch_comes_first_with_who_needs_it(self):
+        info = replace(NATIVE.info, upstream=Upstream("torch", ">=2.6"))
+        native = replace(NATIVE, info=info, upstream_version=torch.__version__)
+        first, second, *_ = libraries([native])
+        assert (first.name, first.needed, first.needed_by) == ("torch", ">=2.6", "tokendraw-native")
+        assert first.installed == torch.__version__
+        assert second.name == "triton"  # named once, although it is an upstream and a requirement
+
+    def test_what_an_extra_asks_for_names_the_extra(self):
+        by_name = {library.name: library for library in libraries([])}
+        assert by_name["numpy"].needed_by == "tokendraw[files]"
+        assert by_name["safetensors"].needed_by == "tokendraw[files]"
+        assert by_name["torch"].needed_by == ""
+
+    @pytest.mark.parametrize(
+        ("installed", "needed", "needed_by", "fits"),
+        [
+            ("2.13.0+cpu", ">=2.6", "tokendraw-native", True),
+            ("2.14.0.dev1", ">=2.6", "tokendraw-native", True),
+            ("2.4", ">=2.6", "tokendraw-native", False),
+            ("nightly", ">=2.6", "tokendraw-native", False),
+            (None, ">=2.6", "tokendraw-native", False),
+            (None, ">=2.6", "tokendraw[files]", True),
+            (None, "", "", True),
+            ("1", "", "", True),
+        ],
+    )
+    def test_versions_fit_by_pep_440(self, installed, needed, needed_by, fits):
+        assert Library("torch", installed, needed, needed_by).fits is fits

@@ -1,0 +1,227 @@
+"""The command as a process: what it imports, how long it takes, exit codes, pipes, interrupts, a terminal."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import importlib_metadata
+import pytest
+
+import tokendraw
+from fake_dists import fake_dists, plugin
+from tokendraw.cli import main
+
+COMMAND = (sys.executable, "-m", "tokendraw")
+ON_CPU = ("--sampler", "native", "--device", "cpu")
+
+
+def run(*arguments, **options):
+    return subprocess.run(
+        [*COMMAND, *arguments], capture_output=True, encoding="utf-8", timeout=120, check=False, **options
+    )
+
+
+@pytest.fixture
+def dists(tmp_path, monkeypatch):
+    """Fake distributions that child processes find as well."""
+    with fake_dists(tmp_path, monkeypatch) as found:
+        add = found.add
+
+        def add_for_children(*arguments, **options):
+            folder = add(*arguments, **options)
+            monkeypatch.setenv("PYTHONPATH", str(folder), prepend=os.pathsep)
+            return folder
+
+        found.add = add_for_children
+        yield found
+
+
+def test_the_version_is_printed():
+    result = run("--version")
+    assert result.stdout == f"tokendraw, version {tokendraw.__version__}\n"
+    assert (result.stderr, result.returncode) == ("", 0)
+
+
+def test_the_installed_script_is_the_same_command():
+    (script,) = importlib_metadata.entry_points(group="console_scripts", name="tokendraw")
+    assert script.load() is main
+
+
+def test_help_lists_every_command_as_a_newcomer_meets_them():
+    lines = run("--help").stdout.partition("Commands:\n")[2].splitlines()
+    assert lines == [
+        "  list      Every sampler, and why some cannot serve.",
+        "  show      Everything about one sampler.",
+        "  resolve   Which sampler a program gets here, and why.",
+        "  doctor    What is wrong here, and what mends it.",
+        "  sample    Draw tokens for the logits in a file.",
+        "  generate  Draw text from a small language model.",
+    ]
+
+
+def test_an_unknown_command_is_a_usage_error():
+    result = run("drwa")
+    assert (result.stdout, result.returncode) == ("", 2)
+    assert "No such command 'drwa'" in result.stderr
+
+
+@pytest.mark.parametrize("command", [["list"], ["show", "native"], ["resolve", "--explain"], ["doctor"]])
+def test_looking_imports_neither_torch_nor_a_backend(command):
+    code = (
+        "import sys\n"
+        "from tokendraw.cli import main\n"
+        f"main({command}, standalone_mode=False)\n"
+        "heavy = {'torch', 'numpy', 'triton', 'safetensors', 'flashinfer', 'aiter', 'hypothesis'}\n"
+        "print('loaded:', sorted(heavy & set(sys.modules)))"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, encoding="utf-8", check=True)
+    assert result.stdout.splitlines()[-1] == "loaded: []"
+
+
+@pytest.mark.parametrize("arguments", [["generate", "The"], ["sample", "logits.npy"]])
+def test_without_torch_drawing_says_what_to_install(arguments):
+    code = f"import sys; sys.modules['torch'] = None; from tokendraw.cli import main; main({arguments})"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, encoding="utf-8", check=False)
+    assert (result.stdout, result.returncode) == ("", 1)
+    assert result.stderr == (
+        "Drawing needs torch, found it not installed; run `pip install 'tokendraw[native]'`.\n"
+    )
+
+
+def fastest(arguments, repeats=5):
+    """Seconds of processor time, so that other work on the machine does not count; the best of ``repeats``."""
+
+    def once():
+        before = os.times()
+        subprocess.run(arguments, capture_output=True, check=True)
+        after = os.times()
+        return after.children_user + after.children_system - before.children_user - before.children_system
+
+    return min(once() for _ in range(repeats))
+
+
+def test_list_takes_less_than_four_tenths_of_a_second():
+    assert fastest([*COMMAND, "list"]) < 0.4
+
+
+def test_import_takes_less_than_60_milliseconds():
+    assert (
+        fastest([sys.executable, "-c", "import tokendraw"]) - fastest([sys.executable, "-c", "pass"]) < 0.06
+    )
+
+
+def test_broken_plugins_are_listed_with_their_reasons_and_harm_nobody(dists):
+    dists.add_plugin("boom", "raise RuntimeError('no [kernels] here')")
+    dists.add_plugin("quitter", "import sys; sys.exit(3)")
+    dists.add_plugin("future", plugin("future", api_version="99"))
+    result = run("list", "--json")
+    assert (result.stderr, result.returncode) == ("", 0)
+    found = {c["name"]: c for c in json.loads(result.stdout)["candidates"]}
+    assert found["native"]["state"] == "available"
+    assert (found["boom"]["state"], found["quitter"]["state"]) == ("broken", "broken")
+    assert found["boom"]["reason"].endswith("raised RuntimeError: no [kernels] here")
+    assert found["quitter"]["reason"].endswith("raised SystemExit: 3")
+    assert (found["future"]["state"], found["future"]["api_version"]) == ("incompatible", 99)
+    assert run("resolve").stdout == "native\n"
+    checkup = run("doctor")
+    assert checkup.returncode == 0
+    assert "pip install --upgrade tokendraw\n" in checkup.stdout
+    assert "export TOKENDRAW_DISABLE=quitter" in checkup.stdout
+
+
+@pytest.mark.parametrize(
+    "command", [["list"], ["show", "noisy"], ["resolve"], ["doctor"], ["generate", "The", "-n", "2"]]
+)
+def test_what_plugins_print_does_not_spoil_json(dists, command):
+    capabilities = "dtypes=('float32',), logprobs_modes=('raw_logprobs',)"
+    source = plugin("noisy", capabilities=capabilities, build="print('building'); return ArgmaxSampler()")
+    dists.add_plugin("noisy", "print('loading')\n" + source)
+    result = run(*command, "--json")
+    assert result.stderr.splitlines()[0] == "loading"
+    assert isinstance(json.loads(result.stdout), dict)
+
+
+def test_another_sampler_can_draw_text(dists):
+    dists.add_plugin("greedy", plugin("greedy", capabilities="dtypes=('float32',), greedy=True"))
+    result = run("generate", "The", "-n", "3", "--sampler", "greedy", "--device", "cpu")
+    assert result.returncode == 0
+    assert result.stderr.startswith("drawn by greedy on cpu: asked for by ")
+
+
+def test_a_closed_pipe_ends_the_command_without_a_traceback():
+    read, write = os.pipe()
+    os.close(read)
+    try:
+        result = subprocess.run(
+            [*COMMAND, "list"], stdout=write, stderr=subprocess.PIPE, encoding="utf-8", check=False
+        )
+    finally:
+        os.close(write)
+    assert (result.stderr, result.returncode) == ("", 141)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX signals")
+def test_an_interrupt_exits_with_130_and_no_traceback():
+    process = subprocess.Popen(
+        [*COMMAND, "generate", "The", "-n", "1000000", "--stream", *ON_CPU],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        encoding="utf-8",
+    )
+    assert process.stdout is not None
+    process.stdout.read(100)  # it is drawing
+    process.send_signal(signal.SIGINT)
+    _, stderr = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert stderr == "drawn by native on cpu: asked for by the argument sampler=\n\n"
+
+
+def test_output_that_the_encoding_cannot_hold_is_escaped(dists):
+    dists.add_plugin("arrow", "raise RuntimeError('a \\u2192 b')")
+    environment = os.environ | {"PYTHONIOENCODING": "latin-1"}
+    result = run("list", env=environment)
+    assert result.returncode == 0
+    assert "raised RuntimeError: a \\u2192 b\n" in result.stdout
+    assert 'raised RuntimeError: a \\u2192 b"' in run("list", "--json", env=environment).stdout
+
+
+def on_a_terminal(*arguments, columns=40):
+    """What the command writes on a terminal of this width: stdout and stderr together."""
+    import pty
+
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.environ |= {"COLUMNS": str(columns), "TERM": "dumb"}
+        os.execv(sys.executable, [*COMMAND, *arguments])
+    written = b""
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        try:
+            part = os.read(terminal, 4096)
+        except OSError:  # Linux answers so when the other side is closed
+            break
+        if not part:
+            break
+        written += part
+    os.close(terminal)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    return written.decode().replace("\r\n", "\n")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs a POSIX terminal")
+class TestOnATerminal:
+    def test_text_streams_and_wraps_between_words(self):
+        arguments = ("generate", "The import statement", "--seed", "7", "--quiet", "--top-k", "5", *ON_CPU)
+        piped = run(*arguments).stdout
+        written = on_a_terminal(*arguments)
+        assert written.endswith("\n")
+        assert max(map(len, written.splitlines()[1:])) <= 40
+        assert piped.split() == written[written.index("The import") :].split()
+
+    def test_a_table_takes_the_width_of_the_terminal(self):
+        lines = on_a_terminal("show", "native", columns=70).splitlines()
+        assert max(map(len, lines)) <= 70
+        assert any("device types" in line for line in lines)

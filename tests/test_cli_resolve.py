@@ -1,0 +1,274 @@
+"""``tokendraw resolve``: the name, the explanation, the refusal, complete."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from command_line import BOOM, OFF, be_on, call
+from fake_candidates import ALL, H100, LAPTOP, NATIVE
+from tokendraw import Need
+
+H100_LINE = "sample on cuda (H100), compute capability 9.0, 132 SMs"
+PASSED_OVER = (
+    f"'boom' was passed over: {BOOM.reason}. Drawing with 'flashinfer'. "
+    "Set TOKENDRAW_DISABLE=boom to silence this.\n"
+)
+
+
+def test_resolve_prints_the_name_alone(monkeypatch):
+    be_on(monkeypatch, H100)
+    result = call("resolve")
+    assert (result.stdout, result.stderr, result.exit_code) == ("flashinfer\n", "", 0)
+
+
+def test_explain_shows_every_decision_who_serves_what_and_the_settings(monkeypatch):
+    be_on(monkeypatch, H100, (*ALL, BOOM, OFF))
+    monkeypatch.setenv("TOKENDRAW_DISABLE", "off")
+    result = call("resolve", "--explain")
+    assert result.stdout == (
+        f"{H100_LINE}: flashinfer\n"
+        "\n"
+        "decisions\n"
+        "  flashinfer     available    best available, priority 80\n"
+        "  triton-gumbel  available    available, priority 60; serves the rows that flashinfer cannot\n"
+        "  native         available    available, priority 0\n"
+        "  aiter          unavailable  needs a rocm device, found cuda\n"
+        "  boom           broken       loading 'boom:plugin' raised ImportError: cannot import name 'kernels'\n"
+        "                              [see the notes] from 'boom_kernels', which is a long story\n"
+        "  off            disabled     switched off by TOKENDRAW_DISABLE\n"
+        "\n"
+        "who serves what\n"
+        "  flashinfer     all rows but greedy rows, seeded rows, rows that ask for raw_logprobs\n"
+        "  triton-gumbel  greedy rows, seeded rows, rows that ask for raw_logprobs\n"
+        "\n"
+        "settings\n"
+        "  TOKENDRAW_DISABLE = off\n"
+    )
+    assert result.stderr == PASSED_OVER.replace("=boom", "=off,boom")
+    assert result.exit_code == 0
+
+
+def test_explain_on_a_laptop_is_short(monkeypatch):
+    be_on(monkeypatch, LAPTOP, (NATIVE,))
+    assert call("resolve", "--explain").stdout == (
+        "sample on cpu: native\n"
+        "\n"
+        "decisions\n"
+        "  native  available  best available, priority 0\n"
+        "\n"
+        "who serves what\n"
+        "  native  all rows\n"
+        "\n"
+        "settings\n"
+        "  none\n"
+    )
+
+
+def test_explain_says_where_nobody_serves_some_rows(monkeypatch):
+    operations = {"sample": replace(NATIVE.info.operations["sample"], greedy=False)}
+    be_on(monkeypatch, LAPTOP, (replace(NATIVE, info=replace(NATIVE.info, operations=operations)),))
+    assert "who serves what\n  native  all rows but greedy rows\n  nobody  greedy rows\n" in (
+        call("resolve", "--explain").stdout
+    )
+
+
+def test_every_setting_that_took_part_is_shown(monkeypatch, tmp_path):
+    be_on(monkeypatch, H100)
+    config = tmp_path / "config.toml"
+    config.write_text('sampler = "aiter"\npriority = ["native", "aiter"]\ndisable = ["acme"]\n')
+    monkeypatch.setenv("TOKENDRAW_CONFIG", str(config))
+    monkeypatch.setenv("TOKENDRAW_SAMPLER", "native")
+    monkeypatch.setenv("TOKENDRAW_NO_PLUGINS", "1")
+    monkeypatch.setenv("TOKENDRAW_STRICT", "true")
+    settings = {
+        "TOKENDRAW_NO_PLUGINS": "1",
+        "TOKENDRAW_STRICT": "1",
+        "TOKENDRAW_SAMPLER": "native",
+        f"priority in {config}": "native, aiter",
+        f"disable in {config}": "acme",
+    }
+    assert json.loads(call("resolve", "--json").stdout)["settings"] == settings
+    # A path may be longer than a line: it wraps.
+    text = call("resolve", "--explain").stdout.partition("\nsettings\n")[2]
+    assert "".join(text.split()) == "".join(f"{k}={v}" for k, v in settings.items()).replace(" ", "")
+
+
+def test_an_explicit_choice_is_explained_by_who_asked(monkeypatch):
+    be_on(monkeypatch, H100)
+    monkeypatch.setenv("TOKENDRAW_SAMPLER", "triton-gumbel")
+    assert call("resolve", "--explain").stdout.startswith(
+        f"{H100_LINE}: triton-gumbel\n\ndecisions\n  triton-gumbel  available    asked for by TOKENDRAW_SAMPLER\n"
+    )
+    assert call("resolve", "--sampler", "native").stdout == "native\n"
+
+
+@pytest.mark.parametrize("options", [(), ("--explain",), ("--json",)])
+def test_a_choice_that_cannot_be_honoured_is_an_error(monkeypatch, options):
+    be_on(monkeypatch, LAPTOP)
+    monkeypatch.setenv("TOKENDRAW_SAMPLER", "flashinfer")
+    result = call("resolve", *options)
+    message = (
+        "'flashinfer', asked for by TOKENDRAW_SAMPLER, cannot serve the operation 'sample' on cpu: needs a cuda "
+        "device, found cpu. Available here: native. Unset TOKENDRAW_SAMPLER to let tokendraw choose."
+    )
+    assert (result.stderr, result.exit_code) == (message + "\n", 1)
+    shown = {
+        (): "",
+        ("--explain",): (
+            "sample: no sampler\n"
+            "\n"
+            "decisions\n"
+            "  flashinfer     unavailable  needs a cuda device, found cpu\n"
+            "  aiter          unavailable  needs a rocm device, found cpu\n"
+            "  triton-gumbel  unavailable  needs a cuda or rocm device, found cpu\n"
+            "  native         available    available, priority 0\n"
+            "\n"
+            "settings\n"
+            "  TOKENDRAW_SAMPLER = flashinfer\n"
+        ),
+    }
+    if options == ("--json",):
+        found = json.loads(result.stdout)
+        assert [(d["name"], d["accepted"]) for d in found.pop("decisions")] == [
+            ("flashinfer", False),
+            ("aiter", False),
+            ("triton-gumbel", False),
+            ("native", True),
+        ]
+        assert found == {
+            "operation": "sample",
+            "chosen": None,
+            "settings": {"TOKENDRAW_SAMPLER": "flashinfer"},
+            "error": message,
+        }
+    else:
+        assert result.stdout == shown[options]
+
+
+def test_json_is_complete(monkeypatch):
+    be_on(monkeypatch, H100, (NATIVE, BOOM))
+    result = call("resolve", "--json")
+    assert json.loads(result.stdout) == {
+        "operation": "sample",
+        "chosen": "native",
+        "companion": None,
+        "companion_serves": [],
+        "host": {
+            "device_type": "cuda",
+            "name": "H100",
+            "compute_capability": "9.0",
+            "rocm_arch": None,
+            "sm_count": 132,
+            "cuda_version": "12.9",
+        },
+        "need": {
+            "logprobs_mode": "raw_logprobs",
+            "filter_orders": ["top_k_first"],
+            "gumbel_dtype": "fp32",
+            "dtype": None,
+            "vocab_size": None,
+            "valid_flag": False,
+            "graph_safe": False,
+            "sync_free": False,
+            "batch_invariant": False,
+            "seeding": "none",
+            "tie_rule": None,
+        },
+        "choice": {
+            "sampler": None,
+            "source": "",
+            "priority": [],
+            "disabled": [],
+            "disabled_source": "TOKENDRAW_DISABLE",
+            "first_party_only": False,
+        },
+        "decisions": [
+            {
+                "name": "native",
+                "accepted": True,
+                "state": "available",
+                "reason": "best available, priority 0",
+                "priority": 0,
+            },
+            {"name": "boom", "accepted": False, "state": "broken", "reason": BOOM.reason, "priority": 0},
+        ],
+        "warnings": [PASSED_OVER.strip().replace("flashinfer", "native")],
+        "settings": {},
+        "error": None,
+    }
+    assert result.exit_code == 0
+
+
+def test_strict_mode_makes_a_fallback_an_error(monkeypatch):
+    be_on(monkeypatch, H100, (*ALL, BOOM))
+    monkeypatch.setenv("TOKENDRAW_STRICT", "1")
+    result = call("resolve")
+    assert (result.stdout, result.stderr, result.exit_code) == ("", PASSED_OVER, 1)
+
+
+@pytest.mark.parametrize(
+    ("options", "need"),
+    [
+        (["--logprobs-mode", "processed_logprobs"], Need(logprobs_mode="processed_logprobs")),
+        (["--filter-order", "joint"], Need(filter_orders=("joint",))),
+        (
+            ["--filter-order", "joint", "--filter-order", "top_k_first"],
+            Need(filter_orders=("joint", "top_k_first")),
+        ),
+        (["--gumbel-dtype", "fp64"], Need(gumbel_dtype="fp64")),
+        (["--dtype", "bfloat16"], Need(dtype="bfloat16")),
+        (["--vocab-size", "151936"], Need(vocab_size=151936)),
+        (["--seeding", "counter"], Need(seeding="counter")),
+        (["--tie-rule", "value"], Need(tie_rule="value")),
+        (["--valid-flag"], Need(valid_flag=True)),
+        (["--graph-safe"], Need(graph_safe=True)),
+        (["--sync-free"], Need(sync_free=True)),
+        (["--batch-invariant"], Need(batch_invariant=True)),
+    ],
+)
+def test_every_need_has_an_option(monkeypatch, options, need):
+    be_on(monkeypatch, LAPTOP)
+    found = json.loads(call("resolve", "--json", *options).stdout)["need"]
+    expected = {field: getattr(need, field) for field in found}
+    assert found == expected | {"filter_orders": list(need.filter_orders)}
+
+
+def test_another_need_gets_another_sampler(monkeypatch):
+    be_on(monkeypatch, H100)
+    assert call("resolve", "--batch-invariant").stdout == "triton-gumbel\n"
+
+
+def test_an_operation_that_nobody_offers_is_an_error(monkeypatch):
+    be_on(monkeypatch, LAPTOP, (NATIVE,))
+    result = call("resolve", "--operation", "verify")
+    assert (result.stdout, result.exit_code) == ("", 1)
+    assert result.stderr.startswith(
+        "No sampler can serve the operation 'verify' on cpu. Found native: needs the "
+    )
+
+
+def test_device_and_operation_are_passed_on(monkeypatch):
+    asked = {}
+
+    def resolve(**arguments):
+        asked.update(arguments)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("tokendraw.resolve", resolve)
+    assert call("resolve", "--device", "cuda:3", "--operation", "verify").exit_code == 130
+    assert (asked["device"], asked["operation"]) == ("cuda:3", "verify")
+
+
+def test_an_unknown_mode_is_a_usage_error():
+    result = call("resolve", "--logprobs-mode", "cooked")
+    assert (result.stdout, result.exit_code) == ("", 2)
+    assert "'cooked' is not one of 'raw_logprobs', 'raw_logits'" in result.stderr
+
+
+def test_a_device_that_is_no_name_is_a_usage_error():
+    result = call("resolve", "--device", "GPU 0")
+    assert (result.stdout, result.exit_code) == ("", 2)
+    assert result.stderr == (
+        "'device' needs a name such as cpu, cuda or cuda:1, found 'GPU 0'. Pass one of those.\n"
+    )

@@ -1,0 +1,241 @@
+"""``tokendraw sample``: the complete output, and that it is what the library draws."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+
+import tokendraw
+from command_line import DRAWN_BY_NATIVE, NATIVE_ON_CPU, call
+from tokendraw import SamplingMetadata, SamplingParams
+
+NAN, INF = float("nan"), float("inf")
+LOGITS = torch.tensor(
+    [
+        [1.0, 0.0, 3.0, -1.0, 2.0],
+        [0.0, NAN, 1.0, 0.5, -INF],
+        [NAN] * 5,
+        [0.0, INF, 0.0, 0.0, 0.0],
+    ]
+)
+
+
+@pytest.fixture
+def file(tmp_path):
+    """Four rows of logits: a plain one, one with NaN, one of NaN alone, one with +inf."""
+    np.save(tmp_path / "logits.npy", LOGITS.numpy())
+    return tmp_path / "logits.npy"
+
+
+def sample(*arguments):
+    return call("sample", *NATIVE_ON_CPU, *arguments)
+
+
+def in_json(*arguments):
+    result = sample(*arguments, "--json")
+    assert (result.stderr, result.exit_code) == ("", 0)
+    return json.loads(result.stdout)
+
+
+def tokens(*arguments):
+    return [row["token_id"] for row in in_json(*arguments)["rows"]]
+
+
+def test_one_line_a_row(file):
+    result = sample(file, "--temperature", "0")
+    assert result.stdout == (
+        "row  token  valid\n0    2      yes\n1    2      no\n2    0      no\n3    1      yes\n"
+    )
+    assert result.stderr == (
+        DRAWN_BY_NATIVE + "2 of 4 rows hold NaN, or nothing above -inf: shown as not valid\n"
+    )
+    assert result.exit_code == 0
+
+
+def test_quiet_says_nothing_on_stderr(file):
+    result = sample(file, "-q")
+    assert (result.stderr, result.exit_code) == ("", 0)
+
+
+def test_logprobs_add_the_value_the_rank_the_mass_and_the_best(tmp_path):
+    torch.save(torch.tensor([[0.75, 0.25, 0.0]]).log(), tmp_path / "x.pt")
+    result = sample(tmp_path / "x.pt", "--temperature", "0", "--logprobs", "3", "-q")
+    assert result.stdout == (
+        "row  token  valid  raw_logprobs  rank  kept mass  best\n"
+        "0    0      yes    -0.2877       1     1.0000     0 (-0.2877), 1 (-1.3863), 2 (-inf)\n"
+    )
+
+
+def test_json_is_complete(file):
+    found = in_json(file, "--temperature", "0", "--logprobs", "2", "--logprobs-mode", "raw_logits")
+    resolution = found.pop("resolution")
+    assert (resolution["chosen"], resolution["need"]["logprobs_mode"]) == ("native", "raw_logits")
+    assert (resolution["need"]["dtype"], resolution["need"]["vocab_size"]) == ("float32", 5)
+    rows = found.pop("rows")
+    assert found == {
+        "file": str(file),
+        "tensor": None,
+        "shape": [4, 5],
+        "dtype": "float32",
+        "sampler": "native",
+        "device": "cpu",
+        "logprobs_mode": "raw_logits",
+    }
+    assert rows[0] == {
+        "row": 0,
+        "token_id": 2,
+        "valid": True,
+        "logprob": 3.0,
+        "rank": 1,
+        "log_kept_mass": 0.0,
+        "best": [{"token_id": 2, "logprob": 3.0}, {"token_id": 4, "logprob": 2.0}],
+    }
+    assert [row["valid"] for row in rows] == [True, False, False, True]
+    assert rows[3]["logprob"] is None  # +inf is no number in JSON
+
+
+def test_without_logprobs_json_holds_tokens_alone(file):
+    assert in_json(file, "--temperature", "0")["rows"] == [
+        {"row": 0, "token_id": 2, "valid": True},
+        {"row": 1, "token_id": 2, "valid": False},
+        {"row": 2, "token_id": 0, "valid": False},
+        {"row": 3, "token_id": 1, "valid": True},
+    ]
+
+
+def test_every_parameter_reaches_the_sampler(tmp_path):
+    logits = torch.randn(64, 300, generator=torch.Generator().manual_seed(1)) * 2
+    save_file({"logits": logits}, tmp_path / "x.safetensors")
+    options = {
+        "temperature": 0.8,
+        "top_k": 50,
+        "top_p": 0.9,
+        "min_p": 0.01,
+        "seed": 11,
+        "filter_order": "joint",
+        "logprobs": 2,
+    }
+    flags = [text for k, v in options.items() for text in (f"--{k.replace('_', '-')}", v)]
+    found = in_json(tmp_path / "x.safetensors", *flags, "--position", "5")
+    sampler = tokendraw.load_sampler("native", device="cpu")
+    metadata = SamplingMetadata.from_params([SamplingParams(**options)] * 64, positions=[5] * 64)
+    expected = sampler.sample(logits, metadata)
+    assert [row["token_id"] for row in found["rows"]] == expected.token_ids.tolist()
+    assert [row["log_kept_mass"] for row in found["rows"]] == expected.log_kept_mass.tolist()
+    assert [[e["token_id"] for e in row["best"]] for row in found["rows"]] == (
+        expected.logprobs.token_ids[:, 1:].tolist()
+    )
+
+
+class TestSeeds:
+    @pytest.fixture
+    def equal_rows(self, tmp_path):
+        """Forty equal rows, on which only the noise decides."""
+        np.save(tmp_path / "x.npy", np.zeros((40, 1000), np.float32))
+        return tmp_path / "x.npy"
+
+    def test_the_same_seed_draws_the_same_tokens(self, equal_rows):
+        assert tokens(equal_rows, "--seed", 3) == tokens(equal_rows, "--seed", 3)
+        assert tokens(equal_rows, "--seed", 3) != tokens(equal_rows, "--seed", 4)
+
+    def test_without_a_seed_every_run_draws_others(self, equal_rows):
+        assert tokens(equal_rows) != tokens(equal_rows)
+
+    def test_rows_of_one_position_share_their_noise(self, equal_rows):
+        assert len(set(tokens(equal_rows, "--seed", 3))) == 1
+
+    def test_a_token_does_not_depend_on_where_its_row_lies(self, tmp_path):
+        logits = np.random.default_rng(0).normal(size=(8, 200)).astype(np.float32)
+        np.save(tmp_path / "all.npy", logits)
+        together = tokens(tmp_path / "all.npy", "--seed", 3, "--position", 2)
+        for row, token in zip(logits, together, strict=True):
+            np.save(tmp_path / "one.npy", row)
+            assert tokens(tmp_path / "one.npy", "--seed", 3, "--position", 2) == [token]
+
+    def test_another_position_draws_another_token(self, equal_rows):
+        assert tokens(equal_rows, "--seed", 3)[:1] != tokens(equal_rows, "--seed", 3, "--position", 1)[:1]
+
+    def test_in_a_sequence_row_i_stands_at_position_plus_i(self, equal_rows):
+        drawn = tokens(equal_rows, "--seed", 3, "--position", 7, "--sequence")
+        assert len(set(drawn)) > 30
+        assert drawn[4] == tokens(equal_rows, "--seed", 3, "--position", 11)[0]
+
+
+@pytest.mark.parametrize("ending", [".npy", ".pt"])
+def test_float64_is_stated(tmp_path, ending):
+    path = tmp_path / f"x{ending}"
+    values = torch.tensor([1.0, 5.0], dtype=torch.float64)
+    np.save(path, values.numpy()) if ending == ".npy" else torch.save(values, path)
+    result = sample(path, "--temperature", "0")
+    assert result.stdout == "row  token  valid\n0    1      yes\n"
+    assert result.stderr == DRAWN_BY_NATIVE + "the file holds float64, rounded to float32\n"
+    assert in_json(path)["dtype"] == "float64"
+
+
+def test_bfloat16_is_drawn_from_as_it_is(tmp_path):
+    save_file({"a": LOGITS.bfloat16(), "b": LOGITS[:1]}, tmp_path / "x.safetensors")
+    found = in_json(tmp_path / "x.safetensors", "--tensor", "a", "--temperature", "0")
+    assert (found["tensor"], found["dtype"]) == ("a", "bfloat16")
+    assert found["resolution"]["need"]["dtype"] == "bfloat16"
+    assert [row["token_id"] for row in found["rows"]] == [2, 2, 0, 1]
+
+
+def test_a_vocabulary_of_one_draws_its_token(tmp_path):
+    np.save(tmp_path / "x.npy", np.zeros((2, 1), np.float32))
+    assert tokens(tmp_path / "x.npy", "--top-p", "0.5", "--top-k", "3", "--seed", "1") == [0, 0]
+
+
+def test_one_invalid_row_is_told_in_the_singular(tmp_path):
+    np.save(tmp_path / "x.npy", np.array([NAN, 1.0], np.float32))
+    assert sample(tmp_path / "x.npy").stderr == (
+        DRAWN_BY_NATIVE + "1 of 1 row holds NaN, or nothing above -inf: shown as not valid\n"
+    )
+
+
+def test_a_file_without_logits_exits_with_1_and_one_line(tmp_path):
+    np.save(tmp_path / "x.npy", np.arange(4))
+    result = sample(tmp_path / "x.npy", "--json")
+    assert (result.stdout, result.exit_code) == ("", 1)
+    assert result.stderr == (
+        f"'{tmp_path}/x.npy' needs float32, float16 or float64 values, found int64. Save the logits as one of "
+        "these (bfloat16 fits into .safetensors and .pt).\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "needed"),
+    [
+        ("temperature", "-1.0", "a finite number >= 0"),
+        ("temperature", "nan", "a finite number >= 0"),
+        ("top-k", "-2", "an integer >= -1 (0 and -1: off)"),
+        ("top-p", "0.0", "a number in (0, 1] (1: off)"),
+        ("min-p", "1.5", "a number in [0, 1] (0: off)"),
+        ("seed", str(2**64), "an integer in [-2**63, 2**64) or None"),
+    ],
+)
+def test_a_parameter_outside_its_range_is_a_usage_error(file, option, value, needed):
+    result = sample(file, f"--{option}", value)
+    assert (result.stdout, result.exit_code) == ("", 2)
+    assert result.stderr == f"'{option.replace('-', '_')}' of row 0 needs {needed}, found {value}.\n"
+
+
+@pytest.mark.parametrize("arguments", [[], ["--seed", "seven"], ["--logprobs", "-2"], ["--position", "-1"]])
+def test_malformed_options_are_usage_errors(file, arguments):
+    result = sample(*([file] if arguments else []), *arguments)
+    assert (result.stdout, result.exit_code) == ("", 2)
+
+
+def test_a_sampler_that_is_not_there_exits_with_1(file):
+    result = sample(file, "--sampler", "acme")
+    assert (result.stdout, result.exit_code) == ("", 1)
+    assert result.stderr.startswith("'acme', asked for by ")
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_the_tokens_are_those_of_the_cpu(tmp_path):
+    logits = torch.randn(32, 5000, generator=torch.Generator().manual_seed(2)) * 3
+    torch.save(logits, tmp_path / "x.pt")
+    options = (tmp_path / "x.pt", "--seed", "5", "--sequence", "--top-p", "0.9", "--sampler", "native")
+    assert tokens(*options, "--device", "cuda") == tokens(*options, "--device", "cpu")
