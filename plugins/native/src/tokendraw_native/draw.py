@@ -38,7 +38,7 @@ def draw(logits: Tensor, survey: Survey, request: Request, noise: Noise, dtype: 
         candidate = ids // TILE == tile
     else:
         vocab_size = logits.shape[-1]
-        ids = tile * TILE + torch.arange(TILE, device=logits.device)
+        ids = tile * TILE + torch.arange(min(TILE, vocab_size), device=logits.device)
         x = clean(logits.gather(-1, ids.clamp(max=vocab_size - 1)))
         candidate = ids < vocab_size
     candidate &= x >= survey.floor

@@ -23,13 +23,14 @@ from torch import Tensor
 
 from tokendraw_native.request import Request
 from tokendraw_native.rows import INF, Rows, kept, scaled
-from tokendraw_native.search import edge
+from tokendraw_native.scratch import Scratch
+from tokendraw_native.search import edge, edge_of_sorted
 
 HEAD = 1024
 """Up to here ``torch.topk`` finds the largest values faster than the search does."""
 
 
-def floors(rows: Rows, weight: Tensor, request: Request, vocab_size: int) -> Tensor:
+def floors(rows: Rows, weight: Tensor, request: Request, vocab_size: int, scratch: Scratch) -> Tensor:
     """The least value that each row keeps.
 
     :param rows: the rows, or as many of their largest values as hold all that is kept.
@@ -48,20 +49,20 @@ def floors(rows: Rows, weight: Tensor, request: Request, vocab_size: int) -> Ten
             head = x.topk(largest).values
             kth = head.gather(-1, (request.top_k - 1).clamp(0, largest - 1))
         else:
-            kth = edge(x, torch.ones_like(weight), request.top_k)
+            kth = edge(x, torch.ones_like(weight), request.top_k, scratch)
         active = (request.top_k > 0) & (request.top_k < vocab_size)
         floor = torch.where(active, floor.maximum(kth), floor)
     if request.top_p is not None:
         mass = whole = weight.sum(-1, keepdim=True)
         if request.min_p is not None or request.top_k is not None:
-            mass = (weight * kept(x, floor)).sum(-1, keepdim=True)
+            mass = (weight * kept(x, floor, scratch.like("kept", x))).sum(-1, keepdim=True)
         if request.joint is not None:
             mass = torch.where(request.joint, whole, mass)
         if head is not None and request.all_top_k:  # the nucleus lies among the k largest, which are at hand
             head_weight = scaled(head, rows.top, request.temperature).exp_()
-            nucleus = edge_of_head(head, head_weight, request.top_p * mass)
+            nucleus = edge_of_sorted(head, head_weight, request.top_p * mass)
         else:
-            nucleus = edge(x, weight, request.top_p * mass)
+            nucleus = edge(x, weight, request.top_p * mass, scratch)
         floor = torch.where(request.top_p < 1, floor.maximum(nucleus), floor)
     if request.greedy is not None:
         floor = torch.where(request.greedy, rows.top, floor)
@@ -70,13 +71,9 @@ def floors(rows: Rows, weight: Tensor, request: Request, vocab_size: int) -> Ten
 
 def min_p_floor(top: Tensor, min_p: Tensor, temperature: Tensor) -> Tensor:
     """The least float32 that min-p keeps: [rows, 1]."""
-    exact = torch.where(min_p > 0, top + temperature * min_p.clamp(max=1).log(), -INF)
+    # finite, so that it leaves an infinite maximum as it is
+    below = (temperature * min_p.clamp(max=1).log()).clamp(min=torch.finfo(temperature.dtype).min)
+    exact = torch.where(min_p > 0, top + below, -INF)
     rounded = exact.to(torch.float32)
     # x >= exact is the same as x >= the next float32 that is not below exact
     return torch.where(rounded < exact, rounded.nextafter(torch.full_like(rounded, INF)), rounded)
-
-
-def edge_of_head(head: Tensor, weight: Tensor, target: Tensor) -> Tensor:
-    """Like :func:`~tokendraw_native.search.edge`, for a row [rows, n] that is in descending order."""
-    place = torch.searchsorted(weight.cumsum(-1), target)
-    return head.gather(-1, place.clamp_(max=head.shape[-1] - 1))

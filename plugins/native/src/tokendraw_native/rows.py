@@ -11,6 +11,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from tokendraw_native.scratch import Scratch
+
 INF = float("inf")
 
 
@@ -26,16 +28,17 @@ class Rows:
     """[rows, 1] bool: no NaN, and at least one value above -inf."""
 
 
-def clean(logits: Tensor) -> Tensor:
-    """A float32 copy of logits in which NaN is -inf."""
-    x = logits.to(torch.float32, copy=True, memory_format=torch.contiguous_format)
-    return x.nan_to_num_(nan=-INF, posinf=INF, neginf=-INF)
+def clean(logits: Tensor, out: Tensor | None = None) -> Tensor:
+    """A float32 copy of logits in which NaN is -inf, in ``out`` if given."""
+    if out is None:
+        out = torch.empty(logits.shape, dtype=torch.float32, device=logits.device)
+    return out.copy_(logits).nan_to_num_(nan=-INF, posinf=INF, neginf=-INF)
 
 
-def load(logits: Tensor) -> Rows:
+def load(logits: Tensor, scratch: Scratch) -> Rows:
     """Clean some rows [rows, V] of logits and find their maxima."""
     has_nan = logits.amax(-1, keepdim=True).isnan()  # amax propagates NaN
-    x = clean(logits)
+    x = clean(logits, scratch.like("logits", logits, torch.float32))
     top = x.amax(-1, keepdim=True)
     return Rows(x, top, ~has_nan & (top > -INF))
 
@@ -55,6 +58,6 @@ def scaled(x: Tensor, top: Tensor, temperature: Tensor, out: Tensor | None = Non
     return y.sub_(top.to(real)).div_(temperature).nan_to_num_(nan=0.0, neginf=-INF)
 
 
-def kept(x: Tensor, floor: Tensor) -> Tensor:
+def kept(x: Tensor, floor: Tensor, out: Tensor) -> Tensor:
     """1 where ``x >= floor``, else 0. A float, since on CPUs products of floats are far faster than of bools."""
-    return torch.ge(x, floor, out=torch.empty_like(x))
+    return torch.ge(x, floor, out=out)

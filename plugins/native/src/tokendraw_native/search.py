@@ -1,8 +1,10 @@
 """The one search behind top-k and top-p: the value from which upwards a weight adds up to a target.
 
 With weight 1 and target k that is the k-th largest value, with weight exp(y) and target p Z the edge of the nucleus.
-It is exact for all float32 values and needs no sort: the upper 16 bits of a float32 name one of 65,536 bins that are
-ordered like their values, and so do the lower 16 bits within a bin. Two histograms of the weight find the value.
+A sort answers it, and on a GPU is the fastest that torch has. On a CPU the sort of a whole vocabulary is what
+sampling spends its time on, so there the search goes by bins: the upper 16 bits of a float32 name one of 65,536 bins
+that are ordered like their values, and a histogram of the weight says in which the target is reached. What is left is
+the few members of that bin, or, if they are many, a second histogram by their lower 16 bits. Both ways are exact.
 """
 
 from __future__ import annotations
@@ -11,53 +13,71 @@ import torch
 from torch import Tensor
 
 from tokendraw_native.rows import INF, kept
+from tokendraw_native.scratch import Scratch
 
 _BINS = 1 << 16
 _SIGN = 1 << 15
+_SORTED = 1 << 13
+"""Up to this vocabulary size a sort costs less than the bins do, on a CPU too."""
 _FEW = 1 / 16
-"""Share of a chunk up to which, on a CPU, sorting the members of the last bin beats a second histogram."""
+"""Up to this share of all values, sorting the members of a bin costs less than a second histogram."""
 
 
-def edge(x: Tensor, weight: Tensor, target: Tensor) -> Tensor:
+def edge(x: Tensor, weight: Tensor, target: Tensor, scratch: Scratch) -> Tensor:
     """The largest value v such that the weight of ``x >= v`` is at least ``target``, or as near as it comes.
 
-    :param x: [rows, V] float32, no NaN.
+    :param x: [rows, V] float32, no NaN; a -0.0 in it may become 0.0.
     :param weight: [rows, V], non-negative, positive at the maximum.
     :param target: [rows, 1]; 0 or less finds the maximum.
     :returns: [rows, 1] float32, a value of the row.
     """
-    x = x + 0.0  # makes -0.0, which has a bin of its own, a 0.0
+    if x.device.type == "cpu" and x.shape[-1] > _SORTED and len(x):
+        return _edge_by_bins(x, weight, target, scratch)
+    values, order = x.sort(-1, descending=True)
+    return edge_of_sorted(values, weight.gather(-1, order), target)
+
+
+def edge_of_sorted(x: Tensor, weight: Tensor, target: Tensor) -> Tensor:
+    """:func:`edge` of rows [rows, n] that are in descending order."""
+    place, _ = _reached(weight.cumsum(-1), target)
+    return x.gather(-1, place)
+
+
+def _reached(from_above: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+    """The first place at which a running sum reaches the target, and the sum before that place."""
+    tiny = torch.finfo(from_above.dtype).tiny
+    reachable = target.to(from_above.dtype).minimum(from_above[:, -1:]).clamp_(min=tiny)
+    place = torch.searchsorted(from_above, reachable).clamp_(max=from_above.shape[-1] - 1)
+    before = from_above.gather(-1, (place - 1).clamp_(min=0))
+    return place, torch.where(place > 0, before, 0.0)
+
+
+def _edge_by_bins(x: Tensor, weight: Tensor, target: Tensor, scratch: Scratch) -> Tensor:
+    x += 0.0  # makes -0.0, which has a bin of its own, a 0.0
     halves = x.view(torch.uint16)
-    upper, above = _bin(halves[:, 1::2], weight, target, None)
+    histogram = _histogram(halves[:, 1::2], weight, scratch)
+    descending = torch.cat((histogram[:, :_SIGN].flip(-1), histogram[:, _SIGN:]), -1)
+    place, above = _reached(descending.cumsum_(-1), target)
+    upper = torch.where(place < _SIGN, _SIGN - 1 - place, place)
+
     negative = upper >= _SIGN
     next_up = torch.where(negative, upper - 1, upper + 1).masked_fill(
         upper == _SIGN, 0
     )  # above -0.0 comes 0.0
-    inside = kept(x, _least(upper)).sub_(kept(x, _least(next_up)))
-    if x.device.type == "cpu" and 0 < inside.sum() <= _FEW * inside.numel():
+    inside = kept(x, _least(upper), scratch.like("kept", x))
+    inside -= kept(x, _least(next_up), scratch.like("above", x))
+    if inside.sum() <= _FEW * inside.numel():
         return _edge_of_few(x, weight, target - above, inside.nonzero())
-    lower, _ = _bin(halves[:, 0::2], weight * inside, target - above, negative)
-    return _float(upper, lower)
+    histogram = _histogram(halves[:, 0::2], inside * weight, scratch)
+    descending = torch.where(negative, histogram, histogram.flip(-1))
+    place, _ = _reached(descending.cumsum_(-1), target - above)
+    return _float(upper, torch.where(negative, place, _BINS - 1 - place))
 
 
-def _bin(half: Tensor, weight: Tensor, target: Tensor, negative: Tensor | None) -> tuple[Tensor, Tensor]:
-    """The bin in which the weight from above reaches the target, and the weight above that bin.
-
-    :param half: [rows, V] uint16, the bins.
-    :param negative: [rows, 1] bool, whether values fall as ``half`` rises; None: by its own sign bit.
-    """
-    histogram = weight.new_zeros(half.shape[0], _BINS).scatter_add_(-1, half.to(torch.int64), weight)
-    if negative is None:
-        descending = torch.cat((histogram[:, :_SIGN].flip(-1), histogram[:, _SIGN:]), -1)
-    else:
-        descending = torch.where(negative, histogram, histogram.flip(-1))
-    from_above = descending.cumsum_(-1)
-    reachable = target.to(weight.dtype).minimum(from_above[:, -1:]).clamp_(min=torch.finfo(weight.dtype).tiny)
-    place = torch.searchsorted(from_above, reachable).clamp_(max=_BINS - 1)
-    above = torch.where(place > 0, from_above.gather(-1, (place - 1).clamp_(min=0)), 0.0)
-    if negative is None:
-        return torch.where(place < _SIGN, _SIGN - 1 - place, place), above
-    return torch.where(negative, place, _BINS - 1 - place), above
+def _histogram(bins: Tensor, weight: Tensor, scratch: Scratch) -> Tensor:
+    index = scratch.like("bins", bins, torch.int64).copy_(bins)
+    histogram = scratch.lend("histogram", len(bins), _BINS, weight.dtype).zero_()
+    return histogram.scatter_add_(-1, index, weight)
 
 
 def _float(upper: Tensor, lower: Tensor) -> Tensor:
@@ -72,14 +92,10 @@ def _least(upper: Tensor) -> Tensor:
 
 
 def _edge_of_few(x: Tensor, weight: Tensor, target: Tensor, places: Tensor) -> Tensor:
-    """:func:`edge` among the values at ``places`` [n, 2]. Its shapes depend on the data: for CPUs only."""
+    """:func:`edge` among the values at ``places`` [n, 2], at least one a row."""
+    counts = places[:, 0].bincount(minlength=len(x)).tolist()
     edges = []
-    counts = places[:, 0].bincount(minlength=x.shape[0]).tolist()
     for row, part in enumerate(torch.split(places[:, 1], counts)):
         values, order = x[row, part].sort(descending=True)
-        from_above = weight[row, part[order]].cumsum(-1)
-        place = torch.searchsorted(
-            from_above, target[row].to(weight.dtype).clamp(min=torch.finfo(weight.dtype).tiny)
-        )
-        edges.append(values[place.clamp_(max=len(part) - 1)])
-    return torch.stack(edges)
+        edges.append(edge_of_sorted(values[None], weight[row, part[order]][None], target[row, None]))
+    return torch.cat(edges)

@@ -17,6 +17,7 @@ from tokendraw import philox
 from tokendraw_native.filters import HEAD, floors
 from tokendraw_native.request import Request
 from tokendraw_native.rows import Rows, clean, kept, load, real_dtype, scaled
+from tokendraw_native.scratch import Scratch
 
 _TILE = philox.TILE_SIZE
 _CHUNK = {"cpu": 1 << 19}
@@ -57,21 +58,22 @@ def survey(logits: Tensor, request: Request, *, masses: bool) -> Survey:
 
     :param masses: whether log-probabilities will be asked for.
     """
-    vocab_size, weight, parts = logits.shape[-1], None, []
-    for rows, part in chunks(logits):
-        if weight is None:  # one buffer for all chunks, of which the last may be smaller
-            shape = part.shape[0], -(-vocab_size // _TILE) * _TILE
-            weight = torch.zeros(shape, dtype=real_dtype(logits.device), device=logits.device)
-        parts.append(_survey_chunk(load(part), weight[: part.shape[0]], request.chunk(rows), masses))
+    scratch = Scratch(logits.device)
+    parts = [
+        _survey_chunk(load(part, scratch), request.chunk(rows), scratch, masses)
+        for rows, part in chunks(logits)
+    ]
     top, valid, floor, tile_weights, mass, raw_mass = (
         torch.cat(column) for column in zip(*parts, strict=True)
     )
     return Survey(top, valid, floor, tile_weights, mass if masses else None, raw_mass if masses else None)
 
 
-def _survey_chunk(rows: Rows, padded: Tensor, request: Request, masses: bool) -> tuple[Tensor, ...]:
-    """``padded`` [rows, tiles * 1024] is zero from V on; before that it is overwritten."""
-    vocab_size = rows.x.shape[-1]
+def _survey_chunk(rows: Rows, request: Request, scratch: Scratch, masses: bool) -> tuple[Tensor, ...]:
+    count, vocab_size = rows.x.shape
+    width = vocab_size if vocab_size < _TILE else -(-vocab_size // _TILE) * _TILE
+    padded = scratch.lend("weight", count, width, real_dtype(rows.x.device))
+    padded[:, vocab_size:] = 0
     weight = padded[:, :vocab_size]
     mass = raw_mass = rows.top
     if masses:
@@ -79,14 +81,15 @@ def _survey_chunk(rows: Rows, padded: Tensor, request: Request, masses: bool) ->
     scaled(rows.x, rows.top, request.temperature, out=weight).exp_()
     if masses:
         mass = _tile_sums(padded).sum(-1, keepdim=True)
-    floor = floors(rows, weight, request, vocab_size)
+    floor = floors(rows, weight, request, vocab_size, scratch)
     if request.filters:
-        weight *= kept(rows.x, floor)
+        weight *= kept(rows.x, floor, scratch.like("kept", rows.x))
     return rows.top, rows.valid, floor, _tile_sums(padded), mass, raw_mass
 
 
 def _tile_sums(padded: Tensor) -> Tensor:
-    return padded.view(padded.shape[0], padded.shape[1] // _TILE, _TILE).sum(-1)
+    rows, width = padded.shape
+    return padded.view(rows, -(-width // _TILE), min(width, _TILE)).sum(-1)
 
 
 def survey_head(logits: Tensor, request: Request) -> Survey | None:
@@ -99,11 +102,11 @@ def survey_head(logits: Tensor, request: Request) -> Survey | None:
     top = values[:, :1].to(torch.float32)
     if top.isnan().any():  # topk puts NaN first
         return None
-    x = clean(values)
+    x, scratch = clean(values), Scratch(logits.device)
     weight = scaled(x, top, request.temperature).exp_()
-    floor = floors(Rows(x, top, top == top), weight, request, vocab_size)
+    floor = floors(Rows(x, top, top == top), weight, request, vocab_size, scratch)
     if n < vocab_size and not (floor > x[:, -1:]).all():  # there may be ties beyond the head
         return None
     tile_weights = weight.new_zeros(logits.shape[0], -(-vocab_size // _TILE))
-    tile_weights.scatter_add_(-1, ids // _TILE, weight * kept(x, floor))
+    tile_weights.scatter_add_(-1, ids // _TILE, weight * kept(x, floor, scratch.like("kept", x)))
     return Survey(top, top > -torch.inf, floor, tile_weights, head=(ids, x))
