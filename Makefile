@@ -25,7 +25,7 @@ check: $(VENV)/.tools  ## Format, lint, types
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-bench: $(VENV)/.tools  ## The CPU table of benchmarks/results/cpu.md
+bench: $(VENV)/.tools  ## The CPU table, as in benchmarks/results/cpu.md
 	$(BIN)/python benchmarks/cpu.py
 
 clean:

@@ -42,7 +42,7 @@ def draw(logits: Tensor, survey: Survey, request: Request, noise: Noise, dtype: 
         x = clean(logits.gather(-1, ids.clamp(max=vocab_size - 1)))
         candidate = ids < vocab_size
     candidate &= x >= survey.floor
-    y = scaled(x, survey.top, request.temperature)
+    y = scaled(x, survey.top, request.inverse_temperature)
     token = draw_token(ids, y, candidate, request, noise, dtype)
     return torch.where(survey.top > -INF, token, 0).squeeze(-1)
 

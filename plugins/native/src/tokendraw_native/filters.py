@@ -49,20 +49,20 @@ def floors(rows: Rows, weight: Tensor, request: Request, vocab_size: int, scratc
             head = x.topk(largest).values
             kth = head.gather(-1, (request.top_k - 1).clamp(0, largest - 1))
         else:
-            kth = edge(x, torch.ones_like(weight), request.top_k, scratch)
+            kth = edge(rows, torch.ones_like(weight), request.top_k, scratch)
         active = (request.top_k > 0) & (request.top_k < vocab_size)
         floor = torch.where(active, floor.maximum(kth), floor)
     if request.top_p is not None:
         mass = whole = weight.sum(-1, keepdim=True)
         if request.min_p is not None or request.top_k is not None:
-            mass = (weight * kept(x, floor, scratch.like("kept", x))).sum(-1, keepdim=True)
+            mass = (weight * kept(x, floor, scratch)).sum(-1, keepdim=True)
         if request.joint is not None:
             mass = torch.where(request.joint, whole, mass)
         if head is not None and request.all_top_k:  # the nucleus lies among the k largest, which are at hand
-            head_weight = scaled(head, rows.top, request.temperature).exp_()
+            head_weight = scaled(head, rows.top, request.inverse_temperature).exp_()
             nucleus = edge_of_sorted(head, head_weight, request.top_p * mass)
         else:
-            nucleus = edge(x, weight, request.top_p * mass, scratch)
+            nucleus = edge(rows, weight, request.top_p * mass, scratch)
         floor = torch.where(request.top_p < 1, floor.maximum(nucleus), floor)
     if request.greedy is not None:
         floor = torch.where(request.greedy, rows.top, floor)

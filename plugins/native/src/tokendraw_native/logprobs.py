@@ -109,7 +109,7 @@ def _values(x: Tensor, found: Survey, request: Request, mode: LogprobsMode) -> T
         return x.to(real_dtype(x.device))
     if mode == "raw_logprobs":
         return scaled(x, found.top, torch.ones_like(request.temperature)) - found.raw_mass.log()
-    y = scaled(x, found.top, request.temperature)
+    y = scaled(x, found.top, request.inverse_temperature)
     if mode == "temperature_logprobs":
         return y - found.mass.log()
     if mode == "processed_logprobs":

@@ -18,6 +18,8 @@ class Request:
 
     temperature: Tensor
     """Positive and finite; 1 for greedy rows."""
+    inverse_temperature: Tensor
+    """Finite, so that 0 times it is 0."""
     greedy: Tensor | None
     """bool."""
     top_k: Tensor | None
@@ -42,9 +44,11 @@ class Request:
         if temperature is None:
             temperature = torch.ones(rows, 1, dtype=real, device=device)
         greedy = ~(temperature > 0)  # 0, below, and NaN
+        temperature = torch.where(greedy, 1.0, temperature).clamp_(max=torch.finfo(real).max)
         top_p = column("top_p", real, wanted=facts.any_top_p)
         return cls(
-            temperature=torch.where(greedy, 1.0, temperature).clamp_(max=torch.finfo(real).max),
+            temperature=temperature,
+            inverse_temperature=temperature.reciprocal().clamp_(max=torch.finfo(real).max),
             greedy=greedy if facts.any_greedy else None,
             top_k=column("top_k", torch.int64, wanted=facts.max_top_k != 0),
             top_p=None if top_p is None else top_p.nan_to_num(nan=1.0),

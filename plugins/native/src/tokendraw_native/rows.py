@@ -28,19 +28,25 @@ class Rows:
     """[rows, 1] bool: no NaN, and at least one value above -inf."""
 
 
-def clean(logits: Tensor, out: Tensor | None = None) -> Tensor:
-    """A float32 copy of logits in which NaN is -inf, in ``out`` if given."""
-    if out is None:
-        out = torch.empty(logits.shape, dtype=torch.float32, device=logits.device)
-    return out.copy_(logits).nan_to_num_(nan=-INF, posinf=INF, neginf=-INF)
+def clean(logits: Tensor) -> Tensor:
+    """A float32 copy of logits in which NaN is -inf."""
+    x = torch.empty(logits.shape, dtype=torch.float32, device=logits.device).copy_(logits)
+    return x.nan_to_num_(nan=-INF, posinf=INF, neginf=-INF)
 
 
 def load(logits: Tensor, scratch: Scratch) -> Rows:
     """Clean some rows [rows, V] of logits and find their maxima."""
-    has_nan = logits.amax(-1, keepdim=True).isnan()  # amax propagates NaN
-    x = clean(logits, scratch.like("logits", logits, torch.float32))
-    top = x.amax(-1, keepdim=True)
+    x = scratch.like("logits", logits, torch.float32).copy_(logits)
+    top = x.amax(-1, keepdim=True)  # NaN where the row has one
+    has_nan = top.isnan()
+    if not certain(~has_nan):
+        top = x.nan_to_num_(nan=-INF, posinf=INF, neginf=-INF).amax(-1, keepdim=True)
     return Rows(x, top, ~has_nan & (top > -INF))
+
+
+def certain(condition: Tensor) -> bool:
+    """Whether a condition [rows, 1] is known to hold everywhere: only a CPU can be asked without waiting."""
+    return condition.device.type == "cpu" and bool(condition.all())
 
 
 def real_dtype(device: torch.device) -> torch.dtype:
@@ -48,16 +54,18 @@ def real_dtype(device: torch.device) -> torch.dtype:
     return torch.float32 if device.type == "mps" else torch.float64
 
 
-def scaled(x: Tensor, top: Tensor, temperature: Tensor, out: Tensor | None = None) -> Tensor:
+def scaled(x: Tensor, top: Tensor, inverse_temperature: Tensor, out: Tensor | None = None) -> Tensor:
     """``y = (x - max x) / T`` in the widest float, into ``out`` if given.
 
     Where the maximum is infinite, y is 0 at the maxima and -inf elsewhere: +inf tokens share the mass.
     """
     real = real_dtype(x.device)
     y = x.to(real) if out is None else out.copy_(x)
-    return y.sub_(top.to(real)).div_(temperature).nan_to_num_(nan=0.0, neginf=-INF)
+    y.sub_(top.to(real)).mul_(inverse_temperature)
+    return y if certain(top.isfinite()) else y.nan_to_num_(nan=0.0, neginf=-INF)
 
 
-def kept(x: Tensor, floor: Tensor, out: Tensor) -> Tensor:
-    """1 where ``x >= floor``, else 0. A float, since on CPUs products of floats are far faster than of bools."""
-    return torch.ge(x, floor, out=out)
+def kept(x: Tensor, floor: Tensor, scratch: Scratch) -> Tensor:
+    """1 where ``x >= floor``, else 0, in the widest float. On CPUs a product of floats of one dtype is the fastest."""
+    mask = torch.ge(x, floor, out=scratch.like("mask", x))
+    return scratch.like("kept", x, real_dtype(x.device)).copy_(mask)

@@ -2,9 +2,9 @@
 
 With weight 1 and target k that is the k-th largest value, with weight exp(y) and target p Z the edge of the nucleus.
 A sort answers it, and on a GPU is the fastest that torch has. On a CPU the sort of a whole vocabulary is what
-sampling spends its time on, so there the search goes by bins: the upper 16 bits of a float32 name one of 65,536 bins
-that are ordered like their values, and a histogram of the weight says in which the target is reached. What is left is
-the few members of that bin, or, if they are many, a second histogram by their lower 16 bits. Both ways are exact.
+sampling spends its time on, so there the search goes by bins: the upper 16 bits of the distance from the maximum, a
+float32 that is not negative, name one of 32,640 bins that are ordered like the distances. A histogram of the weight
+says in which of them the target is reached, and only the members of that one are sorted. Both ways are exact.
 """
 
 from __future__ import annotations
@@ -12,28 +12,28 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from tokendraw_native.rows import INF, kept
+from tokendraw_native.rows import INF, Rows, certain
 from tokendraw_native.scratch import Scratch
 
-_BINS = 1 << 16
-_SIGN = 1 << 15
+_BINS = 1 << 15
 _SORTED = 1 << 13
 """Up to this vocabulary size a sort costs less than the bins do, on a CPU too."""
 _FEW = 1 / 16
-"""Up to this share of all values, sorting the members of a bin costs less than a second histogram."""
+"""Up to this share of all values, picking out the members of a bin costs less than sorting all."""
 
 
-def edge(x: Tensor, weight: Tensor, target: Tensor, scratch: Scratch) -> Tensor:
+def edge(rows: Rows, weight: Tensor, target: Tensor, scratch: Scratch) -> Tensor:
     """The largest value v such that the weight of ``x >= v`` is at least ``target``, or as near as it comes.
 
-    :param x: [rows, V] float32, no NaN; a -0.0 in it may become 0.0.
     :param weight: [rows, V], non-negative, positive at the maximum.
     :param target: [rows, 1]; 0 or less finds the maximum.
     :returns: [rows, 1] float32, a value of the row.
     """
-    if x.device.type == "cpu" and x.shape[-1] > _SORTED and len(x):
-        return _edge_by_bins(x, weight, target, scratch)
-    values, order = x.sort(-1, descending=True)
+    if rows.x.device.type == "cpu" and rows.x.shape[-1] > _SORTED and len(rows.x):
+        found = _edge_by_bins(rows, weight, target, scratch)
+        if found is not None:
+            return found
+    values, order = rows.x.sort(-1, descending=True)
     return edge_of_sorted(values, weight.gather(-1, order), target)
 
 
@@ -52,50 +52,38 @@ def _reached(from_above: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
     return place, torch.where(place > 0, before, 0.0)
 
 
-def _edge_by_bins(x: Tensor, weight: Tensor, target: Tensor, scratch: Scratch) -> Tensor:
-    x += 0.0  # makes -0.0, which has a bin of its own, a 0.0
-    halves = x.view(torch.uint16)
-    histogram = _histogram(halves[:, 1::2], weight, scratch)
-    descending = torch.cat((histogram[:, :_SIGN].flip(-1), histogram[:, _SIGN:]), -1)
-    place, above = _reached(descending.cumsum_(-1), target)
-    upper = torch.where(place < _SIGN, _SIGN - 1 - place, place)
+def _edge_by_bins(rows: Rows, weight: Tensor, target: Tensor, scratch: Scratch) -> Tensor | None:
+    """:func:`edge`, or None if the last bin holds too many values. Its shapes depend on the data: for CPUs only."""
+    x, top = rows.x, rows.top
+    distance = torch.sub(
+        top + 0.0, x, out=scratch.like("distance", x)
+    )  # + 0.0: -0.0 less 0.0 would be negative
+    if not certain(top.isfinite()):
+        distance.nan_to_num_(nan=0.0, posinf=INF)  # infinity minus itself
+    bins = scratch.like("bins", x, torch.int64).copy_(distance.view(torch.uint16)[:, 1::2])
+    histogram = scratch.lend("histogram", len(x), _BINS, weight.dtype).zero_().scatter_add_(-1, bins, weight)
+    last, above = _reached(histogram.cumsum_(-1), target)
 
-    negative = upper >= _SIGN
-    next_up = torch.where(negative, upper - 1, upper + 1).masked_fill(
-        upper == _SIGN, 0
-    )  # above -0.0 comes 0.0
-    inside = kept(x, _least(upper), scratch.like("kept", x))
-    inside -= kept(x, _least(next_up), scratch.like("above", x))
-    if inside.sum() <= _FEW * inside.numel():
-        return _edge_of_few(x, weight, target - above, inside.nonzero())
-    histogram = _histogram(halves[:, 0::2], inside * weight, scratch)
-    descending = torch.where(negative, histogram, histogram.flip(-1))
-    place, _ = _reached(descending.cumsum_(-1), target - above)
-    return _float(upper, torch.where(negative, place, _BINS - 1 - place))
+    inside = torch.ge(distance, _first_of(last), out=scratch.like("mask", x))
+    inside -= torch.ge(distance, _first_of(last + 1), out=scratch.like("beyond", x))
+    if inside.sum() > _FEW * inside.numel():
+        return None
+    return _edge_of_few(x, weight, target - above, inside.nonzero())
 
 
-def _histogram(bins: Tensor, weight: Tensor, scratch: Scratch) -> Tensor:
-    index = scratch.like("bins", bins, torch.int64).copy_(bins)
-    histogram = scratch.lend("histogram", len(bins), _BINS, weight.dtype).zero_()
-    return histogram.scatter_add_(-1, index, weight)
-
-
-def _float(upper: Tensor, lower: Tensor) -> Tensor:
-    """The float32 with these halves of its bits."""
-    return ((upper << 16) | lower).to(torch.int32).view(torch.float32)
-
-
-def _least(upper: Tensor) -> Tensor:
-    """The least value of a bin; NaN above the bin of inf."""
-    least = _float(upper, torch.where(upper >= _SIGN, 0xFFFF, 0))
-    return torch.where(upper == 0xFF80, -INF, least)  # the other values of that bin are NaN
+def _first_of(bins: Tensor) -> Tensor:
+    """The least distance in a bin; NaN, which nothing reaches, above the bin of infinity."""
+    return (bins << 16).to(torch.int32).view(torch.float32)
 
 
 def _edge_of_few(x: Tensor, weight: Tensor, target: Tensor, places: Tensor) -> Tensor:
-    """:func:`edge` among the values at ``places`` [n, 2], at least one a row."""
-    counts = places[:, 0].bincount(minlength=len(x)).tolist()
-    edges = []
-    for row, part in enumerate(torch.split(places[:, 1], counts)):
-        values, order = x[row, part].sort(descending=True)
-        edges.append(edge_of_sorted(values[None], weight[row, part[order]][None], target[row, None]))
-    return torch.cat(edges)
+    """:func:`edge` among the values at ``places`` [n, 2] in order of rows, at least one a row."""
+    row, column = places.unbind(-1)
+    counts = row.bincount(minlength=len(x))
+    rank = torch.arange(len(places)) - (counts.cumsum(0) - counts)[row]  # of a place within its row
+    values = x.new_full((len(x), int(counts.max())), -INF)
+    values[row, rank] = x[row, column]
+    masses = weight.new_zeros(values.shape)
+    masses[row, rank] = weight[row, column]
+    values, order = values.sort(-1, descending=True)
+    return edge_of_sorted(values, masses.gather(-1, order), target)

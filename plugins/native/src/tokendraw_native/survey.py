@@ -78,12 +78,12 @@ def _survey_chunk(rows: Rows, request: Request, scratch: Scratch, masses: bool) 
     mass = raw_mass = rows.top
     if masses:
         raw_mass = scaled(rows.x, rows.top, torch.ones_like(request.temperature)).exp_().sum(-1, keepdim=True)
-    scaled(rows.x, rows.top, request.temperature, out=weight).exp_()
+    scaled(rows.x, rows.top, request.inverse_temperature, out=weight).exp_()
     if masses:
         mass = _tile_sums(padded).sum(-1, keepdim=True)
     floor = floors(rows, weight, request, vocab_size, scratch)
     if request.filters:
-        weight *= kept(rows.x, floor, scratch.like("kept", rows.x))
+        weight *= kept(rows.x, floor, scratch)
     return rows.top, rows.valid, floor, _tile_sums(padded), mass, raw_mass
 
 
@@ -103,10 +103,10 @@ def survey_head(logits: Tensor, request: Request) -> Survey | None:
     if top.isnan().any():  # topk puts NaN first
         return None
     x, scratch = clean(values), Scratch(logits.device)
-    weight = scaled(x, top, request.temperature).exp_()
+    weight = scaled(x, top, request.inverse_temperature).exp_()
     floor = floors(Rows(x, top, top == top), weight, request, vocab_size, scratch)
     if n < vocab_size and not (floor > x[:, -1:]).all():  # there may be ties beyond the head
         return None
     tile_weights = weight.new_zeros(logits.shape[0], -(-vocab_size // _TILE))
-    tile_weights.scatter_add_(-1, ids // _TILE, weight * kept(x, floor, scratch.like("kept", x)))
+    tile_weights.scatter_add_(-1, ids // _TILE, weight * kept(x, floor, scratch))
     return Survey(top, top > -torch.inf, floor, tile_weights, head=(ids, x))
