@@ -53,7 +53,7 @@ class NativePlugin:
             operations={"sample": _SAMPLE},
             upstream=tokendraw.Upstream("torch", ">=2.6", tested=("2.11.0", "2.13.0")),
             summary="the reference in plain PyTorch: every device, every request",
-            verified="CPU (x86-64, torch 2.13.0)",
+            verified="CPU (x86-64, torch 2.13.0), NVIDIA H200 (torch 2.11.0)",
         )
 
     @tokendraw.hookimpl

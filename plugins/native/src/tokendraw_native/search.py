@@ -18,6 +18,7 @@ from tokendraw_native.scratch import Scratch
 _BINS = 1 << 15
 _SORTED = 1 << 13
 """Up to this vocabulary size a sort costs less than the bins do, on a CPU too."""
+_BLOCK = 64
 _FEW = 1 / 16
 """Up to this share of all values, picking out the members of a bin costs less than sorting all."""
 
@@ -66,9 +67,23 @@ def _edge_by_bins(rows: Rows, weight: Tensor, target: Tensor, scratch: Scratch) 
 
     inside = torch.ge(distance, _first_of(last), out=scratch.like("mask", x))
     inside -= torch.ge(distance, _first_of(last + 1), out=scratch.like("beyond", x))
-    if inside.sum() > _FEW * inside.numel():
+    places = _nonzero_of_few(inside)
+    return None if places is None else _edge_of_few(x, weight, target - above, places)
+
+
+def _nonzero_of_few(inside: Tensor) -> Tensor | None:
+    """``inside.nonzero()`` [n, 2] of a matrix of 0 and 1, or None if there are many: blocks of zeros are skipped."""
+    rows, size = inside.shape
+    whole = size // _BLOCK * _BLOCK
+    blocks, rest = inside[:, :whole].view(rows, -1, _BLOCK), inside[:, whole:]
+    counts = blocks.sum(-1)
+    if counts.sum() + rest.sum() > _FEW * inside.numel():
         return None
-    return _edge_of_few(x, weight, target - above, inside.nonzero())
+    row, block = counts.nonzero().unbind(-1)
+    hit, column = blocks[row, block].nonzero().unbind(-1)
+    places = torch.stack((row[hit], block[hit] * _BLOCK + column), -1)
+    tail = rest.nonzero() + torch.tensor([0, whole])
+    return torch.cat((places, tail))
 
 
 def _first_of(bins: Tensor) -> Tensor:
@@ -77,8 +92,8 @@ def _first_of(bins: Tensor) -> Tensor:
 
 
 def _edge_of_few(x: Tensor, weight: Tensor, target: Tensor, places: Tensor) -> Tensor:
-    """:func:`edge` among the values at ``places`` [n, 2] in order of rows, at least one a row."""
-    row, column = places.unbind(-1)
+    """:func:`edge` among the values at ``places`` [n, 2], at least one a row."""
+    row, column = places[places[:, 0].argsort(stable=True)].unbind(-1)
     counts = row.bincount(minlength=len(x))
     rank = torch.arange(len(places)) - (counts.cumsum(0) - counts)[row]  # of a place within its row
     values = x.new_full((len(x), int(counts.max())), -INF)
