@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import importlib_metadata
 import pytest
-import torch
 
 import tokendraw
 from command_line import BOOM, FUTURE, OFF, be_on, call
@@ -290,7 +289,7 @@ class TestLibraries:
 
     def test_torch_comes_first_with_who_needs_it(self):
         info = replace(NATIVE.info, upstream=Upstream("torch", ">=2.6"))
-        native = replace(NATIVE, info=info, upstream_version=torch.__version__)
+        native = replace(NATIVE, info=info, upstream_version=importlib_metadata.version("torch"))
         first, second, *_ = libraries([native])
         assert (first.name, first.needed, first.needed_by) == ("torch", ">=2.6", "tokendraw-native")
         assert first.installed == importlib_metadata.version("torch")  # as the metadata say it
