@@ -8,8 +8,12 @@ others.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from tokendraw._capabilities import FILTER_ORDERS, Capabilities, Filter, Need
+
+if TYPE_CHECKING:
+    from tokendraw._metadata import BatchFacts
 
 _FILTERS: tuple[Filter, ...] = ("top_k", "top_p", "min_p")
 
@@ -41,3 +45,26 @@ def _gaps(capabilities: Capabilities, need: Need) -> Iterator[str]:
             yield f"filter order {order}"
     if need.logprobs_mode not in capabilities.logprobs_modes:
         yield f"rows that ask for {need.logprobs_mode}"
+
+
+def unserved(capabilities: Capabilities, facts: BatchFacts) -> str | None:
+    """A kind of row that a batch may hold and a sampler cannot serve, or None. Costs a few comparisons."""
+    if facts.any_greedy and not capabilities.greedy:
+        return "greedy rows"
+    if facts.any_seeded and capabilities.seeding != "counter":
+        return "seeded rows"
+    for name, wanted in (
+        ("top_k", facts.max_top_k != 0),
+        ("top_p", facts.any_top_p),
+        ("min_p", facts.any_min_p),
+    ):
+        if wanted and (name, "per_row") not in capabilities.filters:
+            return f"{name} per row"
+    limit = capabilities.max_top_k
+    if limit is not None and (facts.max_top_k is None or facts.max_top_k > limit):
+        return f"top_k above {limit}"
+    if facts.any_joint and "joint" not in capabilities.filter_orders:
+        return "filter order joint"
+    if facts.max_logprobs is not None and not capabilities.logprobs_modes:
+        return "rows with logprobs"
+    return None

@@ -11,6 +11,7 @@ from tokendraw._errors import InvalidInputError, SamplerUnavailableError
 from tokendraw._metadata import BatchFacts, SamplingMetadata
 from tokendraw._output import SamplerOutput
 from tokendraw._plugin import SamplerBackend
+from tokendraw._rows import unserved
 
 _DTYPES = frozenset(getattr(torch, name) for name in INPUT_DTYPES)
 
@@ -90,26 +91,3 @@ class Sampler:
 
 def _same_device(found: torch.device, needed: torch.device) -> bool:
     return found == needed or (found.type == needed.type and needed.index is None)
-
-
-def unserved(capabilities: Capabilities, facts: BatchFacts) -> str | None:
-    """A kind of row that a batch may hold and a sampler cannot serve, or None. Costs a few comparisons."""
-    if facts.any_greedy and not capabilities.greedy:
-        return "greedy rows"
-    if facts.any_seeded and capabilities.seeding != "counter":
-        return "seeded rows"
-    for name, wanted in (
-        ("top_k", facts.max_top_k != 0),
-        ("top_p", facts.any_top_p),
-        ("min_p", facts.any_min_p),
-    ):
-        if wanted and (name, "per_row") not in capabilities.filters:
-            return f"{name} per row"
-    limit = capabilities.max_top_k
-    if limit is not None and (facts.max_top_k is None or facts.max_top_k > limit):
-        return f"top_k above {limit}"
-    if facts.any_joint and "joint" not in capabilities.filter_orders:
-        return "filter order joint"
-    if facts.max_logprobs is not None and not capabilities.logprobs_modes:
-        return "rows with logprobs"
-    return None

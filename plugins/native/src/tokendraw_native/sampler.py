@@ -32,7 +32,7 @@ class NativeSampler:
         *,
         inplace: bool = False,
     ) -> SamplerOutput:
-        """Draw one token a row; see :meth:`tokendraw.Sampler.sample`."""
+        """Draw one token a row; see :meth:`tokendraw.Sampler.sample`. ``inplace`` would gain nothing and is ignored."""
         request = Request.of(metadata, logits.shape[0], logits.device)
         noise = Noise.of(metadata, logits.shape[0], logits.device)
         width = metadata.facts.max_logprobs

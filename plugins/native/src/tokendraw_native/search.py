@@ -56,9 +56,8 @@ def _reached(from_above: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
 def _edge_by_bins(rows: Rows, weight: Tensor, target: Tensor, scratch: Scratch) -> Tensor | None:
     """:func:`edge`, or None if the last bin holds too many values. Its shapes depend on the data: for CPUs only."""
     x, top = rows.x, rows.top
-    distance = torch.sub(
-        top + 0.0, x, out=scratch.like("distance", x)
-    )  # + 0.0: -0.0 less 0.0 would be negative
+    zero_up = top + 0.0  # -0.0 less 0.0 would be a negative distance
+    distance = torch.sub(zero_up, x, out=scratch.like("distance", x))
     if not certain(top.isfinite()):
         distance.nan_to_num_(nan=0.0, posinf=INF)  # infinity minus itself
     bins = scratch.like("bins", x, torch.int64).copy_(distance.view(torch.uint16)[:, 1::2])

@@ -1,0 +1,91 @@
+"""Who serves a batch: the chosen sampler, its companion, or nobody, by what the host knows of the rows."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from fake_candidates import LAPTOP
+from tokendraw import (
+    BatchFacts,
+    Capabilities,
+    Choice,
+    Need,
+    Resolution,
+    SamplerUnavailableError,
+    SamplingMetadata,
+)
+from tokendraw._rows import unserved
+from tokendraw._sampler import Sampler
+
+PLAIN = BatchFacts(
+    any_greedy=False, any_seeded=False, max_top_k=0, any_top_p=False, any_min_p=False, any_joint=False
+)
+
+
+@pytest.mark.parametrize(
+    ("facts", "lacking"),
+    [
+        ({}, None),
+        ({"any_greedy": True}, "greedy rows"),
+        ({"any_seeded": True}, "seeded rows"),
+        ({"max_top_k": 5}, "top_k per row"),
+        ({"max_top_k": None}, "top_k per row"),
+        ({"any_top_p": True}, "top_p per row"),
+        ({"any_min_p": True}, "min_p per row"),
+        ({"any_joint": True}, "filter order joint"),
+        ({"max_logprobs": 0}, "rows with logprobs"),
+    ],
+)
+def test_a_sampler_that_promises_nothing_serves_plain_rows_alone(facts, lacking):
+    assert unserved(Capabilities(), replace(PLAIN, **facts)) == lacking
+
+
+@pytest.mark.parametrize(("largest", "lacking"), [(8, None), (9, "top_k above 8"), (None, "top_k above 8")])
+def test_a_limit_on_top_k_holds_for_the_largest_that_the_batch_may_hold(largest, lacking):
+    capabilities = Capabilities(filters=(("top_k", "per_row"),), max_top_k=8)
+    assert unserved(capabilities, replace(PLAIN, max_top_k=largest)) == lacking
+
+
+class Named:
+    def __init__(self, name):
+        self.name = name
+
+    def sample(self, logits, metadata, *, inplace=False):
+        return self.name
+
+
+def sampler(companion):
+    resolution = Resolution(
+        operation="sample",
+        host=LAPTOP,
+        need=Need(),
+        choice=Choice(),
+        chosen="acme",
+        companion=None,
+        decisions=(),
+    )
+    return Sampler(
+        name="acme",
+        backend=Named("acme"),
+        resolution=resolution,
+        device=torch.device("cpu"),
+        companion=companion,
+        capabilities=Capabilities(),
+    )
+
+
+def test_a_batch_goes_whole_to_the_companion_if_a_row_is_beyond_the_chosen_sampler():
+    both = sampler(("native", Named("native")))
+    logits, greedy = torch.zeros(1, 4), SamplingMetadata(temperature=torch.zeros(1))
+    assert both.sample(logits, SamplingMetadata(facts=PLAIN)) == "acme"
+    assert both.sample(logits, greedy) == "native"
+
+
+def test_without_a_companion_such_a_batch_is_refused():
+    with pytest.raises(SamplerUnavailableError) as refused:
+        sampler(None).sample(torch.zeros(1, 4), SamplingMetadata(temperature=torch.zeros(1)))
+    assert str(refused.value) == (
+        "'acme' cannot serve greedy rows, which this batch may hold, and has no companion. Install one that can "
+        "(pip install 'tokendraw[native]'), or, if the batch holds none, say so in SamplingMetadata.facts."
+    )
