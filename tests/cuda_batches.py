@@ -6,8 +6,8 @@ import numpy as np
 import torch
 
 import tokendraw
-from logits_families import FAMILIES
 from tokendraw import BatchFacts, SamplingMetadata, SamplingParams
+from tokendraw.testing.logits_families import FAMILIES
 
 B, V = 64, 32_000
 

@@ -3,8 +3,8 @@
 import numpy as np
 import torch
 
-from logits_families import gaussian
 from tokendraw import SamplingParams
+from tokendraw.testing.logits_families import gaussian
 
 NAN, INF = float("nan"), float("inf")
 V = 1500

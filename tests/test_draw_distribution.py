@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 import torch
 
-import reference
 from calling import call
 from goodness_of_fit import FALSE_ALARM, binomial_interval, chi_square
-from logits_families import FAMILIES
 from tokendraw import SamplingParams
+from tokendraw.testing import reference
+from tokendraw.testing.logits_families import FAMILIES
 
 
 def distribution(logits, params):

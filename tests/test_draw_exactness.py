@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-import reference
 from calling import call
-from logits_families import FAMILIES
 from tokendraw import SamplingParams
+from tokendraw.testing import reference
+from tokendraw.testing.logits_families import FAMILIES
 
 SIZES = [2, 31, 1023, 1024, 1025, 2049, 5000, 10_007]
 FILTERS = [

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-import reference
 from calling import call, tokens, uniform_tokens
 from goodness_of_fit import FALSE_ALARM, chi_square, independence
 from tokendraw import SamplingParams
+from tokendraw.testing import reference
 
 
 def test_torch_manual_seed_reproduces_unseeded_rows_and_successive_calls_differ(sampler):

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-import reference
 from tokendraw import philox
+from tokendraw.testing import reference
 
 ONES = 0xFFFFFFFF
 STREAMS = ("TOKEN", "TILE", "ACCEPT", "RESIDUAL_TOKEN", "RESIDUAL_TILE", "DRAFT_TOKEN", "DRAFT_TILE")

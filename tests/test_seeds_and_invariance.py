@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-import reference
 from calling import call, tokens, uniform_tokens
-from logits_families import FAMILIES
 from tokendraw import InvalidParameterError, SamplingMetadata, SamplingParams
+from tokendraw.testing import reference
+from tokendraw.testing.logits_families import FAMILIES
 
 V = 2500
 NAN = float("nan")

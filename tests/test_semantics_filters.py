@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-import reference
 from calling import call, kept_sets, shown_values
-from logits_families import FAMILIES, gaussian
 from tokendraw import SamplingParams
+from tokendraw.testing import reference
+from tokendraw.testing.logits_families import FAMILIES, gaussian
 
 SIZES = [1, 2, 3, 31, 1023, 1024, 1025, 5000, 10_007]
 ROWS = 96

@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import reference
 from calling import call, kept_sets, shown_values
 from tokendraw import SamplingParams
+from tokendraw.testing import reference
 
 
 @pytest.fixture(scope="module")

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-import reference
 from calling import call, kept_sets, shown_values
-from logits_families import FAMILIES
 from tokendraw import SamplingParams
+from tokendraw.testing import reference
+from tokendraw.testing.logits_families import FAMILIES
 
 SIZE = 10_007
 

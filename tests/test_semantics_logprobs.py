@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-import reference
 from calling import call, shown_values, tokens
-from logits_families import FAMILIES, gaussian
 from tokendraw import BatchFacts, SamplingMetadata, SamplingParams
+from tokendraw.testing import reference
+from tokendraw.testing.logits_families import FAMILIES, gaussian
 
 MODES = ["raw_logprobs", "raw_logits", "processed_logprobs", "processed_logits", "temperature_logprobs"]
 INF = float("inf")

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from calling import call, shown_values, tokens
-from logits_families import gaussian
 from tokendraw import BatchFacts, InvalidInputError, InvalidParameterError, SamplingMetadata, SamplingParams
+from tokendraw.testing.logits_families import gaussian
 
 V = 37
 NAN, INF = math.nan, math.inf

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 import torch
 
-import reference
 from calling import assert_same_rows, shown_values, tokens
-from logits_families import gaussian, zipf
 from tokendraw import BatchFacts, SamplingMetadata, SamplingParams
+from tokendraw.testing import reference
+from tokendraw.testing.logits_families import gaussian, zipf
 
 V = 37
 NAN, INF = math.nan, math.inf

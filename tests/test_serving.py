@@ -14,6 +14,7 @@ from tokendraw import (
     Resolution,
     SamplerUnavailableError,
     SamplingMetadata,
+    SamplingParams,
 )
 from tokendraw._rows import unserved
 from tokendraw._sampler import Sampler
@@ -89,3 +90,23 @@ def test_without_a_companion_such_a_batch_is_refused():
         "'acme' cannot serve greedy rows, which this batch may hold, and has no companion. Install one that can "
         "(pip install 'tokendraw[native]'), or, if the batch holds none, say so in SamplingMetadata.facts."
     )
+
+
+@pytest.mark.parametrize(
+    ("settings", "lacking"),
+    [
+        ({"top_k": 5, "top_p": 0.9}, "filter order top_k_first"),
+        ({"min_p": 0.1, "top_p": 0.9}, "filter order top_k_first"),
+        ({"top_k": 5, "top_p": 0.9, "filter_order": "joint"}, None),
+        ({"top_k": 5}, None),
+        ({"top_p": 0.9}, None),
+        ({"top_k": 5, "min_p": 0.1}, None),
+    ],
+    ids=str,
+)
+def test_a_joint_sampler_serves_the_other_order_only_where_both_keep_the_same(settings, lacking):
+    joint = Capabilities(
+        filters=(("top_k", "per_row"), ("top_p", "per_row"), ("min_p", "per_row")), filter_orders=("joint",)
+    )
+    facts = SamplingMetadata.from_params([SamplingParams(), SamplingParams(**settings)]).facts
+    assert unserved(joint, facts) == lacking

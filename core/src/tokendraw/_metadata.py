@@ -31,6 +31,8 @@ class BatchFacts:
     any_top_p: bool = True
     any_min_p: bool = True
     any_joint: bool = True
+    any_top_k_first: bool = True
+    """Whether a row of the order ``top_k_first`` may have top-p beside another filter: alone, both orders agree."""
     max_logprobs: int | None = None
     """Largest ``SamplingParams.logprobs`` of the batch (-1: a row wants all); None: no row wants any."""
 
@@ -119,6 +121,10 @@ class SamplingMetadata:
             any_top_p=any(p < 1.0 for p in host["top_p"]),
             any_min_p=any(p > 0.0 for p in host["min_p"]),
             any_joint="joint" in orders,
+            any_top_k_first=any(
+                order == "top_k_first" and p < 1.0 and (k > 0 or m > 0.0)
+                for order, p, k, m in zip(orders, host["top_p"], host["top_k"], host["min_p"], strict=True)
+            ),
             max_logprobs=widest(logprobs),
         )
         device = torch.device(device or "cpu")
@@ -180,17 +186,21 @@ _SLOT_FIELDS = ("temperature", "top_k", "top_p", "min_p", "seed", "seeded", "joi
 def _tightened(metadata: SamplingMetadata) -> BatchFacts:
     """A parameter whose tensor is absent is off: say so, whatever the caller left at "may hold"."""
     facts, m = metadata.facts, metadata
+    max_top_k = facts.max_top_k if m.top_k is not None else 0
+    any_top_p = facts.any_top_p and m.top_p is not None
+    any_min_p = facts.any_min_p and m.min_p is not None
     return replace(
         facts,
         any_greedy=facts.any_greedy and m.temperature is not None,
         any_seeded=facts.any_seeded and m.seed is not None,
         all_seeded=facts.all_seeded or (m.seed is not None and m.seeded is None),
-        max_top_k=facts.max_top_k if m.top_k is not None else 0,
+        max_top_k=max_top_k,
         all_top_k=facts.all_greedy
         or (facts.all_top_k and m.top_k is not None and facts.max_top_k is not None),
-        any_top_p=facts.any_top_p and m.top_p is not None,
-        any_min_p=facts.any_min_p and m.min_p is not None,
+        any_top_p=any_top_p,
+        any_min_p=any_min_p,
         any_joint=facts.any_joint and m.joint is not None,
+        any_top_k_first=facts.any_top_k_first and any_top_p and (max_top_k != 0 or any_min_p),
     )
 
 

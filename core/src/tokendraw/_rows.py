@@ -65,6 +65,8 @@ def unserved(capabilities: Capabilities, facts: BatchFacts) -> str | None:
         return f"top_k above {limit}"
     if facts.any_joint and "joint" not in capabilities.filter_orders:
         return "filter order joint"
+    if facts.any_top_k_first and "top_k_first" not in capabilities.filter_orders:
+        return "filter order top_k_first"
     if facts.max_logprobs is not None and not capabilities.logprobs_modes:
         return "rows with logprobs"
     return None

@@ -85,7 +85,8 @@ def generate(
 
         from tokendraw._capabilities import Need
         from tokendraw._load import load_sampler
-        from tokendraw.cli._generation import draw_tokens, one_thread
+        from tokendraw._threads import one_thread
+        from tokendraw.cli._generation import draw_tokens
 
         drawer = load_sampler(sampler, device=device, need=Need(filter_orders=(params.filter_order,)))
         model = _language_model()

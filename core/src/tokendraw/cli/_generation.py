@@ -2,27 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 
-import torch
 from torch import Tensor
 
 from tokendraw._metadata import SamplingMetadata
 from tokendraw._params import SamplingParams
 from tokendraw._sampler import Sampler
-
-
-@contextlib.contextmanager
-def one_thread() -> Iterator[None]:
-    """Keep torch to one thread: rows of a few thousand words are too short for two to be worth the waiting."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
 
 
 class LanguageModel(Protocol):

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 TOKEN, TILE = 0, 1
 TILE_SIZE = 1024
@@ -21,13 +22,15 @@ _WEYL = (0x9E3779B9, 0xBB67AE85)
 _WORD = np.uint64(0xFFFFFFFF)
 _32 = np.uint64(32)
 
+Array = NDArray[Any]
 
-def words(*values: Any) -> tuple[np.ndarray, ...]:
+
+def words(*values: Any) -> tuple[Array, ...]:
     """The values, modulo 2**32, as uint64 arrays."""
     return tuple(np.asarray(v, np.uint64) & _WORD for v in values)
 
 
-def philox4x32(counter: Any, key: Any) -> tuple[np.ndarray, ...]:
+def philox4x32(counter: Any, key: Any) -> tuple[Array, ...]:
     """Philox4x32-10 of Salmon et al. 2011: four counter words and two key words give four output words."""
     c0, c1, c2, c3 = words(*counter)
     k0, k1 = words(*key)
@@ -51,7 +54,7 @@ def inverse_philox4x32(output: Any, key: tuple[int, int]) -> tuple[int, ...]:
     return tuple(c)
 
 
-def random_words(seed: Any, position: Any, index: Any, stream: Any) -> tuple[np.ndarray, ...]:
+def random_words(seed: Any, position: Any, index: Any, stream: Any) -> tuple[Array, ...]:
     """Output words of the counter (index, position low, position high, stream) under the key ``seed``."""
     seed, position = (
         np.uint64(v % (1 << 64)) if isinstance(v, int) else np.asarray(v).astype(np.uint64)
@@ -60,16 +63,16 @@ def random_words(seed: Any, position: Any, index: Any, stream: Any) -> tuple[np.
     return philox4x32((index, position & _WORD, position >> _32, stream), (seed & _WORD, seed >> _32))
 
 
-def uniform(w0: Any, w1: Any = None) -> np.ndarray:
+def uniform(w0: Any, w1: Any = None) -> Array:
     """``(w0 + 1/2) / 2**32``, or with ``w1`` the 53-bit ``((w0 * 2**21 + w1 >> 11) + 1/2) / 2**53``."""
     if w1 is None:
-        return (np.asarray(w0, np.float64) + 0.5) / 2.0**32
+        return np.asarray((np.asarray(w0, np.float64) + 0.5) / 2.0**32)
     (w0, w1) = words(w0, w1)
     bits = (w0 << np.uint64(21)) | (w1 >> np.uint64(11))
-    return (bits.astype(np.float64) + 0.5) / 2.0**53
+    return np.asarray((bits.astype(np.float64) + 0.5) / 2.0**53)
 
 
-def gumbel(seed: Any, position: Any, index: Any, stream: Any, dtype: str = "fp32") -> np.ndarray:
+def gumbel(seed: Any, position: Any, index: Any, stream: Any, dtype: str = "fp32") -> Array:
     """``-log(-log1p(-u))`` in float64; ``dtype`` says only how many bits of noise make ``u``."""
     w0, w1, _, _ = random_words(seed, position, index, stream)
     return -np.log(-np.log1p(-uniform(w0, w1 if dtype == "fp64" else None)))
@@ -79,11 +82,11 @@ def gumbel(seed: Any, position: Any, index: Any, stream: Any, dtype: str = "fp32
 class Row:
     """One row's answer before the draw."""
 
-    x: np.ndarray
+    x: Array
     """[V] logits, NaN replaced by -inf."""
-    y: np.ndarray
+    y: Array
     """[V] ``(x - max x) / T``; 0 for the largest tokens and -inf elsewhere when a row holds +inf."""
-    kept: np.ndarray
+    kept: Array
     """[V] bool."""
     certain: bool
     """False where float64 cannot say: a threshold runs closer than ``EDGE`` to a token that it does not equal, or two
@@ -94,15 +97,15 @@ class Row:
     """Whether nothing stands above -inf."""
 
 
-def centre(x: np.ndarray) -> np.ndarray:
+def centre(x: Array) -> Array:
     """``x - max x`` with +inf as the only finite result of a row that holds it, and all -inf left alone."""
     top = x.max()
     if np.isinf(top):
         return np.where(x == np.inf, 0.0, -np.inf)
-    return x - top
+    return np.asarray(x - top)
 
 
-def log_softmax(values: np.ndarray) -> np.ndarray:
+def log_softmax(values: Array) -> Array:
     """Log-softmax; all -inf for a row without any mass."""
     centred = centre(values)
     mass = np.exp(centred).sum()
@@ -127,13 +130,13 @@ def prepare(logits: Any, params: Any) -> Row:
     return Row(x=x, y=y, kept=kept, certain=certain, valid=valid, greedy=greedy, empty=empty)
 
 
-def _merged(x: np.ndarray, y: np.ndarray) -> bool:
+def _merged(x: Array, y: Array) -> bool:
     """Whether rounding made one y of two different logits: a tie in y, and none in the logits."""
     finite = np.isfinite(y)
     return len(np.unique(x[finite])) != len(np.unique(y[finite]))
 
 
-def kept_set(y: np.ndarray, params: Any) -> tuple[np.ndarray, bool]:
+def kept_set(y: Array, params: Any) -> tuple[Array, bool]:
     """Which tokens survive min-p, top-k and top-p, and whether no decision hangs on the rounding of float32."""
     thresholds, certain = [], True
     if params.min_p > 0:
@@ -152,14 +155,14 @@ def kept_set(y: np.ndarray, params: Any) -> tuple[np.ndarray, bool]:
     return kept & (y > -np.inf), certain
 
 
-def _close(y: np.ndarray, threshold: float) -> np.ndarray:
+def _close(y: Array, threshold: float) -> Array:
     """Which tokens lie within ``EDGE`` of the threshold without being equal to it."""
     if threshold == -np.inf:
         return np.zeros(y.shape, bool)
-    return (y != threshold) & (np.abs(y - threshold) <= EDGE * max(1.0, abs(threshold)))
+    return np.asarray((y != threshold) & (np.abs(y - threshold) <= EDGE * max(1.0, abs(threshold))))
 
 
-def nucleus_threshold(y: np.ndarray, top_p: float) -> tuple[float, bool]:
+def nucleus_threshold(y: Array, top_p: float) -> tuple[float, bool]:
     """The value of the last token of the smallest set of largest tokens with mass >= top_p."""
     values, counts = np.unique(y, return_counts=True)
     values, masses = values[::-1], (counts * np.exp(values))[::-1]
@@ -185,12 +188,12 @@ def draw(row: Row, seed: int, position: int, dtype: str = "fp32") -> tuple[int, 
     return int(members[np.argmax(keys)]), min(_lead(scores), _lead(keys))
 
 
-def _lead(scores: np.ndarray) -> float:
+def _lead(scores: Array) -> float:
     best = np.sort(scores)[-2:]
     return float(best[1] - best[0]) if len(best) == 2 else np.inf
 
 
-def values(row: Row, token: int, mode: str) -> np.ndarray:
+def values(row: Row, token: int, mode: str) -> Array:
     """[V] what ``logprobs_mode`` shows for every token of the row, in float64."""
     if mode == "raw_logits":
         return row.x

@@ -1,0 +1,51 @@
+"""The conformance kit: what a sampler plugin is held to, as tests, as a command, and as tools for tests of one's own.
+
+======================================  ==============================================================================
+:class:`SamplerConformance`             a class of pytest tests; a plugin's authors subclass it and give one fixture
+:class:`Subject`                        the sampler under test: built by itself, with what it advertises
+:func:`run`                             every property of a subject, as ``tokendraw check`` runs them
+:func:`fake_dist`                       a real distribution on ``sys.path``, for tests of discovery
+:mod:`tokendraw.testing.fixtures`       pytest fixtures: no waiting for the GPU, poisoned buffers
+:mod:`tokendraw.testing.reference`      one sampling step in float64, with numpy alone
+======================================  ==============================================================================
+
+Needs numpy, scipy and, for the class and the fixtures, pytest: ``pip install 'tokendraw[testing]'``.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tokendraw.testing._conformance import SamplerConformance
+    from tokendraw.testing._fake_dist import fake_dist
+    from tokendraw.testing._run import run
+    from tokendraw.testing._subject import Subject
+
+_HOME_OF = {
+    "SamplerConformance": "_conformance",
+    "Subject": "_subject",
+    "fake_dist": "_fake_dist",
+    "run": "_run",
+}
+
+__all__ = ["SamplerConformance", "Subject", "fake_dist", "run"]
+
+if importlib.util.find_spec("pytest"):
+    import pytest
+
+    pytest.register_assert_rewrite(f"{__name__}._conformance", f"{__name__}.fixtures")
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"{__name__}.{_HOME_OF[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__

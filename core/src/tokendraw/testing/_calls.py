@@ -1,0 +1,141 @@
+"""The contract of a call: inputs as they were, any stride, every dtype that is advertised, shared slots."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import torch
+
+from tokendraw._capabilities import Need
+from tokendraw._params import SamplingParams
+from tokendraw.testing._draws import random_seeds, seed_torch
+from tokendraw.testing._expected import expect
+from tokendraw.testing._property import Ask, Properties
+from tokendraw.testing._requests import combinations
+from tokendraw.testing._subject import Subject
+from tokendraw.testing._trial import Trial
+from tokendraw.testing.logits_families import FAMILIES, gaussian
+
+properties = Properties()
+
+
+@properties.required("inputs unmodified")
+def inputs_unmodified(subject: Subject, trial: Trial) -> str:
+    """Logits keep every bit, and so do the tensors of the request, in calls of every kind."""
+    size = 1500
+    rng = trial.generator("rows")
+    rows = np.stack([family(rng, size) for family in FAMILIES.values()] + [np.full(size, np.nan, np.float32)])
+    modes = (None, *subject.capabilities.logprobs_modes)
+    requests = combinations(subject.capabilities, size)
+    for mode in modes:
+        for params in requests[:: 1 if mode is None else max(1, len(requests) // 5)]:
+            logits = torch.from_numpy(rows).to(subject.device)
+            before = logits.view(torch.int32).clone()
+            wanted = replace(params, logprobs=None if mode is None else 3)
+            subject.sample(logits, wanted, mode=mode)
+            changed = (logits.view(torch.int32) != before).any(-1)
+            trial.require(
+                not bool(changed.any()),
+                f"logits need to stay as they are, found {int(changed.sum())} rows changed",
+            )
+    return f"{len(requests)} requests, {len(modes) - 1} logprobs modes"
+
+
+@properties.required("strides")
+def strides(subject: Subject, trial: Trial) -> str:
+    """Rows of any stride, views with an offset and expanded rows draw what contiguous ones draw."""
+    rows, size = 12, 1100
+    rng = trial.generator("rows")
+    logits = torch.from_numpy(np.stack([gaussian(rng, size) for _ in range(rows)])).to(subject.device)
+    wide = torch.zeros(rows, size + 37, device=subject.device)
+    wide[:, 5 : 5 + size] = logits
+    doubled = torch.zeros(2 * rows, size, device=subject.device)
+    doubled[::2] = logits
+    same = logits[:1].expand(rows, size)
+    layouts = {
+        "rows of a wider buffer": (logits, wide[:, 5 : 5 + size]),
+        "every other row": (logits, doubled[::2]),
+        "one row expanded": (same.contiguous(), same),
+    }
+    seeds, positions = random_seeds(rng, rows)
+    counter = subject.capabilities.seeding == "counter"
+    requests = [
+        p for p in combinations(subject.capabilities, size) if counter or p.temperature == 0 or p.top_k == 1
+    ]
+    requests = requests or [SamplingParams()]
+    for label, (contiguous, view) in layouts.items():
+        for params in requests[:: max(1, len(requests) // 8)]:
+            batch = [replace(params, seed=s) if counter and params.temperature else params for s in seeds]
+            torch.manual_seed(3)
+            first = subject.tokens(contiguous, batch, positions)
+            torch.manual_seed(3)
+            second = subject.tokens(view, batch, positions)
+            settled = counter or params.temperature == 0 or params.top_k == 1
+            if settled:
+                trial.require(
+                    (first == second).all(), f"{label} need the tokens of contiguous rows, found others"
+                )
+            for x, token in zip(view.cpu().numpy(), second, strict=True):
+                possible = expect(x, params, subject.capabilities.tie_rule).possible
+                trial.require(possible[token], f"{label} need tokens that are kept, found {token}")
+    return ", ".join(layouts)
+
+
+@properties.required("rows of shared slots")
+def shared_slots(subject: Subject, trial: Trial) -> str:
+    """row_index maps logits rows to the parameters of their request."""
+    size = 200
+    rng = trial.generator("row")
+    row = gaussian(rng, size)
+    likely = int(row.argmax())
+    requests = [SamplingParams(temperature=1e-6), SamplingParams(temperature=50.0)]
+    index = [0, 1, 0, 0, 1, 1] * 50
+    seed_torch(rng)
+    found = subject.tokens(torch.from_numpy(row).repeat(len(index), 1), requests, row_index=index)
+    cold = np.array(index) == 0
+    trial.require((found[cold] == likely).all(), f"rows of a cold request need token {likely}, found others")
+    hot = int((found[~cold] == likely).sum())
+    trial.require(
+        hot < 50, f"rows of a hot request need tokens of all kinds, found the likeliest {hot} times of 150"
+    )
+    return f"{len(index)} rows of 2 requests"
+
+
+def _dtype(name: str) -> None:
+    @properties.advertised(f"{name} logits", lambda c: name in c.dtypes, Ask(need=Need(dtype=name)))
+    def check(subject: Subject, trial: Trial) -> str:
+        """Logits of this dtype are served exactly, as the float32 values that they are."""
+        dtype = getattr(torch, name)
+        rng = trial.generator("rows")
+        row = torch.from_numpy(gaussian(rng, 60)).to(dtype)
+        found = subject.tokens(row.repeat(50, 1), SamplingParams())
+        trial.require(((found >= 0) & (found < 60)).all(), "ids need to lie in [0, 60)")
+        _draws_like_float32(subject, trial, row)
+        if subject.capabilities.seeding == "counter":
+            rows = torch.from_numpy(np.stack([gaussian(rng, 1300) for _ in range(32)])).to(dtype)
+            requests = [p for p in combinations(subject.capabilities, 1300) if p.temperature > 0]
+            params = [replace(requests[i % len(requests)], seed=i) for i in range(32)]
+            if "float32" in subject.capabilities.dtypes:
+                first, second = subject.tokens(rows, params), subject.tokens(rows.float(), params)
+                trial.require(
+                    (first == second).all(), "rows need the tokens of their float32 values, found others"
+                )
+        return "distribution, and seeded tokens where there are seeds"
+
+
+def _draws_like_float32(subject: Subject, trial: Trial, row: torch.Tensor) -> None:
+    from tokendraw.testing._statistics import fit
+    from tokendraw.testing._trial import Verdict
+
+    expected = expect(row.float().numpy(), SamplingParams())
+
+    def experiment(rng: np.random.Generator, draws: int) -> Verdict:
+        seed_torch(rng)
+        return fit(subject.tokens(row.repeat(draws, 1), SamplingParams()), expected.probabilities)
+
+    trial.judge("distribution", experiment, subject.effort.draws // 2)
+
+
+for _name in ("float32", "bfloat16", "float16"):
+    _dtype(_name)

@@ -1,0 +1,61 @@
+"""How much a run of the kit does: quick or full, on a CPU or on an accelerator."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Self
+
+VOCAB_SIZES = (1, 2, 3, 31, 33, 999, 1024, 1025, 4097, 50257, 128256, 151936, 262145)
+BATCH_SIZES = (0, 1, 2, 7, 8, 9, 64, 65, 1000)
+LARGE_VOCAB_SIZE = 262145
+
+
+@dataclass(frozen=True, kw_only=True)
+class Effort:
+    """The sizes of a run. Counts of draws are those of a first look."""
+
+    quick: bool
+    vocab_sizes: tuple[int, ...]
+    batch_sizes: tuple[int, ...]
+    every_pair: bool
+    """Every vocabulary with every batch size, or each of both at least once."""
+    draws: int
+    """From a vocabulary of one tile, where a draw costs next to nothing."""
+    tiled_draws: int
+    """From a vocabulary of a few tiles."""
+    tails: tuple[tuple[float, int], ...]
+    """Gaps below the head with the number of tail tokens to expect; a draw of one costs about exp(gap) logits."""
+    elements: int
+    """Logits in one call."""
+
+    @classmethod
+    def of(cls, *, quick: bool, device_type: str) -> Self:
+        """The effort that a device can make: a quick run in half a minute, a full one in minutes."""
+        on_cpu = device_type == "cpu"
+        if quick:
+            tails = ((12.0, 100), (14.0, 100), (17.0, 25)) if on_cpu else _ALL_TAILS
+        else:
+            tails = (*_ALL_TAILS[:3], (18.0, 100), (20.5, 15)) if on_cpu else _ALL_TAILS
+        return cls(
+            quick=quick,
+            vocab_sizes=tuple(v for v in VOCAB_SIZES if v <= 50257) if quick else VOCAB_SIZES,
+            batch_sizes=BATCH_SIZES,
+            every_pair=not quick,
+            draws=20_000 if quick else 100_000,
+            tiled_draws=4_000 if quick else 16_000,
+            tails=tails,
+            elements=1 << 22 if on_cpu else 1 << 27,
+        )
+
+    def pairs(self) -> list[tuple[int, int]]:
+        """(V, B) of the sweep over shapes."""
+        sizes, batches = self.vocab_sizes, self.batch_sizes
+        if self.every_pair:
+            return [(v, b) for v in sizes for b in batches]
+        longest = max(len(sizes), len(batches))
+        met = [(sizes[i % len(sizes)], batches[i % len(batches)]) for i in range(longest)]
+        shifted = [(sizes[i % len(sizes)], batches[(i + 4) % len(batches)]) for i in range(longest)]
+        return [(v, b) for v, b in (*met, *shifted) if v * b <= 1 << 23]
+
+
+_ALL_TAILS = ((12.0, 100), (14.0, 100), (17.0, 100), (18.0, 100), (20.5, 100))

@@ -1,0 +1,61 @@
+"""Rows that hold what a broken model makes, and what each of them has to give."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tokendraw.testing.logits_families import gaussian
+
+NAN, INF = float("nan"), float("inf")
+SIZE = 2500
+"""Three tiles, the last of them not full."""
+
+
+@dataclass(frozen=True)
+class Poison:
+    """One kind of row."""
+
+    logits: NDArray[Any]
+    """[SIZE] float32."""
+    valid: bool
+
+
+def poisons(rng: np.random.Generator, size: int = SIZE) -> dict[str, Poison]:
+    """Every kind of poisoned row by name, gaussian where nothing else is said.
+
+    :param size: V, at least 64.
+    """
+
+    def row(values: dict[int, float]) -> NDArray[Any]:
+        x = gaussian(rng, size)
+        x[list(values)] = list(values.values())
+        return x
+
+    def full(value: float) -> NDArray[Any]:
+        return np.full(size, np.float32(value))
+
+    top = gaussian(rng, size)
+    top[np.argsort(top)[-3:]] = NAN
+    last_tile = gaussian(rng, size)
+    last_tile[(size - 1) // 1024 * 1024 if size > 1024 else size // 2 :] = -INF
+    every_other = full(-INF)
+    every_other[::2] = NAN
+    return {
+        "one NaN": Poison(row({3: NAN}), valid=False),
+        "NaN in a few places": Poison(row({0: NAN, size // 2: NAN, size - 1: NAN}), valid=False),
+        "NaN at the top": Poison(top, valid=False),
+        "all NaN": Poison(full(NAN), valid=False),
+        "all -inf": Poison(full(-INF), valid=False),
+        "NaN and -inf": Poison(every_other, valid=False),
+        "one +inf": Poison(row({size // 2 + 7: INF}), valid=True),
+        "two +inf": Poison(row({5: INF, size - 2: INF}), valid=True),
+        "+inf, -inf and NaN": Poison(row({2: INF, size // 3: INF, 5: NAN, 6: -INF}), valid=False),
+        "the last tile -inf": Poison(last_tile, valid=True),
+        "one finite logit": Poison(
+            np.where(np.arange(size) == 40, np.float32(-7), np.float32(-INF)), valid=True
+        ),
+    }

@@ -1,0 +1,126 @@
+"""Rows with NaN and infinities: what they give themselves, and neighbours that do not notice."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from tokendraw._capabilities import Need
+from tokendraw._params import SamplingParams
+from tokendraw.testing._draws import random_seeds, seed_torch
+from tokendraw.testing._expected import expect
+from tokendraw.testing._poison import SIZE, poisons
+from tokendraw.testing._property import Ask, Properties
+from tokendraw.testing._requests import combinations, tokens_of
+from tokendraw.testing._statistics import fit
+from tokendraw.testing._subject import Subject
+from tokendraw.testing._trial import Trial, Verdict
+from tokendraw.testing.logits_families import gaussian
+
+properties = Properties()
+Array = NDArray[Any]
+
+
+@properties.required("poisoned rows")
+def poisoned_rows(subject: Subject, trial: Trial) -> str:
+    """NaN counts as -inf, +inf draws among its equals, a row without any logit gives token 0."""
+    rng = trial.generator("rows")
+    kinds = poisons(rng)
+    for params in combinations(subject.capabilities, SIZE):
+        logits = np.stack([kind.logits for kind in kinds.values() for _ in range(3)])
+        seed_torch(rng)
+        found = tokens_of(subject, torch.from_numpy(logits), [params] * len(logits)).reshape(-1, 3)
+        for (name, kind), drawn in zip(kinds.items(), found, strict=True):
+            possible = expect(kind.logits, params, subject.capabilities.tie_rule).possible
+            wrong = drawn[~possible[drawn]]
+            trial.require(
+                not len(wrong),
+                f"a row with {name} needs a token that is kept, found {wrong[0] if len(wrong) else 0}",
+            )
+    return f"{len(kinds)} kinds of rows"
+
+
+@properties.required("neighbours of poisoned rows")
+def neighbours(subject: Subject, trial: Trial) -> str:
+    """Rows beside poisoned ones draw what they draw beside clean ones: seeded to the bit, others in distribution."""
+    rng = trial.generator("rows")
+    kinds = list(poisons(rng).values())
+    clean = np.stack([gaussian(rng, SIZE) for _ in range(2 * len(kinds) + 1)])
+    poisoned = clean.copy()
+    poisoned[1::2] = np.stack([kind.logits for kind in kinds])
+    batches = [torch.from_numpy(x) for x in (clean, poisoned)]
+    for params in combinations(subject.capabilities, SIZE):
+        if subject.capabilities.seeding == "counter" or params.temperature == 0:
+            seeds, positions = random_seeds(rng, len(clean))
+            rows = [replace(params, seed=s) if params.temperature else params for s in seeds]
+            first, second = (tokens_of(subject, x, rows, positions)[::2] for x in batches)
+            apart = np.flatnonzero(first != second)
+            trial.require(
+                not len(apart),
+                f"row {2 * apart[0] if len(apart) else 0} needs the token that it draws beside clean rows",
+            )
+    small = 60
+    probabilities = np.exp(np.linspace(0, -3, small))
+    row = np.log(probabilities).astype(np.float32)
+    poison = [kind.logits for kind in poisons(rng, 64).values()]
+
+    def experiment(generator: np.random.Generator, draws: int) -> Verdict:
+        seed_torch(generator)
+        batch = np.full((2 * len(poison), 64), -np.inf, np.float32)
+        batch[::2, :small] = row
+        batch[1::2] = np.stack(poison)
+        calls = -(-draws // len(poison))
+        repeated = torch.from_numpy(batch).repeat(min(calls, 64), 1)
+        found = [subject.tokens(repeated, SamplingParams())[::2] for _ in range(-(-calls // 64))]
+        tokens = np.concatenate(found)
+        return fit(tokens, np.append(probabilities, np.zeros(4)))
+
+    trial.judge("clean rows beside poisoned ones", experiment, subject.effort.tiled_draws)
+    return f"{len(kinds)} kinds of rows"
+
+
+@properties.required("+inf is drawn evenly")
+def plus_infinity(subject: Subject, trial: Trial) -> str:
+    """A row with +inf draws uniformly among its +inf tokens, under any request."""
+    rng = trial.generator("rows")
+    row = gaussian(rng, 1100)
+    best = np.array([5, 800, 1099])
+    row[best], row[20] = np.inf, np.nan
+    for i, params in enumerate(_some(combinations(subject.capabilities, 1100))):
+        if params.temperature == 0 or params.top_k == 1:
+            continue
+        probabilities = expect(row, params, subject.capabilities.tie_rule).probabilities
+
+        def experiment(
+            generator: np.random.Generator,
+            draws: int,
+            params: SamplingParams = params,
+            probabilities: Array = probabilities,
+        ) -> Verdict:
+            seed_torch(generator)
+            batch = torch.from_numpy(row).repeat(draws, 1)
+            return fit(subject.tokens(batch, params), probabilities)
+
+        trial.judge(f"request {i}", experiment, 600)
+    return "3 tokens of +inf among NaN and finite ones"
+
+
+@properties.advertised("valid flag", lambda c: c.valid_flag, Ask(need=Need(valid_flag=True)))
+def valid_flag(subject: Subject, trial: Trial) -> str:
+    """False for rows with NaN or without anything above -inf, True for all others."""
+    kinds = poisons(trial.generator("rows"))
+    logits = torch.from_numpy(np.stack([kind.logits for kind in kinds.values()]))
+    for params in _some(combinations(subject.capabilities, SIZE)):
+        valid = subject.sample(logits, params).valid.tolist()
+        for (name, kind), found in zip(kinds.items(), valid, strict=True):
+            trial.require(found == kind.valid, f"a row with {name} needs valid {kind.valid}, found {found}")
+    return f"{len(kinds)} kinds of rows"
+
+
+def _some(requests: list[SamplingParams]) -> list[SamplingParams]:
+    """Few of many requests, the first and the last among them."""
+    return requests[:: max(1, len(requests) // 6)] + requests[-1:]

@@ -1,0 +1,105 @@
+"""Statistics of drawn tokens against a distribution that is known in full. Every one gives a p-value.
+
+The bins are pooled so that each expects at least :data:`LEAST_EXPECTED` draws: there the chi-square approximation of
+the G-test holds far into its tail, and an exact binomial sees a shift of a third.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import stats
+
+from tokendraw.testing._trial import Verdict
+
+LEAST_EXPECTED: Final = 100.0
+
+Array = NDArray[Any]
+
+
+def pooled(probabilities: Array, draws: int) -> Array:
+    """The bin of every token: bins of falling probability, each with 100 expected draws or more.
+
+    Tokens of probability 0 are in bin -1.
+    """
+    order = np.argsort(-probabilities, kind="stable")
+    expected = probabilities[order] * draws
+    bins = np.full(len(probabilities), -1)
+    current, filled = 0, 0.0
+    for token, mass in zip(order, expected, strict=True):
+        if mass <= 0:
+            break
+        bins[token] = current
+        filled += mass
+        if filled >= LEAST_EXPECTED:
+            current, filled = current + 1, 0.0
+    if filled and current:  # what is left over joins the last full bin
+        bins[bins == current] = current - 1
+    return bins
+
+
+def fit(tokens: Array, probabilities: Array, bins: Array | None = None) -> Verdict:
+    """Tokens as draws from ``probabilities`` [V]: a G-test over the bins, and an exact binomial for each of them.
+
+    :param bins: [V] the bin of each token, -1 for what must not be drawn; None: :func:`pooled`.
+    :returns: twice the smaller of the two p-values; that of the binomials is the least, times their number.
+    """
+    draws = len(tokens)
+    probabilities = probabilities / probabilities.sum()
+    bins = pooled(probabilities, draws) if bins is None else bins
+    found = bins[tokens]
+    if (found < 0).any():
+        return Verdict(0.0, f"token {int(tokens[found < 0][0])} was drawn and has no mass", draws)
+    inside = bins >= 0
+    share = np.bincount(bins[inside], probabilities[inside])
+    counts = np.bincount(found, minlength=len(share))
+    tails = np.array([two_sided(int(k), draws, float(p)) for k, p in zip(counts, share, strict=True)])
+    worst = int(tails.argmin())
+    exact = min(1.0, float(tails[worst]) * len(tails))
+    shape = g_test(counts, share * draws)
+    members = np.flatnonzero(bins == worst)
+    name = f"token {members[0]}" if len(members) == 1 else f"{len(members)} tokens such as {members[0]}"
+    return Verdict(
+        min(1.0, 2 * min(exact, shape)),
+        f"{name} drawn {counts[worst]} times, expected {share[worst] * draws:.1f}",
+        draws,
+    )
+
+
+def share(hits: int, draws: int, probability: float, what: str) -> Verdict:
+    """An event of known probability: the exact binomial."""
+    text = f"{what} drawn {hits} times, expected {draws * probability:.1f}"
+    return Verdict(two_sided(hits, draws, probability), text, draws)
+
+
+def independence(left: Array, right: Array, probabilities: Array, what: str) -> Verdict:
+    """Pairs of tokens as independent draws from ``probabilities`` [V], small: a G-test of all V x V pairs.
+
+    The expected table is known in full, so that pairs which are always equal show, whatever their margins. No token
+    may stand in two pairs.
+    """
+    size = len(probabilities)
+    pairs = fit(left * size + right, np.outer(probabilities, probabilities).ravel())
+    equal = float((left == right).mean())
+    expected = float((probabilities**2).sum())
+    return Verdict(
+        pairs.p_value, f"{what} equal in {equal:.3f} of {len(left)}, expected {expected:.3f}", len(left)
+    )
+
+
+def g_test(counts: Array, expected: Array) -> float:
+    """p-value of the log-likelihood ratio statistic of a table whose expected counts are known."""
+    if len(counts) < 2:
+        return 1.0
+    scaled = expected * (counts.sum() / expected.sum())
+    return float(stats.power_divergence(counts, scaled, lambda_="log-likelihood").pvalue)
+
+
+def two_sided(hits: int, draws: int, probability: float) -> float:
+    """Exact binomial p-value: twice the smaller tail."""
+    probability = min(1.0, probability)
+    lower = stats.binom.cdf(hits, draws, probability)
+    upper = stats.binom.sf(hits - 1, draws, probability)
+    return float(min(1.0, 2 * min(lower, upper)))

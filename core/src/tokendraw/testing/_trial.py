@@ -1,0 +1,90 @@
+"""How a property is judged: exact demands, and statistics in two stages with a stated rate of false alarms.
+
+A statistical check that looks suspicious, p < 1e-3, is repeated with fresh seeds and four times the draws, and fails
+only if the second look gives p < 1e-6. The looks are independent, so a correct sampler fails one check with
+probability 1e-9, and with at most :data:`MOST_CHECKS` of them a whole run with probability 1e-6.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+SUSPICIOUS: Final = 1e-3
+"""A first look below this is followed by a second."""
+CONVICTED: Final = 1e-6
+"""A second look below this is a failure."""
+MORE_DRAWS: Final = 4
+MOST_CHECKS: Final = 1000
+FALSE_ALARM: Final = SUSPICIOUS * CONVICTED * MOST_CHECKS
+"""The most that a correct sampler is called wrong with, by all statistics of one run together."""
+
+
+class Violation(AssertionError):  # noqa: N818 - a finding about the sampler, not an error of the kit
+    """The sampler broke a property; the message says what was needed and what was found."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What one statistic says."""
+
+    p_value: float
+    worst: str
+    """The bin that is the furthest from what it should be, in words."""
+    draws: int
+
+
+Experiment = Callable[[np.random.Generator, int], Verdict]
+"""Draws the given number of tokens, or about as many, with noise from the generator alone, and judges them."""
+
+
+class Trial:
+    """One property under test: its random numbers, what it demanded, and the figures that it leaves behind."""
+
+    def __init__(self, name: str, seed: int) -> None:
+        self._name = name
+        self._seed = seed
+        self.checks = 0
+        """Statistical checks, second looks not counted."""
+        self.draws = 0
+        """Tokens that went into statistics."""
+        self.least: tuple[float, str] | None = None
+        """The smallest p-value of the first looks, or that of the second look that convicted, and its check."""
+
+    def generator(self, label: str, look: int = 0) -> np.random.Generator:
+        """Random numbers of one check: they depend on the run's seed and on its name, not on other checks."""
+        return np.random.default_rng([self._seed, look, zlib.crc32(f"{self._name}/{label}".encode())])
+
+    def require(self, holds: Any, needed: str) -> None:
+        """Demand something exact.
+
+        :param needed: what was needed, and what was found.
+        :raises Violation: it does not hold.
+        """
+        if not holds:
+            raise Violation(needed)
+
+    def judge(self, label: str, experiment: Experiment, draws: int) -> None:
+        """Demand something of a distribution.
+
+        :param label: the check in words, unlike that of any other check of this property.
+        :raises Violation: both looks at it found it wrong.
+        """
+        self.checks += 1
+        first = experiment(self.generator(label, 1), draws)
+        self.draws += first.draws
+        if self.least is None or first.p_value < self.least[0]:
+            self.least = (first.p_value, f"{label}: {first.worst}")
+        if first.p_value >= SUSPICIOUS:
+            return
+        second = experiment(self.generator(label, 2), MORE_DRAWS * draws)
+        self.draws += second.draws
+        if second.p_value < CONVICTED:
+            self.least = (second.p_value, f"{label}: {second.worst}")
+            raise Violation(
+                f"{label}: {second.worst} (p = {first.p_value:.1e}, then {second.p_value:.1e} in {second.draws} draws)"
+            )

@@ -1,0 +1,88 @@
+"""The kit on samplers with one bug each: the line that one would expect turns red, and none does on the honest one."""
+
+from dataclasses import replace
+
+import pytest
+
+import numpy_sampler
+from planted_bugs import NATIVE, NEEDS_CUDA, PLAIN, PLANTED, Honest, Planted, Uniforms24Bits, subject
+from tokendraw.testing import run
+from tokendraw.testing._effort import Effort
+from tokendraw.testing._report import Status
+
+ALL_TAILS = Effort.of(quick=True, device_type="cuda").tails
+
+
+def one_line(planted, line, device="cpu"):
+    """The line of a report about one property."""
+    under_test = subject(planted, device)
+    if planted.sampler is Uniforms24Bits:  # cheap enough for every gap
+        under_test.effort = replace(under_test.effort, tails=ALL_TAILS)
+    (found,) = run(under_test, only=[line]).lines
+    return found
+
+
+@pytest.mark.parametrize("bug", PLANTED)
+def test_a_planted_bug_turns_its_line_red(bug):
+    found = one_line(PLANTED[bug], PLANTED[bug].line)
+    assert found.status is Status.FAILED, found
+    assert "a call raised" not in found.detail  # red for its bug, not for a slip of this suite
+
+
+@pytest.mark.parametrize("line", sorted({planted.line for planted in PLANTED.values()}))
+def test_the_same_line_is_green_without_the_bug(line):
+    found = one_line(Planted(Honest, line, NATIVE), line)
+    assert found.status is Status.PASSED, found
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("bug", NEEDS_CUDA)
+def test_a_planted_bug_of_a_device_turns_its_line_red_there(bug):
+    found = one_line(NEEDS_CUDA[bug], NEEDS_CUDA[bug].line, "cuda")
+    assert found.status is Status.FAILED, found
+    honest = one_line(Planted(Honest, NEEDS_CUDA[bug].line), NEEDS_CUDA[bug].line, "cuda")
+    assert honest.status is Status.PASSED, honest
+
+
+def test_a_sampler_in_float64_numpy_is_green_in_every_line():
+    """As in 200 runs of other seeds: a false alarm comes once in a million runs."""
+    for seed in (0, 1):
+        report = run(numpy_sampler.subject(seed))
+        assert report.failed == ()
+
+
+def test_a_sampler_that_promises_nothing_is_refused_everything_else_in_words():
+    report = run(subject(Planted(Honest, "", PLAIN)))
+    assert report.failed == ()
+    refused = {line.name: line.detail for line in report.lines if line.status is Status.REFUSED}
+    assert refused["greedy rows"] == (
+        "'Honest' cannot serve greedy rows, which this batch may hold, and has no companion. Install one that can "
+        "(pip install 'tokendraw[native]'), or, if the batch holds none, say so in SamplingMetadata.facts."
+    )
+    assert refused["graph capture"] == (
+        "'Honest' cannot serve the operation 'sample' on cpu: the request needs graph-safe calls, found no such "
+        "promise. Nothing else is available here; run `pip install 'tokendraw[native]'`. Leave out sampler= to let "
+        "tokendraw choose."
+    )
+    assert set(refused) == {
+        "greedy rows",
+        "valid flag",
+        "bfloat16 logits",
+        "float16 logits",
+        "top_k",
+        "top_p",
+        "min_p",
+        "filter order top_k_first",
+        "filter order joint",
+        "neighbouring seeds",
+        "seeded draws",
+        "fp64 noise",
+        "batch invariance",
+        "raw_logprobs",
+        "raw_logits",
+        "processed_logprobs",
+        "processed_logits",
+        "temperature_logprobs",
+        "sync-free",
+        "graph capture",
+    }
