@@ -139,13 +139,14 @@ def dispatch_microseconds(calls: int = 20000) -> float:
             """Take the arguments of a sampler."""
 
     sampler = tokendraw.load_sampler("native", device="cpu")
-    sampler._backend = Nothing()  # type: ignore[assignment]
+    backend = Nothing()
+    sampler._serving.chosen.backend = backend  # type: ignore[assignment]
     metadata = tokendraw.SamplingMetadata.from_params(
         [tokendraw.SamplingParams(top_k=5, seed=1)], positions=[0]
     )
     logits = torch.zeros(1, 8)
     through = timeit(lambda: sampler.sample(logits, metadata), number=calls)
-    direct = timeit(lambda: sampler._backend.sample(logits, metadata), number=calls)
+    direct = timeit(lambda: backend.sample(logits, metadata), number=calls)
     return 1e6 * (through - direct) / calls
 
 

@@ -3,17 +3,17 @@
 import contextlib
 import importlib
 import sys
-import textwrap
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import tokendraw
 from fake_candidates import LAPTOP
 from tokendraw import _announce
+from tokendraw.testing import fake_dist
 
-GROUP = "tokendraw.plugins"
 EVERYTHING = (
     "device_types=None, dtypes=('float32',), logprobs_modes=('raw_logprobs', 'processed_logprobs'), "
     "filters=(('top_k', 'per_row'), ('top_p', 'per_row'), ('min_p', 'per_row')), "
@@ -28,36 +28,17 @@ class FakeDists:
     def __init__(self, folder: Path, patch: pytest.MonkeyPatch) -> None:
         self.folder = folder
         self._patch = patch
+        self.folders: list[Path] = []
+        """Those that went on sys.path, for PYTHONPATH."""
         self._modules: set[str] = set()
 
     def add(
-        self,
-        name: str,
-        version: str = "1.0",
-        *,
-        plugins: Mapping[str, str] | None = None,
-        modules: Mapping[str, str] | None = None,
-        metadata: str | None = "Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n",
-        where: str | None = None,
+        self, name: str, version: str = "1.0", *, modules: Mapping[str, str] | None = None, **options: Any
     ) -> Path:
-        """Install ``name`` and return the folder that went on sys.path.
-
-        :param plugins: entry points by name, ``{"acme": "acme_plugin:plugin"}``.
-        :param modules: sources by module name.
-        :param metadata: text of METADATA; None leaves the file out.
-        :param where: sub-folder, so that one distribution can be installed twice.
-        """
-        folder = self.folder / (where or f"{name}-{version}")
-        info = folder / f"{name.replace('-', '_')}-{version}.dist-info"
-        info.mkdir(parents=True)
-        if metadata is not None:
-            (info / "METADATA").write_text(metadata.format(name=name, version=version), encoding="utf-8")
-        if plugins:
-            lines = [f"[{GROUP}]", *(f"{key} = {value}" for key, value in plugins.items())]
-            (info / "entry_points.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
-        for module, source in (modules or {}).items():
-            (folder / f"{module}.py").write_text(textwrap.dedent(source), encoding="utf-8")
-            self._modules.add(module)
+        """Install ``name`` and return the folder that went on sys.path; arguments as of ``fake_dist``."""
+        folder = fake_dist(self.folder, name, version, modules=modules, **options)
+        self._modules |= set(modules or {})
+        self.folders.insert(0, folder)
         self._patch.syspath_prepend(folder)
         importlib.invalidate_caches()
         return folder
@@ -151,4 +132,26 @@ class Plugin:
 
 
 plugin = Plugin()
+"""
+
+
+def faulty(name: str, fault: str, *, after: int = 0, **options: Any) -> str:
+    """Source of a plugin that draws its proof and ``after`` batches, and then runs the statements ``fault`` first."""
+    source = plugin(name, **{"capabilities": EVERYTHING, "build": "return Faulty()"} | options)
+    return f"""\
+{source}
+CALLED = []
+
+
+class Faulty(ArgmaxSampler):
+    calls = 0
+
+    def sample(self, logits, metadata, *, inplace=False):
+        import torch
+
+        self.calls += 1
+        if self.calls > {after} + 1:
+            CALLED.append(self)
+            {fault}
+        return super().sample(logits, metadata, inplace=inplace)
 """

@@ -56,7 +56,7 @@ class Named:
         return self.name
 
 
-def sampler(companion):
+def sampler(companion, capabilities=None):
     resolution = Resolution(
         operation="sample",
         host=LAPTOP,
@@ -72,7 +72,7 @@ def sampler(companion):
         resolution=resolution,
         device=torch.device("cpu"),
         companion=companion,
-        capabilities=Capabilities(),
+        capabilities=capabilities or Capabilities(),
     )
 
 
@@ -110,3 +110,12 @@ def test_a_joint_sampler_serves_the_other_order_only_where_both_keep_the_same(se
     )
     facts = SamplingMetadata.from_params([SamplingParams(), SamplingParams(**settings)]).facts
     assert unserved(joint, facts) == lacking
+
+
+def test_a_limit_on_the_vocabulary_holds_for_every_call():
+    limited = replace(Capabilities(), max_vocab_size=1000)
+    assert unserved(limited, PLAIN, 1000) is None
+    assert unserved(limited, PLAIN, 1001) == "rows of a vocabulary above 1000"
+    both = sampler(("native", Named("native")), limited)
+    plain = SamplingMetadata(facts=PLAIN)
+    assert [both.sample(torch.zeros(1, size), plain) for size in (1000, 1001)] == ["acme", "native"]

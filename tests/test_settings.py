@@ -6,6 +6,7 @@ import pytest
 
 from tokendraw import Choice, SettingsError
 from tokendraw._settings import VARIABLES, Settings, read
+from tokendraw.cli._describe import settings_in_force
 
 
 @pytest.fixture
@@ -35,6 +36,7 @@ def test_every_variable_is_read(home: Path) -> None:
             "TOKENDRAW_DISABLE": "c,,d,",
             "TOKENDRAW_NO_PLUGINS": "1",
             "TOKENDRAW_STRICT": "true",
+            "TOKENDRAW_DEBUG": "1",
         }
     )
     assert settings == Settings(
@@ -46,6 +48,7 @@ def test_every_variable_is_read(home: Path) -> None:
         disabled_source="TOKENDRAW_DISABLE",
         first_party_only=True,
         strict=True,
+        debug=True,
     )
     assert settings.choice() == Choice(
         sampler="native",
@@ -54,6 +57,11 @@ def test_every_variable_is_read(home: Path) -> None:
         disabled=("c", "d"),
         first_party_only=True,
     )
+
+
+def test_every_variable_that_is_in_force_is_shown(home: Path) -> None:
+    set_here = {name: "1" for name in VARIABLES if name != "TOKENDRAW_CONFIG"}
+    assert dict(settings_in_force(read(set_here))) == set_here
 
 
 def test_variables_are_read_at_the_call_and_not_at_import(
@@ -76,11 +84,12 @@ def test_an_empty_variable_counts_as_unset(home: Path, name: str, empty: str) ->
 )
 def test_booleans_are_0_1_true_and_false_in_any_case(home: Path, text: str, expected: bool) -> None:
     assert read({"TOKENDRAW_STRICT": text}).strict is expected
+    assert read({"TOKENDRAW_DEBUG": text}).debug is expected
     assert read({"TOKENDRAW_NO_PLUGINS": text}).first_party_only is expected
 
 
 @pytest.mark.parametrize("text", ["yes", "2", "on", "-1", "tru"])
-@pytest.mark.parametrize("name", ["TOKENDRAW_STRICT", "TOKENDRAW_NO_PLUGINS"])
+@pytest.mark.parametrize("name", ["TOKENDRAW_STRICT", "TOKENDRAW_DEBUG", "TOKENDRAW_NO_PLUGINS"])
 def test_any_other_boolean_is_an_error_that_names_the_variable(home: Path, name: str, text: str) -> None:
     with pytest.raises(SettingsError) as error:
         read({name: text})

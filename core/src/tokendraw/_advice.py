@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from tokendraw import _upstream
 from tokendraw._candidate import Candidate, Choice, State
@@ -24,9 +24,14 @@ def fallback(
     if not passed:
         return None
     found = "; ".join(f"{c.name!r} was passed over: {c.reason}" for c in passed)
-    # The variable replaces what it or the configuration file said before, so the whole list is given.
-    names = ",".join(dict.fromkeys([*choice.disabled, *(c.name for c in passed)]))
-    return f"{found}. Drawing with {chosen.name!r}. Set TOKENDRAW_DISABLE={names} to silence this."
+    disable = _disable((c.name for c in passed), choice)
+    return f"{found}. Drawing with {chosen.name!r}. {disable} to silence this."
+
+
+def failed_call(name: str, reason: str, successor: str, choice: Choice) -> str:
+    """Tell of a sampler that failed while it drew, and of the one that has taken its place."""
+    disable = _disable([name], choice)
+    return f"{name!r} failed: {reason}. Drawing with {successor!r} from here on. {disable} to silence this."
 
 
 def untested(candidate: Candidate) -> str | None:
@@ -38,6 +43,11 @@ def untested(candidate: Candidate) -> str | None:
     tested = f"was tested with {all_of(upstream.tested)}" if upstream.tested else "names no tested version"
     needed = f"{candidate.name!r} needs {upstream.distribution} {upstream.versions} and {tested}"
     return f"{needed}, found {installed}. Install a tested version to silence this."
+
+
+def _disable(names: Iterable[str], choice: Choice) -> str:
+    """Name the whole list: the variable replaces what it or the configuration file said before."""
+    return f"Set TOKENDRAW_DISABLE={','.join(dict.fromkeys([*choice.disabled, *names]))}"
 
 
 def _is_expected(candidate: Candidate, operation: Operation) -> bool:

@@ -1,4 +1,4 @@
-"""Warnings that the user hears once, however often a sampler is loaded, from whichever thread."""
+"""What the user hears once, however often a sampler is loaded or drawn with, from whichever thread."""
 
 from __future__ import annotations
 
@@ -6,23 +6,36 @@ import threading
 import warnings
 from collections.abc import Hashable
 
-from tokendraw._errors import SamplerFallbackWarning, TokendrawWarning
+from tokendraw._errors import TokendrawWarning
 
 _lock = threading.Lock()
 _said: set[Hashable] = set()
 
 
-def announce(category: type[TokendrawWarning], text: str, *, strict: bool, stacklevel: int) -> None:
-    """Warn once per process and text; of a fallback, once per process.
+def announce(
+    category: type[TokendrawWarning],
+    text: str,
+    *,
+    strict: bool,
+    stacklevel: int,
+    once_for: Hashable = None,
+) -> None:
+    """Warn once per process, category and subject.
 
     :param strict: raise the warning as an exception instead, every time.
     :param stacklevel: 1 is the caller of this function.
+    :param once_for: the subject; None: the text itself.
     """
     if strict:
         raise category(text)
-    key: Hashable = category if category is SamplerFallbackWarning else (category, text)
+    if is_first((category, text if once_for is None else once_for)):
+        warnings.warn(text, category, stacklevel=stacklevel + 1)
+
+
+def is_first(subject: Hashable) -> bool:
+    """Whether nobody has asked about this subject in this process before."""
     with _lock:
-        if key in _said:
-            return
-        _said.add(key)
-    warnings.warn(text, category, stacklevel=stacklevel + 1)
+        if subject in _said:
+            return False
+        _said.add(subject)
+    return True

@@ -108,6 +108,11 @@ class Resolution:
     beyond: tuple[str, ...] = ()
     """Kinds of rows that ``chosen`` cannot serve, such as ``greedy rows``."""
 
+    @property
+    def untested(self) -> tuple[str, ...]:
+        """Those of ``warnings`` that tell of untested upstream versions."""
+        return tuple(text for text in self.warnings if text != self.fallback)
+
     def explain(self) -> str:
         """The decisions as lines of text, the chosen one first."""
         lines = [f"{self.operation} on {self.host}: {self.chosen}"]

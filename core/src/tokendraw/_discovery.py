@@ -8,6 +8,8 @@ specification, and no plugin sees another.
 from __future__ import annotations
 
 import inspect
+import logging
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
@@ -17,8 +19,9 @@ import importlib_metadata
 import pluggy
 from packaging.utils import canonicalize_name
 
-from tokendraw import _upstream
+from tokendraw import _host_state, _upstream
 from tokendraw._admission import admit, is_first_party
+from tokendraw._announce import is_first
 from tokendraw._candidate import Candidate, Choice, State
 from tokendraw._capabilities import Capabilities, Host, Need, Operation
 from tokendraw._errors import PluginError
@@ -27,6 +30,9 @@ from tokendraw._plugin import API_VERSION, ENTRY_POINT_GROUP, PROJECT, HookSpecs
 from tokendraw._resolution import assess
 from tokendraw._validation import check_content, check_identity
 
+_log = logging.getLogger("tokendraw")
+
+_SLOW_PROBE = 1.0  # seconds; a probe looks at files and finds programs, it compiles and imports nothing
 _REQUIRED_HOOKS = ("tokendraw_describe", "tokendraw_build")
 
 
@@ -142,7 +148,8 @@ def _hooks(candidate: Candidate) -> pluggy.HookRelay:
     """Import the plugin object and let pluggy check its hooks against the specification."""
     value = candidate.entry_point
     entry_point = importlib_metadata.EntryPoint(candidate.name, value, ENTRY_POINT_GROUP)
-    plugin = guarded(f"loading {value!r}", entry_point.load)
+    with _host_state.kept_at_import(value.partition(":")[0].strip(), candidate.name):
+        plugin = guarded(f"loading {value!r}", entry_point.load)
     if inspect.isclass(plugin):
         raise PluginError(f"{value!r} needs to be a plugin object, found the class {plugin.__name__}; add ()")
     manager = pluggy.PluginManager(PROJECT)
@@ -169,18 +176,35 @@ def _other_api(candidate: Candidate, api_version: int) -> str:
 def _probed(
     candidate: Candidate, relay: pluggy.HookRelay, operation: Operation, host: Host, need: Need
 ) -> Candidate:
-    """Ask the plugin what this machine lacks, unless its declared capabilities rule it out already."""
+    """Ask the plugin what this machine lacks, unless its declared capabilities rule it out already.
+
+    It is waited for, however long it takes. It is asked once a discovery, so that all that follows rests on one
+    answer.
+    """
     if candidate.state is not State.AVAILABLE:
         return candidate
+    start = time.monotonic()
     try:
         reason = guarded(
             "tokendraw_probe", lambda: relay.tokendraw_probe(operation=operation, host=host, need=need)
         )
     except PluginError as error:
         return replace(candidate, state=State.BROKEN, reason=str(error))
+    finally:
+        _tell_if_slow(candidate.name, time.monotonic() - start)
     if reason is None:
         return candidate
     if not isinstance(reason, str) or not reason.strip():
         answer = f"tokendraw_probe needs to return a sentence or None, found {reason!r}"
         return replace(candidate, state=State.BROKEN, reason=answer)
     return replace(candidate, state=State.UNAVAILABLE, reason=reason, probe_reason=reason)
+
+
+def _tell_if_slow(name: str, seconds: float) -> None:
+    if seconds > _SLOW_PROBE and is_first(("slow probe", name)):
+        _log.warning(
+            "tokendraw_probe of %r took %.1f s, needs less than %g s. Report it to its author.",
+            name,
+            seconds,
+            _SLOW_PROBE,
+        )

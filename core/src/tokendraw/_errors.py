@@ -11,7 +11,7 @@
         └── DuplicatePluginError     two distributions claim one name
 
     TokendrawWarning (UserWarning)
-    ├── SamplerFallbackWarning       a higher-ranked plugin is installed and was passed over
+    ├── SamplerFallbackWarning       a higher-ranked plugin is installed and was passed over, or failed in a call
     ├── UntestedUpstreamWarning      an upstream version is in range, but nobody has tested it
     └── SettingsWarning              an unknown TOKENDRAW_* variable
 """
@@ -29,7 +29,7 @@ class TokendrawError(Exception):
 
 
 class SamplerUnavailableError(TokendrawError):
-    """The sampler that was asked for cannot serve this machine or this request.
+    """The sampler that was asked for cannot serve this machine or this request, or no sampler can.
 
     The message says what was asked, by whom, why not, what would work, and how to undo the choice.
     """
@@ -51,7 +51,10 @@ class SettingsError(TokendrawError, ValueError):
 
 
 class PluginError(TokendrawError):
-    """A plugin does not do what the plugin API asks of it. The plugin's author has to mend it."""
+    """A plugin does not do what the plugin API asks of it. The plugin's author has to mend it.
+
+    Where a plugin raised, for example ``SystemExit``, that is the cause.
+    """
 
 
 class DuplicatePluginError(PluginError):
@@ -70,7 +73,11 @@ class TokendrawWarning(UserWarning):
 
 
 class SamplerFallbackWarning(TokendrawWarning):
-    """The default choice passed over an installed, higher-ranked plugin. Given once per process."""
+    """The default choice does not draw with the sampler that the user expects.
+
+    Either an installed, higher-ranked plugin was passed over: given once per process. Or a sampler raised in
+    a call and another one has taken its place: given once per process and plugin.
+    """
 
 
 class UntestedUpstreamWarning(TokendrawWarning):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -10,10 +10,9 @@ from tokendraw import _host, _settings
 from tokendraw._announce import announce
 from tokendraw._candidate import Candidate, Choice, Resolution
 from tokendraw._capabilities import LOGPROBS_MODES, Host, LogprobsMode, Need, Operation
-from tokendraw._discovery import Discovery, gather
+from tokendraw._discovery import gather
 from tokendraw._errors import (
     InvalidParameterError,
-    PluginError,
     SamplerFallbackWarning,
     SamplerUnavailableError,
     SettingsWarning,
@@ -26,7 +25,6 @@ from tokendraw._words import one_of
 if TYPE_CHECKING:
     import torch
 
-    from tokendraw._plugin import SamplerBackend
     from tokendraw._sampler import Sampler
 
 
@@ -106,62 +104,29 @@ def load_sampler(
         need = replace(need, logprobs_mode=logprobs_mode)
 
     settings = _settings.read()
+    strict = settings.strict
     for text in settings.warnings:
-        announce(SettingsWarning, text, strict=settings.strict, stacklevel=2)
+        announce(SettingsWarning, text, strict=strict, stacklevel=2)
     choice = settings.choice(sampler)
     target, host = _target(device)
-    discovery = gather("sample", host, need, choice)
-    resolution, built = _build(discovery, host, need, choice, target)
-    for text in resolution.warnings:
-        category = SamplerFallbackWarning if text == resolution.fallback else UntestedUpstreamWarning
-        announce(category, text, strict=settings.strict, stacklevel=2)
-    return _sampler(resolution, built, discovery, target)
-
-
-def _build(
-    discovery: Discovery, host: Host, need: Need, choice: Choice, device: torch.device
-) -> tuple[Resolution, Mapping[str, SamplerBackend]]:
-    """Resolve and build until what is chosen, and its companion, have proven themselves.
-
-    A sampler that fails is a fact like any other: the candidates are resolved again with it, and the next
-    one's turn comes. An explicit choice has no next one.
-    """
-    from tokendraw import _prove
-
-    candidates = discovery.candidates
-    built: dict[str, SamplerBackend] = {}
-    failures: dict[str, PluginError] = {}
-    while True:
-        try:
-            resolution = decide(candidates, host, need, choice)
-        except SamplerUnavailableError as error:
-            raise error from failures.get(choice.sampler or "")
-        name = next((n for n in (resolution.chosen, resolution.companion) if n and n not in built), None)
-        if name is None:
-            return resolution, built
-        try:
-            built[name] = _prove.build(discovery.hooks[name], discovery.offered(name, "sample"), device, need)
-        except PluginError as error:
-            failures[name] = error
-            candidates = tuple(replace(c, rejection=str(error)) if c.name == name else c for c in candidates)
-
-
-def _sampler(
-    resolution: Resolution, built: Mapping[str, SamplerBackend], discovery: Discovery, device: torch.device
-) -> Sampler:
+    from tokendraw._negotiation import Negotiation
     from tokendraw._sampler import Sampler
 
-    capabilities = discovery.offered(resolution.chosen, "sample")
-    # Of the logprobs modes, only the one that rows will get counts from here on.
-    modes = tuple(mode for mode in capabilities.logprobs_modes if mode == resolution.need.logprobs_mode)
-    return Sampler(
-        name=resolution.chosen,
-        backend=built[resolution.chosen],
-        resolution=resolution,
-        device=device,
-        companion=(resolution.companion, built[resolution.companion]) if resolution.companion else None,
-        capabilities=replace(capabilities, logprobs_modes=modes),
-    )
+    discovery = gather("sample", host, need, choice)
+    facts, serving = Negotiation(
+        discovery=discovery,
+        host=host,
+        need=need,
+        choice=choice,
+        device=target,
+        candidates=discovery.candidates,
+    ).settle()
+    resolution = serving.resolution
+    if resolution.fallback:
+        announce(SamplerFallbackWarning, resolution.fallback, strict=strict, stacklevel=2, once_for="load")
+    for text in resolution.untested:
+        announce(UntestedUpstreamWarning, text, strict=strict, stacklevel=2)
+    return Sampler.negotiated(facts, serving, strict=strict, debug=settings.debug)
 
 
 def _target(device: str | torch.device | None) -> tuple[torch.device, Host]:

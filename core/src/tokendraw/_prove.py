@@ -12,6 +12,8 @@ from collections.abc import Iterator
 import pluggy
 import torch
 
+from tokendraw import _host_state
+from tokendraw._call_checks import misfit
 from tokendraw._capabilities import Capabilities, Need
 from tokendraw._errors import PluginError
 from tokendraw._guard import guarded
@@ -29,11 +31,14 @@ def build(
     device: torch.device,
     need: Need,
 ) -> SamplerBackend:
-    """Build a plugin's sampler for one device and prove it with a draw. Torch's random state is left alone.
+    """Build a plugin's sampler for one device and prove it with a draw.
+
+    Torch's random state, default device and default dtype are left alone. One thread at a time does this.
 
     :raises PluginError: it did not build, or did not draw rightly; the message is a reason in words.
     """
-    with _random_state_kept(device):
+    plugin = hooks.tokendraw_build.get_hookimpls()[-1].plugin_name
+    with _host_state.kept_while_building(plugin), _random_state_kept(device):
         backend = guarded(
             "tokendraw_build",
             lambda: hooks.tokendraw_build(operation="sample", device=device, need=need),
@@ -60,8 +65,10 @@ def _draw(backend: SamplerBackend, capabilities: Capabilities, device: torch.dev
     params = [_params(capabilities, need)] * 2  # equal, so that a scalar filter can serve both
     output = backend.sample(logits, SamplingMetadata.from_params(params, device=device))
 
-    _check_vector("token_ids", output.token_ids, torch.int64, device)
-    _check_vector("valid", output.valid, torch.bool, device)
+    for field, dtype in (("token_ids", torch.int64), ("valid", torch.bool)):
+        reason = misfit(field, getattr(output, field), 2, dtype, device)
+        if reason is not None:
+            raise PluginError(f"the proof draw needs {reason}")
     for row, (token, allowed) in enumerate(zip(output.token_ids.tolist(), expected, strict=True)):
         if token not in allowed:
             raise PluginError(
@@ -84,16 +91,6 @@ def _params(capabilities: Capabilities, need: Need) -> SamplingParams:
         min_p=0.1 if filters == {"min_p"} else 0.0,
         filter_order=(*orders, "top_k_first")[0],
     )
-
-
-def _check_vector(name: str, found: object, dtype: torch.dtype, device: torch.device) -> None:
-    needed = f"{name} [2] {dtype} on {device}"
-    if not isinstance(found, torch.Tensor):
-        raise PluginError(f"the proof draw needs {needed}, found {type(found).__name__}")
-    if (found.dtype, found.device, list(found.shape)) != (dtype, device, [2]):
-        raise PluginError(
-            f"the proof draw needs {needed}, found {list(found.shape)} {found.dtype} on {found.device}"
-        )
 
 
 @contextlib.contextmanager

@@ -28,7 +28,7 @@ def explicit(
     asked = f", asked for by {choice.source}," if choice.source else ""
     error = SamplerUnavailableError(
         f"{name!r}{asked} cannot serve the operation {operation!r} on {host}: {reason}. "
-        f"{works} {_undo(choice)}"
+        f"{works} {undo(choice)}"
     )
     error.decisions = _rejected(assessed)
     return error
@@ -71,7 +71,8 @@ def duplicate(disputed: Mapping[str, Sequence[Candidate]], choice: Choice) -> Du
     return DuplicatePluginError(f"{found}. Uninstall all but one of them, or set TOKENDRAW_DISABLE={names}.")
 
 
-def _undo(choice: Choice) -> str:
+def undo(choice: Choice) -> str:
+    """Say how an explicit choice is taken back."""
     if choice.source.startswith("TOKENDRAW_"):
         step = f"Unset {choice.source}"
     elif choice.source.startswith("the argument ") or not choice.source:

@@ -47,8 +47,10 @@ def _gaps(capabilities: Capabilities, need: Need) -> Iterator[str]:
         yield f"rows that ask for {need.logprobs_mode}"
 
 
-def unserved(capabilities: Capabilities, facts: BatchFacts) -> str | None:
+def unserved(capabilities: Capabilities, facts: BatchFacts, vocab_size: int = 0) -> str | None:
     """A kind of row that a batch may hold and a sampler cannot serve, or None. Costs a few comparisons."""
+    if capabilities.max_vocab_size is not None and vocab_size > capabilities.max_vocab_size:
+        return f"rows of a vocabulary above {capabilities.max_vocab_size}"
     if facts.any_greedy and not capabilities.greedy:
         return "greedy rows"
     if facts.any_seeded and capabilities.seeding != "counter":

@@ -2,22 +2,36 @@
 
 from __future__ import annotations
 
+import threading
+from typing import Self
+
 import torch
 from torch import Tensor
 
+from tokendraw import _advice, _fallback
+from tokendraw._announce import announce
+from tokendraw._call_checks import Watch
 from tokendraw._candidate import Resolution
 from tokendraw._capabilities import INPUT_DTYPES, Capabilities
-from tokendraw._errors import InvalidInputError, SamplerUnavailableError
+from tokendraw._errors import InvalidInputError, SamplerFallbackWarning, UntestedUpstreamWarning
+from tokendraw._fallback import is_capturing, reason_of
 from tokendraw._metadata import BatchFacts, SamplingMetadata
+from tokendraw._negotiation import Negotiation
 from tokendraw._output import SamplerOutput
 from tokendraw._plugin import SamplerBackend
-from tokendraw._rows import unserved
+from tokendraw._serving import Member, Serving
 
 _DTYPES = frozenset(getattr(torch, name) for name in INPUT_DTYPES)
 
 
 class Sampler:
-    """A sampler that was negotiated, built and proven. :func:`tokendraw.load_sampler` makes it."""
+    """A sampler that was negotiated, built and proven. :func:`tokendraw.load_sampler` makes it.
+
+    Where tokendraw chose it by default and a call of it raises, the next best one draws that batch and all that
+    follow, and a :class:`tokendraw.SamplerFallbackWarning` says so once. The error itself is raised where the
+    user asked for a sampler, where the logits may have been overwritten, while a CUDA graph is captured, and
+    where it says nothing against the sampler, as ``torch.OutOfMemoryError``.
+    """
 
     def __init__(
         self,
@@ -28,43 +42,115 @@ class Sampler:
         device: torch.device,
         companion: tuple[str, SamplerBackend] | None = None,
         capabilities: Capabilities | None = None,
+        strict: bool = False,
+        debug: bool = False,
     ) -> None:
-        self.name = name
-        """Name of the plugin that was chosen."""
-        self.resolution = resolution
-        """Every decision that led to it."""
         self.device = device
-        self._backend = backend
-        self._companion = companion
-        self._capabilities = capabilities
+        self._serving = Serving(
+            resolution=resolution,
+            chosen=Member(name, backend),
+            companion=Member(*companion) if companion else None,
+            capabilities=capabilities,
+        )
+        self._facts: Negotiation | None = None
+        self._strict = strict
+        self._debug = debug
+        self._replacing = threading.RLock()
+
+    @classmethod
+    def negotiated(cls, facts: Negotiation, serving: Serving, *, strict: bool, debug: bool) -> Self:
+        """Hold what was settled, and the facts to settle it anew by when a call fails."""
+        chosen, resolution = serving.chosen, serving.resolution
+        sampler = cls(
+            name=chosen.name,
+            backend=chosen.backend,
+            resolution=resolution,
+            device=facts.device,
+            strict=strict,
+            debug=debug,
+        )
+        sampler._facts, sampler._serving = facts, serving
+        return sampler
+
+    @property
+    def name(self) -> str:
+        """Name of the plugin that was chosen."""
+        return self._serving.chosen.name
+
+    @property
+    def resolution(self) -> Resolution:
+        """Every decision that led to it."""
+        return self._serving.resolution
 
     def __repr__(self) -> str:
         return f"<tokendraw.Sampler {self.name!r} on {self.device}>"
 
     def sample(self, logits: Tensor, metadata: SamplingMetadata, *, inplace: bool = False) -> SamplerOutput:
-        """Draw one token a row. Does not wait for the device.
+        """Draw one token a row. Does not wait for the device, unless ``TOKENDRAW_DEBUG=1`` has the call checked.
+
+        A sampler that another one could replace draws its first batch from a copy of the logits, so that its
+        successor finds them pristine. The copy is dropped after the call; with ``inplace`` there is none.
 
         :param logits: [B, V] float32, bfloat16 or float16, any row stride.
         :param metadata: the parameters of the B rows, on the same device.
         :param inplace: lets the sampler overwrite ``logits``; otherwise they are never modified.
         :raises InvalidInputError: a ValueError, before anything is launched.
-        :raises SamplerUnavailableError: the batch may hold rows that nobody here can serve.
+        :raises SamplerUnavailableError: the batch may hold rows that nobody here can serve, or whoever could has
+            failed.
+        :raises PluginError: ``TOKENDRAW_DEBUG=1`` found a fault; or a sampler raised what would end the program.
         """
         self._check(logits, metadata)
-        return self._serving(metadata.facts).sample(logits, metadata, inplace=inplace)
+        while True:
+            serving = self._serving
+            member = serving.member(metadata.facts, logits.shape[1])
+            given = logits
+            if not member.has_drawn and serving.can_fall_back and not inplace:
+                given = _fallback.spare(logits)
+            watch = Watch(member.name, given, inplace=inplace) if self._debug and not is_capturing() else None
+            version = None if given.is_inference() else given._version
+            try:
+                output = member.backend.sample(given, metadata, inplace=inplace)
+            except KeyboardInterrupt:
+                raise
+            except BaseException as error:
+                if watch is not None:
+                    watch.check_logits(error)
+                untouched = given is not logits or (version is not None and given._version == version)
+                self._replace(serving, member, error, metadata.facts, is_pristine=untouched and not inplace)
+            else:
+                if watch is not None:
+                    watch.check_logits()
+                    watch.check_output(output)
+                member.has_drawn = True
+                return output
 
-    def _serving(self, facts: BatchFacts) -> SamplerBackend:
-        """Look up who serves a batch: the companion if it may hold a row that the chosen sampler cannot."""
-        lacking = None if self._capabilities is None else unserved(self._capabilities, facts)
-        if lacking is None:
-            return self._backend
-        if self._companion is None:
-            raise SamplerUnavailableError(
-                f"'{self.name}' cannot serve {lacking}, which this batch may hold, and has no companion. "
-                "Install one that can (pip install 'tokendraw[native]'), or, if the batch holds none, "
-                "say so in SamplingMetadata.facts."
+    def _replace(
+        self, serving: Serving, failed: Member, error: BaseException, batch: BatchFacts, *, is_pristine: bool
+    ) -> None:
+        """Put another sampler in the place of one whose call raised, or raise."""
+        shown = _fallback.refusal(error, failed, serving, is_pristine=is_pristine)
+        if shown is error:
+            raise error
+        if shown is not None:
+            raise shown from error
+        with self._replacing:  # a thread that fails later comes to the same successor, which is built by then
+            if self._facts is None:
+                raise error
+            facts, successor = _fallback.successor(self._facts, failed, error, batch)
+            resolution = successor.resolution
+            text = _advice.failed_call(
+                failed.name, reason_of(error), successor.member(batch).name, resolution.choice
             )
-        return self._companion[1]
+            announce(
+                SamplerFallbackWarning,
+                text,
+                strict=self._strict,
+                stacklevel=3,
+                once_for=("call", failed.name),
+            )
+            for text in resolution.untested:
+                announce(UntestedUpstreamWarning, text, strict=self._strict, stacklevel=3)
+            self._facts, self._serving = facts, successor
 
     def _check(self, logits: Tensor, metadata: SamplingMetadata) -> None:
         if logits.dim() != 2 or logits.shape[1] == 0:

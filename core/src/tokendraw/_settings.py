@@ -6,6 +6,7 @@
 ``TOKENDRAW_DISABLE``       names, separated by commas, that are not even imported
 ``TOKENDRAW_NO_PLUGINS``    1: only the plugins that tokendraw itself ships
 ``TOKENDRAW_STRICT``        1: warnings become errors
+``TOKENDRAW_DEBUG``         1: the logits and the tokens of every call are checked; waits for the GPU
 ``TOKENDRAW_CONFIG``        path of the configuration file, in place of ``~/.config/tokendraw/config.toml``
 ==========================  ===========================================================================
 
@@ -29,6 +30,7 @@ from tokendraw._words import one_of
 
 VARIABLES = (
     "TOKENDRAW_CONFIG",
+    "TOKENDRAW_DEBUG",
     "TOKENDRAW_DISABLE",
     "TOKENDRAW_NO_PLUGINS",
     "TOKENDRAW_PRIORITY",
@@ -51,6 +53,7 @@ class Settings:
     disabled_source: str = ""
     first_party_only: bool = False
     strict: bool = False
+    debug: bool = False
     config: Path | None = None
     """The configuration file that was read; None if there is none."""
     warnings: tuple[str, ...] = ()
@@ -89,6 +92,7 @@ def read(environ: Mapping[str, str] | None = None) -> Settings:
         ),
         first_party_only=_boolean(variables, "TOKENDRAW_NO_PLUGINS"),
         strict=_boolean(variables, "TOKENDRAW_STRICT"),
+        debug=_boolean(variables, "TOKENDRAW_DEBUG"),
         config=None if table is None else path,
         warnings=tuple(_unknown(name) for name in sorted(variables) if name not in VARIABLES),
     )

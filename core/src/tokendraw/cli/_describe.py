@@ -116,6 +116,7 @@ def settings_in_force(settings: Settings) -> list[tuple[str, str]]:
     given = {
         "TOKENDRAW_NO_PLUGINS": "1" if settings.first_party_only else "",
         "TOKENDRAW_STRICT": "1" if settings.strict else "",
+        "TOKENDRAW_DEBUG": "1" if settings.debug else "",
         _label("sampler", settings.sampler_source): settings.sampler or "",
         _label("priority", settings.priority_source): ", ".join(settings.priority),
         _label("disable", settings.disabled_source): ", ".join(settings.disabled),

@@ -1,0 +1,102 @@
+"""A distribution for tests of discovery: real metadata and real modules in a folder, so that nothing is mocked."""
+
+from __future__ import annotations
+
+import keyword
+import re
+import textwrap
+from collections.abc import Mapping
+from pathlib import Path
+
+GROUP = "tokendraw.plugins"
+METADATA = "Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
+
+_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
+_VERSION = re.compile(r"[A-Za-z0-9.!+_]+")
+
+
+def fake_dist(
+    tmp_path: Path,
+    name: str,
+    version: str = "1.0",
+    *,
+    plugins: Mapping[str, str] | None = None,
+    modules: Mapping[str, str] | None = None,
+    metadata: str | None = METADATA,
+    where: str | None = None,
+) -> Path:
+    """Write a distribution as an installer leaves it, and return the folder to put on ``sys.path``.
+
+    With pytest, where ``acme`` is a plugin under test::
+
+        def test_it_is_found(tmp_path, monkeypatch):
+            source = "from acme_tokendraw import plugin"
+            folder = fake_dist(
+                tmp_path, "acme-tokendraw", plugins={"acme": "fake:plugin"}, modules={"fake": source}
+            )
+            monkeypatch.syspath_prepend(folder)
+            assert "acme" in [candidate.name for candidate in tokendraw.discover()]
+
+    A process of its own finds the folder through ``PYTHONPATH``.
+
+    :param tmp_path: the distribution gets a sub-folder of its own here.
+    :param plugins: entry points of the group ``tokendraw.plugins`` by name: ``{"acme": "acme_plugin:plugin"}``.
+        What they refer to need not be there.
+    :param modules: sources by module name, indented as one likes; ``package.module`` makes the package too.
+    :param metadata: text of METADATA, where ``{name}`` and ``{version}`` are filled in; None leaves the file out.
+    :param where: name of the sub-folder, so that one distribution can be installed twice. Default: name and
+        version.
+    :raises ValueError: a name is none that an installer would accept.
+    :raises FileExistsError: the sub-folder holds this version of the distribution already.
+    """
+    _check("name", name, _NAME, "a distribution's name")
+    _check("version", version, _VERSION, "a version")
+    folder = tmp_path / (where or f"{name}-{version}")
+    info = folder / f"{name.replace('-', '_')}-{version}.dist-info"
+    if info.exists():
+        raise FileExistsError(f"{name!r} {version} needs a new folder, found {str(info)!r}. Pass where=.")
+    files = {info / "entry_points.txt": _entry_points(plugins)} if plugins else {}
+    files |= _sources(folder, modules or {})
+    if metadata is not None:
+        text = metadata.replace("{name}", name).replace("{version}", version)
+        files[info / "METADATA"] = text
+    info.mkdir(parents=True)
+    for path, text in files.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    return folder
+
+
+def _entry_points(plugins: Mapping[str, str]) -> str:
+    for name, value in plugins.items():
+        if not name.strip() or name.startswith(("[", "#", ";")) or set(name) & set("=\n\r"):
+            raise ValueError(
+                f"'plugins' needs names of entry points, found {name!r}. Use letters and dashes."
+            )
+        if not isinstance(value, str) or not value.strip() or set(value) & set("\n\r"):
+            raise ValueError(
+                f"{name!r} in 'plugins' needs one line of text, found {value!r}. Write module:object."
+            )
+    return "".join([f"[{GROUP}]\n", *(f"{name} = {value}\n" for name, value in plugins.items())])
+
+
+def _sources(folder: Path, modules: Mapping[str, str]) -> dict[Path, str]:
+    """File contents by path, with an ``__init__.py`` for each package that has no source of its own."""
+    files: dict[Path, str] = {}
+    for module, source in modules.items():
+        parts = module.split(".")
+        if not all(part.isidentifier() and not keyword.iskeyword(part) for part in parts):
+            raise ValueError(
+                f"'modules' needs names that can be imported, found {module!r}. Use an identifier."
+            )
+        is_package = any(other.startswith(f"{module}.") for other in modules)
+        path = folder.joinpath(*parts)
+        files[path / "__init__.py" if is_package else path.with_suffix(".py")] = textwrap.dedent(source)
+        for depth in range(1, len(parts)):
+            files.setdefault(folder.joinpath(*parts[:depth], "__init__.py"), "")
+    return files
+
+
+def _check(field: str, text: str, pattern: re.Pattern[str], kind: str) -> None:
+    if not pattern.fullmatch(text):
+        raise ValueError(f"{field!r} needs {kind}, found {text!r}. Use letters, digits and dots.")

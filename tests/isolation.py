@@ -1,0 +1,81 @@
+"""A host in a process of its own, where misbehaving plugins are installed, for real."""
+
+import json
+import os
+import subprocess
+import sys
+from typing import Any
+
+from fake_dists import FakeDists
+
+RESOLVE = """
+import json, tokendraw
+
+resolution = tokendraw.resolve(device="cpu")
+decisions = {d.name: [d.state, d.reason] for d in resolution.decisions if d.name != "native"}
+print(json.dumps([resolution.chosen, decisions]))
+"""
+
+LOAD = """
+import json, sys, warnings
+import torch
+import tokendraw
+from tokendraw import SamplingMetadata, SamplingParams
+
+warned = []
+warnings.simplefilter("always")
+warnings.showwarning = lambda message, category, filename, line, *rest: warned.append(
+    [category.__name__, str(message), filename]
+)
+LOGITS = [[0.0, 9.0, 1.0], [5.0, 0.0, 0.0]]
+GREEDY = SamplingMetadata.from_params([SamplingParams(temperature=0.0)] * 2)
+PLAIN = SamplingMetadata.from_params([SamplingParams()] * 2)
+
+
+def draw(sampler, metadata=GREEDY, **options):
+    return sampler.sample(torch.tensor(LOGITS), metadata, **options).token_ids.tolist()
+
+
+def reasons(sampler):
+    return {d.name: d.reason for d in sampler.resolution.decisions}
+
+
+def attempt(call):
+    try:
+        return call()
+    except BaseException as error:
+        return [type(error).__name__, str(error), *getattr(error, "__notes__", ()), repr(error.__cause__)]
+"""
+"""What a host does first: torch imported, its warnings kept, a batch whose greedy tokens are 1 and 0."""
+
+
+def run(dists: FakeDists, *command: str, **settings: str) -> subprocess.CompletedProcess[str]:
+    """Run this interpreter with the fake distributions on its path, and these variables."""
+    environ = {name: text for name, text in os.environ.items() if not name.startswith("TOKENDRAW_")}
+    inherited = [path] if (path := environ.get("PYTHONPATH")) else []
+    environ["PYTHONPATH"] = os.pathsep.join([*map(str, dists.folders), *inherited])
+    return subprocess.run(
+        [sys.executable, *command],
+        env=environ | settings,
+        capture_output=True,
+        encoding="utf-8",
+        timeout=120,
+        check=False,
+    )
+
+
+def answer(dists: FakeDists, code: str, **settings: str) -> Any:
+    """What a host prints last, as JSON. It has to survive: exit code 0, and nothing on stderr."""
+    result = run(dists, "-c", code, **settings)
+    assert (result.returncode, result.stderr) == (0, "")
+    return json.loads(result.stdout.splitlines()[-1])
+
+
+def resolved(dists: FakeDists, **settings: str) -> Any:
+    """Who is chosen on the CPU, and the state of and reason for each plugin but native."""
+    return answer(dists, RESOLVE, **settings)
+
+
+def drawn(dists: FakeDists, code: str, **settings: str) -> Any:
+    """The expression or statements ``code`` after LOAD; what it calls ``result`` comes back."""
+    return answer(dists, f"{LOAD}\n{code}\nprint(json.dumps(result))", **settings)
