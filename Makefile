@@ -5,7 +5,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 PACKAGES := --editable './core[files]' --editable ./plugins/native
-TOOLS := hypothesis mypy pytest ruff scipy
+TOOLS := hatchling hypothesis mypy pytest ruff scipy
 MANIFESTS := constraints.txt core/pyproject.toml plugins/native/pyproject.toml
 
 .PHONY: demo test check bench clean

@@ -115,11 +115,16 @@ class Uniforms24Bits(Honest):
 
 @functools.lru_cache(64)
 def _groups(row):
-    """Distinct logits of a row: distance from the largest, how many have each, and where these stand in a list of ids."""
+    """Distinct logits of a row: distance from the largest, how many have each, and their ids in one list."""
     x = np.nan_to_num(np.frombuffer(row, np.float32).astype(np.float64), nan=-INF, posinf=INF, neginf=-INF)
     values, group, counts = np.unique(x, return_inverse=True, return_counts=True)
     y = values - values[-1] if np.isfinite(values[-1]) else np.where(values == values[-1], 0.0, -INF)
     return y, counts, np.cumsum(counts) - counts, np.argsort(group, kind="stable")
+
+
+def any_k(metadata):
+    """What is known of a batch whose top-k is about to be changed."""
+    return replace(metadata.facts, max_top_k=None, all_top_k=False)
 
 
 class TopKPlusOne(Honest):
@@ -127,7 +132,7 @@ class TopKPlusOne(Honest):
 
     def change(self, logits, metadata):
         k = metadata.top_k
-        return logits, replace(metadata, top_k=torch.where(k > 0, k + 1, k), facts=tokendraw.BatchFacts())
+        return logits, replace(metadata, top_k=torch.where(k > 0, k + 1, k), facts=any_k(metadata))
 
 
 class TopKMinusOne(Honest):
@@ -135,7 +140,7 @@ class TopKMinusOne(Honest):
 
     def change(self, logits, metadata):
         k = metadata.top_k
-        return logits, replace(metadata, top_k=torch.where(k > 1, k - 1, k), facts=tokendraw.BatchFacts())
+        return logits, replace(metadata, top_k=torch.where(k > 1, k - 1, k), facts=any_k(metadata))
 
 
 class StrictTopP(Honest):
@@ -143,8 +148,8 @@ class StrictTopP(Honest):
 
     def change(self, logits, metadata):
         p = metadata.per_row("top_p")
-        masked = torch.stack([self.row(x, float(q)) for x, q in zip(logits, p, strict=True)])
-        return masked, replace(metadata, top_p=None)
+        masked = [self.row(x, float(q)) for x, q in zip(logits, p, strict=True)]
+        return torch.stack(masked) if masked else logits, replace(metadata, top_p=None)
 
     def row(self, x, p):
         if p >= 1:
@@ -153,7 +158,7 @@ class StrictTopP(Honest):
         expected = _expect(x.float().cpu().numpy().tobytes(), params)
         crossing = torch.from_numpy(expected.edge if expected.count > 1 else np.zeros_like(expected.edge))
         dropped = torch.from_numpy(~expected.kept) | crossing
-        return x.masked_fill(dropped.to(x.device), -INF)
+        return x.masked_fill(dropped.to(x.device) & ~x.isnan(), -INF)
 
 
 @functools.lru_cache(256)

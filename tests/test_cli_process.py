@@ -57,8 +57,10 @@ def test_help_lists_every_command_as_a_newcomer_meets_them():
         "  show      Everything about one sampler.",
         "  resolve   Which sampler a program gets here, and why.",
         "  doctor    What is wrong here, and what mends it.",
+        "  check     Test a sampler: every property, with figures.",
         "  sample    Draw tokens for the logits in a file.",
         "  generate  Draw text from a small language model.",
+        "  new       Start a sampler plugin of your own.",
     ]
 
 

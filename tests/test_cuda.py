@@ -1,8 +1,5 @@
 """DESIGN sections 2 and 3 on a CUDA device: no call waits for it, and its results equal the CPU's."""
 
-import functools
-import time
-
 import numpy as np
 import pytest
 import torch
@@ -11,64 +8,24 @@ import tokendraw
 from calling import call, tokens
 from cuda_batches import KINDS, load, logits_of, metadata_of
 from tokendraw import InvalidInputError, SamplingMetadata, SamplingParams
+from tokendraw.testing._device import LONGEST_CALL, seconds_behind_a_busy_device, sync_is_an_error
 
 pytestmark = pytest.mark.gpu
 
-LONGEST_CALL = 0.02  # seconds
-SLEEP = 0.2  # seconds
 
-
-@pytest.fixture
-def sync_is_an_error():
-    torch.cuda.synchronize()
-    torch.cuda.set_sync_debug_mode("error")
-    yield
-    torch.cuda.set_sync_debug_mode("default")
-
-
-@pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
 @pytest.mark.parametrize("mode", ["raw_logprobs", "processed_logprobs"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_call_makes_no_synchronizing_cuda_call(request, kind, mode):
+def test_a_call_makes_no_synchronizing_cuda_call(kind, mode):
     sampler, logits, metadata = load(mode), logits_of(1), metadata_of(kind)
     sampler.sample(logits, metadata)
-    request.getfixturevalue("sync_is_an_error")
-    sampler.sample(logits, metadata)
-    sampler.sample(logits.clone(), metadata, inplace=True)
+    with sync_is_an_error():
+        sampler.sample(logits, metadata)
+        sampler.sample(logits.clone(), metadata, inplace=True)
 
 
-@pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
-def test_the_check_for_synchronizing_calls_sees_one(request):
-    request.getfixturevalue("sync_is_an_error")
-    with pytest.raises(RuntimeError, match="synchroniz"):
+def test_the_check_for_synchronizing_calls_sees_one():
+    with sync_is_an_error(), pytest.raises(RuntimeError, match="synchroniz"):
         torch.ones(3, device="cuda").nonzero()
-
-
-@functools.cache
-def cycles_per_second():
-    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    torch.cuda._sleep(200_000_000)  # lets the clock rise
-    start.record()
-    torch.cuda._sleep(50_000_000)
-    end.record()
-    torch.cuda.synchronize()
-    return 50_000_000 / (start.elapsed_time(end) / 1000)
-
-
-def seconds_behind_a_busy_device(work):
-    """Host time of ``work()`` queued behind a device that sleeps, and whether it still slept on return."""
-    for _ in range(3):
-        work()  # compiles, and fills the cache of the allocator
-    cycles = int(SLEEP * cycles_per_second())
-    torch.cuda.synchronize()
-    awake = torch.cuda.Event()
-    torch.cuda._sleep(cycles)
-    awake.record()
-    start = time.perf_counter()
-    work()
-    seconds, slept = time.perf_counter() - start, not awake.query()
-    torch.cuda.synchronize()
-    return seconds, slept
 
 
 @pytest.mark.parametrize("kind", KINDS)

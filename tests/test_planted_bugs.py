@@ -5,7 +5,17 @@ from dataclasses import replace
 import pytest
 
 import numpy_sampler
-from planted_bugs import NATIVE, NEEDS_CUDA, PLAIN, PLANTED, Honest, Planted, Uniforms24Bits, subject
+from planted_bugs import (
+    NATIVE,
+    NEEDS_CUDA,
+    PLAIN,
+    PLANTED,
+    Honest,
+    Planted,
+    TiesByIndex,
+    Uniforms24Bits,
+    subject,
+)
 from tokendraw.testing import run
 from tokendraw.testing._effort import Effort
 from tokendraw.testing._report import Status
@@ -86,3 +96,37 @@ def test_a_sampler_that_promises_nothing_is_refused_everything_else_in_words():
         "sync-free",
         "graph capture",
     }
+
+
+def test_limits_are_served_up_to_and_refused_beyond():
+    limited = replace(NATIVE, max_top_k=50, max_vocab_size=3000)
+    report = run(subject(Planted(Honest, "", limited)), only=["limits", "range and support", "top_k"])
+    assert report.failed == ()
+    assert [line.name for line in report.lines] == ["range and support", "limits", "top_k"]
+    (words,) = [line.detail for line in report.lines if line.name == "limits"]
+    assert "cannot serve top_k above 50, which" in words
+    assert "the request needs a vocabulary of 3001, found a limit of 3000" in words
+
+
+def test_a_sampler_that_keeps_exactly_k_is_held_to_that():
+    capabilities = replace(PLANTED["ties by index while declaring values"].capabilities, tie_rule="exact_k")
+    report = run(
+        subject(Planted(TiesByIndex, "ties", replace(capabilities, filters=(("top_k", "per_row"),)))),
+        only=["ties", "top_k"],
+    )
+    assert report.failed == ()
+    honest = run(subject(Planted(Honest, "ties", replace(NATIVE, tie_rule="exact_k"))), only=["ties"])
+    assert [line.name for line in honest.failed] == ["ties"]
+
+
+def test_a_sampler_with_one_filter_value_for_the_whole_batch_is_never_given_two():
+    class Scalar(Honest):
+        def change(self, logits, metadata):
+            assert len(metadata.top_k.unique()) <= 1
+            return logits, metadata
+
+    scalar = replace(
+        NATIVE, filters=(("top_k", "scalar"),), logprobs_modes=(), seeding="launch", gumbel_dtypes=("fp32",)
+    )
+    report = run(subject(Planted(Scalar, "", replace(scalar, batch_invariant=False, greedy=False))))
+    assert [(line.name, line.detail) for line in report.failed] == []

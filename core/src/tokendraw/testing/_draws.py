@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from tokendraw._params import SamplingParams
 from tokendraw.testing._expected import Expected, expect
-from tokendraw.testing._statistics import fit
+from tokendraw.testing._statistics import fit, pooled
 from tokendraw.testing._subject import Subject
 from tokendraw.testing._trial import Trial, Verdict
 
@@ -63,7 +63,6 @@ def judge_fit(
     draws: int,
     *,
     seeded: bool = False,
-    bins: Array | None = None,
 ) -> Expected:
     """Hold the draws of one row against its float64 distribution."""
     expected = expect(logits, params, subject.capabilities.tie_rule)
@@ -71,6 +70,7 @@ def judge_fit(
 
     def experiment(rng: np.random.Generator, count: int) -> Verdict:
         tokens = draw_many(subject, logits, params, count, rng, seeded=seeded)
+        bins = pooled(expected.probabilities, count, expected.in_part)
         return fit(tokens, expected.probabilities, bins)
 
     trial.judge(label, experiment, draws)

@@ -28,6 +28,8 @@ class Expected:
     """bool: what may be drawn, with the benefit of rounding."""
     certain: bool
     """Whether no decision of a filter hangs on rounding, so that ``probabilities`` are the ones."""
+    in_part: Array
+    """bool: the group of which some stay, by the sampler's own choice; none under the rule ``value``."""
     edge: Array
     """bool: the least likely tokens that are kept, all tied."""
     kept: Array
@@ -47,6 +49,7 @@ def expect(logits: Array, params: SamplingParams, tie_rule: TieRule = "value") -
             probabilities=one.astype(np.float64),
             possible=one,
             certain=True,
+            in_part=np.zeros_like(one),
             edge=one,
             kept=one,
             count=1,
@@ -66,6 +69,7 @@ def expect(logits: Array, params: SamplingParams, tie_rule: TieRule = "value") -
         probabilities=(masses / masses.sum() / counts)[group],
         possible=(kept | (doubtful & (y > -np.inf)))[group],
         certain=not doubtful.any() and not merged,
+        in_part=(kept & (taken < counts))[group],
         edge=group == last,
         kept=kept[group],
         count=int(taken[kept].sum()),

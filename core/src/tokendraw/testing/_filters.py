@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from tokendraw._capabilities import FilterOrder, Need
 from tokendraw._params import SamplingParams
-from tokendraw.testing._draws import draw_many, judge_fit
+from tokendraw.testing._draws import draw_many, judge_fit, seed_torch
 from tokendraw.testing._expected import Expected, expect
 from tokendraw.testing._property import Ask, Properties, has_filter
 from tokendraw.testing._requests import described
@@ -115,8 +115,28 @@ def _filter(subject: Subject, trial: Trial, requests: list[SamplingParams]) -> s
         row = _clear_row(trial, params, subject)
         expected = judge_fit(subject, trial, described(params), row, params, subject.effort.draws // 4)
         _judge_edge(subject, trial, row, params, expected)
+    _support(subject, trial, requests)
     shown = _kept_as_shown(subject, trial, requests)
     return f"{len(requests)} requests by draws{shown}"
+
+
+def _support(subject: Subject, trial: Trial, requests: list[SamplingParams]) -> None:
+    """Draws from every family of logits stay inside the kept set."""
+    for name, family in FAMILIES.items():
+        rng = trial.generator(name, 3)
+        logits = np.stack([family(rng, _SIZE) for _ in range(4)])
+        batch = torch.from_numpy(logits).repeat_interleave(_COPIES, 0)
+        for params in requests:
+            seed_torch(rng)
+            found = subject.tokens(batch, params).reshape(len(logits), _COPIES)
+            for row, drawn in zip(logits, found, strict=True):
+                possible = expect(row, params, subject.capabilities.tie_rule).possible
+                wrong = drawn[~possible[drawn]]
+                trial.require(
+                    not len(wrong),
+                    f"{described(params)} on {name} logits needs one of {possible.sum()} kept tokens, "
+                    f"found {wrong[0] if len(wrong) else 0}",
+                )
 
 
 def _fitting(subject: Subject, requests: list[SamplingParams]) -> list[SamplingParams]:

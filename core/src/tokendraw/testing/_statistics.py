@@ -19,11 +19,19 @@ LEAST_EXPECTED: Final = 100.0
 Array = NDArray[Any]
 
 
-def pooled(probabilities: Array, draws: int) -> Array:
+def pooled(probabilities: Array, draws: int, together: Array | None = None) -> Array:
     """The bin of every token: bins of falling probability, each with 100 expected draws or more.
 
     Tokens of probability 0 are in bin -1.
+
+    :param together: [V] bool: tokens whose probability is known as a whole alone; they share a bin.
     """
+    if together is not None and together.any():
+        first, alone = int(together.argmax()), np.where(together, 0.0, probabilities)
+        alone[first] = probabilities[together].sum()
+        bins = pooled(alone, draws)
+        bins[together] = bins[first]
+        return bins
     order = np.argsort(-probabilities, kind="stable")
     expected = probabilities[order] * draws
     bins = np.full(len(probabilities), -1)

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, Self
 
 import torch
 from numpy.typing import NDArray
 
 from tokendraw import _host
-from tokendraw._candidate import Candidate, Choice, State
-from tokendraw._capabilities import Capabilities, Filter, GumbelDtype, LogprobsMode, Need
+from tokendraw._candidate import Candidate, State
+from tokendraw._capabilities import FILTER_ORDERS, Capabilities, Filter, GumbelDtype, LogprobsMode, Need
+from tokendraw._errors import SamplerUnavailableError
 from tokendraw._load import _target
 from tokendraw._metadata import SamplingMetadata
 from tokendraw._output import SamplerOutput
@@ -64,16 +66,18 @@ class Subject:
         :raises SamplerUnavailableError: it is not installed, or cannot serve this machine; the reason in words.
         :raises PluginError: it did not build, or its proof draw failed.
         """
-        from tokendraw import _prove, _resolution, _settings
+        from tokendraw import _prove, _settings
         from tokendraw._discovery import gather
 
         target, host = _target(device)
-        choice = Choice(sampler=name, source="the conformance kit", disabled=_settings.read().disabled)
-        discovery = gather("sample", host, Need(), choice)
-        # Its filter orders are its own to declare: whatever it has is what it is asked for.
-        offered = _offered(discovery.candidates, name)
-        need = _plainest_need(offered) if offered else Need()
-        _resolution.decide(discovery.candidates, host, need, choice)
+        # Whatever filter order it has is what it is tested for, so either one will do.
+        need = Need(filter_orders=FILTER_ORDERS)
+        choice = replace(_settings.read().choice(name), source="the conformance kit")
+        discovery = gather("sample", host, need, choice)
+        named = [candidate for candidate in discovery.candidates if candidate.name == name]
+        if not any(candidate.state is State.AVAILABLE for candidate in named):
+            reason = named[0].reason if named else "no plugin of that name is installed"
+            raise SamplerUnavailableError(f"{name!r} cannot be checked on {host}: {reason}.")
         capabilities = discovery.offered(name, "sample")
 
         def build(need: Need) -> SamplerBackend:
@@ -180,11 +184,6 @@ def check_form(output: SamplerOutput, logits: torch.Tensor) -> None:
         raise Violation(
             f"token_ids need to lie in [0, {vocab_size}), found {int(output.token_ids[row])} in row {row} of {rows}"
         )
-
-
-def _offered(candidates: Sequence[Candidate], name: str) -> Capabilities | None:
-    named = [c.capabilities("sample") for c in candidates if c.name == name]
-    return next((capabilities for capabilities in named if capabilities is not None), None)
 
 
 def _plainest_need(capabilities: Capabilities) -> Need:

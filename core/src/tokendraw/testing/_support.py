@@ -9,10 +9,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from tokendraw._capabilities import Need
 from tokendraw._params import SamplingParams
 from tokendraw.testing._draws import random_seeds, seed_torch
 from tokendraw.testing._expected import expect
 from tokendraw.testing._property import Ask, Properties
+from tokendraw.testing._refusals import refused
 from tokendraw.testing._requests import combinations, described, tokens_of
 from tokendraw.testing._subject import Subject, check_form
 from tokendraw.testing._trial import Trial
@@ -144,6 +146,28 @@ def greedy(subject: Subject, trial: Trial) -> str:
             best = int(logits[i].argmax())
             trial.require(found[i] == best, f"V = {size}: a greedy row needs token {best}, found {found[i]}")
     return f"{len(sizes)} vocabularies, {len(FAMILIES)} families"
+
+
+@properties.advertised("limits", lambda c: c.max_top_k is not None or c.max_vocab_size is not None)
+def limits(subject: Subject, trial: Trial) -> str:
+    """Requests at the limits of top-k and of the vocabulary are served, requests beyond them refused."""
+    k, size = subject.capabilities.max_top_k, subject.capabilities.max_vocab_size
+    words = []
+    if k is not None:
+        _at_limit(subject, trial, SamplingParams(top_k=k), min(k + 100, size or k + 100))
+        words.append(refused(subject, Ask(params=SamplingParams(top_k=k + 1))))
+    if size is not None:
+        _at_limit(subject, trial, SamplingParams(), size)
+        words.append(refused(subject, Ask(need=Need(vocab_size=size + 1))))
+    return "beyond them: " + " ".join(words)
+
+
+def _at_limit(subject: Subject, trial: Trial, params: SamplingParams, size: int) -> None:
+    row = gaussian(trial.generator(f"{params}"), size)
+    possible = expect(row, params, subject.capabilities.tie_rule).possible
+    found = subject.tokens(torch.from_numpy(row).repeat(64, 1), params)
+    wrong = found[~possible[found]]
+    trial.require(not len(wrong), f"V = {size}, {described(params)} needs a kept token, found {wrong[:1]}")
 
 
 def _tokens(

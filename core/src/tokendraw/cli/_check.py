@@ -1,0 +1,194 @@
+"""``tokendraw check NAME``: hold an installed sampler against everything that it advertises.
+
+JSON: ``sampler``, ``device``, ``host`` (as in ``resolve --json``), ``candidate`` (as in ``list --json``), ``tokendraw``
+and ``torch`` (versions), ``quick``, ``seed``, ``only`` (names; null for all properties), ``passed`` (whether none
+failed), ``false_alarm`` (the most that a correct sampler fails such a run with), ``seconds`` and ``lines``, one a
+property: ``name``, ``about`` (what is demanded), ``status`` (``passed``, ``failed``, ``refused`` or ``not run``),
+``detail`` (what was looked at; of a failure, what was needed and found; of a refusal, its words), ``checks`` (how many
+statistical ones), ``draws``, ``p_value`` (the least; null without statistics), ``worst`` (where it was the least),
+``traceback`` (where a call raised, else "") and ``seconds``.
+"""
+
+from __future__ import annotations
+
+import difflib
+import shlex
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import click
+
+import tokendraw
+from tokendraw import _host, _settings
+from tokendraw._candidate import Candidate
+from tokendraw._errors import PluginError, SamplerUnavailableError, TokendrawError
+from tokendraw._refusals import INSTALL
+from tokendraw._words import all_of
+from tokendraw.cli._app import NOT_USABLE, GuardedCommand, warn
+from tokendraw.cli._check_print import print_report
+from tokendraw.cli._describe import candidate_json, host_json
+from tokendraw.cli._options import json_option
+from tokendraw.cli._print import plugins_at_work, print_json, progress
+
+if TYPE_CHECKING:
+    from tokendraw.testing import Subject
+    from tokendraw.testing._report import Report
+
+
+@click.command(cls=GuardedCommand, short_help="Test a sampler: every property, with figures.")
+@click.argument("name")
+@click.option(
+    "--device", metavar="DEVICE", help="cpu, cuda, cuda:1 ... Default: the accelerator, else the CPU."
+)
+@click.option(
+    "--quick", is_flag=True, help="Fewer draws, smaller vocabularies: about half a minute on a CPU."
+)
+@click.option("--only", multiple=True, metavar="PROPERTY", help="Check this property; may be given again.")
+@click.option(
+    "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of all that is random in a run."
+)
+@json_option
+@click.pass_context
+def check(
+    ctx: click.Context,
+    name: str,
+    device: str | None,
+    quick: bool,
+    only: tuple[str, ...],
+    seed: int,
+    as_json: bool,
+) -> None:
+    """Test the sampler NAME: what it advertises it does, and requests for what it does not are refused.
+
+    The sampler draws by itself, without a companion. Whatever looks wrong in a statistic is looked at again with
+    more draws, so that a correct sampler fails one run in a million at most.
+
+    Exits with 1 if a property failed, or if there was none to check. Needs: pip install 'tokendraw[testing]'
+    """
+    settings = _settings.read()
+    warn(settings.warnings, strict=settings.strict)
+    properties = _properties(only)
+    with progress(f"loading {name}"):
+        candidate = _candidate(name, device)
+        subject = _subject(name, device, quick=quick, seed=seed)
+    report = _run(subject, properties)
+    if as_json:
+        print_json(
+            {
+                **report.as_json(),
+                "host": host_json(subject.host),
+                "candidate": candidate_json(candidate),
+                "tokendraw": tokendraw.__version__,
+                "torch": _torch_version(),
+                "only": list(only) or None,
+            }
+        )
+    else:
+        print_report(report, str(subject.host), _versions(candidate), _again(report))
+    if report.failed or not report.lines:
+        ctx.exit(NOT_USABLE)
+
+
+def _properties(only: Sequence[str]) -> tuple[str, ...]:
+    """Names of the properties to check, in the order of a report.
+
+    :raises TokendrawError: a library is missing that the kit needs.
+    :raises InvalidParameterError: there is no property of one of these names.
+    """
+    try:
+        from tokendraw.testing._run import selected
+    except ImportError as error:
+        missing = (error.name or "").partition(".")[0]
+        if missing == "torch":
+            raise SamplerUnavailableError(
+                f"Checking needs torch, found it not installed; {INSTALL}."
+            ) from error
+        if missing not in ("numpy", "scipy"):
+            raise
+        raise TokendrawError(
+            f"Checking needs numpy and scipy, found no {missing}; run `pip install 'tokendraw[testing]'`."
+        ) from error
+    return tuple(prop.name for prop in selected(only or None))
+
+
+def _candidate(name: str, device: str | None) -> Candidate:
+    """The plugin that answers to ``name``.
+
+    :raises TokendrawError: there is none; the message has the nearest name.
+    """
+    candidates = tokendraw.discover(host=_host.detect(device))
+    named = [candidate for candidate in candidates if candidate.name == name]
+    if named:  # beside the owner of a reserved name there may be others, none of which is ever loaded
+        return max(named, key=lambda candidate: (candidate.info is not None, candidate.first_party))
+    names = sorted({candidate.name for candidate in candidates})
+    if not names:
+        raise TokendrawError(f"'{name}' needs to be an installed sampler, found none; {INSTALL}.")
+    nearest = difflib.get_close_matches(name, names, n=1, cutoff=0)[0]
+    raise TokendrawError(
+        f"'{name}' needs to be an installed sampler, found {all_of(names)}. Try: tokendraw check {nearest}"
+    )
+
+
+def _subject(name: str, device: str | None, *, quick: bool, seed: int) -> Subject:
+    """The sampler, built and proven.
+
+    :raises SamplerUnavailableError: it cannot serve this machine; the reason in words.
+    :raises TokendrawError: it did not build, or did not draw rightly.
+    """
+    from tokendraw.testing import Subject
+
+    subject = Subject.installed(name, device=device, quick=quick, seed=seed)
+    try:
+        subject.backend()
+    except PluginError as error:
+        raise TokendrawError(
+            f"'{name}' needs to build and to draw on {subject.device} before it can be checked, found: {error}. "
+            "Mend the plugin."
+        ) from error
+    return subject
+
+
+def _run(subject: Subject, properties: Sequence[str]) -> Report:
+    """Check them; on a terminal a bar on stderr shows how far it is and what is being looked at."""
+    from tokendraw import testing
+
+    if not sys.stderr.isatty():
+        with plugins_at_work():
+            return testing.run(subject, only=properties)
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar, plugins_at_work():
+        task = bar.add_task("", total=len(properties))
+        return testing.run(
+            subject,
+            only=properties,
+            starting=lambda prop: bar.update(
+                task, description=prop.name, completed=properties.index(prop.name)
+            ),
+        )
+
+
+def _versions(candidate: Candidate) -> dict[str, str]:
+    """What took part in a run, by distribution."""
+    versions = {"tokendraw": tokendraw.__version__, candidate.distribution: candidate.version}
+    if candidate.info and candidate.info.upstream and candidate.upstream_version:
+        versions[candidate.info.upstream.distribution] = candidate.upstream_version
+    return versions | {"torch": _torch_version()}
+
+
+def _torch_version() -> str:
+    import torch
+
+    return str(torch.__version__)
+
+
+def _again(report: Report) -> str:
+    """The command that repeats what failed: a property's random numbers depend on no other property."""
+    arguments = ["check", report.sampler, "--device", report.device]
+    arguments += ["--quick"] if report.quick else []
+    arguments += ["--seed", str(report.seed)] if report.seed else []
+    arguments += [part for line in report.failed for part in ("--only", line.name)]
+    return shlex.join(["tokendraw", *arguments])
