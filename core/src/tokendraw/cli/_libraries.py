@@ -31,7 +31,7 @@ class Library:
     needed: str = ""
     """PEP 440 specifier; "" for any version."""
     needed_by: str = ""
-    """The distribution that says so, with the extra if one does: ``tokendraw[files]``; "" if nobody does."""
+    """The distribution that says so, with the extras if those do: ``tokendraw[files]``; "" if nobody does."""
 
     @property
     def fits(self) -> bool:
@@ -62,20 +62,23 @@ def _required(owners: Iterable[str]) -> Iterator[Library]:
             requirements = [Requirement(text) for text in metadata.get_all("Requires-Dist") or ()]
         except (importlib_metadata.PackageNotFoundError, InvalidRequirement):
             continue
+        askers: dict[tuple[str, str], list[str]] = {}
         for requirement in requirements:
             name = canonicalize_name(requirement.name)
-            needed_by = _owner(owner, requirement.marker, metadata.get_all("Provides-Extra") or ())
-            if name in _WATCHED and needed_by:
-                yield Library(name, installed_version(name), str(requirement.specifier), needed_by)
+            if name in _WATCHED:
+                extras = _extras(requirement.marker, metadata.get_all("Provides-Extra") or ())
+                askers.setdefault((name, str(requirement.specifier)), []).extend(extras)
+        for (library, needed), extras in askers.items():
+            if extras:
+                asking = "" if "" in extras else f"[{','.join(extras)}]"
+                yield Library(library, installed_version(library), needed, f"{owner}{asking}")
 
 
-def _owner(owner: str, marker: Marker | None, extras: Iterable[str]) -> str:
-    """Name the owner, with the extra if only that requires it here; "" if it is for other machines."""
+def _extras(marker: Marker | None, extras: Iterable[str]) -> list[str]:
+    """Name the extras that ask for a requirement here, "" for an installation without any; none on other machines."""
     if marker is None or marker.evaluate({"extra": ""}):
-        return owner
-    asking = (extra for extra in extras if extra != _EVERYTHING and marker.evaluate({"extra": extra}))
-    extra = next(asking, None)
-    return f"{owner}[{extra}]" if extra else ""
+        return [""]
+    return [extra for extra in extras if extra != _EVERYTHING and marker.evaluate({"extra": extra})]
 
 
 def _upstreams(candidates: Iterable[Candidate]) -> Iterator[Library]:
