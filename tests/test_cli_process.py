@@ -58,6 +58,7 @@ def test_help_lists_every_command_as_a_newcomer_meets_them():
         "  resolve   Which sampler a program gets here, and why.",
         "  doctor    What is wrong here, and what mends it.",
         "  check     Test a sampler: every property, with figures.",
+        "  bench     Time samplers against each other, and a read.",
         "  sample    Draw tokens for the logits in a file.",
         "  generate  Draw text from a small language model.",
         "  new       Start a sampler plugin of your own.",

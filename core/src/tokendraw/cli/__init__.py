@@ -3,11 +3,12 @@
 Every command takes ``--json``: one object on stdout and nothing else there; messages go to stderr. Its keys
 are documented in the module of the command and only ever added to.
 
-``list``, ``show``, ``resolve`` and ``doctor`` never import torch; ``check``, ``sample`` and ``generate`` do when they
-run, and every command imports rich when it prints.
+``list``, ``show``, ``resolve`` and ``doctor`` never import torch; ``check``, ``bench``, ``sample`` and ``generate`` do
+when they run, and every command imports rich when it prints.
 """
 
 from tokendraw.cli._app import main
+from tokendraw.cli._bench import bench
 from tokendraw.cli._check import check
 from tokendraw.cli._doctor import doctor
 from tokendraw.cli._generate import generate
@@ -19,5 +20,6 @@ from tokendraw.cli._show import show
 
 __all__ = ["main"]
 
-for _command in (list_, show, resolve, doctor, check, sample, generate, new):  # as a newcomer meets them
+# As a newcomer meets them.
+for _command in (list_, show, resolve, doctor, check, bench, sample, generate, new):
     main.add_command(_command)

@@ -1,0 +1,107 @@
+"""Who is timed: the installed samplers, each by itself, and the baselines."""
+
+from __future__ import annotations
+
+import difflib
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+
+import tokendraw
+from tokendraw import _host
+from tokendraw._candidate import Candidate, State
+from tokendraw._capabilities import FILTER_ORDERS, Host, Need
+from tokendraw._errors import SamplerUnavailableError, TokendrawError
+from tokendraw._metadata import SamplingMetadata
+from tokendraw._words import all_of
+from tokendraw.bench._baselines import BASELINES, Baseline
+from tokendraw.bench._cells import Cell
+from tokendraw.bench._timing import Call
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contender:
+    """Something that draws tokens."""
+
+    name: str
+    versions: Mapping[str, str]
+    """Of the distributions that it comes from."""
+    prepare: Callable[[Cell, SamplingMetadata], Call]
+    """Makes the call for a cell, with everything done that an engine does once a batch.
+
+    :raises SamplerUnavailableError: it cannot serve the cell by itself; the reason in words.
+    """
+
+
+def chosen(names: Sequence[str], device: torch.device) -> tuple[Contender, ...]:
+    """The contenders of these names, in this order; of no name, all samplers and baselines that there are.
+
+    :raises SamplerUnavailableError: one of them cannot serve this machine; the reason in words.
+    :raises TokendrawError: there is none of a name; the message has the nearest.
+    """
+    host = _host.detect(str(device))
+    candidates = tokendraw.discover(host=host, need=Need(filter_orders=FILTER_ORDERS))
+    if not names:
+        plugins = [c for c in candidates if c.state is State.AVAILABLE]
+        return tuple(
+            [_plugin(c, device) for c in plugins] + [_baseline(b) for b in BASELINES if b.lacks(host) is None]
+        )
+    return tuple(_named(name, candidates, host, device) for name in dict.fromkeys(names))
+
+
+def _named(name: str, candidates: Sequence[Candidate], host: Host, device: torch.device) -> Contender:
+    for baseline in BASELINES:
+        if baseline.name == name:
+            lacks = baseline.lacks(host)
+            if lacks is not None:
+                raise SamplerUnavailableError(f"'{name}' cannot be timed on {host}: {lacks}.")
+            return _baseline(baseline)
+    named = [candidate for candidate in candidates if candidate.name == name]
+    for candidate in named:
+        if candidate.state is State.AVAILABLE:
+            return _plugin(candidate, device)
+    if named:
+        raise SamplerUnavailableError(f"'{name}' cannot be timed on {host}: {named[0].reason}.")
+    known = [*dict.fromkeys(candidate.name for candidate in candidates), *(b.name for b in BASELINES)]
+    nearest = difflib.get_close_matches(name, known, n=1, cutoff=0)[0]
+    raise TokendrawError(
+        f"'{name}' needs to be an installed sampler or a baseline, found {all_of(known)}. "
+        f"Try: tokendraw bench --sampler {nearest}"
+    )
+
+
+def _plugin(candidate: Candidate, device: torch.device) -> Contender:
+    """An installed sampler, called as users call it and never with rows that its companion would draw."""
+
+    @functools.cache
+    def load(dtype: str, vocab_size: int) -> tokendraw.Sampler:
+        need = Need(filter_orders=FILTER_ORDERS, dtype=dtype, vocab_size=vocab_size)
+        return tokendraw.load_sampler(candidate.name, device=device, need=need)
+
+    def prepare(cell: Cell, metadata: SamplingMetadata) -> Call:
+        try:
+            sampler = load(cell.dtype, cell.vocab_size)
+        except (
+            SamplerUnavailableError
+        ) as error:  # its message is for those who asked for a sampler to draw with
+            reasons = [decision.reason for decision in error.decisions if decision.name == candidate.name]
+            raise SamplerUnavailableError(reasons[0] if reasons else str(error)) from error
+        lacking = sampler._serving.lacking(metadata.facts, cell.vocab_size)
+        if lacking is not None:
+            raise SamplerUnavailableError(f"it does not serve {lacking}")
+        capabilities = candidate.capabilities("sample")
+        return Call(
+            draw=lambda logits: sampler.sample(logits, metadata),
+            graph_safe=capabilities is not None and capabilities.graph_safe,
+        )
+
+    versions = {candidate.distribution: candidate.version}
+    if candidate.info and candidate.info.upstream and candidate.upstream_version:
+        versions[candidate.info.upstream.distribution] = candidate.upstream_version
+    return Contender(name=candidate.name, versions=versions, prepare=prepare)
+
+
+def _baseline(baseline: Baseline) -> Contender:
+    return Contender(name=baseline.name, versions=baseline.versions(), prepare=baseline.prepare)

@@ -1,0 +1,67 @@
+"""Logits of a family, made on the device, and the size of the nucleus that a sampler meets in them.
+
+* ``peaked-7`` and ``peaked-30``, like a language model's: probability falls as a power of the rank, with the power at
+  which 7 or 30 tokens make up ``TOP_P`` of the mass at ``TEMPERATURE``, in an order of its own in every row.
+* ``gaussian``, of standard deviation 2.5: the nucleus holds about 3 % of a large vocabulary, so thousands.
+* ``flat``, uniform in [0, 0.1): the nucleus holds nine tenths of the vocabulary.
+
+The halves are rounded from float32, so that they hold ties as logits of a model do.
+"""
+
+from __future__ import annotations
+
+import functools
+
+import torch
+from torch import Tensor
+
+from tokendraw.bench._cells import PEAKED, TEMPERATURE, TOP_P, Cell
+
+_MEASURED_ROWS = 16
+_STEEPEST = 16.0
+
+
+def make(cell: Cell, device: torch.device, count: int) -> list[Tensor]:
+    """``count`` buffers [B, V] of different rows; the same in every run on a kind of device."""
+    generator = torch.Generator(device).manual_seed(1)
+    dtype = getattr(torch, cell.dtype)
+    return [_rows(cell, device, generator).to(dtype) for _ in range(count)]
+
+
+def _rows(cell: Cell, device: torch.device, generator: torch.Generator) -> Tensor:
+    logits = torch.empty(cell.batch, cell.vocab_size, device=device)
+    if cell.family == "gaussian":
+        return logits.normal_(0.0, 2.5, generator=generator)
+    if cell.family == "flat":
+        return logits.uniform_(0.0, 0.1, generator=generator)
+    steepness = power_of(PEAKED[cell.family], cell.vocab_size)
+    ranked = -steepness * TEMPERATURE * torch.arange(1, cell.vocab_size + 1, device=device).float().log()
+    for row in logits:
+        row.copy_(ranked[torch.randperm(cell.vocab_size, generator=generator, device=device)])
+    return logits
+
+
+@functools.cache
+def power_of(nucleus: int, vocab_size: int) -> float:
+    """The s for which the ``nucleus`` likeliest tokens make up ``TOP_P``, where rank r has probability ~ r ** -s.
+
+    The last of them is the one that crosses ``TOP_P``, half of it on either side, so that rounding moves nobody.
+    """
+    log_ranks = torch.arange(1, vocab_size + 1, dtype=torch.float64).log()
+    low, high = 0.0, _STEEPEST
+    for _ in range(50):
+        middle = (low + high) / 2
+        weights = (-middle * log_ranks).exp()
+        inside = weights[: nucleus - 1].sum() + weights[nucleus - 1] / 2
+        low, high = (middle, high) if inside < TOP_P * weights.sum() else (low, middle)
+    return high
+
+
+def mean_nucleus(logits: Tensor) -> float:
+    """Tokens that top-p alone keeps at ``TEMPERATURE``, ties included: the mean over the first rows."""
+    y = logits[:_MEASURED_ROWS].double() / TEMPERATURE
+    ranked = y.sort(dim=-1, descending=True).values
+    probability = ranked.softmax(-1)
+    inside = probability.cumsum(-1) - probability < TOP_P
+    last = inside.sum(-1, keepdim=True) - 1
+    return float((y >= ranked.gather(-1, last)).sum(-1).double().mean())

@@ -1,0 +1,123 @@
+"""Every cell of a grid, one after the other: make its logits, ask who can serve it, time them in turns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from tokendraw._errors import SamplerUnavailableError, TokendrawError
+from tokendraw._metadata import SamplingMetadata
+from tokendraw._words import spoken
+from tokendraw.bench import _logits
+from tokendraw.bench._cells import Cell
+from tokendraw.bench._contenders import Contender
+from tokendraw.bench._report import Line
+from tokendraw.bench._timing import Call, Failure, Timer, Timing, WallTimer
+
+_READ = "read: {}"
+
+
+def run(
+    cells: Sequence[Cell],
+    contenders: Sequence[Contender],
+    *,
+    device: torch.device,
+    timer: Timer,
+    readers: Mapping[str, Call],
+    seeded: bool = True,
+    starting: Callable[[Cell], None] | None = None,
+) -> tuple[Line, ...]:
+    """Time every contender on every cell.
+
+    :param readers: passes over the logits; the fastest is what ratios refer to.
+    :param seeded: give every row a seed, so that no launch is there to make fresh ones.
+    :param starting: called before each cell.
+    :raises TokendrawError: a cell does not fit into memory, or its logits cannot be read.
+    """
+    lines = []
+    made: tuple[Cell | None, list[Tensor], float] = (None, [], 0.0)
+    for cell in cells:
+        if starting:
+            starting(cell)
+        rows = replace(cell, filters="")
+        if made[0] != rows:
+            made = (None, [], 0.0)  # two sets of buffers need not fit
+            buffers = _buffers(cell, device, timer)
+            made = (rows, buffers, _logits.mean_nucleus(buffers[0]))
+        _, buffers, nucleus = made
+        lines.append(_line(cell, contenders, buffers, nucleus, timer, readers, seeded=seeded))
+    return tuple(lines)
+
+
+def timer_for(device: torch.device, repeats: int) -> Timer:
+    """How times are taken on a kind of device."""
+    if device.type == "cuda":
+        from tokendraw.bench._cuda_timing import CudaTimer
+
+        return CudaTimer(device, repeats)
+    return WallTimer(repeats, synchronize=None if device.type == "cpu" else torch.accelerator.synchronize)
+
+
+def metadata_of(cell: Cell, device: torch.device, *, seeded: bool) -> SamplingMetadata:
+    """What the rows of a cell ask for; seeds and positions are different in every row."""
+    requests = cell.requests
+    if not seeded:
+        return SamplingMetadata.from_params(requests, device=device)
+    requests = [replace(request, seed=row) for row, request in enumerate(requests)]
+    return SamplingMetadata.from_params(requests, device=device, positions=range(cell.batch))
+
+
+def _buffers(cell: Cell, device: torch.device, timer: Timer) -> list[Tensor]:
+    nbytes = cell.batch * cell.vocab_size * getattr(torch, cell.dtype).itemsize
+    try:
+        return _logits.make(cell, device, timer.buffers(nbytes))
+    except (torch.OutOfMemoryError, MemoryError) as error:
+        raise TokendrawError(
+            f"{cell} needs buffers of {nbytes / 1e6:,.0f} MB on {device}, found no memory for them. "
+            "Pass a smaller --batch or --vocab-size."
+        ) from error
+
+
+def _line(
+    cell: Cell,
+    contenders: Sequence[Contender],
+    buffers: list[Tensor],
+    nucleus: float,
+    timer: Timer,
+    readers: Mapping[str, Call],
+    *,
+    seeded: bool,
+) -> Line:
+    metadata = metadata_of(cell, buffers[0].device, seeded=seeded)
+    calls: dict[str, Call] = {}
+    entries: dict[str, Timing | Failure] = {}
+    for contender in contenders:
+        try:
+            calls[contender.name] = contender.prepare(cell, metadata)
+        except SamplerUnavailableError as error:
+            entries[contender.name] = Failure(reason=str(error))
+        except Exception as error:  # of a plugin, which may raise what it likes
+            entries[contender.name] = Failure(reason=spoken(error))
+    named = {_READ.format(name): call for name, call in readers.items()}
+    found = timer.time({**named, **calls}, buffers)
+    reads = {name: timing for name in readers if isinstance(timing := found[_READ.format(name)], Timing)}
+    if not reads:
+        reasons = "; ".join(f"{name}: {_reason(found[_READ.format(name)])}" for name in readers)
+        raise TokendrawError(f"{cell} needs a pass that reads its logits, found none that works: {reasons}.")
+    fastest = min(reads, key=lambda name: reads[name].us)
+    return Line(
+        cell=cell,
+        nucleus=nucleus,
+        buffers=len(buffers),
+        nbytes=buffers[0].nbytes,
+        read=reads[fastest],
+        read_by=fastest,
+        entries={c.name: found.get(c.name) or entries[c.name] for c in contenders},
+    )
+
+
+def _reason(entry: Timing | Failure) -> str:
+    return entry.reason if isinstance(entry, Failure) else ""

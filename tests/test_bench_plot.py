@@ -1,0 +1,103 @@
+"""The picture of ``tokendraw bench``: a panel for each kind of cell, with the read drawn in."""
+
+import subprocess
+import sys
+
+import pytest
+
+from tokendraw import InvalidParameterError
+from tokendraw.bench import _plot
+from tokendraw.bench._cells import Cell
+from tokendraw.bench._report import Line, Report
+from tokendraw.bench._timing import Failure, Timing
+
+NEEDS = "matplotlib is not installed; pip install 'tokendraw[bench]'"
+
+
+def timing(us):
+    return Timing(us=us, q1_us=us, q3_us=us, host_us=None, how="wall clock")
+
+
+def report():
+    lines = [
+        Line(
+            cell=Cell(batch, 32_000, "float32", filters, "flat"),
+            nucleus=28_000.0,
+            buffers=2,
+            nbytes=batch * 128_000,
+            read=timing(10.0 * batch),
+            read_by="torch.sum",
+            entries={
+                "acme": Failure(reason="it does not serve seeded rows")
+                if batch == 8
+                else timing(11.0 * batch),
+                "torch-sort": timing(300.0 * batch),
+            },
+        )
+        for filters in ("none", "both")
+        for batch in (64, 1, 8)
+    ]
+    return Report(
+        command="tokendraw bench",
+        device="cpu",
+        host="cpu of a laptop",
+        method="wall clock",
+        seeded=True,
+        repeats=15,
+        threads=2,
+        versions={},
+        contenders=("acme", "torch-sort"),
+        lines=tuple(lines),
+        seconds=1.0,
+    )
+
+
+def test_without_matplotlib_one_sentence_says_what_to_install():
+    code = (
+        "import sys\n"
+        "sys.modules['matplotlib'] = None\n"
+        "from tokendraw.cli import main; main(['bench', '--plot', 'times.svg', '--device', 'cpu'])"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, encoding="utf-8", check=False)
+    assert (result.stdout, result.stderr, result.returncode) == (
+        "",
+        "'--plot' needs matplotlib, found it not installed; run `pip install 'tokendraw[bench]'`.\n",
+        1,
+    )
+
+
+def test_a_file_of_no_known_format_is_refused_before_anything_is_timed(tmp_path):
+    pytest.importorskip("matplotlib", reason=NEEDS)
+    with pytest.raises(InvalidParameterError) as error:
+        _plot.check(tmp_path / "times.xls")
+    words, _, found = str(error.value).partition(", found ")
+    assert words.startswith("'--plot' needs a file that ends in .")
+    assert {".pdf", ".png", ".svg"} <= set(words.replace(",", "").split())
+    assert found == f"'{tmp_path / 'times.xls'}'."
+
+
+@pytest.mark.parametrize("suffix", ["png", "svg", "PDF"])
+def test_the_picture_is_written_in_the_format_of_its_name(tmp_path, suffix):
+    pytest.importorskip("matplotlib", reason=NEEDS)
+    path = tmp_path / f"times.{suffix}"
+    _plot.check(path)
+    _plot.draw(report(), path)
+    start = {"png": b"\x89PNG", "svg": b"<?xml", "PDF": b"%PDF"}[suffix]
+    assert path.read_bytes().startswith(start)
+
+
+def test_the_panels_hold_the_read_and_every_contender_by_batch():
+    pytest.importorskip("matplotlib", reason=NEEDS)
+    figure = _plot.figure_of(report())
+    assert [axes.get_title() for axes in figure.axes] == [
+        "V = 32000, float32\nnone, flat",
+        "V = 32000, float32\nboth, flat",
+    ]
+    for axes in figure.axes:
+        drawn = {line.get_label(): dict(zip(*line.get_data(), strict=True)) for line in axes.get_lines()}
+        assert list(drawn) == ["read of the logits", "acme", "torch-sort"]
+        assert drawn["read of the logits"] == {1: 10.0, 8: 80.0, 64: 640.0}
+        assert drawn["acme"][64] == 704.0
+        assert drawn["acme"][8] != drawn["acme"][8], "a gap where there is no time"
+    (legend,) = figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == ["read of the logits", "acme", "torch-sort"]
