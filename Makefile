@@ -1,11 +1,12 @@
 # Everything sets itself up: a virtual environment in .venv, pinned by constraints.txt. Needs Python 3.11 to 3.13.
 
 PYTHON ?= python3
+PROCESSES ?= 2
 VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 PACKAGES := --editable './core[files]' --editable ./plugins/native
-TOOLS := hatchling hypothesis mypy pytest ruff scipy
+TOOLS := hatchling hypothesis mypy pytest pytest-xdist ruff scipy triton
 MANIFESTS := constraints.txt core/pyproject.toml plugins/native/pyproject.toml
 
 .PHONY: demo test check bench clean
@@ -18,7 +19,7 @@ demo: $(VENV)/.runtime  ## Draw text, and show which sampler drew it and why
 	@$(BIN)/tokendraw generate "The import statement" --temperature 0.7 --top-k 40 --top-p 0.9 --seed 7
 
 test: $(VENV)/.tools  ## The whole suite, without a GPU
-	$(BIN)/python -m pytest -m "not gpu" $(PYTEST)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not gpu" --numprocesses $(PROCESSES) --dist worksteal $(PYTEST)
 
 check: $(VENV)/.tools  ## Format, lint, types
 	$(BIN)/ruff format --check .

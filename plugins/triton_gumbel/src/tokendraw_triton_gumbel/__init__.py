@@ -1,0 +1,67 @@
+"""The Triton sampler: kernels for NVIDIA and AMD that read the logits about once.
+
+This module is what the entry point names, so it imports nothing heavy; the call is in
+:mod:`tokendraw_triton_gumbel.sampler`, the kernels in :mod:`~tokendraw_triton_gumbel.tiles` (the pass over the logits),
+:mod:`~tokendraw_triton_gumbel.draw` (one row), :mod:`~tokendraw_triton_gumbel.few`,
+:mod:`~tokendraw_triton_gumbel.filters` and :mod:`~tokendraw_triton_gumbel.search` (what filters need).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import tokendraw
+
+if TYPE_CHECKING:
+    import torch
+
+    from tokendraw._capabilities import Operation
+    from tokendraw_triton_gumbel.sampler import TritonGumbelSampler
+
+_SAMPLE = tokendraw.Capabilities(
+    device_types=("cuda", "rocm"),
+    compute_capability=((8, 0), None),
+    rocm_archs=("gfx90a", "gfx942", "gfx950", "gfx1201"),
+    dtypes=("float32", "bfloat16", "float16"),
+    logprobs_modes=(),  # rows that ask for logprobs go to the companion
+    filters=(("top_k", "per_row"), ("top_p", "per_row"), ("min_p", "per_row")),
+    filter_orders=("top_k_first", "joint"),
+    tie_rule="value",
+    seeding="counter",
+    greedy=True,
+    gumbel_dtypes=("fp32", "fp64"),
+    valid_flag=True,
+    graph_safe=True,
+    sync_free=True,
+    batch_invariant=True,
+    max_vocab_size=1 << 21,
+)
+
+
+class TritonGumbelPlugin:
+    """Describes and builds the Triton sampler."""
+
+    @tokendraw.hookimpl
+    def tokendraw_describe(self) -> tokendraw.PluginInfo:
+        """The first choice on a GPU."""
+        return tokendraw.PluginInfo(
+            name="triton-gumbel",
+            api_version=1,
+            priority=50,
+            operations={"sample": _SAMPLE},
+            upstream=tokendraw.Upstream("triton", ">=3.4", tested=("3.6.0",)),
+            summary="Triton kernels for NVIDIA and AMD: one read of the logits, seeds per row, exact filters",
+            verified="NVIDIA H200 (torch 2.11.0, triton 3.6.0); compiled for AMD, not run there",
+        )
+
+    @tokendraw.hookimpl
+    def tokendraw_build(
+        self, operation: Operation, device: torch.device, need: tokendraw.Need
+    ) -> TritonGumbelSampler:
+        """Build the sampler for one device."""
+        from tokendraw_triton_gumbel.sampler import TritonGumbelSampler  # imports torch and triton
+
+        return TritonGumbelSampler(device, need)
+
+
+plugin = TritonGumbelPlugin()
