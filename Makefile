@@ -6,7 +6,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 PACKAGES := --editable './core[files]' --editable ./plugins/native
-TOOLS := hatchling hypothesis mypy pytest pytest-xdist ruff scipy triton
+TOOLS := hatchling hypothesis matplotlib mypy pytest pytest-xdist ruff scipy 'triton; sys_platform == "linux"'
 MANIFESTS := constraints.txt core/pyproject.toml plugins/native/pyproject.toml
 
 .PHONY: demo test check bench clean

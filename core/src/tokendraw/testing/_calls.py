@@ -13,8 +13,9 @@ from tokendraw.testing._draws import random_seeds, seed_torch
 from tokendraw.testing._expected import expect
 from tokendraw.testing._property import Ask, Properties
 from tokendraw.testing._requests import combinations
+from tokendraw.testing._statistics import fit
 from tokendraw.testing._subject import Subject
-from tokendraw.testing._trial import Trial
+from tokendraw.testing._trial import Trial, Verdict
 from tokendraw.testing.logits_families import FAMILIES, gaussian
 
 properties = Properties()
@@ -125,9 +126,6 @@ def _dtype(name: str) -> None:
 
 
 def _draws_like_float32(subject: Subject, trial: Trial, row: torch.Tensor) -> None:
-    from tokendraw.testing._statistics import fit
-    from tokendraw.testing._trial import Verdict
-
     expected = expect(row.float().numpy(), SamplingParams())
 
     def experiment(rng: np.random.Generator, draws: int) -> Verdict:

@@ -14,7 +14,7 @@ from tokendraw.testing import reference
 from tokendraw.testing._draws import draw_many, judge_fit
 from tokendraw.testing._effort import LARGE_VOCAB_SIZE
 from tokendraw.testing._property import Properties
-from tokendraw.testing._statistics import independence, share
+from tokendraw.testing._statistics import fit, independence, share
 from tokendraw.testing._subject import Subject
 from tokendraw.testing._trial import Trial, Verdict
 from tokendraw.testing.logits_families import bimodal, gaussian, zipf
@@ -130,8 +130,6 @@ def structure(subject: Subject, trial: Trial) -> str:
     found: dict[int, Array] = {}
 
     def experiment(rng: np.random.Generator, count: int, bins: Array) -> Verdict:
-        from tokendraw.testing._statistics import fit
-
         if count not in found:  # one set of draws serves every way of pooling it
             found[count] = draw_many(subject, row, SamplingParams(), count, rng)
         return fit(found[count], np.full(size, 1 / size), bins)
