@@ -13,12 +13,10 @@ The read has ``by``, too: which pass was the fastest.
 
 from __future__ import annotations
 
-import contextlib
 import shlex
-import sys
 import textwrap
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -32,7 +30,7 @@ from tokendraw.bench._cells import DTYPES, FAMILIES, FILTERS, LEAST_VOCAB_SIZE, 
 from tokendraw.cli._app import NOT_USABLE, GuardedCommand
 from tokendraw.cli._describe import host_json
 from tokendraw.cli._options import json_option
-from tokendraw.cli._print import PIPE_WIDTH, plugins_at_work, print_json, progress
+from tokendraw.cli._print import PIPE_WIDTH, print_json, progress, progress_bar
 
 if TYPE_CHECKING:
     import torch
@@ -197,7 +195,7 @@ def _run(
 
     timer = timer_for(device, repeats)
     start = time.perf_counter()
-    with _bar(cells) as starting, plugins_at_work():
+    with progress_bar(len(cells)) as show:
         lines = run(
             cells,
             contenders,
@@ -205,7 +203,7 @@ def _run(
             timer=timer,
             readers=readers(device),
             seeded=seeded,
-            starting=starting,
+            starting=lambda cell: show(str(cell), cells.index(cell)),
         )
     versions = {"tokendraw": tokendraw.__version__, "torch": str(torch.__version__)}
     for contender in contenders:
@@ -225,21 +223,6 @@ def _run(
         lines=lines,
         seconds=time.perf_counter() - start,
     )
-
-
-@contextlib.contextmanager
-def _bar(cells: Sequence[Cell]) -> Iterator[Callable[[Cell], None]]:
-    """Give what to call before each cell."""
-    if not sys.stderr.isatty():
-        yield lambda cell: None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("", total=len(cells))
-        yield lambda cell: bar.update(task, description=str(cell), completed=cells.index(cell))
 
 
 def _command(ctx: click.Context) -> str:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import difflib
 import shlex
-import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -29,7 +28,7 @@ from tokendraw.cli._app import NOT_USABLE, GuardedCommand, warn
 from tokendraw.cli._check_print import print_report
 from tokendraw.cli._describe import candidate_json, host_json
 from tokendraw.cli._options import json_option
-from tokendraw.cli._print import plugins_at_work, print_json, progress
+from tokendraw.cli._print import print_json, progress, progress_bar
 
 if TYPE_CHECKING:
     from tokendraw.testing import Subject
@@ -153,21 +152,9 @@ def _run(subject: Subject, properties: Sequence[str]) -> Report:
     """Check them; on a terminal a bar on stderr shows how far it is and what is being looked at."""
     from tokendraw import testing
 
-    if not sys.stderr.isatty():
-        with plugins_at_work():
-            return testing.run(subject, only=properties)
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar, plugins_at_work():
-        task = bar.add_task("", total=len(properties))
+    with progress_bar(len(properties)) as show:
         return testing.run(
-            subject,
-            only=properties,
-            starting=lambda prop: bar.update(
-                task, description=prop.name, completed=properties.index(prop.name)
-            ),
+            subject, only=properties, starting=lambda prop: show(prop.name, properties.index(prop.name))
         )
 
 

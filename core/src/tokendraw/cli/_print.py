@@ -6,7 +6,7 @@ import contextlib
 import json
 import math
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -80,6 +80,25 @@ def progress(doing: str) -> Iterator[None]:
 
     with Console(stderr=True).status(doing), plugins_at_work():
         yield
+
+
+@contextlib.contextmanager
+def progress_bar(total: int) -> Iterator[Callable[[str, int], None]]:
+    """Give a function that tells what is being done and how many steps are behind it.
+
+    On a terminal a bar on stderr shows both; elsewhere nothing is said. What plugins print goes to stderr.
+    """
+    if not sys.stderr.isatty():
+        with plugins_at_work():
+            yield lambda doing, done: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar, plugins_at_work():
+        task = bar.add_task("", total=total)
+        yield lambda doing, done: bar.update(task, description=doing, completed=done)
 
 
 def on_terminal() -> bool:
