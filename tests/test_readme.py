@@ -55,3 +55,12 @@ def test_every_file_that_the_readme_links_to_is_there():
     links = [link for link in re.findall(r"\]\(([^)#]+)\)", README) if "://" not in link]
     assert links
     assert [link for link in links if not (Path(__file__).parent.parent / link).exists()] == []
+
+
+def test_the_properties_that_it_shows_are_those_of_the_kit():
+    from tokendraw.testing._run import PROPERTIES
+
+    block = README.split("$ tokendraw check native --device cpu --quick\n")[1].split("```")[0]
+    shown = re.findall(r"^(\S.*?) {2,}(?:passed|not run) ", block, re.MULTILINE)
+    assert len(shown) >= 5
+    assert set(shown) <= {prop.name for prop in PROPERTIES}
