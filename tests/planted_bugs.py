@@ -249,6 +249,25 @@ class InputModified(Honest):
         logits.nan_to_num_(nan=-INF, posinf=INF, neginf=-INF)
 
 
+class RequestModified(Honest):
+    """Temperatures are clamped in the caller's own tensor."""
+
+    def change(self, logits, metadata):
+        metadata.temperature.clamp_(min=0.7)
+        return logits, metadata
+
+
+class PaddingRead(Honest):
+    """The element behind each row takes part in its maximum."""
+
+    def change(self, logits, metadata):
+        rows, size = logits.shape
+        if logits.stride(0) > size:
+            behind = logits.as_strided((rows, 1), logits.stride(), logits.storage_offset() + size)
+            logits = torch.where(behind > logits.amax(-1, keepdim=True), 0.0, logits)
+        return logits, metadata
+
+
 class HiddenSync(Honest):
     """Each call looks at a value on the device."""
 
@@ -286,6 +305,8 @@ PLANTED = {
     "raw logprobs taken after temperature": Planted(RawAfterTemperature, "raw_logprobs"),
     "rank off by one": Planted(RankFromZero, "ranks"),
     "input modified": Planted(InputModified, "inputs unmodified"),
+    "request modified": Planted(RequestModified, "inputs unmodified"),
+    "padding read": Planted(PaddingRead, "padding is never read"),
 }
 NEEDS_CUDA = {"a hidden sync": Planted(HiddenSync, "sync-free")}
 

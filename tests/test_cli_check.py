@@ -15,6 +15,7 @@ from fake_dists import fake_dists, plugin
 from tokendraw import testing
 from tokendraw.testing._report import Line, Report, Status
 from tokendraw.testing._run import PROPERTIES
+from tokendraw.testing._trial import MOST_CHECKS
 
 HEADING = (
     f"native on cpu: tokendraw {tokendraw.__version__}, "
@@ -382,4 +383,7 @@ def test_native_passes_the_quick_run_on_a_cpu_in_its_time():
     assert odd == dict.fromkeys(
         [prop.name for prop in PROPERTIES if prop.needs_cuda], "needs a CUDA device, found cpu"
     )
+    assert (
+        100 < sum(line["checks"] for line in found["lines"]) <= MOST_CHECKS
+    )  # what the false-alarm rate is for
     assert found["seconds"] < 120

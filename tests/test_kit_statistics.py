@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from tokendraw.testing import _statistics
 from tokendraw.testing._statistics import fit, independence, pooled, share, two_sided
 
 RNG = np.random.default_rng(1)
@@ -81,7 +80,3 @@ def test_the_binomial_is_exact_and_never_smaller_than_that_of_scipy(hits):
     doubled = 2 * min(stats.binom.cdf(hits, 100, 0.5), stats.binom.sf(hits - 1, 100, 0.5))
     assert two_sided(hits, 100, 0.5) == pytest.approx(min(1.0, doubled))
     assert two_sided(hits, 100, 0.5) >= stats.binomtest(hits, 100, 0.5).pvalue * (1 - 1e-9)
-
-
-def test_every_bin_of_the_pools_is_at_least_what_the_module_says():
-    assert _statistics.LEAST_EXPECTED == 100.0

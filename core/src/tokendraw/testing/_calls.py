@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import numpy as np
 import torch
 
 from tokendraw._capabilities import Need
+from tokendraw._metadata import SamplingMetadata
 from tokendraw._params import SamplingParams
 from tokendraw.testing._draws import random_seeds, seed_torch
 from tokendraw.testing._expected import expect
@@ -32,14 +33,22 @@ def inputs_unmodified(subject: Subject, trial: Trial) -> str:
     for mode in modes:
         for params in requests[:: 1 if mode is None else max(1, len(requests) // 5)]:
             logits = torch.from_numpy(rows).to(subject.device)
-            before = logits.view(torch.int32).clone()
             wanted = replace(params, logprobs=None if mode is None else 3)
-            subject.sample(logits, wanted, mode=mode)
-            changed = (logits.view(torch.int32) != before).any(-1)
+            metadata = SamplingMetadata.from_params([wanted] * len(rows), device=subject.device)
+            given = {f.name: getattr(metadata, f.name) for f in fields(metadata)}
+            before = {name: t.clone() for name, t in given.items() if isinstance(t, torch.Tensor)}
+            pristine = logits.view(torch.int32).clone()
+            subject.call(logits, metadata, mode=mode)
+            changed = (logits.view(torch.int32) != pristine).any(-1)
             trial.require(
                 not bool(changed.any()),
                 f"logits need to stay as they are, found {int(changed.sum())} rows changed",
             )
+            for name, tensor in before.items():
+                trial.require(
+                    torch.equal(given[name], tensor),
+                    f"'{name}' of the request needs to stay as it is, found changed",
+                )
     return f"{len(requests)} requests, {len(modes) - 1} logprobs modes"
 
 

@@ -123,12 +123,20 @@ def padding(subject: Subject, trial: Trial) -> str:
         storage = torch.full((rows, stride), float("inf"))
         storage[:, :size] = torch.from_numpy(np.stack([gaussian(rng, size) - 50 for _ in range(rows)]))
         seed_torch(rng)
-        found = subject.sample(storage.to(subject.device)[:, :size], SamplingParams())
-        check_form(found, storage[:, :size].to(subject.device))
+        logits = storage.to(subject.device)[:, :size]
+        counter = subject.capabilities.seeding == "counter"
+        params = [SamplingParams(seed=i if counter else None) for i in range(rows)]
+        found = subject.sample(logits, params)
         trial.require(
             found.valid.all(),
             f"V = {size} in rows of {stride} needs valid rows, found {found.valid.tolist()}",
         )
+        if counter:
+            alone = subject.sample(logits.contiguous(), params)
+            trial.require(
+                torch.equal(found.token_ids, alone.token_ids),
+                f"V = {size} in rows of {stride} needs the tokens of rows with nothing behind them, found others",
+            )
     return "4 strides, +inf behind every row"
 
 

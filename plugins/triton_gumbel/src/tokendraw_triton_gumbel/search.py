@@ -7,7 +7,7 @@ program searches one row. What it reads is bounded by the tiles whose maximum re
    collected (read once) and the search goes on among them.
 2. Otherwise passes over the tiles add up the weight above 8 pivots at a time until few values are left between two of
    them: first at distances from the maximum that grow by powers of two, then evenly between two, then evenly in the
-   order of the floats, which ends after 11 passes whatever the values are. Ties need no room: a bracket of one value is
+   order of the floats, which ends after 14 passes whatever the values are. Ties need no room: a bracket of one value is
    found.
 
 Writes at most :data:`CAPACITY` values a row, and a list of tiles.
