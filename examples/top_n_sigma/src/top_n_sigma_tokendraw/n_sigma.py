@@ -5,7 +5,7 @@ roughly Gaussian; the few that matter stand out above it, and the distance from 
 which these are. Maximum and deviation grow alike with 1 / T, so the kept set is the same at any temperature.
 
 The deviation is that of the finite logits, divided by their number, as in llama.cpp: tokens that a grammar forbids
-with -inf have no part in it. The authors' code calls ``torch.std``, which divides by one less; at a vocabulary of
+with -inf have no part in it. Implementations with ``torch.std`` divide by one less; at a vocabulary of
 32,000 that widens the band by a factor of 1.000016.
 """
 
