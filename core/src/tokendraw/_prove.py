@@ -38,7 +38,7 @@ def build(
     :raises PluginError: it did not build, or did not draw rightly; the message is a reason in words.
     """
     plugin = hooks.tokendraw_build.get_hookimpls()[-1].plugin_name
-    with _host_state.kept_while_building(plugin), _random_state_kept(device):
+    with _host_state.kept_while_building(plugin), random_state_kept(device):
         backend = guarded(
             "tokendraw_build",
             lambda: hooks.tokendraw_build(operation="sample", device=device, need=need),
@@ -94,7 +94,7 @@ def _params(capabilities: Capabilities, need: Need) -> SamplingParams:
 
 
 @contextlib.contextmanager
-def _random_state_kept(device: torch.device) -> Iterator[None]:
+def random_state_kept(device: torch.device) -> Iterator[None]:
     """Put torch's random state back: ``torch.manual_seed`` means the same with and without a proof draw."""
     if device.type in ("cuda", "xpu"):
         with torch.random.fork_rng(devices=[device.index or 0], device_type=device.type):

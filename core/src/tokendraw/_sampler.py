@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+import time
+from collections.abc import Iterable
 from typing import Self
 
 import torch
@@ -19,7 +21,9 @@ from tokendraw._metadata import BatchFacts, SamplingMetadata
 from tokendraw._negotiation import Negotiation
 from tokendraw._output import SamplerOutput
 from tokendraw._plugin import SamplerBackend
+from tokendraw._prove import random_state_kept
 from tokendraw._serving import Member, Serving
+from tokendraw._warmup import Plan
 
 _DTYPES = frozenset(getattr(torch, name) for name in INPUT_DTYPES)
 
@@ -123,6 +127,69 @@ class Sampler:
                     watch.check_output(output)
                 member.has_drawn = True
                 return output
+
+    def warmup(
+        self,
+        vocab_size: int,
+        *,
+        dtypes: Iterable[torch.dtype],
+        batch_sizes: Iterable[int] = (1, 64),
+        row_stride: int | None = None,
+        seeds: bool = True,
+        logprobs: Iterable[int] = (5,),
+        row_index: bool = False,
+        metadata: Iterable[SamplingMetadata] | None = None,
+    ) -> float:
+        """Draw from made-up batches, so that no request waits for a kernel to be compiled or loaded.
+
+        Goes through :meth:`sample` with every kind of batch that :meth:`SamplingMetadata.from_params` makes: with
+        each filter, without any, in the order ``joint``, greedy, seeded, unseeded and mixed, with positions and
+        without, with logprobs and without. Kinds that nobody here serves are left out. A sampler whose call raises
+        is replaced as in :meth:`sample`, and its successor draws all of them. Torch's random state is left alone.
+        Returns when the device is done.
+
+        :param vocab_size: V of the logits to come.
+        :param dtypes: of the logits to come.
+        :param batch_sizes: numbers of rows. One is enough where a sampler has one way for all of them; give the
+            largest too where it may choose by them. A batch holds about its logits [B, V] and what the sampler needs
+            for as many, and if no batch came before, a copy of the smallest logits.
+        :param row_stride: of the logits in elements, where their rows are padded; None: V.
+        :param seeds: whether seeds and positions may come.
+        :param logprobs: values of ``SamplingParams.logprobs`` that may come; empty: none.
+        :param row_index: whether the parameters of some batches come by request slot.
+        :param metadata: batches to draw in place of all those kinds, such as those of an engine that keeps its
+            parameters in tensors of its own dtypes: kernels are compiled for dtypes. Each brings its number of rows.
+        :returns: the seconds that it took.
+        :raises InvalidInputError: a ValueError that names the argument; or a CUDA graph is being captured.
+        """
+        plan = Plan.of(
+            vocab_size,
+            dtypes=dtypes,
+            batch_sizes=batch_sizes,
+            row_stride=row_stride,
+            seeds=seeds,
+            logprobs=logprobs,
+            row_index=row_index,
+            metadata=metadata,
+        )
+        if is_capturing():
+            raise InvalidInputError(
+                "'warmup' needs a stream that captures no CUDA graph, found one that does: its draws would become "
+                "part of the graph. Call it before the capture."
+            )
+        start = time.perf_counter()
+        device = torch.empty(0, device=self.device).device  # with its index
+        with random_state_kept(device), torch.no_grad():
+            serving = None
+            while serving is not self._serving:  # a successor starts from the beginning
+                serving = self._serving
+                for logits, batch in plan.calls(serving, device):
+                    self.sample(logits, batch)
+                    if self._serving is not serving:
+                        break
+        if device.type != "cpu":
+            torch.accelerator.synchronize(device)
+        return time.perf_counter() - start
 
     def _replace(
         self, serving: Serving, failed: Member, error: BaseException, batch: BatchFacts, *, is_pristine: bool

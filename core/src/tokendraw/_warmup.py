@@ -1,0 +1,157 @@
+"""Batches of every kind that an engine may send, drawn before its first request comes.
+
+Kernels are compiled, or loaded, when they are first launched, and anew for another dtype of the logits, another layout
+of their rows and another set of parameters. These are the batches that make that happen.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from tokendraw._capabilities import INPUT_DTYPES
+from tokendraw._errors import InvalidInputError
+from tokendraw._metadata import SamplingMetadata
+from tokendraw._params import SamplingParams
+from tokendraw._words import one_of
+
+if TYPE_CHECKING:
+    from tokendraw._serving import Serving
+
+_DTYPES = tuple(getattr(torch, name) for name in INPUT_DTYPES)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What to draw. Made by :meth:`of`, which checks it."""
+
+    vocab_size: int
+    dtypes: tuple[torch.dtype, ...]
+    batch_sizes: tuple[int, ...]
+    """Ascending, so that the first, which may be drawn from a copy, is small."""
+    row_stride: int
+    seeds: bool
+    logprobs: tuple[int | None, ...]
+    row_index: bool
+    examples: tuple[SamplingMetadata, ...] | None
+    """In place of all kinds."""
+
+    @classmethod
+    def of(
+        cls,
+        vocab_size: int,
+        *,
+        dtypes: Iterable[torch.dtype],
+        batch_sizes: Iterable[int],
+        row_stride: int | None,
+        seeds: bool,
+        logprobs: Iterable[int],
+        row_index: bool,
+        metadata: Iterable[SamplingMetadata] | None,
+    ) -> Plan:
+        """Check the arguments of :meth:`tokendraw.Sampler.warmup`.
+
+        :raises InvalidInputError: one of them cannot be drawn; the message names it.
+        """
+        size = _whole("vocab_size", vocab_size, 1)
+        found = _several("dtypes", dtypes, "dtypes of logits")
+        for dtype in found:
+            if dtype not in _DTYPES:
+                raise InvalidInputError(f"'dtypes' needs {one_of(INPUT_DTYPES)}, found {dtype!r}.")
+        batches = {_whole("batch_sizes", rows, 1) for rows in _several("batch_sizes", batch_sizes, "numbers")}
+        widths = [_whole("logprobs", n, -1) for n in _several("logprobs", logprobs, "numbers", least=0)]
+        examples = None
+        if metadata is not None:
+            examples = tuple(_several("metadata", metadata, "SamplingMetadata"))
+            for example in examples:
+                if not isinstance(example, SamplingMetadata):
+                    raise InvalidInputError(f"'metadata' needs SamplingMetadata, found {example!r}.")
+        return cls(
+            vocab_size=size,
+            dtypes=tuple(dict.fromkeys(found)),
+            batch_sizes=tuple(sorted(batches)),
+            row_stride=size if row_stride is None else _whole("row_stride", row_stride, size),
+            seeds=bool(seeds),
+            logprobs=(None, *dict.fromkeys(widths)),
+            row_index=bool(row_index),
+            examples=examples,
+        )
+
+    def calls(self, serving: Serving, device: torch.device) -> Iterator[tuple[Tensor, SamplingMetadata]]:
+        """Logits and metadata of every call; of the kinds of batches, those that somebody serves."""
+        batches = list(self._batches(serving, device))
+        most, width = max(rows for rows, _ in batches), max(dtype.itemsize for dtype in self.dtypes)
+        buffer = torch.empty(most * self.row_stride * width, dtype=torch.uint8, device=device)
+        for dtype in self.dtypes:
+            logits = buffer.view(dtype)[: most * self.row_stride].view(most, self.row_stride).normal_()
+            for rows, metadata in batches:
+                yield logits[:rows, : self.vocab_size], metadata
+
+    def _batches(self, serving: Serving, device: torch.device) -> Iterator[tuple[int, SamplingMetadata]]:
+        if self.examples is not None:
+            for example in self.examples:
+                own = example.num_rows
+                yield from ((rows, example) for rows in (self.batch_sizes if own is None else (own,)))
+            return
+        for rows in self.batch_sizes:
+            for i, metadata in enumerate(self._kinds(rows, device)):
+                lacking = serving.lacking(metadata.facts, self.vocab_size)
+                is_plain = i == 0  # drawn in any case: whoever cannot serve that says why
+                if lacking is None or serving.companion is not None or is_plain:
+                    yield rows, metadata
+
+    def _kinds(self, rows: int, device: torch.device) -> Iterator[SamplingMetadata]:
+        """Every combination of filters, seeds, logprobs and slots, as ``from_params`` lays them out."""
+        index = torch.arange(rows, device=device)
+        for requests in _requests(min(50, self.vocab_size)):
+            for seeded in ("none", "positions", "some", "all")[: 4 if self.seeds else 1]:
+                for wanted in self.logprobs:
+                    params = [replace(requests[i % len(requests)], logprobs=wanted) for i in range(rows)]
+                    params = [
+                        replace(p, seed=i) if seeded == "all" or (seeded == "some" and i % 2) else p
+                        for i, p in enumerate(params)
+                    ]
+                    positions = None if seeded == "none" else index
+                    for slots in (None, index)[: 1 + self.row_index]:
+                        yield SamplingMetadata.from_params(
+                            params, device=device, positions=positions, row_index=slots
+                        )
+
+
+def _requests(k: int) -> Iterator[tuple[SamplingParams, ...]]:
+    """Requests that alternate in one batch."""
+    plain, filtered = SamplingParams(), SamplingParams(temperature=0.8, top_k=k, top_p=0.9)
+    greedy, floor = SamplingParams(temperature=0.0), SamplingParams(min_p=0.05)
+    yield (plain,)
+    yield (SamplingParams(top_k=k),)
+    yield (SamplingParams(top_p=0.9),)
+    yield (floor,)
+    yield (filtered,)
+    yield (filtered, plain, greedy, floor)
+    yield (replace(filtered, filter_order="joint"), filtered, greedy, floor)
+    yield (greedy,)
+
+
+def _whole(name: str, value: Any, least: int) -> int:
+    try:
+        number = None if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        number = None
+    if number is None or number < least:
+        raise InvalidInputError(f"'{name}' needs integers >= {least}, found {value!r}.")
+    return number
+
+
+def _several(name: str, values: Any, what: str, least: int = 1) -> tuple[Any, ...]:
+    try:
+        found = None if isinstance(values, (str, bytes)) else tuple(values)
+    except TypeError:
+        found = None
+    if found is None or len(found) < least:
+        raise InvalidInputError(f"'{name}' needs a sequence of {what}, found {values!r}.")
+    return found
