@@ -26,12 +26,19 @@ def test_what_cannot_be_drawn_is_in_no_bin_and_gives_p_0_when_it_is_drawn():
     assert (verdict.p_value, verdict.worst) == (0.0, "token 1 was drawn and has no mass")
 
 
-def test_few_draws_are_one_bin_that_always_fits():
-    assert pooled(np.full(4, 0.25), 50).tolist() == [0, 0, 0, 0]
-    assert fit(np.zeros(50, int), np.full(4, 0.25)).p_value == 1.0
+def test_few_draws_are_pooled_into_fifths_that_exact_binomials_judge():
+    assert pooled(np.full(10, 0.1), 50).tolist() == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4]
+    all_equal = fit(np.zeros(20, int), np.full(10, 0.1))
+    assert all_equal.p_value == pytest.approx(2 * 5 * two_sided(20, 20, 0.2))
 
 
-@pytest.mark.parametrize("statistic", ["fit", "share", "independence"])
+def test_few_pairs_are_counted_as_equal_or_not():
+    tokens = RNG.integers(0, 8, 24)
+    even = np.full(8, 1 / 8)
+    assert independence(tokens, tokens, even, "pairs").p_value == pytest.approx(4 * two_sided(24, 24, 1 / 8))
+
+
+@pytest.mark.parametrize("statistic", ["fit", "fit of few", "share", "independence", "independence of few"])
 def test_correct_draws_give_p_values_that_are_small_no_more_often_than_they_say(statistic):
     """Of 2,000 p-values at most 3 % lie below 0.02 and 0.5 % below 0.001; more than that once in 1e3."""
     rng = np.random.default_rng(2)
@@ -40,6 +47,10 @@ def test_correct_draws_give_p_values_that_are_small_no_more_often_than_they_say(
     for _ in range(2000):
         if statistic == "fit":
             verdict = fit(rng.choice(60, 5000, p=PROBABILITIES), PROBABILITIES)
+        elif statistic == "fit of few":
+            verdict = fit(rng.choice(60, 24, p=PROBABILITIES), PROBABILITIES)
+        elif statistic == "independence of few":
+            verdict = independence(rng.integers(0, 4, 24), rng.integers(0, 4, 24), even, "pairs")
         elif statistic == "share":
             verdict = share(int(rng.binomial(5000, 0.03)), 5000, 0.03, "tail")
         else:

@@ -12,7 +12,6 @@ from tokendraw._params import SamplingParams
 from tokendraw.philox import TILE_SIZE
 from tokendraw.testing import reference
 from tokendraw.testing._draws import draw_many, judge_fit
-from tokendraw.testing._effort import LARGE_VOCAB_SIZE
 from tokendraw.testing._property import Properties
 from tokendraw.testing._statistics import fit, independence, share
 from tokendraw.testing._subject import Subject
@@ -50,7 +49,8 @@ def distribution(subject: Subject, trial: Trial) -> str:
 @properties.required("tails")
 def tails(subject: Subject, trial: Trial) -> str:
     """Tails that are heavy together and light each keep their mass, however far below the head they lie."""
-    size = min(LARGE_VOCAB_SIZE, subject.capabilities.max_vocab_size or LARGE_VOCAB_SIZE)
+    size = subject.effort.tail_vocab_size
+    size = min(size, subject.capabilities.max_vocab_size or size)
     head = size // 2 + 100
     for gap, expected in subject.effort.tails:
         row = np.full(size, np.float32(-gap))
@@ -78,7 +78,7 @@ def _exact_tails(subject: Subject, trial: Trial, size: int, head: int) -> int:
         masses = counts * np.exp(-gap)
         masses[head_tile] += 1 - np.exp(-gap)
         seed = int(trial.generator(f"seed {gap}").integers(2**63))
-        positions = _tail_positions(seed, masses, head_tile, wanted)
+        positions = _tail_positions(seed, masses, head_tile, subject.effort.rows(wanted))
         row = np.full(size, np.float32(-gap))
         row[head] = 0
         found = subject.tokens(

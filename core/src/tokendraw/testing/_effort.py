@@ -1,4 +1,4 @@
-"""How much a run of the kit does: quick or full, on a CPU or on an accelerator."""
+"""How much a run of the kit does: quick or full, on a CPU or on an accelerator, or tiny, in an interpreter."""
 
 from __future__ import annotations
 
@@ -27,6 +27,21 @@ class Effort:
     """Gaps below the head with the number of tail tokens to expect; a draw of one costs about exp(gap) logits."""
     elements: int
     """Logits in one call."""
+    least_edge_draws: int = 2000
+    """For the last token that a filter keeps, at least."""
+    edge_hits: int = 300
+    """How many of them are to show it."""
+    batch_rows: int = (1 << 16) + (1 << 14)
+    """Rows of the largest batch, in which noise is looked for that repeats."""
+    tail_vocab_size: int = LARGE_VOCAB_SIZE
+    limit_rows: int = 64
+    """Rows of a vocabulary as large as the sampler takes."""
+    most_draws: int | None = None
+    """Where a check asks for a number of its own; None: as many as it asks for."""
+    fewer: int = 1
+    """What the rows of an exact check are divided by."""
+    mixed: bool = False
+    """Whether requests share a batch, instead of taking turns, and few of them are judged by their draws."""
 
     @classmethod
     def of(cls, *, quick: bool, device_type: str) -> Self:
@@ -46,6 +61,46 @@ class Effort:
             tails=tails,
             elements=1 << 22 if on_cpu else 1 << 27,
         )
+
+    @classmethod
+    def tiny(cls) -> Self:
+        """For kernels in an interpreter, which takes tens of milliseconds for a row: every property in 3,000 rows.
+
+        Exact demands cost little and keep most of their power. Statistics of a few dozen draws see only what is
+        grossly wrong, such as noise that is used twice: exact binomials and the two looks of a run keep the rate of
+        false alarms, so fewer draws miss more and accuse no more.
+        """
+        return cls(
+            quick=True,
+            vocab_sizes=(1, 2, 33, 1024, 1025, 4097, 50257),
+            batch_sizes=(0, 1, 2, 5, 9),
+            every_pair=False,
+            draws=32,
+            tiled_draws=24,
+            tails=((8.0, 12),),
+            elements=1 << 20,
+            least_edge_draws=16,
+            edge_hits=8,
+            batch_rows=96,
+            tail_vocab_size=4097,
+            limit_rows=1,
+            most_draws=24,
+            fewer=16,
+            mixed=True,
+        )
+
+    def rows(self, wanted: int, least: int = 1) -> int:
+        """Rows of an exact check that asks for ``wanted``."""
+        return max(least, wanted // self.fewer)
+
+    def draws_of(self, wanted: int) -> int:
+        """Draws of a statistical check that asks for ``wanted``."""
+        return wanted if self.most_draws is None else min(wanted, self.most_draws)
+
+    def edge_draws(self, probability: float) -> int:
+        """Draws that show whether a token of this probability is drawn as often as it should."""
+        least = self.least_edge_draws
+        return self.draws_of(max(least, int(self.edge_hits / probability)) if probability < 1 else least // 4)
 
     def pairs(self) -> list[tuple[int, int]]:
         """(V, B) of the sweep over shapes."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -75,6 +76,16 @@ def expect(logits: Array, params: SamplingParams, tie_rule: TieRule = "value") -
         count=int(taken[kept].sum()),
         log_share=float(np.log(masses.sum() / (counts * np.exp(y)).sum())),
     )
+
+
+def possible_tokens(logits: Array, params: SamplingParams, tie_rule: TieRule) -> Array:
+    """[V] bool: what one row [V] float32 may draw. Equal rows in succession are looked at once."""
+    return _expect_bytes(logits.tobytes(), params, tie_rule).possible
+
+
+@functools.lru_cache(maxsize=8)
+def _expect_bytes(logits: bytes, params: SamplingParams, tie_rule: TieRule) -> Expected:
+    return expect(np.frombuffer(logits, np.float32), params, tie_rule)
 
 
 def _filtered(

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from tokendraw._capabilities import FilterOrder, Need
 from tokendraw._params import SamplingParams
 from tokendraw.testing._draws import draw_many, judge_fit, seed_torch
-from tokendraw.testing._expected import Expected, expect
+from tokendraw.testing._expected import Expected, expect, possible_tokens
 from tokendraw.testing._property import Ask, Properties, has_filter
-from tokendraw.testing._requests import described
+from tokendraw.testing._requests import batches, described
 from tokendraw.testing._statistics import share
 from tokendraw.testing._subject import Subject
 from tokendraw.testing._trial import Trial, Verdict
@@ -103,7 +103,10 @@ def ties(subject: Subject, trial: Trial) -> str:
         requests += [SamplingParams(top_k=k) for k in (1, 30, 47)]
     if subject.has("top_p"):
         requests += [SamplingParams(top_p=p) for p in (0.1, 0.5, 0.7)]
-    for params in _fitting(subject, requests):
+    requests = _fitting(subject, requests)
+    if subject.effort.mixed:
+        requests = requests[:: max(1, len(requests) - 1)]
+    for params in requests:
         _kept_by_draws(subject, trial, described(params), row, params)
     return f"tie rule {subject.capabilities.tie_rule}, groups of 24 equal logits"
 
@@ -111,31 +114,40 @@ def ties(subject: Subject, trial: Trial) -> str:
 def _filter(subject: Subject, trial: Trial, requests: list[SamplingParams]) -> str:
     """Hold requests against float64, by draws from rows whose edges can be seen, and by what logprobs show."""
     requests = _fitting(subject, requests)
-    for params in requests:
+    judged = _sharpest(subject, trial, requests) if subject.effort.mixed else requests
+    for params in judged:
         row = _clear_row(trial, params, subject)
         expected = judge_fit(subject, trial, described(params), row, params, subject.effort.draws // 4)
         _judge_edge(subject, trial, row, params, expected)
     _support(subject, trial, requests)
     shown = _kept_as_shown(subject, trial, requests)
-    return f"{len(requests)} requests by draws{shown}"
+    return f"{len(judged)} requests by draws{shown}"
+
+
+def _sharpest(subject: Subject, trial: Trial, requests: list[SamplingParams]) -> list[SamplingParams]:
+    """The two whose last kept token is the likeliest: it takes the fewest draws to miss it."""
+
+    def probability(params: SamplingParams) -> float:
+        expected = expect(_clear_row(trial, params, subject), params, subject.capabilities.tie_rule)
+        return float(expected.probabilities[expected.edge].sum())
+
+    return sorted(requests, key=probability)[-2:]
 
 
 def _support(subject: Subject, trial: Trial, requests: list[SamplingParams]) -> None:
     """Draws from every family of logits stay inside the kept set."""
-    for name, family in FAMILIES.items():
+    for turn, (name, family) in enumerate(FAMILIES.items()):
         rng = trial.generator(name, 3)
-        logits = np.stack([family(rng, _SIZE) for _ in range(4)])
-        batch = torch.from_numpy(logits).repeat_interleave(_COPIES, 0)
-        for params in requests:
+        rows = np.stack([family(rng, _SIZE) for _ in range(subject.effort.rows(4))])
+        rows = rows.repeat(subject.effort.rows(_COPIES, least=2), 0)
+        for batch in batches(subject, requests, len(rows), turn):
             seed_torch(rng)
-            found = subject.tokens(batch, params).reshape(len(logits), _COPIES)
-            for row, drawn in zip(logits, found, strict=True):
-                possible = expect(row, params, subject.capabilities.tie_rule).possible
-                wrong = drawn[~possible[drawn]]
+            found = subject.tokens(torch.from_numpy(rows), batch)
+            for row, params, token in zip(rows, batch, found, strict=True):
+                possible = possible_tokens(row, params, subject.capabilities.tie_rule)
                 trial.require(
-                    not len(wrong),
-                    f"{described(params)} on {name} logits needs one of {possible.sum()} kept tokens, "
-                    f"found {wrong[0] if len(wrong) else 0}",
+                    possible[token],
+                    f"{described(params)} on {name} logits needs one of {possible.sum()} kept tokens, found {token}",
                 )
 
 
@@ -167,7 +179,7 @@ def _judge_edge(
             return Verdict(0.0, f"dropped token {tokens[~expected.possible[tokens]][0]} was drawn", draws)
         return share(int(expected.edge[tokens].sum()), draws, probability, "the last kept token")
 
-    draws = max(2000, int(300 / probability)) if probability < 1 else 500
+    draws = subject.effort.edge_draws(probability)
     trial.judge(f"{described(params)}, last kept token", experiment, draws)
 
 
@@ -181,16 +193,16 @@ def _kept_as_shown(subject: Subject, trial: Trial, requests: list[SamplingParams
     if mode is None:
         return ""
     looked = 0
-    for name, family in FAMILIES.items():
+    for turn, (name, family) in enumerate(FAMILIES.items()):
         rng = trial.generator(name)
-        logits = np.stack([family(rng, _SIZE) for _ in range(_COPIES)])
-        for params in requests:
-            shown = replace(params, logprobs=-1)
+        logits = np.stack([family(rng, _SIZE) for _ in range(subject.effort.rows(_COPIES, least=2))])
+        for batch in batches(subject, requests, len(logits), turn):
+            shown = [replace(params, logprobs=-1) for params in batch]
             output = subject.sample(torch.from_numpy(logits), shown, mode=mode)
             assert output.logprobs is not None
             ids = output.logprobs.token_ids[:, 1:].cpu().numpy()
             finite = np.isfinite(output.logprobs.logprobs[:, 1:].cpu().numpy())
-            for row, row_ids, row_finite in zip(logits, ids, finite, strict=True):
+            for row, params, row_ids, row_finite in zip(logits, batch, ids, finite, strict=True):
                 expected = expect(row, params, subject.capabilities.tie_rule)
                 if not expected.certain:
                     continue

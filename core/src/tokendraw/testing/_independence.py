@@ -9,6 +9,7 @@ import torch
 from numpy.typing import NDArray
 
 from tokendraw._params import SamplingParams
+from tokendraw._words import all_of
 from tokendraw.testing._draws import seed_torch
 from tokendraw.testing._property import Ask, Properties, has_counter
 from tokendraw.testing._statistics import independence
@@ -20,22 +21,23 @@ Array = NDArray[Any]
 
 _SIZE: Final = 8
 _UNIFORM = np.full(_SIZE, 1 / _SIZE)
-_MOST_ROWS: Final = (1 << 16) + (1 << 14)
 _LAGS = (1 << 16, 1 << 15, 4096, 1024, 256, 128, 64, 32, 16, 4, 3, 2, 1)
 """The largest first: noise that repeats with a period bends the statistics of all others."""
 
 
 @properties.required("rows of a batch")
-def rows(subject: Subject, trial: Trial) -> str:
+def rows_of_a_batch(subject: Subject, trial: Trial) -> str:
     """Equal rows of one batch draw independently, near each other and 2**15 and 2**16 rows apart."""
+    rows = subject.effort.batch_rows
+    lags = [lag for lag in _LAGS if lag < rows]
     found: dict[int, list[Array]] = {}
 
     def experiment(rng: np.random.Generator, batches: int, lag: int) -> Verdict:
         if batches not in found:
             seed_torch(rng)
-            logits = torch.zeros(_MOST_ROWS, _SIZE)
+            logits = torch.zeros(rows, _SIZE)
             found[batches] = [subject.tokens(logits, SamplingParams()) for _ in range(batches)]
-        left, right = _apart(_MOST_ROWS, lag)
+        left, right = _apart(rows, lag)
         pairs = [(tokens[left], tokens[right]) for tokens in found[batches]]
         return independence(
             np.concatenate([a for a, _ in pairs]),
@@ -44,9 +46,9 @@ def rows(subject: Subject, trial: Trial) -> str:
             f"rows {lag} apart",
         )
 
-    for lag in _LAGS:
+    for lag in lags:
         trial.judge(f"lag {lag}", lambda rng, count, lag=lag: experiment(rng, count, lag), 1)  # type: ignore[misc]
-    return f"{_MOST_ROWS} rows, {len(_LAGS)} distances"
+    return f"{rows} rows, {len(lags)} distances"
 
 
 def _apart(rows: int, lag: int) -> tuple[Array, Array]:
@@ -59,7 +61,12 @@ def _apart(rows: int, lag: int) -> tuple[Array, Array]:
 @properties.required("successive calls")
 def calls(subject: Subject, trial: Trial) -> str:
     """A row draws independently in each of several calls, in batches of one and of many."""
-    for rows, size in ((1, 2), (64, _SIZE), (4096, _SIZE)):
+    kinds = [
+        (rows, size)
+        for rows, size in ((1, 2), (64, _SIZE), (4096, _SIZE))
+        if rows <= subject.effort.batch_rows
+    ]
+    for rows, size in kinds:
 
         def experiment(rng: np.random.Generator, draws: int, rows: int = rows, size: int = size) -> Verdict:
             seed_torch(rng)
@@ -69,8 +76,8 @@ def calls(subject: Subject, trial: Trial) -> str:
             even = np.full(size, 1 / size)
             return independence(tokens[::2].ravel(), tokens[1::2].ravel(), even, "successive draws")
 
-        trial.judge(f"batches of {rows}", experiment, 600 if rows == 1 else 8192)
-    return "batches of 1, 64 and 4096"
+        trial.judge(f"batches of {rows}", experiment, subject.effort.draws_of(600 if rows == 1 else 8192))
+    return f"batches of {all_of(str(rows) for rows, _ in kinds)}"
 
 
 _NEIGHBOURS = {
@@ -104,7 +111,7 @@ def _neighbours(subject: Subject, trial: Trial, which: str) -> str:
             )
             return independence(left, right, _UNIFORM, label)
 
-        trial.judge(label, experiment, 6500)
+        trial.judge(label, experiment, subject.effort.draws_of(6500))
     return ", ".join(_NEIGHBOURS[which])
 
 

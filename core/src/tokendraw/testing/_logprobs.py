@@ -39,7 +39,8 @@ def _batch(subject: Subject, trial: Trial, size: int, wanted: int) -> tuple[Arra
     requests = combinations(subject.capabilities, size)
     if scalar_filters(subject.capabilities):
         requests = requests[:1]
-    logits = np.stack([family(rng, size) for family in FAMILIES.values() for _ in range(6)])
+    copies = subject.effort.rows(6)
+    logits = np.stack([family(rng, size) for family in FAMILIES.values() for _ in range(copies)])
     picked = rng.integers(0, len(requests), len(logits))
     seed_torch(rng)
     return logits, [replace(requests[i], logprobs=wanted) for i in picked]

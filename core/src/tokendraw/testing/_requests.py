@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 
 from tokendraw._capabilities import Capabilities
 from tokendraw._params import SamplingParams
+from tokendraw.testing._effort import Effort
 from tokendraw.testing._subject import Subject
 
 
@@ -30,6 +32,39 @@ def combinations(capabilities: Capabilities, size: int) -> list[SamplingParams]:
         )
     ]
     return found + ([SamplingParams(temperature=0.0)] if capabilities.greedy else [])
+
+
+def batches(
+    subject: Subject, requests: Sequence[SamplingParams], rows: int, turn: int = 0
+) -> list[list[SamplingParams]]:
+    """Batches of ``rows`` requests that hold every one of ``requests``: one batch for each of them.
+
+    Where they are to be mixed, there is one batch of all kinds, behind those that kernels may serve in a way of their
+    own: plain rows only, greedy rows only.
+
+    :param turn: of several such batches, which one this is: the next one goes on with other requests.
+    """
+    if not requests or not subject.effort.mixed:
+        return [[params] * rows for params in requests]
+    if scalar_filters(subject.capabilities):
+        return [[params] * rows for params in _spread(requests, 4)]
+    own = [params for params in requests if params in (SamplingParams(), SamplingParams(temperature=0.0))]
+    return [*([params] * rows for params in own), _spread(requests, rows, turn * rows)]
+
+
+def assigned(effort: Effort, requests: Sequence[SamplingParams], rows: int) -> list[SamplingParams]:
+    """One request for each of ``rows`` rows: in their order, or, to be mixed, from all over them."""
+    if effort.mixed:
+        return _spread(requests, rows)
+    return [requests[i % len(requests)] for i in range(rows)]
+
+
+def _spread(requests: Sequence[SamplingParams], rows: int, start: int = 0) -> list[SamplingParams]:
+    """Requests at golden distances: few of them differ in all that they ask for, and none repeats before all came."""
+    step = round(0.618 * len(requests))
+    while math.gcd(step, len(requests)) > 1:
+        step += 1
+    return [requests[i * step % len(requests)] for i in range(start, start + rows)]
 
 
 def described(params: SamplingParams) -> str:

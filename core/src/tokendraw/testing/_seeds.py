@@ -11,11 +11,12 @@ from numpy.typing import NDArray
 
 from tokendraw._capabilities import GumbelDtype, Need
 from tokendraw._params import SamplingParams
+from tokendraw._words import all_of
 from tokendraw.testing import reference
 from tokendraw.testing._draws import random_seeds, seed_torch
 from tokendraw.testing._expected import expect
 from tokendraw.testing._property import Ask, Properties, has_counter
-from tokendraw.testing._requests import combinations, described, tokens_of
+from tokendraw.testing._requests import assigned, combinations, described, tokens_of
 from tokendraw.testing._subject import Subject
 from tokendraw.testing._trial import Trial
 from tokendraw.testing.logits_families import FAMILIES, gaussian
@@ -44,12 +45,13 @@ def fp64_noise(subject: Subject, trial: Trial) -> str:
 
 def _equal_reference(subject: Subject, trial: Trial, dtype: GumbelDtype) -> str:
     judged = same = 0
+    copies = subject.effort.rows(12, least=2)
     for size in (2, 31, 1024, 1025, 5000):
         if size > (subject.capabilities.max_vocab_size or size):
             continue
         rng = trial.generator(f"{dtype} {size}")
         requests = combinations(subject.capabilities, size)
-        logits = np.stack([family(rng, size) for family in FAMILIES.values() for _ in range(12)])
+        logits = np.stack([family(rng, size) for family in FAMILIES.values() for _ in range(copies)])
         seeds, positions = random_seeds(rng, len(logits))
         picked = rng.integers(0, len(requests), len(logits))
         params = [replace(requests[i], seed=seed) for i, seed in zip(picked, seeds, strict=True)]
@@ -97,14 +99,16 @@ def batch_invariance(subject: Subject, trial: Trial) -> str:
     if subject.capabilities.seeding != "counter":
         return "advertised without seeds: nothing to compare"
     rng = trial.generator("rows")
-    count = 24
+    count = subject.effort.rows(24, least=5)
+    sizes = [rows for rows in (2, 7, 64, 65, 1000) if rows <= max(subject.effort.batch_sizes)]
     logits = np.stack([gaussian(rng, size) for _ in range(count)])
     seeds, positions = random_seeds(rng, count)
-    params = [replace(requests[i % len(requests)], seed=seed) for i, seed in enumerate(seeds)]
+    chosen = assigned(subject.effort, requests, count)
+    params = [replace(p, seed=seed) for p, seed in zip(chosen, seeds, strict=True)]
     alone = np.array(
         [tokens_of(subject, logits[i : i + 1], [params[i]], [positions[i]])[0] for i in range(count)]
     )
-    for rows in (2, 7, 64, 65, 1000):
+    for rows in sizes:
         order = rng.permutation(np.arange(rows) % count)
         found = tokens_of(subject, logits[order], [params[i] for i in order], [positions[i] for i in order])
         apart = np.flatnonzero(found != alone[order])
@@ -113,13 +117,13 @@ def batch_invariance(subject: Subject, trial: Trial) -> str:
             f"B = {rows}: row {apart[0] if len(apart) else 0} needs the token that it draws alone, "
             f"{len(apart)} rows differ",
         )
-    return f"{count} rows alone and in batches of 2, 7, 64, 65 and 1000"
+    return f"{count} rows alone and in batches of {all_of(map(str, sizes))}"
 
 
 @properties.advertised("seeded beside unseeded", has_counter)
 def seeded_beside_unseeded(subject: Subject, trial: Trial) -> str:
     """Seeds hold for their own rows alone: rows without one draw anew in each call."""
-    rows, size = 256, 1000
+    rows, size = subject.effort.rows(256, least=32), 1000
     params = [SamplingParams(seed=7) if i % 2 else SamplingParams() for i in range(rows)]
     seed_torch(trial.generator("torch"))
     first, second = (subject.tokens(torch.zeros(rows, size), params) for _ in range(2))
@@ -135,7 +139,8 @@ def seeded_beside_unseeded(subject: Subject, trial: Trial) -> str:
 @properties.advertised("torch.manual_seed", lambda c: c.seeding in ("counter", "launch"))
 def manual_seed(subject: Subject, trial: Trial) -> str:
     """torch.manual_seed reproduces the tokens of unseeded rows, and another seed gives others."""
-    logits = torch.zeros(64, 1000)
+    rows = subject.effort.rows(64)
+    logits = torch.zeros(rows, 1000)
 
     def run(seed: int) -> list[Array]:
         torch.manual_seed(seed)
@@ -149,4 +154,4 @@ def manual_seed(subject: Subject, trial: Trial) -> str:
     trial.require(
         not np.array_equal(first[0], first[1]), "successive calls need other tokens, found the same"
     )
-    return "3 calls of 64 rows, repeated"
+    return f"3 calls of {rows} rows, repeated"

@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from tokendraw._capabilities import Need
 from tokendraw._params import SamplingParams
 from tokendraw.testing._draws import random_seeds, seed_torch
-from tokendraw.testing._expected import expect
+from tokendraw.testing._expected import expect, possible_tokens
 from tokendraw.testing._poison import SIZE, poisons
 from tokendraw.testing._property import Ask, Properties
-from tokendraw.testing._requests import combinations, tokens_of
+from tokendraw.testing._requests import batches, combinations, tokens_of
 from tokendraw.testing._statistics import fit
 from tokendraw.testing._subject import Subject
 from tokendraw.testing._trial import Trial, Verdict
@@ -30,17 +30,15 @@ def poisoned_rows(subject: Subject, trial: Trial) -> str:
     """NaN counts as -inf, +inf draws among its equals, a row without any logit gives token 0."""
     rng = trial.generator("rows")
     kinds = poisons(rng)
-    for params in combinations(subject.capabilities, SIZE):
-        logits = np.stack([kind.logits for kind in kinds.values() for _ in range(3)])
+    copies = subject.effort.rows(3, least=2)
+    rows = [(name, kind.logits) for name, kind in kinds.items() for _ in range(copies)]
+    logits = np.stack([row for _, row in rows])
+    for batch in batches(subject, combinations(subject.capabilities, SIZE), len(rows)):
         seed_torch(rng)
-        found = tokens_of(subject, torch.from_numpy(logits), [params] * len(logits)).reshape(-1, 3)
-        for (name, kind), drawn in zip(kinds.items(), found, strict=True):
-            possible = expect(kind.logits, params, subject.capabilities.tie_rule).possible
-            wrong = drawn[~possible[drawn]]
-            trial.require(
-                not len(wrong),
-                f"a row with {name} needs a token that is kept, found {wrong[0] if len(wrong) else 0}",
-            )
+        found = tokens_of(subject, torch.from_numpy(logits), batch)
+        for (name, row), params, token in zip(rows, batch, found, strict=True):
+            possible = possible_tokens(row, params, subject.capabilities.tie_rule)
+            trial.require(possible[token], f"a row with {name} needs a token that is kept, found {token}")
     return f"{len(kinds)} kinds of rows"
 
 
@@ -52,17 +50,21 @@ def neighbours(subject: Subject, trial: Trial) -> str:
     clean = np.stack([gaussian(rng, SIZE) for _ in range(2 * len(kinds) + 1)])
     poisoned = clean.copy()
     poisoned[1::2] = np.stack([kind.logits for kind in kinds])
-    batches = [torch.from_numpy(x) for x in (clean, poisoned)]
-    for params in combinations(subject.capabilities, SIZE):
-        if subject.capabilities.seeding == "counter" or params.temperature == 0:
-            seeds, positions = random_seeds(rng, len(clean))
-            rows = [replace(params, seed=s) if params.temperature else params for s in seeds]
-            first, second = (tokens_of(subject, x, rows, positions)[::2] for x in batches)
-            apart = np.flatnonzero(first != second)
-            trial.require(
-                not len(apart),
-                f"row {2 * apart[0] if len(apart) else 0} needs the token that it draws beside clean rows",
-            )
+    both = [torch.from_numpy(x) for x in (clean, poisoned)]
+    settled = [
+        params
+        for params in combinations(subject.capabilities, SIZE)
+        if subject.capabilities.seeding == "counter" or params.temperature == 0
+    ]
+    for batch in batches(subject, settled, len(clean)):
+        seeds, positions = random_seeds(rng, len(clean))
+        rows = [replace(p, seed=s) if p.temperature else p for p, s in zip(batch, seeds, strict=True)]
+        first, second = (tokens_of(subject, x, rows, positions)[::2] for x in both)
+        apart = np.flatnonzero(first != second)
+        trial.require(
+            not len(apart),
+            f"row {2 * apart[0] if len(apart) else 0} needs the token that it draws beside clean rows",
+        )
     small = 60
     probabilities = np.exp(np.linspace(0, -3, small))
     row = np.log(probabilities).astype(np.float32)
@@ -105,7 +107,7 @@ def plus_infinity(subject: Subject, trial: Trial) -> str:
             batch = torch.from_numpy(row).repeat(draws, 1)
             return fit(subject.tokens(batch, params), probabilities)
 
-        trial.judge(f"request {i}", experiment, 600)
+        trial.judge(f"request {i}", experiment, subject.effort.draws_of(600))
     return "3 tokens of +inf among NaN and finite ones"
 
 
@@ -114,8 +116,8 @@ def valid_flag(subject: Subject, trial: Trial) -> str:
     """False for rows with NaN or without anything above -inf, True for all others."""
     kinds = poisons(trial.generator("rows"))
     logits = torch.from_numpy(np.stack([kind.logits for kind in kinds.values()]))
-    for params in _some(combinations(subject.capabilities, SIZE)):
-        valid = subject.sample(logits, params).valid.tolist()
+    for batch in batches(subject, _some(combinations(subject.capabilities, SIZE)), len(logits)):
+        valid = subject.sample(logits, batch).valid.tolist()
         for (name, kind), found in zip(kinds.items(), valid, strict=True):
             trial.require(found == kind.valid, f"a row with {name} needs valid {kind.valid}, found {found}")
     return f"{len(kinds)} kinds of rows"

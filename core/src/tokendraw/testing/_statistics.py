@@ -1,7 +1,8 @@
 """Statistics of drawn tokens against a distribution that is known in full. Every one gives a p-value.
 
 The bins are pooled so that each expects at least :data:`LEAST_EXPECTED` draws: there the chi-square approximation of
-the G-test holds far into its tail, and an exact binomial sees a shift of a third.
+the G-test holds far into its tail, and an exact binomial sees a shift of a third. Too few draws for five such bins are
+pooled into fifths, and judged by exact binomials alone: they see less, and are called wrong no more often.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ Array = NDArray[Any]
 
 
 def pooled(probabilities: Array, draws: int, together: Array | None = None) -> Array:
-    """The bin of every token: bins of falling probability, each with 100 expected draws or more.
+    """The bin of every token: bins of falling probability, each with 100 expected draws or more, or a fifth of all.
 
     Tokens of probability 0 are in bin -1.
 
@@ -36,12 +37,13 @@ def pooled(probabilities: Array, draws: int, together: Array | None = None) -> A
     expected = probabilities[order] * draws
     bins = np.full(len(probabilities), -1)
     current, filled = 0, 0.0
+    least = min(LEAST_EXPECTED, draws / 5)
     for token, mass in zip(order, expected, strict=True):
         if mass <= 0:
             break
         bins[token] = current
         filled += mass
-        if filled >= LEAST_EXPECTED:
+        if filled >= least:
             current, filled = current + 1, 0.0
     if filled and current:  # what is left over joins the last full bin
         bins[bins == current] = current - 1
@@ -50,6 +52,8 @@ def pooled(probabilities: Array, draws: int, together: Array | None = None) -> A
 
 def fit(tokens: Array, probabilities: Array, bins: Array | None = None) -> Verdict:
     """Tokens as draws from ``probabilities`` [V]: a G-test over the bins, and an exact binomial for each of them.
+
+    Where a bin expects fewer than 100 draws, there is no G-test.
 
     :param bins: [V] the bin of each token, -1 for what must not be drawn; None: :func:`pooled`.
     :returns: twice the smaller of the two p-values; that of the binomials is the least, times their number.
@@ -66,7 +70,7 @@ def fit(tokens: Array, probabilities: Array, bins: Array | None = None) -> Verdi
     tails = np.array([two_sided(int(k), draws, float(p)) for k, p in zip(counts, share, strict=True)])
     worst = int(tails.argmin())
     exact = min(1.0, float(tails[worst]) * len(tails))
-    shape = g_test(counts, share * draws)
+    shape = g_test(counts, share * draws) if round(share.min() * draws) >= LEAST_EXPECTED else 1.0
     members = np.flatnonzero(bins == worst)
     name = f"token {members[0]}" if len(members) == 1 else f"{len(members)} tokens such as {members[0]}"
     return Verdict(
@@ -85,11 +89,14 @@ def share(hits: int, draws: int, probability: float, what: str) -> Verdict:
 def independence(left: Array, right: Array, probabilities: Array, what: str) -> Verdict:
     """Pairs of tokens as independent draws from ``probabilities`` [V], small: a G-test of all V x V pairs.
 
-    The expected table is known in full, so that pairs which are always equal show, whatever their margins. No token
-    may stand in two pairs.
+    The expected table is known in full, so that pairs which are always equal show, whatever their margins. Too few
+    pairs for that are counted as equal or not. No token may stand in two pairs.
     """
     size = len(probabilities)
-    pairs = fit(left * size + right, np.outer(probabilities, probabilities).ravel())
+    table = np.outer(probabilities, probabilities)
+    is_small = round(table.min() * len(left)) < LEAST_EXPECTED
+    bins = 1 - np.eye(size, dtype=int).ravel() if is_small else None
+    pairs = fit(left * size + right, table.ravel(), bins)
     equal = float((left == right).mean())
     expected = float((probabilities**2).sum())
     return Verdict(

@@ -34,6 +34,8 @@ class Subject:
     :param build: makes the sampler for a need; called once for every need that the kit comes up with.
     :param quick: fewer draws, vocabularies up to 50,257.
     :param seed: of everything random in the run. A run repeats itself bit by bit, as far as the sampler does.
+    :param effort: sizes of one's own in place of quick ones or full ones: :meth:`Effort.tiny` suits kernels in an
+        interpreter.
     """
 
     def __init__(
@@ -45,11 +47,12 @@ class Subject:
         build: Build,
         quick: bool = False,
         seed: int = 0,
+        effort: Effort | None = None,
     ) -> None:
         self.name = name
         self.capabilities = capabilities
         self.device = torch.device(device)
-        self.effort = Effort.of(quick=quick, device_type=self.device.type)
+        self.effort = effort or Effort.of(quick=quick, device_type=self.device.type)
         self.seed = seed
         self._build = functools.cache(build)
 

@@ -98,7 +98,7 @@ def extremes(subject: Subject, trial: Trial) -> str:
         subject_rows += [(x, SamplingParams(min_p=p)) for x in (base, steep) for p in (1.0, 1e-45, 0.0)]
     orders = subject.capabilities.filter_orders or ("top_k_first",)
     subject_rows = [(x, replace(p, filter_order=orders[0])) for x, p in subject_rows]
-    copies = 40
+    copies = subject.effort.rows(40)
     logits = np.stack([x for x, _ in subject_rows for _ in range(copies)])
     params = [p for _, p in subject_rows for _ in range(copies)]
     seed_torch(rng)
@@ -117,7 +117,7 @@ def extremes(subject: Subject, trial: Trial) -> str:
 @properties.required("padding is never read")
 def padding(subject: Subject, trial: Trial) -> str:
     """What lies behind the V logits of a row in its storage never wins, whatever the row stride."""
-    rows = 16
+    rows = subject.effort.rows(16, least=3)
     for size, stride in ((3, 8), (1000, 1024), (1025, 2048), (4097, 4097 + 31)):
         rng = trial.generator(f"{size}")
         storage = torch.full((rows, stride), float("inf"))
@@ -144,9 +144,10 @@ def padding(subject: Subject, trial: Trial) -> str:
 def greedy(subject: Subject, trial: Trial) -> str:
     """Temperature 0 takes the argmax, the lowest id on a tie, beside rows that draw."""
     sizes = [v for v in (1, 2, 31, 1025, 5000) if v <= (subject.capabilities.max_vocab_size or v)]
+    copies = subject.effort.rows(4, least=2)
     for size in sizes:
         rng = trial.generator(f"{size}")
-        logits = np.stack([family(rng, size) for family in FAMILIES.values() for _ in range(4)])
+        logits = np.stack([family(rng, size) for family in FAMILIES.values() for _ in range(copies)])
         params = [SamplingParams(temperature=float(i % 2)) for i in range(len(logits))]
         seed_torch(rng)
         found = _tokens(subject, torch.from_numpy(logits), params, rng)
@@ -173,7 +174,7 @@ def limits(subject: Subject, trial: Trial) -> str:
 def _at_limit(subject: Subject, trial: Trial, params: SamplingParams, size: int) -> None:
     row = gaussian(trial.generator(f"{params}"), size)
     possible = expect(row, params, subject.capabilities.tie_rule).possible
-    found = subject.tokens(torch.from_numpy(row).repeat(64, 1), params)
+    found = subject.tokens(torch.from_numpy(row).repeat(subject.effort.limit_rows, 1), params)
     wrong = found[~possible[found]]
     trial.require(not len(wrong), f"V = {size}, {described(params)} needs a kept token, found {wrong[:1]}")
 
