@@ -1,5 +1,6 @@
 """Who takes part in ``tokendraw bench``: samplers by themselves, and baselines that draw what the reference keeps."""
 
+import inspect
 import sys
 import types
 
@@ -8,7 +9,8 @@ import torch
 
 from fake_dists import EVERYTHING, fake_dists, plugin
 from tokendraw import SamplerUnavailableError, TokendrawError, discover
-from tokendraw.bench._baselines import BASELINES, flashinfer, torch_sort
+from tokendraw.bench import _flashinfer
+from tokendraw.bench._baselines import BASELINES, torch_sort
 from tokendraw.bench._cells import FILTERS, Cell
 from tokendraw.bench._contenders import chosen
 from tokendraw.bench._logits import make
@@ -26,7 +28,8 @@ def dists(tmp_path, monkeypatch):
 
 
 def prepared(contender, cell=CELL, *, seeded=True):
-    return contender.prepare(cell, metadata_of(cell, CPU, seeded=seeded))
+    (call,) = contender.prepare(cell, metadata_of(cell, CPU, seeded=seeded))
+    return call
 
 
 def cell_of(filters, dtype="float32", batch=5):
@@ -124,12 +127,12 @@ def test_tokens_of_the_pipeline_of_sorts_are_those_that_the_reference_keeps(filt
     logits = torch.stack([torch.randperm(300) for _ in range(10)]).mul(0.05).to(getattr(torch, dtype))
     if dtype == "bfloat16":
         logits = torch.stack([torch.randperm(300).sub(150).mul(1 / 8) for _ in range(10)]).bfloat16()
-    draw = torch_sort(cell, metadata).draw
+    (call,) = torch_sort(cell, metadata)
     kept = [
         set(reference.prepare(row, params).kept.nonzero()[0].tolist())
         for row, params in zip(logits.float().numpy(), cell.requests, strict=True)
     ]
-    drawn = torch.stack([draw(logits) for _ in range(400)], 1).tolist()
+    drawn = torch.stack([call.draw(logits) for _ in range(400)], 1).tolist()
     for row in range(10):
         assert set(drawn[row]) <= kept[row]
         if len(kept[row]) < 20:
@@ -140,47 +143,72 @@ def test_the_pipeline_of_sorts_draws_by_the_softmax_of_what_is_kept():
     cell = Cell(1, 300, "float32", "top-k", "gaussian")
     logits = torch.full((1, 300), -50.0)
     logits[0, [7, 200, 13]] = torch.tensor([2.0, 1.2, 0.4])
-    draw = torch_sort(cell, metadata_of(cell, CPU, seeded=False)).draw
-    counts = torch.bincount(torch.cat([draw(logits) for _ in range(4000)]), minlength=300)
+    (call,) = torch_sort(cell, metadata_of(cell, CPU, seeded=False))
+    counts = torch.bincount(torch.cat([call.draw(logits) for _ in range(4000)]), minlength=300)
     expected = 4000 * (logits / 0.8).softmax(-1)[0]
     assert (counts - expected).abs().max() < 5 * 4000**0.5 / 2
 
 
 @pytest.fixture
 def fake_flashinfer(monkeypatch):
-    """FlashInfer's names; each notes its call and passes the probabilities on."""
+    """FlashInfer's names and the names of its parameters; each notes its call and passes the probabilities on."""
     calls = []
+    package, module = types.ModuleType("flashinfer"), types.ModuleType("flashinfer.sampling")
 
-    def note(name, takes_seed):
-        def with_seed(probs, *rest, seed=None, offset=None):
-            calls.append((name, [r.dtype for r in rest], seed, offset))
+    def note(name, rows=(), options=()):
+        """A function of the probabilities and of one tensor for each of ``rows``; it notes all but the former."""
+
+        def noted(probs, **given):
+            assert list(given) == [*rows, *options]
+            calls.append((name, [_kind(given[row]) for row in rows], *(given[option] for option in options)))
             return probs
 
-        def without_seed(probs, *rest):
-            calls.append((name, [r.dtype for r in rest]))
-            return probs
+        first = inspect.Parameter("probs", inspect.Parameter.POSITIONAL_ONLY)
+        named = [inspect.Parameter(n, inspect.Parameter.KEYWORD_ONLY) for n in (*rows, *options)]
+        noted.__signature__ = inspect.Signature([first, *named])
+        return noted
 
-        return with_seed if takes_seed else without_seed
+    def softmax(logits, temperature):
+        calls.append("softmax")
+        return (logits / temperature[:, None]).softmax(-1)
 
-    module = types.ModuleType("flashinfer.sampling")
-
-    def install(*, takes_seed=True):
-        module.softmax = lambda logits, temperature: (logits / temperature[:, None]).softmax(-1)
-        for name in (
-            "sampling",
-            "top_p_sampling",
-            "top_k_sampling",
-            "top_k_top_p_sampling",
-            "min_p_sampling",
+    def install(*, takes_seed=True, fused=True):
+        seed = ("seed", "offset") if takes_seed else ()
+        module.softmax = softmax
+        for name, rows in (
+            ("sampling", ()),
+            ("top_p_sampling", ("top_p",)),
+            ("top_k_sampling", ("top_k",)),
+            ("top_k_top_p_sampling", ("top_k", "top_p")),
+            ("min_p_sampling", ("min_p",)),
         ):
-            setattr(module, f"{name}_from_probs", note(name, takes_seed))
-        for name in ("top_k_renorm_probs", "top_p_renorm_probs"):
-            setattr(module, name, note(name, False))
-        monkeypatch.setitem(sys.modules, "flashinfer", types.ModuleType("flashinfer"))
+            setattr(module, f"{name}_from_probs", note(name, rows, seed))
+        module.sampling_from_logits = note("from_logits", (), seed)
+        for name, rows in (("top_k_renorm_probs", "top_k"), ("top_p_renorm_probs", "top_p")):
+            setattr(module, name, note(name, (rows,)))
+        module.top_k_mask_logits = note("top_k_mask_logits", ("top_k",))
+        if fused:
+            options = ("top_k_max", "philox_seed", "philox_offset")
+            package.cake_top_k_top_p_sampling_from_probs = note("cake", ("top_k", "top_p"), options)
+        monkeypatch.setitem(sys.modules, "flashinfer", package)
         monkeypatch.setitem(sys.modules, "flashinfer.sampling", module)
         return calls
 
     return install
+
+
+def _kind(value):
+    return value.dtype if isinstance(value, torch.Tensor) else value
+
+
+def drawn_by_flashinfer(calls, filters):
+    """What each way calls, by its name; every way starts from the logits of [5, 300]."""
+    cell, found = cell_of(filters), {}
+    for call in _flashinfer.prepare(cell, metadata_of(cell, CPU, seeded=True)):
+        call.draw(torch.zeros(5, 300))
+        found[call.way] = (*calls, call.graph_safe)
+        calls.clear()
+    return found
 
 
 F, K = torch.float32, torch.int32
@@ -189,29 +217,84 @@ F, K = torch.float32, torch.int32
 @pytest.mark.parametrize(
     ("filters", "called"),
     [
-        ("none", [("sampling", [], 1, 0)]),
-        ("top-k", [("top_k_sampling", [K], 1, 0)]),
-        ("top-p", [("top_p_sampling", [F], 1, 0)]),
-        ("both", [("top_k_top_p_sampling", [K, F], 1, 0)]),
-        ("min-p", [("min_p_sampling", [F], 1, 0)]),
-        ("mixed", [("top_k_renorm_probs", [K]), ("top_p_renorm_probs", [F]), ("min_p_sampling", [F], 1, 0)]),
+        (
+            "none",
+            {
+                "softmax, sampling_from_probs": ("softmax", ("sampling", [], 1, 0)),
+                "division by T, sampling_from_logits": (("from_logits", [], 1, 0),),
+            },
+        ),
+        (
+            "top-k",
+            {
+                "softmax, top_k_sampling_from_probs": ("softmax", ("top_k_sampling", [K], 1, 0)),
+                "top_k_mask_logits, softmax, sampling_from_probs": (
+                    ("top_k_mask_logits", [K]),
+                    "softmax",
+                    ("sampling", [], 1, 0),
+                ),
+                "softmax, cake_top_k_top_p_sampling_from_probs": ("softmax", ("cake", [K, 1.0], 50, 1, 0)),
+            },
+        ),
+        (
+            "top-p",
+            {
+                "softmax, top_p_sampling_from_probs": ("softmax", ("top_p_sampling", [F], 1, 0)),
+                "softmax, top_p_renorm_probs, sampling_from_probs": (
+                    "softmax",
+                    ("top_p_renorm_probs", [F]),
+                    ("sampling", [], 1, 0),
+                ),
+            },
+        ),
+        (
+            "both",
+            {
+                "softmax, top_k_top_p_sampling_from_probs": (
+                    "softmax",
+                    ("top_k_top_p_sampling", [K, F], 1, 0),
+                ),
+                "top_k_mask_logits, softmax, top_p_sampling_from_probs": (
+                    ("top_k_mask_logits", [K]),
+                    "softmax",
+                    ("top_p_sampling", [F], 1, 0),
+                ),
+                "softmax, cake_top_k_top_p_sampling_from_probs": ("softmax", ("cake", [K, F], 50, 1, 0)),
+            },
+        ),
+        ("min-p", {"softmax, min_p_sampling_from_probs": ("softmax", ("min_p_sampling", [F], 1, 0))}),
+        (
+            "mixed",
+            {
+                "softmax, top_k_renorm_probs, top_p_renorm_probs, min_p_sampling_from_probs": (
+                    "softmax",
+                    ("top_k_renorm_probs", [K]),
+                    ("top_p_renorm_probs", [F]),
+                    ("min_p_sampling", [F], 1, 0),
+                )
+            },
+        ),
     ],
 )
-def test_flashinfer_is_called_with_the_sampler_for_the_filters(fake_flashinfer, filters, called):
-    calls = fake_flashinfer()
-    cell = cell_of(filters)
-    call = flashinfer(cell, metadata_of(cell, CPU, seeded=True))
-    probability = call.draw(torch.zeros(5, 300))
-    assert probability.sum(-1).tolist() == pytest.approx([1.0] * 5)
-    assert (calls, call.graph_safe) == (called, True)
+def test_every_way_of_flashinfer_to_draw_for_the_filters_is_called(fake_flashinfer, filters, called):
+    found = drawn_by_flashinfer(fake_flashinfer(), filters)
+    assert found == {way: (*steps, True) for way, steps in called.items()}
+
+
+def test_a_flashinfer_without_the_fused_sampler_has_the_other_ways(fake_flashinfer):
+    found = drawn_by_flashinfer(fake_flashinfer(fused=False), "both")
+    assert list(found) == [
+        "softmax, top_k_top_p_sampling_from_probs",
+        "top_k_mask_logits, softmax, top_p_sampling_from_probs",
+    ]
 
 
 def test_a_flashinfer_that_takes_no_seed_is_kept_out_of_graphs(fake_flashinfer):
-    calls = fake_flashinfer(takes_seed=False)
-    cell = cell_of("top-p")
-    call = flashinfer(cell, metadata_of(cell, CPU, seeded=True))
-    call.draw(torch.zeros(5, 300))
-    assert (calls, call.graph_safe) == ([("top_p_sampling", [F])], False)
+    found = drawn_by_flashinfer(fake_flashinfer(takes_seed=False), "top-p")
+    assert list(found.values()) == [
+        ("softmax", ("top_p_sampling", [F]), False),
+        ("softmax", ("top_p_renorm_probs", [F]), ("sampling", []), False),
+    ]
 
 
 def test_no_baseline_has_the_name_of_a_sampler():

@@ -59,7 +59,7 @@ def test_every_read_pass_of_triton_folds_every_word(cuda):
 @pytest.mark.parametrize("filters", FILTERS)
 def test_the_pipeline_of_sorts_is_captured_and_its_times_are_of_graphs(cuda, timer, filters):
     cell = Cell(16, 32_000, "bfloat16", filters, "gaussian")
-    call_ = torch_sort(cell, metadata_of(cell, cuda, seeded=True))
+    (call_,) = torch_sort(cell, metadata_of(cell, cuda, seeded=True))
     found = timer.time({"torch-sort": call_}, make(cell, cuda, 4))["torch-sort"]
     assert isinstance(found, Timing), found
     assert found.how == "graph"

@@ -18,13 +18,13 @@ def timing(us):
     return Timing(us=us, q1_us=us, q3_us=us, host_us=None, how="wall clock")
 
 
-def report():
+def report(shapes=((64, 32_000), (1, 32_000), (8, 32_000)), families=("flat",)):
     lines = [
         Line(
-            cell=Cell(batch, 32_000, "float32", filters, "flat"),
+            cell=Cell(batch, vocab_size, "float32", filters, family),
             nucleus=28_000.0,
             buffers=2,
-            nbytes=batch * 128_000,
+            nbytes=batch * vocab_size * 4,
             read=timing(10.0 * batch),
             read_by="torch.sum",
             entries={
@@ -34,8 +34,9 @@ def report():
                 "torch-sort": timing(300.0 * batch),
             },
         )
+        for batch, vocab_size in shapes
+        for family in families
         for filters in ("none", "both")
-        for batch in (64, 1, 8)
     ]
     return Report(
         command="tokendraw bench",
@@ -101,3 +102,25 @@ def test_the_panels_hold_the_read_and_every_contender_by_batch():
         assert drawn["acme"][8] != drawn["acme"][8], "a gap where there is no time"
     (legend,) = figure.legends
     assert [text.get_text() for text in legend.get_texts()] == ["read of the logits", "acme", "torch-sort"]
+
+
+def test_shapes_whose_batches_differ_share_panels_and_families_stand_next_to_each_other():
+    pytest.importorskip("matplotlib", reason=NEEDS)
+    figure = _plot.figure_of(report(shapes=((64, 128_256), (256, 151_936)), families=("peaked-7", "flat")))
+    assert [axes.get_title() for axes in figure.axes] == [
+        "float32\nnone, peaked-7",
+        "float32\nnone, flat",
+        "float32\nboth, peaked-7",
+        "float32\nboth, flat",
+    ]
+    assert [axes.get_subplotspec().colspan.start for axes in figure.axes] == [0, 1, 0, 1]
+    for axes in figure.axes:
+        assert [text.get_text() for text in axes.get_xticklabels()] == ["64\nx 128k", "256\nx 152k"]
+
+
+def test_vocabularies_of_one_batch_have_panels_of_their_own():
+    pytest.importorskip("matplotlib", reason=NEEDS)
+    figure = _plot.figure_of(report(shapes=((64, 32_000), (64, 128_256))))
+    assert [axes.get_title().partition(",")[0] for axes in figure.axes] == ["V = 32000"] * 2 + [
+        "V = 128256"
+    ] * 2

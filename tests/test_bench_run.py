@@ -46,7 +46,7 @@ class FakeTimer:
 READERS = {"sum": Call(draw=torch.sum), "amax": Call(draw=torch.amax)}
 
 
-def contender(name, prepare=lambda cell, metadata: Call(draw=lambda logits: None)):
+def contender(name, prepare=lambda cell, metadata: (Call(draw=lambda logits: None),)):
     return Contender(name=name, versions={f"{name}-tokendraw": "1.0"}, prepare=prepare)
 
 
@@ -91,6 +91,27 @@ def test_who_cannot_serve_a_cell_is_not_timed_and_has_a_reason():
     assert list(line.entries) == ["picky", "broken", "late", "acme"]
 
 
+def in_ways(*names):
+    return contender("acme", lambda cell, metadata: [Call(draw=lambda logits: None, way=n) for n in names])
+
+
+def test_of_several_ways_to_the_same_tokens_the_fastest_counts():
+    timer = FakeTimer(sum=40, amax=20, **{"acme: a": 70, "acme: b": Failure(reason="no"), "acme: c": 50})
+    (line,) = run([SMALL], [in_ways("a", "b", "c")], device=CPU, timer=timer, readers=READERS)
+    assert line.entries == {"acme": timing(50)}
+    assert line.ways == {"acme": {"a": timing(70), "b": Failure(reason="no"), "c": timing(50)}}
+    assert line.way("acme") == "c"
+
+
+def test_where_no_way_works_the_entry_is_why_the_first_does_not():
+    timer = FakeTimer(
+        sum=40, amax=20, **{"acme: a": Failure(reason="no"), "acme: b": Failure(reason="nor this")}
+    )
+    (line,) = run([SMALL], [in_ways("a", "b")], device=CPU, timer=timer, readers=READERS)
+    assert line.entries == {"acme": Failure(reason="no")}
+    assert line.way("acme") == ""
+
+
 def test_cells_of_equal_logits_share_their_buffers():
     timer, cells = FakeTimer(sum=1, amax=2), [SMALL, replace(SMALL, filters="both"), LARGE]
     started = []
@@ -106,7 +127,7 @@ def test_a_contender_gets_the_requests_of_the_cell_with_a_seed_and_a_position_by
 
     def prepare(cell, metadata):
         seen.append(metadata)
-        return Call(draw=lambda logits: None)
+        return (Call(draw=lambda logits: None),)
 
     for seeded in (True, False):
         run(
@@ -151,8 +172,17 @@ def test_logits_that_do_not_fit_are_an_error_that_says_how_large_they_are():
     )
 
 
-def line(cell, read, entries, by="amax", nucleus=7.0):
-    return Line(cell=cell, nucleus=nucleus, buffers=2, nbytes=800, read=read, read_by=by, entries=entries)
+def line(cell, read, entries, by="amax", nucleus=7.0, ways=None):
+    return Line(
+        cell=cell,
+        nucleus=nucleus,
+        buffers=2,
+        nbytes=800,
+        read=read,
+        read_by=by,
+        entries=entries,
+        ways=ways or {},
+    )
 
 
 def report(*lines, device="cpu", contenders=("acme", "torch-sort"), threads=2):
@@ -234,6 +264,19 @@ def test_the_head_says_what_ran_where_and_the_notes_what_the_table_cannot():
         "The read is the fastest of several: amax.",
         "torch-sort: it raised (1 of 2 cells).",
         "Not in a graph, so that the time may be the host's: acme.",
+    ]
+
+
+def test_the_notes_name_the_ways_that_were_the_fastest_and_those_that_failed():
+    a, b, no = timing(20.0), timing(15.0), Failure(reason="no nvcc")
+    lines = [
+        line(SMALL, timing(10.0), {"acme": best}, ways={"acme": {"softmax, a": a, "b": other}})
+        for best, other in ((b, b), (a, no), (a, no))
+    ]
+    assert report(*lines, contenders=("acme",)).notes == [
+        "The read is the fastest of several: amax.",
+        "acme is the fastest of several: b; softmax, a.",
+        "acme by b: no nvcc (2 of 3 cells).",
     ]
 
 

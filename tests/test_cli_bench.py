@@ -174,6 +174,7 @@ def test_json_is_complete(fixed):
                         "how": "wall clock",
                         "ratio": pytest.approx(9.996),
                         "reason": "",
+                        "by": "",
                     }
                 },
             }
@@ -193,6 +194,7 @@ def test_a_dash_in_json_is_null_and_a_reason(fixed, dists):
         "how": None,
         "ratio": None,
         "reason": "it does not serve seeded rows",
+        "by": "",
     }
 
 

@@ -5,7 +5,8 @@
     _cells       what is timed: shapes, dtypes, filters and families of logits; imports no torch, for the command line
     _logits      the rows of a family, and how many of their tokens a nucleus holds
     _contenders  who is timed: the installed samplers, and by name the baselines
-    _baselines   what needs no plugin: the pipeline of sorts in plain torch, FlashInfer called directly
+    _baselines   what needs no plugin: the pipeline of sorts in plain torch; _flashinfer: FlashInfer called directly
+    _parameters  what rows ask for, as the baselines take it
     _floor       the read-only pass that ratios refer to
     _timing      medians and quartiles, by wall clock; _cuda_timing: by CUDA graphs
     _run         every cell, in turn

@@ -28,8 +28,9 @@ class Contender:
     name: str
     versions: Mapping[str, str]
     """Of the distributions that it comes from."""
-    prepare: Callable[[Cell, SamplingMetadata], Call]
-    """Makes the call for a cell, with everything done that an engine does once a batch.
+    prepare: Callable[[Cell, SamplingMetadata], Sequence[Call]]
+    """Makes the call for a cell, with everything done that an engine does once a batch; or several, each another way
+    to the same tokens, of which the fastest counts.
 
     :raises SamplerUnavailableError: it cannot serve the cell by itself; the reason in words.
     """
@@ -80,7 +81,7 @@ def _plugin(candidate: Candidate, device: torch.device) -> Contender:
         need = Need(filter_orders=FILTER_ORDERS, dtype=dtype, vocab_size=vocab_size)
         return tokendraw.load_sampler(candidate.name, device=device, need=need)
 
-    def prepare(cell: Cell, metadata: SamplingMetadata) -> Call:
+    def prepare(cell: Cell, metadata: SamplingMetadata) -> tuple[Call]:
         try:
             sampler = load(cell.dtype, cell.vocab_size)
         except (
@@ -92,10 +93,8 @@ def _plugin(candidate: Candidate, device: torch.device) -> Contender:
         if lacking is not None:
             raise SamplerUnavailableError(f"it does not serve {lacking}")
         capabilities = candidate.capabilities("sample")
-        return Call(
-            draw=lambda logits: sampler.sample(logits, metadata),
-            graph_safe=capabilities is not None and capabilities.graph_safe,
-        )
+        graph_safe = capabilities is not None and capabilities.graph_safe
+        return (Call(draw=lambda logits: sampler.sample(logits, metadata), graph_safe=graph_safe),)
 
     versions = {candidate.distribution: candidate.version}
     if candidate.info and candidate.info.upstream and candidate.upstream_version:

@@ -30,8 +30,9 @@ _BEYOND_L2 = 4
 _LEAST_WORKING_SET = 128 << 20
 _LEAST_ON_ROCM = 1 << 30  # MI300 keeps 256 MB in the Infinity Cache behind its L2
 _LEAST_CALLS, _MOST_CALLS = 8, 64
-_LONGEST_SAMPLE_US = 50_000.0
-_HOST_SAMPLES = 20
+_LONGEST_SAMPLE_US = 25_000.0
+_HOST_SAMPLES, _LEAST_HOST_SAMPLES = 20, 5
+_LONGEST_HOST_SECONDS = 0.05
 _WARM_UP = 3
 
 
@@ -113,11 +114,17 @@ class CudaTimer:
         return 1e3 * float(start.elapsed_time(end)) / lap.calls
 
     def _host_us(self, draw: Draw, buffers: Sequence[Tensor]) -> float:
-        """Median time until a call returns, each on an idle device: its queue never fills up."""
-        times = []
+        """Median time until a call returns, each on an idle device: its queue never fills up.
+
+        Calls that keep the device busy for milliseconds get fewer samples.
+        """
+        times: list[float] = []
+        begin = self._clock()
         for buffer in itertools.islice(itertools.cycle(buffers), _HOST_SAMPLES):
             torch.cuda.synchronize()
             start = self._clock()
+            if len(times) >= _LEAST_HOST_SAMPLES and start - begin > _LONGEST_HOST_SECONDS:
+                break
             draw(buffer)
             times.append(1e6 * (self._clock() - start))
         torch.cuda.synchronize()

@@ -1,8 +1,12 @@
-"""A report as a picture: microseconds against the batch, a panel for each vocabulary, dtype, filters and logits."""
+"""A report as a picture: microseconds against the batch, a panel for each dtype, filters and logits.
+
+Where a batch was timed with several vocabularies, each vocabulary has panels of its own, else it stands below it.
+"""
 
 from __future__ import annotations
 
 import importlib
+import itertools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -36,23 +40,33 @@ def draw(report: Report, path: Path) -> None:
 
 def figure_of(report: Report) -> Any:
     """A matplotlib figure; the read is dashed, and a line has a gap where a contender could not be timed."""
-    panels: dict[tuple[int, str, str, str], list[Line]] = {}
-    for line in report.lines:
-        cell = line.cell
-        panels.setdefault((cell.vocab_size, cell.dtype, cell.filters, cell.family), []).append(line)
-    columns = min(_ACROSS, len(panels))
+    panels = _panels(report.lines)
+    families = {line.cell.family for line in report.lines}
+    columns = min(_ACROSS, len(families) if len(families) > 1 else len(panels))
     down = -(-len(panels) // columns)
     figure = _figure(columns, down)
     grid = figure.subplots(down, columns, squeeze=False)
     for axes in grid.flat[len(panels) :]:
         axes.set_axis_off()
-    for axes, (key, lines) in zip(grid.flat, panels.items(), strict=False):
-        vocab_size, dtype, filters, family = key
-        _panel(axes, f"V = {vocab_size}, {dtype}\n{filters}, {family}", lines, report)
+    for axes, (title, lines) in zip(grid.flat, panels.items(), strict=False):
+        _panel(axes, title, lines, report)
     handles, labels = grid.flat[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=len(labels))
     figure.suptitle(report.host)
     return figure
+
+
+def _panels(lines: Sequence[Line]) -> dict[str, list[Line]]:
+    """Lines by the title of their panel, families next to each other; those of one panel have different batches."""
+    shapes = {(line.cell.batch, line.cell.vocab_size) for line in lines}
+    together = len({batch for batch, _ in shapes}) == len(shapes) and len({size for _, size in shapes}) > 1
+    panels: dict[tuple[str, str, str], list[Line]] = {}
+    for line in lines:
+        cell = line.cell
+        which = cell.dtype if together else f"V = {cell.vocab_size}, {cell.dtype}"
+        panels.setdefault((which, cell.filters, cell.family), []).append(line)
+    in_order = itertools.product(*(dict.fromkeys(column) for column in zip(*panels, strict=True)))
+    return {"{}\n{}, {}".format(*key): panels[key] for key in in_order if key in panels}
 
 
 def _panel(axes: Any, title: str, lines: Sequence[Line], report: Report) -> None:
@@ -65,7 +79,9 @@ def _panel(axes: Any, title: str, lines: Sequence[Line], report: Report) -> None
         axes.plot(batches, times, marker="o", markersize=4, label=name)
     axes.set(title=title, xlabel="batch", ylabel="microseconds", xscale="log", yscale="log")
     axes.title.set_fontsize("small")
-    axes.set_xticks(batches, [str(batch) for batch in batches])
+    sizes = [line.cell.vocab_size for line in lines]
+    below = ["" for _ in sizes] if len(set(sizes)) == 1 else [f"\nx {size / 1000:.0f}k" for size in sizes]
+    axes.set_xticks(batches, [f"{batch}{text}" for batch, text in zip(batches, below, strict=True)])
     axes.minorticks_off()
     axes.grid(alpha=0.3)
 

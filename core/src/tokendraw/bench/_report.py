@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from tokendraw._words import all_of
@@ -27,10 +27,19 @@ class Line:
     read_by: str
     entries: Mapping[str, Timing | Failure]
     """By contender; of a contender that cannot serve the cell, the reason."""
+    ways: Mapping[str, Mapping[str, Timing | Failure]] = field(default_factory=dict)
+    """All that was tried, by contender, of those that have several ways; the fastest is their entry."""
 
     def ratio(self, timing: Timing) -> float:
         """A time as a multiple of the read."""
         return timing.us / self.read.us if self.read.us else float("nan")
+
+    def way(self, name: str) -> str:
+        """Which of its ways a contender was the fastest by; "" where it has only one, or none works."""
+        entry = self.entries[name]
+        if isinstance(entry, Failure):
+            return ""
+        return next((way for way, tried in self.ways.get(name, {}).items() if tried is entry), "")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,13 +78,16 @@ class Report:
 
     @property
     def notes(self) -> list[str]:
-        """What the table cannot hold: who read, and why there are dashes."""
+        """What the table cannot hold: who read, who was the fastest of several ways, and why there are dashes."""
         readers = dict.fromkeys(line.read_by for line in self.lines)
         notes = [f"The read is the fastest of several: {all_of(readers)}."] if readers else []
+        for name in self.contenders:
+            ways = dict.fromkeys(way for line in self.lines if (way := line.way(name)))
+            if ways:
+                notes.append(f"{name} is the fastest of several: {'; '.join(ways)}.")
         reasons: dict[tuple[str, str], int] = {}
-        for _, name, entry in self._entries():
-            if isinstance(entry, Failure):
-                reasons[name, entry.reason] = reasons.get((name, entry.reason), 0) + 1
+        for name, reason in self._reasons():
+            reasons[name, reason] = reasons.get((name, reason), 0) + 1
         for (name, reason), count in reasons.items():
             notes.append(f"{name}: {reason.rstrip('.')} ({count} of {len(self.lines)} cells).")
         eager = dict.fromkeys(
@@ -93,13 +105,22 @@ class Report:
     def as_json(self) -> dict[str, Any]:
         """Everything, under the keys that the command documents."""
         return {
-            **{field: getattr(self, field) for field in _FACTS},
+            **{name: getattr(self, name) for name in _FACTS},
             "temperature": TEMPERATURE,
             "top_k": TOP_K,
             "top_p": TOP_P,
             "min_p": MIN_P,
             "cells": [_line_json(line) for line in self.lines],
         }
+
+    def _reasons(self) -> Iterator[tuple[str, str]]:
+        """Who was not timed, and why, cell after cell; of a contender with several ways, each way by itself."""
+        for line in self.lines:
+            for name, entry in line.entries.items():
+                ways = {f"{name} by {way}": tried for way, tried in line.ways.get(name, {}).items()}
+                for who, tried in (ways or {name: entry}).items():
+                    if isinstance(tried, Failure):
+                        yield who, tried.reason
 
     def _entries(self) -> Iterator[tuple[Line, str, Timing | Failure]]:
         for line in self.lines:
@@ -127,7 +148,9 @@ def _line_json(line: Line) -> dict[str, Any]:
         "buffers": line.buffers,
         "nbytes": line.nbytes,
         "read": {**_entry_json(line, line.read), "by": line.read_by},
-        "entries": {name: _entry_json(line, entry) for name, entry in line.entries.items()},
+        "entries": {
+            name: {**_entry_json(line, entry), "by": line.way(name)} for name, entry in line.entries.items()
+        },
     }
 
 

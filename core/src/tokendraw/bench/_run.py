@@ -92,22 +92,24 @@ def _line(
     seeded: bool,
 ) -> Line:
     metadata = metadata_of(cell, buffers[0].device, seeded=seeded)
-    calls: dict[str, Call] = {}
-    entries: dict[str, Timing | Failure] = {}
+    ways: dict[str, Sequence[Call]] = {}
+    refused: dict[str, Failure] = {}
     for contender in contenders:
         try:
-            calls[contender.name] = contender.prepare(cell, metadata)
+            ways[contender.name] = contender.prepare(cell, metadata)
         except SamplerUnavailableError as error:
-            entries[contender.name] = Failure(reason=str(error))
+            refused[contender.name] = Failure(reason=str(error))
         except Exception as error:  # of a plugin, which may raise what it likes
-            entries[contender.name] = Failure(reason=spoken(error))
-    named = {_READ.format(name): call for name, call in readers.items()}
-    found = timer.time({**named, **calls}, buffers)
+            refused[contender.name] = Failure(reason=spoken(error))
+    calls = {_READ.format(name): call for name, call in readers.items()}
+    calls |= {_key(name, call): call for name, several in ways.items() for call in several}
+    found = timer.time(calls, buffers)
     reads = {name: timing for name in readers if isinstance(timing := found[_READ.format(name)], Timing)}
     if not reads:
         reasons = "; ".join(f"{name}: {_reason(found[_READ.format(name)])}" for name in readers)
         raise TokendrawError(f"{cell} needs a pass that reads its logits, found none that works: {reasons}.")
     fastest = min(reads, key=lambda name: reads[name].us)
+    timed = {name: {call.way: found[_key(name, call)] for call in several} for name, several in ways.items()}
     return Line(
         cell=cell,
         nucleus=nucleus,
@@ -115,8 +117,19 @@ def _line(
         nbytes=buffers[0].nbytes,
         read=reads[fastest],
         read_by=fastest,
-        entries={c.name: found.get(c.name) or entries[c.name] for c in contenders},
+        entries={c.name: refused.get(c.name) or _best(timed[c.name]) for c in contenders},
+        ways={name: entries for name, entries in timed.items() if len(entries) > 1},
     )
+
+
+def _key(name: str, call: Call) -> str:
+    return f"{name}: {call.way}" if call.way else name
+
+
+def _best(ways: Mapping[str, Timing | Failure]) -> Timing | Failure:
+    """The fastest; where none could be timed, why the first could not."""
+    timings = [entry for entry in ways.values() if isinstance(entry, Timing)]
+    return min(timings, key=lambda timing: timing.us) if timings else next(iter(ways.values()))
 
 
 def _reason(entry: Timing | Failure) -> str:

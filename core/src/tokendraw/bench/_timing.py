@@ -30,6 +30,8 @@ class Call:
     draw: Draw
     graph_safe: bool = True
     """Whether a CUDA graph can capture it."""
+    way: str = ""
+    """What tells it from the other calls of its contender; "" where it is the only one."""
 
 
 @dataclass(frozen=True, kw_only=True)

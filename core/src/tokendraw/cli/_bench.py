@@ -7,8 +7,8 @@ and ``cells``, each with ``batch``, ``vocab_size``, ``dtype``, ``filters``, ``fa
 alone keeps of a row; the mean), ``buffers`` (how many took turns), ``nbytes`` (of one), ``read`` and ``entries``, one
 a contender by its name. The read and an entry have ``us`` (median microseconds of a call), ``q1_us`` and ``q3_us``
 (the quartiles), ``host_us`` (until a call returns on an idle device; null on a CPU), ``how`` (``wall clock``,
-``graph`` or ``eager``), ``ratio`` (to the read) and ``reason`` (why there is no time, all else being null; else "").
-The read has ``by``, too: which pass was the fastest.
+``graph`` or ``eager``), ``ratio`` (to the read), ``reason`` (why there is no time, all else being null; else "") and
+``by`` (which of several ways was the fastest; "" where there is only one, or none works).
 """
 
 from __future__ import annotations
