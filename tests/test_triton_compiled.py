@@ -7,8 +7,8 @@ triton = pytest.importorskip("triton", reason="Triton is not installed")
 from triton.backends.compiler import GPUTarget  # noqa: E402
 from triton.compiler import ASTSource  # noqa: E402
 
-from tokendraw_triton_gumbel import draw, tiles  # noqa: E402
-from tokendraw_triton_gumbel.few import FEW  # noqa: E402
+from tokendraw_triton_gumbel import draw, tiles, wide  # noqa: E402
+from tokendraw_triton_gumbel.few import LEAST_CANDIDATES, MOST_CANDIDATES  # noqa: E402
 from tokendraw_triton_gumbel.search import CAPACITY  # noqa: E402
 
 TARGETS = {
@@ -27,6 +27,7 @@ TYPES = {
     "row_index": "*i64",
     "maxima": "*fp32",
     "sums": "*fp32",
+    "raw_sums": "*fp32",
     "seeds": "*i64",
     "seeded": "*i1",
     "fresh": "*i64",
@@ -38,20 +39,34 @@ TYPES = {
     "listed": "*i32",
     "values": "*fp32",
     "ids": "*i32",
+    "flagged": "*i32",
+    "queue": "*i32",
+    "ready": "*i32",
+    "arrivals": "*i32",
+    "plans": "*fp32",
+    "notes": "*i32",
+    "partials": "*fp32",
     "token_ids": "*i64",
     "valid": "*i1",
+    "floors": "*fp32",
+    "log_kept": "*fp32",
 }
-EVERYTHING = {name: True for name in draw.draw_token.arg_names if name.startswith("HAS_")}
 
 
-def machine_code(kernel, dtype, constants, target):
-    """The names of what the compiler made for ``target``."""
-    types = {**TYPES, "logits": f"*{dtype}"}
+def machine_code(kernel, dtype, target, warps=4, **constants):
+    """What the compiler makes for ``target``, of a call with everything that there is."""
+    types = {**TYPES, "logits": f"*{dtype}", "granules": f"*{dtype}"}
+    constants["PTX"] = TARGETS[target][0] == "cuda"
     signature = {
         name: "constexpr" if name in constants else types.get(name, "i32") for name in kernel.arg_names
     }
-    source = ASTSource(fn=kernel, signature=signature, constexprs=constants)
-    return triton.compile(source, target=GPUTarget(*TARGETS[target])).asm
+    aligned = {
+        (i,): [["tt.divisibility", 16]]
+        for i, kind in enumerate(signature.values())
+        if kind.startswith("*") or kind == "i64"
+    }
+    source = ASTSource(fn=kernel, signature=signature, constexprs=constants, attrs=aligned)
+    return triton.compile(source, target=GPUTarget(*TARGETS[target]), options={"num_warps": warps}).asm
 
 
 def has_machine_code(asm):
@@ -59,22 +74,63 @@ def has_machine_code(asm):
 
 
 @pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("paired", [False, True])
 @pytest.mark.parametrize(("dtype", "vector"), [("fp32", 4), ("bf16", 8), ("fp16", 8)])
-def test_the_pass_over_the_tiles_compiles(target, dtype, vector):
-    constants = {"HAS_TEMPERATURE": True, "HAS_INDEX": True, "WARPS": 1, "VECTOR": vector}
-    assert has_machine_code(machine_code(tiles.tile_statistics, dtype, constants, target))
+def test_the_pass_over_the_tiles_compiles(target, dtype, vector, paired):
+    if paired and (dtype != "bf16" or TARGETS[target][0] != "cuda"):
+        pytest.skip("only bfloat16 on NVIDIA is read in pairs")
+    asm = machine_code(tiles.tile_statistics, dtype, target, warps=1, SPAN=2, VECTOR=vector, PAIRED=paired)
+    assert has_machine_code(asm)
+
+
+SOME = ("sm_90", "gfx942")
+"""Each kernel with float32 logits and float64 noise, too: for a target of each kind, since it takes minutes for all."""
+
+
+def draw_of_rows(target, dtype, *, filtered, fp64):
+    return machine_code(
+        draw.draw_rows,
+        dtype,
+        target,
+        FILTERED=filtered,
+        FP64=fp64,
+        TILES=256,
+        VECTOR=4 if dtype == "fp32" else 8,
+        LESS=LEAST_CANDIDATES,
+        MOST=MOST_CANDIDATES,
+        GATHERED=32,
+    )
+
+
+def draw_of_wide_rows(target, dtype, *, fp64):
+    return machine_code(
+        wide.draw_wide,
+        dtype,
+        target,
+        FP64=fp64,
+        TILES=256,
+        CAPACITY=CAPACITY,
+        WARPS=4,
+        VECTOR=4 if dtype == "fp32" else 8,
+        STEP=65536 if dtype == "bf16" else 1,
+    )
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("target", TARGETS)
-@pytest.mark.parametrize("variant", ["filters", "fp64 noise without filters"])
-def test_the_draw_compiles(target, variant):
-    filtered = variant == "filters"
-    constants = EVERYTHING | {
-        "FILTERED": filtered,
-        "FP64": not filtered,
-        "TILES": 256,
-        "CAPACITY": CAPACITY,
-        "FEW": FEW,
-    }
-    assert has_machine_code(machine_code(draw.draw_token, "bf16", constants, target))
+def test_the_draw_of_rows_compiles(target):
+    assert has_machine_code(draw_of_rows(target, "bf16", filtered=True, fp64=False))
+    assert has_machine_code(draw_of_rows(target, "fp16", filtered=False, fp64=True))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", TARGETS)
+def test_the_draw_of_wide_rows_compiles(target):
+    assert has_machine_code(draw_of_wide_rows(target, "bf16", fp64=False))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", SOME)
+def test_the_draws_compile_with_float32_logits_and_float64_noise(target):
+    assert has_machine_code(draw_of_rows(target, "fp32", filtered=True, fp64=True))
+    assert has_machine_code(draw_of_wide_rows(target, "fp32", fp64=True))

@@ -1,9 +1,11 @@
 """The Triton sampler: kernels for NVIDIA and AMD that read the logits about once.
 
-This module is what the entry point names, so it imports nothing heavy; the call is in
-:mod:`tokendraw_triton_gumbel.sampler`, the kernels in :mod:`~tokendraw_triton_gumbel.tiles` (the pass over the logits),
-:mod:`~tokendraw_triton_gumbel.draw` (one row), :mod:`~tokendraw_triton_gumbel.few`,
-:mod:`~tokendraw_triton_gumbel.filters` and :mod:`~tokendraw_triton_gumbel.search` (what filters need).
+This module is what the entry point names, so it imports nothing heavy. The call is in
+:mod:`tokendraw_triton_gumbel.sampler`; its launches are :mod:`~tokendraw_triton_gumbel.tiles` (the pass over the logits),
+:mod:`~tokendraw_triton_gumbel.draw` (a row, with :mod:`~tokendraw_triton_gumbel.bounds` and
+:mod:`~tokendraw_triton_gumbel.few`), :mod:`~tokendraw_triton_gumbel.wide` (rows that keep many tokens, with
+:mod:`~tokendraw_triton_gumbel.guess` and :mod:`~tokendraw_triton_gumbel.search`) and
+:mod:`~tokendraw_triton_gumbel.logprobs_row`.
 """
 
 from __future__ import annotations
@@ -23,7 +25,13 @@ _SAMPLE = tokendraw.Capabilities(
     compute_capability=((8, 0), None),
     rocm_archs=("gfx90a", "gfx942", "gfx950", "gfx1201"),
     dtypes=("float32", "bfloat16", "float16"),
-    logprobs_modes=(),  # rows that ask for logprobs go to the companion
+    logprobs_modes=(
+        "raw_logprobs",
+        "raw_logits",
+        "processed_logprobs",
+        "processed_logits",
+        "temperature_logprobs",
+    ),
     filters=(("top_k", "per_row"), ("top_p", "per_row"), ("min_p", "per_row")),
     filter_orders=("top_k_first", "joint"),
     tie_rule="value",
@@ -51,7 +59,7 @@ class TritonGumbelPlugin:
             operations={"sample": _SAMPLE},
             upstream=tokendraw.Upstream("triton", ">=3.4", tested=("3.6.0",)),
             summary="Triton kernels for NVIDIA and AMD: one read of the logits, seeds per row, exact filters",
-            verified="NVIDIA H200 (torch 2.11.0, triton 3.6.0); compiled for AMD, not run there",
+            verified="NVIDIA H200 (torch 2.11.0, triton 3.6.0), but for the last fixes; compiled for AMD, not run there",
         )
 
     @tokendraw.hookimpl

@@ -1,8 +1,9 @@
 """The draw of a row that keeps few tokens: candidates are collected once, and everything else happens in registers.
 
-Reads the tiles whose maximum reaches a bound below which no token can be kept; writes at most 8 bytes a candidate and
-reads them back. No sort: a comparison of all candidates with each other gives for each of them the count and the mass of
-the strictly greater ones, so ties are kept by construction.
+Reads the granules whose maximum reaches a bound below which no token can be kept; writes at most 8 bytes a candidate
+and reads them back. No sort: up to 128 candidates are all compared with each other, which gives for each of them the
+count and the mass of the strictly greater ones; among more of them the thresholds are found by halving. Either way ties
+are kept by construction.
 """
 
 from __future__ import annotations
@@ -10,44 +11,221 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from tokendraw_triton_gumbel.bounds import bound_by_granules
 from tokendraw_triton_gumbel.noise import gumbel
-from tokendraw_triton_gumbel.search import list_tiles, load_tiles, weigh
+from tokendraw_triton_gumbel.order import LEAST, key_of, scaled, value_of, weigh
 
-FEW = 128
-"""Candidates that are compared with each other."""
-_BLOCK = tl.constexpr(4)
+LEAST_CANDIDATES = 128
+"""That many are compared with each other."""
+MOST_CANDIDATES = 1024
+_BLOCK = tl.constexpr(64)
+"""Tiles whose granules are looked at at once."""
+_OTHERS = tl.constexpr(64)
+"""Candidates that all are compared with at once."""
 
 
 @triton.jit
-def collect_few(base, vocab_size, listed, count, low, values, ids, FEW: tl.constexpr):
-    """Write the values from ``low`` upwards and their ids, ascending; returns how many there are, written or not."""
+def list_granules(granules, maximum, tile, tiles, bound, hot_tiles, listed, MOST: tl.constexpr):
+    """Write the numbers of the granules that reach ``bound``, ascending; returns how many, written or not.
+
+    By way of the tiles that reach it, whose granules alone are read.
+
+    :param hot_tiles: [MOST] int32 of scratch, like ``listed``.
+    """
+    hot = ((maximum >= bound) & (tile < tiles)).to(tl.int32)
+    upto = tl.cumsum(hot, 0)
+    tl.store(hot_tiles + upto - 1, tile, mask=(hot > 0) & (upto <= MOST))
+    count = tl.max(upto, 0)
+    tl.debug_barrier()
+    found = tl.where(count <= MOST, 0, count)
+    start = tl.where(count <= MOST, 0, count)
+    while start < count:
+        slot = start + tl.arange(0, _BLOCK)
+        hot_tile = tl.load(hot_tiles + slot, mask=slot < count, other=0)
+        g = hot_tile[:, None] * 16 + tl.arange(0, 16)[None, :]
+        x = tl.load(granules + g, mask=(slot < count)[:, None], other=float("-inf")).to(tl.float32)
+        hit = (x >= bound).to(tl.int32)
+        number = tl.sum(hit, 1)
+        above = tl.cumsum(number, 0)
+        place = (found + above - number)[:, None] + tl.cumsum(hit, 1) - 1
+        tl.store(listed + place, g, mask=(hit > 0) & (place < MOST))
+        found += tl.max(above, 0)
+        start += _BLOCK
+    tl.debug_barrier()
+    return found
+
+
+@triton.jit
+def collect_few(
+    base,
+    vocab_size,
+    listed,
+    count,
+    bound,
+    values,
+    ids,
+    VECTOR: tl.constexpr,
+    MOST: tl.constexpr,
+    GATHERED: tl.constexpr,
+):
+    """Write the logits from ``bound`` upwards and their ids, tile by tile; returns how many, written or not."""
+    e = tl.arange(0, 64)
+    within = (e // (2 * VECTOR)) * (32 * VECTOR) + e % (2 * VECTOR)
     found = 0
     start = 0
     while start < count:
-        x, tile, _ = load_tiles(base, vocab_size, listed, start, count)
-        token = tile[:, None] * 1024 + tl.arange(0, 1024)[None, :]
-        flat = tl.reshape((x >= low).to(tl.int32), (_BLOCK * 1024,))
-        place = found + tl.cumsum(flat, 0) - 1
-        wanted = (flat > 0) & (place < FEW)
-        tl.store(values + place, tl.reshape(x, (_BLOCK * 1024,)), mask=wanted)
-        tl.store(ids + place, tl.reshape(token, (_BLOCK * 1024,)), mask=wanted)
-        found += tl.sum(flat, 0)
-        start = tl.where(found > FEW, count, start + _BLOCK)
+        slot = start + tl.arange(0, GATHERED)
+        granule = tl.load(listed + slot, mask=slot < count, other=0)
+        first = (granule // 16) * 1024 + (granule % 16) * (2 * VECTOR)
+        token = first[:, None] + within[None, :]
+        x = tl.load(
+            base + token, mask=(slot < count)[:, None] & (token < vocab_size), other=float("-inf")
+        ).to(tl.float32)
+        hit = (x >= bound).to(tl.int32)
+        number = tl.sum(hit, 1)
+        upto = tl.cumsum(number, 0)
+        place = (found + upto - number)[:, None] + tl.cumsum(hit, 1) - 1
+        wanted = (hit > 0) & (place < MOST)
+        tl.store(values + place, x, mask=wanted)
+        tl.store(ids + place, token, mask=wanted)
+        found += tl.max(upto, 0)
+        start = tl.where(found > MOST, count, start + GATHERED)
     tl.debug_barrier()
     return found
+
+
+@triton.jit
+def _nothing_left(k, least, joint):
+    """Whether top-p counts the mass of the whole row: nothing is filtered before it, or the order is joint."""
+    return ((k > 0).to(tl.int32) + (least > float("-inf")).to(tl.int32)) * (joint == 0).to(tl.int32) == 0
+
+
+@triton.jit
+def _load_few(values, found, N: tl.constexpr):
+    """What was collected, -inf behind it: [N]."""
+    i = tl.arange(0, N)
+    return tl.load(values + i, mask=i < found, other=float("-inf"))
+
+
+@triton.jit
+def _weigh_once(x, PTX: tl.constexpr):
+    """``2 ** x``. Not pure, so that the compiler hands on the result and not the work, to every thread that reads it."""
+    if PTX:
+        return tl.inline_asm_elementwise(
+            "ex2.approx.ftz.f32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=False, pack=1
+        )
+    else:
+        return tl.exp2(x)
+
+
+@triton.jit
+def _keep_by_comparison(
+    x, values, found, top, scale, mass, k, p, least, joint, N: tl.constexpr, PTX: tl.constexpr
+):
+    """Which are kept, [N]: every candidate is compared with every other."""
+    number = tl.zeros((N,), tl.int32)
+    above = tl.zeros((N,), tl.float32)
+    start = 0
+    while start < found:
+        j = start + tl.arange(0, _OTHERS)
+        others = tl.load(values + j, mask=j < found, other=float("-inf"))
+        weights = _weigh_once((others - top) * scale, PTX)
+        greater = others[:, None] > x[None, :]
+        number += tl.sum(greater.to(tl.int32), 0)
+        above += tl.sum(tl.where(greater, weights[:, None], 0.0), 0)
+        start += _OTHERS
+    kept = (x > float("-inf")) & (number < tl.where(k > 0, k, N)) & (x >= least)
+    if p < 1:
+        counted = mass
+        if _nothing_left(k, least, joint) == 0:
+            counted = tl.sum(tl.where(kept, weigh(x, top, scale), 0.0), 0)
+        kept = kept & ((above < (p * counted.to(tl.float64)).to(tl.float32)) | (number == 0))
+    return kept
+
+
+@triton.jit
+def _halve(x, weight, first, last, target):
+    """The largest key in [first, last) from which upwards ``weight`` adds up to ``target``; ``first`` is taken to."""
+    first = first.to(tl.int64)
+    last = last.to(tl.int64)
+    while last - first > 1:
+        middle = first + (last - first) // 2
+        enough = tl.sum(tl.where(x >= value_of(middle.to(tl.int32)), weight, 0.0), 0) >= target
+        first = tl.where(enough, middle, first)
+        last = tl.where(enough, last, middle)
+    return value_of(first.to(tl.int32))
+
+
+@triton.jit
+def _keep_by_halving(x, top, scale, mass, k, p, least, joint):
+    """Which are kept: the thresholds one after the other."""
+    weight = weigh(x, top, scale)
+    finite = x > float("-inf")
+    first = key_of(tl.min(tl.where(finite, x, top), 0))
+    last = key_of(top) + 1
+    floor = tl.maximum(least, value_of(first))
+    if k > 0:
+        ones = tl.where(finite, 1.0, 0.0)
+        floor = tl.maximum(floor, _halve(x, ones, first, last, k.to(tl.float32)))
+    if p < 1:
+        left = tl.sum(tl.where(x >= floor, weight, 0.0), 0)
+        counted = tl.where(_nothing_left(k, least, joint), mass, left)
+        target = (p * counted.to(tl.float64)).to(tl.float32)
+        floor = tl.maximum(floor, _halve(x, weight, first, last, target))
+    return finite & (x >= tl.minimum(floor, top))
+
+
+@triton.jit
+def _segments(weight_a, tile_a, weight_b, tile_b):
+    return tl.where(tile_a == tile_b, weight_a, 0.0) + weight_b, tile_b
+
+
+@triton.jit
+def _best(score, label, kept):
+    """The label of the largest score of those that are kept; the least label on a tie."""
+    if score.dtype == tl.float32:
+        key = key_of(tl.where(kept, score, float("-inf")))
+        both = (key.to(tl.int64) << 32) | (2147483647 - label).to(tl.int64)
+        best = 2147483647 - (tl.max(both, 0) & 0xFFFFFFFF).to(tl.int32)
+    else:
+        largest = tl.max(tl.where(kept, score, float("-inf")), 0)
+        best = tl.min(tl.where(kept & (score == largest), label, 2147483647), 0)
+    return best
+
+
+@triton.jit
+def _draw_kept(x, kept, ids, found, top, scale, inverse, seed, position, FP64: tl.constexpr, N: tl.constexpr):
+    """The token."""
+    i = tl.arange(0, N)
+    token = tl.load(ids + i, mask=i < found, other=2147483647)
+    tile = token // 1024
+    noise = gumbel(seed, position, tile, 1, FP64)
+    own_noise = gumbel(seed, position, token, 0, FP64)
+    weight = tl.where(kept, weigh(x, top, scale), 0.0)
+    # Tile by tile in order: where a tile ends, the running sum is its weight, and before that it is less.
+    total, _ = tl.associative_scan((weight, tile), 0, _segments)
+    chosen = _best(tl.log(tl.where(kept, total, 1.0).to(noise.dtype)) + noise, tile, kept)
+    return _best(scaled(x, top, inverse, FP64) + own_noise, token, kept & (tile == chosen))
+
+
+@triton.jit
+def _what_is_kept(x, kept, top, scale):
+    """(The least kept logit, the kept mass)."""
+    return tl.min(tl.where(kept, x, float("inf")), 0), tl.sum(tl.where(kept, weigh(x, top, scale), 0.0), 0)
 
 
 @triton.jit
 def draw_few(
     base,
     vocab_size,
+    granules,
     maximum,
     tile,
     tiles,
     listed,
     values,
     ids,
-    low,
+    bound,
     top,
     scale,
     inverse,
@@ -56,50 +234,122 @@ def draw_few(
     p,
     least,
     joint,
+    needed,
     seed,
     position,
+    exact,
     FP64: tl.constexpr,
-    FEW: tl.constexpr,
+    VECTOR: tl.constexpr,
+    N: tl.constexpr,
+    BY_COMPARISON: tl.constexpr,
+    GATHERED: tl.constexpr,
+    PTX: tl.constexpr,
 ):
-    """The token of a row, or -1 if more than ``FEW`` logits are at least ``low``.
+    """(Token, or -1 if more than ``N`` logits reach ``bound``; the least kept logit; the kept mass).
 
-    :param low: as :func:`~tokendraw_triton_gumbel.filters.bound_of` finds it.
+    :param granules: [tiles, 16] maxima of the row, in memory; ``maximum`` [TILES] those of its tiles.
+    :param bound: no token below it is kept, and no filter depends on one.
     :param least: the floor of min-p; -inf if it is off.
     :param k: [1, V), or 0 if top-k is off; ``p`` in float64, 1 if top-p is off.
     :param mass: the sum of ``exp(y)`` over the whole row.
+    :param needed: the mass that has to reach ``bound``, or the answer is -1.
+    :param exact: whether the last two are wanted.
     """
-    count = list_tiles(maximum, tile, tiles, low, listed)
-    found = collect_few(base, vocab_size, listed, count, low, values, ids, FEW)
     token = tl.full((), -1, tl.int32)
-    if found <= FEW:
-        i = tl.arange(0, FEW)
-        x = tl.load(values + i, mask=i < found, other=float("-inf"))
-        others = tl.load(values + i, mask=i < found, other=float("-inf"))[:, None]
-        weight = weigh(x, top, scale, True)
-        weights = weigh(others, top, scale, True)
-        greater = others > x[None, :]
-        number = tl.sum(greater.to(tl.int32), 0)
-        above = tl.sum(tl.where(greater, weights, 0.0), 0)
-        kept = (i < found) & (number < tl.where(k > 0, k, FEW)) & (x >= least)
-        others_on = (k > 0).to(tl.int32) + (least > float("-inf")).to(tl.int32)
-        left = tl.sum(tl.where(kept, weight, 0.0), 0)
-        counted = tl.where(others_on * (joint == 0).to(tl.int32) > 0, left, mass)
-        target = (p * counted.to(tl.float64)).to(tl.float32)
-        target = tl.where(p < 1, target, float("inf"))
-        kept = kept & ((above < target) | (number == 0))
-        floor = tl.min(tl.where(kept, x, float("inf")), 0)
+    floor = bound
+    kept_mass = mass
+    hot = list_granules(granules, maximum, tile, tiles, bound, ids, listed, N)
+    if hot <= N:
+        found = collect_few(base, vocab_size, listed, hot, bound, values, ids, VECTOR, N, GATHERED)
+        if found <= N:
+            x = _load_few(values, found, N)
+            enough = tl.full((), 1, tl.int32)
+            if needed > 0:
+                enough = (tl.sum(weigh(x, top, scale), 0) >= needed).to(tl.int32)
+            if enough > 0:
+                if BY_COMPARISON:
+                    kept = _keep_by_comparison(x, values, found, top, scale, mass, k, p, least, joint, N, PTX)
+                else:
+                    kept = _keep_by_halving(x, top, scale, mass, k, p, least, joint)
+                token = _draw_kept(x, kept, ids, found, top, scale, inverse, seed, position, FP64, N)
+                if exact:
+                    floor, kept_mass = _what_is_kept(x, kept, top, scale)
+    return token, floor, kept_mass
 
-        id_of = tl.load(ids + i, mask=i < found, other=0)
-        tile_of = id_of // 1024
-        tiles_of = (tl.load(ids + i, mask=i < found, other=-1024) // 1024)[:, None]
-        same = (tiles_of == tile_of[None, :]) & (others >= floor)
-        total = tl.sum(tl.where(same, weights, 0.0), 0)
-        score = gumbel(seed, position, tile_of, 1, FP64)
-        score += tl.log(tl.where(kept, total, 1.0).to(score.dtype))
-        best = tl.argmax(tl.where(kept, score, float("-inf")), 0)
-        chosen = tl.sum(tl.where(i == best, tile_of, 0), 0)
-        score = gumbel(seed, position, id_of, 0, FP64)
-        score += (x.to(score.dtype) - top.to(score.dtype)) * inverse.to(score.dtype)
-        best = tl.argmax(tl.where(kept & (tile_of == chosen), score, float("-inf")), 0)
-        token = tl.sum(tl.where(i == best, id_of, 0), 0)
-    return token
+
+@triton.jit(noinline=True)
+def draw_more(
+    base,
+    vocab_size,
+    granules,
+    maxima,
+    tiles,
+    listed,
+    values,
+    ids,
+    bound,
+    alone,
+    top,
+    scale,
+    inverse,
+    mass,
+    k,
+    p,
+    least,
+    joint,
+    needed,
+    seed,
+    position,
+    exact,
+    FP64: tl.constexpr,
+    TILES: tl.constexpr,
+    VECTOR: tl.constexpr,
+    N: tl.constexpr,
+    GATHERED: tl.constexpr,
+    PTX: tl.constexpr,
+):
+    """The same for up to ``N`` tokens, of a row where fewer were not enough. A function of its own, out of the way.
+
+    :param bound: proven, or -inf; the maxima of the granules may prove more.
+    :param alone: whether top-p sets the bound.
+    """
+    tile = tl.arange(0, TILES)
+    maximum = tl.load(maxima + tile, mask=tile < tiles, other=float("-inf"))
+    if (bound == float("-inf")).to(tl.int32) * (k > 0).to(tl.int32) + alone > 0:
+        wanted = tl.where(alone > 0, needed, k.to(tl.float32))
+        bound = bound_by_granules(granules, tiles * 16, least, top, scale, wanted, alone > 0, TILES * 16)
+    token = tl.full((), -1, tl.int32)
+    floor = bound
+    kept = mass
+    if (bound > float("-inf")).to(tl.int32) + (vocab_size <= N).to(tl.int32) > 0:
+        token, floor, kept = draw_few(
+            base,
+            vocab_size,
+            granules,
+            maximum,
+            tile,
+            tiles,
+            listed,
+            values,
+            ids,
+            tl.maximum(bound, LEAST),
+            top,
+            scale,
+            inverse,
+            mass,
+            k,
+            p,
+            least,
+            joint,
+            needed,
+            seed,
+            position,
+            exact,
+            FP64,
+            VECTOR,
+            N,
+            False,
+            GATHERED,
+            PTX,
+        )
+    return token, floor, kept

@@ -33,13 +33,10 @@ def gumbel(seed, position, index, stream: tl.constexpr, FP64: tl.constexpr):
     else:
         lower = w0 < 0x80000000
         distance = (tl.where(lower, w0, 0xFFFFFFFF - w0).to(tl.float32) + 0.5) * 2.3283064365386963e-10
-    # u itself below one half, 1 - u above it: the exponential variate is -log1p(-u) there and -log(1 - u) here.
-    exponential = tl.where(lower, _minus_log1p_minus(distance), -tl.log(distance))
+    # u itself below one half, 1 - u above it: the exponential variate is -log1p(-u) there and -log(1 - u) here. Below,
+    # log(w) * u / (1 - w) undoes the rounding of w = 1 - u, to a few ulp (Kahan).
+    w = tl.where(lower, 1.0 - distance, distance)
+    exponential = -tl.log(w)
+    exponential *= tl.where(lower & (w < 1.0), distance / tl.where(lower & (w < 1.0), 1.0 - w, 1.0), 1.0)
+    exponential = tl.where(w == 1.0, distance, exponential)
     return -tl.log(exponential)
-
-
-@triton.jit
-def _minus_log1p_minus(u):
-    """``-log1p(-u)`` for u in (0, 1/2) to a few ulp: the rounding of ``1 - u`` cancels (Kahan)."""
-    w = 1.0 - u
-    return tl.where(w == 1.0, u, -tl.log(w) * (u / tl.where(w == 1.0, 1.0, 1.0 - w)))

@@ -1,22 +1,123 @@
-"""The call: two launches, one over the tiles of all rows and one over the rows. It waits for nothing."""
+"""The call: two launches, over the tiles of all rows and over the rows; a third where a row may keep many tokens.
+
+A fourth describes the tokens where logprobs are asked for. It waits for nothing.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import os
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import torch
-import triton
 from torch import Tensor
+from torch.nn.functional import pad
 
-from tokendraw import Need, SamplerOutput, SamplingMetadata
-from tokendraw_triton_gumbel.draw import draw_token
-from tokendraw_triton_gumbel.few import FEW
+from tokendraw import LogprobsTensors, Need, SamplerOutput, SamplingMetadata
+from tokendraw_triton_gumbel import configurations
+from tokendraw_triton_gumbel.configurations import Configuration
+from tokendraw_triton_gumbel.draw import ROUNDS, draw_rows
+from tokendraw_triton_gumbel.few import LEAST_CANDIDATES, MOST_CANDIDATES
+from tokendraw_triton_gumbel.launch import Launch, Layout
+from tokendraw_triton_gumbel.logprobs import describe
 from tokendraw_triton_gumbel.search import CAPACITY
-from tokendraw_triton_gumbel.tiles import TILE, tile_statistics
+from tokendraw_triton_gumbel.tiles import GRANULES, TILE, VECTORS, tile_statistics
+from tokendraw_triton_gumbel.wide import COLUMNS, NOTES, PLAN, draw_wide
 
-SHAPES = {torch.float32: (1, 4), torch.bfloat16: (1, 8), torch.float16: (1, 8)}
-"""Warps a program and logits a load, of the pass over the tiles. One warp a tile and a program was as fast as any other or
-faster in every cell that was measured on an H200 (1, 2, 4 and 8 warps; 1024, 256, 64 and 1 row; float32 and bfloat16)."""
+_MOST_ROWS_A_COLUMN = 32768
+"""Of a grid."""
+_MOST_PLANS = 256
+_QUEUE = 128
+_EXACT = 512
+_REAL, _WHOLE = torch.float32, torch.int32
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Shape:
+    """What decides how a call is launched."""
+
+    rows: int
+    vocab_size: int
+    dtype: torch.dtype
+    filtered: bool
+    described: bool
+    raw: bool
+    """Whether the mass at T = 1 is wanted beside the one at the row's temperature."""
+    paired: bool
+    how: Configuration
+
+
+class _Plan:
+    """The launches of a shape, and where their scratch lies."""
+
+    def __init__(self, shape: _Shape, family: str, processors: int, *, fp64: bool) -> None:
+        rows, how = shape.rows, shape.how
+        self.tiles = tiles = -(-shape.vocab_size // TILE)
+        widest = 256  # one shape for every vocabulary up to 262,144, so that another one compiles nothing
+        while widest < tiles:
+            widest *= 2
+        is_single, is_nvidia = shape.dtype == torch.float32, family == "cuda"
+        vector, span = VECTORS[str(shape.dtype)[6:]], how.span if is_single else how.span_half
+        programs, passes = min(rows * tiles, how.wide_programs * processors), rows * ROUNDS.value
+        self.layout = layout = Layout()
+        self.maxima, self.sums = (layout.reserve(_REAL, rows * tiles) for _ in range(2))
+        self.raw_sums = layout.reserve(_REAL, rows * tiles) if shape.raw else None
+        self.granules = (
+            layout.reserve(shape.dtype, rows * tiles * GRANULES)
+            if shape.filtered or shape.described
+            else None
+        )
+        self.collected: list[int] = []
+        self.left: list[int] = []
+        self.wide: list[int] = []
+        if shape.filtered:
+            self.collected = [layout.reserve(d, rows * MOST_CANDIDATES) for d in (_WHOLE, _REAL, _WHOLE)]
+            self.left = [layout.reserve(_WHOLE, count) for count in (rows, _QUEUE, passes)]
+            self.wide = [
+                layout.reserve(_WHOLE, programs * widest),
+                layout.reserve(_REAL, programs * CAPACITY),
+                layout.reserve(_WHOLE, passes),
+                layout.reserve(_REAL, passes * PLAN.value),
+                layout.reserve(_WHOLE, passes * NOTES.value),
+                layout.reserve(_REAL, (passes + programs) * tiles * COLUMNS.value),
+            ]
+        common = {"FP64": fp64, "TILES": widest}
+        limited = {"maxnreg": how.row_registers} if how.row_registers and is_nvidia and shape.filtered else {}
+        self.pass_over_tiles = Launch(
+            kernel=tile_statistics,
+            grid=(-(-tiles // span), min(rows, _MOST_ROWS_A_COLUMN), -(-rows // _MOST_ROWS_A_COLUMN)),
+            constants={"SPAN": span, "VECTOR": vector, "PAIRED": shape.paired, "PTX": is_nvidia},
+            options={"num_warps": how.tile_warps},
+        )
+        self.draw_rows = Launch(
+            kernel=draw_rows,
+            grid=(rows, 1, 1),
+            constants={"FILTERED": shape.filtered}
+            | common
+            | {
+                "VECTOR": vector,
+                "LESS": LEAST_CANDIDATES,
+                "MOST": MOST_CANDIDATES,
+                "GATHERED": how.granules_at_once,
+                "PTX": is_nvidia,
+            },
+            options={"num_warps": how.row_warps} | limited,
+        )
+        self.draw_wide = Launch(
+            kernel=draw_wide,
+            grid=(programs, 1, 1),
+            constants=common
+            | {
+                "CAPACITY": CAPACITY,
+                "WARPS": how.wide_warps,
+                "VECTOR": vector,
+                "STEP": 65536 if shape.dtype == torch.bfloat16 else 1,
+                "PTX": is_nvidia,
+            },
+            options={"num_warps": how.wide_warps},
+        )
 
 
 class TritonGumbelSampler:
@@ -24,92 +125,213 @@ class TritonGumbelSampler:
 
     def __init__(self, device: torch.device, need: Need) -> None:
         self._fp64 = need.gumbel_dtype == "fp64"
+        self._mode = need.logprobs_mode
+        self._plans: dict[_Shape, _Plan] = {}
+        self._is_interpreted = os.environ.get("TRITON_INTERPRET") == "1"
+        self._family, self._processors = "cpu", 1
+        if device.type == "cuda":
+            self._processors = torch.cuda.get_device_properties(device).multi_processor_count
+            self._family = "hip" if torch.version.hip else "cuda"
 
     def sample(self, logits: Tensor, metadata: SamplingMetadata, *, inplace: bool = False) -> SamplerOutput:
         """Draw one token a row; see :meth:`tokendraw.Sampler.sample`. ``inplace`` would gain nothing and is ignored."""
-        rows, device = logits.shape[0], logits.device
+        with _current(logits.device):
+            return self._draw(logits if logits.stride(1) == 1 else logits.contiguous(), metadata)
+
+    def _draw(self, logits: Tensor, m: SamplingMetadata) -> SamplerOutput:
+        facts, rows, device = m.facts, logits.shape[0], logits.device
+        described = facts.max_logprobs is not None
         token_ids = torch.empty(rows, dtype=torch.int64, device=device)
         valid = torch.empty(rows, dtype=torch.bool, device=device)
+        floors = log_kept = None
+        if described:
+            floors, log_kept = torch.empty(2, rows, dtype=_REAL, device=device).unbind()
+        logprobs = None
         if rows:
-            with _current(device):
-                self._launch(
-                    logits if logits.stride(1) == 1 else logits.contiguous(), metadata, token_ids, valid
-                )
-        return SamplerOutput(token_ids, valid)
+            # Triton takes a 1 for a constant, of which it cannot make an argument of a function.
+            given = pad(logits, (0, 1), value=-torch.inf) if logits.shape[1] == 1 else logits
+            plan = self._plan(given, m)
+            memory = torch.empty(plan.layout.size, dtype=torch.uint8, device=device)
+            self._launch(plan, given, m, memory, (token_ids, valid, floors, log_kept))
+            if floors is not None and log_kept is not None:
+                logprobs = self._describe(plan, logits, m, memory, token_ids, floors, log_kept)
+        elif floors is not None and log_kept is not None:
+            none = torch.empty(0, 1, dtype=_REAL, device=device)
+            granules = torch.empty(0, 1, GRANULES, dtype=logits.dtype, device=device)
+            logprobs = describe(
+                logits, m, token_ids, none, none, None, granules, floors, log_kept, self._mode
+            )
+        return SamplerOutput(token_ids, valid, logprobs, log_kept)
 
-    def _launch(self, logits: Tensor, m: SamplingMetadata, token_ids: Tensor, valid: Tensor) -> None:
-        rows, vocab_size = logits.shape
-        device, facts, stride = logits.device, m.facts, logits.stride(0)
-        tiles = -(-vocab_size // TILE)
-        statistics = torch.empty(2, rows, tiles, dtype=torch.float32, device=device)
-        maxima, sums = statistics.unbind()
-        warps, vector = SHAPES[logits.dtype]
-        groups = -(-tiles // warps)
-        filtered = facts.max_top_k != 0 or facts.any_top_p or facts.any_min_p
-        # One shape for every vocabulary up to 262,144, so that another vocabulary compiles nothing.
-        widest = max(256, triton.next_power_of_2(tiles))
-        listed = values = ids = None
-        if filtered:
-            listed = torch.empty(rows, widest, dtype=torch.int32, device=device)
-            values = torch.empty(rows, CAPACITY, dtype=torch.float32, device=device)
-            ids = torch.empty(rows, FEW, dtype=torch.int32, device=device)
-        tile_statistics[(rows * groups,)](
-            logits,
-            stride,
-            vocab_size,
-            m.temperature,
-            m.row_index,
-            maxima,
-            sums,
-            tiles,
-            groups,
-            HAS_TEMPERATURE=m.temperature is not None,
-            HAS_INDEX=m.row_index is not None,
-            WARPS=warps,
-            VECTOR=vector,
-            num_warps=warps,
+    def _plan(self, logits: Tensor, m: SamplingMetadata) -> _Plan:
+        facts, rows = m.facts, logits.shape[0]
+        described = facts.max_logprobs is not None
+        shape = _Shape(
+            rows=rows,
+            vocab_size=logits.shape[1],
+            dtype=logits.dtype,
+            filtered=facts.max_top_k != 0 or facts.any_top_p or facts.any_min_p,
+            described=described,
+            raw=described and self._mode == "raw_logprobs" and m.temperature is not None,
+            paired=self._family == "cuda"
+            and logits.dtype == torch.bfloat16
+            and logits.stride(0) % 2 == 0
+            and logits.data_ptr() % 4 == 0,
+            how=configurations.chosen(self._family, rows),
         )
-        fresh = None
-        if m.seed is None or not facts.all_seeded:
-            fresh = torch.empty(rows, dtype=torch.int64, device=device).random_(-(2**63), None)
-        draw_token[(rows,)](
-            logits,
-            stride,
-            vocab_size,
+        plan = self._plans.get(shape)
+        if plan is None:
+            if len(self._plans) >= _MOST_PLANS:
+                self._plans.clear()
+            plan = self._plans[shape] = _Plan(shape, self._family, self._processors, fp64=self._fp64)
+        return plan
+
+    def _launch(
+        self,
+        plan: _Plan,
+        logits: Tensor,
+        m: SamplingMetadata,
+        memory: Tensor,
+        out: tuple[Tensor, Tensor, Tensor | None, Tensor | None],
+    ) -> None:
+        (rows, vocab_size), stride = logits.shape, logits.stride(0)
+        token_ids, valid, floors, log_kept = out
+        flags, asked = _asked(m, rows, token_ids, valid)
+        base = memory.data_ptr()
+        pieces: Sequence[Any] = [base + offset for offset in plan.layout.offsets]
+        addresses = [None if t is None else t.data_ptr() for t in asked]
+        start = logits.data_ptr()
+        variant: Hashable = None
+        if not self._is_interpreted and not any(a is not None and a % 16 for a in addresses):
+            sizes = (stride % 16 == 0, stride == 1, stride >> 31, vocab_size % 16 == 0, start % 16 == 0)
+            variant = (sizes, m.row_index is None, tuple(None if t is None else t.dtype for t in asked))
+        tensors = variant not in plan.draw_rows.compiled or variant is None
+        if tensors or (plan.wide and variant not in plan.draw_wide.compiled):
+            scratch: Sequence[Any] = plan.layout.tensors(memory)
+            self._launch_all(
+                plan, None, logits, (logits, stride, vocab_size), asked, flags, m, scratch, out, variant
+            )
+            return
+        ends = tuple(None if t is None else t.data_ptr() for t in (token_ids, valid, floors, log_kept))
+        self._launch_all(
+            plan, ends, logits, (start, stride, vocab_size), addresses, flags, m, pieces, out, variant
+        )
+
+    def _launch_all(
+        self,
+        plan: _Plan,
+        ends: tuple[int | None, ...] | None,
+        logits: Tensor,
+        head: tuple[Any, int, int],
+        asked: Sequence[Any],
+        flags: int,
+        m: SamplingMetadata,
+        pieces: Sequence[Any],
+        out: tuple[Tensor, Tensor, Tensor | None, Tensor | None],
+        variant: Hashable,
+    ) -> None:
+        """Launch what a plan has: ``asked``, ``pieces`` and ``ends`` as tensors, or all of them as addresses."""
+        rows, tiles = logits.shape[0], plan.tiles
+        token_ids, valid, floors, log_kept = out if ends is None else ends
+        maxima, sums = pieces[plan.maxima], pieces[plan.sums]
+        raw_sums = None if plan.raw_sums is None else pieces[plan.raw_sums]
+        granules = None if plan.granules is None else pieces[plan.granules]
+        collected: tuple[Any, ...] = (None,) * 3
+        left: tuple[Any, ...] = (None,) * 3
+        if plan.wide:
+            collected = tuple(pieces[i] for i in plan.collected)
+            left = tuple(pieces[i] for i in plan.left)
+        # Where nobody wants them they are not written, so anything of their type stands in.
+        details = (maxima, maxima) if floors is None else (floors, log_kept)
+        index = asked[1] if m.row_index is not None else None
+        first = (*head, asked[0], index, maxima, sums, raw_sums, granules, left[1], rows, tiles)
+        plan.pass_over_tiles(variant, first, first)
+        second = (
+            *head,
             maxima,
             sums,
+            granules,
             tiles,
-            m.temperature,
-            m.row_index,
-            m.seed,
-            m.seeded,
-            fresh,
-            m.positions,
-            m.top_k,
-            m.top_p,
-            m.min_p,
-            m.joint,
-            listed,
-            values,
-            ids,
+            *asked,
+            flags,
+            *collected,
+            *left,
             token_ids,
             valid,
-            HAS_TEMPERATURE=m.temperature is not None,
-            HAS_INDEX=m.row_index is not None,
-            HAS_SEEDS=m.seed is not None,
-            HAS_SEEDED=m.seeded is not None,
-            HAS_FRESH=fresh is not None,
-            HAS_POSITIONS=m.positions is not None,
-            HAS_TOP_K=m.top_k is not None,
-            HAS_TOP_P=m.top_p is not None,
-            HAS_MIN_P=m.min_p is not None,
-            HAS_JOINT=m.joint is not None,
-            FILTERED=filtered,
-            FP64=self._fp64,
-            TILES=widest,
-            CAPACITY=CAPACITY,
-            FEW=FEW,
+            *details,
         )
+        plan.draw_rows(variant, second, second)
+        if plan.wide:
+            listed, values, *passes = (pieces[i] for i in plan.wide)
+            third = (*head, maxima, sums, tiles, *asked, flags, listed, values, *left, *passes, token_ids)
+            third = (*third, *details, rows)
+            plan.draw_wide(variant, third, third)
+
+    def _describe(
+        self,
+        plan: _Plan,
+        logits: Tensor,
+        m: SamplingMetadata,
+        memory: Tensor,
+        token_ids: Tensor,
+        floors: Tensor,
+        log_kept: Tensor,
+    ) -> LogprobsTensors:
+        pieces: list[Tensor] = plan.layout.tensors(memory)
+        shape = (logits.shape[0], plan.tiles)
+        assert plan.granules is not None  # always there with logprobs
+        return describe(
+            logits,
+            m,
+            token_ids,
+            pieces[plan.maxima].view(shape),
+            pieces[plan.sums].view(shape),
+            None if plan.raw_sums is None else pieces[plan.raw_sums].view(shape),
+            pieces[plan.granules].view(*shape, GRANULES),
+            floors,
+            log_kept,
+            self._mode,
+        )
+
+
+def _asked(
+    m: SamplingMetadata, rows: int, integers: Tensor, truths: Tensor
+) -> tuple[int, tuple[Tensor | None, ...]]:
+    """(What is there, as bits; the parameters from temperature to joint).
+
+    Tensors that are not there are stood in for, so that one kernel serves every kind of batch.
+    """
+    fresh = None
+    if m.seed is None or not m.facts.all_seeded:
+        fresh = torch.empty(rows, dtype=torch.int64, device=integers.device).random_(-(2**63), None)
+    reals = m.temperature
+    if reals is None and (m.top_p is None or m.min_p is None):
+        reals = torch.empty(1, dtype=_REAL, device=integers.device)
+    given = (
+        (m.row_index, integers),
+        (m.seed, integers),
+        (m.seeded, truths),
+        (fresh, integers),
+        (m.positions, integers),
+        (m.top_k, integers),
+        (m.top_p, reals),
+        (m.min_p, reals),
+        (m.joint, truths),
+    )
+    flags = _EXACT if m.facts.max_logprobs is not None else 0
+    asked = [None if m.temperature is None else _readable(m.temperature)]
+    for bit, (tensor, stand_in) in enumerate(given):
+        if tensor is None:
+            asked.append(stand_in)
+        else:
+            flags += 1 << bit
+            asked.append(_readable(tensor))
+    return flags, tuple(asked)
+
+
+def _readable(tensor: Tensor) -> Tensor:
+    """One element behind the other, as the kernels read them."""
+    return tensor if tensor.is_contiguous() else tensor.contiguous()
 
 
 def _current(device: torch.device) -> contextlib.AbstractContextManager[object]:

@@ -1,0 +1,96 @@
+"""Batches of requests as arrays: thousands of rows with filters of their own, made without an object a row."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from tokendraw import BatchFacts, SamplingMetadata, SamplingParams
+
+_TEMPERATURES = (0.3, 0.7, 1.0, 1.5)
+_TOP_KS = (0, 1, 5, 50, 400, 20_000)
+_TOP_PS = (1.0, 0.5, 0.9, 0.99)
+_MIN_PS = (0.0, 0.01, 0.1)
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What each row asks for, [rows] each; every row has a seed."""
+
+    temperature: NDArray[np.float64]
+    top_k: NDArray[np.int64]
+    top_p: NDArray[np.float64]
+    min_p: NDArray[np.float64]
+    joint: NDArray[np.bool_]
+    seed: NDArray[np.int64]
+    position: NDArray[np.int64]
+
+    @property
+    def greedy(self) -> NDArray[np.bool_]:
+        """Rows of temperature 0."""
+        return self.temperature == 0
+
+    def __len__(self) -> int:
+        return len(self.seed)
+
+    def take(self, rows: Any) -> Batch:
+        """Some of the rows, in another order if ``rows`` says so."""
+        return Batch(*(getattr(self, field.name)[rows] for field in fields(self)))
+
+    def params(self, row: int) -> SamplingParams:
+        """One row's request."""
+        return SamplingParams(
+            temperature=float(self.temperature[row]),
+            top_k=int(self.top_k[row]),
+            top_p=float(self.top_p[row]),
+            min_p=float(self.min_p[row]),
+            seed=int(self.seed[row]),
+            filter_order="joint" if self.joint[row] else "top_k_first",
+        )
+
+    def metadata(
+        self, device: torch.device, *, facts: BatchFacts | None = None, logprobs: int | None = None
+    ) -> SamplingMetadata:
+        """As ``SamplingMetadata.from_params`` makes it, or with other ``facts``."""
+        tensors = {field.name: getattr(self, field.name) for field in fields(self)}
+        on_device = {
+            name: torch.from_numpy(np.ascontiguousarray(values)).to(device)
+            for name, values in tensors.items()
+        }
+        positions = on_device.pop("position")
+        return SamplingMetadata(positions=positions, facts=facts or self.facts(logprobs), **on_device)
+
+    def facts(self, logprobs: int | None = None) -> BatchFacts:
+        """What the batch holds, and no more."""
+        second = (self.top_p < 1) & ((self.top_k > 0) | (self.min_p > 0))
+        return BatchFacts(
+            any_greedy=bool(self.greedy.any()),
+            all_greedy=bool(self.greedy.all()),
+            all_seeded=True,
+            max_top_k=int(self.top_k.max(initial=0)),
+            all_top_k=bool(((self.top_k > 0) | self.greedy).all()),
+            any_top_p=bool((self.top_p < 1).any()),
+            any_min_p=bool((self.min_p > 0).any()),
+            any_joint=bool(self.joint.any()),
+            any_top_k_first=bool((second & ~self.joint).any()),
+            max_logprobs=logprobs,
+        )
+
+
+def mixed(rng: np.random.Generator, rows: int, greedy: float = 0.05) -> Batch:
+    """Rows with any filters beside each other, a share of them greedy; seeds and positions over their whole range."""
+    temperature = rng.choice(_TEMPERATURES, rows)
+    temperature[rng.random(rows) < greedy] = 0.0
+    return Batch(
+        temperature,
+        rng.choice(_TOP_KS, rows),
+        rng.choice(_TOP_PS, rows),
+        rng.choice(_MIN_PS, rows),
+        rng.random(rows) < 0.5,
+        rng.integers(-(2**63), 2**63, rows),
+        rng.integers(0, 2**40, rows),
+    )

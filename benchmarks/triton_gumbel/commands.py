@@ -1,0 +1,92 @@
+"""The command line: one command for each table."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import agree
+import click
+import extras
+import invariance
+import large
+import memcheck
+import torch
+import worst
+from click.core import ParameterSource
+from setting import Findings, Setting
+
+_OPTIONS = (
+    click.option(
+        "--sampler", default="triton-gumbel", show_default=True, metavar="NAME", help="Who is looked at."
+    ),
+    click.option(
+        "--reference", default="native", show_default=True, metavar="NAME", help="Whom it is compared with."
+    ),
+    click.option("--device", default="cuda", show_default=True, metavar="DEVICE"),
+    click.option(
+        "--small", is_flag=True, help="Seconds on a CPU: shows that the command works, and no more."
+    ),
+    click.option("--output", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE"),
+)
+
+
+@click.group()
+def main() -> None:
+    """Prove on one GPU what triton-gumbel promises; each command prints a table in Markdown."""
+
+
+def _command(name: str, run: Callable[..., Findings], *extra: Callable[[Any], Any]) -> None:
+    @click.pass_context
+    def command(
+        ctx: click.Context,
+        sampler: str,
+        reference: str,
+        device: str,
+        small: bool,
+        output: Path | None,
+        **options: Any,
+    ) -> None:
+        target = torch.device(device)
+        if target.type == "cuda" and target.index is None:
+            target = torch.device("cuda", torch.cuda.current_device())
+        setting = Setting(sampler=sampler, reference=reference, device=target, small=small)
+        with torch.no_grad():
+            findings = run(setting, **options)
+        text = f"`{_given(ctx)}`\n\n{setting.head}\n\n{findings.text}\n"
+        click.echo(text)
+        if output is not None:
+            output.write_text(text, encoding="utf-8")
+        if not findings.holds:
+            ctx.exit(1)
+
+    described: Any = command
+    text = sys.modules[run.__module__].__doc__ or ""
+    described.__doc__ = text.replace("\n\n    ", "\n\n\b\n    ")  # click leaves such a line as it is
+    for option in (*reversed(_OPTIONS), *extra):
+        described = option(described)
+    main.command(name)(described)
+
+
+def _given(ctx: click.Context) -> str:
+    """The line that repeats the run."""
+    words = ["python", "benchmarks/triton_gumbel", str(ctx.info_name)]
+    for option in ctx.command.params:
+        name = str(option.name)
+        if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            words += [option.opts[0], *([] if ctx.params[name] is True else [str(ctx.params[name])])]
+    return shlex.join(words)
+
+
+_repeats = click.option(
+    "--repeats", type=click.IntRange(min=3), default=9, show_default=True, help="Samples of a median."
+)
+_command("agree", agree.run, click.option("--draws", type=int, default=1_000_000, show_default=True))
+_command("invariance", invariance.run)
+_command("large", large.run)
+_command("worst", worst.run, _repeats)
+_command("extras", extras.run, _repeats)
+_command("memcheck-run", memcheck.run)

@@ -1,0 +1,89 @@
+"""How the kernels are launched, by architecture: chosen from a table, never tried out at run time.
+
+No configuration changes what is drawn. A tile is always reduced by one warp in the same order, so a configuration only
+says how many tiles, warps and granules work side by side.
+
+What led to the entries, on an H200 (torch 2.11, Triton 3.6), microseconds:
+
+=========================================  =======  =======  =======  =======  =======
+tiles, warps a program of the first pass      1, 1     2, 1     2, 2     4, 4     4, 2
+=========================================  =======  =======  =======  =======  =======
+1024 x 151936 bfloat16 (read 70.1)            94.4     77.8     77.2     78.2     77.2
+64 x 128256 bfloat16 (read 5.6)                7.2      7.3      7.3      7.5      7.5
+64 x 128256 float32 (read 9.3)                10.4     10.9     10.4     11.0     12.1
+1 x 128256 bfloat16 (read 1.9)                 2.4      3.0      2.9      2.9      3.5
+1 x 128256 float32 (read 2.0)                  2.5      2.9      2.5      3.1      4.2
+=========================================  =======  =======  =======  =======  =======
+
+The whole call, top-k and top-p, by the registers of the launch over the rows: 1024 x 151936 float32 takes 198.5 with
+128, 209.9 with 96, 223.1 with 80 (read 137.4), and 217.0 with all that it wants and 64 granules at once; 1 x 128256 takes
+17.1, 18.0, 19.0 and 16.7. Eight warps a row gained 3 % at one row and lost 8 % at 1024. To begin a launch while the one
+before ends (programmatic dependent launch) gained nothing. AMD's entry is not measured.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from contextvars import ContextVar
+from dataclasses import dataclass
+from types import MappingProxyType
+
+
+@dataclass(frozen=True, kw_only=True)
+class Configuration:
+    """One way to launch."""
+
+    span: int = 1
+    """Tiles a program of the first pass, of float32 logits."""
+    span_half: int = 2
+    """Tiles a program of the first pass, of bfloat16 and float16 logits."""
+    tile_warps: int = 1
+    """Warps a program of the first pass; at most as many as it has tiles."""
+    row_warps: int = 4
+    """Warps that draw a row."""
+    row_registers: int | None = None
+    """At most so many a thread there; None: as many as the compiler takes. NVIDIA."""
+    granules_at_once: int = 32
+    """Granules that a row reads at once: more take registers, fewer take turns."""
+    wide_warps: int = 4
+    """Warps a program of the launch for wide rows."""
+    wide_programs: int = 4
+    """Programs a multiprocessor of that launch."""
+
+
+TABLE = MappingProxyType(
+    {
+        "cuda": Configuration(row_registers=128),
+        "cuda, few rows": Configuration(span_half=1, row_registers=128),
+        "hip": Configuration(span=4, span_half=4, tile_warps=4),
+    }
+)
+"""By the kind of device, and by the shape where that matters."""
+
+_FEW_ROWS = 8
+
+_forced: ContextVar[Configuration | None] = ContextVar("_forced", default=None)
+
+
+@contextlib.contextmanager
+def forced(configuration: Configuration) -> Iterator[None]:
+    """Launch with this one inside the context, whatever the device: for tests and measurements."""
+    token = _forced.set(configuration)
+    try:
+        yield
+    finally:
+        _forced.reset(token)
+
+
+def chosen(family: str, rows: int) -> Configuration:
+    """Look up the configuration for a batch.
+
+    :param family: ``cuda`` or ``hip``; ``cpu`` for the interpreter, which takes the one of ``cuda``.
+    """
+    forced_one = _forced.get()
+    if forced_one is not None:
+        return forced_one
+    if family == "hip":
+        return TABLE["hip"]
+    return TABLE["cuda, few rows" if rows <= _FEW_ROWS else "cuda"]

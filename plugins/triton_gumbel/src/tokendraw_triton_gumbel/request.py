@@ -1,0 +1,48 @@
+"""What a row asks for, read by the program that draws it: a few scalars a row, nothing else."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+HAS_INDEX = tl.constexpr(1)
+HAS_SEEDS = tl.constexpr(2)
+HAS_SEEDED = tl.constexpr(4)
+HAS_FRESH = tl.constexpr(8)
+HAS_POSITIONS = tl.constexpr(16)
+HAS_TOP_K = tl.constexpr(32)
+HAS_TOP_P = tl.constexpr(64)
+HAS_MIN_P = tl.constexpr(128)
+HAS_JOINT = tl.constexpr(256)
+EXACT = tl.constexpr(512)
+"""Thresholds and kept masses are wanted, not just tokens."""
+
+
+@triton.jit
+def slot_of(row, flags, row_index):
+    """The parameter slot of a logits row."""
+    own = tl.load(row_index + row, mask=(flags & HAS_INDEX) != 0, other=0).to(tl.int64)
+    return tl.where((flags & HAS_INDEX) != 0, own, row.to(tl.int64))
+
+
+@triton.jit
+def noise_of(row, slot, flags, seeds, seeded, fresh, positions):
+    """(Seed, position) of a row, int64."""
+    position = tl.load(positions + row, mask=(flags & HAS_POSITIONS) != 0, other=0).to(tl.int64)
+    own = tl.load(seeds + slot, mask=(flags & HAS_SEEDS) != 0, other=0).to(tl.int64)
+    is_seeded = tl.load(seeded + slot, mask=(flags & HAS_SEEDED) != 0, other=1).to(tl.int32)
+    is_seeded *= ((flags & HAS_SEEDS) != 0).to(tl.int32)
+    drawn = tl.load(fresh + row, mask=(flags & HAS_FRESH) != 0, other=0)
+    return tl.where(is_seeded != 0, own, drawn), position
+
+
+@triton.jit
+def filters_of(slot, vocab_size, flags, top_k, top_p, min_p, joint):
+    """(k in [1, V) or 0; p or 1, float64; min-p or 0, float64; whether the order is joint): off where out of range."""
+    k = tl.load(top_k + slot, mask=(flags & HAS_TOP_K) != 0, other=0).to(tl.int64)
+    k = tl.where((k > 0) & (k < vocab_size), k, 0)
+    p = tl.load(top_p + slot, mask=(flags & HAS_TOP_P) != 0, other=1).to(tl.float64)
+    p = tl.where(p < 1, p, 1.0)  # NaN is off
+    m = tl.load(min_p + slot, mask=(flags & HAS_MIN_P) != 0, other=0).to(tl.float64)
+    is_joint = tl.load(joint + slot, mask=(flags & HAS_JOINT) != 0, other=0) != 0
+    return k, p, tl.where(m > 0, m, 0.0), is_joint

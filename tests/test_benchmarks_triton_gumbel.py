@@ -1,0 +1,160 @@
+"""The commands of ``benchmarks/triton_gumbel`` on a CPU, small, and native against itself; and how they judge."""
+
+import importlib
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from click.testing import CliRunner
+
+import tokendraw
+from tokendraw import SamplerOutput, SamplingParams
+from tokendraw.testing import reference
+
+FOLDER = Path(__file__).parents[1] / "benchmarks" / "triton_gumbel"
+
+
+@pytest.fixture(scope="module")
+def benchmarks():
+    """Import a module of the folder by its name."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(FOLDER))
+        yield importlib.import_module
+
+
+@pytest.fixture(scope="module")
+def call(benchmarks):
+    def run(*arguments, sampler="native"):
+        main = benchmarks("commands").main
+        given = [*map(str, arguments), "--small", "--device", "cpu", "--sampler", sampler]
+        return CliRunner().invoke(main, given)
+
+    return run
+
+
+def cells(result):
+    """The table as rows of cells, without its rule."""
+    rows = [line.strip("| ").split(" | ") for line in result.stdout.splitlines() if line.startswith("| ")]
+    return [row for row in rows if row[0] != "---"]
+
+
+def test_a_sampler_agrees_with_itself_and_the_file_has_what_is_printed(call, tmp_path):
+    path = tmp_path / "agree.md"
+    result = call("agree", "--draws", 300, "--output", path)
+    assert result.exit_code == 0, result.output
+    lines = path.read_text(encoding="utf-8").splitlines()
+    assert result.stdout.splitlines()[: len(lines)] == lines
+    assert lines[0] == (
+        "`python benchmarks/triton_gumbel agree --draws 300 --sampler native --device cpu --small "
+        f"--output {path}`"
+    )
+    assert lines[2].startswith(f"cpu: tokendraw {tokendraw.__version__}, torch {torch.__version__}, ")
+    assert "(100.0000 %, needed 99.99 %)" in lines[4]
+    total = cells(result)[-1]
+    assert total[0] == "all"
+    assert int(total[2]) >= 300
+    assert total[2:] == [total[2], total[2], "0", "", "0"]
+
+
+def test_every_disagreement_is_listed_with_its_margin(call, benchmarks, monkeypatch):
+    """One row of the first batch draws another token than it should: by far, so that no rounding explains it."""
+    native = tokendraw.load_sampler("native", device="cpu")
+
+    class Wrong:
+        name, _serving = "wrong", native._serving
+
+        def sample(self, logits, metadata):
+            output = native.sample(logits, metadata)
+            output.token_ids[7] = (output.token_ids[7] + 1) % logits.shape[1]
+            return SamplerOutput(output.token_ids, output.valid)
+
+    monkeypatch.setattr(benchmarks("setting").Setting, "subject", Wrong())
+    result = call("agree", "--draws", 20)
+    assert result.exit_code == 1
+    listed = cells(result)[-1]
+    assert listed[:3] == ["1000", "float32", "gaussian"]
+    ours, theirs, right = map(int, listed[4:7])
+    assert ours == theirs + 1
+    assert right == theirs
+    assert listed[-1] == "not explained"
+
+
+def test_a_seeded_batch_is_the_same_in_every_way_that_is_tried(call):
+    result = call("invariance")
+    tried = cells(result)[1:]
+    assert {(row[0], row[-1]) for row in tried} == {
+        (what, "0")
+        for what in (
+            "all rows, again",
+            "1 row at a time",
+            "2 rows at a time",
+            "8 rows at a time",
+            "64 rows at a time",
+            "65 rows at a time",
+            "with facts that know of nothing",
+            "in another order",
+            "at an odd stride, from offset 1",
+            "with the vocabulary across rows",
+        )
+    }
+    assert "not tried: tokendraw_native.configurations needs TABLE and forced, found" in result.stdout
+    assert result.exit_code == 1, "native has no tile configurations, so that not all was tried"
+
+
+def test_rows_at_the_limits_draw_what_they_draw_alone(call):
+    result = call("large")
+    assert result.exit_code == 0, result.output
+    assert [row[3:5] for row in cells(result)[1:]] == [["0", "0"]] * 6
+
+
+@pytest.mark.parametrize(("command", "rows"), [("worst", 6), ("extras", 16)])
+def test_what_is_timed_has_a_row_each(call, command, rows):
+    result = call(command, "--repeats", 3)
+    assert result.exit_code in (0, 1), result.output  # times of a busy machine promise nothing
+    assert len(cells(result)) == 1 + rows
+    assert "nan" not in result.stdout
+
+
+def test_odd_shapes_are_drawn_from(call):
+    result = call("memcheck-run")
+    assert result.exit_code == 0, result.output
+    assert "162 calls, 0 rows out of range or not valid." in result.stdout
+
+
+def test_a_batch_as_arrays_is_the_batch_of_its_requests(benchmarks):
+    batch = benchmarks("batches").mixed(np.random.default_rng(1), 40)
+    for part in (batch, batch.take([3]), batch.take(np.flatnonzero(batch.greedy))):
+        params = [part.params(row) for row in range(len(part))]
+        made = tokendraw.SamplingMetadata.from_params(params, positions=part.position.tolist())
+        found = part.metadata(torch.device("cpu"))
+        assert found.facts == made.facts
+        for name in ("temperature", "top_k", "top_p", "min_p", "seed", "positions"):
+            assert torch.equal(getattr(found, name), getattr(made, name)), name
+
+
+def test_the_races_are_those_of_the_reference(benchmarks):
+    margins, rng = benchmarks("margins"), np.random.default_rng(2)
+    for position in range(20):
+        x = 3 * rng.standard_normal(3000)
+        params = SamplingParams(top_p=0.95, seed=5)
+        token, lead = reference.draw(reference.prepare(x, params), 5, position)
+        found = margins.margin(x, params, position, token)
+        assert (found.token, min(found.tile_lead, found.token_lead), found.edge) == (token, lead, math.inf)
+
+
+def test_a_token_that_a_small_change_of_top_p_draws_is_put_down_to_rounding(benchmarks):
+    """Two tokens share the mass, and the edge runs between them: the second one's fate hangs on rounding."""
+    margins, x = benchmarks("margins"), np.log(np.array([0.5, 0.5 - 1e-12, 1e-12]))
+    drawn = {}
+    for position in range(50):
+        for p in (0.49, 0.51):
+            params = SamplingParams(top_p=p, seed=5)
+            drawn[p, position] = reference.draw(reference.prepare(x, params), 5, position)[0]
+    position = next(n for n in range(50) if drawn[0.49, n] != drawn[0.51, n])
+    found = margins.margin(x, SamplingParams(top_p=0.5, seed=5), position, drawn[0.51, position])
+    assert (found.token, found.explained, found.uncertain) == (drawn[0.49, position], True, True)
+    assert 0 < found.edge <= 1e-6
+    far = margins.margin(x, SamplingParams(top_p=0.4, seed=5), position, drawn[0.51, position])
+    assert not far.explained

@@ -1,0 +1,118 @@
+"""The logprobs of triton-gumbel against those of native, in Triton's interpreter, and compiled for every target."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+triton = pytest.importorskip("triton", reason="Triton is not installed")
+
+from triton.backends.compiler import GPUTarget  # noqa: E402
+from triton.compiler import ASTSource  # noqa: E402
+
+from tokendraw_triton_gumbel.logprobs_row import FEW, row_logprobs  # noqa: E402
+
+ROOT = Path(__file__).parent.parent
+SCRIPT = ROOT / "tests" / "triton_logprobs_kernels.py"
+TARGETS = {
+    "sm_80": ("cuda", 80, 32),
+    "sm_90": ("cuda", 90, 32),
+    "sm_100": ("cuda", 100, 32),
+    "sm_120": ("cuda", 120, 32),
+    "gfx90a": ("hip", "gfx90a", 64),
+    "gfx942": ("hip", "gfx942", 64),
+    "gfx950": ("hip", "gfx950", 64),
+    "gfx1201": ("hip", "gfx1201", 32),
+}
+TYPES = {
+    "row_stride": "i64",
+    "token_ids": "*i64",
+    "temperature": "*fp64",
+    "row_index": "*i64",
+    "wanted": "*i64",
+    "maxima": "*fp32",
+    "sums": "*fp32",
+    "floors": "*fp32",
+    "log_kept_mass": "*fp32",
+    "listed": "*i32",
+    "keys": "*i64",
+    "ids": "*i64",
+    "values": "*fp32",
+    "ranks": "*i64",
+}
+EVERYTHING = {
+    **{name: True for name in row_logprobs.arg_names if name.startswith("HAS_")},
+    "SCALED": True,
+    "NORMALISED": True,
+    "PROCESSED": True,
+    "TILES": 256,
+    "FEW": FEW,
+}
+
+
+def interpreted(what):
+    """How many rows were judged, and which are wrong, in a process in which Triton interprets its kernels."""
+    path = os.pathsep.join([str(ROOT / "plugins/triton_gumbel/src"), os.environ.get("PYTHONPATH", "")])
+    run = subprocess.run(
+        [sys.executable, str(SCRIPT), what],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=600,
+        env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
+    )
+    found = json.loads(run.stdout.splitlines()[-1])
+    return found["judged"], found["wrong"]
+
+
+@pytest.mark.slow
+def test_every_mode_agrees_with_native_for_every_family_of_logits():
+    judged, wrong = interpreted("families")
+    assert wrong == []
+    assert judged == 8 * (3 * 7 + 2 * 12)
+
+
+def test_large_vocabularies_agree_with_native():
+    judged, wrong = interpreted("large")
+    assert wrong == []
+    assert judged == 3 * 8
+
+
+@pytest.mark.slow
+def test_rows_of_nan_infinities_and_ties_agree_with_native():
+    judged, wrong = interpreted("special")
+    assert wrong == []
+    assert judged == 14 * (2 * 6 + 4)
+
+
+def test_parameters_by_slot_or_absent_or_out_of_range_agree_with_native():
+    judged, wrong = interpreted("tensors")
+    assert wrong == []
+    assert judged == 16 * 6
+
+
+def machine_code(constants, dtype, target):
+    """What the compiler made for ``target``."""
+    constants = {**EVERYTHING, **constants}
+    types = {**TYPES, "logits": f"*{dtype}", "granules": f"*{dtype}"}
+    signature = {
+        name: "constexpr" if name in constants else types.get(name, "i32") for name in row_logprobs.arg_names
+    }
+    source = ASTSource(fn=row_logprobs, signature=signature, constexprs=constants)
+    asm = triton.compile(source, target=GPUTarget(*TARGETS[target])).asm
+    return asm.get("cubin") or asm.get("hsaco") or b""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize(("dtype", "vector", "proof"), [("bf16", 8, 0), ("fp32", 4, 512)])
+def test_the_kernel_compiles(target, dtype, vector, proof):
+    assert len(machine_code({"VECTOR": vector, "PROOF": proof}, dtype, target)) > 1000
+
+
+def test_the_kernel_compiles_for_a_vocabulary_of_one():
+    one = {"VECTOR": 4, "PROOF": 0, "vocab_size": 1, "row_stride": 1, "SCALED": False, "NORMALISED": False}
+    assert len(machine_code(one, "fp32", "sm_90")) > 1000
