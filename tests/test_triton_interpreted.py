@@ -1,37 +1,20 @@
 """The kernels of triton-gumbel on a CPU, in Triton's interpreter: the whole conformance kit, without a GPU."""
 
-import json
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
-
-from tokendraw.testing._run import PROPERTIES
-from tokendraw_triton_gumbel import plugin
 
 pytest.importorskip("triton", reason="Triton is not installed")
 
-ROOT = Path(__file__).parent.parent
-SCRIPT = ROOT / "tests" / "triton_kernels.py"
+import triton_on_a_cpu
+from tokendraw.testing._run import PROPERTIES
+from tokendraw_triton_gumbel import plugin
+
 CAPABILITIES = plugin.tokendraw_describe().operations["sample"]
 PARTS = 4
 """Of the kit, so that two processes share it."""
 
 
 def interpreted(*what):
-    """What the script prints, from a process in which Triton interprets its kernels."""
-    path = os.pathsep.join([str(ROOT / "plugins/triton_gumbel/src"), os.environ.get("PYTHONPATH", "")])
-    run = subprocess.run(
-        [sys.executable, str(SCRIPT), *map(str, what)],
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=600,
-        env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
-    )
-    return json.loads(run.stdout.splitlines()[-1])
+    return triton_on_a_cpu.interpreted("triton_kernels.py", *what)
 
 
 def outcome(prop):

@@ -1,32 +1,13 @@
 """The logprobs of triton-gumbel against those of native, in Triton's interpreter, and compiled for every target."""
 
-import json
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 
-triton = pytest.importorskip("triton", reason="Triton is not installed")
+pytest.importorskip("triton", reason="Triton is not installed")
 
-from triton.backends.compiler import GPUTarget  # noqa: E402
-from triton.compiler import ASTSource  # noqa: E402
+import triton_on_a_cpu
+from tokendraw_triton_gumbel.logprobs_row import FEW, row_logprobs
+from triton_on_a_cpu import TARGETS
 
-from tokendraw_triton_gumbel.logprobs_row import FEW, row_logprobs  # noqa: E402
-
-ROOT = Path(__file__).parent.parent
-SCRIPT = ROOT / "tests" / "triton_logprobs_kernels.py"
-TARGETS = {
-    "sm_80": ("cuda", 80, 32),
-    "sm_90": ("cuda", 90, 32),
-    "sm_100": ("cuda", 100, 32),
-    "sm_120": ("cuda", 120, 32),
-    "gfx90a": ("hip", "gfx90a", 64),
-    "gfx942": ("hip", "gfx942", 64),
-    "gfx950": ("hip", "gfx950", 64),
-    "gfx1201": ("hip", "gfx1201", 32),
-}
 TYPES = {
     "row_stride": "i64",
     "token_ids": "*i64",
@@ -55,16 +36,7 @@ EVERYTHING = {
 
 def interpreted(what):
     """How many rows were judged, and which are wrong, in a process in which Triton interprets its kernels."""
-    path = os.pathsep.join([str(ROOT / "plugins/triton_gumbel/src"), os.environ.get("PYTHONPATH", "")])
-    run = subprocess.run(
-        [sys.executable, str(SCRIPT), what],
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=600,
-        env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
-    )
-    found = json.loads(run.stdout.splitlines()[-1])
+    found = triton_on_a_cpu.interpreted("triton_logprobs_kernels.py", what)
     return found["judged"], found["wrong"]
 
 
@@ -98,12 +70,7 @@ def machine_code(constants, dtype, target):
     """What the compiler made for ``target``."""
     constants = {**EVERYTHING, **constants}
     types = {**TYPES, "logits": f"*{dtype}", "granules": f"*{dtype}"}
-    signature = {
-        name: "constexpr" if name in constants else types.get(name, "i32") for name in row_logprobs.arg_names
-    }
-    source = ASTSource(fn=row_logprobs, signature=signature, constexprs=constants)
-    asm = triton.compile(source, target=GPUTarget(*TARGETS[target])).asm
-    return asm.get("cubin") or asm.get("hsaco") or b""
+    return triton_on_a_cpu.machine_code(row_logprobs, types, constants, target)
 
 
 @pytest.mark.slow

@@ -49,20 +49,17 @@ class Launch:
     options: Mapping[str, Any]
     compiled: dict[Hashable, Any] = field(default_factory=dict)
 
-    def __call__(
-        self, variant: Hashable, arguments: Sequence[Any], tensors: Sequence[Tensor | int | None]
-    ) -> None:
+    def __call__(self, variant: Hashable, arguments: Sequence[Any]) -> None:
         """Launch it.
 
         :param variant: what Triton would compile another variant for, beyond what all launches share; None: it is to
             find out by itself.
-        :param arguments: addresses and numbers, None for None: for a kernel that is compiled.
-        :param tensors: the same as tensors, for one that is not.
+        :param arguments: tensors, numbers and None; of a variant that was launched before, addresses will do.
         """
         compiled = self.compiled.get(variant)
         if compiled is not None:
             compiled[self.grid](*arguments, *self.constants.values())
             return
-        compiled = self.kernel[self.grid](*tensors, **self.constants, **self.options)
+        compiled = self.kernel[self.grid](*arguments, **self.constants, **self.options)
         if variant is not None and compiled is not None:  # the interpreter compiles nothing
             self.compiled[variant] = compiled

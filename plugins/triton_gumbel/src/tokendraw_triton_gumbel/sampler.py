@@ -16,21 +16,36 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from tokendraw import LogprobsTensors, Need, SamplerOutput, SamplingMetadata
-from tokendraw_triton_gumbel import configurations
+from tokendraw_triton_gumbel import configurations, request
 from tokendraw_triton_gumbel.configurations import Configuration
 from tokendraw_triton_gumbel.draw import ROUNDS, draw_rows
 from tokendraw_triton_gumbel.few import LEAST_CANDIDATES, MOST_CANDIDATES
 from tokendraw_triton_gumbel.launch import Launch, Layout
 from tokendraw_triton_gumbel.logprobs import describe
+from tokendraw_triton_gumbel.passes import COLUMNS, NOTES, PLAN
 from tokendraw_triton_gumbel.search import CAPACITY
 from tokendraw_triton_gumbel.tiles import GRANULES, TILE, VECTORS, tile_statistics
-from tokendraw_triton_gumbel.wide import COLUMNS, NOTES, PLAN, draw_wide
+from tokendraw_triton_gumbel.wide import draw_wide
 
 _MOST_ROWS_A_COLUMN = 32768
 """Of a grid."""
 _MOST_PLANS = 256
 _QUEUE = 128
-_EXACT = 512
+_BITS = tuple(
+    bit.value
+    for bit in (
+        request.HAS_INDEX,
+        request.HAS_SEEDS,
+        request.HAS_SEEDED,
+        request.HAS_FRESH,
+        request.HAS_POSITIONS,
+        request.HAS_TOP_K,
+        request.HAS_TOP_P,
+        request.HAS_MIN_P,
+        request.HAS_JOINT,
+    )
+)
+_EXACT = request.EXACT.value
 _REAL, _WHOLE = torch.float32, torch.int32
 
 
@@ -118,6 +133,50 @@ class _Plan:
             },
             options={"num_warps": how.wide_warps},
         )
+        self.rows = rows
+        self.launches = (self.pass_over_tiles, self.draw_rows, *([self.draw_wide] if shape.filtered else []))
+
+    def launch(
+        self,
+        variant: Hashable,
+        head: tuple[Any, int, int],
+        asked: Sequence[Any],
+        m: SamplingMetadata,
+        flags: int,
+        pieces: Sequence[Any],
+        out: Sequence[Any],
+    ) -> None:
+        """Launch all of it.
+
+        :param head: the logits, their row stride and vocabulary. They, ``asked``, ``pieces`` and ``out`` (token ids,
+            valid, floors, log_kept) are tensors, or all of them addresses; see :class:`Launch`.
+        """
+        tiles = self.tiles
+        token_ids, valid, floors, log_kept = out
+        maxima, sums = pieces[self.maxima], pieces[self.sums]
+        raw_sums = None if self.raw_sums is None else pieces[self.raw_sums]
+        granules = None if self.granules is None else pieces[self.granules]
+        collected: tuple[Any, ...] = (None,) * 3
+        left: tuple[Any, ...] = (None,) * 3
+        if self.wide:
+            collected = tuple(pieces[i] for i in self.collected)
+            left = tuple(pieces[i] for i in self.left)
+        # Where nobody wants them they are not written, so anything of their type stands in.
+        details = (maxima, maxima) if floors is None else (floors, log_kept)
+        index = asked[1] if m.row_index is not None else None
+        self.pass_over_tiles(
+            variant, (*head, asked[0], index, maxima, sums, raw_sums, granules, left[1], self.rows, tiles)
+        )
+        ends = (token_ids, valid, *details)
+        self.draw_rows(
+            variant, (*head, maxima, sums, granules, tiles, *asked, flags, *collected, *left, *ends)
+        )
+        if self.wide:
+            listed, values, *passes = (pieces[i] for i in self.wide)
+            ends = (token_ids, *details, self.rows)
+            self.draw_wide(
+                variant, (*head, maxima, sums, tiles, *asked, flags, listed, values, *left, *passes, *ends)
+            )
 
 
 class TritonGumbelSampler:
@@ -195,77 +254,23 @@ class TritonGumbelSampler:
         out: tuple[Tensor, Tensor, Tensor | None, Tensor | None],
     ) -> None:
         (rows, vocab_size), stride = logits.shape, logits.stride(0)
-        token_ids, valid, floors, log_kept = out
+        token_ids, valid, *_ = out
         flags, asked = _asked(m, rows, token_ids, valid)
-        base = memory.data_ptr()
-        pieces: Sequence[Any] = [base + offset for offset in plan.layout.offsets]
-        addresses = [None if t is None else t.data_ptr() for t in asked]
-        start = logits.data_ptr()
+        start, given = logits.data_ptr(), [_address(tensor) for tensor in asked]
         variant: Hashable = None
-        if not self._is_interpreted and not any(a is not None and a % 16 for a in addresses):
+        if not self._is_interpreted and not any(address is not None and address % 16 for address in given):
             sizes = (stride % 16 == 0, stride == 1, stride >> 31, vocab_size % 16 == 0, start % 16 == 0)
             variant = (sizes, m.row_index is None, tuple(None if t is None else t.dtype for t in asked))
-        tensors = variant not in plan.draw_rows.compiled or variant is None
-        if tensors or (plan.wide and variant not in plan.draw_wide.compiled):
-            scratch: Sequence[Any] = plan.layout.tensors(memory)
-            self._launch_all(
-                plan, None, logits, (logits, stride, vocab_size), asked, flags, m, scratch, out, variant
+        pieces: Sequence[Any]
+        if variant is not None and all(variant in launch.compiled for launch in plan.launches):
+            base = memory.data_ptr()
+            pieces = [base + offset for offset in plan.layout.offsets]
+            plan.launch(
+                variant, (start, stride, vocab_size), given, m, flags, pieces, [_address(t) for t in out]
             )
-            return
-        ends = tuple(None if t is None else t.data_ptr() for t in (token_ids, valid, floors, log_kept))
-        self._launch_all(
-            plan, ends, logits, (start, stride, vocab_size), addresses, flags, m, pieces, out, variant
-        )
-
-    def _launch_all(
-        self,
-        plan: _Plan,
-        ends: tuple[int | None, ...] | None,
-        logits: Tensor,
-        head: tuple[Any, int, int],
-        asked: Sequence[Any],
-        flags: int,
-        m: SamplingMetadata,
-        pieces: Sequence[Any],
-        out: tuple[Tensor, Tensor, Tensor | None, Tensor | None],
-        variant: Hashable,
-    ) -> None:
-        """Launch what a plan has: ``asked``, ``pieces`` and ``ends`` as tensors, or all of them as addresses."""
-        rows, tiles = logits.shape[0], plan.tiles
-        token_ids, valid, floors, log_kept = out if ends is None else ends
-        maxima, sums = pieces[plan.maxima], pieces[plan.sums]
-        raw_sums = None if plan.raw_sums is None else pieces[plan.raw_sums]
-        granules = None if plan.granules is None else pieces[plan.granules]
-        collected: tuple[Any, ...] = (None,) * 3
-        left: tuple[Any, ...] = (None,) * 3
-        if plan.wide:
-            collected = tuple(pieces[i] for i in plan.collected)
-            left = tuple(pieces[i] for i in plan.left)
-        # Where nobody wants them they are not written, so anything of their type stands in.
-        details = (maxima, maxima) if floors is None else (floors, log_kept)
-        index = asked[1] if m.row_index is not None else None
-        first = (*head, asked[0], index, maxima, sums, raw_sums, granules, left[1], rows, tiles)
-        plan.pass_over_tiles(variant, first, first)
-        second = (
-            *head,
-            maxima,
-            sums,
-            granules,
-            tiles,
-            *asked,
-            flags,
-            *collected,
-            *left,
-            token_ids,
-            valid,
-            *details,
-        )
-        plan.draw_rows(variant, second, second)
-        if plan.wide:
-            listed, values, *passes = (pieces[i] for i in plan.wide)
-            third = (*head, maxima, sums, tiles, *asked, flags, listed, values, *left, *passes, token_ids)
-            third = (*third, *details, rows)
-            plan.draw_wide(variant, third, third)
+        else:
+            pieces = plan.layout.tensors(memory)
+            plan.launch(variant, (logits, stride, vocab_size), asked, m, flags, pieces, out)
 
     def _describe(
         self,
@@ -320,13 +325,17 @@ def _asked(
     )
     flags = _EXACT if m.facts.max_logprobs is not None else 0
     asked = [None if m.temperature is None else _readable(m.temperature)]
-    for bit, (tensor, stand_in) in enumerate(given):
+    for bit, (tensor, stand_in) in zip(_BITS, given, strict=True):
         if tensor is None:
             asked.append(stand_in)
         else:
-            flags += 1 << bit
+            flags += bit
             asked.append(_readable(tensor))
     return flags, tuple(asked)
+
+
+def _address(tensor: Tensor | None) -> int | None:
+    return None if tensor is None else tensor.data_ptr()
 
 
 def _readable(tensor: Tensor) -> Tensor:
