@@ -20,6 +20,20 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         pytest.skip("needs a CUDA device")
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Each process of pytest-xdist begins with its share of the slow tests, lest one be left alone with them."""
+    processes = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    slow = [item for item in items if item.get_closest_marker("slow")]
+    rest = [item for item in items if not item.get_closest_marker("slow")]
+    items[:] = [
+        item
+        for i in range(processes)
+        for tests in (slow, rest)
+        for item in tests[len(tests) * i // processes : len(tests) * (i + 1) // processes]
+    ]
+
+
 @pytest.fixture(scope="session", autouse=True)
 def no_settings_of_the_shell() -> Iterator[None]:
     """TOKENDRAW_* variables of the developer's shell decide nothing here."""

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from typing import Any
 
+import forked
 from fake_dists import FakeDists
 
 RESOLVE = """
@@ -49,14 +50,19 @@ def attempt(call):
 """What a host does first: torch imported, its warnings kept, a batch whose greedy tokens are 1 and 0."""
 
 
-def run(dists: FakeDists, *command: str, **settings: str) -> subprocess.CompletedProcess[str]:
-    """Run this interpreter with the fake distributions on its path, and these variables."""
+def _environ(dists: FakeDists, settings: dict[str, str]) -> dict[str, str]:
+    """The variables of a host: the fake distributions on its path, and its settings."""
     environ = {name: text for name, text in os.environ.items() if not name.startswith("TOKENDRAW_")}
     inherited = [path] if (path := environ.get("PYTHONPATH")) else []
     environ["PYTHONPATH"] = os.pathsep.join([*map(str, dists.folders), *inherited])
+    return environ | settings
+
+
+def run(dists: FakeDists, *command: str, **settings: str) -> subprocess.CompletedProcess[str]:
+    """Run this interpreter with the fake distributions on its path, and these variables."""
     return subprocess.run(
         [sys.executable, *command],
-        env=environ | settings,
+        env=_environ(dists, settings),
         capture_output=True,
         encoding="utf-8",
         timeout=120,
@@ -64,9 +70,17 @@ def run(dists: FakeDists, *command: str, **settings: str) -> subprocess.Complete
     )
 
 
+def run_after_torch(dists: FakeDists, code: str, **settings: str) -> subprocess.CompletedProcess[str]:
+    """As ``run(dists, "-c", code)``, for a host that imports torch before anything else."""
+    return forked.run(code, _environ(dists, settings))
+
+
 def answer(dists: FakeDists, code: str, **settings: str) -> Any:
     """What a host prints last, as JSON. It has to survive: exit code 0, and nothing on stderr."""
-    result = run(dists, "-c", code, **settings)
+    return _answer(run(dists, "-c", code, **settings))
+
+
+def _answer(result: subprocess.CompletedProcess[str]) -> Any:
     assert (result.returncode, result.stderr) == (0, "")
     return json.loads(result.stdout.splitlines()[-1])
 
@@ -78,4 +92,4 @@ def resolved(dists: FakeDists, **settings: str) -> Any:
 
 def drawn(dists: FakeDists, code: str, **settings: str) -> Any:
     """The expression or statements ``code`` after LOAD; what it calls ``result`` comes back."""
-    return answer(dists, f"{LOAD}\n{code}\nprint(json.dumps(result))", **settings)
+    return _answer(run_after_torch(dists, f"{LOAD}\n{code}\nprint(json.dumps(result))", **settings))

@@ -14,7 +14,7 @@ from installing import install, run_with
 EXAMPLE = Path(__file__).parent.parent / "examples" / "top_n_sigma"
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def site(tmp_path_factory):
     """A folder on which the example is installed, beside the plain environment."""
     folder = tmp_path_factory.mktemp("site")

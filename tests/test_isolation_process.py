@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from fake_dists import EVERYTHING, FakeDists, fake_dists, faulty, plugin
-from isolation import answer, drawn, run
+from isolation import answer, drawn, run, run_after_torch
 
 
 @pytest.fixture
@@ -86,7 +86,7 @@ before = torch.get_rng_state()
 tokendraw.discover()
 print([torch.initial_seed(), str(torch.get_default_dtype()), torch.equal(before, torch.get_rng_state())])
 """
-    result = run(dists, "-c", code)
+    result = run_after_torch(dists, code)
     assert (result.returncode, result.stdout) == (0, "[11, 'torch.float64', True]\n")
 
 
@@ -105,7 +105,7 @@ for _ in range(2):
     states.append(torch.get_rng_state())
 print([torch.equal(one, other) for one, other in zip(states, states[1:])])
 """
-    result = run(dists, "-c", code)
+    result = run_after_torch(dists, code)
     assert (result.returncode, result.stdout, result.stderr) == (0, "[True, False]\n", "")
 
 

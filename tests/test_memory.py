@@ -1,23 +1,23 @@
 """Memory of a call on the CPU beside its logits: two [B, V] float32 buffers, whatever the shape of the batch."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+import forked
+
 SLACK = 128 << 20  # bytes: threads, allocator, and the few numbers a row and a tile
 
-# VmHWM is the peak of this program alone; ru_maxrss of a child starts at its parent's peak.
+# VmHWM starts at what a fork holds; ru_maxrss of a child starts at its parent's peak.
 MEASURE = """
-import re, sys
+import re
 from pathlib import Path
 import torch, tokendraw
 
 def peak():
     return int(re.search(r"VmHWM:\\s+(\\d+) kB", Path("/proc/self/status").read_text())[1]) * 1024
 
-rows, size, settings = int(sys.argv[1]), int(sys.argv[2]), eval(sys.argv[3])
+rows, size, settings = ARGUMENTS
 sampler = tokendraw.load_sampler("native", device="cpu")
 params = [tokendraw.SamplingParams(**settings)] * rows
 logits = torch.randn(rows, size)
@@ -35,6 +35,7 @@ print(peak() - before)
 )
 @pytest.mark.parametrize(("rows", "size"), [(64, 128_256), (512, 1024), (3000, 40)])
 def test_a_call_needs_at_most_two_float32_copies_of_its_logits(rows, size, settings):
-    arguments = [sys.executable, "-c", MEASURE, str(rows), str(size), str(settings)]
-    extra = int(subprocess.run(arguments, check=True, capture_output=True, text=True).stdout)
+    result = forked.run(MEASURE.replace("ARGUMENTS", repr((rows, size, settings))))
+    assert result.returncode == 0, result.stderr
+    extra = int(result.stdout)
     assert extra <= 2 * 4 * rows * size + SLACK

@@ -43,9 +43,10 @@ class Expected:
 
 def expect(logits: Array, params: SamplingParams, tie_rule: TieRule = "value") -> Expected:
     """Temperature and filters of one row, by groups of equal logits from the largest downwards."""
-    row = reference.prepare(logits, params)
-    if row.greedy or row.empty:
-        one = np.arange(len(row.x)) == (0 if row.empty else int(np.argmax(row.x)))
+    given = np.asarray(logits, np.float64)
+    x = np.where(np.isnan(given), -np.inf, given)
+    if not params.temperature > 0 or x.max() == -np.inf:
+        one = np.arange(len(x)) == np.argmax(x)
         return Expected(
             probabilities=one.astype(np.float64),
             possible=one,
@@ -56,7 +57,7 @@ def expect(logits: Array, params: SamplingParams, tie_rule: TieRule = "value") -
             count=1,
             log_share=0.0,
         )
-    values, group, counts = np.unique(row.x, return_inverse=True, return_counts=True)
+    values, group, counts = np.unique(x, return_inverse=True, return_counts=True)
     values, counts, group = values[::-1], counts[::-1], len(values) - 1 - group
     with np.errstate(over="ignore", invalid="ignore"):
         centred = reference.centre(values)

@@ -67,7 +67,7 @@ def fit(tokens: Array, probabilities: Array, bins: Array | None = None) -> Verdi
     inside = bins >= 0
     share = np.bincount(bins[inside], probabilities[inside])
     counts = np.bincount(found, minlength=len(share))
-    tails = np.array([two_sided(int(k), draws, float(p)) for k, p in zip(counts, share, strict=True)])
+    tails = two_sided(counts, draws, share)
     worst = int(tails.argmin())
     exact = min(1.0, float(tails[worst]) * len(tails))
     shape = g_test(counts, share * draws) if round(share.min() * draws) >= LEAST_EXPECTED else 1.0
@@ -83,7 +83,7 @@ def fit(tokens: Array, probabilities: Array, bins: Array | None = None) -> Verdi
 def share(hits: int, draws: int, probability: float, what: str) -> Verdict:
     """An event of known probability: the exact binomial."""
     text = f"{what} drawn {hits} times, expected {draws * probability:.1f}"
-    return Verdict(two_sided(hits, draws, probability), text, draws)
+    return Verdict(float(two_sided(hits, draws, probability)), text, draws)
 
 
 def independence(left: Array, right: Array, probabilities: Array, what: str) -> Verdict:
@@ -112,9 +112,9 @@ def g_test(counts: Array, expected: Array) -> float:
     return float(stats.power_divergence(counts, scaled, lambda_="log-likelihood").pvalue)
 
 
-def two_sided(hits: int, draws: int, probability: float) -> float:
-    """Exact binomial p-value: twice the smaller tail."""
-    probability = min(1.0, probability)
+def two_sided(hits: Any, draws: int, probability: Any) -> Any:
+    """Exact binomial p-values: twice the smaller tail. Hits and probabilities are numbers or arrays."""
+    probability = np.minimum(1.0, probability)
     lower = stats.binom.cdf(hits, draws, probability)
     upper = stats.binom.sf(hits - 1, draws, probability)
-    return float(min(1.0, 2 * min(lower, upper)))
+    return np.minimum(1.0, 2 * np.minimum(lower, upper))

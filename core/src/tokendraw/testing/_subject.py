@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any, Self
 
 import torch
@@ -139,6 +139,9 @@ class Subject:
         """
         logits = torch.as_tensor(logits).to(self.device)
         if isinstance(params, SamplingParams):
+            if params.seed is None and positions is None and row_index is None and len(logits):
+                metadata = _for_every_row(params, len(logits), self.device)
+                return self.call(logits, metadata, mode=mode, gumbel_dtype=gumbel_dtype)
             params = [params] * len(logits)
         if positions is None and any(p.seed is not None for p in params):
             positions = torch.arange(len(logits))
@@ -187,6 +190,16 @@ def check_form(output: SamplerOutput, logits: torch.Tensor) -> None:
         raise Violation(
             f"token_ids need to lie in [0, {vocab_size}), found {int(output.token_ids[row])} in row {row} of {rows}"
         )
+
+
+def _for_every_row(params: SamplingParams, rows: int, device: torch.device) -> SamplingMetadata:
+    """The metadata of ``rows`` equal requests without a seed, of which one is checked and laid out."""
+    one = SamplingMetadata.from_params([params], device=device)
+    given = {field.name: getattr(one, field.name) for field in fields(one)}
+    columns: dict[str, Any] = {
+        name: c.repeat(rows) for name, c in given.items() if isinstance(c, torch.Tensor)
+    }
+    return replace(one, **columns)
 
 
 def _plainest_need(capabilities: Capabilities) -> Need:
