@@ -1,5 +1,7 @@
 """The kernels of triton-gumbel compiled to machine code for every target, on a machine that has none of them."""
 
+import re
+
 import pytest
 
 pytest.importorskip("triton", reason="Triton is not installed")
@@ -28,7 +30,6 @@ TYPES = {
     "listed": "*i32",
     "values": "*fp32",
     "ids": "*i32",
-    "flagged": "*i32",
     "queue": "*i32",
     "ready": "*i32",
     "arrivals": "*i32",
@@ -46,11 +47,16 @@ PASSES = [("fp32", 4, False), ("bf16", 8, False), ("fp16", 8, False)]
 """Type, vector, whether it is read in pairs: bfloat16 is, on NVIDIA."""
 
 
-def machine_code(kernel, dtype, target, warps=4, **constants):
-    """Of a call with everything that there is."""
+def compiled(kernel, dtype, target, warps=4, **constants):
+    """Of a call with everything that there is, by stages."""
     types = {**TYPES, "logits": f"*{dtype}", "granules": f"*{dtype}"}
     constants["PTX"] = TARGETS[target][0] == "cuda"
-    return triton_on_a_cpu.machine_code(kernel, types, constants, target, aligned=True, warps=warps)
+    return triton_on_a_cpu.compiled(kernel, types, constants, target, aligned=True, warps=warps)
+
+
+def machine_code(*args, **kwargs):
+    asm = compiled(*args, **kwargs)
+    return asm.get("cubin") or asm.get("hsaco") or b""
 
 
 def has_machine_code(code):
@@ -80,11 +86,12 @@ def draw_of_rows(target, dtype, *, filtered, fp64):
         LESS=LEAST_CANDIDATES,
         MOST=MOST_CANDIDATES,
         GATHERED=32,
+        BY=65536 if dtype == "bf16" else 1,
     )
 
 
-def draw_of_wide_rows(target, dtype, *, fp64):
-    return machine_code(
+def draw_of_wide_rows(target, dtype, *, fp64, made=machine_code):
+    return made(
         wide.draw_wide,
         dtype,
         target,
@@ -92,8 +99,9 @@ def draw_of_wide_rows(target, dtype, *, fp64):
         TILES=256,
         CAPACITY=CAPACITY,
         WARPS=4,
+        AHEAD=True,
         VECTOR=4 if dtype == "fp32" else 8,
-        STEP=65536 if dtype == "bf16" else 1,
+        BY=65536 if dtype == "bf16" else 1,
     )
 
 
@@ -108,6 +116,15 @@ def test_the_draw_of_rows_compiles(target):
 @pytest.mark.parametrize("target", TARGETS)
 def test_the_draw_of_wide_rows_compiles(target):
     assert has_machine_code(draw_of_wide_rows(target, "bf16", fp64=False))
+
+
+@pytest.mark.slow
+def test_a_program_that_waited_for_a_pass_sees_what_was_written_before_it_was_announced():
+    """An atomic operation whose result nobody uses is dropped, and with it that it acquires."""
+    ptx = draw_of_wide_rows("sm_90", "bf16", fp64=False, made=compiled)["ptx"]
+    announced = re.findall(r"atom\.\S*release\S*\.exch", ptx)
+    assert len(announced) == 1
+    assert len(re.findall(r"(?:ld|atom)\.\S*\.acquire\.", ptx)) == 1
 
 
 @pytest.mark.slow

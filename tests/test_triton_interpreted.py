@@ -46,7 +46,8 @@ def test_seeded_draws_equal_the_reference_under_every_filter():
 
 
 @pytest.mark.slow
-def test_seeded_draws_of_rows_that_keep_thousands_of_tokens_equal_the_reference():
-    found = interpreted("wide")
+@pytest.mark.parametrize("what", ["wide", "search"])
+def test_rows_that_keep_thousands_of_tokens_are_drawn_like_the_reference_and_keep_its_mass(what):
+    found = interpreted(what)
     assert found["wrong"] == []
     assert found["judged"] > 100

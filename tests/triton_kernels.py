@@ -1,8 +1,8 @@
 """Runs the kernels of triton-gumbel on CPU tensors, in a process of its own: TRITON_INTERPRET counts at import.
 
 ``python triton_kernels.py kit 0 4`` prints the first of four parts of the conformance kit as JSON;
-``python triton_kernels.py draws`` and ``... wide`` compare seeded draws with the float64 reference and print how many
-were judged and which are wrong.
+``python triton_kernels.py draws``, ``... wide`` and ``... search`` compare seeded draws with the float64 reference and
+print how many were judged and which are wrong.
 """
 
 import json
@@ -27,7 +27,7 @@ from tokendraw.testing import Subject, reference, run  # noqa: E402
 from tokendraw.testing._effort import Effort  # noqa: E402
 from tokendraw.testing._run import PROPERTIES  # noqa: E402
 from tokendraw.testing.logits_families import FAMILIES  # noqa: E402
-from tokendraw_triton_gumbel import plugin  # noqa: E402
+from tokendraw_triton_gumbel import plugin, settle  # noqa: E402
 from tokendraw_triton_gumbel.sampler import TritonGumbelSampler  # noqa: E402
 
 REQUESTS = [
@@ -139,14 +139,22 @@ def draws():
     return {"judged": judged, "wrong": wrong}
 
 
-def wide():
+def search():
+    """The same rows where no pass may follow the first, so that one program searches for what it left open."""
+    settle.ROUNDS = tl.constexpr(1)
+    return wide([torch.float32])
+
+
+def wide(dtypes=(torch.float32, torch.bfloat16)):
     """Rows that keep more tokens than fit a program's registers: every kind of threshold, in both dtypes, with ties."""
     rng = np.random.default_rng(1)
     size, judged, wrong = 4099, 0, []
-    sampler = TritonGumbelSampler(torch.device("cpu"), Need())
+    sampler = TritonGumbelSampler(torch.device("cpu"), Need(logprobs_mode="processed_logprobs"))
     ranks = np.arange(size)
     families = {
         "ascending": ranks / size * 4,
+        "descending": ranks[::-1] / size * 4,
+        "mostly dropped": np.where(rng.random(size) < 0.6, -np.inf, rng.normal(0, 0.5, size)),
         "flat": rng.uniform(0, 0.1, size),
         "gaussian": rng.normal(0, 0.5, size),
         "tied": rng.integers(0, 6, size) * 0.25,
@@ -168,22 +176,35 @@ def wide():
             (3000, 0.9, 0.0, "top_k_first"),
             (3000, 0.9, 0.0, "joint"),
             (1500, 1.0, 0.3, "top_k_first"),
+            (50, 0.9, 0.0, "top_k_first"),
+            (1100, 0.5, 0.0, "joint"),
+            (1100, 0.95, 0.01, "top_k_first"),
         )
     ]
-    for dtype in (torch.float32, torch.bfloat16):
+    for dtype in dtypes:
         for name, family in families.items():
             logits = torch.from_numpy(np.tile(family, (len(requests), 1))).to(dtype)
             params = [replace(request, seed=100 + i) for i, request in enumerate(requests)]
             metadata = SamplingMetadata.from_params(params, positions=range(len(params)))
             tokens = sampler.sample(logits, metadata).token_ids.tolist()
-            rows = zip(logits.float().numpy(), params, tokens, strict=True)
-            for position, (row, request, token) in enumerate(rows):
+            described = [replace(request, logprobs=0) for request in params]
+            exactly = sampler.sample(
+                logits, SamplingMetadata.from_params(described, positions=range(len(params)))
+            )
+            masses = exactly.log_kept_mass.tolist()
+            rows = zip(
+                logits.float().numpy(), params, tokens, exactly.token_ids.tolist(), masses, strict=True
+            )
+            for position, (row, request, token, same, mass) in enumerate(rows):
                 prepared = reference.prepare(row, request)
                 expected, lead = reference.draw(prepared, request.seed, position, "fp32")
                 if prepared.certain and lead > reference.NEAR_TIE:
                     judged += 1
-                    if token != expected:
-                        wrong.append([str(dtype), name, str(request), token, expected])
+                    if (token, same) != (expected, expected):
+                        wrong.append([str(dtype), name, str(request), token, same, expected])
+                    weights = np.exp(prepared.y)
+                    if abs(mass - np.log(weights[prepared.kept].sum() / weights.sum())) > 1e-5:
+                        wrong.append([str(dtype), name, str(request), "kept mass", mass])
     # Where the floor of min-p is what top-p falls back to, and bfloat16 has no value there.
     edge = replace(requests[4], filter_order="joint")
     assert (edge.top_p, edge.min_p) == (0.99, 0.49)
@@ -197,6 +218,8 @@ def wide():
     return {"judged": judged, "wrong": wrong}
 
 
+PROGRAMS = {"kit": kit, "draws": draws, "wide": wide, "search": search}
+
 if __name__ == "__main__":
     hurry()
-    print(json.dumps({"kit": kit, "draws": draws, "wide": wide}[sys.argv[1]](*sys.argv[2:])))
+    print(json.dumps(PROGRAMS[sys.argv[1]](*sys.argv[2:])))

@@ -24,7 +24,13 @@ TARGETS = {
 
 
 def machine_code(kernel, types, constants, target, *, aligned=False, warps=4):
-    """What the compiler makes of a kernel: bytes.
+    """What the compiler makes of a kernel: bytes. The arguments as :func:`compiled` takes them."""
+    asm = compiled(kernel, types, constants, target, aligned=aligned, warps=warps)
+    return asm.get("cubin") or asm.get("hsaco") or b""
+
+
+def compiled(kernel, types, constants, target, *, aligned=False, warps=4):
+    """What the compiler makes of a kernel, by the name of the stage.
 
     :param types: of its arguments by name; int32 where they say nothing.
     :param aligned: whether addresses and strides are multiples of 16, as those of torch mostly are.
@@ -38,8 +44,7 @@ def machine_code(kernel, types, constants, target, *, aligned=False, warps=4):
         if aligned and (kind.startswith("*") or kind == "i64")
     }
     source = ASTSource(fn=kernel, signature=signature, constexprs=constants, attrs=facts)
-    asm = triton.compile(source, target=GPUTarget(*TARGETS[target]), options={"num_warps": warps}).asm
-    return asm.get("cubin") or asm.get("hsaco") or b""
+    return triton.compile(source, target=GPUTarget(*TARGETS[target]), options={"num_warps": warps}).asm
 
 
 def interpreted(script, *what):

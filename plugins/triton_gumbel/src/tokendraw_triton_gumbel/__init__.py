@@ -4,9 +4,9 @@ This module is what the entry point names, so it imports nothing heavy. The call
 :mod:`tokendraw_triton_gumbel.sampler`; its launches are :mod:`~tokendraw_triton_gumbel.tiles` (the pass over the logits),
 :mod:`~tokendraw_triton_gumbel.draw` (a row, with :mod:`~tokendraw_triton_gumbel.bounds` and
 :mod:`~tokendraw_triton_gumbel.few`), :mod:`~tokendraw_triton_gumbel.wide` (rows that keep many tokens, with
-:mod:`~tokendraw_triton_gumbel.passes`, :mod:`~tokendraw_triton_gumbel.settle`,
-:mod:`~tokendraw_triton_gumbel.guess` and :mod:`~tokendraw_triton_gumbel.search`) and
-:mod:`~tokendraw_triton_gumbel.logprobs_row`.
+:mod:`~tokendraw_triton_gumbel.begin`, :mod:`~tokendraw_triton_gumbel.guess`, :mod:`~tokendraw_triton_gumbel.passes`,
+:mod:`~tokendraw_triton_gumbel.settle`, :mod:`~tokendraw_triton_gumbel.finish` and
+:mod:`~tokendraw_triton_gumbel.search`) and :mod:`~tokendraw_triton_gumbel.logprobs_row`.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class TritonGumbelPlugin:
             operations={"sample": _SAMPLE},
             upstream=tokendraw.Upstream("triton", ">=3.4", tested=("3.6.0",)),
             summary="Triton kernels for NVIDIA and AMD: one read of the logits, seeds per row, exact filters",
-            verified="NVIDIA H200 (torch 2.11.0, triton 3.6.0), but for the last fixes; compiled for AMD, not run there",
+            verified="NVIDIA H200 (torch 2.11.0, triton 3.6.0); compiled for AMD, not run there",
         )
 
     @tokendraw.hookimpl

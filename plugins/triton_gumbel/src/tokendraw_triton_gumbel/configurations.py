@@ -17,8 +17,24 @@ tiles, warps a program of the first pass      1, 1     2, 1     2, 2     4, 4   
 
 The whole call, top-k and top-p, by the registers of the launch over the rows: 1024 x 151936 float32 takes 198.5 with
 128, 209.9 with 96, 223.1 with 80 (read 137.4), and 217.0 with all that it wants and 64 granules at once; 1 x 128256 takes
-17.1, 18.0, 19.0 and 16.7. Eight warps a row gained 3 % at one row and lost 8 % at 1024. To begin a launch while the one
-before ends (programmatic dependent launch) gained nothing. AMD's entry is not measured.
+17.1, 18.0, 19.0 and 16.7. Two warps a row took 22.8 there and gained 2 % at 1024 rows; eight gained 3 % and lost 8 %. To
+begin a launch while the one before ends (programmatic dependent launch) gained nothing.
+
+The whole call, top-p on gaussian logits, by warps, programs a multiprocessor and registers of the launch for wide rows:
+
+==========================================  ==========  ==========  =============  =============  =============
+warps, programs, registers                   4, 4, 128   8, 2, 128      4, 6, 80*      8, 3, 80*      4, 5, 96
+==========================================  ==========  ==========  =============  =============  =============
+1 x 128256 bfloat16 (read 1.9)                    28.7        27.0           29.0           27.1           29.3
+64 x 128256 float32 (read 9.1)                    81.4        74.1           91.3           81.0           96.1
+256 x 151936 float32 (read 35.7)                 149.7       143.7          162.5          157.2          175.9
+1024 x 151936 float32 (read 135.0)               388.0       390.2          417.2          408.8          472.6
+1024 x 151936 bfloat16 (read 68.9)               305.5       326.2          282.0          289.6          319.3
+==========================================  ==========  ==========  =============  =============  =============
+
+With * nothing is read ahead. To read two groups ahead took 445 in the last line.
+
+AMD's entry is not measured.
 """
 
 from __future__ import annotations
@@ -47,21 +63,27 @@ class Configuration:
     granules_at_once: int = 32
     """Granules that a row reads at once: more take registers, fewer take turns."""
     wide_warps: int = 4
-    """Warps a program of the launch for wide rows."""
+    """Warps a program of the launch for wide rows, and tiles that it reads at once."""
+    wide_ahead: bool = True
+    """Whether tiles are on their way there while others are weighed."""
+    wide_registers: int | None = None
+    """At most so many a thread there. NVIDIA."""
     wide_programs: int = 4
     """Programs a multiprocessor of that launch."""
 
 
 TABLE = MappingProxyType(
     {
-        "cuda": Configuration(row_registers=128),
-        "cuda, few rows": Configuration(span_half=1, row_registers=128),
+        "cuda": Configuration(row_registers=128, wide_registers=128),
+        "cuda, few rows": Configuration(
+            span_half=1, granules_at_once=64, wide_warps=8, wide_programs=2, wide_registers=128
+        ),
         "hip": Configuration(span=4, span_half=4, tile_warps=4),
     }
 )
 """By the kind of device, and by the shape where that matters."""
 
-_FEW_ROWS = 8
+_FEW_ROWS = 128
 
 _forced: ContextVar[Configuration | None] = ContextVar("_forced", default=None)
 

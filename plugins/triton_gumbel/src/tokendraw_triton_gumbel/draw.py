@@ -10,19 +10,17 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from tokendraw_triton_gumbel.begin import begin
 from tokendraw_triton_gumbel.bounds import bound_by_tiles
 from tokendraw_triton_gumbel.few import draw_few, draw_more
 from tokendraw_triton_gumbel.noise import gumbel
 from tokendraw_triton_gumbel.order import min_p_floor, scaled, weigh
 from tokendraw_triton_gumbel.request import EXACT, filters_of, noise_of, slot_of
+from tokendraw_triton_gumbel.settle import TILE, TOKEN
 from tokendraw_triton_gumbel.tiles import LOG2_E, inverse_temperature
 
-TOKEN = tl.constexpr(0)
-TILE = tl.constexpr(1)
 _LIKELIEST = tl.constexpr(48)
 """Tiles whose maxima are tried where top-p alone filters."""
-ROUNDS = tl.constexpr(3)
-"""Passes that a row may need in the launch for wide ones, at most."""
 
 
 @triton.jit(do_not_specialize=["tiles", "flags"])
@@ -48,9 +46,11 @@ def draw_rows(
     listed,
     values,
     ids,
-    flagged,
     queue,
     ready,
+    arrivals,
+    plans,
+    notes,
     token_ids,
     valid,
     floors,
@@ -62,6 +62,7 @@ def draw_rows(
     LESS: tl.constexpr,
     MOST: tl.constexpr,
     GATHERED: tl.constexpr,
+    BY: tl.constexpr,
     PTX: tl.constexpr,
 ):
     """One program: one row.
@@ -71,8 +72,8 @@ def draw_rows(
     :param seeds: [slots] int64, and ``seeded`` [slots] bool which of them hold; ``fresh`` [rows] int64 for the others.
     :param flags: which of the tensors from ``row_index`` to ``joint`` are there; see :mod:`.request`.
     :param listed: [rows, MOST] int32 of scratch, ``values`` [rows, MOST] float32, ``ids`` [rows, MOST] int32.
-    :param flagged: [rows] int32, the rows without a token, and the first of ``queue`` how many. Of ``ready`` [rows,
-        ROUNDS] int32 every row clears its own.
+    :param queue: whose first says how many rows are left without a token, announced in ``ready`` as :mod:`.begin`
+        does; ``arrivals``, ``plans`` and ``notes`` as :func:`~tokendraw_triton_gumbel.wide.draw_wide` takes them.
     :param token_ids: [rows] int64.
     :param valid: [rows] bool.
     :param floors: [rows] float32, the least kept logit, and ``log_kept`` [rows] float32 the logarithm of the kept share
@@ -128,7 +129,12 @@ def draw_rows(
                 bound = tl.maximum(bound, bound_by_tiles(maximum, top, least_tile, number, wanted))
             kept = mass
             exact = (flags & EXACT) != 0
-            if bound > float("-inf"):
+            worth = (bound > float("-inf")).to(tl.int32)
+            if alone > 0:
+                # No more than the tiles weigh that reach the bound.
+                hot = tl.where(maximum >= bound, tl.abs(marked) * weigh(maximum, top, scale), 0.0)
+                worth *= (tl.sum(hot, 0) >= needed).to(tl.int32)
+            if worth > 0:
                 token, floor, kept = draw_few(
                     base,
                     vocab_size,
@@ -159,7 +165,10 @@ def draw_rows(
                     GATHERED,
                     PTX,
                 )
-            if token < 0:
+            worth = tl.where(
+                alone > 0, worth + (bound == float("-inf")).to(tl.int32), (k <= MOST).to(tl.int32)
+            )
+            if (token < 0).to(tl.int32) * (needed <= MOST).to(tl.int32) * worth > 0:
                 token, floor, kept = draw_more(
                     base,
                     vocab_size,
@@ -193,8 +202,29 @@ def draw_rows(
             share = kept / mass
             if token < 0:
                 is_wide = tl.full((), 1, tl.int32)
-                tl.store(flagged + tl.atomic_add(queue, 1), row)
-        tl.store(ready + row * ROUNDS + tl.arange(0, 4), 0, mask=tl.arange(0, 4) < ROUNDS)
+                begin(
+                    base,
+                    vocab_size,
+                    row,
+                    tl.where(alone > 0, float("-inf"), floor),
+                    top,
+                    scale,
+                    inverse,
+                    mass,
+                    k,
+                    p,
+                    least,
+                    is_joint,
+                    has_nan,
+                    seed,
+                    position,
+                    queue,
+                    ready,
+                    arrivals,
+                    plans,
+                    notes,
+                    BY,
+                )
     if is_wide == 0:
         if token < 0:
             distance = scaled(maximum, top, inverse, FP64)

@@ -22,6 +22,10 @@ _BLOCK = tl.constexpr(64)
 """Tiles whose granules are looked at at once."""
 _OTHERS = tl.constexpr(64)
 """Candidates that all are compared with at once."""
+_LIKELIEST = tl.constexpr(64)
+"""Granules whose candidates are tried where top-p alone filters."""
+_TURNS = tl.constexpr(4)
+"""Times that candidates are collected."""
 
 
 @triton.jit
@@ -144,11 +148,17 @@ def _keep_by_comparison(
 
 
 @triton.jit
-def _halve(x, weight, first, last, target):
-    """The largest key in [first, last) from which upwards ``weight`` adds up to ``target``; ``first`` is taken to."""
+def _halve(x, weight, first, last, target, HALVINGS: tl.constexpr = 64):
+    """The largest value in [first, last) from which upwards ``weight`` adds up to ``target``; ``first`` is taken to.
+
+    :param first: as a key, like ``last``.
+    :param HALVINGS: after so many the answer is a bound from below.
+    """
     first = first.to(tl.int64)
     last = last.to(tl.int64)
-    while last - first > 1:
+    left = HALVINGS
+    while (last - first > 1) & (left > 0):
+        left -= 1
         middle = first + (last - first) // 2
         enough = tl.sum(tl.where(x >= value_of(middle.to(tl.int32)), weight, 0.0), 0) >= target
         first = tl.where(enough, middle, first)
@@ -215,6 +225,20 @@ def _what_is_kept(x, kept, top, scale):
 
 
 @triton.jit
+def _bound_by_some(x, top, scale, k, needed):
+    """A value that ``k`` of these tokens reach, or ``needed`` of mass; -inf if too few of them do or neither counts."""
+    first, last = key_of(tl.min(x, 0)), key_of(top) + 1
+    bound = tl.full((), float("-inf"), tl.float32)
+    if k > 0:
+        bound = _halve(x, tl.where(x > float("-inf"), 1.0, 0.0), first, last, k.to(tl.float32), 12)
+    elif needed > 0:
+        weight = weigh(x, top, scale)
+        if tl.sum(weight, 0) >= needed:
+            bound = _halve(x, weight, first, last, needed, 12)
+    return bound
+
+
+@triton.jit
 def draw_few(
     base,
     vocab_size,
@@ -261,6 +285,20 @@ def draw_few(
     hot = list_granules(granules, maximum, tile, tiles, bound, ids, listed, N)
     if hot <= N:
         found = collect_few(base, vocab_size, listed, hot, bound, values, ids, VECTOR, N, GATHERED)
+        if not BY_COMPARISON:
+            turn = tl.where(found > N, 1, _TURNS)
+            while turn < _TURNS:
+                # Some of the tokens prove a bound, too.
+                better = _bound_by_some(_load_few(values, N, N), top, scale, k, needed)
+                tl.debug_barrier()
+                turn = tl.where(better > bound, turn + 1, _TURNS)
+                if better > bound:
+                    bound = better
+                    hot = list_granules(granules, maximum, tile, tiles, bound, ids, listed, N)
+                    found = collect_few(
+                        base, vocab_size, listed, hot, bound, values, ids, VECTOR, N, GATHERED
+                    )
+                    turn = tl.where(found > N, turn, _TURNS)
         if found <= N:
             x = _load_few(values, found, N)
             enough = tl.full((), 1, tl.int32)
@@ -311,13 +349,14 @@ def draw_more(
     """The same for up to ``N`` tokens, of a row where fewer were not enough. A function of its own, out of the way.
 
     :param bound: proven, or -inf; the maxima of the granules may prove more.
-    :param alone: whether top-p sets the bound.
+    :param alone: whether nothing is proven, as top-p alone filters: the likeliest tokens are tried, and then weighed.
     """
     tile = tl.arange(0, TILES)
     maximum = tl.load(maxima + tile, mask=tile < tiles, other=float("-inf"))
-    if (bound == float("-inf")).to(tl.int32) * (k > 0).to(tl.int32) + alone > 0:
-        wanted = tl.where(alone > 0, needed, k.to(tl.float32))
-        bound = bound_by_granules(granules, tiles * 16, least, top, scale, wanted, alone > 0, TILES * 16)
+    if (k > 0).to(tl.int32) + alone > 0:
+        wanted = tl.where(alone > 0, _LIKELIEST, k).to(tl.int32)
+        proven = bound_by_granules(granules, tiles * 16, least, top, wanted, N, TILES * 16)
+        bound = tl.where(alone > 0, proven, tl.maximum(bound, proven))
     token = tl.full((), -1, tl.int32)
     floor = bound
     kept = mass

@@ -8,6 +8,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from tokendraw_triton_gumbel.order import key_of, value_of
+
 _RUNS = tl.constexpr(256)
 _RUN = tl.constexpr(8)
 _SAMPLES = tl.constexpr(2048)
@@ -20,42 +22,137 @@ _FAR = tl.constexpr(4.0)
 
 
 @triton.jit
-def guess_pivots(base, vocab_size, top, scale, least, target, by_mass):
-    """Four pivots [4], descending, around the value from which upwards the row weighs ``target``.
-
-    A histogram of the sample says how much lies below each of 256 edges, and how far a sample of that size strays.
-
-    :param target: mass relative to the largest logit's, if ``by_mass``: the mass below; otherwise a number of tokens.
-    """
+def sample_of(base, vocab_size):
+    """2048 logits [2048] float32, in runs of 8 that lie evenly; -inf for NaN."""
     sample = tl.arange(0, _SAMPLES)
     start = ((sample // _RUN).to(tl.int64) * vocab_size // _RUNS).to(tl.int32) & -16
     place = start + sample % _RUN
     x = tl.load(base + place, mask=place < vocab_size, other=float("-inf")).to(tl.float32)
-    x = tl.where(x == x, x, float("-inf"))
+    return tl.where(x == x, x, float("-inf"))
+
+
+@triton.jit
+def _range(low_a, number_a, low_b, number_b):
+    return tl.minimum(low_a, low_b), number_a + number_b
+
+
+@triton.jit
+def _add_two(a0, a1, b0, b1):
+    return a0 + b0, a1 + b1
+
+
+@triton.jit
+def _most(a0, a1, a2, a3, b0, b1, b2, b3):
+    return tl.maximum(a0, b0), tl.maximum(a1, b1), tl.maximum(a2, b2), tl.maximum(a3, b3)
+
+
+@triton.jit
+def _depth_at(target, before, reached, edge, added, by_mass):
+    """In bins from the largest logit, where the running sum reaches ``target``; -1 in every bin where it does not."""
+    within = (target - before) / tl.maximum(added, 1e-30)
+    depth = tl.where(by_mass, edge + 1.0 - within, edge + within)
+    return tl.where((before < target) & (reached >= target), depth, -1.0)
+
+
+@triton.jit
+def _value_at(depth, target, top, width, least, by_mass):
+    """Where nothing is reached, the one end or the other."""
+    beyond = tl.where(by_mass == (target <= 0), least, top)
+    return tl.minimum(tl.maximum(tl.where(depth >= 0, top - depth * width, beyond), least), top)
+
+
+@triton.jit
+def guess_pivots(x, vocab_size, top, scale, least, target, by_mass, BY: tl.constexpr):
+    """Four pivots, descending, around the value from which upwards the row weighs ``target``.
+
+    A histogram of the sample says how much lies below each of 256 edges, and how far a sample of that size strays.
+
+    :param x: [2048], a sample of the row.
+    :param target: mass relative to the largest logit's, if ``by_mass``: the mass below; otherwise a number of tokens.
+    :param BY: from one value of the logits' dtype to the next, in the order of float32.
+    """
     some = x > float("-inf")
-    depth = tl.minimum(_DEEPEST / scale, top - tl.min(tl.where(some, x, top), 0))
+    lowest, hidden = tl.reduce((tl.where(some, x, top), (some == 0).to(tl.int32)), 0, _range)
+    depth = tl.minimum(_DEEPEST / scale, top - lowest)
     depth = tl.maximum(tl.minimum(depth, 3e38), 1e-30)
     width = depth * 1.0001 / _BINS
     bin_of = tl.minimum(tl.maximum((top - tl.where(some, x, top)) / width, 0.0), _BINS - 1.0).to(tl.int32)
-    hidden = tl.sum((some == 0).to(tl.int32), 0)  # counted in the first bin
     b = tl.arange(0, _BINS)
     number = (tl.histogram(bin_of, _BINS) - tl.where(b == 0, hidden, 0)).to(tl.float32)
+    edge = b.to(tl.float32)
     weight = vocab_size.to(tl.float32) / _SAMPLES
-    weight *= tl.where(by_mass, tl.exp2(-(b.to(tl.float32) + 0.5) * width * scale), 1.0)
+    weight *= tl.where(by_mass, tl.exp2(-(edge + 0.5) * width * scale), 1.0)
     added = number * weight
     # Summed from the end that is measured; a bin is crossed where the sum reaches the target within it.
-    reached = tl.where(by_mass, tl.cumsum(added, 0, reverse=True), tl.cumsum(added, 0))
-    strays = tl.where(by_mass, tl.cumsum(added * weight, 0, reverse=True), tl.cumsum(added * weight, 0))
+    upwards, downwards = tl.associative_scan((added, added * weight), 0, _add_two)
+    all_added, all_strays = tl.reduce((added, added * weight), 0, _add_two)
+    reached = tl.where(by_mass, all_added - upwards + added, upwards)
+    strays = tl.where(by_mass, all_strays - downwards + added * weight, downwards)
     before = reached - added
-    error = tl.sqrt(tl.max(tl.where(before < target, strays, 0.0), 0))
-    j = tl.arange(0, 4)
-    by = tl.where(j == 0, _FAR, tl.where(j == 1, _NEAR, tl.where(j == 2, -_NEAR, -_FAR)))
-    targets = target + tl.where(by_mass, by, -by) * error
-    crossed = (before[:, None] < targets[None, :]) & (reached[:, None] >= targets[None, :])
-    within = (targets[None, :] - before[:, None]) / tl.maximum(added, 1e-30)[:, None]
-    edge = b.to(tl.float32)[:, None]
-    depths = tl.where(by_mass, edge + 1.0 - within, edge + within)
-    met = tl.sum(crossed.to(tl.int32), 0) > 0
-    beyond = tl.where(by_mass == (targets <= 0), _BINS + 0.0, 0.0)
-    depths = tl.where(met, tl.max(tl.where(crossed, depths, 0.0), 0), beyond)
-    return tl.minimum(tl.maximum(top - depths * width, least), top)
+    error = tl.sqrt(tl.maximum(tl.max(tl.where(before < target, strays, 0.0), 0), 0.0))
+    error = tl.where(by_mass, error, -error)
+    t0, t1, t2, t3 = (
+        target + _FAR * error,
+        target + _NEAR * error,
+        target - _NEAR * error,
+        target - _FAR * error,
+    )
+    d0, d1, d2, d3 = tl.reduce(
+        (
+            _depth_at(t0, before, reached, edge, added, by_mass),
+            _depth_at(t1, before, reached, edge, added, by_mass),
+            _depth_at(t2, before, reached, edge, added, by_mass),
+            _depth_at(t3, before, reached, edge, added, by_mass),
+        ),
+        0,
+        _most,
+    )
+    return snapped(
+        x,
+        _value_at(d0, t0, top, width, least, by_mass),
+        _value_at(d1, t1, top, width, least, by_mass),
+        _value_at(d2, t2, top, width, least, by_mass),
+        _value_at(d3, t3, top, width, least, by_mass),
+        least,
+        BY,
+    )
+
+
+@triton.jit
+def _ends(low_a, high_a, below_a, above_a, low_b, high_b, below_b, above_b):
+    return (
+        tl.minimum(low_a, low_b),
+        tl.maximum(high_a, high_b),
+        tl.maximum(below_a, below_b),
+        tl.minimum(above_a, above_b),
+    )
+
+
+@triton.jit
+def snapped(x, p0, p1, p2, p3, least, BY: tl.constexpr):
+    """The pivots with the two inner ones moved onto values of the sample, so that a row of ties is settled by them.
+
+    They then enclose what lies between them and nothing else; the nearest value if nothing does and that one is tied.
+    """
+    inside = (x >= p2) & (x < p1)
+    first, last, below, above = tl.reduce(
+        (
+            tl.where(inside, x, float("inf")),
+            tl.where(inside, x, float("-inf")),
+            tl.where((x < p2) & (x >= least), x, float("-inf")),
+            tl.where(x >= p1, x, float("inf")),
+        ),
+        0,
+        _ends,
+    )
+    nearest = tl.where(above - p1 < p2 - below, above, below)
+    empty = last == float("-inf")
+    first = tl.where(empty, nearest, first)
+    last = tl.where(empty, nearest, last)
+    usable = (tl.abs(first) < float("inf")).to(tl.int32)
+    usable *= ((empty == 0).to(tl.int32) + (tl.sum((x == nearest).to(tl.int32), 0) > 1).to(tl.int32) > 0).to(
+        tl.int32
+    )
+    low = tl.where(usable > 0, first, p2)
+    high = tl.where(usable > 0, value_of(key_of(tl.where(usable > 0, last, 0.0)) + BY), p1)
+    return tl.maximum(p0, high), high, low, tl.minimum(p3, low)

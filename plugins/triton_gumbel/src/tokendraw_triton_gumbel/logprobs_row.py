@@ -16,6 +16,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from tokendraw_triton_gumbel.bounds import bound_by_tiles
+
 FEW = 128
 """Candidates that are compared with each other; also granules up to which rank and candidates share one read."""
 
@@ -124,7 +126,9 @@ def row_logprobs(
             proof = tl.load(granules + i, mask=i < tiles * 16).to(tl.float32)
             low = bound(tl.max(tl.where(i < tiles * 16, proof, float("-inf")), 1), top, searched)
         else:
-            low = bound(maximum, top, searched)
+            finite = maximum > float("-inf")
+            least = tl.min(tl.where(finite, maximum, float("inf")), 0)
+            low = bound_by_tiles(maximum, top, least, tl.sum(finite.to(tl.int32), 0), searched)
         low = tl.maximum(tl.maximum(low, floor), _LEAST)
     reach = tl.where(x > float("-inf"), tl.minimum(x, low), low)
     tied = tl.full((), float("-inf"), tl.float32)

@@ -18,13 +18,13 @@ from torch.nn.functional import pad
 from tokendraw import LogprobsTensors, Need, SamplerOutput, SamplingMetadata
 from tokendraw_triton_gumbel import configurations, request
 from tokendraw_triton_gumbel.configurations import Configuration
-from tokendraw_triton_gumbel.draw import ROUNDS, draw_rows
+from tokendraw_triton_gumbel.draw import draw_rows
 from tokendraw_triton_gumbel.few import LEAST_CANDIDATES, MOST_CANDIDATES
 from tokendraw_triton_gumbel.launch import Launch, Layout
 from tokendraw_triton_gumbel.logprobs import describe
-from tokendraw_triton_gumbel.passes import COLUMNS, NOTES, PLAN
+from tokendraw_triton_gumbel.passes import COLUMNS, NOTES, PLAN, SLOTS
 from tokendraw_triton_gumbel.search import CAPACITY
-from tokendraw_triton_gumbel.tiles import GRANULES, TILE, VECTORS, tile_statistics
+from tokendraw_triton_gumbel.tiles import GRANULES, ROUNDS, TILE, VECTORS, tile_statistics
 from tokendraw_triton_gumbel.wide import draw_wide
 
 _MOST_ROWS_A_COLUMN = 32768
@@ -75,7 +75,7 @@ class _Plan:
             widest *= 2
         is_single, is_nvidia = shape.dtype == torch.float32, family == "cuda"
         vector, span = VECTORS[str(shape.dtype)[6:]], how.span if is_single else how.span_half
-        programs, passes = min(rows * tiles, how.wide_programs * processors), rows * ROUNDS.value
+        programs = min(rows * tiles, how.wide_programs * processors)
         self.layout = layout = Layout()
         self.maxima, self.sums = (layout.reserve(_REAL, rows * tiles) for _ in range(2))
         self.raw_sums = layout.reserve(_REAL, rows * tiles) if shape.raw else None
@@ -85,21 +85,26 @@ class _Plan:
             else None
         )
         self.collected: list[int] = []
-        self.left: list[int] = []
+        self.begun: list[int] = []
         self.wide: list[int] = []
         if shape.filtered:
             self.collected = [layout.reserve(d, rows * MOST_CANDIDATES) for d in (_WHOLE, _REAL, _WHOLE)]
-            self.left = [layout.reserve(_WHOLE, count) for count in (rows, _QUEUE, passes)]
+            self.begun = [
+                layout.reserve(_WHOLE, _QUEUE),
+                layout.reserve(_WHOLE, rows * ROUNDS.value),
+                layout.reserve(_WHOLE, rows),
+                layout.reserve(_REAL, rows * PLAN.value),
+                layout.reserve(_WHOLE, rows * NOTES.value),
+            ]
             self.wide = [
                 layout.reserve(_WHOLE, programs * widest),
                 layout.reserve(_REAL, programs * CAPACITY),
-                layout.reserve(_WHOLE, passes),
-                layout.reserve(_REAL, passes * PLAN.value),
-                layout.reserve(_WHOLE, passes * NOTES.value),
-                layout.reserve(_REAL, (passes + programs) * tiles * COLUMNS.value),
+                layout.reserve(_REAL, rows * SLOTS.value * tiles * COLUMNS.value),
             ]
         common = {"FP64": fp64, "TILES": widest}
+        by = 65536 if shape.dtype == torch.bfloat16 else 1
         limited = {"maxnreg": how.row_registers} if how.row_registers and is_nvidia and shape.filtered else {}
+        limited_wide = {"maxnreg": how.wide_registers} if how.wide_registers and is_nvidia else {}
         self.pass_over_tiles = Launch(
             kernel=tile_statistics,
             grid=(-(-tiles // span), min(rows, _MOST_ROWS_A_COLUMN), -(-rows // _MOST_ROWS_A_COLUMN)),
@@ -116,6 +121,7 @@ class _Plan:
                 "LESS": LEAST_CANDIDATES,
                 "MOST": MOST_CANDIDATES,
                 "GATHERED": how.granules_at_once,
+                "BY": by,
                 "PTX": is_nvidia,
             },
             options={"num_warps": how.row_warps} | limited,
@@ -127,11 +133,12 @@ class _Plan:
             | {
                 "CAPACITY": CAPACITY,
                 "WARPS": how.wide_warps,
+                "AHEAD": how.wide_ahead,
                 "VECTOR": vector,
-                "STEP": 65536 if shape.dtype == torch.bfloat16 else 1,
+                "BY": by,
                 "PTX": is_nvidia,
             },
-            options={"num_warps": how.wide_warps},
+            options={"num_warps": how.wide_warps} | limited_wide,
         )
         self.rows = rows
         self.launches = (self.pass_over_tiles, self.draw_rows, *([self.draw_wide] if shape.filtered else []))
@@ -157,26 +164,25 @@ class _Plan:
         raw_sums = None if self.raw_sums is None else pieces[self.raw_sums]
         granules = None if self.granules is None else pieces[self.granules]
         collected: tuple[Any, ...] = (None,) * 3
-        left: tuple[Any, ...] = (None,) * 3
+        begun: tuple[Any, ...] = (None,) * 5
         if self.wide:
             collected = tuple(pieces[i] for i in self.collected)
-            left = tuple(pieces[i] for i in self.left)
+            begun = tuple(pieces[i] for i in self.begun)
         # Where nobody wants them they are not written, so anything of their type stands in.
         details = (maxima, maxima) if floors is None else (floors, log_kept)
         index = asked[1] if m.row_index is not None else None
         self.pass_over_tiles(
-            variant, (*head, asked[0], index, maxima, sums, raw_sums, granules, left[1], self.rows, tiles)
+            variant, (*head, asked[0], index, maxima, sums, raw_sums, granules, *begun[:2], self.rows, tiles)
         )
         ends = (token_ids, valid, *details)
         self.draw_rows(
-            variant, (*head, maxima, sums, granules, tiles, *asked, flags, *collected, *left, *ends)
+            variant, (*head, maxima, sums, granules, tiles, *asked, flags, *collected, *begun, *ends)
         )
         if self.wide:
-            listed, values, *passes = (pieces[i] for i in self.wide)
-            ends = (token_ids, *details, self.rows)
-            self.draw_wide(
-                variant, (*head, maxima, sums, tiles, *asked, flags, listed, values, *left, *passes, *ends)
-            )
+            listed, values, partials = (pieces[i] for i in self.wide)
+            results = (token_ids, *details, self.rows)
+            scratch = (listed, values, *begun, partials)
+            self.draw_wide(variant, (*head, maxima, sums, tiles, flags, *scratch, *results))
 
 
 class TritonGumbelSampler:

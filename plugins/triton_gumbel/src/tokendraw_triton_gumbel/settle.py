@@ -1,6 +1,6 @@
-"""What follows a sample or a pass over a wide row, by one program: the draw, another pass, or a search.
+"""What follows a pass over a wide row, by the program that came last: the draw, another pass, or a search.
 
-Reads 8 bytes a tile, 32 more behind a pass, and one tile of logits to draw from; 2048 logits for a sample. A search
+Reads 20 bytes a tile, or 36, and one tile of logits to draw from; before another pass a sample of 2048 logits. A search
 reads what :mod:`.search` says.
 """
 
@@ -9,51 +9,67 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from tokendraw_triton_gumbel.draw import ROUNDS, TILE, TOKEN
-from tokendraw_triton_gumbel.guess import guess_pivots
+from tokendraw_triton_gumbel.begin import write_guess
+from tokendraw_triton_gumbel.finish import find_exactly
+from tokendraw_triton_gumbel.guess import sample_of, snapped
 from tokendraw_triton_gumbel.noise import gumbel
-from tokendraw_triton_gumbel.order import LEAST, key_of, min_p_floor, scaled, weigh
+from tokendraw_triton_gumbel.order import key_of, scaled, weigh
 from tokendraw_triton_gumbel.passes import (
+    AT_LEAST,
+    AT_MOST,
     BY_COUNT,
     BY_MASS,
     COLUMNS,
+    COUNT_FIRST,
+    COUNT_HIGH,
+    COUNT_INSIDE,
+    COUNT_LOW,
+    COUNT_OVER,
     DONE,
+    EITHER,
+    FLOOR_FIRST,
+    HIGH,
+    HIGH_COLUMN,
+    INVERSE,
+    KIND,
     KNOWN,
+    LATER,
+    LOW,
+    LOW_COLUMN,
+    MASS,
     NOTES,
     PLAN,
-    SEVERAL,
-    announce_pass,
+    POSITION,
+    ROUND,
+    SCALE,
+    SEED,
+    SHARE,
+    SHARE_REST,
+    SLOT,
+    SLOTS,
+    TOP,
+    K,
     column_of,
+    four_sums,
+    write_pivots,
 )
-from tokendraw_triton_gumbel.request import EXACT, filters_of, noise_of, slot_of
-from tokendraw_triton_gumbel.search import list_tiles, load_listed, mass_from, search
-from tokendraw_triton_gumbel.tiles import LOG2_E, inverse_temperature, sum_tiles
+from tokendraw_triton_gumbel.request import EXACT
+from tokendraw_triton_gumbel.tiles import ROUNDS
 
-_UNKNOWN = tl.constexpr(2147483647)
+TOKEN = tl.constexpr(0)
+TILE = tl.constexpr(1)
 
 
 @triton.jit(noinline=True)
 def settle(
-    logits,
-    row_stride,
+    base,
     vocab_size,
     maxima,
     sums,
     tiles,
-    temperature,
-    row_index,
-    seeds,
-    seeded,
-    fresh,
-    positions,
-    top_k,
-    top_p,
-    min_p,
-    joint,
     flags,
     row,
-    is_sample,
-    index,
+    rows,
     listed,
     values,
     queue,
@@ -62,7 +78,6 @@ def settle(
     plans,
     notes,
     partials,
-    own_pass,
     token_ids,
     floors,
     log_kept,
@@ -71,289 +86,287 @@ def settle(
     CAPACITY: tl.constexpr,
     WARPS: tl.constexpr,
     VECTOR: tl.constexpr,
-    STEP: tl.constexpr,
+    BY: tl.constexpr,
 ):
-    """What follows a sample or a pass: the draw if it is known, another pass if it is not, or a search.
+    """Draw the row if that is known after its pass, announce another pass if it is not, or search.
 
-    A function of its own, so that its registers are not taken from the pass.
+    :param maxima: [tiles] of the row, like ``sums``; ``rows`` how many passes are the first of their row.
     """
-    base = logits + row.to(tl.int64) * row_stride
-    slot = slot_of(row, flags, row_index)
-    inverse, _ = inverse_temperature(temperature, slot)
-    scale = tl.minimum(inverse * LOG2_E, 3.4e38)
-    k, p, minimum, is_joint = filters_of(slot, vocab_size, flags, top_k, top_p, min_p, joint)
-    seed, position = noise_of(row, slot, flags, seeds, seeded, fresh, positions)
-    tile = tl.arange(0, TILES)
-    offset = row.to(tl.int64) * tiles + tile
-    maximum = tl.load(maxima + offset, mask=tile < tiles, other=float("-inf"))
-    whole = tl.abs(tl.load(sums + offset, mask=tile < tiles, other=0.0))
-    top = tl.max(maximum, 0)
-    whole *= weigh(maximum, top, scale)
-    degrees = tl.full((), 1.0, tl.float64)
-    if temperature is not None:
-        degrees = tl.load(temperature + slot).to(tl.float64)
-    least = min_p_floor(top, degrees, minimum)
-    mass = tl.sum(whole, 0)
-    by_p = (p < 1).to(tl.int32)
-    by_k = (k > 0).to(tl.int32)
-    before = by_k + (least > float("-inf")).to(tl.int32) * (is_joint == 0).to(tl.int32)
-    kind = tl.where(by_p > 0, tl.where(before > 0, SEVERAL, BY_MASS), tl.where(by_k > 0, BY_COUNT, KNOWN))
-    target = tl.where(by_p > 0, (p * mass.to(tl.float64)).to(tl.float32), k.to(tl.float32))
-    # The threshold is at least ``low`` and below ``high``; columns say what each tile keeps at most and at least.
-    low = tl.maximum(least, LEAST)
-    high = tl.full((), float("inf"), tl.float32)
-    low_column = tl.full((), -1, tl.int32)
-    high_column = tl.full((), -1, tl.int32)
-    number = tl.full((), 0, tl.int32)
-    exact = tl.full((), 0, tl.int32)
-    again = (is_sample * (kind != SEVERAL).to(tl.int32)).to(tl.int32)
-    pivots = tl.zeros((4,), tl.float32) + low
-    if again > 0:
-        if kind != KNOWN:
-            by_mass = kind == BY_MASS
-            below = ((1.0 - p) * mass.to(tl.float64)).to(tl.float32)
-            aim = tl.where(by_mass, below, target)
-            pivots = guess_pivots(base, vocab_size, top, scale, low, aim, by_mass)
-    if is_sample == 0:
-        plan = plans + index.to(tl.int64) * PLAN
-        note = notes + index.to(tl.int64) * NOTES
-        j = tl.arange(0, 4)
-        pivots = tl.load(plan + j)
-        low = tl.load(plan + 4)
-        high = tl.load(plan + 5)
-        number = tl.load(note + 2)
-        low_column = tl.load(note + 3)
-        high_column = tl.load(note + 4)
-        if kind == KNOWN:
-            exact = tl.full((), 1, tl.int32)
-            low_column = index * COLUMNS
-        else:
-            columns = partials + index.to(tl.int64) * tiles * COLUMNS + tile[:, None] * COLUMNS + j[None, :]
-            if kind == BY_COUNT:
-                columns += 4
-            weight = tl.sum(tl.load(columns, mask=(tile < tiles)[:, None], other=0.0), 0)
-            low, high, low_column, high_column = _narrowed(
-                pivots, weight >= target, low, high, low_column, high_column, index
-            )
-            exact = (low_column >= 0).to(tl.int32)
-            exact *= (key_of(tl.minimum(low, top)).to(tl.int64) + STEP >= key_of(high).to(tl.int64)).to(
-                tl.int32
-            ) + (low >= top).to(tl.int32)
-            exact = tl.minimum(exact, 1)
-            if (high_column >= 0).to(tl.int32) * (high <= low).to(tl.int32) > 0:
-                # Too little from the floor of the other filters upwards, so that it is the threshold.
-                low_column = high_column
-                exact = tl.full((), 1, tl.int32)
-        wants_more = ((flags & EXACT) != 0).to(tl.int32) * (1 - exact)
-        again = (number + 1 < ROUNDS).to(tl.int32)
-        if wants_more == 0:
-            drawn = _draw(
-                base,
-                vocab_size,
-                whole,
-                tile,
-                tiles,
-                mass,
-                partials,
-                low,
-                high,
-                low_column,
-                high_column,
-                exact,
-                top,
-                inverse,
-                seed,
-                position,
-                flags,
-                token_ids + row,
-                floors + row,
-                log_kept + row,
-                FP64,
-            )
-            again *= 1 - drawn
-            exact = drawn
-        if again > 0:
-            at_low = _weight_at(partials, low_column, kind, tile, tiles)
-            at_low = tl.where((low_column >= 0) | (kind == BY_COUNT), at_low, mass)
-            at_high = _weight_at(partials, high_column, kind, tile, tiles)
-            pivots = _next_pivots(low, high, low_column, high_column, at_low, at_high, target, top, pivots)
-        number += 1
-    if again > 0:
-        if STEP > 1:
-            pivots = tl.maximum(
-                pivots.to(tl.bfloat16).to(tl.float32), low
-            )  # rounded, but not out of the bracket
-        announce_pass(
-            queue,
-            ready,
-            arrivals,
-            plans,
-            notes,
-            pivots,
+    plan = plans + row.to(tl.int64) * PLAN
+    note = notes + row.to(tl.int64) * NOTES
+    kind = tl.load(note + KIND)
+    number = tl.load(note + ROUND)
+    slot = tl.load(note + SLOT)
+    low_column = tl.load(note + LOW_COLUMN)
+    high_column = tl.load(note + HIGH_COLUMN)
+    k = tl.load(note + K)
+    p0 = tl.load(plan)
+    p1 = tl.load(plan + 1)
+    p2 = tl.load(plan + 2)
+    p3 = tl.load(plan + 3)
+    low = tl.load(plan + LOW)
+    high = tl.load(plan + HIGH)
+    top = tl.load(plan + TOP)
+    at_least = tl.load(plan + AT_LEAST)
+    at_most = tl.load(plan + AT_MOST)
+    counts = ((kind == BY_COUNT) | (kind == EITHER) | (kind == COUNT_FIRST)).to(tl.int32)
+    given = ((kind == KNOWN) | (kind == FLOOR_FIRST)).to(tl.int32)
+    w0, w1, w2, w3 = four_sums(partials, slot, 0, tiles, TILES)
+    n0, n1, n2, n3 = w0, w1, w2, w3
+    if counts > 0:
+        n0, n1, n2, n3 = four_sums(partials, slot, 4, tiles, TILES)
+    # From which pivots upwards there is enough: 1, or 0; or -1, where that is not known.
+    e0 = _judged(w0, n0, at_least, at_most, k, kind, given)
+    e1 = _judged(w1, n1, at_least, at_most, k, kind, given)
+    e2 = _judged(w2, n2, at_least, at_most, k, kind, given)
+    e3 = _judged(w3, n3, at_least, at_most, k, kind, given)
+    column = tl.where(e0 > 0, 0, tl.where(e1 > 0, 1, tl.where(e2 > 0, 2, tl.where(e3 > 0, 3, -1))))
+    lower = tl.where(e0 > 0, p0, tl.where(e1 > 0, p1, tl.where(e2 > 0, p2, p3)))
+    reached = tl.where(e0 > 0, n0, tl.where(e1 > 0, n1, tl.where(e2 > 0, n2, n3)))
+    higher = ((column >= 0) & (lower >= low)).to(tl.int32)
+    low_column = tl.where(higher > 0, slot * COLUMNS + column, low_column)
+    low = tl.where(higher > 0, lower, low)
+    exactly_k = higher * counts * (kind != EITHER).to(tl.int32) * (reached == k.to(tl.float32)).to(tl.int32)
+    column = tl.where(e3 == 0, 3, tl.where(e2 == 0, 2, tl.where(e1 == 0, 1, tl.where(e0 == 0, 0, -1))))
+    upper = tl.where(e3 == 0, p3, tl.where(e2 == 0, p2, tl.where(e1 == 0, p1, p0)))
+    less = ((column >= 0) & (upper <= high)).to(tl.int32)
+    high_column = tl.where(less > 0, slot * COLUMNS + column, high_column)
+    high = tl.where(less > 0, upper, high)
+    one_value = key_of(tl.minimum(low, top)).to(tl.int64) + BY >= key_of(high).to(tl.int64)
+    exact = given + exactly_k + one_value.to(tl.int32) + (low >= top).to(tl.int32)
+    exact = ((exact > 0) & (low_column >= 0)).to(tl.int32)
+    # Too little from the floor of the other filters upwards, so that it is the threshold.
+    at_floor = ((high_column >= 0) & (high <= low)).to(tl.int32)
+    low_column = tl.where(at_floor > 0, high_column, low_column)
+    exact = tl.maximum(exact, at_floor)
+    is_first = ((kind == COUNT_FIRST) | (kind == FLOOR_FIRST)).to(tl.int32)
+    ready_to_draw = tl.where(
+        is_first > 0, exact * (low >= top).to(tl.int32), tl.where((flags & EXACT) == 0, 1, exact)
+    )
+    drawn = tl.full((), 0, tl.int32)
+    if ready_to_draw > 0:
+        drawn = draw_within(
+            base,
+            vocab_size,
+            maxima,
+            sums,
+            tiles,
             low,
             high,
-            top,
-            scale,
-            row,
-            kind,
-            number,
             low_column,
             high_column,
+            exact,
+            plan,
+            note,
+            partials,
+            flags,
+            token_ids + row,
+            floors + row,
+            log_kept + row,
+            FP64,
+            TILES,
         )
-    else:
-        if exact == 0:
-            above = _weight_at(partials, high_column, kind, tile, tiles)
-            over = tl.where(kind == BY_COUNT, above, 0.0).to(tl.int32)
-            between = tl.where((low_column >= 0) & (high_column >= 0), 0, _UNKNOWN)
-            floor = _exact_floor(
+    if drawn == 0:
+        number += 1
+        again = number < ROUNDS
+        bracketed = ((low_column >= 0) & (high_column >= 0) & (number > 1)).to(tl.int32)
+        if is_first * (exact + bracketed) > 0:
+            # The nucleus is next, of what is at least ``low``, and as much as that weighs.
+            tl.store(plan + COUNT_LOW, low)
+            tl.store(plan + COUNT_HIGH, tl.where(exact > 0, low, high))
+            over = _weight_at(partials, tl.where(exact > 0, low_column, high_column), 4, TILES, tiles)
+            inside = _weight_at(partials, low_column, 4, TILES, tiles) - over
+            tl.store(note + COUNT_OVER, tl.where(kind == COUNT_FIRST, over, 0.0).to(tl.int32))
+            tl.store(note + COUNT_INSIDE, tl.where(kind == COUNT_FIRST, inside, 0.0).to(tl.int32))
+            share = tl.load(plan + SHARE).to(tl.float64) + tl.load(plan + SHARE_REST).to(tl.float64)
+            heaviest = _weight_at(partials, low_column, 0, TILES, tiles)
+            lightest = tl.where(exact > 0, heaviest, _weight_at(partials, high_column, 0, TILES, tiles))
+            at_most = (share * heaviest.to(tl.float64)).to(tl.float32)
+            at_least = (share * lightest.to(tl.float64)).to(tl.float32)
+            tl.store(plan + AT_LEAST, at_least)
+            tl.store(plan + AT_MOST, at_most)
+            kind = tl.full((), BY_MASS, tl.int32)
+            high = tl.full((), float("inf"), tl.float32)
+            high_column = tl.full((), -1, tl.int32)
+            below = tl.load(plan + MASS) - (at_least * 0.5 + at_most * 0.5)
+            write_guess(base, vocab_size, top, tl.load(plan + SCALE), low, below, kind == BY_MASS, plan, BY)
+        elif again:
+            offset = tl.where((kind == BY_COUNT) | (kind == COUNT_FIRST), 4, 0)
+            at_low = _weight_at(partials, low_column, offset, TILES, tiles)
+            at_low = tl.where((low_column >= 0) | (offset > 0), at_low, tl.load(plan + MASS))
+            at_high = _weight_at(partials, high_column, offset, TILES, tiles)
+            target = tl.where(offset > 0, k.to(tl.float32), at_least * 0.5 + at_most * 0.5)
+            p0, p1, p2, p3 = _next_pivots(
+                low, high, low_column, high_column, at_low, at_high, target, top, p0 - p3
+            )
+            x = sample_of(base, vocab_size)
+            x = tl.where((x >= low) & (x < high), x, float("-inf"))
+            p0, p1, p2, p3 = snapped(x, p0, p1, p2, p3, low, BY)
+            write_pivots(plan, p0, p1, p2, p3, low, top, BY)
+        tl.store(plan + LOW, low)
+        tl.store(plan + HIGH, high)
+        tl.store(note + KIND, kind)
+        tl.store(note + ROUND, number)
+        tl.store(note + LOW_COLUMN, low_column)
+        tl.store(note + HIGH_COLUMN, high_column)
+        free = _free_slot(row * SLOTS, low_column, high_column)
+        tl.store(note + SLOT, free)
+        if again:
+            tl.store(arrivals + row, 0)
+            tl.debug_barrier()
+            index = rows + tl.atomic_add(queue + LATER, 1, sem="relaxed")
+            tl.atomic_xchg(ready + index, row + 1, sem="release")
+        else:
+            tl.debug_barrier()
+            floor = find_exactly(
                 base,
                 vocab_size,
-                maximum,
-                tile,
+                maxima,
                 tiles,
-                mass,
+                plan,
+                note,
+                partials,
                 listed,
                 values,
-                low,
-                high,
-                above,
-                over,
-                between,
-                kind,
-                top,
-                scale,
-                least,
-                k,
-                p,
-                is_joint,
+                TILES,
                 CAPACITY,
                 WARPS,
                 VECTOR,
             )
-            _weigh_kept(
+            drawn = draw_within(
                 base,
                 vocab_size,
-                maximum,
-                tile,
+                maxima,
+                sums,
                 tiles,
-                listed,
                 floor,
-                top,
-                scale,
-                partials + own_pass.to(tl.int64) * tiles * COLUMNS,
-                WARPS,
-                VECTOR,
-            )
-            _draw(
-                base,
-                vocab_size,
-                whole,
-                tile,
-                tiles,
-                mass,
+                floor,
+                free * COLUMNS,
+                free * COLUMNS,
+                number * 0 + 1,
+                plan,
+                note,
                 partials,
-                floor,
-                floor,
-                own_pass * COLUMNS,
-                own_pass * COLUMNS,
-                tl.full((), 1, tl.int32),
-                top,
-                inverse,
-                seed,
-                position,
                 flags,
                 token_ids + row,
                 floors + row,
                 log_kept + row,
                 FP64,
+                TILES,
             )
+    if drawn > 0:
         tl.debug_barrier()
         tl.atomic_add(queue + DONE, 1, sem="release")
 
 
 @triton.jit
-def _weight_at(partials, column, kind, tile, tiles):
-    """What the row weighs, or how many logits it has, from the pivot of a column upwards; 0 if there is none."""
-    counted = tl.where((kind == BY_COUNT) & (column >= 0), column + 4, column)
-    return tl.sum(column_of(partials, counted, tile, tiles), 0)
+def _weight_at(partials, column, offset, TILES: tl.constexpr, tiles):
+    """What the row weighs, or how many logits it has (``offset`` 4), from the pivot of a column upwards; 0 of none."""
+    return tl.sum(
+        column_of(partials, tl.where(column >= 0, column + offset, -1), tl.arange(0, TILES), tiles), 0
+    )
 
 
 @triton.jit
-def _narrowed(pivots, enough, low, high, low_column, high_column, index):
-    """The bracket and its columns, after a pass has told of which pivots ``enough`` lies above."""
-    j = tl.arange(0, 4)
-    lower = tl.max(tl.where(enough, pivots, float("-inf")), 0)
-    upper = tl.min(tl.where(enough, float("inf"), pivots), 0)
-    column = tl.max(tl.where(enough & (pivots == lower), j, -1), 0)
-    low_column = tl.where((column >= 0) & (lower >= low), index * COLUMNS + column, low_column)
-    low = tl.maximum(low, lower)
-    column = tl.max(tl.where((enough == 0) & (pivots == upper), j, -1), 0)
-    high_column = tl.where((column >= 0) & (upper <= high), index * COLUMNS + column, high_column)
-    return low, tl.minimum(high, upper), low_column, high_column
+def _free_slot(first, low_column, high_column):
+    """A slot of the row that holds neither end of the bracket."""
+    low, high = low_column // COLUMNS - first, high_column // COLUMNS - first
+    free = tl.where((low != 1) & (high != 1), 1, 2)
+    free = tl.where((low != 0) & (high != 0), 0, free)
+    return first + free
 
 
 @triton.jit
-def _next_pivots(low, high, low_column, high_column, at_low, at_high, target, top, pivots):
-    """Four pivots inside the bracket, [4]: around where a straight line meets the target, or towards an open end."""
-    j = tl.arange(0, 4)
-    width = tl.max(pivots, 0) - tl.min(pivots, 0)
+def _judged(weight, count, at_least, at_most, k, kind, given):
+    """Whether the row holds enough from a pivot upwards: 1, or 0; -1 where the target is not known that well."""
+    by_mass = tl.where(weight >= at_most, 1, tl.where(weight < at_least, 0, -1))
+    by_count = (count >= k.to(tl.float32)).to(tl.int32)
+    judged = tl.where(
+        kind == BY_MASS, by_mass, tl.where(kind == EITHER, tl.maximum(by_mass, by_count), by_count)
+    )
+    return tl.where(given > 0, 1, judged)
+
+
+@triton.jit
+def _next_pivots(low, high, low_column, high_column, at_low, at_high, target, top, width):
+    """Four pivots inside the bracket: around where a straight line meets the target, or towards an open end."""
     share = (at_low - target) / tl.maximum(at_low - at_high, 1e-30)
     share = tl.minimum(tl.maximum(share, 0.0), 1.0)
-    by = tl.where(j == 0, 0.15, tl.where(j == 1, 0.03, tl.where(j == 2, -0.03, -0.15)))
-    inner = low + (high - low) * tl.minimum(tl.maximum(share + by, 0.01), 0.99)
-    reach = tl.maximum(width, 1e-30) * tl.exp2(2.0 * j.to(tl.float32))
-    downwards = tl.minimum(high, top) - reach
-    upwards = tl.minimum(low + reach, top)
-    open_low = (low_column < 0) & (high_column >= 0)
-    open_high = high_column < 0
-    return tl.maximum(tl.where(open_high, upwards, tl.where(open_low, downwards, inner)), low)
+    inner = (high - low) * share
+    gap = high - low
+    p0 = low + tl.minimum(inner + 0.15 * gap, 0.99 * gap)
+    p1 = low + tl.minimum(inner + 0.03 * gap, 0.98 * gap)
+    p2 = low + tl.maximum(inner - 0.03 * gap, 0.02 * gap)
+    p3 = low + tl.maximum(inner - 0.15 * gap, 0.01 * gap)
+    reach = tl.maximum(width, tl.abs(top) * 1e-6)
+    if high_column < 0:
+        p0 = top
+        p1 = tl.minimum(low + 16.0 * reach, top)
+        p2 = tl.minimum(low + 4.0 * reach, top)
+        p3 = tl.minimum(low + reach, top)
+    elif low_column < 0:
+        p0 = tl.maximum(high - reach, low)
+        p1 = tl.maximum(high - 4.0 * reach, low)
+        p2 = tl.maximum(high - 16.0 * reach, low)
+        p3 = low
+    return p0, p1, p2, p3
 
 
-@triton.jit
-def _draw(
+@triton.jit(noinline=True)
+def draw_within(
     base,
     vocab_size,
-    whole,
-    tile,
+    maxima,
+    sums,
     tiles,
-    mass,
-    partials,
     low,
     high,
     low_column,
     high_column,
     exact,
-    top,
-    inverse,
-    seed,
-    position,
+    plan,
+    note,
+    partials,
     flags,
     token_id,
     floor_out,
     log_kept,
     FP64: tl.constexpr,
+    TILES: tl.constexpr,
 ):
     """Draw if the bracket decides who wins; returns whether it does. If ``exact``, the threshold is ``low``."""
-    most = tl.where(low_column >= 0, column_of(partials, low_column, tile, tiles), whole)
-    at_least = tl.where(exact > 0, most, column_of(partials, high_column, tile, tiles))
+    tile = tl.arange(0, TILES)
+    top = tl.load(plan + TOP)
+    inverse = tl.load(plan + INVERSE)
+    seed = tl.load((note + SEED).to(tl.pointer_type(tl.int64)))
+    position = tl.load((note + POSITION).to(tl.pointer_type(tl.int64)))
+    most = column_of(partials, low_column, tile, tiles)
+    at_least = most
+    if exact == 0:
+        at_least = column_of(partials, high_column, tile, tiles)
+    if low_column < 0:
+        maximum = tl.load(maxima + tile, mask=tile < tiles, other=float("-inf"))
+        most = tl.abs(tl.load(sums + tile, mask=tile < tiles, other=0.0))
+        most *= weigh(maximum, top, tl.load(plan + SCALE))
     noise = gumbel(seed, position, tile, TILE, FP64)
     upper = _scores(most, noise)
     lower = _scores(at_least, noise)
-    best = tl.max(lower, 0)
-    chosen = tl.argmax(lower, 0)
+    best, chosen = tl.max(lower, 0, return_indices=True)
     rival = tl.max(tl.where(tile == chosen, float("-inf"), upper), 0)
-    members = chosen * 1024 + tl.arange(0, 1024)
-    x = tl.load(base + members, mask=members < vocab_size, other=float("-inf")).to(tl.float32)
-    x = tl.where((x == x) & (x >= low), x, float("-inf"))
-    winner = tl.argmax(scaled(x, top, inverse, FP64) + gumbel(seed, position, members, TOKEN, FP64), 0)
-    value = tl.sum(tl.where(tl.arange(0, 1024) == winner, x, 0.0), 0)
-    decided = (best > rival).to(tl.int32) * (value >= high).to(tl.int32)
-    decided = tl.where(exact > 0, 1, decided)
+    decided = tl.maximum(exact, (best > rival).to(tl.int32))
     if decided > 0:
-        tl.store(token_id, (chosen * 1024 + winner).to(tl.int64))
-        if (flags & EXACT) != 0:
-            tl.store(floor_out, low)
-            tl.store(log_kept, tl.log(tl.sum(most, 0) / mass))
+        members = chosen * 1024 + tl.arange(0, 1024)
+        x = tl.load(base + members, mask=members < vocab_size, other=float("-inf")).to(tl.float32)
+        x = tl.where((x == x) & (x >= low), x, float("-inf"))
+        score = scaled(x, top, inverse, FP64) + gumbel(seed, position, members, TOKEN, FP64)
+        winner = chosen * 1024 + tl.argmax(score, 0)
+        value = tl.load(base + winner).to(tl.float32)
+        decided = tl.maximum(exact, (value >= high).to(tl.int32))
+        if decided > 0:
+            tl.store(token_id, winner.to(tl.int64))
+            if (flags & EXACT) != 0:
+                tl.store(floor_out, low)
+                tl.store(log_kept, tl.log(tl.sum(most, 0) / tl.load(plan + MASS)))
     return decided
 
 
@@ -361,95 +374,3 @@ def _draw(
 def _scores(weight, noise):
     some = weight > 0
     return tl.where(some, tl.log(tl.where(some, weight, 1.0).to(noise.dtype)) + noise, float("-inf"))
-
-
-@triton.jit
-def _exact_floor(
-    base,
-    vocab_size,
-    maximum,
-    tile,
-    tiles,
-    mass,
-    listed,
-    values,
-    low,
-    high,
-    above,
-    over,
-    between,
-    kind,
-    top,
-    scale,
-    least,
-    k,
-    p,
-    joint,
-    CAPACITY: tl.constexpr,
-    WARPS: tl.constexpr,
-    VECTOR: tl.constexpr,
-):
-    """The largest of the floors of min-p, top-k and top-p, from the bracket that is known of one of them."""
-    floor = least
-    lowest = tl.min(tl.where(maximum > float("-inf"), maximum, top), 0)
-    spread = tl.where(top > lowest, top - lowest, tl.maximum(tl.abs(top) * 1e-6, 1e-6))
-    counted = mass
-    step = tl.where(k > 0, 0, 1)
-    while step < tl.where(p < 1, 2, 1):
-        by_mass = step == 1
-        if (by_mass & (kind == SEVERAL)).to(tl.int32) * (joint == 0).to(tl.int32) > 0:
-            count = list_tiles(maximum, tile, tiles, floor, listed)
-            counted = mass_from(base, vocab_size, listed, count, floor, top, scale, WARPS, VECTOR)
-        known = (kind == BY_MASS) | (kind == BY_COUNT)
-        found = search(
-            base,
-            vocab_size,
-            maximum,
-            tile,
-            tiles,
-            listed,
-            values,
-            tl.where(known, low, tl.maximum(floor, LEAST)),
-            tl.where(known, high, float("inf")),
-            tl.where(known, above, 0.0),
-            tl.where(known, over, 0),
-            tl.where(known, between, _UNKNOWN),
-            tl.where(by_mass, (p * counted.to(tl.float64)).to(tl.float32), k.to(tl.float32)),
-            top,
-            scale,
-            spread,
-            by_mass,
-            CAPACITY,
-            WARPS,
-            VECTOR,
-        )
-        floor = tl.maximum(floor, found)
-        step += 1
-    return tl.minimum(floor, top)
-
-
-@triton.jit
-def _weigh_kept(
-    base,
-    vocab_size,
-    maximum,
-    tile,
-    tiles,
-    listed,
-    floor,
-    top,
-    scale,
-    weights,
-    WARPS: tl.constexpr,
-    VECTOR: tl.constexpr,
-):
-    """Overwrite the first column of ``weights`` with the sum of ``exp(y)`` over the kept tokens of each tile."""
-    tl.store(weights + tile * COLUMNS, tl.zeros_like(maximum), mask=tile < tiles)
-    count = list_tiles(maximum, tile, tiles, floor, listed)
-    start = 0
-    while start < count:
-        x, number, inside = load_listed(base, vocab_size, listed, start, count, WARPS, VECTOR)
-        total = sum_tiles(tl.where(x >= floor, weigh(x, top, scale), 0.0))
-        tl.store(weights + number * COLUMNS, total, mask=inside)
-        start += WARPS
-    tl.debug_barrier()

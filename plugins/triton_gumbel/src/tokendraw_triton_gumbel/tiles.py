@@ -20,6 +20,8 @@ GRANULES = 16
 VECTORS = {"float32": 4, "bfloat16": 8, "float16": 8}
 """Neighbouring logits a lane, 16 bytes. Fixed: it says which logits a granule holds."""
 LOG2_E = tl.constexpr(1.4426950408889634)
+ROUNDS = tl.constexpr(6)
+"""Passes that a wide row takes, at most, before one program finds its threshold."""
 _LARGEST = tl.constexpr(3.4e38)
 _COARSEST = tl.constexpr(16777216.0)
 """Where floats are 2 apart: beyond it, no rounded offset stands in for the maximum."""
@@ -157,6 +159,7 @@ def tile_statistics(
     raw_sums,
     granules,
     queue,
+    ready,
     rows,
     tiles,
     SPAN: tl.constexpr,
@@ -172,7 +175,7 @@ def tile_statistics(
         sign bit is set where the tile holds NaN, which counts as -inf.
     :param raw_sums: the same at T = 1, or None.
     :param granules: [rows, tiles, 16] of the logits' dtype, exact maxima; or None.
-    :param queue: [128] int32, set to 0 for the launches behind; or None.
+    :param queue: [128] int32, and ``ready`` [rows, ROUNDS], set to 0 for the launches behind; or None.
     :param PAIRED: bfloat16 at even addresses, which are compared two at a time.
     :param PTX: for NVIDIA; otherwise nothing but Triton.
     """
@@ -181,6 +184,8 @@ def tile_statistics(
     if queue is not None:
         if group + row == 0:
             tl.store(queue + tl.arange(0, 128), tl.zeros((128,), tl.int32))
+        if (group == 0) & (row < rows):
+            tl.store(ready + row * ROUNDS + tl.arange(0, 8), 0, mask=tl.arange(0, 8) < ROUNDS)
     if row < rows:
         _statistics(
             logits + row.to(tl.int64) * row_stride,
@@ -237,8 +242,10 @@ def _statistics(
             top = tl.max(granule_top, 0)
             total, fine = _sum_of_pairs(a, b, c, d, top, scale, PTX)
             if raw_sums is not None:
-                raw, raw_fine = _sum_of_pairs(a, b, c, d, top, LOG2_E, PTX)
-                fine &= raw_fine
+                raw = total
+                if scale != LOG2_E:
+                    raw, raw_fine = _sum_of_pairs(a, b, c, d, top, LOG2_E, PTX)
+                    fine &= raw_fine
         else:
             scale = _scale(temperature, row_index, row)
             granule_top = tl.zeros((16, SPAN), tl.float32)
@@ -256,8 +263,10 @@ def _statistics(
         top = tl.max(granule_top, 0)
         total, fine = _sum(x, top, scale, PTX)
         if raw_sums is not None:
-            raw, raw_fine = _sum(x, top, LOG2_E, PTX)
-            fine &= raw_fine
+            raw = total
+            if scale != LOG2_E:
+                raw, raw_fine = _sum(x, top, LOG2_E, PTX)
+                fine &= raw_fine
 
     # NaN, infinities and what overflows end here; the common road does not look for them.
     if tl.min(fine.to(tl.int32), 0) == 0:

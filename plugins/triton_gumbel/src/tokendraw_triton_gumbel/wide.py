@@ -1,15 +1,15 @@
 """Launch 3, the draw of rows that keep many tokens: about one more read of each, by many programs at once.
 
-Of a row that was left to it, it reads a sample of 2048 logits, then every logit once, then one tile. The sample places
-four pivots around the threshold; the pass weighs every tile above each of them (writes 32 bytes a tile), which proves a
-bracket. A bracket is nearly always enough to know the draw: the tile and the token that win are the same wherever in the
-bracket the threshold lies. Where they are not, a second pass has its pivots inside the bracket, and so on; if all else
-fails, or where the threshold itself is wanted, one program finds it (:mod:`.search`). Rows of which one threshold
-depends on another go there at once.
+Of a row that was left to it, it reads every logit once, then one tile. Four pivots around the threshold were placed by a
+sample; the pass weighs every tile above each of them (writes 16 bytes a tile, or 32), which proves a bracket. A bracket
+is nearly always enough to know the draw: the tile and the token that win are the same wherever in the bracket the
+threshold lies. Where they are not, a second pass has its pivots inside the bracket, and so on; if all else fails, one
+program finds the threshold (:mod:`.finish`). Where top-p counts the mass that another filter leaves, passes for that
+one come first, and a bracket of the mass does for the nucleus as well.
 
-Work is handed out by a ticket: first the samples, then the parts of the passes, as they come up. A program waits only
-for programs that run already, so the launch ends whether or not all of them fit the device at once. Without a row to
-draw it ends at once.
+Work is handed out by a ticket: first the parts of the first passes, then those of later ones, as they come up. A
+program waits only for programs that run already, so the launch ends whether or not all of them fit the device at once.
+Without a row to draw it ends at once.
 """
 
 from __future__ import annotations
@@ -17,12 +17,27 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from tokendraw_triton_gumbel.draw import ROUNDS
-from tokendraw_triton_gumbel.passes import COLUMNS, NOTES, PLAN, TICKETS, await_pass, weigh_part
+from tokendraw_triton_gumbel.passes import (
+    NOTES,
+    PLAN,
+    TICKETS,
+    await_pass,
+    weigh_part,
+)
 from tokendraw_triton_gumbel.settle import settle
+from tokendraw_triton_gumbel.tiles import ROUNDS
 
-_LEAST_PARTS = tl.constexpr(4)
+_LEAST_PARTS = tl.constexpr(2)
 """Of a row, so that the last programs do not keep the others waiting for long."""
+_LATER_PARTS = tl.constexpr(16)
+"""Of a row in its later passes: few rows take them, and everybody waits."""
+
+
+@triton.jit
+def _parts_of(groups, parts):
+    """(How many groups of tiles a part holds, how many parts there are), of about ``parts``."""
+    span = (groups + parts - 1) // parts
+    return span, (groups + span - 1) // span
 
 
 @triton.jit(do_not_specialize=["tiles", "flags", "total_rows"])
@@ -33,20 +48,9 @@ def draw_wide(
     maxima,
     sums,
     tiles,
-    temperature,
-    row_index,
-    seeds,
-    seeded,
-    fresh,
-    positions,
-    top_k,
-    top_p,
-    min_p,
-    joint,
     flags,
     listed,
     values,
-    flagged,
     queue,
     ready,
     arrivals,
@@ -61,16 +65,19 @@ def draw_wide(
     TILES: tl.constexpr,
     CAPACITY: tl.constexpr,
     WARPS: tl.constexpr,
+    AHEAD: tl.constexpr,
     VECTOR: tl.constexpr,
-    STEP: tl.constexpr,
+    BY: tl.constexpr,
     PTX: tl.constexpr,
 ):
     """One program: whatever its tickets say.
 
     :param listed: [programs, TILES] int32 of scratch, ``values`` [programs, CAPACITY] float32.
-    :param arrivals: [passes] int32 of scratch, with ROUNDS passes a row, ``plans`` [passes, PLAN] float32, ``notes``
-        [passes, NOTES] int32, ``partials`` [passes + programs, tiles, COLUMNS] float32.
-    :param STEP: from one value of the logits' dtype to the next, in the order of float32.
+    :param ready: [rows, ROUNDS] int32: 1 more than the row of each pass, in the order in which they come up.
+    :param plans: [rows, PLAN] float32, and ``notes`` [rows, NOTES] int32: see :mod:`.passes`.
+    :param partials: [rows, SLOTS, tiles, COLUMNS] float32 of scratch; ``arrivals`` [rows] int32.
+    :param WARPS: of the program, and tiles that it reads at once; with ``AHEAD`` before it needs them; ``BY`` from one value of the logits' dtype to the next, in the
+        order of float32.
 
     The others as :func:`~tokendraw_triton_gumbel.draw.draw_rows` takes them.
     """
@@ -79,64 +86,51 @@ def draw_wide(
         program = tl.program_id(0)
         groups = (tiles + WARPS - 1) // WARPS
         parts = tl.minimum(tl.maximum(tl.num_programs(0) // rows, _LEAST_PARTS), groups)
-        span = (groups + parts - 1) // parts
-        parts = (groups + span - 1) // span
+        span, parts = _parts_of(groups, parts)
+        later_span, later_parts = _parts_of(groups, _LATER_PARTS)
         listed += program.to(tl.int64) * TILES
         values += program.to(tl.int64) * CAPACITY
-        own_pass = total_rows * ROUNDS + program
         busy = tl.full((), 1, tl.int32)
         while busy > 0:
             ticket = tl.atomic_add(queue + TICKETS, 1, sem="relaxed")
-            is_sample = (ticket < rows).to(tl.int32)
-            index = tl.where(is_sample > 0, 0, (ticket - rows) // parts)
-            if is_sample == 0:
-                busy = await_pass(queue, ready, index, rows, total_rows * ROUNDS, PTX)
+            is_later = ticket >= rows * parts
+            ticket = tl.where(is_later, ticket - rows * parts, ticket)
+            all_parts = tl.where(is_later, later_parts, parts)
+            step = tl.where(is_later, later_span, span)
+            if is_later:
+                busy = await_pass(queue, ready, rows + ticket // all_parts, rows, total_rows * ROUNDS, PTX)
+            else:
+                busy = tl.load(ready + ticket // all_parts)
             if busy > 0:
-                row = tl.load(flagged + ticket, mask=is_sample > 0, other=0)
-                row = tl.where(
-                    is_sample > 0, row, tl.load(notes + index * NOTES, mask=is_sample == 0, other=0)
+                row = (busy - 1).to(tl.int64)
+                base = logits + row * row_stride
+                group = (ticket % all_parts) * step
+                is_last = weigh_part(
+                    base,
+                    vocab_size,
+                    group,
+                    tl.minimum(group + step, groups),
+                    tiles,
+                    plans + row * PLAN,
+                    notes + row * NOTES,
+                    partials,
+                    arrivals + row,
+                    all_parts,
+                    WARPS,
+                    AHEAD,
+                    VECTOR,
+                    PTX,
                 )
-                base = logits + row.to(tl.int64) * row_stride
-                settled = is_sample
-                if is_sample == 0:
-                    group = ((ticket - rows) % parts) * span
-                    settled = weigh_part(
+                if is_last > 0:
+                    settle(
                         base,
                         vocab_size,
-                        group,
-                        tl.minimum(group + span, groups),
+                        maxima + row * tiles,
+                        sums + row * tiles,
                         tiles,
-                        plans + index.to(tl.int64) * PLAN,
-                        notes + index.to(tl.int64) * NOTES,
-                        partials + index.to(tl.int64) * tiles * COLUMNS,
-                        arrivals + index,
-                        parts,
-                        WARPS,
-                        VECTOR,
-                        PTX,
-                    )
-                if settled > 0:
-                    settle(
-                        logits,
-                        row_stride,
-                        vocab_size,
-                        maxima,
-                        sums,
-                        tiles,
-                        temperature,
-                        row_index,
-                        seeds,
-                        seeded,
-                        fresh,
-                        positions,
-                        top_k,
-                        top_p,
-                        min_p,
-                        joint,
                         flags,
-                        row,
-                        is_sample,
-                        index,
+                        row.to(tl.int32),
+                        rows,
                         listed,
                         values,
                         queue,
@@ -145,7 +139,6 @@ def draw_wide(
                         plans,
                         notes,
                         partials,
-                        own_pass,
                         token_ids,
                         floors,
                         log_kept,
@@ -154,5 +147,5 @@ def draw_wide(
                         CAPACITY,
                         WARPS,
                         VECTOR,
-                        STEP,
+                        BY,
                     )
