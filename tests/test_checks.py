@@ -45,6 +45,12 @@ def test_a_sampler_that_can_do_everything_has_no_reason_against_it(host: Host) -
     assert reason(EVERYTHING, host, greatest) is None
 
 
+@pytest.mark.parametrize("offered", ["value", "exact_k"])
+@pytest.mark.parametrize("needed", ["either", None])
+def test_a_caller_who_does_not_mind_ties_is_served_by_either_rule(offered, needed) -> None:
+    assert reason(Capabilities(tie_rule=offered), need=Need(tie_rule=needed)) is None
+
+
 @pytest.mark.parametrize(
     ("offered", "host", "expected"),
     [

@@ -128,6 +128,7 @@ def test_list_json_is_complete(monkeypatch):
                 "entry_point": "tokendraw_native:plugin",
                 "first_party": True,
                 "verified": "",
+                "kernels": "",
                 "api_version": 1,
                 "upstream": None,
                 "operations": {"sample": NATIVE_CAPABILITIES},
@@ -143,6 +144,7 @@ def test_list_json_is_complete(monkeypatch):
                 "entry_point": "boom:plugin",
                 "first_party": False,
                 "verified": None,
+                "kernels": None,
                 "api_version": None,
                 "upstream": None,
                 "operations": None,
@@ -159,7 +161,12 @@ def test_list_json_exits_with_1_if_none_is_available(monkeypatch):
 
 
 def test_show_tells_everything_about_a_sampler(monkeypatch):
-    info = replace(FLASHINFER.info, summary="FlashInfer's kernels", verified="H100, torch 2.11")
+    info = replace(
+        FLASHINFER.info,
+        summary="FlashInfer's kernels",
+        verified="H100, torch 2.11",
+        kernels="prebuilt, in flashinfer-python 0.7.2.post1",
+    )
     be_on(monkeypatch, LAPTOP, (NATIVE, replace(FLASHINFER, info=info)))
     result = call("show", "flashinfer")
     assert result.stdout == (
@@ -175,6 +182,7 @@ def test_show_tells_everything_about_a_sampler(monkeypatch):
         "    required    >=0.6.7,<0.8\n"
         "    installed   0.7.2.post1\n"
         "    tested      0.6.11.post2, 0.7.2.post1\n"
+        "  kernels       prebuilt, in flashinfer-python 0.7.2.post1\n"
         "  verified on   H100, torch 2.11\n"
         "\n"
         "operation sample\n"

@@ -22,6 +22,7 @@ Granularity: TypeAlias = Literal["per_row", "scalar"]
 GumbelDtype: TypeAlias = Literal["fp32", "fp64"]
 Seeding: TypeAlias = Literal["none", "launch", "counter"]
 TieRule: TypeAlias = Literal["value", "exact_k"]
+TieNeed: TypeAlias = TieRule | Literal["either"]
 
 OPERATIONS: tuple[Operation, ...] = ("sample", "verify")
 LOGPROBS_MODES: tuple[LogprobsMode, ...] = (
@@ -99,7 +100,10 @@ class Need:
     batch_invariant: bool = False
     seeding: Seeding = "none"
     """``counter`` asks for a sampler that serves seeded rows itself, without a companion."""
-    tie_rule: TieRule | None = None
+    tie_rule: TieNeed | None = None
+    """None: whichever rule the sampler advertises. ``either`` lets it leave that rule for this caller, batch by batch,
+    where kernels with the other one are faster.
+    """
 
 
 @dataclass(frozen=True, kw_only=True)

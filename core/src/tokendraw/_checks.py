@@ -92,7 +92,7 @@ def seeding(operation: Operation, capabilities: Capabilities, host: Host, need: 
 
 def tie_rule(operation: Operation, capabilities: Capabilities, host: Host, need: Need) -> str | None:
     """Compare what happens to tokens tied with the last kept one."""
-    if need.tie_rule is None or need.tie_rule == capabilities.tie_rule:
+    if need.tie_rule in (None, "either", capabilities.tie_rule):
         return None
     return f"the request needs tie rule {need.tie_rule}, found {capabilities.tie_rule}"
 

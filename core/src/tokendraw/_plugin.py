@@ -76,7 +76,11 @@ class Upstream:
 
 @dataclass(frozen=True, kw_only=True)
 class PluginInfo:
-    """How a plugin describes itself: data only, the same on every machine."""
+    """How a plugin describes itself: data only.
+
+    It is the same on every machine that has the same files installed: a plugin may look at those of its upstream, and
+    at nothing else.
+    """
 
     name: str
     """The name that users select; the entry point carries the same."""
@@ -89,6 +93,8 @@ class PluginInfo:
     """One line for ``tokendraw list``."""
     verified: str = ""
     """On what hardware its authors have run it, for ``tokendraw show``."""
+    kernels: str = ""
+    """Where its kernels come from on this machine, for ``tokendraw show``: prebuilt, or what compiles them."""
 
 
 @runtime_checkable
@@ -112,7 +118,10 @@ class HookSpecs:
 
     @hookspec(firstresult=True)
     def tokendraw_describe(self) -> PluginInfo:
-        """Describe the plugin. Called once, right after it is loaded. Pure data: no imports, no devices."""
+        """Describe the plugin. Called once, right after it is loaded. Pure data: no imports, no devices.
+
+        What depends on the version of the upstream library may be read from its files.
+        """
         raise NotImplementedError  # a specification, never called
 
     @hookspec(firstresult=True)

@@ -30,7 +30,7 @@ def candidate_json(candidate: Candidate) -> JsonObject:
     """Describe a plugin.
 
     Keys: ``name``, ``state``, ``reason``, ``priority``, ``summary``, ``distribution``, ``version``,
-    ``entry_point``, ``first_party``, ``verified``, ``api_version``, ``upstream`` and ``operations``.
+    ``entry_point``, ``first_party``, ``verified``, ``kernels``, ``api_version``, ``upstream`` and ``operations``.
     """
     info = described(candidate)
     return {
@@ -44,6 +44,7 @@ def candidate_json(candidate: Candidate) -> JsonObject:
         "entry_point": candidate.entry_point,
         "first_party": candidate.first_party,
         "verified": info.verified if info else None,
+        "kernels": info.kernels if info else None,
         "api_version": candidate.info.api_version if candidate.info else None,
         "upstream": _upstream_json(candidate),
         "operations": {op: capabilities_json(c) for op, c in info.operations.items()} if info else None,

@@ -86,6 +86,8 @@ def _facts(candidate: Candidate) -> Iterator[tuple[str, str]]:
         yield "  required", info.upstream.versions or "any version"
         yield "  installed", candidate.upstream_version or "no"
         yield "  tested", ", ".join(info.upstream.tested) or "no version"
+    if info.kernels:
+        yield "kernels", info.kernels
     yield "verified on", info.verified or "nothing stated"
 
 

@@ -1,0 +1,133 @@
+"""Logits and parameters in the form that kernels take which draw from probabilities.
+
+Such kernels (FlashInfer, AMD's aiter) want a contiguous [rows, V] of float32 probabilities, and parameters that are in
+range for every row: their arithmetic has no notion of NaN, of an infinite logit, or of a filter that is off. Here all
+of that is settled before one of them runs, by operations that wait for no device and can be captured in a CUDA graph.
+
+::
+
+    wanted = Filters.of(metadata, vocab_size)
+    y, valid = relative(logits)
+    probs = torch.softmax(y / wanted.temperature[:, None], -1)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from typing import Final, Self
+
+import torch
+from torch import Tensor
+
+from tokendraw._metadata import SamplingMetadata
+
+OFF_TOP_P: Final = 2.0
+"""A top-p that keeps every token. 1 would not: float32 sums of the more likely tokens reach it before the last one."""
+
+_LEAST_TEMPERATURE = 1e-37
+"""Its reciprocal, and that of the largest, are normal float32 numbers, also where subnormal ones count as 0."""
+_LEAST_TOP_P = 1e-30
+_INF = float("inf")
+_LARGEST = torch.finfo(torch.float32).max
+
+
+@dataclass(frozen=True, slots=True)
+class Filters:
+    """What the rows ask for, [rows] on the device, in range in every row; None where no row can ask for it."""
+
+    temperature: Tensor | None
+    """float32, positive, with a finite reciprocal. 0 and below, and NaN, are the least one."""
+    top_k: Tensor | None
+    """int32 in [1, V]. Off is V: some kernels take 0 for "keep nothing"."""
+    top_p: Tensor | None
+    """float32, positive. Off is :data:`OFF_TOP_P`."""
+    min_p: Tensor | None
+    """float32 in [0, 1]. Off is 0."""
+    joint: Tensor | None
+    """bool: rows whose top-p counts the unfiltered mass; None: no row does."""
+    any_top_k_first: bool
+    """Whether a row may have top-p count the mass that other filters left."""
+
+    @classmethod
+    def of(cls, metadata: SamplingMetadata, vocab_size: int) -> Self:
+        """Bring the parameters of a batch into range. Reads none of them on the host."""
+        facts = metadata.facts
+        temperature = metadata.per_row("temperature")
+        top_k = metadata.per_row("top_k") if facts.max_top_k != 0 else None
+        top_p = metadata.per_row("top_p") if facts.any_top_p else None
+        min_p = metadata.per_row("min_p") if facts.any_min_p else None
+        if temperature is not None:
+            temperature = (
+                temperature.nan_to_num(nan=0.0).clamp(_LEAST_TEMPERATURE, 1 / _LEAST_TEMPERATURE).float()
+            )
+        if top_k is not None:
+            top_k = torch.where((top_k <= 0) | (top_k > vocab_size), vocab_size, top_k).int()
+        if top_p is not None:
+            top_p = torch.where(top_p < 1, top_p.clamp(min=_LEAST_TOP_P), OFF_TOP_P).float()  # NaN is off
+        if min_p is not None:
+            min_p = min_p.nan_to_num(nan=0.0).clamp(0, 1).float()
+        return cls(
+            temperature=temperature,
+            top_k=top_k,
+            top_p=top_p,
+            min_p=min_p,
+            joint=metadata.per_row("joint") if facts.any_joint else None,
+            any_top_k_first=facts.any_top_k_first,
+        )
+
+    def chunk(self, rows: slice) -> Self:
+        """What some of the rows ask for."""
+        tensors = {f.name: v for f in fields(self) if isinstance(v := getattr(self, f.name), Tensor)}
+        return replace(self, **{name: tensor[rows] for name, tensor in tensors.items()})  # type: ignore[arg-type]
+
+
+def relative(logits: Tensor) -> tuple[Tensor, Tensor]:
+    """Logits relative to the largest of their row, fit for any softmax, whatever the row holds.
+
+    NaN counts as -inf, +inf as the largest float32, and a row without any logit has all its mass on token 0.
+
+    :param logits: [rows, V] float32, bfloat16 or float16, any row stride. Not modified.
+    :returns: [rows, V] float32, contiguous, at most 0, and 0 somewhere in every row; and [rows] bool, False where the
+        row held NaN or nothing above -inf.
+    """
+    y = torch.empty(logits.shape, dtype=torch.float32, device=logits.device)
+    if logits.shape[0] == 0:
+        return y, torch.empty(0, dtype=torch.bool, device=logits.device)
+    largest = logits.amax(-1)  # NaN where the row has one
+    # The largest float32 is no number of a half, which is why these are widened first.
+    wide = logits if logits.dtype == y.dtype else y.copy_(logits)
+    torch.nan_to_num(wide, nan=-_INF, posinf=_LARGEST, neginf=-_INF, out=y)
+    top = y.amax(-1, keepdim=True)
+    y.sub_(top.clamp(min=-_LARGEST))
+    y[:, 0].masked_fill_(top.squeeze(-1) == -_INF, 0.0)
+    return y, largest > -_INF
+
+
+def drop_below(probs: Tensor, min_p: Tensor) -> Tensor:
+    """Apply min-p, and renormalise, both in place.
+
+    :param probs: [rows, V] float32 probabilities.
+    :param min_p: [rows] float32 in [0, 1].
+    :returns: [rows] float32: the share of the mass that was kept.
+    """
+    floor = probs.amax(-1, keepdim=True).mul_(min_p.unsqueeze(-1))
+    probs.masked_fill_(probs < floor, 0.0)
+    mass = probs.sum(-1, keepdim=True)
+    probs.div_(mass)
+    return mass.squeeze(-1)
+
+
+def top_p_of_kept(top_p: Tensor, joint: Tensor | None, kept_mass: Tensor) -> Tensor:
+    """Restate the top-p of joint rows for probabilities that other filters have renormalised.
+
+    A token is in the nucleus if the tokens above it hold less than p. Renormalised, they hold ``1 / kept_mass`` times
+    as much, so p grows by as much; at 1 and above it drops nothing.
+
+    :param top_p: [rows] float32.
+    :param joint: [rows] bool: rows that count the unfiltered mass; None: all rows do.
+    :param kept_mass: [rows] float32: the share of the mass that the other filters kept.
+    :returns: [rows] float32.
+    """
+    restated = top_p / kept_mass
+    restated = torch.where(restated < 1, restated, OFF_TOP_P)
+    return restated if joint is None else torch.where(joint, restated, top_p)

@@ -1,0 +1,67 @@
+"""AMD's aiter as a tokendraw plugin, for ROCm.
+
+This module is what the entry point names, so it imports nothing heavy: importing aiter on an architecture that it was
+not made for can end the process, so the core compares the architectures below before anything is built. The call is in
+:mod:`tokendraw_aiter.sampler`.
+
+PyPI's ``aiter`` is a library for asyncio; AMD's distribution is ``amd-aiter``, and its import name is the same.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import tokendraw
+
+if TYPE_CHECKING:
+    import torch
+
+    from tokendraw._capabilities import Operation
+    from tokendraw_aiter.sampler import AiterSampler
+
+_SAMPLE = tokendraw.Capabilities(
+    device_types=("rocm",),
+    # Of those that csrc/cpp_itfs/utils.py lists, the ones that were sold.
+    rocm_archs=("gfx90a", "gfx942", "gfx950"),
+    dtypes=("float32", "bfloat16", "float16"),
+    logprobs_modes=(),
+    filters=(("top_k", "per_row"), ("top_p", "per_row")),
+    filter_orders=("top_k_first", "joint"),
+    tie_rule="value",
+    seeding="launch",
+    greedy=False,
+    valid_flag=True,
+    graph_safe=False,  # seed and offset are passed by value
+    sync_free=False,  # top_k_renorm_probs frees its scratch when it needs more
+    batch_invariant=False,
+)
+
+
+class AiterPlugin:
+    """Describes and builds the aiter sampler."""
+
+    @tokendraw.hookimpl
+    def tokendraw_describe(self) -> tokendraw.PluginInfo:
+        """What aiter's sources promise; nobody has run it here."""
+        return tokendraw.PluginInfo(
+            name="aiter",
+            api_version=1,
+            priority=30,
+            operations={"sample": _SAMPLE},
+            # The top-p kernels were wrong before pull request 2035; the operators were read from 0.1.13 on.
+            upstream=tokendraw.Upstream("amd-aiter", ">=0.1.13"),
+            summary="AMD's aiter kernels: top-k and top-p per row on ROCm; not run on hardware yet",
+            verified="no hardware: it has only run on a CPU, against a stand-in with the operators of 0.1.13",
+        )
+
+    @tokendraw.hookimpl
+    def tokendraw_build(
+        self, operation: Operation, device: torch.device, need: tokendraw.Need
+    ) -> AiterSampler:
+        """Build the sampler for one device; aiter compiles its kernels when they are first called."""
+        from tokendraw_aiter.sampler import AiterSampler  # imports torch and aiter
+
+        return AiterSampler(device, need)
+
+
+plugin = AiterPlugin()

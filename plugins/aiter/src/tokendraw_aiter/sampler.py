@@ -1,0 +1,89 @@
+"""The call: bring parameters into range, make clean probabilities, and draw by one or two of aiter's operators.
+
+============================  =========================================================================================
+rows                          operators
+============================  =========================================================================================
+no filter, top-p              ``top_p_sampling_from_probs``
+top-k, both in order "joint"  ``top_k_top_p_sampling_from_probs``, which is joint: p counts the unfiltered mass
+both in order "top_k_first"   ``top_k_renorm_probs``, then ``top_p_sampling_from_probs``
+both orders in one batch      the same two, with the p of joint rows restated for what top-k left
+============================  =========================================================================================
+
+They keep a token if what lies above it counts fewer than k and weighs less than p: all ties stay, a k of V and a p
+above the sum of a row are off. For a row without any mass, releases before 0.1.17 read out of bounds (pull request
+3658), so no such row gets to them. The seed is that of torch's generator of the device, taken on the host.
+"""
+
+from __future__ import annotations
+
+import importlib
+
+import torch
+from torch import Tensor
+
+from tokendraw import Need, SamplerOutput, SamplingMetadata
+from tokendraw._metadata import BatchFacts
+from tokendraw.probabilities import OFF_TOP_P, Filters, relative, top_p_of_kept
+
+_MOST_ELEMENTS = 1 << 31
+"""Of logits in one launch: the kernels count elements with 32 bits."""
+
+
+class AiterSampler:
+    """AMD's aiter kernels. Made by ``tokendraw.load_sampler("aiter")``.
+
+    :param device: where it draws.
+    :param most_elements: logits in one launch; more rows are drawn in parts.
+    """
+
+    def __init__(self, device: torch.device, need: Need, *, most_elements: int = _MOST_ELEMENTS) -> None:
+        importlib.import_module("aiter.ops.sampling")  # registers the operators
+        self._ops = torch.ops.aiter
+        self._most_elements = most_elements
+
+    @torch.no_grad()
+    def sample(self, logits: Tensor, metadata: SamplingMetadata, *, inplace: bool = False) -> SamplerOutput:
+        """Draw one token a row; see :meth:`tokendraw.Sampler.sample`. ``inplace`` would gain nothing and is ignored."""
+        rows, vocab_size = logits.shape
+        if rows == 0 or vocab_size == 1:
+            _, valid = relative(logits)
+            return SamplerOutput(torch.zeros(rows, dtype=torch.int64, device=logits.device), valid)
+        wanted = Filters.of(metadata, vocab_size)
+        largest = _largest_top_k(metadata.facts, vocab_size)
+        step = max(1, self._most_elements // vocab_size)
+        parts = [
+            self._draw(logits[start : start + step], wanted.chunk(slice(start, start + step)), largest)
+            for start in range(0, rows, step)
+        ]
+        tokens, valid = (torch.cat(column) for column in zip(*parts, strict=True))
+        return SamplerOutput(tokens, valid)
+
+    def _draw(self, logits: Tensor, wanted: Filters, largest_top_k: int) -> tuple[Tensor, Tensor]:
+        y, valid = relative(logits)
+        if wanted.temperature is not None:
+            y.div_(wanted.temperature.unsqueeze(-1))
+        probs = torch.softmax(y, -1)
+        top_k, top_p = wanted.top_k, wanted.top_p
+        if top_k is None:
+            return self._nucleus(probs, top_p), valid
+        if top_p is None or (wanted.joint is not None and not wanted.any_top_k_first):
+            tokens: Tensor = self._ops.top_k_top_p_sampling_from_probs(
+                probs, None, top_k, largest_top_k, top_p, OFF_TOP_P
+            )
+            return tokens.long(), valid
+        # The operator lays out its scratch by the number, and fills it by the tensor (pull request 5191).
+        kept = self._ops.top_k_renorm_probs(probs, top_k, largest_top_k)
+        if wanted.joint is not None:
+            top_p = top_p_of_kept(top_p, wanted.joint, probs.amax(-1) / kept.amax(-1))
+        return self._nucleus(kept, top_p), valid
+
+    def _nucleus(self, probs: Tensor, top_p: Tensor | None) -> Tensor:
+        tokens: Tensor = self._ops.top_p_sampling_from_probs(probs, None, top_p, OFF_TOP_P)
+        return tokens.long()
+
+
+def _largest_top_k(facts: BatchFacts, vocab_size: int) -> int:
+    """At least the largest k of :attr:`Filters.top_k`, where a row without top-k has V."""
+    if facts.all_top_k and not facts.any_greedy and facts.max_top_k is not None:
+        return min(facts.max_top_k, vocab_size)
+    return vocab_size

@@ -1,0 +1,100 @@
+"""FlashInfer's sampling kernels as a tokendraw plugin.
+
+This module is what the entry point names, so it imports nothing heavy. What the installed version can do is read from
+its source (:mod:`tokendraw_flashinfer.signatures`), where its kernels come from is looked up on disk
+(:mod:`~tokendraw_flashinfer.kernels`), and which entry points draw which rows is a table
+(:mod:`~tokendraw_flashinfer.ways`). The call is in :mod:`~tokendraw_flashinfer.sampler`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import tokendraw
+from tokendraw_flashinfer import kernels
+from tokendraw_flashinfer.signatures import DISTRIBUTION, EntryPoints
+from tokendraw_flashinfer.ways import PLAIN, WAYS, able
+
+if TYPE_CHECKING:
+    import torch
+
+    from tokendraw._capabilities import FilterOrder, Operation
+    from tokendraw_flashinfer.sampler import FlashInferSampler
+
+UPSTREAM = tokendraw.Upstream(DISTRIBUTION, ">=0.6.7,<0.8", tested=("0.6.11.post2", "0.7.2.post1"))
+
+_SAMPLE = tokendraw.Capabilities(
+    device_types=("cuda",),
+    compute_capability=((7, 5), (12, 1)),
+    min_sm_count=17,  # top_k_mask_logits and its kin wait across blocks, which fewer cannot hold at once
+    dtypes=("float32", "bfloat16", "float16"),
+    logprobs_modes=(),
+    filters=(("top_k", "per_row"), ("top_p", "per_row"), ("min_p", "per_row")),
+    filter_orders=("top_k_first", "joint"),
+    tie_rule="value",
+    seeding="launch",
+    greedy=False,
+    valid_flag=True,
+    graph_safe=True,
+    sync_free=True,
+    batch_invariant=False,
+)
+
+
+class FlashInferPlugin:
+    """Describes and builds the FlashInfer sampler."""
+
+    @tokendraw.hookimpl
+    def tokendraw_describe(self) -> tokendraw.PluginInfo:
+        """What the installed version can do, or without one the newest that is known."""
+        return tokendraw.PluginInfo(
+            name="flashinfer",
+            api_version=1,
+            priority=40,
+            operations={"sample": capabilities(EntryPoints.installed())},
+            upstream=UPSTREAM,
+            summary="FlashInfer's kernels: top-k, top-p and min-p per row on NVIDIA GPUs; no seeds, no greedy rows",
+            verified="CPU, against stand-ins with the signatures of both tested versions",
+            kernels=kernels.find().source,
+        )
+
+    @tokendraw.hookimpl
+    def tokendraw_probe(self, operation: Operation, host: tokendraw.Host, need: tokendraw.Need) -> str | None:
+        """Say why FlashInfer cannot run here, in its own words only where they are the true ones."""
+        entry_points = EntryPoints.installed()
+        lacking = entry_points.lacking(dict(PLAIN.needs))
+        if lacking is not None:
+            found = (
+                "no such thing" if entry_points.parameters else f"no source in {str(entry_points.folder)!r}"
+            )
+            return f"needs {lacking}, found {found}; reinstall {DISTRIBUTION}"
+        return kernels.unnamed_target(host) or kernels.find(host.compute_capability).reason
+
+    @tokendraw.hookimpl
+    def tokendraw_build(
+        self, operation: Operation, device: torch.device, need: tokendraw.Need
+    ) -> FlashInferSampler:
+        """Build the sampler for one device; compiles FlashInfer's sampling module if nobody has yet."""
+        from tokendraw_flashinfer.sampler import FlashInferSampler  # imports torch and flashinfer
+
+        return FlashInferSampler(device, need)
+
+
+def capabilities(entry_points: EntryPoints) -> tokendraw.Capabilities:
+    """What the entry points of a version allow; all that is known of any if there are none to look at."""
+    if not entry_points.parameters:
+        return _SAMPLE
+    kinds = able(WAYS, entry_points)
+    orders: dict[FilterOrder, bool] = {
+        "top_k_first": "top_k_first" in kinds,
+        "joint": {"joint", "both orders"} <= kinds.keys(),
+    }
+    return replace(
+        _SAMPLE,
+        filters=tuple(pair for pair in _SAMPLE.filters if pair[0] in kinds),
+        filter_orders=tuple(order for order, offered in orders.items() if offered),
+    )
+
+
+plugin = FlashInferPlugin()

@@ -1,0 +1,182 @@
+"""Where FlashInfer's sampling kernels come from on this machine, and why they cannot come from anywhere.
+
+FlashInfer loads a module called ``sampling`` from the first of these that it finds:
+
+=================  ================================================================================================
+in the package     ``flashinfer/data/aot/sampling/sampling.so``
+in a jit-cache     ``.../jit_cache/sampling/sampling.so`` of a distribution ``flashinfer-jit-cache...`` of its version
+compiled earlier   below ``$FLASHINFER_WORKSPACE_BASE/.cache/flashinfer``; ninja has to run to see that it is up to date
+compiled now       by nvcc, ninja and a C++ compiler, in one to three minutes
+=================  ================================================================================================
+
+Without any of them the first call of any entry point raises. The same is true where FlashInfer cannot name the target
+of the compiler, which it reports as a device that is older than sm75. Looking takes milliseconds and imports nothing.
+(The distribution ``flashinfer-cubin`` holds no kernel that draws.)
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import importlib_metadata
+
+from tokendraw import Host
+from tokendraw_flashinfer.signatures import DISTRIBUTION, package_folder
+
+_MODULE = "sampling/sampling.so"
+_JIT_CACHE = "flashinfer-jit-cache"
+
+
+@dataclass(frozen=True)
+class Kernels:
+    """What was found."""
+
+    source: str
+    """In words; empty if there is none."""
+    reason: str | None = None
+    """What is needed and what was found, if there is none."""
+
+
+def find(compute_capability: tuple[int, int] | None = None) -> Kernels:
+    """Look for the sampling module in the order in which FlashInfer does.
+
+    :param compute_capability: of the device that it is for, where that is known.
+    """
+    version = _version(DISTRIBUTION)
+    if version is None:
+        return Kernels("")
+    if (package_folder() / "data" / "aot" / _MODULE).is_file():
+        return Kernels(f"prebuilt, in {DISTRIBUTION} {version}")
+    strangers = []
+    for name, own in _jit_caches():
+        if (
+            own == version
+            or own.startswith(f"{version}+")
+            or os.environ.get("FLASHINFER_DISABLE_VERSION_CHECK")
+        ):
+            return Kernels(f"prebuilt, in {name} {own}")
+        strangers.append(f"{name} {own}")
+    without_ninja = [] if shutil.which("ninja") else ["ninja"]
+    cached = _compiled_earlier(version, compute_capability)
+    if cached is not None and not without_ninja and _cuda_home().is_dir() and not _forbidden():
+        return Kernels(f"compiled earlier, in {cached}")
+    missing = [*_missing_compilers(), *without_ninja]
+    if not missing and not _forbidden():
+        return Kernels(f"compiled here when the sampler is built, by {_nvcc()}")
+    found = "FLASHINFER_DISABLE_JIT set" if _forbidden() else " and ".join(f"no {tool}" for tool in missing)
+    other = f", and {' and '.join(strangers)} of another version" if strangers else ""
+    return Kernels(
+        "",
+        f"needs FlashInfer's sampling module prebuilt, or nvcc, ninja and a C++ compiler to build it, found {found}"
+        f"{other}; run `pip install {_JIT_CACHE}=={version}` from FlashInfer's index, or install a CUDA toolkit",
+    )
+
+
+def unnamed_target(host: Host) -> str | None:
+    """Why FlashInfer cannot name the target of a device to its compiler; None if it can.
+
+    It takes the version of nvcc, or without one that of torch.
+    """
+    capability = host.compute_capability
+    if capability is None or capability[0] != 12 or os.environ.get("FLASHINFER_CUDA_ARCH_LIST"):
+        return None
+    least = _least_cuda(capability[1])
+    found, where = _toolkit() or (host.cuda_version, "the driver")
+    if found is None or found >= least:
+        return None
+    return (
+        f"needs CUDA {_dotted(least)} or later for compute capability {_dotted(capability)}, found {_dotted(found)} "
+        f"({where}), which FlashInfer reports as a device below sm75; install a newer CUDA toolkit"
+    )
+
+
+def _least_cuda(minor: int) -> tuple[int, int]:
+    """The least CUDA version that the installed FlashInfer takes for compute capability 12.x, as its source says."""
+    try:
+        source = (package_folder() / "compilation_context.py").read_text(encoding="utf-8")
+    except OSError:
+        source = ""
+    return (12, 8) if minor == 0 and 'is_cuda_version_at_least("12.8")' in source else (12, 9)
+
+
+def _version(distribution: str) -> str | None:
+    try:
+        return str(importlib_metadata.version(distribution))
+    except (importlib_metadata.PackageNotFoundError, KeyError):
+        return None
+
+
+def _jit_caches() -> Iterator[tuple[str, str]]:
+    """Name and version of every installed jit-cache that holds the sampling module."""
+    for distribution in importlib_metadata.distributions():
+        name = str(distribution.name or "").lower().replace("_", "-")
+        if name.startswith(_JIT_CACHE) and any(
+            str(path).endswith(f"jit_cache/{_MODULE}") for path in distribution.files or ()
+        ):
+            yield name, str(distribution.version)
+
+
+def _compiled_earlier(version: str, compute_capability: tuple[int, int] | None) -> Path | None:
+    base = Path(os.environ.get("FLASHINFER_WORKSPACE_BASE") or Path.home())
+    target = "" if compute_capability is None else "{}{}".format(*compute_capability)
+    for path in sorted((base / ".cache" / "flashinfer" / version).glob(f"*/cached_ops/{_MODULE}")):
+        # The folder names the architectures of all devices of that time, such as 80_90a.
+        built_for = path.parents[2].name.split("_")
+        if any(not target or re.fullmatch(f"{target}[a-z]?", architecture) for architecture in built_for):
+            return path
+    return None
+
+
+def _forbidden() -> bool:
+    return bool(os.environ.get("FLASHINFER_DISABLE_JIT"))
+
+
+def _cuda_home() -> Path:
+    named = os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH")
+    if named:
+        return Path(named)
+    nvcc = shutil.which("nvcc")
+    return Path(nvcc).parents[1] if nvcc else Path("/usr/local/cuda")
+
+
+def _nvcc() -> Path:
+    return Path(os.environ.get("FLASHINFER_NVCC") or _cuda_home() / "bin" / "nvcc")
+
+
+def _missing_compilers() -> list[str]:
+    host_compiler = os.environ.get("CXX", "c++")
+    missing = [] if _nvcc().is_file() else ["nvcc"]
+    return [*missing, *([] if shutil.which(host_compiler) else ["C++ compiler"])]
+
+
+def _toolkit() -> tuple[tuple[int, int], str] | None:
+    """The CUDA version that FlashInfer goes by, and whose it is."""
+    try:
+        run = subprocess.run(
+            [_cuda_home() / "bin" / "nvcc", "--version"],
+            capture_output=True,
+            text=True,
+            timeout=10,
+            check=True,
+        )
+        if match := re.search(r"release (\d+)\.(\d+),", run.stdout):
+            return (int(match[1]), int(match[2])), "nvcc"
+    except (OSError, subprocess.SubprocessError):
+        pass
+    try:
+        written = Path(str(importlib_metadata.distribution("torch").locate_file("torch"))) / "version.py"
+        text = written.read_text(encoding="utf-8")
+    except (importlib_metadata.PackageNotFoundError, OSError):
+        return None
+    match = re.search(r"^cuda\b.*=\s*'(\d+)\.(\d+)'", text, re.MULTILINE)
+    return ((int(match[1]), int(match[2])), "torch") if match else None
+
+
+def _dotted(version: tuple[int, ...]) -> str:
+    return ".".join(map(str, version))

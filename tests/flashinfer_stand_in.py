@@ -1,0 +1,192 @@
+"""FlashInfer on a CPU: its sampling functions with the signatures of two versions, drawing exactly, in plain torch.
+
+What a token has to be to be kept is computed as FlashInfer's kernels do, out-of-range parameters included; what is
+drawn from the kept ones comes from an inverse distribution function in float64. Calls are noted in :data:`CALLS`.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+CALLS: list[tuple[str, dict[str, Any]]] = []
+"""Names and arguments by name, since the list was last cleared."""
+
+_NOISE = "deterministic=True, generator=None, check_nan=False, seed=None, offset=None"
+_SAMPLING = f"""
+import flashinfer_stand_in as stand_in
+
+def get_seed_and_offset(increment, generator=None, device=None):
+    raise AssertionError("the seed was taken on the host")
+
+def softmax(logits, temperature=None, enable_pdl=None):
+    return stand_in.softmax(**locals())
+
+def sampling_from_logits(logits, indices=None, {_NOISE}):
+    raise AssertionError("its noise ends 16 nats above the median")
+
+def sampling_from_probs(probs, indices=None, {_NOISE}, return_valid=False):
+    return stand_in.draw("sampling_from_probs", locals())
+
+def top_p_sampling_from_probs(probs, top_p, indices=None, {_NOISE}, return_valid=False):
+    return stand_in.draw("top_p_sampling_from_probs", locals())
+
+def top_k_sampling_from_probs(probs, top_k, indices=None, {_NOISE}, return_valid=False):
+    return stand_in.draw("top_k_sampling_from_probs", locals())
+
+def min_p_sampling_from_probs(probs, min_p, indices=None, {_NOISE}, return_valid=False):
+    return stand_in.draw("min_p_sampling_from_probs", locals())
+
+def top_k_top_p_sampling_from_probs(
+    probs, top_k, top_p, indices=None, filter_apply_order="top_k_first", {_NOISE}, return_valid=False
+):
+    assert filter_apply_order == "joint", "the other order is two calls"
+    return stand_in.draw("top_k_top_p_sampling_from_probs", locals())
+
+def top_p_renorm_probs(probs, top_p, is_deterministic=False):
+    raise AssertionError("not used")
+
+def top_k_renorm_probs(probs, top_k{{deterministic}}):
+    return stand_in.top_k_renorm_probs(probs, top_k)
+
+def top_k_mask_logits(logits, top_k):
+    return stand_in.top_k_mask_logits(logits, top_k)
+"""
+_CAKE = """
+import flashinfer_stand_in as stand_in
+
+def cake_sampling_route(probs, top_k, top_k_max=None):
+    return "pipeline"
+
+def top_k_top_p_sampling_from_probs(
+    probs, top_k, top_p, *, top_k_max=None, generator=None, philox_seed=None, philox_offset=None,
+    out=None, renorm_out=None, workspace=None, enable_pdl=True,
+):
+    return stand_in.fused(**locals())
+"""
+SOURCES = {
+    "0.6.11.post2": {"flashinfer": "", "flashinfer.sampling": _SAMPLING.replace("{deterministic}", "")},
+    "0.7.2.post1": {
+        "flashinfer": "",
+        "flashinfer.sampling": _SAMPLING.replace("{deterministic}", ", is_deterministic=False"),
+        "flashinfer.cake_sampling": _CAKE,
+    },
+}
+"""Modules by version, as ``fake_dist`` takes them."""
+
+
+def softmax(logits: Tensor, temperature: Any, enable_pdl: Any) -> Tensor:
+    """As the kernel: the temperature is divided by before the maximum is known, so large logits overflow."""
+    _note("softmax", logits=logits, temperature=temperature)
+    _check_rows(logits)
+    assert enable_pdl is None
+    if temperature is not None:
+        _check_parameter(temperature, logits)
+        logits = logits * (1 / temperature.float()).unsqueeze(-1)
+    return torch.softmax(logits.double(), -1).float()
+
+
+def top_k_renorm_probs(probs: Tensor, top_k: Tensor) -> Tensor:
+    """Keep what is at least the k-th largest, of k = 0 nothing, of k >= V all."""
+    _note("top_k_renorm_probs", probs=probs, top_k=top_k)
+    _check_rows(probs)
+    _check_parameter(top_k, probs)
+    kept = torch.where(_count_above(probs) < top_k.unsqueeze(-1), probs.double(), 0.0)
+    return (kept / kept.sum(-1, keepdim=True).clamp(min=1e-8)).float()
+
+
+def top_k_mask_logits(logits: Tensor, top_k: Tensor) -> Tensor:
+    """The same, with -inf for what is dropped."""
+    _note("top_k_mask_logits", logits=logits, top_k=top_k)
+    _check_rows(logits)
+    _check_parameter(top_k, logits)
+    return logits.masked_fill(_count_above(logits) >= top_k.unsqueeze(-1), -torch.inf)
+
+
+def draw(name: str, arguments: dict[str, Any]) -> Any:
+    """Any of the functions that draw from probabilities."""
+    _note(name, **arguments)
+    probs, top_k, top_p, min_p = (arguments.get(key) for key in ("probs", "top_k", "top_p", "min_p"))
+    _check_rows(probs)
+    assert not arguments["check_nan"], "that would wait for the device"
+    assert arguments["indices"] is None
+    weights = probs.double()
+    kept = weights > 0  # NaN is not
+    if top_k is not None:
+        _check_parameter(top_k, probs)
+        kept &= _count_above(probs) < top_k.unsqueeze(-1)
+    if top_p is not None:
+        _check_parameter(top_p, probs)
+        kept &= _mass_above(weights) < top_p.unsqueeze(-1)
+    if min_p is not None:
+        _check_parameter(min_p, probs)
+        assert (min_p > 0).all(), "0 admits tokens without mass"
+        kept &= weights >= weights.amax(-1, keepdim=True) * min_p.unsqueeze(-1)
+    tokens, valid = _pick(torch.where(kept, weights, 0.0), *_seed(arguments))
+    return (tokens, valid) if arguments["return_valid"] else tokens
+
+
+def fused(probs: Tensor, top_k: Tensor, top_p: Any, top_k_max: Any, **others: Any) -> Tensor:
+    """Exactly k tokens, the lower ids first, then the shortest prefix that reaches p. Seeded on the host."""
+    _note("fused", probs=probs, top_k=top_k, top_p=top_p, top_k_max=top_k_max)
+    _check_rows(probs)
+    _check_parameter(top_k, probs)
+    assert top_k_max is not None, "without it the device is waited for"
+    assert 1 <= int(top_k.max()) <= top_k_max <= min(1024, probs.shape[-1] - 1)
+    values, ids = torch.sort(probs.double(), dim=-1, descending=True, stable=True)
+    values = torch.where(torch.arange(values.shape[-1]) < top_k.unsqueeze(-1), values, 0.0)
+    before = (values.cumsum(-1) - values) / values.sum(-1, keepdim=True)
+    nucleus = top_p.unsqueeze(-1) if isinstance(top_p, Tensor) else top_p
+    weights = torch.where((before < nucleus) | (nucleus >= 1.0), values, 0.0)
+    state = torch.empty(1, dtype=torch.int64).random_()  # of torch's generator
+    picked, _ = _pick(weights, state, torch.zeros(1, dtype=torch.int64))
+    return ids.gather(-1, picked.long().unsqueeze(-1)).squeeze(-1).int()
+
+
+def _note(name: str, **arguments: Any) -> None:
+    CALLS.append((name, arguments))
+
+
+def _check_rows(rows: Tensor) -> None:
+    if rows.dim() != 2 or not rows.is_contiguous() or rows.dtype != torch.float32:
+        raise RuntimeError(f"needs contiguous float32 rows, found {rows.shape} {rows.stride()} {rows.dtype}")
+
+
+def _check_parameter(parameter: Tensor, rows: Tensor) -> None:
+    if parameter.dim() != 1 or len(parameter) != len(rows):
+        raise ValueError(f"needs one value a row, found {list(parameter.shape)} for {len(rows)} rows")
+    if not parameter.is_floating_point() and parameter.dtype != torch.int32:
+        raise ValueError(f"needs int32, which it casts to, found {parameter.dtype}")
+
+
+def _seed(arguments: dict[str, Any]) -> tuple[Tensor, Tensor]:
+    seed, offset = arguments["seed"], arguments["offset"]
+    for tensor in (seed, offset):
+        assert isinstance(tensor, Tensor), "a number would stay in a CUDA graph"
+        assert tensor.dtype == torch.int64
+        assert tensor.shape == (1,), "others are read at element 0 up to 0.7.1"
+    return seed, offset
+
+
+def _pick(weights: Tensor, seed: Tensor, offset: Tensor) -> tuple[Tensor, Tensor]:
+    """A token a row from weights [rows, V] float64; token 0, invalid, of a row without any."""
+    generator = torch.Generator().manual_seed((int(seed[0]) * 31 + int(offset[0])) % 2**63)
+    cumulative = weights.cumsum(-1)
+    mass = cumulative[:, -1:]
+    valid = (mass > 0).squeeze(-1)
+    target = torch.rand(len(weights), 1, dtype=torch.float64, generator=generator) * mass
+    tokens = torch.searchsorted(cumulative, target, right=True).squeeze(-1).clamp(max=weights.shape[-1] - 1)
+    return torch.where(valid, tokens, 0).int(), valid
+
+
+def _count_above(x: Tensor) -> Tensor:
+    """How many of its row are larger, [rows, V]."""
+    ordered = x.sort(-1).values
+    return x.shape[-1] - torch.searchsorted(ordered, x.contiguous(), right=True)
+
+
+def _mass_above(weights: Tensor) -> Tensor:
+    """What the larger ones of its row weigh, [rows, V]."""
+    ordered = weights.sort(-1, descending=True).values
+    before = torch.nn.functional.pad(ordered.cumsum(-1), (1, 0))
+    return before.gather(-1, _count_above(weights))
