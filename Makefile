@@ -7,8 +7,6 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 PACKAGES := --editable './core[files]' --editable ./plugins/native
 TOOLS := hatchling hypothesis matplotlib mypy pytest pytest-xdist ruff scipy 'triton; sys_platform == "linux"'
-# glibc is told to keep what a freed tensor held: the kernel clears the pages of a new one, which can take half its time.
-QUICKER := OMP_NUM_THREADS=1 MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=4294967296
 MANIFESTS := constraints.txt core/pyproject.toml plugins/native/pyproject.toml
 
 .PHONY: demo test check bench clean
@@ -21,7 +19,7 @@ demo: $(VENV)/.runtime  ## Draw text, and show which sampler drew it and why
 	@$(BIN)/tokendraw generate "The import statement" --temperature 0.7 --top-k 40 --top-p 0.9 --seed 7
 
 test: $(VENV)/.tools  ## The whole suite, without a GPU
-	$(QUICKER) $(BIN)/python -m pytest -m "not gpu" --numprocesses $(PROCESSES) --dist worksteal $(PYTEST)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not gpu" --numprocesses $(PROCESSES) --dist worksteal $(PYTEST)
 
 check: $(VENV)/.tools  ## Format, lint, types
 	$(BIN)/ruff format --check .
