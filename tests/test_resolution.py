@@ -221,3 +221,9 @@ def test_a_companion_has_to_meet_the_need_as_well() -> None:
     need = Need(gumbel_dtype="fp64")
     assert resolve([main, half, NATIVE], LAPTOP, need, DEFAULT).companion == "native"
     assert resolve([main, half, NATIVE], LAPTOP, NEED, DEFAULT).companion == "half"
+
+
+def test_whoever_serves_a_vocabulary_above_the_limit_serves_every_kind_of_row_in_it() -> None:
+    main = candidate("main", 9, replace(EVERYTHING, max_vocab_size=100))
+    half = candidate("half", 5, replace(EVERYTHING, seeding="none"))
+    assert resolve([main, half, NATIVE], LAPTOP, NEED, DEFAULT).companion == "native"

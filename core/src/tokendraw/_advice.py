@@ -40,9 +40,16 @@ def untested(candidate: Candidate) -> str | None:
     installed = candidate.upstream_version
     if upstream is None or installed is None or _upstream.is_tested(upstream, installed):
         return None
-    tested = f"was tested with {all_of(upstream.tested)}" if upstream.tested else "names no tested version"
-    needed = f"{candidate.name!r} needs {upstream.distribution} {upstream.versions} and {tested}"
-    return f"{needed}, found {installed}. Install a tested version to silence this."
+    needed = f"{candidate.name!r} needs {upstream.distribution} {upstream.versions}"
+    if not upstream.tested:
+        return (
+            f"{needed} and names no tested version, found {installed}. "
+            f"Set TOKENDRAW_DISABLE={candidate.name} to do without it."
+        )
+    return (
+        f"{needed} and was tested with {all_of(upstream.tested)}, found {installed}. "
+        "Install a tested version to silence this."
+    )
 
 
 def _disable(names: Iterable[str], choice: Choice) -> str:

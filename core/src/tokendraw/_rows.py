@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from tokendraw._metadata import BatchFacts
 
 _FILTERS: tuple[Filter, ...] = ("top_k", "top_p", "min_p")
+_VOCABULARY = "a vocabulary above its limit"
 
 
 def beyond(capabilities: Capabilities, need: Need) -> tuple[str, ...]:
@@ -24,8 +25,12 @@ def beyond(capabilities: Capabilities, need: Need) -> tuple[str, ...]:
 
 
 def covers(capabilities: Capabilities, kinds: tuple[str, ...], need: Need) -> bool:
-    """Whether a sampler serves every one of ``kinds``, as named by :func:`beyond`."""
-    return not set(kinds) & set(_gaps(capabilities, need))
+    """Whether a sampler serves every one of ``kinds``, as named by :func:`beyond`.
+
+    A vocabulary is the whole batch's, so whoever serves it meets every other kind of row in it.
+    """
+    gaps = set(_gaps(capabilities, need))
+    return not (gaps if _VOCABULARY in kinds else gaps & set(kinds))
 
 
 def _gaps(capabilities: Capabilities, need: Need) -> Iterator[str]:
@@ -39,7 +44,7 @@ def _gaps(capabilities: Capabilities, need: Need) -> Iterator[str]:
     if capabilities.max_top_k is not None:
         yield "a top_k above its limit"
     if capabilities.max_vocab_size is not None and need.vocab_size is None:
-        yield "a vocabulary above its limit"
+        yield _VOCABULARY
     for order in FILTER_ORDERS:
         if order not in capabilities.filter_orders:
             yield f"filter order {order}"
