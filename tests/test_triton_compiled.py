@@ -7,7 +7,7 @@ import pytest
 pytest.importorskip("triton", reason="Triton is not installed")
 
 import triton_on_a_cpu
-from tokendraw_triton_gumbel import draw, tiles, wide
+from tokendraw_triton_gumbel import configurations, draw, tiles, wide
 from tokendraw_triton_gumbel.few import LEAST_CANDIDATES, MOST_CANDIDATES
 from tokendraw_triton_gumbel.search import CAPACITY
 from triton_on_a_cpu import TARGETS
@@ -74,32 +74,38 @@ SOME = ("sm_90", "gfx942")
 """Each kernel with float32 logits and float64 noise, too: for a target of each kind, since it takes minutes for all."""
 
 
-def draw_of_rows(target, dtype, *, filtered, fp64):
+def configurations_of(target):
+    """What the table says for a kind of device, for many rows and for few."""
+    return [how for name, how in configurations.TABLE.items() if name.startswith(TARGETS[target][0])]
+
+
+def draw_of_rows(target, dtype, how, *, filtered, fp64):
     return machine_code(
         draw.draw_rows,
         dtype,
         target,
+        warps=how.row_warps,
         FILTERED=filtered,
         FP64=fp64,
         TILES=256,
         VECTOR=4 if dtype == "fp32" else 8,
         LESS=LEAST_CANDIDATES,
         MOST=MOST_CANDIDATES,
-        GATHERED=32,
+        GATHERED=how.granules_at_once,
         BY=65536 if dtype == "bf16" else 1,
     )
 
 
-def draw_of_wide_rows(target, dtype, *, fp64, made=machine_code):
+def draw_of_wide_rows(target, dtype, how, *, fp64, made=machine_code):
     return made(
         wide.draw_wide,
         dtype,
         target,
+        warps=how.wide_warps,
         FP64=fp64,
         TILES=256,
         CAPACITY=CAPACITY,
-        WARPS=4,
-        AHEAD=True,
+        WARPS=how.wide_warps,
         VECTOR=4 if dtype == "fp32" else 8,
         BY=65536 if dtype == "bf16" else 1,
     )
@@ -108,20 +114,23 @@ def draw_of_wide_rows(target, dtype, *, fp64, made=machine_code):
 @pytest.mark.slow
 @pytest.mark.parametrize("target", TARGETS)
 def test_the_draw_of_rows_compiles(target):
-    assert has_machine_code(draw_of_rows(target, "bf16", filtered=True, fp64=False))
-    assert has_machine_code(draw_of_rows(target, "fp16", filtered=False, fp64=True))
+    for how in configurations_of(target):
+        assert has_machine_code(draw_of_rows(target, "bf16", how, filtered=True, fp64=False))
+    assert has_machine_code(draw_of_rows(target, "fp16", how, filtered=False, fp64=True))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("target", TARGETS)
 def test_the_draw_of_wide_rows_compiles(target):
-    assert has_machine_code(draw_of_wide_rows(target, "bf16", fp64=False))
+    for how in configurations_of(target):
+        assert has_machine_code(draw_of_wide_rows(target, "bf16", how, fp64=False))
 
 
 @pytest.mark.slow
 def test_a_program_that_waited_for_a_pass_sees_what_was_written_before_it_was_announced():
     """An atomic operation whose result nobody uses is dropped, and with it that it acquires."""
-    ptx = draw_of_wide_rows("sm_90", "bf16", fp64=False, made=compiled)["ptx"]
+    how = configurations.TABLE["cuda"]
+    ptx = draw_of_wide_rows("sm_90", "bf16", how, fp64=False, made=compiled)["ptx"]
     announced = re.findall(r"atom\.\S*release\S*\.exch", ptx)
     assert len(announced) == 1
     assert len(re.findall(r"(?:ld|atom)\.\S*\.acquire\.", ptx)) == 1
@@ -130,5 +139,6 @@ def test_a_program_that_waited_for_a_pass_sees_what_was_written_before_it_was_an
 @pytest.mark.slow
 @pytest.mark.parametrize("target", SOME)
 def test_the_draws_compile_with_float32_logits_and_float64_noise(target):
-    assert has_machine_code(draw_of_rows(target, "fp32", filtered=True, fp64=True))
-    assert has_machine_code(draw_of_wide_rows(target, "fp32", fp64=True))
+    how = configurations_of(target)[0]
+    assert has_machine_code(draw_of_rows(target, "fp32", how, filtered=True, fp64=True))
+    assert has_machine_code(draw_of_wide_rows(target, "fp32", how, fp64=True))

@@ -2,10 +2,10 @@
 
 This module is what the entry point names, so it imports nothing heavy. The call is in
 :mod:`tokendraw_triton_gumbel.sampler`; its launches are :mod:`~tokendraw_triton_gumbel.tiles` (the pass over the logits),
-:mod:`~tokendraw_triton_gumbel.draw` (a row, with :mod:`~tokendraw_triton_gumbel.bounds` and
-:mod:`~tokendraw_triton_gumbel.few`), :mod:`~tokendraw_triton_gumbel.wide` (rows that keep many tokens, with
+:mod:`~tokendraw_triton_gumbel.draw` (a row, with :mod:`~tokendraw_triton_gumbel.bounds`,
+:mod:`~tokendraw_triton_gumbel.gather` and :mod:`~tokendraw_triton_gumbel.few`), :mod:`~tokendraw_triton_gumbel.wide` (rows that keep many tokens, with
 :mod:`~tokendraw_triton_gumbel.begin`, :mod:`~tokendraw_triton_gumbel.guess`, :mod:`~tokendraw_triton_gumbel.passes`,
-:mod:`~tokendraw_triton_gumbel.settle`, :mod:`~tokendraw_triton_gumbel.finish` and
+:mod:`~tokendraw_triton_gumbel.settle`, :mod:`~tokendraw_triton_gumbel.within`, :mod:`~tokendraw_triton_gumbel.finish` and
 :mod:`~tokendraw_triton_gumbel.search`) and :mod:`~tokendraw_triton_gumbel.logprobs_row`.
 """
 

@@ -39,6 +39,7 @@ from tokendraw_triton_gumbel.passes import (
     SHARE_REST,
     SLOT,
     SLOTS,
+    SPARE,
     TOP,
     K,
     write_pivots,
@@ -105,7 +106,7 @@ def begin(
         aim = tl.where(kind == BY_MASS, below, k.to(tl.float32))
         write_guess(base, vocab_size, top, scale, low, aim, kind == BY_MASS, plan, BY)
         if kind == EITHER:
-            other = plan + 24
+            other = plan + SPARE
             write_guess(base, vocab_size, top, scale, low, below, kind == EITHER, other, BY)
             tl.debug_barrier()
             p0, p1, p2, p3 = tl.load(other), tl.load(other + 1), tl.load(other + 2), tl.load(other + 3)

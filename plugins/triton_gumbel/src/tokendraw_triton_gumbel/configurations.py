@@ -32,7 +32,7 @@ warps, programs, registers                   4, 4, 128   8, 2, 128      4, 6, 80
 1024 x 151936 bfloat16 (read 68.9)               305.5       326.2          282.0          289.6          319.3
 ==========================================  ==========  ==========  =============  =============  =============
 
-With * nothing is read ahead. To read two groups ahead took 445 in the last line.
+With * nothing was read ahead; to read two groups ahead took 445 in the last line. One group it is.
 
 AMD's entry is not measured.
 """
@@ -64,8 +64,6 @@ class Configuration:
     """Granules that a row reads at once: more take registers, fewer take turns."""
     wide_warps: int = 4
     """Warps a program of the launch for wide rows, and tiles that it reads at once."""
-    wide_ahead: bool = True
-    """Whether tiles are on their way there while others are weighed."""
     wide_registers: int | None = None
     """At most so many a thread there. NVIDIA."""
     wide_programs: int = 4

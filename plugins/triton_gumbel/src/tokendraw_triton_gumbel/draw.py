@@ -13,10 +13,9 @@ import triton.language as tl
 from tokendraw_triton_gumbel.begin import begin
 from tokendraw_triton_gumbel.bounds import bound_by_tiles
 from tokendraw_triton_gumbel.few import draw_few, draw_more
-from tokendraw_triton_gumbel.noise import gumbel
+from tokendraw_triton_gumbel.noise import TILE, TOKEN, gumbel
 from tokendraw_triton_gumbel.order import min_p_floor, scaled, weigh
 from tokendraw_triton_gumbel.request import EXACT, filters_of, noise_of, slot_of
-from tokendraw_triton_gumbel.settle import TILE, TOKEN
 from tokendraw_triton_gumbel.tiles import LOG2_E, inverse_temperature
 
 _LIKELIEST = tl.constexpr(48)

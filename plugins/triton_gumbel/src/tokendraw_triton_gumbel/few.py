@@ -1,9 +1,9 @@
-"""The draw of a row that keeps few tokens: candidates are collected once, and everything else happens in registers.
+"""The draw of a row that keeps few tokens: candidates are collected, and everything else happens in registers.
 
-Reads the granules whose maximum reaches a bound below which no token can be kept; writes at most 8 bytes a candidate
-and reads them back. No sort: up to 128 candidates are all compared with each other, which gives for each of them the
-count and the mass of the strictly greater ones; among more of them the thresholds are found by halving. Either way ties
-are kept by construction.
+Reads what :mod:`.gather` collects: the logits from a bound upwards below which no token can be kept; again where they are
+too many and prove a better bound, up to four times in all. No sort: up to 128 candidates are all compared with each other,
+which gives for each of them the count and the mass of the strictly greater ones; among more of them the thresholds are
+found by halving. Either way ties are kept by construction.
 """
 
 from __future__ import annotations
@@ -12,14 +12,13 @@ import triton
 import triton.language as tl
 
 from tokendraw_triton_gumbel.bounds import bound_by_granules
-from tokendraw_triton_gumbel.noise import gumbel
+from tokendraw_triton_gumbel.gather import collect_few, list_granules, load_few
+from tokendraw_triton_gumbel.noise import TILE, TOKEN, gumbel
 from tokendraw_triton_gumbel.order import LEAST, key_of, scaled, value_of, weigh
 
 LEAST_CANDIDATES = 128
 """That many are compared with each other."""
 MOST_CANDIDATES = 1024
-_BLOCK = tl.constexpr(64)
-"""Tiles whose granules are looked at at once."""
 _OTHERS = tl.constexpr(64)
 """Candidates that all are compared with at once."""
 _LIKELIEST = tl.constexpr(64)
@@ -29,86 +28,9 @@ _TURNS = tl.constexpr(4)
 
 
 @triton.jit
-def list_granules(granules, maximum, tile, tiles, bound, hot_tiles, listed, MOST: tl.constexpr):
-    """Write the numbers of the granules that reach ``bound``, ascending; returns how many, written or not.
-
-    By way of the tiles that reach it, whose granules alone are read.
-
-    :param hot_tiles: [MOST] int32 of scratch, like ``listed``.
-    """
-    hot = ((maximum >= bound) & (tile < tiles)).to(tl.int32)
-    upto = tl.cumsum(hot, 0)
-    tl.store(hot_tiles + upto - 1, tile, mask=(hot > 0) & (upto <= MOST))
-    count = tl.max(upto, 0)
-    tl.debug_barrier()
-    found = tl.where(count <= MOST, 0, count)
-    start = tl.where(count <= MOST, 0, count)
-    while start < count:
-        slot = start + tl.arange(0, _BLOCK)
-        hot_tile = tl.load(hot_tiles + slot, mask=slot < count, other=0)
-        g = hot_tile[:, None] * 16 + tl.arange(0, 16)[None, :]
-        x = tl.load(granules + g, mask=(slot < count)[:, None], other=float("-inf")).to(tl.float32)
-        hit = (x >= bound).to(tl.int32)
-        number = tl.sum(hit, 1)
-        above = tl.cumsum(number, 0)
-        place = (found + above - number)[:, None] + tl.cumsum(hit, 1) - 1
-        tl.store(listed + place, g, mask=(hit > 0) & (place < MOST))
-        found += tl.max(above, 0)
-        start += _BLOCK
-    tl.debug_barrier()
-    return found
-
-
-@triton.jit
-def collect_few(
-    base,
-    vocab_size,
-    listed,
-    count,
-    bound,
-    values,
-    ids,
-    VECTOR: tl.constexpr,
-    MOST: tl.constexpr,
-    GATHERED: tl.constexpr,
-):
-    """Write the logits from ``bound`` upwards and their ids, tile by tile; returns how many, written or not."""
-    e = tl.arange(0, 64)
-    within = (e // (2 * VECTOR)) * (32 * VECTOR) + e % (2 * VECTOR)
-    found = 0
-    start = 0
-    while start < count:
-        slot = start + tl.arange(0, GATHERED)
-        granule = tl.load(listed + slot, mask=slot < count, other=0)
-        first = (granule // 16) * 1024 + (granule % 16) * (2 * VECTOR)
-        token = first[:, None] + within[None, :]
-        x = tl.load(
-            base + token, mask=(slot < count)[:, None] & (token < vocab_size), other=float("-inf")
-        ).to(tl.float32)
-        hit = (x >= bound).to(tl.int32)
-        number = tl.sum(hit, 1)
-        upto = tl.cumsum(number, 0)
-        place = (found + upto - number)[:, None] + tl.cumsum(hit, 1) - 1
-        wanted = (hit > 0) & (place < MOST)
-        tl.store(values + place, x, mask=wanted)
-        tl.store(ids + place, token, mask=wanted)
-        found += tl.max(upto, 0)
-        start = tl.where(found > MOST, count, start + GATHERED)
-    tl.debug_barrier()
-    return found
-
-
-@triton.jit
 def _nothing_left(k, least, joint):
     """Whether top-p counts the mass of the whole row: nothing is filtered before it, or the order is joint."""
     return ((k > 0).to(tl.int32) + (least > float("-inf")).to(tl.int32)) * (joint == 0).to(tl.int32) == 0
-
-
-@triton.jit
-def _load_few(values, found, N: tl.constexpr):
-    """What was collected, -inf behind it: [N]."""
-    i = tl.arange(0, N)
-    return tl.load(values + i, mask=i < found, other=float("-inf"))
 
 
 @triton.jit
@@ -209,8 +131,8 @@ def _draw_kept(x, kept, ids, found, top, scale, inverse, seed, position, FP64: t
     i = tl.arange(0, N)
     token = tl.load(ids + i, mask=i < found, other=2147483647)
     tile = token // 1024
-    noise = gumbel(seed, position, tile, 1, FP64)
-    own_noise = gumbel(seed, position, token, 0, FP64)
+    noise = gumbel(seed, position, tile, TILE, FP64)
+    own_noise = gumbel(seed, position, token, TOKEN, FP64)
     weight = tl.where(kept, weigh(x, top, scale), 0.0)
     # Tile by tile in order: where a tile ends, the running sum is its weight, and before that it is less.
     total, _ = tl.associative_scan((weight, tile), 0, _segments)
@@ -289,7 +211,7 @@ def draw_few(
             turn = tl.where(found > N, 1, _TURNS)
             while turn < _TURNS:
                 # Some of the tokens prove a bound, too.
-                better = _bound_by_some(_load_few(values, N, N), top, scale, k, needed)
+                better = _bound_by_some(load_few(values, N, N), top, scale, k, needed)
                 tl.debug_barrier()
                 turn = tl.where(better > bound, turn + 1, _TURNS)
                 if better > bound:
@@ -300,7 +222,7 @@ def draw_few(
                     )
                     turn = tl.where(found > N, turn, _TURNS)
         if found <= N:
-            x = _load_few(values, found, N)
+            x = load_few(values, found, N)
             enough = tl.full((), 1, tl.int32)
             if needed > 0:
                 enough = (tl.sum(weigh(x, top, scale), 0) >= needed).to(tl.int32)

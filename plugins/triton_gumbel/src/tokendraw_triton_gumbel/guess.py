@@ -156,3 +156,28 @@ def snapped(x, p0, p1, p2, p3, least, BY: tl.constexpr):
     low = tl.where(usable > 0, first, p2)
     high = tl.where(usable > 0, value_of(key_of(tl.where(usable > 0, last, 0.0)) + BY), p1)
     return tl.maximum(p0, high), high, low, tl.minimum(p3, low)
+
+
+@triton.jit
+def next_pivots(low, high, low_column, high_column, at_low, at_high, target, top, width):
+    """Four pivots inside the bracket: around where a straight line meets the target, or towards an open end."""
+    share = (at_low - target) / tl.maximum(at_low - at_high, 1e-30)
+    share = tl.minimum(tl.maximum(share, 0.0), 1.0)
+    inner = (high - low) * share
+    gap = high - low
+    p0 = low + tl.minimum(inner + 0.15 * gap, 0.99 * gap)
+    p1 = low + tl.minimum(inner + 0.03 * gap, 0.98 * gap)
+    p2 = low + tl.maximum(inner - 0.03 * gap, 0.02 * gap)
+    p3 = low + tl.maximum(inner - 0.15 * gap, 0.01 * gap)
+    reach = tl.maximum(width, tl.abs(top) * 1e-6)
+    if high_column < 0:
+        p0 = top
+        p1 = tl.minimum(low + 16.0 * reach, top)
+        p2 = tl.minimum(low + 4.0 * reach, top)
+        p3 = tl.minimum(low + reach, top)
+    elif low_column < 0:
+        p0 = tl.maximum(high - reach, low)
+        p1 = tl.maximum(high - 4.0 * reach, low)
+        p2 = tl.maximum(high - 16.0 * reach, low)
+        p3 = low
+    return p0, p1, p2, p3

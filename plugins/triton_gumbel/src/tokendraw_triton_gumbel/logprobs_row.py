@@ -17,11 +17,11 @@ import triton
 import triton.language as tl
 
 from tokendraw_triton_gumbel.bounds import bound_by_tiles
+from tokendraw_triton_gumbel.order import LEAST, key_of, value_of
 
 FEW = 128
 """Candidates that are compared with each other; also granules up to which rank and candidates share one read."""
 
-_LEAST = tl.constexpr(-3.4028234663852886e38)
 _LEAST_KEY = tl.constexpr(-(1 << 63))
 _PIVOTS = tl.constexpr(8)
 _CLOSE = tl.constexpr(8)
@@ -129,7 +129,7 @@ def row_logprobs(
             finite = maximum > float("-inf")
             least = tl.min(tl.where(finite, maximum, float("inf")), 0)
             low = bound_by_tiles(maximum, top, least, tl.sum(finite.to(tl.int32), 0), searched)
-        low = tl.maximum(tl.maximum(low, floor), _LEAST)
+        low = tl.maximum(tl.maximum(low, floor), LEAST)
     reach = tl.where(x > float("-inf"), tl.minimum(x, low), low)
     tied = tl.full((), float("-inf"), tl.float32)
     rank = tl.zeros((), tl.int32)
@@ -171,19 +171,6 @@ def row_logprobs(
     padded = (place >= n) & (place < width)
     tl.store(ids + 1 + place, tl.full((64,), -1, tl.int64), mask=padded)
     tl.store(values + 1 + place, tl.full((64,), float("-inf"), tl.float32), mask=padded)
-
-
-@triton.jit
-def key_of(x):
-    """Float32 as int32 in the same order."""
-    bits = x.to(tl.int32, bitcast=True)
-    return bits ^ ((bits >> 31) & 0x7FFFFFFF)
-
-
-@triton.jit
-def value_of(key):
-    """The inverse of :func:`key_of`."""
-    return (key ^ ((key >> 31) & 0x7FFFFFFF)).to(tl.float32, bitcast=True)
 
 
 @triton.jit
@@ -313,7 +300,7 @@ def collect(base, vocab_size, listed, count, low, own, keys, VECTOR: tl.constexp
     while start < count:
         x, token = load_granules(base, vocab_size, listed, start, count, VECTOR, _GRANULES_AT_ONCE)
         reached += tl.sum(tl.sum((x >= own).to(tl.int32), 2), 1)
-        key = (key_of(x + 0.0).to(tl.int64) << 32) | (0x7FFFFFFF - token).to(tl.int64)  # + 0.0: -0.0 is 0.0
+        key = (key_of(x).to(tl.int64) << 32) | (0x7FFFFFFF - token).to(tl.int64)
         key = tl.reshape(tl.where(x >= low, key, _LEAST_KEY), (_GRANULES_AT_ONCE * 64,), can_reorder=True)
         candidate = key > _LEAST_KEY
         place = found + tl.cumsum(candidate.to(tl.int32), 0) - 1

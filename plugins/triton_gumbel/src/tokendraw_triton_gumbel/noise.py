@@ -8,6 +8,10 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+TOKEN = tl.constexpr(0)
+TILE = tl.constexpr(1)
+"""The streams of the draw."""
+
 
 @triton.jit
 def gumbel(seed, position, index, stream: tl.constexpr, FP64: tl.constexpr):

@@ -47,6 +47,9 @@ COUNT_LOW = tl.constexpr(15)
 COUNT_HIGH = tl.constexpr(16)
 """Where the k-th value was known to lie when the search for the nucleus began."""
 
+SPARE = tl.constexpr(24)
+"""Room for four more pivots."""
+
 NOTES = tl.constexpr(16)
 """Integers a row."""
 KIND = tl.constexpr(0)
@@ -137,13 +140,12 @@ def weigh_part(
     arrivals,
     parts,
     SPAN: tl.constexpr,
-    AHEAD: tl.constexpr,
     VECTOR: tl.constexpr,
     PTX: tl.constexpr,
 ):
     """Weigh groups of ``SPAN`` tiles above each pivot; returns 1 to the program that comes last.
 
-    With ``AHEAD`` the next group is on its way while one is weighed.
+    The next group is on its way while one is weighed.
     """
     kind = tl.load(note + KIND)
     weights = partials + tl.load(note + SLOT).to(tl.int64) * tiles * COLUMNS
@@ -157,15 +159,11 @@ def weigh_part(
         scale = tl.load(plan + SCALE)
         offset = -(top * scale)
         correction = exp2(-tl.fma(top, scale, offset), PTX)
-        if AHEAD:
-            following = _load_group(base, vocab_size, group, SPAN, VECTOR)
+        following = _load_group(base, vocab_size, group, SPAN, VECTOR)
         while group < last:
-            if AHEAD:
-                x = following.to(tl.float32)
-                if group + 1 < last:
-                    following = _load_group(base, vocab_size, group + 1, SPAN, VECTOR)
-            else:
-                x = _load_group(base, vocab_size, group, SPAN, VECTOR).to(tl.float32)
+            x = following.to(tl.float32)
+            if group + 1 < last:
+                following = _load_group(base, vocab_size, group + 1, SPAN, VECTOR)
             weight = exp2(tl.fma(x, scale, offset), PTX)
             _store_four(weights, group, tiles, x, weight, p0, p1, p2, p3, correction, SPAN, PTX)
             group += 1

@@ -133,7 +133,6 @@ class _Plan:
             | {
                 "CAPACITY": CAPACITY,
                 "WARPS": how.wide_warps,
-                "AHEAD": how.wide_ahead,
                 "VECTOR": vector,
                 "BY": by,
                 "PTX": is_nvidia,

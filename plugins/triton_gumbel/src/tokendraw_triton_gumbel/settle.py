@@ -1,7 +1,7 @@
 """What follows a pass over a wide row, by the program that came last: the draw, another pass, or a search.
 
-Reads 20 bytes a tile, or 36, and one tile of logits to draw from; before another pass a sample of 2048 logits. A search
-reads what :mod:`.search` says.
+Reads 16 bytes a tile that the pass has left, or 32, and what :mod:`.within` says to draw; before another pass a sample of
+2048 logits. A search reads what :mod:`.search` says.
 """
 
 from __future__ import annotations
@@ -11,9 +11,8 @@ import triton.language as tl
 
 from tokendraw_triton_gumbel.begin import write_guess
 from tokendraw_triton_gumbel.finish import find_exactly
-from tokendraw_triton_gumbel.guess import sample_of, snapped
-from tokendraw_triton_gumbel.noise import gumbel
-from tokendraw_triton_gumbel.order import key_of, scaled, weigh
+from tokendraw_triton_gumbel.guess import next_pivots, sample_of, snapped
+from tokendraw_triton_gumbel.order import key_of
 from tokendraw_triton_gumbel.passes import (
     AT_LEAST,
     AT_MOST,
@@ -30,7 +29,6 @@ from tokendraw_triton_gumbel.passes import (
     FLOOR_FIRST,
     HIGH,
     HIGH_COLUMN,
-    INVERSE,
     KIND,
     KNOWN,
     LATER,
@@ -39,10 +37,8 @@ from tokendraw_triton_gumbel.passes import (
     MASS,
     NOTES,
     PLAN,
-    POSITION,
     ROUND,
     SCALE,
-    SEED,
     SHARE,
     SHARE_REST,
     SLOT,
@@ -55,9 +51,7 @@ from tokendraw_triton_gumbel.passes import (
 )
 from tokendraw_triton_gumbel.request import EXACT
 from tokendraw_triton_gumbel.tiles import ROUNDS
-
-TOKEN = tl.constexpr(0)
-TILE = tl.constexpr(1)
+from tokendraw_triton_gumbel.within import draw_within
 
 
 @triton.jit(noinline=True)
@@ -196,7 +190,7 @@ def settle(
             at_low = tl.where((low_column >= 0) | (offset > 0), at_low, tl.load(plan + MASS))
             at_high = _weight_at(partials, high_column, offset, TILES, tiles)
             target = tl.where(offset > 0, k.to(tl.float32), at_least * 0.5 + at_most * 0.5)
-            p0, p1, p2, p3 = _next_pivots(
+            p0, p1, p2, p3 = next_pivots(
                 low, high, low_column, high_column, at_low, at_high, target, top, p0 - p3
             )
             x = sample_of(base, vocab_size)
@@ -243,7 +237,7 @@ def settle(
                 floor,
                 free * COLUMNS,
                 free * COLUMNS,
-                number * 0 + 1,
+                tl.full((), 1, tl.int32),
                 plan,
                 note,
                 partials,
@@ -285,92 +279,3 @@ def _judged(weight, count, at_least, at_most, k, kind, given):
         kind == BY_MASS, by_mass, tl.where(kind == EITHER, tl.maximum(by_mass, by_count), by_count)
     )
     return tl.where(given > 0, 1, judged)
-
-
-@triton.jit
-def _next_pivots(low, high, low_column, high_column, at_low, at_high, target, top, width):
-    """Four pivots inside the bracket: around where a straight line meets the target, or towards an open end."""
-    share = (at_low - target) / tl.maximum(at_low - at_high, 1e-30)
-    share = tl.minimum(tl.maximum(share, 0.0), 1.0)
-    inner = (high - low) * share
-    gap = high - low
-    p0 = low + tl.minimum(inner + 0.15 * gap, 0.99 * gap)
-    p1 = low + tl.minimum(inner + 0.03 * gap, 0.98 * gap)
-    p2 = low + tl.maximum(inner - 0.03 * gap, 0.02 * gap)
-    p3 = low + tl.maximum(inner - 0.15 * gap, 0.01 * gap)
-    reach = tl.maximum(width, tl.abs(top) * 1e-6)
-    if high_column < 0:
-        p0 = top
-        p1 = tl.minimum(low + 16.0 * reach, top)
-        p2 = tl.minimum(low + 4.0 * reach, top)
-        p3 = tl.minimum(low + reach, top)
-    elif low_column < 0:
-        p0 = tl.maximum(high - reach, low)
-        p1 = tl.maximum(high - 4.0 * reach, low)
-        p2 = tl.maximum(high - 16.0 * reach, low)
-        p3 = low
-    return p0, p1, p2, p3
-
-
-@triton.jit(noinline=True)
-def draw_within(
-    base,
-    vocab_size,
-    maxima,
-    sums,
-    tiles,
-    low,
-    high,
-    low_column,
-    high_column,
-    exact,
-    plan,
-    note,
-    partials,
-    flags,
-    token_id,
-    floor_out,
-    log_kept,
-    FP64: tl.constexpr,
-    TILES: tl.constexpr,
-):
-    """Draw if the bracket decides who wins; returns whether it does. If ``exact``, the threshold is ``low``."""
-    tile = tl.arange(0, TILES)
-    top = tl.load(plan + TOP)
-    inverse = tl.load(plan + INVERSE)
-    seed = tl.load((note + SEED).to(tl.pointer_type(tl.int64)))
-    position = tl.load((note + POSITION).to(tl.pointer_type(tl.int64)))
-    most = column_of(partials, low_column, tile, tiles)
-    at_least = most
-    if exact == 0:
-        at_least = column_of(partials, high_column, tile, tiles)
-    if low_column < 0:
-        maximum = tl.load(maxima + tile, mask=tile < tiles, other=float("-inf"))
-        most = tl.abs(tl.load(sums + tile, mask=tile < tiles, other=0.0))
-        most *= weigh(maximum, top, tl.load(plan + SCALE))
-    noise = gumbel(seed, position, tile, TILE, FP64)
-    upper = _scores(most, noise)
-    lower = _scores(at_least, noise)
-    best, chosen = tl.max(lower, 0, return_indices=True)
-    rival = tl.max(tl.where(tile == chosen, float("-inf"), upper), 0)
-    decided = tl.maximum(exact, (best > rival).to(tl.int32))
-    if decided > 0:
-        members = chosen * 1024 + tl.arange(0, 1024)
-        x = tl.load(base + members, mask=members < vocab_size, other=float("-inf")).to(tl.float32)
-        x = tl.where((x == x) & (x >= low), x, float("-inf"))
-        score = scaled(x, top, inverse, FP64) + gumbel(seed, position, members, TOKEN, FP64)
-        winner = chosen * 1024 + tl.argmax(score, 0)
-        value = tl.load(base + winner).to(tl.float32)
-        decided = tl.maximum(exact, (value >= high).to(tl.int32))
-        if decided > 0:
-            tl.store(token_id, winner.to(tl.int64))
-            if (flags & EXACT) != 0:
-                tl.store(floor_out, low)
-                tl.store(log_kept, tl.log(tl.sum(most, 0) / tl.load(plan + MASS)))
-    return decided
-
-
-@triton.jit
-def _scores(weight, noise):
-    some = weight > 0
-    return tl.where(some, tl.log(tl.where(some, weight, 1.0).to(noise.dtype)) + noise, float("-inf"))

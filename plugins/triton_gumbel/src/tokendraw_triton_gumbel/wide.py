@@ -65,7 +65,6 @@ def draw_wide(
     TILES: tl.constexpr,
     CAPACITY: tl.constexpr,
     WARPS: tl.constexpr,
-    AHEAD: tl.constexpr,
     VECTOR: tl.constexpr,
     BY: tl.constexpr,
     PTX: tl.constexpr,
@@ -76,7 +75,7 @@ def draw_wide(
     :param ready: [rows, ROUNDS] int32: 1 more than the row of each pass, in the order in which they come up.
     :param plans: [rows, PLAN] float32, and ``notes`` [rows, NOTES] int32: see :mod:`.passes`.
     :param partials: [rows, SLOTS, tiles, COLUMNS] float32 of scratch; ``arrivals`` [rows] int32.
-    :param WARPS: of the program, and tiles that it reads at once; with ``AHEAD`` before it needs them; ``BY`` from one value of the logits' dtype to the next, in the
+    :param WARPS: of the program, and tiles that it reads at once; ``BY`` from one value of the logits' dtype to the next, in the
         order of float32.
 
     The others as :func:`~tokendraw_triton_gumbel.draw.draw_rows` takes them.
@@ -117,7 +116,6 @@ def draw_wide(
                     arrivals + row,
                     all_parts,
                     WARPS,
-                    AHEAD,
                     VECTOR,
                     PTX,
                 )
