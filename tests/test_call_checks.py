@@ -8,7 +8,7 @@ import torch
 
 from fake_dists import FakeDists, fake_dists, faulty
 from tokendraw import PluginError, SamplingMetadata, load_sampler
-from tokendraw._metadata import BatchFacts
+from tokendraw._batch_facts import BatchFacts
 
 METADATA = SamplingMetadata(facts=BatchFacts(any_greedy=False, any_seeded=False))
 NAN = float("nan")

@@ -239,7 +239,7 @@ def test_the_kinds_of_rows_beyond_a_sampler_are_named() -> None:
         "top_p per row",
         "min_p per row",
         "a top_k above its limit",
-        "a vocabulary above its limit",
+        "rows of a vocabulary above its limit",
         "filter order joint",
         "rows that ask for raw_logprobs",
     )

@@ -97,3 +97,24 @@ def test_every_file_that_the_guide_links_to_is_there():
     links = [link for link in re.findall(r"\]\(([^)#]+)\)", GUIDE) if "://" not in link]
     assert links
     assert [link for link in links if not (DOCS / link).exists()] == []
+
+
+def test_the_python_of_the_page_on_routing_runs():
+    page = (DOCS / "routing.md").read_text(encoding="utf-8")
+    (source,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    names = {}
+    exec(source, names)
+    assert names["metadata"].row_kinds is names["row_kinds"]
+
+
+def test_the_page_on_routing_states_the_rule_and_the_figures_that_it_links_to():
+    from tokendraw._splitting import LEAST_ROWS
+
+    page = (DOCS / "routing.md").read_text(encoding="utf-8")
+    assert f"at least {LEAST_ROWS} rows stay" in page
+    measured = (DOCS / "../benchmarks/results/h200_routing.md").read_text(encoding="utf-8")
+    for rows, two, whole in re.findall(r"^\| (\d+) \| ([\d,]+) \| ([\d,]+) \|$", page, re.MULTILINE):
+        line = (
+            rf"\| {rows} x 151936 bfloat16 \| {two.replace(',', '')} \(\d+\) \| {whole.replace(',', '')} \("
+        )
+        assert re.search(line, measured), rows

@@ -307,7 +307,7 @@ def test_strict_raises_the_warning_every_time_and_falls_back_never(
     for _ in range(2):
         with pytest.raises(SamplerFallbackWarning, match=r"'acme' failed: .*no kernel image") as raised:
             draw(sampler)
-        assert isinstance(raised.value.__context__, RuntimeError)
+        assert isinstance(raised.value.__cause__, RuntimeError)
     assert sampler.name == "acme"
 
 

@@ -138,7 +138,7 @@ def test_every_way_of_a_kind_keeps_the_same_tokens(version, kind):
         "min_p": SamplingParams(min_p=0.5),
     }[kind]
     offered = ways.able(ways.WAYS, EntryPoints.installed(), "either")[kind]
-    assert len(offered) > 1
+    assert len(offered) == (1 if kind.startswith("top_k") and version == OLD else 2)
     found = {}
     for way in offered:
         alone = FlashInferSampler(CPU, EITHER, ways.WAYS | {kind: (way, *offered)})

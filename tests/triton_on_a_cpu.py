@@ -1,4 +1,4 @@
-"""Two ways to look at the kernels of triton-gumbel without a GPU: compiled for targets, and run by the interpreter."""
+"""Two ways to look at kernels of Triton without a GPU: compiled for targets, and run by the interpreter."""
 
 import json
 import os
@@ -49,7 +49,8 @@ def compiled(kernel, types, constants, target, *, aligned=False, warps=4):
 
 def interpreted(script, *what):
     """The JSON that a script of this folder prints, from a process in which Triton interprets its kernels."""
-    path = os.pathsep.join([str(ROOT / "plugins/triton_gumbel/src"), os.environ.get("PYTHONPATH", "")])
+    sources = [str(ROOT / "plugins" / plugin / "src") for plugin in ("triton_gumbel", "flashinfer")]
+    path = os.pathsep.join([*sources, os.environ.get("PYTHONPATH", "")])
     run = subprocess.run(
         [sys.executable, str(ROOT / "tests" / script), *map(str, what)],
         capture_output=True,

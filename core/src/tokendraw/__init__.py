@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from tokendraw._version import __version__
 
 if TYPE_CHECKING:
+    from tokendraw._batch_facts import BatchFacts, RowKinds
     from tokendraw._candidate import Candidate, Choice, Decision, Resolution, State
     from tokendraw._capabilities import Capabilities, Host, Need
     from tokendraw._errors import (
@@ -27,13 +28,14 @@ if TYPE_CHECKING:
         UntestedUpstreamWarning,
     )
     from tokendraw._load import discover, load_sampler, resolve
-    from tokendraw._metadata import BatchFacts, SamplingMetadata
+    from tokendraw._metadata import SamplingMetadata
     from tokendraw._output import LogprobsTensors, SamplerOutput
     from tokendraw._params import SamplingParams
     from tokendraw._plugin import API_VERSION, PluginInfo, SamplerBackend, Upstream, hookimpl
     from tokendraw._sampler import Sampler
 
 _HOMES = {
+    "_batch_facts": ("BatchFacts", "RowKinds"),
     "_candidate": ("Candidate", "Choice", "Decision", "Resolution", "State"),
     "_capabilities": ("Capabilities", "Host", "Need"),
     "_errors": (
@@ -50,7 +52,7 @@ _HOMES = {
         "UntestedUpstreamWarning",
     ),
     "_load": ("discover", "load_sampler", "resolve"),
-    "_metadata": ("BatchFacts", "SamplingMetadata"),
+    "_metadata": ("SamplingMetadata",),
     "_output": ("LogprobsTensors", "SamplerOutput"),
     "_params": ("SamplingParams",),
     "_plugin": ("API_VERSION", "PluginInfo", "SamplerBackend", "Upstream", "hookimpl"),
@@ -74,6 +76,7 @@ __all__ = [
     "PluginError",
     "PluginInfo",
     "Resolution",
+    "RowKinds",
     "Sampler",
     "SamplerBackend",
     "SamplerFallbackWarning",

@@ -5,14 +5,15 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from tokendraw._batch_facts import BatchFacts
 from tokendraw._candidate import Choice
+from tokendraw._cuda_graphs import is_capturing
 from tokendraw._errors import (
     InvalidInputError,
     InvalidParameterError,
     PluginError,
     SamplerUnavailableError,
 )
-from tokendraw._metadata import BatchFacts
 from tokendraw._negotiation import Negotiation
 from tokendraw._refusals import undo
 from tokendraw._serving import Member, Serving
@@ -28,11 +29,6 @@ _NO_VERDICT = (
     torch.OutOfMemoryError,
 )
 """What says nothing against the sampler that raised it."""
-
-
-def is_capturing() -> bool:
-    """Whether the current stream is recording a CUDA graph: what is launched now is replayed, not run."""
-    return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()  # type: ignore[no-untyped-call]
 
 
 def spare(logits: Tensor) -> Tensor:

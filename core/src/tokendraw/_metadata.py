@@ -1,4 +1,4 @@
-"""The parameters of a batch as tensors, and what the host knows about them without looking at the device."""
+"""The parameters of a batch as tensors, beside what the host knows of them."""
 
 from __future__ import annotations
 
@@ -8,33 +8,12 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from tokendraw._batch_facts import BatchFacts, RowKinds
 from tokendraw._errors import InvalidParameterError
-from tokendraw._parameters import CHECKS, integer, widest
+from tokendraw._parameters import CHECKS, integer
 from tokendraw._params import SamplingParams
 
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class BatchFacts:
-    """What a batch may hold, known without reading the device. The defaults say "anything".
-
-    ``any_*`` must be True unless no row is of that kind, ``all_*`` may be True only if every row is.
-    """
-
-    any_greedy: bool = True
-    all_greedy: bool = False
-    any_seeded: bool = True
-    all_seeded: bool = False
-    max_top_k: int | None = None
-    """Largest active top_k; 0: no row has one; None: unknown."""
-    all_top_k: bool = False
-    """Whether every row is greedy or has an active top_k: none keeps more than ``max_top_k`` tokens, ties apart."""
-    any_top_p: bool = True
-    any_min_p: bool = True
-    any_joint: bool = True
-    any_top_k_first: bool = True
-    """Whether a row of the order ``top_k_first`` may have top-p beside another filter: alone, both orders agree."""
-    max_logprobs: int | None = None
-    """Largest ``SamplingParams.logprobs`` of the batch (-1: a row wants all); None: no row wants any."""
+_ANYTHING = BatchFacts()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -45,8 +24,8 @@ class SamplingMetadata:
     (that would wait for the device) but clamped where they are used: ``top_k`` <= 0 or >= V, ``top_p`` >= 1 or NaN
     and ``min_p`` <= 0 or NaN are off, ``top_p`` <= 0 keeps only the likeliest, ``temperature`` <= 0 or NaN is greedy.
 
-    Tensors may be changed in place between calls, also between replays of a CUDA graph, as long as ``facts`` stays
-    true of them.
+    Tensors may be changed in place between calls, also between replays of a CUDA graph, as long as ``facts`` and
+    ``row_kinds`` stay true of them.
     """
 
     temperature: Tensor | None = None
@@ -69,7 +48,9 @@ class SamplingMetadata:
     """[slots] bool: rows whose filter order is ``joint``."""
     logprobs: Tensor | None = None
     """[slots] integer: how many best tokens each row wants (-1: all); None: ``facts.max_logprobs`` for every row."""
-    facts: BatchFacts = BatchFacts()
+    facts: BatchFacts = _ANYTHING
+    row_kinds: RowKinds | None = None
+    """Of which kind each row is; None: the rows of a batch cannot be told apart, and go the same way."""
 
     def __post_init__(self) -> None:
         _check_shapes(self)
@@ -84,6 +65,12 @@ class SamplingMetadata:
                 "Pass facts=BatchFacts(max_logprobs=...)."
             )
         object.__setattr__(self, "facts", _tightened(self))
+        if self.row_kinds is not None and not self.row_kinds.is_about(self._kind_tensors()):
+            object.__setattr__(
+                self, "row_kinds", None
+            )  # dataclasses.replace put other tensors in their place
+        elif self.row_kinds is not None:
+            _check_kinds(self, self.row_kinds)
 
     @classmethod
     def from_params(
@@ -110,44 +97,36 @@ class SamplingMetadata:
                 f"'seed' of row {has_seed.index(True)} needs 'positions', found none: without them every step would "
                 "draw with the same noise. Pass positions, one integer a row: the sequence length minus one."
             )
-        facts = BatchFacts(
-            any_greedy=0.0 in host["temperature"],
-            all_greedy=bool(params) and all(t == 0.0 for t in host["temperature"]),
-            any_seeded=any(has_seed),
-            all_seeded=bool(params) and all(has_seed),
-            max_top_k=max(host["top_k"], default=0),
-            all_top_k=bool(params)
-            and all(k or not t for k, t in zip(host["top_k"], host["temperature"], strict=True)),
-            any_top_p=any(p < 1.0 for p in host["top_p"]),
-            any_min_p=any(p > 0.0 for p in host["min_p"]),
-            any_joint="joint" in orders,
-            any_top_k_first=any(
-                order == "top_k_first" and p < 1.0 and (k > 0 or m > 0.0)
-                for order, p, k, m in zip(orders, host["top_p"], host["top_k"], host["min_p"], strict=True)
-            ),
-            max_logprobs=widest(logprobs),
-        )
+        slots = None
+        if row_index is not None and not isinstance(row_index, Tensor):
+            slots = [
+                integer("row_index", slot, row, 0, len(params) - 1) for row, slot in enumerate(row_index)
+            ]
+        row_kinds = RowKinds.checked(host, slots)
+        facts = BatchFacts.merged(row_kinds.kinds)
         device = torch.device(device or "cpu")
         real = torch.float32 if device.type == "mps" else torch.float64  # so that 0.9 stays 0.9
-        return cls(
-            temperature=torch.tensor(host["temperature"], dtype=real, device=device),
-            top_k=torch.tensor(host["top_k"], dtype=torch.int64, device=device),
-            top_p=torch.tensor(host["top_p"], dtype=real, device=device),
-            min_p=torch.tensor(host["min_p"], dtype=real, device=device),
-            seed=torch.tensor([s or 0 for s in seeds], dtype=torch.int64, device=device)
-            if any(has_seed)
-            else None,
-            seeded=torch.tensor(has_seed, dtype=torch.bool, device=device) if any(has_seed) else None,
-            positions=_indices("positions", positions, device),
-            row_index=_indices("row_index", row_index, device, below=len(params)),
-            joint=torch.tensor([o == "joint" for o in orders], dtype=torch.bool, device=device)
-            if facts.any_joint
-            else None,
-            logprobs=torch.tensor([n or 0 for n in logprobs], dtype=torch.int64, device=device)
-            if facts.max_logprobs is not None
-            else None,
-            facts=facts,
-        )
+
+        def column(values: Sequence[float | int | bool], dtype: torch.dtype) -> Tensor:
+            return torch.tensor(values, dtype=dtype, device=device)
+
+        with torch.inference_mode(False):  # inference tensors do not count their changes
+            return cls(
+                temperature=column(host["temperature"], real),
+                top_k=column(host["top_k"], torch.int64),
+                top_p=column(host["top_p"], real),
+                min_p=column(host["min_p"], real),
+                seed=column([s or 0 for s in seeds], torch.int64) if any(has_seed) else None,
+                seeded=column(has_seed, torch.bool) if any(has_seed) else None,
+                positions=_indices("positions", positions, device),
+                row_index=_indices("row_index", row_index if slots is None else slots, device),
+                joint=column([o == "joint" for o in orders], torch.bool) if facts.any_joint else None,
+                logprobs=column([n or 0 for n in logprobs], torch.int64)
+                if facts.max_logprobs is not None
+                else None,
+                facts=facts,
+                row_kinds=row_kinds,
+            )
 
     @property
     def num_rows(self) -> int | None:
@@ -175,6 +154,10 @@ class SamplingMetadata:
         if tensor is None or self.row_index is None or name == "positions":
             return tensor
         return tensor[self.row_index]
+
+    def _kind_tensors(self) -> tuple[Tensor | None, ...]:
+        """Those that decide of which kind a row is."""
+        return (self.row_index, *(getattr(self, name) for name in _SLOT_FIELDS))
 
     def _slot_tensors(self) -> dict[str, Tensor | None]:
         return {name: getattr(self, name) for name in _SLOT_FIELDS}
@@ -233,11 +216,23 @@ def _check_shapes(metadata: SamplingMetadata) -> None:
             raise InvalidParameterError(f"'{name}' needs an integer dtype, found {tensor.dtype}.")
 
 
-def _indices(
-    name: str, values: Sequence[int] | Tensor | None, device: torch.device, below: int = 2**63
-) -> Tensor | None:
+def _check_kinds(metadata: SamplingMetadata, row_kinds: RowKinds) -> None:
+    slots = {len(t) for t in metadata._slot_tensors().values() if t is not None}
+    if slots and slots != {len(row_kinds.of_slot)}:
+        raise InvalidParameterError(
+            f"'row_kinds' needs one entry a slot, {slots.pop()}, found {len(row_kinds.of_slot)}."
+        )
+    rows = metadata.row_index
+    if rows is not None and row_kinds.slot_of_row is not None and len(rows) != len(row_kinds.slot_of_row):
+        raise InvalidParameterError(
+            f"'row_kinds' needs the slots of as many rows as 'row_index' has, {len(rows)}, "
+            f"found {len(row_kinds.slot_of_row)}. Pass row_index= to RowKinds.of."
+        )
+
+
+def _indices(name: str, values: Sequence[int] | Tensor | None, device: torch.device) -> Tensor | None:
     """A [rows] int64 tensor; values that are on the host are checked, values on a device are not."""
     if values is None or isinstance(values, Tensor):
         return None if values is None else values.to(device=device, dtype=torch.int64)
-    checked = [integer(name, value, row, 0, below - 1) for row, value in enumerate(values)]
+    checked = [integer(name, value, row, 0, 2**63 - 1) for row, value in enumerate(values)]
     return torch.tensor(checked, dtype=torch.int64, device=device)

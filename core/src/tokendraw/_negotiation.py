@@ -9,7 +9,7 @@ import torch
 
 from tokendraw import _prove
 from tokendraw._candidate import Candidate, Choice
-from tokendraw._capabilities import Host, Need
+from tokendraw._capabilities import Capabilities, Host, Need
 from tokendraw._discovery import Discovery
 from tokendraw._errors import PluginError, SamplerUnavailableError
 from tokendraw._resolution import decide
@@ -63,13 +63,17 @@ class Negotiation:
                 facts = facts.without(name, str(error))
             else:
                 self.built[name] = Member(name, backend)
-        capabilities = self.discovery.offered(resolution.chosen, "sample")
-        # Of the logprobs modes, only the one that rows will get counts from here on.
-        modes = tuple(mode for mode in capabilities.logprobs_modes if mode == self.need.logprobs_mode)
         return facts, Serving(
             resolution=resolution,
             chosen=self.built[resolution.chosen],
             companion=self.built[resolution.companion] if resolution.companion else None,
-            capabilities=replace(capabilities, logprobs_modes=modes),
+            capabilities=self._offered(resolution.chosen),
+            companion_capabilities=self._offered(resolution.companion) if resolution.companion else None,
             can_fall_back=self.choice.sampler is None and sum(d.accepted for d in resolution.decisions) > 1,
         )
+
+    def _offered(self, name: str) -> Capabilities:
+        """What a sampler can do from here on: of the logprobs modes, only the one that rows will get counts."""
+        capabilities = self.discovery.offered(name, "sample")
+        modes = tuple(mode for mode in capabilities.logprobs_modes if mode == self.need.logprobs_mode)
+        return replace(capabilities, logprobs_modes=modes)

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 from tokendraw._capabilities import FILTER_ORDERS, Capabilities, Filter, Need
 
 if TYPE_CHECKING:
-    from tokendraw._metadata import BatchFacts
+    from tokendraw._batch_facts import BatchFacts
 
 _FILTERS: tuple[Filter, ...] = ("top_k", "top_p", "min_p")
-_VOCABULARY = "a vocabulary above its limit"
+_VOCABULARY = "rows of a vocabulary above its limit"
 
 
 def beyond(capabilities: Capabilities, need: Need) -> tuple[str, ...]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterable
 from typing import Self
 
@@ -12,19 +14,22 @@ from torch import Tensor
 
 from tokendraw import _advice, _fallback
 from tokendraw._announce import announce
+from tokendraw._batch_facts import BatchFacts
 from tokendraw._call_checks import Watch
 from tokendraw._candidate import Resolution
 from tokendraw._capabilities import INPUT_DTYPES, Capabilities
+from tokendraw._cuda_graphs import is_capturing
 from tokendraw._errors import InvalidInputError, SamplerFallbackWarning, UntestedUpstreamWarning
-from tokendraw._fallback import is_capturing, reason_of
-from tokendraw._metadata import BatchFacts, SamplingMetadata
+from tokendraw._fallback import reason_of
+from tokendraw._metadata import SamplingMetadata
 from tokendraw._negotiation import Negotiation
 from tokendraw._output import SamplerOutput
 from tokendraw._plugin import SamplerBackend
 from tokendraw._prove import random_state_kept
-from tokendraw._serving import Member, Serving
+from tokendraw._serving import Member, Route, Serving
 from tokendraw._warmup import Plan
 
+_log = logging.getLogger("tokendraw")
 _DTYPES = frozenset(getattr(torch, name) for name in INPUT_DTYPES)
 
 
@@ -46,6 +51,7 @@ class Sampler:
         device: torch.device,
         companion: tuple[str, SamplerBackend] | None = None,
         capabilities: Capabilities | None = None,
+        companion_capabilities: Capabilities | None = None,
         strict: bool = False,
         debug: bool = False,
     ) -> None:
@@ -55,11 +61,15 @@ class Sampler:
             chosen=Member(name, backend),
             companion=Member(*companion) if companion else None,
             capabilities=capabilities,
+            companion_capabilities=companion_capabilities,
         )
         self._facts: Negotiation | None = None
         self._strict = strict
         self._debug = debug
         self._replacing = threading.RLock()
+        self._counting = threading.Lock()
+        self._rows_drawn: Counter[str] = Counter()
+        self._told: set[tuple[str, str, bool]] = set()
 
     @classmethod
     def negotiated(cls, facts: Negotiation, serving: Serving, *, strict: bool, debug: bool) -> Self:
@@ -104,29 +114,24 @@ class Sampler:
         :raises PluginError: ``TOKENDRAW_DEBUG=1`` found a fault; or a sampler raised what would end the program.
         """
         self._check(logits, metadata)
+        rows, vocab_size = logits.shape
         while True:
             serving = self._serving
-            member = serving.member(metadata.facts, logits.shape[1])
-            given = logits
-            if not member.has_drawn and serving.can_fall_back and not inplace:
-                given = _fallback.spare(logits)
-            watch = Watch(member.name, given, inplace=inplace) if self._debug and not is_capturing() else None
-            version = None if given.is_inference() else given._version
+            route = serving.route(metadata, rows, vocab_size, logits.device)
             try:
-                output = member.backend.sample(given, metadata, inplace=inplace)
-            except KeyboardInterrupt:
-                raise
-            except BaseException as error:
-                if watch is not None:
-                    watch.check_logits(error)
-                untouched = given is not logits or (version is not None and given._version == version)
-                self._replace(serving, member, error, metadata.facts, is_pristine=untouched and not inplace)
+                output = self._draw(serving, route, logits, metadata, inplace=inplace)
+            except _CallFailedError as error:
+                failed = error
             else:
-                if watch is not None:
-                    watch.check_logits()
-                    watch.check_output(output)
-                member.has_drawn = True
+                if route.lacking:
+                    self._tell(serving, route)
+                self._count(serving, route, rows)
                 return output
+            self._replace(serving, failed, metadata.facts)
+
+    def stats(self) -> dict[str, int]:
+        """How many rows each sampler has drawn here, by name; :meth:`warmup` and replays of graphs do not count."""
+        return dict(self._rows_drawn)
 
     def warmup(
         self,
@@ -179,6 +184,7 @@ class Sampler:
             )
         start = time.perf_counter()
         device = torch.empty(0, device=self.device).device  # with its index
+        drawn = self.stats()
         with random_state_kept(device), torch.no_grad():
             serving = None
             while serving is not self._serving:  # a successor starts from the beginning
@@ -187,15 +193,89 @@ class Sampler:
                     self.sample(logits, batch)
                     if self._serving is not serving:
                         break
+        with self._counting:
+            self._rows_drawn = Counter(drawn)
         if device.type != "cpu":
             torch.accelerator.synchronize(device)
         return time.perf_counter() - start
 
-    def _replace(
-        self, serving: Serving, failed: Member, error: BaseException, batch: BatchFacts, *, is_pristine: bool
-    ) -> None:
+    def _draw(
+        self, serving: Serving, route: Route, logits: Tensor, metadata: SamplingMetadata, *, inplace: bool
+    ) -> SamplerOutput:
+        """Draw a batch as routed.
+
+        :raises _CallFailedError: from what a sampler raised.
+        """
+        split = route.split
+        if split is None:
+            return self._call(route.member, serving, logits, metadata, inplace=inplace)
+        assert serving.companion is not None
+        # First the companion, from a copy of its rows: the other call may overwrite them.
+        own = logits.index_select(0, split.rows)
+        apart = self._call(
+            serving.companion, serving, own, split.for_companion(metadata), inplace=True, is_spare=True
+        )
+        rest = self._call(route.member, serving, logits, split.for_chosen(metadata), inplace=inplace)
+        return split.merged(rest, apart, metadata.facts.max_logprobs, logits.shape[1])
+
+    def _call(
+        self,
+        member: Member,
+        serving: Serving,
+        logits: Tensor,
+        metadata: SamplingMetadata,
+        *,
+        inplace: bool,
+        is_spare: bool = False,
+    ) -> SamplerOutput:
+        """Call one sampler.
+
+        :param is_spare: the logits are a copy of what the caller gave.
+        :raises _CallFailedError: from what it raised.
+        """
+        given = logits
+        if not member.has_drawn and serving.can_fall_back and not inplace:
+            given = _fallback.spare(logits)
+        watch = Watch(member.name, given, inplace=inplace) if self._debug and not is_capturing() else None
+        version = None if given.is_inference() else given._version
+        try:
+            output = member.backend.sample(given, metadata, inplace=inplace)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
+            if watch is not None:
+                watch.check_logits(error)
+            untouched = given is not logits or (version is not None and given._version == version)
+            raise _CallFailedError(member, is_pristine=is_spare or (untouched and not inplace)) from error
+        if watch is not None:
+            watch.check_logits()
+            watch.check_output(output)
+        member.has_drawn = True
+        return output
+
+    def _tell(self, serving: Serving, route: Route) -> None:
+        """Log the first time that rows of a kind go to the companion, and that they take others with them."""
+        assert serving.companion is not None
+        chosen, companion = serving.chosen.name, serving.companion.name
+        for kind in route.lacking:
+            if (chosen, kind, bool(route.split)) in self._told:
+                continue
+            self._told.add((chosen, kind, bool(route.split)))
+            whole = "" if route.split else f", and with them the whole batch, since {route.because}"
+            _log.info("%r cannot serve %s: they go to %r%s", chosen, kind, companion, whole)
+
+    def _count(self, serving: Serving, route: Route, rows: int) -> None:
+        leaving = route.split.num_leaving if route.split else 0
+        with self._counting:
+            self._rows_drawn[route.member.name] += rows - leaving
+            if leaving and serving.companion:
+                self._rows_drawn[serving.companion.name] += leaving
+
+    def _replace(self, serving: Serving, call: _CallFailedError, batch: BatchFacts) -> None:
         """Put another sampler in the place of one whose call raised, or raise."""
-        shown = _fallback.refusal(error, failed, serving, is_pristine=is_pristine)
+        failed, error = call.member, call.__cause__
+        assert error is not None
+        shown = _fallback.refusal(error, failed, serving, is_pristine=call.is_pristine)
         if shown is error:
             raise error
         if shown is not None:
@@ -208,13 +288,16 @@ class Sampler:
             text = _advice.failed_call(
                 failed.name, reason_of(error), successor.member(batch).name, resolution.choice
             )
-            announce(
-                SamplerFallbackWarning,
-                text,
-                strict=self._strict,
-                stacklevel=3,
-                once_for=("call", failed.name),
-            )
+            try:
+                announce(
+                    SamplerFallbackWarning,
+                    text,
+                    strict=self._strict,
+                    stacklevel=3,
+                    once_for=("call", failed.name),
+                )
+            except SamplerFallbackWarning as warning:
+                raise warning from error
             for text in resolution.untested:
                 announce(UntestedUpstreamWarning, text, strict=self._strict, stacklevel=3)
             self._facts, self._serving = facts, successor
@@ -240,6 +323,15 @@ class Sampler:
                 f"'metadata' needs the device of 'logits', {logits.device}, found {device}. "
                 "Pass device= to SamplingMetadata.from_params."
             )
+
+
+class _CallFailedError(Exception):
+    """A sampler's call raised what is the cause of this."""
+
+    def __init__(self, member: Member, *, is_pristine: bool) -> None:
+        self.member = member
+        self.is_pristine = is_pristine
+        """The caller's logits are known to be as they were before the call."""
 
 
 def _same_device(found: torch.device, needed: torch.device) -> bool:

@@ -1,15 +1,21 @@
-"""Who draws which batch: the chosen sampler and its companion, both built and proven."""
+"""Who draws which rows: the chosen sampler and its companion, both built and proven."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from weakref import WeakKeyDictionary
 
+import torch
+
+from tokendraw._batch_facts import BatchFacts, RowKinds
 from tokendraw._candidate import Resolution
 from tokendraw._capabilities import Capabilities
+from tokendraw._cuda_graphs import is_capturing
 from tokendraw._errors import SamplerUnavailableError
-from tokendraw._metadata import BatchFacts
+from tokendraw._metadata import SamplingMetadata
 from tokendraw._plugin import SamplerBackend
 from tokendraw._rows import unserved
+from tokendraw._splitting import Split, is_worthwhile
 
 
 @dataclass(slots=True, eq=False)
@@ -22,7 +28,21 @@ class Member:
     """Whether a caller's batch was drawn with it already."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
+class Route:
+    """Who draws one batch."""
+
+    member: Member
+    """Draws it, or all of it but the rows of ``split``."""
+    split: Split | None = None
+    """The rows that the companion draws."""
+    lacking: tuple[str, ...] = ()
+    """Kinds of rows because of which the companion draws any."""
+    because: str = ""
+    """Why it draws the whole batch, if it does."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Serving:
     """What a resolution came to. Replaced as a whole, so that no thread sees half of a change."""
 
@@ -31,17 +51,21 @@ class Serving:
     companion: Member | None = None
     capabilities: Capabilities | None = None
     """Of the chosen one; None: it serves whatever comes."""
+    companion_capabilities: Capabilities | None = None
     can_fall_back: bool = False
     """Whether another sampler may take over where a call fails, and there is one."""
+    _splits: WeakKeyDictionary[RowKinds, Split] = field(default_factory=WeakKeyDictionary, repr=False)
+    _captured: list[Split] = field(default_factory=list, repr=False)
+    """Those whose indices are part of a CUDA graph, which does not keep them alive."""
 
     def lacking(self, facts: BatchFacts, vocab_size: int = 0) -> str | None:
         """A kind of row that a batch may hold and the chosen sampler cannot serve, or None."""
         return None if self.capabilities is None else unserved(self.capabilities, facts, vocab_size)
 
     def member(self, facts: BatchFacts, vocab_size: int = 0) -> Member:
-        """Look up who draws a batch: the companion if it may hold a row that the chosen sampler cannot serve.
+        """Look up who draws a batch whose rows cannot be told apart.
 
-        :raises SamplerUnavailableError: there is such a row, and no companion.
+        :raises SamplerUnavailableError: nobody here serves every row that it may hold.
         """
         lacking = self.lacking(facts, vocab_size)
         if lacking is None:
@@ -52,4 +76,88 @@ class Serving:
                 "Install one that can (pip install 'tokendraw[native]'), or, if the batch holds none, "
                 "say so in SamplingMetadata.facts."
             )
+        beyond = self._beyond_companion(facts, vocab_size)
+        if beyond is not None:
+            raise SamplerUnavailableError(
+                f"'{self.chosen.name}' cannot serve {lacking}, and its companion '{self.companion.name}' cannot serve "
+                f"{beyond}, both of which this batch may hold. Install a sampler that serves both "
+                "(pip install 'tokendraw[native]'), or, if the batch holds only one of them, say so in "
+                "SamplingMetadata.facts."
+            )
         return self.companion
+
+    def route(self, metadata: SamplingMetadata, rows: int, vocab_size: int, device: torch.device) -> Route:
+        """Look up who draws a batch, row by row where the host knows of which kind each row is.
+
+        :param rows: of the logits.
+        :param device: of the logits.
+        :raises SamplerUnavailableError: nobody here serves every row that it may hold.
+        """
+        facts = metadata.facts
+        lacking = self.lacking(facts, vocab_size)
+        if lacking is None:
+            return Route(self.chosen)
+        if self.companion is None or self.lacking(_UNDEMANDING, vocab_size) is not None:
+            return Route(self.member(facts, vocab_size), None, (lacking,), "every row is one")
+        split = self._split(metadata, rows, device)
+        if isinstance(split, str):
+            return Route(self.member(facts, vocab_size), None, (lacking,), split)
+        if not split.num_leaving:
+            return Route(self.chosen)
+        self.member(split.leaving, vocab_size)
+        if split.num_staying and (
+            is_worthwhile(split.num_staying, split.num_leaving)
+            or self._beyond_companion(facts, vocab_size) is not None
+        ):
+            if is_capturing():
+                self._captured.append(split)
+            return Route(self.chosen, split, split.reasons)
+        return Route(self.companion, None, split.reasons, f"{split.num_staying} of {rows} rows would stay")
+
+    def _split(self, metadata: SamplingMetadata, rows: int, device: torch.device) -> Split | str:
+        """Tell the rows apart, or say why that cannot be."""
+        kinds = metadata.row_kinds
+        if kinds is None:
+            return "its metadata has no row_kinds"
+        if metadata.row_index is not None and kinds.slot_of_row is None:
+            return "its row_index is not known on the host"
+        if kinds.num_rows != rows:
+            return f"its row_kinds speak of {kinds.num_rows} rows, not of {rows}"
+        if not kinds.is_current():
+            return "its parameters were changed after its row_kinds were made"
+        split = self._splits.get(kinds)
+        if split is None:
+            if is_capturing():
+                return "a CUDA graph is captured of it before it was drawn once"
+            split = self._splits[kinds] = self._told_apart(kinds, metadata.facts, device)
+        return split
+
+    def _told_apart(self, kinds: RowKinds, facts: BatchFacts, device: torch.device) -> Split:
+        lacking = [self.lacking(kind) for kind in kinds.kinds]
+        split = Split.of(kinds, lacking, device)
+
+        def width(capabilities: Capabilities | None) -> int | None:
+            """As of one sampler's output: who can fills the columns of rows that did not ask too."""
+            return facts.max_logprobs if capabilities is None or capabilities.logprobs_modes else None
+
+        return replace(
+            split,
+            staying=replace(split.staying, max_logprobs=width(self.capabilities)),
+            leaving=replace(split.leaving, max_logprobs=width(self.companion_capabilities)),
+        )
+
+    def _beyond_companion(self, facts: BatchFacts, vocab_size: int) -> str | None:
+        offered = self.companion_capabilities
+        return None if offered is None else unserved(offered, facts, vocab_size)
+
+
+_UNDEMANDING = BatchFacts(
+    any_greedy=False,
+    any_seeded=False,
+    max_top_k=0,
+    any_top_p=False,
+    any_min_p=False,
+    any_joint=False,
+    any_top_k_first=False,
+)
+"""Rows that every sampler serves, unless something about the batch as a whole is beyond it."""

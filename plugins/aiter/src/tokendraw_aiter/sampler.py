@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from tokendraw import Need, SamplerOutput, SamplingMetadata
-from tokendraw._metadata import BatchFacts
+from tokendraw._batch_facts import BatchFacts
 from tokendraw.probabilities import OFF_TOP_P, Filters, relative, top_p_of_kept
 
 _MOST_ELEMENTS = 1 << 31

@@ -1,10 +1,10 @@
 """How each way of :mod:`tokendraw_flashinfer.ways` calls FlashInfer.
 
-A batch comes with parameters that are in range and logits that are clean (:mod:`tokendraw.probabilities`). What its
+A batch comes with parameters that are in range and clean probabilities (:mod:`tokendraw.probabilities`). What its
 kernels do, beyond what their documentation says:
 
-* ``top_k_sampling_from_probs``, ``top_k_renorm_probs``, ``top_k_mask_logits`` and the joint kernel take a k of V or
-  more as off. With k = 0 they keep nothing.
+* ``top_k_sampling_from_probs``, ``top_k_renorm_probs`` and the joint kernel take a k of V or more as off. With k = 0
+  they keep nothing.
 * The rejection kernels keep a token if what lies above it counts fewer than k and weighs less than p. So they keep all
   ties, and any p above the sum of a row is off.
 * ``top_k_top_p_sampling_from_probs`` with ``top_k_first`` and a k for each row is ``top_k_renorm_probs`` followed by
@@ -39,8 +39,8 @@ class Batch:
     sampling: ModuleType
     cake: ModuleType | None
     """The module ``flashinfer.cake_sampling``, where there is one."""
-    y: Tensor
-    """[rows, V] float32, contiguous: logits relative to the largest of their row."""
+    probs: Tensor
+    """[rows, V] float32, contiguous: at the temperatures of the rows. May be overwritten."""
     wanted: Filters
     largest_top_k: int
     """At least the largest k in ``wanted``."""
@@ -54,14 +54,9 @@ class Batch:
         """Seed and offset as tensors: as numbers, a CUDA graph would keep those of its capture."""
         return {"seed": self.seed, "offset": self.offset}
 
-    def softmax(self, y: Tensor) -> Tensor:
-        """Probabilities [rows, V] float32 at the temperatures of the rows."""
-        probs: Tensor = self.sampling.softmax(y, temperature=self.wanted.temperature)
-        return probs
-
-    def filtered(self, probs: Tensor) -> tuple[Tensor, Tensor | None]:
+    def filtered(self) -> tuple[Tensor, Tensor | None]:
         """Apply min-p, in place; also returns the top-p that then counts what its row wants counted."""
-        wanted = self.wanted
+        probs, wanted = self.probs, self.wanted
         if wanted.min_p is None:
             return probs, wanted.top_p
         mass = drop_below(probs, wanted.min_p)
@@ -84,7 +79,7 @@ def kind_of(wanted: Filters) -> Kind:
 
 
 def _plain(batch: Batch) -> Drawn:
-    probs, _ = batch.filtered(batch.softmax(batch.y))
+    probs, _ = batch.filtered()
     drawn: Drawn = batch.sampling.sampling_from_probs(probs, return_valid=True, **batch.noise)
     return drawn
 
@@ -94,34 +89,27 @@ def _min_p(batch: Batch) -> Drawn:
     # Above 0 in every row, so that nothing without mass counts as kept.
     min_p = batch.wanted.min_p.clamp(min=1e-30)
     drawn: Drawn = batch.sampling.min_p_sampling_from_probs(
-        batch.softmax(batch.y), min_p=min_p, return_valid=True, **batch.noise
+        batch.probs, min_p=min_p, return_valid=True, **batch.noise
     )
     return drawn
 
 
 def _top_k(batch: Batch) -> Drawn:
-    probs, _ = batch.filtered(batch.softmax(batch.y))
+    probs, _ = batch.filtered()
     drawn: Drawn = batch.sampling.top_k_sampling_from_probs(
         probs, top_k=batch.wanted.top_k, return_valid=True, **batch.noise
     )
     return drawn
 
 
-def _top_k_mask(batch: Batch) -> Drawn:
-    masked = batch.sampling.top_k_mask_logits(batch.y, batch.wanted.top_k)
-    probs, _ = batch.filtered(batch.softmax(masked))
-    drawn: Drawn = batch.sampling.sampling_from_probs(probs, return_valid=True, **batch.noise)
-    return drawn
-
-
 def _top_p(batch: Batch) -> Drawn:
-    probs, top_p = batch.filtered(batch.softmax(batch.y))
+    probs, top_p = batch.filtered()
     return _nucleus(batch, probs, top_p)
 
 
 def _top_k_renorm_top_p(batch: Batch) -> Drawn:
     """Serves both orders: the top-p of joint rows is restated for what top-k left."""
-    probs, top_p = batch.filtered(batch.softmax(batch.y))
+    probs, top_p = batch.filtered()
     kept = batch.sampling.top_k_renorm_probs(probs, batch.wanted.top_k)
     if batch.wanted.joint is not None:
         assert top_p is not None
@@ -129,14 +117,8 @@ def _top_k_renorm_top_p(batch: Batch) -> Drawn:
     return _nucleus(batch, kept, top_p)
 
 
-def _top_k_mask_top_p(batch: Batch) -> Drawn:
-    masked = batch.sampling.top_k_mask_logits(batch.y, batch.wanted.top_k)
-    probs, top_p = batch.filtered(batch.softmax(masked))
-    return _nucleus(batch, probs, top_p)
-
-
 def _joint(batch: Batch) -> Drawn:
-    probs, top_p = batch.filtered(batch.softmax(batch.y))
+    probs, top_p = batch.filtered()
     drawn: Drawn = batch.sampling.top_k_top_p_sampling_from_probs(
         probs,
         top_k=batch.wanted.top_k,
@@ -150,7 +132,7 @@ def _joint(batch: Batch) -> Drawn:
 
 def _fused(batch: Batch) -> Drawn:
     assert batch.cake is not None
-    probs, top_p = batch.filtered(batch.softmax(batch.y))
+    probs, top_p = batch.filtered()
     tokens: Tensor = batch.cake.top_k_top_p_sampling_from_probs(
         probs,
         batch.wanted.top_k,
@@ -171,10 +153,8 @@ DRAWS: Mapping[Way, Callable[[Batch], Drawn]] = {
     ways.PLAIN: _plain,
     ways.MIN_P: _min_p,
     ways.TOP_K: _top_k,
-    ways.TOP_K_MASK: _top_k_mask,
     ways.TOP_P: _top_p,
     ways.TOP_K_RENORM_TOP_P: _top_k_renorm_top_p,
-    ways.TOP_K_MASK_TOP_P: _top_k_mask_top_p,
     ways.JOINT: _joint,
     ways.FUSED: _fused,
 }

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
@@ -14,6 +16,9 @@ from tokendraw_flashinfer.draws import DRAWS, Batch, kind_of
 from tokendraw_flashinfer.signatures import EntryPoints
 from tokendraw_flashinfer.ways import FUSED, WAYS, Kind, Way, able
 
+Softmax: TypeAlias = Callable[[Tensor, Tensor | None], tuple[Tensor, Tensor]]
+
+_log = logging.getLogger("tokendraw")
 _MOST_ELEMENTS = 1 << 31
 """Of logits in one launch: the kernels count elements with 32 bits."""
 _REHEARSAL = (2, 8)
@@ -48,6 +53,8 @@ class FlashInferSampler:
         self._cake = importlib.import_module("flashinfer.cake_sampling") if FUSED in every else None
         self._offset = torch.zeros(1, dtype=torch.int64, device=device)
         self._most_elements = most_elements
+        dtype = getattr(torch, need.dtype or "float32")
+        self._fused_softmax = _fused_softmax(torch.zeros(_REHEARSAL, dtype=dtype, device=device))
         self._rehearse(device, every)
 
     def way(self, metadata: SamplingMetadata, vocab_size: int, *, capturing: bool = False) -> Way:
@@ -86,17 +93,23 @@ class FlashInferSampler:
         )
 
     def _draw(self, way: Way, logits: Tensor, wanted: Filters, largest_top_k: int) -> tuple[Tensor, Tensor]:
-        y, valid = relative(logits)
-        tokens, drawn = DRAWS[way](self._batch(y, wanted, largest_top_k))
+        probs, valid = self._probabilities(logits, wanted.temperature)
+        tokens, drawn = DRAWS[way](self._batch(probs, wanted, largest_top_k))
         return tokens.long(), valid if drawn is None else valid & drawn
 
-    def _batch(self, y: Tensor, wanted: Filters, largest_top_k: int) -> Batch:
+    def _probabilities(self, logits: Tensor, temperature: Tensor | None) -> tuple[Tensor, Tensor]:
+        if self._fused_softmax is not None:
+            return self._fused_softmax(logits, temperature)
+        y, valid = relative(logits)
+        return self._sampling.softmax(y, temperature=temperature), valid
+
+    def _batch(self, probs: Tensor, wanted: Filters, largest_top_k: int) -> Batch:
         """The seed comes from torch's generator of the device, on the device, so a graph gets a new one per replay."""
-        seed = torch.empty(1, dtype=torch.int64, device=y.device).random_(-(2**63), None)
+        seed = torch.empty(1, dtype=torch.int64, device=probs.device).random_(-(2**63), None)
         return Batch(
             sampling=self._sampling,
             cake=self._cake,
-            y=y,
+            probs=probs,
             wanted=wanted,
             largest_top_k=largest_top_k,
             seed=seed,
@@ -116,7 +129,23 @@ class FlashInferSampler:
             any_top_k_first=True,
         )
         for way in ways:
-            DRAWS[way](self._batch(torch.zeros(rows, vocab_size, device=device), wanted, 2))
+            probs, _ = self._probabilities(torch.zeros(rows, vocab_size, device=device), wanted.temperature)
+            DRAWS[way](self._batch(probs, wanted, 2))
+
+
+def _fused_softmax(example: Tensor) -> Softmax | None:
+    """The Triton kernel, if it runs on an example; without it torch and FlashInfer do the same, slower."""
+    if example.device.type != "cuda":
+        return None
+    try:
+        from tokendraw_flashinfer.softmax import softmax
+
+        softmax(example, None)
+    except Exception as error:  # no Triton, no C compiler for its launcher, a device that it does not know
+        _log.info("logits are cleaned by torch, since Triton failed: %s: %s", type(error).__name__, error)
+        return None
+    fused: Softmax = softmax
+    return fused
 
 
 def _is_capturing(device: torch.device) -> bool:

@@ -22,7 +22,7 @@ class Way:
     """One way to draw."""
 
     name: str
-    """The entry points that it calls, in their order."""
+    """The entry points that it calls on probabilities, in their order."""
     needs: tuple[tuple[str, tuple[str, ...]], ...]
     """Each of these with the parameters that it is given."""
     ties: TieRule = "value"
@@ -57,35 +57,30 @@ _NOISE = ("seed", "offset", "return_valid")
 _SOFTMAX = ("sampling.softmax", ("temperature",))
 _FROM_PROBS = ("sampling.sampling_from_probs", _NOISE)
 _TOP_P_FROM_PROBS = ("sampling.top_p_sampling_from_probs", ("top_p", *_NOISE))
-_MASK = ("sampling.top_k_mask_logits", ("top_k",))
 
-PLAIN = Way(name="softmax, sampling_from_probs", needs=(_SOFTMAX, _FROM_PROBS))
+PLAIN = Way(name="sampling_from_probs", needs=(_SOFTMAX, _FROM_PROBS))
 MIN_P = Way(
-    name="softmax, min_p_sampling_from_probs",
+    name="min_p_sampling_from_probs",
     needs=(_SOFTMAX, ("sampling.min_p_sampling_from_probs", ("min_p", *_NOISE))),
 )
 TOP_K = Way(
-    name="softmax, top_k_sampling_from_probs",
+    name="top_k_sampling_from_probs",
     needs=(_SOFTMAX, ("sampling.top_k_sampling_from_probs", ("top_k", *_NOISE))),
 )
-TOP_K_MASK = Way(name="top_k_mask_logits, softmax, sampling_from_probs", needs=(_MASK, _SOFTMAX, _FROM_PROBS))
-TOP_P = Way(name="softmax, top_p_sampling_from_probs", needs=(_SOFTMAX, _TOP_P_FROM_PROBS))
+TOP_P = Way(name="top_p_sampling_from_probs", needs=(_SOFTMAX, _TOP_P_FROM_PROBS))
 TOP_K_RENORM_TOP_P = Way(
-    name="softmax, top_k_renorm_probs, top_p_sampling_from_probs",
+    name="top_k_renorm_probs, top_p_sampling_from_probs",
     needs=(_SOFTMAX, ("sampling.top_k_renorm_probs", ("top_k",)), _TOP_P_FROM_PROBS),
 )
-TOP_K_MASK_TOP_P = Way(
-    name="top_k_mask_logits, softmax, top_p_sampling_from_probs", needs=(_MASK, _SOFTMAX, _TOP_P_FROM_PROBS)
-)
 JOINT = Way(
-    name="softmax, top_k_top_p_sampling_from_probs(joint)",
+    name="top_k_top_p_sampling_from_probs(joint)",
     needs=(
         _SOFTMAX,
         ("sampling.top_k_top_p_sampling_from_probs", ("top_k", "top_p", "filter_apply_order", *_NOISE)),
     ),
 )
 FUSED = Way(
-    name="softmax, cake_sampling.top_k_top_p_sampling_from_probs",
+    name="cake_sampling.top_k_top_p_sampling_from_probs",
     needs=(_SOFTMAX, ("cake_sampling.top_k_top_p_sampling_from_probs", ("top_k", "top_p", "top_k_max"))),
     ties="exact_k",
     graph_safe=False,  # its seed is passed by value, so every replay would draw the same tokens
@@ -96,16 +91,16 @@ FUSED = Way(
 WAYS: Mapping[Kind, tuple[Way, ...]] = {
     "none": (PLAIN,),
     "min_p": (MIN_P, PLAIN),
-    "top_k": (FUSED, TOP_K, TOP_K_MASK),
+    "top_k": (FUSED, TOP_K),
     "top_p": (TOP_P,),
-    "top_k_first": (FUSED, TOP_K_RENORM_TOP_P, TOP_K_MASK_TOP_P),
+    "top_k_first": (FUSED, TOP_K_RENORM_TOP_P),
     "joint": (JOINT, TOP_K_RENORM_TOP_P),
     "both orders": (TOP_K_RENORM_TOP_P,),
 }
 """For each kind of batch the ways that serve it: the first one that version, device, need and batch allow draws.
 
-The order within a line is to be filled by measurement; as it stands, no figure is behind it. One table serves all
-versions: a way that a version lacks is passed over.
+The order within a line is that of the times on an H200 (``benchmarks/results/h200_flashinfer.md``). One table serves
+all versions: a way that a version lacks is passed over.
 """
 
 

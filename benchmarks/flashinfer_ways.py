@@ -1,0 +1,106 @@
+"""How long each way of the flashinfer plugin takes, where the order in its table comes from; prints Markdown.
+
+    python benchmarks/flashinfer_ways.py
+
+First what comes before every way, clean probabilities: by torch and FlashInfer's softmax, and by the plugin's own
+Triton kernel. Then every way that the installed FlashInfer has, the whole call: ways that keep k of tied tokens, too.
+"""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import click
+import torch
+
+from routing import _head, _markdown, _shown, _timing
+from tokendraw import Need, SamplingMetadata, SamplingParams
+from tokendraw.bench._cells import MIN_P, TEMPERATURE, TOP_K, TOP_P, Cell
+from tokendraw.probabilities import relative
+from tokendraw_flashinfer import draws
+from tokendraw_flashinfer.sampler import FlashInferSampler
+from tokendraw_flashinfer.signatures import EntryPoints
+from tokendraw_flashinfer.softmax import softmax
+from tokendraw_flashinfer.ways import WAYS, Kind, Way, able
+
+_NEED = Need(tie_rule="either")
+_BOTH = SamplingParams(temperature=TEMPERATURE, top_k=TOP_K, top_p=TOP_P)
+_JOINT = replace(_BOTH, filter_order="joint")
+_REQUESTS: dict[Kind, tuple[SamplingParams, ...]] = {
+    "none": (SamplingParams(temperature=TEMPERATURE),),
+    "min_p": (SamplingParams(temperature=TEMPERATURE, min_p=MIN_P),),
+    "top_k": (SamplingParams(temperature=TEMPERATURE, top_k=TOP_K),),
+    "top_p": (SamplingParams(temperature=TEMPERATURE, top_p=TOP_P),),
+    "top_k_first": (_BOTH,),
+    "joint": (_JOINT,),
+    "both orders": (_BOTH, _JOINT),
+}
+_SHAPES = ((1, 128_256), (64, 128_256), (256, 151_936), (1024, 151_936))
+
+
+@click.command()
+@click.option(
+    "--repeats", type=click.IntRange(min=3), default=9, show_default=True, help="Samples of a median."
+)
+@click.option("--output", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE")
+def main(repeats: int, output: Path | None) -> None:
+    """Time every way of every kind of batch on the CUDA device."""
+    device = torch.device("cuda", torch.cuda.current_device())
+    import flashinfer.sampling
+
+    time, ways = _timing(device, repeats), list(_each_way(device))
+    cells = [
+        Cell(*shape, dtype, "both", "gaussian") for shape in _SHAPES for dtype in ("float32", "bfloat16")
+    ]
+    names = [f"{cell.batch} x {cell.vocab_size} {cell.dtype}" for cell in cells]
+    columns: list[dict[str, str]] = []
+    for cell in cells:
+        t = torch.full((cell.batch,), TEMPERATURE, device=device)
+        calls = {
+            "probabilities by torch and FlashInfer": lambda x, t=t: flashinfer.sampling.softmax(
+                relative(x)[0], temperature=t
+            ),
+            "probabilities by Triton": lambda x, t=t: softmax(x, t),
+        }
+        for kind, way, sampler in ways:
+            rows = [_REQUESTS[kind][row % len(_REQUESTS[kind])] for row in range(cell.batch)]
+            if len(_REQUESTS[kind]) <= cell.batch:
+                metadata = SamplingMetadata.from_params(rows, device=device)
+                calls[f"{kind}: {way.name}"] = lambda x, s=sampler, m=metadata: s.sample(x, m)
+        taken = time(cell, calls)
+        columns.append({name: " · ".join(_shown(taken, name)) for name in calls})
+    rows = list(dict.fromkeys(name for column in columns for name in column))
+    said = (
+        f"T = {TEMPERATURE}, k = {TOP_K}, p = {TOP_P}, min-p = {MIN_P}, one value a row; microseconds (until the call "
+        f"returns) · ratio to a read of the logits; medians of {repeats} in turns."
+    )
+    command = shlex.join(["python", "benchmarks/flashinfer_ways.py", *sys.argv[1:]])
+    table = _markdown(["", *names], [[name, *(column.get(name, "") for column in columns)] for name in rows])
+    text = "\n\n".join([f"`{command}`", _head(device, ("flashinfer", "native")), said, table]) + "\n"
+    click.echo(text)
+    if output is not None:
+        output.write_text(text, encoding="utf-8")
+
+
+def _each_way(device: torch.device) -> Iterator[tuple[Kind, Way, FlashInferSampler]]:
+    """A sampler for each way of each kind, which draws that kind by that way alone."""
+    found = able(WAYS, EntryPoints.installed(), "either", torch.cuda.get_device_capability(device))
+    for kind, offered in found.items():
+        for way in offered:
+            general = next(other for other in offered if other.is_general)
+            sampler = FlashInferSampler(device, _NEED, {**WAYS, kind: (way, general)})
+            if not way.graph_safe:  # its replays repeat their tokens, and take as long
+                timed = replace(way, graph_safe=True)
+                table: Any = draws.DRAWS
+                table[timed] = table[way]
+                sampler._ways[kind] = [timed, *sampler._ways[kind]]
+            yield kind, way, sampler
+
+
+if __name__ == "__main__":
+    main()

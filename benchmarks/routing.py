@@ -1,0 +1,196 @@
+"""What it costs to send a few rows of a batch to a companion; prints tables in Markdown.
+
+    python benchmarks/routing.py                      # flashinfer beside native, on a CUDA device
+    python benchmarks/routing.py --device cpu --small # shows that the command works, and no more
+
+The first table has one batch with a seeded row, a greedy row and one that asks for processed logprobs, drawn in every
+way there is. The second has one seeded row in batches of any size, where the rule of ``tokendraw._splitting`` comes
+from. Samples of all calls are taken in turns, with the bench's own timer.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import click
+import torch
+
+import tokendraw
+from tokendraw import Sampler, SamplingMetadata, SamplingParams, _host, _serving, _upstream
+from tokendraw.bench import _logits
+from tokendraw.bench._cells import TEMPERATURE, TOP_K, TOP_P, Cell
+from tokendraw.bench._floor import readers
+from tokendraw.bench._run import timer_for
+from tokendraw.bench._timing import Call, Failure, Timing
+
+_BOTH = SamplingParams(temperature=TEMPERATURE, top_k=TOP_K, top_p=TOP_P)
+_SEEDED = replace(_BOTH, seed=7)
+_SPECIAL = {17: _SEEDED, 99: replace(_BOTH, temperature=0.0), 200: replace(_BOTH, logprobs=5)}
+_MODE = "processed_logprobs"
+
+
+@click.command()
+@click.option("--chosen", default="flashinfer", show_default=True, metavar="NAME")
+@click.option("--companion", default="native", show_default=True, metavar="NAME")
+@click.option("--device", default="cuda", show_default=True, metavar="DEVICE")
+@click.option(
+    "--repeats", type=click.IntRange(min=3), default=9, show_default=True, help="Samples of a median."
+)
+@click.option("--small", is_flag=True)
+@click.option("--output", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE")
+def main(chosen: str, companion: str, device: str, repeats: int, small: bool, output: Path | None) -> None:
+    """Time batches that two samplers draw beside those that one of them draws."""
+    target = torch.device(device)
+    alone, both = _load(companion, target), _pair(chosen, companion, target)
+    found = both.resolution.companion
+    if found != companion:
+        raise click.ClickException(f"the companion needs to be {companion!r}, found {found!r}.")
+    time = _timing(target, repeats)
+    vocab_size, sizes = (2000, (16, 32)) if small else (151_936, (2, 4, 8, 16, 32, 64, 128, 256))
+    widths = (vocab_size,) if small else (32_000, vocab_size)
+    rows = 32 if small else 256
+    special = {row % rows: params for row, params in _SPECIAL.items()}
+    command = shlex.join(["python", "benchmarks/routing.py", *sys.argv[1:]])
+    parts = [f"`{command}`", _head(target, (chosen, companion))]
+    parts.append(
+        f"T = {TEMPERATURE}, k = {TOP_K}, p = {TOP_P}; microseconds, medians of {repeats} in turns; in brackets the "
+        "time until a call returns while the device has nothing to do."
+    )
+    lines = []
+    for dtype in ("float32", "bfloat16"):
+        cell = Cell(rows, vocab_size, dtype, "both", "gaussian")
+        mixed, plain = _metadata(rows, special, target), _metadata(rows, {}, target)
+        taken = time(
+            cell,
+            {
+                f"all rows {chosen}, none of them special": lambda x, m=plain: both.sample(x, m),
+                f"three rows to {companion}": lambda x, m=mixed: both.sample(x, m),
+                f"all rows {companion}": lambda x, m=mixed: alone.sample(x, m),
+            },
+        )
+        lines += [[f"{rows} x {vocab_size} {dtype}", name, *_shown(taken, name)] for name in taken if name]
+    parts.append(_markdown(["batch", "who draws", "us (host)", "ratio to a read"], lines))
+    lines = []
+    with _always_split():
+        for width in widths:
+            for size in sizes:
+                cell = Cell(size, width, "bfloat16", "both", "gaussian")
+                one, none = _metadata(size, {0: _SEEDED}, target), _metadata(size, {}, target)
+                taken = time(
+                    cell,
+                    {
+                        "two": lambda x, m=one: both.sample(x, m),
+                        "whole": lambda x, m=one: alone.sample(x, m),
+                        "none": lambda x, m=none: both.sample(x, m),
+                    },
+                )
+                lines.append(
+                    [
+                        f"{size} x {width} bfloat16",
+                        *(_shown(taken, name)[0] for name in ("two", "whole", "none")),
+                    ]
+                )
+    titles = [
+        "batch",
+        "the seeded row alone",
+        f"the whole batch to {companion}",
+        f"no seeded row, all {chosen}",
+    ]
+    parts.append(_markdown(titles, lines))
+    text = "\n\n".join(parts) + "\n"
+    click.echo(text)
+    if output is not None:
+        output.write_text(text, encoding="utf-8")
+
+
+def _load(name: str, device: torch.device) -> Sampler:
+    return tokendraw.load_sampler(name, device=device, logprobs_mode=_MODE)
+
+
+def _pair(chosen: str, companion: str, device: torch.device) -> Sampler:
+    """The chosen sampler with that companion: on a CPU two that are native, one of which may not do everything."""
+    if device.type == "cpu":
+        sampler = _load(companion, device)
+        serving = sampler._serving
+        assert serving.capabilities is not None
+        limited = replace(serving.capabilities, greedy=False, seeding="launch", logprobs_modes=())
+        sampler._serving = replace(
+            serving,
+            resolution=replace(serving.resolution, companion=companion),
+            companion=serving.chosen,
+            capabilities=limited,
+            companion_capabilities=serving.capabilities,
+        )
+        return sampler
+    before = os.environ.get("TOKENDRAW_PRIORITY")
+    os.environ["TOKENDRAW_PRIORITY"] = companion
+    try:
+        return _load(chosen, device)
+    finally:
+        del os.environ["TOKENDRAW_PRIORITY"]
+        if before is not None:
+            os.environ["TOKENDRAW_PRIORITY"] = before
+
+
+@contextmanager
+def _always_split() -> Iterator[None]:
+    """Leave the rule out that these figures are for."""
+    rule = _serving.is_worthwhile
+    _serving.is_worthwhile = lambda staying, leaving: True
+    try:
+        yield
+    finally:
+        _serving.is_worthwhile = rule
+
+
+def _metadata(rows: int, special: Mapping[int, SamplingParams], device: torch.device) -> SamplingMetadata:
+    params = [special.get(row, _BOTH) for row in range(rows)]
+    return SamplingMetadata.from_params(params, device=device, positions=range(rows))
+
+
+def _timing(
+    device: torch.device, repeats: int
+) -> Callable[[Cell, Mapping[str, Callable[[torch.Tensor], object]]], dict[str, Timing | Failure]]:
+    """Times calls on the buffers of a cell; by name, and "" is the fastest read of the buffers."""
+    timer = timer_for(device, repeats)
+
+    def time(
+        cell: Cell, calls: Mapping[str, Callable[[torch.Tensor], object]]
+    ) -> dict[str, Timing | Failure]:
+        width = getattr(torch, cell.dtype).itemsize
+        buffers = _logits.make(cell, device, timer.buffers(cell.batch * cell.vocab_size * width))
+        reading = {f"read by {name}": call for name, call in readers(device).items()}
+        found = timer.time(reading | {name: Call(draw=draw) for name, draw in calls.items()}, buffers)
+        reads = [timing for name in reading if isinstance(timing := found[name], Timing)]
+        return {"": min(reads, key=lambda timing: timing.us)} | {name: found[name] for name in calls}
+
+    return time
+
+
+def _shown(taken: Mapping[str, Timing | Failure], name: str) -> tuple[str, str]:
+    entry, read = taken[name], taken[""]
+    if isinstance(entry, Failure) or isinstance(read, Failure):
+        return entry.reason if isinstance(entry, Failure) else "", ""
+    host = "" if entry.host_us is None else f" ({entry.host_us:.0f})"
+    return f"{entry.us:.0f}{host}", f"{entry.us / read.us:.1f}"
+
+
+def _head(device: torch.device, names: tuple[str, str]) -> str:
+    distributions = ["tokendraw", *(f"tokendraw-{name}" for name in names), "flashinfer-python", "triton"]
+    found = {"torch": torch.__version__} | {name: _upstream.installed_version(name) for name in distributions}
+    return f"{_host.detect(str(device))}: {', '.join(f'{name} {v}' for name, v in found.items() if v)}."
+
+
+def _markdown(titles: list[str], rows: list[list[str]]) -> str:
+    rule = ["---", *["--:"] * (len(titles) - 1)]
+    return "\n".join(f"| {' | '.join(row)} |" for row in (titles, rule, *rows))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,64 @@
+"""Two samplers on a CPU of which one serves what the other cannot, and what each of them was given."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from fake_candidates import EVERYTHING, LAPTOP
+from tokendraw import Capabilities, Choice, Need, Resolution, SamplerOutput, SamplingMetadata
+from tokendraw._sampler import Sampler
+from tokendraw_native.sampler import NativeSampler
+
+CPU = torch.device("cpu")
+
+
+@dataclass
+class Recorded:
+    """A sampler that keeps what it was given and draws one token for all rows, or whatever ``backend`` draws."""
+
+    token: int
+    backend: Any = None
+    logits: list[torch.Tensor] = field(default_factory=list)
+    metadata: list[SamplingMetadata] = field(default_factory=list)
+
+    def sample(
+        self, logits: torch.Tensor, metadata: SamplingMetadata, *, inplace: bool = False
+    ) -> SamplerOutput:
+        self.logits.append(logits.clone())
+        self.metadata.append(metadata)
+        if self.backend is not None:
+            return self.backend.sample(logits, metadata, inplace=inplace)
+        rows = len(logits)
+        return SamplerOutput(torch.full((rows,), self.token), torch.ones(rows, dtype=torch.bool))
+
+
+def pair(
+    capabilities: Capabilities,
+    chosen: Any = None,
+    companion: Any = None,
+    *,
+    companion_capabilities: Capabilities = EVERYTHING,
+    mode: str = "raw_logprobs",
+) -> Sampler:
+    """A sampler ``acme`` that can do no more than ``capabilities``, beside ``native``; both are native unless given."""
+    need = Need(logprobs_mode=mode)  # type: ignore[arg-type]
+    return Sampler(
+        name="acme",
+        backend=chosen or NativeSampler(CPU, need),
+        resolution=Resolution(
+            operation="sample",
+            host=LAPTOP,
+            need=need,
+            choice=Choice(),
+            chosen="acme",
+            companion="native",
+            decisions=(),
+        ),
+        device=CPU,
+        companion=("native", companion or NativeSampler(CPU, need)),
+        capabilities=capabilities,
+        companion_capabilities=companion_capabilities,
+    )

@@ -1,0 +1,44 @@
+"""The softmax kernel of the flashinfer plugin, on a machine without a GPU."""
+
+import pytest
+
+pytest.importorskip("triton", reason="Triton is not installed")
+
+import torch
+
+import triton_on_a_cpu
+from tokendraw_flashinfer import sampler, softmax
+
+
+def test_it_agrees_with_torch_whatever_the_rows_hold():
+    found = triton_on_a_cpu.interpreted("triton_softmax.py")
+    assert found["wrong"] == []
+    assert found["compared"] > 100
+
+
+@pytest.mark.parametrize("temperature", ["*fp32", None])
+@pytest.mark.parametrize("dtype", ["fp32", "bf16", "fp16"])
+@pytest.mark.parametrize("target", [t for t in triton_on_a_cpu.TARGETS if t.startswith("sm_")])
+def test_it_compiles_for_every_nvidia_target(target, dtype, temperature):
+    types = {"logits": f"*{dtype}", "probs": "*fp32", "valid": "*i1", "row_stride": "i64"}
+    constants = {"vocab_size": 128256, "BLOCK": softmax.configuration(1000, 4 if dtype == "fp32" else 2)[0]}
+    if temperature:
+        types["temperature"] = temperature
+    else:
+        constants["temperature"] = None
+    assert triton_on_a_cpu.machine_code(softmax._softmax, types, constants, target, warps=16)
+
+
+def test_where_triton_cannot_run_torch_does_the_same_and_the_log_says_why(monkeypatch, caplog):
+    def broken(logits, temperature):
+        raise RuntimeError("Failed to find C compiler")
+
+    class OnCuda:
+        device = torch.device("cuda")
+
+    monkeypatch.setattr(softmax, "softmax", broken)
+    with caplog.at_level("INFO", logger="tokendraw"):
+        assert sampler._fused_softmax(OnCuda()) is None
+    assert caplog.messages == [
+        "logits are cleaned by torch, since Triton failed: RuntimeError: Failed to find C compiler"
+    ]
