@@ -90,6 +90,11 @@ def test_everything_wrong_comes_with_the_command_that_mends_it(on, monkeypatch):
         "configuration      no file\n"
         "TOKENDRAW_DISABLE  off\n"
         "TOKENDRAW_SAMPLR   native\n" + LIBRARIES + "\n"
+        "upstreams\n"
+        "  name               installed  needed        tested                     what would change\n"
+        "  flashinfer-python  no         >=0.6.7,<0.8  0.6.11.post2, 0.7.2.post1  with 0.7.2.post1 a program\n"
+        "                                                                         would get flashinfer\n"
+        "\n"
         "samplers\n"
         "  name        state         priority  version  what it does, or why it cannot\n"
         "  native      available     0         0.1.0\n"
@@ -116,6 +121,55 @@ def test_everything_wrong_comes_with_the_command_that_mends_it(on, monkeypatch):
         "A program gets native here.\n"
     )
     assert (result.stderr, result.exit_code) == ("", 0)
+
+
+UNTESTED = "0.7.9"
+
+
+@pytest.mark.parametrize(
+    ("host", "installed", "settings", "says"),
+    [
+        (H100, "0.7.2.post1", {}, "nothing: this version is tested"),
+        (H100, "0.7.2.post1+cu130", {}, "nothing: this version is tested"),
+        (H100, UNTESTED, {}, "with 0.7.2.post1 nobody warns that 0.7.9 is untested"),
+        (H100, None, {}, "with 0.7.2.post1 a program would get flashinfer"),
+        (H100, "0.5.0", {}, "with 0.7.2.post1 a program would get flashinfer"),
+        (
+            H100,
+            "0.9.0",
+            {"TOKENDRAW_PRIORITY": "native"},
+            "with 0.7.2.post1 flashinfer would be available, behind native",
+        ),
+        (H100, None, {"TOKENDRAW_SAMPLER": "flashinfer"}, "with 0.7.2.post1 a program would get flashinfer"),
+        (LAPTOP, None, {}, "nothing: needs a cuda device, found cpu"),
+    ],
+    ids=str,
+)
+def test_what_a_tested_version_of_an_upstream_would_change(on, monkeypatch, host, installed, settings, says):
+    for name, value in settings.items():
+        monkeypatch.setenv(name, value)
+    on(host, (NATIVE, replace(FLASHINFER, upstream_version=installed)))
+    found = json.loads(call("doctor", "--json").stdout)["upstreams"]
+    assert found == [
+        {
+            "name": "flashinfer-python",
+            "plugin": "flashinfer",
+            "installed": installed,
+            "needed": ">=0.6.7,<0.8",
+            "tested": ["0.6.11.post2", "0.7.2.post1"],
+            "would_change": says,
+        }
+    ]
+
+
+def test_what_a_probe_found_of_a_version_that_does_not_fit_says_nothing_of_another(on):
+    probed = replace(FLASHINFER, upstream_version="0.5.0", probe_reason="needs nvcc, found no nvcc")
+    on(H100, (NATIVE, probed))
+    (found,) = json.loads(call("doctor", "--json").stdout)["upstreams"]
+    assert found["would_change"] == "with 0.7.2.post1 a program would get flashinfer"
+    on(H100, (NATIVE, replace(probed, upstream_version=UNTESTED)))
+    (found,) = json.loads(call("doctor", "--json").stdout)["upstreams"]
+    assert found["would_change"] == "nothing: needs nvcc, found no nvcc"
 
 
 def test_with_nothing_installed_it_exits_with_1(on, monkeypatch):
@@ -168,6 +222,7 @@ def test_json_is_complete(on, monkeypatch):
                 "fits": True,
             },
         ],
+        "upstreams": [],
         "host": {
             "device_type": "cpu",
             "name": "",

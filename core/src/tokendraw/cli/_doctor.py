@@ -1,7 +1,8 @@
 """``tokendraw doctor``: a checkup to paste into a bug report.
 
 JSON: ``tokendraw``, ``python``, ``platform``, ``libraries`` (``name``, ``installed``, ``needed``,
-``needed_by``, ``fits``), ``host``, ``settings`` (``variables`` by name, ``config``: the path of the file in
+``needed_by``, ``fits``), ``upstreams`` (``name``, ``plugin``, ``installed``, ``needed``, ``tested``,
+``would_change``), ``host``, ``settings`` (``variables`` by name, ``config``: the path of the file in
 force or null), ``candidates`` (as in ``list --json``), ``chosen`` (null if no sampler is usable) and
 ``findings`` (``problem``, ``mend``: a command or null).
 """
@@ -18,7 +19,7 @@ import click
 
 import tokendraw
 from tokendraw import _host, _settings
-from tokendraw._candidate import Candidate
+from tokendraw._candidate import Candidate, Choice
 from tokendraw._capabilities import Host
 from tokendraw._errors import TokendrawError, TokendrawWarning
 from tokendraw.cli._app import NOT_USABLE, GuardedCommand
@@ -28,6 +29,7 @@ from tokendraw.cli._libraries import Library, libraries
 from tokendraw.cli._list import by_rank, print_candidates
 from tokendraw.cli._options import json_option
 from tokendraw.cli._print import plugins_at_work, print_json, print_table
+from tokendraw.cli._upstreams import UpstreamState, upstreams
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,7 @@ class _Checkup:
     config: str | None
     candidates: Sequence[Candidate]
     libraries: Sequence[Library]
+    upstreams: Sequence[UpstreamState]
     chosen: str | None
     findings: Sequence[Finding]
 
@@ -62,12 +65,14 @@ def _examine() -> _Checkup:
     messages: list[str] = []
     candidates: list[Candidate] = []
     config = chosen = None
+    choice = Choice()
     with plugins_at_work(), warnings.catch_warnings():
         warnings.simplefilter("ignore", TokendrawWarning)  # they are among the findings
         try:
             settings = _settings.read()
             config = str(settings.config) if settings.config else None
             messages += settings.warnings
+            choice = settings.choice()
             candidates = by_rank(tokendraw.discover())
             resolution = tokendraw.resolve()
             if settings.strict and (messages or resolution.warnings):
@@ -77,13 +82,14 @@ def _examine() -> _Checkup:
                 chosen = resolution.chosen
         except (TokendrawError, TokendrawWarning) as error:
             messages += [str(error)] if str(error) not in messages else []
-    around = libraries(candidates)
+    around, host = libraries(candidates), _host.detect()
     return _Checkup(
-        host=_host.detect(),
+        host=host,
         variables={name: text for name, text in sorted(os.environ.items()) if name.startswith("TOKENDRAW_")},
         config=config,
         candidates=candidates,
         libraries=around,
+        upstreams=upstreams(candidates, host, choice),
         chosen=chosen,
         findings=findings(messages, around, candidates),
     )
@@ -99,6 +105,7 @@ def _as_json(checkup: _Checkup) -> JsonObject:
         "python": _python(),
         "platform": platform.platform(),
         "libraries": [{**asdict(library), "fits": library.fits} for library in checkup.libraries],
+        "upstreams": [asdict(upstream) for upstream in checkup.upstreams],
         "host": host_json(checkup.host),
         "settings": {"variables": checkup.variables, "config": checkup.config},
         "candidates": [candidate_json(candidate) for candidate in checkup.candidates],
@@ -123,6 +130,16 @@ def _print(checkup: _Checkup) -> None:
         [(library.name, library.installed or "no", _needed(library)) for library in checkup.libraries],
         indent=2,
     )
+    if checkup.upstreams:
+        _heading("upstreams")
+        print_table(
+            ("name", "installed", "needed", "tested", "what would change"),
+            [
+                (u.name, u.installed or "no", u.needed, ", ".join(u.tested), u.would_change)
+                for u in checkup.upstreams
+            ],
+            indent=2,
+        )
     _heading("samplers")
     if checkup.candidates:
         print_candidates(checkup.candidates, indent=2)
