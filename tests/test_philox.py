@@ -156,3 +156,21 @@ def test_fp64_noise_uses_53_bits_of_both_words(device):
     u = -np.expm1(-np.exp(-fp64))
     np.testing.assert_allclose(u, reference.uniform(w0, w1), rtol=1e-12)
     assert np.abs(thirty_two_bits - fp64).max() > 1e-10
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "fp64"])
+def test_the_uniform_variate_is_the_reference_to_the_bit(device, dtype):
+    arguments = tensors(np.full(1000, 3), np.arange(1000), np.zeros(1000), device=device)
+    found = philox.uniform(*arguments, philox.ACCEPT, dtype=dtype)
+    w0, w1, _, _ = reference.random_words(3, np.arange(1000), 0, 2)
+    assert found.dtype == torch.float64
+    assert np.array_equal(found.cpu().numpy(), reference.uniform(w0, w1 if dtype == "fp64" else None))
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "fp64"])
+def test_the_uniform_variate_is_neither_0_nor_1_at_the_ends_of_the_words(device, dtype):
+    for words in ((0, 0, 5, 6), (ONES, ONES, 5, 6)):
+        index, low, high, stream = reference.inverse_philox4x32(words, (11, 22))
+        seed, position = signed([11 | 22 << 32, low | high << 32])
+        u = philox.uniform(*tensors(seed, position, index, device=device), stream, dtype=dtype)
+        assert 0.0 < float(u) < 1.0

@@ -40,7 +40,12 @@ def test_resolving_builds_nothing(dists: FakeDists) -> None:
     assert sys.modules[module].BUILT == []
 
 
-def test_an_operation_that_nobody_offers_is_refused_with_every_reason() -> None:
+def test_an_operation_that_nobody_offers_is_refused_with_every_reason(
+    dists: FakeDists, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dists.add_plugin("acme", plugin("acme"))
+    assert tokendraw.resolve(device="cpu", operation="verify").chosen == "native"
+    monkeypatch.setenv("TOKENDRAW_DISABLE", "native")
     with pytest.raises(SamplerUnavailableError, match="needs the operation verify, found sample"):
         tokendraw.resolve(device="cpu", operation="verify")
 

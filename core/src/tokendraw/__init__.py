@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from tokendraw._batch_facts import BatchFacts, RowKinds
     from tokendraw._candidate import Candidate, Choice, Decision, Resolution, State
     from tokendraw._capabilities import Capabilities, Host, Need
+    from tokendraw._drafts import Drafts
     from tokendraw._errors import (
         DuplicatePluginError,
         InvalidInputError,
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     )
     from tokendraw._load import discover, load_sampler, resolve
     from tokendraw._metadata import SamplingMetadata
-    from tokendraw._output import LogprobsTensors, SamplerOutput
+    from tokendraw._output import LogprobsTensors, SamplerOutput, VerifyOutput
     from tokendraw._params import SamplingParams
     from tokendraw._plugin import API_VERSION, PluginInfo, SamplerBackend, Upstream, hookimpl
     from tokendraw._sampler import Sampler
@@ -38,6 +39,7 @@ _HOMES = {
     "_batch_facts": ("BatchFacts", "RowKinds"),
     "_candidate": ("Candidate", "Choice", "Decision", "Resolution", "State"),
     "_capabilities": ("Capabilities", "Host", "Need"),
+    "_drafts": ("Drafts",),
     "_errors": (
         "DuplicatePluginError",
         "InvalidInputError",
@@ -53,7 +55,7 @@ _HOMES = {
     ),
     "_load": ("discover", "load_sampler", "resolve"),
     "_metadata": ("SamplingMetadata",),
-    "_output": ("LogprobsTensors", "SamplerOutput"),
+    "_output": ("LogprobsTensors", "SamplerOutput", "VerifyOutput"),
     "_params": ("SamplingParams",),
     "_plugin": ("API_VERSION", "PluginInfo", "SamplerBackend", "Upstream", "hookimpl"),
     "_sampler": ("Sampler",),
@@ -67,6 +69,7 @@ __all__ = [
     "Capabilities",
     "Choice",
     "Decision",
+    "Drafts",
     "DuplicatePluginError",
     "Host",
     "InvalidInputError",
@@ -91,6 +94,7 @@ __all__ = [
     "TokendrawWarning",
     "UntestedUpstreamWarning",
     "Upstream",
+    "VerifyOutput",
     "__version__",
     "discover",
     "hookimpl",

@@ -11,7 +11,7 @@ counter    (index, position low 32 bits, position high 32 bits, stream)
 ``index`` is a token id or the number of a tile of :data:`TILE_SIZE` ids, ``position`` the index in its sequence of
 the token whose hidden state made the logits. From the first output word ``w0`` come
 
-* the uniform ``u = (w0 + 1/2) / 2**32``, in (0, 1),
+* the uniform ``u = (w0 + 1/2) / 2**32``, in (0, 1), by which a draft is accepted,
 * the exponential variate ``E = -log1p(-u)``, and
 * the Gumbel variate ``G = -log(E)``.
 
@@ -41,7 +41,7 @@ RESIDUAL_TOKEN: Final = 3
 RESIDUAL_TILE: Final = 4
 DRAFT_TOKEN: Final = 5
 DRAFT_TILE: Final = 6
-"""Streams: a draft and its verification never share noise."""
+"""Streams: a draft and its verification never share noise. ACCEPT holds one uniform a position, at index 0."""
 
 _MASK = 0xFFFFFFFF
 _MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
@@ -98,12 +98,29 @@ def _exponential(bits: Tensor, width: int, dtype: torch.dtype) -> Tensor:
     return torch.where(lower, -torch.log1p(-distance), -torch.log(distance))
 
 
+def uniform(
+    seed: Tensor, position: Tensor, index: Tensor, stream: int, dtype: GumbelDtype = "fp32"
+) -> Tensor:
+    """Uniform variates in (0, 1) at (seed, position, index, stream), float64 where the device has it.
+
+    ``fp32`` forms ``u`` from the 32 bits of ``w0``, which float64 holds exactly, ``fp64`` from 53 as :func:`gumbel`
+    does.
+    """
+    bits, width = _bits(*random_words(seed, position, index, stream), dtype)
+    real = torch.float32 if bits.device.type == "mps" else torch.float64
+    largest = 1.0 - torch.finfo(real).eps / 2  # the sum below rounds up to 1 where it needs a bit too many
+    return ((bits.to(real) + 0.5) * 2.0**-width).clamp_(max=largest)
+
+
 def gumbel(seed: Tensor, position: Tensor, index: Tensor, stream: int, dtype: GumbelDtype = "fp32") -> Tensor:
     """Standard Gumbel variates at (seed, position, index, stream), float32 or float64 by ``dtype``.
 
     ``fp64`` forms ``u`` from 53 bits, the 32 of ``w0`` above the upper 21 of ``w1``: ``(bits + 1/2) / 2**53``.
     """
-    w0, w1 = random_words(seed, position, index, stream)
-    if dtype == "fp64":
-        return -torch.log(_exponential((w0 << 21) | (w1 >> 11), 53, torch.float64))
-    return -torch.log(exponential(w0))
+    bits, width = _bits(*random_words(seed, position, index, stream), dtype)
+    return -torch.log(_exponential(bits, width, torch.float64 if dtype == "fp64" else torch.float32))
+
+
+def _bits(w0: Tensor, w1: Tensor, dtype: GumbelDtype) -> tuple[Tensor, int]:
+    """The bits that make a variate of ``dtype``, and how many they are."""
+    return ((w0 << 21) | (w1 >> 11), 53) if dtype == "fp64" else (w0, 32)

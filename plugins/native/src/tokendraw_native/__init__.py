@@ -2,7 +2,7 @@
 
 This module is what the entry point names, so it imports nothing heavy; the sampler is in
 :mod:`tokendraw_native.sampler`, the filters in :mod:`~tokendraw_native.filters`, the draw in
-:mod:`~tokendraw_native.draw`.
+:mod:`~tokendraw_native.draw`, the verification of drafts in :mod:`~tokendraw_native.verify`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tokendraw._capabilities import Operation
     from tokendraw_native.sampler import NativeSampler
 
-_SAMPLE = tokendraw.Capabilities(
+_CAPABILITIES = tokendraw.Capabilities(
     device_types=None,
     dtypes=("float32", "bfloat16", "float16"),
     logprobs_modes=(
@@ -50,7 +50,7 @@ class NativePlugin:
             name="native",
             api_version=1,
             priority=0,
-            operations={"sample": _SAMPLE},
+            operations={"sample": _CAPABILITIES, "verify": _CAPABILITIES},
             upstream=tokendraw.Upstream("torch", ">=2.6", tested=("2.11.0", "2.13.0")),
             summary="the reference in plain PyTorch: every device, every request",
             verified="CPU (x86-64, torch 2.13.0), NVIDIA H200 (torch 2.11.0)",
@@ -60,7 +60,7 @@ class NativePlugin:
     def tokendraw_build(
         self, operation: Operation, device: torch.device, need: tokendraw.Need
     ) -> NativeSampler:
-        """Build the sampler for one device."""
+        """Build the sampler for one device: it serves both operations."""
         from tokendraw_native.sampler import NativeSampler  # imports torch
 
         return NativeSampler(device, need)

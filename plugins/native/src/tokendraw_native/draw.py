@@ -9,11 +9,16 @@ the lowest number on a tie. A Gumbel maximum is distributed by the log-sum-exp o
 which member attained it (Maddison, Tarlow and Minka, "A* Sampling", 2014), so this is exact, and it costs one noise
 variate a tile and 1024 more where the one-level form costs one a logit.
 
+A verification draws in the same two levels from its residual, and a draft from its own logits, each with streams of its
+own.
+
 Greedy rows take the same road without noise: their floor is the maximum, so the first tile that keeps anything and
 the first kept token in it are the argmax, the lowest id on a tie.
 """
 
 from __future__ import annotations
+
+from typing import Final, NamedTuple
 
 import torch
 from torch import Tensor
@@ -22,47 +27,92 @@ from tokendraw import philox
 from tokendraw._capabilities import GumbelDtype
 from tokendraw_native.request import Noise, Request
 from tokendraw_native.rows import INF, clean, scaled
-from tokendraw_native.survey import Survey
+from tokendraw_native.survey import Survey, tile_sums
 
 TILE = philox.TILE_SIZE
 
 
-def draw(logits: Tensor, survey: Survey, request: Request, noise: Noise, dtype: GumbelDtype) -> Tensor:
+class Streams(NamedTuple):
+    """Where the noise of the two levels comes from."""
+
+    token: int
+    tile: int
+
+
+SAMPLE: Final = Streams(philox.TOKEN, philox.TILE)
+RESIDUAL: Final = Streams(philox.RESIDUAL_TOKEN, philox.RESIDUAL_TILE)
+DRAFT: Final = Streams(philox.DRAFT_TOKEN, philox.DRAFT_TILE)
+
+
+def draw(
+    logits: Tensor,
+    survey: Survey,
+    request: Request,
+    noise: Noise,
+    dtype: GumbelDtype,
+    streams: Streams = SAMPLE,
+) -> Tensor:
     """Draw one token a row: [rows] int64.
 
     :param logits: [rows, V] as given; one tile of each row is read again unless the survey brought its tokens along.
     """
-    tile = draw_tile(survey.tile_weights, request, noise, dtype)
+    tile = draw_tile(survey.tile_weights, request, noise, dtype, streams)
     if survey.head is not None:
         ids, x = survey.head
         candidate = ids // TILE == tile
     else:
-        vocab_size = logits.shape[-1]
-        ids = tile * TILE + torch.arange(min(TILE, vocab_size), device=logits.device)
-        x = clean(logits.gather(-1, ids.clamp(max=vocab_size - 1)))
-        candidate = ids < vocab_size
+        ids, candidate = _ids_of(tile, logits.shape[-1])
+        x = clean(_gather(logits, ids))
     candidate &= x >= survey.floor
     y = scaled(x, survey.top, request.inverse_temperature)
-    token = draw_token(ids, y, candidate, request, noise, dtype)
+    token = draw_token(ids, y, candidate, request, noise, dtype, streams)
     return torch.where(survey.top > -INF, token, 0).squeeze(-1)
 
 
-def draw_tile(weights: Tensor, request: Request, noise: Noise, dtype: GumbelDtype) -> Tensor:
+def draw_by_weight(
+    weight: Tensor, request: Request, noise: Noise, dtype: GumbelDtype, streams: Streams
+) -> Tensor:
+    """Draw one token a row with probability proportional to ``weight`` [rows, V]: [rows] int64."""
+    tile = draw_tile(tile_sums(weight), request, noise, dtype, streams)
+    ids, candidate = _ids_of(tile, weight.shape[-1])
+    own = _gather(weight, ids)
+    return draw_token(ids, own.log(), candidate & (own > 0), request, noise, dtype, streams).squeeze(-1)
+
+
+def draw_tile(
+    weights: Tensor, request: Request, noise: Noise, dtype: GumbelDtype, streams: Streams
+) -> Tensor:
     """[rows, 1] int64 from the ``W_t`` [rows, tiles]."""
     tiles = torch.arange(weights.shape[-1], device=weights.device)
-    score = weights.log() + noise.gumbel(tiles, philox.TILE, dtype)
+    score = weights.log() + noise.gumbel(tiles, streams.tile, dtype)
     if request.greedy is not None:
         score = torch.where(request.greedy, (weights > 0).to(score.dtype), score)
     return score.argmax(-1, keepdim=True)
 
 
 def draw_token(
-    ids: Tensor, y: Tensor, candidate: Tensor, request: Request, noise: Noise, dtype: GumbelDtype
+    ids: Tensor,
+    y: Tensor,
+    candidate: Tensor,
+    request: Request,
+    noise: Noise,
+    dtype: GumbelDtype,
+    streams: Streams,
 ) -> Tensor:
     """[rows, 1] int64 from the ``y`` [rows, n] of the tokens ``ids``, of which ``candidate`` says who takes part."""
-    score = y + noise.gumbel(ids, philox.TOKEN, dtype)
+    score = y + noise.gumbel(ids, streams.token, dtype)
     if request.greedy is not None:
         score = torch.where(request.greedy, 0.0, score)
     score = torch.where(candidate, score, -INF)
     best = score == score.amax(-1, keepdim=True)
     return torch.where(best, ids, torch.iinfo(ids.dtype).max).amin(-1, keepdim=True)
+
+
+def _ids_of(tile: Tensor, vocab_size: int) -> tuple[Tensor, Tensor]:
+    """The ids [rows, n] of a tile [rows, 1], and which of them are tokens."""
+    ids = tile * TILE + torch.arange(min(TILE, vocab_size), device=tile.device)
+    return ids, ids < vocab_size
+
+
+def _gather(values: Tensor, ids: Tensor) -> Tensor:
+    return values.gather(-1, ids.clamp(max=values.shape[-1] - 1))

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from tokendraw import SamplingMetadata, philox
 from tokendraw._capabilities import GumbelDtype
-from tokendraw_native.rows import real_dtype
+from tokendraw_native.rows import PerRow, real_dtype
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class Request(PerRow):
     """Parameters [rows, 1] on the device of the logits."""
 
     temperature: Tensor
@@ -64,14 +64,9 @@ class Request:
         tensors = (self.greedy, self.top_k, self.top_p, self.min_p)
         return any(tensor is not None for tensor in tensors)
 
-    def chunk(self, rows: slice) -> Request:
-        """The parameters of some rows."""
-        tensors = {f.name: v for f in fields(self) if isinstance(v := getattr(self, f.name), Tensor)}
-        return replace(self, **{name: tensor[rows] for name, tensor in tensors.items()})  # type: ignore[arg-type]
-
 
 @dataclass(frozen=True, slots=True)
-class Noise:
+class Noise(PerRow):
     """Seeds and positions [rows, 1] int64 of a batch."""
 
     seed: Tensor
@@ -95,3 +90,7 @@ class Noise:
     def gumbel(self, index: Tensor, stream: int, dtype: GumbelDtype) -> Tensor:
         """Gumbel variates at ``index``, [n] or [rows, n]."""
         return philox.gumbel(self.seed, self.position, index, stream, dtype)
+
+    def uniform(self, stream: int, dtype: GumbelDtype) -> Tensor:
+        """Uniform variates in (0, 1) at index 0: [rows, 1]."""
+        return philox.uniform(self.seed, self.position, torch.zeros_like(self.position), stream, dtype)

@@ -6,7 +6,8 @@ devices, batch sizes and thread counts, then moves a result far less than the no
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -14,6 +15,18 @@ from torch import Tensor
 from tokendraw_native.scratch import Scratch
 
 INF = float("inf")
+
+
+class PerRow:
+    """A frozen dataclass whose tensors have one entry a row."""
+
+    __slots__ = ()
+
+    def chunk(self, rows: slice | Tensor) -> Self:
+        """The same of some rows: of a stretch of them, or of those whose numbers ``rows`` [n] holds."""
+        record: Any = self
+        tensors = {f.name: v for f in fields(record) if isinstance(v := getattr(self, f.name), Tensor)}
+        return replace(record, **{name: tensor[rows] for name, tensor in tensors.items()})  # type: ignore[no-any-return]
 
 
 @dataclass(frozen=True, slots=True)

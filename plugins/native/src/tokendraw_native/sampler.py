@@ -1,4 +1,4 @@
-"""The native sampler: one look at the logits, one draw.
+"""The native sampler: one look at the logits, one draw; and the verification of drafts.
 
 It never waits for the device, and on devices other than CPUs every shape it uses is known on the host, so that a call
 can be captured in a CUDA graph. Beside a chunk of rows it holds one number a tile and a few a row.
@@ -9,11 +9,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from tokendraw import Need, SamplerOutput, SamplingMetadata
-from tokendraw_native.draw import draw
+from tokendraw import Drafts, Need, SamplerOutput, SamplingMetadata, VerifyOutput
+from tokendraw._drafts import VerifyMode
+from tokendraw_native.draw import DRAFT, SAMPLE, Streams, draw
 from tokendraw_native.logprobs import log_kept_mass, logprobs
 from tokendraw_native.request import Noise, Request
 from tokendraw_native.survey import survey, survey_head
+from tokendraw_native.verify import verify
 
 
 class NativeSampler:
@@ -33,12 +35,39 @@ class NativeSampler:
         inplace: bool = False,
     ) -> SamplerOutput:
         """Draw one token a row; see :meth:`tokendraw.Sampler.sample`. ``inplace`` would gain nothing and is ignored."""
+        return self._sample(logits, metadata, SAMPLE)
+
+    @torch.no_grad()
+    def draft(self, logits: Tensor, metadata: SamplingMetadata) -> SamplerOutput:
+        """As :meth:`sample`, with noise that no verification at the same seeds and positions uses."""
+        return self._sample(logits, metadata, DRAFT)
+
+    @torch.no_grad()
+    def verify(
+        self,
+        target_logits: Tensor,
+        drafts: Drafts,
+        metadata: SamplingMetadata,
+        *,
+        mode: VerifyMode = "rejection",
+    ) -> VerifyOutput:
+        """Verify the drafts of a batch; see :mod:`tokendraw_native.verify`."""
+        return verify(
+            target_logits,
+            drafts,
+            metadata,
+            mode=mode,
+            gumbel_dtype=self._gumbel_dtype,
+            logprobs_mode=self._mode,
+        )
+
+    def _sample(self, logits: Tensor, metadata: SamplingMetadata, streams: Streams) -> SamplerOutput:
         request = Request.of(metadata, logits.shape[0], logits.device)
         noise = Noise.of(metadata, logits.shape[0], logits.device)
         width = metadata.facts.max_logprobs
         found = survey_head(logits, request) if self._on_cpu and width is None else None
         found = found or survey(logits, request, masses=width is not None)
-        token = draw(logits, found, request, noise, self._gumbel_dtype)
+        token = draw(logits, found, request, noise, self._gumbel_dtype, streams)
         if width is None:
             return SamplerOutput(token, found.valid.squeeze(-1))
         best = logprobs(logits, token, found, request, self._mode, width, metadata.per_row("logprobs"))

@@ -12,11 +12,12 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from tokendraw import philox
 from tokendraw_native.filters import HEAD, floors
 from tokendraw_native.request import Request
-from tokendraw_native.rows import Rows, clean, kept, load, real_dtype, scaled
+from tokendraw_native.rows import PerRow, Rows, clean, kept, load, real_dtype, scaled
 from tokendraw_native.scratch import Scratch
 
 _TILE = philox.TILE_SIZE
@@ -25,7 +26,7 @@ _CHUNK_ELSEWHERE = 1 << 24
 
 
 @dataclass(frozen=True, slots=True)
-class Survey:
+class Survey(PerRow):
     """What is known of a batch after the first look. [rows, 1] where no shape is given."""
 
     top: Tensor
@@ -45,12 +46,19 @@ class Survey:
 
 
 def chunks(logits: Tensor) -> Iterator[tuple[slice, Tensor]]:
-    """The rows of a batch in pieces: on a CPU what its caches hold, elsewhere what fills the device."""
-    batch, vocab_size = logits.shape
-    rows = max(1, _CHUNK.get(logits.device.type, _CHUNK_ELSEWHERE) // vocab_size)
-    for start in range(0, max(batch, 1), rows):
-        part = slice(start, min(start + rows, batch))
+    """The rows of a batch in pieces."""
+    for part in stretches(logits.shape[0], logits):
         yield part, logits[part]
+
+
+def stretches(count: int, logits: Tensor) -> Iterator[slice]:
+    """Cut ``count`` rows like those of ``logits`` into what a CPU's caches hold, elsewhere into what fills the device.
+
+    There is always one piece, if only an empty one.
+    """
+    rows = max(1, _CHUNK.get(logits.device.type, _CHUNK_ELSEWHERE) // logits.shape[1])
+    for start in range(0, max(count, 1), rows):
+        yield slice(start, min(start + rows, count))
 
 
 def survey(logits: Tensor, request: Request, *, masses: bool) -> Survey:
@@ -85,6 +93,12 @@ def _survey_chunk(rows: Rows, request: Request, scratch: Scratch, masses: bool) 
     if request.filters:
         weight *= kept(rows.x, floor, scratch)
     return rows.top, rows.valid, floor, _tile_sums(padded), mass, raw_mass
+
+
+def tile_sums(weight: Tensor) -> Tensor:
+    """[rows, tiles] from the weights [rows, V] of all tokens."""
+    vocab_size = weight.shape[-1]
+    return _tile_sums(weight if vocab_size < _TILE else pad(weight, (0, -vocab_size % _TILE)))
 
 
 def _tile_sums(padded: Tensor) -> Tensor:

@@ -1,0 +1,73 @@
+"""Where the rows of a verification lie: index arithmetic between requests, their drafts and the target's logits.
+
+Request b has ``num_drafts[b]`` drafts and one row of logits more: its drafts' rows in order, then its bonus row. For
+``num_drafts`` 2, 0, 1::
+
+    row              0   1   2   3   4   5
+    request          0   0   0   1   2   2         row_index
+    offset           0   1   2   0   0   1         row_positions, less each request's first one
+    is               d   d   b   b   d   b         target_rows 0, 1, 4; bonus_rows 2, 3, 5
+    cu_num_logits    0           3   4       6
+
+Every function computes on the device of what it is given, takes sizes as integers that the host knows, waits for
+nothing, and can be captured in a CUDA graph.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+
+def cu_num_logits(num_drafts: Tensor) -> Tensor:
+    """The first row of each request, and the number of all rows.
+
+    :param num_drafts: [B] integer.
+    :returns: [B + 1] int64: 0, then the running sum of (drafts + 1).
+    """
+    return pad((num_drafts.to(torch.int64) + 1).cumsum(0), (1, 0))
+
+
+def row_index(cu_num_logits: Tensor, num_rows: int) -> Tensor:
+    """The request of each row of logits: what ``SamplingMetadata.row_index`` takes.
+
+    :param cu_num_logits: [B + 1] integer.
+    :param num_rows: L. Rows from ``cu_num_logits[B]`` on are given to the last request.
+    :returns: [L] int64.
+    """
+    return _segment(cu_num_logits[1:], num_rows)
+
+
+def row_positions(cu_num_logits: Tensor, first_positions: Tensor, num_rows: int) -> Tensor:
+    """The position of each row of logits: what ``SamplingMetadata.positions`` takes.
+
+    :param first_positions: [B] integer: position of each request's first row, the index in its sequence of the last
+        token that is settled. Its first draft stands one further.
+    :returns: [L] int64.
+    """
+    request = row_index(cu_num_logits, num_rows)
+    rows = torch.arange(num_rows, device=cu_num_logits.device)
+    return first_positions[request].to(torch.int64) + rows - cu_num_logits[request]
+
+
+def bonus_rows(cu_num_logits: Tensor) -> Tensor:
+    """The last row of each request, which follows all of its drafts: [B] int64."""
+    return cu_num_logits[1:].to(torch.int64) - 1
+
+
+def target_rows(cu_num_logits: Tensor, total_drafts: int) -> Tensor:
+    """The rows of logits that judge a draft, in the order of the drafts.
+
+    :param total_drafts: L - B.
+    :returns: [L - B] int64.
+    """
+    requests = torch.arange(1, len(cu_num_logits), device=cu_num_logits.device)
+    drafts = torch.arange(total_drafts, device=cu_num_logits.device)
+    return drafts + _segment(cu_num_logits[1:] - requests, total_drafts)
+
+
+def _segment(ends: Tensor, count: int) -> Tensor:
+    """For each of 0 .. count - 1 the first segment that ends beyond it: [count] int64."""
+    places = torch.arange(count, dtype=ends.dtype, device=ends.device)
+    return torch.searchsorted(ends, places, right=True).clamp_(max=max(len(ends) - 1, 0))

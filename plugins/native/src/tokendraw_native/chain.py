@@ -1,0 +1,65 @@
+"""Whose row a row of target logits is: the drafts of a batch beside the rows that judge them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from tokendraw import Drafts, speculative
+
+NO_DRAFT = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """The L rows of B requests, of at most K drafts each. All int64."""
+
+    request: Tensor
+    """[L]: whose row it is."""
+    offset: Tensor
+    """[L]: its place among the rows of its request."""
+    drafted: Tensor
+    """[L]: the id that it judges, :data:`NO_DRAFT` if it is a bonus row."""
+    first: Tensor
+    """[B]: first row of each request."""
+    num_drafts: Tensor
+    """[B]."""
+    steps: Tensor
+    """[K + 1]: 0 .. K."""
+
+    @classmethod
+    def of(cls, drafts: Drafts, rows: int) -> Chain:
+        """Lay the drafts beside ``rows`` rows of logits."""
+        cu_num_logits = drafts.cu_num_logits.to(torch.int64)
+        first, num_drafts = cu_num_logits[:-1], (cu_num_logits.diff() - 1).clamp_(0, drafts.max_drafts)
+        request = speculative.row_index(cu_num_logits, rows)
+        row = torch.arange(rows, device=request.device)
+        offset = row - first[request]
+        ids = pad(drafts.draft_token_ids.to(torch.int64), (0, 1), value=NO_DRAFT)
+        place = (offset if ids.dim() == 2 else row - request).clamp(max=ids.shape[-1] - 1)
+        beside = ids[request, place] if ids.dim() == 2 else ids[place]
+        return cls(
+            request=request,
+            offset=offset,
+            drafted=torch.where(offset < num_drafts[request], beside, NO_DRAFT),
+            first=first,
+            num_drafts=num_drafts,
+            steps=torch.arange(drafts.max_drafts + 1, device=request.device),
+        )
+
+    def by_step(self, values: Tensor) -> Tensor:
+        """[B, K + 1, ...] from ``values`` [L, ...]: the rows of each request in order, then any others."""
+        rows = (self.first.unsqueeze(-1) + self.steps).clamp(max=max(len(values) - 1, 0))
+        return values[rows]
+
+    def up_to(self, count: Tensor) -> Tensor:
+        """[B, K + 1] bool: the first ``count`` [B] steps of each request."""
+        return self.steps < count.unsqueeze(-1)
+
+
+def num_accepted(chain: Chain, accepted: Tensor) -> Tensor:
+    """[B] int64: the drafts of each request before the first that is not ``accepted`` [L] bool."""
+    return (chain.by_step(accepted) & chain.up_to(chain.num_drafts)).cumprod(-1).sum(-1)

@@ -1,0 +1,101 @@
+"""Verifications with one bug each: the native one with a piece of it exchanged for the length of a call."""
+
+from dataclasses import replace
+from unittest import mock
+
+import torch
+
+import tokendraw_native.verify as pieces
+from tokendraw import BatchFacts, philox, speculative
+from tokendraw_native.chain import num_accepted
+from tokendraw_native.draw import DRAFT
+from verifying import native
+
+
+class Honest:
+    """The native sampler, with places to go wrong in."""
+
+    def __init__(self, device):
+        self.sampler = native(device)
+        self.sample, self.draft = self.sampler.sample, self.sampler.draft
+
+    def verify(self, target_logits, drafts, metadata, *, mode="rejection"):
+        with mock.patch.dict(vars(pieces), self.pieces()):
+            return self.sampler.verify(*self.change(target_logits, drafts, metadata), mode=mode)
+
+    def change(self, target_logits, drafts, metadata):
+        return target_logits, drafts, metadata
+
+    def pieces(self):
+        return {}
+
+
+class ResidualSharesTheDraftsNoise(Honest):
+    """The recovered token is drawn with the noise of the draft that it takes the place of."""
+
+    def pieces(self):
+        return {"RESIDUAL": DRAFT}
+
+
+class RecoveredFromTheTarget(Honest):
+    """The recovered token is drawn from p."""
+
+    def pieces(self):
+        return {"residual": lambda p, q: p}
+
+
+class AcceptanceSharesTheDraftsNoise(Honest):
+    """u is made of the words that drew the draft's likeliest tokens."""
+
+    def pieces(self):
+        return {"philox": mock.Mock(wraps=philox, ACCEPT=philox.DRAFT_TOKEN)}
+
+
+class AcceptsAtZero(Honest):
+    """u is in [0, 1), and a draft is accepted if u <= p / q."""
+
+    def pieces(self):
+        return {"accepts": lambda u, p, q: (q > 0) & (u - 0.5 / 2**32 <= p / q)}
+
+
+class RejectsAtOne(Honest):
+    """u is rounded to float32, which reaches 1."""
+
+    def pieces(self):
+        return {"accepts": lambda u, p, q: (q > 0) & (u.float() < (p / q).float())}
+
+
+class UnfilteredTarget(Honest):
+    """p is the softmax of the target's logits, without filters."""
+
+    def change(self, target_logits, drafts, metadata):
+        off = dict.fromkeys(("top_k", "top_p", "min_p", "joint"))
+        return target_logits, drafts, replace(metadata, **off, facts=BatchFacts(any_greedy=False))
+
+
+class BonusFromTheRowBefore(Honest):
+    """The bonus token is drawn from the row of the last draft."""
+
+    def change(self, target_logits, drafts, metadata):
+        rows = torch.arange(len(target_logits), device=target_logits.device)
+        bonus = speculative.bonus_rows(drafts.cu_num_logits)
+        rows[bonus] = (bonus - 1).clamp(min=0)
+        return target_logits[rows], drafts, metadata
+
+
+class PlaceholdersAreSkipped(Honest):
+    """The walk goes on behind a placeholder, as if none had been there."""
+
+    def pieces(self):
+        return {"num_accepted": lambda chain, accepted: num_accepted(chain, accepted | (chain.drafted < 0))}
+
+    def verify(self, target_logits, drafts, metadata, *, mode="rejection"):
+        output = super().verify(target_logits, drafts, metadata, mode=mode)
+        steps = torch.arange(output.token_ids.shape[1], device=output.token_ids.device)
+        skipped = (output.token_ids < 0) & (steps <= output.num_accepted.unsqueeze(1))
+        order = skipped.int().argsort(dim=1, stable=True)
+        return replace(
+            output,
+            token_ids=output.token_ids.gather(1, order),
+            num_accepted=output.num_accepted - skipped.sum(1).int(),
+        )

@@ -1,0 +1,75 @@
+"""Index arithmetic of a verification, by examples that can be checked by eye."""
+
+import pytest
+import torch
+
+from tokendraw import SamplingMetadata, SamplingParams, speculative
+
+GOLDEN = {
+    # num_drafts: cu_num_logits, row_index, offsets, bonus_rows, target_rows
+    (2, 0, 1): ([0, 3, 4, 6], [0, 0, 0, 1, 2, 2], [0, 1, 2, 0, 0, 1], [2, 3, 5], [0, 1, 4]),
+    (3, 0, 2, 0, 1): (
+        [0, 4, 5, 8, 9, 11],
+        [0, 0, 0, 0, 1, 2, 2, 2, 3, 4, 4],
+        [0, 1, 2, 3, 0, 0, 1, 2, 0, 0, 1],
+        [3, 4, 7, 8, 10],
+        [0, 1, 2, 5, 6, 9],
+    ),
+    (2, 2): ([0, 3, 6], [0, 0, 0, 1, 1, 1], [0, 1, 2, 0, 1, 2], [2, 5], [0, 1, 3, 4]),
+    (0, 0, 0): ([0, 1, 2, 3], [0, 1, 2], [0, 0, 0], [0, 1, 2], []),
+    (4,): ([0, 5], [0] * 5, [0, 1, 2, 3, 4], [4], [0, 1, 2, 3]),
+    (): ([0], [], [], [], []),
+}
+
+
+@pytest.mark.parametrize("num_drafts", GOLDEN, ids=str)
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+def test_rows_of_requests(device, num_drafts, dtype):
+    offsets, requests, local, bonus, target = GOLDEN[num_drafts]
+    cu_num_logits = speculative.cu_num_logits(torch.tensor(num_drafts, dtype=dtype, device=device))
+    assert cu_num_logits.tolist() == offsets
+    first = torch.arange(1000, 1000 + 100 * len(num_drafts), 100, device=device, dtype=dtype)
+    for given in (cu_num_logits, cu_num_logits.to(dtype)):
+        found = {
+            "row_index": speculative.row_index(given, len(requests)),
+            "row_positions": speculative.row_positions(given, first, len(requests)),
+            "bonus_rows": speculative.bonus_rows(given),
+            "target_rows": speculative.target_rows(given, len(target)),
+        }
+        assert {name: tensor.tolist() for name, tensor in found.items()} == {
+            "row_index": requests,
+            "row_positions": [1000 + 100 * r + step for r, step in zip(requests, local, strict=True)],
+            "bonus_rows": bonus,
+            "target_rows": target,
+        }
+        assert {tensor.dtype for tensor in found.values()} == {torch.int64}
+        assert {tensor.device for tensor in found.values()} == {given.device}
+
+
+def test_rows_beyond_the_last_request_are_given_to_it():
+    cu_num_logits = torch.tensor([0, 3, 4])
+    assert speculative.row_index(cu_num_logits, 7).tolist() == [0, 0, 0, 1, 1, 1, 1]
+    assert speculative.target_rows(cu_num_logits, 4).tolist() == [0, 1, 3, 4]
+
+
+def test_no_size_is_read_from_the_device():
+    """On tensors without data, which have no values to read."""
+    counts, first = torch.empty(3, dtype=torch.int32, device="meta"), torch.empty(3, device="meta").long()
+    cu_num_logits = speculative.cu_num_logits(counts)
+    assert cu_num_logits.shape == (4,)
+    assert speculative.row_index(cu_num_logits, 8).shape == (8,)
+    assert speculative.row_positions(cu_num_logits, first, 8).shape == (8,)
+    assert speculative.bonus_rows(cu_num_logits).shape == (3,)
+    assert speculative.target_rows(cu_num_logits, 5).shape == (5,)
+
+
+def test_the_rows_are_what_the_metadata_of_a_verification_takes():
+    cu_num_logits = speculative.cu_num_logits(torch.tensor([2, 0, 1]))
+    metadata = SamplingMetadata.from_params(
+        [SamplingParams(top_k=k, seed=k) for k in (5, 6, 7)],
+        positions=speculative.row_positions(cu_num_logits, torch.tensor([10, 20, 30]), 6),
+        row_index=speculative.row_index(cu_num_logits, 6),
+    )
+    assert metadata.num_rows == 6
+    assert metadata.per_row("top_k").tolist() == [5, 5, 5, 6, 7, 7]
+    assert metadata.positions.tolist() == [10, 11, 12, 20, 30, 31]
