@@ -32,7 +32,14 @@ if TYPE_CHECKING:
     from tokendraw._metadata import SamplingMetadata
     from tokendraw._output import LogprobsTensors, SamplerOutput, VerifyOutput
     from tokendraw._params import SamplingParams
-    from tokendraw._plugin import API_VERSION, PluginInfo, SamplerBackend, Upstream, hookimpl
+    from tokendraw._plugin import (
+        API_VERSION,
+        PluginInfo,
+        SamplerBackend,
+        Upstream,
+        VerifierBackend,
+        hookimpl,
+    )
     from tokendraw._sampler import Sampler
 
 _HOMES = {
@@ -57,7 +64,7 @@ _HOMES = {
     "_metadata": ("SamplingMetadata",),
     "_output": ("LogprobsTensors", "SamplerOutput", "VerifyOutput"),
     "_params": ("SamplingParams",),
-    "_plugin": ("API_VERSION", "PluginInfo", "SamplerBackend", "Upstream", "hookimpl"),
+    "_plugin": ("API_VERSION", "PluginInfo", "SamplerBackend", "Upstream", "VerifierBackend", "hookimpl"),
     "_sampler": ("Sampler",),
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
@@ -94,6 +101,7 @@ __all__ = [
     "TokendrawWarning",
     "UntestedUpstreamWarning",
     "Upstream",
+    "VerifierBackend",
     "VerifyOutput",
     "__version__",
     "discover",

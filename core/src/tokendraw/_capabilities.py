@@ -20,6 +20,9 @@ FilterOrder: TypeAlias = Literal["top_k_first", "joint"]
 Filter: TypeAlias = Literal["top_k", "top_p", "min_p"]
 Granularity: TypeAlias = Literal["per_row", "scalar"]
 GumbelDtype: TypeAlias = Literal["fp32", "fp64"]
+VerifyMode: TypeAlias = Literal["rejection", "coupled"]
+DraftKind: TypeAlias = Literal["probs", "logits", "chosen"]
+"""What a draft was drawn from, as the caller gives it: probabilities, logits, or nothing since it was not drawn."""
 Seeding: TypeAlias = Literal["none", "launch", "counter"]
 TieRule: TypeAlias = Literal["value", "exact_k"]
 TieNeed: TypeAlias = TieRule | Literal["either"]
@@ -34,6 +37,8 @@ LOGPROBS_MODES: tuple[LogprobsMode, ...] = (
 )
 FILTER_ORDERS: tuple[FilterOrder, ...] = ("top_k_first", "joint")
 GUMBEL_DTYPES: tuple[GumbelDtype, ...] = ("fp32", "fp64")
+VERIFY_MODES: tuple[VerifyMode, ...] = ("rejection", "coupled")
+DRAFT_KINDS: tuple[DraftKind, ...] = ("probs", "logits", "chosen")
 INPUT_DTYPES: tuple[str, ...] = ("float32", "bfloat16", "float16")
 
 
@@ -75,6 +80,13 @@ class Capabilities:
     """Whether a seeded row's token is the same in any batch."""
     max_top_k: int | None = None
     max_vocab_size: int | None = None
+    verify_modes: tuple[VerifyMode, ...] = ()
+    """Of the operation ``verify``, as are all that follow."""
+    draft_kinds: tuple[DraftKind, ...] = ()
+    ragged_drafts: bool = False
+    """Whether requests may have different numbers of drafts."""
+    placeholder_drafts: bool = False
+    """Whether an id outside [0, V) may stand for a draft that was not made."""
 
 
 @dataclass(frozen=True, kw_only=True)

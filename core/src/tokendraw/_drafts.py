@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, Self, TypeAlias
+from typing import Self
 
 import torch
 from torch import Tensor
 
 from tokendraw import speculative
-from tokendraw._capabilities import INPUT_DTYPES
+from tokendraw._capabilities import INPUT_DTYPES, DraftKind
 from tokendraw._errors import InvalidInputError, InvalidParameterError
 from tokendraw._parameters import integer
-
-VerifyMode: TypeAlias = Literal["rejection", "coupled"]
-VERIFY_MODES: tuple[VerifyMode, ...] = ("rejection", "coupled")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -60,6 +57,9 @@ class Drafts:
     max_drafts: int = -1
     """K, the most drafts that a request may have: the width of the result. -1: as ``num_drafts`` or the shape says."""
 
+    any_placeholder: bool = True
+    """Whether an id outside [0, V) may be among them; ids on a device are not read."""
+
     def __post_init__(self) -> None:
         _check_tensors(self)
         _check_counts(self)
@@ -84,11 +84,14 @@ class Drafts:
             for request, tokens in enumerate(draft_token_ids)
             for token in tokens
         ]
+        largest = None if draft_probs is None else draft_probs.shape[-1]
+        largest = largest if draft_logits is None else draft_logits.shape[-1]
         return cls.from_counts(
             torch.tensor(ids, dtype=torch.int64, device=torch.device(device or "cpu")),
             [len(tokens) for tokens in draft_token_ids],
             draft_probs=draft_probs,
             draft_logits=draft_logits,
+            any_placeholder=largest is None or not all(0 <= token < largest for token in ids),
         )
 
     @classmethod
@@ -99,6 +102,7 @@ class Drafts:
         *,
         draft_probs: Tensor | None = None,
         draft_logits: Tensor | None = None,
+        any_placeholder: bool = True,
     ) -> Self:
         """Take draft ids that are on the device, of which the host knows how many each request has.
 
@@ -114,12 +118,25 @@ class Drafts:
             draft_probs=draft_probs,
             draft_logits=draft_logits,
             num_drafts=counts,
+            any_placeholder=any_placeholder,
         )
 
     @property
     def num_requests(self) -> int:
         """B."""
         return self.cu_num_logits.shape[0] - 1
+
+    @property
+    def kind(self) -> DraftKind:
+        """What the drafts were drawn from."""
+        if self.draft_probs is not None:
+            return "probs"
+        return "chosen" if self.draft_logits is None else "logits"
+
+    @property
+    def is_uniform(self) -> bool:
+        """Whether every request has ``max_drafts`` drafts, as the host knows."""
+        return self.num_drafts is not None and set(self.num_drafts) <= {self.max_drafts}
 
     @property
     def num_rows(self) -> int | None:

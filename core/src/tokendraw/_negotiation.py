@@ -9,7 +9,7 @@ import torch
 
 from tokendraw import _prove
 from tokendraw._candidate import Candidate, Choice
-from tokendraw._capabilities import Capabilities, Host, Need
+from tokendraw._capabilities import Capabilities, Host, Need, Operation
 from tokendraw._discovery import Discovery
 from tokendraw._errors import PluginError, SamplerUnavailableError
 from tokendraw._resolution import decide
@@ -20,6 +20,7 @@ from tokendraw._serving import Member, Serving
 class Negotiation:
     """Everything that a choice rests on."""
 
+    operation: Operation = "sample"
     discovery: Discovery
     host: Host
     need: Need
@@ -48,16 +49,18 @@ class Negotiation:
         facts, failures = self, dict[str, PluginError]()
         while True:
             try:
-                resolution = decide(facts.candidates, self.host, self.need, self.choice)
+                resolution = decide(
+                    facts.candidates, self.host, self.need, self.choice, operation=self.operation
+                )
             except SamplerUnavailableError as error:
                 raise error from failures.get(self.choice.sampler or "")
             needed = [name for name in (resolution.chosen, resolution.companion) if name]
             name = next((name for name in needed if name not in self.built), None)
             if name is None:
                 break
-            hooks, capabilities = self.discovery.hooks[name], self.discovery.offered(name, "sample")
+            hooks, capabilities = self.discovery.hooks[name], self.discovery.offered(name, self.operation)
             try:
-                backend = _prove.build(hooks, capabilities, self.device, self.need)
+                backend = _prove.build(hooks, capabilities, self.device, self.need, self.operation)
             except PluginError as error:
                 failures[name] = error
                 facts = facts.without(name, str(error))
@@ -74,6 +77,6 @@ class Negotiation:
 
     def _offered(self, name: str) -> Capabilities:
         """What a sampler can do from here on: of the logprobs modes, only the one that rows will get counts."""
-        capabilities = self.discovery.offered(name, "sample")
+        capabilities = self.discovery.offered(name, self.operation)
         modes = tuple(mode for mode in capabilities.logprobs_modes if mode == self.need.logprobs_mode)
         return replace(capabilities, logprobs_modes=modes)

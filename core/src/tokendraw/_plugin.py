@@ -44,13 +44,14 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import pluggy
 
-from tokendraw._capabilities import Capabilities, Host, Need, Operation
+from tokendraw._capabilities import Capabilities, Host, Need, Operation, VerifyMode
 
 if TYPE_CHECKING:
     import torch
 
+    from tokendraw._drafts import Drafts
     from tokendraw._metadata import SamplingMetadata
-    from tokendraw._output import SamplerOutput
+    from tokendraw._output import SamplerOutput, VerifyOutput
 
 API_VERSION = 1
 """The plugin API that this core speaks. A plugin that names another one is ``incompatible``."""
@@ -113,6 +114,31 @@ class SamplerBackend(Protocol):
         ...
 
 
+@runtime_checkable
+class VerifierBackend(Protocol):
+    """What ``tokendraw_build`` returns for the operation ``verify``; the same object may serve both operations."""
+
+    def verify(
+        self,
+        target_logits: torch.Tensor,
+        drafts: Drafts,
+        metadata: SamplingMetadata,
+        *,
+        mode: VerifyMode = "rejection",
+    ) -> VerifyOutput:
+        """Verify the drafts of a batch, as :class:`tokendraw.Sampler` describes.
+
+        :param target_logits: [L, V] float32, bfloat16 or float16 on the device it was built for, any row stride. Not
+            to be modified. The core has checked that drafts and metadata fit them.
+        :param metadata: the parameters of the L rows.
+        """
+        ...
+
+    def draft(self, logits: torch.Tensor, metadata: SamplingMetadata) -> SamplerOutput:
+        """Draw one token a row with noise that no verification at the same seeds and positions uses."""
+        ...
+
+
 class HookSpecs:
     """The hooks. They serve negotiation only: no hook is called while tokens are drawn."""
 
@@ -134,6 +160,8 @@ class HookSpecs:
         raise NotImplementedError
 
     @hookspec(firstresult=True)
-    def tokendraw_build(self, operation: Operation, device: torch.device, need: Need) -> SamplerBackend:
+    def tokendraw_build(
+        self, operation: Operation, device: torch.device, need: Need
+    ) -> SamplerBackend | VerifierBackend:
         """Build the sampler for one device. Heavy imports happen here. What it raises is the reason shown."""
         raise NotImplementedError

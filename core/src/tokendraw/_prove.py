@@ -8,18 +8,20 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from typing import Any
 
 import pluggy
 import torch
 
 from tokendraw import _host_state
 from tokendraw._call_checks import misfit
-from tokendraw._capabilities import Capabilities, Need
+from tokendraw._capabilities import Capabilities, Need, Operation
+from tokendraw._drafts import Drafts
 from tokendraw._errors import PluginError
 from tokendraw._guard import guarded
 from tokendraw._metadata import SamplingMetadata
 from tokendraw._params import SamplingParams
-from tokendraw._plugin import SamplerBackend
+from tokendraw._plugin import SamplerBackend, VerifierBackend
 
 _VOCAB_SIZE = 2048  # two tiles of the two-level draw
 _PEAK = 100.0  # exp(-100) of the mass is left for all other tokens
@@ -30,8 +32,9 @@ def build(
     capabilities: Capabilities,
     device: torch.device,
     need: Need,
-) -> SamplerBackend:
-    """Build a plugin's sampler for one device and prove it with a draw.
+    operation: Operation = "sample",
+) -> Any:
+    """Build a plugin's sampler, or verifier, for one device and prove it with a draw.
 
     Torch's random state, default device and default dtype are left alone. One thread at a time does this.
 
@@ -41,16 +44,17 @@ def build(
     with _host_state.kept_while_building(plugin), random_state_kept(device):
         backend = guarded(
             "tokendraw_build",
-            lambda: hooks.tokendraw_build(operation="sample", device=device, need=need),
+            lambda: hooks.tokendraw_build(operation=operation, device=device, need=need),
         )
-        if not callable(getattr(backend, "sample", None)):
-            raise PluginError(
-                "tokendraw_build needs to return an object with a method sample, "
-                f"found {type(backend).__name__}"
-            )
-        sampler: SamplerBackend = backend
-        guarded("the proof draw", lambda: _draw(sampler, capabilities, device, need))
-    return sampler
+        for method in ("sample",) if operation == "sample" else ("verify", "draft"):
+            if not callable(getattr(backend, method, None)):
+                raise PluginError(
+                    f"tokendraw_build needs to return an object with a method {method}, "
+                    f"found {type(backend).__name__}"
+                )
+        prove = _draw if operation == "sample" else _verify
+        guarded("the proof draw", lambda: prove(backend, capabilities, device, need))
+    return backend
 
 
 def _draw(backend: SamplerBackend, capabilities: Capabilities, device: torch.device, need: Need) -> None:
@@ -79,6 +83,29 @@ def _draw(backend: SamplerBackend, capabilities: Capabilities, device: torch.dev
         raise PluginError(f"the proof draw needs two valid rows, found valid {output.valid.tolist()}")
     if not torch.equal(logits, pristine):
         raise PluginError("the proof draw needs its logits unmodified, found them changed")
+
+
+def _verify(backend: VerifierBackend, capabilities: Capabilities, device: torch.device, need: Need) -> None:
+    """Verify the drafts of two requests: the first one's is the one likely token, the other's has no probability."""
+    vocab_size = min(_VOCAB_SIZE, capabilities.max_vocab_size or _VOCAB_SIZE)
+    dtype = getattr(torch, need.dtype or (*capabilities.dtypes, "float32")[0])
+    peak = vocab_size // 2
+    logits = torch.zeros(4, vocab_size, dtype=dtype, device=device)
+    logits[:, peak] = _PEAK
+    probs = torch.zeros(2, vocab_size, device=device)
+    probs[0, peak] = probs[1, 0] = 1.0
+    kind = "probs" if "probs" in capabilities.draft_kinds else (*capabilities.draft_kinds, "chosen")[0]
+    given = {"probs": {"draft_probs": probs}, "logits": {"draft_logits": probs.mul(_PEAK).to(dtype)}}
+    drafts = Drafts.from_lists([[peak], [0]], device=device, **given.get(kind, {}))
+    metadata = SamplingMetadata.from_params([_params(capabilities, need)] * 4, device=device)
+    mode = (*capabilities.verify_modes, "rejection")[0]
+    output = backend.verify(logits, drafts, metadata, mode=mode)
+    found = (output.token_ids.tolist(), output.num_accepted.tolist())
+    if found != ([[peak, peak], [peak, -1]], [1, 0]):
+        raise PluginError(
+            f"the proof draw needs the tokens {[[peak, peak], [peak, -1]]} of {vocab_size} logits and [1, 0] accepted, "
+            f"found {found[0]} and {found[1]}"
+        )
 
 
 def _params(capabilities: Capabilities, need: Need) -> SamplingParams:

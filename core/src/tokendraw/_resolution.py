@@ -124,10 +124,10 @@ def _companion(
 ) -> tuple[Candidate | None, tuple[str, ...]]:
     """Find the best other candidate that serves all rows that the chosen one cannot, and their kinds."""
     capabilities = chosen.capabilities(operation)
-    beyond = _rows.beyond(capabilities, need) if capabilities else ()
+    beyond = _rows.beyond(capabilities, need, operation) if capabilities else ()
     for other in available if beyond else ():
         offered = other.capabilities(operation)
-        if other.name != chosen.name and offered and _rows.covers(offered, beyond, need):
+        if other.name != chosen.name and offered and _rows.covers(offered, beyond, need, operation):
             return other, beyond
     return None, beyond
 

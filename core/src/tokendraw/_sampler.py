@@ -7,23 +7,31 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Self
 
 import torch
 from torch import Tensor
 
-from tokendraw import _advice, _fallback
+from tokendraw import _advice, _fallback, _verifying
 from tokendraw._announce import announce
 from tokendraw._batch_facts import BatchFacts
 from tokendraw._call_checks import Watch
 from tokendraw._candidate import Resolution
-from tokendraw._capabilities import INPUT_DTYPES, Capabilities
+from tokendraw._capabilities import INPUT_DTYPES, Capabilities, VerifyMode
 from tokendraw._cuda_graphs import is_capturing
-from tokendraw._errors import InvalidInputError, SamplerFallbackWarning, UntestedUpstreamWarning
+from tokendraw._discovery import gather
+from tokendraw._drafts import Drafts
+from tokendraw._errors import (
+    InvalidInputError,
+    SamplerFallbackWarning,
+    SamplerUnavailableError,
+    UntestedUpstreamWarning,
+)
 from tokendraw._fallback import reason_of
 from tokendraw._metadata import SamplingMetadata
 from tokendraw._negotiation import Negotiation
-from tokendraw._output import SamplerOutput
+from tokendraw._output import SamplerOutput, VerifyOutput
 from tokendraw._plugin import SamplerBackend
 from tokendraw._prove import random_state_kept
 from tokendraw._serving import Member, Route, Serving
@@ -69,6 +77,7 @@ class Sampler:
         self._replacing = threading.RLock()
         self._counting = threading.Lock()
         self._rows_drawn: Counter[str] = Counter()
+        self._verifying: Serving | None = None
         self._told: set[tuple[str, str, bool]] = set()
 
     @classmethod
@@ -128,6 +137,81 @@ class Sampler:
                 self._count(serving, route, rows)
                 return output
             self._replace(serving, failed, metadata.facts)
+
+    def verify(
+        self,
+        target_logits: Tensor,
+        drafts: Drafts,
+        metadata: SamplingMetadata,
+        *,
+        mode: VerifyMode = "rejection",
+    ) -> VerifyOutput:
+        """Verify the drafts of B requests: emit the accepted ones and one token more, exactly as the target draws.
+
+        ``rejection`` accepts as many drafts as can be where it is known what they were drawn from. ``coupled`` accepts
+        those that plain sampling draws at the same seeds and positions, so that the text is token for token what it
+        would be without drafts; it looks at no draft's distribution. Both leave the target's distribution as it is.
+
+        Who verifies is negotiated when the first call of this or of :meth:`draft` comes; see :attr:`verify_resolution`.
+        Does not wait for the device. An error of a call is the caller's: nobody takes over.
+
+        :param target_logits: [L, V] float32, bfloat16 or float16, any row stride: of each request one row for every
+            draft, in order, and its bonus row. Never modified.
+        :param drafts: on the same device.
+        :param metadata: one entry a request, with the positions of their first rows, or one a row, as
+            ``row_index`` makes it; on the same device.
+        :raises InvalidInputError: a ValueError, before anything is launched.
+        :raises InvalidParameterError: a ValueError: there is no such mode.
+        :raises SamplerUnavailableError: nobody here can verify this batch, or the sampler that was asked for verifies
+            nothing.
+        """
+        self._check_logits("target_logits", target_logits)
+        metadata = _verifying.checked(target_logits, drafts, metadata, mode)
+        self._check_metadata("target_logits", target_logits, metadata)
+        return _verifying.verify(self._verification(), target_logits, drafts, metadata, mode)
+
+    def draft(self, logits: Tensor, metadata: SamplingMetadata) -> SamplerOutput:
+        """Draw one draft a row, from noise that no verification at the same seeds and positions shares.
+
+        As :meth:`sample` otherwise; whoever verifies draws.
+        """
+        self._check(logits, metadata)
+        return _verifying.draft(self._verification(), logits, metadata)
+
+    @property
+    def verify_resolution(self) -> Resolution:
+        """Every decision that led to who verifies.
+
+        :raises SamplerUnavailableError: nobody does.
+        """
+        return self._verification().resolution
+
+    def _verification(self) -> Serving:
+        with self._replacing:
+            if self._verifying is None:
+                if self._facts is None:
+                    raise SamplerUnavailableError(
+                        f"{self.name!r} was not negotiated, so nobody verifies. Use tokendraw.load_sampler."
+                    )
+                facts = self._facts
+                discovery = gather("verify", facts.host, facts.need, facts.choice)
+                about = replace(
+                    facts, operation="verify", discovery=discovery, candidates=discovery.candidates, built={}
+                )
+                _, serving = about.settle()
+                resolution = serving.resolution
+                if resolution.fallback:
+                    announce(
+                        SamplerFallbackWarning,
+                        resolution.fallback,
+                        strict=self._strict,
+                        stacklevel=3,
+                        once_for="verify",
+                    )
+                for text in resolution.untested:
+                    announce(UntestedUpstreamWarning, text, strict=self._strict, stacklevel=3)
+                self._verifying = serving
+            return self._verifying
 
     def stats(self) -> dict[str, int]:
         """How many rows each sampler has drawn here, by name; :meth:`warmup` and replays of graphs do not count."""
@@ -239,7 +323,7 @@ class Sampler:
         watch = Watch(member.name, given, inplace=inplace) if self._debug and not is_capturing() else None
         version = None if given.is_inference() else given._version
         try:
-            output = member.backend.sample(given, metadata, inplace=inplace)
+            output: SamplerOutput = member.backend.sample(given, metadata, inplace=inplace)
         except KeyboardInterrupt:
             raise
         except BaseException as error:
@@ -303,24 +387,30 @@ class Sampler:
             self._facts, self._serving = facts, successor
 
     def _check(self, logits: Tensor, metadata: SamplingMetadata) -> None:
+        self._check_logits("logits", logits)
+        self._check_metadata("logits", logits, metadata)
+
+    def _check_logits(self, name: str, logits: Tensor) -> None:
         if logits.dim() != 2 or logits.shape[1] == 0:
-            raise InvalidInputError(f"'logits' needs shape [B, V] with V >= 1, found {list(logits.shape)}.")
+            raise InvalidInputError(f"'{name}' needs shape [B, V] with V >= 1, found {list(logits.shape)}.")
         if logits.dtype not in _DTYPES:
-            raise InvalidInputError(f"'logits' needs dtype {', '.join(INPUT_DTYPES)}, found {logits.dtype}.")
+            raise InvalidInputError(f"'{name}' needs dtype {', '.join(INPUT_DTYPES)}, found {logits.dtype}.")
         if not _same_device(logits.device, self.device):
             raise InvalidInputError(
-                f"'logits' needs device {self.device}, where the sampler was built, found {logits.device}. "
+                f"'{name}' needs device {self.device}, where the sampler was built, found {logits.device}. "
                 f"Move the logits, or load a sampler for {logits.device}."
             )
+
+    def _check_metadata(self, name: str, logits: Tensor, metadata: SamplingMetadata) -> None:
         rows = metadata.num_rows
         if rows is not None and rows != logits.shape[0]:
             raise InvalidInputError(
-                f"'metadata' needs as many rows as 'logits', {logits.shape[0]}, found {rows}."
+                f"'metadata' needs as many rows as '{name}', {logits.shape[0]}, found {rows}."
             )
         device = metadata.device
         if device is not None and device != logits.device:
             raise InvalidInputError(
-                f"'metadata' needs the device of 'logits', {logits.device}, found {device}. "
+                f"'metadata' needs the device of '{name}', {logits.device}, found {device}. "
                 "Pass device= to SamplingMetadata.from_params."
             )
 

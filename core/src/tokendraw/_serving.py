@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
@@ -13,7 +14,6 @@ from tokendraw._capabilities import Capabilities
 from tokendraw._cuda_graphs import is_capturing
 from tokendraw._errors import SamplerUnavailableError
 from tokendraw._metadata import SamplingMetadata
-from tokendraw._plugin import SamplerBackend
 from tokendraw._rows import unserved
 from tokendraw._splitting import Split, is_worthwhile
 
@@ -23,7 +23,8 @@ class Member:
     """One sampler that was built."""
 
     name: str
-    backend: SamplerBackend
+    backend: Any
+    """A SamplerBackend or a VerifierBackend, by the operation that it was built for."""
     has_drawn: bool = False
     """Whether a caller's batch was drawn with it already."""
 

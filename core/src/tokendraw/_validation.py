@@ -8,7 +8,15 @@ from typing import Any, TypeAlias
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import InvalidVersion, Version
 
-from tokendraw._capabilities import FILTER_ORDERS, GUMBEL_DTYPES, INPUT_DTYPES, LOGPROBS_MODES, Capabilities
+from tokendraw._capabilities import (
+    DRAFT_KINDS,
+    FILTER_ORDERS,
+    GUMBEL_DTYPES,
+    INPUT_DTYPES,
+    LOGPROBS_MODES,
+    VERIFY_MODES,
+    Capabilities,
+)
 from tokendraw._errors import PluginError
 from tokendraw._plugin import PluginInfo, Upstream
 from tokendraw._words import one_of
@@ -141,5 +149,9 @@ FIELDS: Mapping[str, tuple[str, _Fits]] = {
     "batch_invariant": _FLAG,
     "max_top_k": _optional("an integer >= 0", _is_count),
     "max_vocab_size": _optional("an integer >= 0", _is_count),
+    "verify_modes": _some_from(VERIFY_MODES),
+    "draft_kinds": _some_from(DRAFT_KINDS),
+    "ragged_drafts": _FLAG,
+    "placeholder_drafts": _FLAG,
 }
 """Each field of ``Capabilities``: what it needs, in words, and whether a value is that."""

@@ -84,7 +84,8 @@ class Subject:
         capabilities = discovery.offered(name, "sample")
 
         def build(need: Need) -> SamplerBackend:
-            return _prove.build(discovery.hooks[name], capabilities, target, need)
+            backend: SamplerBackend = _prove.build(discovery.hooks[name], capabilities, target, need)
+            return backend
 
         return cls(name, capabilities=capabilities, device=target, build=build, quick=quick, seed=seed)
 

@@ -7,6 +7,7 @@ This module is what the entry point names, so it imports nothing heavy; the samp
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import tokendraw
@@ -38,6 +39,13 @@ _CAPABILITIES = tokendraw.Capabilities(
     sync_free=True,
     batch_invariant=True,
 )
+_VERIFY = replace(
+    _CAPABILITIES,
+    verify_modes=("rejection", "coupled"),
+    draft_kinds=("probs", "logits", "chosen"),
+    ragged_drafts=True,
+    placeholder_drafts=True,
+)
 
 
 class NativePlugin:
@@ -50,7 +58,7 @@ class NativePlugin:
             name="native",
             api_version=1,
             priority=0,
-            operations={"sample": _CAPABILITIES, "verify": _CAPABILITIES},
+            operations={"sample": _CAPABILITIES, "verify": _VERIFY},
             upstream=tokendraw.Upstream("torch", ">=2.6", tested=("2.11.0", "2.13.0")),
             summary="the reference in plain PyTorch: every device, every request",
             verified="CPU (x86-64, torch 2.13.0), NVIDIA H200 (torch 2.11.0)",

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from tokendraw import Drafts, Need, SamplerOutput, SamplingMetadata, VerifyOutput
-from tokendraw._drafts import VerifyMode
+from tokendraw._capabilities import VerifyMode
 from tokendraw_native.draw import DRAFT, SAMPLE, Streams, draw
 from tokendraw_native.logprobs import log_kept_mass, logprobs
 from tokendraw_native.request import Noise, Request
