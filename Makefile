@@ -7,6 +7,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 PACKAGES := --editable './core[files]' --editable ./plugins/native
 TOOLS := hatchling hypothesis matplotlib mypy pytest pytest-xdist ruff scipy 'triton; sys_platform == "linux"'
+INTEGRATIONS := --editable ./integrations/transformers
 MANIFESTS := constraints.txt core/pyproject.toml plugins/native/pyproject.toml
 
 .PHONY: demo test check bench clean
@@ -37,6 +38,6 @@ $(VENV)/.runtime: $(MANIFESTS)
 	$(PIP) $(PACKAGES)
 	@touch $@
 
-$(VENV)/.tools: $(VENV)/.runtime Makefile
-	$(PIP) $(TOOLS)
+$(VENV)/.tools: $(VENV)/.runtime Makefile integrations/transformers/pyproject.toml
+	$(PIP) $(TOOLS) $(INTEGRATIONS)
 	@touch $@

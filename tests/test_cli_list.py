@@ -109,6 +109,10 @@ NATIVE_CAPABILITIES = {
     "batch_invariant": True,
     "max_top_k": None,
     "max_vocab_size": None,
+    "verify_modes": [],
+    "draft_kinds": [],
+    "ragged_drafts": False,
+    "placeholder_drafts": False,
 }
 
 

@@ -89,6 +89,10 @@ class Capabilities:
     """Whether an id outside [0, V) may stand for a draft that was not made."""
 
 
+OF_VERIFY = ("verify_modes", "draft_kinds", "ragged_drafts", "placeholder_drafts")
+"""Fields of ``Capabilities`` that speak of no other operation."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Need:
     """What a sampler must do for the caller, whatever the rows of a batch ask for later.

@@ -7,9 +7,8 @@ without the prompt).
 
 from __future__ import annotations
 
-import itertools
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +28,11 @@ from tokendraw.cli._print import on_terminal, print_json, print_side_by_side, pr
 from tokendraw.cli._wrap import Wrapper
 
 if TYPE_CHECKING:
+    from tokendraw._sampler import Sampler
     from tokendraw.cli._generation import LanguageModel
+
+    Drawn = list[tuple[list[int], str]]
+    Write = Callable[[str, Sequence[SamplingParams], int, Callable[[str], None] | None], Drawn]
 
 COMPARED = (
     SamplingParams(temperature=0.0),
@@ -45,6 +48,12 @@ COMPARED = (
 @click.argument("prompt")
 @params_options
 @click.option(
+    "--model",
+    "folder",
+    type=click.Path(exists=True, file_okay=False),
+    help="A folder with a Hugging Face model. Default: the n-gram model.",
+)
+@click.option(
     "-n", "--tokens", type=click.IntRange(min=1), default=80, show_default=True, help="How many to draw."
 )
 @click.option(
@@ -56,6 +65,7 @@ COMPARED = (
 @json_option
 def generate(
     prompt: str,
+    folder: str | None,
     tokens: int,
     stream: bool | None,
     compare: bool,
@@ -70,48 +80,71 @@ def generate(
     The model is fitted to the help pages of this Python in about a second. It gives every word of its
     vocabulary a probability, so temperature, top-k, top-p and min-p do here what they do to a large model.
     With --seed the same text comes out in every run; without it, each run differs. With --compare all texts
-    share the seed.
+    share the seed. With --model a Hugging Face model from disk writes, through tokendraw-transformers.
 
     \b
     tokendraw generate "The import statement" --temperature 0.7 --top-k 40 --top-p 0.9 --seed 7
     tokendraw generate "A class is" --compare
+    tokendraw generate "A class is" --model ./Qwen2.5-0.5B --top-p 0.9
     """
     if stream and (as_json or compare):
         raise click.UsageError(
             "'--stream' prints one text as it is drawn. Leave out --json and --compare, or --stream."
         )
-    with progress("loading a sampler and fitting the language model"):
+    with progress("loading a sampler and the language model"):
         params = checked_params(**fields)
 
         from tokendraw._capabilities import Need
         from tokendraw._load import load_sampler
-        from tokendraw._threads import one_thread
-        from tokendraw.cli._generation import draw_tokens
 
         drawer = load_sampler(sampler, device=device, need=Need(filter_orders=(params.filter_order,)))
-        model = _language_model()
+        write = _ngram(drawer) if folder is None else _on_disk(folder, drawer)
     if not (quiet or as_json):
         click.echo(drawn_by(drawer), err=True)
     settings = _compared(params) if compare else [params]
-    encoded = model.encode(prompt)
-    steps = draw_tokens(model, drawer, encoded, settings, tokens)
     if stream or (stream is None and on_terminal() and not (as_json or compare)):
-        with one_thread():
-            _stream(prompt, _pieces(model, prompt, encoded, (token_id for (token_id,) in steps)))
+        _stream(prompt, lambda show: write(prompt, settings, tokens, show))
         return
-    with progress("drawing"), one_thread():
-        drawn = list(zip(*steps, strict=True))
-    texts = ["".join(_pieces(model, prompt, encoded, row)) for row in drawn]
+    with progress("drawing"):
+        drawn = write(prompt, settings, tokens, None)
     if as_json:
         entries = [
-            {"params": asdict(setting), "token_ids": list(row), "text": text}
-            for setting, row, text in zip(settings, drawn, texts, strict=True)
+            {"params": asdict(setting), "token_ids": row, "text": text}
+            for setting, (row, text) in zip(settings, drawn, strict=True)
         ]
         print_json({"prompt": prompt, **sampler_json(drawer), "texts": entries})
     elif compare:
-        print_side_by_side([(_label(s), prompt + text) for s, text in zip(settings, texts, strict=True)])
+        print_side_by_side([(_label(s), prompt + text) for s, (_, text) in zip(settings, drawn, strict=True)])
     else:
-        click.echo(prompt + texts[0])
+        click.echo(prompt + drawn[0][1])
+
+
+def _ngram(drawer: Sampler) -> Write:
+    from tokendraw._threads import one_thread
+    from tokendraw.cli._generation import draw_tokens
+
+    model = _language_model()
+
+    def write(
+        prompt: str, settings: Sequence[SamplingParams], count: int, show: Callable[[str], None] | None
+    ) -> Drawn:
+        encoded = model.encode(prompt)
+        with one_thread():
+            steps = draw_tokens(model, drawer, encoded, settings, count)
+            if show is not None:
+                for piece in _pieces(model, prompt, encoded, (token_id for (token_id,) in steps)):
+                    show(piece)
+                return []
+            rows = [list(row) for row in zip(*steps, strict=True)]
+        return [(row, "".join(_pieces(model, prompt, encoded, row))) for row in rows]
+
+    return write
+
+
+def _on_disk(folder: str, drawer: Sampler) -> Write:
+    from tokendraw.cli._model_on_disk import ModelOnDisk
+
+    return ModelOnDisk(folder, drawer).write
 
 
 def _language_model() -> LanguageModel:
@@ -148,8 +181,12 @@ def _pieces(model: LanguageModel, prompt: str, encoded: Sequence[int], drawn: It
         previous, spaced = token_id, False
 
 
-def _stream(prompt: str, pieces: Iterable[str]) -> None:
+def _stream(prompt: str, write: Callable[[Callable[[str], None]], object]) -> None:
     wrap = Wrapper(shutil.get_terminal_size().columns) if on_terminal() else str
-    for piece in itertools.chain([prompt], pieces):
+
+    def show(piece: str) -> None:
         click.echo(wrap(piece), nl=False)
+
+    show(prompt)
+    write(show)
     click.echo()

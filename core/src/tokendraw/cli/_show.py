@@ -14,7 +14,7 @@ import click
 
 import tokendraw
 from tokendraw._candidate import Candidate
-from tokendraw._capabilities import Capabilities
+from tokendraw._capabilities import OF_VERIFY, Capabilities, Operation
 from tokendraw._errors import TokendrawError
 from tokendraw._plugin import API_VERSION
 from tokendraw._refusals import INSTALL
@@ -61,7 +61,7 @@ def _print(candidate: Candidate) -> None:
     for operation, capabilities in (info.operations if info else {}).items():
         click.echo()
         click.echo(f"operation {click.style(operation, bold=True)}")
-        print_table(("", ""), list(_in_words(capabilities)), indent=2)
+        print_table(("", ""), list(_in_words(operation, capabilities)), indent=2)
 
 
 def _facts(candidate: Candidate) -> Iterator[tuple[str, str]]:
@@ -91,9 +91,11 @@ def _facts(candidate: Candidate) -> Iterator[tuple[str, str]]:
     yield "verified on", info.verified or "nothing stated"
 
 
-def _in_words(capabilities: Capabilities) -> Iterator[tuple[str, str]]:
-    """Every field of the capabilities, in the order of the class, as (label, value)."""
+def _in_words(operation: Operation, capabilities: Capabilities) -> Iterator[tuple[str, str]]:
+    """Every field that speaks of the operation, in the order of the class, as (label, value)."""
     for field in fields(capabilities):
+        if field.name in OF_VERIFY and operation != "verify":
+            continue
         value = getattr(capabilities, field.name)
         label = _LABELS.get(field.name, field.name.replace("_", " "))
         yield label, _value_in_words(field.name, value)

@@ -1,0 +1,213 @@
+"""Times ``model.generate`` of transformers with its own sampling and through tokendraw, in one run, and prints a table.
+
+    python benchmarks/transformers_generate.py                             # CPU: two layers, V = 151936, batch 16
+    python benchmarks/transformers_generate.py --device cuda --model 0.5b --batches 64 256 --caches dynamic static
+    python benchmarks/transformers_generate.py --output benchmarks/results/transformers_cpu.md
+
+The models are Qwen2 with random weights, made in memory. Their logits are spread to a standard deviation of 3, about
+that of a trained model. Every row has a seed in the adapter's runs, none in transformers' own.
+
+* step: (a call of ``--steps`` tokens less a call of one) / (steps - 1), so without the prefill.
+* loop alone: the same loop with a sampler that returns the same token at no cost. What a step takes beyond it is
+  sampling. Where a GPU works behind the host, the two overlap, and the share says what sampling adds.
+* tokens a second: batch x steps / the whole call, prefill included.
+
+The three take turns; the fastest of the rounds counts, since what else a machine does only adds.
+``static`` is transformers' static cache with its default, which compiles the forward pass on a GPU; ``static-eager``
+does not compile.
+"""
+
+from __future__ import annotations
+
+import argparse
+import platform
+import sys
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from torch import Tensor
+
+import tokendraw
+import tokendraw_transformers
+
+FILTERS: dict[str, dict[str, Any]] = {
+    "k = 50, p = 0.9": {"top_k": 50, "top_p": 0.9},
+    "k = 50": {"top_k": 50},
+    "p = 0.9": {"top_k": 0, "top_p": 0.9},
+    "none": {"top_k": 0},
+}
+TEMPERATURE = 0.8
+SPREAD = 3.0
+MODELS = {
+    "tiny": {
+        "hidden_size": 64,
+        "intermediate_size": 128,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+    },
+    "0.5b": {
+        "hidden_size": 896,
+        "intermediate_size": 4864,
+        "num_hidden_layers": 24,
+        "num_attention_heads": 14,
+        "num_key_value_heads": 2,
+    },
+}
+
+
+def model_of(name: str, vocab_size: int, device: str, dtype: torch.dtype) -> Any:
+    torch.manual_seed(0)
+    shape: dict[str, Any] = MODELS[name]
+    config = transformers.Qwen2Config(
+        vocab_size=vocab_size, tie_word_embeddings=True, max_position_embeddings=4096, **shape
+    )
+    with torch.device(device):
+        model = transformers.Qwen2ForCausalLM(config).to(dtype).eval()
+    model.generation_config.pad_token_id = 0
+    model.generation_config.eos_token_id = None  # every row runs to the end
+    with torch.no_grad():
+        found = model(torch.arange(1, 33, device=device)[None]).logits.float().std()
+        model.model.norm.weight.mul_(SPREAD / found)
+    return model
+
+
+class NoSampling:
+    """A backend that draws the same token for every row, made once."""
+
+    def __init__(self, batch: int, device: str) -> None:
+        token_ids = torch.full((batch,), 7, dtype=torch.int64, device=device)
+        self._output = tokendraw.SamplerOutput(token_ids, token_ids > 0)
+
+    def sample(
+        self, logits: Tensor, metadata: tokendraw.SamplingMetadata, *, inplace: bool = False
+    ) -> tokendraw.SamplerOutput:
+        """Take the arguments of a sampler."""
+        return self._output
+
+
+def without_sampling(batch: int, device: str) -> tokendraw.Sampler:
+    sampler = tokendraw.load_sampler("native", device=device)
+    sampler._serving.chosen.backend = NoSampling(batch, device)  # type: ignore[assignment]
+    return sampler
+
+
+def calls_for(
+    model: Any, batch: int, prompt: int, cache: str, sampler: tokendraw.Sampler, filters: dict[str, Any]
+) -> dict[str, Callable[[int], object]]:
+    """The contenders, each a function of the number of tokens."""
+    ids = torch.randint(1, 1000, (batch, prompt), generator=torch.Generator().manual_seed(1)).to(model.device)
+    settings = {"do_sample": True, "temperature": TEMPERATURE, **filters}
+    if cache.startswith("static"):
+        settings["cache_implementation"] = "static"
+        settings["disable_compile"] = cache == "static-eager"
+        settings["max_cache_len"] = 1024
+    own = partial(model.generate, ids, attention_mask=torch.ones_like(ids), **settings)
+    ours = partial(own, custom_generate=tokendraw_transformers.generate, seeds=list(range(batch)))
+    nothing = without_sampling(batch, str(model.device))
+    return {
+        "transformers": lambda steps: own(max_new_tokens=steps),
+        "tokendraw": lambda steps: ours(max_new_tokens=steps, sampler=sampler),
+        "loop": lambda steps: ours(max_new_tokens=steps, sampler=nothing),
+    }
+
+
+def seconds(call: Callable[[int], object], steps: int, device: str) -> float:
+    start = time.perf_counter()
+    call(steps)
+    if device != "cpu":
+        torch.accelerator.synchronize()
+    return time.perf_counter() - start
+
+
+def line(
+    calls: dict[str, Callable[[int], object]], batch: int, steps: int, rounds: int, device: str
+) -> list[str]:
+    whole: dict[str, list[float]] = {name: [] for name in calls}
+    one: dict[str, list[float]] = {name: [] for name in calls}
+    for warm in (False, *[True] * rounds):
+        for name, call in calls.items():
+            first, all_steps = seconds(call, 1, device), seconds(call, steps, device)
+            if warm:
+                one[name].append(first)
+                whole[name].append(all_steps)
+    step = {name: 1e3 * (min(whole[name]) - min(one[name])) / (steps - 1) for name in calls}
+    rate = {name: batch * steps / min(whole[name]) for name in calls}
+    share = {name: max(0.0, 1 - step["loop"] / step[name]) for name in calls}
+    return [
+        f"{step['transformers']:.2f}",
+        f"{step['tokendraw']:.2f}",
+        f"{step['loop']:.2f}",
+        f"{share['transformers']:.0%}",
+        f"{share['tokendraw']:.0%}",
+        f"{rate['transformers']:,.0f}",
+        f"{rate['tokendraw']:,.0f}",
+        f"{rate['tokendraw'] / rate['transformers']:.2f}",
+    ]
+
+
+def table(options: argparse.Namespace, model: Any, sampler: tokendraw.Sampler) -> list[str]:
+    lines = [
+        "| batch | cache | filters | transformers: step ms | tokendraw: step ms | loop alone: step ms | "
+        "transformers: share of sampling | tokendraw: share of sampling | transformers: tokens/s | "
+        "tokendraw: tokens/s | times faster |",
+        "|--:|---|---|--:|--:|--:|--:|--:|--:|--:|--:|",
+    ]
+    for batch in options.batches:
+        for cache in options.caches:
+            for name in options.filters:
+                calls = calls_for(model, batch, options.prompt, cache, sampler, FILTERS[name])
+                cells = line(calls, batch, options.steps, options.rounds, options.device)
+                lines.append(f"| {batch} | {cache} | {name} | " + " | ".join(cells) + " |")
+                print(lines[-1], file=sys.stderr)
+    return lines
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--model", choices=MODELS, default="tiny")
+    parser.add_argument("--vocab-size", type=int, default=151936)
+    parser.add_argument("--batches", type=int, nargs="+", default=[16])
+    parser.add_argument(
+        "--caches", nargs="+", choices=["dynamic", "static", "static-eager"], default=["dynamic"]
+    )
+    parser.add_argument("--filters", nargs="+", choices=FILTERS, default=list(FILTERS))
+    parser.add_argument("--prompt", type=int, default=32)
+    parser.add_argument("--steps", type=int, default=33)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--sampler", help="Plugin that draws. Default: the best.")
+    parser.add_argument("--output", type=Path)
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    dtype = torch.float32 if options.device == "cpu" else torch.bfloat16
+    model = model_of(options.model, options.vocab_size, options.device, dtype)
+    sampler = tokendraw.load_sampler(options.sampler, device=options.device)
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    where = (
+        f"{options.threads} threads, {platform.machine()}"
+        if options.device == "cpu"
+        else torch.cuda.get_device_name()
+    )
+    head = (
+        f"Qwen2 of {parameters / 1e6:.0f} M random parameters in {str(dtype).removeprefix('torch.')}, vocabulary "
+        f"{options.vocab_size}, T = {TEMPERATURE}, prompts of {options.prompt}, {options.steps} tokens drawn; sampler "
+        f"{sampler.name}; transformers {transformers.__version__}, torch {torch.__version__}, Python "
+        f"{platform.python_version()}; {where}"
+    )
+    text = "\n".join([head, "", *table(options, model, sampler)]) + "\n"
+    print(text)
+    if options.output:
+        options.output.write_text(f"`python {' '.join(sys.argv)}`\n\n{text}")
+
+
+if __name__ == "__main__":
+    main()

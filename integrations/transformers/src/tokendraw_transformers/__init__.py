@@ -1,0 +1,55 @@
+"""Hugging Face ``generate`` draws its tokens through tokendraw.
+
+Importing this package imports neither torch nor transformers, and changes nothing in either. The first use of a name
+checks that the installed transformers is one that the package knows.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tokendraw_transformers._continuous import generate_batch
+    from tokendraw_transformers._errors import InvalidRowsWarning, TransformersVersionError
+    from tokendraw_transformers._generate import generate
+    from tokendraw_transformers._output import DrawDecoderOnlyOutput, DrawEncoderDecoderOutput
+    from tokendraw_transformers._processor import DrawLogitsProcessor
+
+_HOME_OF = {
+    "DrawDecoderOnlyOutput": "_output",
+    "DrawEncoderDecoderOutput": "_output",
+    "DrawLogitsProcessor": "_processor",
+    "InvalidRowsWarning": "_errors",
+    "TransformersVersionError": "_errors",
+    "generate": "_generate",
+    "generate_batch": "_continuous",
+}
+
+__all__ = [
+    "DrawDecoderOnlyOutput",
+    "DrawEncoderDecoderOutput",
+    "DrawLogitsProcessor",
+    "InvalidRowsWarning",
+    "TransformersVersionError",
+    "generate",
+    "generate_batch",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if _HOME_OF[name] != "_errors":
+        from tokendraw_transformers._supported import check_continuous, check_transformers
+
+        check_transformers()
+        if _HOME_OF[name] == "_continuous":
+            check_continuous()
+    value = getattr(importlib.import_module(f"{__name__}.{_HOME_OF[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,0 +1,224 @@
+"""Continuous batching with a seed for every request, by names that transformers does not promise to keep.
+
+transformers' manager draws with one generator for whatever requests share a step, so a request's tokens depend on its
+neighbours and on the moment at which it came. Its logits processors may bring one int32 a request to the device, in
+tensors that a CUDA graph can hold. Three processors bring the halves of the seed and the position; the last of them
+draws, and leaves scores of which the token drawn is the maximum.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import LogitsProcessorList
+from transformers.generation.continuous_batching.cb_logits_processors import (
+    ContinuousBatchingLogitsProcessor,
+    ContinuousBatchingLogitsProcessorList,
+)
+
+import tokendraw
+from tokendraw import InvalidParameterError, Need, Sampler, SamplingMetadata, SamplingParams
+from tokendraw_transformers._scores import certain_of
+from tokendraw_transformers._warpers import Plan, plan
+
+PRIVATE_NAMES = (
+    "ContinuousBatchingManager.logit_processor",
+    "ContinuousBatchingManager.generation_config",
+    "ContinuousBatchingLogitsProcessorList.logits_processor",
+    "ContinuousBatchingLogitsProcessorList.tensors_required",
+    "ContinuousBatchingLogitsProcessor",
+    "RequestState.position_offset",
+    "RequestState.logit_processor_kwargs",
+)
+"""What of transformers' continuous batching is touched here, of which nothing is documented."""
+
+
+def generate_batch(
+    model: Any,
+    inputs: Sequence[Sequence[int]],
+    *,
+    seeds: Sequence[int | None] | None = None,
+    sampler: str | Sampler | None = None,
+    generation_config: Any = None,
+    continuous_batching_config: Any = None,
+    max_new_tokens: int | None = None,
+    warmup: bool = True,
+    allow_private_names: bool = False,
+) -> dict[str, Any]:
+    """``model.generate_batch`` with a seed for every request: its tokens do not depend on what it is batched with.
+
+    :param inputs: token ids of each prompt.
+    :param seeds: one entry a prompt; None: fresh ones from torch's generator.
+    :param sampler: name of a tokendraw plugin, or a loaded sampler; None: the best for the device of the model.
+    :param generation_config: as in ``model.generate_batch``; its temperature, top-k, top-p and min-p are tokendraw's.
+    :param allow_private_names: has to be True: the error message lists the names that are touched.
+    :returns: ``GenerationOutput`` by request id, in the order of ``inputs``.
+    :raises InvalidParameterError: a ValueError: the flag is missing, or an argument asks for what is not served.
+    :raises RuntimeError: transformers' generation thread ended before the last request.
+    """
+    if not allow_private_names:
+        raise InvalidParameterError(
+            "'generate_batch' needs allow_private_names=True, found False: it touches "
+            f"{', '.join(PRIVATE_NAMES)}, which any release of transformers may change. Pass it, or use "
+            "custom_generate=tokendraw_transformers.generate."
+        )
+    config = model.generation_config if generation_config is None else generation_config
+    _check(model, inputs, seeds, config, continuous_batching_config)
+    manager = model.init_continuous_batching(
+        generation_config=copy.copy(config), continuous_batching_config=continuous_batching_config
+    )
+    try:
+        plans = plan(manager.logit_processor.logits_processor, do_sample=bool(config.do_sample))
+        manager.logit_processor = _processors(plans, sampler, model.device)
+        manager.generation_config.do_sample = False  # the maximum is the token drawn
+        if warmup:
+            manager.warmup()
+        manager.start()
+        ids = [
+            manager.add_request(
+                list(prompt),
+                max_new_tokens=max_new_tokens,
+                **({} if seed is None else {"seed": seed}),
+            )
+            for prompt, seed in zip(inputs, seeds or [None] * len(inputs), strict=True)
+        ]
+        return _results(manager, ids)
+    finally:
+        manager.stop(block=True, timeout=5)
+        manager.destroy()
+
+
+def _check(
+    model: Any, inputs: Sequence[Any], seeds: Sequence[Any] | None, config: Any, batching: Any
+) -> None:
+    for seed in seeds or ():
+        SamplingMetadata.from_params([SamplingParams(seed=seed)], positions=[0])  # refuses what is no seed
+    if seeds is not None and len(seeds) != len(inputs):
+        raise InvalidParameterError(
+            f"'seeds' needs one entry a prompt, {len(inputs)}, found {len(seeds)}. Pass a list of integers or None."
+        )
+    if (config.num_return_sequences or 1) > 1:
+        raise InvalidParameterError(
+            f"'generate_batch' needs num_return_sequences=1, found {config.num_return_sequences}: copies of a request "
+            "have its seed. Pass the prompt as often, each with a seed of its own."
+        )
+    for name in ("return_logprobs", "per_request_processors"):
+        if getattr(batching, name, False):
+            raise InvalidParameterError(
+                f"'generate_batch' needs {name}=False in its ContinuousBatchingConfig, found True. Leave it out, or "
+                "use model.generate_batch."
+            )
+    if getattr(model, "_cached_continuous_batching_manager", None) is not None:
+        raise InvalidParameterError(
+            "'generate_batch' needs a manager of its own, found that the model keeps one. Call "
+            "model.destroy_cached_continuous_batching_manager()."
+        )
+
+
+def _results(manager: Any, ids: Sequence[str]) -> dict[str, Any]:
+    results: dict[str, Any] = {}
+    while len(results) < len(ids):
+        result = manager.get_result(timeout=1)
+        if result is not None and result.is_finished():
+            results[result.request_id] = result
+        elif result is None and not manager.is_running():
+            raise RuntimeError(
+                f"transformers' generation thread ended with {len(ids) - len(results)} requests open. Its log says why."
+            )
+    return {request_id: results[request_id] for request_id in ids}
+
+
+def _processors(plans: Plan, sampler: str | Sampler | None, device: torch.device) -> Any:
+    low, high = SeedHalf(0), SeedHalf(32)
+    drawing = Draw(plans, sampler, device, low, high)
+    every = ContinuousBatchingLogitsProcessorList(
+        LogitsProcessorList([*plans.processors, low, high, drawing]), drop_unsupported_processors=False
+    )
+    every.tensors_required = 3
+    return every
+
+
+class SeedHalf(ContinuousBatchingLogitsProcessor):  # type: ignore[misc]
+    """Brings 32 bits of each request's seed to the device, and leaves the scores alone."""
+
+    supported_kwargs: dict[str, type] = {"seed": int}  # noqa: RUF012  # as its base class has it
+    ignored_kwargs: tuple[str, ...] = ()
+
+    def __init__(self, shift: int) -> None:
+        self._shift = shift
+        self.bits = torch.empty(0)
+
+    def fill_defaults(self, int32_tensor: Tensor) -> None:
+        """[N] int32, before the first request."""
+        int32_tensor.zero_()
+
+    def prepare_tensor_args(self, requests_with_new_token: list[Any]) -> Tensor:
+        """[requests] int32; for a request without a seed, fresh bits at every step."""
+        given = [future.state.logit_processor_kwargs.get("seed") for future in requests_with_new_token]
+        fresh = torch.randint(0, 1 << 32, (len(given),)).tolist()
+        bits = [
+            new if seed is None else (seed >> self._shift) & 0xFFFFFFFF
+            for seed, new in zip(given, fresh, strict=True)
+        ]
+        return torch.tensor(bits, dtype=torch.int64).to(torch.int32)
+
+    def __call__(self, scores: Tensor, tensor_arg: Tensor) -> Tensor:
+        """Keep the rows' part of ``tensor_arg`` for the processor that draws."""
+        self.bits = tensor_arg[: scores.shape[0]]
+        return scores
+
+
+class Draw(ContinuousBatchingLogitsProcessor):  # type: ignore[misc]
+    """Brings each request's position to the device, and draws."""
+
+    supported_kwargs: dict[str, type] = {}  # noqa: RUF012
+    ignored_kwargs: tuple[str, ...] = ()
+
+    def __init__(
+        self, plans: Plan, sampler: str | Sampler | None, device: torch.device, low: SeedHalf, high: SeedHalf
+    ) -> None:
+        self._plan, self._low, self._high = plans, low, high
+        params = plans.params
+        need = Need(filter_orders=(params.filter_order,), graph_safe=device.type == "cuda")
+        self._sampler = (
+            sampler
+            if isinstance(sampler, Sampler)
+            else tokendraw.load_sampler(sampler, device=device, need=need)
+        )
+        self._one = SamplingMetadata.from_params([params], device=device)
+
+    def fill_defaults(self, int32_tensor: Tensor) -> None:
+        """[N] int32, before the first request."""
+        int32_tensor.zero_()
+
+    def prepare_tensor_args(self, requests_with_new_token: list[Any]) -> Tensor:
+        """[requests] int32: of the last token that the model is given in this step."""
+        positions = [future.state.position_offset - 1 for future in requests_with_new_token]
+        return torch.tensor(positions, dtype=torch.int32)
+
+    def __call__(self, scores: Tensor, tensor_arg: Tensor) -> Tensor:
+        """[N, V], certain of the token drawn in each row."""
+        rows = scores.shape[0]
+        seed = (self._high.bits.to(torch.int64) << 32) | (self._low.bits.to(torch.int64) & 0xFFFFFFFF)
+        one = self._one
+
+        def spread(tensor: Tensor | None) -> Tensor | None:
+            return None if tensor is None else tensor.expand(rows)
+
+        metadata = SamplingMetadata(
+            temperature=spread(one.temperature),
+            top_k=spread(one.top_k),
+            top_p=spread(one.top_p),
+            min_p=spread(one.min_p),
+            joint=spread(one.joint),
+            seed=seed,
+            positions=tensor_arg[:rows].to(torch.int64),
+            facts=replace(one.facts, any_seeded=True, all_seeded=True),
+        )
+        narrowed = self._plan.narrowing(None, scores)
+        return certain_of(scores, self._sampler.sample(narrowed, metadata).token_ids)

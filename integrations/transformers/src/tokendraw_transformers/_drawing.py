@@ -1,0 +1,110 @@
+"""The last step of transformers' decoding loop, taken over without a change to it.
+
+``GenerationMixin._sample`` processes the scores [B, V], records them, and takes ``torch.argmax(scores, dim=-1)`` for
+the tokens where it does not sample. So the last processor draws, and returns the scores as a tensor that answers
+this one question with the tokens drawn: no pass over the vocabulary is needed to make the loop take them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import LogitsProcessor, StoppingCriteriaList
+
+from tokendraw import SamplerOutput
+from tokendraw_transformers._errors import TransformersVersionError
+from tokendraw_transformers._rows import Rows
+from tokendraw_transformers._warpers import Plan
+
+_ARGMAX = (torch.argmax, Tensor.argmax)
+
+
+class DrawnScores(Tensor):
+    """Scores [B, V] whose argmax, when it is first asked for, is the tokens that were drawn from them.
+
+    Shares the memory of the scores it is made of. To everything else, and from the second time on, it is a plain
+    tensor.
+    """
+
+    drawn: Tensor | None
+
+    @classmethod
+    def of(cls, scores: Tensor, token_ids: Tensor) -> DrawnScores:
+        """Dress ``scores`` with the ``token_ids`` [B]."""
+        dressed = scores.as_subclass(cls)
+        dressed.drawn = token_ids
+        return dressed
+
+    @classmethod
+    def __torch_function__(
+        cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if func in _ARGMAX and isinstance(args[0], cls) and args[0].drawn is not None:
+            drawn, args[0].drawn = args[0].drawn, None
+            return drawn
+        with torch._C.DisableTorchFunctionSubclass():
+            return func(*args, **(kwargs or {}))
+
+
+class DrawProcessor(LogitsProcessor):  # type: ignore[misc]
+    """The last processor of the list: draws, keeps what it drew, and returns :class:`DrawnScores`."""
+
+    def __init__(self, plan: Plan, rows: Rows, offset: Tensor, *, records_scores: bool) -> None:
+        self._plan = plan
+        self._rows = rows
+        self._offset = offset
+        self._records_scores = records_scores
+        self._last: DrawnScores | None = None
+        self.steps: list[SamplerOutput] = []
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        """Draw the next token of each row.
+
+        :param input_ids: [B, L].
+        :param scores: [B, V] float32, processed but not warped.
+        :returns: [B, V], warped if scores are recorded.
+        """
+        self.check_taken()
+        given = self._plan.narrowing(input_ids, scores)
+        output = self._rows.draw(given, self._offset + input_ids.shape[1])
+        self.steps.append(output)
+        shown = self._plan.recorded(input_ids, scores) if self._records_scores else scores
+        self._last = DrawnScores.of(shown, output.token_ids)
+        return self._last
+
+    def check_taken(self) -> None:
+        """Refuse to go on where the loop did not take the tokens of the last step.
+
+        :raises TransformersVersionError: it took others, by a way that the adapter does not know.
+        """
+        if self._last is not None and self._last.drawn is not None:
+            raise TransformersVersionError(
+                "'GenerationMixin._sample' needs to take its tokens by torch.argmax, found that it took others. "
+                "Install a transformers that tokendraw-transformers was tested with, or leave out custom_generate."
+            )
+
+
+class RecordingStoppingCriteria(StoppingCriteriaList):  # type: ignore[misc]
+    """The same criteria, which remember the rows that they stopped at each step."""
+
+    def __init__(self, criteria: StoppingCriteriaList) -> None:
+        super().__init__(criteria)
+        self.stopped: list[Tensor] = []
+
+    def __call__(self, input_ids: Tensor, scores: Any, **kwargs: Any) -> Tensor:
+        """[B] bool, as the criteria say."""
+        stopped: Tensor = super().__call__(input_ids, scores, **kwargs)
+        self.stopped.append(stopped)
+        return stopped
+
+    def drew(self, steps: int) -> Tensor:
+        """[B, steps] bool: whether a row drew its token at a step, rather than be filled up with padding."""
+        stopped = torch.stack(self.stopped[:steps], dim=1)
+        if not any(hasattr(criterion, "eos_token_id") for criterion in self):
+            return torch.ones_like(
+                stopped
+            )  # transformers fills rows up only where there is an end of sequence
+        before = stopped.cumsum(dim=1) - stopped.to(torch.int64)
+        return before == 0

@@ -1,0 +1,150 @@
+"""The callable for ``custom_generate``: transformers' own decoding loop, with its last step taken over."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import GenerationMixin, LogitsProcessorList
+from transformers.generation import GenerationMode
+
+from tokendraw import InvalidParameterError, Sampler, SamplingParams
+from tokendraw_transformers._drawing import DrawProcessor, RecordingStoppingCriteria
+from tokendraw_transformers._errors import InvalidRowsWarning
+from tokendraw_transformers._kept_back import kept_back
+from tokendraw_transformers._output import with_draws
+from tokendraw_transformers._positions import position_offset
+from tokendraw_transformers._rows import Rows
+from tokendraw_transformers._warpers import plan
+
+_WE = "'custom_generate=tokendraw_transformers.generate'"
+
+
+def generate(
+    model: Any,
+    input_ids: Tensor,
+    logits_processor: LogitsProcessorList,
+    stopping_criteria: Any,
+    generation_config: Any,
+    synced_gpus: bool | None = None,
+    streamer: Any = None,
+    *,
+    seeds: Sequence[int | None] | None = None,
+    sampler: str | Sampler | None = None,
+    logprobs: int | None = None,
+    logprobs_mode: str | None = None,
+    **model_kwargs: Any,
+) -> Any:
+    """Draw through tokendraw: ``model.generate(..., custom_generate=tokendraw_transformers.generate)``.
+
+    ``model.generate`` prepares the first five arguments and ``model_kwargs``; the others are passed to it by name.
+    Processors, stopping criteria, caches, streamers and outputs are transformers' own, in their own order. What
+    temperature, top-k, top-p and min-p do is done by tokendraw, with the values that transformers prepared.
+
+    :param seeds: one entry a row of the output, so ``num_return_sequences`` of them for each prompt; None: every row
+        fresh from torch's generator. A row with a seed draws the same tokens in any batch, at any place, with any left
+        padding. Greedy decoding draws nothing and needs none.
+    :param sampler: name of a tokendraw plugin, or one that :func:`tokendraw.load_sampler` returned, which spares each
+        call some milliseconds; None: the best for the device of ``input_ids``.
+    :param logprobs: log-probabilities of the drawn tokens, and of this many best beside them; None: none. Needs
+        ``return_dict_in_generate=True``.
+    :param logprobs_mode: see :func:`tokendraw.load_sampler`; "raw" is what transformers' processors leave, before
+        the warpers. None: ``raw_logprobs``.
+    :returns: what ``model.generate`` returns: [B, L] int64, or with ``return_dict_in_generate=True`` a
+        :class:`DrawDecoderOnlyOutput` or :class:`DrawEncoderDecoderOutput`.
+    :raises InvalidParameterError: a ValueError: an argument is outside its range, or asks for what is not served.
+    :raises TransformersVersionError: the decoding loop is not the one that the adapter knows.
+    """
+    kept = kept_back()
+    streamer = kept.get("streamer") if streamer is None else streamer
+    synced_gpus = kept.get("synced_gpus") if synced_gpus is None else synced_gpus
+    # transformers' own default, by its own method: True under FSDP and DeepSpeed ZeRO-3
+    mode = model._extract_generation_mode_kwargs(None, {}, synced_gpus, None, None)
+    _check_mode(model, generation_config, kept.get("assistant_model"))
+    if logprobs is not None and not generation_config.return_dict_in_generate:
+        raise InvalidParameterError(
+            "'logprobs' needs return_dict_in_generate=True, found False. Pass return_dict_in_generate=True."
+        )
+
+    plans = plan(logits_processor, do_sample=bool(generation_config.do_sample))
+    params = replace(plans.params, logprobs=logprobs)
+    rows = Rows(_seeded(params, seeds, input_ids, generation_config), sampler, logprobs_mode)
+    draws = DrawProcessor(
+        plans,
+        rows,
+        position_offset(model, input_ids, generation_config, model_kwargs),
+        records_scores=bool(generation_config.return_dict_in_generate and generation_config.output_scores),
+    )
+    criteria = RecordingStoppingCriteria(stopping_criteria)
+    by_argmax = copy.copy(generation_config)
+    by_argmax.do_sample = False
+    result = model._sample(
+        input_ids,
+        logits_processor=LogitsProcessorList([*plans.processors, draws]),
+        stopping_criteria=criteria,
+        generation_config=by_argmax,
+        synced_gpus=mode["synced_gpus"],
+        streamer=streamer,
+        **model_kwargs,
+    )
+    draws.check_taken()
+
+    sequences = result.sequences if generation_config.return_dict_in_generate else result
+    steps = draws.steps[: sequences.shape[1] - input_ids.shape[1]]
+    drew = criteria.drew(len(steps))
+    valid = (torch.stack([step.valid for step in steps], dim=1) | ~drew).all(dim=1)
+    _warn_of_invalid_rows(valid)
+    return with_draws(result, valid, steps, drew) if generation_config.return_dict_in_generate else result
+
+
+def _check_mode(model: Any, generation_config: Any, assistant_model: Any) -> None:
+    """Refuse what is not one token a row and step, by one model."""
+    if type(model)._sample is not GenerationMixin._sample:
+        raise InvalidParameterError(
+            f"{_WE} needs the decoding loop of transformers, found that {type(model).__name__} has one of its own. "
+            "Leave out custom_generate."
+        )
+    mode = generation_config.get_generation_mode(assistant_model)
+    if mode == GenerationMode.ASSISTED_GENERATION:
+        raise InvalidParameterError(
+            f"{_WE} needs one model and one token a step, found assisted generation. Leave out custom_generate, and "
+            "pass logits_processor=[tokendraw_transformers.DrawLogitsProcessor(...)] with do_sample=False: it draws "
+            "the same tokens."
+        )
+    if mode not in (GenerationMode.SAMPLE, GenerationMode.GREEDY_SEARCH):
+        raise InvalidParameterError(
+            f"{_WE} needs sampling or greedy search, found {mode.value}. Leave out what asks for it, as num_beams, or "
+            "custom_generate."
+        )
+
+
+def _seeded(
+    params: SamplingParams, seeds: Sequence[int | None] | None, input_ids: Tensor, generation_config: Any
+) -> list[SamplingParams]:
+    rows = input_ids.shape[0]
+    if seeds is None:
+        return [params] * rows
+    if isinstance(seeds, (int, str)) or len(seeds) != rows:
+        many = generation_config.num_return_sequences
+        each = f" ({rows // many} prompts, num_return_sequences={many})" if many and many > 1 else ""
+        found = repr(seeds) if isinstance(seeds, (int, str)) else len(seeds)
+        raise InvalidParameterError(
+            f"'seeds' needs one entry a row, {rows}{each}, found {found}. Pass a list of integers or None."
+        )
+    return [replace(params, seed=seed) for seed in seeds]
+
+
+def _warn_of_invalid_rows(valid: Tensor) -> None:
+    if not valid.all():
+        rows = ", ".join(str(row) for row in (~valid).nonzero().flatten().tolist())
+        warnings.warn(
+            f"rows {rows} met NaN in their scores, or none above -inf. Look at the model, or pass "
+            "remove_invalid_values=True.",
+            InvalidRowsWarning,
+            stacklevel=5,  # the caller of model.generate
+        )

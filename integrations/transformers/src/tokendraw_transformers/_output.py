@@ -1,0 +1,73 @@
+"""What ``generate`` returns with ``return_dict_in_generate=True``: transformers' own outputs and what was drawn."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers.generation import GenerateDecoderOnlyOutput, GenerateEncoderDecoderOutput
+
+from tokendraw import SamplerOutput
+from tokendraw._output import PAD_LOGPROB, PAD_TOKEN_ID
+
+
+@dataclass
+class DrawDecoderOnlyOutput(GenerateDecoderOnlyOutput):  # type: ignore[misc]
+    """``GenerateDecoderOnlyOutput``, and what was drawn."""
+
+    valid: Tensor | None = None
+    """[B] bool: False for rows that met NaN, or nothing above -inf."""
+    logprobs: Tensor | None = None
+    """[B, steps] float32, natural logarithms: of each drawn token; 0 where a row had ended and was filled up."""
+    ranks: Tensor | None = None
+    """[B, steps] int64: how many tokens have a value at least the drawn one's; 0 where a row had ended."""
+    top_token_ids: Tensor | None = None
+    """[B, steps, N] int64: the N best; -1 where a row had ended."""
+    top_logprobs: Tensor | None = None
+    """[B, steps, N] float32; -inf where a row had ended."""
+
+
+@dataclass
+class DrawEncoderDecoderOutput(GenerateEncoderDecoderOutput):  # type: ignore[misc]
+    """``GenerateEncoderDecoderOutput``, and what was drawn: see :class:`DrawDecoderOnlyOutput`."""
+
+    valid: Tensor | None = None
+    logprobs: Tensor | None = None
+    ranks: Tensor | None = None
+    top_token_ids: Tensor | None = None
+    top_logprobs: Tensor | None = None
+
+
+def with_draws(result: Any, valid: Tensor, steps: list[SamplerOutput], drew: Tensor) -> Any:
+    """Add to transformers' own output what was drawn.
+
+    :param result: a ``GenerateDecoderOnlyOutput`` or a ``GenerateEncoderDecoderOutput``.
+    :param valid: [B] bool.
+    :param drew: [B, steps] bool.
+    """
+    fields = dict(result.items())
+    if fields.get("scores"):
+        fields["scores"] = tuple(scores.as_subclass(Tensor) for scores in fields["scores"])
+    encoder_decoder = isinstance(result, GenerateEncoderDecoderOutput)
+    kind = DrawEncoderDecoderOutput if encoder_decoder else DrawDecoderOnlyOutput
+    return kind(**fields, valid=valid, **_logprobs(steps, drew))
+
+
+def _logprobs(steps: list[SamplerOutput], drew: Tensor) -> dict[str, Tensor]:
+    found = [step.logprobs for step in steps if step.logprobs is not None]
+    if not found:
+        return {}
+    token_ids = torch.stack([best.token_ids for best in found], dim=1)
+    logprobs = torch.stack([best.logprobs for best in found], dim=1)
+    ranks = torch.stack([best.ranks for best in found], dim=1)
+    fields = {
+        "logprobs": logprobs[..., 0].masked_fill(~drew, 0.0),
+        "ranks": ranks.masked_fill(~drew, 0),
+    }
+    if logprobs.shape[-1] > 1:
+        ended = ~drew[..., None]
+        fields["top_token_ids"] = token_ids[..., 1:].masked_fill(ended, PAD_TOKEN_ID)
+        fields["top_logprobs"] = logprobs[..., 1:].masked_fill(ended, PAD_LOGPROB)
+    return fields

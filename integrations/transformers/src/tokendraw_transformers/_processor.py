@@ -1,0 +1,75 @@
+"""A logits processor that draws: for assisted generation, and for every loop that takes an argmax."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from transformers import LogitsProcessor
+
+from tokendraw import InvalidParameterError, Sampler, SamplingParams
+from tokendraw_transformers._rows import Rows
+from tokendraw_transformers._scores import certain_of
+
+
+class DrawLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
+    """Draw each token through tokendraw and leave nothing but it: the other scores become the least there are.
+
+    Assisted generation (``assistant_model``, ``prompt_lookup_num_tokens``) keeps the candidates that the model itself
+    chooses. With a seed that choice depends on nothing but (seed, position, logits), so the text is token for token
+    the unassisted one; and since the assistant is given the same processor, it drafts with the same noise, and what it
+    drafts is what the model chooses wherever the two think alike::
+
+        draw = DrawLogitsProcessor(tokendraw.SamplingParams(temperature=0.8, top_k=50, seed=7))
+        model.generate(**inputs, assistant_model=small, do_sample=False, logits_processor=[draw])
+
+    Pass ``do_sample=False``: the processor samples, and the loop takes what it chose. Processors that ``generate``
+    makes from its own arguments run before it, warpers do not run at all.
+
+    :param params: of every row, or one entry a row.
+    :param sampler: name of a tokendraw plugin, or a loaded sampler; None: the best for the device of the scores.
+    :param left_padding: tokens of padding at the left, of every row or one entry a row: they are no part of the
+        sequence.
+    :raises InvalidParameterError: a ValueError: a parameter is outside its range, or logprobs are asked for.
+    """
+
+    supports_continuous_batching = False
+
+    def __init__(
+        self,
+        params: SamplingParams | Sequence[SamplingParams],
+        *,
+        sampler: str | Sampler | None = None,
+        left_padding: int | Sequence[int] = 0,
+    ) -> None:
+        each = [params] if isinstance(params, SamplingParams) else list(params)
+        if any(p.logprobs is not None for p in each):
+            raise InvalidParameterError(
+                "'logprobs' needs an output to stand in, found a logits processor, which has none. Leave it out, or "
+                "use custom_generate=tokendraw_transformers.generate."
+            )
+        self._one_for_all = isinstance(params, SamplingParams)
+        self._params = each
+        self._sampler = sampler
+        self._left_padding = left_padding
+        self._rows = Rows(each, sampler)
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        """Draw one token a row.
+
+        :param input_ids: [B, L].
+        :param scores: [B, V] floating point.
+        :returns: [B, V]: 0 at the drawn token, half the least finite number elsewhere.
+        """
+        count = scores.shape[0]
+        if self._one_for_all and len(self._params) != count:
+            self._params = self._params[:1] * count
+            self._rows = Rows(self._params, self._sampler)
+        if len(self._params) != count:
+            raise InvalidParameterError(
+                f"'params' needs one entry a row, {count}, found {len(self._params)}. Pass as many, or one for all."
+            )
+        padding = torch.as_tensor(self._left_padding, dtype=torch.int64, device=scores.device)
+        drawn = self._rows.draw(scores, (input_ids.shape[1] - 1 - padding).expand(count)).token_ids
+        return certain_of(scores, drawn)

@@ -1,0 +1,115 @@
+"""What tokendraw does in place of transformers' warpers: the values come from the prepared processors themselves.
+
+``generate`` prepares one list: processors, then the warpers temperature, top-k, top-p and min-p, then perhaps a
+watermark, then perhaps the normalisation, which changes no draw. The warpers are taken from its end. Whatever stands
+behind one of them has to see what it left, so then that warper stays in the list as it is: slower, and the same
+distribution.
+
+transformers applies min-p last; tokendraw applies it before top-k and top-p. It is relative to the largest
+probability, so with top-k alone both are the same. With top-p, whose mass min-p must not lessen, the order "joint"
+is the one in which top-p counts the whole row; with all three the row is first narrowed to its k largest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from transformers import (
+    EpsilonLogitsWarper,
+    EtaLogitsWarper,
+    LogitNormalization,
+    LogitsProcessorList,
+    MinPLogitsWarper,
+    TemperatureLogitsWarper,
+    TopHLogitsWarper,
+    TopKLogitsWarper,
+    TopPLogitsWarper,
+    TypicalLogitsWarper,
+)
+
+from tokendraw import InvalidParameterError, SamplingParams
+
+SERVED = (TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper, MinPLogitsWarper)
+"""In the order in which transformers applies them."""
+REFUSED = {
+    TopHLogitsWarper: "top_h",
+    TypicalLogitsWarper: "typical_p",
+    EpsilonLogitsWarper: "epsilon_cutoff",
+    EtaLogitsWarper: "eta_cutoff",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Who does what at each step."""
+
+    processors: LogitsProcessorList
+    """Run first, in their order: everything that tokendraw does not do."""
+    params: SamplingParams
+    """What tokendraw does with the scores that they leave."""
+    narrowing: LogitsProcessorList = field(default_factory=LogitsProcessorList)
+    """Run on the scores that are drawn from, and on those alone."""
+    recorded: LogitsProcessorList = field(default_factory=LogitsProcessorList)
+    """What turns the scores into those that ``output_scores`` shows."""
+
+
+def plan(prepared: Sequence[Any], *, do_sample: bool) -> Plan:
+    """Divide a list of prepared processors.
+
+    :raises InvalidParameterError: it holds a warper that tokendraw does not know.
+    """
+    if not do_sample:
+        return Plan(LogitsProcessorList(prepared), SamplingParams(temperature=0.0))
+    for processor in prepared:
+        name = REFUSED.get(type(processor))
+        if name is not None:
+            raise InvalidParameterError(
+                f"'custom_generate=tokendraw_transformers.generate' needs warpers among temperature, top_k, top_p and "
+                f"min_p, found {name}. Leave out {name}, or custom_generate."
+            )
+    end = len(prepared)
+    if end and type(prepared[-1]) is LogitNormalization:
+        end -= 1
+    start, place = end, len(SERVED)
+    while start and (before := _place(prepared[start - 1])) is not None and before < place:
+        start, place = start - 1, before
+    warpers = {type(processor): processor for processor in prepared[start:end]}
+    params, narrowing = _in_our_words(warpers)
+    return Plan(
+        processors=LogitsProcessorList(prepared[:start]),
+        params=params,
+        narrowing=LogitsProcessorList(narrowing),
+        recorded=LogitsProcessorList(prepared[start:]),
+    )
+
+
+def _place(processor: Any) -> int | None:
+    """The place of a warper among those served; None where it is none, or was built to do something else."""
+    if type(processor) not in SERVED:
+        return None
+    if getattr(processor, "filter_value", float("-inf")) != float("-inf"):
+        return None
+    # top-k already counts it in
+    if type(processor) is not TopKLogitsWarper and getattr(processor, "min_tokens_to_keep", 1) != 1:
+        return None
+    return SERVED.index(type(processor))
+
+
+def _in_our_words(warpers: dict[type, Any]) -> tuple[SamplingParams, list[Any]]:
+    params = SamplingParams()
+    if TemperatureLogitsWarper in warpers:
+        params = replace(params, temperature=warpers[TemperatureLogitsWarper].temperature)
+    if TopKLogitsWarper in warpers:
+        params = replace(params, top_k=warpers[TopKLogitsWarper].top_k)
+    if TopPLogitsWarper in warpers:
+        top_p = warpers[TopPLogitsWarper].top_p
+        # transformers keeps one token at top_p 0
+        params = replace(params, top_p=top_p) if top_p > 0 else replace(params, temperature=0.0)
+    if MinPLogitsWarper in warpers:
+        params = replace(params, min_p=warpers[MinPLogitsWarper].min_p)
+    if params.min_p == 0 or params.top_p == 1:
+        return params, []
+    narrowing = [warpers[TopKLogitsWarper]] if params.top_k else []
+    return replace(params, filter_order="joint"), narrowing

@@ -1,0 +1,102 @@
+"""Continuous batching with a seed for every request, behind a flag that says which private names it touches."""
+
+import pytest
+import torch
+
+pytest.importorskip("transformers", minversion="5.23", reason="needs transformers >= 5.23")
+pytest.importorskip("tokendraw_transformers", reason="needs tokendraw-transformers")
+
+from transformers import GenerationConfig
+from transformers.generation.configuration_utils import ContinuousBatchingConfig
+
+import tokendraw_transformers
+from tokendraw import InvalidParameterError
+from transformers_models import STEPS, draw, model_of, prompts
+
+SEEDS = [5, -6, 2**64 - 1, 8]
+
+
+def batch(inputs, **arguments):
+    """Draw in a cache of a few pages, in steps of at most 64 tokens."""
+    settings = {"max_new_tokens": STEPS, "do_sample": True, "eos_token_id": -1, "pad_token_id": 0}
+    settings |= arguments.pop("settings", {})
+    few = {"num_blocks": 16, "page_size": 16, "max_batch_tokens": 64, "max_requests_per_batch": 3}
+    results = tokendraw_transformers.generate_batch(
+        model_of("llama"),
+        inputs,
+        generation_config=GenerationConfig(**settings),
+        continuous_batching_config=ContinuousBatchingConfig(**few, **arguments.pop("config", {})),
+        **{"allow_private_names": True, **arguments},
+    )
+    assert [result.error for result in results.values()] == [None] * len(inputs)
+    return [result.generated_tokens for result in results.values()]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"temperature": 0.8, "top_k": 50, "top_p": 0.9}, {"top_k": 30, "top_p": 0.9, "min_p": 0.02}],
+)
+def test_requests_draw_what_generate_draws_and_what_they_draw_alone(settings):
+    """Four requests of different lengths, of which three fit into a step."""
+    ids = prompts(4)
+    inputs = [ids[i, : 5 - i].tolist() for i in range(4)]
+    found = batch(inputs, seeds=SEEDS, settings=settings)
+    for row, seed in enumerate(SEEDS):
+        alone = draw(model_of("llama"), torch.tensor([inputs[row]]), seeds=[seed], **{"top_k": 0, **settings})
+        assert found[row] == alone[0, len(inputs[row]) :].tolist()
+    assert batch(inputs[2:3], seeds=SEEDS[2:3], settings=settings) == found[2:3]
+
+
+def test_greedy_is_that_of_generate():
+    expected = model_of("llama").generate(prompts(2), do_sample=False, max_new_tokens=STEPS)
+    assert batch(prompts(2).tolist(), settings={"do_sample": False}) == expected[:, 5:].tolist()
+
+
+def test_without_a_seed_each_run_differs():
+    inputs = prompts(2).tolist()
+    first, second = batch(inputs, seeds=[None, 3]), batch(inputs, seeds=[None, 3])
+    assert first[1] == second[1]
+    assert first[0] != second[0]
+
+
+REFUSED = {
+    "no flag": (
+        {"allow_private_names": False},
+        "'generate_batch' needs allow_private_names=True, found False: it touches "
+        "ContinuousBatchingManager.logit_processor, ContinuousBatchingManager.generation_config, "
+        "ContinuousBatchingLogitsProcessorList.logits_processor, "
+        "ContinuousBatchingLogitsProcessorList.tensors_required, ContinuousBatchingLogitsProcessor, "
+        "RequestState.position_offset, RequestState.logit_processor_kwargs, which any release of transformers may "
+        "change. Pass it, or use custom_generate=tokendraw_transformers.generate.",
+    ),
+    "too few seeds": (
+        {"seeds": [1]},
+        "'seeds' needs one entry a prompt, 2, found 1. Pass a list of integers or None.",
+    ),
+    "a seed that is none": (
+        {"seeds": [1, "x"]},
+        "'seed' of row 0 needs an integer in [-2**63, 2**64) or None, found 'x'.",
+    ),
+    "several sequences": (
+        {"settings": {"num_return_sequences": 2}},
+        "'generate_batch' needs num_return_sequences=1, found 2: copies of a request have its seed. Pass the prompt as "
+        "often, each with a seed of its own.",
+    ),
+    "log-probabilities": (
+        {"config": {"return_logprobs": True}},
+        "'generate_batch' needs return_logprobs=False in its ContinuousBatchingConfig, found True. Leave it out, or "
+        "use model.generate_batch.",
+    ),
+    "parameters per request": (
+        {"config": {"per_request_processors": True}},
+        "'generate_batch' needs per_request_processors=False in its ContinuousBatchingConfig, found True. Leave it "
+        "out, or use model.generate_batch.",
+    ),
+}
+
+
+@pytest.mark.parametrize(("arguments", "message"), REFUSED.values(), ids=REFUSED)
+def test_it_is_refused_with_what_to_do(arguments, message):
+    with pytest.raises(InvalidParameterError) as error:
+        batch(prompts(2).tolist(), **arguments)
+    assert str(error.value) == message

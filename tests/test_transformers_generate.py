@@ -1,0 +1,326 @@
+"""``custom_generate=tokendraw_transformers.generate``: the same tokens everywhere, and transformers' own outputs."""
+
+import pytest
+import torch
+
+pytest.importorskip("transformers", reason="needs transformers")
+pytest.importorskip("tokendraw_transformers", reason="needs tokendraw-transformers")
+
+from transformers import LogitsProcessor, MaxTimeCriteria, StoppingCriteria, set_seed
+from transformers.generation.streamers import BaseStreamer
+
+import tokendraw
+import tokendraw_transformers
+from transformers_models import PAD, STEPS, V, draw, model_of, prompts
+
+FAMILIES = ["llama", "qwen2"]
+SEEDS = [11, -3, 2**64 - 1, 7]
+FILTERS = {"temperature": 0.8, "top_k": 50, "top_p": 0.9}
+
+
+@pytest.fixture(params=FAMILIES)
+def model(request):
+    return model_of(request.param)
+
+
+@pytest.fixture
+def llama():
+    return model_of("llama")
+
+
+def padded(input_ids, width):
+    """``input_ids`` with ``width`` tokens of padding at the left, and the attention mask."""
+    ids = torch.nn.functional.pad(input_ids, (width, 0), value=PAD)
+    return ids, (torch.arange(ids.shape[1]) >= width).long().expand_as(ids)
+
+
+def test_greedy_is_transformers_own(model):
+    own = model.generate(prompts(4), do_sample=False, max_new_tokens=STEPS)
+    assert torch.equal(draw(model, prompts(4), do_sample=False), own)
+
+
+@pytest.mark.parametrize("setting", [{"top_k": 1}, {"temperature": 1e-6}, {"top_k": 0, "top_p": 0.0}])
+def test_a_draw_that_leaves_one_token_is_greedy(model, setting):
+    own = model.generate(prompts(4), do_sample=False, max_new_tokens=STEPS)
+    assert torch.equal(draw(model, prompts(4), seeds=SEEDS, **setting), own)
+
+
+@pytest.mark.parametrize("filters", [{}, FILTERS, {"top_k": 0, "top_p": 0.9, "min_p": 0.02}])
+def test_a_row_draws_the_same_tokens_alone_reordered_and_left_padded(model, filters):
+    ids = prompts(4)
+    whole = draw(model, ids, seeds=SEEDS, **filters)
+    for row, seed in enumerate(SEEDS):
+        alone = draw(model, ids[row : row + 1], seeds=[seed], **filters)
+        assert torch.equal(alone, whole[row : row + 1])
+    order = [2, 0, 3, 1]
+    assert torch.equal(draw(model, ids[order], seeds=[SEEDS[i] for i in order], **filters), whole[order])
+    longer, mask = padded(ids, 3)
+    shifted = draw(model, longer, attention_mask=mask, seeds=SEEDS, **filters)
+    assert torch.equal(shifted[:, 3:], whole)
+
+
+def test_rows_of_different_lengths_in_one_batch_draw_what_they_draw_alone(model):
+    lengths = [5, 2, 4]
+    rows = [prompts(4)[i : i + 1, :length] for i, length in enumerate(lengths)]
+    both = [padded(row, 5 - row.shape[1]) for row in rows]
+    ids, mask = (torch.cat(parts) for parts in zip(*both, strict=True))
+    whole = draw(model, ids, attention_mask=mask, seeds=[1, 2, 3])
+    for i, row in enumerate(rows):
+        assert torch.equal(draw(model, row, seeds=[i + 1])[0, row.shape[1] :], whole[i, 5:])
+
+
+def test_a_text_goes_on_as_it_would_have_without_a_break(model):
+    whole = draw(model, prompts(2), seeds=[1, 2])
+    part = whole[:, :9]
+    assert torch.equal(draw(model, part, seeds=[1, 2], max_new_tokens=STEPS - 4), whole)
+    first = draw(model, prompts(2), seeds=[1, 2], max_new_tokens=4, return_dict_in_generate=True)
+    rest = draw(
+        model,
+        first.sequences,
+        seeds=[1, 2],
+        max_new_tokens=STEPS - 4,
+        past_key_values=first.past_key_values,
+        attention_mask=torch.ones_like(first.sequences),
+    )
+    assert torch.equal(rest, whole)
+
+
+def test_embeddings_in_place_of_ids_draw_the_same_tokens(llama):
+    embeds = llama.get_input_embeddings()(prompts(2))
+    assert torch.equal(
+        draw(llama, None, inputs_embeds=embeds, seeds=[1, 2]), draw(llama, prompts(2), seeds=[1, 2])[:, 5:]
+    )
+
+
+def test_a_static_cache_draws_the_same_tokens(llama):
+    llama.generation_config.disable_compile = True
+    static = draw(llama, prompts(2), seeds=[1, 2], cache_implementation="static")
+    assert torch.equal(static, draw(llama, prompts(2), seeds=[1, 2]))
+
+
+def test_an_encoder_and_decoder_draw_the_same_tokens_alone():
+    model = model_of("t5")
+    whole = draw(model, prompts(3), seeds=[1, 2, 3])
+    assert torch.equal(draw(model, prompts(3)[1:2], seeds=[2]), whole[1:2])
+    out = draw(model, prompts(3), seeds=[1, 2, 3], return_dict_in_generate=True, logprobs=0)
+    assert type(out) is tokendraw_transformers.DrawEncoderDecoderOutput
+    assert torch.equal(out.sequences, whole)
+    assert out.logprobs.shape == (3, STEPS)
+
+
+def test_rows_of_one_seed_and_several_sequences_a_prompt(llama):
+    several = draw(llama, prompts(2), seeds=[1, 2, 1, 2], num_return_sequences=2)
+    assert torch.equal(several[::2], draw(llama, prompts(2), seeds=[1, 1]))
+    assert torch.equal(several[1::2], draw(llama, prompts(2), seeds=[2, 2]))
+
+
+def test_without_seeds_torch_decides_and_some_rows_may_have_one(llama):
+    set_seed(5)
+    first, second = draw(llama, prompts(2)), draw(llama, prompts(2))
+    set_seed(5)
+    assert torch.equal(draw(llama, prompts(2)), first)
+    assert not torch.equal(first, second)
+    mixed = [draw(llama, prompts(2), seeds=[None, 4]) for _ in range(2)]
+    assert torch.equal(mixed[0][1], mixed[1][1])
+    assert not torch.equal(mixed[0][0], mixed[1][0])
+
+
+def test_a_sampler_is_chosen_by_name_or_brought_along(llama):
+    loaded = tokendraw.load_sampler("native", device="cpu")
+    expected = draw(llama, prompts(2), seeds=[1, 2])
+    for sampler in ("native", loaded):
+        assert torch.equal(draw(llama, prompts(2), seeds=[1, 2], sampler=sampler), expected)
+
+
+def test_scores_and_logits_are_those_that_transformers_records(llama):
+    ids, settings = prompts(2), {"repetition_penalty": 1.3, "renormalize_logits": True, **FILTERS}
+    recorded = {"output_scores": True, "output_logits": True, "return_dict_in_generate": True}
+    ours = draw(llama, ids, seeds=[1, 2], **settings, **recorded)
+    for step in range(STEPS):  # transformers' own first step after each prefix that we drew
+        prefix = ours.sequences[:, : 5 + step]
+        own = llama.generate(prefix, do_sample=True, max_new_tokens=1, **settings, **recorded)
+        torch.testing.assert_close(ours.scores[step], own.scores[0], atol=1e-4, rtol=1e-4)
+        torch.testing.assert_close(ours.logits[step], own.logits[0], atol=1e-4, rtol=1e-4)
+        assert type(ours.scores[step]) is torch.Tensor
+        drawn = ours.sequences[:, 5 + step, None]
+        assert ours.scores[step].gather(-1, drawn).isfinite().all()
+    assert torch.equal(ours.sequences, draw(llama, ids, seeds=[1, 2], **settings))
+
+
+def test_logprobs_are_of_what_was_drawn(llama):
+    ids = prompts(3)
+    out = draw(
+        llama, ids, seeds=[1, 2, 3], logprobs=4, return_dict_in_generate=True, output_logits=True, top_k=9
+    )
+    raw = torch.stack(out.logits, dim=1).double().log_softmax(-1).float()
+    drawn = out.sequences[:, 5:, None]
+    torch.testing.assert_close(out.logprobs, raw.gather(-1, drawn)[..., 0])
+    best = raw.topk(4)
+    torch.testing.assert_close(out.top_logprobs, best.values)
+    assert torch.equal(out.top_token_ids, best.indices)
+    assert torch.equal(out.ranks, (raw >= raw.gather(-1, drawn)).sum(-1))
+    assert int(out.ranks.max()) <= 9
+    assert out.valid.tolist() == [True] * 3
+    only = draw(llama, ids, seeds=[1, 2, 3], logprobs=0, return_dict_in_generate=True, top_k=9)
+    torch.testing.assert_close(only.logprobs, out.logprobs)
+    assert only.top_token_ids is None
+
+
+def test_processed_logprobs_are_those_of_transformers_scores(llama):
+    settings = {"return_dict_in_generate": True, "output_scores": True, **FILTERS}
+    out = draw(llama, prompts(3), seeds=[1, 2, 3], logprobs=0, logprobs_mode="processed_logprobs", **settings)
+    scores = torch.stack(out.scores, dim=1).log_softmax(-1)
+    torch.testing.assert_close(
+        out.logprobs, scores.gather(-1, out.sequences[:, 5:, None])[..., 0], atol=1e-5, rtol=1e-5
+    )
+
+
+def test_rows_that_end_early_are_filled_up_and_draw_no_more(llama):
+    ends = list(range(1, 150))
+    ids = prompts(4)
+    settings = {"eos_token_id": ends, "return_dict_in_generate": True, "logprobs": 1, "max_new_tokens": 20}
+    out = draw(llama, ids, seeds=SEEDS, **settings)
+    lengths = set()
+    for row, seed in enumerate(SEEDS):
+        alone = draw(llama, ids[row : row + 1], seeds=[seed], **settings)
+        count = alone.sequences.shape[1] - 5
+        lengths.add(count)
+        assert torch.equal(out.sequences[row, : 5 + count], alone.sequences[0])
+        assert (out.sequences[row, 5 + count :] == PAD).all()
+        torch.testing.assert_close(out.logprobs[row, :count], alone.logprobs[0], atol=1e-4, rtol=1e-4)
+        assert (out.logprobs[row, count:] == 0).all()
+        assert (out.ranks[row, count:] == 0).all()
+        assert (out.top_token_ids[row, count:] == -1).all()
+        assert (out.top_logprobs[row, count:] == -torch.inf).all()
+    assert len(lengths) > 1
+
+
+class Noted(LogitsProcessor):
+    """Forbids every odd token, and notes what it was given."""
+
+    def __init__(self):
+        self.seen = []
+
+    def __call__(self, input_ids, scores):
+        self.seen.append(scores)
+        return scores.masked_fill(torch.arange(V) % 2 == 1, -torch.inf)
+
+
+class AtLength(StoppingCriteria):
+    """Stops row 0 once it has so many tokens, and notes the scores that it was given."""
+
+    def __init__(self, length):
+        self.length = length
+        self.scores = []
+
+    def __call__(self, input_ids, scores, **kwargs):
+        self.scores.append(scores)
+        return torch.full((input_ids.shape[0],), input_ids.shape[1] >= self.length)
+
+
+def test_other_processors_and_stopping_criteria_work_as_before(llama):
+    noted, at_length = Noted(), AtLength(9)
+    out = draw(
+        llama,
+        prompts(2),
+        seeds=[1, 2],
+        logits_processor=[noted],
+        stopping_criteria=[at_length, MaxTimeCriteria(600.0)],
+        suppress_tokens=[2, 4, 6],
+        return_dict_in_generate=True,
+        output_scores=True,
+        **FILTERS,
+    )
+    assert out.sequences.shape == (2, 9)
+    assert (out.sequences[:, 5:] % 2 == 0).all()
+    assert not torch.isin(out.sequences[:, 5:], torch.tensor([2, 4, 6])).any()
+    assert len(noted.seen) == 4
+    assert (noted.seen[0][:, [2, 4, 6]] == -torch.inf).all()  # generate's own processors come first
+    assert [len(scores) for scores in at_length.scores] == [1, 2, 3, 4]
+    last = at_length.scores[-1][-1]
+    assert torch.equal(last.argmax(-1), out.scores[-1].argmax(-1))  # a plain tensor by then
+
+
+class Lines(BaseStreamer):
+    """Keeps what is put into it."""
+
+    def __init__(self):
+        self.put_in, self.ended = [], 0
+
+    def put(self, value):
+        self.put_in.append(value)
+
+    def end(self):
+        self.ended += 1
+
+
+def test_a_streamer_is_given_every_token(llama):
+    lines = Lines()
+    out = draw(llama, prompts(2), seeds=[1, 2], streamer=lines)
+    assert torch.equal(lines.put_in[0], prompts(2))
+    assert torch.equal(torch.stack(lines.put_in[1:], dim=1), out[:, 5:])
+    assert lines.ended == 1
+
+
+def test_synced_gpus_reaches_the_loop(llama, monkeypatch):
+    found = []
+    own = type(llama)._has_unfinished_sequences
+
+    def noting(self, finished, synced_gpus, device):
+        found.append(synced_gpus)
+        return own(self, finished, False, device)
+
+    monkeypatch.setattr(type(llama), "_has_unfinished_sequences", noting)
+    draw(llama, prompts(1), max_new_tokens=2)
+    draw(llama, prompts(1), max_new_tokens=2, synced_gpus=False)
+    assert set(found) == {False}
+    found.clear()
+    draw(llama, prompts(1), max_new_tokens=2, synced_gpus=True)
+    assert set(found) == {True}
+
+
+def test_a_row_with_nan_is_named_and_harms_no_other(llama):
+    class Spoils(LogitsProcessor):
+        def __call__(self, input_ids, scores):
+            scores = scores.clone()
+            scores[1] = torch.nan
+            return scores
+
+    with pytest.warns(tokendraw_transformers.InvalidRowsWarning) as found:
+        out = draw(
+            llama, prompts(3), seeds=[1, 2, 3], logits_processor=[Spoils()], return_dict_in_generate=True
+        )
+    assert [str(warning.message) for warning in found] == [
+        "rows 1 met NaN in their scores, or none above -inf. Look at the model, or pass remove_invalid_values=True."
+    ]
+    assert found[0].filename.endswith("transformers_models.py")  # who called model.generate
+    assert out.valid.tolist() == [True, False, True]
+    expected = draw(llama, prompts(3), seeds=[1, 2, 3])
+    assert torch.equal(out.sequences[[0, 2]], expected[[0, 2]])
+
+
+def test_the_settings_of_the_model_hold_and_stay_as_they_are(llama):
+    config = llama.generation_config
+    before = config.to_dict()
+    draw(llama, prompts(1), seeds=[1], **FILTERS)
+    assert config.to_dict() == before
+    by_default = draw(llama, prompts(4), seeds=SEEDS)
+    assert torch.equal(by_default, draw(llama, prompts(4), seeds=SEEDS, top_k=50))  # transformers' default
+
+
+def test_the_folder_form_draws_the_same_tokens(llama):
+    from pathlib import Path
+
+    folder = Path(__file__).parent.parent / "integrations" / "transformers"
+    out = llama.generate(
+        prompts(2),
+        custom_generate=str(folder),
+        trust_remote_code=True,
+        do_sample=True,
+        max_new_tokens=STEPS,
+        seeds=[1, 2],
+        logprobs=0,
+        return_dict_in_generate=True,
+    )
+    assert torch.equal(out.sequences, draw(llama, prompts(2), seeds=[1, 2]))
+    assert out.logprobs.shape == (2, STEPS)

@@ -1,0 +1,108 @@
+"""What is taken from a list of prepared processors, and what stays in it."""
+
+import pytest
+import torch
+
+pytest.importorskip("transformers", reason="needs transformers")
+pytest.importorskip("tokendraw_transformers", reason="needs tokendraw-transformers")
+
+from transformers import (
+    LogitNormalization,
+    MinPLogitsWarper,
+    RepetitionPenaltyLogitsProcessor,
+    TemperatureLogitsWarper,
+    TopKLogitsWarper,
+    TopPLogitsWarper,
+)
+
+from tokendraw import SamplingMetadata, SamplingParams, load_sampler
+from tokendraw_transformers._warpers import plan
+
+PENALTY = RepetitionPenaltyLogitsProcessor(1.2)
+T, K, P, M = TemperatureLogitsWarper(0.7), TopKLogitsWarper(40), TopPLogitsWarper(0.9), MinPLogitsWarper(0.1)
+NORMALIZED = LogitNormalization()
+KEEPS_TWO = TopPLogitsWarper(0.9, min_tokens_to_keep=2)
+FINITE = TopKLogitsWarper(40, filter_value=-100.0)
+
+CASES = {
+    "nothing": ([], [], SamplingParams(), []),
+    "all but min-p": (
+        [PENALTY, T, K, P],
+        [PENALTY],
+        SamplingParams(temperature=0.7, top_k=40, top_p=0.9),
+        [],
+    ),
+    "normalised": ([T, NORMALIZED], [], SamplingParams(temperature=0.7), []),
+    "top-p and min-p": ([P, M], [], SamplingParams(top_p=0.9, min_p=0.1, filter_order="joint"), []),
+    "all": (
+        [T, K, P, M],
+        [],
+        SamplingParams(temperature=0.7, top_k=40, top_p=0.9, min_p=0.1, filter_order="joint"),
+        [K],
+    ),
+    "min-p 0": ([K, P, MinPLogitsWarper(0.0)], [], SamplingParams(top_k=40, top_p=0.9), []),
+    "top-p 0": ([TopPLogitsWarper(0.0)], [], SamplingParams(temperature=0.0), []),
+    "a processor behind a warper": ([T, K, PENALTY], [T, K, PENALTY], SamplingParams(), []),
+    "a warper out of order": ([P, K], [P], SamplingParams(top_k=40), []),
+    "one of each kind": ([T, T, K], [T], SamplingParams(temperature=0.7, top_k=40), []),
+    "more than one token kept": ([KEEPS_TWO, M], [KEEPS_TWO], SamplingParams(min_p=0.1), []),
+    "another filter value": ([T, FINITE], [T, FINITE], SamplingParams(), []),
+}
+
+
+@pytest.mark.parametrize(("prepared", "processors", "params", "narrowing"), CASES.values(), ids=CASES)
+def test_warpers_are_taken_from_the_end_of_the_list(prepared, processors, params, narrowing):
+    found = plan(prepared, do_sample=True)
+    assert list(found.processors) == processors
+    assert found.params == params
+    assert list(found.narrowing) == narrowing
+    assert [*found.processors, *found.recorded] == prepared
+
+
+def test_top_k_and_min_p_mean_the_same_in_both_orders():
+    found = plan([K, M], do_sample=True)
+    assert found.params == SamplingParams(top_k=40, min_p=0.1)
+    assert list(found.narrowing) == []
+
+
+def test_greedy_decoding_takes_nothing():
+    found = plan([PENALTY, K], do_sample=False)
+    assert list(found.processors) == [PENALTY, K]
+    assert found.params == SamplingParams(temperature=0.0)
+    assert list(found.recorded) == []
+
+
+def kept_here(logits, **filters):
+    """[B, V] bool: what tokendraw keeps."""
+    sampler = load_sampler("native", device="cpu", logprobs_mode="processed_logprobs")
+    params = [SamplingParams(logprobs=-1, **filters)] * len(logits)
+    best = sampler.sample(logits, SamplingMetadata.from_params(params)).logprobs
+    spread = torch.empty_like(logits).scatter_(1, best.token_ids[:, 1:], best.logprobs[:, 1:])
+    return spread > -torch.inf
+
+
+def kept_there(warper, logits):
+    """[B, V] bool: what a warper of transformers keeps."""
+    return warper(None, logits) > -torch.inf
+
+
+@pytest.mark.parametrize("p", [0.5, 0.9, 0.99])
+def test_without_ties_the_kept_sets_are_those_of_transformers(p):
+    logits = 2 * torch.randn(200, 5000, generator=torch.Generator().manual_seed(0))
+    assert torch.equal(kept_here(logits, top_p=p), kept_there(TopPLogitsWarper(p), logits))
+    assert torch.equal(kept_here(logits, min_p=1 - p), kept_there(MinPLogitsWarper(1 - p), logits))
+    assert torch.equal(kept_here(logits, top_k=50), kept_there(TopKLogitsWarper(50), logits))
+
+
+def test_a_mass_of_just_p_is_enough_in_both():
+    logits = torch.tensor([[0.25, 0.125, 0.125, 0.5]]).log()
+    expected = [[True, False, False, True]]
+    assert kept_here(logits, top_p=0.75).tolist() == expected
+    assert kept_there(TopPLogitsWarper(0.75), logits).tolist() == expected
+
+
+def test_ties_at_the_edge_are_kept_in_both_by_top_k_and_only_here_by_top_p():
+    logits = torch.zeros(1, 5)
+    assert kept_here(logits, top_k=2).sum() == kept_there(TopKLogitsWarper(2), logits).sum() == 5
+    assert kept_here(logits, top_p=0.5).sum() == 5
+    assert kept_there(TopPLogitsWarper(0.5), logits).sum() == 3
