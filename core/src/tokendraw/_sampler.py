@@ -166,8 +166,8 @@ class Sampler:
             nothing.
         """
         self._check_logits("target_logits", target_logits)
-        metadata = _verifying.checked(target_logits, drafts, metadata, mode)
-        self._check_metadata("target_logits", target_logits, metadata)
+        _verifying.check(target_logits, drafts, metadata, mode)
+        self._check_device("target_logits", target_logits, metadata)
         return _verifying.verify(self._verification(), target_logits, drafts, metadata, mode)
 
     def draft(self, logits: Tensor, metadata: SamplingMetadata) -> SamplerOutput:
@@ -407,6 +407,9 @@ class Sampler:
             raise InvalidInputError(
                 f"'metadata' needs as many rows as '{name}', {logits.shape[0]}, found {rows}."
             )
+        self._check_device(name, logits, metadata)
+
+    def _check_device(self, name: str, logits: Tensor, metadata: SamplingMetadata) -> None:
         device = metadata.device
         if device is not None and device != logits.device:
             raise InvalidInputError(

@@ -63,9 +63,9 @@ class Split:
             reasons=tuple(dict.fromkeys(lacking[i] or "" for i in sorted(present) if leaves[i])),
             num_staying=len(of_row) - len(rows),
             num_leaving=len(rows),
-            rows=_uploaded(rows, torch.int64, device),
-            slots=_uploaded([of_row[row] for row in rows], torch.int64, device),
-            slot_leaves=_uploaded([leaves[kind] for kind in row_kinds.of_slot], torch.bool, device),
+            rows=uploaded(rows, torch.int64, device),
+            slots=uploaded([of_row[row] for row in rows], torch.int64, device),
+            slot_leaves=uploaded([leaves[kind] for kind in row_kinds.of_slot], torch.bool, device),
         )
 
     def for_chosen(self, metadata: SamplingMetadata) -> SamplingMetadata:
@@ -158,7 +158,7 @@ def _where(leaves: Tensor, harmless: int, values: Tensor | None) -> Tensor | Non
     return None if values is None else values.masked_fill(leaves, harmless)
 
 
-def _uploaded(values: Sequence[int], dtype: torch.dtype, device: torch.device) -> Tensor:
+def uploaded(values: Sequence[int], dtype: torch.dtype, device: torch.device) -> Tensor:
     """Copied without waiting for the device."""
     with torch.inference_mode(False):
         tensor = torch.tensor(values, dtype=dtype)

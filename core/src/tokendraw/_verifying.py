@@ -1,46 +1,76 @@
-"""The operation ``verify`` of a :class:`tokendraw.Sampler`: the check of a call, and who verifies its drafts."""
+"""The operation ``verify`` of a :class:`tokendraw.Sampler`: the check of a call, and who verifies which requests.
+
+As for ``sample``, requests that the chosen verifier cannot serve go to its companion, and the others stay: see
+:mod:`tokendraw._splitting`, whose rows are requests here.
+"""
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Self
 
+import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from tokendraw import speculative
 from tokendraw._capabilities import VERIFY_MODES, VerifyMode
+from tokendraw._cuda_graphs import is_capturing
 from tokendraw._drafts import Drafts
 from tokendraw._errors import InvalidInputError, InvalidParameterError, SamplerUnavailableError
 from tokendraw._metadata import SamplingMetadata
-from tokendraw._output import SamplerOutput, VerifyOutput
+from tokendraw._output import PAD_TOKEN_ID, SamplerOutput, VerifyOutput
+from tokendraw._plugin import VerifierBackend
 from tokendraw._rows import undrafted, unserved
+from tokendraw._serving import Member, Serving
+from tokendraw._splitting import Split, uploaded
 from tokendraw._words import one_of
-
-if TYPE_CHECKING:
-    from tokendraw._plugin import VerifierBackend
-    from tokendraw._serving import Serving
 
 
 def verify(
     serving: Serving, target_logits: Tensor, drafts: Drafts, metadata: SamplingMetadata, mode: VerifyMode
 ) -> VerifyOutput:
-    """Verify a batch with whoever serves every request of it. See :meth:`tokendraw.Sampler.verify`."""
-    backend = _verifier(serving, drafts, metadata, target_logits.shape[1], mode)
-    return backend.verify(target_logits, drafts, metadata, mode=mode)
+    """Verify a batch that was checked. See :meth:`tokendraw.Sampler.verify`.
+
+    :param metadata: one entry a request or one a row of the target.
+    """
+    rows, vocab_size = target_logits.shape
+    spread = by_row(metadata, drafts, rows)
+    refusal = _refusal(serving.chosen, serving, drafts, spread, vocab_size, mode)
+    if refusal is None:
+        return _backend(serving.chosen).verify(target_logits, drafts, spread, mode=mode)
+    shares = _shares(serving, target_logits, drafts, metadata, mode)
+    if shares is not None:
+        assert serving.companion is not None
+        apart = _backend(serving.companion).verify(
+            target_logits.index_select(0, shares.rows), shares.of(drafts), shares.metadata(spread), mode=mode
+        )
+        rest = _backend(serving.chosen).verify(
+            target_logits, drafts, shares.split.for_chosen(spread), mode=mode
+        )
+        return shares.merged(rest, apart)
+    refusals = [refusal]
+    if serving.companion is not None:
+        refusal = _refusal(serving.companion, serving, drafts, spread, vocab_size, mode)
+        if refusal is None:
+            return _backend(serving.companion).verify(target_logits, drafts, spread, mode=mode)
+        refusals.append(refusal)
+    raise SamplerUnavailableError(
+        f"No sampler here can verify this batch: {'; '.join(refusals)}, which it may hold. Install one that can "
+        "(pip install 'tokendraw[native]'), or, if the batch holds none, say so in its facts."
+    )
 
 
 def draft(serving: Serving, logits: Tensor, metadata: SamplingMetadata) -> SamplerOutput:
     """Draw drafts with whoever serves every row. See :meth:`tokendraw.Sampler.draft`."""
-    backend: VerifierBackend = serving.member(metadata.facts, logits.shape[1]).backend
-    return backend.draft(logits, metadata)
+    return _backend(serving.member(metadata.facts, logits.shape[1])).draft(logits, metadata)
 
 
-def checked(
-    target_logits: Tensor, drafts: Drafts, metadata: SamplingMetadata, mode: VerifyMode
-) -> SamplingMetadata:
-    """The metadata of every row of the target.
+def check(target_logits: Tensor, drafts: Drafts, metadata: SamplingMetadata, mode: VerifyMode) -> None:
+    """Refuse drafts and metadata that do not fit the logits.
 
-    :raises InvalidInputError: drafts or metadata do not fit the logits.
+    :raises InvalidInputError: names what does not fit.
     :raises InvalidParameterError: there is no such mode.
     """
     if mode not in VERIFY_MODES:
@@ -49,42 +79,136 @@ def checked(
         )
     drafts.check(target_logits)
     rows, found = target_logits.shape[0], metadata.num_rows
-    if found == rows or (found is None and metadata.row_index is None):
+    if found not in (None, rows) and not (metadata.row_index is None and found == drafts.num_requests):
+        raise InvalidInputError(
+            f"'metadata' needs one entry a request, {drafts.num_requests}, or one a row of 'target_logits', {rows}, "
+            f"found {found}."
+        )
+
+
+def by_row(metadata: SamplingMetadata, drafts: Drafts, rows: int) -> SamplingMetadata:
+    """The metadata of rows, also from those of requests, whose positions are those of their first rows."""
+    found = metadata.num_rows
+    if found is None or found == rows:
         return metadata
-    if metadata.row_index is None and found == drafts.num_requests:
-        return _spread(metadata, drafts, rows)
-    raise InvalidInputError(
-        f"'metadata' needs one entry a request, {drafts.num_requests}, or one a row of 'target_logits', {rows}, "
-        f"found {found}."
-    )
-
-
-def _spread(metadata: SamplingMetadata, drafts: Drafts, rows: int) -> SamplingMetadata:
-    """The metadata of rows from those of requests, whose positions are those of their first rows."""
     positions = metadata.positions
     if positions is not None:
         positions = speculative.row_positions(drafts.cu_num_logits, positions, rows)
     return replace(metadata, row_index=speculative.row_index(drafts.cu_num_logits, rows), positions=positions)
 
 
-def _verifier(
-    serving: Serving, drafts: Drafts, metadata: SamplingMetadata, vocab_size: int, mode: VerifyMode
-) -> VerifierBackend:
-    refusals = []
-    for member, offered in (
-        (serving.chosen, serving.capabilities),
-        (serving.companion, serving.companion_capabilities),
-    ):
-        if member is None:
-            continue
-        lacking = None
-        if offered is not None:
-            lacking = unserved(offered, metadata.facts, vocab_size) or undrafted(offered, drafts, mode)
-        if lacking is None:
-            backend: VerifierBackend = member.backend
-            return backend
-        refusals.append(f"'{member.name}' cannot serve {lacking}")
-    raise SamplerUnavailableError(
-        f"No sampler here can verify this batch: {'; '.join(refusals)}, which it may hold. Install one that can "
-        "(pip install 'tokendraw[native]'), or, if the batch holds none, say so in its facts."
-    )
+@dataclass(frozen=True, slots=True, eq=False)
+class _Shares:
+    """A batch that two verifiers share. Indices lie on the device."""
+
+    split: Split
+    """Of the requests."""
+    rows: Tensor
+    """[n] int64: rows of the target that the companion verifies."""
+    slots: Tensor
+    """[n] int64: their requests."""
+    drafts: Tensor
+    """[m] int64: their drafts, of all drafts in order."""
+    num_drafts: tuple[int, ...]
+    """Of each request that leaves."""
+    cu_num_logits: Tensor
+
+    @classmethod
+    def made(
+        cls, split: Split, leaving: Sequence[int], num_drafts: Sequence[int], device: torch.device
+    ) -> Self:
+        """Find the rows and drafts of the requests ``leaving``."""
+        first = [0]
+        for count in num_drafts:
+            first.append(first[-1] + count + 1)
+        rows = [row for b in leaving for row in range(first[b], first[b + 1])]
+        slots = [b for b in leaving for _ in range(first[b], first[b + 1])]
+        drafts = [row - b for b in leaving for row in range(first[b], first[b + 1] - 1)]
+        counts = tuple(num_drafts[b] for b in leaving)
+        ends = [0]
+        for count in counts:
+            ends.append(ends[-1] + count + 1)
+        return cls(
+            split,
+            rows=uploaded(rows, torch.int64, device),
+            slots=uploaded(slots, torch.int64, device),
+            drafts=uploaded(drafts, torch.int64, device),
+            num_drafts=counts,
+            cu_num_logits=uploaded(ends, torch.int64, device),
+        )
+
+    def of(self, drafts: Drafts) -> Drafts:
+        """Those of the requests that leave."""
+        ids, split = drafts.draft_token_ids, self.split
+        own = ids.index_select(0, split.rows if ids.dim() == 2 else self.drafts)
+        given = {
+            name: tensor.index_select(0, self.drafts)
+            for name in ("draft_probs", "draft_logits")
+            if (tensor := getattr(drafts, name)) is not None
+        }
+        return replace(
+            drafts,
+            draft_token_ids=own,
+            cu_num_logits=self.cu_num_logits,
+            num_drafts=self.num_drafts,
+            max_drafts=drafts.max_drafts,
+            **given,
+        )
+
+    def metadata(self, spread: SamplingMetadata) -> SamplingMetadata:
+        """That of the rows of the requests that leave."""
+        return replace(self.split, rows=self.rows, slots=self.slots).for_companion(spread)
+
+    def merged(self, chosen: VerifyOutput, companion: VerifyOutput) -> VerifyOutput:
+        """One output of both, in the order of the requests."""
+        requests = self.split.rows
+        missing = chosen.token_ids.shape[1] - companion.token_ids.shape[1]
+        ids = pad(companion.token_ids, (0, missing), value=PAD_TOKEN_ID) if missing else companion.token_ids
+        return VerifyOutput(
+            chosen.token_ids.index_copy(0, requests, ids),
+            chosen.num_accepted.index_copy(0, requests, companion.num_accepted),
+            chosen.valid.index_copy(0, requests, companion.valid),
+        )
+
+
+def _shares(
+    serving: Serving, target_logits: Tensor, drafts: Drafts, metadata: SamplingMetadata, mode: VerifyMode
+) -> _Shares | None:
+    """Share a batch by requests; None where the host cannot tell them apart, or it is not worth it.
+
+    Log-probabilities are not put together: a batch that asks for them goes one way.
+    """
+    offered, rest = serving.capabilities, serving.companion_capabilities
+    counts = drafts.num_drafts
+    if offered is None or serving.companion is None or counts is None or metadata.row_index is not None:
+        return None
+    if metadata.num_rows != drafts.num_requests or metadata.facts.max_logprobs is not None:
+        return None
+    if undrafted(offered, drafts, mode) is not None or is_capturing():  # which uploads no indices
+        return None
+    route = serving.route(metadata, drafts.num_requests, target_logits.shape[1], target_logits.device)
+    kinds, split = metadata.row_kinds, route.split
+    if split is None or kinds is None or (rest is not None and undrafted(rest, drafts, mode) is not None):
+        return None
+    leaving = [b for b, kind in enumerate(kinds.of_slot) if serving.lacking(kinds.kinds[kind]) is not None]
+    return _Shares.made(split, leaving, counts, target_logits.device)
+
+
+def _refusal(
+    member: Member,
+    serving: Serving,
+    drafts: Drafts,
+    metadata: SamplingMetadata,
+    vocab_size: int,
+    mode: VerifyMode,
+) -> str | None:
+    offered = serving.capabilities if member is serving.chosen else serving.companion_capabilities
+    if offered is None:
+        return None
+    lacking = unserved(offered, metadata.facts, vocab_size) or undrafted(offered, drafts, mode)
+    return None if lacking is None else f"'{member.name}' cannot serve {lacking}"
+
+
+def _backend(member: Member) -> VerifierBackend:
+    backend: VerifierBackend = member.backend
+    return backend
