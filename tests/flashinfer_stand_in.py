@@ -1,13 +1,17 @@
 """FlashInfer on a CPU: its sampling functions with the signatures of two versions, drawing exactly, in plain torch.
 
 What a token has to be to be kept is computed as FlashInfer's kernels do, out-of-range parameters included; what is
-drawn from the kept ones comes from an inverse distribution function in float64. Calls are noted in :data:`CALLS`.
+drawn from the kept ones comes from an inverse distribution function in float64. The walk along drafts has the faults of
+the kernel too. Calls are noted in :data:`CALLS`.
 """
 
 from typing import Any
 
 import torch
 from torch import Tensor
+
+IN_MEMORY = -1090519041
+"""What the kernel for drafts returns as a token if there is nothing to recover one from."""
 
 CALLS: list[tuple[str, dict[str, Any]]] = []
 """Names and arguments by name, since the list was last cleared."""
@@ -44,13 +48,19 @@ def top_k_top_p_sampling_from_probs(
     return stand_in.draw("top_k_top_p_sampling_from_probs", locals())
 
 def top_p_renorm_probs(probs, top_p, is_deterministic=False):
-    raise AssertionError("not used")
+    return stand_in.top_p_renorm_probs(probs, top_p)
 
 def top_k_renorm_probs(probs, top_k{{deterministic}}):
     return stand_in.top_k_renorm_probs(probs, top_k)
 
 def top_k_mask_logits(logits, top_k):
     return stand_in.top_k_mask_logits(logits, top_k)
+
+def chain_speculative_sampling(
+    draft_probs, draft_token_ids, target_probs, maybe_output_accepted_token_num=None,
+    maybe_output_emitted_draft_token_num=None, {_NOISE.replace(", check_nan=False", "")},
+):
+    return stand_in.chain_speculative_sampling(locals())
 """
 _CAKE = """
 import flashinfer_stand_in as stand_in
@@ -95,6 +105,19 @@ def top_k_renorm_probs(probs: Tensor, top_k: Tensor) -> Tensor:
     return (kept / kept.sum(-1, keepdim=True).clamp(min=1e-8)).float()
 
 
+def top_p_renorm_probs(probs: Tensor, top_p: Tensor) -> Tensor:
+    """Keep what the larger ones weigh less than p of the whole row than, as the kernels for 2048 tokens or more do."""
+    _note("top_p_renorm_probs", probs=probs, top_p=top_p)
+    _check_rows(probs)
+    _check_parameter(top_p, probs)
+    assert len(probs) < 65536, "more are beyond a grid"
+    assert ((top_p < 1) | (top_p > 1e6)).all(), "of a flat row, 2 keeps no more than 1 does"
+    weights = probs.double()
+    floor = top_p.unsqueeze(-1) * weights.sum(-1, keepdim=True)
+    kept = torch.where(_mass_above(weights) < floor, weights, 0.0)
+    return (kept / kept.sum(-1, keepdim=True)).float()
+
+
 def top_k_mask_logits(logits: Tensor, top_k: Tensor) -> Tensor:
     """The same, with -inf for what is dropped."""
     _note("top_k_mask_logits", logits=logits, top_k=top_k)
@@ -122,8 +145,50 @@ def draw(name: str, arguments: dict[str, Any]) -> Any:
         _check_parameter(min_p, probs)
         assert (min_p > 0).all(), "0 admits tokens without mass"
         kept &= weights >= weights.amax(-1, keepdim=True) * min_p.unsqueeze(-1)
-    tokens, valid = _pick(torch.where(kept, weights, 0.0), *_seed(arguments))
+    if name == "sampling_from_probs":
+        assert ((weights.nansum(-1) - 1).abs() < 1e-4).all(), "u is drawn up to 1"
+    tokens, valid = _pick(torch.where(kept, weights, 0.0), _generator(*_seed(arguments)))
     return (tokens, valid) if arguments["return_valid"] else tokens
+
+
+def chain_speculative_sampling(arguments: dict[str, Any]) -> tuple[Tensor, Tensor, Tensor]:
+    """As the kernel: u reaches 1, NaN and what is not positive are compared as they are, and an empty residual gives
+    whatever is in memory."""
+    _note("chain_speculative_sampling", **arguments)
+    draft, ids, target = (arguments[key] for key in ("draft_probs", "draft_token_ids", "target_probs"))
+    requests, steps, size = draft.shape
+    for rows in (draft, target):
+        _check_rows(rows.view(-1, size))
+    assert steps
+    assert target.shape == (requests, steps + 1, size)
+    assert ids.shape == (requests, steps)
+    assert ids.dtype == torch.int32
+    assert ((ids >= 0) & (ids < size)).all(), "others are read all the same"
+    generator = _generator(*_seed(arguments))
+    u = 1 - torch.rand(2, requests, steps, generator=generator)  # float32, in (0, 1]
+    at = ids.long().unsqueeze(-1)
+    accepted = u * draft.gather(-1, at).squeeze(-1) < target[:, :-1].gather(-1, at).squeeze(-1)
+    emitted = accepted[0].long().cumprod(-1).sum(-1)
+    every = torch.arange(requests)
+    more = target[every, emitted].clone()
+    rejected = emitted < steps
+    more[rejected] -= draft[every, emitted.clamp(max=steps - 1)][rejected]
+    more = torch.fmax(more, torch.zeros(()))  # 0 for NaN
+    token, valid = _pick(more.double(), generator)
+    tokens = torch.full((requests, steps + 1), -1, dtype=torch.int32)
+    tokens[:, :-1] = torch.where(torch.arange(steps) < emitted.unsqueeze(-1), ids, -1)
+    tokens[every, emitted] = torch.where(valid, token, IN_MEMORY)
+    counts = []
+    for name, found in (
+        (
+            "maybe_output_accepted_token_num",
+            emitted + ((torch.arange(steps) >= emitted[:, None]) & accepted[1]).sum(-1),
+        ),
+        ("maybe_output_emitted_draft_token_num", emitted),
+    ):
+        given = arguments[name]
+        counts.append((torch.zeros(requests, dtype=torch.int32) if given is None else given).add_(found))
+    return tokens, *counts
 
 
 def fused(probs: Tensor, top_k: Tensor, top_p: Any, top_k_max: Any, **others: Any) -> Tensor:
@@ -139,7 +204,7 @@ def fused(probs: Tensor, top_k: Tensor, top_p: Any, top_k_max: Any, **others: An
     nucleus = top_p.unsqueeze(-1) if isinstance(top_p, Tensor) else top_p
     weights = torch.where((before < nucleus) | (nucleus >= 1.0), values, 0.0)
     state = torch.empty(1, dtype=torch.int64).random_()  # of torch's generator
-    picked, _ = _pick(weights, state, torch.zeros(1, dtype=torch.int64))
+    picked, _ = _pick(weights, _generator(state, torch.zeros(1, dtype=torch.int64)))
     return ids.gather(-1, picked.long().unsqueeze(-1)).squeeze(-1).int()
 
 
@@ -168,9 +233,12 @@ def _seed(arguments: dict[str, Any]) -> tuple[Tensor, Tensor]:
     return seed, offset
 
 
-def _pick(weights: Tensor, seed: Tensor, offset: Tensor) -> tuple[Tensor, Tensor]:
+def _generator(seed: Tensor, offset: Tensor) -> torch.Generator:
+    return torch.Generator().manual_seed((int(seed[0]) * 31 + int(offset[0])) % 2**63)
+
+
+def _pick(weights: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
     """A token a row from weights [rows, V] float64; token 0, invalid, of a row without any."""
-    generator = torch.Generator().manual_seed((int(seed[0]) * 31 + int(offset[0])) % 2**63)
     cumulative = weights.cumsum(-1)
     mass = cumulative[:, -1:]
     valid = (mass > 0).squeeze(-1)

@@ -75,8 +75,11 @@ class Filters:
             any_top_k_first=facts.any_top_k_first,
         )
 
-    def chunk(self, rows: slice) -> Self:
-        """What some of the rows ask for."""
+    def chunk(self, rows: slice | Tensor) -> Self:
+        """What some of the rows ask for.
+
+        :param rows: a slice, or the rows' numbers as [n] int64.
+        """
         tensors = {f.name: v for f in fields(self) if isinstance(v := getattr(self, f.name), Tensor)}
         return replace(self, **{name: tensor[rows] for name, tensor in tensors.items()})  # type: ignore[arg-type]
 

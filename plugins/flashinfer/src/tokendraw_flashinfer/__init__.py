@@ -3,7 +3,8 @@
 This module is what the entry point names, so it imports nothing heavy. What the installed version can do is read from
 its source (:mod:`tokendraw_flashinfer.signatures`), where its kernels come from is looked up on disk
 (:mod:`~tokendraw_flashinfer.kernels`), and which entry points draw which rows is a table
-(:mod:`~tokendraw_flashinfer.ways`). The call is in :mod:`~tokendraw_flashinfer.sampler`.
+(:mod:`~tokendraw_flashinfer.ways`). The calls are in :mod:`~tokendraw_flashinfer.sampler` and
+:mod:`~tokendraw_flashinfer.verifier`.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING
 import tokendraw
 from tokendraw_flashinfer import kernels
 from tokendraw_flashinfer.signatures import DISTRIBUTION, EntryPoints
-from tokendraw_flashinfer.ways import PLAIN, WAYS, able
+from tokendraw_flashinfer.ways import CHAIN, PLAIN, RENORMS, WAYS, able
 
 if TYPE_CHECKING:
     import torch
@@ -48,11 +49,16 @@ class FlashInferPlugin:
     @tokendraw.hookimpl
     def tokendraw_describe(self) -> tokendraw.PluginInfo:
         """What the installed version can do, or without one the newest that is known."""
+        entry_points = EntryPoints.installed()
+        operations: dict[Operation, tokendraw.Capabilities] = {"sample": capabilities(entry_points)}
+        verifying = verify_capabilities(entry_points)
+        if verifying is not None:
+            operations["verify"] = verifying
         return tokendraw.PluginInfo(
             name="flashinfer",
             api_version=1,
             priority=40,
-            operations={"sample": capabilities(EntryPoints.installed())},
+            operations=operations,
             upstream=UPSTREAM,
             summary="FlashInfer's kernels: top-k, top-p and min-p per row on NVIDIA GPUs; no seeds, no greedy rows",
             verified="NVIDIA H200, with both tested versions of FlashInfer",
@@ -63,7 +69,7 @@ class FlashInferPlugin:
     def tokendraw_probe(self, operation: Operation, host: tokendraw.Host, need: tokendraw.Need) -> str | None:
         """Say why FlashInfer cannot run here, in its own words only where they are the true ones."""
         entry_points = EntryPoints.installed()
-        lacking = entry_points.lacking(dict(PLAIN.needs))
+        lacking = entry_points.lacking(dict((PLAIN if operation == "sample" else CHAIN).needs))
         if lacking is not None:
             found = (
                 "no such thing" if entry_points.parameters else f"no source in {str(entry_points.folder)!r}"
@@ -75,10 +81,11 @@ class FlashInferPlugin:
     def tokendraw_build(
         self, operation: Operation, device: torch.device, need: tokendraw.Need
     ) -> FlashInferSampler:
-        """Build the sampler for one device; compiles FlashInfer's sampling module if nobody has yet."""
+        """Build what serves one device; compiles FlashInfer's sampling module if nobody has yet."""
         from tokendraw_flashinfer.sampler import FlashInferSampler  # imports torch and flashinfer
+        from tokendraw_flashinfer.verifier import FlashInferVerifier
 
-        return FlashInferSampler(device, need)
+        return FlashInferSampler(device, need) if operation == "sample" else FlashInferVerifier(device, need)
 
 
 def capabilities(entry_points: EntryPoints) -> tokendraw.Capabilities:
@@ -94,6 +101,21 @@ def capabilities(entry_points: EntryPoints) -> tokendraw.Capabilities:
         _SAMPLE,
         filters=tuple(pair for pair in _SAMPLE.filters if pair[0] in kinds),
         filter_orders=tuple(order for order, offered in orders.items() if offered),
+    )
+
+
+def verify_capabilities(entry_points: EntryPoints) -> tokendraw.Capabilities | None:
+    """The same of verifications; None if a version cannot verify drafts."""
+    sampling, missing = capabilities(entry_points), set()
+    if entry_points.parameters:
+        if entry_points.lacking(dict(CHAIN.needs)) is not None:
+            return None
+        missing = {name for name, need in RENORMS.items() if entry_points.lacking(dict([need])) is not None}
+    return replace(
+        sampling,
+        filters=tuple(pair for pair in sampling.filters if pair[0] not in missing),
+        verify_modes=("rejection",),
+        draft_kinds=("probs", "logits"),
     )
 
 

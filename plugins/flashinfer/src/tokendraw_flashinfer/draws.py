@@ -10,6 +10,10 @@ kernels do, beyond what their documentation says:
 * ``top_k_top_p_sampling_from_probs`` with ``top_k_first`` and a k for each row is ``top_k_renorm_probs`` followed by
   ``top_p_sampling_from_probs``, which are called here one by one. With one k for all rows it may choose k tokens among
   ties, from 0.7 on.
+* ``top_p_renorm_probs`` keeps the same tokens as ``top_p_sampling_from_probs``, p being a share of the sum of the row.
+  From 2048 tokens on it counts the last warp's buckets twice where p is not reached: of a flat row a p of 2 is reached
+  as early as a p of 1, which may be before the last token. And it takes 65535 rows at most, a dimension of its grid;
+  of more it draws up none, and says nothing.
 * ``min_p_sampling_from_probs`` keeps ``probs >= min_p * max``, also tokens without any mass if that is 0.
 * The fused sampler takes its seed from torch's generator on the host, and keeps k of the tokens tied with the k-th, the
   lowest ids first.
@@ -20,13 +24,18 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import ModuleType
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
+import torch
 from torch import Tensor
 
 from tokendraw.probabilities import Filters, drop_below, top_p_of_kept
 from tokendraw_flashinfer import ways
 from tokendraw_flashinfer.ways import Kind, Way
+
+OFF_IN_RENORM: Final = 1e30
+"""A top-p with which ``top_p_renorm_probs`` keeps every token."""
+MOST_ROWS_OF_RENORM: Final = 65535
 
 Drawn: TypeAlias = tuple[Tensor, Tensor | None]
 """Token ids [rows] int32, and [rows] bool: which rows had a distribution to draw from, where the kernel tells."""
@@ -108,13 +117,7 @@ def _top_p(batch: Batch) -> Drawn:
 
 
 def _top_k_renorm_top_p(batch: Batch) -> Drawn:
-    """Serves both orders: the top-p of joint rows is restated for what top-k left."""
-    probs, top_p = batch.filtered()
-    kept = batch.sampling.top_k_renorm_probs(probs, batch.wanted.top_k)
-    if batch.wanted.joint is not None:
-        assert top_p is not None
-        top_p = top_p_of_kept(top_p, batch.wanted.joint, probs.amax(-1) / kept.amax(-1))
-    return _nucleus(batch, kept, top_p)
+    return _nucleus(batch, *_top_k_renorm(batch))
 
 
 def _joint(batch: Batch) -> Drawn:
@@ -140,6 +143,26 @@ def _fused(batch: Batch) -> Drawn:
         top_k_max=batch.largest_top_k,  # without it the device would be waited for
     )
     return tokens, None
+
+
+def _top_k_renorm(batch: Batch) -> tuple[Tensor, Tensor | None]:
+    """Serves both orders: the top-p of joint rows is restated for what top-k left."""
+    probs, top_p = batch.filtered()
+    kept: Tensor = batch.sampling.top_k_renorm_probs(probs, batch.wanted.top_k)
+    if top_p is not None and batch.wanted.joint is not None:
+        top_p = top_p_of_kept(top_p, batch.wanted.joint, probs.amax(-1) / kept.amax(-1))
+    return kept, top_p
+
+
+def kept(batch: Batch) -> Tensor:
+    """What every way draws from, [rows, V]: the probabilities of the tokens that the rows keep, the others 0."""
+    probs, top_p = batch.filtered() if batch.wanted.top_k is None else _top_k_renorm(batch)
+    if top_p is None:
+        return probs
+    renormalised: Tensor = batch.sampling.top_p_renorm_probs(
+        probs, torch.where(top_p < 1, top_p, OFF_IN_RENORM), is_deterministic=True
+    )
+    return renormalised
 
 
 def _nucleus(batch: Batch, probs: Tensor, top_p: Tensor | None) -> Drawn:

@@ -19,7 +19,7 @@ from tokendraw_flashinfer.ways import FUSED, WAYS, Kind, Way, able
 Softmax: TypeAlias = Callable[[Tensor, Tensor | None], tuple[Tensor, Tensor]]
 
 _log = logging.getLogger("tokendraw")
-_MOST_ELEMENTS = 1 << 31
+MOST_ELEMENTS = 1 << 31
 """Of logits in one launch: the kernels count elements with 32 bits."""
 _REHEARSAL = (2, 8)
 
@@ -40,7 +40,7 @@ class FlashInferSampler:
         need: Need,
         ways: Mapping[Kind, Sequence[Way]] = WAYS,
         *,
-        most_elements: int = _MOST_ELEMENTS,
+        most_elements: int = MOST_ELEMENTS,
     ) -> None:
         capability = torch.cuda.get_device_capability(device) if device.type == "cuda" else None
         self._ways = able(ways, EntryPoints.installed(), need.tie_rule, capability)
@@ -104,17 +104,19 @@ class FlashInferSampler:
         return self._sampling.softmax(y, temperature=temperature), valid
 
     def _batch(self, probs: Tensor, wanted: Filters, largest_top_k: int) -> Batch:
-        """The seed comes from torch's generator of the device, on the device, so a graph gets a new one per replay."""
-        seed = torch.empty(1, dtype=torch.int64, device=probs.device).random_(-(2**63), None)
         return Batch(
             sampling=self._sampling,
             cake=self._cake,
             probs=probs,
             wanted=wanted,
             largest_top_k=largest_top_k,
-            seed=seed,
+            seed=self._seed(),
             offset=self._offset,
         )
+
+    def _seed(self) -> Tensor:
+        """One of torch's generator of the device, made on the device, so that a graph gets a new one per replay."""
+        return torch.empty_like(self._offset).random_(-(2**63), None)
 
     @torch.no_grad()
     def _rehearse(self, device: torch.device, ways: Sequence[Way]) -> None:

@@ -1,7 +1,8 @@
 """Ways to draw with FlashInfer: which entry points, for which rows, and in which order of preference. Data alone.
 
-Imports no torch, since what the installed version can do is read off this table before anything is drawn; how each way
-calls its entry points is in :mod:`tokendraw_flashinfer.draws`.
+So is the one way to verify drafts. Imports no torch, since what the installed version can do is read off these tables
+before anything is drawn; how each way calls its entry points is in :mod:`tokendraw_flashinfer.draws` and
+:mod:`tokendraw_flashinfer.verifier`.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from tokendraw._capabilities import TieNeed, TieRule
+from tokendraw._capabilities import Filter, TieNeed, TieRule
 from tokendraw_flashinfer.signatures import EntryPoints
 
 Kind: TypeAlias = Literal["none", "top_k", "top_p", "min_p", "top_k_first", "joint", "both orders"]
@@ -102,6 +103,21 @@ WAYS: Mapping[Kind, tuple[Way, ...]] = {
 The order within a line is that of the times on an H200 (``benchmarks/results/h200_flashinfer.md``). One table serves
 all versions: a way that a version lacks is passed over.
 """
+
+CHAIN = Way(
+    name="chain_speculative_sampling",
+    needs=(
+        _SOFTMAX,
+        ("sampling.chain_speculative_sampling", ("seed", "offset")),
+        ("sampling.sampling_from_probs", _NOISE),
+    ),
+)
+"""Verifies drafts against probabilities that hold what the filters keep."""
+RENORMS: Mapping[Filter, tuple[str, tuple[str, ...]]] = {
+    "top_k": ("sampling.top_k_renorm_probs", ("top_k",)),
+    "top_p": ("sampling.top_p_renorm_probs", ("top_p", "is_deterministic")),
+}
+"""What :data:`CHAIN` needs beside for each filter; min-p needs nothing of FlashInfer."""
 
 
 def able(

@@ -1,0 +1,220 @@
+"""Verification of drafts by ``chain_speculative_sampling``: every request has K drafts, drawn from known distributions.
+
+The target's probabilities p are made in full, those that ``sample`` would draw from, beside those of the drafts, q.
+One launch then walks every chain: a draft x is accepted if ``u * q(x) < p(x)``, and what follows the accepted ones
+comes from max(p - q, 0), or from p of the bonus row. The u of each step and the noise of that token are successive
+numbers of one Philox sequence a request, so they are independent. What is not as it should be, in all versions up to
+0.7.2, and what is done about it:
+
+* u lies in (0, 1], so p(x) = q(x) is rejected where u is 1: p(x) is raised by 1e-6 of itself for the test. That much is
+  rounding anyway, in a softmax of float32.
+* q(x) = 0 is accepted if p(x) > 0, as is a negative q(x); an id outside the vocabulary is read at all the same. For the
+  test p(x) is -inf there, which no u passes.
+* Where max(p - q, 0) is empty, the token is whatever shared memory held. Where NaN stands in q, that token is never
+  recovered. Such tokens are drawn anew by ``sampling_from_probs``, and so are those behind what was rejected for the
+  reason above, in every call, since the host does not know whether there are any.
+* ``output_accepted_token_num`` tests the rejected draft a second time. Only ``output_emitted_draft_token_num`` is used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from types import ModuleType
+from typing import TypeAlias
+
+import torch
+from torch import Tensor
+
+from tokendraw import BatchFacts, Drafts, Need, PluginError, SamplerOutput, SamplingMetadata, VerifyOutput
+from tokendraw._capabilities import Filter, VerifyMode
+from tokendraw._output import PAD_TOKEN_ID
+from tokendraw.probabilities import Filters
+from tokendraw_flashinfer.draws import MOST_ROWS_OF_RENORM, kept
+from tokendraw_flashinfer.sampler import MOST_ELEMENTS, FlashInferSampler
+from tokendraw_flashinfer.signatures import EntryPoints
+from tokendraw_flashinfer.ways import CHAIN, RENORMS
+
+Noise: TypeAlias = Callable[[], dict[str, Tensor]]
+"""Seed and offset of a launch, new ones at each call."""
+
+_INF = float("inf")
+_ROOM = 1 + 2.0**-20
+_ALIGNMENT = 16
+"""Bytes that a kernel loads at once."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chains:
+    """Requests with K drafts each, at least one, and all that a launch looks at."""
+
+    p: Tensor
+    """[B, K + 1, V] float32, contiguous. Written to."""
+    q: Tensor
+    """[B, K, V] float32, contiguous, as the caller gave it."""
+    ids: Tensor
+    """[B, K] int64."""
+    p_valid: Tensor
+    """[B, K + 1] bool."""
+    q_valid: Tensor
+    """[B, K] bool."""
+
+    def walk(self, sampling: ModuleType, noise: Noise) -> VerifyOutput:
+        """Walk them, by two launches."""
+        vocab_size, most = self.p.shape[-1], self.ids.shape[-1]
+        drawn = (self.ids >= 0) & (self.ids < vocab_size)
+        ids = torch.where(drawn, self.ids, 0).unsqueeze(-1)
+        judging = self.p[:, :-1]
+        at_p, at_q = judging.gather(-1, ids), self.q.gather(-1, ids)
+        possible = drawn & ((at_q > 0) & (at_q < _INF)).squeeze(-1)  # NaN is neither
+        judging.scatter_(-1, ids, torch.where(possible.unsqueeze(-1), at_p * _ROOM, -_INF))
+        tokens, _, count = sampling.chain_speculative_sampling(
+            self.q, ids.squeeze(-1).int(), self.p, **noise()
+        )
+        judging.scatter_(-1, ids, at_p)
+
+        tokens, count = tokens.long(), count.long()
+        request, beside = torch.arange(len(count), device=count.device), count.clamp(max=most - 1)
+        p = self.p[request, count]
+        q = _cleaned(self.q[request, beside]).mul_(drawn[request, beside].unsqueeze(-1))
+        last = tokens.gather(-1, count.unsqueeze(-1))
+        within = (last >= 0) & (last < vocab_size)
+        last = torch.where(within, last, 0)
+        has_more = (p.gather(-1, last) > q.gather(-1, last)).squeeze(-1)
+        recovered = (possible & self.q_valid)[request, beside] & has_more
+        stands = within.squeeze(-1) & (recovered | (count == most))
+        again = sampling.sampling_from_probs(_residual(p, q), **noise()).long()
+        last = torch.where(stands, last.squeeze(-1), again)
+
+        steps = torch.arange(most + 1, device=count.device)
+        used = steps <= count.unsqueeze(-1)
+        tokens = torch.where(used, tokens, PAD_TOKEN_ID).scatter_(-1, count.unsqueeze(-1), last.unsqueeze(-1))
+        valid = (self.p_valid | ~used).all(-1) & (self.q_valid | ~drawn | ~used[:, :-1]).all(-1)
+        return VerifyOutput(tokens, count.to(torch.int32), valid)
+
+
+class FlashInferVerifier(FlashInferSampler):
+    """Chain verification. Made by ``tokendraw.load_sampler("flashinfer").verify``.
+
+    It keeps all ties whatever ``need`` admits, since a draft is verified as what the same filters keep.
+
+    :raises PluginError: the installed FlashInfer cannot verify drafts.
+    """
+
+    def __init__(self, device: torch.device, need: Need, *, most_elements: int = MOST_ELEMENTS) -> None:
+        entry_points = EntryPoints.installed()
+        lacking = entry_points.lacking(dict(CHAIN.needs))
+        if lacking is not None:
+            raise PluginError(f"verification needs {lacking}, found no such thing")
+        super().__init__(device, replace(need, tie_rule=None), most_elements=most_elements)
+        self._rehearse_chains(
+            device, [n for n, need in RENORMS.items() if not entry_points.lacking(dict([need]))]
+        )
+
+    def draft(self, logits: Tensor, metadata: SamplingMetadata) -> SamplerOutput:
+        """As :meth:`sample`: each launch has noise of its own."""
+        return self.sample(logits, metadata)
+
+    @torch.no_grad()
+    def verify(
+        self,
+        target_logits: Tensor,
+        drafts: Drafts,
+        metadata: SamplingMetadata,
+        *,
+        mode: VerifyMode = "rejection",
+    ) -> VerifyOutput:
+        """Verify the drafts of a batch; see :meth:`tokendraw.Sampler.verify`.
+
+        :raises PluginError: the batch is beyond what is advertised, in a way that the host can see.
+        """
+        requests, most = drafts.num_requests, drafts.max_drafts
+        if mode != "rejection" or not drafts.is_uniform or (drafts.kind == "chosen" and requests and most):
+            raise PluginError(
+                "needs the mode rejection and as many drafts of each request, with what they are from"
+            )
+        logits = target_logits[: requests * (most + 1)]
+        if requests == 0 or most == 0:
+            return _without_drafts(self.sample(logits, metadata), most)
+        vocab_size = logits.shape[-1]
+        wanted = Filters.of(metadata, vocab_size)
+        rows = min(self._most_elements // vocab_size, MOST_ROWS_OF_RENORM)
+        step = max(1, rows // (most + 1))
+        parts = [
+            self._chains(logits, drafts, wanted, start, min(start + step, requests)).walk(
+                self._sampling, self._noise
+            )
+            for start in range(0, requests, step)
+        ]
+        return VerifyOutput(
+            torch.cat([part.token_ids for part in parts]),
+            torch.cat([part.num_accepted for part in parts]),
+            torch.cat([part.valid for part in parts]),
+        )
+
+    def _chains(self, logits: Tensor, drafts: Drafts, wanted: Filters, first: int, end: int) -> Chains:
+        """Those of the requests from ``first`` up to ``end``."""
+        most, vocab_size = drafts.max_drafts, logits.shape[-1]
+        judging, judged = slice(first * (most + 1), end * (most + 1)), slice(first * most, end * most)
+        ids = drafts.draft_token_ids
+        ids = ids[first:end, :most] if ids.dim() == 2 else ids[judged].view(-1, most)
+        own = wanted.chunk(judging)
+        p, p_valid = self._kept(logits[judging], own)
+        if drafts.draft_logits is not None:
+            rows = torch.arange(len(p), device=p.device).view(-1, most + 1)[:, :-1].flatten()
+            q, q_valid = self._kept(drafts.draft_logits[judged], own.chunk(rows))
+        else:
+            assert drafts.draft_probs is not None
+            q = _aligned(drafts.draft_probs[judged].float().contiguous())
+            least, largest = torch.aminmax(q, dim=-1)  # NaN where the row has one
+            q_valid = (least >= 0) & (largest > 0) & (largest < _INF)
+        return Chains(
+            p=p.view(-1, most + 1, vocab_size),
+            q=q.view(-1, most, vocab_size),
+            ids=ids.long(),
+            p_valid=p_valid.view(-1, most + 1),
+            q_valid=q_valid.view(-1, most),
+        )
+
+    def _kept(self, logits: Tensor, wanted: Filters) -> tuple[Tensor, Tensor]:
+        """What ``sample`` draws from, and which rows are valid."""
+        probs, valid = self._probabilities(logits, wanted.temperature)
+        return kept(self._batch(probs, wanted, logits.shape[-1])), valid
+
+    def _noise(self) -> dict[str, Tensor]:
+        return {"seed": self._seed(), "offset": self._offset}
+
+    def _rehearse_chains(self, device: torch.device, filters: Sequence[Filter]) -> None:
+        """Call what a verification calls: see :meth:`_rehearse`."""
+        probs = torch.full((2, 8), 1 / 8, device=device)
+        drafts = Drafts.from_lists([[0], [1]], device=device, draft_probs=probs)
+        one = torch.ones(4, dtype=torch.int32, device=device)
+        metadata = SamplingMetadata(
+            top_k=one if "top_k" in filters else None,
+            top_p=one / 2 if "top_p" in filters else None,
+            facts=BatchFacts(max_top_k=None if "top_k" in filters else 0, any_top_p="top_p" in filters),
+        )
+        self.verify(torch.zeros(4, 8, device=device), drafts, metadata)
+
+
+def _without_drafts(output: SamplerOutput, most: int) -> VerifyOutput:
+    tokens = output.token_ids.unsqueeze(-1)
+    if not len(tokens):
+        tokens = tokens.new_empty(0, most + 1)
+    return VerifyOutput(tokens, torch.zeros_like(output.token_ids, dtype=torch.int32), output.valid)
+
+
+def _residual(p: Tensor, q: Tensor) -> Tensor:
+    """What p [n, V] has more than q [n, V], with a sum of 1; p where that is nothing."""
+    more = (p - q).clamp_(min=0.0)
+    mass = more.sum(-1, keepdim=True)
+    return torch.where(mass > 0, more.div_(mass), p)
+
+
+def _cleaned(q: Tensor) -> Tensor:
+    """Without NaN, negative and infinite ones; in place."""
+    return q.nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0).clamp_(min=0.0)
+
+
+def _aligned(x: Tensor) -> Tensor:
+    return x.clone() if x.data_ptr() % _ALIGNMENT else x
