@@ -8,15 +8,15 @@ import torch
 import tokendraw_native.verify as pieces
 from tokendraw import BatchFacts, philox, speculative
 from tokendraw_native.chain import num_accepted
-from tokendraw_native.draw import DRAFT
+from tokendraw_native.draw import DRAFT, RESIDUAL, draw
 from verifying import native
 
 
 class Honest:
     """The native sampler, with places to go wrong in."""
 
-    def __init__(self, device):
-        self.sampler = native(device)
+    def __init__(self, device, need=None):
+        self.sampler = native(device, *(() if need is None else (need.gumbel_dtype, need.logprobs_mode)))
         self.sample, self.draft = self.sampler.sample, self.sampler.draft
 
     def verify(self, target_logits, drafts, metadata, *, mode="rejection"):
@@ -99,3 +99,67 @@ class PlaceholdersAreSkipped(Honest):
             token_ids=output.token_ids.gather(1, order),
             num_accepted=output.num_accepted - skipped.sum(1).int(),
         )
+
+
+class PaddedWithZeros(Honest):
+    """What stands behind the last token is token 0."""
+
+    def verify(self, target_logits, drafts, metadata, *, mode="rejection"):
+        output = super().verify(target_logits, drafts, metadata, mode=mode)
+        return replace(output, token_ids=output.token_ids.clamp(min=0))
+
+
+class CoupledWithoutTiles(Honest):
+    """The target's own tokens are drawn with the noise of residuals."""
+
+    def pieces(self):
+        return {"draw": lambda *args: draw(*args, RESIDUAL)}
+
+
+class EveryRowCounts(Honest):
+    """A request is invalid as soon as one of its rows is, used or not."""
+
+    def verify(self, target_logits, drafts, metadata, *, mode="rejection"):
+        output = super().verify(target_logits, drafts, metadata, mode=mode)
+        request = speculative.row_index(drafts.cu_num_logits, len(target_logits))
+        wrong = target_logits.isnan().any(-1).int()
+        return replace(
+            output,
+            valid=output.valid
+            & (torch.zeros_like(output.valid, dtype=torch.int32).index_add(0, request, wrong) == 0),
+        )
+
+
+class GreedyOnATieTakesTheLast(Honest):
+    """The argmax of a greedy request is the highest id on a tie."""
+
+    def verify(self, target_logits, drafts, metadata, *, mode="rejection"):
+        last = target_logits.shape[1] - 1
+        cold = (metadata.per_row("temperature") == 0).unsqueeze(1)
+        best = last - target_logits.flip(1).argmax(1, keepdim=True)
+        ids = torch.arange(last + 1, device=target_logits.device)
+        return super().verify(
+            target_logits.masked_fill(cold & (ids != best), -torch.inf), drafts, metadata, mode=mode
+        )
+
+
+class InPlace(Honest):
+    """Ids beyond the vocabulary are made placeholders in the caller's own tensor."""
+
+    def change(self, target_logits, drafts, metadata):
+        ids = drafts.draft_token_ids
+        ids.masked_fill_(ids >= target_logits.shape[1], -1)
+        return target_logits, drafts, metadata
+
+
+class SlotOfTheRow(Honest):
+    """Row i has the seed of request i."""
+
+    def change(self, target_logits, drafts, metadata):
+        if metadata.seed is None:
+            return target_logits, drafts, metadata
+        rows = torch.arange(len(target_logits), device=target_logits.device)
+        seed = torch.where(rows < 2, metadata.per_row("seed"), metadata.seed[rows % len(metadata.seed)])
+        fields = ("temperature", "top_k", "top_p", "min_p", "seeded", "joint", "logprobs")
+        spread = {name: metadata.per_row(name) for name in fields}
+        return target_logits, drafts, replace(metadata, **spread, seed=seed, row_index=None)

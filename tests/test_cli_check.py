@@ -256,7 +256,7 @@ def test_a_property_unlike_any_gives_all_of_them():
     assert result.stderr.startswith(
         "'only' needs the name of a property, found '?'. There are output, range "
     )
-    assert result.stderr.endswith(" and graph capture.\n")
+    assert result.stderr.endswith(" and verify graph capture.\n")
 
 
 @pytest.mark.parametrize("seed", ["-1", "x"])

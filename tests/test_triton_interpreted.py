@@ -8,7 +8,7 @@ import triton_on_a_cpu
 from tokendraw.testing._run import PROPERTIES
 from tokendraw_triton_gumbel import plugin
 
-CAPABILITIES = plugin.tokendraw_describe().operations["sample"]
+OPERATIONS = plugin.tokendraw_describe().operations
 PARTS = 4
 """Of the kit, so that two processes share it."""
 
@@ -19,7 +19,9 @@ def interpreted(*what):
 
 def outcome(prop):
     """How the line of a property has to end; None: there is none, as nobody asked for it."""
-    if prop.advertised is None or prop.advertised(CAPABILITIES):
+    if prop.operation not in OPERATIONS:
+        return None
+    if prop.advertised is None or prop.advertised(OPERATIONS[prop.operation]):
         return "not run" if prop.needs_cuda else "passed"
     return "refused" if prop.refusal else None
 

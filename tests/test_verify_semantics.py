@@ -253,7 +253,13 @@ def test_every_shape_is_known_on_the_host(mode, kind, padded):
 
 def test_the_plugin_offers_and_builds_it():
     described = plugin.tokendraw_describe().operations
-    assert described["verify"] == described["sample"]
+    assert described["verify"] == replace(
+        described["sample"],
+        verify_modes=("rejection", "coupled"),
+        draft_kinds=("probs", "logits", "chosen"),
+        ragged_drafts=True,
+        placeholder_drafts=True,
+    )
     built = plugin.tokendraw_build("verify", torch.device("cpu"), Need())
     assert chains(verify(built, gaussian(1), [[]], SamplingParams(temperature=0.0))) == [
         [int(gaussian(1).argmax())]

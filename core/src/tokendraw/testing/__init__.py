@@ -1,13 +1,14 @@
 """The conformance kit: what a sampler plugin is held to, as tests, as a command, and as tools for tests of one's own.
 
-======================================  ==============================================================================
-:class:`SamplerConformance`             a class of pytest tests; a plugin's authors subclass it and give one fixture
-:class:`Subject`                        the sampler under test: built by itself, with what it advertises
-:func:`run`                             every property of a subject, as ``tokendraw check`` runs them
-:func:`fake_dist`                       a real distribution on ``sys.path``, for tests of discovery
-:mod:`tokendraw.testing.fixtures`       pytest fixtures: no waiting for the GPU, poisoned buffers
-:mod:`tokendraw.testing.reference`      one sampling step in float64, with numpy alone
-======================================  ==============================================================================
+=======================================  ==============================================================================
+:class:`SamplerConformance`              a class of pytest tests; a plugin's authors subclass it and give one fixture
+:class:`Subject`                         the sampler under test: built by itself, with what it advertises
+:func:`run`                              every property of a subject, as ``tokendraw check`` runs them
+:func:`fake_dist`                        a real distribution on ``sys.path``, for tests of discovery
+:mod:`tokendraw.testing.fixtures`        pytest fixtures: no waiting for the GPU, poisoned buffers
+:mod:`tokendraw.testing.reference`       one sampling step in float64, with numpy alone
+:mod:`tokendraw.testing.reference_walk`  one verification of drafts, likewise
+=======================================  ==============================================================================
 
 Needs numpy, scipy and, for the class and the fixtures, pytest: ``pip install 'tokendraw[testing]'``.
 """

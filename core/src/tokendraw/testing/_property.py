@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from tokendraw._capabilities import Capabilities, LogprobsMode, Need
+from tokendraw._capabilities import Capabilities, DraftKind, LogprobsMode, Need, Operation, VerifyMode
 from tokendraw._params import SamplingParams
 from tokendraw.testing._subject import Subject
 from tokendraw.testing._trial import Trial
@@ -21,7 +21,17 @@ class Ask:
 
     need: Need = field(default_factory=Need)
     params: SamplingParams | None = None
-    """A row that needs it; None: the need alone does."""
+    """A row that needs it; None: the need alone does, or what follows, all of it about verifications."""
+    mode: VerifyMode | None = None
+    kind: DraftKind | None = None
+    """None, here and for the mode: one that is advertised."""
+    ragged: bool = False
+    placeholder: bool = False
+
+    @property
+    def is_batch(self) -> bool:
+        """Whether a batch needs it, and not the need alone."""
+        return bool(self.params or self.mode or self.kind or self.ragged or self.placeholder)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,13 +47,16 @@ class Property:
     refusal: Ask | None = None
     """What is asked of a sampler that does not promise it; None: nothing, the line is left out."""
     needs_cuda: bool = False
+    operation: Operation = "sample"
+    """Whose capabilities these are. A sampler that does not offer the operation has no line."""
 
 
 class Properties:
     """Collects the properties of one module, in the order in which they stand there."""
 
-    def __init__(self) -> None:
+    def __init__(self, operation: Operation = "sample") -> None:
         self.all: list[Property] = []
+        self._operation = operation
 
     def required(self, name: str) -> Callable[[Check], Check]:
         """Register a check that every sampler has to pass; its docstring says what is demanded."""
@@ -76,6 +89,7 @@ class Properties:
                     advertised=advertised,
                     refusal=refusal,
                     needs_cuda=needs_cuda,
+                    operation=self._operation,
                 )
             )
             return check

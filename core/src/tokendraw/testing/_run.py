@@ -23,6 +23,11 @@ from tokendraw.testing import (
     _seeds,
     _special,
     _support,
+    _verify,
+    _verify_device,
+    _verify_draws,
+    _verify_edges,
+    _verify_seeds,
 )
 from tokendraw.testing._property import Property
 from tokendraw.testing._refusals import refused
@@ -30,9 +35,11 @@ from tokendraw.testing._report import Line, Report, Status
 from tokendraw.testing._subject import Subject
 from tokendraw.testing._trial import FALSE_ALARM, Trial, Violation
 
-_MODULES = (_support, _special, _calls, _filters, _distribution, _independence, _seeds, _logprobs, _device)
-PROPERTIES: tuple[Property, ...] = tuple(p for module in _MODULES for p in module.properties.all)
-"""In the order of a report: what is exact first, then statistics, then what capabilities switch on."""
+_SAMPLE = (_support, _special, _calls, _filters, _distribution, _independence, _seeds, _logprobs, _device)
+_VERIFY = (_verify, _verify_edges, _verify_draws, _verify_seeds, _verify_device)
+PROPERTIES: tuple[Property, ...] = tuple(p for module in _SAMPLE + _VERIFY for p in module.properties.all)
+"""In the order of a report: what is exact first, then statistics, then what capabilities switch on; of both operations,
+one after the other."""
 _KIT = Path(__file__).parent
 
 
@@ -112,8 +119,12 @@ def check(subject: Subject, prop: Property) -> Line | None:
 def _outcome(subject: Subject, prop: Property, trial: Trial) -> tuple[Status | None, str, str]:
     """Status, detail and traceback."""
     try:
-        if prop.advertised is not None and not prop.advertised(subject.capabilities):
-            return (Status.REFUSED, refused(subject, prop.refusal), "") if prop.refusal else (None, "", "")
+        capabilities = subject.offered(prop.operation)
+        if capabilities is None:
+            return None, "", ""
+        if prop.advertised is not None and not prop.advertised(capabilities):
+            words = refused(subject, prop.refusal, prop.operation) if prop.refusal else ""
+            return (Status.REFUSED, words, "") if prop.refusal else (None, "", "")
         if prop.needs_cuda and subject.device.type != "cuda":
             return Status.NOT_RUN, f"needs a CUDA device, found {subject.device.type}", ""
         return Status.PASSED, prop.check(subject, trial), ""

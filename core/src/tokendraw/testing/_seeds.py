@@ -25,7 +25,7 @@ properties = Properties()
 Array = NDArray[Any]
 
 _EDGES = (0, 1, -1, -(2**63), 2**63 - 1, 2**63, 2**64 - 1, 2**32 - 1, 2**32, -(2**32))
-_SAME = 0.9999
+SAME = 0.9999
 """The share of draws that has to be the reference's; the others are near ties in float32."""
 
 
@@ -68,7 +68,7 @@ def _equal_reference(subject: Subject, trial: Trial, dtype: GumbelDtype) -> str:
                 f"found {token}",
             )
     trial.require(
-        same >= _SAME * judged - 1, f"{judged} draws need {_SAME:.2%} of the reference's tokens, found {same}"
+        same >= SAME * judged - 1, f"{judged} draws need {SAME:.2%} of the reference's tokens, found {same}"
     )
     return f"{judged} draws over mixed filters, {same} of them the reference's token"
 

@@ -12,17 +12,29 @@ from numpy.typing import NDArray
 
 from tokendraw import _host
 from tokendraw._candidate import Candidate, State
-from tokendraw._capabilities import FILTER_ORDERS, Capabilities, Filter, GumbelDtype, LogprobsMode, Need
+from tokendraw._capabilities import (
+    FILTER_ORDERS,
+    Capabilities,
+    Filter,
+    GumbelDtype,
+    LogprobsMode,
+    Need,
+    Operation,
+    VerifyMode,
+)
+from tokendraw._drafts import Drafts
 from tokendraw._errors import SamplerUnavailableError
 from tokendraw._load import _target
 from tokendraw._metadata import SamplingMetadata
-from tokendraw._output import SamplerOutput
+from tokendraw._output import SamplerOutput, VerifyOutput
 from tokendraw._params import SamplingParams
-from tokendraw._plugin import SamplerBackend
+from tokendraw._plugin import SamplerBackend, VerifierBackend
+from tokendraw._rows import undrafted, unserved
 from tokendraw.testing._effort import Effort
-from tokendraw.testing._trial import Violation
+from tokendraw.testing._form import check_chains, check_form
 
 Build = Callable[[Need], SamplerBackend]
+BuildVerifier = Callable[[Need], VerifierBackend]
 
 
 class Subject:
@@ -36,6 +48,8 @@ class Subject:
     :param seed: of everything random in the run. A run repeats itself bit by bit, as far as the sampler does.
     :param effort: sizes of one's own in place of quick ones or full ones: :meth:`Effort.tiny` suits kernels in an
         interpreter.
+    :param verify_capabilities: what it advertises for the operation ``verify``; None: it verifies nothing.
+    :param build_verifier: as ``build``, for that operation; None: what ``build`` makes serves both.
     """
 
     def __init__(
@@ -48,13 +62,19 @@ class Subject:
         quick: bool = False,
         seed: int = 0,
         effort: Effort | None = None,
+        verify_capabilities: Capabilities | None = None,
+        build_verifier: BuildVerifier | None = None,
     ) -> None:
         self.name = name
         self.capabilities = capabilities
         self.device = torch.device(device)
         self.effort = effort or Effort.of(quick=quick, device_type=self.device.type)
         self.seed = seed
-        self._build = functools.cache(build)
+        self.verify_capabilities = verify_capabilities
+        self._build: Callable[[Need], Any] = functools.cache(build)
+        self._build_verifier: Callable[[Need], Any] = self._build
+        if build_verifier:
+            self._build_verifier = functools.cache(build_verifier)
 
     def __repr__(self) -> str:
         return f"<Subject {self.name!r} on {self.device}>"
@@ -87,22 +107,51 @@ class Subject:
             backend: SamplerBackend = _prove.build(discovery.hooks[name], capabilities, target, need)
             return backend
 
-        return cls(name, capabilities=capabilities, device=target, build=build, quick=quick, seed=seed)
+        verifying = gather("verify", host, need, choice)
+        can_verify = any(c.name == name and c.state is State.AVAILABLE for c in verifying.candidates)
+        offered = verifying.offered(name, "verify") if can_verify else None
+
+        def build_verifier(need: Need) -> VerifierBackend:
+            assert offered is not None
+            verifier: VerifierBackend = _prove.build(verifying.hooks[name], offered, target, need, "verify")
+            return verifier
+
+        return cls(
+            name,
+            capabilities=capabilities,
+            device=target,
+            build=build,
+            quick=quick,
+            seed=seed,
+            verify_capabilities=offered,
+            build_verifier=build_verifier,
+        )
 
     @property
     def candidate(self) -> Candidate:
         """The subject as resolution would see it."""
         from tokendraw._plugin import API_VERSION, PluginInfo
 
-        info = PluginInfo(
-            name=self.name, api_version=API_VERSION, priority=0, operations={"sample": self.capabilities}
-        )
+        operations: dict[Operation, Capabilities] = {"sample": self.capabilities}
+        if self.verify_capabilities is not None:
+            operations["verify"] = self.verify_capabilities
+        info = PluginInfo(name=self.name, api_version=API_VERSION, priority=0, operations=operations)
         return Candidate(name=self.name, state=State.LOADED, info=info)
 
     @property
     def host(self) -> Any:
         """The facts about its device."""
         return _host.detect(str(self.device))
+
+    def offered(self, operation: Operation) -> Capabilities | None:
+        """What it advertises for an operation; None: it does not offer that."""
+        return self.capabilities if operation == "sample" else self.verify_capabilities
+
+    @property
+    def verifying(self) -> Capabilities:
+        """What it advertises for the operation ``verify``, which it offers."""
+        assert self.verify_capabilities is not None
+        return self.verify_capabilities
 
     def has(self, which: Filter) -> bool:
         """Whether it applies a filter, per row or one value for the whole batch."""
@@ -112,14 +161,15 @@ class Subject:
         self, mode: LogprobsMode | None = None, gumbel_dtype: GumbelDtype | None = None
     ) -> SamplerBackend:
         """The sampler, built for a logprobs mode and a precision of the noise; None: the first that it has."""
-        need = _plainest_need(self.capabilities)
-        return self._build(
-            Need(
-                logprobs_mode=mode or need.logprobs_mode,
-                filter_orders=self.capabilities.filter_orders,
-                gumbel_dtype=gumbel_dtype or need.gumbel_dtype,
-            )
-        )
+        backend: SamplerBackend = self._build(_need(self.capabilities, mode, gumbel_dtype))
+        return backend
+
+    def verifier(
+        self, mode: LogprobsMode | None = None, gumbel_dtype: GumbelDtype | None = None
+    ) -> VerifierBackend:
+        """As :meth:`backend`, for the operation ``verify``."""
+        verifier: VerifierBackend = self._build_verifier(_need(self.verifying, mode, gumbel_dtype))
+        return verifier
 
     def sample(
         self,
@@ -141,7 +191,7 @@ class Subject:
         logits = torch.as_tensor(logits).to(self.device)
         if isinstance(params, SamplingParams):
             if params.seed is None and positions is None and row_index is None and len(logits):
-                metadata = _for_every_row(params, len(logits), self.device)
+                metadata = for_every_row(params, len(logits), self.device)
                 return self.call(logits, metadata, mode=mode, gumbel_dtype=gumbel_dtype)
             params = [params] * len(logits)
         if positions is None and any(p.seed is not None for p in params):
@@ -166,34 +216,51 @@ class Subject:
         check_form(output, logits)
         return output
 
+    @torch.no_grad()
+    def verify(
+        self,
+        target_logits: torch.Tensor,
+        drafts: Drafts,
+        metadata: SamplingMetadata,
+        mode: VerifyMode,
+        *,
+        logprobs_mode: LogprobsMode | None = None,
+        gumbel_dtype: GumbelDtype | None = None,
+    ) -> VerifyOutput:
+        """One verification on the subject's device; the form of what it returns is checked every time.
+
+        :raises Violation: the output has a wrong shape, dtype or device, or holds chains that cannot be.
+        """
+        lacking = self.unverified(target_logits, drafts, metadata, mode)
+        assert lacking is None, f"the kit asked for what is not advertised: {lacking}"
+        verifier = self.verifier(logprobs_mode, gumbel_dtype)
+        output = verifier.verify(target_logits, drafts, metadata, mode=mode)
+        check_chains(output, target_logits, drafts)
+        return output
+
+    def unverified(
+        self, target_logits: torch.Tensor, drafts: Drafts, metadata: SamplingMetadata, mode: VerifyMode
+    ) -> str | None:
+        """What of a verification the core would not hand to it, or None."""
+        size = target_logits.shape[1]
+        return unserved(self.verifying, metadata.facts, size) or undrafted(self.verifying, drafts, mode)
+
+    @torch.no_grad()
+    def draft(
+        self, logits: torch.Tensor, metadata: SamplingMetadata, *, gumbel_dtype: GumbelDtype | None = None
+    ) -> SamplerOutput:
+        """One call of the verifier's ``draft``, its output checked as in :meth:`sample`."""
+        output = self.verifier(None, gumbel_dtype).draft(logits, metadata)
+        check_form(output, logits)
+        return output
+
     def tokens(self, *args: Any, **kwargs: Any) -> NDArray[Any]:
         """The ids of :meth:`sample`, [B] int64 on the host."""
         found: NDArray[Any] = self.sample(*args, **kwargs).token_ids.cpu().numpy()
         return found
 
 
-def check_form(output: SamplerOutput, logits: torch.Tensor) -> None:
-    """Hold the form of an output against the contract.
-
-    :raises Violation: names the field, what it needs and what was found.
-    """
-    rows, vocab_size = logits.shape
-    for field, dtype in (("token_ids", torch.int64), ("valid", torch.bool)):
-        tensor = getattr(output, field, None)
-        needed = f"{field} needs [{rows}] {dtype} on {logits.device}"
-        if not isinstance(tensor, torch.Tensor):
-            raise Violation(f"{needed}, found {type(tensor).__name__}")
-        if (list(tensor.shape), tensor.dtype, tensor.device) != ([rows], dtype, logits.device):
-            raise Violation(f"{needed}, found {list(tensor.shape)} {tensor.dtype} on {tensor.device}")
-    outside = (output.token_ids < 0) | (output.token_ids >= vocab_size)
-    if bool(outside.any()):
-        row = int(outside.nonzero()[0])
-        raise Violation(
-            f"token_ids need to lie in [0, {vocab_size}), found {int(output.token_ids[row])} in row {row} of {rows}"
-        )
-
-
-def _for_every_row(params: SamplingParams, rows: int, device: torch.device) -> SamplingMetadata:
+def for_every_row(params: SamplingParams, rows: int, device: torch.device) -> SamplingMetadata:
     """The metadata of ``rows`` equal requests without a seed, of which one is checked and laid out."""
     one = SamplingMetadata.from_params([params], device=device)
     given = {field.name: getattr(one, field.name) for field in fields(one)}
@@ -203,10 +270,11 @@ def _for_every_row(params: SamplingParams, rows: int, device: torch.device) -> S
     return replace(one, **columns)
 
 
-def _plainest_need(capabilities: Capabilities) -> Need:
+def _need(capabilities: Capabilities, mode: LogprobsMode | None, gumbel_dtype: GumbelDtype | None) -> Need:
+    """The plainest need, but for what is given."""
     modes, dtypes = capabilities.logprobs_modes, capabilities.gumbel_dtypes
     return Need(
-        logprobs_mode=modes[0] if modes else "raw_logprobs",
+        logprobs_mode=mode or (*modes, "raw_logprobs")[0],
         filter_orders=capabilities.filter_orders,
-        gumbel_dtype=dtypes[0] if dtypes else "fp32",
+        gumbel_dtype=gumbel_dtype or (*dtypes, "fp32")[0],
     )

@@ -13,10 +13,11 @@ from tokendraw._capabilities import Need
 from tokendraw._params import SamplingParams
 from tokendraw.testing._draws import random_seeds, seed_torch
 from tokendraw.testing._expected import expect
+from tokendraw.testing._form import check_form
 from tokendraw.testing._property import Ask, Properties
 from tokendraw.testing._refusals import refused
 from tokendraw.testing._requests import combinations, described, tokens_of
-from tokendraw.testing._subject import Subject, check_form
+from tokendraw.testing._subject import Subject
 from tokendraw.testing._trial import Trial
 from tokendraw.testing.logits_families import FAMILIES, flat, gaussian, tied, zipf
 

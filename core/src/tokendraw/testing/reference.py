@@ -173,18 +173,23 @@ def nucleus_threshold(y: Array, top_p: float) -> tuple[float, bool]:
     return values[inside][-1], not contested.any()
 
 
-def draw(row: Row, seed: int, position: int, dtype: str = "fp32") -> tuple[int, float]:
-    """The two-level draw: (token, how far the runner-up lies behind at the closer of the two levels)."""
+def draw(
+    row: Row, seed: int, position: int, dtype: str = "fp32", streams: tuple[int, int] = (TOKEN, TILE)
+) -> tuple[int, float]:
+    """The two-level draw: (token, how far the runner-up lies behind at the closer of the two levels).
+
+    :param streams: of the noise of tokens and of tiles.
+    """
     kept = np.flatnonzero(row.kept)
     if row.greedy or row.empty or len(kept) == 1:
         return int(kept[0]), np.inf
     tiles, first = np.unique(kept // TILE_SIZE, return_index=True)
     masses = np.add.reduceat(np.exp(row.y[kept]), first)
     with np.errstate(divide="ignore"):
-        scores = np.log(masses) + gumbel(seed, position, tiles, TILE, dtype)
+        scores = np.log(masses) + gumbel(seed, position, tiles, streams[1], dtype)
     tile = tiles[np.argmax(scores)]
     members = kept[kept // TILE_SIZE == tile]
-    keys = row.y[members] + gumbel(seed, position, members, TOKEN, dtype)
+    keys = row.y[members] + gumbel(seed, position, members, streams[0], dtype)
     return int(members[np.argmax(keys)]), min(_lead(scores), _lead(keys))
 
 
