@@ -132,6 +132,7 @@ def test_json_is_complete(fixed):
     assert found == {
         "command": "tokendraw bench --batch 2 --vocab-size 256 --filters top-p --family peaked-7 --sampler native "
         "--device cpu --json",
+        "operation": "sample",
         "device": "cpu",
         "method": "a clock that stands",
         "seeded": True,

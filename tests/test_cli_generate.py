@@ -218,6 +218,12 @@ def test_a_parameter_outside_its_range_is_a_usage_error():
     assert result.stderr == "'top_p' of row 0 needs a number in (0, 1] (1: off), found 2.0.\n"
 
 
+def test_the_help_has_a_line_for_each_example():
+    lines = [line.strip() for line in call("generate", "--help").stdout.splitlines()]
+    assert 'tokendraw generate "A class is" --compare' in lines
+    assert 'tokendraw generate "The import statement" --seed 7 --speculate 4' in lines
+
+
 def test_every_token_of_the_vocabulary_can_be_printed():
     assert all(STORY.decode([i], after=UNKNOWN) for i in range(len(STORY.vocabulary)))
 

@@ -6,14 +6,14 @@ takes seeds by row: each draws with the noise of the launch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from tokendraw import _upstream
-from tokendraw._capabilities import Host
+from tokendraw._capabilities import Host, Operation
 from tokendraw._metadata import SamplingMetadata
 from tokendraw.bench import _flashinfer
 from tokendraw.bench._cells import Cell
@@ -30,8 +30,12 @@ class Baseline:
     """Of what it needs, by distribution."""
     lacks: Callable[[Host], str | None]
     """What a machine lacks that it needs, in words, or None."""
-    prepare: Callable[[Cell, SamplingMetadata], Sequence[Call]]
-    """As of a :class:`tokendraw.bench._contenders.Contender`."""
+    operations: Mapping[Operation, Callable[[Cell, SamplingMetadata], Sequence[Call]]]
+    """What prepares a cell of each operation, as of a :class:`tokendraw.bench._contenders.Contender`."""
+
+    def cannot(self, operation: Operation, host: Host) -> str | None:
+        """Why it cannot be timed, in words, or None."""
+        return self.lacks(host) if operation in self.operations else f"it does not {operation}"
 
 
 def torch_sort(cell: Cell, metadata: SamplingMetadata) -> tuple[Call]:
@@ -76,7 +80,7 @@ BASELINES = (
         name="torch-sort",
         versions=lambda: {"torch": str(torch.__version__)},
         lacks=lambda host: None,
-        prepare=torch_sort,
+        operations={"sample": torch_sort},
     ),
     Baseline(
         name="flashinfer-direct",
@@ -84,6 +88,6 @@ BASELINES = (
             _flashinfer.DISTRIBUTION: _upstream.installed_version(_flashinfer.DISTRIBUTION) or ""
         },
         lacks=_flashinfer.lacks,
-        prepare=_flashinfer.prepare,
+        operations={"sample": _flashinfer.prepare, "verify": _flashinfer.prepare_verify},
     ),
 )

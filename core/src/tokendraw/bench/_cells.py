@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TypeVar
 
+from tokendraw._capabilities import VERIFY_MODES, Operation, VerifyMode
 from tokendraw._params import SamplingParams
 
 _T = TypeVar("_T", bound=Hashable)
@@ -47,6 +49,21 @@ class Cell:
     """One of ``FAMILIES``."""
 
     @property
+    def operation(self) -> Operation:
+        """What is timed of it."""
+        return "sample"
+
+    @property
+    def num_rows(self) -> int:
+        """Of a buffer of logits."""
+        return self.batch
+
+    @property
+    def asked(self) -> str:
+        """What is asked of the rows, in words."""
+        return self.filters
+
+    @property
     def requests(self) -> list[SamplingParams]:
         """What each row asks for, without a seed. ``mixed``: the five others in turn, row after row."""
         if self.filters != MIXED:
@@ -55,7 +72,39 @@ class Cell:
         return [kinds[row % len(kinds)] for row in range(self.batch)]
 
     def __str__(self) -> str:
-        return f"{self.batch} x {self.vocab_size} {self.dtype}, {self.filters}, {self.family}"
+        return f"{self.batch} x {self.vocab_size} {self.dtype}, {self.asked}, {self.family}"
+
+
+@dataclass(frozen=True)
+class VerifyCell(Cell):
+    """A verification to time: of ``batch`` requests, each with as many drafts.
+
+    A buffer holds the target's logits [L, V] and below them, where the mode looks at them, those of the drafts.
+    """
+
+    drafts: int = 4
+    """K, of each request."""
+    mode: VerifyMode = "rejection"
+
+    @property
+    def operation(self) -> Operation:
+        """What is timed of it."""
+        return "verify"
+
+    @property
+    def num_target_rows(self) -> int:
+        """L."""
+        return self.batch * (self.drafts + 1)
+
+    @property
+    def num_rows(self) -> int:
+        """Of a buffer of logits: what a verification has to read."""
+        return self.num_target_rows + (self.batch * self.drafts if self.mode == "rejection" else 0)
+
+    @property
+    def asked(self) -> str:
+        """What is asked of the rows, in words."""
+        return f"{self.filters}, {self.mode} of {self.drafts}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,6 +116,14 @@ class Preset:
     dtypes: tuple[str, ...]
     filters: tuple[str, ...]
     families: tuple[str, ...]
+    drafts: tuple[int, ...] = ()
+    """Of each request; of the operation verify, as are ``modes``."""
+    modes: tuple[VerifyMode, ...] = ()
+
+    @property
+    def operation(self) -> Operation:
+        """What is timed."""
+        return "verify" if self.modes else "sample"
 
 
 PRESETS = MappingProxyType(
@@ -86,6 +143,27 @@ PRESETS = MappingProxyType(
         ),
     }
 )
+VERIFY_PRESETS = MappingProxyType(
+    {
+        "quick": Preset(
+            shapes=((1, 32_000), (16, 32_000)),
+            dtypes=("float32",),
+            filters=("none", "both"),
+            families=("peaked-30",),
+            drafts=(4,),
+            modes=VERIFY_MODES,
+        ),
+        "design": Preset(
+            shapes=tuple((batch, size) for size in (151_936, 128_256) for batch in (256, 64, 1)),
+            dtypes=("float32", "bfloat16"),
+            filters=("none", "both"),
+            families=("peaked-30", "gaussian"),
+            drafts=(4,),
+            modes=VERIFY_MODES,
+        ),
+    }
+)
+"""As ``PRESETS``, of the operation verify."""
 
 
 def grid(
@@ -96,6 +174,8 @@ def grid(
     dtypes: Sequence[str] = (),
     filters: Sequence[str] = (),
     families: Sequence[str] = (),
+    drafts: Sequence[int] = (),
+    modes: Sequence[VerifyMode] = (),
 ) -> tuple[Cell, ...]:
     """List the cells of a preset, with what is given in the place of its own. Cells of equal logits are neighbours.
 
@@ -109,14 +189,16 @@ def grid(
             for vocab_size in vocab_sizes or _unique(v for _, v in preset.shapes)
             for batch in batches or _unique(b for b, _ in preset.shapes)
         ]
-    cells = [
-        Cell(batch, vocab_size, dtype, which, family)
-        for batch, vocab_size in shapes
-        for dtype in dtypes or preset.dtypes
-        for family in families or preset.families
-        for which in filters or preset.filters
-    ]
-    return _unique(cells)
+    rows = itertools.product(shapes, dtypes or preset.dtypes, families or preset.families)
+    which = filters or preset.filters
+    if preset.operation == "verify":
+        kinds = list(itertools.product(drafts or preset.drafts, modes or preset.modes, which))
+        return _unique(
+            VerifyCell(*shape, dtype, name, family, count, mode)
+            for shape, dtype, family in rows
+            for count, mode, name in kinds
+        )
+    return _unique(Cell(*shape, dtype, name, family) for shape, dtype, family in rows for name in which)
 
 
 def _unique(items: Iterable[_T]) -> tuple[_T, ...]:

@@ -12,18 +12,19 @@ import torch
 import tokendraw
 from tokendraw import _host
 from tokendraw._candidate import Candidate, State
-from tokendraw._capabilities import FILTER_ORDERS, Host, Need
+from tokendraw._capabilities import FILTER_ORDERS, Host, Need, Operation
 from tokendraw._errors import SamplerUnavailableError, TokendrawError
 from tokendraw._metadata import SamplingMetadata
 from tokendraw._words import all_of
+from tokendraw.bench import _verify
 from tokendraw.bench._baselines import BASELINES, Baseline
-from tokendraw.bench._cells import Cell
-from tokendraw.bench._timing import Call
+from tokendraw.bench._cells import Cell, VerifyCell
+from tokendraw.bench._timing import Call, Draw
 
 
 @dataclass(frozen=True, kw_only=True)
 class Contender:
-    """Something that draws tokens."""
+    """Something that draws tokens, or verifies drafts."""
 
     name: str
     versions: Mapping[str, str]
@@ -36,33 +37,36 @@ class Contender:
     """
 
 
-def chosen(names: Sequence[str], device: torch.device) -> tuple[Contender, ...]:
+def chosen(
+    names: Sequence[str], device: torch.device, operation: Operation = "sample"
+) -> tuple[Contender, ...]:
     """The contenders of these names, in this order; of no name, all samplers and baselines that there are.
 
     :raises SamplerUnavailableError: one of them cannot serve this machine; the reason in words.
     :raises TokendrawError: there is none of a name; the message has the nearest.
     """
     host = _host.detect(str(device))
-    candidates = tokendraw.discover(host=host, need=Need(filter_orders=FILTER_ORDERS))
+    candidates = tokendraw.discover(operation=operation, host=host, need=Need(filter_orders=FILTER_ORDERS))
     if not names:
-        plugins = [c for c in candidates if c.state is State.AVAILABLE]
-        return tuple(
-            [_plugin(c, device) for c in plugins] + [_baseline(b) for b in BASELINES if b.lacks(host) is None]
-        )
-    return tuple(_named(name, candidates, host, device) for name in dict.fromkeys(names))
+        plugins = [_plugin(c, device, operation) for c in candidates if c.state is State.AVAILABLE]
+        baselines = [_baseline(b, operation) for b in BASELINES if b.cannot(operation, host) is None]
+        return tuple(plugins + baselines)
+    return tuple(_named(name, candidates, host, device, operation) for name in dict.fromkeys(names))
 
 
-def _named(name: str, candidates: Sequence[Candidate], host: Host, device: torch.device) -> Contender:
+def _named(
+    name: str, candidates: Sequence[Candidate], host: Host, device: torch.device, operation: Operation
+) -> Contender:
     for baseline in BASELINES:
         if baseline.name == name:
-            lacks = baseline.lacks(host)
+            lacks = baseline.cannot(operation, host)
             if lacks is not None:
                 raise SamplerUnavailableError(f"'{name}' cannot be timed on {host}: {lacks}.")
-            return _baseline(baseline)
+            return _baseline(baseline, operation)
     named = [candidate for candidate in candidates if candidate.name == name]
     for candidate in named:
         if candidate.state is State.AVAILABLE:
-            return _plugin(candidate, device)
+            return _plugin(candidate, device, operation)
     if named:
         raise SamplerUnavailableError(f"'{name}' cannot be timed on {host}: {named[0].reason}.")
     known = [*dict.fromkeys(candidate.name for candidate in candidates), *(b.name for b in BASELINES)]
@@ -73,7 +77,7 @@ def _named(name: str, candidates: Sequence[Candidate], host: Host, device: torch
     )
 
 
-def _plugin(candidate: Candidate, device: torch.device) -> Contender:
+def _plugin(candidate: Candidate, device: torch.device, operation: Operation) -> Contender:
     """An installed sampler, called as users call it and never with rows that its companion would draw."""
 
     @functools.cache
@@ -84,17 +88,23 @@ def _plugin(candidate: Candidate, device: torch.device) -> Contender:
     def prepare(cell: Cell, metadata: SamplingMetadata) -> tuple[Call]:
         try:
             sampler = load(cell.dtype, cell.vocab_size)
+            serving = sampler._serving if operation == "sample" else sampler._verification()
         except (
             SamplerUnavailableError
         ) as error:  # its message is for those who asked for a sampler to draw with
             reasons = [decision.reason for decision in error.decisions if decision.name == candidate.name]
             raise SamplerUnavailableError(reasons[0] if reasons else str(error)) from error
-        lacking = sampler._serving.lacking(metadata.facts, cell.vocab_size)
+        draw: Draw = functools.partial(sampler.sample, metadata=metadata)
+        lacking = serving.lacking(metadata.facts, cell.vocab_size)
+        if isinstance(cell, VerifyCell):
+            drafts = _verify.drafts_of(cell, device)
+            draw = _verify.verification(sampler, cell, metadata, drafts)
+            lacking = lacking or _verify.lacking(serving, cell, drafts)
         if lacking is not None:
             raise SamplerUnavailableError(f"it does not serve {lacking}")
-        capabilities = candidate.capabilities("sample")
+        capabilities = candidate.capabilities(operation)
         graph_safe = capabilities is not None and capabilities.graph_safe
-        return (Call(draw=lambda logits: sampler.sample(logits, metadata), graph_safe=graph_safe),)
+        return (Call(draw=draw, graph_safe=graph_safe),)
 
     versions = {candidate.distribution: candidate.version}
     if candidate.info and candidate.info.upstream and candidate.upstream_version:
@@ -102,5 +112,5 @@ def _plugin(candidate: Candidate, device: torch.device) -> Contender:
     return Contender(name=candidate.name, versions=versions, prepare=prepare)
 
 
-def _baseline(baseline: Baseline) -> Contender:
-    return Contender(name=baseline.name, versions=baseline.versions(), prepare=baseline.prepare)
+def _baseline(baseline: Baseline, operation: Operation) -> Contender:
+    return Contender(name=baseline.name, versions=baseline.versions(), prepare=baseline.operations[operation])

@@ -7,6 +7,10 @@ come before the temperature, which moves no token past another.
 
 A graph captures the seed of a launch by value, so it is given here; without one FlashInfer reads torch's generator on
 the host. Versions that cannot be given one are kept out of graphs.
+
+Drafts are verified by ``chain_speculative_sampling``, which takes probabilities of target and draft after every filter:
+its ways are those to them, in one call for the rows of both. It accepts by rejection, and there is no min-p whose
+result is probabilities.
 """
 
 from __future__ import annotations
@@ -17,12 +21,15 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from tokendraw import _upstream
 from tokendraw._capabilities import Host
+from tokendraw._errors import SamplerUnavailableError
 from tokendraw._metadata import SamplingMetadata
-from tokendraw.bench._cells import Cell
+from tokendraw.bench import _logits
+from tokendraw.bench._cells import Cell, VerifyCell
 from tokendraw.bench._parameters import Parameters
 from tokendraw.bench._timing import Call, Draw
 
@@ -42,13 +49,63 @@ def lacks(host: Host) -> str | None:
 def prepare(cell: Cell, metadata: SamplingMetadata) -> tuple[Call, ...]:
     """A call for each way. Of mixed rows min-p counts after the other filters: other tokens, at the same cost."""
     sampling: Any = importlib.import_module("flashinfer.sampling")
-    takes_seed = {"seed", "offset"} <= inspect.signature(sampling.sampling_from_probs).parameters.keys()
-    found = _ways(sampling, {"seed": _SEED, "offset": 0} if takes_seed else {}, Parameters.of(cell, metadata))
-    calls = [Call(draw=draw, graph_safe=takes_seed, way=way) for way, draw in found.items()]
+    seed = _seed(sampling.sampling_from_probs)
+    found = _ways(sampling, seed, Parameters.of(cell, metadata))
+    calls = [Call(draw=draw, graph_safe=bool(seed), way=way) for way, draw in found.items()]
     fused = _fused(sampling, cell, metadata)
     if fused is not None:
         calls.append(Call(draw=fused, way="softmax, cake_top_k_top_p_sampling_from_probs"))
     return tuple(calls)
+
+
+def prepare_verify(cell: Cell, metadata: SamplingMetadata) -> tuple[Call, ...]:
+    """As :func:`prepare`, of a verification."""
+    assert isinstance(cell, VerifyCell)
+    rows = Parameters.of(cell, metadata)
+    if cell.mode != "rejection":
+        raise SamplerUnavailableError(f"it does not serve the mode {cell.mode}")
+    if rows.min_p is not None:
+        raise SamplerUnavailableError("it does not serve min_p per row")
+    sampling: Any = importlib.import_module("flashinfer.sampling")
+    seed = _seed(sampling.chain_speculative_sampling)
+    batch, count, device = cell.batch, cell.drafts, rows.temperature.device
+    requests = torch.arange(batch, device=device)
+    rows = rows.take(torch.cat([requests.repeat_interleave(count + 1), requests.repeat_interleave(count)]))
+    drafted = _logits.draft_ids(cell, device).view(batch, count).int()
+
+    def chain(probs: Tensor) -> object:
+        target, draft = probs[: cell.num_target_rows], probs[cell.num_target_rows :]
+        return sampling.chain_speculative_sampling(
+            draft.view(batch, count, -1), drafted, target.view(batch, count + 1, -1), **seed
+        )
+
+    return tuple(
+        Call(draw=_chain(*steps, chain), graph_safe=bool(seed), way=f"{way}, chain_speculative_sampling")
+        for way, steps in _probabilities(sampling, rows).items()
+    )
+
+
+def _probabilities(sampling: Any, rows: Parameters) -> dict[str, tuple[Callable[[Any], Any], ...]]:
+    """The ways from logits to the probabilities that top-k and top-p leave."""
+    softmax = partial(sampling.softmax, temperature=rows.temperature)
+    last = () if rows.top_p is None else (partial(sampling.top_p_renorm_probs, top_p=rows.top_p),)
+    more = ", top_p_renorm_probs" if last else ""
+    if rows.top_k is None:
+        return {f"softmax{more}": (softmax, *last)}
+    renorm, mask = (
+        partial(function, top_k=rows.top_k.int())
+        for function in (sampling.top_k_renorm_probs, sampling.top_k_mask_logits)
+    )
+    return {
+        f"softmax, top_k_renorm_probs{more}": (softmax, renorm, *last),
+        f"top_k_mask_logits, softmax{more}": (mask, softmax, *last),
+    }
+
+
+def _seed(function: Callable[..., Any]) -> dict[str, int]:
+    """What keeps a function from asking torch's generator; nothing where it cannot be kept."""
+    takes = {"seed", "offset"} <= inspect.signature(function).parameters.keys()
+    return {"seed": _SEED, "offset": 0} if takes else {}
 
 
 def _ways(sampling: Any, seed: dict[str, int], rows: Parameters) -> dict[str, Draw]:

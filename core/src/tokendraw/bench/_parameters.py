@@ -25,6 +25,13 @@ class Parameters:
     min_p: Tensor | None
     """float32; 0 where it is off."""
 
+    def take(self, slots: Tensor) -> Self:
+        """What the rows of these slots ask for."""
+        top_k, top_p, min_p = (
+            None if tensor is None else tensor[slots] for tensor in (self.top_k, self.top_p, self.min_p)
+        )
+        return type(self)(self.temperature[slots], top_k, top_p, min_p)
+
     @classmethod
     def of(cls, cell: Cell, metadata: SamplingMetadata) -> Self:
         """Convert them, once a batch."""

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from tokendraw._capabilities import Operation
 from tokendraw._words import all_of
 from tokendraw.bench._cells import MIN_P, TEMPERATURE, TOP_K, TOP_P, Cell
 from tokendraw.bench._timing import Failure, Timing
@@ -62,6 +63,7 @@ class Report:
     """Their names, in the order of the columns."""
     lines: tuple[Line, ...]
     seconds: float
+    operation: Operation = "sample"
 
     @property
     def head(self) -> list[str]:
@@ -81,6 +83,8 @@ class Report:
         """What the table cannot hold: who read, who was the fastest of several ways, and why there are dashes."""
         readers = dict.fromkeys(line.read_by for line in self.lines)
         notes = [f"The read is the fastest of several: {all_of(readers)}."] if readers else []
+        if self.operation == "verify":
+            notes.append(_ABOUT_DRAFTS)
         for name in self.contenders:
             ways = dict.fromkeys(way for line in self.lines if (way := line.way(name)))
             if ways:
@@ -128,8 +132,13 @@ class Report:
                 yield line, name, entry
 
 
+_ABOUT_DRAFTS = (
+    "A draft's logits are those of the target plus noise. The read is of both for rejection, of the target's alone for "
+    "coupled, which looks at no others."
+)
 _FACTS = (
     "command",
+    "operation",
     "device",
     "method",
     "seeded",

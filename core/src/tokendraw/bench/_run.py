@@ -12,7 +12,7 @@ from tokendraw._errors import SamplerUnavailableError, TokendrawError
 from tokendraw._metadata import SamplingMetadata
 from tokendraw._words import spoken
 from tokendraw.bench import _logits
-from tokendraw.bench._cells import Cell
+from tokendraw.bench._cells import Cell, VerifyCell
 from tokendraw.bench._contenders import Contender
 from tokendraw.bench._report import Line
 from tokendraw.bench._timing import Call, Failure, Timer, Timing, WallTimer
@@ -46,7 +46,8 @@ def run(
         if made[0] != rows:
             made = (None, [], 0.0)  # two sets of buffers need not fit
             buffers = _buffers(cell, device, timer)
-            made = (rows, buffers, _logits.mean_nucleus(buffers[0]))
+            first = buffers[0][: cell.batch]  # of a verification too, these are the target's
+            made = (rows, buffers, _logits.mean_nucleus(first))
         _, buffers, nucleus = made
         lines.append(_line(cell, contenders, buffers, nucleus, timer, readers, seeded=seeded))
     return tuple(lines)
@@ -63,15 +64,18 @@ def timer_for(device: torch.device, repeats: int) -> Timer:
 
 def metadata_of(cell: Cell, device: torch.device, *, seeded: bool) -> SamplingMetadata:
     """What the rows of a cell ask for; seeds and positions are different in every row."""
-    requests = cell.requests
+    requests, rows = cell.requests, None
+    if isinstance(cell, VerifyCell):  # with what an engine works out once a batch: the request of each row
+        rows = [request for request in range(cell.batch) for _ in range(cell.drafts + 1)]
     if not seeded:
-        return SamplingMetadata.from_params(requests, device=device)
+        return SamplingMetadata.from_params(requests, device=device, row_index=rows)
     requests = [replace(request, seed=row) for row, request in enumerate(requests)]
-    return SamplingMetadata.from_params(requests, device=device, positions=range(cell.batch))
+    positions = range(len(requests if rows is None else rows))
+    return SamplingMetadata.from_params(requests, device=device, positions=positions, row_index=rows)
 
 
 def _buffers(cell: Cell, device: torch.device, timer: Timer) -> list[Tensor]:
-    nbytes = cell.batch * cell.vocab_size * getattr(torch, cell.dtype).itemsize
+    nbytes = cell.num_rows * cell.vocab_size * getattr(torch, cell.dtype).itemsize
     try:
         return _logits.make(cell, device, timer.buffers(nbytes))
     except (torch.OutOfMemoryError, MemoryError) as error:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tokendraw.bench._cells import VerifyCell
 from tokendraw.bench._report import Line, Report
 from tokendraw.bench._timing import Failure, Timing
 
 _NOTABLE_SPREAD = 0.05
-_FACTS = ("batch", "vocabulary", "dtype", "filters", "logits", "nucleus", "read us")
-_IN_WORDS = ("dtype", "filters", "logits")
+_SHAPE, _OF_DRAFTS = ("batch", "vocabulary", "dtype"), ("drafts", "mode")
+_ROWS = ("filters", "logits", "nucleus", "read us")
+_IN_WORDS = ("dtype", "mode", "filters", "logits")
 """Columns that are flush left; the others are numbers."""
 
 
@@ -18,7 +20,7 @@ def header(report: Report) -> list[str]:
     names = [f"{name} us" for name in report.contenders]
     if _has_host(report):
         names = [title for name in report.contenders for title in (f"{name} us", "host us")]
-    return [*_FACTS, *names]
+    return [*_SHAPE, *(_OF_DRAFTS if report.operation == "verify" else ()), *_ROWS, *names]
 
 
 def rows(report: Report) -> list[list[str]]:
@@ -53,8 +55,10 @@ def _padded(row: Sequence[str], widths: Sequence[int], left: Sequence[bool]) -> 
 
 def _facts(line: Line) -> list[str]:
     cell = line.cell
-    facts = [str(cell.batch), str(cell.vocab_size), cell.dtype, cell.filters, cell.family]
-    return [*facts, f"{line.nucleus:,.0f}", _microseconds(line.read) + _spread(line.read)]
+    shape = [str(cell.batch), str(cell.vocab_size), cell.dtype]
+    drafts = [str(cell.drafts), cell.mode] if isinstance(cell, VerifyCell) else []
+    rows = [cell.filters, cell.family, f"{line.nucleus:,.0f}", _microseconds(line.read) + _spread(line.read)]
+    return [*shape, *drafts, *rows]
 
 
 def _entries(line: Line, report: Report) -> list[str]:

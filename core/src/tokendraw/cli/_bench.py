@@ -1,12 +1,13 @@
 """``tokendraw bench``: time the installed samplers against each other, and against a read of the same logits.
 
-JSON: ``command`` (the line that repeats the run), ``device``, ``host`` (as in ``resolve --json``), ``method`` (how
-times were taken, in words), ``seeded``, ``repeats``, ``threads`` (of torch), ``versions`` (by distribution),
-``contenders`` (names), ``temperature``, ``top_k``, ``top_p`` and ``min_p`` (of the rows that have them), ``seconds``
-and ``cells``, each with ``batch``, ``vocab_size``, ``dtype``, ``filters``, ``family``, ``nucleus`` (tokens that top-p
-alone keeps of a row; the mean), ``buffers`` (how many took turns), ``nbytes`` (of one), ``read`` and ``entries``, one
-a contender by its name. The read and an entry have ``us`` (median microseconds of a call), ``q1_us`` and ``q3_us``
-(the quartiles), ``host_us`` (until a call returns on an idle device; null on a CPU), ``how`` (``wall clock``,
+JSON: ``command`` (the line that repeats the run), ``operation`` (``sample`` or ``verify``), ``device``, ``host`` (as in
+``resolve --json``), ``method`` (how times were taken, in words), ``seeded``, ``repeats``, ``threads`` (of torch),
+``versions`` (by distribution), ``contenders`` (names), ``temperature``, ``top_k``, ``top_p`` and ``min_p`` (of the rows
+that have them), ``seconds`` and ``cells``, each with ``batch``, ``vocab_size``, ``dtype``, ``filters``, ``family``,
+``nucleus`` (tokens that top-p alone keeps of a row; the mean), ``buffers`` (how many took turns), ``nbytes`` (of one),
+``read`` and ``entries``, one a contender by its name. Cells of verifications also have ``drafts`` (of each of the
+``batch`` requests) and ``mode``. The read and an entry have ``us`` (median microseconds of a call), ``q1_us`` and
+``q3_us`` (the quartiles), ``host_us`` (until a call returns on an idle device; null on a CPU), ``how`` (``wall clock``,
 ``graph`` or ``eager``), ``ratio`` (to the read), ``reason`` (why there is no time, all else being null; else "") and
 ``by`` (which of several ways was the fastest; "" where there is only one, or none works).
 """
@@ -25,8 +26,18 @@ from click.core import ParameterSource
 
 import tokendraw
 from tokendraw import _upstream
+from tokendraw._capabilities import OPERATIONS, VERIFY_MODES, Operation, VerifyMode
 from tokendraw._errors import InvalidParameterError
-from tokendraw.bench._cells import DTYPES, FAMILIES, FILTERS, LEAST_VOCAB_SIZE, PRESETS, Cell, grid
+from tokendraw.bench._cells import (
+    DTYPES,
+    FAMILIES,
+    FILTERS,
+    LEAST_VOCAB_SIZE,
+    PRESETS,
+    VERIFY_PRESETS,
+    Cell,
+    grid,
+)
 from tokendraw.cli._app import NOT_USABLE, GuardedCommand
 from tokendraw.cli._describe import host_json
 from tokendraw.cli._options import json_option
@@ -42,6 +53,14 @@ if TYPE_CHECKING:
 
 @click.command(cls=GuardedCommand, short_help="Time samplers against each other, and a read.")
 @click.option(
+    "--op",
+    "operation",
+    type=click.Choice(OPERATIONS),
+    default="sample",
+    show_default=True,
+    help="What is timed: drawing a token a row, or verifying drafts.",
+)
+@click.option(
     "--preset",
     type=click.Choice(list(PRESETS)),
     default="quick",
@@ -49,7 +68,12 @@ if TYPE_CHECKING:
     help="What is timed where the options below do not say: quick takes seconds on a laptop, design has the "
     "shapes that GPU samplers are held to.",
 )
-@click.option("--batch", multiple=True, type=click.IntRange(min=1), help="Rows; may be given again.")
+@click.option(
+    "--batch",
+    multiple=True,
+    type=click.IntRange(min=1),
+    help="Rows, or requests that have drafts; may be given again.",
+)
 @click.option(
     "--vocab-size",
     multiple=True,
@@ -69,6 +93,18 @@ if TYPE_CHECKING:
     type=click.Choice(FAMILIES),
     help="What the logits look like, by the size of the nucleus of p = 0.9: 7 or 30 tokens, thousands, most of the "
     "vocabulary; may be given again.",
+)
+@click.option(
+    "--drafts",
+    multiple=True,
+    type=click.IntRange(min=1),
+    help="Of each request, with --op verify; may be given again. Default: 4.",
+)
+@click.option(
+    "--verify-mode",
+    multiple=True,
+    type=click.Choice(VERIFY_MODES),
+    help="With --op verify; may be given again. Default: both.",
 )
 @click.option(
     "--sampler",
@@ -104,12 +140,15 @@ if TYPE_CHECKING:
 @click.pass_context
 def bench(
     ctx: click.Context,
+    operation: Operation,
     preset: str,
     batch: tuple[int, ...],
     vocab_size: tuple[int, ...],
     dtype: tuple[str, ...],
     filters: tuple[str, ...],
     family: tuple[str, ...],
+    drafts: tuple[int, ...],
+    verify_mode: tuple[VerifyMode, ...],
     sampler: tuple[str, ...],
     seeded: bool,
     repeats: int,
@@ -122,16 +161,22 @@ def bench(
 
     Each draws by itself, without a companion; one that cannot serve a cell shows a dash, and the reason below. On
     CUDA, times are those of graphs over buffers in rotation that no cache holds; on a CPU, of the clock on the wall.
+    With --op verify they verify drafts, and the pass reads the logits of target and drafts.
 
     Exits with 1 if nothing could be timed.
     """
+    if operation != "verify" and (drafts or verify_mode):
+        given = "--drafts" if drafts else "--verify-mode"
+        raise click.UsageError(f"'{given}' is about drafts to verify. Add --op verify, or leave it out.")
     cells = grid(
-        PRESETS[preset],
+        (VERIFY_PRESETS if operation == "verify" else PRESETS)[preset],
         batches=batch,
         vocab_sizes=vocab_size,
         dtypes=dtype,
         filters=filters,
         families=family,
+        drafts=drafts,
+        modes=verify_mode,
     )
     _check_files(plot, output)
     with progress("loading samplers"):
@@ -141,7 +186,7 @@ def bench(
 
         from tokendraw.bench._contenders import chosen
 
-        contenders = chosen(sampler, target)
+        contenders = chosen(sampler, target, operation)
     report = _run(cells, contenders, target, host, seeded=seeded, repeats=repeats, command=_command(ctx))
     if output is not None:
         from tokendraw.bench._table import as_markdown
@@ -222,6 +267,7 @@ def _run(
         contenders=tuple(contender.name for contender in contenders),
         lines=lines,
         seconds=time.perf_counter() - start,
+        operation=cells[0].operation,
     )
 
 

@@ -104,11 +104,20 @@ def sampler_json(sampler: Sampler) -> JsonObject:
 
 def drawn_by(sampler: Sampler) -> str:
     """One line: which sampler draws, where, and why."""
-    resolution = sampler.resolution
-    reason = next(decision.reason for decision in resolution.decisions if decision.name == sampler.name)
-    line = f"drawn by {sampler.name} on {sampler.device}: {reason}"
+    return _served_by(sampler, sampler.resolution, "drawn", "draws")
+
+
+def verified_by(sampler: Sampler) -> str:
+    """As :func:`drawn_by`, of who verifies drafts."""
+    return _served_by(sampler, sampler.verify_resolution, "verified", "verifies")
+
+
+def _served_by(sampler: Sampler, resolution: Resolution, done: str, does: str) -> str:
+    chosen = resolution.chosen
+    reason = next(decision.reason for decision in resolution.decisions if decision.name == chosen)
+    line = f"{done} by {chosen} on {sampler.device}: {reason}"
     if resolution.companion:
-        line += f"; {resolution.companion} draws {', '.join(resolution.beyond)}"
+        line += f"; {resolution.companion} {does} {', '.join(resolution.beyond)}"
     return line
 
 
