@@ -14,6 +14,7 @@ from speculation_trials import Case, faults, run
 from tokendraw import Drafts, Need, SamplingMetadata, SamplingParams
 from tokendraw.probabilities import Filters
 from tokendraw.testing import reference
+from tokendraw.testing._device import sync_is_an_error
 from verifying import gaussian, row_metadata, softmax, verify
 
 pytestmark = pytest.mark.gpu
@@ -293,12 +294,8 @@ def test_a_graph_verifies_anew_at_each_replay_and_waits_for_nothing(verifier, de
     drafts = Drafts.from_counts(ids, [most] * requests, draft_probs=q)
     metadata = row_metadata(drafts, SamplingParams(top_k=4000, top_p=0.9))
     verifier.verify(target, drafts, metadata)
-    torch.cuda.synchronize()
-    torch.cuda.set_sync_debug_mode("error")
-    try:
+    with sync_is_an_error():
         verifier.verify(target, drafts, metadata)
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream):
         verifier.verify(target, drafts, metadata)

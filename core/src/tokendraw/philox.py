@@ -71,14 +71,19 @@ def philox4x32(
     return c0, c1 & _MASK, c2, c3 & _MASK
 
 
-def random_words(seed: Tensor, position: Tensor, index: Tensor, stream: int) -> tuple[Tensor, Tensor]:
+def random_words(
+    seed: Tensor, position: Tensor, index: Tensor, stream: int | Tensor
+) -> tuple[Tensor, Tensor]:
     """The first two output words at (seed, position, index, stream).
 
     :param seed: int64, the 64 bits of the seed.
     :param position: int64, non-negative.
     :param index: int64, in [0, 2**32). The three are broadcast against each other.
+    :param stream: one for all, or int64 and broadcast too.
     """
-    counter = (index, position & _MASK, (position >> 32) & _MASK, torch.full_like(index, stream))
+    if not isinstance(stream, Tensor):
+        stream = torch.full_like(index, stream)
+    counter = (index, position & _MASK, (position >> 32) & _MASK, stream)
     w0, w1, _, _ = philox4x32(counter, (seed & _MASK, (seed >> 32) & _MASK))
     return w0, w1
 
@@ -99,7 +104,7 @@ def _exponential(bits: Tensor, width: int, dtype: torch.dtype) -> Tensor:
 
 
 def uniform(
-    seed: Tensor, position: Tensor, index: Tensor, stream: int, dtype: GumbelDtype = "fp32"
+    seed: Tensor, position: Tensor, index: Tensor, stream: int | Tensor, dtype: GumbelDtype = "fp32"
 ) -> Tensor:
     """Uniform variates in (0, 1) at (seed, position, index, stream), float64 where the device has it.
 
@@ -112,7 +117,9 @@ def uniform(
     return ((bits.to(real) + 0.5) * 2.0**-width).clamp_(max=largest)
 
 
-def gumbel(seed: Tensor, position: Tensor, index: Tensor, stream: int, dtype: GumbelDtype = "fp32") -> Tensor:
+def gumbel(
+    seed: Tensor, position: Tensor, index: Tensor, stream: int | Tensor, dtype: GumbelDtype = "fp32"
+) -> Tensor:
     """Standard Gumbel variates at (seed, position, index, stream), float32 or float64 by ``dtype``.
 
     ``fp64`` forms ``u`` from 53 bits, the 32 of ``w0`` above the upper 21 of ``w1``: ``(bits + 1/2) / 2**53``.

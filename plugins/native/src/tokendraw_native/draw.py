@@ -33,10 +33,10 @@ TILE = philox.TILE_SIZE
 
 
 class Streams(NamedTuple):
-    """Where the noise of the two levels comes from."""
+    """Where the noise of the two levels comes from: one for all rows, or [rows, 1] int64."""
 
-    token: int
-    tile: int
+    token: int | Tensor
+    tile: int | Tensor
 
 
 SAMPLE: Final = Streams(philox.TOKEN, philox.TILE)
@@ -48,13 +48,14 @@ def draw(
     logits: Tensor,
     survey: Survey,
     request: Request,
-    noise: Noise,
+    noise: Noise | None,
     dtype: GumbelDtype,
     streams: Streams = SAMPLE,
 ) -> Tensor:
     """Draw one token a row: [rows] int64.
 
     :param logits: [rows, V] as given; one tile of each row is read again unless the survey brought its tokens along.
+    :param noise: None: nobody looks at rows that are not greedy.
     """
     tile = draw_tile(survey.tile_weights, request, noise, dtype, streams)
     if survey.head is not None:
@@ -69,22 +70,42 @@ def draw(
     return torch.where(survey.top > -INF, token, 0).squeeze(-1)
 
 
-def draw_by_weight(
-    weight: Tensor, request: Request, noise: Noise, dtype: GumbelDtype, streams: Streams
+def draw_or_recover(
+    logits: Tensor,
+    survey: Survey,
+    weight: Tensor,
+    is_plain: Tensor,
+    request: Request,
+    noise: Noise,
+    dtype: GumbelDtype,
+    recovering: Streams,
 ) -> Tensor:
-    """Draw one token a row with probability proportional to ``weight`` [rows, V]: [rows] int64."""
-    tile = draw_tile(tile_sums(weight), request, noise, dtype, streams)
-    ids, candidate = _ids_of(tile, weight.shape[-1])
-    own = _gather(weight, ids)
-    return draw_token(ids, own.log(), candidate & (own > 0), request, noise, dtype, streams).squeeze(-1)
+    """Draw one token a row: [rows] int64. Rows share one pass of noise, of which each takes its own stream.
+
+    :param weight: [rows, V]: what a token is recovered by, in proportion, with the streams ``recovering``.
+    :param is_plain: [rows] bool: rows that :func:`draw` from their logits instead.
+    """
+    is_plain = is_plain.unsqueeze(-1)
+    streams = Streams(
+        *(torch.where(is_plain, own, other) for own, other in zip(SAMPLE, recovering, strict=True))
+    )
+    weights = torch.where(is_plain, survey.tile_weights, tile_sums(weight))
+    ids, candidate = _ids_of(draw_tile(weights, request, noise, dtype, streams), logits.shape[-1])
+    x, own = clean(_gather(logits, ids)), _gather(weight, ids)
+    y = torch.where(is_plain, scaled(x, survey.top, request.inverse_temperature), own.log())
+    candidate &= torch.where(is_plain, x >= survey.floor, own > 0)
+    token = draw_token(ids, y, candidate, request, noise, dtype, streams)
+    return torch.where(is_plain & (survey.top == -INF), 0, token).squeeze(-1)
 
 
 def draw_tile(
-    weights: Tensor, request: Request, noise: Noise, dtype: GumbelDtype, streams: Streams
+    weights: Tensor, request: Request, noise: Noise | None, dtype: GumbelDtype, streams: Streams
 ) -> Tensor:
     """[rows, 1] int64 from the ``W_t`` [rows, tiles]."""
     tiles = torch.arange(weights.shape[-1], device=weights.device)
-    score = weights.log() + noise.gumbel(tiles, streams.tile, dtype)
+    score = weights.log()
+    if noise is not None:
+        score = score + noise.gumbel(tiles, streams.tile, dtype)
     if request.greedy is not None:
         score = torch.where(request.greedy, (weights > 0).to(score.dtype), score)
     return score.argmax(-1, keepdim=True)
@@ -95,12 +116,12 @@ def draw_token(
     y: Tensor,
     candidate: Tensor,
     request: Request,
-    noise: Noise,
+    noise: Noise | None,
     dtype: GumbelDtype,
     streams: Streams,
 ) -> Tensor:
     """[rows, 1] int64 from the ``y`` [rows, n] of the tokens ``ids``, of which ``candidate`` says who takes part."""
-    score = y + noise.gumbel(ids, streams.token, dtype)
+    score = y if noise is None else y + noise.gumbel(ids, streams.token, dtype)
     if request.greedy is not None:
         score = torch.where(request.greedy, 0.0, score)
     score = torch.where(candidate, score, -INF)

@@ -87,8 +87,8 @@ class Noise(PerRow):
             position = torch.zeros(rows, dtype=torch.int64, device=device)
         return cls(seed.to(torch.int64).unsqueeze(-1), position.to(torch.int64).unsqueeze(-1))
 
-    def gumbel(self, index: Tensor, stream: int, dtype: GumbelDtype) -> Tensor:
-        """Gumbel variates at ``index``, [n] or [rows, n]."""
+    def gumbel(self, index: Tensor, stream: int | Tensor, dtype: GumbelDtype) -> Tensor:
+        """Gumbel variates at ``index``, [n] or [rows, n], of one stream or of one a row [rows, 1]."""
         return philox.gumbel(self.seed, self.position, index, stream, dtype)
 
     def uniform(self, stream: int, dtype: GumbelDtype) -> Tensor:

@@ -38,7 +38,7 @@ from tokendraw._capabilities import GumbelDtype, LogprobsMode, VerifyMode
 from tokendraw._output import PAD_LOGPROB, PAD_TOKEN_ID
 from tokendraw_native.chain import Chain, num_accepted
 from tokendraw_native.distributions import Chosen, Distribution, Given, Processed
-from tokendraw_native.draw import RESIDUAL, draw, draw_by_weight
+from tokendraw_native.draw import RESIDUAL, draw, draw_or_recover
 from tokendraw_native.logprobs import logprobs
 from tokendraw_native.request import Noise, Request
 from tokendraw_native.survey import stretches, survey
@@ -101,7 +101,7 @@ def _rejection(
     accepted = drawn & accepts(u, target.at(rows, ids), draft.at(beside, ids))
     if greedy is not None:
         greedy = greedy.squeeze(-1)
-        best = draw(target.logits, target.survey, target.request, noise, dtype)
+        best = draw(target.logits, target.survey, target.request, None, dtype)
         accepted, drawn = torch.where(greedy, chain.drafted == best, accepted), drawn & ~greedy
     count = num_accepted(chain, accepted)
     row = chain.first + count
@@ -158,11 +158,14 @@ def _after_accepted(
     tokens = []
     for part in stretches(len(row), target.logits):
         at = row[part]
-        request, own = target.request.chunk(at), noise.chunk(at)
-        sampled = draw(target.logits[at], target.survey.chunk(at), request, own, dtype)
         p, q = target.of(at), draft.of(beside[part]) * drawn[part].unsqueeze(-1)
-        recovered = draw_by_weight(residual(p, q), request, own, dtype, RESIDUAL)
-        tokens.append(torch.where(plain[part], sampled, recovered))
+        found, request = target.survey.chunk(at), target.request.chunk(at)
+        more = residual(p, q)
+        tokens.append(
+            draw_or_recover(
+                target.logits[at], found, more, plain[part], request, noise.chunk(at), dtype, RESIDUAL
+            )
+        )
     return torch.cat(tokens)
 
 
