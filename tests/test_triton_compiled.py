@@ -41,6 +41,16 @@ TYPES = {
     "floors": "*fp32",
     "log_kept": "*fp32",
 }
+OF_VERIFICATIONS = (
+    "drafts",
+    "draft_stride",
+    "cu_num_logits",
+    "counters",
+    "tops",
+    "masses",
+    "candidates",
+)
+"""Arguments that are None in a call of ``sample``."""
 
 
 PASSES = [("fp32", 4, False), ("bf16", 8, False), ("fp16", 8, False)]
@@ -50,6 +60,7 @@ PASSES = [("fp32", 4, False), ("bf16", 8, False), ("fp16", 8, False)]
 def compiled(kernel, dtype, target, warps=4, **constants):
     """Of a call with everything that there is, by stages."""
     types = {**TYPES, "logits": f"*{dtype}", "granules": f"*{dtype}"}
+    constants = {name: None for name in OF_VERIFICATIONS if name in kernel.arg_names} | constants
     constants["PTX"] = TARGETS[target][0] == "cuda"
     return triton_on_a_cpu.compiled(kernel, types, constants, target, aligned=True, warps=warps)
 

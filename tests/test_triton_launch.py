@@ -6,6 +6,7 @@ import torch
 pytest.importorskip("triton", reason="Triton is not installed")
 
 from tokendraw import Need, SamplingMetadata, SamplingParams
+from tokendraw_triton_gumbel import plan as triton_plan
 from tokendraw_triton_gumbel import sampler as triton_sampler
 
 KERNELS = ("tile_statistics", "draw_rows", "draw_wide")
@@ -30,7 +31,7 @@ class Kernel:
 def kernels(monkeypatch):
     found = {name: Kernel() for name in KERNELS}
     for name, kernel in found.items():
-        monkeypatch.setattr(triton_sampler, name, kernel)
+        monkeypatch.setattr(triton_plan, name, kernel)
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     return found
 

@@ -259,6 +259,7 @@ def test_the_plugin_offers_and_builds_it():
         draft_kinds=("probs", "logits", "chosen"),
         ragged_drafts=True,
         placeholder_drafts=True,
+        sync_free=False,
     )
     built = plugin.tokendraw_build("verify", torch.device("cpu"), Need())
     assert chains(verify(built, gaussian(1), [[]], SamplingParams(temperature=0.0))) == [

@@ -45,6 +45,7 @@ _VERIFY = replace(
     draft_kinds=("probs", "logits", "chosen"),
     ragged_drafts=True,
     placeholder_drafts=True,
+    sync_free=False,  # of its thousand launches the last may have to wait until a busy GPU takes them
 )
 
 

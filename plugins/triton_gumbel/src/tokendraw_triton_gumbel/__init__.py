@@ -6,11 +6,14 @@ This module is what the entry point names, so it imports nothing heavy. The call
 :mod:`~tokendraw_triton_gumbel.gather` and :mod:`~tokendraw_triton_gumbel.few`), :mod:`~tokendraw_triton_gumbel.wide` (rows that keep many tokens, with
 :mod:`~tokendraw_triton_gumbel.begin`, :mod:`~tokendraw_triton_gumbel.guess`, :mod:`~tokendraw_triton_gumbel.passes`,
 :mod:`~tokendraw_triton_gumbel.settle`, :mod:`~tokendraw_triton_gumbel.within`, :mod:`~tokendraw_triton_gumbel.finish` and
-:mod:`~tokendraw_triton_gumbel.search`) and :mod:`~tokendraw_triton_gumbel.logprobs_row`.
+:mod:`~tokendraw_triton_gumbel.search`), :mod:`~tokendraw_triton_gumbel.logprobs_row`, and
+:mod:`~tokendraw_triton_gumbel.accept` (a verification, with :mod:`~tokendraw_triton_gumbel.pairs` and
+:mod:`~tokendraw_triton_gumbel.residual`). Which of them a call takes is in :mod:`~tokendraw_triton_gumbel.plan`.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import tokendraw
@@ -45,6 +48,13 @@ _SAMPLE = tokendraw.Capabilities(
     batch_invariant=True,
     max_vocab_size=1 << 21,
 )
+_VERIFY = replace(
+    _SAMPLE,
+    verify_modes=("rejection", "coupled"),
+    draft_kinds=("probs", "logits", "chosen"),
+    ragged_drafts=True,
+    placeholder_drafts=True,
+)
 
 
 class TritonGumbelPlugin:
@@ -57,7 +67,7 @@ class TritonGumbelPlugin:
             name="triton-gumbel",
             api_version=1,
             priority=50,
-            operations={"sample": _SAMPLE},
+            operations={"sample": _SAMPLE, "verify": _VERIFY},
             upstream=tokendraw.Upstream("triton", ">=3.4", tested=("3.6.0",)),
             summary="Triton kernels for NVIDIA and AMD: one read of the logits, seeds per row, exact filters",
             verified="NVIDIA H200 (torch 2.11.0, triton 3.6.0); compiled for AMD, not run there",
@@ -67,7 +77,7 @@ class TritonGumbelPlugin:
     def tokendraw_build(
         self, operation: Operation, device: torch.device, need: tokendraw.Need
     ) -> TritonGumbelSampler:
-        """Build the sampler for one device."""
+        """Build the sampler for one device: it serves both operations."""
         from tokendraw_triton_gumbel.sampler import TritonGumbelSampler  # imports torch and triton
 
         return TritonGumbelSampler(device, need)

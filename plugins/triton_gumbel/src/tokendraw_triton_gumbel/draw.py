@@ -13,8 +13,9 @@ import triton.language as tl
 from tokendraw_triton_gumbel.begin import begin
 from tokendraw_triton_gumbel.bounds import bound_by_tiles
 from tokendraw_triton_gumbel.few import draw_few, draw_more
-from tokendraw_triton_gumbel.noise import TILE, TOKEN, gumbel
+from tokendraw_triton_gumbel.noise import gumbel, streams_of
 from tokendraw_triton_gumbel.order import min_p_floor, scaled, weigh
+from tokendraw_triton_gumbel.pairs import base_of, place_of
 from tokendraw_triton_gumbel.request import EXACT, filters_of, noise_of, slot_of
 from tokendraw_triton_gumbel.tiles import LOG2_E, inverse_temperature
 
@@ -22,7 +23,7 @@ _LIKELIEST = tl.constexpr(48)
 """Tiles whose maxima are tried where top-p alone filters."""
 
 
-@triton.jit(do_not_specialize=["tiles", "flags"])
+@triton.jit(do_not_specialize=["tiles", "flags", "rows", "split", "width", "requests"])
 def draw_rows(
     logits,
     row_stride,
@@ -54,6 +55,16 @@ def draw_rows(
     valid,
     floors,
     log_kept,
+    tops,
+    masses,
+    candidates,
+    drafts,
+    draft_stride,
+    cu_num_logits,
+    rows,
+    split,
+    width,
+    requests,
     FILTERED: tl.constexpr,
     FP64: tl.constexpr,
     TILES: tl.constexpr,
@@ -77,11 +88,21 @@ def draw_rows(
     :param valid: [rows] bool.
     :param floors: [rows] float32, the least kept logit, and ``log_kept`` [rows] float32 the logarithm of the kept share
         of the mass; not written unless ``flags`` says EXACT.
+    :param tops: [rows] float32, the largest logit, ``masses`` [rows] float32 the sum of ``exp(y)`` before any filter,
+        1 where nothing is above -inf, and ``candidates`` [rows] int32 how many ``values`` and ``ids`` hold what is
+        kept, -1 if they do not. Or all None; the last without filters, too.
+    :param drafts: rows of logits behind the first ``split``, or None; see :mod:`.pairs`.
     """
-    row = tl.program_id(0)
-    slot = slot_of(row, flags, row_index)
+    row, beside = place_of(tl.program_id(0), rows, cu_num_logits, split, width, requests)
+    if cu_num_logits is not None:
+        if row < 0:
+            return
+    drawn: tl.constexpr = True
+    if cu_num_logits is not None:
+        drawn = row < split  # of a draft's row, its token is known
+    slot = slot_of(beside, flags, row_index)
     inverse, greedy = inverse_temperature(temperature, slot)
-    seed, position = noise_of(row, slot, flags, seeds, seeded, fresh, positions)
+    seed, position = noise_of(beside, slot, flags, seeds, seeded, fresh, positions)
     if FILTERED:
         k, p, minimum, is_joint = filters_of(slot, vocab_size, flags, top_k, top_p, min_p, joint)
 
@@ -101,11 +122,12 @@ def draw_rows(
         _survey,
     )
     has_nan = sign < 0
-    base = logits + row.to(tl.int64) * row_stride
+    base = base_of(row, logits, row_stride, drafts, draft_stride, split)
     token = tl.full((), -1, tl.int32)
     is_wide = tl.full((), 0, tl.int32)
     floor = tl.full((), float("-inf"), tl.float32)
     share = tl.full((), 1.0, tl.float32)
+    found = tl.full((), -1, tl.int32)
     if FILTERED:
         maxima_of_row = granules + row.to(tl.int64) * tiles * 16
         # Scalars are joined as integers: the interpreter's comparisons of floats are not booleans.
@@ -127,14 +149,13 @@ def draw_rows(
                 wanted = tl.where(k > 0, k, _LIKELIEST).to(tl.int32)
                 bound = tl.maximum(bound, bound_by_tiles(maximum, top, least_tile, number, wanted))
             kept = mass
-            exact = (flags & EXACT) != 0
             worth = (bound > float("-inf")).to(tl.int32)
             if alone > 0:
                 # No more than the tiles weigh that reach the bound.
                 hot = tl.where(maximum >= bound, tl.abs(marked) * weigh(maximum, top, scale), 0.0)
                 worth *= (tl.sum(hot, 0) >= needed).to(tl.int32)
             if worth > 0:
-                token, floor, kept = draw_few(
+                token, floor, kept, found = draw_few(
                     base,
                     vocab_size,
                     maxima_of_row,
@@ -156,7 +177,8 @@ def draw_rows(
                     needed,
                     seed,
                     position,
-                    exact,
+                    flags,
+                    drawn,
                     FP64,
                     VECTOR,
                     LESS,
@@ -168,7 +190,7 @@ def draw_rows(
                 alone > 0, worth + (bound == float("-inf")).to(tl.int32), (k <= MOST).to(tl.int32)
             )
             if (token < 0).to(tl.int32) * (needed <= MOST).to(tl.int32) * worth > 0:
-                token, floor, kept = draw_more(
+                token, floor, kept, found = draw_more(
                     base,
                     vocab_size,
                     maxima_of_row,
@@ -190,7 +212,8 @@ def draw_rows(
                     needed,
                     seed,
                     position,
-                    exact,
+                    flags,
+                    drawn,
                     FP64,
                     TILES,
                     VECTOR,
@@ -225,19 +248,27 @@ def draw_rows(
                     BY,
                 )
     if is_wide == 0:
-        if token < 0:
+        if (token < 0) & drawn:
             distance = scaled(maximum, top, inverse, FP64)
-            noise = gumbel(seed, position, tile, TILE, FP64)
+            of_token, of_tile = streams_of(flags)
+            noise = gumbel(seed, position, tile, of_tile, FP64)
             score = tl.log(tl.abs(marked).to(distance.dtype)) + distance + noise
             score = tl.where(greedy, tl.where(maximum == top, 0.0, float("-inf")).to(score.dtype), score)
             chosen = tl.argmax(tl.where(inside, score, float("-inf")), 0)
             token = token_of_tile(
-                base, vocab_size, chosen, float("-inf"), top, inverse, greedy, seed, position, FP64
+                base, vocab_size, chosen, float("-inf"), top, inverse, greedy, seed, position, of_token, FP64
             )
         if (flags & EXACT) != 0:
             tl.store(floors + row, floor)
             tl.store(log_kept + row, tl.log(share))
     some = top > float("-inf")
+    if tops is not None:
+        weight = weigh(maximum, top, tl.minimum(inverse * LOG2_E, 3.4e38))
+        weight = tl.where(top < float("inf"), weight, (maximum == float("inf")).to(tl.float32))
+        tl.store(tops + row, top)
+        tl.store(masses + row, tl.where(some, tl.sum(tl.abs(marked) * weight, 0), 1.0))
+        if candidates is not None:
+            tl.store(candidates + row, found)
     tl.store(token_ids + row, tl.where(some, tl.maximum(token, 0), 0).to(tl.int64))
     tl.store(valid + row, some.to(tl.int32) * (has_nan == 0).to(tl.int32) > 0)
 
@@ -254,11 +285,13 @@ def _survey(top_a, least_a, sign_a, number_a, top_b, least_b, sign_b, number_b):
 
 
 @triton.jit
-def token_of_tile(base, vocab_size, chosen, floor, top, inverse, greedy, seed, position, FP64: tl.constexpr):
+def token_of_tile(
+    base, vocab_size, chosen, floor, top, inverse, greedy, seed, position, stream, FP64: tl.constexpr
+):
     """The token of a row whose tile is known, among the logits from ``floor`` upwards."""
     members = chosen * 1024 + tl.arange(0, 1024)
     x = tl.load(base + members, mask=members < vocab_size, other=float("-inf")).to(tl.float32)
     x = tl.where((x == x) & (x >= floor), x, float("-inf"))
-    score = scaled(x, top, inverse, FP64) + gumbel(seed, position, members, TOKEN, FP64)
+    score = scaled(x, top, inverse, FP64) + gumbel(seed, position, members, stream, FP64)
     score = tl.where(greedy, tl.where(x == top, 0.0, float("-inf")).to(score.dtype), score)
     return chosen * 1024 + tl.argmax(score, 0)

@@ -13,8 +13,9 @@ import triton.language as tl
 
 from tokendraw_triton_gumbel.bounds import bound_by_granules
 from tokendraw_triton_gumbel.gather import collect_few, list_granules, load_few
-from tokendraw_triton_gumbel.noise import TILE, TOKEN, gumbel
+from tokendraw_triton_gumbel.noise import gumbel, streams_of
 from tokendraw_triton_gumbel.order import LEAST, key_of, scaled, value_of, weigh
+from tokendraw_triton_gumbel.request import EXACT
 
 LEAST_CANDIDATES = 128
 """That many are compared with each other."""
@@ -113,7 +114,14 @@ def _segments(weight_a, tile_a, weight_b, tile_b):
 
 
 @triton.jit
-def _best(score, label, kept):
+def running_sums(weight, tile):
+    """Of the weights so far in the same tile, tile by tile: where a tile ends it is its weight, and before that no more."""
+    total, _ = tl.associative_scan((weight, tile), 0, _segments)
+    return total
+
+
+@triton.jit
+def best_of(score, label, kept):
     """The label of the largest score of those that are kept; the least label on a tie."""
     if score.dtype == tl.float32:
         key = key_of(tl.where(kept, score, float("-inf")))
@@ -126,18 +134,20 @@ def _best(score, label, kept):
 
 
 @triton.jit
-def _draw_kept(x, kept, ids, found, top, scale, inverse, seed, position, FP64: tl.constexpr, N: tl.constexpr):
+def _draw_kept(
+    x, kept, ids, found, top, scale, inverse, seed, position, flags, FP64: tl.constexpr, N: tl.constexpr
+):
     """The token."""
     i = tl.arange(0, N)
     token = tl.load(ids + i, mask=i < found, other=2147483647)
     tile = token // 1024
-    noise = gumbel(seed, position, tile, TILE, FP64)
-    own_noise = gumbel(seed, position, token, TOKEN, FP64)
+    of_token, of_tile = streams_of(flags)
+    noise = gumbel(seed, position, tile, of_tile, FP64)
+    own_noise = gumbel(seed, position, token, of_token, FP64)
     weight = tl.where(kept, weigh(x, top, scale), 0.0)
-    # Tile by tile in order: where a tile ends, the running sum is its weight, and before that it is less.
-    total, _ = tl.associative_scan((weight, tile), 0, _segments)
-    chosen = _best(tl.log(tl.where(kept, total, 1.0).to(noise.dtype)) + noise, tile, kept)
-    return _best(scaled(x, top, inverse, FP64) + own_noise, token, kept & (tile == chosen))
+    total = running_sums(weight, tile)
+    chosen = best_of(tl.log(tl.where(kept, total, 1.0).to(noise.dtype)) + noise, tile, kept)
+    return best_of(scaled(x, top, inverse, FP64) + own_noise, token, kept & (tile == chosen))
 
 
 @triton.jit
@@ -183,7 +193,8 @@ def draw_few(
     needed,
     seed,
     position,
-    exact,
+    flags,
+    drawn,
     FP64: tl.constexpr,
     VECTOR: tl.constexpr,
     N: tl.constexpr,
@@ -191,7 +202,9 @@ def draw_few(
     GATHERED: tl.constexpr,
     PTX: tl.constexpr,
 ):
-    """(Token, or -1 if more than ``N`` logits reach ``bound``; the least kept logit; the kept mass).
+    """(Token, or -1 if more than ``N`` logits reach ``bound``; the least kept logit; the kept mass; how many there are).
+
+    Those that reach the bound stay in ``values`` and ``ids``, tile by tile.
 
     :param granules: [tiles, 16] maxima of the row, in memory; ``maximum`` [TILES] those of its tiles.
     :param bound: no token below it is kept, and no filter depends on one.
@@ -199,11 +212,13 @@ def draw_few(
     :param k: [1, V), or 0 if top-k is off; ``p`` in float64, 1 if top-p is off.
     :param mass: the sum of ``exp(y)`` over the whole row.
     :param needed: the mass that has to reach ``bound``, or the answer is -1.
-    :param exact: whether the last two are wanted.
+    :param flags: say whether the least kept logit and the mass are wanted; see :mod:`.request`.
+    :param drawn: whether the token is; otherwise it is 0.
     """
     token = tl.full((), -1, tl.int32)
     floor = bound
     kept_mass = mass
+    candidates = tl.full((), -1, tl.int32)
     hot = list_granules(granules, maximum, tile, tiles, bound, ids, listed, N)
     if hot <= N:
         found = collect_few(base, vocab_size, listed, hot, bound, values, ids, VECTOR, N, GATHERED)
@@ -231,10 +246,15 @@ def draw_few(
                     kept = _keep_by_comparison(x, values, found, top, scale, mass, k, p, least, joint, N, PTX)
                 else:
                     kept = _keep_by_halving(x, top, scale, mass, k, p, least, joint)
-                token = _draw_kept(x, kept, ids, found, top, scale, inverse, seed, position, FP64, N)
-                if exact:
+                token = tl.full((), 0, tl.int32)
+                if drawn:
+                    token = _draw_kept(
+                        x, kept, ids, found, top, scale, inverse, seed, position, flags, FP64, N
+                    )
+                candidates = found
+                if (flags & EXACT) != 0:
                     floor, kept_mass = _what_is_kept(x, kept, top, scale)
-    return token, floor, kept_mass
+    return token, floor, kept_mass, candidates
 
 
 @triton.jit(noinline=True)
@@ -260,7 +280,8 @@ def draw_more(
     needed,
     seed,
     position,
-    exact,
+    flags,
+    drawn,
     FP64: tl.constexpr,
     TILES: tl.constexpr,
     VECTOR: tl.constexpr,
@@ -282,8 +303,9 @@ def draw_more(
     token = tl.full((), -1, tl.int32)
     floor = bound
     kept = mass
+    found = tl.full((), -1, tl.int32)
     if (bound > float("-inf")).to(tl.int32) + (vocab_size <= N).to(tl.int32) > 0:
-        token, floor, kept = draw_few(
+        token, floor, kept, found = draw_few(
             base,
             vocab_size,
             granules,
@@ -305,7 +327,8 @@ def draw_more(
             needed,
             seed,
             position,
-            exact,
+            flags,
+            drawn,
             FP64,
             VECTOR,
             N,
@@ -313,4 +336,4 @@ def draw_more(
             GATHERED,
             PTX,
         )
-    return token, floor, kept
+    return token, floor, kept, found

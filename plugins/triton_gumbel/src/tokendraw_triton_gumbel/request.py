@@ -16,6 +16,8 @@ HAS_MIN_P = tl.constexpr(128)
 HAS_JOINT = tl.constexpr(256)
 EXACT = tl.constexpr(512)
 """Thresholds and kept masses are wanted, not just tokens."""
+DRAFT = tl.constexpr(1024)
+"""The draw is that of a draft: its noise comes from streams of its own."""
 
 
 @triton.jit

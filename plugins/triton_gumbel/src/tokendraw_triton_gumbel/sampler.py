@@ -1,6 +1,6 @@
-"""The call: two launches, over the tiles of all rows and over the rows; a third where a row may keep many tokens.
+"""The calls: sampling, drafts, and their verification. They wait for nothing.
 
-A fourth describes the tokens where logprobs are asked for. It waits for nothing.
+What is launched is in :mod:`.plan`; one launch more describes the tokens where logprobs are asked for.
 """
 
 from __future__ import annotations
@@ -8,29 +8,20 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from tokendraw import LogprobsTensors, Need, SamplerOutput, SamplingMetadata
+from tokendraw import Drafts, LogprobsTensors, Need, SamplerOutput, SamplingMetadata, VerifyOutput
+from tokendraw._capabilities import VerifyMode
 from tokendraw_triton_gumbel import configurations, request
-from tokendraw_triton_gumbel.configurations import Configuration
-from tokendraw_triton_gumbel.draw import draw_rows
-from tokendraw_triton_gumbel.few import LEAST_CANDIDATES, MOST_CANDIDATES
-from tokendraw_triton_gumbel.launch import Launch, Layout
 from tokendraw_triton_gumbel.logprobs import describe
-from tokendraw_triton_gumbel.passes import COLUMNS, NOTES, PLAN, SLOTS
-from tokendraw_triton_gumbel.search import CAPACITY
-from tokendraw_triton_gumbel.tiles import GRANULES, ROUNDS, TILE, VECTORS, tile_statistics
-from tokendraw_triton_gumbel.wide import draw_wide
+from tokendraw_triton_gumbel.plan import COUPLED, LOGITS, PROBS, Chains, Plan, Shape
+from tokendraw_triton_gumbel.tiles import GRANULES
+from tokendraw_triton_gumbel.verification import by_step, one_behind_the_other, readable_alike
 
-_MOST_ROWS_A_COLUMN = 32768
-"""Of a grid."""
 _MOST_PLANS = 256
-_QUEUE = 128
 _BITS = tuple(
     bit.value
     for bit in (
@@ -45,143 +36,9 @@ _BITS = tuple(
         request.HAS_JOINT,
     )
 )
-_EXACT = request.EXACT.value
-_REAL, _WHOLE = torch.float32, torch.int32
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Shape:
-    """What decides how a call is launched."""
-
-    rows: int
-    vocab_size: int
-    dtype: torch.dtype
-    filtered: bool
-    described: bool
-    raw: bool
-    """Whether the mass at T = 1 is wanted beside the one at the row's temperature."""
-    paired: bool
-    how: Configuration
-
-
-class _Plan:
-    """The launches of a shape, and where their scratch lies."""
-
-    def __init__(self, shape: _Shape, family: str, processors: int, *, fp64: bool) -> None:
-        rows, how = shape.rows, shape.how
-        self.tiles = tiles = -(-shape.vocab_size // TILE)
-        widest = 256  # one shape for every vocabulary up to 262,144, so that another one compiles nothing
-        while widest < tiles:
-            widest *= 2
-        is_single, is_nvidia = shape.dtype == torch.float32, family == "cuda"
-        vector, span = VECTORS[str(shape.dtype)[6:]], how.span if is_single else how.span_half
-        programs = min(rows * tiles, how.wide_programs * processors)
-        self.layout = layout = Layout()
-        self.maxima, self.sums = (layout.reserve(_REAL, rows * tiles) for _ in range(2))
-        self.raw_sums = layout.reserve(_REAL, rows * tiles) if shape.raw else None
-        self.granules = (
-            layout.reserve(shape.dtype, rows * tiles * GRANULES)
-            if shape.filtered or shape.described
-            else None
-        )
-        self.collected: list[int] = []
-        self.begun: list[int] = []
-        self.wide: list[int] = []
-        if shape.filtered:
-            self.collected = [layout.reserve(d, rows * MOST_CANDIDATES) for d in (_WHOLE, _REAL, _WHOLE)]
-            self.begun = [
-                layout.reserve(_WHOLE, _QUEUE),
-                layout.reserve(_WHOLE, rows * ROUNDS.value),
-                layout.reserve(_WHOLE, rows),
-                layout.reserve(_REAL, rows * PLAN.value),
-                layout.reserve(_WHOLE, rows * NOTES.value),
-            ]
-            self.wide = [
-                layout.reserve(_WHOLE, programs * widest),
-                layout.reserve(_REAL, programs * CAPACITY),
-                layout.reserve(_REAL, rows * SLOTS.value * tiles * COLUMNS.value),
-            ]
-        common = {"FP64": fp64, "TILES": widest}
-        by = 65536 if shape.dtype == torch.bfloat16 else 1
-        limited = {"maxnreg": how.row_registers} if how.row_registers and is_nvidia and shape.filtered else {}
-        limited_wide = {"maxnreg": how.wide_registers} if how.wide_registers and is_nvidia else {}
-        self.pass_over_tiles = Launch(
-            kernel=tile_statistics,
-            grid=(-(-tiles // span), min(rows, _MOST_ROWS_A_COLUMN), -(-rows // _MOST_ROWS_A_COLUMN)),
-            constants={"SPAN": span, "VECTOR": vector, "PAIRED": shape.paired, "PTX": is_nvidia},
-            options={"num_warps": how.tile_warps},
-        )
-        self.draw_rows = Launch(
-            kernel=draw_rows,
-            grid=(rows, 1, 1),
-            constants={"FILTERED": shape.filtered}
-            | common
-            | {
-                "VECTOR": vector,
-                "LESS": LEAST_CANDIDATES,
-                "MOST": MOST_CANDIDATES,
-                "GATHERED": how.granules_at_once,
-                "BY": by,
-                "PTX": is_nvidia,
-            },
-            options={"num_warps": how.row_warps} | limited,
-        )
-        self.draw_wide = Launch(
-            kernel=draw_wide,
-            grid=(programs, 1, 1),
-            constants=common
-            | {
-                "CAPACITY": CAPACITY,
-                "WARPS": how.wide_warps,
-                "VECTOR": vector,
-                "BY": by,
-                "PTX": is_nvidia,
-            },
-            options={"num_warps": how.wide_warps} | limited_wide,
-        )
-        self.rows = rows
-        self.launches = (self.pass_over_tiles, self.draw_rows, *([self.draw_wide] if shape.filtered else []))
-
-    def launch(
-        self,
-        variant: Hashable,
-        head: tuple[Any, int, int],
-        asked: Sequence[Any],
-        m: SamplingMetadata,
-        flags: int,
-        pieces: Sequence[Any],
-        out: Sequence[Any],
-    ) -> None:
-        """Launch all of it.
-
-        :param head: the logits, their row stride and vocabulary. They, ``asked``, ``pieces`` and ``out`` (token ids,
-            valid, floors, log_kept) are tensors, or all of them addresses; see :class:`Launch`.
-        """
-        tiles = self.tiles
-        token_ids, valid, floors, log_kept = out
-        maxima, sums = pieces[self.maxima], pieces[self.sums]
-        raw_sums = None if self.raw_sums is None else pieces[self.raw_sums]
-        granules = None if self.granules is None else pieces[self.granules]
-        collected: tuple[Any, ...] = (None,) * 3
-        begun: tuple[Any, ...] = (None,) * 5
-        if self.wide:
-            collected = tuple(pieces[i] for i in self.collected)
-            begun = tuple(pieces[i] for i in self.begun)
-        # Where nobody wants them they are not written, so anything of their type stands in.
-        details = (maxima, maxima) if floors is None else (floors, log_kept)
-        index = asked[1] if m.row_index is not None else None
-        self.pass_over_tiles(
-            variant, (*head, asked[0], index, maxima, sums, raw_sums, granules, *begun[:2], self.rows, tiles)
-        )
-        ends = (token_ids, valid, *details)
-        self.draw_rows(
-            variant, (*head, maxima, sums, granules, tiles, *asked, flags, *collected, *begun, *ends)
-        )
-        if self.wide:
-            listed, values, partials = (pieces[i] for i in self.wide)
-            results = (token_ids, *details, self.rows)
-            scratch = (listed, values, *begun, partials)
-            self.draw_wide(variant, (*head, maxima, sums, tiles, flags, *scratch, *results))
+_EXACT: int = request.EXACT.value
+_DRAFT: int = request.DRAFT.value
+_REAL = torch.float32
 
 
 class TritonGumbelSampler:
@@ -190,7 +47,7 @@ class TritonGumbelSampler:
     def __init__(self, device: torch.device, need: Need) -> None:
         self._fp64 = need.gumbel_dtype == "fp64"
         self._mode = need.logprobs_mode
-        self._plans: dict[_Shape, _Plan] = {}
+        self._plans: dict[Shape, Plan] = {}
         self._is_interpreted = os.environ.get("TRITON_INTERPRET") == "1"
         self._family, self._processors = "cpu", 1
         if device.type == "cuda":
@@ -200,9 +57,32 @@ class TritonGumbelSampler:
     def sample(self, logits: Tensor, metadata: SamplingMetadata, *, inplace: bool = False) -> SamplerOutput:
         """Draw one token a row; see :meth:`tokendraw.Sampler.sample`. ``inplace`` would gain nothing and is ignored."""
         with _current(logits.device):
-            return self._draw(logits if logits.stride(1) == 1 else logits.contiguous(), metadata)
+            return self._draw(one_behind_the_other(logits), metadata, 0)
 
-    def _draw(self, logits: Tensor, m: SamplingMetadata) -> SamplerOutput:
+    def draft(self, logits: Tensor, metadata: SamplingMetadata) -> SamplerOutput:
+        """As :meth:`sample`, with noise that no verification at the same seeds and positions uses."""
+        with _current(logits.device):
+            return self._draw(one_behind_the_other(logits), metadata, _DRAFT)
+
+    def verify(
+        self,
+        target_logits: Tensor,
+        drafts: Drafts,
+        metadata: SamplingMetadata,
+        *,
+        mode: VerifyMode = "rejection",
+    ) -> VerifyOutput:
+        """Verify the drafts of a batch.
+
+        In the mode ``rejection`` a draft is accepted if u < p / q, and the first that is not gives way to a token from
+        the residual max(p - q, 0); ``coupled`` accepts drafts while they are what :meth:`sample` draws. See
+        :class:`tokendraw.Drafts` and :class:`tokendraw.VerifyOutput`.
+        """
+        with _current(target_logits.device):
+            is_coupled = mode == "coupled" or metadata.facts.all_greedy
+            return self._verify(target_logits, drafts, metadata, is_coupled=is_coupled)
+
+    def _draw(self, logits: Tensor, m: SamplingMetadata, flags: int) -> SamplerOutput:
         facts, rows, device = m.facts, logits.shape[0], logits.device
         described = facts.max_logprobs is not None
         token_ids = torch.empty(rows, dtype=torch.int64, device=device)
@@ -212,74 +92,186 @@ class TritonGumbelSampler:
             floors, log_kept = torch.empty(2, rows, dtype=_REAL, device=device).unbind()
         logprobs = None
         if rows:
-            # Triton takes a 1 for a constant, of which it cannot make an argument of a function.
-            given = pad(logits, (0, 1), value=-torch.inf) if logits.shape[1] == 1 else logits
-            plan = self._plan(given, m)
+            given = _padded(logits)
+            plan = self._plan(self._shape(given, m))
             memory = torch.empty(plan.layout.size, dtype=torch.uint8, device=device)
-            self._launch(plan, given, m, memory, (token_ids, valid, floors, log_kept))
+            self._launch(plan, given, m, flags, memory, (token_ids, valid, floors, log_kept))
             if floors is not None and log_kept is not None:
                 logprobs = self._describe(plan, logits, m, memory, token_ids, floors, log_kept)
         elif floors is not None and log_kept is not None:
-            none = torch.empty(0, 1, dtype=_REAL, device=device)
-            granules = torch.empty(0, 1, GRANULES, dtype=logits.dtype, device=device)
-            logprobs = describe(
-                logits, m, token_ids, none, none, None, granules, floors, log_kept, self._mode
-            )
+            logprobs = self._describe_nothing(logits, m)
         return SamplerOutput(token_ids, valid, logprobs, log_kept)
 
-    def _plan(self, logits: Tensor, m: SamplingMetadata) -> _Plan:
+    def _verify(
+        self, target_logits: Tensor, drafts: Drafts, m: SamplingMetadata, *, is_coupled: bool
+    ) -> VerifyOutput:
+        device, requests, width = target_logits.device, drafts.num_requests, drafts.max_drafts
+        rows, vocab_size = target_logits.shape
+        token_ids = torch.empty(requests, width + 1, dtype=torch.int64, device=device)
+        num_accepted = torch.empty(requests, dtype=torch.int32, device=device)
+        valid = torch.empty(requests, dtype=torch.bool, device=device)
+        described = m.facts.max_logprobs is not None
+        shown = torch.zeros(rows, dtype=torch.int64, device=device) if described else None
+        if not requests:
+            best = self._describe_nothing(target_logits, m) if described else None
+            if best is not None:
+                best = by_step(best, drafts.cu_num_logits, num_accepted, width)
+            return VerifyOutput(token_ids, num_accepted, valid, best)
+        target, q, known = readable_alike(target_logits, drafts, is_coupled=is_coupled or not width)
+        target, q = _padded(target), None if q is None else _padded(q, 0.0 if known == PROBS else -torch.inf)
+        ids = drafts.draft_token_ids.contiguous()
+        chains = Chains(
+            requests=requests,
+            width=width,
+            drafts=0 if q is None else min(len(q), rows - requests),
+            known=known,
+            padded=ids.dim() == 2,
+        )
+        plan = self._plan(self._shape(target, m, chains, q if known == LOGITS else None))
+        memory = torch.empty(plan.layout.size, dtype=torch.uint8, device=device)
+        out = (token_ids, num_accepted, valid, shown)
+        chain = (ids, ids.shape[-1], drafts.cu_num_logits.contiguous())
+        self._launch_chains(plan, target, vocab_size - 1, q, chain, m, memory, out)
+        best = None
+        if shown is not None:
+            pieces: list[Tensor] = plan.layout.tensors(memory)
+            floors, log_kept = (pieces[i][:rows] for i in plan.exactly[:2])
+            best = self._describe(plan, target[:, :vocab_size], m, memory, shown, floors, log_kept)
+            best = by_step(best, chain[2], num_accepted, width)
+        return VerifyOutput(token_ids, num_accepted, valid, best)
+
+    def _shape(
+        self, logits: Tensor, m: SamplingMetadata, chains: Chains | None = None, drafts: Tensor | None = None
+    ) -> Shape:
         facts, rows = m.facts, logits.shape[0]
         described = facts.max_logprobs is not None
-        shape = _Shape(
+        all_rows = rows + (chains.drafts if chains is not None and drafts is not None else 0)
+        return Shape(
             rows=rows,
             vocab_size=logits.shape[1],
             dtype=logits.dtype,
             filtered=facts.max_top_k != 0 or facts.any_top_p or facts.any_min_p,
             described=described,
             raw=described and self._mode == "raw_logprobs" and m.temperature is not None,
-            paired=self._family == "cuda"
-            and logits.dtype == torch.bfloat16
-            and logits.stride(0) % 2 == 0
-            and logits.data_ptr() % 4 == 0,
-            how=configurations.chosen(self._family, rows),
+            paired=self._family == "cuda" and _is_paired(logits) and (drafts is None or _is_paired(drafts)),
+            how=configurations.chosen(self._family, all_rows),
+            chains=chains,
         )
+
+    def _plan(self, shape: Shape) -> Plan:
         plan = self._plans.get(shape)
         if plan is None:
             if len(self._plans) >= _MOST_PLANS:
                 self._plans.clear()
-            plan = self._plans[shape] = _Plan(shape, self._family, self._processors, fp64=self._fp64)
+            plan = self._plans[shape] = Plan(shape, self._family, self._processors, fp64=self._fp64)
         return plan
 
     def _launch(
         self,
-        plan: _Plan,
+        plan: Plan,
         logits: Tensor,
         m: SamplingMetadata,
+        flags: int,
         memory: Tensor,
         out: tuple[Tensor, Tensor, Tensor | None, Tensor | None],
     ) -> None:
-        (rows, vocab_size), stride = logits.shape, logits.stride(0)
+        vocab_size, stride = logits.shape[1], logits.stride(0)
         token_ids, valid, *_ = out
-        flags, asked = _asked(m, rows, token_ids, valid)
-        start, given = logits.data_ptr(), [_address(tensor) for tensor in asked]
-        variant: Hashable = None
-        if not self._is_interpreted and not any(address is not None and address % 16 for address in given):
-            sizes = (stride % 16 == 0, stride == 1, stride >> 31, vocab_size % 16 == 0, start % 16 == 0)
-            variant = (sizes, m.row_index is None, tuple(None if t is None else t.dtype for t in asked))
-        pieces: Sequence[Any]
-        if variant is not None and all(variant in launch.compiled for launch in plan.launches):
-            base = memory.data_ptr()
-            pieces = [base + offset for offset in plan.layout.offsets]
-            plan.launch(
-                variant, (start, stride, vocab_size), given, m, flags, pieces, [_address(t) for t in out]
+        has, asked = _asked(m, logits.shape[0], token_ids, valid)
+        variant = self._variant(m, (logits,), asked)
+        indexed = m.row_index is not None
+        if self._was_launched(plan, variant):
+            head = (logits.data_ptr(), stride, vocab_size)
+            given, results = _addresses(asked), _addresses(out)
+            plan.draw(variant, head, given, has | flags, _places(plan, memory), results, indexed=indexed)
+        else:
+            pieces = plan.layout.tensors(memory)
+            plan.draw(variant, (logits, stride, vocab_size), asked, has | flags, pieces, out, indexed=indexed)
+
+    def _launch_chains(
+        self,
+        plan: Plan,
+        target: Tensor,
+        last_id: int,
+        q: Tensor | None,
+        chain: tuple[Tensor, int, Tensor],
+        m: SamplingMetadata,
+        memory: Tensor,
+        out: tuple[Tensor, Tensor, Tensor, Tensor | None],
+    ) -> None:
+        vocab_size, stride = target.shape[1], target.stride(0)
+        ids, id_count, offsets = chain
+        has, asked = _asked(m, target.shape[0], out[0], out[2])
+        if plan.chains is not None and plan.chains.known != COUPLED:
+            has |= _EXACT
+        variant = self._variant(m, (target, q), (*asked, offsets), (ids, out[3]))
+        q_stride, indexed = None if q is None else q.stride(0), m.row_index is not None
+        sizes = (stride, vocab_size)
+        if self._was_launched(plan, variant):
+            plan.verify(
+                variant,
+                (target.data_ptr(), *sizes),
+                last_id,
+                (_address(q), q_stride),
+                (ids.data_ptr(), id_count, offsets.data_ptr()),
+                _addresses(asked),
+                has,
+                _places(plan, memory),
+                _addresses(out),
+                indexed=indexed,
             )
         else:
             pieces = plan.layout.tensors(memory)
-            plan.launch(variant, (logits, stride, vocab_size), asked, m, flags, pieces, out)
+            plan.verify(
+                variant,
+                (target, *sizes),
+                last_id,
+                (q, q_stride),
+                chain,
+                asked,
+                has,
+                pieces,
+                out,
+                indexed=indexed,
+            )
+
+    def _was_launched(self, plan: Plan, variant: Hashable) -> bool:
+        """Whether addresses will do; see :class:`~tokendraw_triton_gumbel.launch.Launch`."""
+        return variant is not None and all(variant in launch.compiled for launch in plan.launches)
+
+    def _variant(
+        self,
+        m: SamplingMetadata,
+        rows: Sequence[Tensor | None],
+        asked: Sequence[Tensor | None],
+        others: Sequence[Tensor | None] = (),
+    ) -> Hashable:
+        """What Triton compiles another variant for; None: it is to find out by itself.
+
+        :param rows: tensors of rows, of whatever stride; ``asked`` and ``others`` have none.
+        """
+        if self._is_interpreted or any(t is not None and t.data_ptr() % 16 for t in asked):
+            return None
+        sizes = tuple(
+            None
+            if t is None
+            else (
+                t.dtype,
+                (stride := t.stride(0)) % 16 == 0,
+                stride == 1,
+                stride >> 31,
+                t.shape[1] % 16 == 0,
+                t.data_ptr() % 16 == 0,
+            )
+            for t in rows
+        )
+        dtypes = tuple(None if t is None else t.dtype for t in asked)
+        more = tuple(None if t is None else (t.dtype, t.data_ptr() % 16 == 0) for t in others)
+        return (sizes, m.row_index is None, dtypes, more)
 
     def _describe(
         self,
-        plan: _Plan,
+        plan: Plan,
         logits: Tensor,
         m: SamplingMetadata,
         memory: Tensor,
@@ -288,19 +280,33 @@ class TritonGumbelSampler:
         log_kept: Tensor,
     ) -> LogprobsTensors:
         pieces: list[Tensor] = plan.layout.tensors(memory)
-        shape = (logits.shape[0], plan.tiles)
+        rows, tiles = logits.shape[0], plan.tiles
+
+        def of(piece: int, *shape: int) -> Tensor:
+            return pieces[piece].view(-1, *shape)[:rows]
+
         assert plan.granules is not None  # always there with logprobs
         return describe(
             logits,
             m,
             token_ids,
-            pieces[plan.maxima].view(shape),
-            pieces[plan.sums].view(shape),
-            None if plan.raw_sums is None else pieces[plan.raw_sums].view(shape),
-            pieces[plan.granules].view(*shape, GRANULES),
+            of(plan.maxima, tiles),
+            of(plan.sums, tiles),
+            None if plan.raw_sums is None else of(plan.raw_sums, tiles),
+            of(plan.granules, tiles, GRANULES),
             floors,
             log_kept,
             self._mode,
+        )
+
+    def _describe_nothing(self, logits: Tensor, m: SamplingMetadata) -> LogprobsTensors:
+        """Of no rows at all."""
+        device = logits.device
+        none = torch.empty(0, 1, dtype=_REAL, device=device)
+        granules = torch.empty(0, 1, GRANULES, dtype=logits.dtype, device=device)
+        token_ids = torch.empty(0, dtype=torch.int64, device=device)
+        return describe(
+            logits[:0], m, token_ids, none, none, None, granules, none[:, 0], none[:, 0], self._mode
         )
 
 
@@ -341,6 +347,26 @@ def _asked(
 
 def _address(tensor: Tensor | None) -> int | None:
     return None if tensor is None else tensor.data_ptr()
+
+
+def _addresses(tensors: Sequence[Tensor | None]) -> list[int | None]:
+    return [_address(tensor) for tensor in tensors]
+
+
+def _places(plan: Plan, memory: Tensor) -> list[int]:
+    """The addresses of all scratch."""
+    base = memory.data_ptr()
+    return [base + offset for offset in plan.layout.offsets]
+
+
+def _is_paired(logits: Tensor) -> bool:
+    """Whether its bfloat16 stand at even addresses in every row."""
+    return logits.dtype == torch.bfloat16 and logits.stride(0) % 2 == 0 and logits.data_ptr() % 4 == 0
+
+
+def _padded(rows: Tensor, value: float = -torch.inf) -> Tensor:
+    """A vocabulary of 1 as one of 2: Triton takes a 1 for a constant, which is no argument of a function."""
+    return pad(rows, (0, 1), value=value) if rows.shape[1] == 1 else rows
 
 
 def _readable(tensor: Tensor) -> Tensor:

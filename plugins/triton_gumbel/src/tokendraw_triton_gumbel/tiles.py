@@ -14,6 +14,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from tokendraw_triton_gumbel.pairs import base_of, place_of
+
 TILE = 1024
 GRANULES = 16
 """Granules a tile."""
@@ -147,7 +149,7 @@ def _sum_carefully(clean, top, scale):
     return sum_tiles(weight)
 
 
-@triton.jit(do_not_specialize=["rows", "tiles"])
+@triton.jit(do_not_specialize=["rows", "tiles", "split", "width", "requests"])
 def tile_statistics(
     logits,
     row_stride,
@@ -162,6 +164,13 @@ def tile_statistics(
     ready,
     rows,
     tiles,
+    drafts,
+    draft_stride,
+    cu_num_logits,
+    split,
+    width,
+    requests,
+    counters,
     SPAN: tl.constexpr,
     VECTOR: tl.constexpr,
     PAIRED: tl.constexpr,
@@ -176,19 +185,25 @@ def tile_statistics(
     :param raw_sums: the same at T = 1, or None.
     :param granules: [rows, tiles, 16] of the logits' dtype, exact maxima; or None.
     :param queue: [128] int32, and ``ready`` [rows, ROUNDS], set to 0 for the launches behind; or None.
+    :param drafts: rows of logits behind the first ``split``, or None; see :mod:`.pairs`.
+    :param counters: [rows] int32, set to 0, or None.
     :param PAIRED: bfloat16 at even addresses, which are compared two at a time.
     :param PTX: for NVIDIA; otherwise nothing but Triton.
     """
     group = tl.program_id(0)
-    row = tl.program_id(1) + tl.program_id(2) * tl.num_programs(1)
+    index = tl.program_id(1) + tl.program_id(2) * tl.num_programs(1)
     if queue is not None:
-        if group + row == 0:
+        if group + index == 0:
             tl.store(queue + tl.arange(0, 128), tl.zeros((128,), tl.int32))
-        if (group == 0) & (row < rows):
-            tl.store(ready + row * ROUNDS + tl.arange(0, 8), 0, mask=tl.arange(0, 8) < ROUNDS)
-    if row < rows:
+        if (group == 0) & (index < rows):
+            tl.store(ready + index * ROUNDS + tl.arange(0, 8), 0, mask=tl.arange(0, 8) < ROUNDS)
+    if counters is not None:
+        if (group == 0) & (index < rows):
+            tl.store(counters + index, 0)
+    row, beside = place_of(index, rows, cu_num_logits, split, width, requests)
+    if (row >= 0) & (row < rows):
         _statistics(
-            logits + row.to(tl.int64) * row_stride,
+            base_of(row, logits, row_stride, drafts, draft_stride, split),
             vocab_size,
             temperature,
             row_index,
@@ -198,6 +213,7 @@ def tile_statistics(
             granules,
             group,
             row,
+            beside,
             tiles,
             SPAN,
             VECTOR,
@@ -218,6 +234,7 @@ def _statistics(
     granules,
     group,
     row,
+    beside,
     tiles,
     SPAN: tl.constexpr,
     VECTOR: tl.constexpr,
@@ -233,7 +250,7 @@ def _statistics(
             pointers = base.to(tl.pointer_type(tl.int32)) + place
             a, b = tl.load(pointers), tl.load(pointers + 128)
             c, d = tl.load(pointers + 256), tl.load(pointers + 384)
-            scale = _scale(temperature, row_index, row)
+            scale = _scale(temperature, row_index, beside)
             pairs = _larger_pair(_larger_pair(a, b), _larger_pair(c, d))
             first, second = tl.split(tl.reshape(pairs, (32, SPAN, 2, 2)))
             first, second = tl.split(_larger_pair(first, second))
@@ -247,7 +264,7 @@ def _statistics(
                     raw, raw_fine = _sum_of_pairs(a, b, c, d, top, LOG2_E, PTX)
                     fine &= raw_fine
         else:
-            scale = _scale(temperature, row_index, row)
+            scale = _scale(temperature, row_index, beside)
             granule_top = tl.zeros((16, SPAN), tl.float32)
             top = tl.zeros((SPAN,), tl.float32)
             total = tl.zeros((SPAN,), tl.float32)
@@ -258,7 +275,7 @@ def _statistics(
             x = tl.load(base + ids).to(tl.float32)
         else:
             x = tl.load(base + ids, mask=ids < vocab_size, other=float("-inf")).to(tl.float32)
-        scale = _scale(temperature, row_index, row)
+        scale = _scale(temperature, row_index, beside)
         granule_top = tl.max(tl.reshape(_lane_maxima(x), (16, 2, SPAN)), 1)
         top = tl.max(granule_top, 0)
         total, fine = _sum(x, top, scale, PTX)

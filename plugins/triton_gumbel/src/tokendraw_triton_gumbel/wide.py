@@ -17,6 +17,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from tokendraw_triton_gumbel.pairs import base_of
 from tokendraw_triton_gumbel.passes import (
     NOTES,
     PLAN,
@@ -40,7 +41,7 @@ def _parts_of(groups, parts):
     return span, (groups + span - 1) // span
 
 
-@triton.jit(do_not_specialize=["tiles", "flags", "total_rows"])
+@triton.jit(do_not_specialize=["tiles", "flags", "total_rows", "split"])
 def draw_wide(
     logits,
     row_stride,
@@ -61,6 +62,9 @@ def draw_wide(
     floors,
     log_kept,
     total_rows,
+    drafts,
+    draft_stride,
+    split,
     FP64: tl.constexpr,
     TILES: tl.constexpr,
     CAPACITY: tl.constexpr,
@@ -102,7 +106,7 @@ def draw_wide(
                 busy = tl.load(ready + ticket // all_parts)
             if busy > 0:
                 row = (busy - 1).to(tl.int64)
-                base = logits + row * row_stride
+                base = base_of(row, logits, row_stride, drafts, draft_stride, split)
                 group = (ticket % all_parts) * step
                 is_last = weigh_part(
                     base,

@@ -8,7 +8,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from tokendraw_triton_gumbel.noise import TILE, TOKEN, gumbel
+from tokendraw_triton_gumbel.noise import gumbel, streams_of
 from tokendraw_triton_gumbel.order import scaled, weigh
 from tokendraw_triton_gumbel.passes import INVERSE, MASS, POSITION, SCALE, SEED, TOP, column_of
 from tokendraw_triton_gumbel.request import EXACT
@@ -50,7 +50,8 @@ def draw_within(
         maximum = tl.load(maxima + tile, mask=tile < tiles, other=float("-inf"))
         most = tl.abs(tl.load(sums + tile, mask=tile < tiles, other=0.0))
         most *= weigh(maximum, top, tl.load(plan + SCALE))
-    noise = gumbel(seed, position, tile, TILE, FP64)
+    of_token, of_tile = streams_of(flags)
+    noise = gumbel(seed, position, tile, of_tile, FP64)
     upper = _scores(most, noise)
     lower = _scores(at_least, noise)
     best, chosen = tl.max(lower, 0, return_indices=True)
@@ -60,7 +61,7 @@ def draw_within(
         members = chosen * 1024 + tl.arange(0, 1024)
         x = tl.load(base + members, mask=members < vocab_size, other=float("-inf")).to(tl.float32)
         x = tl.where((x == x) & (x >= low), x, float("-inf"))
-        score = scaled(x, top, inverse, FP64) + gumbel(seed, position, members, TOKEN, FP64)
+        score = scaled(x, top, inverse, FP64) + gumbel(seed, position, members, of_token, FP64)
         winner = chosen * 1024 + tl.argmax(score, 0)
         value = tl.load(base + winner).to(tl.float32)
         decided = tl.maximum(exact, (value >= high).to(tl.int32))
