@@ -24,7 +24,7 @@ from verifying import chains, gaussian, row_metadata, softmax, verify
 
 CPU = torch.device("cpu")
 OLD, NEW = stand_in.SOURCES
-TRIALS = 200_000
+TRIALS = 60_000
 RNG = np.random.default_rng(1)
 SIXTEEN = RNG.normal(size=16)
 EIGHT, NEAR_EIGHT = RNG.normal(size=8) * 1.5, RNG.normal(size=8)
