@@ -10,7 +10,7 @@ TOOLS := hatchling hypothesis matplotlib mypy pytest pytest-xdist ruff scipy 'tr
 INTEGRATIONS := --editable ./integrations/transformers
 MANIFESTS := constraints.txt core/pyproject.toml plugins/native/pyproject.toml
 
-.PHONY: demo test check bench clean
+.PHONY: demo test test-thorough check bench clean
 
 demo: $(VENV)/.runtime  ## Draw text, and show which sampler drew it and why
 	@$(BIN)/tokendraw list
@@ -19,8 +19,11 @@ demo: $(VENV)/.runtime  ## Draw text, and show which sampler drew it and why
 	@echo
 	@$(BIN)/tokendraw generate "The import statement" --temperature 0.7 --top-k 40 --top-p 0.9 --seed 7
 
-test: $(VENV)/.tools  ## The whole suite, without a GPU
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not gpu" --numprocesses $(PROCESSES) --dist worksteal $(PYTEST)
+test: $(VENV)/.tools  ## The suite, without a GPU
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not gpu and not thorough" --numprocesses $(PROCESSES) --dist worksteal $(PYTEST)
+
+test-thorough: $(VENV)/.tools  ## What repeats at length what the suite shows, some minutes more
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not gpu and thorough" --numprocesses $(PROCESSES) --dist worksteal $(PYTEST)
 
 check: $(VENV)/.tools  ## Format, lint, types
 	$(BIN)/ruff format --check .

@@ -75,6 +75,7 @@ def test_nobody_s_default_choice_moves_to_it(site):
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_it_passes_the_conformance_kit(site):
     result = run_with(site, "tokendraw", "check", "top-n-sigma", "--device", "cpu", "--quick")
     assert result.returncode == 0, result.stdout + result.stderr

@@ -100,6 +100,7 @@ def test_an_honest_verifier_is_green_and_what_a_device_decides_is_not_run():
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_other_random_numbers_leave_it_green():
     """As those of the seeds 3 to 7 did."""
     for seed in (1, 2):

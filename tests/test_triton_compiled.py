@@ -125,7 +125,7 @@ def draw_of_wide_rows(target, dtype, how, *, fp64, made=machine_code):
 @pytest.mark.slow
 @pytest.mark.parametrize("target", TARGETS)
 def test_the_draw_of_rows_compiles(target):
-    for how in configurations_of(target):
+    for how in configurations_of(target)[: None if target in SOME else 1]:
         assert has_machine_code(draw_of_rows(target, "bf16", how, filtered=True, fp64=False))
     assert has_machine_code(draw_of_rows(target, "fp16", how, filtered=False, fp64=True))
 
@@ -133,7 +133,7 @@ def test_the_draw_of_rows_compiles(target):
 @pytest.mark.slow
 @pytest.mark.parametrize("target", TARGETS)
 def test_the_draw_of_wide_rows_compiles(target):
-    for how in configurations_of(target):
+    for how in configurations_of(target)[: None if target in SOME else 1]:
         assert has_machine_code(draw_of_wide_rows(target, "bf16", how, fp64=False))
 
 

@@ -30,7 +30,9 @@ def outcome(prop):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("part", range(PARTS))
+@pytest.mark.parametrize(
+    "part", [0, *(pytest.param(part, marks=pytest.mark.thorough) for part in range(1, PARTS))]
+)
 def test_every_line_of_the_kit_is_green(part):
     found = interpreted("kit", part, PARTS)
     expected = {prop.name: outcome(prop) for prop in PROPERTIES[part::PARTS] if outcome(prop)}
@@ -51,7 +53,9 @@ def test_seeded_draws_equal_the_reference_under_every_filter():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("what", ["wide", "search"])
+@pytest.mark.parametrize(
+    "what", ["wide", *(pytest.param(what, marks=pytest.mark.thorough) for what in ("wide32", "search"))]
+)
 def test_rows_that_keep_thousands_of_tokens_are_drawn_like_the_reference_and_keep_its_mass(what):
     found = interpreted(what)
     assert found["wrong"] == []

@@ -110,13 +110,14 @@ def has_code(asm):
 @pytest.mark.parametrize("target", TARGETS)
 def test_the_acceptance_compiles(target):
     assert has_code(acceptance(target, LOGITS))
-    assert has_code(acceptance(target, COUPLED, shown=True))
     assert has_code(compiled(accept.check_probs, target, AT_ONCE=accept.AT_ONCE))
-    assert has_code(acceptance(target, CHOSEN, filtered=False, fp64=True))
+    if target in SOME:
+        assert has_code(acceptance(target, COUPLED, shown=True))
+        assert has_code(acceptance(target, CHOSEN, filtered=False, fp64=True))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("target", SOME)
+@pytest.mark.parametrize("target", SOME[:1])
 @pytest.mark.parametrize("draft", ["fp64", "fp32", "bf16", "fp16"])
 def test_probabilities_of_every_dtype_compile(target, draft):
     assert has_code(acceptance(target, PROBS, dtype="fp32", draft=draft, filtered=draft == "fp32"))
