@@ -17,8 +17,8 @@ from typing import Any
 
 import click
 import torch
+from tables import head, markdown, shown, timing
 
-from routing import _head, _markdown, _shown, _timing
 from tokendraw import Need, SamplingMetadata, SamplingParams
 from tokendraw.bench._cells import MIN_P, TEMPERATURE, TOP_K, TOP_P, Cell
 from tokendraw.probabilities import relative
@@ -53,7 +53,7 @@ def main(repeats: int, output: Path | None) -> None:
     device = torch.device("cuda", torch.cuda.current_device())
     import flashinfer.sampling
 
-    time, ways = _timing(device, repeats), list(_each_way(device))
+    time, ways = timing(device, repeats), list(_each_way(device))
     cells = [
         Cell(*shape, dtype, "both", "gaussian") for shape in _SHAPES for dtype in ("float32", "bfloat16")
     ]
@@ -73,15 +73,15 @@ def main(repeats: int, output: Path | None) -> None:
                 metadata = SamplingMetadata.from_params(rows, device=device)
                 calls[f"{kind}: {way.name}"] = lambda x, s=sampler, m=metadata: s.sample(x, m)
         taken = time(cell, calls)
-        columns.append({name: " · ".join(_shown(taken, name)) for name in calls})
+        columns.append({name: " · ".join(shown(taken, name)) for name in calls})
     rows = list(dict.fromkeys(name for column in columns for name in column))
     said = (
         f"T = {TEMPERATURE}, k = {TOP_K}, p = {TOP_P}, min-p = {MIN_P}, one value a row; microseconds (until the call "
         f"returns) · ratio to a read of the logits; medians of {repeats} in turns."
     )
     command = shlex.join(["python", "benchmarks/flashinfer_ways.py", *sys.argv[1:]])
-    table = _markdown(["", *names], [[name, *(column.get(name, "") for column in columns)] for name in rows])
-    text = "\n\n".join([f"`{command}`", _head(device, ("flashinfer", "native")), said, table]) + "\n"
+    table = markdown(["", *names], [[name, *(column.get(name, "") for column in columns)] for name in rows])
+    text = "\n\n".join([f"`{command}`", head(device, ("flashinfer", "native")), said, table]) + "\n"
     click.echo(text)
     if output is not None:
         output.write_text(text, encoding="utf-8")

@@ -13,21 +13,18 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import click
 import torch
+from tables import head, markdown, shown, timing
 
 import tokendraw
-from tokendraw import Sampler, SamplingMetadata, SamplingParams, _host, _serving, _upstream
-from tokendraw.bench import _logits
+from tokendraw import Sampler, SamplingMetadata, SamplingParams, _serving
 from tokendraw.bench._cells import TEMPERATURE, TOP_K, TOP_P, Cell
-from tokendraw.bench._floor import readers
-from tokendraw.bench._run import timer_for
-from tokendraw.bench._timing import Call, Failure, Timing
 
 _BOTH = SamplingParams(temperature=TEMPERATURE, top_k=TOP_K, top_p=TOP_P)
 _SEEDED = replace(_BOTH, seed=7)
@@ -51,13 +48,13 @@ def main(chosen: str, companion: str, device: str, repeats: int, small: bool, ou
     found = both.resolution.companion
     if found != companion:
         raise click.ClickException(f"the companion needs to be {companion!r}, found {found!r}.")
-    time = _timing(target, repeats)
+    time = timing(target, repeats)
     vocab_size, sizes = (2000, (16, 32)) if small else (151_936, (2, 4, 8, 16, 32, 64, 128, 256))
     widths = (vocab_size,) if small else (32_000, vocab_size)
     rows = 32 if small else 256
     special = {row % rows: params for row, params in _SPECIAL.items()}
     command = shlex.join(["python", "benchmarks/routing.py", *sys.argv[1:]])
-    parts = [f"`{command}`", _head(target, (chosen, companion))]
+    parts = [f"`{command}`", head(target, (chosen, companion))]
     parts.append(
         f"T = {TEMPERATURE}, k = {TOP_K}, p = {TOP_P}; microseconds, medians of {repeats} in turns; in brackets the "
         "time until a call returns while the device has nothing to do."
@@ -74,8 +71,8 @@ def main(chosen: str, companion: str, device: str, repeats: int, small: bool, ou
                 f"all rows {companion}": lambda x, m=mixed: alone.sample(x, m),
             },
         )
-        lines += [[f"{rows} x {vocab_size} {dtype}", name, *_shown(taken, name)] for name in taken if name]
-    parts.append(_markdown(["batch", "who draws", "us (host)", "ratio to a read"], lines))
+        lines += [[f"{rows} x {vocab_size} {dtype}", name, *shown(taken, name)] for name in taken if name]
+    parts.append(markdown(["batch", "who draws", "us (host)", "ratio to a read"], lines))
     lines = []
     with _always_split():
         for width in widths:
@@ -93,7 +90,7 @@ def main(chosen: str, companion: str, device: str, repeats: int, small: bool, ou
                 lines.append(
                     [
                         f"{size} x {width} bfloat16",
-                        *(_shown(taken, name)[0] for name in ("two", "whole", "none")),
+                        *(shown(taken, name)[0] for name in ("two", "whole", "none")),
                     ]
                 )
     titles = [
@@ -102,7 +99,7 @@ def main(chosen: str, companion: str, device: str, repeats: int, small: bool, ou
         f"the whole batch to {companion}",
         f"no seeded row, all {chosen}",
     ]
-    parts.append(_markdown(titles, lines))
+    parts.append(markdown(titles, lines))
     text = "\n\n".join(parts) + "\n"
     click.echo(text)
     if output is not None:
@@ -152,44 +149,6 @@ def _always_split() -> Iterator[None]:
 def _metadata(rows: int, special: Mapping[int, SamplingParams], device: torch.device) -> SamplingMetadata:
     params = [special.get(row, _BOTH) for row in range(rows)]
     return SamplingMetadata.from_params(params, device=device, positions=range(rows))
-
-
-def _timing(
-    device: torch.device, repeats: int
-) -> Callable[[Cell, Mapping[str, Callable[[torch.Tensor], object]]], dict[str, Timing | Failure]]:
-    """Times calls on the buffers of a cell; by name, and "" is the fastest read of the buffers."""
-    timer = timer_for(device, repeats)
-
-    def time(
-        cell: Cell, calls: Mapping[str, Callable[[torch.Tensor], object]]
-    ) -> dict[str, Timing | Failure]:
-        width = getattr(torch, cell.dtype).itemsize
-        buffers = _logits.make(cell, device, timer.buffers(cell.batch * cell.vocab_size * width))
-        reading = {f"read by {name}": call for name, call in readers(device).items()}
-        found = timer.time(reading | {name: Call(draw=draw) for name, draw in calls.items()}, buffers)
-        reads = [timing for name in reading if isinstance(timing := found[name], Timing)]
-        return {"": min(reads, key=lambda timing: timing.us)} | {name: found[name] for name in calls}
-
-    return time
-
-
-def _shown(taken: Mapping[str, Timing | Failure], name: str) -> tuple[str, str]:
-    entry, read = taken[name], taken[""]
-    if isinstance(entry, Failure) or isinstance(read, Failure):
-        return entry.reason if isinstance(entry, Failure) else "", ""
-    host = "" if entry.host_us is None else f" ({entry.host_us:.0f})"
-    return f"{entry.us:.0f}{host}", f"{entry.us / read.us:.1f}"
-
-
-def _head(device: torch.device, names: tuple[str, str]) -> str:
-    distributions = ["tokendraw", *(f"tokendraw-{name}" for name in names), "flashinfer-python", "triton"]
-    found = {"torch": torch.__version__} | {name: _upstream.installed_version(name) for name in distributions}
-    return f"{_host.detect(str(device))}: {', '.join(f'{name} {v}' for name, v in found.items() if v)}."
-
-
-def _markdown(titles: list[str], rows: list[list[str]]) -> str:
-    rule = ["---", *["--:"] * (len(titles) - 1)]
-    return "\n".join(f"| {' | '.join(row)} |" for row in (titles, rule, *rows))
 
 
 if __name__ == "__main__":

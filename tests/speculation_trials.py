@@ -12,9 +12,9 @@ import numpy as np
 import torch
 
 from goodness_of_fit import FALSE_ALARM, binomial_interval, chi_square
-from numpy_verify import distribution
 from tokendraw import Drafts, SamplingMetadata, SamplingParams, speculative
 from tokendraw.testing import reference
+from tokendraw.testing.reference_walk import distribution
 
 FIRST = 10
 """Position of the last settled token of every trial."""

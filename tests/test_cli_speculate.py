@@ -11,7 +11,6 @@ import tokendraw
 from command_line import NATIVE_ON_CPU, call
 from fake_dists import EVERYTHING, fake_dists, plugin
 from goodness_of_fit import FALSE_ALARM, chi_square
-from numpy_verify import distribution
 from tokendraw import SamplerOutput, SamplingParams, VerifyOutput
 from tokendraw.cli import _generate
 from tokendraw.cli._corpus import documentation
@@ -19,6 +18,7 @@ from tokendraw.cli._generation import draw_tokens
 from tokendraw.cli._ngram import NGramModel
 from tokendraw.cli._speculation import Speculation, Tally, _ordinal
 from tokendraw.testing import reference
+from tokendraw.testing.reference_walk import distribution
 
 STORY = ["The cat sat on the mat, and the dog slept.", "The cat sat on the mat, and the bird sang."]
 VERIFIED_BY_NATIVE = "verified by native on cpu: asked for by the argument sampler=\n"

@@ -8,13 +8,13 @@ import pytest
 import torch
 
 from goodness_of_fit import FALSE_ALARM, binomial_interval, chi_square
-from numpy_verify import distribution
 from special_rows import INF, NAN
 from speculation_trials import Case, faults, run
 from tokendraw import Drafts, Need, SamplingMetadata, SamplingParams
 from tokendraw.probabilities import Filters
 from tokendraw.testing import reference
 from tokendraw.testing._device import sync_is_an_error
+from tokendraw.testing.reference_walk import distribution
 from verifying import gaussian, row_metadata, softmax, verify
 
 pytestmark = pytest.mark.gpu

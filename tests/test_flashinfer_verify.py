@@ -11,7 +11,6 @@ import tokendraw_flashinfer
 from fake_candidates import H100
 from fake_dists import fake_dists
 from goodness_of_fit import FALSE_ALARM, binomial_interval, chi_square
-from numpy_verify import distribution
 from special_rows import INF, NAN
 from speculation_trials import Case, faults, run
 from tokendraw import Choice, Drafts, Need, PluginError, SamplingMetadata, SamplingParams, _prove
@@ -19,6 +18,7 @@ from tokendraw._discovery import gather
 from tokendraw._rows import undrafted, unserved
 from tokendraw.probabilities import Filters
 from tokendraw.testing import reference
+from tokendraw.testing.reference_walk import distribution
 from tokendraw_flashinfer.verifier import FlashInferVerifier
 from verifying import chains, gaussian, row_metadata, softmax, verify
 

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from goodness_of_fit import FALSE_ALARM, chi_square
-from numpy_verify import distribution
 from speculation_trials import Case, faults, run
 from tokendraw import SamplingParams
 from tokendraw.testing import reference
+from tokendraw.testing.reference_walk import distribution
 from verifying import native
 
 TRIALS = 200_000

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from numpy_verify import walk
 from tokendraw import BatchFacts, Drafts, SamplingMetadata, SamplingParams, speculative
+from tokendraw.testing.reference_walk import walk
 from verifying import KINDS, chains, gaussian, native, row_metadata, sampled, softmax, verify
 
 NAN, INF = float("nan"), float("inf")

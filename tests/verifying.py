@@ -7,9 +7,9 @@ import numpy as np
 import torch
 
 import tokendraw
-from numpy_verify import walk
 from tokendraw import Drafts, SamplingMetadata, SamplingParams, speculative
 from tokendraw.testing import reference
+from tokendraw.testing.reference_walk import walk
 from tokendraw_native.sampler import NativeSampler
 
 KINDS = [

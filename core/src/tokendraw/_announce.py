@@ -6,7 +6,8 @@ import threading
 import warnings
 from collections.abc import Hashable
 
-from tokendraw._errors import TokendrawWarning
+from tokendraw._candidate import Resolution
+from tokendraw._errors import SamplerFallbackWarning, TokendrawWarning, UntestedUpstreamWarning
 
 _lock = threading.Lock()
 _said: set[Hashable] = set()
@@ -30,6 +31,19 @@ def announce(
         raise category(text)
     if is_first((category, text if once_for is None else once_for)):
         warnings.warn(text, category, stacklevel=stacklevel + 1)
+
+
+def tell_of(resolution: Resolution, *, strict: bool, stacklevel: int, once_for: Hashable = None) -> None:
+    """Tell what a decision passed over, once for ``once_for``, and the untested versions that it uses.
+
+    :param strict: raise the first of these warnings instead.
+    :param stacklevel: 1 is the caller of this function.
+    """
+    if resolution.fallback:
+        text = resolution.fallback
+        announce(SamplerFallbackWarning, text, strict=strict, stacklevel=stacklevel + 1, once_for=once_for)
+    for text in resolution.untested:
+        announce(UntestedUpstreamWarning, text, strict=strict, stacklevel=stacklevel + 1)
 
 
 def is_first(subject: Hashable) -> bool:

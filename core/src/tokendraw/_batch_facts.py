@@ -90,12 +90,7 @@ class RowKinds:
         :raises InvalidParameterError: a ValueError that names the field, the row and the value.
         """
         checked = {name: [check(p, row) for row, p in enumerate(params)] for name, check in CHECKS.items()}
-        slots = None
-        if row_index is not None:
-            slots = [
-                integer("row_index", slot, row, 0, len(params) - 1) for row, slot in enumerate(row_index)
-            ]
-        return cls.checked(checked, slots)
+        return cls.checked(checked, checked_slots(row_index, len(params)))
 
     @classmethod
     def checked(cls, values: Mapping[str, Sequence[Any]], slot_of_row: Sequence[int] | None) -> Self:
@@ -146,6 +141,16 @@ class RowKinds:
     def is_current(self) -> bool:
         """Whether its tensors are, as far as torch counts changes, as they were."""
         return all(_version(tensor) == version for tensor, version in self._seen or ())
+
+
+def checked_slots(row_index: Sequence[int] | None, slots: int) -> list[int] | None:
+    """The slot of each row, if they are given.
+
+    :raises InvalidParameterError: one of them is no slot; names the row.
+    """
+    if row_index is None:
+        return None
+    return [integer("row_index", slot, row, 0, slots - 1) for row, slot in enumerate(row_index)]
 
 
 def _version(tensor: Tensor | None) -> int:

@@ -7,16 +7,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tokendraw import _host, _settings
-from tokendraw._announce import announce
+from tokendraw._announce import announce, tell_of
 from tokendraw._candidate import Candidate, Choice, Resolution
 from tokendraw._capabilities import LOGPROBS_MODES, Host, LogprobsMode, Need, Operation
 from tokendraw._discovery import gather
 from tokendraw._errors import (
     InvalidParameterError,
-    SamplerFallbackWarning,
     SamplerUnavailableError,
     SettingsWarning,
-    UntestedUpstreamWarning,
 )
 from tokendraw._refusals import INSTALL
 from tokendraw._resolution import check_operation, decide
@@ -121,11 +119,7 @@ def load_sampler(
         device=target,
         candidates=discovery.candidates,
     ).settle()
-    resolution = serving.resolution
-    if resolution.fallback:
-        announce(SamplerFallbackWarning, resolution.fallback, strict=strict, stacklevel=2, once_for="load")
-    for text in resolution.untested:
-        announce(UntestedUpstreamWarning, text, strict=strict, stacklevel=2)
+    tell_of(serving.resolution, strict=strict, stacklevel=2, once_for="load")
     return Sampler.negotiated(facts, serving, strict=strict, debug=settings.debug)
 
 

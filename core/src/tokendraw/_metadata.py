@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from tokendraw._batch_facts import BatchFacts, RowKinds
+from tokendraw._batch_facts import BatchFacts, RowKinds, checked_slots
 from tokendraw._errors import InvalidParameterError
 from tokendraw._parameters import CHECKS, integer
 from tokendraw._params import SamplingParams
@@ -97,11 +97,7 @@ class SamplingMetadata:
                 f"'seed' of row {has_seed.index(True)} needs 'positions', found none: without them every step would "
                 "draw with the same noise. Pass positions, one integer a row: the sequence length minus one."
             )
-        slots = None
-        if row_index is not None and not isinstance(row_index, Tensor):
-            slots = [
-                integer("row_index", slot, row, 0, len(params) - 1) for row, slot in enumerate(row_index)
-            ]
+        slots = None if isinstance(row_index, Tensor) else checked_slots(row_index, len(params))
         row_kinds = RowKinds.checked(host, slots)
         facts = BatchFacts.merged(row_kinds.kinds)
         device = torch.device(device or "cpu")

@@ -7,20 +7,18 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import Self
 
 import torch
 from torch import Tensor
 
 from tokendraw import _advice, _fallback, _verifying
-from tokendraw._announce import announce
+from tokendraw._announce import announce, tell_of
 from tokendraw._batch_facts import BatchFacts
 from tokendraw._call_checks import Watch
 from tokendraw._candidate import Resolution
-from tokendraw._capabilities import INPUT_DTYPES, Capabilities, VerifyMode
+from tokendraw._capabilities import Capabilities, VerifyMode
 from tokendraw._cuda_graphs import is_capturing
-from tokendraw._discovery import gather
 from tokendraw._drafts import Drafts
 from tokendraw._errors import (
     InvalidInputError,
@@ -29,6 +27,7 @@ from tokendraw._errors import (
     UntestedUpstreamWarning,
 )
 from tokendraw._fallback import reason_of
+from tokendraw._input_checks import check_device, check_logits, check_rows
 from tokendraw._metadata import SamplingMetadata
 from tokendraw._negotiation import Negotiation
 from tokendraw._output import SamplerOutput, VerifyOutput
@@ -38,7 +37,6 @@ from tokendraw._serving import Member, Route, Serving
 from tokendraw._warmup import Plan
 
 _log = logging.getLogger("tokendraw")
-_DTYPES = frozenset(getattr(torch, name) for name in INPUT_DTYPES)
 
 
 class Sampler:
@@ -165,9 +163,9 @@ class Sampler:
         :raises SamplerUnavailableError: nobody here can verify this batch, or the sampler that was asked for verifies
             nothing.
         """
-        self._check_logits("target_logits", target_logits)
+        check_logits("target_logits", target_logits, self.device)
         _verifying.check(target_logits, drafts, metadata, mode)
-        self._check_device("target_logits", target_logits, metadata)
+        check_device("target_logits", target_logits, metadata)
         return _verifying.verify(self._verification(), target_logits, drafts, metadata, mode)
 
     def draft(self, logits: Tensor, metadata: SamplingMetadata) -> SamplerOutput:
@@ -193,23 +191,8 @@ class Sampler:
                     raise SamplerUnavailableError(
                         f"{self.name!r} was not negotiated, so nobody verifies. Use tokendraw.load_sampler."
                     )
-                facts = self._facts
-                discovery = gather("verify", facts.host, facts.need, facts.choice)
-                about = replace(
-                    facts, operation="verify", discovery=discovery, candidates=discovery.candidates, built={}
-                )
-                _, serving = about.settle()
-                resolution = serving.resolution
-                if resolution.fallback:
-                    announce(
-                        SamplerFallbackWarning,
-                        resolution.fallback,
-                        strict=self._strict,
-                        stacklevel=3,
-                        once_for="verify",
-                    )
-                for text in resolution.untested:
-                    announce(UntestedUpstreamWarning, text, strict=self._strict, stacklevel=3)
+                serving = _verifying.settle(self._facts)
+                tell_of(serving.resolution, strict=self._strict, stacklevel=3, once_for="verify")
                 self._verifying = serving
             return self._verifying
 
@@ -387,35 +370,9 @@ class Sampler:
             self._facts, self._serving = facts, successor
 
     def _check(self, logits: Tensor, metadata: SamplingMetadata) -> None:
-        self._check_logits("logits", logits)
-        self._check_metadata("logits", logits, metadata)
-
-    def _check_logits(self, name: str, logits: Tensor) -> None:
-        if logits.dim() != 2 or logits.shape[1] == 0:
-            raise InvalidInputError(f"'{name}' needs shape [B, V] with V >= 1, found {list(logits.shape)}.")
-        if logits.dtype not in _DTYPES:
-            raise InvalidInputError(f"'{name}' needs dtype {', '.join(INPUT_DTYPES)}, found {logits.dtype}.")
-        if not _same_device(logits.device, self.device):
-            raise InvalidInputError(
-                f"'{name}' needs device {self.device}, where the sampler was built, found {logits.device}. "
-                f"Move the logits, or load a sampler for {logits.device}."
-            )
-
-    def _check_metadata(self, name: str, logits: Tensor, metadata: SamplingMetadata) -> None:
-        rows = metadata.num_rows
-        if rows is not None and rows != logits.shape[0]:
-            raise InvalidInputError(
-                f"'metadata' needs as many rows as '{name}', {logits.shape[0]}, found {rows}."
-            )
-        self._check_device(name, logits, metadata)
-
-    def _check_device(self, name: str, logits: Tensor, metadata: SamplingMetadata) -> None:
-        device = metadata.device
-        if device is not None and device != logits.device:
-            raise InvalidInputError(
-                f"'metadata' needs the device of '{name}', {logits.device}, found {device}. "
-                "Pass device= to SamplingMetadata.from_params."
-            )
+        check_logits("logits", logits, self.device)
+        check_rows("logits", logits, metadata)
+        check_device("logits", logits, metadata)
 
 
 class _CallFailedError(Exception):
@@ -425,7 +382,3 @@ class _CallFailedError(Exception):
         self.member = member
         self.is_pristine = is_pristine
         """The caller's logits are known to be as they were before the call."""
-
-
-def _same_device(found: torch.device, needed: torch.device) -> bool:
-    return found == needed or (found.type == needed.type and needed.index is None)

@@ -22,9 +22,9 @@ LEAST_ROWS = 16
 """Fewer rows are not worth a second sampler: its launches cost as much as these rows do. See ``docs/routing.md``."""
 
 
-def is_worthwhile(staying: int, routed: int) -> bool:
+def is_worthwhile(staying: int, leaving: int) -> bool:
     """Whether two samplers draw a batch faster than the companion alone, which has to draw some rows in any case."""
-    return staying >= max(LEAST_ROWS, routed)
+    return staying >= max(LEAST_ROWS, leaving)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -38,9 +38,10 @@ class Split:
     reasons: tuple[str, ...]
     """Kinds of rows that the chosen sampler cannot serve, in words."""
     num_staying: int
-    num_leaving: int
+    on_host: tuple[int, ...]
+    """The companion's rows, ascending."""
     rows: Tensor
-    """[num_leaving] int64: the companion's rows, ascending."""
+    """[num_leaving] int64: the same rows."""
     slots: Tensor
     """[num_leaving] int64: their slots."""
     slot_leaves: Tensor
@@ -62,11 +63,16 @@ class Split:
             leaving=BatchFacts.merged(kind for kind, leaving in kinds if leaving),
             reasons=tuple(dict.fromkeys(lacking[i] or "" for i in sorted(present) if leaves[i])),
             num_staying=len(of_row) - len(rows),
-            num_leaving=len(rows),
+            on_host=tuple(rows),
             rows=uploaded(rows, torch.int64, device),
             slots=uploaded([of_row[row] for row in rows], torch.int64, device),
             slot_leaves=uploaded([leaves[kind] for kind in row_kinds.of_slot], torch.bool, device),
         )
+
+    @property
+    def num_leaving(self) -> int:
+        """How many rows the companion draws."""
+        return len(self.on_host)
 
     def for_chosen(self, metadata: SamplingMetadata) -> SamplingMetadata:
         """The parameters of all rows, those of leaving ones such that any sampler draws them, and quickly."""

@@ -17,15 +17,27 @@ from torch.nn.functional import pad
 from tokendraw import speculative
 from tokendraw._capabilities import VERIFY_MODES, VerifyMode
 from tokendraw._cuda_graphs import is_capturing
+from tokendraw._discovery import gather
 from tokendraw._drafts import Drafts
 from tokendraw._errors import InvalidInputError, InvalidParameterError, SamplerUnavailableError
 from tokendraw._metadata import SamplingMetadata
+from tokendraw._negotiation import Negotiation
 from tokendraw._output import PAD_TOKEN_ID, SamplerOutput, VerifyOutput
 from tokendraw._plugin import VerifierBackend
 from tokendraw._rows import undrafted, unserved
 from tokendraw._serving import Member, Serving
 from tokendraw._splitting import Split, uploaded
 from tokendraw._words import one_of
+
+
+def settle(facts: Negotiation) -> Serving:
+    """Negotiate who verifies, for the same user, device and need that a sampler was negotiated for.
+
+    :raises SamplerUnavailableError: nobody does, or not the one that was asked for.
+    """
+    discovery = gather("verify", facts.host, facts.need, facts.choice)
+    about = replace(facts, operation="verify", discovery=discovery, candidates=discovery.candidates, built={})
+    return about.settle()[1]
 
 
 def verify(
@@ -114,10 +126,9 @@ class _Shares:
     cu_num_logits: Tensor
 
     @classmethod
-    def made(
-        cls, split: Split, leaving: Sequence[int], num_drafts: Sequence[int], device: torch.device
-    ) -> Self:
-        """Find the rows and drafts of the requests ``leaving``."""
+    def made(cls, split: Split, num_drafts: Sequence[int], device: torch.device) -> Self:
+        """Find the rows and drafts of the requests that leave."""
+        leaving = split.on_host
         first = [0]
         for count in num_drafts:
             first.append(first[-1] + count + 1)
@@ -187,11 +198,10 @@ def _shares(
     if undrafted(offered, drafts, mode) is not None or is_capturing():  # which uploads no indices
         return None
     route = serving.route(metadata, drafts.num_requests, target_logits.shape[1], target_logits.device)
-    kinds, split = metadata.row_kinds, route.split
-    if split is None or kinds is None or (rest is not None and undrafted(rest, drafts, mode) is not None):
+    split = route.split
+    if split is None or (rest is not None and undrafted(rest, drafts, mode) is not None):
         return None
-    leaving = [b for b, kind in enumerate(kinds.of_slot) if serving.lacking(kinds.kinds[kind]) is not None]
-    return _Shares.made(split, leaving, counts, target_logits.device)
+    return _Shares.made(split, counts, target_logits.device)
 
 
 def _refusal(

@@ -75,6 +75,24 @@ def seconds_behind_a_busy_device(work: Callable[[], object]) -> tuple[float, boo
     return seconds, slept
 
 
+def require_no_wait(trial: Trial, what: str, work: Callable[[], object]) -> None:
+    """Require that ``work()`` returns without waiting for the device: by torch's own check, and by a stopwatch.
+
+    :param what: what it is, for the message.
+    """
+    work()
+    try:
+        with sync_is_an_error():
+            work()
+    except RuntimeError as error:
+        raise Violation(f"{what} needs to return without waiting, found {error}") from error
+    seconds, slept = seconds_behind_a_busy_device(work)
+    trial.require(
+        slept and seconds < LONGEST_CALL,
+        f"{what} needs to return within {LONGEST_CALL:g} s of a busy device, found {seconds:.3f} s",
+    )
+
+
 def _batches(subject: Subject, trial: Trial) -> Iterator[tuple[str, torch.Tensor, SamplingMetadata]]:
     """A batch of every kind that the subject serves, on the device."""
     rng = trial.generator("rows")
@@ -106,17 +124,7 @@ def sync_free(subject: Subject, trial: Trial) -> str:
         ) -> None:
             sample(logits, metadata)
 
-        work()
-        try:
-            with sync_is_an_error():
-                work()
-        except RuntimeError as error:
-            raise Violation(f"{label}: a call needs to return without waiting, found {error}") from error
-        seconds, slept = seconds_behind_a_busy_device(work)
-        trial.require(
-            slept and seconds < LONGEST_CALL,
-            f"{label}: a call needs to return within {LONGEST_CALL:g} s of a busy device, found {seconds:.3f} s",
-        )
+        require_no_wait(trial, f"{label}: a call", work)
         looked += 1
     return f"{looked} kinds of batches, 2 methods"
 

@@ -12,11 +12,11 @@ from tokendraw._capabilities import Need, VerifyMode
 from tokendraw._drafts import Drafts
 from tokendraw._metadata import SamplingMetadata
 from tokendraw._params import SamplingParams
-from tokendraw.testing._device import LONGEST_CALL, seconds_behind_a_busy_device, sync_is_an_error
+from tokendraw.testing._device import require_no_wait
 from tokendraw.testing._drafting import Batch, drafts_of, row_metadata, ways
 from tokendraw.testing._property import Ask, Properties
 from tokendraw.testing._subject import Subject
-from tokendraw.testing._trial import Trial, Violation
+from tokendraw.testing._trial import Trial
 
 properties = Properties("verify")
 
@@ -76,18 +76,8 @@ def sync_free(subject: Subject, trial: Trial) -> str:
     """No verification or draft waits for the device: by torch's check, and by a stopwatch behind a sleeping device."""
     looked = 0
     for label, call in _batches(subject, trial):
-        for what, work in (("a call", _work(subject, call)), ("a draft", _drafting(subject, call))):
-            work()
-            try:
-                with sync_is_an_error():
-                    work()
-            except RuntimeError as error:
-                raise Violation(f"{label}: {what} needs to return without waiting, found {error}") from error
-            seconds, slept = seconds_behind_a_busy_device(work)
-            trial.require(
-                slept and seconds < LONGEST_CALL,
-                f"{label}: {what} needs to return within {LONGEST_CALL:g} s of a busy device, found {seconds:.3f} s",
-            )
+        require_no_wait(trial, f"{label}: a call", _work(subject, call))
+        require_no_wait(trial, f"{label}: a draft", _drafting(subject, call))
         looked += 1
     return f"{looked} kinds of batches, 2 methods"
 

@@ -8,7 +8,8 @@ they stand on disk.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping
+import functools
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -63,14 +64,21 @@ def package_folder() -> Path:
     return Path(str(located))
 
 
-def _functions(source: Path) -> Iterator[tuple[str, frozenset[str]]]:
+def _functions(source: Path) -> tuple[tuple[str, frozenset[str]], ...]:
     """Every public function of a module with the names of its parameters; none if it cannot be read."""
     try:
-        tree = ast.parse(source.read_text(encoding="utf-8"))
+        return _parsed(source.read_bytes())
     except (OSError, SyntaxError, ValueError):
-        return
-    for node in tree.body:
+        return ()
+
+
+@functools.lru_cache(maxsize=len(MODULES))
+def _parsed(source: bytes) -> tuple[tuple[str, frozenset[str]], ...]:
+    """A source is parsed once, though describing, probing and building a sampler each ask for it."""
+    found = []
+    for node in ast.parse(source).body:
         if isinstance(node, ast.FunctionDef) and not node.name.startswith("_"):
             arguments = node.args
             every = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
-            yield node.name, frozenset(argument.arg for argument in every)
+            found.append((node.name, frozenset(argument.arg for argument in every)))
+    return tuple(found)
