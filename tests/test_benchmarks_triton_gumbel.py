@@ -1,8 +1,12 @@
 """The commands of ``benchmarks/triton_gumbel`` on a CPU, small, and native against itself; and how they judge."""
 
+import contextlib
 import importlib
 import math
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -10,6 +14,7 @@ import torch
 from click.testing import CliRunner
 
 import tokendraw
+import tokendraw_native.verify
 from tokendraw import SamplerOutput, SamplingParams
 from tokendraw.testing import reference
 
@@ -79,6 +84,99 @@ def test_every_disagreement_is_listed_with_its_margin(call, benchmarks, monkeypa
     assert ours == theirs + 1
     assert right == theirs
     assert listed[-1] == "not explained"
+
+
+def test_a_sampler_verifies_as_itself_whatever_is_known_of_the_drafts(call):
+    result = call("chains", "--requests", 120)
+    assert result.exit_code == 0, result.output
+    assert "fp32: 132 of 132 requests agree (100.0000 %, needed 99.99 %), and " in result.stdout
+    tables = cells(result)
+    counted = {tuple(row[:2]): row[2:] for row in tables if row[0] in ("fp32", "fp64") and len(row) == 7}
+    for noise, requests in (("fp32", 33), ("fp64", 8)):
+        for kind in ("logits", "probs", "chosen", "coupled"):
+            compared, emitted, accepted, *agreement = counted[noise, kind]
+            assert (compared, agreement) == (str(requests), ["0", "100.0000 %"])
+            assert int(emitted) == requests + int(accepted) > requests
+        assert counted[noise, "as draft() draws them"][-2:] == ["0", "100.0000 %"]
+    assert [row[-1] for row in tables[-2:]] == ["0", "0"]
+    assert "Replays of CUDA graphs were not tried: there is no CUDA device." in result.stdout
+
+
+class Planted:
+    """The native sampler, with a piece of its verification exchanged, or with less that it can verify."""
+
+    def __init__(self, native, pieces, **lacking):
+        self._native, self._pieces, self._lacking = native, pieces, lacking
+
+    def __getattr__(self, name):
+        return getattr(self._native, name)
+
+    def _verification(self):
+        serving = self._native._verification()
+        return replace(serving, capabilities=replace(serving.capabilities, **self._lacking))
+
+    def verify(self, *args, **kwargs):
+        with mock.patch.dict(vars(tokendraw_native.verify), self._pieces):
+            return self._native.verify(*args, **kwargs)
+
+
+@pytest.fixture
+def call_planted(call, benchmarks, monkeypatch):
+    def run(pieces, **lacking):
+        setting = benchmarks("setting").Setting
+        load = setting.load
+
+        def loaded(self, name, **options):
+            native = load(self, "native", **options)
+            return native if name == "native" else Planted(native, pieces, **lacking)
+
+        monkeypatch.setattr(setting, "load", loaded)
+        return call("chains", "--requests", 60, sampler="planted")
+
+    return run
+
+
+@pytest.mark.parametrize("accepts_all", [True, False])
+def test_a_verification_that_accepts_or_rejects_all_drafts_is_reported(call_planted, accepts_all):
+    result = call_planted({"accepts": lambda u, p, q: (q > 0) & accepts_all})
+    assert result.exit_code == 1
+    tables = cells(result)
+    listed = [row for row in tables if len(row) == 8][1:]
+    assert 5 <= len(listed) <= 20
+    for *_, noise, kind, ours, theirs in listed:
+        more, less = (int(chain.split("(")[1].rstrip(")")) for chain in (ours, theirs))
+        assert (noise, kind == "coupled", more > less) == ("fp32", False, accepts_all), (ours, theirs)
+    rejected = [int(row[-1]) for row in tables[-2:]]
+    assert [number > 0 for number in rejected] == [not accepts_all] * 2
+
+
+def test_verifications_of_a_companion_are_not_counted(call_planted):
+    result = call_planted({}, ragged_drafts=False)
+    assert result.exit_code == 1
+    assert result.stdout.endswith("\n\nnative does not verify requests with different numbers of drafts\n\n")
+
+
+@pytest.mark.parametrize("is_stale", [True, False])
+def test_replays_are_compared_with_eager_calls_after_every_change(benchmarks, monkeypatch, is_stale):
+    """A graph is a call made again into the output of the first; a stale one leaves the tokens as they were."""
+    replays, native = benchmarks("replays"), tokendraw.load_sampler("native", device="cpu")
+
+    def captured(call):
+        output = call()
+
+        def replay():
+            fresh = call()
+            for name in ("token_ids", "num_accepted", "valid")[is_stale:]:
+                getattr(output, name).copy_(getattr(fresh, name))
+
+        return SimpleNamespace(replay=replay), output
+
+    monkeypatch.setattr(replays, "captured", captured)
+    monkeypatch.setattr(replays, "sync_is_an_error", contextlib.nullcontext)
+    lines, holds = replays.replayed(native, "probs", torch.Generator(), requests=10, vocab_size=50)
+    wrong = "30" if is_stale else "0"
+    assert lines == [[filters, "3", wrong, "no"] for filters in ("mixed", "none", "top-k and top-p")]
+    assert holds is not is_stale
 
 
 def test_a_seeded_batch_is_the_same_in_every_way_that_is_tried(call):

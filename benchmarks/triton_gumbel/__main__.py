@@ -2,6 +2,7 @@
 
     python benchmarks/triton_gumbel agree               # a million seeded draws against native
     python benchmarks/triton_gumbel invariance          # any batch size, stride, graph and tile configuration
+    python benchmarks/triton_gumbel chains              # verifications of drafts against native's
     python benchmarks/triton_gumbel large               # beyond 2^31 and 2^32 logits
     python benchmarks/triton_gumbel worst               # what the worst logits cost
     python benchmarks/triton_gumbel extras              # what mixed rows, logprobs and fp64 noise cost

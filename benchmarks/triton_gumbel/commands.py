@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import agree
+import chains
 import click
 import extras
 import invariance
@@ -86,6 +87,11 @@ _repeats = click.option(
 )
 _command("agree", agree.run, click.option("--draws", type=int, default=1_000_000, show_default=True))
 _command("invariance", invariance.run)
+_command(
+    "chains",
+    chains.run,
+    click.option("--requests", type=click.IntRange(min=1), default=100_000, show_default=True),
+)
 _command("large", large.run)
 _command("worst", worst.run, _repeats)
 _command("extras", extras.run, _repeats)

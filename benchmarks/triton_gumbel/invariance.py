@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from batches import Batch, mixed
 from families import AGREEMENT
+from replays import captured
 from setting import Findings, Setting, configurations, markdown, serves
 from torch import Tensor
 
@@ -131,15 +132,7 @@ def _odd(logits: Tensor) -> Tensor:
 def _replayed(case: _Case) -> tuple[int, int, int]:
     """Captured on zeros, so that the tokens come from the replay."""
     logits, metadata = torch.zeros_like(case.logits), case.batch.metadata(case.setting.device)
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        for _ in range(3):
-            case.setting.subject.sample(logits, metadata)
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        output = case.setting.subject.sample(logits, metadata)
+    graph, output = captured(lambda: case.setting.subject.sample(logits, metadata))
     logits.copy_(case.logits)
     differ = 0
     for _ in range(2):

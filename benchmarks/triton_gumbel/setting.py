@@ -11,8 +11,9 @@ from typing import Any
 import torch
 
 import tokendraw
-from tokendraw import Need, Sampler, SamplingMetadata, _host, _upstream
-from tokendraw._capabilities import FILTER_ORDERS, GumbelDtype, LogprobsMode
+from tokendraw import Drafts, Need, Sampler, SamplingMetadata, _host, _upstream
+from tokendraw._capabilities import FILTER_ORDERS, GumbelDtype, LogprobsMode, VerifyMode
+from tokendraw._rows import undrafted
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,6 +74,19 @@ def serves(sampler: Sampler, metadata: SamplingMetadata, vocab_size: int) -> str
     """Why a sampler would leave these rows to its companion, or None: a companion's tokens prove nothing."""
     lacking = sampler._serving.lacking(metadata.facts, vocab_size)
     return None if lacking is None else f"{sampler.name} does not serve {lacking}"
+
+
+def verifies(
+    sampler: Sampler, drafts: Drafts, metadata: SamplingMetadata, vocab_size: int, mode: VerifyMode
+) -> str | None:
+    """Why a sampler would leave these drafts to another one, or None: as :func:`serves`."""
+    serving = sampler._verification()
+    if serving.chosen.name != sampler.name:
+        return f"{sampler.name} does not verify, {serving.chosen.name} does"
+    lacking = serving.lacking(metadata.facts, vocab_size)
+    if lacking is None and serving.capabilities is not None:
+        lacking = undrafted(serving.capabilities, drafts, mode)
+    return None if lacking is None else f"{sampler.name} does not verify {lacking}"
 
 
 def configurations(name: str) -> tuple[dict[str, Any], Any, str]:
