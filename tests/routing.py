@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -10,6 +10,7 @@ import torch
 from fake_candidates import EVERYTHING, LAPTOP
 from tokendraw import Capabilities, Choice, Need, Resolution, SamplerOutput, SamplingMetadata
 from tokendraw._sampler import Sampler
+from tokendraw._serving import Member, Serving
 from tokendraw_native.sampler import NativeSampler
 
 CPU = torch.device("cpu")
@@ -62,3 +63,40 @@ def pair(
         capabilities=capabilities,
         companion_capabilities=companion_capabilities,
     )
+
+
+def drafting(
+    capabilities: Capabilities,
+    chosen: Any = None,
+    companion: Any = None,
+    *,
+    companion_capabilities: Capabilities | None = EVERYTHING,
+    debug: bool = False,
+) -> Sampler:
+    """A sampler whose drafts and verifications are such a pair's; no companion where that has no capabilities."""
+    native = NativeSampler(CPU, Need())
+    resolution = Resolution(
+        operation="verify",
+        host=LAPTOP,
+        need=Need(),
+        choice=Choice(),
+        chosen="acme",
+        companion="native" if companion_capabilities else None,
+        decisions=(),
+    )
+    sampler = Sampler(
+        name="acme",
+        backend=native,
+        resolution=replace(resolution, operation="sample"),
+        device=CPU,
+        capabilities=EVERYTHING,
+        debug=debug,
+    )
+    sampler._verifying = Serving(
+        resolution=resolution,
+        chosen=Member("acme", chosen or native),
+        companion=Member("native", companion or native) if companion_capabilities else None,
+        capabilities=capabilities,
+        companion_capabilities=companion_capabilities,
+    )
+    return sampler

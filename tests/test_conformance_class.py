@@ -225,7 +225,7 @@ def test_a_failure_reads_as_needed_and_found_without_the_frames_of_the_kit(outco
     )
     result.assert_outcomes(failed=1)
     shown = result.stdout.str()
-    assert "\noutput: token_ids needs [" in shown
+    assert "\noutput: a call needs to return token_ids [" in shown
     assert "] torch.int64 on cpu, found [" in shown
     assert "\ndemanded: " in shown
     assert "_conformance.py" not in shown

@@ -14,10 +14,10 @@ import pluggy
 import torch
 
 from tokendraw import _host_state
-from tokendraw._call_checks import misfit
 from tokendraw._capabilities import Capabilities, Need, Operation
 from tokendraw._drafts import Drafts
 from tokendraw._errors import PluginError
+from tokendraw._form import misfit
 from tokendraw._guard import guarded
 from tokendraw._metadata import SamplingMetadata
 from tokendraw._params import SamplingParams
@@ -70,7 +70,7 @@ def _draw(backend: SamplerBackend, capabilities: Capabilities, device: torch.dev
     output = backend.sample(logits, SamplingMetadata.from_params(params, device=device))
 
     for field, dtype in (("token_ids", torch.int64), ("valid", torch.bool)):
-        reason = misfit(field, getattr(output, field), 2, dtype, device)
+        reason = misfit(field, getattr(output, field), [2], dtype, device)
         if reason is not None:
             raise PluginError(f"the proof draw needs {reason}")
     for row, (token, allowed) in enumerate(zip(output.token_ids.tolist(), expected, strict=True)):

@@ -17,7 +17,7 @@ from tokendraw._announce import announce, tell_of
 from tokendraw._batch_facts import BatchFacts
 from tokendraw._call_checks import Watch
 from tokendraw._candidate import Resolution
-from tokendraw._capabilities import Capabilities, VerifyMode
+from tokendraw._capabilities import Capabilities, DraftKind, VerifyMode
 from tokendraw._cuda_graphs import is_capturing
 from tokendraw._drafts import Drafts
 from tokendraw._errors import (
@@ -27,6 +27,7 @@ from tokendraw._errors import (
     UntestedUpstreamWarning,
 )
 from tokendraw._fallback import reason_of
+from tokendraw._form import wrong_tokens
 from tokendraw._input_checks import check_device, check_logits, check_rows
 from tokendraw._metadata import SamplingMetadata
 from tokendraw._negotiation import Negotiation
@@ -35,6 +36,7 @@ from tokendraw._plugin import SamplerBackend
 from tokendraw._prove import random_state_kept
 from tokendraw._serving import Member, Route, Serving
 from tokendraw._warmup import Plan
+from tokendraw._warmup_drafts import verifications
 
 _log = logging.getLogger("tokendraw")
 
@@ -121,19 +123,12 @@ class Sampler:
         :raises PluginError: ``TOKENDRAW_DEBUG=1`` found a fault; or a sampler raised what would end the program.
         """
         self._check(logits, metadata)
-        rows, vocab_size = logits.shape
         while True:
             serving = self._serving
-            route = serving.route(metadata, rows, vocab_size, logits.device)
             try:
-                output = self._draw(serving, route, logits, metadata, inplace=inplace)
+                return self._routed(serving, logits, metadata, inplace=inplace)
             except _CallFailedError as error:
                 failed = error
-            else:
-                if route.lacking:
-                    self._tell(serving, route)
-                self._count(serving, route, rows)
-                return output
             self._replace(serving, failed, metadata.facts)
 
     def verify(
@@ -151,7 +146,8 @@ class Sampler:
         would be without drafts; it looks at no draft's distribution. Both leave the target's distribution as it is.
 
         Who verifies is negotiated when the first call of this or of :meth:`draft` comes; see :attr:`verify_resolution`.
-        Does not wait for the device. An error of a call is the caller's: nobody takes over.
+        Does not wait for the device, unless ``TOKENDRAW_DEBUG=1`` has the call checked. An error of a call is the
+        caller's: nobody takes over.
 
         :param target_logits: [L, V] float32, bfloat16 or float16, any row stride: of each request one row for every
             draft, in order, and its bonus row. Never modified.
@@ -162,19 +158,27 @@ class Sampler:
         :raises InvalidParameterError: a ValueError: there is no such mode.
         :raises SamplerUnavailableError: nobody here can verify this batch, or the sampler that was asked for verifies
             nothing.
+        :raises PluginError: ``TOKENDRAW_DEBUG=1`` found a fault.
         """
         check_logits("target_logits", target_logits, self.device)
         _verifying.check(target_logits, drafts, metadata, mode)
         check_device("target_logits", target_logits, metadata)
-        return _verifying.verify(self._verification(), target_logits, drafts, metadata, mode)
+        serving = self._verification()
+        return _verifying.verify(serving, target_logits, drafts, metadata, mode, debug=self._debug)
 
     def draft(self, logits: Tensor, metadata: SamplingMetadata) -> SamplerOutput:
         """Draw one draft a row, from noise that no verification at the same seeds and positions shares.
 
-        As :meth:`sample` otherwise; whoever verifies draws.
+        As :meth:`sample` otherwise, but that whoever verifies draws, each row with the one who serves it, and that an
+        error of a call is the caller's.
         """
         self._check(logits, metadata)
-        return _verifying.draft(self._verification(), logits, metadata)
+        try:
+            return self._routed(self._verification(), logits, metadata)
+        except _CallFailedError as error:
+            raised = error.__cause__
+        assert raised is not None
+        raise raised
 
     @property
     def verify_resolution(self) -> Resolution:
@@ -197,7 +201,10 @@ class Sampler:
             return self._verifying
 
     def stats(self) -> dict[str, int]:
-        """How many rows each sampler has drawn here, by name; :meth:`warmup` and replays of graphs do not count."""
+        """How many rows each sampler has drawn here, by name, those of :meth:`draft` among them.
+
+        Rows that were verified do not count, nor do :meth:`warmup` and replays of graphs.
+        """
         return dict(self._rows_drawn)
 
     def warmup(
@@ -211,6 +218,9 @@ class Sampler:
         logprobs: Iterable[int] = (5,),
         row_index: bool = False,
         metadata: Iterable[SamplingMetadata] | None = None,
+        max_drafts: int | None = None,
+        verify_modes: Iterable[VerifyMode] = ("rejection",),
+        draft_kinds: Iterable[DraftKind] = ("logits",),
     ) -> float:
         """Draw from made-up batches, so that no request waits for a kernel to be compiled or loaded.
 
@@ -220,19 +230,31 @@ class Sampler:
         is replaced as in :meth:`sample`, and its successor draws all of them. Torch's random state is left alone.
         Returns when the device is done.
 
+        With ``max_drafts`` the same kinds go through :meth:`draft`, and those without ``row_index``, one entry a
+        request, through :meth:`verify` with K drafts a request, their ids [L - B]. The kinds without seeds, and those
+        with one in every row, are also verified with ids [B, K], without drafts and, where K is 8 or more, with fewer
+        by powers of two. Ids are int64; drafts' logits are as the target's, their probabilities float32, one row
+        behind the other; ``coupled``, which looks at neither, gets the first of ``draft_kinds``.
+
         :param vocab_size: V of the logits to come.
         :param dtypes: of the logits to come.
         :param batch_sizes: numbers of rows. One is enough where a sampler has one way for all of them; give the
             largest too where it may choose by them. A batch holds about its logits [B, V] and what the sampler needs
-            for as many, and if no batch came before, a copy of the smallest logits.
+            for as many, and if no batch came before, a copy of the smallest logits. In a verification they are
+            requests, with K + 1 rows of the target and K rows of drafts each.
         :param row_stride: of the logits in elements, where their rows are padded; None: V.
         :param seeds: whether seeds and positions may come.
         :param logprobs: values of ``SamplingParams.logprobs`` that may come; empty: none.
         :param row_index: whether the parameters of some batches come by request slot.
         :param metadata: batches to draw in place of all those kinds, such as those of an engine that keeps its
-            parameters in tensors of its own dtypes: kernels are compiled for dtypes. Each brings its number of rows.
+            parameters in tensors of its own dtypes: kernels are compiled for dtypes. Each brings its number of rows;
+            in a verification that of requests, unless it has a ``row_index``.
+        :param max_drafts: K, the most drafts that a request may have; None: nothing is verified.
+        :param verify_modes: modes of the verifications to come.
+        :param draft_kinds: what they will be given of the drafts: ``probs``, ``logits`` or, with neither, ``chosen``.
         :returns: the seconds that it took.
         :raises InvalidInputError: a ValueError that names the argument; or a CUDA graph is being captured.
+        :raises SamplerUnavailableError: nobody here serves the plainest batch, or nobody verifies.
         """
         plan = Plan.of(
             vocab_size,
@@ -243,6 +265,9 @@ class Sampler:
             logprobs=logprobs,
             row_index=row_index,
             metadata=metadata,
+            max_drafts=max_drafts,
+            verify_modes=verify_modes,
+            draft_kinds=draft_kinds,
         )
         if is_capturing():
             raise InvalidInputError(
@@ -250,6 +275,7 @@ class Sampler:
                 "part of the graph. Call it before the capture."
             )
         start = time.perf_counter()
+        verifying = None if plan.max_drafts is None else self._verification()
         device = torch.empty(0, device=self.device).device  # with its index
         drawn = self.stats()
         with random_state_kept(device), torch.no_grad():
@@ -260,19 +286,35 @@ class Sampler:
                     self.sample(logits, batch)
                     if self._serving is not serving:
                         break
+            if verifying is not None:
+                for logits, batch in plan.calls(verifying, device):
+                    self.draft(logits, batch)
+                for call in verifications(plan, verifying, device):
+                    self.verify(call.target_logits, call.drafts, call.metadata, mode=call.mode)
         with self._counting:
             self._rows_drawn = Counter(drawn)
         if device.type != "cpu":
             torch.accelerator.synchronize(device)
         return time.perf_counter() - start
 
-    def _draw(
-        self, serving: Serving, route: Route, logits: Tensor, metadata: SamplingMetadata, *, inplace: bool
+    def _routed(
+        self, serving: Serving, logits: Tensor, metadata: SamplingMetadata, *, inplace: bool = False
     ) -> SamplerOutput:
-        """Draw a batch as routed.
+        """Draw a batch, or a batch of drafts if ``serving`` verifies, each row with the one who serves it.
 
         :raises _CallFailedError: from what a sampler raised.
         """
+        rows, vocab_size = logits.shape
+        route = serving.route(metadata, rows, vocab_size, logits.device)
+        output = self._draw(serving, route, logits, metadata, inplace=inplace)
+        if route.lacking:
+            self._tell(serving, route)
+        self._count(serving, route, rows)
+        return output
+
+    def _draw(
+        self, serving: Serving, route: Route, logits: Tensor, metadata: SamplingMetadata, *, inplace: bool
+    ) -> SamplerOutput:
         split = route.split
         if split is None:
             return self._call(route.member, serving, logits, metadata, inplace=inplace)
@@ -297,26 +339,34 @@ class Sampler:
     ) -> SamplerOutput:
         """Call one sampler.
 
+        :param inplace: drafts never are.
         :param is_spare: the logits are a copy of what the caller gave.
         :raises _CallFailedError: from what it raised.
         """
-        given = logits
+        given, drafting = logits, serving.resolution.operation == "verify"
         if not member.has_drawn and serving.can_fall_back and not inplace:
             given = _fallback.spare(logits)
-        watch = Watch(member.name, given, inplace=inplace) if self._debug and not is_capturing() else None
+        watch = None
+        if self._debug and not is_capturing():
+            kept = {} if inplace and not drafting else {"logits": given}
+            watch = Watch(member.name, kept, unless="" if drafting else "inplace=True")
         version = None if given.is_inference() else given._version
         try:
-            output: SamplerOutput = member.backend.sample(given, metadata, inplace=inplace)
+            output: SamplerOutput = (
+                member.backend.draft(given, metadata)
+                if drafting
+                else member.backend.sample(given, metadata, inplace=inplace)
+            )
         except KeyboardInterrupt:
             raise
         except BaseException as error:
             if watch is not None:
-                watch.check_logits(error)
+                watch.check_given(error)
             untouched = given is not logits or (version is not None and given._version == version)
             raise _CallFailedError(member, is_pristine=is_spare or (untouched and not inplace)) from error
         if watch is not None:
-            watch.check_logits()
-            watch.check_output(output)
+            watch.check_given()
+            watch.check_returned(wrong_tokens(output, given))
         member.has_drawn = True
         return output
 

@@ -6,7 +6,7 @@
 ``TOKENDRAW_DISABLE``       names, separated by commas, that are not even imported
 ``TOKENDRAW_NO_PLUGINS``    1: only the plugins that tokendraw itself ships
 ``TOKENDRAW_STRICT``        1: warnings become errors
-``TOKENDRAW_DEBUG``         1: the logits and the tokens of every call are checked; waits for the GPU
+``TOKENDRAW_DEBUG``         1: the inputs and the tokens of every call are checked; waits for the GPU
 ``TOKENDRAW_CONFIG``        path of the configuration file, in place of ``~/.config/tokendraw/config.toml``
 ==========================  ===========================================================================
 

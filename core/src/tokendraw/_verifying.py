@@ -7,7 +7,7 @@ As for ``sample``, requests that the chosen verifier cannot serve go to its comp
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Self
 
 import torch
@@ -15,14 +15,17 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from tokendraw import speculative
+from tokendraw._batch_facts import BatchFacts
+from tokendraw._call_checks import Watch
 from tokendraw._capabilities import VERIFY_MODES, VerifyMode
 from tokendraw._cuda_graphs import is_capturing
 from tokendraw._discovery import gather
 from tokendraw._drafts import Drafts
 from tokendraw._errors import InvalidInputError, InvalidParameterError, SamplerUnavailableError
+from tokendraw._form import wrong_chains
 from tokendraw._metadata import SamplingMetadata
 from tokendraw._negotiation import Negotiation
-from tokendraw._output import PAD_TOKEN_ID, SamplerOutput, VerifyOutput
+from tokendraw._output import PAD_TOKEN_ID, VerifyOutput
 from tokendraw._plugin import VerifierBackend
 from tokendraw._rows import undrafted, unserved
 from tokendraw._serving import Member, Serving
@@ -33,50 +36,56 @@ from tokendraw._words import one_of
 def settle(facts: Negotiation) -> Serving:
     """Negotiate who verifies, for the same user, device and need that a sampler was negotiated for.
 
+    Nobody takes over where a call fails.
+
     :raises SamplerUnavailableError: nobody does, or not the one that was asked for.
     """
     discovery = gather("verify", facts.host, facts.need, facts.choice)
     about = replace(facts, operation="verify", discovery=discovery, candidates=discovery.candidates, built={})
-    return about.settle()[1]
+    return replace(about.settle()[1], can_fall_back=False)
 
 
 def verify(
-    serving: Serving, target_logits: Tensor, drafts: Drafts, metadata: SamplingMetadata, mode: VerifyMode
+    serving: Serving,
+    target_logits: Tensor,
+    drafts: Drafts,
+    metadata: SamplingMetadata,
+    mode: VerifyMode,
+    *,
+    debug: bool = False,
 ) -> VerifyOutput:
     """Verify a batch that was checked. See :meth:`tokendraw.Sampler.verify`.
 
     :param metadata: one entry a request or one a row of the target.
+    :param debug: hold every call against the contract.
     """
     rows, vocab_size = target_logits.shape
     spread = by_row(metadata, drafts, rows)
-    refusal = _refusal(serving.chosen, serving, drafts, spread, vocab_size, mode)
-    if refusal is None:
-        return _backend(serving.chosen).verify(target_logits, drafts, spread, mode=mode)
+    if _refusal(serving, serving.chosen, drafts, spread.facts, vocab_size, mode) is None:
+        return _call(serving.chosen, target_logits, drafts, spread, mode, debug=debug)
     shares = _shares(serving, target_logits, drafts, metadata, mode)
     if shares is not None:
         assert serving.companion is not None
-        apart = _backend(serving.companion).verify(
-            target_logits.index_select(0, shares.rows), shares.of(drafts), shares.metadata(spread), mode=mode
+        own = target_logits.index_select(0, shares.rows)
+        apart = _call(serving.companion, own, shares.of(drafts), shares.metadata(spread), mode, debug=debug)
+        staying = shares.split.for_chosen(spread)
+        return shares.merged(_call(serving.chosen, target_logits, drafts, staying, mode, debug=debug), apart)
+    refusals = unverified(serving, drafts, spread.facts, vocab_size, mode)
+    if refusals or serving.companion is None:
+        raise SamplerUnavailableError(
+            f"No sampler here can verify this batch: {'; '.join(refusals)}, which it may hold. Install one that can "
+            "(pip install 'tokendraw[native]'), or, if the batch holds none, say so in its facts."
         )
-        rest = _backend(serving.chosen).verify(
-            target_logits, drafts, shares.split.for_chosen(spread), mode=mode
-        )
-        return shares.merged(rest, apart)
-    refusals = [refusal]
-    if serving.companion is not None:
-        refusal = _refusal(serving.companion, serving, drafts, spread, vocab_size, mode)
-        if refusal is None:
-            return _backend(serving.companion).verify(target_logits, drafts, spread, mode=mode)
-        refusals.append(refusal)
-    raise SamplerUnavailableError(
-        f"No sampler here can verify this batch: {'; '.join(refusals)}, which it may hold. Install one that can "
-        "(pip install 'tokendraw[native]'), or, if the batch holds none, say so in its facts."
-    )
+    return _call(serving.companion, target_logits, drafts, spread, mode, debug=debug)
 
 
-def draft(serving: Serving, logits: Tensor, metadata: SamplingMetadata) -> SamplerOutput:
-    """Draw drafts with whoever serves every row. See :meth:`tokendraw.Sampler.draft`."""
-    return _backend(serving.member(metadata.facts, logits.shape[1])).draft(logits, metadata)
+def unverified(
+    serving: Serving, drafts: Drafts, facts: BatchFacts, vocab_size: int, mode: VerifyMode
+) -> tuple[str, ...]:
+    """Why nobody here verifies a batch by itself, one reason for each who could; empty if somebody does."""
+    members = (serving.chosen, *([serving.companion] if serving.companion else []))
+    refusals = [_refusal(serving, member, drafts, facts, vocab_size, mode) for member in members]
+    return () if None in refusals else tuple(refusal for refusal in refusals if refusal)
 
 
 def check(target_logits: Tensor, drafts: Drafts, metadata: SamplingMetadata, mode: VerifyMode) -> None:
@@ -205,20 +214,38 @@ def _shares(
 
 
 def _refusal(
-    member: Member,
-    serving: Serving,
-    drafts: Drafts,
-    metadata: SamplingMetadata,
-    vocab_size: int,
-    mode: VerifyMode,
+    serving: Serving, member: Member, drafts: Drafts, facts: BatchFacts, vocab_size: int, mode: VerifyMode
 ) -> str | None:
     offered = serving.capabilities if member is serving.chosen else serving.companion_capabilities
     if offered is None:
         return None
-    lacking = unserved(offered, metadata.facts, vocab_size) or undrafted(offered, drafts, mode)
+    lacking = unserved(offered, facts, vocab_size) or undrafted(offered, drafts, mode)
     return None if lacking is None else f"'{member.name}' cannot serve {lacking}"
 
 
-def _backend(member: Member) -> VerifierBackend:
+def _call(
+    member: Member,
+    target_logits: Tensor,
+    drafts: Drafts,
+    metadata: SamplingMetadata,
+    mode: VerifyMode,
+    *,
+    debug: bool,
+) -> VerifyOutput:
+    """Call one verifier.
+
+    :raises PluginError: ``debug`` found a fault.
+    """
     backend: VerifierBackend = member.backend
-    return backend
+    if not debug or is_capturing():
+        return backend.verify(target_logits, drafts, metadata, mode=mode)
+    given = {f.name: tensor for f in fields(drafts) if isinstance(tensor := getattr(drafts, f.name), Tensor)}
+    watch = Watch(member.name, {"target_logits": target_logits, **given})
+    try:
+        output = backend.verify(target_logits, drafts, metadata, mode=mode)
+    except Exception as error:
+        watch.check_given(error)
+        raise
+    watch.check_given()
+    watch.check_returned(wrong_chains(output, target_logits, drafts))
+    return output

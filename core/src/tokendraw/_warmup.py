@@ -1,20 +1,21 @@
 """Batches of every kind that an engine may send, drawn before its first request comes.
 
 Kernels are compiled, or loaded, when they are first launched, and anew for another dtype of the logits, another layout
-of their rows and another set of parameters. These are the batches that make that happen.
+of their rows and another set of parameters. These are the batches that make that happen; those of verifications are in
+:mod:`tokendraw._warmup_drafts`.
 """
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import Tensor
 
-from tokendraw._capabilities import INPUT_DTYPES
+from tokendraw._capabilities import DRAFT_KINDS, INPUT_DTYPES, VERIFY_MODES, DraftKind, VerifyMode
 from tokendraw._errors import InvalidInputError
 from tokendraw._metadata import SamplingMetadata
 from tokendraw._params import SamplingParams
@@ -23,7 +24,10 @@ from tokendraw._words import one_of
 if TYPE_CHECKING:
     from tokendraw._serving import Serving
 
+_Name = TypeVar("_Name", bound=str)
 _DTYPES = tuple(getattr(torch, name) for name in INPUT_DTYPES)
+_SEEDINGS = ("none", "positions", "some", "all")
+"""Which rows have a seed; those of ``none`` have no position either."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +44,10 @@ class Plan:
     row_index: bool
     examples: tuple[SamplingMetadata, ...] | None
     """In place of all kinds."""
+    max_drafts: int | None
+    """K; None: nothing is verified."""
+    verify_modes: tuple[VerifyMode, ...]
+    draft_kinds: tuple[DraftKind, ...]
 
     @classmethod
     def of(
@@ -53,6 +61,9 @@ class Plan:
         logprobs: Iterable[int],
         row_index: bool,
         metadata: Iterable[SamplingMetadata] | None,
+        max_drafts: int | None,
+        verify_modes: Iterable[VerifyMode],
+        draft_kinds: Iterable[DraftKind],
     ) -> Plan:
         """Check the arguments of :meth:`tokendraw.Sampler.warmup`.
 
@@ -80,17 +91,52 @@ class Plan:
             logprobs=(None, *dict.fromkeys(widths)),
             row_index=bool(row_index),
             examples=examples,
+            max_drafts=None if max_drafts is None else _whole("max_drafts", max_drafts, 1),
+            verify_modes=_some_of("verify_modes", verify_modes, "modes", VERIFY_MODES),
+            draft_kinds=_some_of("draft_kinds", draft_kinds, "kinds", DRAFT_KINDS),
         )
+
+    @property
+    def seedings(self) -> tuple[str, ...]:
+        """Which rows may have a seed."""
+        return _SEEDINGS if self.seeds else _SEEDINGS[:1]
 
     def calls(self, serving: Serving, device: torch.device) -> Iterator[tuple[Tensor, SamplingMetadata]]:
         """Logits and metadata of every call; of the kinds of batches, those that somebody serves."""
         batches = list(self._batches(serving, device))
-        most, width = max(rows for rows, _ in batches), max(dtype.itemsize for dtype in self.dtypes)
-        buffer = torch.empty(most * self.row_stride * width, dtype=torch.uint8, device=device)
-        for dtype in self.dtypes:
-            logits = buffer.view(dtype)[: most * self.row_stride].view(most, self.row_stride).normal_()
+        for logits in self.logits(max(rows for rows, _ in batches), device):
             for rows, metadata in batches:
-                yield logits[:rows, : self.vocab_size], metadata
+                yield logits[:rows], metadata
+
+    def logits(self, rows: int, device: torch.device) -> Iterator[Tensor]:
+        """[rows, V] of each dtype, one after the other in the same memory."""
+        width = max(dtype.itemsize for dtype in self.dtypes)
+        buffer = torch.empty(rows * self.row_stride * width, dtype=torch.uint8, device=device)
+        for dtype in self.dtypes:
+            logits = buffer.view(dtype)[: rows * self.row_stride].view(rows, self.row_stride)
+            yield logits.normal_()[:, : self.vocab_size]
+
+    def kinds(
+        self, rows: int, device: torch.device, seedings: Iterable[str], *, by_slot: bool
+    ) -> Iterator[SamplingMetadata]:
+        """Every combination of filters, seeds and logprobs, as ``from_params`` lays them out.
+
+        :param by_slot: with a ``row_index`` too, and not only without.
+        """
+        index = torch.arange(rows, device=device)
+        for requests in _requests(min(50, self.vocab_size)):
+            for seeded in seedings:
+                for wanted in self.logprobs:
+                    params = [replace(requests[i % len(requests)], logprobs=wanted) for i in range(rows)]
+                    params = [
+                        replace(p, seed=i) if seeded == "all" or (seeded == "some" and i % 2) else p
+                        for i, p in enumerate(params)
+                    ]
+                    positions = None if seeded == "none" else index
+                    for slots in (None, index)[: 1 + by_slot]:
+                        yield SamplingMetadata.from_params(
+                            params, device=device, positions=positions, row_index=slots
+                        )
 
     def _batches(self, serving: Serving, device: torch.device) -> Iterator[tuple[int, SamplingMetadata]]:
         if self.examples is not None:
@@ -99,28 +145,11 @@ class Plan:
                 yield from ((rows, example) for rows in (self.batch_sizes if own is None else (own,)))
             return
         for rows in self.batch_sizes:
-            for i, metadata in enumerate(self._kinds(rows, device)):
+            for i, metadata in enumerate(self.kinds(rows, device, self.seedings, by_slot=self.row_index)):
                 lacking = serving.lacking(metadata.facts, self.vocab_size)
                 is_plain = i == 0  # drawn in any case: whoever cannot serve that says why
                 if lacking is None or serving.companion is not None or is_plain:
                     yield rows, metadata
-
-    def _kinds(self, rows: int, device: torch.device) -> Iterator[SamplingMetadata]:
-        """Every combination of filters, seeds, logprobs and slots, as ``from_params`` lays them out."""
-        index = torch.arange(rows, device=device)
-        for requests in _requests(min(50, self.vocab_size)):
-            for seeded in ("none", "positions", "some", "all")[: 4 if self.seeds else 1]:
-                for wanted in self.logprobs:
-                    params = [replace(requests[i % len(requests)], logprobs=wanted) for i in range(rows)]
-                    params = [
-                        replace(p, seed=i) if seeded == "all" or (seeded == "some" and i % 2) else p
-                        for i, p in enumerate(params)
-                    ]
-                    positions = None if seeded == "none" else index
-                    for slots in (None, index)[: 1 + self.row_index]:
-                        yield SamplingMetadata.from_params(
-                            params, device=device, positions=positions, row_index=slots
-                        )
 
 
 def _requests(k: int) -> Iterator[tuple[SamplingParams, ...]]:
@@ -145,6 +174,14 @@ def _whole(name: str, value: Any, least: int) -> int:
     if number is None or number < least:
         raise InvalidInputError(f"'{name}' needs integers >= {least}, found {value!r}.")
     return number
+
+
+def _some_of(name: str, values: Any, what: str, known: Sequence[_Name]) -> tuple[_Name, ...]:
+    found = _several(name, values, what)
+    for value in found:
+        if value not in known:
+            raise InvalidInputError(f"'{name}' needs {one_of(known)}, found {value!r}.")
+    return tuple(dict.fromkeys(found))
 
 
 def _several(name: str, values: Any, what: str, least: int = 1) -> tuple[Any, ...]:

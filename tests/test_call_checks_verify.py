@@ -1,0 +1,217 @@
+"""``TOKENDRAW_DEBUG=1`` holds drafts and verifications against the contract too."""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+import torch
+
+import tokendraw
+from fake_candidates import EVERYTHING
+from routing import CPU, drafting
+from tokendraw import Drafts, Need, PluginError, SamplerOutput, SamplingMetadata, SamplingParams, VerifyOutput
+from tokendraw_native.sampler import NativeSampler
+
+VERIFYING = replace(
+    EVERYTHING,
+    verify_modes=("rejection", "coupled"),
+    draft_kinds=("probs", "logits", "chosen"),
+    ragged_drafts=True,
+    placeholder_drafts=True,
+)
+IDS = [[1, 2], [], [3]]
+V = 5
+GIVEN = {
+    "logits": {"draft_logits": torch.zeros(3, V, dtype=torch.bfloat16)},
+    "probs": {"draft_probs": torch.full((3, V), 0.2, dtype=torch.float64)},
+    "chosen": {},
+}
+
+
+@dataclass
+class Faulty:
+    """Accepts one draft of the first request and emits token 4, or does what it is told."""
+
+    tokens: Any = ((1, 4, -1), (4, -1, -1), (4, -1, -1))
+    accepted: Any = (1, 0, 0)
+    dtype: Any = torch.int32
+    act: Any = None
+
+    def verify(self, target_logits, drafts, metadata, *, mode="rejection"):
+        if self.act is not None:
+            self.act(target_logits, drafts)
+        tokens = torch.tensor(self.tokens) if isinstance(self.tokens, tuple) else self.tokens
+        valid = torch.ones(drafts.num_requests, dtype=torch.bool)
+        return VerifyOutput(tokens, torch.tensor(self.accepted, dtype=self.dtype), valid)
+
+    def draft(self, logits, metadata):
+        if self.act is not None:
+            self.act(logits, None)
+        return SamplerOutput(torch.full((len(logits),), 7), torch.ones(len(logits), dtype=torch.bool))
+
+
+def verified(backend, kind="chosen", *, debug=True, padded=False):
+    given = {name: tensor.clone() for name, tensor in GIVEN[kind].items()}
+    drafts = Drafts.from_lists(IDS, **given)
+    if padded:
+        ids = torch.tensor([[1, 2], [-1, -1], [3, -1]], dtype=torch.int32)
+        drafts = Drafts.from_counts(ids, [2, 0, 1], **given)
+    sampler = drafting(VERIFYING, backend, companion_capabilities=None, debug=debug)
+    return sampler.verify(torch.zeros(6, V), drafts, SamplingMetadata())
+
+
+def setting(name, index, value):
+    def act(target_logits, drafts):
+        tensor = target_logits if name == "target_logits" else getattr(drafts, name)
+        tensor[index] = value
+
+    return act
+
+
+def failing(target_logits, drafts):
+    target_logits[0, 0] = 1.0
+    raise RuntimeError("late")
+
+
+FAULTS = {
+    "nothing": (Faulty(None), "return token_ids [3, 3] torch.int64 on cpu, found NoneType"),
+    "a token too few": (
+        Faulty(((1, 4), (4, -1), (4, -1))),
+        "return token_ids [3, 3] torch.int64 on cpu, found [3, 2] torch.int64 on cpu",
+    ),
+    "int64 for num_accepted": (
+        Faulty(dtype=torch.int64),
+        "return num_accepted [3] torch.int32 on cpu, found [3] torch.int64 on cpu",
+    ),
+    "more accepted than drafted": (
+        Faulty(((1, 4, -1), (4, 4, -1), (4, -1, -1)), (1, 1, 0)),
+        "return num_accepted in [0, 0], found 1 for request 1 of 3",
+    ),
+    "fewer accepted than none": (
+        Faulty(accepted=(1, 0, -1)),
+        "return num_accepted in [0, 1], found -1 for request 2 of 3",
+    ),
+    "another token in the place of an accepted draft": (
+        Faulty(((2, 4, -1), (4, -1, -1), (4, -1, -1))),
+        "return the accepted drafts, found token 2 for draft 1 of request 0",
+    ),
+    "an id of V": (
+        Faulty(((1, 4, -1), (4, -1, -1), (5, -1, -1))),
+        "return token_ids in [0, 5) up to the last token of a request, found 5 as token 0 of the 1 of request 2",
+    ),
+    "no token behind the accepted ones": (
+        Faulty(((1, -1, -1), (4, -1, -1), (4, -1, -1))),
+        "return token_ids in [0, 5) up to the last token of a request, found -1 as token 1 of the 2 of request 0",
+    ),
+    "a token more": (
+        Faulty(((1, 4, -1), (4, 0, -1), (4, -1, -1))),
+        "return token_ids -1 behind the last token of a request, found 0 behind the 1 of request 1",
+    ),
+    "changed logits": (
+        Faulty(act=setting("target_logits", (4, 1), 1.0)),
+        "leave target_logits unmodified, found 1 of 6 rows changed",
+    ),
+    "changed logits and an error": (
+        Faulty(act=failing),
+        "leave target_logits unmodified, found 1 of 6 rows changed",
+    ),
+    "changed ids": (
+        Faulty(act=setting("draft_token_ids", -1, -1)),
+        "leave draft_token_ids unmodified, found 1 of 3 elements changed",
+    ),
+    "changed offsets": (
+        Faulty(act=setting("cu_num_logits", 3, 5)),
+        "leave cu_num_logits unmodified, found 1 of 4 elements changed",
+    ),
+}
+
+
+@pytest.mark.parametrize(("backend", "found"), FAULTS.values(), ids=FAULTS.keys())
+def test_a_fault_of_a_verification_is_an_error_that_names_the_sampler(backend, found):
+    with pytest.raises(PluginError) as error:
+        verified(backend)
+    assert str(error.value) == f"'acme' needs to {found}. Mend the plugin, or set TOKENDRAW_DISABLE=acme."
+
+
+@pytest.mark.parametrize("kind", ["logits", "probs"])
+def test_so_is_a_change_of_what_the_drafts_were_drawn_from(kind):
+    name = f"draft_{kind}"
+    with pytest.raises(PluginError, match=f"to leave {name} unmodified, found 1 of 3 rows changed"):
+        verified(Faulty(act=setting(name, (1, 2), -0.0 if kind == "logits" else 0.3)), kind)
+
+
+@pytest.mark.parametrize("padded", [False, True])
+def test_accepted_drafts_are_found_however_their_ids_lie(padded):
+    sound = Faulty(((1, 4, -1), (4, -1, -1), (3, 0, -1)), (1, 0, 1))
+    assert verified(sound, padded=padded).num_accepted.tolist() == [1, 0, 1]
+    with pytest.raises(PluginError, match="found token 2 for draft 3 of request 2"):
+        verified(Faulty(((1, 4, -1), (4, -1, -1), (2, 0, -1)), (1, 0, 1)), padded=padded)
+
+
+@pytest.mark.parametrize("mode", ["rejection", "coupled"])
+@pytest.mark.parametrize("kind", GIVEN)
+def test_sound_verifications_pass(kind, mode):
+    sampler = drafting(VERIFYING, debug=True)
+    drafts = Drafts.from_lists([[1, -1], [], [9]], **GIVEN[kind])
+    target = torch.randn(6, V, generator=torch.Generator().manual_seed(1))
+    target[2, 1] = float("nan")
+    params = [SamplingParams(temperature=0.5, logprobs=1)] * 3
+    output = sampler.verify(target, drafts, SamplingMetadata.from_params(params), mode=mode)
+    assert output.token_ids.shape == (3, 3)
+    empty = Drafts.from_lists([])
+    assert sampler.verify(target[:0], empty, SamplingMetadata(), mode=mode).token_ids.shape == (0, 1)
+
+
+def test_of_a_batch_that_two_share_both_calls_are_looked_at():
+    class Emitting:
+        """Native, but that it emits the id V."""
+
+        def verify(self, *given, mode):
+            output = NativeSampler(CPU, Need()).verify(*given, mode=mode)
+            return replace(output, token_ids=output.token_ids.clamp(min=V))
+
+    limited = replace(VERIFYING, greedy=False)
+    params = [SamplingParams(temperature=0.0 if i == 3 else 1.0) for i in range(24)]
+    given = (torch.zeros(48, V), Drafts.from_lists([[1]] * 24), SamplingMetadata.from_params(params))
+    for name, options in {"acme": {"chosen": Emitting()}, "native": {"companion": Emitting()}}.items():
+        sampler = drafting(limited, companion_capabilities=VERIFYING, debug=True, **options)
+        with pytest.raises(PluginError, match=rf"'{name}' needs to return"):
+            sampler.verify(*given)
+
+
+@pytest.mark.parametrize(
+    ("act", "found"),
+    [
+        (None, "return token_ids in [0, 5), found 7 in row 0 of 2"),
+        (setting("target_logits", (0, 1), 1.0), "leave logits unmodified, found 1 of 2 rows changed"),
+        (failing, "leave logits unmodified, found 1 of 2 rows changed"),
+    ],
+    ids=["an id above V", "changed logits", "changed logits and an error"],
+)
+def test_a_fault_of_a_draft_is_an_error_that_names_the_sampler(act, found):
+    sampler = drafting(VERIFYING, Faulty(act=act), companion_capabilities=None, debug=True)
+    with pytest.raises(PluginError) as error:
+        sampler.draft(torch.zeros(2, V), SamplingMetadata())
+    assert str(error.value) == f"'acme' needs to {found}. Mend the plugin, or set TOKENDRAW_DISABLE=acme."
+
+
+def test_without_the_switch_nothing_is_looked_at():
+    assert verified(Faulty(None), debug=False).token_ids is None
+    sampler = drafting(VERIFYING, Faulty(), companion_capabilities=None)
+    assert sampler.draft(torch.zeros(2, V), SamplingMetadata()).token_ids.tolist() == [7, 7]
+
+
+def test_what_is_captured_is_not_looked_at(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    assert verified(Faulty(None)).token_ids is None
+
+
+def test_the_variable_switches_it_on(monkeypatch):
+    monkeypatch.setenv("TOKENDRAW_DEBUG", "1")
+    sampler = tokendraw.load_sampler("native", device="cpu")
+    _ = sampler.verify_resolution
+    serving = sampler._verifying
+    sampler._verifying = replace(serving, chosen=replace(serving.chosen, backend=Faulty(None)))
+    with pytest.raises(PluginError, match="'native' needs to return token_ids"):
+        sampler.verify(torch.zeros(6, V), Drafts.from_lists(IDS), SamplingMetadata())
