@@ -90,8 +90,8 @@ def configurations_of(target):
     return [how for name, how in configurations.TABLE.items() if name.startswith(TARGETS[target][0])]
 
 
-def draw_of_rows(target, dtype, how, *, filtered, fp64):
-    return machine_code(
+def draw_of_rows(target, dtype, how, *, filtered, fp64, made=machine_code):
+    return made(
         draw.draw_rows,
         dtype,
         target,
@@ -128,6 +128,14 @@ def test_the_draw_of_rows_compiles(target):
     for how in configurations_of(target)[: None if target in SOME else 1]:
         assert has_machine_code(draw_of_rows(target, "bf16", how, filtered=True, fp64=False))
     assert has_machine_code(draw_of_rows(target, "fp16", how, filtered=False, fp64=True))
+
+
+@pytest.mark.slow
+def test_a_candidate_is_weighed_by_one_thread():
+    """Every candidate is compared with 64 others at once: the compiler must not have each thread weigh those 64."""
+    how = configurations.TABLE["cuda"]
+    ptx = draw_of_rows("sm_90", "bf16", how, filtered=True, fp64=False, made=compiled)["ptx"]
+    assert ptx.count("ex2.approx") < 64
 
 
 @pytest.mark.slow

@@ -286,6 +286,7 @@ def accept_drafts(
                 q_mass,
                 own_scale,
                 own_weights,
+                FILTERED,
                 WARPS,
                 VECTOR,
                 KNOWN,

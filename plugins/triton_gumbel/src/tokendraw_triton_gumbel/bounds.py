@@ -9,97 +9,77 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-_ROUNDS = tl.constexpr(3)
+from tokendraw_triton_gumbel.order import LEAST
+
+_FEW_PIVOTS = tl.constexpr(8)
+_TURNS = tl.constexpr(3)
+_AT_ONCE = tl.constexpr(1024)
+"""Granules."""
 
 
 @triton.jit
-def _add_eight(a0, a1, a2, a3, a4, a5, a6, a7, b0, b1, b2, b3, b4, b5, b6, b7):
-    return a0 + b0, a1 + b1, a2 + b2, a3 + b3, a4 + b4, a5 + b5, a6 + b6, a7 + b7
+def _closer(number, target, pivot, low, high):
+    """(The largest pivot that ``target`` reach, the least that fewer do), or what was known before."""
+    high = tl.minimum(high, tl.min(tl.where(number < target, pivot, high), 0))
+    return tl.maximum(low, tl.max(tl.where(number >= target, pivot, low), 0)), high
 
 
 @triton.jit
-def _pivots(turn, low, high, top, spread):
-    """Eight pivots, ascending: the first time at distances from the maximum that double, then evenly."""
-    gap = (high - low) * 0.1111111
-    p0, p1, p2, p3 = low + gap, low + gap * 2, low + gap * 3, low + gap * 4
-    p4, p5, p6, p7 = low + gap * 5, low + gap * 6, low + gap * 7, low + gap * 8
-    if turn == 0:
-        p0, p1, p2, p3 = (
-            top - spread * 0.5,
-            top - spread * 0.25,
-            top - spread * 0.125,
-            top - spread * 0.0625,
-        )
-        p4, p5, p6 = top - spread * 0.03125, top - spread * 0.0078125, top - spread * 0.001953125
-        p7 = top - spread * 0.000244140625
-    return p0, p1, p2, p3, p4, p5, p6, p7
+def _far_pivots(low, top, PIVOTS: tl.constexpr):
+    """Values from ``low`` upwards, at distances from the maximum that grow."""
+    return top - (top - low) * tl.exp2((tl.arange(0, PIVOTS) + 1).to(tl.float32) * (-12.0 / PIVOTS))
 
 
 @triton.jit
-def _reach(maximum, pivot):
-    return (maximum >= pivot).to(tl.int32)
+def _even_pivots(low, high, PIVOTS: tl.constexpr):
+    return low + (high - low) * ((tl.arange(0, PIVOTS) + 1).to(tl.float32) * (1.0 / (PIVOTS + 1)))
 
 
 @triton.jit
-def _bracket(maximum, low, high, top, spread, target, turn):
-    """(The last of eight pivots that enough maxima reach, the one behind it), in one exchange."""
-    p0, p1, p2, p3, p4, p5, p6, p7 = _pivots(turn, low, high, top, spread)
-    n0, n1, n2, n3, n4, n5, n6, n7 = tl.reduce(
-        (
-            _reach(maximum, p0),
-            _reach(maximum, p1),
-            _reach(maximum, p2),
-            _reach(maximum, p3),
-            _reach(maximum, p4),
-            _reach(maximum, p5),
-            _reach(maximum, p6),
-            _reach(maximum, p7),
-        ),
-        0,
-        _add_eight,
-    )
-    at = low
-    at = tl.where(n0 >= target, p0, at)
-    at = tl.where(n1 >= target, p1, at)
-    at = tl.where(n2 >= target, p2, at)
-    at = tl.where(n3 >= target, p3, at)
-    at = tl.where(n4 >= target, p4, at)
-    at = tl.where(n5 >= target, p5, at)
-    at = tl.where(n6 >= target, p6, at)
-    at = tl.where(n7 >= target, p7, at)
-    high = tl.where(n7 < target, p7, high)
-    high = tl.where(n6 < target, p6, high)
-    high = tl.where(n5 < target, p5, high)
-    high = tl.where(n4 < target, p4, high)
-    high = tl.where(n3 < target, p3, high)
-    high = tl.where(n2 < target, p2, high)
-    high = tl.where(n1 < target, p1, high)
-    high = tl.where(n0 < target, p0, high)
-    return at, high
-
-
-@triton.jit
-def bound_by_tiles(maximum, top, low, number, k):
-    """A value that at least ``k`` maxima reach, the largest that three rounds find; -inf if there are fewer.
+def bound_by_tiles(maximum, top, low, number, k, TILES: tl.constexpr):
+    """A value that at least ``k`` maxima reach, about the largest; -inf if there are fewer.
 
     :param maximum: [TILES] float32, -inf beyond the tiles.
     :param low: the least of them that is finite, ``number`` how many are.
     """
+    PIVOTS: tl.constexpr = 32 if TILES <= 512 else 8  # that many comparisons a maximum
+    TURNS: tl.constexpr = 2 if TILES <= 512 else 3
     proven = number >= k
-    spread = top - low
     high = top
-    for turn in range(_ROUNDS):
-        low, high = _bracket(maximum, low, high, top, spread, k, turn)
+    pivot = _far_pivots(low, top, PIVOTS)
+    for _ in tl.static_range(TURNS):
+        reach = tl.sum((maximum[:, None] >= pivot[None, :]).to(tl.int32), 0)
+        low, high = _closer(reach, k, pivot, low, high)
+        pivot = _even_pivots(low, high, PIVOTS)
     return tl.where(proven, low, float("-inf"))
 
 
 @triton.jit
-def _survey(least_a, number_a, ties_a, least_b, number_b, ties_b):
-    return tl.minimum(least_a, least_b), number_a + number_b, ties_a + ties_b
+def _number_that_reach(granules, count, pivot):
+    number = pivot.to(tl.int32) * 0
+    start = 0
+    while start < count:
+        g = start + tl.arange(0, _AT_ONCE)
+        x = tl.load(granules + g, mask=g < count, other=float("-inf")).to(tl.float32)
+        number += tl.sum((x[:, None] >= pivot[None, :]).to(tl.int32), 0)
+        start += _AT_ONCE
+    return number
 
 
 @triton.jit
-def bound_by_granules(granules, count, low, top, k, most, SPAN: tl.constexpr):
+def _least_finite(granules, count, top):
+    least = top
+    start = 0
+    while start < count:
+        g = start + tl.arange(0, _AT_ONCE)
+        x = tl.load(granules + g, mask=g < count, other=float("-inf")).to(tl.float32)
+        least = tl.minimum(least, tl.min(tl.where(x > float("-inf"), x, top), 0))
+        start += _AT_ONCE
+    return least
+
+
+@triton.jit(noinline=True)
+def bound_by_granules(granules, count, low, top, k, most):
     """A value that at least ``k`` maxima of the granules reach; -inf if there are fewer from ``low`` upwards.
 
     It is ``top`` where those that equal it suffice; otherwise -inf where more than ``most`` of them reach it.
@@ -107,28 +87,21 @@ def bound_by_granules(granules, count, low, top, k, most, SPAN: tl.constexpr):
     :param granules: [count] maxima, in memory.
     :param low: a value below which there is no use in looking.
     """
-    g = tl.arange(0, SPAN)
-    x = tl.load(granules + g, mask=g < count, other=float("-inf")).to(tl.float32)
-    finite = x > float("-inf")
-    least, number, ties = tl.reduce(
-        (
-            tl.where(finite, x, float("inf")),
-            (finite & (x >= low)).to(tl.int32),
-            (finite & (x >= top)).to(tl.int32),
-        ),
-        0,
-        _survey,
-    )
-    low = tl.maximum(low, least)
-    if ties >= k:
-        low = top
-    elif number >= k:
-        spread = top - low
-        high = top
-        for turn in range(_ROUNDS):
-            low, high = _bracket(x, low, high, top, spread, k, turn)
-        if tl.sum((x >= low).to(tl.int32), 0) > most:
-            low = tl.full((), float("-inf"), tl.float32)
-    else:
-        low = tl.full((), float("-inf"), tl.float32)
-    return low
+    first = tl.arange(0, _FEW_PIVOTS) == 0
+    low = tl.maximum(low, LEAST)
+    number = _number_that_reach(granules, count, tl.where(first, low, top))
+    ties = tl.min(number, 0)  # those that reach the maximum are the fewest
+    bound = top
+    if ties < k:
+        bound = tl.full((), float("-inf"), tl.float32)
+        if tl.max(number, 0) >= k:
+            low = tl.maximum(low, _least_finite(granules, count, top))
+            high = top
+            pivot = _far_pivots(low, top, _FEW_PIVOTS)
+            for _ in range(_TURNS):
+                number = _number_that_reach(granules, count, pivot)
+                low, high = _closer(number, k, pivot, low, high)
+                pivot = _even_pivots(low, high, _FEW_PIVOTS)
+            reach = tl.max(_number_that_reach(granules, count, tl.where(first, low, top)), 0)
+            bound = tl.where(reach <= most, low, bound)
+    return bound

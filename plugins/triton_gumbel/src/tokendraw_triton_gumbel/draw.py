@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 
 from tokendraw_triton_gumbel.begin import begin
-from tokendraw_triton_gumbel.bounds import bound_by_tiles
+from tokendraw_triton_gumbel.bounds import bound_by_granules, bound_by_tiles
 from tokendraw_triton_gumbel.few import draw_few, draw_more
 from tokendraw_triton_gumbel.noise import gumbel, streams_of
 from tokendraw_triton_gumbel.order import min_p_floor, scaled, weigh
@@ -20,7 +20,7 @@ from tokendraw_triton_gumbel.request import EXACT, filters_of, noise_of, slot_of
 from tokendraw_triton_gumbel.tiles import LOG2_E, inverse_temperature
 
 _LIKELIEST = tl.constexpr(48)
-"""Tiles whose maxima are tried where top-p alone filters."""
+"""Tokens that are tried where top-p alone filters, at least."""
 
 
 @triton.jit(do_not_specialize=["tiles", "flags", "rows", "split", "width", "requests"])
@@ -125,6 +125,7 @@ def draw_rows(
     base = base_of(row, logits, row_stride, drafts, draft_stride, split)
     token = tl.full((), -1, tl.int32)
     is_wide = tl.full((), 0, tl.int32)
+    total = tl.full((), -1.0, tl.float32)
     floor = tl.full((), float("-inf"), tl.float32)
     share = tl.full((), 1.0, tl.float32)
     found = tl.full((), -1, tl.int32)
@@ -140,6 +141,7 @@ def draw_rows(
                 degrees = tl.load(temperature + slot).to(tl.float64)
             least = min_p_floor(top, degrees, minimum)
             mass = tl.sum(tl.abs(marked) * weigh(maximum, top, scale), 0)
+            total = mass
             # Top-p that looks at the whole row proves no bound; the likeliest tokens are tried, and then weighed.
             alone = (k == 0).to(tl.int32) * (p < 1).to(tl.int32)
             alone *= (least == float("-inf")).to(tl.int32) + (is_joint != 0).to(tl.int32)
@@ -147,7 +149,12 @@ def draw_rows(
             bound = least
             if (k > 0).to(tl.int32) + alone > 0:
                 wanted = tl.where(k > 0, k, _LIKELIEST).to(tl.int32)
-                bound = tl.maximum(bound, bound_by_tiles(maximum, top, least_tile, number, wanted))
+                # Where tiles are few, their maxima prove little or nothing.
+                if (number < 2 * wanted).to(tl.int32) * (wanted <= LESS).to(tl.int32) > 0:
+                    proven = bound_by_granules(maxima_of_row, tiles * 16, least, top, wanted, LESS)
+                else:
+                    proven = bound_by_tiles(maximum, top, least_tile, number, wanted, TILES)
+                bound = tl.maximum(bound, proven)
             kept = mass
             worth = (bound > float("-inf")).to(tl.int32)
             if alone > 0:
@@ -159,8 +166,6 @@ def draw_rows(
                     base,
                     vocab_size,
                     maxima_of_row,
-                    maximum,
-                    tile,
                     tiles,
                     listed + row.to(tl.int64) * MOST,
                     values + row.to(tl.int64) * MOST,
@@ -194,7 +199,6 @@ def draw_rows(
                     base,
                     vocab_size,
                     maxima_of_row,
-                    maxima + row.to(tl.int64) * tiles,
                     tiles,
                     listed + row.to(tl.int64) * MOST,
                     values + row.to(tl.int64) * MOST,
@@ -215,7 +219,6 @@ def draw_rows(
                     flags,
                     drawn,
                     FP64,
-                    TILES,
                     VECTOR,
                     MOST,
                     GATHERED,
@@ -263,10 +266,12 @@ def draw_rows(
             tl.store(log_kept + row, tl.log(share))
     some = top > float("-inf")
     if tops is not None:
-        weight = weigh(maximum, top, tl.minimum(inverse * LOG2_E, 3.4e38))
-        weight = tl.where(top < float("inf"), weight, (maximum == float("inf")).to(tl.float32))
+        if total < 0:
+            weight = weigh(maximum, top, tl.minimum(inverse * LOG2_E, 3.4e38))
+            weight = tl.where(top < float("inf"), weight, (maximum == float("inf")).to(tl.float32))
+            total = tl.where(some, tl.sum(tl.abs(marked) * weight, 0), 1.0)
         tl.store(tops + row, top)
-        tl.store(masses + row, tl.where(some, tl.sum(tl.abs(marked) * weight, 0), 1.0))
+        tl.store(masses + row, total)
         if candidates is not None:
             tl.store(candidates + row, found)
     tl.store(token_ids + row, tl.where(some, tl.maximum(token, 0), 0).to(tl.int64))

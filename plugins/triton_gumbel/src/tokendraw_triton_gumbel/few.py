@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 
 from tokendraw_triton_gumbel.bounds import bound_by_granules
-from tokendraw_triton_gumbel.gather import collect_few, list_granules, load_few
+from tokendraw_triton_gumbel.gather import list_candidates, list_granules, load_candidates
 from tokendraw_triton_gumbel.noise import gumbel, streams_of
 from tokendraw_triton_gumbel.order import LEAST, key_of, scaled, value_of, weigh
 from tokendraw_triton_gumbel.request import EXACT
@@ -20,8 +20,6 @@ from tokendraw_triton_gumbel.request import EXACT
 LEAST_CANDIDATES = 128
 """That many are compared with each other."""
 MOST_CANDIDATES = 1024
-_OTHERS = tl.constexpr(64)
-"""Candidates that all are compared with at once."""
 _LIKELIEST = tl.constexpr(64)
 """Granules whose candidates are tried where top-p alone filters."""
 _TURNS = tl.constexpr(4)
@@ -35,37 +33,45 @@ def _nothing_left(k, least, joint):
 
 
 @triton.jit
-def _weigh_once(x, PTX: tl.constexpr):
-    """``2 ** x``. Not pure, so that the compiler hands on the result and not the work, to every thread that reads it."""
-    if PTX:
-        return tl.inline_asm_elementwise(
-            "ex2.approx.ftz.f32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=False, pack=1
-        )
-    else:
-        return tl.exp2(x)
+def _stand_above(x, others, weights):
+    """(How many of the others are greater, what they weigh), for each of x."""
+    greater = (others[:, None] > x[None, :]).to(tl.float32)
+    return tl.sum(greater, 0), tl.sum(greater * weights[:, None], 0)
 
 
 @triton.jit
-def _keep_by_comparison(
-    x, values, found, top, scale, mass, k, p, least, joint, N: tl.constexpr, PTX: tl.constexpr
-):
+def _weigh_once(x, top, scale):
+    """:func:`~.order.weigh`, in a loop of one turn: the compiler hands on the result to all who read it, not the work."""
+    weight = x
+    turn = 0
+    while turn < 1:
+        weight = weigh(x, top, scale)
+        turn += 1
+    return weight
+
+
+@triton.jit
+def _halves(x, N: tl.constexpr):
+    """The first half of x, and the second."""
+    return tl.split(tl.trans(tl.reshape(x, (2, N // 2))))
+
+
+@triton.jit
+def _keep_by_comparison(x, found, top, scale, mass, k, p, least, joint, N: tl.constexpr):
     """Which are kept, [N]: every candidate is compared with every other."""
-    number = tl.zeros((N,), tl.int32)
-    above = tl.zeros((N,), tl.float32)
-    start = 0
-    while start < found:
-        j = start + tl.arange(0, _OTHERS)
-        others = tl.load(values + j, mask=j < found, other=float("-inf"))
-        weights = _weigh_once((others - top) * scale, PTX)
-        greater = others[:, None] > x[None, :]
-        number += tl.sum(greater.to(tl.int32), 0)
-        above += tl.sum(tl.where(greater, weights[:, None], 0.0), 0)
-        start += _OTHERS
-    kept = (x > float("-inf")) & (number < tl.where(k > 0, k, N)) & (x >= least)
+    weight = _weigh_once(x, top, scale)
+    first, last = _halves(x, N)
+    first_weight, last_weight = _halves(weight, N)
+    number, above = _stand_above(x, first, first_weight)
+    if found > N // 2:
+        more, heavier = _stand_above(x, last, last_weight)
+        number += more
+        above += heavier
+    kept = (x > float("-inf")) & (number < tl.where(k > 0, k, N).to(tl.float32)) & (x >= least)
     if p < 1:
         counted = mass
         if _nothing_left(k, least, joint) == 0:
-            counted = tl.sum(tl.where(kept, weigh(x, top, scale), 0.0), 0)
+            counted = tl.sum(tl.where(kept, weight, 0.0), 0)
         kept = kept & ((above < (p * counted.to(tl.float64)).to(tl.float32)) | (number == 0))
     return kept
 
@@ -134,12 +140,8 @@ def best_of(score, label, kept):
 
 
 @triton.jit
-def _draw_kept(
-    x, kept, ids, found, top, scale, inverse, seed, position, flags, FP64: tl.constexpr, N: tl.constexpr
-):
+def _draw_kept(x, kept, token, top, scale, inverse, seed, position, flags, FP64: tl.constexpr):
     """The token."""
-    i = tl.arange(0, N)
-    token = tl.load(ids + i, mask=i < found, other=2147483647)
     tile = token // 1024
     of_token, of_tile = streams_of(flags)
     noise = gumbel(seed, position, tile, of_tile, FP64)
@@ -153,7 +155,14 @@ def _draw_kept(
 @triton.jit
 def _what_is_kept(x, kept, top, scale):
     """(The least kept logit, the kept mass)."""
-    return tl.min(tl.where(kept, x, float("inf")), 0), tl.sum(tl.where(kept, weigh(x, top, scale), 0.0), 0)
+    return tl.reduce(
+        (tl.where(kept, x, float("inf")), tl.where(kept, weigh(x, top, scale), 0.0)), 0, _least_and_sum
+    )
+
+
+@triton.jit
+def _least_and_sum(least_a, sum_a, least_b, sum_b):
+    return tl.minimum(least_a, least_b), sum_a + sum_b
 
 
 @triton.jit
@@ -175,8 +184,6 @@ def draw_few(
     base,
     vocab_size,
     granules,
-    maximum,
-    tile,
     tiles,
     listed,
     values,
@@ -204,9 +211,9 @@ def draw_few(
 ):
     """(Token, or -1 if more than ``N`` logits reach ``bound``; the least kept logit; the kept mass; how many there are).
 
-    Those that reach the bound stay in ``values`` and ``ids``, tile by tile.
+    Where more than the token is wanted, those that reach the bound stay in ``values`` and ``ids``, tile by tile.
 
-    :param granules: [tiles, 16] maxima of the row, in memory; ``maximum`` [TILES] those of its tiles.
+    :param granules: [tiles, 16] maxima of the row, in memory.
     :param bound: no token below it is kept, and no filter depends on one.
     :param least: the floor of min-p; -inf if it is off.
     :param k: [1, V), or 0 if top-k is off; ``p`` in float64, 1 if top-p is off.
@@ -219,41 +226,42 @@ def draw_few(
     floor = bound
     kept_mass = mass
     candidates = tl.full((), -1, tl.int32)
-    hot = list_granules(granules, maximum, tile, tiles, bound, ids, listed, N)
+    hot = list_granules(granules, tiles, bound, listed, N)
     if hot <= N:
-        found = collect_few(base, vocab_size, listed, hot, bound, values, ids, VECTOR, N, GATHERED)
+        found = list_candidates(base, vocab_size, listed, hot, bound, ids, VECTOR, N, GATHERED)
         if not BY_COMPARISON:
             turn = tl.where(found > N, 1, _TURNS)
             while turn < _TURNS:
                 # Some of the tokens prove a bound, too.
-                better = _bound_by_some(load_few(values, N, N), top, scale, k, needed)
+                some, _ = load_candidates(base, ids, N, VECTOR, N)
+                better = _bound_by_some(some, top, scale, k, needed)
                 tl.debug_barrier()
                 turn = tl.where(better > bound, turn + 1, _TURNS)
                 if better > bound:
                     bound = better
-                    hot = list_granules(granules, maximum, tile, tiles, bound, ids, listed, N)
-                    found = collect_few(
-                        base, vocab_size, listed, hot, bound, values, ids, VECTOR, N, GATHERED
-                    )
+                    hot = list_granules(granules, tiles, bound, listed, N)
+                    found = list_candidates(base, vocab_size, listed, hot, bound, ids, VECTOR, N, GATHERED)
                     turn = tl.where(found > N, turn, _TURNS)
         if found <= N:
-            x = load_few(values, found, N)
+            x, own = load_candidates(base, ids, found, VECTOR, N)
             enough = tl.full((), 1, tl.int32)
             if needed > 0:
                 enough = (tl.sum(weigh(x, top, scale), 0) >= needed).to(tl.int32)
             if enough > 0:
                 if BY_COMPARISON:
-                    kept = _keep_by_comparison(x, values, found, top, scale, mass, k, p, least, joint, N, PTX)
+                    kept = _keep_by_comparison(x, found, top, scale, mass, k, p, least, joint, N)
                 else:
                     kept = _keep_by_halving(x, top, scale, mass, k, p, least, joint)
                 token = tl.full((), 0, tl.int32)
                 if drawn:
-                    token = _draw_kept(
-                        x, kept, ids, found, top, scale, inverse, seed, position, flags, FP64, N
-                    )
+                    token = _draw_kept(x, kept, own, top, scale, inverse, seed, position, flags, FP64)
                 candidates = found
                 if (flags & EXACT) != 0:
                     floor, kept_mass = _what_is_kept(x, kept, top, scale)
+                    tl.debug_barrier()  # the list was read
+                    i = tl.arange(0, N)
+                    tl.store(values + i, x, mask=i < found)
+                    tl.store(ids + i, own, mask=i < found)
     return token, floor, kept_mass, candidates
 
 
@@ -262,7 +270,6 @@ def draw_more(
     base,
     vocab_size,
     granules,
-    maxima,
     tiles,
     listed,
     values,
@@ -283,7 +290,6 @@ def draw_more(
     flags,
     drawn,
     FP64: tl.constexpr,
-    TILES: tl.constexpr,
     VECTOR: tl.constexpr,
     N: tl.constexpr,
     GATHERED: tl.constexpr,
@@ -294,11 +300,9 @@ def draw_more(
     :param bound: proven, or -inf; the maxima of the granules may prove more.
     :param alone: whether nothing is proven, as top-p alone filters: the likeliest tokens are tried, and then weighed.
     """
-    tile = tl.arange(0, TILES)
-    maximum = tl.load(maxima + tile, mask=tile < tiles, other=float("-inf"))
     if (k > 0).to(tl.int32) + alone > 0:
         wanted = tl.where(alone > 0, _LIKELIEST, k).to(tl.int32)
-        proven = bound_by_granules(granules, tiles * 16, least, top, wanted, N, TILES * 16)
+        proven = bound_by_granules(granules, tiles * 16, least, top, wanted, N)
         bound = tl.where(alone > 0, proven, tl.maximum(bound, proven))
     token = tl.full((), -1, tl.int32)
     floor = bound
@@ -309,8 +313,6 @@ def draw_more(
             base,
             vocab_size,
             granules,
-            maximum,
-            tile,
             tiles,
             listed,
             values,

@@ -128,7 +128,7 @@ def row_logprobs(
         else:
             finite = maximum > float("-inf")
             least = tl.min(tl.where(finite, maximum, float("inf")), 0)
-            low = bound_by_tiles(maximum, top, least, tl.sum(finite.to(tl.int32), 0), searched)
+            low = bound_by_tiles(maximum, top, least, tl.sum(finite.to(tl.int32), 0), searched, TILES)
         low = tl.maximum(tl.maximum(low, floor), LEAST)
     reach = tl.where(x > float("-inf"), tl.minimum(x, low), low)
     tied = tl.full((), float("-inf"), tl.float32)

@@ -34,6 +34,8 @@ _QUEUE = 128
 _ACCEPTING_WARPS = 4
 _ACCEPTING_PROGRAMS = 4
 """A multiprocessor, at most, of the launch over the requests."""
+_ACCEPTING_REGISTERS = 128
+"""At most so many a thread there, so that they fit. NVIDIA."""
 _REAL, _WHOLE = torch.float32, torch.int32
 
 
@@ -195,7 +197,8 @@ class Plan:
                 "VECTOR": vector,
                 "PTX": is_nvidia,
             },
-            options={"num_warps": _ACCEPTING_WARPS},
+            options={"num_warps": _ACCEPTING_WARPS}
+            | ({"maxnreg": _ACCEPTING_REGISTERS} if is_nvidia else {}),
         )
         self.check_probs = None
         if chains.known == PROBS:

@@ -181,6 +181,7 @@ def weigh_residual(
     q_mass,
     scale,
     weights,
+    FILTERED: tl.constexpr,
     WARPS: tl.constexpr,
     VECTOR: tl.constexpr,
     KNOWN: tl.constexpr,
@@ -194,11 +195,14 @@ def weigh_residual(
     while group < last:
         tile = group * WARPS + tl.arange(0, WARPS)
         inside = tile < tiles
-        maximum = tl.load(maxima + tile, mask=inside, other=float("-inf"))
         more = tl.zeros((WARPS,), tl.float32)
         whole = tl.zeros((WARPS,), tl.float32)
-        # Where no token of p is kept, nothing is left of it; where p is all on token 0, every floor is reached.
-        if tl.max(maximum, 0) >= floor:
+        reached = tl.full((), 1, tl.int32)
+        if FILTERED:
+            # Where no token of p is kept, nothing is left of it; where p is all on token 0, every floor is reached.
+            maximum = tl.load(maxima + tile, mask=inside, other=float("-inf"))
+            reached = (tl.max(maximum, 0) >= floor).to(tl.int32)
+        if reached > 0:
             ids = group * (WARPS * 1024) + element_ids(WARPS, VECTOR)
             mask = ids < vocab_size
             fits = (group + 1) * (WARPS * 1024) <= vocab_size
