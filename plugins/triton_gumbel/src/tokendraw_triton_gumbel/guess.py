@@ -73,7 +73,7 @@ def guess_pivots(x, vocab_size, top, scale, least, target, by_mass, BY: tl.const
     """
     some = x > float("-inf")
     lowest, hidden = tl.reduce((tl.where(some, x, top), (some == 0).to(tl.int32)), 0, _range)
-    depth = tl.minimum(_DEEPEST / scale, top - lowest)
+    depth = tl.minimum(1.0 / scale * _DEEPEST, top - lowest)
     depth = tl.maximum(tl.minimum(depth, 3e38), 1e-30)
     width = depth * 1.0001 / _BINS
     bin_of = tl.minimum(tl.maximum((top - tl.where(some, x, top)) / width, 0.0), _BINS - 1.0).to(tl.int32)
@@ -92,10 +92,10 @@ def guess_pivots(x, vocab_size, top, scale, least, target, by_mass, BY: tl.const
     error = tl.sqrt(tl.maximum(tl.max(tl.where(before < target, strays, 0.0), 0), 0.0))
     error = tl.where(by_mass, error, -error)
     t0, t1, t2, t3 = (
-        target + _FAR * error,
-        target + _NEAR * error,
-        target - _NEAR * error,
-        target - _FAR * error,
+        target + error * _FAR,
+        target + error * _NEAR,
+        target - error * _NEAR,
+        target - error * _FAR,
     )
     d0, d1, d2, d3 = tl.reduce(
         (
