@@ -53,6 +53,14 @@ def test_seeded_draws_equal_the_reference_under_every_filter():
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("what", ["candidates", "bounds"])
+def test_candidates_are_all_that_reach_a_bound_and_bounds_are_reached_by_enough(what):
+    found = triton_on_a_cpu.interpreted("triton_candidates_kernels.py", what)
+    assert found["wrong"] == []
+    assert found["judged"] > 70
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "what", ["wide", *(pytest.param(what, marks=pytest.mark.thorough) for what in ("wide32", "search"))]
 )
