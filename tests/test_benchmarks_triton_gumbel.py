@@ -102,6 +102,13 @@ def test_a_sampler_verifies_as_itself_whatever_is_known_of_the_drafts(call):
     assert "Replays of CUDA graphs were not tried: there is no CUDA device." in result.stdout
 
 
+def test_one_dtype_of_the_noise_can_be_looked_at_alone(call):
+    result = call("chains", "--requests", 40, "--noise", "fp64")
+    assert result.exit_code == 0, result.output
+    assert {row[0] for row in cells(result) if row[0].startswith("fp")} == {"fp64"}
+    assert "--noise fp64 --requests 40" in result.stdout.splitlines()[0]
+
+
 class Planted:
     """The native sampler, with a piece of its verification exchanged, or with less that it can verify."""
 

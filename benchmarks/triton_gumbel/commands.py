@@ -20,6 +20,8 @@ import worst
 from click.core import ParameterSource
 from setting import Findings, Setting
 
+from tokendraw._capabilities import GUMBEL_DTYPES
+
 _OPTIONS = (
     click.option(
         "--sampler", default="triton-gumbel", show_default=True, metavar="NAME", help="Who is looked at."
@@ -78,7 +80,9 @@ def _given(ctx: click.Context) -> str:
     for option in ctx.command.params:
         name = str(option.name)
         if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE:
-            words += [option.opts[0], *([] if ctx.params[name] is True else [str(ctx.params[name])])]
+            value = ctx.params[name]
+            for each in value if isinstance(value, tuple) else (value,):
+                words += [option.opts[0], *([] if each is True else [str(each)])]
     return shlex.join(words)
 
 
@@ -91,6 +95,12 @@ _command(
     "chains",
     chains.run,
     click.option("--requests", type=click.IntRange(min=1), default=100_000, show_default=True),
+    click.option(
+        "--noise",
+        type=click.Choice(GUMBEL_DTYPES),
+        multiple=True,
+        help="Its dtype; may be given again. Default: both. Most of the time goes to compiling kernels for each.",
+    ),
 )
 _command("large", large.run)
 _command("worst", worst.run, _repeats)
