@@ -32,7 +32,7 @@ def _list_hits(hit, first, listed, found, MOST: tl.constexpr, ROWS: tl.constexpr
     number = tl.reshape(both >> 16, (ROWS * EIGHTS,))
     before = tl.cumsum(number, 0) - number + found
     counted = tl.sum(number + tl.where(number > 2, _ONE, 0), 0)
-    number = tl.minimum(number, MOST - before)
+    number = tl.minimum(before + number, MOST) - before
     for i in tl.static_range(2):
         tl.store(listed + before + i, label + _lowest(which), mask=number > i)
         which &= which - 1
