@@ -13,7 +13,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 import torch
@@ -22,11 +22,10 @@ from tables import head, markdown, shown, timing
 from tokendraw import Need, SamplingMetadata, SamplingParams
 from tokendraw.bench._cells import MIN_P, TEMPERATURE, TOP_K, TOP_P, Cell
 from tokendraw.probabilities import relative
-from tokendraw_flashinfer import draws
-from tokendraw_flashinfer.sampler import FlashInferSampler
-from tokendraw_flashinfer.signatures import EntryPoints
-from tokendraw_flashinfer.softmax import softmax
-from tokendraw_flashinfer.ways import WAYS, Kind, Way, able
+
+if TYPE_CHECKING:
+    from tokendraw_flashinfer.sampler import FlashInferSampler
+    from tokendraw_flashinfer.ways import Kind, Way
 
 _NEED = Need(tie_rule="either")
 _BOTH = SamplingParams(temperature=TEMPERATURE, top_k=TOP_K, top_p=TOP_P)
@@ -50,9 +49,18 @@ _SHAPES = ((1, 128_256), (64, 128_256), (256, 151_936), (1024, 151_936))
 @click.option("--output", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE")
 def main(repeats: int, output: Path | None) -> None:
     """Time every way of every kind of batch on the CUDA device."""
-    device = torch.device("cuda", torch.cuda.current_device())
-    import flashinfer.sampling
+    if not torch.cuda.is_available():
+        raise click.ClickException("the benchmark needs a CUDA device, found none.")
+    try:
+        import flashinfer.sampling
 
+        from tokendraw_flashinfer.softmax import softmax
+    except ModuleNotFoundError as error:
+        raise click.ClickException(
+            f"the benchmark needs the plugin flashinfer, found {error}. Run `pip install "
+            "'./plugins/flashinfer[flashinfer]'`."
+        ) from error
+    device = torch.device("cuda", torch.cuda.current_device())
     time, ways = timing(device, repeats), list(_each_way(device))
     cells = [
         Cell(*shape, dtype, "both", "gaussian") for shape in _SHAPES for dtype in ("float32", "bfloat16")
@@ -89,6 +97,11 @@ def main(repeats: int, output: Path | None) -> None:
 
 def _each_way(device: torch.device) -> Iterator[tuple[Kind, Way, FlashInferSampler]]:
     """A sampler for each way of each kind, which draws that kind by that way alone."""
+    from tokendraw_flashinfer import draws
+    from tokendraw_flashinfer.sampler import FlashInferSampler
+    from tokendraw_flashinfer.signatures import EntryPoints
+    from tokendraw_flashinfer.ways import WAYS, able
+
     found = able(WAYS, EntryPoints.installed(), "either", torch.cuda.get_device_capability(device))
     for kind, offered in found.items():
         for way in offered:

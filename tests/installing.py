@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+NATIVE_ALONE = Path(__file__).parent / "native_alone"
+"""A folder for PYTHONPATH: of the samplers in this environment, an interpreter then finds native and no other."""
 OFFLINE = ("--no-deps", "--no-build-isolation", "--no-index", "--disable-pip-version-check")
 """Options of pip: what the project needs, hatchling included, is in this environment already."""
 
@@ -46,7 +48,7 @@ def importable(site: Path) -> Iterator[None]:
 
 
 def run_with(site: Path, *command: str, **options: object) -> subprocess.CompletedProcess[str]:
-    """Run a module of this interpreter, such as ``tokendraw list``, where ``site`` is on the path."""
+    """Run a module of this interpreter, such as ``tokendraw list``, with what is in ``site`` and native."""
     environ = {name: text for name, text in os.environ.items() if not name.startswith("TOKENDRAW_")}
     return subprocess.run(
         [sys.executable, "-m", *command],
@@ -54,6 +56,6 @@ def run_with(site: Path, *command: str, **options: object) -> subprocess.Complet
         encoding="utf-8",
         timeout=300,
         check=False,
-        env=environ | {"PYTHONPATH": str(site)},
+        env=environ | {"PYTHONPATH": f"{NATIVE_ALONE}{os.pathsep}{site}"},
         **options,
     )

@@ -76,6 +76,21 @@ def test_a_sound_installation(on):
     assert (result.stderr, result.exit_code) == ("", 0)
 
 
+def test_a_library_is_one_line_that_names_all_who_need_it(on, monkeypatch):
+    on(LAPTOP, (NATIVE,))
+    around = [
+        Library("torch", "2.13.0", ">=2.6", "tokendraw-native"),
+        Library("torch", "2.13.0", ">=2.7", "acme-tokendraw"),
+        Library("torch", "2.13.0", ">=2.6", "tokendraw-flashinfer"),
+        Library("triton", "3.6.0", "", "acme-tokendraw"),
+    ]
+    monkeypatch.setattr(_doctor, "libraries", lambda candidates: around)
+    assert (
+        "  torch   2.13.0     >=2.6 by tokendraw-native and tokendraw-flashinfer; >=2.7 by acme-tokendraw\n"
+        "  triton  3.6.0      any version by acme-tokendraw\n"
+    ) in call("doctor").stdout
+
+
 def test_everything_wrong_comes_with_the_command_that_mends_it(on, monkeypatch):
     absent = replace(FLASHINFER, upstream_version=None)
     on(H100, (NATIVE, absent, BOOM, FUTURE, OFF))

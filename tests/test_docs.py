@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from installing import OFFLINE
+from installing import NATIVE_ALONE, OFFLINE
 
 DOCS = Path(__file__).parent.parent / "docs"
 GUIDE = (DOCS / "writing-a-plugin.md").read_text(encoding="utf-8")
@@ -23,7 +23,7 @@ def run(line, folder):
     words = shlex.split(line)
     site = folder / "site"
     environ = {name: text for name, text in os.environ.items() if not name.startswith("TOKENDRAW_")}
-    environ |= {"PYTHONPATH": str(site), "OMP_NUM_THREADS": "1"}
+    environ |= {"PYTHONPATH": f"{NATIVE_ALONE}{os.pathsep}{site}", "OMP_NUM_THREADS": "1"}
     while "=" in words[0]:
         name, _, value = words.pop(0).partition("=")
         environ[name] = value

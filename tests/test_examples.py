@@ -44,7 +44,7 @@ def test_show_tells_everything_about_it(site):
         "  plugin API    1, this core speaks 1\n"
         "  priority      -10\n"
         "  upstream      none\n"
-        "  verified on   CPU (x86-64, torch 2.13.0), NVIDIA H200 (torch 2.11.0)\n"
+        "  verified on   CPU (x86-64, torch 2.13.0)\n"
         "\n"
         "operation sample\n"
         "  device types        cpu, cuda\n"

@@ -1,5 +1,6 @@
 """The README is true: its Python runs, and its commands print what it shows."""
 
+import os
 import re
 import shlex
 import subprocess
@@ -8,6 +9,8 @@ from pathlib import Path
 
 import pytest
 import torch
+
+from installing import NATIVE_ALONE
 
 README = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8")
 PYTHON = "\n".join(re.findall(r"```python\n(.*?)```", README, re.DOTALL))
@@ -22,6 +25,7 @@ def run(command, stderr=subprocess.PIPE):
     """Run a shell line of the README with the interpreter of this test; what it writes to stdout."""
     words = shlex.split(command)
     assert words[0] == "tokendraw"
+    path = os.pathsep.join(filter(None, [str(NATIVE_ALONE), os.environ.get("PYTHONPATH")]))
     return subprocess.run(
         [sys.executable, "-m", "tokendraw", *words[1:]],
         stdout=subprocess.PIPE,
@@ -29,6 +33,7 @@ def run(command, stderr=subprocess.PIPE):
         text=True,
         check=True,
         timeout=120,
+        env=os.environ | {"PYTHONPATH": path},
     ).stdout
 
 

@@ -109,7 +109,10 @@ class Sampler:
         return f"<tokendraw.Sampler {self.name!r} on {self.device}>"
 
     def sample(self, logits: Tensor, metadata: SamplingMetadata, *, inplace: bool = False) -> SamplerOutput:
-        """Draw one token a row. Does not wait for the device, unless ``TOKENDRAW_DEBUG=1`` has the call checked.
+        """Draw one token a row.
+
+        Waits for the device only where whoever draws does (``Capabilities.sync_free``), or where ``TOKENDRAW_DEBUG=1``
+        has the call checked.
 
         A sampler that another one could replace draws its first batch from a copy of the logits, so that its
         successor finds them pristine. The copy is dropped after the call; with ``inplace`` there is none.
@@ -146,8 +149,8 @@ class Sampler:
         would be without drafts; it looks at no draft's distribution. Both leave the target's distribution as it is.
 
         Who verifies is negotiated when the first call of this or of :meth:`draft` comes; see :attr:`verify_resolution`.
-        Does not wait for the device, unless ``TOKENDRAW_DEBUG=1`` has the call checked. An error of a call is the
-        caller's: nobody takes over.
+        Waits for the device only where whoever verifies does (``Capabilities.sync_free``), or where
+        ``TOKENDRAW_DEBUG=1`` has the call checked. An error of a call is the caller's: nobody takes over.
 
         :param target_logits: [L, V] float32, bfloat16 or float16, any row stride: of each request one row for every
             draft, in order, and its bonus row. Never modified.

@@ -40,9 +40,7 @@ if TYPE_CHECKING:
 @click.option(
     "--device", metavar="DEVICE", help="cpu, cuda, cuda:1 ... Default: the accelerator, else the CPU."
 )
-@click.option(
-    "--quick", is_flag=True, help="Fewer draws, smaller vocabularies: about half a minute on a CPU."
-)
+@click.option("--quick", is_flag=True, help="Fewer draws, smaller vocabularies: under a minute on a CPU.")
 @click.option("--only", multiple=True, metavar="PROPERTY", help="Check this property; may be given again.")
 @click.option(
     "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of all that is random in a run."

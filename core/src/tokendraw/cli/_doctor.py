@@ -1,10 +1,10 @@
 """``tokendraw doctor``: a checkup to paste into a bug report.
 
 JSON: ``tokendraw``, ``python``, ``platform``, ``libraries`` (``name``, ``installed``, ``needed``,
-``needed_by``, ``fits``), ``upstreams`` (``name``, ``plugin``, ``installed``, ``needed``, ``tested``,
-``would_change``), ``host``, ``settings`` (``variables`` by name, ``config``: the path of the file in
-force or null), ``candidates`` (as in ``list --json``), ``chosen`` (null if no sampler is usable) and
-``findings`` (``problem``, ``mend``: a command or null).
+``needed_by``, ``fits``; once for each that requires it), ``upstreams`` (``name``, ``plugin``,
+``installed``, ``needed``, ``tested``, ``would_change``), ``host``, ``settings`` (``variables`` by name,
+``config``: the path of the file in force or null), ``candidates`` (as in ``list --json``), ``chosen``
+(null if no sampler is usable) and ``findings`` (``problem``, ``mend``: a command or null).
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from tokendraw import _host, _settings
 from tokendraw._candidate import Candidate, Choice
 from tokendraw._capabilities import Host
 from tokendraw._errors import TokendrawError, TokendrawWarning
+from tokendraw._words import all_of
 from tokendraw.cli._app import NOT_USABLE, GuardedCommand
 from tokendraw.cli._describe import JsonObject, candidate_json, host_json
 from tokendraw.cli._findings import Finding, findings
@@ -127,7 +128,10 @@ def _print(checkup: _Checkup) -> None:
     _heading("libraries")
     print_table(
         ("name", "installed", "needed"),
-        [(library.name, library.installed or "no", _needed(library)) for library in checkup.libraries],
+        [
+            (name, installed or "no", _needed(requirements))
+            for (name, installed), requirements in _by_library(checkup.libraries).items()
+        ],
         indent=2,
     )
     if checkup.upstreams:
@@ -163,7 +167,17 @@ def _heading(title: str) -> None:
     click.echo(click.style(title, bold=True))
 
 
-def _needed(library: Library) -> str:
-    if not library.needed_by:
-        return "not required"
-    return f"{library.needed or 'any version'} by {library.needed_by}"
+def _by_library(requirements: Sequence[Library]) -> dict[tuple[str, str | None], list[Library]]:
+    found: dict[tuple[str, str | None], list[Library]] = {}
+    for requirement in requirements:
+        found.setdefault((requirement.name, requirement.installed), []).append(requirement)
+    return found
+
+
+def _needed(requirements: Sequence[Library]) -> str:
+    """Say who needs which versions of one library: ``>=2.6 by a and b; >=2.7 by c``."""
+    askers: dict[str, list[str]] = {}
+    for requirement in requirements:
+        if requirement.needed_by:
+            askers.setdefault(requirement.needed or "any version", []).append(requirement.needed_by)
+    return "; ".join(f"{needed} by {all_of(names)}" for needed, names in askers.items()) or "not required"

@@ -45,7 +45,7 @@ class Effort:
 
     @classmethod
     def of(cls, *, quick: bool, device_type: str) -> Self:
-        """The effort that a device can make: a quick run in half a minute, a full one in minutes."""
+        """The effort that a device can make: a quick run in under a minute, a full one in minutes."""
         on_cpu = device_type == "cpu"
         if quick:
             tails = ((12.0, 100), (14.0, 100), (17.0, 25)) if on_cpu else _ALL_TAILS

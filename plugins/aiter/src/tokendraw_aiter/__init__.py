@@ -51,7 +51,8 @@ class AiterPlugin:
             # The top-p kernels were wrong before pull request 2035; the operators were read from 0.1.13 on.
             upstream=tokendraw.Upstream("amd-aiter", ">=0.1.13"),
             summary="AMD's aiter kernels: top-k and top-p per row on ROCm; not run on hardware yet",
-            verified="no hardware: it has only run on a CPU, against a stand-in with the operators of 0.1.13",
+            verified="no hardware: it has only run on a CPU, against a stand-in with the operators of 0.1.13 to "
+            "0.1.20.post1",
         )
 
     @tokendraw.hookimpl
