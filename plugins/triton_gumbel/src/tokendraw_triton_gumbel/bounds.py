@@ -1,7 +1,8 @@
 """Bounds below which no token is kept, proven by maxima: of the tiles, or of the granules where tiles prove too little.
 
-Reads the maxima once or twice. A maximum is a token, so as many tokens reach a value as maxima do: where those suffice
-for top-k, the threshold is not below.
+A maximum is a token, so as many tokens reach a value as maxima do: where those suffice for top-k, its threshold is not
+below. Maxima of tiles are compared in registers, twice, with 32 pivots at once; those of granules are read anew for each
+comparison, with 8.
 """
 
 from __future__ import annotations
@@ -56,7 +57,8 @@ def bound_by_tiles(maximum, top, low, number, k, TILES: tl.constexpr):
 
 @triton.jit
 def _number_that_reach(granules, count, pivot):
-    number = pivot.to(tl.int32) * 0
+    """Maxima for each of the few pivots."""
+    number = tl.zeros((_FEW_PIVOTS,), tl.int32)
     start = 0
     while start < count:
         g = start + tl.arange(0, _AT_ONCE)
