@@ -27,7 +27,9 @@ KERNELS = ("tile_statistics", "draw_rows", "draw_wide", "check_probs", "accept_d
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("what", ["batches", "layouts", "edges", "again", "drafts"])
+@pytest.mark.parametrize(
+    "what", ["batches", "layouts", "edges", pytest.param("again", marks=pytest.mark.thorough), "drafts"]
+)
 def test_verifications_equal_natives(what):
     found = triton_on_a_cpu.interpreted("triton_verify_kernels.py", what)
     assert found["wrong"] == {}
@@ -127,12 +129,15 @@ def test_probabilities_of_every_dtype_compile(target, draft):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("target", TARGETS)
-def test_the_draw_with_drafts_behind_the_target_compiles(target):
-    how = configurations_of(target)[0]
+def test_the_pass_over_the_tiles_of_drafts_behind_the_target_compiles(target):
     tall = {"SPAN": 2, "VECTOR": 8, "PAIRED": TARGETS[target][0] == "cuda"}
     assert has_code(compiled(tiles.tile_statistics, target, warps=1, **tall))
-    if target not in SOME:
-        return
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", [pytest.param("sm_90", marks=pytest.mark.thorough), "gfx942"])
+def test_the_draw_with_drafts_behind_the_target_compiles(target):
+    how = configurations_of(target)[0]
     common = {"FP64": False, "TILES": 256, "VECTOR": 8, "BY": 65536}
     few = {"LESS": LEAST_CANDIDATES, "MOST": MOST_CANDIDATES, "GATHERED": how.granules_at_once}
     assert has_code(compiled(draw.draw_rows, target, FILTERED=True, **few, **common))
