@@ -134,3 +134,16 @@ def test_who_samples_has_no_part_in_it():
     assert sampler.draft(logits_of(2), batch({}, 2)).token_ids.tolist() == [1, 1]
     with pytest.raises(SamplerUnavailableError, match="'acme' cannot serve greedy rows"):
         sampler.draft(logits_of(2), batch({0: GREEDY}, 2))
+
+
+def test_no_draft_is_drawn_from_a_copy_since_nobody_takes_over_from_who_draws_it():
+    class Looking(Drafter):
+        def draft(self, logits, metadata):
+            self.rows.append(logits.data_ptr())
+            return super().draft(logits, metadata)
+
+    chosen, logits = Looking(1), logits_of()
+    sampler = drafting(FILTERS_ONLY, chosen, Drafter(2))
+    sampler._verifying = replace(sampler._verifying, can_fall_back=True)
+    sampler.draft(logits, batch({}))
+    assert chosen.rows[0] == logits.data_ptr()

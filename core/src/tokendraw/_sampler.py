@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
-from collections import Counter
 from collections.abc import Iterable
 from typing import Self
 
@@ -15,11 +13,11 @@ from torch import Tensor
 from tokendraw import _advice, _fallback, _verifying
 from tokendraw._announce import announce, tell_of
 from tokendraw._batch_facts import BatchFacts
-from tokendraw._call_checks import Watch
 from tokendraw._candidate import Resolution
 from tokendraw._capabilities import Capabilities, DraftKind, VerifyMode
 from tokendraw._cuda_graphs import is_capturing
 from tokendraw._drafts import Drafts
+from tokendraw._drawing import CallFailedError, Drawing
 from tokendraw._errors import (
     InvalidInputError,
     SamplerFallbackWarning,
@@ -27,18 +25,15 @@ from tokendraw._errors import (
     UntestedUpstreamWarning,
 )
 from tokendraw._fallback import reason_of
-from tokendraw._form import wrong_tokens
 from tokendraw._input_checks import check_device, check_logits, check_rows
 from tokendraw._metadata import SamplingMetadata
 from tokendraw._negotiation import Negotiation
 from tokendraw._output import SamplerOutput, VerifyOutput
 from tokendraw._plugin import SamplerBackend
 from tokendraw._prove import random_state_kept
-from tokendraw._serving import Member, Route, Serving
+from tokendraw._serving import Member, Serving
 from tokendraw._warmup import Plan
 from tokendraw._warmup_drafts import verifications
-
-_log = logging.getLogger("tokendraw")
 
 
 class Sampler:
@@ -75,10 +70,8 @@ class Sampler:
         self._strict = strict
         self._debug = debug
         self._replacing = threading.RLock()
-        self._counting = threading.Lock()
-        self._rows_drawn: Counter[str] = Counter()
+        self._drawing = Drawing(debug=debug)
         self._verifying: Serving | None = None
-        self._told: set[tuple[str, str, bool]] = set()
 
     @classmethod
     def negotiated(cls, facts: Negotiation, serving: Serving, *, strict: bool, debug: bool) -> Self:
@@ -129,8 +122,8 @@ class Sampler:
         while True:
             serving = self._serving
             try:
-                return self._routed(serving, logits, metadata, inplace=inplace)
-            except _CallFailedError as error:
+                return self._drawing.draw(serving, logits, metadata, inplace=inplace)
+            except CallFailedError as error:
                 failed = error
             self._replace(serving, failed, metadata.facts)
 
@@ -177,8 +170,8 @@ class Sampler:
         """
         self._check(logits, metadata)
         try:
-            return self._routed(self._verification(), logits, metadata)
-        except _CallFailedError as error:
+            return self._drawing.draw(self._verification(), logits, metadata)
+        except CallFailedError as error:
             raised = error.__cause__
         assert raised is not None
         raise raised
@@ -208,7 +201,7 @@ class Sampler:
 
         Rows that were verified do not count, nor do :meth:`warmup` and replays of graphs.
         """
-        return dict(self._rows_drawn)
+        return self._drawing.counts()
 
     def warmup(
         self,
@@ -294,104 +287,12 @@ class Sampler:
                     self.draft(logits, batch)
                 for call in verifications(plan, verifying, device):
                     self.verify(call.target_logits, call.drafts, call.metadata, mode=call.mode)
-        with self._counting:
-            self._rows_drawn = Counter(drawn)
+        self._drawing.forget_since(drawn)
         if device.type != "cpu":
             torch.accelerator.synchronize(device)
         return time.perf_counter() - start
 
-    def _routed(
-        self, serving: Serving, logits: Tensor, metadata: SamplingMetadata, *, inplace: bool = False
-    ) -> SamplerOutput:
-        """Draw a batch, or a batch of drafts if ``serving`` verifies, each row with the one who serves it.
-
-        :raises _CallFailedError: from what a sampler raised.
-        """
-        rows, vocab_size = logits.shape
-        route = serving.route(metadata, rows, vocab_size, logits.device)
-        output = self._draw(serving, route, logits, metadata, inplace=inplace)
-        if route.lacking:
-            self._tell(serving, route)
-        self._count(serving, route, rows)
-        return output
-
-    def _draw(
-        self, serving: Serving, route: Route, logits: Tensor, metadata: SamplingMetadata, *, inplace: bool
-    ) -> SamplerOutput:
-        split = route.split
-        if split is None:
-            return self._call(route.member, serving, logits, metadata, inplace=inplace)
-        assert serving.companion is not None
-        # First the companion, from a copy of its rows: the other call may overwrite them.
-        own = logits.index_select(0, split.rows)
-        apart = self._call(
-            serving.companion, serving, own, split.for_companion(metadata), inplace=True, is_spare=True
-        )
-        rest = self._call(route.member, serving, logits, split.for_chosen(metadata), inplace=inplace)
-        return split.merged(rest, apart, metadata.facts.max_logprobs, logits.shape[1])
-
-    def _call(
-        self,
-        member: Member,
-        serving: Serving,
-        logits: Tensor,
-        metadata: SamplingMetadata,
-        *,
-        inplace: bool,
-        is_spare: bool = False,
-    ) -> SamplerOutput:
-        """Call one sampler.
-
-        :param inplace: drafts never are.
-        :param is_spare: the logits are a copy of what the caller gave.
-        :raises _CallFailedError: from what it raised.
-        """
-        given, drafting = logits, serving.resolution.operation == "verify"
-        if not member.has_drawn and serving.can_fall_back and not inplace:
-            given = _fallback.spare(logits)
-        watch = None
-        if self._debug and not is_capturing():
-            kept = {} if inplace and not drafting else {"logits": given}
-            watch = Watch(member.name, kept, unless="" if drafting else "inplace=True")
-        version = None if given.is_inference() else given._version
-        try:
-            output: SamplerOutput = (
-                member.backend.draft(given, metadata)
-                if drafting
-                else member.backend.sample(given, metadata, inplace=inplace)
-            )
-        except KeyboardInterrupt:
-            raise
-        except BaseException as error:
-            if watch is not None:
-                watch.check_given(error)
-            untouched = given is not logits or (version is not None and given._version == version)
-            raise _CallFailedError(member, is_pristine=is_spare or (untouched and not inplace)) from error
-        if watch is not None:
-            watch.check_given()
-            watch.check_returned(wrong_tokens(output, given))
-        member.has_drawn = True
-        return output
-
-    def _tell(self, serving: Serving, route: Route) -> None:
-        """Log the first time that rows of a kind go to the companion, and that they take others with them."""
-        assert serving.companion is not None
-        chosen, companion = serving.chosen.name, serving.companion.name
-        for kind in route.lacking:
-            if (chosen, kind, bool(route.split)) in self._told:
-                continue
-            self._told.add((chosen, kind, bool(route.split)))
-            whole = "" if route.split else f", and with them the whole batch, since {route.because}"
-            _log.info("%r cannot serve %s: they go to %r%s", chosen, kind, companion, whole)
-
-    def _count(self, serving: Serving, route: Route, rows: int) -> None:
-        leaving = route.split.num_leaving if route.split else 0
-        with self._counting:
-            self._rows_drawn[route.member.name] += rows - leaving
-            if leaving and serving.companion:
-                self._rows_drawn[serving.companion.name] += leaving
-
-    def _replace(self, serving: Serving, call: _CallFailedError, batch: BatchFacts) -> None:
+    def _replace(self, serving: Serving, call: CallFailedError, batch: BatchFacts) -> None:
         """Put another sampler in the place of one whose call raised, or raise."""
         failed, error = call.member, call.__cause__
         assert error is not None
@@ -426,12 +327,3 @@ class Sampler:
         check_logits("logits", logits, self.device)
         check_rows("logits", logits, metadata)
         check_device("logits", logits, metadata)
-
-
-class _CallFailedError(Exception):
-    """A sampler's call raised what is the cause of this."""
-
-    def __init__(self, member: Member, *, is_pristine: bool) -> None:
-        self.member = member
-        self.is_pristine = is_pristine
-        """The caller's logits are known to be as they were before the call."""
