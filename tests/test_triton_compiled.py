@@ -61,7 +61,8 @@ def compiled(kernel, dtype, target, warps=4, **constants):
     """Of a call with everything that there is, by stages."""
     types = {**TYPES, "logits": f"*{dtype}", "granules": f"*{dtype}"}
     constants = {name: None for name in OF_VERIFICATIONS if name in kernel.arg_names} | constants
-    constants["PTX"] = TARGETS[target][0] == "cuda"
+    if "PTX" in kernel.arg_names:
+        constants["PTX"] = TARGETS[target][0] == "cuda"
     return triton_on_a_cpu.compiled(kernel, types, constants, target, aligned=True, warps=warps)
 
 

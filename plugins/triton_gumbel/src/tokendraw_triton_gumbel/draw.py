@@ -73,7 +73,6 @@ def draw_rows(
     MOST: tl.constexpr,
     GATHERED: tl.constexpr,
     BY: tl.constexpr,
-    PTX: tl.constexpr,
 ):
     """One program: one row.
 
@@ -189,7 +188,6 @@ def draw_rows(
                     LESS,
                     True,
                     GATHERED,
-                    PTX,
                 )
             worth = tl.where(
                 alone > 0, worth + (bound == float("-inf")).to(tl.int32), (k <= MOST).to(tl.int32)
@@ -222,7 +220,6 @@ def draw_rows(
                     VECTOR,
                     MOST,
                     GATHERED,
-                    PTX,
                 )
             share = kept / mass
             if token < 0:

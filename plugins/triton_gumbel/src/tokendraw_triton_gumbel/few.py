@@ -207,7 +207,6 @@ def draw_few(
     N: tl.constexpr,
     BY_COMPARISON: tl.constexpr,
     GATHERED: tl.constexpr,
-    PTX: tl.constexpr,
 ):
     """(Token, or -1 if more than ``N`` logits reach ``bound``; the least kept logit; the kept mass; how many there are).
 
@@ -293,7 +292,6 @@ def draw_more(
     VECTOR: tl.constexpr,
     N: tl.constexpr,
     GATHERED: tl.constexpr,
-    PTX: tl.constexpr,
 ):
     """The same for up to ``N`` tokens, of a row where fewer were not enough. A function of its own, out of the way.
 
@@ -336,6 +334,5 @@ def draw_more(
             N,
             False,
             GATHERED,
-            PTX,
         )
     return token, floor, kept, found

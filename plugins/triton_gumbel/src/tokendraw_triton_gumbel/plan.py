@@ -134,7 +134,6 @@ class Plan:
                 "MOST": MOST_CANDIDATES,
                 "GATHERED": how.granules_at_once,
                 "BY": by,
-                "PTX": is_nvidia,
             },
             options={"num_warps": how.row_warps} | limited,
         )
