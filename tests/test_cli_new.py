@@ -148,7 +148,7 @@ def refused(*arguments):
 )
 def test_a_name_of_other_characters_is_a_usage_error(name, near):
     assert refused(name, "out") == (
-        "'NAME' needs lowercase letters and digits, a letter first, with single hyphens between them, "
+        "'NAME' needs at most 64 lowercase letters and digits, a letter first, with single hyphens between them, "
         f"found {name!r}. Choose a name such as {near}.\n",
         2,
     )

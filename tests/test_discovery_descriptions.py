@@ -90,19 +90,19 @@ def test_a_hook_may_leave_out_arguments(dists: FakeDists) -> None:
         ),
         (
             "return tokendraw.PluginInfo(name='acme', api_version='2', priority=5, operations={})",
-            "PluginInfo.api_version needs an integer, found '2'",
+            "PluginInfo.api_version needs an integer from -1000000 to 1000000, found '2'",
         ),
         (
             "return tokendraw.PluginInfo(name='acme', api_version=True, priority=5, operations={})",
-            "PluginInfo.api_version needs an integer, found True",
+            "PluginInfo.api_version needs an integer from -1000000 to 1000000, found True",
         ),
         (
             "return tokendraw.PluginInfo(name='acme', api_version=1, priority='high', operations={})",
-            "PluginInfo.priority needs an integer, found 'high'",
+            "PluginInfo.priority needs an integer from -1000000 to 1000000, found 'high'",
         ),
         (
             "return tokendraw.PluginInfo(name='acme', api_version=1, priority=5, operations={})",
-            "PluginInfo.operations needs at least one operation, found {}",
+            "PluginInfo.operations needs 1 to 100 operations, found {}",
         ),
         (
             "return tokendraw.PluginInfo(name='acme', api_version=1, priority=5, operations={'sample': 3})",
@@ -150,14 +150,14 @@ def test_what_a_plugin_of_another_api_version_says_of_itself_is_not_believed(dis
 @pytest.mark.parametrize(
     ("capabilities", "needed", "found"),
     [
-        ("device_types=('cuda')", "device_types", "a tuple of strings or None, found 'cuda'"),
-        ("rocm_archs=['gfx942']", "rocm_archs", "a tuple of strings or None, found ['gfx942']"),
+        ("device_types=('cuda')", "device_types", "a tuple of short strings or None, found 'cuda'"),
+        ("rocm_archs=['gfx942']", "rocm_archs", "a tuple of short strings or None, found ['gfx942']"),
         (
             "compute_capability=(8, 0)",
             "compute_capability",
             "((major, minor), (major, minor) or None) or None, found (8, 0)",
         ),
-        ("min_sm_count='17'", "min_sm_count", "an integer >= 0, found '17'"),
+        ("min_sm_count='17'", "min_sm_count", "an integer from 0 to 2**63 - 1, found '17'"),
         (
             "dtypes=('fp32',)",
             "dtypes",
@@ -170,7 +170,7 @@ def test_what_a_plugin_of_another_api_version_says_of_itself_is_not_believed(dis
         ),
         ("seeding='row'", "seeding", "'none', 'launch' or 'counter', found 'row'"),
         ("greedy=1", "greedy", "True or False, found 1"),
-        ("max_top_k=-1", "max_top_k", "an integer >= 0 or None, found -1"),
+        ("max_top_k=-1", "max_top_k", "an integer from 0 to 2**63 - 1 or None, found -1"),
     ],
 )
 def test_capabilities_that_would_never_match_make_a_plugin_broken(

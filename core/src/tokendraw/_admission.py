@@ -9,6 +9,7 @@ from dataclasses import replace
 from packaging.utils import canonicalize_name
 
 from tokendraw._candidate import Candidate, Choice, State
+from tokendraw._plugin import is_name
 from tokendraw._words import all_of
 
 FIRST_PARTY: Mapping[str, str] = {
@@ -35,12 +36,12 @@ def admit(candidates: Iterable[Candidate], choice: Choice) -> tuple[Candidate, .
 def conflicts(candidates: Iterable[Candidate]) -> dict[str, tuple[Candidate, ...]]:
     """Names that two different distributions claim, each with its claimants.
 
-    Disabled candidates and remains without a distribution's metadata claim nothing. A reserved name belongs
-    to its first-party distribution, whoever else asks.
+    Disabled candidates, remains without a distribution's metadata and names that nobody can choose claim nothing. A
+    reserved name belongs to its first-party distribution, whoever else asks.
     """
     claims: defaultdict[str, dict[str, Candidate]] = defaultdict(dict)
     for candidate in sorted(candidates, key=lambda c: (c.distribution, c.version)):
-        if candidate.distribution and candidate.state is not State.DISABLED and not _squats(candidate):
+        if _claims(candidate):
             claims[candidate.name].setdefault(canonicalize_name(candidate.distribution), candidate)
     return {name: tuple(owners.values()) for name, owners in sorted(claims.items()) if len(owners) > 1}
 
@@ -66,6 +67,12 @@ def _refused(candidate: Candidate, choice: Choice) -> Candidate | None:
     return None
 
 
+def _claims(candidate: Candidate) -> bool:
+    if not candidate.distribution or candidate.state is State.DISABLED:
+        return False
+    return is_name(candidate.name) and not _squats(candidate)
+
+
 def _squats(candidate: Candidate) -> bool:
     """Whether another distribution claims a reserved name. A candidate made by hand has no distribution."""
     if candidate.name not in FIRST_PARTY or not candidate.distribution:
@@ -75,7 +82,7 @@ def _squats(candidate: Candidate) -> bool:
 
 def _disputed(candidate: Candidate, disputed: Mapping[str, tuple[Candidate, ...]]) -> Candidate:
     owners = disputed.get(candidate.name, ())
-    if not owners or not candidate.distribution or candidate.state is State.DISABLED or _squats(candidate):
+    if not owners or not _claims(candidate):
         return candidate
     reason = f"the name {candidate.name!r} is claimed by {claimants(owners)}; uninstall one of them"
     return replace(candidate, state=State.BROKEN, reason=reason)

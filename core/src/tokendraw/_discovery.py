@@ -26,9 +26,18 @@ from tokendraw._candidate import Candidate, Choice, State
 from tokendraw._capabilities import Capabilities, Host, Need, Operation
 from tokendraw._errors import PluginError
 from tokendraw._guard import guarded
-from tokendraw._plugin import API_VERSION, ENTRY_POINT_GROUP, PROJECT, HookSpecs, PluginInfo
+from tokendraw._plugin import (
+    API_VERSION,
+    ENTRY_POINT_GROUP,
+    NAME_RULE,
+    PROJECT,
+    HookSpecs,
+    PluginInfo,
+    is_name,
+)
 from tokendraw._resolution import assess
-from tokendraw._validation import check_content, check_identity
+from tokendraw._validation import check_identity, checked
+from tokendraw._words import LONGEST_REASON, is_printable, printable, shown
 
 _log = logging.getLogger("tokendraw")
 
@@ -91,18 +100,22 @@ def found() -> tuple[Candidate, ...]:
 
 def _found(name: str, value: str, owner: str, version: str, distribution: Any) -> Candidate:
     candidate = Candidate(
-        name=name,
+        name=name if is_name(name) else printable(name) or "''",
         state=State.FOUND,
-        distribution=owner,
-        version=version,
-        entry_point=value,
+        distribution=printable(owner),
+        version=printable(version),
+        entry_point=printable(value),
         first_party=is_first_party(name, owner),
     )
-    if owner:
-        return candidate
-    folder = str(distribution.locate_file(""))
-    reason = f"needs the metadata of its distribution, found none in {folder!r}; reinstall it"
-    return replace(candidate, state=State.BROKEN, reason=reason)
+    reason = None
+    if not owner:
+        folder = str(distribution.locate_file(""))
+        reason = f"needs the metadata of its distribution, found none in {shown(folder)}; reinstall it"
+    elif not is_name(name):
+        reason = f"its name needs {NAME_RULE}, found {shown(name)}; rename the entry point"
+    elif not is_printable(value):
+        reason = f"its entry point needs to be package.module:object, found {shown(value)}; correct it"
+    return candidate if reason is None else replace(candidate, state=State.BROKEN, reason=reason)
 
 
 def _entry_points(distribution: Any) -> Iterator[importlib_metadata.EntryPoint]:
@@ -137,9 +150,9 @@ def _loaded(candidate: Candidate) -> tuple[Candidate, pluggy.HookRelay | None]:
             )
             reason = _other_api(candidate, info.api_version)
             return replace(candidate, state=State.INCOMPATIBLE, info=identity, reason=reason), None
-        guarded("reading PluginInfo", lambda: check_content(info))
+        info = guarded("reading PluginInfo", lambda: checked(info))
     except PluginError as error:
-        return replace(candidate, state=State.BROKEN, reason=str(error)), None
+        return _broken(candidate, error), None
     version = _upstream.installed_version(info.upstream.distribution) if info.upstream else None
     return replace(candidate, state=State.LOADED, info=info, upstream_version=version), relay
 
@@ -151,7 +164,8 @@ def _hooks(candidate: Candidate) -> pluggy.HookRelay:
     with _host_state.kept_at_import(value.partition(":")[0].strip(), candidate.name):
         plugin = guarded(f"loading {value!r}", entry_point.load)
     if inspect.isclass(plugin):
-        raise PluginError(f"{value!r} needs to be a plugin object, found the class {plugin.__name__}; add ()")
+        kind = printable(plugin.__name__)
+        raise PluginError(f"{value!r} needs to be a plugin object, found the class {kind}; add ()")
     manager = pluggy.PluginManager(PROJECT)
     manager.add_hookspecs(HookSpecs)
 
@@ -189,22 +203,29 @@ def _probed(
             "tokendraw_probe", lambda: relay.tokendraw_probe(operation=operation, host=host, need=need)
         )
     except PluginError as error:
-        return replace(candidate, state=State.BROKEN, reason=str(error))
+        return _broken(candidate, error)
     finally:
-        _tell_if_slow(candidate.name, time.monotonic() - start)
+        _tell_if_slow(candidate, time.monotonic() - start)
     if reason is None:
         return candidate
-    if not isinstance(reason, str) or not reason.strip():
-        answer = f"tokendraw_probe needs to return a sentence or None, found {reason!r}"
+    words = printable(reason) if isinstance(reason, str) else ""
+    if not words:
+        answer = f"tokendraw_probe needs to return a sentence or None, found {shown(reason)}"
         return replace(candidate, state=State.BROKEN, reason=answer)
-    return replace(candidate, state=State.UNAVAILABLE, reason=reason, probe_reason=reason)
+    return replace(candidate, state=State.UNAVAILABLE, reason=words, probe_reason=words)
 
 
-def _tell_if_slow(name: str, seconds: float) -> None:
-    if seconds > _SLOW_PROBE and is_first(("slow probe", name)):
+def _broken(candidate: Candidate, error: PluginError) -> Candidate:
+    # The error may be one that the plugin itself has raised, in words of its own.
+    return replace(candidate, state=State.BROKEN, reason=printable(str(error), LONGEST_REASON))
+
+
+def _tell_if_slow(candidate: Candidate, seconds: float) -> None:
+    if seconds > _SLOW_PROBE and is_first(("slow probe", candidate.name)):
         _log.warning(
-            "tokendraw_probe of %r took %.1f s, needs less than %g s. Report it to its author.",
-            name,
+            "tokendraw_probe of %r took %.1f s, needs less than %g s. Report it to %s.",
+            candidate.name,
             seconds,
             _SLOW_PROBE,
+            "tokendraw" if candidate.first_party else "its author",
         )

@@ -38,6 +38,7 @@ plugin.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
@@ -59,8 +60,20 @@ API_VERSION = 1
 ENTRY_POINT_GROUP = "tokendraw.plugins"
 PROJECT = "tokendraw"
 
+NAME_RULE = "at most 64 lowercase letters and digits, a letter first, with single hyphens between them"
+"""What a plugin's name needs: it stands in lists that commas separate, in shells and in tables."""
+LARGEST_PRIORITY = 1_000_000
+"""Bound of a priority on both sides of 0, and of an API version."""
+
+_NAME = re.compile(r"(?=.{1,64}\Z)[a-z][a-z0-9]*(-[a-z0-9]+)*")
+
 hookspec = pluggy.HookspecMarker(PROJECT)
 hookimpl = pluggy.HookimplMarker(PROJECT)
+
+
+def is_name(text: str) -> bool:
+    """Whether users can select a plugin by this name, as :data:`NAME_RULE` says."""
+    return _NAME.fullmatch(text) is not None
 
 
 @dataclass(frozen=True)
@@ -80,14 +93,15 @@ class PluginInfo:
     """How a plugin describes itself: data only.
 
     It is the same on every machine that has the same files installed: a plugin may look at those of its upstream, and
-    at nothing else.
+    at nothing else. Texts are one printable line each: 100 characters at most for a name, a version or an architecture,
+    500 for the others. A tuple holds 100 items at most.
     """
 
     name: str
-    """The name that users select; the entry point carries the same."""
+    """The name that users select; the entry point carries the same: lowercase letters, digits and single hyphens."""
     api_version: int
     priority: int
-    """Higher is preferred. native is 0, specialised kernels are 10 to 90."""
+    """Higher is preferred. native is 0, specialised kernels are 10 to 90; from -1000000 to 1000000."""
     operations: Mapping[Operation, Capabilities]
     upstream: Upstream | None = None
     summary: str = ""

@@ -8,22 +8,21 @@ from __future__ import annotations
 
 import importlib_metadata
 from packaging.specifiers import SpecifierSet
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
 from tokendraw._plugin import Upstream
+from tokendraw._words import printable
 
 
 def installed_version(distribution: str) -> str | None:
-    """Read the installed version; ``""`` if the metadata hold none, None if it is not installed."""
+    """Read the installed version, on one line; ``""`` if the metadata hold none, None if it is not installed."""
     try:
         version: str | None = importlib_metadata.version(distribution)
     except importlib_metadata.PackageNotFoundError:
         return None
-    except (
-        Exception
-    ):  # damaged metadata raise KeyError, FileNotFoundError, UnicodeDecodeError, by their damage
+    except Exception:  # damaged metadata: KeyError, FileNotFoundError, UnicodeDecodeError, by their damage
         return ""
-    return version or ""
+    return printable(version or "")
 
 
 def reason_against(upstream: Upstream, installed: str | None) -> str | None:
@@ -34,7 +33,7 @@ def reason_against(upstream: Upstream, installed: str | None) -> str | None:
         return f"{needed}, found it not installed; run `{install}`"
     try:
         version = Version(installed)
-    except InvalidVersion:
+    except ValueError:  # InvalidVersion, or more digits than Python converts
         return f"{needed}, found the version {installed!r}, which is no PEP 440 version; reinstall it"
     if SpecifierSet(upstream.versions).contains(version, prereleases=True):
         return None

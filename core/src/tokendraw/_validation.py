@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
-from packaging.specifiers import InvalidSpecifier, SpecifierSet
-from packaging.version import InvalidVersion, Version
+from packaging.specifiers import SpecifierSet
+from packaging.utils import canonicalize_name
+from packaging.version import Version
 
 from tokendraw._capabilities import (
     DRAFT_KINDS,
@@ -18,10 +19,14 @@ from tokendraw._capabilities import (
     Capabilities,
 )
 from tokendraw._errors import PluginError
-from tokendraw._plugin import PluginInfo, Upstream
-from tokendraw._words import one_of
+from tokendraw._plugin import LARGEST_PRIORITY, PluginInfo, Upstream
+from tokendraw._words import LONGEST_TEXT, is_printable, one_of, printable, shown
 
 _Fits: TypeAlias = Callable[[Any], bool]
+
+_LARGEST_NUMBER = 2**63 - 1
+_MOST_ITEMS = 100  # of a tuple, and operations
+_LONGEST_WORD = 100  # characters of a name, an architecture, a version or a range of versions
 
 
 def check_identity(info: object, name: str) -> PluginInfo:
@@ -31,59 +36,90 @@ def check_identity(info: object, name: str) -> PluginInfo:
     """
     if not isinstance(info, PluginInfo):
         raise PluginError(f"tokendraw_describe needs to return a tokendraw.PluginInfo, found {_kind(info)}")
-    if info.name != name:
-        raise PluginError(f"PluginInfo.name needs to be the entry point's name {name!r}, found {info.name!r}")
+    if type(info.name) is not str or info.name != name:
+        raise PluginError(
+            f"PluginInfo.name needs to be the entry point's name {name!r}, found {shown(info.name)}"
+        )
     for field in ("api_version", "priority"):
-        if type(getattr(info, field)) is not int:
-            raise PluginError(f"PluginInfo.{field} needs an integer, found {getattr(info, field)!r}")
+        number = getattr(info, field)
+        if type(number) is not int or abs(number) > LARGEST_PRIORITY:
+            raise PluginError(
+                f"PluginInfo.{field} needs an integer from {-LARGEST_PRIORITY} to {LARGEST_PRIORITY}, "
+                f"found {shown(number)}"
+            )
     return info
 
 
-def check_content(info: PluginInfo) -> None:
-    """Check the rest of a description, which has to make sense only if the API version is ours.
+def checked(info: PluginInfo) -> PluginInfo:
+    """Copy a description whose identity is sound, if the rest is; what the plugin does to its own later is no matter.
+
+    The rest has to make sense only if the API version is ours.
 
     :raises PluginError: the message is a reason in words.
     """
-    if not isinstance(info.operations, Mapping) or not info.operations:
-        raise PluginError(f"PluginInfo.operations needs at least one operation, found {info.operations!r}")
-    for operation, capabilities in info.operations.items():
-        if not isinstance(operation, str) or not isinstance(capabilities, Capabilities):
+    for field in ("summary", "verified", "kernels"):
+        text = getattr(info, field)
+        if not is_printable(text):
             raise PluginError(
-                f"PluginInfo.operations needs Capabilities by name, found {_kind(capabilities)}"
+                f"PluginInfo.{field} needs one printable line of at most {LONGEST_TEXT} characters, found {shown(text)}"
             )
-        for field, (needed, fits) in FIELDS.items():
-            found = getattr(capabilities, field)
-            if not fits(found):
-                raise PluginError(
-                    f"Capabilities.{field} of the operation {operation!r} needs {needed}, found {found!r}"
-                )
-    if info.upstream is not None:
-        _check_upstream(info.upstream)
+    operations = info.operations
+    if not isinstance(operations, Mapping) or not 0 < len(operations) <= _MOST_ITEMS:
+        raise PluginError(
+            f"PluginInfo.operations needs 1 to {_MOST_ITEMS} operations, found {shown(operations)}"
+        )
+    return PluginInfo(
+        name=info.name,
+        api_version=info.api_version,
+        priority=info.priority,
+        operations={name: _capabilities(name, offered) for name, offered in operations.items()},
+        upstream=None if info.upstream is None else _upstream(info.upstream),
+        summary=info.summary,
+        verified=info.verified,
+        kernels=info.kernels,
+    )
 
 
-def _check_upstream(upstream: object) -> None:
+def _capabilities(operation: object, offered: object) -> Capabilities:
+    if not is_printable(operation, _LONGEST_WORD) or not isinstance(offered, Capabilities):
+        found = _kind(offered) if is_printable(operation, _LONGEST_WORD) else shown(operation)
+        raise PluginError(f"PluginInfo.operations needs Capabilities by name, found {found}")
+    values = {field: getattr(offered, field) for field in FIELDS}
+    for field, (needed, fits) in FIELDS.items():
+        if not fits(values[field]):
+            raise PluginError(
+                f"Capabilities.{field} of the operation {operation!r} needs {needed}, found {shown(values[field])}"
+            )
+    return Capabilities(**values)
+
+
+def _upstream(upstream: object) -> Upstream:
     if not isinstance(upstream, Upstream):
         raise PluginError(f"PluginInfo.upstream needs a tokendraw.Upstream or None, found {_kind(upstream)}")
-    if not isinstance(upstream.distribution, str) or not upstream.distribution:
-        raise PluginError(
-            f"Upstream.distribution needs a distribution's name, found {upstream.distribution!r}"
-        )
-    if not isinstance(upstream.versions, str) or not _parses(SpecifierSet, upstream.versions):
-        raise PluginError(f"Upstream.versions needs a PEP 440 range, found {upstream.versions!r}")
-    if not _are_words(upstream.tested) or not all(_parses(Version, v) for v in upstream.tested):
-        raise PluginError(f"Upstream.tested needs a tuple of PEP 440 versions, found {upstream.tested!r}")
+    distribution, versions, tested = upstream.distribution, upstream.versions, upstream.tested
+    if not is_printable(distribution, _LONGEST_WORD) or not _parses(_distribution, distribution):
+        raise PluginError(f"Upstream.distribution needs a distribution's name, found {shown(distribution)}")
+    if not is_printable(versions, _LONGEST_WORD) or not _parses(SpecifierSet, versions):
+        raise PluginError(f"Upstream.versions needs a PEP 440 range, found {shown(versions)}")
+    if not _are_words(tested) or not all(_parses(Version, version) for version in tested):
+        raise PluginError(f"Upstream.tested needs a tuple of PEP 440 versions, found {shown(tested)}")
+    return Upstream(distribution, versions, tested)
 
 
-def _parses(kind: type[SpecifierSet] | type[Version], text: str) -> bool:
+def _distribution(name: str) -> str:
+    return canonicalize_name(name, validate=True)
+
+
+def _parses(kind: Callable[[str], object], text: str) -> bool:
     try:
         kind(text)
-    except (InvalidSpecifier, InvalidVersion):
+    except ValueError:  # as of packaging, and of a number with more digits than Python converts
         return False
     return True
 
 
 def _kind(value: object) -> str:
-    return "None" if value is None else type(value).__name__
+    return "None" if value is None else printable(type(value).__name__)
 
 
 def _is_bool(value: Any) -> bool:
@@ -91,12 +127,16 @@ def _is_bool(value: Any) -> bool:
 
 
 def _is_count(value: Any) -> bool:
-    return type(value) is int and value >= 0
+    return type(value) is int and 0 <= value <= _LARGEST_NUMBER
+
+
+def _is_tuple(value: Any) -> bool:
+    return isinstance(value, tuple) and len(value) <= _MOST_ITEMS
 
 
 def _are_words(value: Any) -> bool:
     # One bare string is the usual slip: ("cuda") is no tuple.
-    return isinstance(value, tuple) and all(isinstance(word, str) for word in value)
+    return _is_tuple(value) and all(is_printable(word, _LONGEST_WORD) for word in value)
 
 
 def _is_version(value: Any) -> bool:
@@ -111,7 +151,7 @@ def _is_range(value: Any) -> bool:
 
 def _are_filters(value: Any) -> bool:
     known = [(name, how) for name in ("top_k", "top_p", "min_p") for how in ("per_row", "scalar")]
-    return isinstance(value, tuple) and all(pair in known for pair in value)
+    return _is_tuple(value) and all(pair in known for pair in value)
 
 
 def _optional(needed: str, fits: _Fits) -> tuple[str, _Fits]:
@@ -128,13 +168,14 @@ def _some_from(known: tuple[str, ...]) -> tuple[str, _Fits]:
     return needed, lambda value: _are_words(value) and set(value) <= set(known)
 
 
+_COUNT = "an integer from 0 to 2**63 - 1"
 _FLAG: tuple[str, _Fits] = ("True or False", _is_bool)
 
 FIELDS: Mapping[str, tuple[str, _Fits]] = {
-    "device_types": _optional("a tuple of strings", _are_words),
+    "device_types": _optional("a tuple of short strings", _are_words),
     "compute_capability": _optional("((major, minor), (major, minor) or None)", _is_range),
-    "rocm_archs": _optional("a tuple of strings", _are_words),
-    "min_sm_count": ("an integer >= 0", _is_count),
+    "rocm_archs": _optional("a tuple of short strings", _are_words),
+    "min_sm_count": (_COUNT, _is_count),
     "dtypes": _some_from(INPUT_DTYPES),
     "logprobs_modes": _some_from(LOGPROBS_MODES),
     "filters": ("a tuple of ('top_k', 'top_p' or 'min_p', 'per_row' or 'scalar')", _are_filters),
@@ -147,8 +188,8 @@ FIELDS: Mapping[str, tuple[str, _Fits]] = {
     "graph_safe": _FLAG,
     "sync_free": _FLAG,
     "batch_invariant": _FLAG,
-    "max_top_k": _optional("an integer >= 0", _is_count),
-    "max_vocab_size": _optional("an integer >= 0", _is_count),
+    "max_top_k": _optional(_COUNT, _is_count),
+    "max_vocab_size": _optional(_COUNT, _is_count),
     "verify_modes": _some_from(VERIFY_MODES),
     "draft_kinds": _some_from(DRAFT_KINDS),
     "ragged_drafts": _FLAG,

@@ -1,10 +1,14 @@
-"""How messages are worded: lists of names, versions, and what an exception said."""
+"""How messages are worded: lists of names, versions, and what others said, made fit to print."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-_LONGEST_REASON = 500  # a compiler's whole output is no reason that one can read in a table
+LONGEST_TEXT = 500
+"""Of what others wrote, in characters: a compiler's whole output is no reason that one can read in a table."""
+LONGEST_REASON = 2 * LONGEST_TEXT
+"""Of a reason that quotes such a text."""
+_LONGEST_VALUE = 200
 
 
 def one_of(items: Iterable[object]) -> str:
@@ -29,12 +33,37 @@ def dotted(version: tuple[int, ...]) -> str:
     return ".".join(map(str, version))
 
 
+def printable(text: str, limit: int = LONGEST_TEXT) -> str:
+    """Put a text that somebody else wrote on one line: escapes for what has no glyph, and an end.
+
+    Control characters move the cursor and colour the terminal, line separators forge lines of a log, and marks of the
+    writing direction show a name as another one.
+
+    :param limit: longest result in characters, before the " ..." that stands for the rest.
+    """
+    words = " ".join(str.split(text))
+    line = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in words[: limit + 1])
+    return line if len(line) <= limit else f"{line[:limit].rstrip()} ..."
+
+
+def is_printable(text: object, limit: int = LONGEST_TEXT) -> bool:
+    """Whether a value is a string on one line that every terminal shows as it is."""
+    return type(text) is str and len(text) <= limit and text.isprintable()
+
+
+def shown(value: object) -> str:
+    """Write a value that may be anything as Python would, on one line and not too long."""
+    try:
+        return printable(repr(value), _LONGEST_VALUE)
+    except Exception:  # more digits than Python converts, or an own __repr__ that raises
+        return f"{printable(type(value).__name__)} that cannot be printed"
+
+
 def spoken(error: BaseException) -> str:
     """Put an exception on one line: its type, then what it says."""
     try:
-        text = " ".join(str(error).split())
-    except Exception:  # a plugin's own exception class may fail here too
+        text = printable(str(error))
+    except (Exception, SystemExit):  # a plugin's own exception class may fail here too
         text = "(its message cannot be printed)"
-    if len(text) > _LONGEST_REASON:
-        text = text[:_LONGEST_REASON].rstrip() + " ..."
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+    kind = printable(type(error).__name__)
+    return f"{kind}: {text}" if text else kind

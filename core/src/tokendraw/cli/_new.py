@@ -20,11 +20,12 @@ from tokendraw import _settings
 from tokendraw._admission import FIRST_PARTY, claimants
 from tokendraw._discovery import found
 from tokendraw._errors import InvalidParameterError, TokendrawError
+from tokendraw._plugin import NAME_RULE, is_name
+from tokendraw._words import shown
 from tokendraw.cli._app import GuardedCommand, warn
 from tokendraw.cli._options import json_option
 from tokendraw.cli._print import print_json, print_table
 
-_NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 _FILES = (
     ("pyproject.toml", "the distribution, its entry point and what it needs"),
     ("README.md", "what its users read"),
@@ -75,11 +76,11 @@ def new(name: str, directory: Path, as_json: bool) -> None:
 
 
 def _check_name(name: str) -> None:
-    if not _NAME.fullmatch(name):
-        near = "-".join(re.findall("[a-z0-9]+", name.lower())).lstrip("0123456789-") or "acme"
+    if not is_name(name):
+        near = "-".join(re.findall("[a-z0-9]+", name.lower())).lstrip("0123456789-")
         raise InvalidParameterError(
-            "'NAME' needs lowercase letters and digits, a letter first, with single hyphens between them, "
-            f"found {name!r}. Choose a name such as {near}."
+            f"'NAME' needs {NAME_RULE}, found {shown(name)}. "
+            f"Choose a name such as {near if is_name(near) else 'acme'}."
         )
     if name in FIRST_PARTY:
         raise InvalidParameterError(
