@@ -11,13 +11,16 @@ from fake_candidates import (
     FLASHINFER,
     H100,
     LAPTOP,
+    MI300X,
     NATIVE,
     TRITON_GUMBEL,
+    V100,
     candidate,
 )
 from tokendraw import (
     Candidate,
     Choice,
+    Host,
     InvalidParameterError,
     Need,
     PluginInfo,
@@ -29,6 +32,7 @@ from tokendraw import (
 
 NEED = Need()
 DEFAULT = Choice()
+MPS = Host(device_type="mps")
 
 
 def asked(name: str, source: str = "TOKENDRAW_SAMPLER") -> Choice:
@@ -39,23 +43,67 @@ def asked(name: str, source: str = "TOKENDRAW_SAMPLER") -> Choice:
 
 
 def test_installed_plugins_that_are_passed_over_are_told_in_one_warning() -> None:
-    resolution = resolve(ALL, LAPTOP, NEED, DEFAULT)
+    resolution = resolve(ALL, V100, NEED, DEFAULT)
     assert resolution.warnings == (
-        "'flashinfer' was passed over: needs a cuda device, found cpu; "
-        "'aiter' was passed over: needs a rocm device, found cpu; "
-        "'triton-gumbel' was passed over: needs a cuda or rocm device, found cpu. "
+        "'flashinfer' was passed over: needs compute capability 7.5 to 12.1, found 7.0; "
+        "'triton-gumbel' was passed over: needs compute capability 8.0 or later, found 7.0. "
         "Drawing with 'native'. "
-        "Set TOKENDRAW_DISABLE=flashinfer,aiter,triton-gumbel to silence this.",
+        "Set TOKENDRAW_DISABLE=flashinfer,triton-gumbel to silence this.",
     )
     assert resolution.fallback == resolution.warnings[0]
 
 
 def test_doing_what_the_warning_says_silences_it() -> None:
-    first = resolve(ALL, LAPTOP, NEED, Choice(disabled=("aiter",)))
+    first = resolve(ALL, V100, NEED, Choice(disabled=("aiter",)))
     assert first.fallback is not None
     names = first.fallback.partition("TOKENDRAW_DISABLE=")[2].split(" ")[0]
     assert names == "aiter,flashinfer,triton-gumbel"
-    assert resolve(ALL, LAPTOP, NEED, Choice(disabled=tuple(names.split(",")))).warnings == ()
+    assert resolve(ALL, V100, NEED, Choice(disabled=tuple(names.split(",")))).warnings == ()
+
+
+@pytest.mark.parametrize(
+    ("host", "chosen", "others"),
+    [
+        (
+            LAPTOP,  # or device="cpu" on any machine
+            "native",
+            {
+                "flashinfer": "needs a cuda device, found cpu",
+                "aiter": "needs a rocm device, found cpu",
+                "triton-gumbel": "needs a cuda or rocm device, found cpu",
+            },
+        ),
+        (
+            MPS,
+            "native",
+            {
+                "flashinfer": "needs a cuda device, found mps",
+                "aiter": "needs a rocm device, found mps",
+                "triton-gumbel": "needs a cuda or rocm device, found mps",
+            },
+        ),
+        (H100, "triton-gumbel", {"aiter": "needs a rocm device, found cuda"}),
+        (MI300X, "triton-gumbel", {"flashinfer": "needs a cuda device, found rocm"}),
+    ],
+    ids=["cpu", "mps", "H100", "MI300X"],
+)
+def test_a_plugin_for_another_kind_of_device_was_not_passed_over_and_still_shows_why(
+    host: Host, chosen: str, others: dict[str, str]
+) -> None:
+    first = Choice(priority=(*others, chosen))  # they would all go before it
+    resolution = resolve(ALL, host, NEED, first)
+    assert (resolution.chosen, resolution.warnings, resolution.fallback) == (chosen, (), None)
+    rejected = {d.name: d.reason for d in resolution.decisions if d.state is State.UNAVAILABLE}
+    assert {name: rejected[name] for name in others} == others
+    explained = resolution.explain()
+    assert all(f"  - {name}: {reason}" in explained for name, reason in others.items())
+
+
+def test_with_the_right_kind_of_device_a_plugin_that_cannot_serve_was_passed_over() -> None:
+    probed = replace(TRITON_GUMBEL, probe_reason="needs a C compiler, found none")
+    both = replace(EVERYTHING, device_types=("cpu", "cuda"), compute_capability=((10, 0), None))
+    for host, others in ((H100, [probed]), (MI300X, [probed]), (H100, [candidate("acme", 5, both)])):
+        assert resolve([NATIVE, *others], host, NEED, DEFAULT).fallback is not None
 
 
 def test_a_lower_ranked_plugin_that_cannot_serve_is_no_reason_to_warn() -> None:

@@ -4,22 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from tokendraw import _upstream
+from tokendraw import _checks, _upstream
 from tokendraw._candidate import Candidate, Choice, State
-from tokendraw._capabilities import Operation
+from tokendraw._capabilities import Host, Operation
+from tokendraw._plugin import is_name
 from tokendraw._ranking import place, rank
 from tokendraw._words import all_of
 
 
 def fallback(
-    chosen: Candidate, assessed: Sequence[Candidate], operation: Operation, choice: Choice
+    chosen: Candidate, assessed: Sequence[Candidate], operation: Operation, host: Host, choice: Choice
 ) -> str | None:
     """Tell of installed, higher-ranked plugins that were passed over; None if there is none."""
     served = {c.name for c in assessed if c.state is State.AVAILABLE}
     passed = [
         c
         for c in assessed
-        if c.name not in served and _is_expected(c, operation) and _outranks(c, chosen, choice)
+        if c.name not in served and _is_expected(c, operation, host) and _outranks(c, chosen, choice)
     ]
     if not passed:
         return None
@@ -57,14 +58,17 @@ def _disable(names: Iterable[str], choice: Choice) -> str:
     return f"Set TOKENDRAW_DISABLE={','.join(dict.fromkeys([*choice.disabled, *names]))}"
 
 
-def _is_expected(candidate: Candidate, operation: Operation) -> bool:
-    """Whether its user expects it to run: not switched off, upstream installed, made for the operation."""
+def _is_expected(candidate: Candidate, operation: Operation, host: Host) -> bool:
+    """Whether its user expects it to run: not switched off, upstream installed, made for operation and device."""
     if candidate.state not in (State.UNAVAILABLE, State.BROKEN, State.INCOMPATIBLE):
         return False
+    capabilities = candidate.capabilities(operation)
+    if capabilities is not None and not _checks.is_made_for(capabilities, host):
+        return False
     if candidate.info is None or candidate.state is not State.UNAVAILABLE:
-        return True
+        return is_name(candidate.name)  # nobody can choose any other, nor name it in TOKENDRAW_DISABLE
     absent = candidate.info.upstream is not None and candidate.upstream_version is None
-    return operation in candidate.info.operations and not absent
+    return capabilities is not None and not absent
 
 
 def _outranks(candidate: Candidate, chosen: Candidate, choice: Choice) -> bool:

@@ -16,10 +16,16 @@ Check: TypeAlias = Callable[[Operation, Capabilities, Host, Need], str | None]
 _SEEDING_RANK: dict[Seeding, int] = {"none": 0, "launch": 1, "counter": 2}
 
 
+def is_made_for(capabilities: Capabilities, host: Host) -> bool:
+    """Whether a sampler is one for this kind of device at all."""
+    return capabilities.device_types is None or host.device_type in capabilities.device_types
+
+
 def device_type(operation: Operation, capabilities: Capabilities, host: Host, need: Need) -> str | None:
     """Compare the kind of device."""
-    if capabilities.device_types is None or host.device_type in capabilities.device_types:
+    if is_made_for(capabilities, host):
         return None
+    assert capabilities.device_types is not None
     return f"needs a {one_of(capabilities.device_types)} device, found {host.device_type}"
 
 

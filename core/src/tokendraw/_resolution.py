@@ -81,7 +81,9 @@ def decide(
     companion, beyond = _companion(chosen, available, operation, need)
     if companion is None and (missing := _missing_logprobs(chosen, operation, host, need)):
         raise _refusals.explicit(missing, chosen.name, assessed, operation, host, choice)
-    fallback = None if choice.sampler is not None else _advice.fallback(chosen, assessed, operation, choice)
+    fallback = None
+    if choice.sampler is None:
+        fallback = _advice.fallback(chosen, assessed, operation, host, choice)
     untested = [text for c in (chosen, companion) if c is not None and (text := _advice.untested(c))]
     return Resolution(
         operation=operation,
