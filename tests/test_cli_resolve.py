@@ -76,7 +76,7 @@ def test_explain_says_where_nobody_serves_some_rows(monkeypatch):
 def test_every_setting_that_took_part_is_shown(monkeypatch, tmp_path):
     be_on(monkeypatch, H100)
     config = tmp_path / "config.toml"
-    config.write_text('sampler = "aiter"\npriority = ["native", "aiter"]\ndisable = ["acme"]\n')
+    config.write_text('sampler = "aiter"\npriority = ["native", "aiter"]\ndisable = ["flashinfer"]\n')
     monkeypatch.setenv("TOKENDRAW_CONFIG", str(config))
     monkeypatch.setenv("TOKENDRAW_SAMPLER", "native")
     monkeypatch.setenv("TOKENDRAW_NO_PLUGINS", "1")
@@ -86,12 +86,31 @@ def test_every_setting_that_took_part_is_shown(monkeypatch, tmp_path):
         "TOKENDRAW_STRICT": "1",
         "TOKENDRAW_SAMPLER": "native",
         f"priority in {config}": "native, aiter",
-        f"disable in {config}": "acme",
+        f"disable in {config}": "flashinfer",
     }
     assert json.loads(call("resolve", "--json").stdout)["settings"] == settings
     # A path may be longer than a line: it wraps.
     text = call("resolve", "--explain").stdout.partition("\nsettings\n")[2]
     assert "".join(text.split()) == "".join(f"{k}={v}" for k, v in settings.items()).replace(" ", "")
+
+
+def test_a_name_that_no_plugin_has_is_told_of_as_load_sampler_does(monkeypatch):
+    be_on(monkeypatch, LAPTOP)
+    monkeypatch.setenv("TOKENDRAW_PRIORITY", "nativ")
+    text = (
+        "'TOKENDRAW_PRIORITY' names 'nativ', found no such plugin, the nearest known one is 'native'. "
+        "Correct it, or take it out.\n"
+    )
+    result = call("resolve")
+    assert (result.stdout, result.stderr, result.exit_code) == ("native\n", text, 0)
+    assert call("list").stderr == text
+    findings = json.loads(call("doctor", "--json").stdout)["findings"]
+    assert {"problem": text.strip(), "mend": None} in findings
+    monkeypatch.setenv("TOKENDRAW_STRICT", "1")
+    for command in ("resolve", "list"):
+        result = call(command)
+        assert (result.stdout, result.stderr, result.exit_code) == ("", text, 1)
+    assert call("doctor").exit_code == 1
 
 
 def test_an_explicit_choice_is_explained_by_who_asked(monkeypatch):

@@ -24,7 +24,7 @@ from tokendraw.testing import fake_dist
 EVIL = r"\x1b[31mred\nforged line\u202e"
 """Source of a string literal: a colour, a line break and a change of the writing direction."""
 TAMED = r"\x1b[31mred forged line\u202e"
-"""What is shown of it: the line break is a space, the rest its escapes."""
+"""What is shown of it in prose: the line break is a space, the rest its escapes. A name shows escapes alone."""
 FROM_TO = "needs an integer from -1000000 to 1000000"
 ONE_LINE = "needs one printable line of at most 500 characters"
 
@@ -139,16 +139,16 @@ def test_what_a_plugin_does_to_its_description_later_changes_nothing(dists: Fake
         (f"raise OSError('{EVIL}')", f"loading 'fake_acme:plugin' raised OSError: {TAMED}"),
         (
             f"raise type('{EVIL}', (OSError,), {{}})('gone')",
-            f"loading 'fake_acme:plugin' raised {TAMED}: gone",
+            f"loading 'fake_acme:plugin' raised {EVIL}: gone",
         ),
         (f"import tokendraw\nraise tokendraw.PluginError('{EVIL}')", TAMED),
         (
             f"plugin = type('{EVIL}', (), {{}})",
-            f"'fake_acme:plugin' needs to be a plugin object, found the class {TAMED}; add ()",
+            f"'fake_acme:plugin' needs to be a plugin object, found the class {EVIL}; add ()",
         ),
         (
             plugin("acme", describe=f"return type('{EVIL}', (), {{}})()"),
-            f"tokendraw_describe needs to return a tokendraw.PluginInfo, found {TAMED}",
+            f"tokendraw_describe needs to return a tokendraw.PluginInfo, found {EVIL}",
         ),
     ],
 )
@@ -321,6 +321,7 @@ def test_no_command_prints_what_a_plugin_wants_the_terminal_to_do(tmp_path: Path
         ["resolve", "--explain"],
         ["show", "loud"],
         ["show", "versioned"],
+        ["doctor"],
     ):
         run = subprocess.run(
             [sys.executable, "-m", "tokendraw", *command],

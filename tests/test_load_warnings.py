@@ -102,6 +102,23 @@ def test_an_unknown_variable_is_told_of_once(dists: FakeDists, monkeypatch: pyte
     assert load_and_catch() == []
 
 
+def test_a_name_that_no_plugin_has_is_told_of_once(dists: FakeDists, monkeypatch: pytest.MonkeyPatch) -> None:
+    dists.add_plugin("acme", plugin("acme", capabilities=EVERYTHING))
+    monkeypatch.setenv("TOKENDRAW_DISABLE", "acne,flashinfer")
+    assert [(w.category, str(w.message), os.path.basename(w.filename)) for w in load_and_catch()] == [  # noqa: PTH119
+        (
+            SettingsWarning,
+            "'TOKENDRAW_DISABLE' names 'acne', found no such plugin, the nearest known one is 'acme'. "
+            "Correct it, or take it out.",
+            "test_load_warnings.py",
+        )
+    ]
+    assert load_and_catch() == []
+    monkeypatch.setenv("TOKENDRAW_STRICT", "1")
+    with pytest.raises(SettingsWarning, match="'TOKENDRAW_DISABLE' names 'acne'"):
+        load_sampler(device="cpu")
+
+
 def test_strict_raises_every_warning_as_its_own_class(
     dists: FakeDists, monkeypatch: pytest.MonkeyPatch
 ) -> None:

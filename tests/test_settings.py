@@ -221,3 +221,88 @@ def test_the_documentation_of_the_module_lists_exactly_the_known_variables() -> 
     from tokendraw import _settings
 
     assert tuple(sorted(set(re.findall(r"TOKENDRAW_[A-Z_]*[A-Z]", str(_settings.__doc__))))) == VARIABLES
+
+
+# Names that no plugin has
+
+CORRECT = "Correct it, or take it out."
+INSTALLED = ("acme", "native")
+
+
+@pytest.mark.parametrize(
+    ("variables", "expected"),
+    [
+        (
+            {"TOKENDRAW_DISABLE": "nativ"},
+            ("'TOKENDRAW_DISABLE' names 'nativ', found no such plugin, the nearest known one is 'native'.",),
+        ),
+        (
+            {"TOKENDRAW_PRIORITY": "nope,acme,nope"},
+            (
+                "'TOKENDRAW_PRIORITY' names 'nope', found no such plugin, known are acme, aiter, flashinfer, "
+                "native, triton-gumbel.",
+            ),
+        ),
+        (
+            {"TOKENDRAW_DISABLE": "acme,acne", "TOKENDRAW_PRIORITY": "flashinfr"},
+            (
+                "'TOKENDRAW_DISABLE' names 'acne', found no such plugin, the nearest known one is 'acme'.",
+                "'TOKENDRAW_PRIORITY' names 'flashinfr', found no such plugin, the nearest known one is "
+                "'flashinfer'.",
+            ),
+        ),
+        # One configuration for many machines names plugins of tokendraw that are not on each of them.
+        ({"TOKENDRAW_DISABLE": "flashinfer,aiter", "TOKENDRAW_PRIORITY": "triton-gumbel"}, ()),
+        ({"TOKENDRAW_DISABLE": "acme", "TOKENDRAW_PRIORITY": "native,acme"}, ()),
+        ({}, ()),
+    ],
+)
+def test_a_name_that_no_plugin_has_is_told_of_with_the_nearest(
+    home: Path, variables: dict[str, str], expected: tuple[str, ...]
+) -> None:
+    assert read(variables).all_warnings(INSTALLED) == tuple(f"{text} {CORRECT}" for text in expected)
+
+
+def test_a_name_in_the_file_is_told_of_by_key_and_file(home: Path) -> None:
+    path = str(config(home, 'disable = ["nativ"]\npriority = ["acne"]\n'))
+    assert read({}).all_warnings(INSTALLED) == (
+        f"'disable' in {path!r} names 'nativ', found no such plugin, the nearest known one is 'native'. {CORRECT}",
+        f"'priority' in {path!r} names 'acne', found no such plugin, the nearest known one is 'acme'. {CORRECT}",
+    )
+
+
+def test_unknown_variables_go_before_unknown_names(home: Path) -> None:
+    settings = read({"TOKENDRAW_SAMPELR": "native", "TOKENDRAW_DISABLE": "nativ"})
+    first, second = settings.all_warnings(INSTALLED)
+    assert (first,) == settings.warnings
+    assert second.startswith("'TOKENDRAW_DISABLE' names 'nativ'")
+
+
+# Values that would move the cursor
+
+
+def test_values_are_put_on_printable_lines(home: Path, tmp_path: Path) -> None:
+    path = tmp_path / "mine\x1b[31m\nforged.toml"
+    path.write_text("", encoding="utf-8")
+    settings = read(
+        {
+            "TOKENDRAW_SAMPLER": "\x1b[31ma\nb",
+            "TOKENDRAW_DISABLE": "\x1b[31mc, ,d",
+            "TOKENDRAW_\nX": "1",
+            "TOKENDRAW_CONFIG": str(path),
+        }
+    )
+    assert settings.sampler == r"\x1b[31ma\nb"
+    assert settings.disabled == (r"\x1b[31mc", "d")
+    assert settings.config == path
+    assert settings.warnings[0].startswith(r"'TOKENDRAW_\nX' is no variable of tokendraw")
+    path.write_text('sampler = "\\u001b[31m"\ndisable = ["a\\nb"]\n', encoding="utf-8")
+    from_file = read({"TOKENDRAW_CONFIG": str(path)})
+    assert (from_file.sampler, from_file.disabled) == (r"\x1b[31m", (r"a\nb",))
+    assert from_file.sampler_source == str(tmp_path / r"mine\x1b[31m\nforged.toml")
+    with pytest.raises(SettingsError) as error:
+        read({"TOKENDRAW_STRICT": "\x1b" + "x" * 1000})
+    assert str(error.value) == (
+        rf"'TOKENDRAW_STRICT' needs 0, 1, false or true, found '\x1b{'x' * 195} .... "
+        "Set one of these, or unset it."
+    )

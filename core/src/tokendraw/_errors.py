@@ -13,7 +13,7 @@
     TokendrawWarning (UserWarning)
     ├── SamplerFallbackWarning       a higher-ranked plugin is installed and was passed over, or failed in a call
     ├── UntestedUpstreamWarning      an upstream version is in range, but nobody has tested it
-    └── SettingsWarning              an unknown TOKENDRAW_* variable
+    └── SettingsWarning              an unknown TOKENDRAW_* variable, or a name in one that no plugin has
 """
 
 from __future__ import annotations
@@ -85,4 +85,7 @@ class UntestedUpstreamWarning(TokendrawWarning):
 
 
 class SettingsWarning(TokendrawWarning):
-    """A ``TOKENDRAW_*`` variable that tokendraw does not know, probably a misspelling."""
+    """A setting holds a word that tokendraw does not know, probably a misspelling.
+
+    Either a ``TOKENDRAW_*`` variable, or a plugin's name in a list of names, there or in the configuration file.
+    """

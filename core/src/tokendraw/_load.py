@@ -103,14 +103,14 @@ def load_sampler(
 
     settings = _settings.read()
     strict = settings.strict
-    for text in settings.warnings:
-        announce(SettingsWarning, text, strict=strict, stacklevel=2)
     choice = settings.choice(sampler)
     target, host = _target(device)
     from tokendraw._negotiation import Negotiation
     from tokendraw._sampler import Sampler
 
     discovery = gather("sample", host, need, choice)
+    for text in settings.all_warnings(c.name for c in discovery.candidates):
+        announce(SettingsWarning, text, strict=strict, stacklevel=2)
     facts, serving = Negotiation(
         discovery=discovery,
         host=host,

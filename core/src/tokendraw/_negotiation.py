@@ -14,7 +14,7 @@ from tokendraw._discovery import Discovery
 from tokendraw._errors import PluginError, SamplerUnavailableError
 from tokendraw._resolution import decide
 from tokendraw._serving import Member, Serving
-from tokendraw._words import LONGEST_REASON, printable
+from tokendraw._words import LONGEST_REASON, one_line
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +34,7 @@ class Negotiation:
 
     def without(self, name: str, reason: str) -> Self:
         """The same facts, and that ``name`` failed, a fact like any other."""
-        reason = printable(reason, LONGEST_REASON)
+        reason = one_line(reason, LONGEST_REASON)
         return replace(
             self,
             candidates=tuple(replace(c, rejection=reason) if c.name == name else c for c in self.candidates),

@@ -19,14 +19,15 @@ from __future__ import annotations
 import difflib
 import os
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tokendraw._admission import FIRST_PARTY
 from tokendraw._candidate import Choice
 from tokendraw._errors import SettingsError
-from tokendraw._words import one_of
+from tokendraw._words import LONGEST_TEXT, one_line, one_of, printable, shown
 
 VARIABLES = (
     "TOKENDRAW_CONFIG",
@@ -59,6 +60,29 @@ class Settings:
     warnings: tuple[str, ...] = ()
     """Unknown ``TOKENDRAW_*`` variables, in words."""
 
+    def all_warnings(self, installed: Iterable[str]) -> tuple[str, ...]:
+        """Tell of unknown variables, and of names in ``priority`` and ``disabled`` that no plugin has.
+
+        Those of tokendraw's own plugins are known everywhere: one configuration may serve many machines.
+
+        :param installed: names of the plugins that are installed, in whatever state.
+        """
+        known = sorted({*installed, *FIRST_PARTY})
+        named = {
+            _label("disable", self.disabled_source): self.disabled,
+            _label("priority", self.priority_source): self.priority,
+        }
+        return (
+            *self.warnings,
+            *(
+                f"{label} names {shown(name)}, found no such plugin, {_nearest(name, known)}. "
+                "Correct it, or take it out."
+                for label, names in named.items()
+                for name in dict.fromkeys(names)
+                if name not in known
+            ),
+        )
+
     def choice(self, sampler: str | None = None) -> Choice:
         """Collect what resolution takes into account; ``sampler`` is the caller's choice and goes first."""
         return Choice(
@@ -85,7 +109,7 @@ def read(environ: Mapping[str, str] | None = None) -> Settings:
     path = _config_path(variables, os.environ if environ is None else environ)
     table = _read_config(path, named="TOKENDRAW_CONFIG" in variables) if path else None
     return Settings(
-        **_pick("sampler", variables.get("TOKENDRAW_SAMPLER"), "TOKENDRAW_SAMPLER", table, path),
+        **_pick("sampler", _name(variables, "TOKENDRAW_SAMPLER"), "TOKENDRAW_SAMPLER", table, path),
         **_pick("priority", _names(variables, "TOKENDRAW_PRIORITY"), "TOKENDRAW_PRIORITY", table, path),
         **_pick(
             "disabled", _names(variables, "TOKENDRAW_DISABLE"), "TOKENDRAW_DISABLE", table, path, "disable"
@@ -110,29 +134,41 @@ def _pick(
     if value is not None:
         return {field: value, f"{field}_source": variable}
     if table and table.get(key or field):
-        return {field: table[key or field], f"{field}_source": str(path)}
+        return {field: table[key or field], f"{field}_source": printable(str(path))}
     return {}
+
+
+def _name(variables: Mapping[str, str], name: str) -> str | None:
+    return printable(variables[name]) if name in variables else None
 
 
 def _names(variables: Mapping[str, str], name: str) -> tuple[str, ...] | None:
     if name not in variables:
         return None
-    return tuple(part.strip() for part in variables[name].split(",") if part.strip())
+    return tuple(printable(part.strip()) for part in variables[name].split(",") if part.strip())
 
 
 def _boolean(variables: Mapping[str, str], name: str) -> bool:
     text = variables.get(name, "0")
     if text.lower() not in _BOOLEANS:
         raise SettingsError(
-            f"{name!r} needs {one_of(_BOOLEANS)}, found {text!r}. Set one of these, or unset it."
+            f"{name!r} needs {one_of(_BOOLEANS)}, found {shown(text)}. Set one of these, or unset it."
         )
     return _BOOLEANS[text.lower()]
 
 
 def _unknown(name: str) -> str:
-    near = difflib.get_close_matches(name, VARIABLES, n=1)
-    nearest = f"the nearest known one is {near[0]!r}" if near else f"known are {', '.join(VARIABLES)}"
-    return f"{name!r} is no variable of tokendraw, {nearest}. Correct it, or unset it."
+    return f"{shown(name)} is no variable of tokendraw, {_nearest(name, VARIABLES)}. Correct it, or unset it."
+
+
+def _nearest(name: str, known: Iterable[str]) -> str:
+    near = difflib.get_close_matches(name[:LONGEST_TEXT], known, n=1)
+    return f"the nearest known one is {near[0]!r}" if near else f"known are {', '.join(known)}"
+
+
+def _label(key: str, source: str) -> str:
+    """Name a setting: the variable, or the key in the file."""
+    return repr(source) if source.startswith("TOKENDRAW_") else f"{key!r} in {source!r}"
 
 
 def _config_path(variables: Mapping[str, str], environ: Mapping[str, str]) -> Path | None:
@@ -155,18 +191,24 @@ def _read_config(path: Path, *, named: bool) -> dict[str, Any] | None:
         if not named:
             return None
         raise SettingsError(
-            f"'TOKENDRAW_CONFIG' names {str(path)!r}, found no such file. Correct it, or unset it."
+            f"'TOKENDRAW_CONFIG' names {shown(str(path))}, found no such file. Correct it, or unset it."
         ) from None
     except (OSError, ValueError) as error:
-        raise SettingsError(f"{str(path)!r} cannot be read: {error}. Mend it, or move it away.") from error
+        raise SettingsError(
+            f"{shown(str(path))} cannot be read: {one_line(str(error))}. Mend it, or move it away."
+        ) from error
     for key, value in table.items():
         if key not in _KEYS:
-            near = difflib.get_close_matches(key, _KEYS, n=1)
-            nearest = f"the nearest known one is {near[0]!r}" if near else f"known are {', '.join(_KEYS)}"
             raise SettingsError(
-                f"{str(path)!r} holds the unknown key {key!r}, {nearest}. Correct it, or take it out."
+                f"{shown(str(path))} holds the unknown key {shown(key)}, {_nearest(key, _KEYS)}. "
+                "Correct it, or take it out."
             )
         strings = [value] if key == "sampler" else value if isinstance(value, list) else [None]
         if not all(isinstance(item, str) for item in strings):
-            raise SettingsError(f"{key!r} in {str(path)!r} needs {_KEYS[key]}, found {value!r}. Correct it.")
-    return {key: value if key == "sampler" else tuple(value) for key, value in table.items()}
+            raise SettingsError(
+                f"{key!r} in {shown(str(path))} needs {_KEYS[key]}, found {shown(value)}. Correct it."
+            )
+    return {
+        key: printable(value) if key == "sampler" else tuple(map(printable, value))
+        for key, value in table.items()
+    }

@@ -34,16 +34,20 @@ def dotted(version: tuple[int, ...]) -> str:
 
 
 def printable(text: str, limit: int = LONGEST_TEXT) -> str:
-    """Put a text that somebody else wrote on one line: escapes for what has no glyph, and an end.
+    """Make text that somebody else wrote fit to print: escapes for what has no glyph, and an end.
 
-    Control characters move the cursor and colour the terminal, line separators forge lines of a log, and marks of the
+    Control characters move the cursor and colour the terminal, line breaks forge lines of a log, and marks of the
     writing direction show a name as another one.
 
     :param limit: longest result in characters, before the " ..." that stands for the rest.
     """
-    words = " ".join(str.split(text))
-    line = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in words[: limit + 1])
+    line = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text[: limit + 1])
     return line if len(line) <= limit else f"{line[:limit].rstrip()} ..."
+
+
+def one_line(text: str, limit: int = LONGEST_TEXT) -> str:
+    """Put prose that somebody else wrote on one printable line, with one space wherever it had any."""
+    return printable(" ".join(str.split(text)), limit)
 
 
 def is_printable(text: object, limit: int = LONGEST_TEXT) -> bool:
@@ -62,7 +66,7 @@ def shown(value: object) -> str:
 def spoken(error: BaseException) -> str:
     """Put an exception on one line: its type, then what it says."""
     try:
-        text = printable(str(error))
+        text = one_line(str(error))
     except (Exception, SystemExit):  # a plugin's own exception class may fail here too
         text = "(its message cannot be printed)"
     kind = printable(type(error).__name__)

@@ -22,7 +22,7 @@ from tokendraw import _host, _settings
 from tokendraw._candidate import Candidate, Choice
 from tokendraw._capabilities import Host
 from tokendraw._errors import TokendrawError, TokendrawWarning
-from tokendraw._words import all_of
+from tokendraw._words import all_of, printable
 from tokendraw.cli._app import NOT_USABLE, GuardedCommand
 from tokendraw.cli._describe import JsonObject, candidate_json, host_json
 from tokendraw.cli._findings import Finding, findings
@@ -71,10 +71,10 @@ def _examine() -> _Checkup:
         warnings.simplefilter("ignore", TokendrawWarning)  # they are among the findings
         try:
             settings = _settings.read()
-            config = str(settings.config) if settings.config else None
-            messages += settings.warnings
+            config = printable(str(settings.config)) if settings.config else None
             choice = settings.choice()
             candidates = by_rank(tokendraw.discover())
+            messages += settings.all_warnings(c.name for c in candidates)
             resolution = tokendraw.resolve()
             if settings.strict and (messages or resolution.warnings):
                 messages += resolution.warnings  # each of them is an error for a program
@@ -86,7 +86,11 @@ def _examine() -> _Checkup:
     around, host = libraries(candidates), _host.detect()
     return _Checkup(
         host=host,
-        variables={name: text for name, text in sorted(os.environ.items()) if name.startswith("TOKENDRAW_")},
+        variables={
+            printable(name): printable(text)
+            for name, text in sorted(os.environ.items())
+            if name.startswith("TOKENDRAW_")
+        },
         config=config,
         candidates=candidates,
         libraries=around,

@@ -28,9 +28,9 @@ def list_(ctx: click.Context, as_json: bool) -> None:
     Exits with 1 if none is available. Neither torch nor any backend is imported.
     """
     settings = _settings.read()
-    warn(settings.warnings, strict=settings.strict)
     with plugins_at_work():
         candidates = by_rank(tokendraw.discover())
+    warn(settings.all_warnings(c.name for c in candidates), strict=settings.strict)
     if as_json:
         print_json({"candidates": [candidate_json(candidate) for candidate in candidates]})
     elif candidates:

@@ -86,7 +86,8 @@ def resolve(
             _print_decisions(error.decisions)
             _print_settings(in_force)
         raise
-    warn([*settings.warnings, *resolution.warnings], strict=settings.strict)
+    misnamed = settings.all_warnings(decision.name for decision in resolution.decisions)
+    warn([*misnamed, *resolution.warnings], strict=settings.strict)
     if as_json:
         print_json({**resolution_json(resolution), "settings": dict(in_force), "error": None})
     elif explain:
