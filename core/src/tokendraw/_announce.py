@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import warnings
 from collections.abc import Hashable
@@ -11,6 +12,7 @@ from tokendraw._errors import SamplerFallbackWarning, TokendrawWarning, Untested
 
 _lock = threading.Lock()
 _said: set[Hashable] = set()
+_OURS = ("tokendraw.", "torch._dynamo.")
 
 
 def announce(
@@ -18,32 +20,29 @@ def announce(
     text: str,
     *,
     strict: bool,
-    stacklevel: int,
     once_for: Hashable = None,
 ) -> None:
-    """Warn once per process, category and subject.
+    """Warn once per process, category and subject, where the caller of tokendraw stands.
 
     :param strict: raise the warning as an exception instead, every time.
-    :param stacklevel: 1 is the caller of this function.
     :param once_for: the subject; None: the text itself.
     """
     if strict:
         raise category(text)
     if is_first((category, text if once_for is None else once_for)):
-        warnings.warn(text, category, stacklevel=stacklevel + 1)
+        warnings.warn(text, category, stacklevel=_depth_of_caller())
 
 
-def tell_of(resolution: Resolution, *, strict: bool, stacklevel: int, once_for: Hashable = None) -> None:
+def tell_of(resolution: Resolution, *, strict: bool, once_for: Hashable = None) -> None:
     """Tell what a decision passed over, once for ``once_for``, and the untested versions that it uses.
 
     :param strict: raise the first of these warnings instead.
-    :param stacklevel: 1 is the caller of this function.
     """
     if resolution.fallback:
         text = resolution.fallback
-        announce(SamplerFallbackWarning, text, strict=strict, stacklevel=stacklevel + 1, once_for=once_for)
+        announce(SamplerFallbackWarning, text, strict=strict, once_for=once_for)
     for text in resolution.untested:
-        announce(UntestedUpstreamWarning, text, strict=strict, stacklevel=stacklevel + 1)
+        announce(UntestedUpstreamWarning, text, strict=strict)
 
 
 def is_first(subject: Hashable) -> bool:
@@ -53,3 +52,14 @@ def is_first(subject: Hashable) -> bool:
             return False
         _said.add(subject)
     return True
+
+
+def _depth_of_caller() -> int:
+    """How far up the stack, from the caller of this function, the first frame is that is no part of tokendraw.
+
+    A compiled program has frames of torch._dynamo in between.
+    """
+    depth, frame = 1, sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(_OURS):
+        depth, frame = depth + 1, frame.f_back
+    return depth

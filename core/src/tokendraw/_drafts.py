@@ -13,8 +13,10 @@ from tokendraw import speculative
 from tokendraw._capabilities import INPUT_DTYPES, DraftKind
 from tokendraw._errors import InvalidInputError, InvalidParameterError
 from tokendraw._parameters import integer
+from tokendraw._untraced import made_untraced, untraced
 
 
+@made_untraced
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Drafts:
     """Draft tokens of B requests, L - B in all, and what they were drawn from.
@@ -66,6 +68,7 @@ class Drafts:
         object.__setattr__(self, "max_drafts", _most_drafts(self))
 
     @classmethod
+    @untraced
     def from_lists(
         cls,
         draft_token_ids: Sequence[Sequence[int]],
@@ -95,6 +98,7 @@ class Drafts:
         )
 
     @classmethod
+    @untraced
     def from_counts(
         cls,
         draft_token_ids: Tensor,

@@ -18,6 +18,7 @@ from tokendraw._errors import (
 )
 from tokendraw._refusals import INSTALL
 from tokendraw._resolution import check_operation, decide
+from tokendraw._untraced import untraced
 from tokendraw._words import one_of
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from tokendraw._sampler import Sampler
 
 
+@untraced
 def discover(
     *, operation: Operation = "sample", host: Host | None = None, need: Need | None = None
 ) -> tuple[Candidate, ...]:
@@ -40,6 +42,7 @@ def discover(
     return gather(operation, host or _host.detect(), need or Need(), choice).candidates
 
 
+@untraced
 def resolve(
     candidates: Iterable[Candidate] | None = None,
     host: Host | None = None,
@@ -67,6 +70,7 @@ def resolve(
     return decide(candidates, host, need, choice, operation=operation)
 
 
+@untraced
 def load_sampler(
     sampler: str | None = None,
     *,
@@ -110,7 +114,7 @@ def load_sampler(
 
     discovery = gather("sample", host, need, choice)
     for text in settings.all_warnings(c.name for c in discovery.candidates):
-        announce(SettingsWarning, text, strict=strict, stacklevel=2)
+        announce(SettingsWarning, text, strict=strict)
     facts, serving = Negotiation(
         discovery=discovery,
         host=host,
@@ -119,7 +123,7 @@ def load_sampler(
         device=target,
         candidates=discovery.candidates,
     ).settle()
-    tell_of(serving.resolution, strict=strict, stacklevel=2, once_for="load")
+    tell_of(serving.resolution, strict=strict, once_for="load")
     return Sampler.negotiated(facts, serving, strict=strict, debug=settings.debug)
 
 

@@ -12,10 +12,12 @@ from tokendraw._batch_facts import BatchFacts, RowKinds, checked_slots
 from tokendraw._errors import InvalidParameterError
 from tokendraw._parameters import CHECKS, integer
 from tokendraw._params import SamplingParams
+from tokendraw._untraced import made_untraced, untraced
 
 _ANYTHING = BatchFacts()
 
 
+@made_untraced
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class SamplingMetadata:
     """The parameters of a batch: tensors [slots] on the device of the logits, None where a parameter is off for all.
@@ -73,6 +75,7 @@ class SamplingMetadata:
             _check_kinds(self, self.row_kinds)
 
     @classmethod
+    @untraced
     def from_params(
         cls,
         params: Sequence[SamplingParams],
@@ -140,6 +143,7 @@ class SamplingMetadata:
                 return tensor.device
         return None
 
+    @untraced
     def with_positions(self, positions: Tensor) -> SamplingMetadata:
         """The same parameters at other positions [rows]: what an engine does at each step, unless in place."""
         return replace(self, positions=positions)

@@ -32,6 +32,7 @@ from tokendraw._output import SamplerOutput, VerifyOutput
 from tokendraw._plugin import SamplerBackend
 from tokendraw._prove import random_state_kept
 from tokendraw._serving import Member, Serving
+from tokendraw._untraced import untraced
 from tokendraw._warmup import Plan
 from tokendraw._warmup_drafts import verifications
 
@@ -101,6 +102,7 @@ class Sampler:
     def __repr__(self) -> str:
         return f"<tokendraw.Sampler {self.name!r} on {self.device}>"
 
+    @untraced
     def sample(self, logits: Tensor, metadata: SamplingMetadata, *, inplace: bool = False) -> SamplerOutput:
         """Draw one token a row.
 
@@ -127,6 +129,7 @@ class Sampler:
                 failed = error
             self._replace(serving, failed, metadata.facts)
 
+    @untraced
     def verify(
         self,
         target_logits: Tensor,
@@ -162,6 +165,7 @@ class Sampler:
         serving = self._verification()
         return _verifying.verify(serving, target_logits, drafts, metadata, mode, debug=self._debug)
 
+    @untraced
     def draft(self, logits: Tensor, metadata: SamplingMetadata) -> SamplerOutput:
         """Draw one draft a row, from noise that no verification at the same seeds and positions shares.
 
@@ -177,6 +181,7 @@ class Sampler:
         raise raised
 
     @property
+    @untraced
     def verify_resolution(self) -> Resolution:
         """Every decision that led to who verifies.
 
@@ -192,10 +197,11 @@ class Sampler:
                         f"{self.name!r} was not negotiated, so nobody verifies. Use tokendraw.load_sampler."
                     )
                 serving = _verifying.settle(self._facts)
-                tell_of(serving.resolution, strict=self._strict, stacklevel=3, once_for="verify")
+                tell_of(serving.resolution, strict=self._strict, once_for="verify")
                 self._verifying = serving
             return self._verifying
 
+    @untraced
     def stats(self) -> dict[str, int]:
         """How many rows each sampler has drawn here, by name, those of :meth:`draft` among them.
 
@@ -203,6 +209,7 @@ class Sampler:
         """
         return self._drawing.counts()
 
+    @untraced
     def warmup(
         self,
         vocab_size: int,
@@ -314,13 +321,12 @@ class Sampler:
                     SamplerFallbackWarning,
                     text,
                     strict=self._strict,
-                    stacklevel=3,
                     once_for=("call", failed.name),
                 )
             except SamplerFallbackWarning as warning:
                 raise warning from error
             for text in resolution.untested:
-                announce(UntestedUpstreamWarning, text, strict=self._strict, stacklevel=3)
+                announce(UntestedUpstreamWarning, text, strict=self._strict)
             self._facts, self._serving = facts, successor
 
     def _check(self, logits: Tensor, metadata: SamplingMetadata) -> None:
