@@ -42,9 +42,45 @@ def test_requests_draw_what_generate_draws_and_what_they_draw_alone(settings):
     inputs = [ids[i, : 5 - i].tolist() for i in range(4)]
     found = batch(inputs, seeds=SEEDS, settings=settings)
     for row, seed in enumerate(SEEDS):
-        alone = draw(model_of("llama"), torch.tensor([inputs[row]]), seeds=[seed], **{"top_k": 0, **settings})
+        alone = draw(model_of("llama"), torch.tensor([inputs[row]]), seeds=[seed], **settings)
         assert found[row] == alone[0, len(inputs[row]) :].tolist()
     assert batch(inputs[2:3], seeds=SEEDS[2:3], settings=settings) == found[2:3]
+
+
+def generated(rows, **arguments):
+    """What ``generate`` draws for as many prompts."""
+    return draw(model_of("llama"), prompts(rows), **arguments)[:, 5:].tolist()
+
+
+def test_what_the_settings_leave_out_is_filled_in_as_generate_does_it():
+    seeds = list(range(6))
+    found = batch(prompts(6).tolist(), seeds=seeds)
+    assert found == generated(6, seeds=seeds) == generated(6, seeds=seeds, top_k=50)
+    assert found != batch(prompts(6).tolist(), seeds=seeds, settings={"top_k": 0})
+
+
+def test_the_settings_of_the_model_fill_in_before_the_defaults(monkeypatch):
+    monkeypatch.setattr(model_of("llama").generation_config, "top_k", 5)
+    seeds = list(range(6))
+    found = batch(prompts(6).tolist(), seeds=seeds)
+    assert found == generated(6, seeds=seeds)
+    monkeypatch.undo()
+    assert found == generated(6, seeds=seeds, top_k=5)
+
+
+def test_a_base_seed_or_a_callable_gives_the_seeds_that_it_gives_in_generate():
+    ids = prompts(3)[[0, 1, 0]]
+    for seeds in (7, lambda row: 100 + row):
+        expected = draw(model_of("llama"), ids, seeds=seeds)[:, 5:].tolist()
+        assert batch(ids, seeds=seeds) == expected
+        assert batch(ids, settings={"seeds": seeds}) == expected
+        assert expected[0] != expected[2]
+
+
+def test_seeds_of_greedy_requests_are_warned_of():
+    with pytest.warns(tokendraw_transformers.SeedsUnusedWarning) as found:
+        batch(prompts(1), seeds=[1], settings={"do_sample": False})
+    assert found[0].filename == __file__
 
 
 def test_greedy_is_that_of_generate():
@@ -63,8 +99,8 @@ REFUSED = {
     "no flag": (
         {"allow_private_names": False},
         "'generate_batch' needs allow_private_names=True, found False: it touches "
-        "ContinuousBatchingManager.logit_processor, ContinuousBatchingManager.generation_config, "
-        "ContinuousBatchingLogitsProcessorList.logits_processor, "
+        "GenerationMixin._prepare_generation_config, ContinuousBatchingManager.logit_processor, "
+        "ContinuousBatchingManager.generation_config, ContinuousBatchingLogitsProcessorList.logits_processor, "
         "ContinuousBatchingLogitsProcessorList.tensors_required, ContinuousBatchingLogitsProcessor, "
         "RequestState.position_offset, RequestState.logit_processor_kwargs, which any release of transformers may "
         "change. Pass it, or use custom_generate=tokendraw_transformers.generate.",
@@ -75,7 +111,17 @@ REFUSED = {
     ),
     "a seed that is none": (
         {"seeds": [1, "x"]},
-        "'seed' of row 0 needs an integer in [-2**63, 2**64) or None, found 'x'.",
+        "'seed' of row 1 needs an integer in [-2**63, 2**64) or None, found 'x'.",
+    ),
+    "a generator for seeds": (
+        {"seeds": (seed for seed in [1, 2])},
+        "'seeds' needs an integer, one entry a prompt, 2, or a callable of the row, found a generator. Pass one of "
+        "these.",
+    ),
+    "text for inputs": (
+        {"inputs": ["one", "two"]},
+        "'inputs' needs the token ids of each prompt, lists of integers, found something else. Pass "
+        "tokenizer(texts)['input_ids'].",
     ),
     "several sequences": (
         {"settings": {"num_return_sequences": 2}},
@@ -98,5 +144,5 @@ REFUSED = {
 @pytest.mark.parametrize(("arguments", "message"), REFUSED.values(), ids=REFUSED)
 def test_it_is_refused_with_what_to_do(arguments, message):
     with pytest.raises(InvalidParameterError) as error:
-        batch(prompts(2).tolist(), **arguments)
+        batch(**{"inputs": prompts(2).tolist(), **arguments})
     assert str(error.value) == message

@@ -306,21 +306,3 @@ def test_the_settings_of_the_model_hold_and_stay_as_they_are(llama):
     assert config.to_dict() == before
     by_default = draw(llama, prompts(4), seeds=SEEDS)
     assert torch.equal(by_default, draw(llama, prompts(4), seeds=SEEDS, top_k=50))  # transformers' default
-
-
-def test_the_folder_form_draws_the_same_tokens(llama):
-    from pathlib import Path
-
-    folder = Path(__file__).parent.parent / "integrations" / "transformers"
-    out = llama.generate(
-        prompts(2),
-        custom_generate=str(folder),
-        trust_remote_code=True,
-        do_sample=True,
-        max_new_tokens=STEPS,
-        seeds=[1, 2],
-        logprobs=0,
-        return_dict_in_generate=True,
-    )
-    assert torch.equal(out.sequences, draw(llama, prompts(2), seeds=[1, 2]))
-    assert out.logprobs.shape == (2, STEPS)

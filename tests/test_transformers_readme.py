@@ -12,11 +12,11 @@ pytest.importorskip("tokendraw_transformers", reason="needs tokendraw-transforme
 import transformers
 
 from tokendraw_transformers._supported import supported_range
-from transformers_models import draw, model_of, prompts
+from transformers_models import byte_tokenizer, draw, model_of, prompts
 
 FOLDER = Path(__file__).parent.parent / "integrations" / "transformers"
 README = (FOLDER / "README.md").read_text(encoding="utf-8")
-SIX_LINES, *MORE = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+SIX_LINES, PIPELINE, ASSISTED = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
 
 
 class Tokenizer:
@@ -42,10 +42,18 @@ def test_the_six_lines_to_paste_run(no_download):
     assert len([line for line in SIX_LINES.splitlines() if line]) == 6
 
 
+def test_the_lines_on_pipelines_run():
+    names = {"model": model_of("llama"), "tokenizer": byte_tokenizer()}
+    exec(compile(PIPELINE, "README.md", "exec"), names)
+    again = names["pipe"](["Write a haiku."], do_sample=True, max_new_tokens=64)
+    assert names["texts"][1:] == again
+    assert names["texts"][1][0]["generated_text"].startswith("Write a haiku.")
+
+
 def test_the_lines_on_assisted_generation_run():
     model = model_of("llama")
     names = {"model": model, "small": model_of("llama", layers=1), "inputs": {"input_ids": prompts(1)}}
-    exec(compile(MORE[0], "README.md", "exec"), names)
+    exec(compile(ASSISTED, "README.md", "exec"), names)
     expected = draw(model, prompts(1), seeds=[7], temperature=0.7, top_k=0, top_p=0.9, max_new_tokens=64)
     assert torch.equal(names["out"], expected)
 

@@ -64,9 +64,50 @@ REFUSED = {
         {"seeds": [1]},
         "'seeds' needs one entry a row, 2, found 1. Pass a list of integers or None.",
     ),
-    "one seed for all": (
-        {"seeds": 1},
-        "'seeds' needs one entry a row, 2, found 1. Pass a list of integers or None.",
+    "a generator for seeds": (
+        {"seeds": (seed for seed in [1, 2])},
+        "'seeds' needs an integer, one entry a row, 2, or a callable of the row, found a generator. Pass one of these.",
+    ),
+    "a generator of torch for seeds": (
+        {"seeds": torch.Generator()},
+        "'seeds' needs an integer, one entry a row, 2, or a callable of the row, found a Generator. Pass one of these.",
+    ),
+    "text for seeds": (
+        {"seeds": "12"},
+        "'seeds' needs an integer, one entry a row, 2, or a callable of the row, found a str. Pass one of these.",
+    ),
+    "a set for seeds": (
+        {"seeds": {1, 2}},
+        "'seeds' needs an integer, one entry a row, 2, or a callable of the row, found a set. Pass one of these.",
+    ),
+    "a float for seeds": (
+        {"seeds": 1.0},
+        "'seeds' needs an integer, one entry a row, 2, or a callable of the row, found a float. Pass one of these.",
+    ),
+    "a base seed that is too large": (
+        {"seeds": 2**64},
+        "'seeds' needs a base seed in [-2**63, 2**64), found 18446744073709551616. Pass an integer in that range.",
+    ),
+    "a base seed that is a bool": (
+        {"seeds": True},
+        "'seeds' needs a base seed in [-2**63, 2**64), found True. Pass an integer in that range.",
+    ),
+    "a callable that returns no seed": (
+        {"seeds": lambda row: "x"},
+        "'seed' of row 0 needs an integer in [-2**63, 2**64) or None, found 'x'.",
+    ),
+    "floats in a tensor for seeds": (
+        {"seeds": torch.tensor([1.5, 2.0])},
+        "'seed' of row 0 needs an integer in [-2**63, 2**64) or None, found 1.5.",
+    ),
+    "a sampler that is none": (
+        {"sampler": 5},
+        "'sampler' needs the name of a plugin or what tokendraw.load_sampler returned, found a int. Pass one of "
+        "these, or leave it out.",
+    ),
+    "text for logprobs": (
+        {"logprobs": "3", "return_dict_in_generate": True},
+        "'logprobs' of row 0 needs an integer >= -1 (-1: all) or None, found '3'.",
     ),
     "too few seeds for several sequences": (
         {"seeds": [1, 2], "num_return_sequences": 3},
@@ -176,6 +217,13 @@ def test_the_processor_refuses_logprobs_and_another_number_of_rows():
     with pytest.raises(InvalidParameterError) as error:
         two(prompts(3), torch.zeros(3, 8))
     assert str(error.value) == "'params' needs one entry a row, 3, found 2. Pass as many, or one for all."
+    for params in (None, 5, {"top_p": 0.9}, [None]):
+        with pytest.raises(InvalidParameterError) as error:
+            DrawLogitsProcessor(params)
+        assert str(error.value) == (
+            "'params' needs a tokendraw.SamplingParams, or a list of them, one a row, found something else. Pass one "
+            "of these."
+        )
     with pytest.raises(InvalidParameterError) as error:
         DrawLogitsProcessor(SamplingParams(top_p=0.0))
     assert str(error.value) == "'top_p' of row 0 needs a number in (0, 1] (1: off), found 0.0."

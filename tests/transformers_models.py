@@ -2,10 +2,12 @@
 
 import functools
 
+import tokenizers
 import torch
 from transformers import (
     LlamaConfig,
     LlamaForCausalLM,
+    PreTrainedTokenizerFast,
     Qwen2Config,
     Qwen2ForCausalLM,
     T5Config,
@@ -63,3 +65,15 @@ def draw(model, input_ids, **arguments):
     """Generate through tokendraw, sampling unless the arguments say otherwise."""
     settings = {"max_new_tokens": STEPS, "do_sample": True, **arguments}
     return model.generate(input_ids, custom_generate=tokendraw_transformers.generate, **settings)
+
+
+@functools.cache
+def byte_tokenizer():
+    """Ids 1 to 256 are bytes, those above are words of their own; 0 is padding."""
+    every_byte = sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())
+    pieces = ["<pad>", *every_byte, *(f"Ġw{token}" for token in range(257, V))]
+    vocabulary = {piece: token for token, piece in enumerate(pieces)}
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE(vocabulary, []))
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = tokenizers.decoders.ByteLevel()
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="<pad>", padding_side="left")

@@ -11,17 +11,25 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tokendraw_transformers._continuous import generate_batch
-    from tokendraw_transformers._errors import InvalidRowsWarning, TransformersVersionError
+    from tokendraw_transformers._errors import (
+        InvalidRowsWarning,
+        SeedsUnusedWarning,
+        TransformersVersionError,
+    )
     from tokendraw_transformers._generate import generate
     from tokendraw_transformers._output import DrawDecoderOnlyOutput, DrawEncoderDecoderOutput
     from tokendraw_transformers._processor import DrawLogitsProcessor
+    from tokendraw_transformers._seeds import Row, derived_seed
 
 _HOME_OF = {
     "DrawDecoderOnlyOutput": "_output",
     "DrawEncoderDecoderOutput": "_output",
     "DrawLogitsProcessor": "_processor",
     "InvalidRowsWarning": "_errors",
+    "Row": "_seeds",
+    "SeedsUnusedWarning": "_errors",
     "TransformersVersionError": "_errors",
+    "derived_seed": "_seeds",
     "generate": "_generate",
     "generate_batch": "_continuous",
 }
@@ -31,7 +39,10 @@ __all__ = [
     "DrawEncoderDecoderOutput",
     "DrawLogitsProcessor",
     "InvalidRowsWarning",
+    "Row",
+    "SeedsUnusedWarning",
     "TransformersVersionError",
+    "derived_seed",
     "generate",
     "generate_batch",
 ]

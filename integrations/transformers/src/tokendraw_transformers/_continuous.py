@@ -8,7 +8,7 @@ draws, and leaves scores of which the token drawn is the maximum.
 
 from __future__ import annotations
 
-import copy
+import operator
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -21,12 +21,14 @@ from transformers.generation.continuous_batching.cb_logits_processors import (
     ContinuousBatchingLogitsProcessorList,
 )
 
-import tokendraw
 from tokendraw import InvalidParameterError, Need, Sampler, SamplingMetadata, SamplingParams
+from tokendraw_transformers._loading import loaded
 from tokendraw_transformers._scores import certain_of
+from tokendraw_transformers._seeds import Seeds, row_seeds, warn_of_unused
 from tokendraw_transformers._warpers import Plan, plan
 
 PRIVATE_NAMES = (
+    "GenerationMixin._prepare_generation_config",
     "ContinuousBatchingManager.logit_processor",
     "ContinuousBatchingManager.generation_config",
     "ContinuousBatchingLogitsProcessorList.logits_processor",
@@ -40,9 +42,9 @@ PRIVATE_NAMES = (
 
 def generate_batch(
     model: Any,
-    inputs: Sequence[Sequence[int]],
+    inputs: Sequence[Sequence[int]] | Tensor,
     *,
-    seeds: Sequence[int | None] | None = None,
+    seeds: Seeds = None,
     sampler: str | Sampler | None = None,
     generation_config: Any = None,
     continuous_batching_config: Any = None,
@@ -52,10 +54,16 @@ def generate_batch(
 ) -> dict[str, Any]:
     """``model.generate_batch`` with a seed for every request: its tokens do not depend on what it is batched with.
 
+    They are those of ``model.generate(custom_generate=tokendraw_transformers.generate)`` with the same seeds and the
+    same settings: what the settings leave out is filled in as ``generate`` does it, from ``model.generation_config``
+    and then from the defaults of transformers (top-k is 50), which ``model.generate_batch`` itself does not.
+
     :param inputs: token ids of each prompt.
-    :param seeds: one entry a prompt; None: fresh ones from torch's generator.
+    :param seeds: as in :func:`generate`, an entry or a :class:`Row` for each prompt; None: what the settings hold,
+        else fresh ones from torch's generator.
     :param sampler: name of a tokendraw plugin, or a loaded sampler; None: the best for the device of the model.
-    :param generation_config: as in ``model.generate_batch``; its temperature, top-k, top-p and min-p are tokendraw's.
+    :param generation_config: as in ``model.generate``; what its temperature, top-k, top-p and min-p do is done by
+        tokendraw.
     :param allow_private_names: has to be True: the error message lists the names that are touched.
     :returns: ``GenerationOutput`` by request id, in the order of ``inputs``.
     :raises InvalidParameterError: a ValueError: the flag is missing, or an argument asks for what is not served.
@@ -67,13 +75,18 @@ def generate_batch(
             f"{', '.join(PRIVATE_NAMES)}, which any release of transformers may change. Pass it, or use "
             "custom_generate=tokendraw_transformers.generate."
         )
-    config = model.generation_config if generation_config is None else generation_config
-    _check(model, inputs, seeds, config, continuous_batching_config)
+    config, _ = model._prepare_generation_config(generation_config)
+    prompts = _token_ids(inputs)
+    seeds = getattr(config, "seeds", None) if seeds is None else seeds
+    each = row_seeds(seeds, len(prompts), lambda: prompts, named=f"a prompt, {len(prompts)}")
+    _check(model, each, config, continuous_batching_config)
+    do_sample = bool(config.do_sample)
+    warn_of_unused(each, do_sample=do_sample, stacklevel=2)
     manager = model.init_continuous_batching(
-        generation_config=copy.copy(config), continuous_batching_config=continuous_batching_config
+        generation_config=config, continuous_batching_config=continuous_batching_config
     )
     try:
-        plans = plan(manager.logit_processor.logits_processor, do_sample=bool(config.do_sample))
+        plans = plan(manager.logit_processor.logits_processor, do_sample=do_sample)
         manager.logit_processor = _processors(plans, sampler, model.device)
         manager.generation_config.do_sample = False  # the maximum is the token drawn
         if warmup:
@@ -81,11 +94,11 @@ def generate_batch(
         manager.start()
         ids = [
             manager.add_request(
-                list(prompt),
+                prompt,
                 max_new_tokens=max_new_tokens,
                 **({} if seed is None else {"seed": seed}),
             )
-            for prompt, seed in zip(inputs, seeds or [None] * len(inputs), strict=True)
+            for prompt, seed in zip(prompts, each, strict=True)
         ]
         return _results(manager, ids)
     finally:
@@ -93,15 +106,26 @@ def generate_batch(
         manager.destroy()
 
 
-def _check(
-    model: Any, inputs: Sequence[Any], seeds: Sequence[Any] | None, config: Any, batching: Any
-) -> None:
-    for seed in seeds or ():
-        SamplingMetadata.from_params([SamplingParams(seed=seed)], positions=[0])  # refuses what is no seed
-    if seeds is not None and len(seeds) != len(inputs):
+def _token_ids(inputs: Any) -> list[list[int]]:
+    """Token ids of each prompt.
+
+    :raises InvalidParameterError: they are no integers.
+    """
+    try:
+        return [
+            [operator.index(token) for token in (prompt.tolist() if isinstance(prompt, Tensor) else prompt)]
+            for prompt in inputs
+        ]
+    except TypeError:
         raise InvalidParameterError(
-            f"'seeds' needs one entry a prompt, {len(inputs)}, found {len(seeds)}. Pass a list of integers or None."
-        )
+            "'inputs' needs the token ids of each prompt, lists of integers, found something else. Pass "
+            "tokenizer(texts)['input_ids']."
+        ) from None
+
+
+def _check(model: Any, seeds: Sequence[int | None], config: Any, batching: Any) -> None:
+    params = [SamplingParams(seed=seed) for seed in seeds]
+    SamplingMetadata.from_params(params, positions=[0] * len(params))  # refuses what is no seed
     if (config.num_return_sequences or 1) > 1:
         raise InvalidParameterError(
             f"'generate_batch' needs num_return_sequences=1, found {config.num_return_sequences}: copies of a request "
@@ -185,11 +209,7 @@ class Draw(ContinuousBatchingLogitsProcessor):  # type: ignore[misc]
         self._plan, self._low, self._high = plans, low, high
         params = plans.params
         need = Need(filter_orders=(params.filter_order,), graph_safe=device.type == "cuda")
-        self._sampler = (
-            sampler
-            if isinstance(sampler, Sampler)
-            else tokendraw.load_sampler(sampler, device=device, need=need)
-        )
+        self._sampler = loaded(sampler, device, need)
         self._one = SamplingMetadata.from_params([params], device=device)
 
     def fill_defaults(self, int32_tensor: Tensor) -> None:

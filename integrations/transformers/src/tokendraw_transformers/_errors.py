@@ -6,14 +6,19 @@
     └── TransformersVersionError     the installed transformers is not one that the adapter knows (also an ImportError)
 
     tokendraw.TokendrawWarning
-    └── InvalidRowsWarning           a row met NaN, or nothing above -inf
+    ├── InvalidRowsWarning           a row met NaN, or nothing above -inf
+    └── SeedsUnusedWarning           seeds were given to greedy decoding
 
-Arguments that cannot be served are a :class:`tokendraw.InvalidParameterError`, a ValueError.
+``TOKENDRAW_STRICT=1`` raises the warnings. Arguments that cannot be served are a
+:class:`tokendraw.InvalidParameterError`, a ValueError.
 """
 
 from __future__ import annotations
 
+import warnings
+
 from tokendraw import TokendrawError, TokendrawWarning
+from tokendraw._settings import read
 
 
 class TransformersVersionError(TokendrawError, ImportError):
@@ -25,3 +30,17 @@ class InvalidRowsWarning(TokendrawWarning):
 
     The other rows are untouched. ``valid`` of the output tells them apart.
     """
+
+
+class SeedsUnusedWarning(TokendrawWarning):
+    """Seeds were given to greedy decoding, which draws nothing: they changed no token."""
+
+
+def warn(text: str, category: type[TokendrawWarning], *, stacklevel: int) -> None:
+    """Warn, or raise the warning where ``TOKENDRAW_STRICT=1`` asks for that.
+
+    :param stacklevel: 1 is the caller of this function.
+    """
+    if read().strict:
+        raise category(text)
+    warnings.warn(text, category, stacklevel=stacklevel + 1)

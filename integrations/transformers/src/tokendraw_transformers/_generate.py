@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import copy
-import warnings
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,13 +11,14 @@ from torch import Tensor
 from transformers import GenerationMixin, LogitsProcessorList
 from transformers.generation import GenerationMode
 
-from tokendraw import InvalidParameterError, Sampler, SamplingParams
+from tokendraw import InvalidParameterError, Sampler
 from tokendraw_transformers._drawing import DrawProcessor, RecordingStoppingCriteria
-from tokendraw_transformers._errors import InvalidRowsWarning
+from tokendraw_transformers._errors import InvalidRowsWarning, warn
 from tokendraw_transformers._kept_back import kept_back
 from tokendraw_transformers._output import with_draws
-from tokendraw_transformers._positions import position_offset
+from tokendraw_transformers._positions import position_offset, prompts
 from tokendraw_transformers._rows import Rows
+from tokendraw_transformers._seeds import Seeds, row_seeds, warn_of_unused
 from tokendraw_transformers._warpers import plan
 
 _WE = "'custom_generate=tokendraw_transformers.generate'"
@@ -34,7 +33,7 @@ def generate(
     synced_gpus: bool | None = None,
     streamer: Any = None,
     *,
-    seeds: Sequence[int | None] | None = None,
+    seeds: Seeds = None,
     sampler: str | Sampler | None = None,
     logprobs: int | None = None,
     logprobs_mode: str | None = None,
@@ -44,13 +43,15 @@ def generate(
 
     ``model.generate`` prepares the first five arguments and ``model_kwargs``; the others are passed to it by name.
     Processors, stopping criteria, caches, streamers and outputs are transformers' own, in their own order. What
-    temperature, top-k, top-p and min-p do is done by tokendraw, with the values that transformers prepared.
+    temperature, top-k, top-p and min-p do is done by tokendraw, with the values that transformers prepared. What is
+    left at None is looked up in the ``GenerationConfig``, which may hold any of the four: ``seeds=7`` for one.
 
-    :param seeds: one entry a row of the output, so ``num_return_sequences`` of them for each prompt; None: every row
-        fresh from torch's generator. A row with a seed draws the same tokens in any batch, at any place, with any left
-        padding. Greedy decoding draws nothing and needs none.
-    :param sampler: name of a tokendraw plugin, or one that :func:`tokendraw.load_sampler` returned, which spares each
-        call some milliseconds; None: the best for the device of ``input_ids``.
+    :param seeds: a list with one entry a row of the output, so ``num_return_sequences`` of them for each prompt; or a
+        base seed, from which each row gets its own by its prompt, see :func:`derived_seed`; or a callable that gets
+        each :class:`Row`; None: every row fresh from torch's generator. A row with a seed draws the same tokens in any
+        batch, at any place, with any left padding. Greedy decoding draws nothing: seeds are warned of.
+    :param sampler: name of a tokendraw plugin, or one that :func:`tokendraw.load_sampler` returned; None: the best for
+        the device of ``input_ids``.
     :param logprobs: log-probabilities of the drawn tokens, and of this many best beside them; None: none. Needs
         ``return_dict_in_generate=True``.
     :param logprobs_mode: see :func:`tokendraw.load_sampler`; "raw" is what transformers' processors leave, before
@@ -60,6 +61,9 @@ def generate(
     :raises InvalidParameterError: a ValueError: an argument is outside its range, or asks for what is not served.
     :raises TransformersVersionError: the decoding loop is not the one that the adapter knows.
     """
+    seeds, sampler, logprobs, logprobs_mode = _from_config(
+        generation_config, seeds=seeds, sampler=sampler, logprobs=logprobs, logprobs_mode=logprobs_mode
+    )
     kept = kept_back()
     streamer = kept.get("streamer") if streamer is None else streamer
     synced_gpus = kept.get("synced_gpus") if synced_gpus is None else synced_gpus
@@ -71,15 +75,22 @@ def generate(
             "'logprobs' needs return_dict_in_generate=True, found False. Pass return_dict_in_generate=True."
         )
 
-    plans = plan(logits_processor, do_sample=bool(generation_config.do_sample))
+    do_sample = bool(generation_config.do_sample)
+    plans = plan(logits_processor, do_sample=do_sample)
+    each = row_seeds(
+        seeds,
+        input_ids.shape[0],
+        lambda: prompts(model, input_ids, model_kwargs),
+        named=_row_in_words(input_ids.shape[0], generation_config.num_return_sequences),
+    )
     params = replace(plans.params, logprobs=logprobs)
-    rows = Rows(_seeded(params, seeds, input_ids, generation_config), sampler, logprobs_mode)
     draws = DrawProcessor(
         plans,
-        rows,
+        Rows([replace(params, seed=seed) for seed in each], sampler, logprobs_mode),
         position_offset(model, input_ids, generation_config, model_kwargs),
         records_scores=bool(generation_config.return_dict_in_generate and generation_config.output_scores),
     )
+    warn_of_unused(each, do_sample=do_sample, stacklevel=4)  # the caller of model.generate
     criteria = RecordingStoppingCriteria(stopping_criteria)
     by_argmax = copy.copy(generation_config)
     by_argmax.do_sample = False
@@ -123,26 +134,22 @@ def _check_mode(model: Any, generation_config: Any, assistant_model: Any) -> Non
         )
 
 
-def _seeded(
-    params: SamplingParams, seeds: Sequence[int | None] | None, input_ids: Tensor, generation_config: Any
-) -> list[SamplingParams]:
-    rows = input_ids.shape[0]
-    if seeds is None:
-        return [params] * rows
-    if isinstance(seeds, (int, str)) or len(seeds) != rows:
-        many = generation_config.num_return_sequences
-        each = f" ({rows // many} prompts, num_return_sequences={many})" if many and many > 1 else ""
-        found = repr(seeds) if isinstance(seeds, (int, str)) else len(seeds)
-        raise InvalidParameterError(
-            f"'seeds' needs one entry a row, {rows}{each}, found {found}. Pass a list of integers or None."
-        )
-    return [replace(params, seed=seed) for seed in seeds]
+def _from_config(generation_config: Any, **given: Any) -> tuple[Any, ...]:
+    """Take from the ``GenerationConfig``, which keeps entries that transformers does not know, what was not given."""
+    return tuple(
+        getattr(generation_config, name, None) if value is None else value for name, value in given.items()
+    )
+
+
+def _row_in_words(rows: int, copies: int | None) -> str:
+    each = f" ({rows // copies} prompts, num_return_sequences={copies})" if copies and copies > 1 else ""
+    return f"a row, {rows}{each}"
 
 
 def _warn_of_invalid_rows(valid: Tensor) -> None:
     if not valid.all():
         rows = ", ".join(str(row) for row in (~valid).nonzero().flatten().tolist())
-        warnings.warn(
+        warn(
             f"rows {rows} met NaN in their scores, or none above -inf. Look at the model, or pass "
             "remove_invalid_values=True.",
             InvalidRowsWarning,

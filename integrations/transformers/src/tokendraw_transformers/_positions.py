@@ -1,4 +1,4 @@
-"""Positions of the rows: the index in its sequence of the token whose hidden state made the logits."""
+"""Where the tokens of a row are among its padding: the positions of what it draws, and its prompt."""
 
 from __future__ import annotations
 
@@ -20,9 +20,7 @@ def position_offset(
 
     :raises InvalidParameterError: the attention mask is not [B, L], and so does not tell padding.
     """
-    mask: Tensor | None = model_kwargs.get(
-        "decoder_attention_mask" if model.config.is_encoder_decoder else "attention_mask"
-    )
+    mask = _mask(model, model_kwargs)
     rows, length = input_ids.shape
     if mask is None:  # nothing is padding; transformers drops a mask of ones and keeps its length here
         whole = (
@@ -34,3 +32,22 @@ def position_offset(
             f"'attention_mask' needs shape [B, L], by which padding is told from tokens, found {list(mask.shape)}."
         )
     return mask.to(input_ids.device).ne(0).sum(-1) - length - 1
+
+
+def prompts(model: Any, input_ids: Tensor, model_kwargs: dict[str, Any]) -> list[list[int]]:
+    """Token ids of each row's prompt, without its padding. Waits for the device.
+
+    :param input_ids: [B, L]; [B, 0] where the model is given embeddings.
+    """
+    mask, rows = _mask(model, model_kwargs), input_ids.tolist()
+    if mask is None or mask.shape != input_ids.shape:
+        return rows
+    return [
+        [token for token, kept in zip(*row, strict=True) if kept]
+        for row in zip(rows, mask.tolist(), strict=True)
+    ]
+
+
+def _mask(model: Any, model_kwargs: dict[str, Any]) -> Tensor | None:
+    """The mask of the model that decodes; transformers drops one of ones."""
+    return model_kwargs.get("decoder_attention_mask" if model.config.is_encoder_decoder else "attention_mask")

@@ -43,14 +43,19 @@ class DrawLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
         sampler: str | Sampler | None = None,
         left_padding: int | Sequence[int] = 0,
     ) -> None:
-        each = [params] if isinstance(params, SamplingParams) else list(params)
+        each = [params] if isinstance(params, SamplingParams) else params
+        if not isinstance(each, Sequence) or not all(isinstance(entry, SamplingParams) for entry in each):
+            raise InvalidParameterError(
+                "'params' needs a tokendraw.SamplingParams, or a list of them, one a row, found something else. Pass "
+                "one of these."
+            )
         if any(p.logprobs is not None for p in each):
             raise InvalidParameterError(
                 "'logprobs' needs an output to stand in, found a logits processor, which has none. Leave it out, or "
                 "use custom_generate=tokendraw_transformers.generate."
             )
         self._one_for_all = isinstance(params, SamplingParams)
-        self._params = each
+        self._params = list(each)
         self._sampler = sampler
         self._left_padding = left_padding
         self._rows = Rows(each, sampler)

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-import tokendraw
 from tokendraw import InvalidParameterError, Need, Sampler, SamplerOutput, SamplingMetadata, SamplingParams
+from tokendraw_transformers._loading import loaded
 
 
 class Rows:
@@ -44,14 +44,6 @@ class Rows:
 
     def _load(self, device: torch.device, positions: Tensor) -> tuple[Sampler, SamplingMetadata]:
         metadata = SamplingMetadata.from_params(self._params, device=device, positions=positions)
-        if isinstance(self._sampler, Sampler):
-            return self._sampler, metadata
         orders = tuple(sorted({params.filter_order for params in self._params}))
-        mode = self._logprobs_mode or "raw_logprobs"
         need = Need(filter_orders=orders)
-        return tokendraw.load_sampler(
-            self._sampler,
-            device=device,
-            logprobs_mode=mode,  # type: ignore[arg-type]  # load_sampler refuses what is not a mode
-            need=need,
-        ), metadata
+        return loaded(self._sampler, device, need, self._logprobs_mode), metadata
