@@ -42,13 +42,13 @@ OFF = Candidate(
 
 NATIVE_ON_CPU = ("--sampler", "native", "--device", "cpu")
 """Options that give the same answer whatever is installed, and whatever the machine."""
-DRAWN_BY_NATIVE = "drawn by native on cpu: asked for by the argument sampler=\n"
+DRAWN_BY_NATIVE = "drawn by native on cpu: asked for by --sampler\n"
 
 
-def call(*arguments: object) -> Result:
+def call(*arguments: object, standard_input: bytes | None = None) -> Result:
     """Run ``tokendraw`` with these arguments, as in a pipe. An unexpected exception fails the test."""
     return CliRunner().invoke(
-        main, [str(a) for a in arguments], catch_exceptions=False, prog_name="tokendraw"
+        main, [str(a) for a in arguments], standard_input, catch_exceptions=False, prog_name="tokendraw"
     )
 
 

@@ -247,16 +247,59 @@ def test_an_unknown_property_is_a_usage_error_with_the_nearest():
     result = check("native", "--only", "top_q")
     assert (result.stdout, result.exit_code) == ("", 2)
     assert result.stderr == (
-        "'only' needs the name of a property, found 'top_q'. Nearest: 'top_p' or 'top_k'.\n"
+        "'--only' needs the name of a property, found 'top_q'. Nearest: 'top_p' or 'top_k'.\n"
     )
 
 
-def test_a_property_unlike_any_gives_all_of_them():
+def test_a_property_unlike_any_points_to_the_list_of_them():
     result = check("native", "--only", "?")
-    assert result.stderr.startswith(
-        "'only' needs the name of a property, found '?'. There are output, range "
+    assert result.stderr == (
+        "'--only' needs the name of a property, found '?'. See `tokendraw check --list`.\n"
     )
-    assert result.stderr.endswith(" and verify graph capture.\n")
+
+
+class TestTheListOfProperties:
+    def test_it_has_a_line_for_each(self):
+        result = call("check", "--list")
+        lines = result.stdout.splitlines()
+        assert (result.stderr, result.exit_code) == ("", 0)
+        width = max(len(prop.name) for prop in PROPERTIES)
+        assert lines == [f"{prop.name.ljust(width)}  {prop.about}" for prop in PROPERTIES]
+        assert "top_p  " in "\n".join(lines)
+
+    def test_only_picks_from_it(self):
+        result = call("check", "--list", "--only", "sync-free", "--only", "verify draft", "--json")
+        assert json.loads(result.stdout) == {
+            "properties": [
+                {
+                    "name": "sync-free",
+                    "about": "No call waits for the device: by torch's own check, and by a stopwatch behind a sleeping "
+                    "device.",
+                    "operation": "sample",
+                    "advertised": True,
+                    "needs_cuda": True,
+                },
+                {
+                    "name": "verify draft",
+                    "about": "``draft`` draws from the softmax after the filters, with seeds from streams of its own.",
+                    "operation": "verify",
+                    "advertised": False,
+                    "needs_cuda": False,
+                },
+            ]
+        }
+
+    def test_it_is_of_no_sampler(self):
+        result = call("check", "native", "--list")
+        assert result.exit_code == 2
+        assert result.stderr.splitlines()[-1] == (
+            "Error: '--list' prints the properties of every sampler. Leave out it, or NAME."
+        )
+
+    def test_without_it_a_sampler_is_needed(self):
+        result = call("check")
+        assert result.exit_code == 2
+        assert result.stderr.splitlines()[-1] == "Error: Missing argument 'NAME'."
 
 
 @pytest.mark.parametrize("seed", ["-1", "x"])

@@ -215,7 +215,7 @@ def test_streaming_does_not_go_with_json_or_compare(option):
 def test_a_parameter_outside_its_range_is_a_usage_error():
     result = generate("x", "--top-p", "2")
     assert (result.stdout, result.exit_code) == ("", 2)
-    assert result.stderr == "'top_p' of row 0 needs a number in (0, 1] (1: off), found 2.0.\n"
+    assert result.stderr == "'--top-p' needs a number in (0, 1] (1: off), found 2.0.\n"
 
 
 def test_the_help_has_a_line_for_each_example():

@@ -2,19 +2,25 @@
 
 import json
 import os
+import shlex
+import shutil
 import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import importlib_metadata
 import pytest
 
 import tokendraw
+from command_line import call
 from fake_dists import fake_dists, plugin
 from tokendraw.cli import main
 
 COMMAND = (sys.executable, "-m", "tokendraw")
+FULL = Path("/dev/full")
+TOKENDRAW = str(Path(sys.executable).with_name("tokendraw"))
 ON_CPU = ("--sampler", "native", "--device", "cpu")
 
 
@@ -166,6 +172,130 @@ def test_a_closed_pipe_ends_the_command_without_a_traceback():
     assert (result.stderr, result.returncode) == ("", 141)
 
 
+@pytest.mark.skipif(not FULL.exists(), reason="needs a device that is always full")
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["list"],
+        ["list", "--json"],
+        ["list", "--help"],
+        ["resolve", "--explain"],
+        ["doctor"],
+        ["generate", "The", "-n", "2", "--stream", "--quiet", *ON_CPU],
+        ["--help"],
+        ["--version"],
+    ],
+)
+def test_a_full_disk_is_one_line_and_no_traceback(arguments):
+    with FULL.open("wb") as full:
+        result = subprocess.run(
+            [*COMMAND, *arguments], stdout=full, stderr=subprocess.PIPE, encoding="utf-8", check=False
+        )
+    assert result.stderr == (
+        "'stdout' cannot be written to: No space left on device. Write to another place.\n"
+    )
+    assert result.returncode == 1
+
+
+@pytest.mark.skipif(not FULL.exists(), reason="needs a device that is always full")
+def test_a_full_disk_behind_stderr_leaves_the_exit_code_alone():
+    with FULL.open("wb") as full:
+        result = subprocess.run(
+            [*COMMAND, "show", "nobody"], stdout=subprocess.PIPE, stderr=full, check=False
+        )
+    assert (result.stdout, result.returncode) == (b"", 1)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX descriptors")
+@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-"])
+def test_a_stream_that_is_closed_from_the_start_is_no_error(closed):
+    command = f"{shlex.join([*COMMAND, 'list'])} {closed}"
+    assert subprocess.run(["sh", "-c", command], capture_output=True, check=False).returncode == 0
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX signals")
+class TestAnInterruptAtStartUp:
+    """Ctrl-C while modules are imported: an extension module may make an ImportError of it, or nothing."""
+
+    @staticmethod
+    def interrupted(at, then="", arguments=("generate", "The", *ON_CPU)):
+        """Run the command in an interpreter that gets SIGINT when it looks for the module ``at``."""
+        code = (
+            "import os, signal, sys, time\n"
+            "class Finder:\n"
+            "    def find_spec(self, name, path=None, target=None):\n"
+            f"        if name == {at!r}:\n"
+            "            sys.meta_path.remove(self)\n"
+            f"            {then or 'os.kill(os.getpid(), signal.SIGINT)'}\n"
+            "sys.meta_path.insert(0, Finder())\n"
+            "from tokendraw.cli import main\n"
+            f"main({list(arguments)!r})"
+        )
+        result = subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, encoding="utf-8", timeout=120, check=False
+        )
+        return result.stdout, result.stderr.strip(), result.returncode
+
+    @pytest.mark.parametrize(
+        "module",
+        [
+            "click",
+            "tokendraw.cli._app",
+            "tokendraw.cli._generate",
+            "pluggy",
+            "torch",
+            "torch._C",
+            "tokendraw_native.sampler",
+        ],
+    )
+    def test_it_ends_with_130_wherever_it_comes(self, module):
+        assert self.interrupted(module) == ("", "", 130)
+
+    @pytest.mark.parametrize("becomes", ["raise ImportError('numpy failed')", "pass"])
+    def test_an_import_that_swallows_it_changes_nothing(self, becomes):
+        then = f'exec("try: os.kill(os.getpid(), 2); time.sleep(9)\\nexcept BaseException: {becomes}")'
+        assert self.interrupted("torch", then) == ("", "", 130)
+
+    def test_an_error_that_a_library_makes_of_it_is_not_reported(self, monkeypatch):
+        """Outside of imports too: what matters is that an interrupt is among the causes."""
+
+        def gone():
+            try:
+                raise KeyboardInterrupt
+            except KeyboardInterrupt as error:
+                raise tokendraw.SamplerUnavailableError(
+                    "Drawing needs torch, found it not installed."
+                ) from error
+
+        monkeypatch.setattr(tokendraw, "discover", gone)
+        result = call("list")
+        assert (result.stdout, result.stderr, result.exit_code) == ("", "\n", 130)
+
+    @pytest.mark.parametrize("delay", [0, 0.05, 0.2, 0.6, 1.2])
+    def test_it_ends_with_130_at_any_time(self, delay):
+        """The process tells when it begins to import what the command needs."""
+        code = (
+            "import sys\n"
+            "class Finder:\n"
+            "    def find_spec(self, name, path=None, target=None):\n"
+            "        if name == 'click':\n"
+            "            sys.meta_path.remove(self)\n"
+            "            print('up', flush=True)\n"
+            "sys.meta_path.insert(0, Finder())\n"
+            "from tokendraw.cli import main\n"
+            f"main({['generate', 'The', '-n', '1000000', '--quiet', *ON_CPU]!r})"
+        )
+        process = subprocess.Popen(
+            [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, encoding="utf-8"
+        )
+        assert process.stdout is not None
+        assert process.stdout.readline() == "up\n"
+        time.sleep(delay)
+        process.send_signal(signal.SIGINT)
+        stdout, stderr = process.communicate(timeout=60)
+        assert (stdout, stderr.strip(), process.returncode) == ("", "", 130)
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX signals")
 def test_an_interrupt_exits_with_130_and_no_traceback():
     process = subprocess.Popen(
@@ -179,7 +309,52 @@ def test_an_interrupt_exits_with_130_and_no_traceback():
     process.send_signal(signal.SIGINT)
     _, stderr = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert stderr == "drawn by native on cpu: asked for by the argument sampler=\n\n"
+    assert stderr == "drawn by native on cpu: asked for by --sampler\n\n"
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
+class TestCompletion:
+    @staticmethod
+    def completed(*words):
+        """What bash offers for the last of these words, by the script that click writes."""
+        script = subprocess.run(
+            [TOKENDRAW],
+            check=False,
+            env=os.environ | {"_TOKENDRAW_COMPLETE": "bash_source"},
+            capture_output=True,
+            text=True,
+        )
+        assert (script.stderr, script.returncode) == ("", 0)
+        typed = " ".join(map(shlex.quote, words))
+        command = (
+            f"PATH={shlex.quote(str(Path(TOKENDRAW).parent))}:$PATH\n{script.stdout}\n"
+            f"COMP_WORDS=({typed}); COMP_CWORD={len(words) - 1}; COMPREPLY=()\n"
+            '_tokendraw_completion tokendraw; printf "%s\\n" "${COMPREPLY[@]}"'
+        )
+        result = subprocess.run(
+            ["bash", "-c", command], capture_output=True, text=True, timeout=60, check=False
+        )
+        assert (result.stderr, result.returncode) == ("", 0)
+        return result.stdout.split()
+
+    @pytest.mark.parametrize(
+        ("words", "offered"),
+        [
+            (("ch",), ["check"]),
+            (("sample", "--logprobs-mode", "raw_"), ["raw_logprobs", "raw_logits"]),
+            (("generate", "The", "--sampler", "nat"), ["native"]),
+            (("check", "nat"), ["native"]),
+            (("show", "nat"), ["native"]),
+            (("bench", "--sampler", "nat"), ["native"]),
+            (("check", "--lis"), ["--list"]),
+        ],
+    )
+    def test_bash_completes_commands_options_and_samplers(self, words, offered):
+        assert self.completed("tokendraw", *words) == offered
+
+    def test_it_runs_no_plugin(self, dists):
+        dists.add_plugin("noisy", "raise SystemExit('imported')")
+        assert self.completed("tokendraw", "show", "no") == ["noisy"]
 
 
 def test_output_that_the_encoding_cannot_hold_is_escaped(dists):

@@ -21,7 +21,7 @@ from tokendraw.testing import reference
 from tokendraw.testing.reference_walk import distribution
 
 STORY = ["The cat sat on the mat, and the dog slept.", "The cat sat on the mat, and the bird sang."]
-VERIFIED_BY_NATIVE = "verified by native on cpu: asked for by the argument sampler=\n"
+VERIFIED_BY_NATIVE = "verified by native on cpu: asked for by --sampler\n"
 FILTERED = ("--temperature", "0.7", "--top-k", "40", "--top-p", "0.9", "--min-p", "0.01")
 MODES = ("rejection", "coupled")
 
@@ -340,7 +340,7 @@ class TestErrors:
     def test_a_parameter_outside_its_range_is_too(self):
         result = generate("x", "--speculate", "4", "--top-p", "2")
         assert (result.stdout, result.exit_code) == ("", 2)
-        assert result.stderr == "'top_p' of row 0 needs a number in (0, 1] (1: off), found 2.0.\n"
+        assert result.stderr == "'--top-p' needs a number in (0, 1] (1: off), found 2.0.\n"
 
     @pytest.mark.usefixtures("story")
     def test_a_sampler_that_verifies_nothing_is_refused_before_anything_is_drawn(self, tmp_path, monkeypatch):

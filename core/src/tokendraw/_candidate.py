@@ -66,7 +66,7 @@ class Choice:
     sampler: str | None = None
     """Name of the one sampler to use; None for the default choice."""
     source: str = ""
-    """Who asked: ``the argument sampler=``, ``TOKENDRAW_SAMPLER``, or the path of the configuration file."""
+    """Who asked: ``the argument sampler=``, ``--sampler``, ``TOKENDRAW_SAMPLER``, or the configuration file's path."""
     priority: tuple[str, ...] = ()
     """Names that go before all others, in this order."""
     disabled: tuple[str, ...] = ()

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     import torch
 
     from tokendraw._sampler import Sampler
+    from tokendraw._settings import Settings
 
 
 @untraced
@@ -106,8 +107,20 @@ def load_sampler(
         need = replace(need, logprobs_mode=logprobs_mode)
 
     settings = _settings.read()
+    return load_chosen(settings, settings.choice(sampler), device, need)
+
+
+def load_chosen(
+    settings: Settings,
+    choice: Choice,
+    device: str | torch.device | None,
+    need: Need,
+) -> Sampler:
+    """As :func:`load_sampler`, for whoever asks in another way than by its argument.
+
+    :param choice: the settings' own, with what was asked for and by whom.
+    """
     strict = settings.strict
-    choice = settings.choice(sampler)
     target, host = _target(device)
     from tokendraw._negotiation import Negotiation
     from tokendraw._sampler import Sampler

@@ -77,6 +77,8 @@ def undo(choice: Choice) -> str:
         step = f"Unset {choice.source}"
     elif choice.source.startswith("the argument ") or not choice.source:
         step = "Leave out sampler="
+    elif choice.source.startswith("--"):
+        step = f"Leave out {choice.source}"
     else:
         step = f"Take 'sampler' out of {choice.source}"
     return f"{step} to let tokendraw choose."

@@ -83,11 +83,11 @@ class Settings:
             ),
         )
 
-    def choice(self, sampler: str | None = None) -> Choice:
-        """Collect what resolution takes into account; ``sampler`` is the caller's choice and goes first."""
+    def choice(self, sampler: str | None = None, source: str = "the argument sampler=") -> Choice:
+        """Collect what resolution takes into account; ``sampler`` is the caller's, by ``source``, and goes first."""
         return Choice(
             sampler=self.sampler if sampler is None else sampler,
-            source=self.sampler_source if sampler is None else "the argument sampler=",
+            source=self.sampler_source if sampler is None else source,
             priority=self.priority,
             disabled=self.disabled,
             disabled_source=self.disabled_source or "TOKENDRAW_DISABLE",

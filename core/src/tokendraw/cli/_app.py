@@ -7,8 +7,7 @@ reader of a pipe left.
 
 from __future__ import annotations
 
-import os
-import sys
+import importlib
 import warnings
 from collections.abc import Iterable
 from typing import Any
@@ -17,11 +16,25 @@ import click
 
 from tokendraw._errors import InvalidParameterError, SettingsError, TokendrawError, TokendrawWarning
 from tokendraw._version import __version__
+from tokendraw.cli import _process
+from tokendraw.cli._option_names import in_options
+from tokendraw.cli._verbose import show_cause
 
 NOT_USABLE = 1
 USAGE = 2
-INTERRUPTED = 130
-PIPE_CLOSED = 141  # 128 + SIGPIPE, what a shell shows for programs that the signal ends
+
+_COMMANDS = {
+    "list": "list_",
+    "show": "show",
+    "resolve": "resolve",
+    "doctor": "doctor",
+    "check": "check",
+    "bench": "bench",
+    "sample": "sample",
+    "generate": "generate",
+    "new": "new",
+}
+"""Name to function, in the module of that name, as a newcomer meets them."""
 
 
 class GuardedCommand(click.Command):
@@ -31,27 +44,42 @@ class GuardedCommand(click.Command):
         try:
             with warnings.catch_warnings():
                 warnings.showwarning = _show_warning
-                _never_fail_to_encode()
-                result = super().invoke(ctx)
-                sys.stdout.flush()  # here, where a closed pipe is caught, and not at the interpreter's exit
-                return result
-        except (InvalidParameterError, SettingsError) as error:
-            click.echo(str(error), err=True)
-            ctx.exit(USAGE)
+                return super().invoke(ctx)
         except (TokendrawError, TokendrawWarning) as error:
-            click.echo(str(error), err=True)
-            ctx.exit(NOT_USABLE)
-        except KeyboardInterrupt:
-            click.echo(err=True)
-            ctx.exit(INTERRUPTED)
-        except BrokenPipeError:
-            _discard_stdout()
-            ctx.exit(PIPE_CLOSED)
+            if _process.was_interrupted(error):
+                raise KeyboardInterrupt from None
+            show_cause(ctx, error)
+            of_options = not isinstance(error, SettingsError)  # which is about variables and a file
+            click.echo(in_options(str(error), self) if of_options else str(error), err=True)
+            ctx.exit(USAGE if isinstance(error, (InvalidParameterError, SettingsError)) else NOT_USABLE)
 
 
 class _Commands(click.Group):
+    """The commands, each imported when it is called."""
+
+    def main(self, *args: Any, **kwargs: Any) -> Any:
+        with _process.interrupts_end_imports():
+            _process.open_missing_streams()
+            _process.never_fail_to_encode()
+            return super().main(*args, **kwargs)
+
+    def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
+        with _process.ended_by_exit_code():
+            return super().make_context(*args, **kwargs)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        with _process.ended_by_exit_code():
+            return super().invoke(ctx)
+
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(self.commands)  # in the order of a first visit, not of the alphabet
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        for name in [cmd_name] if cmd_name in _COMMANDS else _COMMANDS:  # all: click looks for the nearest
+            if name not in self.commands:
+                module = importlib.import_module(f"tokendraw.cli._{name}")
+                self.add_command(getattr(module, _COMMANDS[name]))
+        return self.commands.get(cmd_name)
 
 
 @click.group(
@@ -88,14 +116,3 @@ def _show_warning(
     if not issubclass(category, TokendrawWarning):  # not ours: where it comes from helps
         text = warnings.formatwarning(text, category, filename, lineno, line).rstrip()
     click.echo(text, err=True)
-
-
-def _never_fail_to_encode() -> None:
-    for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="backslashreplace")
-
-
-def _discard_stdout() -> None:
-    """Drop what is buffered for a closed pipe: it would raise again at the interpreter's exit."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

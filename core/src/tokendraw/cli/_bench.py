@@ -40,7 +40,7 @@ from tokendraw.bench._cells import (
 )
 from tokendraw.cli._app import NOT_USABLE, GuardedCommand
 from tokendraw.cli._describe import host_json
-from tokendraw.cli._options import json_option
+from tokendraw.cli._options import device_option, installed_names, json_option, verbose_option
 from tokendraw.cli._print import PIPE_WIDTH, print_json, progress, progress_bar
 
 if TYPE_CHECKING:
@@ -110,6 +110,7 @@ if TYPE_CHECKING:
     "--sampler",
     multiple=True,
     metavar="NAME",
+    shell_complete=installed_names,
     help="An installed sampler, torch-sort or flashinfer-direct; may be given again. Default: all that there are.",
 )
 @click.option(
@@ -121,9 +122,7 @@ if TYPE_CHECKING:
 @click.option(
     "--repeats", type=click.IntRange(min=3), default=15, show_default=True, help="Samples of a median."
 )
-@click.option(
-    "--device", metavar="DEVICE", help="cpu, cuda, cuda:1 ... Default: the accelerator, else the CPU."
-)
+@device_option
 @click.option(
     "--plot",
     type=click.Path(path_type=Path, dir_okay=False, writable=True),
@@ -136,6 +135,7 @@ if TYPE_CHECKING:
     metavar="FILE",
     help="Write the table as Markdown, with the command and what it ran on at its head.",
 )
+@verbose_option
 @json_option
 @click.pass_context
 def bench(
@@ -276,8 +276,8 @@ def _command(ctx: click.Context) -> str:
     words = ["tokendraw", "bench"]
     for option in ctx.command.params:
         name = str(option.name)
-        if ctx.get_parameter_source(name) is not ParameterSource.COMMANDLINE:
-            continue
+        if name not in ctx.params or ctx.get_parameter_source(name) is not ParameterSource.COMMANDLINE:
+            continue  # what is not a parameter, such as --verbose, changes nothing of a run
         value = ctx.params[name]
         if isinstance(value, bool):
             words.append(option.opts[0] if value else option.secondary_opts[0])

@@ -6,7 +6,8 @@ failed), ``false_alarm`` (the most that a correct sampler fails such a run with)
 property: ``name``, ``about`` (what is demanded), ``status`` (``passed``, ``failed``, ``refused`` or ``not run``),
 ``detail`` (what was looked at; of a failure, what was needed and found; of a refusal, its words), ``checks`` (how many
 statistical ones), ``draws``, ``p_value`` (the least; null without statistics), ``worst`` (where it was the least),
-``traceback`` (where a call raised, else "") and ``seconds``.
+``traceback`` (where a call raised, else "") and ``seconds``. With ``--list``: ``properties``, each with ``name``,
+``about`` (what is demanded), ``operation``, ``advertised`` (whether a capability switches it on) and ``needs_cuda``.
 """
 
 from __future__ import annotations
@@ -27,33 +28,35 @@ from tokendraw._words import all_of
 from tokendraw.cli._app import NOT_USABLE, GuardedCommand, warn
 from tokendraw.cli._check_print import print_report
 from tokendraw.cli._describe import candidate_json, host_json
-from tokendraw.cli._options import json_option
+from tokendraw.cli._options import device_option, installed_names, json_option, verbose_option
 from tokendraw.cli._print import print_json, progress, progress_bar
 
 if TYPE_CHECKING:
     from tokendraw.testing import Subject
+    from tokendraw.testing._property import Property
     from tokendraw.testing._report import Report
 
 
 @click.command(cls=GuardedCommand, short_help="Test a sampler: every property, with figures.")
-@click.argument("name")
-@click.option(
-    "--device", metavar="DEVICE", help="cpu, cuda, cuda:1 ... Default: the accelerator, else the CPU."
-)
+@click.argument("name", required=False, shell_complete=installed_names)
+@device_option
 @click.option("--quick", is_flag=True, help="Fewer draws, smaller vocabularies: under a minute on a CPU.")
 @click.option("--only", multiple=True, metavar="PROPERTY", help="Check this property; may be given again.")
 @click.option(
     "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of all that is random in a run."
 )
+@click.option("--list", "as_list", is_flag=True, help="Print the properties, each with what it demands.")
+@verbose_option
 @json_option
 @click.pass_context
 def check(
     ctx: click.Context,
-    name: str,
+    name: str | None,
     device: str | None,
     quick: bool,
     only: tuple[str, ...],
     seed: int,
+    as_list: bool,
     as_json: bool,
 ) -> None:
     """Test the sampler NAME: what it advertises it does, and requests for what it does not are refused.
@@ -63,9 +66,18 @@ def check(
 
     Exits with 1 if a property failed, or if there was none to check. Needs: pip install 'tokendraw[testing]'
     """
+    if as_list:
+        if name is not None:
+            raise click.UsageError("'--list' prints the properties of every sampler. Leave out it, or NAME.")
+        with progress("loading the kit"):
+            listed = _properties(only)
+        _print_properties(listed, as_json=as_json)
+        return
+    if name is None:
+        raise click.MissingParameter(param_hint="'NAME'", param_type="argument")
     settings = _settings.read()
     warn(settings.warnings, strict=settings.strict)
-    properties = _properties(only)
+    properties = tuple(prop.name for prop in _properties(only))
     with progress(f"loading {name}"):
         candidate = _candidate(name, device)
         subject = _subject(name, device, quick=quick, seed=seed)
@@ -87,8 +99,27 @@ def check(
         ctx.exit(NOT_USABLE)
 
 
-def _properties(only: Sequence[str]) -> tuple[str, ...]:
-    """Names of the properties to check, in the order of a report.
+def _print_properties(properties: Sequence[Property], *, as_json: bool) -> None:
+    if as_json:
+        entries = [
+            {
+                "name": prop.name,
+                "about": prop.about,
+                "operation": prop.operation,
+                "advertised": prop.advertised is not None,
+                "needs_cuda": prop.needs_cuda,
+            }
+            for prop in properties
+        ]
+        print_json({"properties": entries})
+        return
+    width = max(len(prop.name) for prop in properties)
+    for prop in properties:
+        click.echo(f"{prop.name:{width}}  {prop.about}")
+
+
+def _properties(only: Sequence[str]) -> tuple[Property, ...]:
+    """The properties to check, in the order of a report.
 
     :raises TokendrawError: a library is missing that the kit needs.
     :raises InvalidParameterError: there is no property of one of these names.
@@ -106,7 +137,7 @@ def _properties(only: Sequence[str]) -> tuple[str, ...]:
         raise TokendrawError(
             f"Checking needs numpy and scipy, found no {missing}; run `pip install 'tokendraw[testing]'`."
         ) from error
-    return tuple(prop.name for prop in selected(only or None))
+    return selected(only or None)
 
 
 def _candidate(name: str, device: str | None) -> Candidate:

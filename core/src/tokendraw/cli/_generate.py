@@ -18,16 +18,18 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tokendraw._capabilities import VERIFY_MODES, VerifyMode
+from tokendraw._capabilities import VERIFY_MODES, Need, VerifyMode
 from tokendraw._params import SamplingParams
 from tokendraw.cli._app import GuardedCommand
 from tokendraw.cli._describe import drawn_by, resolution_json, sampler_json, verified_by
 from tokendraw.cli._options import (
     checked_params,
     json_option,
+    load,
     params_options,
     quiet_option,
     selection_options,
+    verbose_option,
 )
 from tokendraw.cli._print import on_terminal, print_json, print_side_by_side, progress
 from tokendraw.cli._wrap import Wrapper
@@ -83,6 +85,7 @@ DRAFT_ORDER = 2
 )
 @selection_options
 @quiet_option
+@verbose_option
 @json_option
 def generate(
     prompt: str,
@@ -131,10 +134,7 @@ def generate(
     with progress("loading a sampler and the language model"):
         params = checked_params(**fields)
 
-        from tokendraw._capabilities import Need
-        from tokendraw._load import load_sampler
-
-        drawer = load_sampler(sampler, device=device, need=Need(filter_orders=(params.filter_order,)))
+        drawer = load(sampler, device, Need(filter_orders=(params.filter_order,)))
         tallies: list[Tally] = []
         how = None
         if folder is None:

@@ -15,11 +15,12 @@ from tokendraw._candidate import Candidate, State
 from tokendraw._refusals import INSTALL
 from tokendraw.cli._app import NOT_USABLE, GuardedCommand, warn
 from tokendraw.cli._describe import candidate_json, described
-from tokendraw.cli._options import json_option
+from tokendraw.cli._options import json_option, verbose_option
 from tokendraw.cli._print import plugins_at_work, print_json, print_table
 
 
 @click.command("list", cls=GuardedCommand, short_help="Every sampler, and why some cannot serve.")
+@verbose_option
 @json_option
 @click.pass_context
 def list_(ctx: click.Context, as_json: bool) -> None:

@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from tokendraw._capabilities import FILTER_ORDERS, LOGPROBS_MODES
+from tokendraw import _settings
+from tokendraw._candidate import Choice
+from tokendraw._capabilities import FILTER_ORDERS, LOGPROBS_MODES, Need
+from tokendraw._discovery import found
 from tokendraw._errors import SamplerUnavailableError
 from tokendraw._params import SamplingParams
 from tokendraw._refusals import INSTALL
+from tokendraw.cli import _verbose
+
+if TYPE_CHECKING:
+    from tokendraw._sampler import Sampler
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 _DEFAULTS = SamplingParams()
+_SAMPLER = "--sampler"
 
 
 def all_of_options(*options: Callable[[_F], _F]) -> Callable[[_F], _F]:
@@ -28,19 +36,38 @@ def all_of_options(*options: Callable[[_F], _F]) -> Callable[[_F], _F]:
     return decorate
 
 
+def installed_names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """Complete the name of an installed sampler; none of their code is run."""
+    return [name for name in dict.fromkeys(c.name for c in found()) if name.startswith(incomplete)]
+
+
 json_option = click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
+
+verbose_option = click.option(
+    "-v",
+    "--verbose",
+    is_flag=True,
+    expose_value=False,
+    callback=_verbose.start,
+    help="Show on stderr the traceback of a sampler that fails to load, to build or to draw.",
+)
 
 quiet_option = click.option(
     "-q", "--quiet", is_flag=True, help="Do not say on stderr which sampler drew, and why."
 )
 
+device_option = click.option(
+    "--device", metavar="DEVICE", help="cpu, cuda, cuda:1 ... Default: the accelerator, else the CPU."
+)
+
 selection_options = all_of_options(
     click.option(
-        "--sampler", metavar="NAME", help="Use this sampler or fail. Default: the best that is available."
+        _SAMPLER,
+        metavar="NAME",
+        shell_complete=installed_names,
+        help="Use this sampler or fail. Default: the best that is available.",
     ),
-    click.option(
-        "--device", metavar="DEVICE", help="cpu, cuda, cuda:1 ... Default: the accelerator, else the CPU."
-    ),
+    device_option,
 )
 
 logprobs_mode_option = click.option(
@@ -93,3 +120,16 @@ def checked_params(**fields: Any) -> SamplingParams:
     params = SamplingParams(**fields)
     SamplingMetadata.from_params([params], positions=[0])
     return params
+
+
+def chosen(settings: _settings.Settings, sampler: str | None) -> Choice:
+    """What ``--sampler`` and the settings choose."""
+    return settings.choice(sampler, _SAMPLER)
+
+
+def load(sampler: str | None, device: str | None, need: Need) -> Sampler:
+    """Load what the options choose, as :func:`tokendraw.load_sampler` does."""
+    from tokendraw._load import load_chosen
+
+    settings = _settings.read()
+    return load_chosen(settings, chosen(settings, sampler), device, need)

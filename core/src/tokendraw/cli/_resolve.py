@@ -25,7 +25,14 @@ from tokendraw._capabilities import (
 from tokendraw._errors import SamplerUnavailableError
 from tokendraw.cli._app import GuardedCommand, warn
 from tokendraw.cli._describe import decisions_json, resolution_json, settings_in_force
-from tokendraw.cli._options import all_of_options, json_option, logprobs_mode_option, selection_options
+from tokendraw.cli._options import (
+    all_of_options,
+    chosen,
+    json_option,
+    logprobs_mode_option,
+    selection_options,
+    verbose_option,
+)
 from tokendraw.cli._print import plugins_at_work, print_json, print_table
 
 _need_options = all_of_options(
@@ -61,6 +68,7 @@ _need_options = all_of_options(
 @click.option("--operation", type=click.Choice(OPERATIONS), default="sample", show_default=True)
 @selection_options
 @_need_options
+@verbose_option
 @json_option
 def resolve(
     explain: bool, operation: Operation, sampler: str | None, device: str | None, as_json: bool, **need: Any
@@ -75,7 +83,7 @@ def resolve(
     try:
         with plugins_at_work():
             resolution = tokendraw.resolve(
-                need=Need(**need), choice=settings.choice(sampler), operation=operation, device=device
+                need=Need(**need), choice=chosen(settings, sampler), operation=operation, device=device
             )
     except SamplerUnavailableError as error:
         if as_json:

@@ -1,10 +1,10 @@
 """``tokendraw sample``: one token for each row of logits in a file.
 
-JSON: ``file``, ``tensor`` (its name, null if it has none), ``shape``, ``dtype`` (in the file; float64 is
-rounded to float32), ``sampler``, ``device``, ``logprobs_mode``, ``resolution`` (as ``resolve --json``) and
-``rows``: ``row``, ``token_id``, ``valid`` and, with ``--logprobs``, ``logprob``, ``rank``, ``log_kept_mass``
-and ``best`` (``token_id``, ``logprob``; best first). Numbers that JSON cannot hold, such as the logprob -inf,
-are null.
+JSON: ``file`` (as it was given), ``tensor`` (its name, null if it has none), ``shape``, ``dtype`` (in the
+file; float64 is rounded to float32), ``sampler``, ``device``, ``logprobs_mode``, ``resolution`` (as
+``resolve --json``) and ``rows``: ``row``, ``token_id``, ``valid`` and, with ``--logprobs``, ``logprob``,
+``rank``, ``log_kept_mass`` and ``best`` (``token_id``, ``logprob``; best first). Numbers that JSON cannot
+hold, such as the logprob -inf, are null.
 """
 
 from __future__ import annotations
@@ -16,16 +16,19 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from tokendraw._capabilities import Need
 from tokendraw._output import PAD_TOKEN_ID
 from tokendraw.cli._app import GuardedCommand
 from tokendraw.cli._describe import drawn_by, sampler_json
 from tokendraw.cli._options import (
     checked_params,
     json_option,
+    load,
     logprobs_mode_option,
     params_options,
     quiet_option,
     selection_options,
+    verbose_option,
 )
 from tokendraw.cli._print import print_json, print_table, progress
 
@@ -61,6 +64,7 @@ if TYPE_CHECKING:
 @click.option("--tensor", metavar="NAME", help="Which tensor, where the file holds several.")
 @selection_options
 @quiet_option
+@verbose_option
 @json_option
 def sample(
     file: Path,
@@ -86,8 +90,6 @@ def sample(
     with progress("reading the logits, loading a sampler, drawing"):
         params = checked_params(**fields)
 
-        from tokendraw._capabilities import Need
-        from tokendraw._load import load_sampler
         from tokendraw._metadata import SamplingMetadata
         from tokendraw.cli._logits_file import dtype_name, read_logits
 
@@ -99,7 +101,7 @@ def sample(
             dtype=dtype_name(read.logits.dtype),
             vocab_size=vocab_size,
         )
-        drawer = load_sampler(sampler, device=device, logprobs_mode=logprobs_mode, need=need)
+        drawer = load(sampler, device, need)
         positions = [position + row if sequence else position for row in range(rows)]
         metadata = SamplingMetadata.from_params([params] * rows, device=drawer.device, positions=positions)
         output = drawer.sample(read.logits.to(drawer.device), metadata)

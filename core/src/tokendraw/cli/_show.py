@@ -22,12 +22,13 @@ from tokendraw._words import all_of, dotted
 from tokendraw.cli._app import GuardedCommand
 from tokendraw.cli._describe import candidate_json, described
 from tokendraw.cli._list import by_rank
-from tokendraw.cli._options import json_option
+from tokendraw.cli._options import installed_names, json_option, verbose_option
 from tokendraw.cli._print import plugins_at_work, print_json, print_table
 
 
 @click.command(cls=GuardedCommand, short_help="Everything about one sampler.")
-@click.argument("name")
+@click.argument("name", shell_complete=installed_names)
+@verbose_option
 @json_option
 def show(name: str, as_json: bool) -> None:
     """Show everything about the sampler NAME: its origin, its state and what it can do."""

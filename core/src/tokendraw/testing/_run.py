@@ -12,7 +12,7 @@ import torch
 
 from tokendraw._errors import InvalidParameterError
 from tokendraw._threads import one_thread
-from tokendraw._words import all_of, one_of, spoken
+from tokendraw._words import one_of, spoken
 from tokendraw.testing import (
     _calls,
     _device,
@@ -88,7 +88,7 @@ def selected(only: Iterable[str] | None) -> tuple[Property, ...]:
     for name in wanted:
         if name not in names:
             near = difflib.get_close_matches(name, names, n=3)
-            advice = f"Nearest: {one_of(map(repr, near))}." if near else f"There are {all_of(names)}."
+            advice = f"Nearest: {one_of(map(repr, near))}." if near else "See `tokendraw check --list`."
             raise InvalidParameterError(f"'only' needs the name of a property, found {name!r}. {advice}")
     return tuple(prop for prop in PROPERTIES if prop.name in wanted)
 

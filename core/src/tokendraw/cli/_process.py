@@ -1,0 +1,119 @@
+"""The command as a process: Ctrl-C, a reader that leaves, a disk that is full.
+
+Each of them ends it with an exit code and at most one line on stderr, from whatever depth.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from types import FrameType
+from typing import NoReturn
+
+import click
+
+UNWRITABLE = 1
+INTERRUPTED = 130
+PIPE_CLOSED = 141  # 128 + SIGPIPE, what a shell shows for programs that the signal ends
+
+_SHOW_CURSOR = b"\x1b[?25h"  # progress hides it
+
+
+@contextlib.contextmanager
+def ended_by_exit_code() -> Iterator[None]:
+    """Turn an interrupt, and a stdout that cannot be written to, into click's exit with a code."""
+    try:
+        try:
+            yield
+        finally:
+            if sys.stdout is not None:
+                sys.stdout.flush()  # here, where it is caught, and not at the interpreter's exit
+    except KeyboardInterrupt:
+        _say("")
+        raise click.exceptions.Exit(INTERRUPTED) from None
+    except BrokenPipeError:
+        _discard(1)
+        raise click.exceptions.Exit(PIPE_CLOSED) from None
+    except OSError as error:
+        if error.filename is not None or error.errno is None:  # of a file, or of a library
+            raise
+        _discard(1)
+        _say(f"'stdout' cannot be written to: {error.strerror}. Write to another place.")
+        raise click.exceptions.Exit(UNWRITABLE) from None
+    except (click.ClickException, click.exceptions.Exit):
+        raise
+    except Exception as error:
+        if not was_interrupted(error):
+            raise
+        _say("")
+        raise click.exceptions.Exit(INTERRUPTED) from None
+
+
+@contextlib.contextmanager
+def interrupts_end_imports() -> Iterator[None]:
+    """Let Ctrl-C in the midst of an import end the process at once.
+
+    An interrupt that is raised there may come out as the ImportError of an extension module, or not at all. Anywhere
+    else it is raised as ever.
+    """
+    in_main_thread = threading.current_thread() is threading.main_thread()
+    if not in_main_thread or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield  # a host has its own way, or a shell has switched interrupts off
+        return
+    signal.signal(signal.SIGINT, _interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def was_interrupted(error: BaseException) -> bool:
+    """Tell whether a library has made an error of its own of an interrupt."""
+    seen: set[int] = set()
+    link: BaseException | None = error
+    while link is not None and id(link) not in seen:
+        if isinstance(link, KeyboardInterrupt):
+            return True
+        seen.add(id(link))
+        link = link.__cause__ or link.__context__
+    return False
+
+
+def open_missing_streams() -> None:
+    """Give a process that was started without stdout or stderr one that swallows what is written to it."""
+    if sys.stdout is None:
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115 - for the rest of the process
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115
+
+
+def never_fail_to_encode() -> None:
+    """Escape what the encoding of a stream cannot hold."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def _interrupt(signum: int, frame: FrameType | None) -> NoReturn:
+    while frame is not None:
+        if frame.f_code.co_filename.startswith("<frozen importlib"):
+            os.write(2, _SHOW_CURSOR + b"\n" if os.isatty(2) else b"\n")
+            os._exit(INTERRUPTED)
+        frame = frame.f_back
+    raise KeyboardInterrupt
+
+
+def _say(line: str) -> None:
+    try:
+        click.echo(line, err=True)
+    except OSError:  # stderr cannot be written to either
+        _discard(2)
+
+
+def _discard(descriptor: int) -> None:
+    """Drop what is buffered for a stream that failed: it would raise again at the interpreter's exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)

@@ -1,0 +1,54 @@
+"""``--verbose``: the tracebacks behind the reasons, on stderr."""
+
+from __future__ import annotations
+
+import logging
+import traceback
+
+import click
+
+_KEY = "tokendraw.verbose"
+
+
+def start(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+    """Show on stderr what tokendraw logs, until the command ends. Failures of plugins come with their tracebacks."""
+    if not value:
+        return
+    log = logging.getLogger("tokendraw")
+    handler, level = _ToStderr(), log.level
+    log.addHandler(handler)
+    log.setLevel(logging.DEBUG)
+    ctx.meta[_KEY] = handler
+
+    def stop() -> None:
+        log.removeHandler(handler)
+        log.setLevel(level)
+
+    ctx.call_on_close(stop)
+
+
+def show_cause(ctx: click.Context, error: BaseException) -> None:
+    """Show the traceback of what an error stems from, where that was asked for and is not on the screen yet."""
+    handler = ctx.meta.get(_KEY)
+    causes = []
+    cause = error.__cause__
+    while cause is not None and cause not in causes:
+        causes.append(cause)
+        cause = cause.__cause__
+    if handler is not None and causes and not any(cause in handler.shown for cause in causes):
+        click.echo("".join(traceback.format_exception(causes[0])).rstrip(), err=True)
+
+
+class _ToStderr(logging.Handler):
+    def __init__(self) -> None:
+        super().__init__()
+        self.shown: list[BaseException] = []
+        self._said: set[str] = set()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.exc_info and record.exc_info[1] is not None:
+            self.shown.append(record.exc_info[1])
+        text = self.format(record)
+        if text not in self._said:  # a plugin may be loaded for each operation
+            click.echo(text, err=True)
+        self._said.add(text)
