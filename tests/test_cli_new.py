@@ -56,7 +56,7 @@ def test_it_says_what_it_wrote_and_what_comes_next():
         "  tests/test_conformance.py       tokendraw's conformance kit, as pytest tests\n"
         "\n"
         "next\n"
-        "  pip install ./acme-tokendraw\n"
+        "  pip install --editable ./acme-tokendraw\n"
         "  tokendraw check acme --quick\n"
         "  pytest ./acme-tokendraw\n"
     )
@@ -82,7 +82,7 @@ def test_json_is_complete():
             {"path": "src/four_bit_tokendraw/sampler.py", "holds": "the sampler, in plain PyTorch"},
             {"path": "tests/test_conformance.py", "holds": "tokendraw's conformance kit, as pytest tests"},
         ],
-        "next": ["pip install './a b'", "tokendraw check four-bit --quick", "pytest './a b'"],
+        "next": ["pip install --editable './a b'", "tokendraw check four-bit --quick", "pytest './a b'"],
     }
     assert (result.stderr, result.exit_code) == ("", 0)
 
@@ -94,7 +94,7 @@ def test_the_next_commands_name_the_folder_as_pip_takes_it(directory, place, tmp
     Path("below").mkdir()
     os.chdir("below")
     lines = call("new", "acme", directory.format(tmp_path=tmp_path)).stdout.splitlines()
-    assert f"  pip install {place.format(tmp_path=tmp_path)}" in lines
+    assert f"  pip install --editable {place.format(tmp_path=tmp_path)}" in lines
 
 
 def test_the_name_makes_the_distribution_the_package_and_the_classes():

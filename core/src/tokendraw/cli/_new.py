@@ -129,7 +129,7 @@ def _write(directory: Path, words: Mapping[str, str]) -> None:
 
 def _next_steps(name: str, directory: Path) -> tuple[str, ...]:
     place = shlex.quote(_place(directory))
-    return f"pip install {place}", f"tokendraw check {name} --quick", f"pytest {place}"
+    return f"pip install --editable {place}", f"tokendraw check {name} --quick", f"pytest {place}"
 
 
 def _place(directory: Path) -> str:
