@@ -204,6 +204,56 @@ def test_a_file_without_logits_exits_with_1_and_one_line(tmp_path):
     )
 
 
+class TestStandardInput:
+    """``-`` for a file: its format is told by its content."""
+
+    @pytest.mark.parametrize("ending", [".npy", ".npz", ".safetensors", ".pt", "old .pt"])
+    def test_each_format_is_read(self, tmp_path, ending):
+        path = tmp_path / f"x{ending.removeprefix('old ')}"
+        if ending == ".npy":
+            np.save(path, LOGITS.numpy())
+        elif ending == ".npz":
+            np.savez_compressed(path, logits=LOGITS.numpy())
+        elif ending == ".safetensors":
+            save_file({"logits": LOGITS}, path)
+        else:
+            torch.save(LOGITS, path, _use_new_zipfile_serialization=ending == ".pt")
+        piped = sample("-", "--temperature", "0", standard_input=path.read_bytes())
+        assert piped.stdout == (
+            "row  token  valid\n0    2      yes\n1    2      no\n2    0      no\n3    1      yes\n"
+        )
+        assert piped.exit_code == 0
+        assert piped.stdout == sample(path, "--temperature", "0").stdout
+
+    @pytest.mark.parametrize("option", ["--tensor", "--key"])
+    def test_one_of_several_arrays_is_picked_by_name(self, tmp_path, option):
+        np.savez(tmp_path / "x.npz", a=LOGITS.numpy(), b=LOGITS[3:].numpy())
+        options = ("-", option, "b", "--temperature", "0", "--json")
+        found = json.loads(sample(*options, standard_input=(tmp_path / "x.npz").read_bytes()).stdout)
+        assert (found["file"], found["tensor"], found["shape"]) == ("-", "b", [1, 5])
+        assert [row["token_id"] for row in found["rows"]] == [1]
+
+    @pytest.mark.parametrize(
+        ("content", "found"),
+        [
+            (b"", "needs logits, found nothing. Check what writes to it."),
+            (
+                b"0.5 1.0 2.0",
+                "needs to be a .npy, .npz, .safetensors or .pt file inside, found other bytes. "
+                "Save the logits as one of these.",
+            ),
+            (
+                b"PK\x03\x04 and no more",
+                "needs a complete .pt file, found 16 bytes that are damaged or cut short. Write it again.",
+            ),
+        ],
+    )
+    def test_anything_else_is_refused_in_one_line(self, content, found):
+        result = sample("-", standard_input=content)
+        assert (result.stdout, result.exit_code) == ("", 1)
+        assert result.stderr == f"'standard input' {found}\n"
+
+
 @pytest.mark.parametrize(
     ("option", "value", "needed"),
     [

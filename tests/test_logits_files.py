@@ -3,6 +3,7 @@
 import pickle
 import re
 import sys
+import zipfile
 
 import numpy as np
 import pytest
@@ -12,13 +13,15 @@ from safetensors.torch import save_file
 from tokendraw.cli._logits_file import LogitsFileError, read_logits
 
 ROWS = torch.tensor([[0.5, -1.0, 2.0], [3.0, 0.0, -2.5]])
-ENDINGS = [".npy", ".safetensors", ".pt"]
+ENDINGS = [".npy", ".npz", ".safetensors", ".pt"]
 
 
 def write(path, values):
     """Write a tensor in the format of the path's ending."""
     if path.suffix == ".npy":
         np.save(path, values.numpy())
+    elif path.suffix == ".npz":
+        np.savez(path, logits=values.numpy())
     elif path.suffix == ".safetensors":
         save_file({"logits": values.contiguous()}, path)
     else:
@@ -36,7 +39,7 @@ def refusal(path, tensor=None):
     return message.removeprefix(f"'{path}' ")
 
 
-DTYPES_IN = {".npy": ["float32", "float16"]}  # numpy has no bfloat16
+DTYPES_IN = {ending: ["float32", "float16"] for ending in (".npy", ".npz")}  # numpy has no bfloat16
 
 
 @pytest.mark.parametrize(
@@ -48,7 +51,7 @@ def test_values_come_as_they_were_saved(tmp_path, ending, dtype):
     read = read_logits(write(tmp_path / f"x{ending}", values))
     assert torch.equal(read.logits, values)
     assert (read.logits.dtype, read.dtype) == (values.dtype, dtype)
-    assert read.tensor == ("logits" if ending == ".safetensors" else None)
+    assert read.tensor == ("logits" if ending in (".npz", ".safetensors") else None)
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
@@ -104,11 +107,14 @@ def test_a_pt_file_of_the_format_before_zip_is_read(tmp_path):
 
 def named(path, names=("logits", "other")):
     tensors = {name: ROWS + i for i, name in enumerate(names)}
-    save_file(tensors, path) if path.suffix == ".safetensors" else torch.save(tensors, path)
+    if path.suffix == ".npz":
+        np.savez_compressed(path, **{name: tensor.numpy() for name, tensor in tensors.items()})
+    else:
+        save_file(tensors, path) if path.suffix == ".safetensors" else torch.save(tensors, path)
     return path
 
 
-@pytest.mark.parametrize("ending", [".safetensors", ".pt"])
+@pytest.mark.parametrize("ending", [".npz", ".safetensors", ".pt"])
 class TestNamedTensors:
     def test_the_only_one_is_taken(self, tmp_path, ending):
         read = read_logits(named(tmp_path / f"x{ending}", ["only"]))
@@ -166,7 +172,7 @@ class TestPaths:
     def test_another_ending(self, tmp_path, name, found):
         (tmp_path / name).write_text("1,2")
         assert refusal(tmp_path / name) == (
-            f"needs the ending .npy, .safetensors or .pt, found {found}. Convert it."
+            f"needs the ending .npy, .npz, .safetensors or .pt, found {found}. Convert it."
         )
 
 
@@ -187,7 +193,7 @@ class TestShapesAndDtypes:
     @pytest.mark.parametrize("dtype", ["int64", "int32", "uint8", "bool", "complex64"])
     def test_values_that_are_no_logits(self, tmp_path, ending, dtype):
         found = refusal(write(tmp_path / f"x{ending}", torch.ones(2, 3).to(getattr(torch, dtype))))
-        if ending == ".npy":
+        if ending in (".npy", ".npz"):
             assert found == (
                 f"needs float32, float16 or float64 values, found {dtype}. Save the logits as one of these "
                 "(bfloat16 fits into .safetensors and .pt)."
@@ -271,10 +277,21 @@ def test_a_header_that_lies_about_the_shape_costs_no_memory(tmp_path):
     )
 
 
+def test_nor_does_one_inside_an_archive(tmp_path):
+    with zipfile.ZipFile(tmp_path / "x.npz", "w") as archive, archive.open("logits.npy", "w") as stream:
+        header = {"descr": "<f4", "fortran_order": False, "shape": (10**12, 10)}
+        np.lib.format.write_array_header_1_0(stream, header)
+    size = (tmp_path / "x.npz").stat().st_size
+    assert refusal(tmp_path / "x.npz") == (
+        f"needs a complete .npz file, found {size} bytes that are damaged or cut short. Write it again."
+    )
+
+
 class TestOtherFilesUnderTheEnding:
     @pytest.mark.parametrize(
         ("inside", "ending", "found"),
         [
+            (".npy", ".npz", "a .npy array"),
             (".npy", ".pt", "a .npy array"),
             (".npy", ".safetensors", "a .npy array"),
             (".pt", ".npy", "a zip archive, such as .npz or .pt"),
@@ -342,6 +359,13 @@ class TestCode:
             "Save the logits as float32."
         )
 
+    def test_an_object_array_in_an_archive_is_not_loaded(self, tmp_path, sprung):
+        np.savez(tmp_path / "x.npz", np.array([Trap(sprung), 1], dtype=object))
+        assert refusal(tmp_path / "x.npz") == (
+            "needs numbers, found an array of Python objects, which is not loaded. "
+            "Save the logits as float32."
+        )
+
     def test_a_pickle_with_code_in_torch_save_is_not_loaded(self, tmp_path, sprung):
         torch.save({"logits": ROWS, "trap": Trap(sprung)}, tmp_path / "x.pt")
         assert refusal(tmp_path / "x.pt") == self.NOT_LOADED
@@ -371,7 +395,9 @@ class TestCode:
         )
 
 
-@pytest.mark.parametrize(("library", "ending"), [("numpy", ".npy"), ("safetensors", ".safetensors")])
+@pytest.mark.parametrize(
+    ("library", "ending"), [("numpy", ".npy"), ("numpy", ".npz"), ("safetensors", ".safetensors")]
+)
 def test_a_missing_library_is_named_with_the_extra_that_brings_it(tmp_path, monkeypatch, library, ending):
     path = write(tmp_path / f"x{ending}", ROWS)
     monkeypatch.setitem(sys.modules, library, None)

@@ -61,7 +61,9 @@ if TYPE_CHECKING:
     help="Log-probabilities of the drawn token and of the N best; -1: of all.",
 )
 @logprobs_mode_option
-@click.option("--tensor", metavar="NAME", help="Which tensor, where the file holds several.")
+@click.option(
+    "--tensor", "--key", "tensor", metavar="NAME", help="Which tensor or array, where the file holds several."
+)
 @selection_options
 @quiet_option
 @verbose_option
@@ -80,8 +82,9 @@ def sample(
 ) -> None:
     """Draw one token for each row of the logits in FILE.
 
-    FILE is .npy, .safetensors or .pt (weights only) and holds one row [V] or many [B, V] of float32, bfloat16
-    or float16; float64 is rounded to float32. The first two need: pip install 'tokendraw[files]'
+    FILE is .npy, .npz, .safetensors or .pt (weights only), or - for any of them from standard input. It holds one
+    row [V] or many [B, V] of float32, bfloat16 or float16; float64 is rounded to float32. All but .pt need:
+    pip install 'tokendraw[files]'
 
     With --seed, a row's token depends on its logits, the seed and the position, and not on where in FILE the
     row lies; rows of equal position share their noise. Give --sequence where the rows are the steps of one
