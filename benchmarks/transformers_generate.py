@@ -1,11 +1,12 @@
 """Times ``model.generate`` of transformers with its own sampling and through tokendraw, in one run, and prints a table.
 
-    python benchmarks/transformers_generate.py                             # CPU: two layers, V = 151936, batch 16
+    python benchmarks/transformers_generate.py --threads 1      # CPU: two layers, three vocabularies, batches 1, 4, 16
     python benchmarks/transformers_generate.py --device cuda --model 0.5b --batches 64 256 --caches dynamic static
     python benchmarks/transformers_generate.py --output benchmarks/results/transformers_cpu.md
 
 The models are Qwen2 with random weights, made in memory. Their logits are spread to a standard deviation of 3, about
-that of a trained model. Every row has a seed in the adapter's runs, none in transformers' own.
+that of a trained model. Every row has a seed in the adapter's runs, none in transformers' own. No sampler is passed, so
+each call looks up the one that it needs, as a program that only passes ``custom_generate`` has it.
 
 * step: (a call of ``--steps`` tokens less a call of one) / (steps - 1), so without the prefill.
 * loop alone: the same loop with a sampler that returns the same token at no cost. What a step takes beyond it is
@@ -20,6 +21,7 @@ does not compile.
 from __future__ import annotations
 
 import argparse
+import itertools
 import platform
 import sys
 import time
@@ -43,7 +45,7 @@ FILTERS: dict[str, dict[str, Any]] = {
 }
 TEMPERATURE = 0.8
 SPREAD = 3.0
-MODELS = {
+MODELS: dict[str, dict[str, int]] = {
     "tiny": {
         "hidden_size": 64,
         "intermediate_size": 128,
@@ -63,9 +65,8 @@ MODELS = {
 
 def model_of(name: str, vocab_size: int, device: str, dtype: torch.dtype) -> Any:
     torch.manual_seed(0)
-    shape: dict[str, Any] = MODELS[name]
     config = transformers.Qwen2Config(
-        vocab_size=vocab_size, tie_word_embeddings=True, max_position_embeddings=4096, **shape
+        vocab_size=vocab_size, tie_word_embeddings=True, max_position_embeddings=4096, **MODELS[name]
     )
     with torch.device(device):
         model = transformers.Qwen2ForCausalLM(config).to(dtype).eval()
@@ -98,7 +99,7 @@ def without_sampling(batch: int, device: str) -> tokendraw.Sampler:
 
 
 def calls_for(
-    model: Any, batch: int, prompt: int, cache: str, sampler: tokendraw.Sampler, filters: dict[str, Any]
+    model: Any, batch: int, prompt: int, cache: str, sampler: str | None, filters: dict[str, Any]
 ) -> dict[str, Callable[[int], object]]:
     """The contenders, each a function of the number of tokens."""
     ids = torch.randint(1, 1000, (batch, prompt), generator=torch.Generator().manual_seed(1)).to(model.device)
@@ -151,20 +152,20 @@ def line(
     ]
 
 
-def table(options: argparse.Namespace, model: Any, sampler: tokendraw.Sampler) -> list[str]:
+def table(options: argparse.Namespace, dtype: torch.dtype) -> list[str]:
     lines = [
-        "| batch | cache | filters | transformers: step ms | tokendraw: step ms | loop alone: step ms | "
+        "| vocabulary | batch | cache | filters | transformers: step ms | tokendraw: step ms | loop alone: step ms | "
         "transformers: share of sampling | tokendraw: share of sampling | transformers: tokens/s | "
         "tokendraw: tokens/s | times faster |",
-        "|--:|---|---|--:|--:|--:|--:|--:|--:|--:|--:|",
+        "|--:|--:|---|---|--:|--:|--:|--:|--:|--:|--:|--:|",
     ]
-    for batch in options.batches:
-        for cache in options.caches:
-            for name in options.filters:
-                calls = calls_for(model, batch, options.prompt, cache, sampler, FILTERS[name])
-                cells = line(calls, batch, options.steps, options.rounds, options.device)
-                lines.append(f"| {batch} | {cache} | {name} | " + " | ".join(cells) + " |")
-                print(lines[-1], file=sys.stderr)
+    for vocab_size in options.vocab_sizes:
+        model = model_of(options.model, vocab_size, options.device, dtype)
+        for batch, cache, name in itertools.product(options.batches, options.caches, options.filters):
+            calls = calls_for(model, batch, options.prompt, cache, options.sampler, FILTERS[name])
+            cells = line(calls, batch, options.steps, options.rounds, options.device)
+            lines.append(f"| {vocab_size} | {batch} | {cache} | {name} | " + " | ".join(cells) + " |")
+            print(lines[-1], file=sys.stderr)
     return lines
 
 
@@ -174,8 +175,8 @@ def main() -> None:
     )
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--model", choices=MODELS, default="tiny")
-    parser.add_argument("--vocab-size", type=int, default=151936)
-    parser.add_argument("--batches", type=int, nargs="+", default=[16])
+    parser.add_argument("--vocab-sizes", type=int, nargs="+", default=[1000, 32000, 151936])
+    parser.add_argument("--batches", type=int, nargs="+", default=[1, 4, 16])
     parser.add_argument(
         "--caches", nargs="+", choices=["dynamic", "static", "static-eager"], default=["dynamic"]
     )
@@ -189,21 +190,20 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     dtype = torch.float32 if options.device == "cpu" else torch.bfloat16
-    model = model_of(options.model, options.vocab_size, options.device, dtype)
     sampler = tokendraw.load_sampler(options.sampler, device=options.device)
-    parameters = sum(parameter.numel() for parameter in model.parameters())
     where = (
         f"{options.threads} threads, {platform.machine()}"
         if options.device == "cpu"
         else torch.cuda.get_device_name()
     )
+    layers = MODELS[options.model]["num_hidden_layers"]
     head = (
-        f"Qwen2 of {parameters / 1e6:.0f} M random parameters in {str(dtype).removeprefix('torch.')}, vocabulary "
-        f"{options.vocab_size}, T = {TEMPERATURE}, prompts of {options.prompt}, {options.steps} tokens drawn; sampler "
-        f"{sampler.name}; transformers {transformers.__version__}, torch {torch.__version__}, Python "
-        f"{platform.python_version()}; {where}"
+        f"Qwen2 with random parameters in {str(dtype).removeprefix('torch.')}, {layers} layers of width "
+        f"{MODELS[options.model]['hidden_size']}, T = {TEMPERATURE}, prompts of {options.prompt}, {options.steps} "
+        f"tokens drawn; sampler {sampler.name}; transformers {transformers.__version__}, torch {torch.__version__}, "
+        f"Python {platform.python_version()}; {where}"
     )
-    text = "\n".join([head, "", *table(options, model, sampler)]) + "\n"
+    text = "\n".join([head, "", *table(options, dtype)]) + "\n"
     print(text)
     if options.output:
         options.output.write_text(f"`python {' '.join(sys.argv)}`\n\n{text}")

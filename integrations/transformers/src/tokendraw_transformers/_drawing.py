@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import LogitsProcessor, StoppingCriteriaList
+from transformers import LogitsProcessor, LogitsProcessorList, StoppingCriteriaList
 
 from tokendraw import SamplerOutput
 from tokendraw_transformers._errors import TransformersVersionError
@@ -84,6 +84,21 @@ class DrawProcessor(LogitsProcessor):  # type: ignore[misc]
                 "'GenerationMixin._sample' needs to take its tokens by torch.argmax, found that it took others. "
                 "Install a transformers that tokendraw-transformers was tested with, or leave out custom_generate."
             )
+
+
+class Processors(LogitsProcessorList):  # type: ignore[misc]
+    """The processors that stay, and the one that draws: as the list of them, but without a look at each signature."""
+
+    def __init__(self, before: LogitsProcessorList, draws: DrawProcessor) -> None:
+        super().__init__([*before, draws])
+        self._before = before
+        self._draws = draws
+
+    def __call__(self, input_ids: Tensor, scores: Tensor, **kwargs: Any) -> Tensor:
+        """[B, V], drawn from."""
+        if self._before:
+            scores = self._before(input_ids, scores, **kwargs)
+        return self._draws(input_ids, scores)
 
 
 class RecordingStoppingCriteria(StoppingCriteriaList):  # type: ignore[misc]

@@ -12,7 +12,7 @@ from transformers import GenerationMixin, LogitsProcessorList
 from transformers.generation import GenerationMode
 
 from tokendraw import InvalidParameterError, Sampler
-from tokendraw_transformers._drawing import DrawProcessor, RecordingStoppingCriteria
+from tokendraw_transformers._drawing import DrawProcessor, Processors, RecordingStoppingCriteria
 from tokendraw_transformers._errors import InvalidRowsWarning, warn
 from tokendraw_transformers._kept_back import kept_back
 from tokendraw_transformers._output import with_draws
@@ -96,7 +96,7 @@ def generate(
     by_argmax.do_sample = False
     result = model._sample(
         input_ids,
-        logits_processor=LogitsProcessorList([*plans.processors, draws]),
+        logits_processor=Processors(plans.processors, draws),
         stopping_criteria=criteria,
         generation_config=by_argmax,
         synced_gpus=mode["synced_gpus"],

@@ -25,25 +25,31 @@ class Rows:
                 f"'logprobs_mode' needs a sampler that is yet to be loaded, found {sampler!r}. Pass logprobs_mode to "
                 "tokendraw.load_sampler."
             )
-        SamplingMetadata.from_params(params, positions=[0] * len(params))  # refuses bad values here and now
         self._params = params
+        self._on_cpu = self._metadata(torch.device("cpu"))  # refuses bad values here and now
         self._sampler = sampler
         self._logprobs_mode = logprobs_mode
-        self._ready: dict[torch.device, tuple[Sampler, SamplingMetadata]] = {}
+        self._ready: dict[torch.device, tuple[Sampler, SamplingMetadata, Tensor]] = {}
 
     def draw(self, scores: Tensor, positions: Tensor) -> SamplerOutput:
         """Draw one token a row.
 
         :param scores: [B, V] floating point.
-        :param positions: [B] int64, on the device of the scores.
+        :param positions: [B] integer, on the device of the scores.
         """
         if scores.device not in self._ready:
-            self._ready[scores.device] = self._load(scores.device, positions)
-        sampler, metadata = self._ready[scores.device]
-        return sampler.sample(scores, metadata.with_positions(positions))
+            self._ready[scores.device] = self._load(scores.device)
+        sampler, metadata, place = self._ready[scores.device]
+        place.copy_(positions)
+        return sampler.sample(scores, metadata)
 
-    def _load(self, device: torch.device, positions: Tensor) -> tuple[Sampler, SamplingMetadata]:
-        metadata = SamplingMetadata.from_params(self._params, device=device, positions=positions)
+    def _load(self, device: torch.device) -> tuple[Sampler, SamplingMetadata, Tensor]:
+        """The sampler, the metadata, and the tensor [B] in it that the positions of each step are put into."""
+        metadata = self._on_cpu if device.type == "cpu" else self._metadata(device)
+        assert metadata.positions is not None
         orders = tuple(sorted({params.filter_order for params in self._params}))
-        need = Need(filter_orders=orders)
-        return loaded(self._sampler, device, need, self._logprobs_mode), metadata
+        sampler = loaded(self._sampler, device, Need(filter_orders=orders), self._logprobs_mode)
+        return sampler, metadata, metadata.positions
+
+    def _metadata(self, device: torch.device) -> SamplingMetadata:
+        return SamplingMetadata.from_params(self._params, device=device, positions=[0] * len(self._params))

@@ -1,0 +1,127 @@
+"""What ``generate`` spends beside the draw: a sampler is loaded once, and a batch is laid out once."""
+
+import threading
+
+import pytest
+import torch
+
+pytest.importorskip("transformers", reason="needs transformers")
+pytest.importorskip("tokendraw_transformers", reason="needs tokendraw-transformers")
+
+import tokendraw
+from fake_dists import fake_dists, faulty
+from tokendraw import Need, SamplerFallbackWarning, SamplerUnavailableError, SamplingMetadata
+from tokendraw_transformers._loading import loaded
+from transformers_models import draw, model_of, prompts
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def dists(tmp_path, monkeypatch):
+    with fake_dists(tmp_path, monkeypatch) as found:
+        yield found
+
+
+@pytest.fixture
+def loads(dists, monkeypatch):
+    """What ``tokendraw.load_sampler`` is asked for, from a state in which nothing has been loaded."""
+    asked = []
+    load = tokendraw.load_sampler
+
+    def counting(sampler=None, **more):
+        asked.append(sampler)
+        return load(sampler, **more)
+
+    monkeypatch.setattr("tokendraw_transformers._loading._kept", {})
+    monkeypatch.setattr(tokendraw, "load_sampler", counting)
+    return asked
+
+
+def test_calls_that_ask_for_the_same_share_a_sampler(loads):
+    whole = [draw(model_of("llama"), prompts(2), seeds=[1, 2]) for _ in range(3)]
+    assert loads == [None]
+    assert torch.equal(whole[0], whole[2])
+
+
+def test_what_changes_the_decision_loads_anew(loads, monkeypatch, tmp_path):
+    first = loaded(None, CPU, Need())
+    assert loaded(None, CPU, Need()) is first
+    different = [
+        loaded("native", CPU, Need()),
+        loaded(None, CPU, Need(filter_orders=("joint",))),
+        loaded(None, CPU, Need(), "processed_logprobs"),
+    ]
+    monkeypatch.setenv("TOKENDRAW_PRIORITY", "native")
+    different.append(loaded(None, CPU, Need()))
+    config = tmp_path / "config.toml"
+    monkeypatch.setenv("TOKENDRAW_CONFIG", str(config))
+    for text in ('priority = ["native", "acme"]', 'disable = ["acme"]'):
+        config.write_text(text)
+        different.append(loaded(None, CPU, Need()))
+    monkeypatch.syspath_prepend(tmp_path)  # where another plugin may lie
+    different.append(loaded(None, CPU, Need()))
+    assert len({id(sampler) for sampler in (first, *different)}) == len(loads) == 1 + len(different)
+
+
+def test_settings_are_read_at_every_call(loads, monkeypatch):
+    draw(model_of("llama"), prompts(1), seeds=[1])
+    monkeypatch.setenv("TOKENDRAW_DISABLE", "native")
+    with pytest.raises(SamplerUnavailableError):
+        draw(model_of("llama"), prompts(1), seeds=[1])
+
+
+def test_the_successor_of_a_sampler_that_failed_is_kept_and_told_of_once(dists, loads):
+    dists.add_plugin("acme", faulty("acme", "raise RuntimeError('no kernel image')"))
+    expected = draw(model_of("llama"), prompts(2), seeds=[1, 2], sampler="native")
+    with pytest.warns(SamplerFallbackWarning) as told:
+        first = draw(model_of("llama"), prompts(2), seeds=[1, 2])
+    assert len(told) == 1
+    second = draw(model_of("llama"), prompts(2), seeds=[1, 2])  # warnings are errors here
+    assert torch.equal(first, expected)
+    assert torch.equal(second, expected)
+    assert loads == ["native", None]
+
+
+def test_threads_that_come_together_load_once(loads):
+    start, found = threading.Barrier(8), []
+
+    def load():
+        start.wait()
+        found.append(loaded(None, CPU, Need()))
+
+    threads = [threading.Thread(target=load) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == 8
+    assert len({id(sampler) for sampler in found}) == len(loads) == 1
+
+
+def test_settings_that_never_stay_keep_few_samplers(loads, monkeypatch):
+    from tokendraw_transformers import _loading
+
+    for count in range(20):
+        monkeypatch.setenv("TOKENDRAW_PRIORITY", ",".join(["native"] * (count + 1)))
+        loaded(None, CPU, Need())
+    assert len(loads) == 20
+    assert len(_loading._kept) == 16
+
+
+def test_a_step_lays_out_no_batch(monkeypatch):
+    made = []
+    check = SamplingMetadata.__post_init__
+
+    def counting(metadata):
+        made.append(metadata)
+        check(metadata)
+
+    monkeypatch.setattr(SamplingMetadata, "__post_init__", counting)
+    draw(model_of("llama"), prompts(2), seeds=[1, 2], max_new_tokens=1)  # a sampler is proven with a batch
+    count = {}
+    for steps in (1, 9):
+        made.clear()
+        draw(model_of("llama"), prompts(2), seeds=[1, 2], max_new_tokens=steps)
+        count[steps] = len(made)
+    assert count[1] == count[9]
