@@ -62,7 +62,8 @@ def test_without_matplotlib_one_sentence_says_what_to_install():
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, encoding="utf-8", check=False)
     assert (result.stdout, result.stderr, result.returncode) == (
         "",
-        "'--plot' needs matplotlib, found it not installed; run `pip install 'tokendraw[bench]'`.\n",
+        "'--plot' needs matplotlib, found it not installed; run `pip install './core[bench]'` in tokendraw's "
+        "checkout.\n",
         1,
     )
 

@@ -128,7 +128,7 @@ def test_everything_wrong_comes_with_the_command_that_mends_it(on, monkeypatch):
         "  2.  'flashinfer' is unavailable: needs flashinfer-python >=0.6.7,<0.8, found it not installed.\n"
         "      pip install 'flashinfer-python>=0.6.7,<0.8'\n"
         "  3.  'future' is incompatible: needs plugin API 99, found 1; upgrade tokendraw.\n"
-        "      pip install --upgrade tokendraw\n"
+        "      pip install --upgrade ./core (in tokendraw's checkout)\n"
         "  4.  'boom' is broken: loading 'boom:plugin' raised ImportError: cannot import name 'kernels' [see\n"
         "      the notes] from 'boom_kernels', which is a long story.\n"
         "      pip install --upgrade boom-tokendraw (or switch it off: export TOKENDRAW_DISABLE=boom)\n"

@@ -84,5 +84,6 @@ def test_without_the_adapter_it_says_what_to_install(tmp_path, monkeypatch):
     result = generate(tmp_path)
     assert (result.stdout, result.exit_code) == ("", 1)
     assert result.stderr == (
-        "'--model' needs tokendraw-transformers, found it not installed; run `pip install tokendraw-transformers`.\n"
+        "'--model' needs tokendraw-transformers, found it not installed; run `pip install "
+        "./integrations/transformers` in tokendraw's checkout.\n"
     )

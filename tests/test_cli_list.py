@@ -51,7 +51,10 @@ def test_list_with_nothing_installed_says_what_to_install(monkeypatch):
     be_on(monkeypatch, LAPTOP, ())
     result = call("list")
     assert (result.stdout, result.exit_code) == ("", 1)
-    assert result.stderr == "No sampler is installed; run `pip install 'tokendraw[native]'`.\n"
+    assert (
+        result.stderr
+        == "No sampler is installed; run `pip install ./plugins/native` in tokendraw's checkout.\n"
+    )
 
 
 def test_list_warns_of_an_unknown_variable(monkeypatch):
@@ -301,5 +304,6 @@ def test_show_with_nothing_installed_says_what_to_install(monkeypatch):
     result = call("show", "native")
     assert (result.stdout, result.exit_code) == ("", 1)
     assert result.stderr == (
-        "'native' needs to be an installed sampler, found none; run `pip install 'tokendraw[native]'`.\n"
+        "'native' needs to be an installed sampler, found none; run `pip install ./plugins/native` in "
+        "tokendraw's checkout.\n"
     )

@@ -96,7 +96,7 @@ def test_without_torch_drawing_says_what_to_install(arguments):
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, encoding="utf-8", check=False)
     assert (result.stdout, result.returncode) == ("", 1)
     assert result.stderr == (
-        "Drawing needs torch, found it not installed; run `pip install 'tokendraw[native]'`.\n"
+        "Drawing needs torch, found it not installed; run `pip install ./plugins/native` in tokendraw's checkout.\n"
     )
 
 
@@ -137,7 +137,7 @@ def test_broken_plugins_are_listed_with_their_reasons_and_harm_nobody(dists):
     assert run("resolve").stdout == "native\n"
     checkup = run("doctor")
     assert checkup.returncode == 0
-    assert "pip install --upgrade tokendraw\n" in checkup.stdout
+    assert "pip install --upgrade ./core (in tokendraw's checkout)\n" in checkup.stdout
     assert "export TOKENDRAW_DISABLE=quitter" in checkup.stdout
 
 

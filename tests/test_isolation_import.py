@@ -151,7 +151,12 @@ VERSIONS = {
         "tokendraw_describe raised TypeError: PluginInfo.__init__() missing 1 required keyword-only argument: "
         "'api_version'",
     ),
-    "a string": ("api_version='2', ", "broken", "", "PluginInfo.api_version needs an integer from -1000000 to 1000000, found '2'"),
+    "a string": (
+        "api_version='2', ",
+        "broken",
+        "",
+        "PluginInfo.api_version needs an integer from -1000000 to 1000000, found '2'",
+    ),
     "99": ("api_version=99, ", "incompatible", "5", "needs plugin API 99, found 1; upgrade tokendraw"),
 }
 

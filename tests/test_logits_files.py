@@ -403,7 +403,7 @@ def test_a_missing_library_is_named_with_the_extra_that_brings_it(tmp_path, monk
     monkeypatch.setitem(sys.modules, library, None)
     assert refusal(path) == (
         f"needs the library '{library}' to be read, found it not installed. "
-        "Run: pip install 'tokendraw[files]'"
+        "Run `pip install './core[files]'` in tokendraw's checkout."
     )
 
 

@@ -72,11 +72,13 @@ def test_a_sampler_that_promises_nothing_is_refused_everything_else_in_words():
     refused = {line.name: line.detail for line in report.lines if line.status is Status.REFUSED}
     assert refused["greedy rows"] == (
         "'Honest' cannot serve greedy rows, which this batch may hold, and has no companion. Install one that can "
-        "(pip install 'tokendraw[native]'), or, if the batch holds none, say so in SamplingMetadata.facts."
+        "(`pip install ./plugins/native` in tokendraw's checkout), or, if the batch holds none, say so in "
+        "SamplingMetadata.facts."
     )
     assert refused["graph capture"] == (
         "'Honest' cannot serve the operation 'sample' on cpu: the request needs graph-safe calls, found no such "
-        "promise. Nothing else is available here; run `pip install 'tokendraw[native]'`. Leave out sampler= to let "
+        "promise. Nothing else is available here; run `pip install ./plugins/native` in tokendraw's checkout. "
+        "Leave out sampler= to let "
         "tokendraw choose."
     )
     assert set(refused) == {

@@ -196,7 +196,7 @@ def test_an_explicit_choice_without_processed_logprobs_and_without_a_companion_i
         "'flashinfer', asked for by the argument sampler=, cannot serve the operation 'sample' on "
         "cuda (H100), compute capability 9.0, 132 SMs: "
         "the request needs processed_logprobs, found nothing. "
-        "Nothing else is available here; run `pip install 'tokendraw[native]'`. "
+        "Nothing else is available here; run `pip install ./plugins/native` in tokendraw's checkout. "
         "Leave out sampler= to let tokendraw choose."
     )
 

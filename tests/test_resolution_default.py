@@ -172,7 +172,7 @@ def test_when_nothing_is_installed_the_error_says_what_to_install() -> None:
         resolve([], LAPTOP, NEED, DEFAULT)
     assert str(refusal.value) == (
         "No sampler can serve the operation 'sample' on cpu. Found no plugin. "
-        "Run `pip install 'tokendraw[native]'`."
+        "Run `pip install ./plugins/native` in tokendraw's checkout."
     )
 
 
@@ -182,7 +182,7 @@ def test_when_nothing_is_available_the_error_gives_every_reason_and_the_decision
     assert str(refusal.value) == (
         "No sampler can serve the operation 'sample' on cpu. "
         "Found flashinfer: needs a cuda device, found cpu; aiter: needs a rocm device, found cpu. "
-        "Run `pip install 'tokendraw[native]'`."
+        "Run `pip install ./plugins/native` in tokendraw's checkout."
     )
     assert [(d.name, d.accepted) for d in refusal.value.decisions] == [
         ("flashinfer", False),

@@ -252,7 +252,8 @@ def test_a_row_that_the_companion_cannot_serve_either_is_refused_before_anything
         sampler.sample(logits_of(), batch({3: both}))
     assert str(refused.value) == (
         "'acme' cannot serve seeded rows, and its companion 'native' cannot serve filter order joint, both of which "
-        "this batch may hold. Install a sampler that serves both (pip install 'tokendraw[native]'), or, if the batch "
+        "this batch may hold. Install a sampler that serves both (`pip install ./plugins/native` in tokendraw's "
+        "checkout), or, if the batch "
         "holds only one of them, say so in SamplingMetadata.facts."
     )
     assert (chosen.logits, companion.logits) == ([], [])

@@ -88,7 +88,8 @@ def test_without_a_companion_such_a_batch_is_refused():
         sampler(None).sample(torch.zeros(1, 4), SamplingMetadata(temperature=torch.zeros(1)))
     assert str(refused.value) == (
         "'acme' cannot serve greedy rows, which this batch may hold, and has no companion. Install one that can "
-        "(pip install 'tokendraw[native]'), or, if the batch holds none, say so in SamplingMetadata.facts."
+        "(`pip install ./plugins/native` in tokendraw's checkout), or, if the batch holds none, say so in "
+        "SamplingMetadata.facts."
     )
 
 

@@ -179,7 +179,8 @@ def test_without_a_companion_such_a_batch_is_refused_with_the_reason():
         sampler.verify(LOGITS, Drafts.from_lists(LISTS), requests())
     assert str(refused.value) == (
         "No sampler here can verify this batch: 'native' cannot serve drafts that were not drawn, which it may hold. "
-        "Install one that can (pip install 'tokendraw[native]'), or, if the batch holds none, say so in its facts."
+        "Install one that can (`pip install ./plugins/native` in tokendraw's checkout), or, if the batch holds "
+        "none, say so in its facts."
     )
 
 

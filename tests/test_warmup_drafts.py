@@ -227,7 +227,8 @@ def test_a_kind_of_drafts_that_nobody_serves_is_refused_in_words():
         sampler.warmup(100, **FLOAT32, max_drafts=3, draft_kinds=["logits"])
     assert str(refused.value) == (
         "No sampler here can verify this batch: 'acme' cannot serve drafts with logits, which it may hold. Install one "
-        "that can (pip install 'tokendraw[native]'), or, if the batch holds none, say so in its facts."
+        "that can (`pip install ./plugins/native` in tokendraw's checkout), or, if the batch holds none, say so "
+        "in its facts."
     )
     assert backend.verified == []
 

@@ -9,9 +9,10 @@ from tokendraw._admission import claimants
 from tokendraw._candidate import Candidate, Choice, Decision, State
 from tokendraw._capabilities import Host, Operation
 from tokendraw._errors import DuplicatePluginError, SamplerUnavailableError
+from tokendraw._install import NATIVE
 from tokendraw._words import all_of
 
-INSTALL = "run `pip install 'tokendraw[native]'`"
+INSTALL = f"run {NATIVE}"
 
 
 def explicit(

@@ -13,6 +13,7 @@ from tokendraw._candidate import Resolution
 from tokendraw._capabilities import Capabilities
 from tokendraw._cuda_graphs import is_capturing
 from tokendraw._errors import SamplerUnavailableError
+from tokendraw._install import NATIVE
 from tokendraw._metadata import SamplingMetadata
 from tokendraw._rows import unserved
 from tokendraw._splitting import Split, is_worthwhile
@@ -74,7 +75,7 @@ class Serving:
         if self.companion is None:
             raise SamplerUnavailableError(
                 f"'{self.chosen.name}' cannot serve {lacking}, which this batch may hold, and has no companion. "
-                "Install one that can (pip install 'tokendraw[native]'), or, if the batch holds none, "
+                f"Install one that can ({NATIVE}), or, if the batch holds none, "
                 "say so in SamplingMetadata.facts."
             )
         beyond = self._beyond_companion(facts, vocab_size)
@@ -82,7 +83,7 @@ class Serving:
             raise SamplerUnavailableError(
                 f"'{self.chosen.name}' cannot serve {lacking}, and its companion '{self.companion.name}' cannot serve "
                 f"{beyond}, both of which this batch may hold. Install a sampler that serves both "
-                "(pip install 'tokendraw[native]'), or, if the batch holds only one of them, say so in "
+                f"({NATIVE}), or, if the batch holds only one of them, say so in "
                 "SamplingMetadata.facts."
             )
         return self.companion

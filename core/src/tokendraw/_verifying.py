@@ -23,6 +23,7 @@ from tokendraw._discovery import gather
 from tokendraw._drafts import Drafts
 from tokendraw._errors import InvalidInputError, InvalidParameterError, SamplerUnavailableError
 from tokendraw._form import wrong_chains
+from tokendraw._install import NATIVE
 from tokendraw._metadata import SamplingMetadata
 from tokendraw._negotiation import Negotiation
 from tokendraw._output import PAD_TOKEN_ID, VerifyOutput
@@ -74,7 +75,7 @@ def verify(
     if refusals or serving.companion is None:
         raise SamplerUnavailableError(
             f"No sampler here can verify this batch: {'; '.join(refusals)}, which it may hold. Install one that can "
-            "(pip install 'tokendraw[native]'), or, if the batch holds none, say so in its facts."
+            f"({NATIVE}), or, if the batch holds none, say so in its facts."
         )
     return _call(serving.companion, target_logits, drafts, spread, mode, debug=debug)
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tokendraw._errors import InvalidParameterError, TokendrawError
+from tokendraw._install import how_to_install
 from tokendraw._words import one_of
 from tokendraw.bench._report import Line, Report
 from tokendraw.bench._timing import Timing
@@ -98,7 +99,7 @@ def _figure(columns: int, down: int) -> Any:
         if (error.name or "").partition(".")[0] != "matplotlib":
             raise
         raise TokendrawError(
-            "'--plot' needs matplotlib, found it not installed; run `pip install 'tokendraw[bench]'`."
+            f"'--plot' needs matplotlib, found it not installed; run {how_to_install('tokendraw', 'bench')}."
         ) from error
     width, height = _PANEL
     return figure.Figure(figsize=(width * columns, height * down + 0.8), layout="constrained")

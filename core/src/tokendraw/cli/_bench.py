@@ -28,6 +28,7 @@ import tokendraw
 from tokendraw import _upstream
 from tokendraw._capabilities import OPERATIONS, VERIFY_MODES, Operation, VerifyMode
 from tokendraw._errors import InvalidParameterError
+from tokendraw._install import pip_install, where
 from tokendraw.bench._cells import (
     DTYPES,
     FAMILIES,
@@ -127,7 +128,8 @@ if TYPE_CHECKING:
     "--plot",
     type=click.Path(path_type=Path, dir_okay=False, writable=True),
     metavar="FILE",
-    help="Draw microseconds against the batch. Needs: pip install 'tokendraw[bench]'",
+    help="Draw microseconds against the batch. Needs the extra bench: "
+    f"{pip_install('tokendraw', 'bench')}{where('tokendraw')}.",
 )
 @click.option(
     "--output",

@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 
 from tokendraw._errors import TokendrawError
+from tokendraw._install import how_to_install
 from tokendraw._words import one_of
 
 HEAD_BYTES = 9
@@ -199,7 +200,7 @@ def _optional(library: str, source: Source) -> Any:
     except ImportError as error:
         raise LogitsFileError(
             f"'{source}' needs the library '{library}' to be read, found it not installed. "
-            "Run: pip install 'tokendraw[files]'"
+            f"Run {how_to_install('tokendraw', 'files')}."
         ) from error
 
 

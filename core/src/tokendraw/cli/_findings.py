@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from tokendraw._admission import FIRST_PARTY
 from tokendraw._candidate import Candidate, State
+from tokendraw._install import pip_install, where
 from tokendraw._plugin import API_VERSION
 from tokendraw._upstream import reason_against
 from tokendraw.cli._describe import described
@@ -61,16 +62,21 @@ def _mend(candidate: Candidate, candidates: Sequence[Candidate]) -> str | None:
     distribution = candidate.distribution
     if candidate.state is State.INCOMPATIBLE and candidate.info is not None:
         behind = "tokendraw" if candidate.info.api_version > API_VERSION else distribution
-        return f"pip install --upgrade {behind}"
+        return _upgrade(behind)
     if candidate.state is State.BROKEN:
         rivals = [c for c in candidates if c.name == candidate.name]
         if not candidate.first_party and (len(rivals) > 1 or candidate.name in FIRST_PARTY):
             return f"pip uninstall {distribution}"
         switch_off = f"export TOKENDRAW_DISABLE={candidate.name}"
-        return f"pip install --upgrade {distribution} (or switch it off: {switch_off})"
+        return f"{_upgrade(distribution)} (or switch it off: {switch_off})"
     upstream = info.upstream if (info := described(candidate)) else None
     if candidate.state is not State.UNAVAILABLE or upstream is None:
         return None
     if candidate.reason != reason_against(upstream, candidate.upstream_version):
         return None  # something about this machine
     return f"pip install '{upstream.distribution}{upstream.versions}'"
+
+
+def _upgrade(distribution: str) -> str:
+    place = where(distribution).strip()
+    return pip_install(distribution, options="--upgrade") + (f" ({place})" if place else "")

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from tokendraw._errors import TokendrawError
+from tokendraw._install import how_to_install
 from tokendraw._params import SamplingParams
 from tokendraw._sampler import Sampler
 
@@ -25,7 +26,7 @@ class ModelOnDisk:
         except ModuleNotFoundError as error:
             raise TokendrawError(
                 "'--model' needs tokendraw-transformers, found it not installed; run "
-                "`pip install tokendraw-transformers`."
+                f"{how_to_install('tokendraw-transformers')}."
             ) from error
         from transformers import AutoModelForCausalLM, AutoTokenizer
         from transformers.utils import logging

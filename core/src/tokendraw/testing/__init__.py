@@ -10,7 +10,7 @@
 :mod:`tokendraw.testing.reference_walk`  one verification of drafts, likewise
 =======================================  ==============================================================================
 
-Needs numpy, scipy and, for the class and the fixtures, pytest: ``pip install 'tokendraw[testing]'``.
+Needs numpy, scipy and, for the class and the fixtures, pytest, which tokendraw's extra ``testing`` brings.
 """
 
 from __future__ import annotations

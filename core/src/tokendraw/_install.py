@@ -1,0 +1,35 @@
+"""How tokendraw's own distributions are installed: from a checkout, until they are on an index."""
+
+from __future__ import annotations
+
+_ON_AN_INDEX = False  # publishing turns this to True
+
+_FOLDERS = {
+    "tokendraw": "./core",
+    "tokendraw-native": "./plugins/native",
+    "tokendraw-flashinfer": "./plugins/flashinfer",
+    "tokendraw-aiter": "./plugins/aiter",
+    "tokendraw-triton-gumbel": "./plugins/triton_gumbel",
+    "tokendraw-transformers": "./integrations/transformers",
+}
+"""Each distribution's folder in a checkout."""
+
+
+def pip_install(distribution: str, extra: str = "", *, options: str = "") -> str:
+    """Write the command that installs a distribution: ``pip install './core[files]'``."""
+    place = distribution if _ON_AN_INDEX else _FOLDERS.get(distribution, distribution)
+    target = f"'{place}[{extra}]'" if extra else place
+    return " ".join(filter(None, ("pip install", options, target)))
+
+
+def where(distribution: str) -> str:
+    """Write what a sentence needs behind the command: `` in tokendraw's checkout``, or nothing."""
+    return "" if _ON_AN_INDEX or distribution not in _FOLDERS else " in tokendraw's checkout"
+
+
+def how_to_install(distribution: str, extra: str = "") -> str:
+    """Write the command in backquotes and where to run it, as a sentence goes on behind ``run``."""
+    return f"`{pip_install(distribution, extra)}`{where(distribution)}"
+
+
+NATIVE = how_to_install("tokendraw-native")
