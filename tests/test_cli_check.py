@@ -340,13 +340,19 @@ def test_a_name_that_two_distributions_claim_is_not_checked(dists):
     [
         (
             "scipy",
-            "Checking needs numpy and scipy, found no scipy; run `pip install 'tokendraw[testing]'`.\n",
+            "Checking needs numpy and scipy, found no scipy; run `pip install './core[testing]'` in tokendraw's "
+            "checkout.\n",
         ),
         (
             "numpy",
-            "Checking needs numpy and scipy, found no numpy; run `pip install 'tokendraw[testing]'`.\n",
+            "Checking needs numpy and scipy, found no numpy; run `pip install './core[testing]'` in tokendraw's "
+            "checkout.\n",
         ),
-        ("torch", "Checking needs torch, found it not installed; run `pip install 'tokendraw[native]'`.\n"),
+        (
+            "torch",
+            "Checking needs torch, found it not installed; run `pip install ./plugins/native` in tokendraw's "
+            "checkout.\n",
+        ),
     ],
 )
 def test_a_missing_library_is_told_in_one_sentence(library, message):

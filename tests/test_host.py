@@ -11,7 +11,16 @@ from typing import Any
 import pytest
 import torch
 
-from tokendraw import Host, InvalidParameterError, SamplerUnavailableError, _cuda_driver, _host, _kfd
+import tokendraw
+from tokendraw import (
+    Host,
+    InvalidParameterError,
+    SamplerUnavailableError,
+    _cuda_driver,
+    _host,
+    _kfd,
+    load_sampler,
+)
 
 no_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="is about a machine without a GPU")
 
@@ -112,21 +121,80 @@ def test_devices_that_torch_alone_can_judge_are_taken_at_their_word() -> None:
     assert _host.detect("xpu:1") == Host(device_type="xpu")
 
 
-@pytest.mark.parametrize("device", ["", "GPU 0", "cuda:", "cuda:x", "cuda:-1"])
-def test_what_is_no_device_name_is_an_error(device: str) -> None:
-    with pytest.raises(InvalidParameterError) as error:
-        _host.detect(device)
-    assert str(error.value) == (
-        f"'device' needs a name such as cpu, cuda or cuda:1, found {device!r}. Pass one of those."
-    )
+NEEDS = "'device' needs a name such as cpu, cuda or cuda:1, found"
+REFUSED = {
+    "": "''. Pass one of those.",
+    "gpu": "'gpu'. Pass device='cuda'.",
+    "gpu:1": "'gpu:1'. Pass device='cuda'.",
+    "GPU 0": "'GPU 0'. Pass device='cuda'.",
+    "Cuda": "'Cuda'. Pass device='cuda'.",
+    "cuda:": "'cuda:'. Pass device='cuda'.",
+    "cuda:x": "'cuda:x'. Pass device='cuda'.",
+    "cuda:-1": "'cuda:-1'. Pass device='cuda'.",
+    "rocm": "'rocm'. Pass device='cuda' for AMD GPUs too.",
+    "hip:0": "'hip:0'. Pass device='cuda' for AMD GPUs too.",
+    "cpu:7": "'cpu:7', but there is one cpu. Pass device='cpu'.",
+    "mps:1": "'mps:1', but there is one mps. Pass device='mps'.",
+    "meta": "'meta', which holds no values. Pass one of those.",
+    "meta:0": "'meta:0', which holds no values. Pass one of those.",
+    "toaster": "'toaster'. Pass one of those.",
+    "opengl": "'opengl'. Pass one of those.",
+    "\x1b[31mcpu": r"'\x1b[31mcpu'. Pass one of those.",
+    "cpu:" + "9" * 5000: f"'cpu:{'9' * 195} .... Pass device='cpu'.",
+}
 
 
-def test_amd_gpus_go_by_the_name_that_torch_gives_them() -> None:
-    with pytest.raises(InvalidParameterError) as error:
-        _host.detect("rocm")
-    assert str(error.value) == (
-        "'device' needs the name that torch uses, found 'rocm'. Pass device='cuda' for AMD GPUs too."
+@pytest.mark.parametrize("device", REFUSED, ids=lambda device: ascii(device)[:20])
+def test_what_is_no_device_is_the_same_error_for_every_caller(device: str) -> None:
+    expected = f"{NEEDS} {REFUSED[device]}"
+    for call in (_host.detect, lambda name: tokendraw.resolve(device=name), lambda n: load_sampler(device=n)):
+        with pytest.raises(InvalidParameterError) as error:
+            call(device)
+        assert str(error.value) == expected
+
+
+def test_a_device_of_torch_is_refused_and_normalised_like_its_name() -> None:
+    for device in ("meta", "cpu:7"):
+        for call in (tokendraw.resolve, load_sampler):
+            with pytest.raises(InvalidParameterError) as error:
+                call(device=torch.device(device))
+            assert str(error.value) == f"{NEEDS} {REFUSED[device]}"
+    assert load_sampler("native", device=torch.device("cpu:0")).device == torch.device("cpu")
+    assert load_sampler("native", device="cpu:0").device == torch.device("cpu")
+    assert _host.detect("cpu:0") == Host(device_type="cpu")
+
+
+@pytest.mark.parametrize("device", ["gpu", "cpu:7", "meta"])
+def test_the_command_line_gives_the_same_answer_without_torch(device: str) -> None:
+    code = (
+        "import sys; from tokendraw.cli import main\ntry: main()\nfinally: assert 'torch' not in sys.modules"
     )
+    run = subprocess.run(
+        [sys.executable, "-c", code, "resolve", "--device", device],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.stderr.replace("--device ", "device=").replace("'--device'", "'device'").replace("'", "") == (
+        f"{NEEDS} {REFUSED[device]}\n".replace("'", "")
+    )
+    assert (run.stdout, run.returncode) == ("", 2)
+
+
+def test_a_device_from_outside_torch_is_taken_at_its_word_where_a_distribution_brings_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, torch_not_loaded: None
+) -> None:
+    with pytest.raises(InvalidParameterError):
+        _host.detect("npu")
+    info = tmp_path / "torch_npu-2.7.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Name: torch-npu\nVersion: 2.7\n", encoding="utf-8")
+    (info / "entry_points.txt").write_text("[torch.backends]\ntorch_npu = torch_npu:load\n", encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert _host.detect("npu:1") == Host(device_type="npu")
+    for device in ("gpu", "meta"):
+        with pytest.raises(InvalidParameterError):
+            _host.detect(device)
 
 
 @no_gpu

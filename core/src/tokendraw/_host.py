@@ -15,7 +15,8 @@ import importlib_metadata
 
 from tokendraw import _cuda_driver, _kfd
 from tokendraw._capabilities import Host
-from tokendraw._errors import InvalidParameterError, SamplerUnavailableError
+from tokendraw._device_names import parse
+from tokendraw._errors import SamplerUnavailableError
 
 
 class _NoGpuError(Exception):
@@ -27,12 +28,12 @@ def detect(device: str | None = None) -> Host:
 
     :param device: as torch names it: ``cpu``, ``cuda``, ``cuda:1``, ``mps`` ... (AMD GPUs are ``cuda`` too).
         None: the accelerator if there is one that torch can use, else the CPU.
-    :raises InvalidParameterError: ``device`` is no such name.
+    :raises InvalidParameterError: ``device`` is no such name, or one of a device that holds no values.
     :raises SamplerUnavailableError: ``device`` is a GPU that this machine, or its torch, does not have.
     """
-    kind, index = _parsed(device)
-    if kind not in (None, "cuda"):
-        return Host(device_type=str(kind))
+    kind, index = parse(device)
+    if kind is not None and kind != "cuda":
+        return Host(device_type=kind)
     try:
         return _gpu(index)
     except _NoGpuError as reason:
@@ -42,21 +43,6 @@ def detect(device: str | None = None) -> Host:
             f"{device!r} needs a CUDA or ROCm device, found none to use: {reason}. "
             "Pass device='cpu', or mend that."
         ) from None
-
-
-def _parsed(device: str | None) -> tuple[str | None, int | None]:
-    if device is None:
-        return None, None
-    match = re.fullmatch(r"([a-z][a-z0-9_]*?)(?::(\d+))?", device)
-    if match is None:
-        raise InvalidParameterError(
-            f"'device' needs a name such as cpu, cuda or cuda:1, found {device!r}. Pass one of those."
-        )
-    if match[1] in ("rocm", "hip", "amd"):
-        raise InvalidParameterError(
-            f"'device' needs the name that torch uses, found {device!r}. Pass device='cuda' for AMD GPUs too."
-        )
-    return match[1], None if match[2] is None else int(match[2])
 
 
 def _gpu(index: int | None) -> Host:

@@ -11,13 +11,9 @@ from tokendraw._announce import announce, tell_of
 from tokendraw._candidate import Candidate, Choice, Resolution
 from tokendraw._capabilities import LOGPROBS_MODES, Host, LogprobsMode, Need, Operation
 from tokendraw._discovery import gather
-from tokendraw._errors import (
-    InvalidParameterError,
-    SamplerUnavailableError,
-    SettingsWarning,
-)
-from tokendraw._refusals import INSTALL
+from tokendraw._errors import InvalidParameterError, SettingsWarning
 from tokendraw._resolution import check_operation, decide
+from tokendraw._torch_import import require_torch
 from tokendraw._untraced import untraced
 from tokendraw._words import one_of
 
@@ -62,6 +58,7 @@ def resolve(
         ``decisions`` hold the reasons.
     :raises DuplicatePluginError: two distributions claim the chosen name or, by default, any name in use.
     :raises SettingsError: a ``TOKENDRAW_*`` variable or the configuration file is malformed.
+    :raises InvalidParameterError: ``device`` or ``operation`` is not one that there is.
     """
     choice = _settings.read().choice() if choice is None else choice
     host = _host.detect(None if device is None else str(device)) if host is None else host
@@ -89,7 +86,8 @@ def load_sampler(
     :param device: None: the accelerator if torch sees one, else the CPU.
     :param logprobs_mode: what rows get that ask for logprobs.
     :param need: what else it has to do; its ``logprobs_mode`` holds unless the argument is given too.
-    :raises SamplerUnavailableError: an explicit choice cannot be honoured, or nothing is available.
+    :raises SamplerUnavailableError: an explicit choice cannot be honoured, nothing is available, or torch cannot be
+        imported.
     :raises DuplicatePluginError: two distributions claim the chosen name or, by default, any name in use.
     :raises SettingsError: a ``TOKENDRAW_*`` variable or the configuration file is malformed.
     :raises InvalidParameterError: ``device`` or ``logprobs_mode`` is not one that there is.
@@ -142,10 +140,7 @@ def load_chosen(
 
 def _target(device: str | torch.device | None) -> tuple[torch.device, Host]:
     """Find the device with its index, as torch writes it on a tensor, and the facts about it."""
-    try:
-        import torch
-    except ImportError as error:
-        raise SamplerUnavailableError(f"A sampler needs torch, found it not installed; {INSTALL}.") from error
+    torch = require_torch()
     host = _host.detect(None if device is None else str(device))
     name = device or ("cuda" if host.device_type == "rocm" else host.device_type)
     try:
@@ -154,6 +149,8 @@ def _target(device: str | torch.device | None) -> tuple[torch.device, Host]:
         raise InvalidParameterError(
             f"'device' needs a device that torch has, found {device!r}. Pass one such as cpu or cuda."
         ) from error
+    if target.type == "cpu":
+        return torch.device("cpu"), host  # tensors on cpu:0 say cpu
     if target.type == "cuda" and target.index is None:
         target = torch.device("cuda", torch.cuda.current_device())
     return target, host

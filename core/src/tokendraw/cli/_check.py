@@ -22,8 +22,10 @@ import click
 import tokendraw
 from tokendraw import _host, _settings
 from tokendraw._candidate import Candidate
-from tokendraw._errors import PluginError, SamplerUnavailableError, TokendrawError
+from tokendraw._errors import PluginError, TokendrawError
+from tokendraw._install import how_to_install
 from tokendraw._refusals import INSTALL
+from tokendraw._torch_import import require_torch
 from tokendraw._words import all_of
 from tokendraw.cli._app import NOT_USABLE, GuardedCommand, warn
 from tokendraw.cli._check_print import print_report
@@ -64,7 +66,8 @@ def check(
     The sampler draws by itself, without a companion. Whatever looks wrong in a statistic is looked at again with
     more draws, so that a correct sampler fails one run in a million at most.
 
-    Exits with 1 if a property failed, or if there was none to check. Needs: pip install 'tokendraw[testing]'
+    Exits with 1 if a property failed, or if there was none to check. Needs numpy and scipy, which the extra testing
+    brings.
     """
     if as_list:
         if name is not None:
@@ -124,18 +127,15 @@ def _properties(only: Sequence[str]) -> tuple[Property, ...]:
     :raises TokendrawError: a library is missing that the kit needs.
     :raises InvalidParameterError: there is no property of one of these names.
     """
+    require_torch("Checking")
     try:
         from tokendraw.testing._run import selected
     except ImportError as error:
         missing = (error.name or "").partition(".")[0]
-        if missing == "torch":
-            raise SamplerUnavailableError(
-                f"Checking needs torch, found it not installed; {INSTALL}."
-            ) from error
         if missing not in ("numpy", "scipy"):
             raise
         raise TokendrawError(
-            f"Checking needs numpy and scipy, found no {missing}; run `pip install 'tokendraw[testing]'`."
+            f"Checking needs numpy and scipy, found no {missing}; run {how_to_install('tokendraw', 'testing')}."
         ) from error
     return selected(only or None)
 

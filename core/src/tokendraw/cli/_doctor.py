@@ -30,6 +30,7 @@ from tokendraw.cli._libraries import Library, libraries
 from tokendraw.cli._list import by_rank, print_candidates
 from tokendraw.cli._options import json_option
 from tokendraw.cli._print import plugins_at_work, print_json, print_table
+from tokendraw.cli._torch_check import torch_trouble
 from tokendraw.cli._upstreams import UpstreamState, upstreams
 
 
@@ -51,7 +52,7 @@ class _Checkup:
 def doctor(ctx: click.Context, as_json: bool) -> None:
     """Check this installation: what is here, what is wrong, and the command that mends it.
 
-    Exits with 1 if a program would get no sampler here. Neither torch nor any backend is imported.
+    Exits with 1 if a program would get no sampler here. No backend is imported, and torch in a process of its own.
     """
     checkup = _examine()
     if as_json:
@@ -83,6 +84,9 @@ def _examine() -> _Checkup:
                 chosen = resolution.chosen
         except (TokendrawError, TokendrawWarning) as error:
             messages += [str(error)] if str(error) not in messages else []
+        if trouble := torch_trouble():
+            messages.append(trouble)
+            chosen = None
     around, host = libraries(candidates), _host.detect()
     return _Checkup(
         host=host,

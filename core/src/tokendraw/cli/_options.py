@@ -11,9 +11,8 @@ from tokendraw import _settings
 from tokendraw._candidate import Choice
 from tokendraw._capabilities import FILTER_ORDERS, LOGPROBS_MODES, Need
 from tokendraw._discovery import found
-from tokendraw._errors import SamplerUnavailableError
 from tokendraw._params import SamplingParams
-from tokendraw._refusals import INSTALL
+from tokendraw._torch_import import require_torch
 from tokendraw.cli import _verbose
 
 if TYPE_CHECKING:
@@ -111,12 +110,11 @@ def checked_params(**fields: Any) -> SamplingParams:
     """Build the sampling parameters of a request; refuse one outside its range here and now.
 
     :raises InvalidParameterError: names the field and the value.
-    :raises SamplerUnavailableError: torch is not installed.
+    :raises SamplerUnavailableError: torch cannot be imported.
     """
-    try:
-        from tokendraw._metadata import SamplingMetadata
-    except ImportError as error:
-        raise SamplerUnavailableError(f"Drawing needs torch, found it not installed; {INSTALL}.") from error
+    require_torch("Drawing")
+    from tokendraw._metadata import SamplingMetadata
+
     params = SamplingParams(**fields)
     SamplingMetadata.from_params([params], positions=[0])
     return params
