@@ -9,7 +9,7 @@ import pytest
 import tokendraw
 from fake_candidates import H100
 from fake_dists import FakeDists, discovered, fake_dists, plugin, verdict
-from tokendraw import Capabilities, State
+from tokendraw import Capabilities, State, _discovery
 from tokendraw._validation import FIELDS
 
 
@@ -278,3 +278,26 @@ def test_a_plugin_that_cannot_fit_anyway_is_not_probed(dists: FakeDists) -> None
     assert verdict() == (State.UNAVAILABLE, "needs a cuda device, found cpu")
     (on_gpu,) = [c for c in tokendraw.discover(host=H100) if c.name == "acme"]
     assert on_gpu.state is State.BROKEN
+
+
+@pytest.mark.parametrize(
+    ("name", "distribution", "whom"),
+    [
+        ("acme", "acme-tokendraw", "its author"),
+        ("aiter", "tokendraw-aiter", "tokendraw's maintainers"),
+    ],
+)
+def test_a_slow_probe_is_reported_to_whoever_can_mend_it(
+    dists: FakeDists,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    name: str,
+    distribution: str,
+    whom: str,
+) -> None:
+    dists.add_plugin(name, plugin(name, probe="__import__('time').sleep(0.01)"), distribution=distribution)
+    monkeypatch.setattr(_discovery, "_SLOW_PROBE", 0.005)
+    assert discovered(name).state is State.AVAILABLE
+    assert [record.getMessage() for record in caplog.records if f"'{name}'" in record.getMessage()] == [
+        f"tokendraw_probe of '{name}' took 0.0 s, needs less than 0.005 s. Report it to {whom}."
+    ]

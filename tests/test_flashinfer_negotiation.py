@@ -1,5 +1,6 @@
 """What the FlashInfer plugin says before anything is built: what the installed version can do, why it cannot run."""
 
+import os
 import subprocess
 import sys
 import time
@@ -60,6 +61,7 @@ def add_jit_cache(dists, version, name="flashinfer-jit-cache"):
     write(folder / "flashinfer_jit_cache/jit_cache/sampling/sampling.so")
     (info,) = folder.glob("*.dist-info")
     write(info / "RECORD", "flashinfer_jit_cache/jit_cache/sampling/sampling.so,,\n")
+    return folder
 
 
 def probe(host=H100, need=None):
@@ -137,6 +139,52 @@ def test_looking_takes_milliseconds_and_imports_nothing(dists):
     plugin.tokendraw_describe()
     assert time.perf_counter() - start < 0.5
     assert not {name for name in set(sys.modules) - before if name.startswith("flashinfer")}
+
+
+OPENED = []
+"""Files that were opened, while a test listens."""
+LISTENING = []
+
+
+@sys.addaudithook
+def listen(event, arguments):
+    if LISTENING and event in ("open", "subprocess.Popen"):
+        OPENED.append(str(arguments[0]))
+
+
+def test_probing_reads_nothing_of_other_distributions_and_looks_for_none_of_the_files_of_a_large_one(
+    dists, monkeypatch
+):
+    install_flashinfer(dists)
+    add_tools(dists, "ninja", "c++", "nvcc")
+    add_jit_cache(dists, NEW)
+    others = dists.folder / "others"
+    for number in range(200):
+        write(others / f"other_{number}-1.0.dist-info/METADATA", f"Name: other-{number}\nVersion: 1.0\n")
+    monkeypatch.syspath_prepend(others)
+    (record,) = dists.folder.glob("flashinfer-jit-cache-*/*.dist-info/RECORD")
+    module = record.read_text(encoding="utf-8")
+    record.write_text("".join(f"jit_cache/m{i}/m{i}.so,,\n" for i in range(5000)) + module, encoding="utf-8")
+    looked_at, stat = [], os.stat
+    monkeypatch.setattr(os, "stat", lambda *args, **kwargs: looked_at.append(args) or stat(*args, **kwargs))
+    OPENED.clear()
+    LISTENING.append(True)
+    try:
+        assert probe() is None
+        assert kernels.find().source == f"prebuilt, in flashinfer-jit-cache {NEW}"
+    finally:
+        LISTENING.clear()
+    assert not [path for path in OPENED if "other_" in path]
+    assert not [path for path in OPENED if path.endswith(("nvcc", "ninja", "c++"))]  # found, never run
+    assert len(OPENED) < 30
+    assert len(looked_at) < 100
+
+
+def test_a_listed_module_that_is_gone_is_none(dists):
+    install_flashinfer(dists)
+    folder = add_jit_cache(dists, NEW)
+    (folder / "flashinfer_jit_cache/jit_cache/sampling/sampling.so").unlink()
+    assert probe() == f"{NEEDED}no nvcc and no C++ compiler and no ninja{ADVICE}"
 
 
 def test_no_module_and_no_compiler_is_a_reason(dists):

@@ -26,6 +26,11 @@ def is_first_party(name: str, distribution: str) -> bool:
     return FIRST_PARTY.get(name) == canonicalize_name(distribution)
 
 
+def author_of(name: str) -> str:
+    """Whom to tell of a fault in the code of a plugin that was imported."""
+    return "tokendraw's maintainers" if name in FIRST_PARTY else "its author"
+
+
 def admit(candidates: Iterable[Candidate], choice: Choice) -> tuple[Candidate, ...]:
     """Mark those candidates that may not run as disabled or broken."""
     marked = [_refused(candidate, choice) or candidate for candidate in candidates]

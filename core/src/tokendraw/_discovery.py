@@ -20,7 +20,7 @@ import pluggy
 from packaging.utils import canonicalize_name
 
 from tokendraw import _host_state, _upstream
-from tokendraw._admission import admit, is_first_party
+from tokendraw._admission import admit, author_of, is_first_party
 from tokendraw._announce import is_first
 from tokendraw._candidate import Candidate, Choice, State
 from tokendraw._capabilities import Capabilities, Host, Need, Operation
@@ -205,7 +205,7 @@ def _probed(
     except PluginError as error:
         return _broken(candidate, error)
     finally:
-        _tell_if_slow(candidate, time.monotonic() - start)
+        _tell_if_slow(candidate.name, time.monotonic() - start)
     if reason is None:
         return candidate
     words = one_line(reason) if isinstance(reason, str) else ""
@@ -220,12 +220,12 @@ def _broken(candidate: Candidate, error: PluginError) -> Candidate:
     return replace(candidate, state=State.BROKEN, reason=one_line(str(error), LONGEST_REASON))
 
 
-def _tell_if_slow(candidate: Candidate, seconds: float) -> None:
-    if seconds > _SLOW_PROBE and is_first(("slow probe", candidate.name)):
+def _tell_if_slow(name: str, seconds: float) -> None:
+    if seconds > _SLOW_PROBE and is_first(("slow probe", name)):
         _log.warning(
             "tokendraw_probe of %r took %.1f s, needs less than %g s. Report it to %s.",
-            candidate.name,
+            name,
             seconds,
             _SLOW_PROBE,
-            "tokendraw" if candidate.first_party else "its author",
+            author_of(name),
         )

@@ -13,6 +13,7 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
+from tokendraw._admission import author_of
 from tokendraw._words import all_of
 
 _log = logging.getLogger("tokendraw")
@@ -101,5 +102,5 @@ def _made_fresh(torch: Any) -> list[str]:
 
 def _tell(plugin: str, changed: list[str], when: str) -> None:
     if changed:
-        text = "%r changed torch's %s when it was %s, which tokendraw has put back. Report it to its author."
-        _log.warning(text, plugin, all_of(changed), when)
+        text = "%r changed torch's %s when it was %s, which tokendraw has put back. Report it to %s."
+        _log.warning(text, plugin, all_of(changed), when, author_of(plugin))

@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import tokendraw
+from tokendraw._words import printable
 from tokendraw_flashinfer import kernels
 from tokendraw_flashinfer.signatures import DISTRIBUTION, EntryPoints
 from tokendraw_flashinfer.ways import CHAIN, PLAIN, RENORMS, WAYS, able
@@ -63,7 +64,7 @@ class FlashInferPlugin:
             summary="FlashInfer's kernels: top-k, top-p and min-p per row on NVIDIA GPUs; no seeds, no greedy rows",
             verified="NVIDIA H200, with both tested versions of FlashInfer; "
             "verify with 0.7.2.post1 alone, by the quick kit",
-            kernels=kernels.find().source,
+            kernels=printable(kernels.find().source),  # with a path of this machine
         )
 
     @tokendraw.hookimpl
