@@ -2,7 +2,9 @@
 
 import json
 import platform
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import importlib_metadata
 import pytest
@@ -10,10 +12,12 @@ import pytest
 import tokendraw
 from command_line import BOOM, FUTURE, OFF, be_on, call
 from fake_candidates import FLASHINFER, H100, LAPTOP, NATIVE
+from fake_dists import fake_dists, plugin
 from tokendraw import Candidate, State, Upstream, _host
 from tokendraw.cli import _doctor
 from tokendraw.cli._findings import Finding, findings
 from tokendraw.cli._libraries import Library, libraries
+from tokendraw.cli._origins import Origin, origins
 
 AROUND = [
     Library("torch", "2.13.0+cpu", ">=2.6", "tokendraw-native"),
@@ -35,12 +39,17 @@ LIBRARIES = (
 )
 
 
+ORIGINS = [Origin("tokendraw", "/site/tokendraw", True), Origin("native", "/site/tokendraw_native", True)]
+PLACES = "\norigins\n  tokendraw  /site/tokendraw\n  native     /site/tokendraw_native\n"
+
+
 @pytest.fixture
 def on(monkeypatch, tmp_path):
     """``on(host, candidates)``: the machine to look at; without a configuration file."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     monkeypatch.setattr(platform, "platform", lambda: "Linux-6.1-x86_64")
     monkeypatch.setattr(_doctor, "libraries", lambda candidates: AROUND)
+    monkeypatch.setattr(_doctor, "origins", lambda candidates: ORIGINS)
 
     def set_up(host, candidates):
         be_on(monkeypatch, host, candidates)
@@ -66,8 +75,7 @@ def test_a_sound_installation(on):
         "configuration  no file\n" + LIBRARIES + "\n"
         "samplers\n"
         "  name    state      priority  version  what it does, or why it cannot\n"
-        "  native  available  0         0.1.0\n"
-        "\n"
+        "  native  available  0         0.1.0\n" + PLACES + "\n"
         "findings\n"
         "  nothing is wrong\n"
         "\n"
@@ -120,8 +128,7 @@ def test_everything_wrong_comes_with_the_command_that_mends_it(on, monkeypatch):
         "  boom        broken                  2.0      loading 'boom:plugin' raised ImportError: cannot\n"
         "                                               import name 'kernels' [see the notes] from\n"
         "                                               'boom_kernels', which is a long story\n"
-        "  off         disabled                1.0      switched off by TOKENDRAW_DISABLE\n"
-        "\n"
+        "  off         disabled                1.0      switched off by TOKENDRAW_DISABLE\n" + PLACES + "\n"
         "findings\n"
         "  1.  'TOKENDRAW_SAMPLR' is no variable of tokendraw, the nearest known one is 'TOKENDRAW_SAMPLER'.\n"
         "      Correct it, or unset it.\n"
@@ -195,8 +202,7 @@ def test_with_nothing_installed_it_exits_with_1(on, monkeypatch):
         TOP + "device         cpu\n"
         "configuration  no file\n" + LIBRARIES + "\n"
         "samplers\n"
-        "  none\n"
-        "\n"
+        "  none\n" + PLACES + "\n"
         "findings\n"
         "  1.  No sampler [at all] can serve. Install one.\n"
         "\n"
@@ -248,6 +254,10 @@ def test_json_is_complete(on, monkeypatch):
         },
         "settings": {"variables": {"TOKENDRAW_PRIORITY": "native"}, "config": None},
         "candidates": candidates,
+        "origins": [
+            {"name": "tokendraw", "path": "/site/tokendraw", "beside_core": True},
+            {"name": "native", "path": "/site/tokendraw_native", "beside_core": True},
+        ],
         "chosen": "native",
         "findings": [],
     }
@@ -388,3 +398,49 @@ class TestLibraries:
     )
     def test_versions_fit_by_pep_440(self, installed, needed, needed_by, fits):
         assert Library("torch", installed, needed, needed_by).fits is fits
+
+
+class TestOrigins:
+    """A distribution is called tokendraw-native by whoever built it: where it lies is shown."""
+
+    @pytest.fixture
+    def dists(self, tmp_path, monkeypatch):
+        with fake_dists(tmp_path, monkeypatch) as found:
+            yield found
+
+    def test_a_plugin_in_the_checkout_of_the_core_is_beside_it(self):
+        core, native = origins(c for c in tokendraw.discover() if c.name == "native")
+        assert core == Origin("tokendraw", str(Path(tokendraw.__file__).parent), True)
+        assert (native.name, native.beside_core) == ("native", True)
+        assert Path(native.path, "sampler.py").is_file()
+
+    def test_a_plugin_in_the_same_site_packages_is_beside_the_core(self, tmp_path, monkeypatch):
+        for package in ("tokendraw", "tokendraw_native"):
+            (tmp_path / package).mkdir()
+            (tmp_path / package / "__init__.py").write_text("")
+        monkeypatch.setattr(tokendraw, "__file__", str(tmp_path / "tokendraw" / "__init__.py"))
+        monkeypatch.syspath_prepend(tmp_path)
+        monkeypatch.delitem(sys.modules, "tokendraw_native", raising=False)
+        assert origins([NATIVE])[1] == Origin("native", str(tmp_path / "tokendraw_native"), True)
+
+    def test_one_that_calls_itself_native_from_elsewhere_is_shown_and_told_of(self, dists):
+        module = dists.add_plugin("native", plugin("native", priority=99), distribution="tokendraw-native")
+        path = dists.folders[0] / f"{module}.py"
+        result = call("doctor", "--json")
+        checkup = json.loads(result.stdout)
+        assert {"name": "native", "path": str(path), "beside_core": False} in checkup["origins"]
+        problem = (
+            f"'native' goes by the name of tokendraw's own plugin and comes from '{path}', while the core is "
+            f"'{Path(tokendraw.__file__).parent}'. Uninstall it or take it off Python's path, unless you put it there."
+        )
+        assert {"problem": problem, "mend": None} in checkup["findings"]
+        assert f"  native     {path}\n" in call("doctor").stdout
+
+    def test_plugins_of_others_are_not_among_them(self, dists):
+        dists.add_plugin("acme", plugin("acme"))
+        assert [o.name for o in origins(c for c in tokendraw.discover() if c.name == "acme")] == ["tokendraw"]
+
+    def test_a_plugin_whose_module_is_gone_comes_from_nowhere(self):
+        gone = replace(NATIVE, entry_point="no_such_module:plugin")
+        assert origins([gone])[1] == Origin("native", "", False)
+        assert findings([], [], [], origins([gone])) == []

@@ -3,8 +3,9 @@
 JSON: ``tokendraw``, ``python``, ``platform``, ``libraries`` (``name``, ``installed``, ``needed``,
 ``needed_by``, ``fits``; once for each that requires it), ``upstreams`` (``name``, ``plugin``,
 ``installed``, ``needed``, ``tested``, ``would_change``), ``host``, ``settings`` (``variables`` by name,
-``config``: the path of the file in force or null), ``candidates`` (as in ``list --json``), ``chosen``
-(null if no sampler is usable) and ``findings`` (``problem``, ``mend``: a command or null).
+``config``: the path of the file in force or null), ``candidates`` (as in ``list --json``), ``origins`` (of the
+core and its own plugins: ``name``, ``path``, ``beside_core``), ``chosen`` (null if no sampler is usable) and
+``findings`` (``problem``, ``mend``: a command or null).
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from tokendraw.cli._findings import Finding, findings
 from tokendraw.cli._libraries import Library, libraries
 from tokendraw.cli._list import by_rank, print_candidates
 from tokendraw.cli._options import json_option
+from tokendraw.cli._origins import Origin, origins
 from tokendraw.cli._print import plugins_at_work, print_json, print_table
 from tokendraw.cli._torch_check import torch_trouble
 from tokendraw.cli._upstreams import UpstreamState, upstreams
@@ -42,6 +44,7 @@ class _Checkup:
     candidates: Sequence[Candidate]
     libraries: Sequence[Library]
     upstreams: Sequence[UpstreamState]
+    origins: Sequence[Origin]
     chosen: str | None
     findings: Sequence[Finding]
 
@@ -87,7 +90,7 @@ def _examine() -> _Checkup:
         if trouble := torch_trouble():
             messages.append(trouble)
             chosen = None
-    around, host = libraries(candidates), _host.detect()
+    around, places, host = libraries(candidates), origins(candidates), _host.detect()
     return _Checkup(
         host=host,
         variables={
@@ -99,8 +102,9 @@ def _examine() -> _Checkup:
         candidates=candidates,
         libraries=around,
         upstreams=upstreams(candidates, host, choice),
+        origins=places,
         chosen=chosen,
-        findings=findings(messages, around, candidates),
+        findings=findings(messages, around, candidates, places),
     )
 
 
@@ -118,6 +122,7 @@ def _as_json(checkup: _Checkup) -> JsonObject:
         "host": host_json(checkup.host),
         "settings": {"variables": checkup.variables, "config": checkup.config},
         "candidates": [candidate_json(candidate) for candidate in checkup.candidates],
+        "origins": [asdict(origin) for origin in checkup.origins],
         "chosen": checkup.chosen,
         "findings": [asdict(finding) for finding in checkup.findings],
     }
@@ -157,6 +162,10 @@ def _print(checkup: _Checkup) -> None:
         print_candidates(checkup.candidates, indent=2)
     else:
         click.echo("  none")
+    _heading("origins")
+    width = max(len(origin.name) for origin in checkup.origins)
+    for origin in checkup.origins:
+        click.echo(f"  {origin.name:{width}}  {origin.path or 'nowhere'}")  # on one line, to be copied
     _heading("findings")
     for number, finding in enumerate(checkup.findings, start=1):
         print_table(("", ""), [(f"{number}.", finding.problem)], indent=2)

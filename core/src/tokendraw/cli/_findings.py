@@ -12,6 +12,7 @@ from tokendraw._plugin import API_VERSION
 from tokendraw._upstream import reason_against
 from tokendraw.cli._describe import described
 from tokendraw.cli._libraries import Library
+from tokendraw.cli._origins import Origin
 
 
 @dataclass(frozen=True)
@@ -24,11 +25,15 @@ class Finding:
 
 
 def findings(
-    messages: Iterable[str], libraries: Iterable[Library], candidates: Sequence[Candidate]
+    messages: Iterable[str],
+    libraries: Iterable[Library],
+    candidates: Sequence[Candidate],
+    origins: Sequence[Origin] = (),
 ) -> list[Finding]:
     """Collect what is wrong. A plugin that is for other machines is not.
 
     :param messages: what resolution and the settings complained of, each with its own advice.
+    :param origins: of the core, and then of its plugins.
     """
     upstreams = {info.upstream.distribution for c in candidates if (info := described(c)) and info.upstream}
     return [
@@ -39,6 +44,7 @@ def findings(
             if not library.fits and library.name not in upstreams
         ),
         *(finding for candidate in candidates for finding in _of_candidate(candidate, candidates)),
+        *(_of_origin(origin, origins[0]) for origin in origins if origin.path and not origin.beside_core),
     ]
 
 
@@ -47,6 +53,13 @@ def _of_library(library: Library) -> Finding:
     return Finding(
         f"'{library.needed_by}' needs {library.name} {library.needed}, found {found}.".replace(" ,", ","),
         f"pip install '{library.name}{library.needed}'",
+    )
+
+
+def _of_origin(origin: Origin, core: Origin) -> Finding:
+    return Finding(
+        f"'{origin.name}' goes by the name of tokendraw's own plugin and comes from '{origin.path}', "
+        f"while the core is '{core.path}'. Uninstall it or take it off Python's path, unless you put it there."
     )
 
 
