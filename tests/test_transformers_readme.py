@@ -1,7 +1,9 @@
 """The README of the adapter is true: its Python runs, on models that are made in memory."""
 
 import re
+import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import torch
@@ -16,7 +18,7 @@ from transformers_models import byte_tokenizer, draw, model_of, prompts
 
 FOLDER = Path(__file__).parent.parent / "integrations" / "transformers"
 README = (FOLDER / "README.md").read_text(encoding="utf-8")
-SIX_LINES, PIPELINE, ASSISTED = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+SIX_LINES, PIPELINE, OPENAI, TRL, ASSISTED = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
 
 
 class Tokenizer:
@@ -48,6 +50,22 @@ def test_the_lines_on_pipelines_run():
     again = names["pipe"](["Write a haiku."], do_sample=True, max_new_tokens=64)
     assert names["texts"][1:] == again
     assert names["texts"][1][0]["generated_text"].startswith("Write a haiku.")
+
+
+def test_the_lines_on_openai_run():
+    names = {"model": model_of("llama"), "tokenizer": byte_tokenizer(), "inputs": {"input_ids": prompts(2)}}
+    exec(compile(SIX_LINES.splitlines()[0] + "\n" + OPENAI, "README.md", "exec"), names)
+    assert len(names["completion"]["tokens"]) == len(names["chat"]["content"]) == len(names["out"].row(0))
+    assert len(names["chat"]["content"][0]["top_logprobs"]) == 5
+
+
+def test_the_lines_on_trl_run(monkeypatch):
+    trl = ModuleType("trl")
+    trl.GRPOTrainer = dict  # keeps what it is given
+    monkeypatch.setitem(sys.modules, "trl", trl)
+    names = dict.fromkeys(["model", "reward", "args", "prompts"])
+    exec(compile(TRL, "README.md", "exec"), names)
+    assert callable(names["trainer"]["rollout_func"])
 
 
 def test_the_lines_on_assisted_generation_run():

@@ -17,8 +17,10 @@ if TYPE_CHECKING:
         TransformersVersionError,
     )
     from tokendraw_transformers._generate import generate
+    from tokendraw_transformers._openai import chat_logprobs, completion_logprobs
     from tokendraw_transformers._output import DrawDecoderOnlyOutput, DrawEncoderDecoderOutput
     from tokendraw_transformers._processor import DrawLogitsProcessor
+    from tokendraw_transformers._rollout import rollout_func
     from tokendraw_transformers._seeds import Row, derived_seed
 
 _HOME_OF = {
@@ -29,9 +31,12 @@ _HOME_OF = {
     "Row": "_seeds",
     "SeedsUnusedWarning": "_errors",
     "TransformersVersionError": "_errors",
+    "chat_logprobs": "_openai",
+    "completion_logprobs": "_openai",
     "derived_seed": "_seeds",
     "generate": "_generate",
     "generate_batch": "_continuous",
+    "rollout_func": "_rollout",
 }
 
 __all__ = [
@@ -42,9 +47,12 @@ __all__ = [
     "Row",
     "SeedsUnusedWarning",
     "TransformersVersionError",
+    "chat_logprobs",
+    "completion_logprobs",
     "derived_seed",
     "generate",
     "generate_batch",
+    "rollout_func",
 ]
 
 

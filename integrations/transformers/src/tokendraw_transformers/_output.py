@@ -9,12 +9,44 @@ import torch
 from torch import Tensor
 from transformers.generation import GenerateDecoderOnlyOutput, GenerateEncoderDecoderOutput
 
-from tokendraw import SamplerOutput
+from tokendraw import InvalidParameterError, SamplerOutput
 from tokendraw._output import PAD_LOGPROB, PAD_TOKEN_ID
 
 
+class _Logprobs:
+    """Log-probabilities of a whole output, request by request."""
+
+    logprobs: Tensor | None
+    ranks: Tensor | None
+    top_token_ids: Tensor | None
+    top_logprobs: Tensor | None
+    sequences: Any
+
+    def row(self, index: int) -> list[list[tuple[int, float, int]]]:
+        """List what one row drew: for each of its tokens (token id, logprob, rank), then those of the best.
+
+        What :func:`completion_logprobs` and :func:`chat_logprobs` write in OpenAI's format. Waits for the device.
+
+        :raises InvalidParameterError: a ValueError: ``generate`` was not asked for ``logprobs``.
+        """
+        if self.logprobs is None or self.ranks is None:
+            raise InvalidParameterError("'row' needs logprobs, found none. Pass logprobs= to model.generate.")
+        ranks = [rank for rank in self.ranks[index].tolist() if rank]  # 0: the row had ended
+        drawn = self.sequences[index, -self.ranks.shape[1] :].tolist()
+        steps = [[entry] for entry in zip(drawn, self.logprobs[index].tolist(), ranks, strict=False)]
+        if self.top_token_ids is not None and self.top_logprobs is not None:
+            best = zip(self.top_token_ids[index].tolist(), self.top_logprobs[index].tolist(), strict=True)
+            for step, (ids, values) in zip(steps, best, strict=False):
+                step += [
+                    (token_id, value, place)
+                    for place, (token_id, value) in enumerate(zip(ids, values, strict=True), 1)
+                    if token_id != PAD_TOKEN_ID
+                ]
+        return steps
+
+
 @dataclass
-class DrawDecoderOnlyOutput(GenerateDecoderOnlyOutput):  # type: ignore[misc]
+class DrawDecoderOnlyOutput(_Logprobs, GenerateDecoderOnlyOutput):  # type: ignore[misc]
     """``GenerateDecoderOnlyOutput``, and what was drawn."""
 
     valid: Tensor | None = None
@@ -30,7 +62,7 @@ class DrawDecoderOnlyOutput(GenerateDecoderOnlyOutput):  # type: ignore[misc]
 
 
 @dataclass
-class DrawEncoderDecoderOutput(GenerateEncoderDecoderOutput):  # type: ignore[misc]
+class DrawEncoderDecoderOutput(_Logprobs, GenerateEncoderDecoderOutput):  # type: ignore[misc]
     """``GenerateEncoderDecoderOutput``, and what was drawn: see :class:`DrawDecoderOnlyOutput`."""
 
     valid: Tensor | None = None

@@ -1,0 +1,139 @@
+"""Log-probabilities in the format of OpenAI's API, for servers that speak it.
+
+Field names are those of the package ``openai``: ``CompletionChoice.logprobs`` and ``ChoiceLogprobs``.
+"""
+
+from __future__ import annotations
+
+import codecs
+import functools
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+Entries: TypeAlias = Sequence[tuple[int, float, int | None]]
+"""(token id, logprob, rank) of a drawn token, then of the best of its step: what ``LogprobsTensors.row`` gives."""
+
+LEAST = -9999.0
+"""OpenAI's value for tokens that are very unlikely; JSON knows no infinity."""
+_BYTE_PIECE = re.compile(r"<0x([0-9A-F]{2})>")
+
+
+def completion_logprobs(
+    steps: Sequence[Entries], tokenizer: Any, *, behind: int | None = None, text_offset: int = 0
+) -> dict[str, Any]:
+    r"""``choices[i].logprobs`` of a completion.
+
+    :param steps: of one request, for each token that it drew.
+    :param tokenizer: of transformers.
+    :param behind: last token id of the prompt: some tokenizers leave out the space of a text's first token.
+    :param text_offset: characters of the text before the first token: those of the prompt, if it is echoed.
+    :returns: ``tokens``, ``token_logprobs`` and ``text_offset``, an entry a token, and ``top_logprobs``, a dict from
+        tokens to logprobs for each, the drawn token in it. A token of incomplete characters is written as its bytes,
+        as in ``bytes:\\xe2\\x82``.
+    """
+    pieces = _Pieces(tokenizer)
+    text = codecs.getincrementaldecoder("utf-8")(errors="replace")
+    logprobs: dict[str, list[Any]] = {
+        "tokens": [],
+        "token_logprobs": [],
+        "top_logprobs": [],
+        "text_offset": [],
+    }
+    for entries in steps:
+        found = [pieces.of(token_id, behind) for token_id, *_ in entries]
+        names = [piece.named(prefix="bytes:") for piece in found]
+        values = [_finite(logprob) for _, logprob, *_ in entries]
+        logprobs["tokens"].append(names[0])
+        logprobs["token_logprobs"].append(values[0])
+        logprobs["top_logprobs"].append(
+            dict(zip([*names[1:], names[0]], [*values[1:], values[0]], strict=True))
+        )
+        logprobs["text_offset"].append(text_offset)
+        text_offset += len(text.decode(found[0].utf8))
+        behind = entries[0][0]
+    return logprobs
+
+
+def chat_logprobs(steps: Sequence[Entries], tokenizer: Any, *, behind: int | None = None) -> dict[str, Any]:
+    r"""``choices[i].logprobs`` of a chat completion.
+
+    :param steps: of one request, for each token that it drew.
+    :param tokenizer: of transformers.
+    :param behind: as in :func:`completion_logprobs`.
+    :returns: ``content``, a list with ``token``, ``logprob``, ``bytes`` and ``top_logprobs`` of each token, where
+        ``top_logprobs`` are those of the best, with the same three; and ``refusal``, None. A token of incomplete
+        characters is written as its bytes, as in ``\\xe2\\x82``.
+    """
+    pieces = _Pieces(tokenizer)
+    content = []
+    for entries in steps:
+        drawn, *best = [
+            {"token": piece.named(), "logprob": _finite(logprob), "bytes": list(piece.utf8)}
+            for token_id, logprob, *_ in entries
+            for piece in [pieces.of(token_id, behind)]
+        ]
+        content.append({**drawn, "top_logprobs": best})
+        behind = entries[0][0]
+    return {"content": content, "refusal": None}
+
+
+def _finite(logprob: float) -> float:
+    return max(float(logprob), LEAST)
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """What a token adds to a text."""
+
+    utf8: bytes
+
+    def named(self, prefix: str = "") -> str:
+        """The token as text, or its bytes where they are no whole characters."""
+        try:
+            return self.utf8.decode()
+        except UnicodeDecodeError:
+            return prefix + "".join(f"\\x{byte:02x}" for byte in self.utf8)
+
+
+class _Pieces:
+    """The bytes of a tokenizer's tokens, which may be parts of characters.
+
+    Tokenizers of bytes (GPT-2's and its heirs) write each byte as a letter, those with a fall back to bytes
+    (SentencePiece's) as ``<0x0A>``. Any other token is what it adds to the text of the token before it.
+    """
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._tokenizer = tokenizer
+        self._special = set(tokenizer.all_special_ids)
+        backend = getattr(tokenizer, "backend_tokenizer", None)
+        decoder = b"" if backend is None or backend.decoder is None else backend.decoder.__getstate__()
+        self._writes_bytes = b'"ByteLevel"' in decoder
+
+    def of(self, token_id: int, before: int | None) -> _Piece:
+        """Look a token up, as it comes behind the token ``before``."""
+        written = self._tokenizer.convert_ids_to_tokens(int(token_id))
+        if token_id not in self._special:
+            if byte := _BYTE_PIECE.fullmatch(written):
+                return _Piece(bytes([int(byte[1], 16)]))
+            if self._writes_bytes and set(written) <= _byte_of_letter().keys():
+                return _Piece(bytes(_byte_of_letter()[letter] for letter in written))
+        alone = [] if before is None else [before]
+        text = self._tokenizer.decode([*alone, token_id], clean_up_tokenization_spaces=False)
+        known = self._tokenizer.decode(alone, clean_up_tokenization_spaces=False) if alone else ""
+        return _Piece(text.removeprefix(known).encode())
+
+
+@functools.cache
+def _byte_of_letter() -> dict[str, int]:
+    """GPT-2's letters for bytes: printable ones stand for themselves, the others for code points from 256 on."""
+    printable = [
+        *range(ord("!"), ord("~") + 1),
+        *range(ord("¡"), ord("¬") + 1),
+        *range(ord("®"), ord("ÿ") + 1),
+    ]
+    others = [byte for byte in range(256) if byte not in printable]
+    return {chr(byte): byte for byte in printable} | {
+        chr(256 + place): byte for place, byte in enumerate(others)
+    }

@@ -1,0 +1,248 @@
+"""Completions for TRL's GRPOTrainer: seeds, log-probabilities at the sampling temperature, and the trainer itself."""
+
+import contextlib
+import copy
+import sys
+from types import ModuleType, SimpleNamespace
+
+import pytest
+import torch
+
+pytest.importorskip("transformers", reason="needs transformers")
+pytest.importorskip("tokendraw_transformers", reason="needs tokendraw-transformers")
+
+from transformers import GenerationConfig
+
+import tokendraw
+from tokendraw import InvalidParameterError
+from tokendraw_transformers import derived_seed, rollout_func
+from transformers_models import PAD, byte_tokenizer, draw, model_of
+
+EOS = [11, *range(300, 400)]
+PROMPTS = ["Why is the sky blue?", "Why is the sky blue?", "a", "Grüße"]
+SETTINGS = {
+    "max_new_tokens": 16,
+    "do_sample": True,
+    "pad_token_id": PAD,
+    "eos_token_id": EOS,
+    "temperature": 0.7,
+    "top_p": 0.9,
+    "top_k": 40,
+    "min_p": None,
+    "repetition_penalty": 1.0,
+}
+
+
+@contextlib.contextmanager
+def unwrap_model_for_generation(
+    model,
+    accelerator,
+    gather_deepspeed3_params=True,
+    generation_kwargs=None,
+    gradient_checkpointing_kwargs=None,
+):
+    """As in TRL 1.16, for a model that nothing wraps."""
+    yield accelerator.unwrap_model(model)
+
+
+@pytest.fixture
+def trainer(monkeypatch):
+    """What a rollout looks at of a GRPOTrainer of TRL 1.16, whose packages need not be installed here."""
+    models = ModuleType("trl.models")
+    models.unwrap_model_for_generation = unwrap_model_for_generation
+    monkeypatch.setitem(sys.modules, "trl", ModuleType("trl"))
+    monkeypatch.setitem(sys.modules, "trl.models", models)
+    return SimpleNamespace(
+        processing_class=byte_tokenizer(),
+        chat_template=None,
+        chat_template_kwargs={},
+        tools=[],
+        use_vllm=False,
+        is_fsdp_enabled=False,
+        model_wrapped=model_of("llama"),
+        accelerator=SimpleNamespace(
+            device=torch.device("cpu"), process_index=0, unwrap_model=lambda model: model
+        ),
+        state=SimpleNamespace(global_step=3),
+        args=SimpleNamespace(ds3_gather_for_generation=True, gradient_checkpointing_kwargs=None),
+        generation_config=GenerationConfig(**SETTINGS),
+        generation_kwargs=SETTINGS,
+    )
+
+
+def test_there_is_an_entry_for_each_prompt(trainer):
+    found = rollout_func(seed=7)(PROMPTS, trainer)
+    assert sorted(found) == ["completion_ids", "logprobs", "prompt_ids", "seeds"]
+    assert found["prompt_ids"] == byte_tokenizer()(PROMPTS)["input_ids"]
+    lengths = [len(completion) for completion in found["completion_ids"]]
+    assert lengths == [len(logprobs) for logprobs in found["logprobs"]]
+    assert len(lengths) == 4
+    assert len(set(lengths)) > 1
+    for completion in found["completion_ids"]:
+        assert completion[-1] in EOS or len(completion) == 16
+        assert not set(completion[:-1]) & set(EOS)
+
+
+def test_logprobs_are_those_of_the_models_logits_at_the_temperature(trainer):
+    found = rollout_func(seed=7)(PROMPTS, trainer)
+    for prompt, completion, logprobs in zip(
+        found["prompt_ids"], found["completion_ids"], found["logprobs"], strict=True
+    ):
+        with torch.no_grad():
+            logits = model_of("llama")(torch.tensor([prompt + completion])).logits[0, len(prompt) - 1 : -1]
+        expected = (logits.double() / 0.7).log_softmax(-1).gather(-1, torch.tensor(completion)[:, None])[:, 0]
+        torch.testing.assert_close(torch.tensor(logprobs).double(), expected, atol=1e-4, rtol=0)
+
+
+def test_a_seed_draws_its_completion_again(trainer):
+    found = rollout_func(seed=7)(PROMPTS, trainer)
+    base = derived_seed(7, [3, 0])
+    repeats = [0, 1, 0, 0]
+    assert found["seeds"] == [
+        derived_seed(base, prompt, repeat)
+        for prompt, repeat in zip(found["prompt_ids"], repeats, strict=True)
+    ]
+    for prompt, completion, seed in zip(
+        found["prompt_ids"], found["completion_ids"], found["seeds"], strict=True
+    ):
+        again = draw(model_of("llama"), torch.tensor([prompt]), seeds=[seed], **SETTINGS)
+        assert again[0, len(prompt) :].tolist() == completion
+
+
+def test_completions_differ_by_row_step_process_and_seed(trainer):
+    rollout = rollout_func(seed=7)
+    first = rollout(PROMPTS, trainer)["completion_ids"]
+    assert rollout(PROMPTS, trainer)["completion_ids"] == first
+    assert first[0] != first[1]
+    others = [rollout_func(seed=8)(PROMPTS, trainer)]
+    trainer.state.global_step = 4
+    others.append(rollout(PROMPTS, trainer))
+    trainer.accelerator.process_index = 1
+    others.append(rollout(PROMPTS, trainer))
+    drawn = [first, *(other["completion_ids"] for other in others)]
+    assert len({str(completions) for completions in drawn}) == 4
+
+
+def test_without_a_seed_torch_decides(trainer):
+    rollout = rollout_func()
+    torch.manual_seed(5)
+    first, second = rollout(PROMPTS, trainer), rollout(PROMPTS, trainer)
+    torch.manual_seed(5)
+    assert rollout(PROMPTS, trainer) == first
+    assert first["completion_ids"] != second["completion_ids"]
+
+
+def test_conversations_go_through_the_chat_template(trainer):
+    trainer.chat_template = "{% for message in messages %}{{ message['content'] }};{% endfor %}{{ end }}"
+    trainer.chat_template_kwargs = {"end": "!"}
+    conversation = [{"role": "user", "content": "a"}]
+    found = rollout_func(seed=7)([conversation], trainer)
+    assert found["prompt_ids"] == byte_tokenizer()(["a;!"])["input_ids"]
+
+
+def test_the_settings_of_the_trainer_stay_as_they_are(trainer):
+    before = trainer.generation_config.to_dict()
+    rollout_func(seed=7, sampler="native")(PROMPTS, trainer)
+    assert trainer.generation_config.to_dict() == before
+
+
+REFUSED = {
+    "vllm": (
+        {"use_vllm": True},
+        "'rollout_func' of tokendraw needs a trainer with use_vllm=False, found True. Set use_vllm=False.",
+    ),
+    "fsdp": (
+        {"is_fsdp_enabled": True},
+        "'rollout_func' of tokendraw needs a model that lies whole on each device, found one that FSDP shards. Use DDP "
+        "or DeepSpeed, or leave out rollout_func.",
+    ),
+    "tools": (
+        {"tools": [print]},
+        "'rollout_func' of tokendraw needs a trainer without tools, found 1: TRL generates what follows a tool's "
+        "answer itself, without log-probabilities. Leave out tools, or rollout_func.",
+    ),
+}
+
+
+@pytest.mark.parametrize(("changes", "message"), REFUSED.values(), ids=REFUSED)
+def test_a_trainer_that_is_not_served_is_refused(trainer, changes, message):
+    for name, value in changes.items():
+        setattr(trainer, name, value)
+    with pytest.raises(InvalidParameterError) as error:
+        rollout_func(seed=7)(PROMPTS, trainer)
+    assert str(error.value) == message
+
+
+def test_a_seed_that_is_none_is_refused_at_once():
+    with pytest.raises(InvalidParameterError) as error:
+        rollout_func(seed="x")
+    assert str(error.value) == (
+        "'seeds' needs a base seed in [-2**63, 2**64), found 'x'. Pass an integer in that range."
+    )
+
+
+def test_a_loaded_sampler_needs_the_mode(trainer):
+    raw = tokendraw.load_sampler("native", device="cpu")
+    with pytest.raises(
+        InvalidParameterError, match="'logprobs_mode' needs a sampler that is yet to be loaded"
+    ):
+        rollout_func(seed=7, sampler=raw)(PROMPTS, trainer)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # TRL's and those of what it uses
+def test_a_real_trainer_trains_with_it(tmp_path):
+    """And computes the same log-probabilities of the completions for its loss, to 1e-4."""
+    pytest.importorskip("trl", minversion="1.0", reason="needs trl")
+    from datasets import Dataset
+    from datasets.table import InMemoryTable
+    from trl import GRPOConfig, GRPOTrainer
+
+    rollouts, differences = [], []
+    rollout = rollout_func(seed=7)
+
+    def compared(prompts, trainer):
+        found = rollout(prompts, trainer)
+        for prompt, completion, logprobs in zip(
+            found["prompt_ids"], found["completion_ids"], found["logprobs"], strict=True
+        ):
+            ids = torch.tensor([prompt + completion])
+            with torch.no_grad():
+                theirs = trainer._get_per_token_logps_and_entropies(
+                    trainer.model, ids, torch.ones_like(ids), len(completion)
+                )[0]
+            differences.append((theirs[0] - torch.tensor(logprobs)).abs().max().item())
+        rollouts.append(found)
+        return found
+
+    def reward(completions, seeds, **_):
+        assert seeds == rollouts[-1]["seeds"]
+        return [float(len(completion)) for completion in completions]
+
+    tokenizer = copy.deepcopy(byte_tokenizer())
+    tokenizer.eos_token = "Ġw300"
+    texts = InMemoryTable.from_pydict({"prompt": sorted(set(PROMPTS))})
+    trainer = GRPOTrainer(
+        model=copy.deepcopy(model_of("llama")),
+        reward_funcs=reward,
+        args=GRPOConfig(
+            output_dir=str(tmp_path),
+            per_device_train_batch_size=4,
+            num_generations=2,
+            max_completion_length=8,
+            temperature=0.7,
+            max_steps=2,
+            report_to=[],
+            save_strategy="no",
+            use_cpu=True,
+            bf16=False,
+        ),
+        train_dataset=Dataset(texts, fingerprint="texts"),
+        processing_class=tokenizer,
+        rollout_func=compared,
+    )
+    trainer.train()
+    assert len(rollouts) == 2
+    for found in rollouts:
+        assert len({str(completion) for completion in found["completion_ids"]}) == 4  # two of each prompt
+    assert max(differences) < 1e-4
