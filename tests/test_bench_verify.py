@@ -17,9 +17,10 @@ from command_line import call
 from fake_dists import EVERYTHING, fake_dists, plugin
 from test_cli_bench import SOURCE, FixedTimer
 from tokendraw import Drafts, SamplerUnavailableError
-from tokendraw.bench import _flashinfer, _logits, _plot, _run, _verify
+from tokendraw.bench import _contention, _flashinfer, _logits, _plot, _run, _verify
 from tokendraw.bench._cells import FILTERS, PRESETS, VERIFY_PRESETS, VerifyCell, grid
 from tokendraw.bench._contenders import chosen
+from tokendraw.bench._contention import Machine
 from tokendraw.bench._report import Line, Report
 from tokendraw.bench._run import metadata_of
 from tokendraw.bench._timing import Timing
@@ -303,6 +304,7 @@ class TestFlashInfer:
 def fixed(monkeypatch):
     monkeypatch.setattr(_run, "timer_for", lambda device, repeats: FixedTimer(repeats))
     monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    monkeypatch.setattr(_contention, "look", lambda: Machine(cores=4, load=0.25))
 
 
 def bench(*arguments):

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import importlib_metadata
@@ -16,7 +17,8 @@ import torch
 import tokendraw
 from command_line import call
 from fake_dists import EVERYTHING, fake_dists, plugin
-from tokendraw.bench import _run
+from tokendraw.bench import _contention, _run
+from tokendraw.bench._contention import Machine
 from tokendraw.bench._timing import Timing
 
 SOURCE = Path(tokendraw.__file__).parent / "cli" / "_bench.py"
@@ -51,7 +53,8 @@ class FixedTimer:
 
 @pytest.fixture
 def fixed(monkeypatch):
-    """Times do not depend on the machine, and neither does the number of threads."""
+    """Times do not depend on the machine, and neither do the number of threads and its load."""
+    monkeypatch.setattr(_contention, "look", lambda: Machine(cores=4, load=0.25))
     monkeypatch.setattr(_run, "timer_for", lambda device, repeats: FixedTimer(repeats))
     monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
 
@@ -138,6 +141,9 @@ def test_json_is_complete(fixed):
         "seeded": True,
         "repeats": 15,
         "threads": 2,
+        "cores": 4,
+        "load": 0.25,
+        "busy": "",
         "versions": {
             name: importlib_metadata.version(name) for name in ("tokendraw", "torch", "tokendraw-native")
         },
@@ -182,6 +188,41 @@ def test_json_is_complete(fixed):
         ],
     }
     assert (result.stderr, result.exit_code) == ("", 0)
+
+
+def test_a_busy_machine_is_told_of_above_the_notes_on_stderr_and_in_json(fixed, monkeypatch, tmp_path):
+    times = FixedTimer.time
+
+    def disturbed(self, calls, buffers):
+        found = times(self, calls, buffers)
+        return found | {"native": replace(found["native"], q1_us=20.0, q3_us=367.86)}
+
+    monkeypatch.setattr(FixedTimer, "time", disturbed)
+    monkeypatch.setattr(_contention, "look", lambda: Machine(cores=2, load=3.9))
+    options = (*TINY, "--filters", "none", "--sampler", "native", "--output", tmp_path / "table.md")
+    result = bench(*options)
+    sentence = (
+        "The machine was busy: 3.9 programs were at work on 2 cores before the run, and times spread by up to ±174 % "
+        "(native). Repeat it on an idle one, or with OMP_NUM_THREADS=1 (2 threads here) and more --repeats (15 here)."
+    )
+    assert (result.stderr, result.exit_code) == (f"{sentence}\n", 0)
+    assert (
+        result.stdout.splitlines()[-6:]
+        == [
+            "batch  vocabulary  dtype    filters  logits     nucleus  read us             native us",
+            "    2         256  float32  none     peaked-30       30     10.0  100.0 (10.0x) ±174 %",
+            "",
+            "The machine was busy: 3.9 programs were at work on 2 cores before the run, and times spread by up to",
+            "±174 % (native). Repeat it on an idle one, or with OMP_NUM_THREADS=1 (2 threads here) and more",
+            "--repeats (15 here).",
+            "The read is the fastest of several: torch.sum.",
+        ][-6:]
+    )
+    assert f"* {sentence}\n" in (tmp_path / "table.md").read_text(encoding="utf-8")
+    in_json = bench(*options, "--json")
+    found = json.loads(in_json.stdout)
+    assert (found["cores"], found["load"], found["busy"]) == (2, 3.9, sentence)
+    assert in_json.stderr == f"{sentence}\n"
 
 
 def test_a_dash_in_json_is_null_and_a_reason(fixed, dists):
@@ -291,8 +332,8 @@ SHORT = ("--batch", "2", "--vocab-size", "1000", "--sampler", "native", "--sampl
 def test_a_short_run_on_a_cpu_in_a_process_of_its_own():
     filters = [word for name in ("none", "both", "mixed") for word in ("--filters", name)]
     result = in_a_process(*SHORT, *filters, "--dtype", "bfloat16", "--json", capture_output=True)
-    assert (result.stderr, result.returncode) == ("", 0)
     found = json.loads(result.stdout)
+    assert (result.stderr, result.returncode) == (found["busy"] and f"{found['busy']}\n", 0)
     assert found["threads"] == 1
     assert found["method"] == "wall clock over buffers of 128 MiB in rotation"
     for cell in found["cells"]:

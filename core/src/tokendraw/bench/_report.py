@@ -8,7 +8,9 @@ from typing import Any
 
 from tokendraw._capabilities import Operation
 from tokendraw._words import all_of
+from tokendraw.bench import _contention
 from tokendraw.bench._cells import MIN_P, TEMPERATURE, TOP_K, TOP_P, Cell
+from tokendraw.bench._contention import Machine
 from tokendraw.bench._timing import Failure, Timing
 
 
@@ -64,6 +66,19 @@ class Report:
     lines: tuple[Line, ...]
     seconds: float
     operation: Operation = "sample"
+    machine: Machine | None = None
+    """The host before the run; None where that was not looked at."""
+
+    @property
+    def busy(self) -> str:
+        """That other work took time from what was timed, and what to set; "" if nothing points to it."""
+        spreads: dict[str, float] = {}
+        for line in self.lines:
+            for name, entry in {"the read": line.read, **line.entries}.items():
+                if isinstance(entry, Timing):
+                    spreads[name] = max(spreads.get(name, 0.0), entry.spread)
+        machine = self.machine if self.device == "cpu" else None
+        return _contention.busy(machine, spreads, threads=self.threads, repeats=self.repeats)
 
     @property
     def head(self) -> list[str]:
@@ -80,9 +95,10 @@ class Report:
 
     @property
     def notes(self) -> list[str]:
-        """What the table cannot hold: who read, who was the fastest of several ways, and why there are dashes."""
+        """What the table cannot hold: a busy machine, who read, which way was the fastest, why there are dashes."""
         readers = dict.fromkeys(line.read_by for line in self.lines)
-        notes = [f"The read is the fastest of several: {all_of(readers)}."] if readers else []
+        notes = [self.busy] if self.busy else []
+        notes += [f"The read is the fastest of several: {all_of(readers)}."] if readers else []
         if self.operation == "verify":
             notes.append(_ABOUT_DRAFTS)
         for name in self.contenders:
@@ -110,6 +126,9 @@ class Report:
         """Everything, under the keys that the command documents."""
         return {
             **{name: getattr(self, name) for name in _FACTS},
+            "cores": self.machine.cores if self.machine else None,
+            "load": self.machine.load if self.machine else None,
+            "busy": self.busy,
             "temperature": TEMPERATURE,
             "top_k": TOP_K,
             "top_p": TOP_P,

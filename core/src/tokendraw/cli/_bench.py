@@ -2,7 +2,9 @@
 
 JSON: ``command`` (the line that repeats the run), ``operation`` (``sample`` or ``verify``), ``device``, ``host`` (as in
 ``resolve --json``), ``method`` (how times were taken, in words), ``seeded``, ``repeats``, ``threads`` (of torch),
-``versions`` (by distribution), ``contenders`` (names), ``temperature``, ``top_k``, ``top_p`` and ``min_p`` (of the rows
+``cores`` (that the process may use) and ``load`` (programs at work in the minute before; null where the system does not
+tell), ``busy`` (that other work disturbed the times, by what signs, and what to set; else ""), ``versions`` (by
+distribution), ``contenders`` (names), ``temperature``, ``top_k``, ``top_p`` and ``min_p`` (of the rows
 that have them), ``seconds`` and ``cells``, each with ``batch``, ``vocab_size``, ``dtype``, ``filters``, ``family``,
 ``nucleus`` (tokens that top-p alone keeps of a row; the mean), ``buffers`` (how many took turns), ``nbytes`` (of one),
 ``read`` and ``entries``, one a contender by its name. Cells of verifications also have ``drafts`` (of each of the
@@ -190,6 +192,8 @@ def bench(
 
         contenders = chosen(sampler, target, operation)
     report = _run(cells, contenders, target, host, seeded=seeded, repeats=repeats, command=_command(ctx))
+    if report.busy:
+        click.echo(report.busy, err=True)
     if output is not None:
         from tokendraw.bench._table import as_markdown
 
@@ -236,11 +240,13 @@ def _run(
     """Time them; on a terminal a bar on stderr shows how far it is and what is being timed."""
     import torch
 
+    from tokendraw.bench import _contention
     from tokendraw.bench._floor import readers
     from tokendraw.bench._report import Report
     from tokendraw.bench._run import run, timer_for
 
     timer = timer_for(device, repeats)
+    machine = _contention.look()
     start = time.perf_counter()
     with progress_bar(len(cells)) as show:
         lines = run(
@@ -270,6 +276,7 @@ def _run(
         lines=lines,
         seconds=time.perf_counter() - start,
         operation=cells[0].operation,
+        machine=machine,
     )
 
 
