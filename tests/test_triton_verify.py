@@ -12,16 +12,17 @@ pytest.importorskip("triton", reason="Triton is not installed")
 import test_triton_compiled
 import triton_on_a_cpu
 from test_triton_compiled import OF_VERIFICATIONS, SOME, TYPES, configurations_of, has_machine_code
-from test_triton_launch import Kernel
 from tokendraw import Drafts, Need, SamplingMetadata, SamplingParams, speculative
 from tokendraw_triton_gumbel import accept, draw, plugin, tiles, wide
-from tokendraw_triton_gumbel import plan as triton_plan
 from tokendraw_triton_gumbel.few import LEAST_CANDIDATES, MOST_CANDIDATES
 from tokendraw_triton_gumbel.plan import CHOSEN, COUPLED, LOGITS, PROBS
 from tokendraw_triton_gumbel.sampler import TritonGumbelSampler
 from tokendraw_triton_gumbel.search import CAPACITY
 from triton_on_a_cpu import TARGETS
+from triton_stand_ins import compilations, kernels
 from verifying import row_metadata
+
+__all__ = ["kernels"]
 
 KERNELS = ("tile_statistics", "draw_rows", "draw_wide", "check_probs", "accept_drafts")
 
@@ -166,15 +167,6 @@ def test_the_program_that_comes_last_sees_what_the_others_wrote():
 # What is launched, by kernels that only note what they are given.
 
 
-@pytest.fixture
-def kernels(monkeypatch):
-    found = {name: Kernel() for name in KERNELS}
-    for name, kernel in found.items():
-        monkeypatch.setattr(triton_plan, name, kernel)
-    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
-    return found
-
-
 FILTERED = SamplingParams(temperature=0.8, top_k=50, top_p=0.9, seed=1)
 
 
@@ -198,35 +190,36 @@ def verified(sampler, params=FILTERED, mode="rejection", **q):
 def test_target_and_drafts_share_their_launches(kernels, q, params, mode, launches):
     sampler = TritonGumbelSampler(torch.device("cpu"), Need())
     verified(sampler, params, mode, **({} if q is None else {q: torch.zeros(3, 3000)}))
-    assert [len(kernels[name].calls) for name in KERNELS] == launches
+    assert [len(kernels[name].launches) for name in KERNELS] == launches
 
 
 @pytest.mark.parametrize("q", ["draft_logits", "draft_probs", None])
-def test_the_second_call_passes_the_addresses_of_what_the_first_passed_as_tensors(kernels, q):
+def test_every_launch_is_given_addresses_and_numbers(kernels, q):
     sampler, rows = TritonGumbelSampler(torch.device("cpu"), Need()), torch.zeros(3, 3000)
     for _ in range(2):
         target, drafts = verified(sampler, **({} if q is None else {q: rows}))
-    for kernel in kernels.values():
-        if not kernel.calls:
-            continue
-        (grid, tensors, constants), (again, addresses, none) = kernel.calls
-        assert grid == again
-        assert none == {}
-        given = [constants[name] for name in constants if name not in ("num_warps", "maxnreg")]
-        assert list(addresses[len(tensors) :]) == given
-        for tensor, address in zip(tensors, addresses, strict=False):
-            assert isinstance(address, int) if isinstance(tensor, torch.Tensor) else tensor == address
-    accepting = kernels["accept_drafts"].calls[1][1]
-    for tensor in (target, drafts.draft_token_ids, drafts.cu_num_logits, *(() if q is None else (rows,))):
-        assert tensor.data_ptr() in accepting
+        for kernel in kernels.values():
+            for _, arguments in kernel.launches:
+                assert {type(argument) for argument in arguments} <= {int, bool, type(None)}
+                assert len(arguments) == len(kernel.arg_names)
+        accepting = kernels["accept_drafts"].launches[-1][1]
+        for tensor in (target, drafts.draft_token_ids, drafts.cu_num_logits, *(() if q is None else (rows,))):
+            assert tensor.data_ptr() in accepting
 
 
-def test_ids_at_another_alignment_are_not_taken_for_what_was_compiled(kernels):
+def test_ids_of_another_type_compile_anew_and_at_another_alignment_do_not(kernels):
     sampler = TritonGumbelSampler(torch.device("cpu"), Need())
-    verified(sampler)
-    ids = torch.arange(4)[1:]
     offsets = speculative.cu_num_logits(torch.tensor([2, 1]))
-    drafts = Drafts(draft_token_ids=ids, cu_num_logits=offsets, max_drafts=2)
     metadata = SamplingMetadata(top_k=torch.ones(5, dtype=torch.int64))
-    sampler.verify(torch.zeros(5, 3000), drafts, metadata)
-    assert isinstance(kernels["accept_drafts"].calls[-1][1][0], torch.Tensor)
+
+    def verify(ids):
+        drafts = Drafts(draft_token_ids=ids, cu_num_logits=offsets, max_drafts=2)
+        sampler.verify(torch.zeros(5, 3000), drafts, metadata)
+        return compilations(kernels)["accept_drafts"]
+
+    found = [
+        verify(torch.arange(4, dtype=dtype)[first : first + 3])
+        for dtype in (torch.int64, torch.int32)
+        for first in (0, 1)
+    ]
+    assert found == [1, 1, 2, 2]

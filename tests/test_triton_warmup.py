@@ -1,7 +1,6 @@
 """After a warmup nothing that an engine asks triton-gumbel for compiles: here its kernels note what they would be."""
 
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import replace
 
 import pytest
 import torch
@@ -12,14 +11,12 @@ from routing import CPU, drafting
 from tokendraw import Drafts, Need, SamplingMetadata, SamplingParams, _verifying
 from tokendraw._capabilities import DRAFT_KINDS, VERIFY_MODES
 from tokendraw._serving import Member
-from tokendraw_triton_gumbel import logprobs, plugin
-from tokendraw_triton_gumbel import plan as triton_plan
+from tokendraw_triton_gumbel import plugin
 from tokendraw_triton_gumbel.sampler import TritonGumbelSampler
+from triton_stand_ins import kernels
 
-SOURCES = {
-    triton_plan: ("tile_statistics", "draw_rows", "draw_wide", "check_probs", "accept_drafts"),
-    logprobs: ("row_logprobs",),
-}
+__all__ = ["kernels"]
+
 OPERATIONS = plugin.tokendraw_describe().operations
 V = 3000
 PLAIN, GREEDY = SamplingParams(), SamplingParams(temperature=0.0)
@@ -34,40 +31,10 @@ REQUESTS = {
 DTYPES = {"draft_logits": torch.bfloat16, "draft_probs": torch.float32}
 
 
-@dataclass
-class Kernel:
-    """Launches nothing, and notes for what Triton would have compiled it: types, alignments and constants."""
-
-    original: Any
-    seen: set = field(default_factory=set)
-
-    def __getitem__(self, grid):
-        def launch(*arguments, **constants):
-            named = zip(self.original.params, arguments, strict=False)
-            types = tuple(compiled_for(argument, param.do_not_specialize) for param, argument in named)
-            self.seen.add((types, tuple(constants.items())))
-
-        return launch
-
-
-def compiled_for(argument, is_any_number):
-    if isinstance(argument, torch.Tensor):
-        return (argument.dtype, argument.data_ptr() % 16 == 0)
-    if argument is None:
-        return None
-    return (argument >> 31 != 0, *(() if is_any_number else (argument == 1, argument % 16 == 0)))
-
-
 @pytest.fixture
-def compiled(monkeypatch):
+def compiled(kernels):
     """A function for what all kernels would have been compiled for so far."""
-    kernels = {}
-    for module, names in SOURCES.items():
-        for name in names:
-            kernels[name] = Kernel(getattr(module, name))
-            monkeypatch.setattr(module, name, kernels[name])
-    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
-    return lambda: {(name, what) for name, kernel in kernels.items() for what in kernel.seen}
+    return lambda: {(name, key) for name, kernel in kernels.items() for key, _ in kernel.compilations}
 
 
 def warm(**options):

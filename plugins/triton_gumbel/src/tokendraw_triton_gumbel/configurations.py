@@ -47,9 +47,9 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Configuration:
-    """One way to launch."""
+    """One way to launch; equal to itself alone, so that it is quickly looked up."""
 
     span: int = 1
     """Tiles a program of the first pass, of float32 logits."""

@@ -13,6 +13,7 @@ from torch import Tensor
 from tokendraw import LogprobsTensors, SamplingMetadata
 from tokendraw._capabilities import LogprobsMode
 from tokendraw._output import PAD_LOGPROB, PAD_TOKEN_ID
+from tokendraw_triton_gumbel.launch import launch
 from tokendraw_triton_gumbel.logprobs_row import FEW, row_logprobs
 
 MOST = 64
@@ -61,7 +62,9 @@ def describe(
     if rows:
         tiles = maxima.shape[1]
         few_tiles = tiles < 2 * width  # too few for their maxima to say much about the N-th value
-        row_logprobs[(rows,)](
+        launch(
+            row_logprobs,
+            (rows, 1, 1),
             logits,
             logits.stride(0),
             vocab_size,

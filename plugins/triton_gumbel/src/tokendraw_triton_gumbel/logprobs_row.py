@@ -34,7 +34,14 @@ _COUNTED_AT_ONCE = tl.constexpr(16)
 """Granules for each logit of a vector, where all that happens to them is a count."""
 
 
-@triton.jit(do_not_specialize=["tiles", "width"])
+@triton.jit(
+    do_not_specialize=["tiles", "width"],
+    # Read or written one by one, or at places that are not multiples of anything.
+    do_not_specialize_on_alignment=[
+        *("token_ids", "temperature", "row_index", "wanted", "maxima", "sums", "floors", "log_kept_mass"),
+        *("ids", "values", "ranks"),
+    ],
+)
 def row_logprobs(
     logits,
     row_stride,

@@ -1,23 +1,24 @@
-"""The launches of a call, by its shape, and where their scratch lies.
+"""The launches of a kind of call, and what a number of rows makes of them.
 
 Two launches, over the tiles of all rows and over the rows; a third where a row may keep many tokens; and one over the
-requests of a verification, whose drafts' logits stand behind the target's in all others.
+requests of a verification, whose drafts' logits stand behind the target's in all others. Kernels are of a kind of call;
+of the number of rows are only grids and where scratch lies, so another one costs some microseconds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 
 from tokendraw_triton_gumbel import accept, residual
 from tokendraw_triton_gumbel.accept import accept_drafts, check_probs
 from tokendraw_triton_gumbel.configurations import Configuration
 from tokendraw_triton_gumbel.draw import draw_rows
 from tokendraw_triton_gumbel.few import LEAST_CANDIDATES, MOST_CANDIDATES
-from tokendraw_triton_gumbel.launch import Launch, Layout
+from tokendraw_triton_gumbel.launch import Launch, Layout, Pointer, Rows
 from tokendraw_triton_gumbel.passes import COLUMNS, NOTES, PLAN, SLOTS
 from tokendraw_triton_gumbel.search import CAPACITY
 from tokendraw_triton_gumbel.tiles import GRANULES, ROUNDS, TILE, VECTORS, tile_statistics
@@ -30,6 +31,8 @@ COUPLED: int = accept.COUPLED.value
 """What a verification knows of the drafts' distribution."""
 _MOST_ROWS_A_COLUMN = 32768
 """Of a grid."""
+_MOST_SIZES = 1024
+"""Of a kind that are remembered."""
 _QUEUE = 128
 _ACCEPTING_WARPS = 4
 _ACCEPTING_PROGRAMS = 4
@@ -37,96 +40,129 @@ _ACCEPTING_PROGRAMS = 4
 _ACCEPTING_REGISTERS = 128
 """At most so many a thread there, so that they fit. NVIDIA."""
 _REAL, _WHOLE = torch.float32, torch.int32
+_CALL, _ROWS, _REQUESTS, _PROGRAMS = range(4)
+"""What there is scratch for."""
+
+Step = tuple[Launch, tuple[int, int, int], tuple[Any, ...]]
+"""What is launched, its grid, and its arguments."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Chains:
-    """The shape of a verification."""
+class Chains(NamedTuple):
+    """The kind of a verification."""
 
-    requests: int
-    width: int
-    """K, the most drafts that a request may have."""
-    drafts: int
-    """Rows of logits or probabilities of drafts, if they are known."""
+    steps: int
+    """A power of two above K, the most drafts that a request may have."""
     known: int
+    """What is known of the distribution of the drafts."""
     padded: bool
     """Whether the ids stand in a row for each request."""
+    q: Rows | None
+    """Logits or probabilities of the drafts, if they are known."""
+    ids: torch.dtype
+    offsets: torch.dtype
 
 
-@dataclass(frozen=True, kw_only=True)
-class Shape:
-    """What decides how a call is launched."""
+class Kind(NamedTuple):
+    """What decides which kernels a call is made of: all but how many rows there are."""
 
-    rows: int
-    """Of the target or of what is sampled from."""
+    logits: Rows
     vocab_size: int
-    dtype: torch.dtype
     filtered: bool
     described: bool
     raw: bool
     """Whether the mass at T = 1 is wanted beside the one at the row's temperature."""
     paired: bool
     how: Configuration
+    indexed: bool
+    """Whether the slots of the rows are given."""
+    asked: tuple[torch.dtype | None, ...]
+    """Types of the parameters."""
     chains: Chains | None = None
 
 
-class Plan:
-    """The launches of a shape, and where their scratch lies."""
+class Size(NamedTuple):
+    """How many of everything there are in a call."""
 
-    def __init__(self, shape: Shape, family: str, processors: int, *, fp64: bool) -> None:
-        how, chains = shape.how, shape.chains
-        self.split, self.chains = shape.rows, chains
-        beside = chains is not None and chains.known == LOGITS
-        self.rows = rows = shape.rows + (chains.drafts if chains is not None and beside else 0)
-        self.tiles = tiles = -(-shape.vocab_size // TILE)
-        widest = 256  # one shape for every vocabulary up to 262,144, so that another one compiles nothing
+    rows: int
+    """Of the target or of what is sampled from."""
+    requests: int = 0
+    drafts: int = 0
+    """Rows of logits or probabilities of drafts, if they are known."""
+    width: int = 0
+    """K."""
+
+
+class Plan(NamedTuple):
+    """What a size makes of a kind."""
+
+    size: Size
+    rows: int
+    """Of all that is drawn from: with those of the drafts, if their logits are known."""
+    counts: tuple[int, ...]
+    """For the layout of scratch,"""
+    nbytes: int
+    """how large it is,"""
+    offsets: list[int]
+    """and where its pieces lie."""
+    tile_grid: tuple[int, int, int]
+    row_grid: tuple[int, int, int]
+    wide_grid: tuple[int, int, int]
+    request_grid: tuple[int, int, int]
+    probs_grid: tuple[int, int, int]
+
+
+class Kernels:
+    """The launches of a kind of call, and where their scratch lies."""
+
+    def __init__(self, kind: Kind, family: str, processors: int, *, fp64: bool) -> None:
+        how, chains, dtype = kind.how, kind.chains, kind.logits.dtype
+        self.kind, self.tiles = kind, -(-kind.vocab_size // TILE)
+        self._processors = processors
+        self._plans: dict[Size, Plan] = {}
+        tiles, widest = (
+            self.tiles,
+            256,
+        )  # one for every vocabulary up to 262,144: another one compiles nothing
         while widest < tiles:
             widest *= 2
-        is_single, is_nvidia = shape.dtype == torch.float32, family == "cuda"
-        vector, span = VECTORS[str(shape.dtype)[6:]], how.span if is_single else how.span_half
-        programs = min(rows * tiles, how.wide_programs * processors)
+        is_single, is_nvidia = dtype == torch.float32, family == "cuda"
+        vector = VECTORS[str(dtype)[6:]]
+        self._span = how.span if is_single else how.span_half
         self.layout = layout = Layout()
-        self.maxima, self.sums = (layout.reserve(_REAL, rows * tiles) for _ in range(2))
-        self.raw_sums = layout.reserve(_REAL, rows * tiles) if shape.raw else None
+        self.maxima, self.sums = (layout.reserve(_REAL, tiles, _ROWS) for _ in range(2))
+        self.raw_sums = layout.reserve(_REAL, tiles, _ROWS) if kind.raw else None
         self.granules = (
-            layout.reserve(shape.dtype, rows * tiles * GRANULES)
-            if shape.filtered or shape.described
-            else None
+            layout.reserve(dtype, tiles * GRANULES, _ROWS) if kind.filtered or kind.described else None
         )
         self.collected: list[int] = []
         self.begun: list[int] = []
         self.wide: list[int] = []
-        if shape.filtered:
-            self.collected = [layout.reserve(d, rows * MOST_CANDIDATES) for d in (_WHOLE, _REAL, _WHOLE)]
+        if kind.filtered:
+            self.collected = [layout.reserve(d, MOST_CANDIDATES, _ROWS) for d in (_WHOLE, _REAL, _WHOLE)]
             self.begun = [
-                layout.reserve(_WHOLE, _QUEUE),
-                layout.reserve(_WHOLE, rows * ROUNDS.value),
-                layout.reserve(_WHOLE, rows),
-                layout.reserve(_REAL, rows * PLAN.value),
-                layout.reserve(_WHOLE, rows * NOTES.value),
+                layout.reserve(_WHOLE, _QUEUE, _CALL),
+                layout.reserve(_WHOLE, ROUNDS.value, _ROWS),
+                layout.reserve(_WHOLE, 1, _ROWS),
+                layout.reserve(_REAL, PLAN.value, _ROWS),
+                layout.reserve(_WHOLE, NOTES.value, _ROWS),
             ]
             self.wide = [
-                layout.reserve(_WHOLE, programs * widest),
-                layout.reserve(_REAL, programs * CAPACITY),
-                layout.reserve(_REAL, rows * SLOTS.value * tiles * COLUMNS.value),
+                layout.reserve(_WHOLE, widest, _PROGRAMS),
+                layout.reserve(_REAL, CAPACITY, _PROGRAMS),
+                layout.reserve(_REAL, SLOTS.value * tiles * COLUMNS.value, _ROWS),
             ]
         common = {"FP64": fp64, "TILES": widest}
-        by = 65536 if shape.dtype == torch.bfloat16 else 1
-        limited = {"maxnreg": how.row_registers} if how.row_registers and is_nvidia and shape.filtered else {}
+        by = 65536 if dtype == torch.bfloat16 else 1
+        limited = {"maxnreg": how.row_registers} if how.row_registers and is_nvidia and kind.filtered else {}
         limited_wide = {"maxnreg": how.wide_registers} if how.wide_registers and is_nvidia else {}
-        places = rows  # beside every request, room for as many drafts as it may have
-        if chains is not None and beside:
-            places = max(rows, shape.rows + chains.requests * chains.width)
         self.pass_over_tiles = Launch(
             kernel=tile_statistics,
-            grid=(-(-tiles // span), min(places, _MOST_ROWS_A_COLUMN), -(-places // _MOST_ROWS_A_COLUMN)),
-            constants={"SPAN": span, "VECTOR": vector, "PAIRED": shape.paired, "PTX": is_nvidia},
+            constants={"SPAN": self._span, "VECTOR": vector, "PAIRED": kind.paired, "PTX": is_nvidia},
             options={"num_warps": how.tile_warps},
         )
         self.draw_rows = Launch(
             kernel=draw_rows,
-            grid=(places, 1, 1),
-            constants={"FILTERED": shape.filtered}
+            constants={"FILTERED": kind.filtered}
             | common
             | {
                 "VECTOR": vector,
@@ -139,7 +175,6 @@ class Plan:
         )
         self.draw_wide = Launch(
             kernel=draw_wide,
-            grid=(programs, 1, 1),
             constants=common
             | {
                 "CAPACITY": CAPACITY,
@@ -150,48 +185,29 @@ class Plan:
             },
             options={"num_warps": how.wide_warps} | limited_wide,
         )
-        launches = [self.pass_over_tiles, self.draw_rows, *([self.draw_wide] if shape.filtered else [])]
         if chains is not None:
-            launches += self._verify(shape, chains, vector, common, processors, is_nvidia=is_nvidia)
-        self.launches = tuple(launches)
+            self._prepare_verification(chains, vector, common, is_nvidia=is_nvidia)
 
-    def _verify(
-        self,
-        shape: Shape,
-        chains: Chains,
-        vector: int,
-        common: dict[str, Any],
-        processors: int,
-        *,
-        is_nvidia: bool,
-    ) -> list[Launch]:
-        """Reserve scratch and lay out the launches of a verification."""
-        layout, requests, is_coupled = self.layout, chains.requests, chains.known == COUPLED
-        self.tokens = layout.reserve(torch.int64, self.rows)
-        self.valid = layout.reserve(torch.bool, self.rows)
-        self.exactly = [
-            layout.reserve(_REAL, self.rows)
-            for _ in range(4 if not is_coupled else 2 if shape.described else 0)
-        ]
-        self.candidates = layout.reserve(_WHOLE, self.rows) if shape.filtered and not is_coupled else None
-        self.counters = None if is_coupled else layout.reserve(_WHOLE, self.rows)
-        self.weights = None if is_coupled else layout.reserve(_REAL, requests * 2 * self.tiles)
-        parts = 1
-        if not is_coupled:
-            groups = -(-self.tiles // _ACCEPTING_WARPS)
-            parts = max(1, min(groups, -(-_ACCEPTING_PROGRAMS * processors // requests)))
-        steps = 8
-        while steps <= chains.width:
-            steps *= 2
+    def _prepare_verification(
+        self, chains: Chains, vector: int, common: dict[str, Any], *, is_nvidia: bool
+    ) -> None:
+        """Reserve scratch of a verification, and say how it is launched."""
+        kind, layout, is_coupled = self.kind, self.layout, chains.known == COUPLED
+        self.tokens = layout.reserve(torch.int64, 1, _ROWS)
+        self.valid = layout.reserve(torch.bool, 1, _ROWS)
+        exactly = 4 if not is_coupled else 2 if kind.described else 0
+        self.exactly = [layout.reserve(_REAL, 1, _ROWS) for _ in range(exactly)]
+        self.candidates = layout.reserve(_WHOLE, 1, _ROWS) if kind.filtered and not is_coupled else None
+        self.counters = None if is_coupled else layout.reserve(_WHOLE, 1, _ROWS)
+        self.weights = None if is_coupled else layout.reserve(_REAL, 2 * self.tiles, _REQUESTS)
         self.accept_drafts = Launch(
             kernel=accept_drafts,
-            grid=(requests, parts, 1),
-            constants={"KNOWN": chains.known, "PADDED": chains.padded, "STEPS": steps}
+            constants={"KNOWN": chains.known, "PADDED": chains.padded, "STEPS": chains.steps}
             | common
             | {
                 "LESS": LEAST_CANDIDATES,
                 "MOST": MOST_CANDIDATES,
-                "FILTERED": shape.filtered,
+                "FILTERED": kind.filtered,
                 "WARPS": _ACCEPTING_WARPS,
                 "VECTOR": vector,
                 "PTX": is_nvidia,
@@ -199,73 +215,143 @@ class Plan:
             options={"num_warps": _ACCEPTING_WARPS}
             | ({"maxnreg": _ACCEPTING_REGISTERS} if is_nvidia else {}),
         )
-        self.check_probs = None
-        if chains.known == PROBS:
-            self.check_probs = Launch(
-                kernel=check_probs,
-                grid=(chains.drafts, -(-shape.vocab_size // accept.AT_ONCE), 1),
-                constants={"AT_ONCE": accept.AT_ONCE},
-                options={"num_warps": 4},
-            )
-        return [self.accept_drafts, *([self.check_probs] if self.check_probs is not None else [])]
+        self.check_probs = Launch(
+            kernel=check_probs, constants={"AT_ONCE": accept.AT_ONCE}, options={"num_warps": 4}
+        )
+
+    def compile(self) -> None:
+        """Compile all that is launched, unless that was done in this process."""
+        kind, chains, scratch = self.kind, self.kind.chains, self.layout.pointers
+        head = (kind.logits.pointer, kind.logits.stride)
+        asked = [None if dtype is None else Pointer(dtype, aligned=False) for dtype in kind.asked]
+        whole, real, truth = (Pointer(dtype) for dtype in (torch.int64, _REAL, torch.bool))
+        if chains is None:
+            out = (whole, truth, *((real, real) if kind.described else (None, None)))
+            steps = self.draw(self.plan(Size(1)), head, asked, 0, scratch, out)
+        else:
+            q = (None, None) if chains.q is None else (chains.q.pointer, chains.q.stride)
+            chain = (Pointer(chains.ids, aligned=False), 1, Pointer(chains.offsets, aligned=False))
+            out = (whole, Pointer(_WHOLE), truth, whole if kind.described else None)
+            plan = self.plan(Size(2, 1, 1, 1))
+            steps = self.verify(plan, head, 0, q, chain, asked, 0, scratch, out)
+        for launch, _, arguments in steps:
+            launch.compile(arguments)
+
+    def plan(self, size: Size) -> Plan:
+        """What that size makes of it."""
+        found = self._plans.get(size)
+        if found is None:
+            if len(self._plans) >= _MOST_SIZES:
+                self._plans.clear()
+            found = self._plans[size] = self._planned(size)
+        return found
+
+    def piece(self, piece: int, plan: Plan, memory: Tensor) -> Tensor:
+        """A piece of scratch, of one dimension."""
+        return self.layout.tensor(piece, memory, plan.counts, plan.offsets[piece])
+
+    def _planned(self, size: Size) -> Plan:
+        chains, tiles, (rows, requests, drafts, width) = self.kind.chains, self.tiles, size
+        places = rows  # beside every request, room for as many drafts as it may have
+        if chains is not None and chains.known == LOGITS:
+            places = max(rows + drafts, rows + requests * width)
+            rows += drafts
+        programs = min(rows * tiles, self.kind.how.wide_programs * self._processors)
+        counts = (1, rows, requests, programs)
+        *offsets, nbytes = self.layout.places(counts)
+        parts = 1
+        if chains is not None and chains.known != COUPLED:
+            groups = -(-tiles // _ACCEPTING_WARPS)
+            parts = max(1, min(groups, -(-_ACCEPTING_PROGRAMS * self._processors // requests)))
+        return Plan(
+            size,
+            rows,
+            counts,
+            nbytes,
+            offsets,
+            (-(-tiles // self._span), min(places, _MOST_ROWS_A_COLUMN), -(-places // _MOST_ROWS_A_COLUMN)),
+            (places, 1, 1),
+            (programs, 1, 1),
+            (requests, parts, 1),
+            (drafts, -(-self.kind.vocab_size // accept.AT_ONCE), 1),
+        )
 
     def draw(
         self,
-        variant: Hashable,
-        head: tuple[Any, int, int],
+        plan: Plan,
+        head: tuple[Any, int],
         asked: Sequence[Any],
         flags: int,
         pieces: Sequence[Any],
         out: Sequence[Any],
-        *,
-        indexed: bool,
         drafts: tuple[Any, int | None, Any] = (None, None, None),
-    ) -> None:
-        """Launch the draw of all rows.
+    ) -> Iterator[Step]:
+        """The launches that draw all rows.
 
-        :param head: the logits, their row stride and vocabulary. They, ``asked``, ``pieces``, ``out`` (token ids,
-            valid, floors, log_kept) and ``drafts`` are tensors, or all of them addresses; see :class:`Launch`.
-        :param indexed: whether the slots of the rows are given.
+        :param head: the logits and their row stride. They, ``asked``, ``pieces``, ``out`` (token ids, valid, floors,
+            log_kept) and ``drafts`` are addresses, or what stands for tensors; in the interpreter, tensors.
         :param drafts: the logits of drafts, their row stride, and the offsets of the requests.
         """
-        tiles, chains = self.tiles, self.chains
+        kind, tiles, (split, requests, _, width) = self.kind, self.tiles, plan.size
         token_ids, valid, floors, log_kept = out
+        logits = (*head, kind.vocab_size)
         maxima, sums = pieces[self.maxima], pieces[self.sums]
         raw_sums = None if self.raw_sums is None else pieces[self.raw_sums]
         granules = None if self.granules is None else pieces[self.granules]
         collected: tuple[Any, ...] = (None,) * 3
         begun: tuple[Any, ...] = (None,) * 5
         if self.wide:
-            collected = tuple(pieces[i] for i in self.collected)
-            begun = tuple(pieces[i] for i in self.begun)
+            collected = tuple([pieces[i] for i in self.collected])
+            begun = tuple([pieces[i] for i in self.begun])
         # Where nobody wants them they are not written, so anything of their type stands in.
         details = (maxima, maxima) if floors is None else (floors, log_kept)
         stated: tuple[Any, ...] = (None,) * 3
         counters = None
-        if chains is not None and self.counters is not None:
+        if kind.chains is not None and self.counters is not None:
             candidates = None if self.candidates is None else pieces[self.candidates]
             stated = (*(pieces[i] for i in self.exactly[2:]), candidates)
             counters = pieces[self.counters]
-        index = asked[1] if indexed else None
-        places = (self.split, 0, 0) if chains is None else (self.split, chains.width, chains.requests)
-        tail = (self.rows, tiles, *drafts, *places, counters)
-        self.pass_over_tiles(
-            variant, (*head, asked[0], index, maxima, sums, raw_sums, granules, *begun[:2], *tail)
+        index = asked[1] if kind.indexed else None
+        places = (split, width, requests)
+        yield (
+            self.pass_over_tiles,
+            plan.tile_grid,
+            (
+                *logits,
+                asked[0],
+                index,
+                maxima,
+                sums,
+                raw_sums,
+                granules,
+                *begun[:2],
+                plan.rows,
+                tiles,
+                *drafts,
+                *places,
+                counters,
+            ),
         )
-        ends = (token_ids, valid, *details, *stated, *drafts, self.rows, *places)
-        self.draw_rows(
-            variant, (*head, maxima, sums, granules, tiles, *asked, flags, *collected, *begun, *ends)
+        ends = (token_ids, valid, *details, *stated, *drafts, plan.rows, *places)
+        yield (
+            self.draw_rows,
+            plan.row_grid,
+            (*logits, maxima, sums, granules, tiles, *asked, flags, *collected, *begun, *ends),
         )
         if self.wide:
-            listed, values, partials = (pieces[i] for i in self.wide)
-            results = (token_ids, *details, self.rows, *drafts[:2], self.split)
+            listed, values, partials = [pieces[i] for i in self.wide]
+            results = (token_ids, *details, plan.rows, *drafts[:2], split)
             scratch = (listed, values, *begun, partials)
-            self.draw_wide(variant, (*head, maxima, sums, tiles, flags, *scratch, *results))
+            yield (
+                self.draw_wide,
+                plan.wide_grid,
+                (*logits, maxima, sums, tiles, flags, *scratch, *results),
+            )
 
     def verify(
         self,
-        variant: Hashable,
-        head: tuple[Any, int, int],
+        plan: Plan,
+        head: tuple[Any, int],
         last_id: int,
         drafts: tuple[Any, int | None],
         chain: tuple[Any, int, Any],
@@ -273,17 +359,15 @@ class Plan:
         flags: int,
         pieces: Sequence[Any],
         out: Sequence[Any],
-        *,
-        indexed: bool,
-    ) -> None:
-        """Launch the draw of all rows, and the verification.
+    ) -> Iterator[Step]:
+        """The launches that draw all rows, and the verification.
 
         :param last_id: the largest id.
         :param drafts: logits or probabilities of drafts, and their row stride.
         :param chain: the ids of the drafts, how many (in a row, if padded), and the offsets of the requests.
         :param out: token ids, numbers of accepted drafts, valid; the tokens by row, or None.
         """
-        chains = self.chains
+        chains, vocab_size = self.kind.chains, self.kind.vocab_size
         assert chains is not None
         tokens, valid = pieces[self.tokens], pieces[self.valid]
         floors = log_kept = tops = masses = candidates = counters = weights = None
@@ -295,30 +379,26 @@ class Plan:
         if self.candidates is not None:
             candidates = pieces[self.candidates]
         beside = (*drafts, chain[2]) if chains.known == LOGITS else (None, None, None)
-        self.draw(
-            variant,
-            head,
-            asked,
-            flags,
-            pieces,
-            (tokens, valid, floors, log_kept),
-            indexed=indexed,
-            drafts=beside,
-        )
-        if self.check_probs is not None:
-            self.check_probs(variant, (*drafts, head[2], counters, chains.requests))
-        self.accept_drafts(
-            variant,
+        yield from self.draw(plan, head, asked, flags, pieces, (tokens, valid, floors, log_kept), beside)
+        if chains.known == PROBS:
+            yield (
+                self.check_probs,
+                plan.probs_grid,
+                (*drafts, vocab_size, counters, plan.size.requests),
+            )
+        yield (
+            self.accept_drafts,
+            plan.request_grid,
             (
                 *head,
+                vocab_size,
                 last_id,
                 *drafts,
-                *chain[:2],
-                chain[2],
-                chains.width,
+                *chain,
+                plan.size.width,
                 *asked[:6],
                 flags,
-                self.split,
+                plan.size.rows,
                 self.tiles,
                 tokens,
                 valid,

@@ -6,22 +6,23 @@ What is launched is in :mod:`.plan`; one launch more describes the tokens where 
 from __future__ import annotations
 
 import contextlib
-import os
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
 
 from tokendraw import Drafts, LogprobsTensors, Need, SamplerOutput, SamplingMetadata, VerifyOutput
 from tokendraw._capabilities import VerifyMode
 from tokendraw_triton_gumbel import configurations, request
+from tokendraw_triton_gumbel.launch import Rows, is_interpreted
 from tokendraw_triton_gumbel.logprobs import describe
-from tokendraw_triton_gumbel.plan import COUPLED, LOGITS, PROBS, Chains, Plan, Shape
+from tokendraw_triton_gumbel.plan import COUPLED, LOGITS, Chains, Kernels, Kind, Plan, Size
 from tokendraw_triton_gumbel.tiles import GRANULES
 from tokendraw_triton_gumbel.verification import by_step, one_behind_the_other, readable_alike
 
-_MOST_PLANS = 256
+_MOST_KINDS = 256
+"""Of calls that are remembered."""
 _BITS = tuple(
     bit.value
     for bit in (
@@ -47,8 +48,11 @@ class TritonGumbelSampler:
     def __init__(self, device: torch.device, need: Need) -> None:
         self._fp64 = need.gumbel_dtype == "fp64"
         self._mode = need.logprobs_mode
-        self._plans: dict[Shape, Plan] = {}
-        self._is_interpreted = os.environ.get("TRITON_INTERPRET") == "1"
+        self._kernels: dict[Kind, Kernels] = {}
+        self._is_interpreted = is_interpreted()
+        self._given: Callable[[Sequence[Tensor | None]], Sequence[Any]] = (
+            list if self._is_interpreted else _addresses
+        )
         self._family, self._processors = "cpu", 1
         if device.type == "cuda":
             self._processors = torch.cuda.get_device_properties(device).multi_processor_count
@@ -83,21 +87,31 @@ class TritonGumbelSampler:
             return self._verify(target_logits, drafts, metadata, is_coupled=is_coupled)
 
     def _draw(self, logits: Tensor, m: SamplingMetadata, flags: int) -> SamplerOutput:
-        facts, rows, device = m.facts, logits.shape[0], logits.device
-        described = facts.max_logprobs is not None
+        rows, device = logits.shape[0], logits.device
+        described = m.facts.max_logprobs is not None
         token_ids = torch.empty(rows, dtype=torch.int64, device=device)
         valid = torch.empty(rows, dtype=torch.bool, device=device)
         floors = log_kept = None
         if described:
-            floors, log_kept = torch.empty(2, rows, dtype=_REAL, device=device).unbind()
+            floors = torch.empty(rows, dtype=_REAL, device=device)
+            log_kept = torch.empty(rows, dtype=_REAL, device=device)
         logprobs = None
         if rows:
-            given = _padded(logits)
-            plan = self._plan(self._shape(given, m))
-            memory = torch.empty(plan.layout.size, dtype=torch.uint8, device=device)
-            self._launch(plan, given, m, flags, memory, (token_ids, valid, floors, log_kept))
+            has, asked = _asked(m, rows, token_ids, valid)
+            kernels = self._kernels_for(logits, m, rows, asked)
+            plan = kernels.plan(Size(rows))
+            memory = torch.empty(plan.nbytes, dtype=torch.uint8, device=device)
+            for launch, grid, arguments in kernels.draw(
+                plan,
+                (*self._given((logits,)), logits.stride(0)),
+                self._given(asked),
+                has | flags,
+                self._scratch(kernels, plan, memory),
+                self._given((token_ids, valid, floors, log_kept)),
+            ):
+                launch(grid, arguments)
             if floors is not None and log_kept is not None:
-                logprobs = self._describe(plan, logits, m, memory, token_ids, floors, log_kept)
+                logprobs = self._describe(kernels, plan, logits, m, memory, token_ids, floors, log_kept)
         elif floors is not None and log_kept is not None:
             logprobs = self._describe_nothing(logits, m)
         return SamplerOutput(token_ids, valid, logprobs, log_kept)
@@ -118,159 +132,89 @@ class TritonGumbelSampler:
                 best = by_step(best, drafts.cu_num_logits, num_accepted, width)
             return VerifyOutput(token_ids, num_accepted, valid, best)
         target, q, known = readable_alike(target_logits, drafts, is_coupled=is_coupled or not width)
-        target, q = _padded(target), None if q is None else _padded(q, 0.0 if known == PROBS else -torch.inf)
-        ids = drafts.draft_token_ids.contiguous()
+        ids, offsets = drafts.draft_token_ids.contiguous(), drafts.cu_num_logits.contiguous()
+        drafted = 0 if q is None else min(len(q), rows - requests)
+        has, asked = _asked(m, rows, token_ids, valid)
         chains = Chains(
-            requests=requests,
-            width=width,
-            drafts=0 if q is None else min(len(q), rows - requests),
+            steps=_more_than(width),
             known=known,
             padded=ids.dim() == 2,
+            q=None if q is None else Rows.of(q),
+            ids=ids.dtype,
+            offsets=offsets.dtype,
         )
-        plan = self._plan(self._shape(target, m, chains, q if known == LOGITS else None))
-        memory = torch.empty(plan.layout.size, dtype=torch.uint8, device=device)
-        out = (token_ids, num_accepted, valid, shown)
-        chain = (ids, ids.shape[-1], drafts.cu_num_logits.contiguous())
-        self._launch_chains(plan, target, vocab_size - 1, q, chain, m, memory, out)
+        all_rows = rows + (drafted if known == LOGITS else 0)
+        kernels = self._kernels_for(target, m, all_rows, asked, chains, q if known == LOGITS else None)
+        plan = kernels.plan(Size(rows, requests, drafted, width))
+        memory = torch.empty(plan.nbytes, dtype=torch.uint8, device=device)
+        first, its_q, its_ids, its_offsets = self._given((target, q, ids, offsets))
+        for launch, grid, arguments in kernels.verify(
+            plan,
+            (first, target.stride(0)),
+            vocab_size - 1,
+            (its_q, None if q is None else q.stride(0)),
+            (its_ids, ids.shape[-1], its_offsets),
+            self._given(asked),
+            has if known == COUPLED else has | _EXACT,
+            self._scratch(kernels, plan, memory),
+            self._given((token_ids, num_accepted, valid, shown)),
+        ):
+            launch(grid, arguments)
         best = None
         if shown is not None:
-            pieces: list[Tensor] = plan.layout.tensors(memory)
-            floors, log_kept = (pieces[i][:rows] for i in plan.exactly[:2])
-            best = self._describe(plan, target[:, :vocab_size], m, memory, shown, floors, log_kept)
-            best = by_step(best, chain[2], num_accepted, width)
+            floors, log_kept = (kernels.piece(i, plan, memory)[:rows] for i in kernels.exactly[:2])
+            best = self._describe(kernels, plan, target, m, memory, shown, floors, log_kept)
+            best = by_step(best, offsets, num_accepted, width)
         return VerifyOutput(token_ids, num_accepted, valid, best)
 
-    def _shape(
-        self, logits: Tensor, m: SamplingMetadata, chains: Chains | None = None, drafts: Tensor | None = None
-    ) -> Shape:
-        facts, rows = m.facts, logits.shape[0]
+    def _kernels_for(
+        self,
+        logits: Tensor,
+        m: SamplingMetadata,
+        all_rows: int,
+        asked: Sequence[Tensor | None],
+        chains: Chains | None = None,
+        drafts: Tensor | None = None,
+    ) -> Kernels:
+        """The kernels of a call, compiled.
+
+        :param all_rows: how many are drawn from, with those of ``drafts``.
+        :param drafts: their logits, if these are known.
+        """
+        facts = m.facts
         described = facts.max_logprobs is not None
-        all_rows = rows + (chains.drafts if chains is not None and drafts is not None else 0)
-        return Shape(
-            rows=rows,
+        kind = Kind(
+            logits=Rows.of(logits),
             vocab_size=logits.shape[1],
-            dtype=logits.dtype,
             filtered=facts.max_top_k != 0 or facts.any_top_p or facts.any_min_p,
             described=described,
             raw=described and self._mode == "raw_logprobs" and m.temperature is not None,
             paired=self._family == "cuda" and _is_paired(logits) and (drafts is None or _is_paired(drafts)),
             how=configurations.chosen(self._family, all_rows),
+            indexed=m.row_index is not None,
+            asked=tuple([None if tensor is None else tensor.dtype for tensor in asked]),
             chains=chains,
         )
+        kernels = self._kernels.get(kind)
+        if kernels is None:
+            kernels = Kernels(kind, self._family, self._processors, fp64=self._fp64)
+            if not self._is_interpreted:
+                kernels.compile()
+            if len(self._kernels) >= _MOST_KINDS:
+                self._kernels.clear()
+            self._kernels[kind] = kernels
+        return kernels
 
-    def _plan(self, shape: Shape) -> Plan:
-        plan = self._plans.get(shape)
-        if plan is None:
-            if len(self._plans) >= _MOST_PLANS:
-                self._plans.clear()
-            plan = self._plans[shape] = Plan(shape, self._family, self._processors, fp64=self._fp64)
-        return plan
-
-    def _launch(
-        self,
-        plan: Plan,
-        logits: Tensor,
-        m: SamplingMetadata,
-        flags: int,
-        memory: Tensor,
-        out: tuple[Tensor, Tensor, Tensor | None, Tensor | None],
-    ) -> None:
-        vocab_size, stride = logits.shape[1], logits.stride(0)
-        token_ids, valid, *_ = out
-        has, asked = _asked(m, logits.shape[0], token_ids, valid)
-        variant = self._variant(m, (logits,), asked)
-        indexed = m.row_index is not None
-        if self._was_launched(plan, variant):
-            head = (logits.data_ptr(), stride, vocab_size)
-            given, results = _addresses(asked), _addresses(out)
-            plan.draw(variant, head, given, has | flags, _places(plan, memory), results, indexed=indexed)
-        else:
-            pieces = plan.layout.tensors(memory)
-            plan.draw(variant, (logits, stride, vocab_size), asked, has | flags, pieces, out, indexed=indexed)
-
-    def _launch_chains(
-        self,
-        plan: Plan,
-        target: Tensor,
-        last_id: int,
-        q: Tensor | None,
-        chain: tuple[Tensor, int, Tensor],
-        m: SamplingMetadata,
-        memory: Tensor,
-        out: tuple[Tensor, Tensor, Tensor, Tensor | None],
-    ) -> None:
-        vocab_size, stride = target.shape[1], target.stride(0)
-        ids, id_count, offsets = chain
-        has, asked = _asked(m, target.shape[0], out[0], out[2])
-        if plan.chains is not None and plan.chains.known != COUPLED:
-            has |= _EXACT
-        variant = self._variant(m, (target, q), (*asked, offsets), (ids, out[3]))
-        q_stride, indexed = None if q is None else q.stride(0), m.row_index is not None
-        sizes = (stride, vocab_size)
-        if self._was_launched(plan, variant):
-            plan.verify(
-                variant,
-                (target.data_ptr(), *sizes),
-                last_id,
-                (_address(q), q_stride),
-                (ids.data_ptr(), id_count, offsets.data_ptr()),
-                _addresses(asked),
-                has,
-                _places(plan, memory),
-                _addresses(out),
-                indexed=indexed,
-            )
-        else:
-            pieces = plan.layout.tensors(memory)
-            plan.verify(
-                variant,
-                (target, *sizes),
-                last_id,
-                (q, q_stride),
-                chain,
-                asked,
-                has,
-                pieces,
-                out,
-                indexed=indexed,
-            )
-
-    def _was_launched(self, plan: Plan, variant: Hashable) -> bool:
-        """Whether addresses will do; see :class:`~tokendraw_triton_gumbel.launch.Launch`."""
-        return variant is not None and all(variant in launch.compiled for launch in plan.launches)
-
-    def _variant(
-        self,
-        m: SamplingMetadata,
-        rows: Sequence[Tensor | None],
-        asked: Sequence[Tensor | None],
-        others: Sequence[Tensor | None] = (),
-    ) -> Hashable:
-        """What Triton compiles another variant for; None: it is to find out by itself.
-
-        :param rows: tensors of rows, of whatever stride; ``asked`` and ``others`` have none.
-        """
-        if self._is_interpreted or any(t is not None and t.data_ptr() % 16 for t in asked):
-            return None
-        sizes = tuple(
-            None
-            if t is None
-            else (
-                t.dtype,
-                (stride := t.stride(0)) % 16 == 0,
-                stride == 1,
-                stride >> 31,
-                t.shape[1] % 16 == 0,
-                t.data_ptr() % 16 == 0,
-            )
-            for t in rows
-        )
-        dtypes = tuple(None if t is None else t.dtype for t in asked)
-        more = tuple(None if t is None else (t.dtype, t.data_ptr() % 16 == 0) for t in others)
-        return (sizes, m.row_index is None, dtypes, more)
+    def _scratch(self, kernels: Kernels, plan: Plan, memory: Tensor) -> Sequence[Any]:
+        """The pieces of ``memory``, as :attr:`_given` gives tensors."""
+        if self._is_interpreted:
+            return [kernels.piece(i, plan, memory) for i in range(len(plan.offsets))]
+        base = memory.data_ptr()
+        return [base + offset for offset in plan.offsets]
 
     def _describe(
         self,
+        kernels: Kernels,
         plan: Plan,
         logits: Tensor,
         m: SamplingMetadata,
@@ -279,21 +223,20 @@ class TritonGumbelSampler:
         floors: Tensor,
         log_kept: Tensor,
     ) -> LogprobsTensors:
-        pieces: list[Tensor] = plan.layout.tensors(memory)
-        rows, tiles = logits.shape[0], plan.tiles
+        rows, tiles = logits.shape[0], kernels.tiles
 
         def of(piece: int, *shape: int) -> Tensor:
-            return pieces[piece].view(-1, *shape)[:rows]
+            return kernels.piece(piece, plan, memory).view(-1, *shape)[:rows]
 
-        assert plan.granules is not None  # always there with logprobs
+        assert kernels.granules is not None  # always there with logprobs
         return describe(
             logits,
             m,
             token_ids,
-            of(plan.maxima, tiles),
-            of(plan.sums, tiles),
-            None if plan.raw_sums is None else of(plan.raw_sums, tiles),
-            of(plan.granules, tiles, GRANULES),
+            of(kernels.maxima, tiles),
+            of(kernels.sums, tiles),
+            None if kernels.raw_sums is None else of(kernels.raw_sums, tiles),
+            of(kernels.granules, tiles, GRANULES),
             floors,
             log_kept,
             self._mode,
@@ -345,28 +288,18 @@ def _asked(
     return flags, tuple(asked)
 
 
-def _address(tensor: Tensor | None) -> int | None:
-    return None if tensor is None else tensor.data_ptr()
-
-
 def _addresses(tensors: Sequence[Tensor | None]) -> list[int | None]:
-    return [_address(tensor) for tensor in tensors]
+    return [None if tensor is None else tensor.data_ptr() for tensor in tensors]
 
 
-def _places(plan: Plan, memory: Tensor) -> list[int]:
-    """The addresses of all scratch."""
-    base = memory.data_ptr()
-    return [base + offset for offset in plan.layout.offsets]
+def _more_than(width: int) -> int:
+    """A power of two, at least 8."""
+    return max(8, 1 << width.bit_length())
 
 
 def _is_paired(logits: Tensor) -> bool:
     """Whether its bfloat16 stand at even addresses in every row."""
     return logits.dtype == torch.bfloat16 and logits.stride(0) % 2 == 0 and logits.data_ptr() % 4 == 0
-
-
-def _padded(rows: Tensor, value: float = -torch.inf) -> Tensor:
-    """A vocabulary of 1 as one of 2: Triton takes a 1 for a constant, which is no argument of a function."""
-    return pad(rows, (0, 1), value=value) if rows.shape[1] == 1 else rows
 
 
 def _readable(tensor: Tensor) -> Tensor:

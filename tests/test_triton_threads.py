@@ -1,0 +1,100 @@
+"""Threads that need the same kernels of triton-gumbel at once, with kernels whose compilation takes a while."""
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+
+pytest.importorskip("triton", reason="Triton is not installed")
+
+from tokendraw import Need, SamplingMetadata, SamplingParams
+from tokendraw_triton_gumbel.launch import once
+from tokendraw_triton_gumbel.sampler import TritonGumbelSampler
+from triton_stand_ins import compilations, kernels
+
+__all__ = ["kernels"]
+
+THREADS, ROWS, V = 8, 4, 2000
+EVERYTHING = SamplingParams(temperature=0.8, top_k=50, top_p=0.9, seed=1, logprobs=2)
+ONCE = {"tile_statistics": 1, "draw_rows": 1, "draw_wide": 1, "row_logprobs": 1}
+
+
+def together(act):
+    """What ``act(i)`` returns or raises in each of the threads, which begin at once."""
+    barrier = threading.Barrier(THREADS)
+
+    def run(i):
+        barrier.wait(timeout=60)
+        try:
+            return act(i)
+        except RuntimeError as error:
+            return error
+
+    with ThreadPoolExecutor(THREADS) as pool:
+        return list(pool.map(run, range(THREADS), timeout=60))
+
+
+def draw(sampler, params=EVERYTHING):
+    metadata = SamplingMetadata.from_params([params] * ROWS, positions=range(ROWS))
+    sampler.sample(torch.zeros(ROWS, V), metadata)
+
+
+def slow(kernels, seconds=0.1):
+    for kernel in kernels.values():
+        kernel.seconds = seconds
+
+
+@pytest.mark.parametrize("shared", [True, False], ids=["of one sampler", "of samplers of their own"])
+def test_threads_compile_each_kernel_once(kernels, shared):
+    slow(kernels)
+    one = TritonGumbelSampler(torch.device("cpu"), Need())
+    found = together(lambda i: draw(one if shared else TritonGumbelSampler(torch.device("cpu"), Need())))
+    assert found == [None] * THREADS
+    assert compilations(kernels) == {name: ONCE.get(name, 0) for name in kernels}
+    assert {name: len(kernel.launches) for name, kernel in kernels.items()} == {
+        name: THREADS * ONCE.get(name, 0) for name in kernels
+    }
+
+
+def test_threads_that_wait_for_a_compilation_that_fails_try_it_themselves(kernels):
+    slow(kernels, 0.02)
+    kernels["draw_rows"].error = RuntimeError("ptxas is missing")
+    sampler = TritonGumbelSampler(torch.device("cpu"), Need())
+    found = together(lambda i: draw(sampler))
+    assert [str(error) for error in found] == ["ptxas is missing"] * THREADS
+    assert len(kernels["draw_rows"].compilations) == THREADS
+    kernels["draw_rows"].error = None
+    draw(sampler)
+    assert len(kernels["draw_rows"].compilations) == THREADS + 1
+    assert len(kernels["tile_statistics"].compilations) == 1
+
+
+def test_who_needs_another_kernel_waits_for_nobody():
+    begun, end = threading.Event(), threading.Event()
+
+    def make():
+        begun.set()
+        assert end.wait(timeout=60)
+        return "slow"
+
+    with ThreadPoolExecutor(2) as pool:
+        compiling = pool.submit(once, "the slow one", make)
+        assert begun.wait(timeout=60)
+        assert once("the other one", lambda: "quick") == "quick"
+        waiting = pool.submit(once, "the slow one", lambda: "again")
+        end.set()
+        assert compiling.result(timeout=60) == waiting.result(timeout=60) == "slow"
+
+
+def test_what_is_compiled_is_found_without_a_lock(kernels, monkeypatch):
+    sampler = TritonGumbelSampler(torch.device("cpu"), Need())
+    draw(sampler)
+
+    def refuse():
+        raise AssertionError("a lock was asked for")
+
+    monkeypatch.setattr(threading, "Lock", refuse)
+    monkeypatch.setattr("tokendraw_triton_gumbel.launch._locks", None)
+    draw(sampler)
+    draw(TritonGumbelSampler(torch.device("cpu"), Need()))
