@@ -222,6 +222,18 @@ def test_what_is_timed_has_a_row_each(call, command, rows):
     assert "nan" not in result.stdout
 
 
+def test_the_host_time_of_each_kind_of_rows_has_a_row(call):
+    result = call("host")
+    assert result.exit_code == 0, result.output
+    assert [row[0] for row in cells(result)[1:]] == [
+        "seeded",
+        "unseeded",
+        "seeded, top-k and top-p",
+        "seeded, logprobs=5",
+    ]
+    assert "nan" not in result.stdout
+
+
 def test_odd_shapes_are_drawn_from(call):
     result = call("memcheck-run")
     assert result.exit_code == 0, result.output

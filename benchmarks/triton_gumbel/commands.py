@@ -12,6 +12,7 @@ import agree
 import chains
 import click
 import extras
+import host
 import invariance
 import large
 import memcheck
@@ -105,4 +106,11 @@ _command(
 _command("large", large.run)
 _command("worst", worst.run, _repeats)
 _command("extras", extras.run, _repeats)
+_command(
+    "host",
+    host.run,
+    click.option(
+        "--kind", type=click.Choice(list(host.KINDS)), multiple=True, help="May be given again. Default: all."
+    ),
+)
 _command("memcheck-run", memcheck.run)
