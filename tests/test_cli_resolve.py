@@ -289,5 +289,5 @@ def test_a_device_that_is_no_name_is_a_usage_error():
     result = call("resolve", "--device", "GPU 0")
     assert (result.stdout, result.exit_code) == ("", 2)
     assert result.stderr == (
-        "'--device' needs a name such as cpu, cuda or cuda:1, found 'GPU 0'. Pass one of those.\n"
+        "'--device' needs a name such as cpu, cuda or cuda:1, found 'GPU 0'. Pass --device cuda.\n"
     )

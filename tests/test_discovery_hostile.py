@@ -143,6 +143,10 @@ def test_what_a_plugin_does_to_its_description_later_changes_nothing(dists: Fake
         ),
         (f"import tokendraw\nraise tokendraw.PluginError('{EVIL}')", TAMED),
         (
+            "import tokendraw\nclass Odd(tokendraw.PluginError):\n    def __str__(self): return 1\nraise Odd()",
+            "(its message cannot be printed)",
+        ),
+        (
             f"plugin = type('{EVIL}', (), {{}})",
             f"'fake_acme:plugin' needs to be a plugin object, found the class {EVIL}; add ()",
         ),
@@ -179,6 +183,7 @@ def test_what_a_build_raises_is_put_on_one_printable_line(
     with pytest.raises(SamplerUnavailableError) as error:
         tokendraw.load_sampler("acme", device="cpu")
     assert f"cannot serve the operation 'sample' on cpu: {TAMED}. " in str(error.value)
+    assert str(error.value.__cause__) == TAMED  # which the traceback shows as well
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         tokendraw.load_sampler(device="cpu")

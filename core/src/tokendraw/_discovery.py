@@ -37,7 +37,7 @@ from tokendraw._plugin import (
 )
 from tokendraw._resolution import assess
 from tokendraw._validation import check_identity, checked
-from tokendraw._words import LONGEST_REASON, is_printable, one_line, printable, shown
+from tokendraw._words import LONGEST_REASON, is_printable, one_line, printable, said, shown
 
 _log = logging.getLogger("tokendraw")
 
@@ -217,7 +217,7 @@ def _probed(
 
 def _broken(candidate: Candidate, error: PluginError) -> Candidate:
     # The error may be one that the plugin itself has raised, in words of its own.
-    return replace(candidate, state=State.BROKEN, reason=one_line(str(error), LONGEST_REASON))
+    return replace(candidate, state=State.BROKEN, reason=said(error, LONGEST_REASON))
 
 
 def _tell_if_slow(name: str, seconds: float) -> None:

@@ -20,6 +20,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tokendraw._words import LONGEST_REASON, one_line
+
 if TYPE_CHECKING:
     from tokendraw._candidate import Decision
 
@@ -55,6 +57,9 @@ class PluginError(TokendrawError):
 
     Where a plugin raised, for example ``SystemExit``, that is the cause.
     """
+
+    def __str__(self) -> str:
+        return one_line(super().__str__(), LONGEST_REASON)  # plugins raise it too, in words of their own
 
 
 class DuplicatePluginError(PluginError):

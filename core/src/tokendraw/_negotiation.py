@@ -14,7 +14,7 @@ from tokendraw._discovery import Discovery
 from tokendraw._errors import PluginError, SamplerUnavailableError
 from tokendraw._resolution import decide
 from tokendraw._serving import Member, Serving
-from tokendraw._words import LONGEST_REASON, one_line
+from tokendraw._words import LONGEST_REASON, said
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +34,6 @@ class Negotiation:
 
     def without(self, name: str, reason: str) -> Self:
         """The same facts, and that ``name`` failed, a fact like any other."""
-        reason = one_line(reason, LONGEST_REASON)
         return replace(
             self,
             candidates=tuple(replace(c, rejection=reason) if c.name == name else c for c in self.candidates),
@@ -65,7 +64,7 @@ class Negotiation:
                 backend = _prove.build(hooks, capabilities, self.device, self.need, self.operation)
             except PluginError as error:
                 failures[name] = error
-                facts = facts.without(name, str(error))
+                facts = facts.without(name, said(error, LONGEST_REASON))
             else:
                 self.built[name] = Member(name, backend)
         return facts, Serving(

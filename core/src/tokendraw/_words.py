@@ -63,11 +63,15 @@ def shown(value: object) -> str:
         return f"{printable(type(value).__name__)} that cannot be printed"
 
 
+def said(error: BaseException, limit: int = LONGEST_TEXT) -> str:
+    """Put the message of an exception on one line, whatever its class does when it is asked for one."""
+    try:
+        return one_line(str(error), limit)
+    except (Exception, SystemExit):
+        return "(its message cannot be printed)"
+
+
 def spoken(error: BaseException) -> str:
     """Put an exception on one line: its type, then what it says."""
-    try:
-        text = one_line(str(error))
-    except (Exception, SystemExit):  # a plugin's own exception class may fail here too
-        text = "(its message cannot be printed)"
-    kind = printable(type(error).__name__)
+    kind, text = printable(type(error).__name__), said(error)
     return f"{kind}: {text}" if text else kind
