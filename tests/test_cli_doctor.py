@@ -399,6 +399,26 @@ class TestLibraries:
     def test_versions_fit_by_pep_440(self, installed, needed, needed_by, fits):
         assert Library("torch", installed, needed, needed_by).fits is fits
 
+    @pytest.mark.parametrize(
+        "line",
+        [
+            "Requires-Dist: torch; python_version > 'no version'",
+            "Requires-Dist: torch; no_such_variable == '1'",
+            "Requires-Dist: torch >=",
+            "Requires-Dist: torch; extra == '\x1b[31m'\nProvides-Extra: \x1b[31m",
+        ],
+    )
+    def test_requirements_that_nobody_understands_are_none(self, tmp_path, monkeypatch, line):
+        with fake_dists(tmp_path, monkeypatch) as dists:
+            dists.add("acme-tokendraw", metadata=f"Name: acme-tokendraw\nVersion: 1.0\n{line}\n")
+            acme = Candidate(name="acme", state=State.BROKEN, distribution="acme-tokendraw")
+            found = libraries([acme])
+        assert all(library.needed_by.isprintable() for library in found)
+        assert not [library for library in found if library.needed_by == "acme-tokendraw"]
+
+    def test_an_endless_version_does_not_fit(self):
+        assert not Library("torch", "9" * 5000, ">=2.6", "tokendraw-native").fits
+
 
 class TestOrigins:
     """A distribution is called tokendraw-native by whoever built it: where it lies is shown."""

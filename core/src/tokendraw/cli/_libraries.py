@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 import importlib_metadata
 from packaging.markers import Marker
-from packaging.requirements import InvalidRequirement, Requirement
+from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
-from packaging.version import InvalidVersion
 
 from tokendraw._candidate import Candidate
 from tokendraw._upstream import installed_version
+from tokendraw._words import printable
 from tokendraw.cli._describe import described
 
 _CORE = "tokendraw"
@@ -40,7 +40,7 @@ class Library:
             return not self.needed_by or self.needed_by.endswith("]")
         try:
             return SpecifierSet(self.needed).contains(self.installed, prereleases=True)
-        except InvalidVersion:
+        except ValueError:  # InvalidVersion, or more digits than Python converts
             return False
 
 
@@ -57,20 +57,19 @@ def libraries(candidates: Sequence[Candidate]) -> list[Library]:
 
 def _required(owners: Iterable[str]) -> Iterator[Library]:
     for owner in owners:
+        askers: dict[tuple[str, str], list[str]] = {}
         try:
             metadata = importlib_metadata.metadata(owner)
-            requirements = [Requirement(text) for text in metadata.get_all("Requires-Dist") or ()]
-        except (importlib_metadata.PackageNotFoundError, InvalidRequirement):
+            for requirement in map(Requirement, metadata.get_all("Requires-Dist") or ()):
+                name = canonicalize_name(requirement.name)
+                if name in _WATCHED:
+                    extras = _extras(requirement.marker, metadata.get_all("Provides-Extra") or ())
+                    askers.setdefault((name, str(requirement.specifier)), []).extend(extras)
+        except Exception:  # absent or damaged: which one depends on the damage and on the libraries' versions
             continue
-        askers: dict[tuple[str, str], list[str]] = {}
-        for requirement in requirements:
-            name = canonicalize_name(requirement.name)
-            if name in _WATCHED:
-                extras = _extras(requirement.marker, metadata.get_all("Provides-Extra") or ())
-                askers.setdefault((name, str(requirement.specifier)), []).extend(extras)
         for (library, needed), extras in askers.items():
             if extras:
-                asking = "" if "" in extras else f"[{','.join(extras)}]"
+                asking = "" if "" in extras else f"[{printable(','.join(extras))}]"
                 yield Library(library, installed_version(library), needed, f"{owner}{asking}")
 
 
