@@ -1,0 +1,74 @@
+"""Forked processes: unseeded rows of a child draw other tokens than those of its parent and of its siblings.
+
+A fork copies the state of torch's CPU generator, from which rows without a seed get theirs, so that all children would
+draw alike; torch leaves it so. From the first sampler on, each child's generator gets a seed of its own: a function of
+the seed that it inherited and of how many forks there were before, so that a program that begins with
+``torch.manual_seed`` repeats itself as a whole. The parent's generator is left alone, and a child that seeds torch
+itself, as the workers of a ``DataLoader`` do, gets what it asked for.
+
+Where other threads ran beside the fork, one of them may have held the generator's lock, which then stays taken in the
+child: there the seed waits for the first draw, which needs the lock in any case, and is left out if the child has used
+the generator meanwhile.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import threading
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass
+class _Forks:
+    number: int = 0
+    """How many there were, in this process and in those that it descends from."""
+    state: Tensor | None = None
+    """Of the generator at the last one, where other threads ran."""
+    is_seed_due: bool = False
+    """Whether the first draw of this child has to seed it."""
+
+
+_forks = _Forks()
+
+
+@functools.cache
+def reseed_children() -> None:
+    """Have the children of all later forks reseeded. Once in a process, and its children inherit that."""
+    if hasattr(os, "register_at_fork"):  # not on Windows, which cannot fork
+        os.register_at_fork(before=_before, after_in_child=_after_in_child)
+
+
+def reseed_if_due() -> None:
+    """Seed the generator before the first draw of a child, where that had to wait."""
+    if _forks.is_seed_due:
+        _forks.is_seed_due = False
+        assert _forks.state is not None
+        if torch.equal(torch.default_generator.get_state(), _forks.state):
+            _reseed()
+
+
+def _before() -> None:
+    _forks.number += 1
+    _forks.state = None if threading.active_count() == 1 else torch.default_generator.get_state()
+
+
+def _after_in_child() -> None:
+    _forks.is_seed_due = _forks.state is not None
+    if not _forks.is_seed_due:
+        _reseed()
+
+
+def _reseed() -> None:
+    inherited = torch.default_generator.initial_seed()
+    digest = hashlib.blake2b(f"{inherited} {_forks.number}".encode(), digest_size=8).digest()
+    seed = int.from_bytes(digest, "little")
+    torch.default_generator.manual_seed(seed)
+    if torch.backends.cuda.is_built() and not torch.cuda._is_in_bad_fork():  # type: ignore[no-untyped-call]
+        torch.cuda.manual_seed_all(
+            seed
+        )  # at the start of CUDA, in place of the seed that waits for it in the parent

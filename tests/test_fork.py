@@ -1,0 +1,223 @@
+"""Forked processes: children draw unseeded tokens of their own, repeatably, unless they seed torch themselves."""
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+import forked
+
+FORKS = """
+import json, os, sys, threading
+import torch
+import tokendraw
+from tokendraw import SamplingMetadata, SamplingParams
+
+FLAT = torch.zeros(8, 50_000)
+PLAIN = SamplingMetadata.from_params([SamplingParams()] * 8)
+SEEDED = SamplingMetadata.from_params([SamplingParams(seed=3)] * 8, positions=range(8))
+torch.set_num_threads(1)
+
+
+def load():
+    return tokendraw.load_sampler("native", device="cpu")
+
+
+def draw(metadata=PLAIN):
+    return sampler.sample(FLAT, metadata).token_ids.tolist()
+
+
+def in_child(work):
+    read, write = os.pipe()
+    pid = os.fork()
+    if not pid:
+        os.write(write, json.dumps(work()).encode())
+        os._exit(0)
+    os.close(write)
+    with os.fdopen(read) as answers:
+        answer = json.load(answers)
+    assert os.waitpid(pid, 0)[1] == 0
+    return answer
+"""
+
+
+def result(code: str) -> Any:
+    """What the statements ``code`` call ``result``, in a process of their own."""
+    ran = forked.run(f"{FORKS}\n{code}\nprint(json.dumps(result))")
+    assert ran.returncode == 0, ran.stderr
+    return json.loads(ran.stdout)
+
+
+def distinct(drawn: list[list[int]]) -> int:
+    return len({tuple(tokens) for tokens in drawn})
+
+
+def test_children_grandchildren_and_parent_draw_different_tokens() -> None:
+    drawn = result(
+        """
+sampler = load()
+torch.manual_seed(7)
+result = [in_child(draw) for _ in range(3)]
+result += in_child(lambda: [draw(), in_child(draw), in_child(draw)])
+result.append(draw())
+"""
+    )
+    assert distinct(drawn) == len(drawn) == 7
+
+
+def test_a_program_that_begins_with_manual_seed_repeats_with_all_its_children() -> None:
+    code = """
+sampler = load()
+torch.manual_seed(7)
+result = [draw(), in_child(draw), draw(), in_child(lambda: [draw(), draw()]), draw()]
+"""
+    first, again = result(code), result(code)
+    other = result(code.replace("manual_seed(7)", "manual_seed(8)"))
+    assert first == again
+    assert first[1] != other[1]
+
+
+def test_the_parents_own_draws_do_not_know_of_forks() -> None:
+    drawn = result(
+        """
+sampler = load()
+torch.manual_seed(7)
+alone = [draw() for _ in range(3)]
+torch.manual_seed(7)
+result = [alone, [(in_child(draw), draw())[1] for _ in range(3)]]
+"""
+    )
+    assert drawn[0] == drawn[1]
+
+
+def test_what_a_child_seeds_itself_holds_and_seeded_rows_are_the_same_everywhere() -> None:
+    drawn = result(
+        """
+sampler = load()
+torch.manual_seed(11)
+result = [[draw(), draw(SEEDED)], in_child(lambda: [torch.manual_seed(11) and draw(), draw(SEEDED)])]
+"""
+    )
+    assert drawn[0] == drawn[1]
+
+
+def test_workers_of_a_data_loader_keep_the_seeds_that_torch_gives_them() -> None:
+    drawn = result(
+        """
+class Rows(torch.utils.data.Dataset):
+    def __len__(self):
+        return 2
+
+    def __getitem__(self, i):
+        return torch.tensor([torch.initial_seed(), *draw()])
+
+def epoch():
+    torch.manual_seed(5)
+    loader = torch.utils.data.DataLoader(Rows(), num_workers=2, batch_size=None, multiprocessing_context="fork")
+    return [row.tolist() for row in loader]
+
+sampler = load()
+base = torch.empty((), dtype=torch.int64).random_(generator=torch.Generator().manual_seed(5)).item()
+expected = [[base + i, *(torch.manual_seed(base + i) and draw())] for i in range(2)]
+result = [epoch(), epoch(), expected]
+"""
+    )
+    assert drawn[0] == drawn[1] == drawn[2]
+
+
+def test_processes_of_multiprocessing_draw_different_tokens_too() -> None:
+    drawn = result(
+        """
+import multiprocessing
+
+sampler, fork = load(), multiprocessing.get_context("fork")
+torch.manual_seed(7)
+answers = fork.SimpleQueue()
+processes = [fork.Process(target=lambda: answers.put(draw())) for _ in range(4)]
+for process in processes:
+    process.start()
+result = [answers.get() for process in processes]
+for process in processes:
+    process.join()
+"""
+    )
+    assert distinct(drawn) == 4
+
+
+def test_before_the_first_sampler_torch_is_left_as_it_is() -> None:
+    code = """
+torch.manual_seed(7)
+before = [in_child(lambda: torch.rand(2).tolist()) for _ in range(2)]
+sampler = load()
+result = [*before, in_child(lambda: torch.rand(2).tolist())]
+"""
+    first, second, third = result(code)
+    assert first == second != third
+
+
+WAITING = """
+sampler = load()
+stop = threading.Event()
+thread = threading.Thread(target=stop.wait)
+thread.start()
+torch.manual_seed(7)
+try:
+    {work}
+finally:
+    stop.set()
+    thread.join()
+"""
+
+
+def test_beside_other_threads_the_seed_waits_for_the_first_draw() -> None:
+    drawn = result(WAITING.format(work="result = [in_child(draw) for _ in range(3)] + [draw()]"))
+    assert distinct(drawn) == 4
+
+
+def test_and_is_left_out_where_the_child_seeds_itself() -> None:
+    work = "result = [in_child(lambda: torch.manual_seed(9) and [draw(), draw()]) for _ in range(2)]"
+    first, second = result(WAITING.format(work=work))
+    torch_alone = result("sampler = load(); torch.manual_seed(9); result = [draw(), draw()]")
+    assert first == second == torch_alone
+
+
+def test_a_fork_while_another_thread_holds_the_generator_is_no_deadlock() -> None:
+    code = """
+sampler = load()
+running = True
+
+def busy():
+    block = torch.empty(300_000)
+    while running:
+        block.normal_()
+
+thread = threading.Thread(target=busy)
+thread.start()
+result = [in_child(lambda: 1) for _ in range(50)]
+running = False
+thread.join()
+"""
+    assert result(code) == [1] * 50
+
+
+@pytest.mark.gpu
+def test_children_that_initialise_cuda_draw_different_tokens_there() -> None:
+    code = FORKS.replace("FLAT = torch.zeros(8, 50_000)", "") + (
+        """
+sampler = load()
+torch.manual_seed(7)
+
+def draw_there():
+    flat = torch.zeros(8, 50_000, device="cuda")
+    there = tokendraw.load_sampler("native", device="cuda")
+    return there.sample(flat, SamplingMetadata()).token_ids.tolist()
+
+print(json.dumps([in_child(draw_there) for _ in range(2)]))
+"""
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=300
+    )
+    assert distinct(json.loads(ran.stdout)) == 2
