@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from fake_candidates import EVERYTHING, LAPTOP
-from tokendraw import Capabilities, Choice, Need, Resolution, SamplerOutput, SamplingMetadata
+from tokendraw import Capabilities, Choice, LogprobsTensors, Need, Resolution, SamplerOutput, SamplingMetadata
 from tokendraw._sampler import Sampler
 from tokendraw._serving import Member, Serving
 from tokendraw_native.sampler import NativeSampler
@@ -32,8 +32,18 @@ class Recorded:
         self.metadata.append(metadata)
         if self.backend is not None:
             return self.backend.sample(logits, metadata, inplace=inplace)
-        rows = len(logits)
-        return SamplerOutput(torch.full((rows,), self.token), torch.ones(rows, dtype=torch.bool))
+        return one_token(self.token, logits, metadata)
+
+
+def one_token(token: int, logits: torch.Tensor, metadata: SamplingMetadata) -> SamplerOutput:
+    """One token for all rows, with logprobs of 0 where they were asked for."""
+    tokens, best = torch.full((len(logits),), token), metadata.facts.max_logprobs
+    valid = torch.ones_like(tokens, dtype=torch.bool)
+    if best is None:
+        return SamplerOutput(tokens, valid)
+    values = torch.zeros(len(logits), 1 + (logits.shape[1] if best < 0 else best))
+    logprobs = LogprobsTensors(values.long(), values, torch.ones_like(tokens))
+    return SamplerOutput(tokens, valid, logprobs, values[:, 0])
 
 
 def pair(

@@ -1,4 +1,7 @@
-"""``TOKENDRAW_DEBUG=1``: every call is held against the contract, and a fault is never hidden by a fallback."""
+"""Every call is held against the contract: its output's form always, all else with ``TOKENDRAW_DEBUG=1``.
+
+With the switch a fault is never hidden by a fallback; without it a wrong form counts as a call that raised.
+"""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -7,7 +10,7 @@ import pytest
 import torch
 
 from fake_dists import FakeDists, fake_dists, faulty
-from tokendraw import PluginError, SamplingMetadata, load_sampler
+from tokendraw import PluginError, SamplerFallbackWarning, SamplingMetadata, SamplingParams, load_sampler
 from tokendraw._batch_facts import BatchFacts
 
 METADATA = SamplingMetadata(facts=BatchFacts(any_greedy=False, any_seeded=False))
@@ -32,7 +35,7 @@ def out(token_ids: str = "logits.argmax(-1)", valid: str = "torch.ones(2, dtype=
     return f"return tokendraw.SamplerOutput({token_ids}, {valid})"
 
 
-FAULTS = {
+FORMS = {
     "int32 tokens": (
         out("logits.argmax(-1).int()"),
         "return token_ids [2] torch.int64 on cpu, found [2] torch.int32 on cpu",
@@ -46,11 +49,23 @@ FAULTS = {
         "return token_ids [2] torch.int64 on cpu, found [2] torch.int64 on meta",
     ),
     "a list": (out("[1, 2]"), "return token_ids [2] torch.int64 on cpu, found list"),
-    "nothing": ("return None", "return token_ids [2] torch.int64 on cpu, found NoneType"),
+    "nothing": ("return None", "return a SamplerOutput, found NoneType"),
+    "a tuple": (
+        "return logits.argmax(-1), torch.ones(2, dtype=torch.bool)",
+        "return a SamplerOutput, found tuple",
+    ),
+    "floating-point tokens": (
+        out("logits.argmax(-1).float()"),
+        "return token_ids [2] torch.int64 on cpu, found [2] torch.float32 on cpu",
+    ),
     "integers for valid": (
         out(valid="torch.ones(2, dtype=torch.int64)"),
         "return valid [2] torch.bool on cpu, found [2] torch.int64 on cpu",
     ),
+}
+"""Wrong at a glance."""
+FAULTS = {
+    **FORMS,
     "an id of V": (
         out("torch.tensor([0, 4])"),
         "return token_ids in [0, 4), found 4 in row 1 of 2",
@@ -131,9 +146,99 @@ def test_with_the_switch_a_graph_can_be_captured(dists: FakeDists) -> None:
 
 
 @pytest.mark.parametrize("switch", ["", "0"])
-def test_without_the_switch_nothing_is_looked_at(
+def test_without_the_switch_no_value_is_looked_at(
     dists: FakeDists, monkeypatch: pytest.MonkeyPatch, switch: str
 ) -> None:
     monkeypatch.setenv("TOKENDRAW_DEBUG", switch)
     dists.add_plugin("acme", faulty("acme", out("torch.tensor([0, 4])")))
     assert load_sampler(device="cpu").sample(batch(), METADATA).token_ids.tolist() == [0, 4]
+
+
+# The form, always
+
+
+@pytest.mark.parametrize(("fault", "found"), FORMS.values(), ids=FORMS.keys())
+def test_a_wrong_form_counts_as_a_call_that_raised(
+    dists: FakeDists, monkeypatch: pytest.MonkeyPatch, fault: str, found: str
+) -> None:
+    monkeypatch.delenv("TOKENDRAW_DEBUG")
+    dists.add_plugin("acme", faulty("acme", fault))
+    explicit, default = load_sampler("acme", device="cpu"), load_sampler(device="cpu")
+    with pytest.raises(PluginError) as error:
+        explicit.sample(batch(), METADATA)
+    assert str(error.value) == f"'acme' needs to {found}. Mend the plugin, or set TOKENDRAW_DISABLE=acme."
+    assert error.value.__notes__ == [
+        "'acme' was asked for by the argument sampler=, so no other sampler takes over. "
+        "Leave out sampler= to let tokendraw choose."
+    ]
+    with pytest.warns(SamplerFallbackWarning) as told:
+        assert default.sample(batch(), METADATA).token_ids.tolist()[0] == 1
+    assert [str(warning.message) for warning in told] == [
+        f"'acme' failed: its call needs to {found}. Drawing with 'native' from here on. "
+        "Set TOKENDRAW_DISABLE=acme to silence this."
+    ]
+    assert default.name == "native"
+
+
+IDS, VALUES, RANKS = (
+    "torch.zeros(2, 3, dtype=torch.int64)",
+    "torch.zeros(2, 3)",
+    "torch.ones(2, dtype=torch.int64)",
+)
+BEST = {
+    "none": ("None", "torch.zeros(2)", "logprobs of the type LogprobsTensors, found NoneType"),
+    "a tensor": (VALUES, "torch.zeros(2)", "logprobs of the type LogprobsTensors, found Tensor"),
+    "a column too few": (
+        f"tokendraw.LogprobsTensors({IDS}[:, 1:], {VALUES}, {RANKS})",
+        "torch.zeros(2)",
+        "logprobs.token_ids [2, 3] torch.int64 on cpu, found [2, 2] torch.int64 on cpu",
+    ),
+    "float64": (
+        f"tokendraw.LogprobsTensors({IDS}, {VALUES}.double(), {RANKS})",
+        "torch.zeros(2)",
+        "logprobs.logprobs [2, 3] torch.float32 on cpu, found [2, 3] torch.float64 on cpu",
+    ),
+    "ranks of each token": (
+        f"tokendraw.LogprobsTensors({IDS}, {VALUES}, {IDS})",
+        "torch.zeros(2)",
+        "logprobs.ranks [2] torch.int64 on cpu, found [2, 3] torch.int64 on cpu",
+    ),
+    "no ranks": (
+        f"tokendraw.LogprobsTensors({IDS}, {VALUES}, None)",
+        "torch.zeros(2)",
+        "logprobs.ranks [2] torch.int64 on cpu, found NoneType",
+    ),
+    "no kept mass": (
+        f"tokendraw.LogprobsTensors({IDS}, {VALUES}, {RANKS})",
+        "None",
+        "log_kept_mass [2] torch.float32 on cpu, found NoneType",
+    ),
+}
+
+
+@pytest.mark.parametrize(("best", "mass", "found"), BEST.values(), ids=BEST.keys())
+def test_so_does_a_wrong_form_of_logprobs_that_were_asked_for(
+    dists: FakeDists, monkeypatch: pytest.MonkeyPatch, best: str, mass: str, found: str
+) -> None:
+    monkeypatch.delenv("TOKENDRAW_DEBUG")
+    valid = "torch.ones(2, dtype=torch.bool)"
+    fault = f"return tokendraw.SamplerOutput(logits.argmax(-1), {valid}, {best}, {mass})"
+    dists.add_plugin("acme", faulty("acme", fault))
+    sampler = load_sampler("acme", device="cpu")
+    asking = SamplingMetadata.from_params([SamplingParams(logprobs=2)] * 2)
+    with pytest.raises(PluginError) as error:
+        sampler.sample(batch(), asking)
+    assert str(error.value) == (
+        f"'acme' needs to return {found}. Mend the plugin, or set TOKENDRAW_DISABLE=acme."
+    )
+    assert sampler.sample(batch(), METADATA).token_ids.tolist() == [2, 0]  # nobody asked
+
+
+def test_what_is_captured_is_looked_at_too(dists: FakeDists, monkeypatch: pytest.MonkeyPatch) -> None:
+    dists.add_plugin("acme", faulty("acme", "return None"))
+    sampler = load_sampler(device="cpu")
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    with pytest.raises(PluginError, match="found NoneType"):
+        sampler.sample(batch(), METADATA)
+    assert sampler.name == "acme"

@@ -1,4 +1,4 @@
-"""``TOKENDRAW_DEBUG=1`` holds drafts and verifications against the contract too."""
+"""Drafts and verifications are held against the contract: their form always, the rest with ``TOKENDRAW_DEBUG=1``."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -195,16 +195,44 @@ def test_a_fault_of_a_draft_is_an_error_that_names_the_sampler(act, found):
     assert str(error.value) == f"'acme' needs to {found}. Mend the plugin, or set TOKENDRAW_DISABLE=acme."
 
 
-def test_without_the_switch_nothing_is_looked_at():
-    assert verified(Faulty(None), debug=False).token_ids is None
+def test_without_the_switch_no_value_is_looked_at():
+    wrong = Faulty(((1, 9, 9), (4, 9, 9), (4, 9, 9)))
+    assert verified(wrong, debug=False).token_ids.tolist() == [[1, 9, 9], [4, 9, 9], [4, 9, 9]]
     sampler = drafting(VERIFYING, Faulty(), companion_capabilities=None)
     assert sampler.draft(torch.zeros(2, V), SamplingMetadata()).token_ids.tolist() == [7, 7]
 
 
-def test_what_is_captured_is_not_looked_at(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
-    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
-    assert verified(Faulty(None)).token_ids is None
+@pytest.mark.parametrize("is_captured", [False, True])
+@pytest.mark.parametrize("name", ["nothing", "a token too few", "int64 for num_accepted"])
+def test_the_form_is_looked_at_in_any_case(monkeypatch, name, is_captured):
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: is_captured)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: is_captured)
+    backend, found = FAULTS[name]
+    with pytest.raises(PluginError) as error:
+        verified(backend, debug=False)
+    assert str(error.value) == f"'acme' needs to {found}. Mend the plugin, or set TOKENDRAW_DISABLE=acme."
+
+
+def test_so_are_the_types_of_what_is_returned():
+    class Returning:
+        def verify(self, *given, mode):
+            return 1, 2, 3
+
+        def draft(self, logits, metadata):
+            return logits.argmax(-1)
+
+    sampler = drafting(VERIFYING, Returning(), companion_capabilities=None)
+    with pytest.raises(PluginError, match=r"^'acme' needs to return a VerifyOutput, found tuple\. Mend"):
+        sampler.verify(torch.zeros(6, V), Drafts.from_lists(IDS), SamplingMetadata())
+    with pytest.raises(PluginError, match=r"^'acme' needs to return a SamplerOutput, found Tensor\. Mend"):
+        sampler.draft(torch.zeros(2, V), SamplingMetadata())
+
+
+def test_so_are_the_logprobs_of_a_verification_that_asked_for_them():
+    sampler = drafting(VERIFYING, Faulty(), companion_capabilities=None)
+    asking = SamplingMetadata.from_params([SamplingParams(logprobs=1)] * 3)
+    with pytest.raises(PluginError, match="to return logprobs of the type LogprobsTensors, found NoneType"):
+        sampler.verify(torch.zeros(6, V), Drafts.from_lists(IDS), asking)
 
 
 def test_the_variable_switches_it_on(monkeypatch):

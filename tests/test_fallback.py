@@ -3,12 +3,13 @@
 import sys
 import warnings
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 import torch
 
-from fake_dists import EVERYTHING, FakeDists, fake_dists, faulty, plugin
+from fake_dists import EVERYTHING, FakeDists, fake_dists, faulty, place, plugin
 from tokendraw import (
     InvalidInputError,
     InvalidParameterError,
@@ -22,14 +23,19 @@ from tokendraw import (
 )
 
 NO_GREEDY = EVERYTHING.replace("greedy=True", "greedy=False")
+HALVES = EVERYTHING.replace("('float32',)", "('float32', 'bfloat16')")
 GREEDY = SamplingMetadata.from_params([SamplingParams(temperature=0.0)] * 2)
 PLAIN = SamplingMetadata.from_params([SamplingParams()] * 2)
 FAILS = "raise RuntimeError('no kernel image')"
-FAILED = "'acme' failed: its call raised RuntimeError: no kernel image. Drawing with 'native' from here on. "
+HERE = place(faulty("acme", FAILS), FAILS)
+IN_BETA = HERE.replace("acme", "beta")
+FAILED = f"'acme' failed: its call raised RuntimeError: no kernel image {HERE}. Drawing with 'native' from here on. "
 NOT_FROM_THESE = (
-    "'acme' may have overwritten the logits before it failed, so no other sampler draws from them. "
-    "Set TOKENDRAW_DISABLE=acme to draw with another one."
+    "'acme' may have overwritten the logits before it failed, so no other sampler draws from them. It draws the next "
+    "batch of this kind from a copy, and the next best sampler does, from then on, if it fails again. "
+    "Set TOKENDRAW_DISABLE=acme to draw with another one at once."
 )
+NO_MEMORY = "DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes. Error code 12"
 
 
 @pytest.fixture
@@ -65,6 +71,8 @@ def reasons(sampler: Sampler) -> dict[str, str]:
     [
         ("raise torch.OutOfMemoryError('CUDA out of memory')", torch.OutOfMemoryError),
         ("raise MemoryError", MemoryError),
+        ("torch.empty(2**60, dtype=torch.uint8)", RuntimeError),  # torch has no class for that on a CPU
+        (f'raise RuntimeError("[enforce fail at alloc_cpu.cpp:127] err == 0. {NO_MEMORY}")', RuntimeError),
         ("raise tokendraw.InvalidInputError('no')", InvalidInputError),
         ("raise tokendraw.InvalidParameterError('no')", InvalidParameterError),
         ("raise KeyboardInterrupt", KeyboardInterrupt),
@@ -137,44 +145,163 @@ def test_an_error_that_is_raised_again_carries_its_note_once(dists: FakeDists) -
     assert len(raised.value.__notes__) == 1
 
 
+# A batch that nobody can draw
+
+BAD_SLOT = "if logits[0, 0] > 50: raise IndexError('slot 7')"
+
+
+def two_that_agree(dists: FakeDists, patch: pytest.MonkeyPatch, other: str = BAD_SLOT) -> Sampler:
+    """acme and beta fail the same batches, each in its way; nobody else is there."""
+    patch.setenv("TOKENDRAW_DISABLE", "native")
+    dists.add_plugin("acme", faulty("acme", BAD_SLOT))
+    dists.add_plugin("beta", faulty("beta", other, priority=40))
+    return load_sampler(device="cpu")
+
+
+@pytest.mark.parametrize(
+    ("other", "found"),
+    [
+        (BAD_SLOT, f"its call raised IndexError: slot 7 {IN_BETA}"),
+        ("raise MemoryError('full')", f"its call raised MemoryError: full {IN_BETA}"),
+        (
+            "raise tokendraw.InvalidInputError('no')",
+            f"its call raised InvalidInputError: no {IN_BETA}",
+        ),
+        ("return 3", "its call needs to return a SamplerOutput, found int"),
+    ],
+    ids=["the same way", "for memory", "as invalid input", "with no output"],
+)
+def test_what_the_successor_fails_too_is_the_callers_mistake_and_nobody_is_replaced(
+    dists: FakeDists, monkeypatch: pytest.MonkeyPatch, other: str, found: str
+) -> None:
+    sampler, bad = two_that_agree(dists, monkeypatch, other), torch.full((2, 3), 60.0)
+    for _ in range(2):
+        with pytest.raises(IndexError) as raised:
+            sampler.sample(bad, GREEDY)
+        assert str(raised.value) == "slot 7"
+        assert raised.value.__notes__ == [
+            f"'beta' failed on this batch too: {found}. So nobody is replaced. Check what the call was given."
+        ]
+    assert told_by(lambda: draw(sampler)) == []
+    assert (sampler.name, sampler.stats()) == ("acme", {"acme": 2})
+
+
+def test_so_it_is_between_batches_that_are_drawn(dists: FakeDists, monkeypatch: pytest.MonkeyPatch) -> None:
+    sampler, bad = two_that_agree(dists, monkeypatch), torch.full((2, 3), 60.0)
+    for _ in range(3):
+        assert draw(sampler) == [1, 0]
+        with pytest.raises(IndexError, match="slot 7"):
+            sampler.sample(bad, GREEDY)
+        with pytest.raises(IndexError, match="slot 7"):
+            sampler.sample(bad, GREEDY, inplace=True)
+    assert (draw(sampler), sampler.name) == ([1, 0], "acme")
+
+
+def test_a_sampler_may_ask_for_more_memory_than_there_is_and_keep_its_place(dists: FakeDists) -> None:
+    sampler = load_sampler(device="cpu")
+    dists.add_plugin("acme", faulty("acme", "torch.empty(logits.numel() << 58, dtype=torch.uint8)", after=1))
+    sampler = load_sampler(device="cpu")
+    assert draw(sampler) == [1, 0]
+    with pytest.raises(RuntimeError, match="memory"):
+        draw(sampler)
+    assert sampler.name == "acme"
+
+
 # From which logits another sampler draws
 
 
-def test_a_later_call_that_raises_falls_back_if_it_left_the_logits_alone(dists: FakeDists) -> None:
-    dists.add_plugin("acme", faulty("acme", FAILS, after=2))
+@pytest.mark.parametrize("damage", ["", "logits.neg_(); ", "logits.numpy()[:] = 7.0; "])
+@pytest.mark.parametrize("inplace", [False, True])
+@pytest.mark.parametrize("inference", [False, True])
+def test_a_later_call_that_raises_raises_its_own_error_and_the_next_is_drawn_by_the_next_best(
+    dists: FakeDists, damage: str, inplace: bool, inference: bool
+) -> None:
+    fault = damage + FAILS
+    dists.add_plugin("acme", faulty("acme", fault, after=2))
     sampler = load_sampler(device="cpu")
-    assert [draw(sampler), draw(sampler), sampler.name] == [[1, 0], [1, 0], "acme"]
-    assert told_by(lambda: draw(sampler)) == [FAILED + "Set TOKENDRAW_DISABLE=acme to silence this."]
-    assert (draw(sampler), sampler.name) == ([1, 0], "native")
+    with torch.inference_mode(inference):
+        assert [draw(sampler, inplace=inplace), draw(sampler), sampler.name] == [[1, 0], [1, 0], "acme"]
+        with pytest.raises(RuntimeError, match="no kernel image") as raised:
+            draw(sampler, inplace=inplace)
+        assert (raised.value.__notes__, sampler.name) == ([NOT_FROM_THESE], "acme")
+        tokens: list[int] = []
+        told = told_by(lambda: tokens.extend(draw(sampler, inplace=inplace)))
+    assert (tokens, sampler.name) == ([1, 0], "native")
+    assert told == [FAILED + "Set TOKENDRAW_DISABLE=acme to silence this."]
 
 
-def test_a_later_call_that_damaged_the_logits_raises_its_own_error(dists: FakeDists) -> None:
-    dists.add_plugin("acme", faulty("acme", f"logits.neg_(); {FAILS}", after=1))
+def test_a_call_that_raises_once_costs_its_sampler_nothing(dists: FakeDists) -> None:
+    module = dists.add_plugin(
+        "acme", faulty("acme", f"CALLED[-1] = logits.data_ptr()\n            if self.calls == 4: {FAILS}")
+    )
     sampler = load_sampler(device="cpu")
-    assert draw(sampler) == [1, 0]
-    with pytest.raises(RuntimeError, match="no kernel image") as raised:
-        draw(sampler)
-    assert (raised.value.__notes__, sampler.name) == ([NOT_FROM_THESE], "acme")
+    batches = [batch() for _ in range(5)]
+    for i, logits in enumerate(batches):
+        if i == 2:
+            with pytest.raises(RuntimeError, match="no kernel image"):
+                sampler.sample(logits, GREEDY)
+        else:
+            assert sampler.sample(logits, GREEDY).token_ids.tolist() == [1, 0]
+    seen = sys.modules[module].CALLED
+    copied = [at != logits.data_ptr() for at, logits in zip(seen, batches, strict=True)]
+    assert (copied, sampler.name) == ([True, False, False, True, False], "acme")
 
 
-def test_a_call_in_place_that_raises_raises_its_own_error(dists: FakeDists) -> None:
-    dists.add_plugin("acme", faulty("acme", FAILS))
+def test_the_first_batch_of_each_kind_is_copied_since_there_compilations_fail(dists: FakeDists) -> None:
+    module = dists.add_plugin("acme", faulty("acme", "CALLED[-1] = logits.data_ptr()", capabilities=HALVES))
     sampler = load_sampler(device="cpu")
-    with pytest.raises(RuntimeError, match="no kernel image") as raised:
-        draw(sampler, inplace=True)
-    assert (raised.value.__notes__, sampler.name) == ([NOT_FROM_THESE], "acme")
+    kinds = [
+        (torch.zeros(2, 3), PLAIN),
+        (torch.zeros(2, 3), GREEDY),
+        (torch.zeros(2, 4), PLAIN),
+        (torch.zeros(2, 3, dtype=torch.bfloat16), PLAIN),
+        *(
+            (torch.zeros(2, 3), SamplingMetadata.from_params([request] * 2, positions=[3, 4]))
+            for request in (
+                SamplingParams(seed=3),
+                SamplingParams(top_k=2),
+                SamplingParams(top_p=0.9),
+                SamplingParams(min_p=0.1),
+                SamplingParams(top_k=2, top_p=0.9, filter_order="joint"),
+            )
+        ),
+    ]
+    for expected in (True, False):
+        for logits, metadata in kinds:
+            sampler.sample(logits, metadata)
+            assert (sys.modules[module].CALLED[-1] != logits.data_ptr()) is expected
+    larger = torch.zeros(9, 3)  # of a known kind all the same
+    sampler.sample(larger, SamplingMetadata.from_params([SamplingParams()] * 9))
+    assert sys.modules[module].CALLED[-1] == larger.data_ptr()
 
 
-@torch.inference_mode()
-def test_inference_tensors_do_not_tell_of_damage_so_only_the_first_call_falls_back(dists: FakeDists) -> None:
-    dists.add_plugin("acme", faulty("acme", FAILS, after=1))
-    dists.add_plugin("beta", faulty("beta", FAILS, priority=60))
+def test_what_a_warmup_drew_is_not_copied_any_more(dists: FakeDists) -> None:
+    module = dists.add_plugin("acme", faulty("acme", "CALLED[-1] = logits.data_ptr()"))
     sampler = load_sampler(device="cpu")
-    with pytest.warns(SamplerFallbackWarning, match="'beta' failed"):
-        assert draw(sampler) == [1, 0]
-    with pytest.raises(RuntimeError, match="no kernel image") as raised:
-        draw(sampler)
-    assert (raised.value.__notes__, sampler.name) == ([NOT_FROM_THESE], "acme")
+    sampler.warmup(3, dtypes=[torch.float32], batch_sizes=[2], logprobs=[])
+    logits = batch()
+    sampler.sample(logits, GREEDY)
+    assert sys.modules[module].CALLED[-1] == logits.data_ptr()
+
+
+def test_the_kinds_that_are_remembered_have_an_end(dists: FakeDists) -> None:
+    module = dists.add_plugin("acme", faulty("acme", "CALLED[-1] = logits.data_ptr()"))
+    sampler = load_sampler(device="cpu")
+    for size in range(2, 400):
+        logits = torch.zeros(1, size)
+        sampler.sample(logits, SamplingMetadata())
+        assert (sys.modules[module].CALLED[-1] != logits.data_ptr()) is (size < 258)
+
+
+def test_threads_that_fail_at_once_get_one_successor(dists: FakeDists) -> None:
+    dists.add_plugin("acme", faulty("acme", f"logits.neg_(); import time; time.sleep(0.05); {FAILS}"))
+    sampler = load_sampler(device="cpu")
+    with ThreadPoolExecutor(8) as pool:
+        tokens: list[list[int]] = []
+        told = told_by(lambda: tokens.extend(pool.map(lambda _: draw(sampler), range(8))))
+    assert tokens == [[1, 0]] * 8
+    assert told == [f"{FAILED}Set TOKENDRAW_DISABLE=acme to silence this."]
+    assert (sampler.name, sampler.stats()) == ("native", {"native": 16})
 
 
 @pytest.mark.parametrize(
@@ -228,24 +355,27 @@ def test_a_successor_that_fails_too_makes_room_for_the_next_in_the_same_call(dis
     told = told_by(lambda: tokens.extend(draw(sampler)))
     assert (tokens, sampler.name) == ([1, 0], "native")
     assert told == [
-        "'acme' failed: its call raised OSError: no acme. Drawing with 'beta' from here on. "
-        "Set TOKENDRAW_DISABLE=acme to silence this.",
-        "'beta' failed: its call raised OSError: no beta. Drawing with 'native' from here on. "
-        "Set TOKENDRAW_DISABLE=beta to silence this.",
+        f"'{name}' failed: its call raised OSError: no {name} {here}. Drawing with 'native' from here on. "
+        f"Set TOKENDRAW_DISABLE={name} to silence this."
+        for name, here in (("acme", HERE), ("beta", IN_BETA))
     ]
     assert reasons(sampler) == {
         "native": "best available, priority 0",
-        "acme": "its call raised OSError: no acme",
-        "beta": "its call raised OSError: no beta",
+        "acme": f"its call raised OSError: no acme {HERE}",
+        "beta": f"its call raised OSError: no beta {IN_BETA}",
     }
 
 
 def test_a_successor_has_to_prove_itself_as_well(dists: FakeDists) -> None:
     dists.add_plugin("acme", faulty("acme", FAILS))
-    dists.add_plugin("beta", plugin("beta", priority=40, build="raise OSError('no nvcc')"))
+    beta = plugin("beta", priority=40, build="raise OSError('no nvcc')")
+    dists.add_plugin("beta", beta)
     sampler = load_sampler(device="cpu")
     assert told_by(lambda: draw(sampler)) == [FAILED + "Set TOKENDRAW_DISABLE=acme to silence this."]
-    assert reasons(sampler)["beta"] == "tokendraw_build raised OSError: no nvcc"
+    assert (
+        reasons(sampler)["beta"]
+        == f"tokendraw_build raised OSError: no nvcc {place(beta, 'no nvcc', 'beta')}"
+    )
 
 
 def test_rows_that_only_the_failed_companion_could_serve_are_refused_and_it_stays(
@@ -260,8 +390,8 @@ def test_rows_that_only_the_failed_companion_could_serve_are_refused_and_it_stay
             draw(sampler)
         assert str(refused.value) == (
             "No sampler here can serve greedy rows, which this batch may hold: 'beta' failed, its call raised "
-            "RuntimeError: no kernel image. Install another one that can, or, if the batch holds none, say so "
-            "in SamplingMetadata.facts."
+            f"RuntimeError: no kernel image {IN_BETA}. Install another one that can, or, if the batch holds none, say "
+            "so in SamplingMetadata.facts."
         )
         assert isinstance(refused.value.__cause__, RuntimeError)
     assert (draw(sampler, PLAIN), sampler.resolution.companion) == ([1, 0], "beta")
@@ -282,13 +412,14 @@ def test_a_plugin_is_told_of_once_whatever_it_raises_and_however_often_it_is_loa
     dists.add_plugin("acme", faulty("acme", "raise RuntimeError(f'failure {len(CALLED)}')"))
     samplers = [load_sampler(device="cpu") for _ in range(3)]
     assert [len(told_by(lambda: draw(sampler))) for sampler in samplers] == [1, 0, 0]  # noqa: B023
-    assert reasons(samplers[2])["acme"] == "its call raised RuntimeError: failure 3"
+    assert reasons(samplers[2])["acme"] == f"its call raised RuntimeError: failure 3 {HERE}"
 
 
 def test_the_warning_points_at_the_caller_and_names_all_that_is_switched_off(
     dists: FakeDists, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TOKENDRAW_DISABLE", "other")
+    dists.add_plugin("other", plugin("other"))
     dists.add_plugin("acme", faulty("acme", FAILS))
     sampler = load_sampler(device="cpu")
     with pytest.warns(SamplerFallbackWarning) as caught:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from fake_dists import EVERYTHING, FakeDists, fake_dists, plugin
+from fake_dists import EVERYTHING, FakeDists, fake_dists, place, plugin
 from isolation import RESOLVE, drawn, resolved, run
 
 
@@ -27,13 +27,15 @@ FACTORIES = {
         "return Plugin()",
         "tokendraw_build needs to return an object with a method sample, found Plugin",
     ),
-    "an exit": ("raise SystemExit(0)", "tokendraw_build raised SystemExit: 0"),
+    "an exit": ("raise SystemExit(0)", "tokendraw_build raised SystemExit: 0 {here}"),
 }
 
 
 @pytest.mark.parametrize(("build", "reason"), FACTORIES.values(), ids=FACTORIES.keys())
 def test_a_host_draws_beside_a_factory_that_gives(dists: FakeDists, build: str, reason: str) -> None:
-    dists.add_plugin("acme", plugin("acme", capabilities=EVERYTHING, build=build))
+    source = plugin("acme", capabilities=EVERYTHING, build=build)
+    reason = reason.format(here=place(source, build) if "{here}" in reason else "")
+    dists.add_plugin("acme", source)
     code = "sampler = tokendraw.load_sampler(device='cpu'); result = [sampler.name, draw(sampler), warned]"
     name, tokens, warned = drawn(dists, code)
     assert (name, tokens) == ("native", [1, 0])

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from fake_dists import EVERYTHING, FakeDists, fake_dists, faulty, plugin
+from fake_dists import EVERYTHING, FakeDists, fake_dists, faulty, place, plugin
 from isolation import drawn
 
 
@@ -15,6 +15,8 @@ def dists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDists
         yield found
 
 
+HERE = place(faulty("acme", "raise"), "raise")
+IN_BETA = HERE.replace("acme", "beta")
 NO_GREEDY = EVERYTHING.replace("greedy=True", "greedy=False")
 
 
@@ -33,12 +35,12 @@ result = [names, tokens, reasons(sampler), warned, len(acme.CALLED), len(acme.BU
     assert tokens == [[1, 0]] * 3
     assert reasons == {
         "native": "best available, priority 0",
-        "acme": "its call raised RuntimeError: no kernel image",
+        "acme": f"its call raised RuntimeError: no kernel image {HERE}",
     }
     assert warned == [
         [
             "SamplerFallbackWarning",
-            "'acme' failed: its call raised RuntimeError: no kernel image. Drawing with 'native' from here on. "
+            f"'acme' failed: its call raised RuntimeError: no kernel image {HERE}. Drawing with 'native' from here on. "
             "Set TOKENDRAW_DISABLE=acme to silence this.",
             "<string>",
         ]
@@ -107,7 +109,7 @@ result = [explicit, draw(sampler), sampler.name, [text for _, text, _ in warned]
     assert drawn(dists, code) == [
         [
             "PluginError",
-            "'acme' failed: its call raised SystemExit: 1",
+            f"'acme' failed: its call raised SystemExit: 1 {HERE}",
             "'acme' was asked for by the argument sampler=, so no other sampler takes over. "
             "Leave out sampler= to let tokendraw choose.",
             "SystemExit(1)",
@@ -115,7 +117,7 @@ result = [explicit, draw(sampler), sampler.name, [text for _, text, _ in warned]
         [1, 0],
         "native",
         [
-            "'acme' failed: its call raised SystemExit: 1. Drawing with 'native' from here on. "
+            f"'acme' failed: its call raised SystemExit: 1 {HERE}. Drawing with 'native' from here on. "
             "Set TOKENDRAW_DISABLE=acme to silence this."
         ],
     ]
@@ -137,10 +139,10 @@ result = [pairs, tokens, reasons(sampler), [text for _, text, _ in warned]]
         {
             "acme": "best available, priority 50",
             "native": "available, priority 0; serves the rows that acme cannot",
-            "beta": "its call raised RuntimeError: no driver",
+            "beta": f"its call raised RuntimeError: no driver {IN_BETA}",
         },
         [
-            "'beta' failed: its call raised RuntimeError: no driver. Drawing with 'native' from here on. "
+            f"'beta' failed: its call raised RuntimeError: no driver {IN_BETA}. Drawing with 'native' from here on. "
             "Set TOKENDRAW_DISABLE=beta to silence this."
         ],
     ]
@@ -156,7 +158,7 @@ result = [attempt(lambda: draw(sampler)), sampler.name, warned]
         [
             "SamplerUnavailableError",
             "No sampler can serve the operation 'sample' on cpu. Found acme: its call raised RuntimeError: no "
-            "kernel image; native: switched off by TOKENDRAW_DISABLE. Take 'native' out of TOKENDRAW_DISABLE.",
+            f"kernel image {HERE}; native: switched off by TOKENDRAW_DISABLE. Take 'native' out of TOKENDRAW_DISABLE.",
             "RuntimeError('no kernel image')",
         ],
         "acme",

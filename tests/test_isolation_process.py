@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from fake_dists import EVERYTHING, FakeDists, fake_dists, faulty, plugin
+from fake_dists import EVERYTHING, FakeDists, fake_dists, faulty, place, plugin
 from isolation import answer, drawn, run, run_after_torch
 
 
@@ -151,7 +151,8 @@ print(json.dumps([len(results), same, getattr(results[0], "chosen", str(results[
 
 
 def test_sixteen_threads_whose_samplers_fail_in_the_first_call_are_warned_once(dists: FakeDists) -> None:
-    dists.add_plugin("acme", faulty("acme", "raise RuntimeError('no kernel image')"))
+    source = faulty("acme", "raise RuntimeError('no kernel image')")
+    dists.add_plugin("acme", source)
     code = f"""
 {SIXTEEN}
 def load_and_draw():
@@ -164,8 +165,8 @@ result = [results, [text for _, text, _ in warned], len(sys.modules["fake_acme"]
     results, warned, called = drawn(dists, code)
     assert results == [[[1, 0], [1, 0], "native"]] * 16
     assert warned == [
-        "'acme' failed: its call raised RuntimeError: no kernel image. Drawing with 'native' from here on. "
-        "Set TOKENDRAW_DISABLE=acme to silence this."
+        f"'acme' failed: its call raised RuntimeError: no kernel image {place(source, 'kernel')}. Drawing with "
+        "'native' from here on. Set TOKENDRAW_DISABLE=acme to silence this."
     ]
     assert called == 16
 

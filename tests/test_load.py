@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from fake_dists import EVERYTHING, FakeDists, fake_dists, plugin
+from fake_dists import EVERYTHING, FakeDists, fake_dists, place, plugin
 from tokendraw import (
     InvalidParameterError,
     Need,
@@ -74,13 +74,12 @@ def test_the_companion_is_built_too_and_serves_what_the_chosen_one_cannot(dists:
 
 def test_a_companion_that_fails_its_proof_makes_room_for_the_next(dists: FakeDists) -> None:
     dists.add_plugin("acme", plugin("acme", capabilities="dtypes=('float32',)"))
-    dists.add_plugin(
-        "beta", plugin("beta", priority=40, capabilities=EVERYTHING, build="raise OSError('no driver')")
-    )
+    beta = plugin("beta", priority=40, capabilities=EVERYTHING, build="raise OSError('no driver')")
+    dists.add_plugin("beta", beta)
     sampler = load_sampler(device="cpu")
     assert (sampler.name, sampler.resolution.companion) == ("acme", "native")
     reasons = {d.name: d.reason for d in sampler.resolution.decisions}
-    assert reasons["beta"] == "tokendraw_build raised OSError: no driver"
+    assert reasons["beta"] == f"tokendraw_build raised OSError: no driver {place(beta, 'driver', 'beta')}"
 
 
 def test_the_need_reaches_the_build_hook(dists: FakeDists) -> None:

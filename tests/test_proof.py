@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import tokendraw
-from fake_dists import EVERYTHING, FakeDists, fake_dists, plugin
+from fake_dists import EVERYTHING, FakeDists, fake_dists, place, plugin
 from tokendraw import (
     Need,
     SamplerFallbackWarning,
@@ -26,9 +26,9 @@ def dists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDists
 BAD_DRAWS = {
     "a build that raises": (
         "raise RuntimeError('nvcc not found')",
-        "tokendraw_build raised RuntimeError: nvcc not found",
+        "tokendraw_build raised RuntimeError: nvcc not found {here}",
     ),
-    "a build that exits": ("import sys; sys.exit(0)", "tokendraw_build raised SystemExit: 0"),
+    "a build that exits": ("import sys; sys.exit(0)", "tokendraw_build raised SystemExit: 0 {here}"),
     "nothing": (
         "return None",
         "tokendraw_build needs to return an object with a method sample, found NoneType",
@@ -36,15 +36,15 @@ BAD_DRAWS = {
     "an int": ("return 3", "tokendraw_build needs to return an object with a method sample, found int"),
     "a draw that raises": (
         "return Fake(lambda x: 1 / 0)",
-        "the proof draw raised ZeroDivisionError: division by zero",
+        "the proof draw raised ZeroDivisionError: division by zero {here}",
     ),
     "a draw that exits": (
         "return Fake(lambda x: __import__('sys').exit(1))",
-        "the proof draw raised SystemExit: 1",
+        "the proof draw raised SystemExit: 1 {here}",
     ),
     "no output": (
         "return Fake(lambda x: None)",
-        "the proof draw raised AttributeError: 'NoneType' object has no attribute 'token_ids'",
+        "the proof draw needs a SamplerOutput, found NoneType",
     ),
     "a list": (
         "return Fake(lambda x: output([1, 2]))",
@@ -114,6 +114,7 @@ def test_what_does_not_prove_itself_is_passed_over_with_its_reason(
     dists: FakeDists, build: str, reason: str
 ) -> None:
     source = plugin("acme", capabilities=EVERYTHING, build=build).replace("\nplugin = Plugin()\n", FAKE)
+    reason = reason.format(here=place(source, build) if "{here}" in reason else "")
     dists.add_plugin("acme", source)
     with pytest.warns(SamplerFallbackWarning) as caught:
         sampler = load_sampler(device="cpu")
@@ -125,12 +126,13 @@ def test_what_does_not_prove_itself_is_passed_over_with_its_reason(
 
 
 def test_an_explicit_choice_that_does_not_prove_itself_is_refused_with_its_cause(dists: FakeDists) -> None:
-    dists.add_plugin("acme", plugin("acme", build="raise RuntimeError('nvcc not found')"))
+    source = plugin("acme", build="raise RuntimeError('nvcc not found')")
+    dists.add_plugin("acme", source)
     with pytest.raises(SamplerUnavailableError) as refusal:
         load_sampler("acme", device="cpu")
     assert str(refusal.value) == (
         "'acme', asked for by the argument sampler=, cannot serve the operation 'sample' on cpu: "
-        "tokendraw_build raised RuntimeError: nvcc not found. "
+        f"tokendraw_build raised RuntimeError: nvcc not found {place(source, 'nvcc')}. "
         "Available here: native. Leave out sampler= to let tokendraw choose."
     )
     cause = refusal.value.__cause__
@@ -158,12 +160,14 @@ def test_when_every_candidate_fails_the_error_gives_all_reasons(
     dists: FakeDists, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TOKENDRAW_DISABLE", "native")
-    dists.add_plugin("acme", plugin("acme", build="raise OSError('no driver')"))
+    source = plugin("acme", build="raise OSError('no driver')")
+    dists.add_plugin("acme", source)
     with pytest.raises(SamplerUnavailableError) as refusal:
         load_sampler(device="cpu")
     assert str(refusal.value) == (
         "No sampler can serve the operation 'sample' on cpu. "
-        "Found acme: tokendraw_build raised OSError: no driver; native: switched off by TOKENDRAW_DISABLE. "
+        f"Found acme: tokendraw_build raised OSError: no driver {place(source, 'driver')}; "
+        "native: switched off by TOKENDRAW_DISABLE. "
         "Take 'native' out of TOKENDRAW_DISABLE."
     )
 

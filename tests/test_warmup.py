@@ -8,8 +8,9 @@ import torch
 
 import tokendraw
 from fake_candidates import LAPTOP
-from fake_dists import fake_dists, faulty
+from fake_dists import fake_dists, faulty, place
 from isolation import drawn
+from routing import one_token
 from tokendraw import (
     BatchFacts,
     Capabilities,
@@ -17,7 +18,6 @@ from tokendraw import (
     InvalidInputError,
     Need,
     Resolution,
-    SamplerOutput,
     SamplerUnavailableError,
     SamplingMetadata,
 )
@@ -41,8 +41,7 @@ class Recorder:
 
     def sample(self, logits, metadata, *, inplace=False):
         self.calls.append((logits, metadata))
-        rows = len(logits)
-        return SamplerOutput(torch.zeros(rows, dtype=torch.int64), torch.ones(rows, dtype=torch.bool))
+        return one_token(0, logits, metadata)
 
     @property
     def kinds(self):
@@ -231,7 +230,8 @@ def test_what_an_explicit_choice_raises_is_raised():
 def test_a_sampler_that_fails_is_replaced_by_one_that_draws_every_kind(tmp_path: Path, monkeypatch):
     with fake_dists(tmp_path, monkeypatch) as dists:
         fault = "if metadata.facts.any_joint: raise RuntimeError('no kernel image')"
-        dists.add_plugin("acme", faulty("acme", fault))
+        source = faulty("acme", fault)
+        dists.add_plugin("acme", source)
         code = """
 sampler = tokendraw.load_sampler(device="cpu")
 names = [sampler.name]
@@ -251,6 +251,6 @@ result = [names, len(calls), sum(calls), [text for _, text, _ in warned]]
     # Its proof, the batch that failed, and then all 64 kinds, 8 of them joint.
     assert (calls, joint) == (1 + 1 + 64, 1 + 8)
     assert warned == [
-        "'acme' failed: its call raised RuntimeError: no kernel image. Drawing with 'native' from here on. "
-        "Set TOKENDRAW_DISABLE=acme to silence this."
+        f"'acme' failed: its call raised RuntimeError: no kernel image {place(source, 'kernel')}. Drawing with "
+        "'native' from here on. Set TOKENDRAW_DISABLE=acme to silence this."
     ]

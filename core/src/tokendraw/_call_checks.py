@@ -1,7 +1,8 @@
 """What a call owes its caller: what it was given as it was, and an output of the right form.
 
-The proof draw looks at the form. The rest is looked at with ``TOKENDRAW_DEBUG=1`` alone, since it copies the
-logits and waits for the device, and not while a CUDA graph is captured, when nobody can wait.
+The form of an output is always looked at (:mod:`tokendraw._form`). The rest is looked at with ``TOKENDRAW_DEBUG=1``
+alone, since it copies the logits and waits for the device, and not while a CUDA graph is captured, when nobody
+can.
 """
 
 from __future__ import annotations
@@ -15,6 +16,11 @@ from tokendraw._errors import PluginError
 
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 """By bytes an element: equal bits, where NaN differs from itself."""
+
+
+def fault(name: str, needs: str) -> PluginError:
+    """What a call of the sampler ``name`` did wrong, in words."""
+    return PluginError(f"{name!r} needs {needs}. Mend the plugin, or set TOKENDRAW_DISABLE={name}.")
 
 
 class Watch:
@@ -44,7 +50,7 @@ class Watch:
             changed = changed.any(dim=-1) if changed.dim() > 1 else changed
             if bool(changed.any()):
                 found = f"{int(changed.sum())} of {len(changed)} {kind} changed"
-                raise self._error(f"to leave {name} unmodified{self._unless}, found {found}") from after
+                raise fault(self._name, f"to leave {name} unmodified{self._unless}, found {found}") from after
 
     def check_returned(self, reason: str | None) -> None:
         """Refuse what the call returned.
@@ -53,9 +59,4 @@ class Watch:
         :raises PluginError: says so.
         """
         if reason is not None:
-            raise self._error(f"to return {reason}")
-
-    def _error(self, needs: str) -> PluginError:
-        return PluginError(
-            f"{self._name!r} needs {needs}. Mend the plugin, or set TOKENDRAW_DISABLE={self._name}."
-        )
+            raise fault(self._name, f"to return {reason}")

@@ -10,23 +10,16 @@ from collections.abc import Mapping
 from torch import Tensor
 
 from tokendraw import _fallback
-from tokendraw._call_checks import Watch
+from tokendraw._call_checks import Watch, fault
 from tokendraw._cuda_graphs import is_capturing
-from tokendraw._form import wrong_tokens
+from tokendraw._fallback import CallFailedError
+from tokendraw._forked import reseed_if_due
+from tokendraw._form import wrong_output, wrong_tokens
 from tokendraw._metadata import SamplingMetadata
 from tokendraw._output import SamplerOutput
 from tokendraw._serving import Member, Route, Serving
 
 _log = logging.getLogger("tokendraw")
-
-
-class CallFailedError(Exception):
-    """A sampler's call raised what is the cause of this."""
-
-    def __init__(self, member: Member, *, is_pristine: bool) -> None:
-        self.member = member
-        self.is_pristine = is_pristine
-        """The caller's logits are known to be as they were before the call."""
 
 
 class Drawing:
@@ -54,6 +47,7 @@ class Drawing:
 
         :raises CallFailedError: from what a sampler raised.
         """
+        reseed_if_due()
         rows, vocab_size = logits.shape
         route = serving.route(metadata, rows, vocab_size, logits.device)
         output = self._draw(serving, route, logits, metadata, inplace=inplace)
@@ -72,7 +66,7 @@ class Drawing:
         # First the companion, from a copy of its rows: the other call may overwrite them.
         own = logits.index_select(0, split.rows)
         apart = self._call(
-            serving.companion, serving, own, split.for_companion(metadata), inplace=True, is_spare=True
+            serving.companion, serving, own, split.for_companion(metadata), inplace=True, is_copy=True
         )
         rest = self._call(route.member, serving, logits, split.for_chosen(metadata), inplace=inplace)
         return split.merged(rest, apart, metadata.facts.max_logprobs, logits.shape[1])
@@ -85,22 +79,26 @@ class Drawing:
         metadata: SamplingMetadata,
         *,
         inplace: bool,
-        is_spare: bool = False,
+        is_copy: bool = False,
     ) -> SamplerOutput:
         """Call one sampler.
 
         :param inplace: drafts never are.
-        :param is_spare: the logits are a copy of what the caller gave.
-        :raises CallFailedError: from what it raised.
+        :param is_copy: the logits are a copy of what the caller gave.
+        :raises CallFailedError: from what it raised, or it returned what is no output.
         """
-        given, drafting = logits, serving.resolution.operation == "verify"
-        if not member.has_drawn and serving.can_fall_back and not inplace and not drafting:
-            given = _fallback.spare(logits)
+        given, kind, is_usual = logits, _fallback.NO_KIND, True
+        drafting = serving.resolution.operation == "verify"
+        if serving.can_fall_back and not drafting:
+            kind = _fallback.kind_of(logits, metadata.facts)
+            is_usual = kind in member.drawn_kinds and not member.failed_kinds
+            if not is_usual and not is_copy:
+                given = _fallback.copied(logits, member, kind, inplace=inplace)
+        had_copy = is_copy or given is not logits
         watch = None
         if self._debug and not is_capturing():
             kept = {} if inplace and not drafting else {"logits": given}
             watch = Watch(member.name, kept, unless="" if drafting else "inplace=True")
-        version = None if given.is_inference() else given._version
         try:
             output: SamplerOutput = (
                 member.backend.draft(given, metadata)
@@ -112,12 +110,17 @@ class Drawing:
         except BaseException as error:
             if watch is not None:
                 watch.check_given(error)
-            untouched = given is not logits or (version is not None and given._version == version)
-            raise CallFailedError(member, is_pristine=is_spare or (untouched and not inplace)) from error
+            reason = _fallback.raised(error, member)
+            raise CallFailedError(member, error, reason, kind=kind, had_copy=had_copy) from error
+        wrong = wrong_output(output, given, metadata.facts.max_logprobs, ranks=serving.needs_ranks)
         if watch is not None:
             watch.check_given()
-            watch.check_returned(wrong_tokens(output, given))
-        member.has_drawn = True
+            watch.check_returned(wrong or wrong_tokens(output, given))
+        if wrong is not None:
+            found, reason = fault(member.name, f"to return {wrong}"), f"its call needs to return {wrong}"
+            raise CallFailedError(member, found, reason, kind=kind, had_copy=had_copy)
+        if not is_usual:
+            member.note_success(kind)
         return output
 
     def _tell(self, serving: Serving, route: Route) -> None:

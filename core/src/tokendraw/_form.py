@@ -1,60 +1,71 @@
-"""The form of what a call returns: shapes, dtypes, devices, ids in range, and chains that can be.
+"""The form of what a call returns: types, shapes, dtypes, devices; ids in range, and chains that can be.
 
-Each function says what was needed and what was found, or returns None. All but :func:`misfit` read values, and so wait
-for the device.
+Each function says what was needed and what was found, or returns None. :func:`wrong_output` and
+:func:`wrong_verify_output` read no values, and look at every call; the others wait for the device.
 """
 
 from __future__ import annotations
-
-from collections.abc import Mapping
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
 from tokendraw._drafts import Drafts
-from tokendraw._output import PAD_TOKEN_ID
+from tokendraw._output import PAD_TOKEN_ID, LogprobsTensors, SamplerOutput, VerifyOutput
 
 
-def misfit(
-    name: str, found: object, shape: list[int], dtype: torch.dtype, device: torch.device
+def wrong_output(
+    output: object, logits: Tensor, max_logprobs: int | None, *, ranks: bool = True
 ) -> str | None:
-    """Compare an output tensor with what it needs to be. Reads no values."""
-    needed = f"{name} {shape} {dtype} on {device}"
-    if not isinstance(found, Tensor):
-        return f"{needed}, found {type(found).__name__}"
-    if (found.dtype, found.device, list(found.shape)) != (dtype, device, shape):
-        return f"{needed}, found {list(found.shape)} {found.dtype} on {found.device}"
-    return None
+    """Hold what ``sample`` or ``draft`` returned against :class:`tokendraw.SamplerOutput`.
 
-
-def wrong_tokens(output: object, logits: Tensor) -> str | None:
-    """Hold what ``sample`` or ``draft`` returned against :class:`tokendraw.SamplerOutput`."""
-    rows, vocab_size = logits.shape
-    reason = _misfits(
-        output, logits.device, {"token_ids": ([rows], torch.int64), "valid": ([rows], torch.bool)}
+    :param max_logprobs: what the batch asked for, as ``BatchFacts.max_logprobs``.
+    :param ranks: whether their ranks are needed too.
+    """
+    if not isinstance(output, SamplerOutput):
+        return f"a SamplerOutput, found {type(output).__name__}"
+    shape, device = (logits.shape[0],), logits.device
+    reason = _misfit("token_ids", output.token_ids, shape, torch.int64, device) or _misfit(
+        "valid", output.valid, shape, torch.bool, device
     )
-    if reason is not None:
+    if reason is not None or max_logprobs is None:
         return reason
-    ids: Tensor = output.token_ids  # type: ignore[attr-defined]
+    return _wrong_logprobs(
+        output.logprobs, shape, max_logprobs, logits.shape[1], device, ranks=ranks
+    ) or _misfit("log_kept_mass", output.log_kept_mass, shape, torch.float32, device)
+
+
+def wrong_verify_output(
+    output: object, target_logits: Tensor, drafts: Drafts, max_logprobs: int | None, *, ranks: bool = True
+) -> str | None:
+    """Hold what ``verify`` returned against :class:`tokendraw.VerifyOutput`; as :func:`wrong_output`."""
+    if not isinstance(output, VerifyOutput):
+        return f"a VerifyOutput, found {type(output).__name__}"
+    requests, device = (drafts.num_requests,), target_logits.device
+    shape = (*requests, drafts.max_drafts + 1)
+    reason = (
+        _misfit("token_ids", output.token_ids, shape, torch.int64, device)
+        or _misfit("num_accepted", output.num_accepted, requests, torch.int32, device)
+        or _misfit("valid", output.valid, requests, torch.bool, device)
+    )
+    if reason is not None or max_logprobs is None:
+        return reason
+    return _wrong_logprobs(output.logprobs, shape, max_logprobs, target_logits.shape[1], device, ranks=ranks)
+
+
+def wrong_tokens(output: SamplerOutput, logits: Tensor) -> str | None:
+    """Hold the ids that ``sample`` or ``draft`` returned, of the right form, against the vocabulary."""
+    rows, vocab_size = logits.shape
+    ids = output.token_ids
     for (row,) in _first((ids < 0) | (ids >= vocab_size)):
         return f"token_ids in [0, {vocab_size}), found {int(ids[row])} in row {row} of {rows}"
     return None
 
 
-def wrong_chains(output: object, target_logits: Tensor, drafts: Drafts) -> str | None:
-    """Hold what ``verify`` returned against :class:`tokendraw.VerifyOutput`."""
+def wrong_chains(output: VerifyOutput, target_logits: Tensor, drafts: Drafts) -> str | None:
+    """Hold the chains that ``verify`` returned, of the right form, against the drafts."""
     requests, width, vocab_size = drafts.num_requests, drafts.max_drafts + 1, target_logits.shape[1]
-    needed = {
-        "token_ids": ([requests, width], torch.int64),
-        "num_accepted": ([requests], torch.int32),
-        "valid": ([requests], torch.bool),
-    }
-    reason = _misfits(output, target_logits.device, needed)
-    if reason is not None:
-        return reason
-    tokens: Tensor = output.token_ids.cpu()  # type: ignore[attr-defined]
-    accepted: Tensor = output.num_accepted.cpu()  # type: ignore[attr-defined]
+    tokens, accepted = output.token_ids.cpu(), output.num_accepted.cpu()
     given, counts = _by_step(drafts)
     for (b,) in _first((accepted < 0) | (accepted > counts)):
         return (
@@ -76,14 +87,42 @@ def wrong_chains(output: object, target_logits: Tensor, drafts: Drafts) -> str |
     return None
 
 
-def _misfits(
-    output: object, device: torch.device, needed: Mapping[str, tuple[list[int], torch.dtype]]
+def _wrong_logprobs(
+    found: object,
+    shape: tuple[int, ...],
+    max_logprobs: int,
+    vocab_size: int,
+    device: torch.device,
+    *,
+    ranks: bool,
 ) -> str | None:
-    reasons = (
-        misfit(name, getattr(output, name, None), shape, dtype, device)
-        for name, (shape, dtype) in needed.items()
+    if not isinstance(found, LogprobsTensors):
+        return f"logprobs of the type LogprobsTensors, found {type(found).__name__}"
+    width = vocab_size if max_logprobs < 0 else min(max_logprobs, vocab_size)
+    if isinstance(found.token_ids, Tensor) and found.token_ids.shape == (*shape, 1 + max_logprobs):
+        width = max_logprobs  # with padding beyond the vocabulary
+    wide = (*shape, 1 + width)
+    return (
+        _misfit("logprobs.token_ids", found.token_ids, wide, torch.int64, device)
+        or _misfit("logprobs.logprobs", found.logprobs, wide, torch.float32, device)
+        or (
+            _misfit("logprobs.ranks", found.ranks, shape, torch.int64, device)
+            if ranks or found.ranks is not None
+            else None
+        )
     )
-    return next((reason for reason in reasons if reason is not None), None)
+
+
+def _misfit(
+    name: str, found: object, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device
+) -> str | None:
+    if not isinstance(found, Tensor):
+        return f"{name} {list(shape)} {dtype} on {device}, found {type(found).__name__}"
+    if found.shape == shape and found.dtype is dtype and found.device == device:
+        return None
+    return (
+        f"{name} {list(shape)} {dtype} on {device}, found {list(found.shape)} {found.dtype} on {found.device}"
+    )
 
 
 def _first(wrong: Tensor) -> list[list[int]]:

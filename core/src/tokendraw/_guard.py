@@ -6,7 +6,9 @@ import logging
 from collections.abc import Callable
 from typing import TypeVar
 
+from tokendraw import _settings
 from tokendraw._errors import PluginError
+from tokendraw._places import place_of
 from tokendraw._words import spoken
 
 T = TypeVar("T")
@@ -14,13 +16,14 @@ T = TypeVar("T")
 _log = logging.getLogger("tokendraw")
 
 
-def guarded(action: str, call: Callable[[], T]) -> T:
+def guarded(action: str, call: Callable[[], T], package: str = "") -> T:
     """Return what ``call`` returns.
 
     A plugin that calls ``sys.exit`` must not end its host, so this catches more than ``Exception``; only an
     interrupt from the keyboard is the user's own.
 
     :param action: what is being done, for the message: ``loading 'acme:plugin'``.
+    :param package: of the plugin; the message ends with the line in it that was running.
     :raises PluginError: the call raised; the message is a reason in words, the cause is what was raised.
     """
     try:
@@ -28,5 +31,10 @@ def guarded(action: str, call: Callable[[], T]) -> T:
     except (KeyboardInterrupt, PluginError):
         raise
     except BaseException as error:
-        _log.debug("%s failed", action, exc_info=True)
-        raise PluginError(f"{action} raised {spoken(error)}") from error
+        log_traceback(action, error, aloud=_settings.is_debugging())
+        raise PluginError(f"{action} raised {spoken(error)}{place_of(error, package)}") from error
+
+
+def log_traceback(action: str, error: BaseException, *, aloud: bool) -> None:
+    """Log an exception of which the user reads one line; ``aloud`` where ``TOKENDRAW_DEBUG=1`` asks for all of it."""
+    _log.log(logging.WARNING if aloud else logging.DEBUG, "%s failed", action, exc_info=error)

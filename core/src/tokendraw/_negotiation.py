@@ -66,7 +66,7 @@ class Negotiation:
                 failures[name] = error
                 facts = facts.without(name, said(error, LONGEST_REASON))
             else:
-                self.built[name] = Member(name, backend)
+                self.built[name] = Member(name, backend, _prove.package_of(hooks))
         return facts, Serving(
             resolution=resolution,
             chosen=self.built[resolution.chosen],

@@ -13,11 +13,11 @@ from typing import Any
 import pluggy
 import torch
 
-from tokendraw import _host_state
+from tokendraw import _host_state, _places
 from tokendraw._capabilities import Capabilities, Need, Operation
 from tokendraw._drafts import Drafts
 from tokendraw._errors import PluginError
-from tokendraw._form import misfit
+from tokendraw._form import wrong_output, wrong_verify_output
 from tokendraw._guard import guarded
 from tokendraw._metadata import SamplingMetadata
 from tokendraw._params import SamplingParams
@@ -40,11 +40,12 @@ def build(
 
     :raises PluginError: it did not build, or did not draw rightly; the message is a reason in words.
     """
-    plugin = hooks.tokendraw_build.get_hookimpls()[-1].plugin_name
-    with _host_state.kept_while_building(plugin), random_state_kept(device):
+    name, package = hooks.tokendraw_build.get_hookimpls()[-1].plugin_name, package_of(hooks)
+    with _host_state.kept_while_building(name), random_state_kept(device):
         backend = guarded(
             "tokendraw_build",
             lambda: hooks.tokendraw_build(operation=operation, device=device, need=need),
+            package,
         )
         for method in ("sample",) if operation == "sample" else ("verify", "draft"):
             if not callable(getattr(backend, method, None)):
@@ -53,8 +54,13 @@ def build(
                     f"found {type(backend).__name__}"
                 )
         prove = _draw if operation == "sample" else _verify
-        guarded("the proof draw", lambda: prove(backend, capabilities, device, need))
+        guarded("the proof draw", lambda: prove(backend, capabilities, device, need), package)
     return backend
+
+
+def package_of(hooks: pluggy.HookRelay) -> str:
+    """Top-level package of the code behind the hooks of one plugin."""
+    return _places.package_of(hooks.tokendraw_build.get_hookimpls()[-1].plugin)
 
 
 def _draw(backend: SamplerBackend, capabilities: Capabilities, device: torch.device, need: Need) -> None:
@@ -69,10 +75,7 @@ def _draw(backend: SamplerBackend, capabilities: Capabilities, device: torch.dev
     params = [_params(capabilities, need)] * 2  # equal, so that a scalar filter can serve both
     output = backend.sample(logits, SamplingMetadata.from_params(params, device=device))
 
-    for field, dtype in (("token_ids", torch.int64), ("valid", torch.bool)):
-        reason = misfit(field, getattr(output, field), [2], dtype, device)
-        if reason is not None:
-            raise PluginError(f"the proof draw needs {reason}")
+    _require(wrong_output(output, logits, None))
     for row, (token, allowed) in enumerate(zip(output.token_ids.tolist(), expected, strict=True)):
         if token not in allowed:
             raise PluginError(
@@ -100,12 +103,18 @@ def _verify(backend: VerifierBackend, capabilities: Capabilities, device: torch.
     metadata = SamplingMetadata.from_params([_params(capabilities, need)] * 4, device=device)
     mode = (*capabilities.verify_modes, "rejection")[0]
     output = backend.verify(logits, drafts, metadata, mode=mode)
+    _require(wrong_verify_output(output, logits, drafts, None))
     found = (output.token_ids.tolist(), output.num_accepted.tolist())
     if found != ([[peak, peak], [peak, -1]], [1, 0]):
         raise PluginError(
             f"the proof draw needs the tokens {[[peak, peak], [peak, -1]]} of {vocab_size} logits and [1, 0] accepted, "
             f"found {found[0]} and {found[1]}"
         )
+
+
+def _require(reason: str | None) -> None:
+    if reason is not None:
+        raise PluginError(f"the proof draw needs {reason}")
 
 
 def _params(capabilities: Capabilities, need: Need) -> SamplingParams:

@@ -17,14 +17,16 @@ from tokendraw._candidate import Resolution
 from tokendraw._capabilities import Capabilities, DraftKind, VerifyMode
 from tokendraw._cuda_graphs import is_capturing
 from tokendraw._drafts import Drafts
-from tokendraw._drawing import CallFailedError, Drawing
+from tokendraw._drawing import Drawing
 from tokendraw._errors import (
     InvalidInputError,
     SamplerFallbackWarning,
     SamplerUnavailableError,
     UntestedUpstreamWarning,
 )
-from tokendraw._fallback import reason_of
+from tokendraw._fallback import CallFailedError
+from tokendraw._forked import reseed_children
+from tokendraw._guard import log_traceback
 from tokendraw._input_checks import check_device, check_logits, check_rows
 from tokendraw._metadata import SamplingMetadata
 from tokendraw._negotiation import Negotiation
@@ -40,10 +42,12 @@ from tokendraw._warmup_drafts import verifications
 class Sampler:
     """A sampler that was negotiated, built and proven. :func:`tokendraw.load_sampler` makes it.
 
-    Where tokendraw chose it by default and a call of it raises, the next best one draws that batch and all that
-    follow, and a :class:`tokendraw.SamplerFallbackWarning` says so once. The error itself is raised where the
-    user asked for a sampler, where the logits may have been overwritten, while a CUDA graph is captured, and
-    where it says nothing against the sampler, as ``torch.OutOfMemoryError``.
+    Where tokendraw chose it by default and a call of it fails (it raises, or returns what is no output), the next
+    best one draws that batch and, if it can, all that follow; a :class:`tokendraw.SamplerFallbackWarning` says so
+    once. The error itself is raised, and nobody is replaced, where nobody else can draw the batch either, where the
+    user asked for a sampler, while a CUDA graph is captured, and where it says nothing against the sampler, as
+    ``torch.OutOfMemoryError``. It is raised as well where the failed sampler may have overwritten the logits: only one
+    that was given a copy cannot have, and that is so for the first batch of each kind, and after such an error.
     """
 
     def __init__(
@@ -59,6 +63,7 @@ class Sampler:
         strict: bool = False,
         debug: bool = False,
     ) -> None:
+        reseed_children()
         self.device = device
         self._serving = Serving(
             resolution=resolution,
@@ -109,8 +114,10 @@ class Sampler:
         Waits for the device only where whoever draws does (``Capabilities.sync_free``), or where ``TOKENDRAW_DEBUG=1``
         has the call checked.
 
-        A sampler that another one could replace draws its first batch from a copy of the logits, so that its
-        successor finds them pristine. The copy is dropped after the call; with ``inplace`` there is none.
+        A sampler that another one could replace draws its first batch of each kind (dtype, vocabulary, and which of
+        greedy rows, seeds, filters and logprobs it may hold) from a copy of the logits, so that its successor finds
+        them pristine. The copy takes the memory of the logits, and a read and a write of them, for that call; with
+        ``inplace``, and of kinds that :meth:`warmup` drew, there is none.
 
         :param logits: [B, V] float32, bfloat16 or float16, any row stride.
         :param metadata: the parameters of the B rows, on the same device.
@@ -118,16 +125,19 @@ class Sampler:
         :raises InvalidInputError: a ValueError, before anything is launched.
         :raises SamplerUnavailableError: the batch may hold rows that nobody here can serve, or whoever could has
             failed.
-        :raises PluginError: ``TOKENDRAW_DEBUG=1`` found a fault; or a sampler raised what would end the program.
+        :raises PluginError: what a sampler returned has the wrong type, shape, dtype or device, or
+            ``TOKENDRAW_DEBUG=1`` found another fault; or a sampler raised what would end the program.
         """
         self._check(logits, metadata)
-        while True:
-            serving = self._serving
-            try:
-                return self._drawing.draw(serving, logits, metadata, inplace=inplace)
-            except CallFailedError as error:
-                failed = error
-            self._replace(serving, failed, metadata.facts)
+        serving = self._serving
+        try:
+            return self._drawing.draw(serving, logits, metadata, inplace=inplace)
+        except CallFailedError as error:
+            failed = error
+        refusal = _fallback.refusal(failed, serving)
+        if refusal is not None:
+            raise refusal
+        return self._draw_with_another(failed, logits, metadata, inplace=inplace)
 
     @untraced
     def verify(
@@ -157,7 +167,8 @@ class Sampler:
         :raises InvalidParameterError: a ValueError: there is no such mode.
         :raises SamplerUnavailableError: nobody here can verify this batch, or the sampler that was asked for verifies
             nothing.
-        :raises PluginError: ``TOKENDRAW_DEBUG=1`` found a fault.
+        :raises PluginError: what a verifier returned has the wrong type, shape, dtype or device, or
+            ``TOKENDRAW_DEBUG=1`` found another fault.
         """
         check_logits("target_logits", target_logits, self.device)
         _verifying.check(target_logits, drafts, metadata, mode)
@@ -175,10 +186,9 @@ class Sampler:
         self._check(logits, metadata)
         try:
             return self._drawing.draw(self._verification(), logits, metadata)
-        except CallFailedError as error:
-            raised = error.__cause__
-        assert raised is not None
-        raise raised
+        except CallFailedError as failed:
+            error = failed.error
+        raise error
 
     @property
     @untraced
@@ -299,35 +309,49 @@ class Sampler:
             torch.accelerator.synchronize(device)
         return time.perf_counter() - start
 
-    def _replace(self, serving: Serving, call: CallFailedError, batch: BatchFacts) -> None:
-        """Put another sampler in the place of one whose call raised, or raise."""
-        failed, error = call.member, call.__cause__
-        assert error is not None
-        shown = _fallback.refusal(error, failed, serving, is_pristine=call.is_pristine)
-        if shown is error:
-            raise error
-        if shown is not None:
-            raise shown from error
-        with self._replacing:  # a thread that fails later comes to the same successor, which is built by then
+    def _draw_with_another(
+        self, failed: CallFailedError, logits: Tensor, metadata: SamplingMetadata, *, inplace: bool
+    ) -> SamplerOutput:
+        """Draw a batch that a sampler failed with whoever can, and put them in its place; or raise.
+
+        One thread at a time: one that fails later finds the successor in its place.
+        """
+        failures = [failed]
+        with self._replacing:
             if self._facts is None:
-                raise error
-            facts, successor = _fallback.successor(self._facts, failed, error, batch)
-            resolution = successor.resolution
-            text = _advice.failed_call(
-                failed.name, reason_of(error), successor.member(batch).name, resolution.choice
-            )
+                raise failed.shown
+            facts, serving = self._facts, self._serving
+            while True:
+                try:
+                    if failures[-1].member in (serving.chosen, serving.companion):
+                        facts, serving = _fallback.successor(facts, failures[-1], metadata.facts)
+                    output = self._drawing.draw(serving, logits, metadata, inplace=inplace)
+                    break
+                except CallFailedError as another:
+                    failures.append(another)
+                    unavailable = None
+                except SamplerUnavailableError as error:
+                    unavailable = error
+                if unavailable is not None and len(failures) == 1:
+                    raise unavailable from failed.error
+                if unavailable is not None or not failures[-1].may_be_followed:
+                    raise _fallback.failed_by_all(failures)
+            self._tell_of_failures(failures, serving, metadata.facts)
+            self._facts, self._serving = facts, serving
+        return output
+
+    def _tell_of_failures(self, failures: list[CallFailedError], serving: Serving, batch: BatchFacts) -> None:
+        resolution = serving.resolution
+        for failed in failures:
+            name = failed.member.name
+            log_traceback(f"a call of {name!r}", failed.error, aloud=self._debug)
+            text = _advice.failed_call(name, failed.reason, serving.member(batch).name, resolution.choice)
             try:
-                announce(
-                    SamplerFallbackWarning,
-                    text,
-                    strict=self._strict,
-                    once_for=("call", failed.name),
-                )
+                announce(SamplerFallbackWarning, text, strict=self._strict, once_for=("call", name))
             except SamplerFallbackWarning as warning:
-                raise warning from error
-            for text in resolution.untested:
-                announce(UntestedUpstreamWarning, text, strict=self._strict)
-            self._facts, self._serving = facts, successor
+                raise warning from failed.error
+        for text in resolution.untested:
+            announce(UntestedUpstreamWarning, text, strict=self._strict)
 
     def _check(self, logits: Tensor, metadata: SamplingMetadata) -> None:
         check_logits("logits", logits, self.device)

@@ -18,6 +18,9 @@ from tokendraw._metadata import SamplingMetadata
 from tokendraw._rows import unserved
 from tokendraw._splitting import Split, is_worthwhile
 
+_MOST_KINDS = 256
+"""So many kinds of batches are remembered of a sampler; a caller may change its vocabulary all the time."""
+
 
 @dataclass(slots=True, eq=False)
 class Member:
@@ -26,8 +29,26 @@ class Member:
     name: str
     backend: Any
     """A SamplerBackend or a VerifierBackend, by the operation that it was built for."""
-    has_drawn: bool = False
-    """Whether a caller's batch was drawn with it already."""
+    package: str = ""
+    """Of its plugin's code."""
+    drawn_kinds: set[tuple[object, ...]] = field(default_factory=set)
+    """Kinds of batches that it has drawn: see :mod:`tokendraw._fallback`."""
+    failed_kinds: set[tuple[object, ...]] = field(default_factory=set)
+    """Those that it has failed since, where nobody could take over."""
+
+    def is_new(self, kind: tuple[object, ...]) -> bool:
+        """Whether a batch of this kind is the first that it meets, as far as is remembered."""
+        return kind not in self.drawn_kinds and len(self.drawn_kinds) < _MOST_KINDS
+
+    def note_success(self, kind: tuple[object, ...]) -> None:
+        """Remember that it drew a batch of this kind."""
+        if self.is_new(kind):
+            self.drawn_kinds.add(kind)
+        self.failed_kinds.discard(kind)
+
+    def note_failure(self, kind: tuple[object, ...]) -> None:
+        """Remember that it failed one."""
+        self.failed_kinds.add(kind)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -59,6 +80,11 @@ class Serving:
     _splits: WeakKeyDictionary[RowKinds, Split] = field(default_factory=WeakKeyDictionary, repr=False)
     _captured: list[Split] = field(default_factory=list, repr=False)
     """Those whose indices are part of a CUDA graph, which does not keep them alive."""
+
+    @property
+    def needs_ranks(self) -> bool:
+        """Whether rows with logprobs need their ranks too."""
+        return getattr(self.resolution.need, "logprob_ranks", True)
 
     def lacking(self, facts: BatchFacts, vocab_size: int = 0) -> str | None:
         """A kind of row that a batch may hold and the chosen sampler cannot serve, or None."""

@@ -122,6 +122,13 @@ def read(environ: Mapping[str, str] | None = None) -> Settings:
     )
 
 
+def is_debugging() -> bool:
+    """Whether ``TOKENDRAW_DEBUG`` is set."""
+    return _boolean(
+        {"TOKENDRAW_DEBUG": os.environ.get("TOKENDRAW_DEBUG", "").strip() or "0"}, "TOKENDRAW_DEBUG"
+    )
+
+
 def _pick(
     field: str,
     value: str | tuple[str, ...] | None,

@@ -136,7 +136,9 @@ class Split:
         return LogprobsTensors(
             target.token_ids.index_copy(0, rows, source.token_ids),
             target.logprobs.index_copy(0, rows, source.logprobs),
-            target.ranks.index_copy(0, rows, source.ranks),
+            None
+            if target.ranks is None or source.ranks is None
+            else target.ranks.index_copy(0, rows, source.ranks),
         ), masses.index_copy(0, rows, own)
 
 

@@ -16,13 +16,14 @@ from torch.nn.functional import pad
 
 from tokendraw import speculative
 from tokendraw._batch_facts import BatchFacts
-from tokendraw._call_checks import Watch
+from tokendraw._call_checks import Watch, fault
 from tokendraw._capabilities import VERIFY_MODES, VerifyMode
 from tokendraw._cuda_graphs import is_capturing
 from tokendraw._discovery import gather
 from tokendraw._drafts import Drafts
 from tokendraw._errors import InvalidInputError, InvalidParameterError, SamplerUnavailableError
-from tokendraw._form import wrong_chains
+from tokendraw._forked import reseed_if_due
+from tokendraw._form import wrong_chains, wrong_verify_output
 from tokendraw._install import NATIVE
 from tokendraw._metadata import SamplingMetadata
 from tokendraw._negotiation import Negotiation
@@ -60,24 +61,29 @@ def verify(
     :param metadata: one entry a request or one a row of the target.
     :param debug: hold every call against the contract.
     """
+    reseed_if_due()
     rows, vocab_size = target_logits.shape
     spread = by_row(metadata, drafts, rows)
     if _refusal(serving, serving.chosen, drafts, spread.facts, vocab_size, mode) is None:
-        return _call(serving.chosen, target_logits, drafts, spread, mode, debug=debug)
+        return _call(serving, serving.chosen, target_logits, drafts, spread, mode, debug=debug)
     shares = _shares(serving, target_logits, drafts, metadata, mode)
     if shares is not None:
         assert serving.companion is not None
         own = target_logits.index_select(0, shares.rows)
-        apart = _call(serving.companion, own, shares.of(drafts), shares.metadata(spread), mode, debug=debug)
+        apart = _call(
+            serving, serving.companion, own, shares.of(drafts), shares.metadata(spread), mode, debug=debug
+        )
         staying = shares.split.for_chosen(spread)
-        return shares.merged(_call(serving.chosen, target_logits, drafts, staying, mode, debug=debug), apart)
+        return shares.merged(
+            _call(serving, serving.chosen, target_logits, drafts, staying, mode, debug=debug), apart
+        )
     refusals = unverified(serving, drafts, spread.facts, vocab_size, mode)
     if refusals or serving.companion is None:
         raise SamplerUnavailableError(
             f"No sampler here can verify this batch: {'; '.join(refusals)}, which it may hold. Install one that can "
             f"({NATIVE}), or, if the batch holds none, say so in its facts."
         )
-    return _call(serving.companion, target_logits, drafts, spread, mode, debug=debug)
+    return _call(serving, serving.companion, target_logits, drafts, spread, mode, debug=debug)
 
 
 def unverified(
@@ -225,6 +231,7 @@ def _refusal(
 
 
 def _call(
+    serving: Serving,
     member: Member,
     target_logits: Tensor,
     drafts: Drafts,
@@ -235,18 +242,27 @@ def _call(
 ) -> VerifyOutput:
     """Call one verifier.
 
-    :raises PluginError: ``debug`` found a fault.
+    :raises PluginError: what it returned has the wrong form, or ``debug`` found another fault.
     """
     backend: VerifierBackend = member.backend
-    if not debug or is_capturing():
-        return backend.verify(target_logits, drafts, metadata, mode=mode)
-    given = {f.name: tensor for f in fields(drafts) if isinstance(tensor := getattr(drafts, f.name), Tensor)}
-    watch = Watch(member.name, {"target_logits": target_logits, **given})
+    watch = None
+    if debug and not is_capturing():
+        given = {
+            f.name: tensor for f in fields(drafts) if isinstance(tensor := getattr(drafts, f.name), Tensor)
+        }
+        watch = Watch(member.name, {"target_logits": target_logits, **given})
     try:
         output = backend.verify(target_logits, drafts, metadata, mode=mode)
     except Exception as error:
-        watch.check_given(error)
+        if watch is not None:
+            watch.check_given(error)
         raise
-    watch.check_given()
-    watch.check_returned(wrong_chains(output, target_logits, drafts))
+    wrong = wrong_verify_output(
+        output, target_logits, drafts, metadata.facts.max_logprobs, ranks=serving.needs_ranks
+    )
+    if watch is not None:
+        watch.check_given()
+        watch.check_returned(wrong or wrong_chains(output, target_logits, drafts))
+    if wrong is not None:
+        raise fault(member.name, f"to return {wrong}")
     return output

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from tokendraw._drafts import Drafts
-from tokendraw._form import wrong_chains, wrong_tokens
+from tokendraw._form import wrong_chains, wrong_output, wrong_tokens, wrong_verify_output
 from tokendraw._output import SamplerOutput, VerifyOutput
 from tokendraw.testing._trial import Violation
 
@@ -15,7 +15,7 @@ def check_form(output: SamplerOutput, logits: torch.Tensor) -> None:
 
     :raises Violation: names the field, what it needs and what was found.
     """
-    _require(wrong_tokens(output, logits))
+    _require(wrong_output(output, logits, None) or wrong_tokens(output, logits))
 
 
 def check_chains(output: VerifyOutput, target_logits: torch.Tensor, drafts: Drafts) -> None:
@@ -23,7 +23,10 @@ def check_chains(output: VerifyOutput, target_logits: torch.Tensor, drafts: Draf
 
     :raises Violation: names the field, what it needs and what was found.
     """
-    _require(wrong_chains(output, target_logits, drafts))
+    _require(
+        wrong_verify_output(output, target_logits, drafts, None)
+        or wrong_chains(output, target_logits, drafts)
+    )
 
 
 def _require(reason: str | None) -> None:
