@@ -57,13 +57,15 @@ PASSES = [("fp32", 4, False), ("bf16", 8, False), ("fp16", 8, False)]
 """Type, vector, whether it is read in pairs: bfloat16 is, on NVIDIA."""
 
 
-def compiled(kernel, dtype, target, warps=4, **constants):
+def compiled(kernel, dtype, target, warps=4, anywhere=(), **constants):
     """Of a call with everything that there is, by stages."""
     types = {**TYPES, "logits": f"*{dtype}", "granules": f"*{dtype}"}
     constants = {name: None for name in OF_VERIFICATIONS if name in kernel.arg_names} | constants
     if "PTX" in kernel.arg_names:
         constants["PTX"] = TARGETS[target][0] == "cuda"
-    return triton_on_a_cpu.compiled(kernel, types, constants, target, aligned=True, warps=warps)
+    return triton_on_a_cpu.compiled(
+        kernel, types, constants, target, aligned=True, anywhere=anywhere, warps=warps
+    )
 
 
 def machine_code(*args, **kwargs):
@@ -80,6 +82,32 @@ def test_the_pass_over_the_tiles_compiles(target):
     for dtype, vector, paired in [*PASSES, *[("bf16", 8, True)] * (TARGETS[target][0] == "cuda")]:
         constants = {"SPAN": 2, "VECTOR": vector, "PAIRED": paired}
         assert has_machine_code(machine_code(tiles.tile_statistics, dtype, target, warps=1, **constants))
+
+
+def instructions(asm):
+    """Without line numbers and debug information."""
+    code = asm["ptx"].partition(".section")[0]
+    return [line for line in code.splitlines() if not line.lstrip().startswith((".loc", ".file", "//"))]
+
+
+ASKED = ("temperature", "row_index")
+
+
+def pass_over_tiles(*anywhere):
+    several = {"SPAN": 1, "VECTOR": 8, "PAIRED": True}
+    return instructions(compiled(tiles.tile_statistics, "bf16", "sm_90", 1, anywhere, **several))
+
+
+def test_a_kernel_that_knows_not_where_parameters_lie_is_the_same_one():
+    """They are read one by one."""
+    known, unknown = pass_over_tiles(), pass_over_tiles(*ASKED)
+    assert known == unknown
+    assert sum("ld.global.v4" in line for line in unknown) >= 4
+
+
+@pytest.mark.slow
+def test_where_the_first_row_lies_says_nothing_of_rows_whose_stride_is_odd():
+    assert pass_over_tiles("row_stride") == pass_over_tiles("row_stride", "logits")
 
 
 SOME = ("sm_90", "gfx942")

@@ -58,7 +58,7 @@ def test_scratch_is_one_allocation_whose_pieces_neither_meet_nor_move():
         counts = (rows, 2)
         *offsets, size = layout.places(counts)
         memory = torch.zeros(size, dtype=torch.uint8)
-        pieces = [layout.tensor(i, memory, counts, offset) for i, offset in enumerate(offsets)]
+        pieces = [layout.tensor(i, memory, o, counts[layout.of[i]]) for i, o in enumerate(offsets)]
         assert [piece.shape[0] for piece in pieces] == [3 * rows, rows, 10, 7 * rows]
         for i, piece in enumerate(pieces):
             piece.fill_(1)

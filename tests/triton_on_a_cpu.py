@@ -29,19 +29,20 @@ def machine_code(kernel, types, constants, target, *, aligned=False, warps=4):
     return asm.get("cubin") or asm.get("hsaco") or b""
 
 
-def compiled(kernel, types, constants, target, *, aligned=False, warps=4):
+def compiled(kernel, types, constants, target, *, aligned=False, anywhere=(), warps=4):
     """What the compiler makes of a kernel, by the name of the stage.
 
     :param types: of its arguments by name; int32 where they say nothing.
     :param aligned: whether addresses and strides are multiples of 16, as those of torch mostly are.
+    :param anywhere: arguments that are not, all the same.
     """
     signature = {
         name: "constexpr" if name in constants else types.get(name, "i32") for name in kernel.arg_names
     }
     facts = {
         (i,): [["tt.divisibility", 16]]
-        for i, kind in enumerate(signature.values())
-        if aligned and (kind.startswith("*") or kind == "i64")
+        for i, (name, kind) in enumerate(signature.items())
+        if aligned and name not in anywhere and (kind.startswith("*") or kind == "i64")
     }
     source = ASTSource(fn=kernel, signature=signature, constexprs=constants, attrs=facts)
     return triton.compile(source, target=GPUTarget(*TARGETS[target]), options={"num_warps": warps}).asm

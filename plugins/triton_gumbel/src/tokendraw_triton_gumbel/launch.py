@@ -18,6 +18,8 @@ import torch
 from torch import Tensor
 
 _ALIGNED = 256
+_MOST_PLACES = 256
+"""Of a layout that are remembered."""
 
 _compiled: dict[Hashable, Any] = {}
 _locks: dict[Hashable, threading.Lock] = {}
@@ -126,23 +128,33 @@ class Layout:
     def __init__(self) -> None:
         self.pointers: list[Pointer] = []
         """What stands for each piece."""
-        self._bytes: list[tuple[int, int]] = []
+        self.of: list[int] = []
+        """The count that each grows with."""
+        self._bytes: list[int] = []
+        """For every one of that."""
+        self._places: dict[tuple[int, ...], list[int]] = {}
 
     def reserve(self, dtype: torch.dtype, each: int, of: int) -> int:
         """Ask for ``each`` elements for every one of the count number ``of``; the answer is the number of the piece."""
         self.pointers.append(Pointer(dtype))
-        self._bytes.append((each * dtype.itemsize, of))
+        self.of.append(of)
+        self._bytes.append(each * dtype.itemsize)
         return len(self.pointers) - 1
 
-    def places(self, counts: Sequence[int]) -> list[int]:
+    def places(self, counts: tuple[int, ...]) -> list[int]:
         """Where in an allocation each piece begins, for these counts, and in the end how many bytes it takes."""
-        sizes = [-(-each * counts[of] // _ALIGNED) * _ALIGNED for each, of in self._bytes]
-        return list(accumulate(sizes, initial=0))
+        found = self._places.get(counts)
+        if found is None:
+            each = zip(self._bytes, self.of, strict=True)
+            sizes = [-(-nbytes * counts[of] // _ALIGNED) * _ALIGNED for nbytes, of in each]
+            if len(self._places) >= _MOST_PLACES:
+                self._places.clear()
+            found = self._places[counts] = list(accumulate(sizes, initial=0))
+        return found
 
-    def tensor(self, piece: int, memory: Tensor, counts: Sequence[int], offset: int) -> Tensor:
-        """A piece of one dimension, which lies at ``offset`` in ``memory`` [bytes] uint8."""
-        each, of = self._bytes[piece]
-        return memory[offset : offset + each * counts[of]].view(self.pointers[piece].dtype)
+    def tensor(self, piece: int, memory: Tensor, offset: int, count: int) -> Tensor:
+        """The piece that lies at ``offset`` in ``memory`` [bytes] uint8, [elements], of the first ``count``."""
+        return memory[offset : offset + self._bytes[piece] * count].view(self.pointers[piece].dtype)
 
 
 @dataclass(kw_only=True)
@@ -183,7 +195,7 @@ def launch(kernel: Any, grid: tuple[int, int, int], *arguments: Any, **named: An
     for argument in arguments:
         if isinstance(argument, Tensor):
             address = argument.data_ptr()
-            in_step = argument.dim() < 2 or argument.stride(0) % 16 == 0
+            in_step = argument.dim() < 2 or argument.stride(0) % 16 == 0  # else the first row's says nothing
             given.append(address)
             kinds.append((argument.dtype, in_step and address % 16 == 0))
         else:

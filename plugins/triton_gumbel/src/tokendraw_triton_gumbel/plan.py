@@ -33,6 +33,8 @@ _MOST_ROWS_A_COLUMN = 32768
 """Of a grid."""
 _MOST_SIZES = 1024
 """Of a kind that are remembered."""
+_AT_ONCE = 8
+"""Rows or requests more that there is scratch for, at once."""
 _QUEUE = 128
 _ACCEPTING_WARPS = 4
 _ACCEPTING_PROGRAMS = 4
@@ -67,6 +69,8 @@ class Kind(NamedTuple):
 
     logits: Rows
     vocab_size: int
+    device: int | None
+    """Its number: kernels are loaded into each."""
     filtered: bool
     described: bool
     raw: bool
@@ -99,11 +103,9 @@ class Plan(NamedTuple):
     rows: int
     """Of all that is drawn from: with those of the drafts, if their logits are known."""
     counts: tuple[int, ...]
-    """For the layout of scratch,"""
-    nbytes: int
-    """how large it is,"""
+    """That there is scratch for,"""
     offsets: list[int]
-    """and where its pieces lie."""
+    """where its pieces lie, and in the end how many bytes it takes."""
     tile_grid: tuple[int, int, int]
     row_grid: tuple[int, int, int]
     wide_grid: tuple[int, int, int]
@@ -117,7 +119,7 @@ class Kernels:
     def __init__(self, kind: Kind, family: str, processors: int, *, fp64: bool) -> None:
         how, chains, dtype = kind.how, kind.chains, kind.logits.dtype
         self.kind, self.tiles = kind, -(-kind.vocab_size // TILE)
-        self._processors = processors
+        self._processors, self._most_programs = processors, how.wide_programs * processors
         self._plans: dict[Size, Plan] = {}
         tiles, widest = (
             self.tiles,
@@ -246,9 +248,16 @@ class Kernels:
             found = self._plans[size] = self._planned(size)
         return found
 
-    def piece(self, piece: int, plan: Plan, memory: Tensor) -> Tensor:
-        """A piece of scratch, of one dimension."""
-        return self.layout.tensor(piece, memory, plan.counts, plan.offsets[piece])
+    def pieces(self, plan: Plan, memory: Tensor) -> list[Tensor]:
+        """All scratch, each piece of one dimension."""
+        layout, counts = self.layout, plan.counts
+        places = enumerate(zip(plan.offsets, layout.of, strict=False))
+        return [layout.tensor(i, memory, offset, counts[of]) for i, (offset, of) in places]
+
+    def by_row(self, piece: int, plan: Plan, memory: Tensor, *shape: int) -> Tensor:
+        """What a piece holds of the rows of the target, or of what is sampled from: [rows, ...]."""
+        rows = plan.size.rows
+        return self.layout.tensor(piece, memory, plan.offsets[piece], rows).view(rows, *shape)
 
     def _planned(self, size: Size) -> Plan:
         chains, tiles, (rows, requests, drafts, width) = self.kind.chains, self.tiles, size
@@ -256,9 +265,11 @@ class Kernels:
         if chains is not None and chains.known == LOGITS:
             places = max(rows + drafts, rows + requests * width)
             rows += drafts
-        programs = min(rows * tiles, self.kind.how.wide_programs * self._processors)
-        counts = (1, rows, requests, programs)
-        *offsets, nbytes = self.layout.places(counts)
+        programs = min(rows * tiles, self._most_programs)
+        # Room for some more, so that most new sizes find scratch laid out already.
+        room = -(-rows // _AT_ONCE) * _AT_ONCE
+        counts = (1, room, -(-requests // _AT_ONCE) * _AT_ONCE, min(room * tiles, self._most_programs))
+        offsets = self.layout.places(counts)
         parts = 1
         if chains is not None and chains.known != COUPLED:
             groups = -(-tiles // _ACCEPTING_WARPS)
@@ -267,7 +278,6 @@ class Kernels:
             size,
             rows,
             counts,
-            nbytes,
             offsets,
             (-(-tiles // self._span), min(places, _MOST_ROWS_A_COLUMN), -(-places // _MOST_ROWS_A_COLUMN)),
             (places, 1, 1),

@@ -100,7 +100,7 @@ class TritonGumbelSampler:
             has, asked = _asked(m, rows, token_ids, valid)
             kernels = self._kernels_for(logits, m, rows, asked)
             plan = kernels.plan(Size(rows))
-            memory = torch.empty(plan.nbytes, dtype=torch.uint8, device=device)
+            memory = torch.empty(plan.offsets[-1], dtype=torch.uint8, device=device)
             for launch, grid, arguments in kernels.draw(
                 plan,
                 (*self._given((logits,)), logits.stride(0)),
@@ -146,7 +146,7 @@ class TritonGumbelSampler:
         all_rows = rows + (drafted if known == LOGITS else 0)
         kernels = self._kernels_for(target, m, all_rows, asked, chains, q if known == LOGITS else None)
         plan = kernels.plan(Size(rows, requests, drafted, width))
-        memory = torch.empty(plan.nbytes, dtype=torch.uint8, device=device)
+        memory = torch.empty(plan.offsets[-1], dtype=torch.uint8, device=device)
         first, its_q, its_ids, its_offsets = self._given((target, q, ids, offsets))
         for launch, grid, arguments in kernels.verify(
             plan,
@@ -162,7 +162,7 @@ class TritonGumbelSampler:
             launch(grid, arguments)
         best = None
         if shown is not None:
-            floors, log_kept = (kernels.piece(i, plan, memory)[:rows] for i in kernels.exactly[:2])
+            floors, log_kept = (kernels.by_row(i, plan, memory) for i in kernels.exactly[:2])
             best = self._describe(kernels, plan, target, m, memory, shown, floors, log_kept)
             best = by_step(best, offsets, num_accepted, width)
         return VerifyOutput(token_ids, num_accepted, valid, best)
@@ -186,6 +186,7 @@ class TritonGumbelSampler:
         kind = Kind(
             logits=Rows.of(logits),
             vocab_size=logits.shape[1],
+            device=logits.device.index,
             filtered=facts.max_top_k != 0 or facts.any_top_p or facts.any_min_p,
             described=described,
             raw=described and self._mode == "raw_logprobs" and m.temperature is not None,
@@ -208,7 +209,7 @@ class TritonGumbelSampler:
     def _scratch(self, kernels: Kernels, plan: Plan, memory: Tensor) -> Sequence[Any]:
         """The pieces of ``memory``, as :attr:`_given` gives tensors."""
         if self._is_interpreted:
-            return [kernels.piece(i, plan, memory) for i in range(len(plan.offsets))]
+            return kernels.pieces(plan, memory)
         base = memory.data_ptr()
         return [base + offset for offset in plan.offsets]
 
@@ -223,10 +224,10 @@ class TritonGumbelSampler:
         floors: Tensor,
         log_kept: Tensor,
     ) -> LogprobsTensors:
-        rows, tiles = logits.shape[0], kernels.tiles
+        tiles = kernels.tiles
 
         def of(piece: int, *shape: int) -> Tensor:
-            return kernels.piece(piece, plan, memory).view(-1, *shape)[:rows]
+            return kernels.by_row(piece, plan, memory, *shape)
 
         assert kernels.granules is not None  # always there with logprobs
         return describe(
