@@ -10,9 +10,15 @@ TOOLS := hatchling hypothesis matplotlib mypy pytest pytest-xdist ruff scipy 'tr
 INTEGRATIONS := --editable ./integrations/transformers
 MANIFESTS := constraints.txt core/pyproject.toml plugins/native/pyproject.toml
 
+# Whatever was installed into the environment since: what runs is this checkout, and no copy of it.
+define NO_COPIES
+@copies=$$($(BIN)/python tests/checkout.py) && { test -z "$$copies" || $(PIP) --no-deps $$copies; }
+endef
+
 .PHONY: demo test test-thorough check bench clean
 
 demo: $(VENV)/.runtime  ## Draw text, and show which sampler drew it and why
+	$(NO_COPIES)
 	@$(BIN)/tokendraw list
 	@echo
 	@$(BIN)/tokendraw resolve --explain
@@ -20,9 +26,11 @@ demo: $(VENV)/.runtime  ## Draw text, and show which sampler drew it and why
 	@$(BIN)/tokendraw generate "The import statement" --temperature 0.7 --top-k 40 --top-p 0.9 --seed 7
 
 test: $(VENV)/.tools  ## The suite, without a GPU
+	$(NO_COPIES)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not gpu and not thorough" --numprocesses $(PROCESSES) --dist worksteal $(PYTEST)
 
 test-thorough: $(VENV)/.tools  ## What repeats at length what the suite shows, some minutes more
+	$(NO_COPIES)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not gpu and thorough" --numprocesses $(PROCESSES) --dist worksteal $(PYTEST)
 
 check: $(VENV)/.tools  ## Format, lint, types
@@ -31,6 +39,7 @@ check: $(VENV)/.tools  ## Format, lint, types
 	$(BIN)/mypy
 
 bench: $(VENV)/.tools  ## The CPU table, as in benchmarks/results/cpu.md
+	$(NO_COPIES)
 	$(BIN)/python benchmarks/cpu.py
 
 clean:

@@ -9,10 +9,17 @@ import pytest
 import torch
 from hypothesis import settings
 
+import checkout
 import tokendraw
 
 settings.register_profile("suite", deadline=None, derandomize=True, print_blob=True)
 settings.load_profile("suite")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Refuse to test stale copies in place of this checkout."""
+    if message := checkout.stale():
+        raise pytest.UsageError(message)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -28,6 +28,7 @@ def run(line, folder):
         name, _, value = words.pop(0).partition("=")
         environ[name] = value
     if words[0] == "pip":
+        words.remove("--editable")  # no link is followed in a folder of PYTHONPATH
         words += ["--quiet", *OFFLINE, "--target", str(site)]
     return subprocess.run(
         [sys.executable, "-m", *words],
