@@ -1,5 +1,6 @@
 """docs/ is true: its commands run in the order in which they stand and print what it shows, and its Python runs."""
 
+import dataclasses
 import os
 import re
 import shlex
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
+import tokendraw
 from installing import NATIVE_ALONE, OFFLINE
 
 DOCS = Path(__file__).parent.parent / "docs"
@@ -119,3 +121,81 @@ def test_the_page_on_routing_states_the_rule_and_the_figures_that_it_links_to():
             rf"\| {rows} x 151936 bfloat16 \| {two.replace(',', '')} \(\d+\) \| {whole.replace(',', '')} \("
         )
         assert re.search(line, measured), rows
+
+
+PAGES = sorted(DOCS.glob("*.md"))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_every_file_that_a_page_links_to_is_there(page):
+    links = re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text(encoding="utf-8"))
+    assert [link for link in links if "://" not in link and not (DOCS / link).exists()] == []
+
+
+def test_the_pipe_of_the_page_on_the_command_line_prints_what_it_shows(tmp_path):
+    page = (DOCS / "command-line.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"```console\n(.*?)```", page, re.DOTALL)
+    commands = [line.removeprefix("$ ") for line in block.splitlines() if line.startswith("$ ")]
+    python = shlex.quote(sys.executable)
+    script = (
+        "\n".join(commands)
+        .replace("python -c", f"{python} -c")
+        .replace("tokendraw ", f"{python} -m tokendraw ")
+    )
+    environ = os.environ | {"PYTHONPATH": str(NATIVE_ALONE)}
+    result = subprocess.run(
+        ["sh", "-ec", script], capture_output=True, encoding="utf-8", check=False, cwd=tmp_path, env=environ
+    )
+    shown = "".join(f"{line}\n" for line in block.splitlines() if not line.startswith("$ "))
+    assert (result.stdout, result.stderr) == (shown, "")
+
+
+def test_the_exit_codes_of_the_page_on_the_command_line_are_those_of_the_command():
+    from tokendraw.cli import _app, _process
+
+    page = (DOCS / "command-line.md").read_text(encoding="utf-8")
+    codes = {int(code) for code in re.findall(r"^\| (\d+) \|", page, re.MULTILINE)}
+    assert codes == {0, _app.NOT_USABLE, _app.USAGE, _process.INTERRUPTED, _process.PIPE_CLOSED}
+
+
+class TestThePageOnParameters:
+    PAGE = (DOCS / "parameters.md").read_text(encoding="utf-8")
+    NAMED = frozenset(re.findall(r"`(\w+)`", PAGE))
+    VLLM = (
+        "n presence_penalty frequency_penalty repetition_penalty temperature top_p top_k min_p seed stop "
+        "stop_token_ids ignore_eos max_tokens min_tokens logprobs prompt_logprobs prompt_logprob_token_ids "
+        "prompt_logprob_start logprob_token_ids flat_logprobs detokenize skip_special_tokens spaces_between_special_tokens "
+        "include_stop_str_in_output output_kind stream_interval structured_outputs logit_bias allowed_token_ids "
+        "extra_args bad_words thinking_token_budget repetition_detection trace_decode_token_ids"
+    )
+    """Fields of ``SamplingParams`` in the version that the page names, less internal ones and those of caches."""
+    OPENAI = (
+        "best_of frequency_penalty logit_bias logprobs max_completion_tokens max_tokens n prediction presence_penalty "
+        "reasoning_effort response_format seed stop temperature tool_choice tools top_logprobs top_p verbosity"
+    )
+    NOT_ABOUT_TOKENS = (
+        "use_cache cache_implementation cache_config max_cache_len output_attentions output_hidden_states "
+        "return_dict_in_generate pad_token_id bos_token_id decoder_start_token_id is_assistant max_matching_ngram_size "
+        "assistant_lookbehind target_lookbehind compile_config disable_compile continuous_batching_config low_memory "
+        "prefill_chunk_size transformers_version"
+    )
+    """Fields of transformers: of caches, outputs, padding, how drafts are made, speed."""
+
+    @pytest.mark.parametrize("names", [VLLM, OPENAI], ids=["vLLM", "OpenAI"])
+    def test_it_names_the_parameters_of_the_versions_that_it_was_read_from(self, names):
+        assert set(names.split()) <= self.NAMED
+
+    def test_it_names_every_parameter_of_transformers_that_bears_on_tokens(self):
+        from transformers import GenerationConfig
+
+        known = {name for name in GenerationConfig().to_dict() if not name.startswith("_")}
+        assert known - set(self.NOT_ABOUT_TOKENS.split()) <= self.NAMED
+
+    def test_it_names_every_parameter_of_ours(self):
+        ours = {field.name for field in dataclasses.fields(tokendraw.SamplingParams)}
+        assert ours <= {name.partition("=")[0] for name in re.findall(r"`([^`]+)`", self.PAGE)}
+
+    def test_its_python_draws_what_it_says(self, capsys):
+        (source,) = re.findall(r"```python\n(.*?)```", self.PAGE, re.DOTALL)
+        exec(source, {})
+        assert capsys.readouterr().out == "[0, 3]\n"
