@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from tokendraw import philox
+from operations import Operations
+from tokendraw import _philox_numpy, philox
 from tokendraw.testing import reference
 
 ONES = 0xFFFFFFFF
@@ -174,3 +175,65 @@ def test_the_uniform_variate_is_neither_0_nor_1_at_the_ends_of_the_words(device,
         seed, position = signed([11 | 22 << 32, low | high << 32])
         u = philox.uniform(*tensors(seed, position, index, device=device), stream, dtype=dtype)
         assert 0.0 < float(u) < 1.0
+
+
+SHAPES = [
+    ((), (), ()),
+    ((), (), (7,)),
+    ((3, 1), (3, 1), (500,)),
+    ((2, 1, 1), (3, 1), (5,)),
+    ((0, 1), (0, 1), (5,)),
+]
+
+
+@pytest.mark.parametrize("stream", [philox.TILE, "one a row", "one a column"])
+@pytest.mark.parametrize("shapes", SHAPES, ids=str)
+def test_numpy_and_torch_give_a_cpu_the_same_words(monkeypatch, shapes, stream):
+    generator = torch.Generator().manual_seed(3)
+    seed, position, index = (torch.randint(0, 2**62, shape, generator=generator) for shape in shapes)
+    index &= ONES
+    if stream == "one a row":
+        stream = seed & 3
+    elif stream == "one a column":
+        stream = index & 3
+    found = philox.random_words(seed, position, index, stream)
+    monkeypatch.setattr(_philox_numpy, "is_usable", lambda: False)
+    expected = philox.random_words(seed, position, index, stream)
+    for word, same in zip(found, expected, strict=True):
+        assert word.dtype == torch.int64
+        assert torch.equal(word, same)
+
+
+def test_a_torch_without_numpy_makes_its_own_words(monkeypatch):
+    def unavailable(_):
+        raise RuntimeError("Numpy is not available")
+
+    _philox_numpy.is_usable.cache_clear()
+    with monkeypatch.context() as patch:
+        patch.setattr(torch.Tensor, "numpy", unavailable)
+        w0, _ = philox.random_words(*tensors(0, 0, 0, device="cpu"), 0)
+    _philox_numpy.is_usable.cache_clear()
+    assert int(w0) == 0x6627E8D5
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "fp64"])
+@pytest.mark.parametrize("block", [1, 7, 64])
+def test_noise_that_is_made_in_blocks_is_the_noise_of_one_call(monkeypatch, block, dtype):
+    generator = torch.Generator().manual_seed(3)
+    seed, position = (torch.randint(0, 2**62, (5, 1), generator=generator) for _ in range(2))
+    for index, stream in (
+        (torch.arange(23), 3),
+        (torch.arange(115).view(5, 23), torch.arange(5).unsqueeze(-1)),
+    ):
+        whole = philox.gumbel(seed, position, index, stream, dtype)
+        with monkeypatch.context() as patch:
+            patch.setattr(philox, "_BLOCK", block)
+            assert torch.equal(philox.gumbel(seed, position, index, stream, dtype), whole)
+
+
+def test_a_cpu_makes_noise_in_few_operations_of_torch():
+    """A launch costs more than the arithmetic on a tile."""
+    arguments = tensors([[7]], [[3]], np.arange(1000), device="cpu")
+    with Operations() as operations:
+        philox.gumbel(*arguments, philox.TOKEN)
+    assert operations.count <= 25

@@ -18,18 +18,24 @@ the token whose hidden state made the logits. From the first output word ``w0`` 
 A Gumbel maximum is decided by the largest G, so by the smallest u, and there float32 is fine-grained: it keeps every
 bit of ``w0`` below 2**24. ``dtype="fp64"`` takes 53 bits from two words and computes in float64 throughout.
 
-Words are held in int64 tensors, since torch has no 32-bit multiply-high; everything runs on the tensors' device.
-Every backend that advertises ``seeding="counter"`` is held to this module.
+Words are held in int64 tensors, since torch has no 32-bit multiply-high; everything runs on the tensors' device. For a
+CPU the words come from numpy where that is installed (:mod:`tokendraw._philox_numpy`), and Gumbel variates are made in
+blocks that its caches hold: the same bits in less time. Every backend that advertises ``seeding="counter"`` is held to
+this module.
 """
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import torch
 from torch import Tensor
 
+from tokendraw import _philox_numpy
 from tokendraw._capabilities import GumbelDtype
+from tokendraw._philox_numpy import KEY_INCREMENTS, MULTIPLIERS, ROUNDS
 
 TILE_SIZE: Final = 1024
 """Consecutive token ids that share one noise variate of the :data:`TILE` stream."""
@@ -44,9 +50,8 @@ DRAFT_TILE: Final = 6
 """Streams: a draft and its verification never share noise. ACCEPT holds one uniform a position, at index 0."""
 
 _MASK = 0xFFFFFFFF
-_MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
-_KEY_INCREMENTS = (0x9E3779B9, 0xBB67AE85)
-_ROUNDS = 10
+_BLOCK = 1 << 14
+"""Variates of a CPU that are made at once: words, products and logarithms of so many fit its second cache."""
 
 
 def philox4x32(
@@ -60,14 +65,14 @@ def philox4x32(
     """
     c0, c1, c2, c3 = counter
     k0, k1 = key
-    for _ in range(_ROUNDS):
+    for _ in range(ROUNDS):
         # The products wrap modulo 2**64, and >> repeats the sign: the mask below clears what that puts on top.
         # c1, c3 and the keys are left unmasked, since only their low words reach a masked result.
-        product0, product1 = c0 * _MULTIPLIERS[0], c2 * _MULTIPLIERS[1]
+        product0, product1 = c0 * MULTIPLIERS[0], c2 * MULTIPLIERS[1]
         c0 = ((product1 >> 32) ^ c1 ^ k0) & _MASK
         c2 = ((product0 >> 32) ^ c3 ^ k1) & _MASK
         c1, c3 = product1, product0
-        k0, k1 = k0 + _KEY_INCREMENTS[0], k1 + _KEY_INCREMENTS[1]
+        k0, k1 = k0 + KEY_INCREMENTS[0], k1 + KEY_INCREMENTS[1]
     return c0, c1 & _MASK, c2, c3 & _MASK
 
 
@@ -81,6 +86,8 @@ def random_words(
     :param index: int64, in [0, 2**32). The three are broadcast against each other.
     :param stream: one for all, or int64 and broadcast too.
     """
+    if index.device.type == "cpu" and _philox_numpy.is_usable() and not torch.compiler.is_compiling():
+        return _philox_numpy.random_words(seed, position, index, stream)
     if not isinstance(stream, Tensor):
         stream = torch.full_like(index, stream)
     counter = (index, position & _MASK, (position >> 32) & _MASK, stream)
@@ -94,13 +101,14 @@ def exponential(w0: Tensor) -> Tensor:
     The distance to the nearer end of (0, 1) is what float32 can hold: u itself below one half, 1 - u above. So no
     low bit of a small ``w0`` is lost, and u never rounds to 1.
     """
-    return _exponential(w0, 32, torch.float32)
+    return _log_survival(w0, 32, torch.float32).neg_()
 
 
-def _exponential(bits: Tensor, width: int, dtype: torch.dtype) -> Tensor:
+def _log_survival(bits: Tensor, width: int, dtype: torch.dtype) -> Tensor:
+    """``log1p(-u)``."""
     lower = bits < 1 << (width - 1)
-    distance = (torch.where(lower, bits, (1 << width) - 1 - bits).to(dtype) + 0.5) * 2.0**-width
-    return torch.where(lower, -torch.log1p(-distance), -torch.log(distance))
+    distance = torch.where(lower, bits, (1 << width) - 1 - bits).to(dtype).add_(0.5).mul_(2.0**-width)
+    return torch.where(lower, torch.log1p(-distance), distance.log_())
 
 
 def uniform(
@@ -124,8 +132,43 @@ def gumbel(
 
     ``fp64`` forms ``u`` from 53 bits, the 32 of ``w0`` above the upper 21 of ``w1``: ``(bits + 1/2) / 2**53``.
     """
+    if index.device.type != "cpu" or seed.numel() * position.numel() * index.numel() <= _BLOCK:
+        return _gumbel(seed, position, index, stream, dtype)
+    inputs = (seed, position, index, torch.as_tensor(stream))
+    shape = torch.broadcast_shapes(*(x.shape for x in inputs))  # type: ignore[no-untyped-call]
+    noise = torch.empty(shape, dtype=_real(dtype))
+    for block in _blocks(shape):
+        own_seed, own_position, own_index, own_stream = (_part(x, block) for x in inputs)
+        noise[block] = _gumbel(own_seed, own_position, own_index, own_stream, dtype)
+    return noise
+
+
+def _gumbel(
+    seed: Tensor, position: Tensor, index: Tensor, stream: int | Tensor, dtype: GumbelDtype
+) -> Tensor:
     bits, width = _bits(*random_words(seed, position, index, stream), dtype)
-    return -torch.log(_exponential(bits, width, torch.float64 if dtype == "fp64" else torch.float32))
+    return _log_survival(bits, width, _real(dtype)).neg_().log_().neg_()
+
+
+def _blocks(shape: Sequence[int]) -> Iterator[tuple[slice, ...]]:
+    """Cut a tensor of this shape into parts of at most :data:`_BLOCK` elements, whole in their last dimensions."""
+    steps, room = [], _BLOCK
+    for size in reversed(shape):
+        steps.append(max(1, min(size, room)))
+        room //= steps[-1]
+    ranges = (range(0, size, step) for size, step in zip(shape, reversed(steps), strict=True))
+    for corner in itertools.product(*ranges):
+        yield tuple(slice(start, start + step) for start, step in zip(corner, reversed(steps), strict=True))
+
+
+def _part(x: Tensor, block: tuple[slice, ...]) -> Tensor:
+    """The entries that meet in a block, of a tensor that is broadcast."""
+    own = block[len(block) - x.dim() :]
+    return x[tuple(part if size > 1 else slice(None) for part, size in zip(own, x.shape, strict=True))]
+
+
+def _real(dtype: GumbelDtype) -> torch.dtype:
+    return torch.float64 if dtype == "fp64" else torch.float32
 
 
 def _bits(w0: Tensor, w1: Tensor, dtype: GumbelDtype) -> tuple[Tensor, int]:
