@@ -1,19 +1,53 @@
-"""How many threads torch computes with, for a while."""
+"""How many threads torch computes with, for a while and for the calling thread alone.
+
+On a busy machine an operation that is shared out waits until another core has its turn, some milliseconds, which is
+more than all of a small batch takes.
+"""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import ctypes
+import functools
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import torch
 
 
 @contextlib.contextmanager
 def one_thread() -> Iterator[None]:
-    """Keep torch to one thread: for small batches two are not worth the waiting, least of all on a busy machine."""
+    """Keep torch's operations on the thread that calls them. What other threads compute with stays as it is."""
     threads = torch.get_num_threads()
-    torch.set_num_threads(1)
+    if threads == 1:
+        yield
+        return
+    set_openmp, set_mkl = _setters()
+    set_openmp(1)
+    mkl = set_mkl(1)
     try:
         yield
     finally:
-        torch.set_num_threads(threads)
+        set_openmp(threads)
+        set_mkl(mkl)
+
+
+@functools.cache
+def _setters() -> tuple[Callable[[int], object], Callable[[int], int]]:
+    """What sets the number of threads of OpenMP, and that of MKL, which returns the one before.
+
+    ``torch.set_num_threads`` also decides for threads that start while it holds, and for good. The functions below it,
+    in the library that torch is linked to, are about the calling thread alone; where they cannot be found there is
+    torch's.
+    """
+    name = "libtorch_cpu.dylib" if sys.platform == "darwin" else "libtorch_cpu.so"
+    try:
+        library = ctypes.PyDLL(str(Path(torch.__file__).parent / "lib" / name))
+        openmp = library.omp_set_num_threads
+    except (OSError, AttributeError):
+        return torch.set_num_threads, int
+    try:
+        return openmp, library.MKL_Set_Num_Threads_Local
+    except AttributeError:  # a torch without MKL
+        return openmp, int

@@ -57,10 +57,12 @@ class Processed:
         return self._share(rows, ids, self.logits[rows])
 
     def _share(self, rows: Tensor, ids: Tensor, logits: Tensor) -> Tensor:
-        x, found = clean(logits), self.survey.chunk(rows)
-        weight = scaled(x, found.top, self.request.chunk(rows).inverse_temperature).exp_() * (
-            x >= found.floor
+        found = self.survey.chunk(rows)
+        x, inverse_temperature = (
+            clean(logits, finite=found.finite),
+            self.request.chunk(rows).inverse_temperature,
         )
+        weight = scaled(x, found.top, inverse_temperature, finite=found.finite).exp_() * (x >= found.floor)
         share = weight / found.tile_weights.sum(-1, keepdim=True)
         return torch.where(
             found.top > -INF, share, (ids == 0).to(share.dtype)

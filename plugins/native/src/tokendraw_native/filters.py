@@ -21,8 +21,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from tokendraw_native.largest import largest
 from tokendraw_native.request import Request
-from tokendraw_native.rows import INF, Rows, kept, scaled
+from tokendraw_native.rows import INF, Rows, kept, real_dtype, scaled
 from tokendraw_native.scratch import Scratch
 from tokendraw_native.search import edge, edge_of_sorted
 
@@ -38,35 +39,71 @@ def floors(rows: Rows, weight: Tensor, request: Request, vocab_size: int, scratc
     :param vocab_size: V; a k of V or more is off.
     :returns: [rows, 1] float32, at most ``rows.top``, so that a token is left.
     """
-    x = rows.x
-    floor = torch.full_like(rows.top, -INF)
-    head = None
+    floor, head = None, None
     if request.min_p is not None:
         floor = min_p_floor(rows.top, request.min_p, request.temperature)
     if request.top_k is not None:
-        largest = min(request.max_top_k or vocab_size, x.shape[-1])
-        if largest <= HEAD:
-            head = x.topk(largest).values
-            kth = head.gather(-1, (request.top_k - 1).clamp(0, largest - 1))
-        else:
-            kth = edge(rows, torch.ones_like(weight), request.top_k, scratch)
-        active = (request.top_k > 0) & (request.top_k < vocab_size)
-        floor = torch.where(active, floor.maximum(kth), floor)
+        head = _head(rows, request, vocab_size)
+        kth = _kth_largest(rows, head, request, vocab_size, scratch)
+        floor = kth if floor is None else floor.maximum(kth)
     if request.top_p is not None:
-        mass = whole = weight.sum(-1, keepdim=True)
-        if request.min_p is not None or request.top_k is not None:
-            mass = (weight * kept(x, floor, scratch)).sum(-1, keepdim=True)
-        if request.joint is not None:
-            mass = torch.where(request.joint, whole, mass)
-        if head is not None and request.all_top_k:  # the nucleus lies among the k largest, which are at hand
-            head_weight = scaled(head, rows.top, request.inverse_temperature).exp_()
-            nucleus = edge_of_sorted(head, head_weight, request.top_p * mass)
-        else:
-            nucleus = edge(rows, weight, request.top_p * mass, scratch)
-        floor = torch.where(request.top_p < 1, floor.maximum(nucleus), floor)
+        nucleus = _nucleus(rows, head, weight, floor, request, scratch)
+        floor = nucleus if floor is None else floor.maximum(nucleus)
+    if floor is None:
+        floor = torch.full_like(rows.top, -INF)
     if request.greedy is not None:
         floor = torch.where(request.greedy, rows.top, floor)
-    return floor.minimum(rows.top)
+    return floor.minimum(rows.top) if request.filters else floor
+
+
+def _head(rows: Rows, request: Request, vocab_size: int) -> Tensor | None:
+    """[rows, n]: the largest values in descending order, as many as the largest k, or None if these are too many."""
+    most = min(request.max_top_k or vocab_size, rows.x.shape[-1])
+    if most > HEAD:
+        return None
+    return rows.x[:, :most] if rows.descending else largest(rows.x, most)[0]
+
+
+def _kth_largest(
+    rows: Rows, head: Tensor | None, request: Request, vocab_size: int, scratch: Scratch
+) -> Tensor:
+    """[rows, 1]: -inf in rows without top-k."""
+    top_k, most = request.top_k, request.max_top_k
+    assert top_k is not None
+    if head is None:
+        kth = edge(rows, torch.ones_like(rows.x, dtype=real_dtype(rows.x.device)), top_k, scratch)
+    else:
+        kth = head.gather(-1, (top_k - 1).clamp_(0, head.shape[-1] - 1))
+    if request.all_top_k and most is not None and most < vocab_size:
+        return kth  # greedy rows aside, which have no k, every row has an active one
+    return torch.where((top_k > 0) & (top_k < vocab_size), kth, -INF)
+
+
+def _nucleus(
+    rows: Rows,
+    head: Tensor | None,
+    weight: Tensor,
+    floor: Tensor | None,
+    request: Request,
+    scratch: Scratch,
+) -> Tensor:
+    """[rows, 1]: the edge of top-p's set, -inf in rows without it.
+
+    :param floor: what other filters keep.
+    """
+    top_p = request.top_p
+    assert top_p is not None
+    mass = (weight if floor is None else weight * kept(rows.x, floor, scratch)).sum(-1, keepdim=True)
+    if floor is not None and request.joint is not None:
+        mass = torch.where(request.joint, weight.sum(-1, keepdim=True), mass)
+    if head is None or not request.all_top_k:
+        nucleus = edge(rows, weight, top_p * mass, scratch)
+    else:  # it lies among the k largest, which are at hand
+        own = weight[:, : head.shape[-1]]
+        if not rows.descending:
+            own = scaled(head, rows.top, request.inverse_temperature, finite=rows.finite).exp_()
+        nucleus = edge_of_sorted(head, own, top_p * mass)
+    return torch.where(top_p < 1, nucleus, -INF)
 
 
 def min_p_floor(top: Tensor, min_p: Tensor, temperature: Tensor) -> Tensor:

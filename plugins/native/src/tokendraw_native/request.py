@@ -43,13 +43,16 @@ class Request(PerRow):
         temperature = column("temperature", real)
         if temperature is None:
             temperature = torch.ones(rows, 1, dtype=real, device=device)
-        greedy = ~(temperature > 0)  # 0, below, and NaN
-        temperature = torch.where(greedy, 1.0, temperature).clamp_(max=torch.finfo(real).max)
+        greedy = None
+        if facts.any_greedy:
+            greedy = ~(temperature > 0)  # 0, below, and NaN
+            temperature = torch.where(greedy, 1.0, temperature)
+        temperature = temperature.clamp(max=torch.finfo(real).max)
         top_p = column("top_p", real, wanted=facts.any_top_p)
         return cls(
             temperature=temperature,
             inverse_temperature=temperature.reciprocal().clamp_(max=torch.finfo(real).max),
-            greedy=greedy if facts.any_greedy else None,
+            greedy=greedy,
             top_k=column("top_k", torch.int64, wanted=facts.max_top_k != 0),
             top_p=None if top_p is None else top_p.nan_to_num(nan=1.0),
             min_p=column("min_p", real, wanted=facts.any_min_p),

@@ -6,16 +6,23 @@ can be captured in a CUDA graph. Beside a chunk of rows it holds one number a ti
 
 from __future__ import annotations
 
+import contextlib
+
 import torch
 from torch import Tensor
 
 from tokendraw import Drafts, Need, SamplerOutput, SamplingMetadata, VerifyOutput
 from tokendraw._capabilities import VerifyMode
-from tokendraw_native.draw import DRAFT, SAMPLE, Streams, draw
+from tokendraw._threads import one_thread
+from tokendraw_native.draw import DRAFT, SAMPLE, Streams, draw, draw_greedy
 from tokendraw_native.logprobs import log_kept_mass, logprobs
 from tokendraw_native.request import Noise, Request
 from tokendraw_native.survey import survey, survey_head
 from tokendraw_native.verify import verify
+
+_SMALL = 1 << 19
+"""Logits of a batch that a CPU draws from on the calling thread alone: three rows of a large vocabulary, some
+milliseconds."""
 
 
 class NativeSampler:
@@ -35,12 +42,14 @@ class NativeSampler:
         inplace: bool = False,
     ) -> SamplerOutput:
         """Draw one token a row; see :meth:`tokendraw.Sampler.sample`. ``inplace`` would gain nothing and is ignored."""
-        return self._sample(logits, metadata, SAMPLE)
+        with self._threads(logits):
+            return self._sample(logits, metadata, SAMPLE)
 
     @torch.no_grad()
     def draft(self, logits: Tensor, metadata: SamplingMetadata) -> SamplerOutput:
         """As :meth:`sample`, with noise that no verification at the same seeds and positions uses."""
-        return self._sample(logits, metadata, DRAFT)
+        with self._threads(logits):
+            return self._sample(logits, metadata, DRAFT)
 
     @torch.no_grad()
     def verify(
@@ -52,19 +61,25 @@ class NativeSampler:
         mode: VerifyMode = "rejection",
     ) -> VerifyOutput:
         """Verify the drafts of a batch; see :mod:`tokendraw_native.verify`."""
-        return verify(
-            target_logits,
-            drafts,
-            metadata,
-            mode=mode,
-            gumbel_dtype=self._gumbel_dtype,
-            logprobs_mode=self._mode,
-        )
+        with self._threads(target_logits):
+            return verify(
+                target_logits,
+                drafts,
+                metadata,
+                mode=mode,
+                gumbel_dtype=self._gumbel_dtype,
+                logprobs_mode=self._mode,
+            )
+
+    def _threads(self, logits: Tensor) -> contextlib.AbstractContextManager[None]:
+        return one_thread() if self._on_cpu and logits.numel() <= _SMALL else contextlib.nullcontext()
 
     def _sample(self, logits: Tensor, metadata: SamplingMetadata, streams: Streams) -> SamplerOutput:
+        width = metadata.facts.max_logprobs
+        if metadata.facts.all_greedy and width is None:
+            return SamplerOutput(*draw_greedy(logits))
         request = Request.of(metadata, logits.shape[0], logits.device)
         noise = Noise.of(metadata, logits.shape[0], logits.device)
-        width = metadata.facts.max_logprobs
         found = survey_head(logits, request) if self._on_cpu and width is None else None
         found = found or survey(logits, request, masses=width is not None)
         token = draw(logits, found, request, noise, self._gumbel_dtype, streams)

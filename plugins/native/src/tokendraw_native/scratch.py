@@ -18,7 +18,7 @@ class Scratch:
         buffer = self._buffers.get(name)
         if buffer is None:
             buffer = self._buffers[name] = torch.empty(rows, columns, dtype=dtype, device=self._device)
-        return buffer[:rows]
+        return buffer if len(buffer) == rows else buffer[:rows]
 
     def like(self, name: str, x: Tensor, dtype: torch.dtype | None = None) -> Tensor:
         """An uninitialised buffer of the shape, and unless given the dtype, of ``x`` [rows, columns]."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from tokendraw_native.rows import INF, Rows, certain
+from tokendraw_native.rows import INF, Rows
 from tokendraw_native.scratch import Scratch
 
 _BINS = 1 << 15
@@ -40,17 +40,14 @@ def edge(rows: Rows, weight: Tensor, target: Tensor, scratch: Scratch) -> Tensor
 
 def edge_of_sorted(x: Tensor, weight: Tensor, target: Tensor) -> Tensor:
     """:func:`edge` of rows [rows, n] that are in descending order."""
-    place, _ = _reached(weight.cumsum(-1), target)
-    return x.gather(-1, place)
+    return x.gather(-1, _first_reaching(weight.cumsum(-1), target))
 
 
-def _reached(from_above: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-    """The first place at which a running sum reaches the target, and the sum before that place."""
+def _first_reaching(from_above: Tensor, target: Tensor) -> Tensor:
+    """The first place at which a running sum reaches the target: [rows, 1] int64."""
     tiny = torch.finfo(from_above.dtype).tiny
     reachable = target.to(from_above.dtype).minimum(from_above[:, -1:]).clamp_(min=tiny)
-    place = torch.searchsorted(from_above, reachable).clamp_(max=from_above.shape[-1] - 1)
-    before = from_above.gather(-1, (place - 1).clamp_(min=0))
-    return place, torch.where(place > 0, before, 0.0)
+    return torch.searchsorted(from_above, reachable).clamp_(max=from_above.shape[-1] - 1)
 
 
 def _edge_by_bins(rows: Rows, weight: Tensor, target: Tensor, scratch: Scratch) -> Tensor | None:
@@ -58,11 +55,13 @@ def _edge_by_bins(rows: Rows, weight: Tensor, target: Tensor, scratch: Scratch) 
     x, top = rows.x, rows.top
     zero_up = top + 0.0  # -0.0 less 0.0 would be a negative distance
     distance = torch.sub(zero_up, x, out=scratch.like("distance", x))
-    if not certain(top.isfinite()):
+    if not rows.finite:
         distance.nan_to_num_(nan=0.0, posinf=INF)  # infinity minus itself
     bins = scratch.like("bins", x, torch.int64).copy_(distance.view(torch.uint16)[:, 1::2])
     histogram = scratch.lend("histogram", len(x), _BINS, weight.dtype).zero_().scatter_add_(-1, bins, weight)
-    last, above = _reached(histogram.cumsum_(-1), target)
+    from_above = histogram.cumsum_(-1)
+    last = _first_reaching(from_above, target)
+    above = torch.where(last > 0, from_above.gather(-1, (last - 1).clamp_(min=0)), 0.0)
 
     inside = torch.ge(distance, _first_of(last), out=scratch.like("mask", x))
     inside -= torch.ge(distance, _first_of(last + 1), out=scratch.like("beyond", x))

@@ -8,7 +8,8 @@ is for CPUs, where finding out does not wait for anything.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,13 +17,28 @@ from torch.nn.functional import pad
 
 from tokendraw import philox
 from tokendraw_native.filters import HEAD, floors
+from tokendraw_native.largest import largest
 from tokendraw_native.request import Request
-from tokendraw_native.rows import PerRow, Rows, clean, kept, load, real_dtype, scaled
+from tokendraw_native.rows import PerRow, Rows, kept, known_finite, load, real_dtype, scaled
 from tokendraw_native.scratch import Scratch
 
 _TILE = philox.TILE_SIZE
 _CHUNK = {"cpu": 1 << 19}
 _CHUNK_ELSEWHERE = 1 << 24
+
+
+@dataclass(frozen=True, slots=True)
+class Head(PerRow):
+    """The largest values of each row [rows, n], in descending order: every token that is kept, and maybe more."""
+
+    ids: Tensor
+    """int64."""
+    tile: Tensor
+    """int64: the tile of each."""
+    x: Tensor
+    """float32."""
+    y: Tensor
+    """The same after temperature, relative to the largest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,12 +53,14 @@ class Survey(PerRow):
     """float32: the least value kept."""
     tile_weights: Tensor
     """[rows, tiles]: the sum of ``exp(y)`` over the kept tokens of each tile."""
+    finite: bool
+    """As in :class:`~tokendraw_native.rows.Rows`."""
     mass: Tensor | None = None
     """Sum of ``exp(y)`` over the row, after temperature and before filters, if it was asked for."""
     raw_mass: Tensor | None = None
     """The same at T = 1."""
-    head: tuple[Tensor, Tensor] | None = None
-    """ids and values [rows, n] that hold every kept token, if they were found on the way."""
+    head: Head | None = None
+    """If it was found on the way."""
 
 
 def chunks(logits: Tensor) -> Iterator[tuple[slice, Tensor]]:
@@ -67,32 +85,42 @@ def survey(logits: Tensor, request: Request, *, masses: bool) -> Survey:
     :param masses: whether log-probabilities will be asked for.
     """
     scratch = Scratch(logits.device)
-    parts = [
-        _survey_chunk(load(part, scratch), request.chunk(rows), scratch, masses)
-        for rows, part in chunks(logits)
-    ]
-    top, valid, floor, tile_weights, mass, raw_mass = (
-        torch.cat(column) for column in zip(*parts, strict=True)
-    )
-    return Survey(top, valid, floor, tile_weights, mass if masses else None, raw_mass if masses else None)
+    parts = []
+    for rows, part in chunks(logits):
+        own = request if len(part) == len(logits) else request.chunk(rows)
+        parts.append(_survey_chunk(load(part, scratch), own, scratch, masses))
+    return parts[0] if len(parts) == 1 else _joined(parts)
 
 
-def _survey_chunk(rows: Rows, request: Request, scratch: Scratch, masses: bool) -> tuple[Tensor, ...]:
+def _joined(parts: list[Survey]) -> Survey:
+    """One survey from those of successive rows."""
+
+    def column(name: str) -> Any:
+        own = [getattr(part, name) for part in parts]
+        return None if own[0] is None else torch.cat(own)
+
+    tensors = {f.name: column(f.name) for f in fields(Survey) if f.name not in ("finite", "head")}
+    return Survey(**tensors, finite=all(part.finite for part in parts))
+
+
+def _survey_chunk(rows: Rows, request: Request, scratch: Scratch, masses: bool) -> Survey:
     count, vocab_size = rows.x.shape
     width = vocab_size if vocab_size < _TILE else -(-vocab_size // _TILE) * _TILE
     padded = scratch.lend("weight", count, width, real_dtype(rows.x.device))
-    padded[:, vocab_size:] = 0
+    if width > vocab_size:
+        padded[:, vocab_size:].zero_()
     weight = padded[:, :vocab_size]
-    mass = raw_mass = rows.top
+    mass = raw_mass = None
     if masses:
-        raw_mass = scaled(rows.x, rows.top, torch.ones_like(request.temperature)).exp_().sum(-1, keepdim=True)
-    scaled(rows.x, rows.top, request.inverse_temperature, out=weight).exp_()
+        one = torch.ones_like(request.temperature)
+        raw_mass = scaled(rows.x, rows.top, one, finite=rows.finite).exp_().sum(-1, keepdim=True)
+    scaled(rows.x, rows.top, request.inverse_temperature, out=weight, finite=rows.finite).exp_()
     if masses:
         mass = _tile_sums(padded).sum(-1, keepdim=True)
     floor = floors(rows, weight, request, vocab_size, scratch)
     if request.filters:
         weight *= kept(rows.x, floor, scratch)
-    return rows.top, rows.valid, floor, _tile_sums(padded), mass, raw_mass
+    return Survey(rows.top, rows.valid, floor, _tile_sums(padded), rows.finite, mass, raw_mass)
 
 
 def tile_sums(weight: Tensor) -> Tensor:
@@ -112,15 +140,18 @@ def survey_head(logits: Tensor, request: Request) -> Survey | None:
     if not request.all_top_k or request.joint is not None or (request.max_top_k or 0) >= HEAD:
         return None
     n = min(max(request.max_top_k or 0, 1) + 1, vocab_size)
-    values, ids = logits.topk(n)
+    values, ids = largest(logits, n)
     top = values[:, :1].to(torch.float32)
-    if top.isnan().any():  # topk puts NaN first
+    if not known_finite(top):  # NaN comes first
         return None
-    x, scratch = clean(values), Scratch(logits.device)
-    weight = scaled(x, top, request.inverse_temperature).exp_()
-    floor = floors(Rows(x, top, top == top), weight, request, vocab_size, scratch)
+    x, scratch = values.to(torch.float32), Scratch(logits.device)
+    y = scaled(x, top, request.inverse_temperature, finite=True)
+    weight = y.exp()
+    rows = Rows(x, top, torch.ones_like(top, dtype=torch.bool), finite=True, descending=True)
+    floor = floors(rows, weight, request, vocab_size, scratch)
     if n < vocab_size and not (floor > x[:, -1:]).all():  # there may be ties beyond the head
         return None
+    tile = ids // _TILE
     tile_weights = weight.new_zeros(logits.shape[0], -(-vocab_size // _TILE))
-    tile_weights.scatter_add_(-1, ids // _TILE, weight * kept(x, floor, scratch))
-    return Survey(top, top > -torch.inf, floor, tile_weights, head=(ids, x))
+    tile_weights.scatter_add_(-1, tile, weight * kept(x, floor, scratch))
+    return Survey(top, rows.valid, floor, tile_weights, finite=True, head=Head(ids, tile, x, y))
