@@ -13,7 +13,8 @@ each call looks up the one that it needs, as a program that only passes ``custom
   sampling. Where a GPU works behind the host, the two overlap, and the share says what sampling adds.
 * tokens a second: batch x steps / the whole call, prefill included.
 
-The three take turns; the fastest of the rounds counts, since what else a machine does only adds.
+The three take turns; the fastest of the rounds counts, since what else a machine does only adds. With ``--cpu-time`` the
+time of the thread counts in place of the clock's: for one thread of a CPU that other programs use too.
 ``static`` is transformers' static cache with its default, which compiles the forward pass on a GPU; ``static-eager``
 does not compile.
 """
@@ -118,22 +119,22 @@ def calls_for(
     }
 
 
-def seconds(call: Callable[[int], object], steps: int, device: str) -> float:
-    start = time.perf_counter()
+def seconds(call: Callable[[int], object], steps: int, options: argparse.Namespace) -> float:
+    clock = time.thread_time if options.cpu_time else time.perf_counter
+    start = clock()
     call(steps)
-    if device != "cpu":
+    if options.device != "cpu":
         torch.accelerator.synchronize()
-    return time.perf_counter() - start
+    return clock() - start
 
 
-def line(
-    calls: dict[str, Callable[[int], object]], batch: int, steps: int, rounds: int, device: str
-) -> list[str]:
+def line(calls: dict[str, Callable[[int], object]], batch: int, options: argparse.Namespace) -> list[str]:
+    steps = options.steps
     whole: dict[str, list[float]] = {name: [] for name in calls}
     one: dict[str, list[float]] = {name: [] for name in calls}
-    for warm in (False, *[True] * rounds):
+    for warm in (False, *[True] * options.rounds):
         for name, call in calls.items():
-            first, all_steps = seconds(call, 1, device), seconds(call, steps, device)
+            first, all_steps = seconds(call, 1, options), seconds(call, steps, options)
             if warm:
                 one[name].append(first)
                 whole[name].append(all_steps)
@@ -163,7 +164,7 @@ def table(options: argparse.Namespace, dtype: torch.dtype) -> list[str]:
         model = model_of(options.model, vocab_size, options.device, dtype)
         for batch, cache, name in itertools.product(options.batches, options.caches, options.filters):
             calls = calls_for(model, batch, options.prompt, cache, options.sampler, FILTERS[name])
-            cells = line(calls, batch, options.steps, options.rounds, options.device)
+            cells = line(calls, batch, options)
             lines.append(f"| {vocab_size} | {batch} | {cache} | {name} | " + " | ".join(cells) + " |")
             print(lines[-1], file=sys.stderr)
     return lines
@@ -185,14 +186,17 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=33)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--cpu-time", action="store_true", help="Count the time of the one thread.")
     parser.add_argument("--sampler", help="Plugin that draws. Default: the best.")
     parser.add_argument("--output", type=Path)
     options = parser.parse_args()
+    if options.cpu_time and (options.device != "cpu" or options.threads != 1):
+        parser.error("--cpu-time needs --device cpu --threads 1")
     torch.set_num_threads(options.threads)
     dtype = torch.float32 if options.device == "cpu" else torch.bfloat16
     sampler = tokendraw.load_sampler(options.sampler, device=options.device)
     where = (
-        f"{options.threads} threads, {platform.machine()}"
+        f"{options.threads} threads, {platform.machine()}{', CPU time' if options.cpu_time else ''}"
         if options.device == "cpu"
         else torch.cuda.get_device_name()
     )

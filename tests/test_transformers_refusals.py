@@ -227,3 +227,20 @@ def test_the_processor_refuses_logprobs_and_another_number_of_rows():
     with pytest.raises(InvalidParameterError) as error:
         DrawLogitsProcessor(SamplingParams(top_p=0.0))
     assert str(error.value) == "'top_p' of row 0 needs a number in (0, 1] (1: off), found 0.0."
+
+
+@pytest.mark.parametrize("width", [-1, "2", 1.0, None, [1, "2"], True])
+def test_the_processor_refuses_padding_that_is_no_number_of_tokens(width):
+    with pytest.raises(InvalidParameterError) as error:
+        DrawLogitsProcessor(SamplingParams(), left_padding=width)
+    assert str(error.value) == (
+        f"'left_padding' needs an integer >= 0, or a list of them, one a row, found {width!r}. Pass one of these."
+    )
+
+
+def test_the_processor_refuses_padding_of_another_number_of_rows():
+    with pytest.raises(InvalidParameterError) as error:
+        DrawLogitsProcessor(SamplingParams(), left_padding=[1, 2])(prompts(3), torch.zeros(3, 8))
+    assert str(error.value) == (
+        "'left_padding' needs one entry a row, 3, found 2. Pass as many, or one for all."
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -57,7 +58,7 @@ class DrawLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
         self._one_for_all = isinstance(params, SamplingParams)
         self._params = list(each)
         self._sampler = sampler
-        self._left_padding = left_padding
+        self._left_padding = _paddings(left_padding)
         self._rows = Rows(each, sampler)
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
@@ -75,6 +76,23 @@ class DrawLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
             raise InvalidParameterError(
                 f"'params' needs one entry a row, {count}, found {len(self._params)}. Pass as many, or one for all."
             )
-        padding = torch.as_tensor(self._left_padding, dtype=torch.int64, device=scores.device)
+        if len(self._left_padding) not in (1, count):
+            raise InvalidParameterError(
+                f"'left_padding' needs one entry a row, {count}, found {len(self._left_padding)}. Pass as many, or one "
+                "for all."
+            )
+        padding = torch.tensor(self._left_padding, dtype=torch.int64, device=scores.device)
         drawn = self._rows.draw(scores, (input_ids.shape[1] - 1 - padding).expand(count)).token_ids
         return certain_of(scores, drawn)
+
+
+def _paddings(left_padding: Any) -> list[int]:
+    """One entry for all rows, or one a row."""
+    given = left_padding.tolist() if isinstance(left_padding, Tensor) else left_padding
+    each = given if isinstance(given, Sequence) else [given]
+    if not all(isinstance(width, int) and not isinstance(width, bool) and width >= 0 for width in each):
+        raise InvalidParameterError(
+            f"'left_padding' needs an integer >= 0, or a list of them, one a row, found {left_padding!r}. Pass one of "
+            "these."
+        )
+    return list(each)
