@@ -44,7 +44,7 @@ def test_every_command_that_takes_a_device_calls_it_by_its_option(command, file)
     assert (result.stderr, result.exit_code) == (NO_GPU, 1)
     result = call(*command, "--device", "rocm")
     assert result.stderr == (
-        "'--device' needs the name that torch uses, found 'rocm'. Pass --device cuda for AMD GPUs too.\n"
+        "'--device' needs a name such as cpu, cuda or cuda:1, found 'rocm'. Pass --device cuda for AMD GPUs too.\n"
     )
     assert result.exit_code == 2
 
