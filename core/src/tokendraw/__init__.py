@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     )
     from tokendraw._load import discover, load_sampler, resolve
     from tokendraw._metadata import SamplingMetadata
-    from tokendraw._output import LogprobsTensors, SamplerOutput, VerifyOutput
+    from tokendraw._output import LogprobsTensors, SamplerOutput, TokenLogprob, VerifyOutput
     from tokendraw._params import SamplingParams
     from tokendraw._plugin import (
         API_VERSION,
@@ -62,7 +62,7 @@ _HOMES = {
     ),
     "_load": ("discover", "load_sampler", "resolve"),
     "_metadata": ("SamplingMetadata",),
-    "_output": ("LogprobsTensors", "SamplerOutput", "VerifyOutput"),
+    "_output": ("LogprobsTensors", "SamplerOutput", "TokenLogprob", "VerifyOutput"),
     "_params": ("SamplingParams",),
     "_plugin": ("API_VERSION", "PluginInfo", "SamplerBackend", "Upstream", "VerifierBackend", "hookimpl"),
     "_sampler": ("Sampler",),
@@ -97,6 +97,7 @@ __all__ = [
     "SettingsError",
     "SettingsWarning",
     "State",
+    "TokenLogprob",
     "TokendrawError",
     "TokendrawWarning",
     "UntestedUpstreamWarning",

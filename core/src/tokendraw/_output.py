@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
+
+from tokendraw._errors import InvalidInputError
 
 if TYPE_CHECKING:
     import torch
@@ -15,13 +17,24 @@ PAD_LOGPROB = float("-inf")
 """Fills ``LogprobsTensors.logprobs`` in the same places."""
 
 
+class TokenLogprob(NamedTuple):
+    """One token of a row, as :meth:`LogprobsTensors.row` lists it."""
+
+    token_id: int
+    logprob: float
+    """Natural logarithm, or a logit, by ``logprobs_mode``."""
+    rank: int | None
+    """Of the drawn token: how many tokens have a value at least its own, itself included; None if that was not counted.
+    Of the n-th best token: n, so that of equal tokens the lower id has the lower rank."""
+
+
 @dataclass(frozen=True, slots=True)
 class LogprobsTensors:
     """Log-probabilities (or logits, by ``logprobs_mode``) of the drawn token and of the N best.
 
-    N is the largest ``SamplingParams.logprobs`` of the batch. Column 0 is the drawn token and is filled for every
-    row; the best follow in descending order, the lowest id first on a tie. Beyond what a row asked for, and beyond
-    the vocabulary, stand ``PAD_TOKEN_ID`` and ``PAD_LOGPROB``.
+    N is the largest ``SamplingParams.logprobs`` of the batch, and at most V. Column 0 is the drawn token and is filled
+    for every row; the best follow in descending order, the lowest id first on a tie. Beyond what a row asked for stand
+    ``PAD_TOKEN_ID`` and ``PAD_LOGPROB``. :meth:`row` lists a row without them.
     """
 
     token_ids: torch.Tensor
@@ -30,6 +43,41 @@ class LogprobsTensors:
     """[B, 1 + N] float32, natural logarithms."""
     ranks: torch.Tensor
     """[B] int64: how many tokens have a value at least the drawn one's, itself included."""
+
+    def cpu(self) -> LogprobsTensors:
+        """Copy each tensor to the host, once; this waits for the device."""
+        return LogprobsTensors(
+            self.token_ids.cpu(), self.logprobs.cpu(), None if self.ranks is None else self.ranks.cpu()
+        )
+
+    def row(self, index: int, step: int | None = None) -> list[TokenLogprob]:
+        """List what one request asked for: the drawn token, then its own best ones, without padding.
+
+        :param index: of the row, or of the request of a verification.
+        :param step: of a verification: which of the request's tokens; behind the last one the list is empty.
+        :raises InvalidInputError: the tensors are not on the host, where each row would wait for the device; or
+            ``step`` is given for what has no steps, or is not for what has.
+        :raises IndexError: there is no such row or step.
+        """
+        if not self.token_ids.is_cpu:
+            raise InvalidInputError(
+                f"'row' needs logprobs on the host, found them on {self.token_ids.device}. "
+                "Call .cpu() once, and row() on what it returns."
+            )
+        has_steps = self.token_ids.dim() == 3
+        if has_steps != (step is not None):
+            needed = (
+                "needs a step, since these logprobs are of a verification" if has_steps else "needs no step"
+            )
+            raise InvalidInputError(
+                f"'row' {needed}, found {step}. Call row({'i, step' if has_steps else 'i'})."
+            )
+        place = index if step is None else (index, step)
+        ids, values = self.token_ids[place].tolist(), self.logprobs[place].tolist()
+        ranks = [None if self.ranks is None else int(self.ranks[place]), *range(1, len(ids))]
+        return [
+            TokenLogprob(*entry) for entry in zip(ids, values, ranks, strict=True) if entry[0] != PAD_TOKEN_ID
+        ]
 
 
 @dataclass(frozen=True, slots=True)
