@@ -193,6 +193,7 @@ def test_json_is_complete(monkeypatch):
             "batch_invariant": False,
             "seeding": "none",
             "tie_rule": None,
+            "max_logprobs": None,
         },
         "choice": {
             "sampler": None,

@@ -102,6 +102,32 @@ OUT_OF_RANGE = {
     },
     "'max_drafts' needs an integer >= 2, found 1.": {"num_drafts": (2, 0, 1), "max_drafts": 1},
     "'max_drafts' needs an integer >= 0, found -2.": {"max_drafts": -2},
+    "'max_drafts' needs an integer >= 0, found True.": {"max_drafts": True},
+    "'max_drafts' needs an integer >= 0, found 1.5.": {"max_drafts": 1.5},
+    "'any_placeholder' needs True or False, found 'no'.": {"max_drafts": 2, "any_placeholder": "no"},
+    "'num_drafts' needs a list of integers, found int. Pass a list.": {"num_drafts": 3},
+    "'num_drafts' of row 2 needs an integer >= 0, found '1'.": {"num_drafts": (2, 0, "1")},
+    "'cu_num_logits' needs 0 first, found 1.": {"cu_num_logits": OFFSETS + 1, "max_drafts": 2},
+    "'cu_num_logits' needs 6 or more where request 1 ends, which begins at 5, found 2.": {
+        "cu_num_logits": torch.tensor([0, 5, 2, 6]),
+        "max_drafts": 4,
+    },
+    "'cu_num_logits' needs 4 or more where request 1 ends, which begins at 3, found 3.": {
+        "cu_num_logits": torch.tensor([0, 3, 3, 6]),
+        "max_drafts": 4,
+    },
+    "'cu_num_logits' needs 1 or more where request 0 ends, which begins at 0, found -3.": {
+        "cu_num_logits": torch.tensor([0, -3, 4, 6]),
+        "max_drafts": 4,
+    },
+    "'cu_num_logits' needs at most 6 last, one for each draft and one more for each of the 3 requests, found 9.": {
+        "cu_num_logits": torch.tensor([0, 3, 4, 9]),
+        "max_drafts": 4,
+    },
+    "'cu_num_logits' needs 3, as 'num_drafts' says, where request 0 ends, which begins at 0, found 2.": {
+        "cu_num_logits": torch.tensor([0, 2, 4, 6]),
+        "num_drafts": (2, 0, 1),
+    },
     "'max_drafts' needs to be known on the host, since it is the width of the result, found neither it nor "
     "'num_drafts'. Pass max_drafts=.": {},
 }
@@ -149,11 +175,15 @@ def test_logits_that_do_not_fit_the_drafts_are_a_value_error():
 
 def test_padded_ids_leave_the_number_of_rows_open_above_one_a_request():
     drafts = Drafts(draft_token_ids=torch.full((3, 2), -1), cu_num_logits=OFFSETS)
-    drafts.check(torch.empty(3, 10))
+    drafts.check(torch.empty(6, 10))
     drafts.check(torch.empty(9, 10))
-    with pytest.raises(InvalidInputError) as caught:
-        drafts.check(torch.empty(2, 10))
-    assert str(caught.value) == "'target_logits' needs a row for each of the 3 requests, found 2."
+    for rows, message in (
+        (2, "'target_logits' needs a row for each of the 3 requests, found 2."),
+        (5, "'target_logits' needs 6 rows, as 'cu_num_logits' says last, found 5."),
+    ):
+        with pytest.raises(InvalidInputError) as caught:
+            drafts.check(torch.empty(rows, 10))
+        assert str(caught.value) == message
     nobody = Drafts(draft_token_ids=torch.empty(0, 2, dtype=torch.int64), cu_num_logits=OFFSETS[:1])
     with pytest.raises(InvalidInputError, match="needs 0 rows"):
         nobody.check(torch.empty(1, 10))

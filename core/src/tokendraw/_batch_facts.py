@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
 from torch import Tensor
 
-from tokendraw._parameters import CHECKS, integer, widest
+from tokendraw._declared import at_least, check_fields
+from tokendraw._parameters import Checked, all_checked, integers, widest
 from tokendraw._params import SamplingParams
 
 
@@ -17,13 +18,15 @@ class BatchFacts:
     """What a batch may hold, known without reading the device. The defaults say "anything".
 
     ``any_*`` must be True unless no row is of that kind, ``all_*`` may be True only if every row is.
+
+    :raises InvalidParameterError: a ValueError: a field is not of the type that it declares.
     """
 
     any_greedy: bool = True
     all_greedy: bool = False
     any_seeded: bool = True
     all_seeded: bool = False
-    max_top_k: int | None = None
+    max_top_k: Annotated[int, at_least(0)] | None = None
     """Largest active top_k; 0: no row has one; None: unknown."""
     all_top_k: bool = False
     """Whether every row is greedy or has an active top_k: none keeps more than ``max_top_k`` tokens, ties apart."""
@@ -32,13 +35,23 @@ class BatchFacts:
     any_joint: bool = True
     any_top_k_first: bool = True
     """Whether a row of the order ``top_k_first`` may have top-p beside another filter: alone, both orders agree."""
-    max_logprobs: int | None = None
+    max_logprobs: Annotated[int, at_least(-1)] | None = None
     """Largest ``SamplingParams.logprobs`` of the batch (-1: a row wants all); None: no row wants any."""
 
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+    def logprobs_width(self, vocab_size: int) -> int | None:
+        """N of the result: how many best tokens stand beside each drawn one, at most V; None: no row wants any."""
+        n = self.max_logprobs
+        return n if n is None or 0 <= n <= vocab_size else vocab_size
+
     @classmethod
-    def merged(cls, parts: Iterable[BatchFacts]) -> Self:
+    def merged(cls, parts: Iterable[BatchFacts]) -> BatchFacts:
         """What a batch holds whose rows are those of ``parts`` together; of no parts, what an empty batch does."""
         every = list(parts)
+        if len(every) == 1:
+            return every[0]
         largest = [facts.max_top_k for facts in every]
         return cls(
             any_greedy=any(facts.any_greedy for facts in every),
@@ -82,33 +95,21 @@ class RowKinds:
         self._seen: tuple[tuple[Tensor | None, int], ...] | None = None
 
     @classmethod
-    def of(cls, params: Sequence[SamplingParams], *, row_index: Sequence[int] | None = None) -> Self:
+    def of(cls, params: Iterable[SamplingParams], *, row_index: Iterable[int] | None = None) -> Self:
         """Sort requests by kind.
 
         :param params: one entry a slot.
         :param row_index: slot of each logits row, on the host.
         :raises InvalidParameterError: a ValueError that names the field, the row and the value.
         """
-        checked = {name: [check(p, row) for row, p in enumerate(params)] for name, check in CHECKS.items()}
-        return cls.checked(checked, checked_slots(row_index, len(params)))
+        checked = all_checked(params)
+        return cls.sorted(checked, checked_slots(row_index, len(checked)))
 
     @classmethod
-    def checked(cls, values: Mapping[str, Sequence[Any]], slot_of_row: Sequence[int] | None) -> Self:
-        """Sort by kind what ``_parameters.CHECKS`` returned: by name, one value a slot."""
+    def sorted(cls, checked: Sequence[Checked], slot_of_row: Sequence[int] | None) -> Self:
+        """Sort by kind requests that are checked, one a slot."""
         index: dict[tuple[Any, ...], int] = {}
-        of_slot = tuple(
-            index.setdefault((t == 0.0, seed is not None, k, p < 1.0, m > 0.0, order, n), len(index))
-            for t, seed, k, p, m, order, n in zip(
-                values["temperature"],
-                values["seed"],
-                values["top_k"],
-                values["top_p"],
-                values["min_p"],
-                values["filter_order"],
-                values["logprobs"],
-                strict=True,
-            )
-        )
+        of_slot = tuple(index.setdefault(request.kind, len(index)) for request in checked)
         kinds = tuple(
             BatchFacts(
                 any_greedy=greedy,
@@ -143,14 +144,14 @@ class RowKinds:
         return all(_version(tensor) == version for tensor, version in self._seen or ())
 
 
-def checked_slots(row_index: Sequence[int] | None, slots: int) -> list[int] | None:
+def checked_slots(row_index: Iterable[int] | None, slots: int) -> list[int] | None:
     """The slot of each row, if they are given.
 
     :raises InvalidParameterError: one of them is no slot; names the row.
     """
     if row_index is None:
         return None
-    return [integer("row_index", slot, row, 0, slots - 1) for row, slot in enumerate(row_index)]
+    return integers("row_index", row_index, 0, slots - 1)
 
 
 def _version(tensor: Tensor | None) -> int:

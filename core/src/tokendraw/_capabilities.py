@@ -1,6 +1,6 @@
 """What a sampler can do, what a request needs, what a machine is: the three sides of every negotiation.
 
-All three are frozen dataclasses without behaviour beyond comparing themselves, so that a decision about an
+All three are frozen dataclasses without behaviour beyond checking and comparing themselves, so that a decision about an
 H100, an MI300X or a laptop can be computed, and tested, anywhere. :mod:`tokendraw._checks` holds the
 comparisons.
 """
@@ -8,7 +8,9 @@ comparisons.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Annotated, Literal, TypeAlias
+
+from tokendraw._declared import among, at_least, check_fields
 
 Operation: TypeAlias = Literal["sample", "verify"]
 """What a sampler is asked to do. ``verify`` is speculative decoding."""
@@ -26,6 +28,7 @@ DraftKind: TypeAlias = Literal["probs", "logits", "chosen"]
 Seeding: TypeAlias = Literal["none", "launch", "counter"]
 TieRule: TypeAlias = Literal["value", "exact_k"]
 TieNeed: TypeAlias = TieRule | Literal["either"]
+_Count: TypeAlias = Annotated[int, at_least(0)]
 
 OPERATIONS: tuple[Operation, ...] = ("sample", "verify")
 LOGPROBS_MODES: tuple[LogprobsMode, ...] = (
@@ -99,6 +102,8 @@ class Need:
 
     Seeds, greedy rows and filters are properties of rows: those are looked at batch by batch, and rows that
     the chosen sampler cannot serve go to its companion. A need is what no companion can mend.
+
+    :raises InvalidParameterError: a ValueError: a field is not of the type that it declares, or no word of its list.
     """
 
     logprobs_mode: LogprobsMode = "raw_logprobs"
@@ -107,9 +112,9 @@ class Need:
     """
     filter_orders: tuple[FilterOrder, ...] = ("top_k_first",)
     gumbel_dtype: GumbelDtype = "fp32"
-    dtype: str | None = None
+    dtype: Annotated[str, among(INPUT_DTYPES)] | None = None
     """Dtype of the logits by its torch name; None when not known yet."""
-    vocab_size: int | None = None
+    vocab_size: Annotated[int, at_least(1)] | None = None
     valid_flag: bool = False
     graph_safe: bool = False
     sync_free: bool = False
@@ -120,20 +125,33 @@ class Need:
     """None: whichever rule the sampler advertises. ``either`` lets it leave that rule for this caller, batch by batch,
     where kernels with the other one are faster.
     """
+    max_logprobs: _Count | None = None
+    """The most that ``SamplingParams.logprobs`` may be; None: any, up to all of the vocabulary. A batch that asks for
+    more, or for all (-1) of a larger vocabulary, is refused before anything is launched or allocated.
+    """
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Host:
-    """The facts about one device and the software around it. :func:`tokendraw._host.detect` gathers them."""
+    """The facts about one device and the software around it. :func:`tokendraw._host.detect` gathers them.
+
+    :raises InvalidParameterError: a ValueError: a field is not of the type that it declares.
+    """
 
     device_type: str = "cpu"
     """``cpu``, ``cuda`` (NVIDIA), ``rocm`` (AMD), ``mps``, ``xpu`` ..."""
     name: str = ""
-    compute_capability: tuple[int, int] | None = None
+    compute_capability: tuple[_Count, _Count] | None = None
     rocm_arch: str | None = None
-    sm_count: int | None = None
-    cuda_version: tuple[int, int] | None = None
+    sm_count: _Count | None = None
+    cuda_version: tuple[_Count, _Count] | None = None
     """CUDA version of the installed driver."""
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
     def __str__(self) -> str:
         facts = []

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import chain
 from typing import Self
 
 import torch
 from torch import Tensor
 
-from tokendraw import speculative
-from tokendraw._capabilities import INPUT_DTYPES, DraftKind
-from tokendraw._errors import InvalidInputError, InvalidParameterError
-from tokendraw._parameters import integer
+from tokendraw._capabilities import DraftKind
+from tokendraw._drafts_checks import check_counts, check_offsets, check_tensors, first_rows, known_most_drafts
+from tokendraw._errors import InvalidInputError
+from tokendraw._parameters import are_integers, each, integers
+from tokendraw._tensor_checks import check_plain, is_plain
 from tokendraw._untraced import made_untraced, untraced
+from tokendraw._upload import device_of, uploaded
+
+_ID_RANGE = (-(2**63), 2**63 - 1)
 
 
 @made_untraced
@@ -28,10 +33,11 @@ class Drafts:
 
     Build it with :meth:`from_lists` or :meth:`from_counts`, or from ready tensors together with ``max_drafts``, since
     nobody reads the counts back from the device. Ready tensors may be changed in place between calls, also between
-    replays of a CUDA graph; rows from ``cu_num_logits[B]`` on belong to no request and are ignored.
+    replays of a CUDA graph; rows from ``cu_num_logits[B]`` on belong to no request and are ignored. The values of
+    ``cu_num_logits`` are looked at where they lie on the CPU, elsewhere with ``TOKENDRAW_DEBUG=1`` alone.
 
-    :raises InvalidInputError: shapes, dtypes or devices do not fit each other, or both ``draft_probs`` and
-        ``draft_logits`` are given.
+    :raises InvalidInputError: a field is no dense tensor; shapes, dtypes or devices do not fit each other; or both
+        ``draft_probs`` and ``draft_logits`` are given.
     :raises InvalidParameterError: a number on the host is out of range.
     """
 
@@ -63,38 +69,52 @@ class Drafts:
     """Whether an id outside [0, V) may be among them; ids on a device are not read."""
 
     def __post_init__(self) -> None:
-        _check_tensors(self)
-        _check_counts(self)
-        object.__setattr__(self, "max_drafts", _most_drafts(self))
+        check_tensors(self)
+        if self.num_drafts is not None:
+            object.__setattr__(self, "num_drafts", _counts(self.num_drafts))
+            check_counts(self)
+        object.__setattr__(self, "max_drafts", known_most_drafts(self))
+        if self.cu_num_logits.is_cpu:
+            check_offsets(self)
 
     @classmethod
     @untraced
     def from_lists(
         cls,
-        draft_token_ids: Sequence[Sequence[int]],
+        draft_token_ids: Iterable[Iterable[int]],
         *,
         device: torch.device | str | None = None,
         draft_probs: Tensor | None = None,
         draft_logits: Tensor | None = None,
     ) -> Self:
-        """Lay out one list of draft ids a request, empty where it has none.
+        """Lay out one list of draft ids a request, empty where it has none, without waiting for the device.
 
         :param device: device of the logits; None: the CPU.
         :raises InvalidParameterError: an id is no 64-bit integer; names the request.
+        :raises InvalidInputError: as the class does; or a CUDA graph is being captured.
         """
-        ids = [
-            integer("draft_token_ids", token, request, -(2**63), 2**63 - 1, "a 64-bit integer")
-            for request, tokens in enumerate(draft_token_ids)
-            for token in tokens
+        device = device_of(device)
+        name = "draft_token_ids"
+        lists = [
+            list(each(name, tokens, "integers", request))
+            for request, tokens in enumerate(each(name, draft_token_ids, "lists of ids, one a request"))
         ]
-        largest = None if draft_probs is None else draft_probs.shape[-1]
-        largest = largest if draft_logits is None else draft_logits.shape[-1]
-        return cls.from_counts(
-            torch.tensor(ids, dtype=torch.int64, device=torch.device(device or "cpu")),
-            [len(tokens) for tokens in draft_token_ids],
+        ids = list(chain.from_iterable(lists))
+        if not are_integers(ids, *_ID_RANGE):
+            needed = "a 64-bit integer"
+            checked = [integers(name, tokens, *_ID_RANGE, needed, row=i) for i, tokens in enumerate(lists)]
+            ids = list(chain.from_iterable(checked))
+        vocab_size = None
+        for tensor in (draft_probs, draft_logits):
+            if is_plain(tensor) and tensor.dim():
+                vocab_size = tensor.shape[-1]
+        return cls._laid_out(
+            {"draft_token_ids": ids},
+            tuple(map(len, lists)),
+            device,
             draft_probs=draft_probs,
             draft_logits=draft_logits,
-            any_placeholder=largest is None or not all(0 <= token < largest for token in ids),
+            any_placeholder=vocab_size is None or not are_integers(ids, 0, vocab_size - 1),
         )
 
     @classmethod
@@ -102,7 +122,7 @@ class Drafts:
     def from_counts(
         cls,
         draft_token_ids: Tensor,
-        num_drafts: Sequence[int],
+        num_drafts: Iterable[int],
         *,
         draft_probs: Tensor | None = None,
         draft_logits: Tensor | None = None,
@@ -110,18 +130,19 @@ class Drafts:
     ) -> Self:
         """Take draft ids that are on the device, of which the host knows how many each request has.
 
+        Waits for the device as little as :meth:`from_lists`, and raises the same.
+
         :param draft_token_ids: [L - B] or [B, K].
         :param num_drafts: one integer a request.
         """
-        counts = tuple(integer("num_drafts", n, request, 0, 2**62) for request, n in enumerate(num_drafts))
-        return cls(
+        check_plain("draft_token_ids", draft_token_ids, "Pass a tensor of ids, or use Drafts.from_lists.")
+        return cls._laid_out(
+            {},
+            _counts(num_drafts),
+            draft_token_ids.device,
             draft_token_ids=draft_token_ids,
-            cu_num_logits=speculative.cu_num_logits(torch.tensor(counts, dtype=torch.int64)).to(
-                draft_token_ids.device
-            ),
             draft_probs=draft_probs,
             draft_logits=draft_logits,
-            num_drafts=counts,
             any_placeholder=any_placeholder,
         )
 
@@ -158,7 +179,7 @@ class Drafts:
         return self.draft_token_ids.device
 
     def check(self, target_logits: Tensor) -> None:
-        """Refuse logits [L, V] that these drafts do not fit. Reads no values.
+        """Refuse logits [L, V] that these drafts do not fit. Reads no values on other devices than the CPU.
 
         :raises InvalidInputError: names the tensor, what it needs to be and what it is.
         """
@@ -177,6 +198,10 @@ class Drafts:
             raise InvalidInputError(
                 f"'target_logits' needs a row for each of the {self.num_requests} requests, found {rows}."
             )
+        if needed is None and self.cu_num_logits.is_cpu and (last := int(self.cu_num_logits[-1])) > rows:
+            raise InvalidInputError(
+                f"'target_logits' needs {last} rows, as 'cu_num_logits' says last, found {rows}."
+            )
         for name in ("draft_probs", "draft_logits"):
             tensor = getattr(self, name)
             if tensor is not None and tensor.shape[1] != target_logits.shape[1]:
@@ -185,89 +210,30 @@ class Drafts:
                     f"found {tensor.shape[1]}."
                 )
 
+    def check_values(self) -> None:
+        """Look at ``cu_num_logits`` wherever it lies, and wait for it.
 
-def _check_tensors(drafts: Drafts) -> None:
-    ids, offsets = drafts.draft_token_ids, drafts.cu_num_logits
-    for name, tensor, dims, needed in (
-        ("draft_token_ids", ids, (1, 2), "[L - B] or [B, K]"),
-        ("cu_num_logits", offsets, (1,), "[B + 1]"),
-    ):
-        if tensor.dim() not in dims or (tensor is offsets and not len(offsets)):
-            raise InvalidInputError(f"'{name}' needs shape {needed}, found {list(tensor.shape)}.")
-        if tensor.is_floating_point() or tensor.dtype == torch.bool:
-            raise InvalidInputError(f"'{name}' needs an integer dtype, found {tensor.dtype}.")
-    if ids.dim() == 2 and len(ids) != len(offsets) - 1:
-        raise InvalidInputError(
-            f"'draft_token_ids' of two dimensions needs a row for each of the {len(offsets) - 1} requests in "
-            f"'cu_num_logits', found {len(ids)}."
+        :raises InvalidParameterError: it does not begin with 0 and rise, or says something else than ``num_drafts``.
+        """
+        check_offsets(self)
+
+    @classmethod
+    def _laid_out(
+        cls,
+        columns: dict[str, list[int]],
+        num_drafts: tuple[int, ...],
+        device: torch.device,
+        *,
+        any_placeholder: bool,
+        **tensors: Tensor | None,
+    ) -> Self:
+        offsets = first_rows(num_drafts)
+        there = uploaded(
+            {name: (values, torch.int64) for name, values in {**columns, "cu_num_logits": offsets}.items()},
+            device,
         )
-    if drafts.draft_probs is not None and drafts.draft_logits is not None:
-        raise InvalidInputError("'drafts' needs draft_probs or draft_logits, found both. Pass one of them.")
-    if drafts.draft_probs is not None and not drafts.draft_probs.is_floating_point():
-        raise InvalidInputError(
-            f"'draft_probs' needs a floating-point dtype, found {drafts.draft_probs.dtype}."
-        )
-    logits = drafts.draft_logits
-    if logits is not None and logits.dtype not in {getattr(torch, name) for name in INPUT_DTYPES}:
-        raise InvalidInputError(
-            f"'draft_logits' needs dtype {', '.join(INPUT_DTYPES)}, found {logits.dtype}."
-        )
-    for name in ("draft_probs", "draft_logits"):
-        tensor = getattr(drafts, name)
-        if tensor is not None and (tensor.dim() != 2 or tensor.shape[1] == 0):
-            raise InvalidInputError(
-                f"'{name}' needs shape [L - B, V] with V >= 1, found {list(tensor.shape)}."
-            )
-        if tensor is not None and ids.dim() == 1 and len(tensor) != len(ids):
-            raise InvalidInputError(
-                f"'{name}' needs a row for each of the {len(ids)} draft_token_ids, found {len(tensor)}."
-            )
-    for name in ("cu_num_logits", "draft_probs", "draft_logits"):
-        tensor = getattr(drafts, name)
-        if tensor is not None and tensor.device != ids.device:
-            raise InvalidInputError(
-                f"'{name}' needs the device of 'draft_token_ids', {ids.device}, found {tensor.device}."
-            )
+        return cls(**there, **tensors, num_drafts=num_drafts, any_placeholder=any_placeholder)  # type: ignore[arg-type]
 
 
-def _check_counts(drafts: Drafts) -> None:
-    ids, counts = drafts.draft_token_ids, drafts.num_drafts
-    if counts is None:
-        return
-    if len(counts) != drafts.num_requests:
-        raise InvalidParameterError(
-            f"'num_drafts' needs a number for each of the {drafts.num_requests} requests in 'cu_num_logits', "
-            f"found {len(counts)}."
-        )
-    if ids.dim() == 2 and max(counts, default=0) > ids.shape[1]:
-        request = next(i for i, n in enumerate(counts) if n > ids.shape[1])
-        raise InvalidParameterError(
-            f"'num_drafts' of request {request} needs an integer in [0, {ids.shape[1]}], the width of "
-            f"'draft_token_ids', found {counts[request]}."
-        )
-    for name in ("draft_token_ids", "draft_probs", "draft_logits"):
-        tensor = getattr(drafts, name)
-        if tensor is None or (tensor is ids and ids.dim() == 2):
-            continue
-        if len(tensor) != sum(counts):
-            raise InvalidInputError(
-                f"'{name}' needs {sum(counts)} rows, the sum of 'num_drafts', found {len(tensor)}."
-            )
-
-
-def _most_drafts(drafts: Drafts) -> int:
-    if drafts.max_drafts != -1:
-        least = max(drafts.num_drafts or (0,))
-        if drafts.max_drafts < least:
-            raise InvalidParameterError(
-                f"'max_drafts' needs an integer >= {least}, found {drafts.max_drafts}."
-            )
-        return drafts.max_drafts
-    if drafts.draft_token_ids.dim() == 2:
-        return drafts.draft_token_ids.shape[1]
-    if drafts.num_drafts is not None:
-        return max(drafts.num_drafts, default=0)
-    raise InvalidParameterError(
-        "'max_drafts' needs to be known on the host, since it is the width of the result, found neither it nor "
-        "'num_drafts'. Pass max_drafts=."
-    )
+def _counts(num_drafts: Iterable[int]) -> tuple[int, ...]:
+    return tuple(integers("num_drafts", num_drafts, 0, 2**62))

@@ -69,7 +69,7 @@ class Drawing:
             serving.companion, serving, own, split.for_companion(metadata), inplace=True, is_copy=True
         )
         rest = self._call(route.member, serving, logits, split.for_chosen(metadata), inplace=inplace)
-        return split.merged(rest, apart, metadata.facts.max_logprobs, logits.shape[1])
+        return split.merged(rest, apart, metadata.facts.logprobs_width(logits.shape[1]))
 
     def _call(
         self,

@@ -27,7 +27,7 @@ from tokendraw._errors import (
 from tokendraw._fallback import CallFailedError
 from tokendraw._forked import reseed_children
 from tokendraw._guard import log_traceback
-from tokendraw._input_checks import check_device, check_logits, check_rows
+from tokendraw._input_checks import check_batch, check_drafts, check_logits, check_metadata, check_values
 from tokendraw._metadata import SamplingMetadata
 from tokendraw._negotiation import Negotiation
 from tokendraw._output import SamplerOutput, VerifyOutput
@@ -171,8 +171,11 @@ class Sampler:
             ``TOKENDRAW_DEBUG=1`` found another fault.
         """
         check_logits("target_logits", target_logits, self.device)
+        check_drafts(drafts)
+        check_metadata("target_logits", target_logits, metadata, self.resolution.need)
         _verifying.check(target_logits, drafts, metadata, mode)
-        check_device("target_logits", target_logits, metadata)
+        if self._debug:
+            check_values(metadata, drafts)
         serving = self._verification()
         return _verifying.verify(serving, target_logits, drafts, metadata, mode, debug=self._debug)
 
@@ -355,5 +358,6 @@ class Sampler:
 
     def _check(self, logits: Tensor, metadata: SamplingMetadata) -> None:
         check_logits("logits", logits, self.device)
-        check_rows("logits", logits, metadata)
-        check_device("logits", logits, metadata)
+        check_batch("logits", logits, metadata, self._serving.resolution.need)
+        if self._debug:
+            check_values(metadata)

@@ -17,6 +17,7 @@ from torch import Tensor
 from tokendraw._batch_facts import BatchFacts, RowKinds
 from tokendraw._metadata import SamplingMetadata
 from tokendraw._output import PAD_LOGPROB, PAD_TOKEN_ID, LogprobsTensors, SamplerOutput
+from tokendraw._upload import uploaded
 
 LEAST_ROWS = 16
 """Fewer rows are not worth a second sampler: its launches cost as much as these rows do. See ``docs/routing.md``."""
@@ -58,15 +59,21 @@ class Split:
         rows = [row for row, slot in enumerate(of_row) if leaves[row_kinds.of_slot[slot]]]
         present = {row_kinds.of_slot[slot] for slot in of_row}
         kinds = [(kind, leaves[i]) for i, kind in enumerate(row_kinds.kinds) if i in present]
+        there = uploaded(
+            {
+                "rows": (rows, torch.int64),
+                "slots": ([of_row[row] for row in rows], torch.int64),
+                "slot_leaves": ([leaves[kind] for kind in row_kinds.of_slot], torch.bool),
+            },
+            device,
+        )
         return cls(
             staying=BatchFacts.merged(kind for kind, leaving in kinds if not leaving),
             leaving=BatchFacts.merged(kind for kind, leaving in kinds if leaving),
             reasons=tuple(dict.fromkeys(lacking[i] or "" for i in sorted(present) if leaves[i])),
             num_staying=len(of_row) - len(rows),
             on_host=tuple(rows),
-            rows=uploaded(rows, torch.int64, device),
-            slots=uploaded([of_row[row] for row in rows], torch.int64, device),
-            slot_leaves=uploaded([leaves[kind] for kind in row_kinds.of_slot], torch.bool, device),
+            **there,
         )
 
     @property
@@ -109,16 +116,13 @@ class Split:
             row_kinds=None,
         )
 
-    def merged(
-        self, chosen: SamplerOutput, companion: SamplerOutput, max_logprobs: int | None, vocab_size: int
-    ) -> SamplerOutput:
+    def merged(self, chosen: SamplerOutput, companion: SamplerOutput, width: int | None) -> SamplerOutput:
         """One output of both, in the order of the rows.
 
-        :param max_logprobs: of the whole batch.
+        :param width: how many best tokens every row of the whole batch gets; None: no row wants any.
         """
         best = mass = None
-        if max_logprobs is not None:
-            width = vocab_size if max_logprobs < 0 else max_logprobs
+        if width is not None:
             best, mass = self._merged_logprobs(chosen, companion, width)
         return SamplerOutput(
             chosen.token_ids.index_copy(0, self.rows, companion.token_ids),
@@ -164,13 +168,3 @@ def _padded(output: SamplerOutput, width: int) -> tuple[LogprobsTensors, Tensor]
 
 def _where(leaves: Tensor, harmless: int, values: Tensor | None) -> Tensor | None:
     return None if values is None else values.masked_fill(leaves, harmless)
-
-
-def uploaded(values: Sequence[int], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Copied without waiting for the device."""
-    with torch.inference_mode(False):
-        tensor = torch.tensor(values, dtype=dtype)
-        if device.type == "cpu":
-            return tensor
-        pinned = tensor.pin_memory() if device.type == "cuda" else tensor
-        return pinned.to(device, non_blocking=True)

@@ -31,7 +31,8 @@ from tokendraw._output import PAD_TOKEN_ID, VerifyOutput
 from tokendraw._plugin import VerifierBackend
 from tokendraw._rows import undrafted, unserved
 from tokendraw._serving import Member, Serving
-from tokendraw._splitting import Split, uploaded
+from tokendraw._splitting import Split
+from tokendraw._upload import uploaded
 from tokendraw._words import one_of
 
 
@@ -155,14 +156,9 @@ class _Shares:
         ends = [0]
         for count in counts:
             ends.append(ends[-1] + count + 1)
-        return cls(
-            split,
-            rows=uploaded(rows, torch.int64, device),
-            slots=uploaded(slots, torch.int64, device),
-            drafts=uploaded(drafts, torch.int64, device),
-            num_drafts=counts,
-            cu_num_logits=uploaded(ends, torch.int64, device),
-        )
+        columns = {"rows": rows, "slots": slots, "drafts": drafts, "cu_num_logits": ends}
+        there = uploaded({name: (values, torch.int64) for name, values in columns.items()}, device)
+        return cls(split, num_drafts=counts, **there)
 
     def of(self, drafts: Drafts) -> Drafts:
         """Those of the requests that leave."""

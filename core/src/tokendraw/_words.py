@@ -75,3 +75,12 @@ def spoken(error: BaseException) -> str:
     """Put an exception on one line: its type, then what it says."""
     kind, text = printable(type(error).__name__), said(error)
     return f"{kind}: {text}" if text else kind
+
+
+def type_name(value: object) -> str:
+    """The type of a value as a user would write it: ``list``, ``numpy.ndarray``, ``None``."""
+    if value is None:
+        return "None"
+    kind = type(value)
+    module = kind.__module__.partition("._")[0]
+    return printable(kind.__name__ if module == "builtins" else f"{module}.{kind.__name__}")

@@ -36,7 +36,7 @@ def row_index(cu_num_logits: Tensor, num_rows: int) -> Tensor:
     :param num_rows: L. Rows from ``cu_num_logits[B]`` on are given to the last request.
     :returns: [L] int64.
     """
-    return _segment(cu_num_logits[1:], num_rows)
+    return _segment(_indices(cu_num_logits)[1:], num_rows)
 
 
 def row_positions(cu_num_logits: Tensor, first_positions: Tensor, num_rows: int) -> Tensor:
@@ -46,6 +46,7 @@ def row_positions(cu_num_logits: Tensor, first_positions: Tensor, num_rows: int)
         token that is settled. Its first draft stands one further.
     :returns: [L] int64.
     """
+    cu_num_logits = _indices(cu_num_logits)
     request = row_index(cu_num_logits, num_rows)
     rows = torch.arange(num_rows, device=cu_num_logits.device)
     return first_positions[request].to(torch.int64) + rows - cu_num_logits[request]
@@ -62,9 +63,15 @@ def target_rows(cu_num_logits: Tensor, total_drafts: int) -> Tensor:
     :param total_drafts: L - B.
     :returns: [L - B] int64.
     """
+    cu_num_logits = _indices(cu_num_logits)
     requests = torch.arange(1, len(cu_num_logits), device=cu_num_logits.device)
     drafts = torch.arange(total_drafts, device=cu_num_logits.device)
     return drafts + _segment(cu_num_logits[1:] - requests, total_drafts)
+
+
+def _indices(offsets: Tensor) -> Tensor:
+    """Offsets of a dtype that counts rows without overflow, also beyond the last offset."""
+    return offsets if offsets.dtype in (torch.int64, torch.int32) else offsets.to(torch.int64)
 
 
 def _segment(ends: Tensor, count: int) -> Tensor:
