@@ -310,12 +310,12 @@ def test_rows_that_did_not_ask_for_logprobs_get_what_one_sampler_would_give_them
     assert_same_rows(alone, pair(LIMITED[0]).sample(logits_of(), metadata))
 
 
-@pytest.mark.parametrize("widest", [2, 0, -1])
+@pytest.mark.parametrize("widest", [2, 0, -1, 10**7])
 def test_rows_whose_sampler_has_no_logprobs_carry_the_padding(widest):
     sampler = pair(FILTERS_ONLY)
     logits, others = logits_of(), {3: LOGPROBS, 9: replace(SEEDED, logprobs=widest), 10: GREEDY}
     output = sampler.sample(logits, batch(others))
-    width = V if widest < 0 else 2
+    width = 2 if widest in (0, 2) else V
     assert output.logprobs.token_ids.shape == output.logprobs.logprobs.shape == (ROWS, 1 + width)
     staying = [row for row in range(ROWS) if row not in others]
     assert torch.equal(output.logprobs.token_ids[:, 0], output.token_ids)

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from calling import call, shown_values, tokens
-from tokendraw import BatchFacts, SamplingMetadata, SamplingParams
+from tokendraw import BatchFacts, Drafts, SamplingMetadata, SamplingParams
 from tokendraw.testing import reference
 from tokendraw.testing.logits_families import FAMILIES, gaussian
 
@@ -122,13 +122,29 @@ def test_minus_1_means_all_of_the_vocabulary(sampler):
     assert out.logprobs.token_ids[:, 1:].tolist() == [list(range(31))] * 2
 
 
-def test_more_than_the_vocabulary_is_padded(load_native):
+def test_more_than_the_vocabulary_is_all_of_it(load_native):
+    """Rows that asked for fewer are padded as ever; nobody allocates what was asked for."""
     logits = np.array([[0.0, 1.0, 1.0], [2.0, -1.0, 0.0]], np.float32)
     for mode in MODES:
-        out = call(load_native(mode), logits, SamplingParams(logprobs=6, seed=1, top_k=2))
-        assert out.logprobs.token_ids.shape == (2, 7)
-        assert out.logprobs.token_ids[:, 1:].tolist() == [[1, 2, 0, -1, -1, -1], [0, 2, 1, -1, -1, -1]]
-        assert out.logprobs.logprobs[:, 4:].tolist() == [[-INF] * 3] * 2
+        for wanted in (6, 10**7, 10**9, 2**31, 10**30):
+            params = [SamplingParams(logprobs=n, seed=1, top_k=2) for n in (wanted, 1)]
+            out = call(load_native(mode), logits, params)
+            everything = call(load_native(mode), logits, [replace(params[0], logprobs=-1), params[1]])
+            assert out.logprobs.token_ids[:, 1:].tolist() == [[1, 2, 0], [0, -1, -1]]
+            assert out.logprobs.logprobs[1, 2:].tolist() == [-INF, -INF]
+            assert torch.equal(out.logprobs.token_ids, everything.logprobs.token_ids)
+            assert torch.equal(out.logprobs.logprobs, everything.logprobs.logprobs)
+
+
+def test_drafts_and_verifications_are_no_wider_than_the_vocabulary(sampler, device):
+    logits, params = torch.zeros(2, 4, device=device), [SamplingParams(logprobs=10**9)]
+    drafted = sampler.draft(logits, SamplingMetadata.from_params(params * 2, device=device))
+    assert drafted.logprobs.token_ids.shape == (2, 5)
+    drafts = Drafts.from_lists([[1]], device=device)
+    verified = sampler.verify(logits, drafts, SamplingMetadata.from_params(params, device=device))
+    assert verified.logprobs.token_ids.shape == (1, 2, 5)
+    nobody = sampler.sample(logits[:0], SamplingMetadata(facts=BatchFacts(max_logprobs=10**9)))
+    assert nobody.logprobs.token_ids.shape == (0, 5)
 
 
 def test_rows_that_asked_for_fewer_carry_the_documented_padding(load_native):

@@ -68,7 +68,8 @@ def described(logits, m, mode):
     found = survey(logits, request, masses=True)
     token = draw(logits, found, request, Noise.of(m, rows, logits.device), "fp32")
     kept_mass = log_kept_mass(found, request)
-    expected = logprobs(logits, token, found, request, mode, m.facts.max_logprobs, m.per_row("logprobs"))
+    width = m.facts.logprobs_width(logits.shape[1])
+    expected = logprobs(logits, token, found, request, mode, width, m.per_row("logprobs"))
     ones = torch.ones(rows, dtype=torch.float64)
     maxima, sums, granules = left_by_the_draw(logits, request.temperature.squeeze(-1))
     raw_sums = None

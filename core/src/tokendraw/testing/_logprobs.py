@@ -136,15 +136,16 @@ def ranks(subject: Subject, trial: Trial) -> str:
 
 @properties.advertised("N best", _some_mode)
 def n_best(subject: Subject, trial: Trial) -> str:
-    """The N best follow the drawn token, descending, lowest id first on a tie; then padding."""
+    """The N best follow the drawn token, descending, lowest id first on a tie, at most all V; then padding."""
     mode = next((m for m in subject.capabilities.logprobs_modes if m.startswith("raw")), None)
     if mode is None:
         return "no raw mode to compare the order in"
     size = 1300
-    for wanted in (0, 1, 20, size):
+    for wanted in (0, 1, 20, size, 10 * size):
         logits, params = _batch(subject, trial, size, wanted)
         ids, values, _ = _shown(subject.sample(torch.from_numpy(logits), params, mode=mode))
-        trial.require(ids.shape == (len(logits), 1 + wanted), f"N = {wanted} needs {1 + wanted} columns")
+        columns = 1 + min(wanted, size)
+        trial.require(ids.shape == (len(logits), columns), f"N = {wanted} needs {columns} columns")
         for x, row in zip(logits, ids, strict=True):
             best = np.lexsort((np.arange(size), -x))[:wanted]
             apart = np.flatnonzero(row[1:] != best)
@@ -162,7 +163,7 @@ def n_best(subject: Subject, trial: Trial) -> str:
         trial.require(
             padded, f"a row that asked for {wanted} of 5 needs padding behind them, found {ids[i].tolist()}"
         )
-    return f"N of 0, 1, 20 and V = {size}, and rows that ask for less"
+    return f"N of 0, 1, 20, V = {size} and more, and rows that ask for less"
 
 
 @properties.advertised("log_kept_mass", _some_mode)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
 
 from tokendraw import LogprobsTensors
 from tokendraw._capabilities import LogprobsMode
@@ -39,16 +38,12 @@ def logprobs(
     """Look up the drawn and the best tokens.
 
     :param token: [rows] int64, the drawn ones.
-    :param width: N, how many best tokens every row gets; -1 for all V.
+    :param width: N, how many best tokens every row gets, at most V.
     :param wanted: [rows] int64, how many of them each row asked for (-1: all), or None for all N.
     """
-    vocab_size = logits.shape[-1]
-    width = vocab_size if width < 0 else width
     token = token.unsqueeze(-1)
     parts = [
-        _rank_and_best(
-            clean(part), token[rows], found.floor[rows], request.chunk(rows), mode, min(width, vocab_size)
-        )
+        _rank_and_best(clean(part), token[rows], found.floor[rows], request.chunk(rows), mode, width)
         for rows, part in chunks(logits)
     ]
     rank, best = (torch.cat(column) for column in zip(*parts, strict=True))
@@ -57,9 +52,6 @@ def logprobs(
     if request.greedy is not None and not mode.startswith("raw"):
         values = torch.where(request.greedy, torch.where(ids == token, 0.0, -INF), values)
     values = torch.where(found.top > -INF, values, -INF).to(torch.float32)
-    if width > vocab_size:
-        ids = pad(ids, (0, width - vocab_size), value=PAD_TOKEN_ID)
-        values = pad(values, (0, width - vocab_size), value=PAD_LOGPROB)
     if wanted is not None:
         asked = wanted.unsqueeze(-1)
         beyond = (torch.arange(width + 1, device=ids.device) > asked) & (asked >= 0)

@@ -75,7 +75,7 @@ class NativeSampler:
         return one_thread() if self._on_cpu and logits.numel() <= _SMALL else contextlib.nullcontext()
 
     def _sample(self, logits: Tensor, metadata: SamplingMetadata, streams: Streams) -> SamplerOutput:
-        width = metadata.facts.max_logprobs
+        width = metadata.facts.logprobs_width(logits.shape[1])
         if metadata.facts.all_greedy and width is None:
             return SamplerOutput(*draw_greedy(logits))
         request = Request.of(metadata, logits.shape[0], logits.device)

@@ -58,7 +58,7 @@ def verify(
     :param target_logits: [L, V].
     :param metadata: of the L rows. Those without a seed get fresh ones, each its own.
     """
-    rows, width = len(target_logits), metadata.facts.max_logprobs
+    rows, width = len(target_logits), metadata.facts.logprobs_width(target_logits.shape[1])
     request = Request.of(metadata, rows, target_logits.device)
     noise = Noise.of(metadata, rows, target_logits.device)
     found = survey(target_logits, request, masses=width is not None)

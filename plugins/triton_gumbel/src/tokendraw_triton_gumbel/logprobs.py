@@ -50,9 +50,8 @@ def describe(
     :param log_kept_mass: [rows] float32.
     """
     (rows, vocab_size), device = logits.shape, logits.device
-    n = m.facts.max_logprobs
+    n = m.facts.logprobs_width(vocab_size)
     assert n is not None  # a batch without logprobs has no use for this
-    n = vocab_size if n < 0 else n
     width = n if n <= MOST else 0
     ids = torch.empty(rows, 1 + width, dtype=torch.int64, device=device)
     values = torch.empty(rows, 1 + width, dtype=torch.float32, device=device)
@@ -119,7 +118,7 @@ def _describe_many(
     temperature, wanted = m.per_row("temperature"), m.per_row("logprobs")
     if temperature is None or mode.startswith("raw"):
         temperature = torch.ones(rows, dtype=torch.float64, device=logits.device)
-    width = 1 + min(n, vocab_size)
+    width = 1 + n
     step = max(1, _LOGITS_AT_ONCE // vocab_size)
     for start in range(0, rows, step):
         part = slice(start, min(start + step, rows))
