@@ -199,3 +199,20 @@ class TestThePageOnParameters:
         (source,) = re.findall(r"```python\n(.*?)```", self.PAGE, re.DOTALL)
         exec(source, {})
         assert capsys.readouterr().out == "[0, 3]\n"
+
+
+def test_the_python_of_the_page_on_requests_runs(capsys):
+    page = (DOCS / "requests.md").read_text(encoding="utf-8")
+    names = {}
+    for source in re.findall(r"```python\n(.*?)```", page, re.DOTALL):
+        exec(source, names)
+    shown = capsys.readouterr().out.splitlines()
+    assert len(shown) == 2  # the drawn token and the best one
+    assert names["sampler"].resolution.need.max_logprobs == 20
+
+
+def test_the_page_on_requests_quotes_what_a_check_says():
+    page = (DOCS / "requests.md").read_text(encoding="utf-8")
+    with pytest.raises(tokendraw.InvalidParameterError) as caught:
+        tokendraw.SamplingParams(temperature=-1).check()
+    assert f"`{caught.value}`" in page
