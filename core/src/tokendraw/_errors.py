@@ -80,8 +80,8 @@ class TokendrawWarning(UserWarning):
 class SamplerFallbackWarning(TokendrawWarning):
     """The default choice does not draw with the sampler that the user expects.
 
-    Either an installed, higher-ranked plugin was passed over: given once per process. Or a sampler raised in
-    a call and another one has taken its place: given once per process and plugin.
+    Either an installed, higher-ranked plugin was passed over: given once per process. Or a sampler failed a batch
+    that another one drew, which has taken its place: given once per process and plugin.
     """
 
 
