@@ -11,6 +11,7 @@ from hypothesis import settings
 
 import checkout
 import tokendraw
+from tokendraw import _warmup
 
 settings.register_profile("suite", deadline=None, derandomize=True, print_blob=True)
 settings.load_profile("suite")
@@ -76,3 +77,9 @@ def load_native(device: torch.device) -> Any:
 def sampler(load_native: Any) -> tokendraw.Sampler:
     """The native sampler on ``device``, with raw log-probabilities."""
     return load_native()
+
+
+@pytest.fixture
+def warmup_on_a_cpu(monkeypatch):
+    """A warmup draws on a CPU too, as it does where there is something to compile."""
+    monkeypatch.setattr(_warmup, "compiles_nothing", lambda device: False)

@@ -450,7 +450,7 @@ def test_a_batch_that_goes_whole_says_why_once(caplog, metadata, because):
     ]
 
 
-def test_stats_count_rows_by_the_sampler_that_drew_them():
+def test_stats_count_rows_by_the_sampler_that_drew_them(warmup_on_a_cpu):
     sampler, _, _ = recorded()
     assert sampler.stats() == {}
     sampler.sample(logits_of(), batch({}))

@@ -16,6 +16,7 @@ from triton_stand_ins import compilations, kernels
 
 __all__ = ["kernels"]
 
+pytestmark = pytest.mark.usefixtures("warmup_on_a_cpu")
 PLAIN, GREEDY = SamplingParams(), SamplingParams(temperature=0.0)
 FILTERED = SamplingParams(temperature=0.7, top_k=20, top_p=0.9, seed=1)
 BATCHES = {

@@ -17,6 +17,7 @@ from triton_stand_ins import kernels
 
 __all__ = ["kernels"]
 
+pytestmark = pytest.mark.usefixtures("warmup_on_a_cpu")
 OPERATIONS = plugin.tokendraw_describe().operations
 V = 3000
 PLAIN, GREEDY = SamplingParams(), SamplingParams(temperature=0.0)

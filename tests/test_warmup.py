@@ -24,6 +24,8 @@ from tokendraw import (
 from tokendraw import _sampler as sampler_module
 from tokendraw._sampler import Sampler
 
+pytestmark = pytest.mark.usefixtures("warmup_on_a_cpu")
+
 EVERYTHING = Capabilities(
     logprobs_modes=("raw_logprobs",),
     filters=(("top_k", "per_row"), ("top_p", "per_row"), ("min_p", "per_row")),
@@ -242,6 +244,8 @@ def counted(self, logits, metadata, *, inplace=False):
     calls.append(metadata.facts.any_joint)
     return original(self, logits, metadata, inplace=inplace)
 native.NativeSampler.sample = counted
+from tokendraw import _warmup
+_warmup.compiles_nothing = lambda device: False
 sampler.warmup(100, dtypes=[torch.float32], batch_sizes=[4])
 names.append(sampler.name)
 result = [names, len(calls), sum(calls), [text for _, text, _ in warned]]

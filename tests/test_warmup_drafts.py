@@ -24,6 +24,8 @@ from tokendraw import (
     speculative,
 )
 
+pytestmark = pytest.mark.usefixtures("warmup_on_a_cpu")
+
 VERIFYING = replace(
     EVERYTHING,
     verify_modes=("rejection", "coupled"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Iterable
@@ -10,7 +11,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from tokendraw import _advice, _fallback, _verifying
+from tokendraw import _advice, _fallback, _verifying, _warmup
 from tokendraw._announce import announce, tell_of
 from tokendraw._batch_facts import BatchFacts
 from tokendraw._candidate import Resolution
@@ -37,6 +38,9 @@ from tokendraw._serving import Member, Serving
 from tokendraw._untraced import untraced
 from tokendraw._warmup import Plan
 from tokendraw._warmup_drafts import verifications
+from tokendraw._warmup_progress import Track, progress_line
+
+_log = logging.getLogger("tokendraw")
 
 
 class Sampler:
@@ -237,8 +241,12 @@ class Sampler:
         max_drafts: int | None = None,
         verify_modes: Iterable[VerifyMode] = ("rejection",),
         draft_kinds: Iterable[DraftKind] = ("logits",),
+        progress: bool | None = None,
     ) -> float:
         """Draw from made-up batches, so that no request waits for a kernel to be compiled or loaded.
+
+        On a CPU nothing is compiled: the arguments are checked, who verifies is negotiated where ``max_drafts`` is
+        given, and nothing is drawn. The log of ``tokendraw`` says so.
 
         Goes through :meth:`sample` with every kind of batch that :meth:`SamplingMetadata.from_params` makes: with
         each filter, without any, in the order ``joint``, greedy, seeded, unseeded and mixed, with positions and
@@ -268,7 +276,8 @@ class Sampler:
         :param max_drafts: K, the most drafts that a request may have; None: nothing is verified.
         :param verify_modes: modes of the verifications to come.
         :param draft_kinds: what they will be given of the drafts: ``probs``, ``logits`` or, with neither, ``chosen``.
-        :returns: the seconds that it took.
+        :param progress: whether a line on stderr shows how far it is; None: if stderr is a terminal.
+        :returns: the seconds that it took; 0.0 on a CPU.
         :raises InvalidInputError: a ValueError that names the argument; or a CUDA graph is being captured.
         :raises SamplerUnavailableError: nobody here serves the plainest batch, or nobody verifies.
         """
@@ -293,24 +302,35 @@ class Sampler:
         start = time.perf_counter()
         verifying = None if plan.max_drafts is None else self._verification()
         device = torch.empty(0, device=self.device).device  # with its index
+        if _warmup.compiles_nothing(device):
+            _log.info("warmup draws nothing: on %s there is nothing to compile", device)
+            return 0.0
         drawn = self.stats()
-        with random_state_kept(device), torch.no_grad():
-            serving = None
-            while serving is not self._serving:  # a successor starts from the beginning
-                serving = self._serving
-                for logits, batch in plan.calls(serving, device):
-                    self.sample(logits, batch)
-                    if self._serving is not serving:
-                        break
-            if verifying is not None:
-                for logits, batch in plan.calls(verifying, device):
-                    self.draft(logits, batch)
-                for call in verifications(plan, verifying, device):
-                    self.verify(call.target_logits, call.drafts, call.metadata, mode=call.mode)
+        with random_state_kept(device), torch.no_grad(), progress_line(progress) as track:
+            self._warm_up(plan, verifying, device, track)
         self._drawing.forget_since(drawn)
         if device.type != "cpu":
             torch.accelerator.synchronize(device)
         return time.perf_counter() - start
+
+    def _warm_up(self, plan: Plan, verifying: Serving | None, device: torch.device, track: Track) -> None:
+        def calls(doing: str, serving: Serving) -> Iterable[tuple[Tensor, SamplingMetadata]]:
+            batches = plan.batches(serving, device)
+            return track(doing, plan.calls(batches, device), len(batches) * len(plan.dtypes))
+
+        serving = None
+        while serving is not self._serving:  # a successor starts from the beginning
+            serving = self._serving
+            for logits, batch in calls("batches", serving):
+                self.sample(logits, batch)
+                if self._serving is not serving:
+                    break
+        if verifying is None:
+            return
+        for logits, batch in calls("drafts", verifying):
+            self.draft(logits, batch)
+        for call in track("verifications", verifications(plan, verifying, device), None):
+            self.verify(call.target_logits, call.drafts, call.metadata, mode=call.mode)
 
     def _draw_with_another(
         self, failed: CallFailedError, logits: Tensor, metadata: SamplingMetadata, *, inplace: bool

@@ -101,9 +101,14 @@ class Plan:
         """Which rows may have a seed."""
         return _SEEDINGS if self.seeds else _SEEDINGS[:1]
 
-    def calls(self, serving: Serving, device: torch.device) -> Iterator[tuple[Tensor, SamplingMetadata]]:
-        """Logits and metadata of every call; of the kinds of batches, those that somebody serves."""
-        batches = list(self._batches(serving, device))
+    def batches(self, serving: Serving, device: torch.device) -> list[tuple[int, SamplingMetadata]]:
+        """Rows and metadata of every batch of a dtype; of the kinds of batches, those that somebody serves."""
+        return list(self._batches(serving, device))
+
+    def calls(
+        self, batches: Sequence[tuple[int, SamplingMetadata]], device: torch.device
+    ) -> Iterator[tuple[Tensor, SamplingMetadata]]:
+        """Logits and metadata of every call: the batches, in each dtype."""
         for logits in self.logits(max(rows for rows, _ in batches), device):
             for rows, metadata in batches:
                 yield logits[:rows], metadata
@@ -150,6 +155,11 @@ class Plan:
                 is_plain = i == 0  # drawn in any case: whoever cannot serve that says why
                 if lacking is None or serving.companion is not None or is_plain:
                     yield rows, metadata
+
+
+def compiles_nothing(device: torch.device) -> bool:
+    """Whether samplers have nothing to compile or load before their first call: those of CPUs do not."""
+    return device.type == "cpu"
 
 
 def _requests(k: int) -> Iterator[tuple[SamplingParams, ...]]:
