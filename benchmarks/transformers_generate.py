@@ -13,8 +13,8 @@ each call looks up the one that it needs, as a program that only passes ``custom
   sampling. Where a GPU works behind the host, the two overlap, and the share says what sampling adds.
 * tokens a second: batch x steps / the whole call, prefill included.
 
-The three take turns; the fastest of the rounds counts, since what else a machine does only adds. With ``--cpu-time`` the
-time of the thread counts in place of the clock's: for one thread of a CPU that other programs use too.
+The three take turns; the fastest of the rounds counts, since what else a machine does only adds. With ``--cpu-time``
+the time of the thread counts in place of the clock's: for one thread of a CPU that other programs use too.
 ``static`` is transformers' static cache with its default, which compiles the forward pass on a GPU; ``static-eager``
 does not compile.
 """
