@@ -181,6 +181,8 @@ def _refuse(field: str, row: int | None, needed: str, found: object) -> InvalidP
 
 
 def _number(field: str, value: Any, row: int | None, needed: str, fits: Callable[[float], bool]) -> float:
+    if type(value) is float and fits(value):  # NaN fits nothing
+        return value
     try:
         number = math.nan if isinstance(value, (bool, str, bytes)) else float(value)
     except (TypeError, ValueError, OverflowError, RuntimeError):  # the last: a tensor of several elements
