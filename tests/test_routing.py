@@ -3,7 +3,7 @@
 import gc
 import logging
 import weakref
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
@@ -18,12 +18,14 @@ from tokendraw import (
     Capabilities,
     InvalidParameterError,
     Need,
+    PluginError,
     RowKinds,
     SamplerOutput,
     SamplerUnavailableError,
     SamplingMetadata,
     SamplingParams,
 )
+from tokendraw._serving import Serving
 from tokendraw._splitting import LEAST_ROWS
 from tokendraw_native.sampler import NativeSampler
 
@@ -61,6 +63,27 @@ def test_only_the_rows_that_are_beyond_the_chosen_sampler_go_to_its_companion(ot
     assert output.token_ids.tolist() == [2 if row in (3, 11) else 1 for row in range(ROWS)]
     assert torch.equal(companion.logits[0], logits[[3, 11]])
     assert sampler.stats() == {"acme": ROWS - 2, "native": 2}
+
+
+def test_where_nobody_needs_ranks_a_batch_of_both_has_none(monkeypatch):
+    @dataclass
+    class Rankless(Recorded):
+        """Draws as native, without ranks."""
+
+        def sample(self, logits, metadata, *, inplace=False):
+            output = super().sample(logits, metadata, inplace=inplace)
+            best = output.logprobs
+            return replace(output, logprobs=None if best is None else replace(best, ranks=None))
+
+    sampler = pair(FILTERS_ONLY, Recorded(1), Rankless(2))
+    asking = batch({3: LOGPROBS})
+    with pytest.raises(
+        PluginError, match=r"to return logprobs\.ranks \[1\] torch\.int64 on cpu, found NoneType"
+    ):
+        sampler.sample(logits_of(), asking)
+    monkeypatch.setattr(Serving, "needs_ranks", False)
+    best = sampler.sample(logits_of(), asking).logprobs
+    assert (best.ranks, best.token_ids.shape[0]) == (None, ROWS)
 
 
 def test_the_companion_gets_the_parameters_of_its_rows():
