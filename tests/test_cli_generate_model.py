@@ -70,6 +70,7 @@ def test_a_folder_without_a_model_is_refused(tmp_path):
     assert result.stderr.startswith(
         f"'--model' needs a folder that transformers can load, found '{tmp_path}': "
     )
+    assert result.stderr.endswith(" Give one that save_pretrained wrote, with its tokenizer.\n")
     assert len(result.stderr.splitlines()) == 1
 
 

@@ -23,7 +23,13 @@ def file(tmp_path):
 
 @pytest.mark.parametrize(
     "command",
-    [["list"], ["show", "boom"], ["resolve", "--device", "cpu"], ["check", "boom", "--device", "cpu"]],
+    [
+        ["list"],
+        ["show", "boom"],
+        ["doctor"],
+        ["resolve", "--device", "cpu"],
+        ["check", "boom", "--device", "cpu"],
+    ],
     ids=lambda c: c[0],
 )
 def test_a_plugin_that_fails_to_load_shows_where(dists, command):

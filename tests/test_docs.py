@@ -164,9 +164,10 @@ class TestThePageOnParameters:
     VLLM = (
         "n presence_penalty frequency_penalty repetition_penalty temperature top_p top_k min_p seed stop "
         "stop_token_ids ignore_eos max_tokens min_tokens logprobs prompt_logprobs prompt_logprob_token_ids "
-        "prompt_logprob_start logprob_token_ids flat_logprobs detokenize skip_special_tokens spaces_between_special_tokens "
-        "include_stop_str_in_output output_kind stream_interval structured_outputs logit_bias allowed_token_ids "
-        "extra_args bad_words thinking_token_budget repetition_detection trace_decode_token_ids"
+        "prompt_logprob_start logprob_token_ids flat_logprobs detokenize skip_special_tokens "
+        "spaces_between_special_tokens include_stop_str_in_output output_kind stream_interval "
+        "structured_outputs logit_bias allowed_token_ids extra_args bad_words thinking_token_budget "
+        "repetition_detection trace_decode_token_ids"
     )
     """Fields of ``SamplingParams`` in the version that the page names, less internal ones and those of caches."""
     OPENAI = (

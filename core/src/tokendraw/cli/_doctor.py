@@ -29,7 +29,7 @@ from tokendraw.cli._describe import JsonObject, candidate_json, host_json
 from tokendraw.cli._findings import Finding, findings
 from tokendraw.cli._libraries import Library, libraries
 from tokendraw.cli._list import by_rank, print_candidates
-from tokendraw.cli._options import json_option
+from tokendraw.cli._options import json_option, verbose_option
 from tokendraw.cli._origins import Origin, origins
 from tokendraw.cli._print import plugins_at_work, print_json, print_table
 from tokendraw.cli._torch_check import torch_trouble
@@ -50,6 +50,7 @@ class _Checkup:
 
 
 @click.command(cls=GuardedCommand, short_help="What is wrong here, and what mends it.")
+@verbose_option
 @json_option
 @click.pass_context
 def doctor(ctx: click.Context, as_json: bool) -> None:

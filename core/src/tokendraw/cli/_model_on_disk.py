@@ -11,6 +11,7 @@ from tokendraw._errors import TokendrawError
 from tokendraw._install import how_to_install
 from tokendraw._params import SamplingParams
 from tokendraw._sampler import Sampler
+from tokendraw._words import spoken
 
 
 class ModelOnDisk:
@@ -37,9 +38,10 @@ class ModelOnDisk:
             self._tokenizer: Any = AutoTokenizer.from_pretrained(folder, local_files_only=True)
             model: Any = AutoModelForCausalLM.from_pretrained(folder, local_files_only=True, dtype="auto")
         except (ImportError, OSError, ValueError) as error:
-            reason = str(error).strip().splitlines()[0]
             raise TokendrawError(
-                f"'--model' needs a folder that transformers can load, found {folder!r}: {reason}"
+                f"'--model' needs a folder that transformers can load, found {folder!r}: "
+                f"{spoken(error).rstrip('.')}. "
+                "Give one that save_pretrained wrote, with its tokenizer."
             ) from error
         self._model = model.to(drawer.device).eval()
         self._drawer = drawer
