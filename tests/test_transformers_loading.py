@@ -56,7 +56,7 @@ def test_what_changes_the_decision_loads_anew(loads, monkeypatch, tmp_path):
     different.append(loaded(None, CPU, Need()))
     config = tmp_path / "config.toml"
     monkeypatch.setenv("TOKENDRAW_CONFIG", str(config))
-    for text in ('priority = ["native", "acme"]', 'disable = ["acme"]'):
+    for text in ('priority = ["native"]', 'sampler = "native"'):
         config.write_text(text)
         different.append(loaded(None, CPU, Need()))
     monkeypatch.syspath_prepend(tmp_path)  # where another plugin may lie
