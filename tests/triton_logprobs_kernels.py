@@ -4,6 +4,7 @@ What the draw leaves behind is made by plain torch, the expected answer by the n
 triton_logprobs_kernels.py NAME`` prints as JSON how many rows were judged and what was wrong with which.
 """
 
+import itertools
 import json
 import os
 import sys
@@ -16,14 +17,17 @@ warnings.simplefilter("ignore")  # the interpreter computes with numpy, which te
 import numpy as np  # noqa: E402
 import torch  # noqa: E402
 
-from tokendraw import BatchFacts, LogprobsTensors, SamplingMetadata, SamplingParams  # noqa: E402
+from tokendraw import BatchFacts, Drafts, LogprobsTensors, Need, SamplingMetadata, SamplingParams  # noqa: E402
 from tokendraw._capabilities import LOGPROBS_MODES  # noqa: E402
+from tokendraw.testing import reference  # noqa: E402
 from tokendraw.testing.logits_families import FAMILIES  # noqa: E402
 from tokendraw_native.draw import draw  # noqa: E402
 from tokendraw_native.logprobs import log_kept_mass, logprobs  # noqa: E402
 from tokendraw_native.request import Noise, Request  # noqa: E402
+from tokendraw_native.sampler import NativeSampler  # noqa: E402
 from tokendraw_native.survey import survey  # noqa: E402
 from tokendraw_triton_gumbel.logprobs import describe  # noqa: E402
+from tokendraw_triton_gumbel.sampler import TritonGumbelSampler  # noqa: E402
 
 INF = float("inf")
 REQUESTS = [
@@ -78,7 +82,9 @@ def described(logits, m, mode):
     floors = found.floor.squeeze(-1)
     if not request.filters:
         assert (floors == -INF).all()
-    return describe(logits, m, token, maxima, sums, raw_sums, granules, floors, kept_mass, mode), expected
+    ranks = torch.zeros(rows, dtype=torch.int64)
+    left = (maxima, sums, raw_sums, granules, floors, kept_mass)
+    return describe(logits, m, token, *left, mode, ranks=ranks), expected
 
 
 def faults(answer: LogprobsTensors, expected: LogprobsTensors):
@@ -217,6 +223,103 @@ def tensors():
     return tally
 
 
+def order():
+    """Rows whose values are -inf for other reasons than their logits, in the order of value and id."""
+    rng, tally = np.random.default_rng(5), Tally()
+    for size, n in ((40, 20), (2100, 70)):
+        beside = rng.standard_normal((3, size)).astype(np.float32)
+        beside[0, 5] = INF
+        beside[1] *= 1e38
+        beside[2, ::3] = np.nan
+        logits = torch.from_numpy(beside)
+        for mode in ("raw_logprobs", "temperature_logprobs"):
+            params = [SamplingParams(temperature=1e-3, seed=i, logprobs=n) for i in range(3)]
+            m = SamplingMetadata.from_params(params, positions=range(3))
+            answers = described(logits, m, mode)
+            for who, found in zip(("triton-gumbel", "native"), answers, strict=True):
+                for i in range(3):
+                    tally.judged += 1
+                    ids, values = found.token_ids[i, 1:].numpy(), found.logprobs[i, 1:].numpy()
+                    hidden = ids[(values == -INF) & (ids >= 0)]
+                    if not (np.diff(hidden) > 0).all():
+                        tally.wrong.append(f"{who} V = {size} {mode} row {i}: {hidden[:8].tolist()}")
+            tally.wrong += [f"V = {size} {mode} row {i}: {what}" for i, what in faults(*answers)]
+    return tally
+
+
+def tiny():
+    """Logits as close as the temperature is low: the draw of sample against the oracle, all three against native."""
+    rng, tally = np.random.default_rng(6), Tally()
+    device, need = torch.device("cpu"), Need(logprobs_mode="temperature_logprobs")
+    sampler, native = TritonGumbelSampler(device, need), NativeSampler(device, need)
+    degrees = [1e-40, 1e-39, 3e-38, 2e-37, 1e-44, 1e-320]
+    for size, extra in (
+        (50, {}),
+        (2100, {}),
+        (2100, {"top_k": 7}),
+        (2100, {"top_p": 0.8}),
+        (1500, {"min_p": 0.3}),
+    ):
+        rows = np.stack([rng.standard_normal(size) * 3 * max(t, 1e-44) for t in degrees]).astype(np.float32)
+        logits = torch.from_numpy(rows)
+        params = [SamplingParams(temperature=t, seed=i, logprobs=0, **extra) for i, t in enumerate(degrees)]
+        m = SamplingMetadata.from_params(params, positions=range(len(params)))
+        ours, theirs = sampler.sample(logits, m), native.sample(logits, m)
+        for i, (row, request) in enumerate(zip(rows, params, strict=True)):
+            prepared = reference.prepare(row, request)
+            expected, lead = reference.draw(prepared, request.seed, i)
+            if prepared.certain and lead > reference.NEAR_TIE:
+                tally.judged += 1
+                if [int(ours.token_ids[i]), int(theirs.token_ids[i])] != [expected, expected]:
+                    tally.wrong.append(
+                        f"V = {size} {request}: {ours.token_ids[i]}, {theirs.token_ids[i]}, not {expected}"
+                    )
+        tally.wrong += [
+            f"V = {size} {extra} row {i}: {what}" for i, what in faults(ours.logprobs, theirs.logprobs)
+        ]
+        drafted, same = sampler.draft(logits, m).token_ids, native.draft(logits, m).token_ids
+        tally.judged += len(rows)
+        if not torch.equal(drafted, same):
+            tally.wrong.append(f"V = {size} {extra}: drafts {drafted.tolist()}, not {same.tolist()}")
+        if size == 2100:
+            offsets = torch.tensor([0, 2, 4, 6])
+            drafts = Drafts(
+                draft_token_ids=drafted[::2], cu_num_logits=offsets, max_drafts=1, draft_logits=logits[::2]
+            )
+            found, right = (s.verify(logits, drafts, m) for s in (sampler, native))
+            tally.judged += 3
+            if not torch.equal(found.token_ids, right.token_ids):
+                tally.wrong.append(
+                    f"{extra}: verified {found.token_ids.tolist()}, not {right.token_ids.tolist()}"
+                )
+    return tally
+
+
+def calls():
+    """Logits that require grad, and ranks that nobody wants: tokens and values are as with them."""
+    tally = Tally()
+    logits = torch.randn(3, 70, generator=torch.Generator().manual_seed(1)).requires_grad_()
+    for kind, filters in itertools.product((TritonGumbelSampler, NativeSampler), ({}, {"top_p": 0.9})):
+        for n in (0, 5, 70):
+            params = [SamplingParams(seed=i, logprobs=n, **filters) for i in range(3)]
+            m = SamplingMetadata.from_params(params, positions=range(3))
+            ranked, without = (
+                kind(torch.device("cpu"), Need(logprob_ranks=ranks)).sample(logits, m)
+                for ranks in (True, False)
+            )
+            tally.judged += 1
+            shown = [ranked.logprobs.logprobs, without.logprobs.logprobs, ranked.log_kept_mass]
+            if any(tensor.requires_grad for tensor in shown):
+                tally.wrong.append(f"{kind.__name__} {filters} N = {n}: requires grad")
+            if ranked.logprobs.ranks is None or without.logprobs.ranks is not None:
+                tally.wrong.append(f"{kind.__name__} {filters} N = {n}: ranks")
+            if not torch.equal(shown[0], shown[1]) or not torch.equal(ranked.token_ids, without.token_ids):
+                tally.wrong.append(f"{kind.__name__} {filters} N = {n}: other values without ranks")
+    return tally
+
+
 if __name__ == "__main__":
-    found = {"families": families, "large": large, "special": special, "tensors": tensors}[sys.argv[1]]()
+    programs = {"families": families, "large": large, "special": special, "tensors": tensors}
+    programs |= {"order": order, "tiny": tiny, "calls": calls}
+    found = programs[sys.argv[1]]()
     print(json.dumps({"judged": found.judged, "wrong": found.wrong}))

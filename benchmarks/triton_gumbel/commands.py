@@ -15,13 +15,14 @@ import extras
 import host
 import invariance
 import large
+import logprobs
 import memcheck
 import torch
 import worst
 from click.core import ParameterSource
 from setting import Findings, Setting
 
-from tokendraw._capabilities import GUMBEL_DTYPES
+from tokendraw._capabilities import GUMBEL_DTYPES, LOGPROBS_MODES
 
 _OPTIONS = (
     click.option(
@@ -111,6 +112,17 @@ _command(
     host.run,
     click.option(
         "--kind", type=click.Choice(list(host.KINDS)), multiple=True, help="May be given again. Default: all."
+    ),
+)
+_command(
+    "logprobs",
+    logprobs.run,
+    _repeats,
+    click.option(
+        "--mode",
+        type=click.Choice(LOGPROBS_MODES),
+        multiple=True,
+        help="May be given again. Default: all five.",
     ),
 )
 _command("memcheck-run", memcheck.run)

@@ -34,10 +34,15 @@ class Setting:
     small: bool
 
     def load(
-        self, name: str, *, mode: LogprobsMode = "raw_logprobs", gumbel: GumbelDtype = "fp32"
+        self,
+        name: str,
+        *,
+        mode: LogprobsMode = "raw_logprobs",
+        gumbel: GumbelDtype = "fp32",
+        ranks: bool = True,
     ) -> Sampler:
         """Build a sampler by its name."""
-        need = Need(filter_orders=FILTER_ORDERS, gumbel_dtype=gumbel, logprobs_mode=mode)
+        need = Need(filter_orders=FILTER_ORDERS, gumbel_dtype=gumbel, logprobs_mode=mode, logprob_ranks=ranks)
         return tokendraw.load_sampler(name, device=self.device, logprobs_mode=mode, need=need)
 
     @functools.cached_property

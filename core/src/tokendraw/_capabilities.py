@@ -110,6 +110,10 @@ class Need:
     """What rows get that ask for logprobs. For processed ones the default choice goes only to a sampler that
     returns them itself; beside an explicit choice without them, and for the other modes, a companion will do.
     """
+    logprob_ranks: bool = True
+    """Whether logprobs come with the drawn tokens' ranks. To count how many tokens reach the drawn one takes about one
+    more read of the logits; False allows a sampler to leave ``LogprobsTensors.ranks`` None. That refuses no sampler.
+    """
     filter_orders: tuple[FilterOrder, ...] = ("top_k_first",)
     gumbel_dtype: GumbelDtype = "fp32"
     dtype: Annotated[str, among(INPUT_DTYPES)] | None = None

@@ -41,8 +41,10 @@ class LogprobsTensors:
     """[B, 1 + N] int64."""
     logprobs: torch.Tensor
     """[B, 1 + N] float32, natural logarithms."""
-    ranks: torch.Tensor
-    """[B] int64: how many tokens have a value at least the drawn one's, itself included."""
+    ranks: torch.Tensor | None
+    """[B] int64: how many tokens have a value at least the drawn one's, itself included. None where the sampler was
+    allowed to leave them out (``Need.logprob_ranks=False``) and did.
+    """
 
     def cpu(self) -> LogprobsTensors:
         """Copy each tensor to the host, once; this waits for the device."""

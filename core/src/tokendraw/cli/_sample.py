@@ -128,7 +128,7 @@ def drawn_rows(output: SamplerOutput) -> list[dict[str, Any]]:
     if output.logprobs is None:
         return rows
     best_ids, logprobs = output.logprobs.token_ids.tolist(), output.logprobs.logprobs.tolist()
-    ranks = output.logprobs.ranks.tolist()
+    ranks = [None] * len(rows) if output.logprobs.ranks is None else output.logprobs.ranks.tolist()
     masses = output.log_kept_mass.tolist() if output.log_kept_mass is not None else [None] * len(rows)
     for row, tokens, values, rank, mass in zip(rows, best_ids, logprobs, ranks, masses, strict=True):
         best = zip(tokens[1:], values[1:], strict=True)

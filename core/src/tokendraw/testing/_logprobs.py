@@ -50,6 +50,7 @@ def _shown(output: SamplerOutput) -> tuple[Array, Array, Array]:
     """Ids [B, 1 + N], values [B, 1 + N] and ranks [B] on the host."""
     found = output.logprobs
     assert found is not None
+    assert found.ranks is not None
     return found.token_ids.cpu().numpy(), found.logprobs.cpu().numpy(), found.ranks.cpu().numpy()
 
 

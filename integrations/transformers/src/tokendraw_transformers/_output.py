@@ -93,7 +93,7 @@ def _logprobs(steps: list[SamplerOutput], drew: Tensor) -> dict[str, Tensor]:
         return {}
     token_ids = torch.stack([best.token_ids for best in found], dim=1)
     logprobs = torch.stack([best.logprobs for best in found], dim=1)
-    ranks = torch.stack([best.ranks for best in found], dim=1)
+    ranks = torch.stack([best.ranks for best in found if best.ranks is not None], dim=1)
     fields = {
         "logprobs": logprobs[..., 0].masked_fill(~drew, 0.0),
         "ranks": ranks.masked_fill(~drew, 0),

@@ -34,20 +34,26 @@ def logprobs(
     mode: LogprobsMode,
     width: int,
     wanted: Tensor | None,
+    *,
+    ranked: bool = True,
 ) -> LogprobsTensors:
     """Look up the drawn and the best tokens.
 
     :param token: [rows] int64, the drawn ones.
     :param width: N, how many best tokens every row gets, at most V.
     :param wanted: [rows] int64, how many of them each row asked for (-1: all), or None for all N.
+    :param ranked: whether ranks are wanted.
     """
     token = token.unsqueeze(-1)
-    parts = [
-        _rank_and_best(clean(part), token[rows], found.floor[rows], request.chunk(rows), mode, width)
-        for rows, part in chunks(logits)
-    ]
-    rank, best = (torch.cat(column) for column in zip(*parts, strict=True))
-    ids = torch.cat((token, best), -1)
+    floor = _least_shown(found, request, mode)
+    ranks, best = [], []
+    for rows, part in chunks(logits):
+        x = clean(part)
+        if ranked:
+            ranks.append((x >= x.gather(-1, token[rows])).sum(-1))
+        seen = _visible(x, token[rows], floor[rows], request.chunk(rows), mode)
+        best.append(_best(seen, width))
+    ids = torch.cat((token, torch.cat(best)), -1)
     values = _values(clean(logits.gather(-1, ids)), found, request, mode)
     if request.greedy is not None and not mode.startswith("raw"):
         values = torch.where(request.greedy, torch.where(ids == token, 0.0, -INF), values)
@@ -56,26 +62,30 @@ def logprobs(
         asked = wanted.unsqueeze(-1)
         beyond = (torch.arange(width + 1, device=ids.device) > asked) & (asked >= 0)
         ids, values = ids.masked_fill(beyond, PAD_TOKEN_ID), values.masked_fill(beyond, PAD_LOGPROB)
-    return LogprobsTensors(ids, values, rank)
-
-
-def _rank_and_best(
-    x: Tensor, token: Tensor, floor: Tensor, request: Request, mode: LogprobsMode, n: int
-) -> tuple[Tensor, Tensor]:
-    rank = (x >= x.gather(-1, token)).sum(-1)
-    return rank, _best(_visible(x, token, floor, request, mode), n)
+    return LogprobsTensors(ids, values, torch.cat(ranks) if ranked else None)
 
 
 def _log_kept(found: Survey) -> Tensor:
     return found.tile_weights.sum(-1, keepdim=True).log()
 
 
+def _least_shown(found: Survey, request: Request, mode: LogprobsMode) -> Tensor:
+    """[rows, 1] float32: the least logit that a mode shows as more than -inf.
+
+    Less than that is what a filter dropped, and a quotient that float32 does not hold, as beside +inf. What is shown as
+    -inf stands in the order of its ids.
+    """
+    if mode == "raw_logits":
+        return torch.full_like(found.top, -INF)
+    degrees = torch.ones_like(request.temperature) if mode.startswith("raw") else request.temperature
+    least = (found.top.to(degrees.dtype) - torch.finfo(torch.float32).max * degrees).to(torch.float32)
+    return torch.maximum(least, found.floor) if mode.startswith("processed") else least
+
+
 def _visible(x: Tensor, token: Tensor, floor: Tensor, request: Request, mode: LogprobsMode) -> Tensor:
     """The values by which the best are ranked: what a mode does not see is -inf."""
-    if mode.startswith("raw"):
-        return x
-    seen = x if mode.startswith("temperature") else torch.where(x >= floor, x, -INF)
-    if request.greedy is not None:
+    seen = torch.where(x >= floor, x, -INF)
+    if request.greedy is not None and not mode.startswith("raw"):
         one = torch.arange(x.shape[-1], device=x.device) == token
         seen = torch.where(request.greedy & ~one, -INF, seen)
     return seen

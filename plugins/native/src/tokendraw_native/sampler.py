@@ -31,6 +31,7 @@ class NativeSampler:
     def __init__(self, device: torch.device, need: Need) -> None:
         self._on_cpu = device.type == "cpu"
         self._mode = need.logprobs_mode
+        self._ranked = need.logprob_ranks
         self._gumbel_dtype = need.gumbel_dtype
 
     @torch.no_grad()
@@ -69,6 +70,7 @@ class NativeSampler:
                 mode=mode,
                 gumbel_dtype=self._gumbel_dtype,
                 logprobs_mode=self._mode,
+                ranked=self._ranked,
             )
 
     def _threads(self, logits: Tensor) -> contextlib.AbstractContextManager[None]:
@@ -85,5 +87,6 @@ class NativeSampler:
         token = draw(logits, found, request, noise, self._gumbel_dtype, streams)
         if width is None:
             return SamplerOutput(token, found.valid.squeeze(-1))
-        best = logprobs(logits, token, found, request, self._mode, width, metadata.per_row("logprobs"))
+        wanted = metadata.per_row("logprobs")
+        best = logprobs(logits, token, found, request, self._mode, width, wanted, ranked=self._ranked)
         return SamplerOutput(token, found.valid.squeeze(-1), best, log_kept_mass(found, request))

@@ -52,6 +52,7 @@ def verify(
     mode: VerifyMode,
     gumbel_dtype: GumbelDtype,
     logprobs_mode: LogprobsMode,
+    ranked: bool = True,
 ) -> VerifyOutput:
     """Verify the drafts of B requests.
 
@@ -74,7 +75,7 @@ def verify(
     if width is not None:
         shown = tokens[chain.request, chain.offset.clamp(max=drafts.max_drafts)].clamp(min=0)
         wanted = metadata.per_row("logprobs")
-        best = logprobs(target_logits, shown, found, request, logprobs_mode, width, wanted)
+        best = logprobs(target_logits, shown, found, request, logprobs_mode, width, wanted, ranked=ranked)
         best = _by_step(best, chain, emitted)
     return VerifyOutput(tokens, count.to(torch.int32), (chain.by_step(valid) | ~emitted).all(-1), best)
 
@@ -175,5 +176,5 @@ def _by_step(best: LogprobsTensors, chain: Chain, emitted: Tensor) -> LogprobsTe
     return LogprobsTensors(
         torch.where(cells, chain.by_step(best.token_ids), PAD_TOKEN_ID),
         torch.where(cells, chain.by_step(best.logprobs), PAD_LOGPROB),
-        torch.where(emitted, chain.by_step(best.ranks), 0),
+        None if best.ranks is None else torch.where(emitted, chain.by_step(best.ranks), 0),
     )

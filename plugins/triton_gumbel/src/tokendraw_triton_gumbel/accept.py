@@ -160,7 +160,7 @@ def accept_drafts(
     if KNOWN != COUPLED:
         slot = slot_of(row, flags, row_index)
         inverse, greedy = inverse_temperature(temperature, slot)
-        scale = tl.minimum(inverse * LOG2_E, 3.4e38)
+        scale = inverse * LOG2_E
         seed, position = noise_of(row, slot, flags, seeds, seeded, fresh, positions)
         needed = needed & (greedy == 0)
         at = tl.where(needed, drafted, 0)
@@ -201,7 +201,7 @@ def accept_drafts(
             _emit(tl.load(tokens + emits), out + count, shown, emits)
     elif KNOWN != COUPLED:
         own_seed, own_position = noise_of(emits, own_slot, flags, seeds, seeded, fresh, positions)
-        own_scale = tl.minimum(own_inverse * LOG2_E, 3.4e38)
+        own_scale = own_inverse * LOG2_E
         here = step == count
         drawn = tl.sum((here & needed).to(tl.int32), 0)
         rejected = tl.sum(tl.where(here & needed, drafted, 0), 0).to(tl.int32)

@@ -57,6 +57,10 @@ class Configuration:
     """Tiles a program of the first pass, of bfloat16 and float16 logits."""
     tile_warps: int = 1
     """Warps a program of the first pass; at most as many as it has tiles."""
+    raw_registers: int | None = None
+    """At most so many a thread there, of float32 logits that are weighed at T = 1, too. NVIDIA."""
+    raw_registers_half: int | None = None
+    """The same of bfloat16 and float16 logits."""
     row_warps: int = 4
     """Warps that draw a row."""
     row_registers: int | None = None
@@ -73,7 +77,7 @@ class Configuration:
 
 TABLE = MappingProxyType(
     {
-        "cuda": Configuration(row_registers=128, wide_registers=128),
+        "cuda": Configuration(raw_registers=80, raw_registers_half=96, row_registers=128, wide_registers=128),
         "cuda, few rows": Configuration(
             span_half=1, granules_at_once=64, wide_warps=8, wide_programs=2, wide_registers=128
         ),

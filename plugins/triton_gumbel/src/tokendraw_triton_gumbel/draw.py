@@ -16,7 +16,8 @@ from tokendraw_triton_gumbel.few import draw_few, draw_more
 from tokendraw_triton_gumbel.noise import gumbel, streams_of
 from tokendraw_triton_gumbel.order import min_p_floor, scaled, weigh
 from tokendraw_triton_gumbel.pairs import base_of, place_of
-from tokendraw_triton_gumbel.request import EXACT, filters_of, noise_of, slot_of
+from tokendraw_triton_gumbel.request import EXACT, OWN, RANKED, filters_of, noise_of, slot_of
+from tokendraw_triton_gumbel.shown import degrees_of, least_shown, log_mass, shown_of_drawn
 from tokendraw_triton_gumbel.tiles import LOG2_E, inverse_temperature
 
 _LIKELIEST = tl.constexpr(48)
@@ -65,6 +66,10 @@ def draw_rows(
     split,
     width,
     requests,
+    ranks,
+    own_sums,
+    own_ids,
+    own_values,
     FILTERED: tl.constexpr,
     FP64: tl.constexpr,
     TILES: tl.constexpr,
@@ -91,6 +96,9 @@ def draw_rows(
         1 where nothing is above -inf, and ``candidates`` [rows] int32 how many ``values`` and ``ids`` hold what is
         kept, -1 if they do not. Or all None; the last without filters, too.
     :param drafts: rows of logits behind the first ``split``, or None; see :mod:`.pairs`.
+    :param ranks: [split] int64, set to 0 if ``flags`` says RANKED.
+    :param own_sums: [rows, tiles], the sums that the logprobs mode is normalised by, ``own_ids`` [rows] int64 and
+        ``own_values`` [rows] float32 the drawn token as the mode shows it. Written without filters, if ``flags`` says OWN.
     """
     row, beside = place_of(tl.program_id(0), rows, cu_num_logits, split, width, requests)
     if cu_num_logits is not None:
@@ -134,7 +142,7 @@ def draw_rows(
         on = (k > 0).to(tl.int32) + (p < 1).to(tl.int32) + (minimum > 0).to(tl.int32)
         bounded = (top > float("-inf")).to(tl.int32) * (top < float("inf")).to(tl.int32)
         if on * bounded * (greedy == 0).to(tl.int32) > 0:
-            scale = tl.minimum(inverse * LOG2_E, 3.4e38)
+            scale = inverse * LOG2_E
             degrees = tl.full((), 1.0, tl.float64)
             if temperature is not None:
                 degrees = tl.load(temperature + slot).to(tl.float64)
@@ -262,9 +270,20 @@ def draw_rows(
             tl.store(floors + row, floor)
             tl.store(log_kept + row, tl.log(share))
     some = top > float("-inf")
+    tl.store(ranks + row, tl.zeros((), tl.int64), mask=((flags & RANKED) != 0) & (row < split))
+    if not FILTERED:
+        if (flags & OWN) != 0:
+            token = tl.where(some, tl.maximum(token, 0), 0)
+            weight = tl.load(own_sums + offset, mask=inside, other=0.0)
+            degrees, exactly, shows_one = degrees_of(temperature, slot, flags)
+            shift = log_mass(maximum, weight, top, exactly, flags)
+            shown_from = least_shown(top, degrees, flags)
+            value = shown_of_drawn(base, token, top, exactly, shift, shown_from, shows_one, flags)
+            tl.store(own_ids + row, token.to(tl.int64))
+            tl.store(own_values + row, value)
     if tops is not None:
         if total < 0:
-            weight = weigh(maximum, top, tl.minimum(inverse * LOG2_E, 3.4e38))
+            weight = weigh(maximum, top, inverse * LOG2_E)
             weight = tl.where(top < float("inf"), weight, (maximum == float("inf")).to(tl.float32))
             total = tl.where(some, tl.sum(tl.abs(marked) * weight, 0), 1.0)
         tl.store(tops + row, top)

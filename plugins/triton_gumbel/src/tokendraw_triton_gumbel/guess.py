@@ -8,7 +8,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from tokendraw_triton_gumbel.order import key_of, value_of
+from tokendraw_triton_gumbel.order import LARGEST, key_of, value_of
 
 _RUNS = tl.constexpr(256)
 _RUN = tl.constexpr(8)
@@ -71,6 +71,7 @@ def guess_pivots(x, vocab_size, top, scale, least, target, by_mass, BY: tl.const
     :param target: mass relative to the largest logit's, if ``by_mass``: the mass below; otherwise a number of tokens.
     :param BY: from one value of the logits' dtype to the next, in the order of float32.
     """
+    scale = tl.where(scale < 0, LARGEST, scale)
     some = x > float("-inf")
     lowest, hidden = tl.reduce((tl.where(some, x, top), (some == 0).to(tl.int32)), 0, _range)
     depth = tl.minimum(1.0 / scale * _DEEPEST, top - lowest)

@@ -1,7 +1,9 @@
 """Log-probabilities of the drawn token and of the N best, and the drawn token's rank, from what the draw left behind.
 
-One launch, one program a row. Reads 8 bytes a tile, the maximum of every 64 logits, and the few logits that matter; see
-:mod:`.logprobs_row`. For an N above :data:`MOST`, ``torch.topk`` reads all of them, some rows at a time.
+Two launches. The one over groups of tiles counts ranks: see :mod:`.ranks`. The one over rows reads 8 bytes a tile, the
+maximum of every 64 logits, and the few logits that matter: see :mod:`.logprobs_row`. For an N above :data:`MOST`, ``torch.topk`` reads all of them, some rows at a
+time. The draw of rows without filters fills in the drawn token's column itself, so that N = 0 takes a launch for its
+ranks alone.
 """
 
 from __future__ import annotations
@@ -13,18 +15,24 @@ from torch import Tensor
 from tokendraw import LogprobsTensors, SamplingMetadata
 from tokendraw._capabilities import LogprobsMode
 from tokendraw._output import PAD_LOGPROB, PAD_TOKEN_ID
+from tokendraw_triton_gumbel import request
 from tokendraw_triton_gumbel.launch import launch
 from tokendraw_triton_gumbel.logprobs_row import FEW, row_logprobs
+from tokendraw_triton_gumbel.ranks import SPAN, count_ranks
 
 MOST = 64
 """The largest N that the kernel serves."""
 WARPS = 4
 
+_SCALED, _NORMALISED, _TEMPERED, _PROCESSED = (
+    bit.value for bit in (request.SCALED, request.NORMALISED, request.TEMPERED, request.PROCESSED)
+)
 _LOGITS_AT_ONCE = 1 << 23
 """Of the rows that ``torch.topk`` gets: 40 bytes of scratch each, as measured on a CPU."""
 _QUARTERS = 512
 """Of tiles that are fewer than 2 N: at most ``8 * MOST``."""
 _INF = float("inf")
+_LARGEST = torch.finfo(torch.float32).max
 
 
 def describe(
@@ -34,10 +42,13 @@ def describe(
     maxima: Tensor,
     sums: Tensor,
     raw_sums: Tensor | None,
-    granules: Tensor,
+    granules: Tensor | None,
     floors: Tensor,
     log_kept_mass: Tensor,
     mode: LogprobsMode,
+    *,
+    ranks: Tensor | None,
+    own: tuple[Tensor, Tensor] | None = None,
 ) -> LogprobsTensors:
     """Describe the drawn tokens [rows] int64 of logits [rows, V]. Waits for nothing.
 
@@ -45,22 +56,43 @@ def describe(
     :param sums: [rows, tiles] float32: sum of ``exp((x - maximum) / T)``, or how many +inf; the sign says nothing.
     :param raw_sums: the same at T = 1; None: ``sums`` are at T = 1, or ``mode`` is not raw_logprobs.
     :param granules: [rows, tiles, 16] of the type of the logits: the maxima of the parts of each tile, in the order of
-        :func:`~tokendraw_triton_gumbel.logprobs_row.load_granules`.
+        :func:`~tokendraw_triton_gumbel.logprobs_row.load_granules`. None where neither a best token nor a rank is wanted.
     :param floors: [rows] float32: what is kept is ``x >= floor``.
     :param log_kept_mass: [rows] float32.
+    :param ranks: [rows] int64, 0, to be filled in; None: nobody wants them.
+    :param own: ids [rows, 1] and values [rows, 1] of N = 0, where the draw has filled them in.
     """
+    logits = logits.detach()
     (rows, vocab_size), device = logits.shape, logits.device
-    n = m.facts.logprobs_width(vocab_size)
-    assert n is not None  # a batch without logprobs has no use for this
+    n = width_of(m, vocab_size)
     width = n if n <= MOST else 0
-    ids = torch.empty(rows, 1 + width, dtype=torch.int64, device=device)
-    values = torch.empty(rows, 1 + width, dtype=torch.float32, device=device)
-    ranks = torch.empty(rows, dtype=torch.int64, device=device)
-    raw, normalised = mode.startswith("raw"), mode.endswith("logprobs")
+    if own is not None:
+        ids, values = own
+    else:
+        ids = torch.empty(rows, 1 + width, dtype=torch.int64, device=device)
+        values = torch.empty(rows, 1 + width, dtype=torch.float32, device=device)
     sums = sums if raw_sums is None else raw_sums
-    if rows:
-        tiles = maxima.shape[1]
+    tiles, vector = maxima.shape[1], 4 if logits.dtype == torch.float32 else 8
+    if rows and ranks is not None:
+        launch(
+            count_ranks,
+            (rows * -(-tiles // SPAN), 1, 1),
+            logits,
+            logits.stride(0),
+            vocab_size,
+            tiles,
+            rows,
+            token_ids,
+            maxima,
+            granules,
+            ranks,
+            SPAN=SPAN,
+            VECTOR=vector,
+            num_warps=WARPS,
+        )
+    if rows and own is None:
         few_tiles = tiles < 2 * width  # too few for their maxima to say much about the N-th value
+        searched = rows if width else 0
         launch(
             row_logprobs,
             (rows, 1, 1),
@@ -75,21 +107,15 @@ def describe(
             m.logprobs,
             maxima,
             sums,
-            granules,
+            maxima if granules is None else granules,
             floors,
             log_kept_mass,
-            torch.empty(rows, tiles * 16, dtype=torch.int32, device=device),
-            torch.empty(rows, FEW, dtype=torch.int64, device=device),
+            torch.empty(searched, tiles * 16, dtype=torch.int32, device=device),
+            torch.empty(searched, FEW, dtype=torch.int64, device=device),
             ids,
             values,
-            ranks,
-            HAS_TEMPERATURE=m.temperature is not None and not raw,
-            HAS_INDEX=m.row_index is not None,
-            HAS_WANTED=m.logprobs is not None,
-            SCALED=mode != "raw_logits",
-            NORMALISED=normalised,
-            PROCESSED=mode.startswith("processed"),
-            VECTOR=4 if logits.dtype == torch.float32 else 8,
+            how_shown(mode),
+            VECTOR=vector,
             TILES=max(256, triton.next_power_of_2(tiles)),
             PROOF=_QUARTERS if few_tiles else 0,
             FEW=FEW,
@@ -98,6 +124,21 @@ def describe(
     if n > MOST:
         ids, values = _describe_many(logits, m, token_ids, maxima, sums, floors, log_kept_mass, mode, n)
     return LogprobsTensors(ids, values, ranks)
+
+
+def how_shown(mode: LogprobsMode) -> int:
+    """What a mode does to logits, as bits."""
+    flags = 0 if mode == "raw_logits" else _SCALED
+    flags += _NORMALISED if mode.endswith("logprobs") else 0
+    flags += 0 if mode.startswith("raw") else _TEMPERED
+    return flags + (_PROCESSED if mode.startswith("processed") else 0)
+
+
+def width_of(m: SamplingMetadata, vocab_size: int) -> int:
+    """N of a batch that asks for logprobs."""
+    n = m.facts.logprobs_width(vocab_size)
+    assert n is not None  # a batch without logprobs has no use for this
+    return n
 
 
 def _describe_many(
@@ -130,6 +171,9 @@ def _describe_many(
         x.nan_to_num_(nan=-_INF, posinf=_INF, neginf=-_INF)
         top = maxima[part].amax(-1, keepdim=True)
         drawn = x.gather(-1, token)
+        if mode != "raw_logits":  # what float32 shows as -inf is -inf to the order, too
+            least = top - _LARGEST * torch.where(greedy, 1.0, degrees)
+            x = torch.where(x >= least.to(torch.float32), x, -_INF)
         if mode.startswith("processed"):
             x = torch.where(x >= floor, x, -_INF)
         x = torch.where(greedy, -_INF, x).scatter_(-1, token, drawn)

@@ -23,10 +23,16 @@ def value_of(key):
 
 
 @triton.jit
+def times(distance, scale):
+    """``distance * scale``; a negative scale stands for ``-scale * 2 ** 64``, which may be more than float32 holds."""
+    return distance * tl.where(scale < 0, 18446744073709551616.0, 1.0) * tl.abs(scale)
+
+
+@triton.jit
 def weigh(x, top, scale):
-    """``exp((x - max x) / T)``, 0 for -inf. ``top`` is finite, ``scale`` is ``log2(e) / T``."""
+    """``exp((x - max x) / T)``, 0 for -inf. ``top`` is finite, ``scale`` is ``log2(e) / T`` as :func:`times` takes it."""
     finite = x > float("-inf")
-    return tl.where(finite, tl.exp2((tl.where(finite, x, top) - top) * scale), 0.0)
+    return tl.where(finite, tl.exp2(times(tl.where(finite, x, top) - top, scale)), 0.0)
 
 
 @triton.jit
@@ -47,12 +53,15 @@ def min_p_floor(top, degrees, min_p):
 
 @triton.jit
 def scaled(x, top, inverse, FP64: tl.constexpr):
-    """``(x - max x) / T``: 0 at the maximum, an infinite one too, and -inf where x is."""
+    """``(x - max x) / T``: 0 at the maximum, an infinite one too, and -inf where x is.
+
+    :param inverse: ``1 / T`` as :func:`times` takes it.
+    """
     wanted = (x < top) & (x > float("-inf"))
     shift = tl.where(top < float("inf"), top, 0.0)
     if FP64:
-        y = (tl.where(wanted, x, shift).to(tl.float64) - shift.to(tl.float64)) * inverse.to(tl.float64)
+        y = times(tl.where(wanted, x, shift).to(tl.float64) - shift.to(tl.float64), inverse.to(tl.float64))
     else:
-        y = (tl.where(wanted, x, shift) - shift) * inverse
+        y = times(tl.where(wanted, x, shift) - shift, inverse)
     extreme = tl.where(x == top, 0.0, float("-inf")).to(y.dtype)
     return tl.where(top < float("inf"), tl.where(wanted, y, extreme), extreme)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from tokendraw_triton_gumbel.order import LARGEST, LEAST
+from tokendraw_triton_gumbel.order import LARGEST, LEAST, times
 from tokendraw_triton_gumbel.tiles import element_ids, exp2
 
 SLOTS = tl.constexpr(3)
@@ -22,8 +22,9 @@ EITHER = tl.constexpr(2)
 KNOWN = tl.constexpr(3)
 COUNT_FIRST = tl.constexpr(4)
 FLOOR_FIRST = tl.constexpr(5)
+COLLECT = tl.constexpr(6)
 """What is looked for: the edge of a nucleus, a k-th value, the larger of both, nothing (the threshold is known), or a
-k-th value or a floor whose mass the nucleus is then measured by."""
+k-th value or a floor whose mass the nucleus is then measured by. Or what lies in the bracket is collected."""
 
 PLAN = tl.constexpr(32)
 """Floats a row. The first four are the pivots of the pass that goes on, descending."""
@@ -50,7 +51,7 @@ COUNT_HIGH = tl.constexpr(16)
 SPARE = tl.constexpr(24)
 """Room for four more pivots."""
 
-NOTES = tl.constexpr(16)
+NOTES = tl.constexpr(32)
 """Integers a row."""
 KIND = tl.constexpr(0)
 ROUND = tl.constexpr(1)
@@ -67,6 +68,15 @@ COUNT_INSIDE = tl.constexpr(11)
 """How many logits reach COUNT_HIGH, and how many more COUNT_LOW; -1 where no k-th value came before."""
 CAREFUL = tl.constexpr(12)
 """Whether the row holds NaN, or logits too large for a weight to cost one multiplication."""
+KIND_BEFORE = tl.constexpr(13)
+"""What is looked for by the passes around one that collects."""
+COLLECTED = tl.constexpr(16)
+"""Where it says of every part of such a pass how many logits it has found."""
+
+LATER_PARTS = tl.constexpr(16)
+"""Of a row in its later passes: few rows take them, and everybody waits."""
+SEGMENT = tl.constexpr(256)
+"""Logits that there is room for, of each part of a pass that collects."""
 
 TICKETS = tl.constexpr(32)
 DONE = tl.constexpr(64)
@@ -137,20 +147,24 @@ def weigh_part(
     plan,
     note,
     partials,
+    near,
+    part,
     arrivals,
     parts,
     SPAN: tl.constexpr,
     VECTOR: tl.constexpr,
     PTX: tl.constexpr,
 ):
-    """Weigh groups of ``SPAN`` tiles above each pivot; returns 1 to the program that comes last.
+    """Weigh groups of ``SPAN`` tiles above each pivot, or collect; returns 1 to the program that comes last.
 
     The next group is on its way while one is weighed.
     """
     kind = tl.load(note + KIND)
     weights = partials + tl.load(note + SLOT).to(tl.int64) * tiles * COLUMNS
     counts = (kind == BY_COUNT) | (kind == EITHER) | (kind == COUNT_FIRST)
-    if (counts == 0) & (tl.load(note + CAREFUL) == 0):
+    if kind == COLLECT:
+        _collect_part(base, vocab_size, group, last, plan, note, near, part, SPAN, VECTOR)
+    elif (counts == 0) & (tl.load(note + CAREFUL) == 0):
         p0 = tl.load(plan)
         p1 = tl.load(plan + 1)
         p2 = tl.load(plan + 2)
@@ -171,6 +185,58 @@ def weigh_part(
         _weigh_carefully(base, vocab_size, group, last, tiles, plan, weights, counts, SPAN, VECTOR, PTX)
     tl.debug_barrier()
     return (tl.atomic_add(arrivals, 1, sem="acq_rel") == parts - 1).to(tl.int32)
+
+
+@triton.jit(noinline=True)
+def _collect_part(
+    base, vocab_size, group, last, plan, note, near, part, SPAN: tl.constexpr, VECTOR: tl.constexpr
+):
+    """Write the ids of the bracket's logits into the segment of the part, as far as there is room; and how many there are.
+
+    A thread marks by bits which of its 32 logits are among them.
+    """
+    low = tl.load(plan + LOW)
+    high = tl.load(plan + HIGH)
+    near += part * SEGMENT
+    found = 0
+    bit = tl.arange(0, 32 // VECTOR)[:, None] * VECTOR + tl.arange(0, VECTOR)[None, :]
+    lane = tl.arange(0, 32)[:, None] * VECTOR + tl.arange(0, SPAN)[None, :] * 1024
+    following = _load_group(base, vocab_size, group, SPAN, VECTOR)
+    while group < last:
+        x = following.to(tl.float32)
+        if group + 1 < last:
+            following = _load_group(base, vocab_size, group + 1, SPAN, VECTOR)
+        hit = tl.where((x >= low) & (x < high), ((bit * 0 + 1) << bit)[None, None, :, :], 0)
+        which = tl.sum(tl.sum(hit, 3), 2)
+        number = _number_of_bits(which)
+        flat = tl.reshape(number, (32 * SPAN,))
+        before = tl.reshape(found + tl.cumsum(flat, 0) - flat, (32, SPAN))
+        most = tl.max(flat, 0)
+        found += tl.sum(flat, 0)
+        i = 0
+        while i < most:
+            at = _lowest_bit(which)
+            token = group * (SPAN * 1024) + lane + at // VECTOR * (32 * VECTOR) + at % VECTOR
+            tl.store(near + before + i, token, mask=(number > i) & (before + i < SEGMENT))
+            which &= which - 1
+            i += 1
+        group += 1
+    tl.store(note + COLLECTED + part, found)
+
+
+@triton.jit
+def _number_of_bits(which):
+    which -= (which >> 1) & 0x55555555
+    which = (which & 0x33333333) + ((which >> 2) & 0x33333333)
+    which = (which + (which >> 4)) & 0x0F0F0F0F
+    which += which >> 8
+    return (which + (which >> 16)) & 63
+
+
+@triton.jit
+def _lowest_bit(which):
+    """The place of the lowest bit that is set: the exponent of a power of two."""
+    return (((which & -which).to(tl.float32).to(tl.int32, bitcast=True) >> 23) & 255) - 127
 
 
 @triton.jit(noinline=True)
@@ -199,7 +265,7 @@ def _weigh_carefully(
         x = following.to(tl.float32)
         if group + 1 < last:
             following = _load_group(base, vocab_size, group + 1, SPAN, VECTOR)
-        weight = tl.where(x > float("-inf"), exp2((x - top) * scale, PTX), 0.0)  # 0 of NaN, too
+        weight = tl.where(x > float("-inf"), exp2(times(x - top, scale), PTX), 0.0)  # 0 of NaN, too
         _store_four(weights, group, tiles, x, weight, p0, p1, p2, p3, 1.0, SPAN, PTX)
         if counts:
             _store_numbers(weights + 4, group, tiles, x, p0, p1, p2, p3, SPAN)

@@ -19,7 +19,7 @@ from tokendraw_triton_gumbel.configurations import Configuration
 from tokendraw_triton_gumbel.draw import draw_rows
 from tokendraw_triton_gumbel.few import LEAST_CANDIDATES, MOST_CANDIDATES
 from tokendraw_triton_gumbel.launch import Launch, Layout, Pointer, Rows
-from tokendraw_triton_gumbel.passes import COLUMNS, NOTES, PLAN, SLOTS
+from tokendraw_triton_gumbel.passes import COLUMNS, LATER_PARTS, NOTES, PLAN, SEGMENT, SLOTS
 from tokendraw_triton_gumbel.search import CAPACITY
 from tokendraw_triton_gumbel.tiles import GRANULES, ROUNDS, TILE, VECTORS, tile_statistics
 from tokendraw_triton_gumbel.wide import draw_wide
@@ -73,6 +73,8 @@ class Kind(NamedTuple):
     """Its number: kernels are loaded into each."""
     filtered: bool
     described: bool
+    located: bool
+    """Whether the maxima of granules are wanted for log-probabilities: of best tokens, or for ranks."""
     raw: bool
     """Whether the mass at T = 1 is wanted beside the one at the row's temperature."""
     paired: bool
@@ -134,8 +136,9 @@ class Kernels:
         self.maxima, self.sums = (layout.reserve(_REAL, tiles, _ROWS) for _ in range(2))
         self.raw_sums = layout.reserve(_REAL, tiles, _ROWS) if kind.raw else None
         self.granules = (
-            layout.reserve(dtype, tiles * GRANULES, _ROWS) if kind.filtered or kind.described else None
+            layout.reserve(dtype, tiles * GRANULES, _ROWS) if kind.filtered or kind.located else None
         )
+        exact = kind.described or (chains is not None and chains.known != COUPLED)
         self.collected: list[int] = []
         self.begun: list[int] = []
         self.wide: list[int] = []
@@ -152,15 +155,18 @@ class Kernels:
                 layout.reserve(_WHOLE, widest, _PROGRAMS),
                 layout.reserve(_REAL, CAPACITY, _PROGRAMS),
                 layout.reserve(_REAL, SLOTS.value * tiles * COLUMNS.value, _ROWS),
+                layout.reserve(_WHOLE, LATER_PARTS.value * SEGMENT.value if exact else 0, _ROWS),
             ]
         common = {"FP64": fp64, "TILES": widest}
         by = 65536 if dtype == torch.bfloat16 else 1
         limited = {"maxnreg": how.row_registers} if how.row_registers and is_nvidia and kind.filtered else {}
         limited_wide = {"maxnreg": how.wide_registers} if how.wide_registers and is_nvidia else {}
+        raw_registers = how.raw_registers if is_single else how.raw_registers_half
+        limited_tiles = {"maxnreg": raw_registers} if raw_registers and is_nvidia and kind.raw else {}
         self.pass_over_tiles = Launch(
             kernel=tile_statistics,
             constants={"SPAN": self._span, "VECTOR": vector, "PAIRED": kind.paired, "PTX": is_nvidia},
-            options={"num_warps": how.tile_warps},
+            options={"num_warps": how.tile_warps} | limited_tiles,
         )
         self.draw_rows = Launch(
             kernel=draw_rows,
@@ -295,12 +301,14 @@ class Kernels:
         pieces: Sequence[Any],
         out: Sequence[Any],
         drafts: tuple[Any, int | None, Any] = (None, None, None),
+        shown: Sequence[Any] = (None, None, None),
     ) -> Iterator[Step]:
         """The launches that draw all rows.
 
         :param head: the logits and their row stride. They, ``asked``, ``pieces``, ``out`` (token ids, valid, floors,
             log_kept) and ``drafts`` are addresses, or what stands for tensors; in the interpreter, tensors.
         :param drafts: the logits of drafts, their row stride, and the offsets of the requests.
+        :param shown: ranks to begin with, and ids and values of the drawn tokens to describe; None for what is not wanted.
         """
         kind, tiles, (split, requests, _, width) = self.kind, self.tiles, plan.size
         token_ids, valid, floors, log_kept = out
@@ -342,16 +350,23 @@ class Kernels:
                 counters,
             ),
         )
-        ends = (token_ids, valid, *details, *stated, *drafts, plan.rows, *places)
+        ranks, own_ids, own_values = shown
+        own = (
+            token_ids if ranks is None else ranks,
+            sums if raw_sums is None else raw_sums,
+            token_ids if own_ids is None else own_ids,
+            maxima if own_values is None else own_values,
+        )
+        ends = (token_ids, valid, *details, *stated, *drafts, plan.rows, *places, *own)
         yield (
             self.draw_rows,
             plan.row_grid,
             (*logits, maxima, sums, granules, tiles, *asked, flags, *collected, *begun, *ends),
         )
         if self.wide:
-            listed, values, partials = [pieces[i] for i in self.wide]
+            listed, values, partials, near = [pieces[i] for i in self.wide]
             results = (token_ids, *details, plan.rows, *drafts[:2], split)
-            scratch = (listed, values, *begun, partials)
+            scratch = (listed, values, *begun, partials, near)
             yield (
                 self.draw_wide,
                 plan.wide_grid,
@@ -369,6 +384,7 @@ class Kernels:
         flags: int,
         pieces: Sequence[Any],
         out: Sequence[Any],
+        ranks: Any = None,
     ) -> Iterator[Step]:
         """The launches that draw all rows, and the verification.
 
@@ -389,7 +405,8 @@ class Kernels:
         if self.candidates is not None:
             candidates = pieces[self.candidates]
         beside = (*drafts, chain[2]) if chains.known == LOGITS else (None, None, None)
-        yield from self.draw(plan, head, asked, flags, pieces, (tokens, valid, floors, log_kept), beside)
+        drawn = (tokens, valid, floors, log_kept)
+        yield from self.draw(plan, head, asked, flags, pieces, drawn, beside, (ranks, None, None))
         if chains.known == PROBS:
             yield (
                 self.check_probs,

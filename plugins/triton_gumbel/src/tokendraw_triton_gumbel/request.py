@@ -18,6 +18,16 @@ EXACT = tl.constexpr(512)
 """Thresholds and kept masses are wanted, not just tokens."""
 DRAFT = tl.constexpr(1024)
 """The draw is that of a draft: its noise comes from streams of its own."""
+RANKED = tl.constexpr(2048)
+"""Ranks will be counted: they begin at 0."""
+OWN = tl.constexpr(4096)
+"""The draw describes the drawn token, as the logprobs mode shows it."""
+SCALED = tl.constexpr(8192)
+NORMALISED = tl.constexpr(16384)
+TEMPERED = tl.constexpr(32768)
+PROCESSED = tl.constexpr(65536)
+"""What a mode does to logits: takes them relative to the largest, subtracts the logarithm of the mass, divides by the
+temperature, drops what the filters do."""
 
 
 @triton.jit

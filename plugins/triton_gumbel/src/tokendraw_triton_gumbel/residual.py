@@ -15,6 +15,7 @@ import triton.language as tl
 
 from tokendraw_triton_gumbel.few import best_of, running_sums
 from tokendraw_triton_gumbel.noise import RESIDUAL_TILE, RESIDUAL_TOKEN, gumbel
+from tokendraw_triton_gumbel.order import times
 from tokendraw_triton_gumbel.tiles import LOG2_E, element_ids, exp2, sum_tiles
 
 CHOSEN = tl.constexpr(0)
@@ -41,7 +42,7 @@ def cleaned(probs):
 def _share(x, ids, top, floor, scale, mass, PTX: tl.constexpr):
     """The probabilities of logits: of +inf they are shared, and where nothing is above -inf, token 0 has all."""
     kept = (x >= floor) & (x > float("-inf"))
-    share = tl.where(kept, exp2(tl.where(kept, x - top, 0.0) * scale - mass, PTX), 0.0)
+    share = tl.where(kept, exp2(times(tl.where(kept, x - top, 0.0), scale) - mass, PTX), 0.0)
     extreme = tl.where(tl.where(top > 0, x == float("inf"), ids == 0), tl.exp2(-mass), 0.0)
     return tl.where(tl.abs(top) < float("inf"), share, extreme)
 

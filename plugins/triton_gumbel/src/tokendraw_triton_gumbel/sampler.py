@@ -16,7 +16,7 @@ from tokendraw import Drafts, LogprobsTensors, Need, SamplerOutput, SamplingMeta
 from tokendraw._capabilities import VerifyMode
 from tokendraw_triton_gumbel import configurations, request
 from tokendraw_triton_gumbel.launch import Rows, is_interpreted
-from tokendraw_triton_gumbel.logprobs import describe
+from tokendraw_triton_gumbel.logprobs import describe, how_shown, width_of
 from tokendraw_triton_gumbel.plan import COUPLED, LOGITS, Chains, Kernels, Kind, Plan, Size
 from tokendraw_triton_gumbel.tiles import GRANULES
 from tokendraw_triton_gumbel.verification import by_step, one_behind_the_other, readable_alike
@@ -39,6 +39,8 @@ _BITS = tuple(
 )
 _EXACT: int = request.EXACT.value
 _DRAFT: int = request.DRAFT.value
+_RANKED: int = request.RANKED.value
+_OWN: int = request.OWN.value
 _REAL = torch.float32
 
 
@@ -48,6 +50,8 @@ class TritonGumbelSampler:
     def __init__(self, device: torch.device, need: Need) -> None:
         self._fp64 = need.gumbel_dtype == "fp64"
         self._mode = need.logprobs_mode
+        self._ranked = need.logprob_ranks
+        self._how_shown = _OWN + how_shown(need.logprobs_mode)
         self._kernels: dict[Kind, Kernels] = {}
         self._is_interpreted = is_interpreted()
         self._given: Callable[[Sequence[Tensor | None]], Sequence[Any]] = (
@@ -101,17 +105,25 @@ class TritonGumbelSampler:
             kernels = self._kernels_for(logits, m, rows, asked)
             plan = kernels.plan(Size(rows))
             memory = torch.empty(plan.offsets[-1], dtype=torch.uint8, device=device)
+            ranks = self._no_ranks(rows, device) if described else None
+            own: tuple[Tensor, Tensor] | None = None
+            if m.facts.max_logprobs == 0 and not kernels.wide:
+                ids = torch.empty(rows, 1, dtype=torch.int64, device=device)
+                own = (ids, torch.empty(rows, 1, dtype=_REAL, device=device))
+                has |= self._how_shown
             for launch, grid, arguments in kernels.draw(
                 plan,
                 (*self._given((logits,)), logits.stride(0)),
                 self._given(asked),
-                has | flags,
+                has | flags | (0 if ranks is None else _RANKED),
                 self._scratch(kernels, plan, memory),
                 self._given((token_ids, valid, floors, log_kept)),
+                shown=self._given((ranks, *(own or (None, None)))),
             ):
                 launch(grid, arguments)
             if floors is not None and log_kept is not None:
-                logprobs = self._describe(kernels, plan, logits, m, memory, token_ids, floors, log_kept)
+                drawn = (token_ids, floors, log_kept)
+                logprobs = self._describe(kernels, plan, logits, m, memory, drawn, ranks, own)
         elif floors is not None and log_kept is not None:
             logprobs = self._describe_nothing(logits, m)
         return SamplerOutput(token_ids, valid, logprobs, log_kept)
@@ -147,6 +159,8 @@ class TritonGumbelSampler:
         kernels = self._kernels_for(target, m, all_rows, asked, chains, q if known == LOGITS else None)
         plan = kernels.plan(Size(rows, requests, drafted, width))
         memory = torch.empty(plan.offsets[-1], dtype=torch.uint8, device=device)
+        ranks = self._no_ranks(rows, device) if described else None
+        has |= (0 if known == COUPLED else _EXACT) | (0 if ranks is None else _RANKED)
         first, its_q, its_ids, its_offsets = self._given((target, q, ids, offsets))
         for launch, grid, arguments in kernels.verify(
             plan,
@@ -155,15 +169,16 @@ class TritonGumbelSampler:
             (its_q, None if q is None else q.stride(0)),
             (its_ids, ids.shape[-1], its_offsets),
             self._given(asked),
-            has if known == COUPLED else has | _EXACT,
+            has,
             self._scratch(kernels, plan, memory),
             self._given((token_ids, num_accepted, valid, shown)),
+            *self._given((ranks,)),
         ):
             launch(grid, arguments)
         best = None
         if shown is not None:
             floors, log_kept = (kernels.by_row(i, plan, memory) for i in kernels.exactly[:2])
-            best = self._describe(kernels, plan, target, m, memory, shown, floors, log_kept)
+            best = self._describe(kernels, plan, target, m, memory, (shown, floors, log_kept), ranks)
             best = by_step(best, offsets, num_accepted, width)
         return VerifyOutput(token_ids, num_accepted, valid, best)
 
@@ -189,6 +204,7 @@ class TritonGumbelSampler:
             device=logits.device.index,
             filtered=facts.max_top_k != 0 or facts.any_top_p or facts.any_min_p,
             described=described,
+            located=described and (facts.max_logprobs != 0 or self._ranked),
             raw=described and self._mode == "raw_logprobs" and m.temperature is not None,
             paired=self._family == "cuda" and _is_paired(logits) and (drafts is None or _is_paired(drafts)),
             how=configurations.chosen(self._family, all_rows),
@@ -220,16 +236,16 @@ class TritonGumbelSampler:
         logits: Tensor,
         m: SamplingMetadata,
         memory: Tensor,
-        token_ids: Tensor,
-        floors: Tensor,
-        log_kept: Tensor,
+        drawn: tuple[Tensor, Tensor, Tensor],
+        ranks: Tensor | None,
+        own: tuple[Tensor, Tensor] | None = None,
     ) -> LogprobsTensors:
         tiles = kernels.tiles
 
         def of(piece: int, *shape: int) -> Tensor:
             return kernels.by_row(piece, plan, memory, *shape)
 
-        assert kernels.granules is not None  # always there with logprobs
+        token_ids, floors, log_kept = drawn
         return describe(
             logits,
             m,
@@ -237,21 +253,24 @@ class TritonGumbelSampler:
             of(kernels.maxima, tiles),
             of(kernels.sums, tiles),
             None if kernels.raw_sums is None else of(kernels.raw_sums, tiles),
-            of(kernels.granules, tiles, GRANULES),
+            None if kernels.granules is None else of(kernels.granules, tiles, GRANULES),
             floors,
             log_kept,
             self._mode,
+            ranks=ranks,
+            own=own,
         )
 
     def _describe_nothing(self, logits: Tensor, m: SamplingMetadata) -> LogprobsTensors:
-        """Of no rows at all."""
-        device = logits.device
-        none = torch.empty(0, 1, dtype=_REAL, device=device)
-        granules = torch.empty(0, 1, GRANULES, dtype=logits.dtype, device=device)
-        token_ids = torch.empty(0, dtype=torch.int64, device=device)
-        return describe(
-            logits[:0], m, token_ids, none, none, None, granules, none[:, 0], none[:, 0], self._mode
-        )
+        """Empty logprobs for a batch of zero rows."""
+        width, device = 1 + width_of(m, logits.shape[1]), logits.device
+        ids = torch.empty(0, width, dtype=torch.int64, device=device)
+        values = torch.empty(0, width, dtype=_REAL, device=device)
+        return LogprobsTensors(ids, values, self._no_ranks(0, device))
+
+    def _no_ranks(self, rows: int, device: torch.device) -> Tensor | None:
+        """Room for ranks, if they are wanted."""
+        return torch.empty(rows, dtype=torch.int64, device=device) if self._ranked else None
 
 
 def _asked(

@@ -12,12 +12,14 @@ import triton.language as tl
 from tokendraw_triton_gumbel.begin import write_guess
 from tokendraw_triton_gumbel.finish import find_exactly
 from tokendraw_triton_gumbel.guess import next_pivots, sample_of, snapped
-from tokendraw_triton_gumbel.order import key_of
+from tokendraw_triton_gumbel.order import key_of, value_of, weigh
 from tokendraw_triton_gumbel.passes import (
     AT_LEAST,
     AT_MOST,
     BY_COUNT,
     BY_MASS,
+    COLLECT,
+    COLLECTED,
     COLUMNS,
     COUNT_FIRST,
     COUNT_HIGH,
@@ -30,8 +32,10 @@ from tokendraw_triton_gumbel.passes import (
     HIGH,
     HIGH_COLUMN,
     KIND,
+    KIND_BEFORE,
     KNOWN,
     LATER,
+    LATER_PARTS,
     LOW,
     LOW_COLUMN,
     MASS,
@@ -39,6 +43,7 @@ from tokendraw_triton_gumbel.passes import (
     PLAN,
     ROUND,
     SCALE,
+    SEGMENT,
     SHARE,
     SHARE_REST,
     SLOT,
@@ -52,6 +57,9 @@ from tokendraw_triton_gumbel.passes import (
 from tokendraw_triton_gumbel.request import EXACT
 from tokendraw_triton_gumbel.tiles import ROUNDS
 from tokendraw_triton_gumbel.within import draw_within
+
+_FILLED = tl.constexpr(0.75)
+"""Of the room for what is collected: the parts of a row hold more or less of it."""
 
 
 @triton.jit(noinline=True)
@@ -72,6 +80,8 @@ def settle(
     plans,
     notes,
     partials,
+    near,
+    parts,
     token_ids,
     floors,
     log_kept,
@@ -84,11 +94,16 @@ def settle(
 ):
     """Draw the row if that is known after its pass, announce another pass if it is not, or search.
 
-    :param maxima: [tiles] of the row, like ``sums``; ``rows`` how many passes are the first of their row.
+    Where the threshold itself is wanted, and the draw is known without it, what lies in the bracket is collected.
+
+    :param maxima: [tiles] of the row, like ``sums``; ``rows`` how many passes are the first of their row, and ``parts``
+        of how many parts a later one is.
     """
     plan = plans + row.to(tl.int64) * PLAN
     note = notes + row.to(tl.int64) * NOTES
     kind = tl.load(note + KIND)
+    weighed = (kind != COLLECT).to(tl.int32)
+    kind = tl.where(weighed > 0, kind, tl.load(note + KIND_BEFORE))
     number = tl.load(note + ROUND)
     slot = tl.load(note + SLOT)
     low_column = tl.load(note + LOW_COLUMN)
@@ -117,13 +132,13 @@ def settle(
     column = tl.where(e0 > 0, 0, tl.where(e1 > 0, 1, tl.where(e2 > 0, 2, tl.where(e3 > 0, 3, -1))))
     lower = tl.where(e0 > 0, p0, tl.where(e1 > 0, p1, tl.where(e2 > 0, p2, p3)))
     reached = tl.where(e0 > 0, n0, tl.where(e1 > 0, n1, tl.where(e2 > 0, n2, n3)))
-    higher = ((column >= 0) & (lower >= low)).to(tl.int32)
+    higher = weighed * ((column >= 0) & (lower >= low)).to(tl.int32)
     low_column = tl.where(higher > 0, slot * COLUMNS + column, low_column)
     low = tl.where(higher > 0, lower, low)
     exactly_k = higher * counts * (kind != EITHER).to(tl.int32) * (reached == k.to(tl.float32)).to(tl.int32)
     column = tl.where(e3 == 0, 3, tl.where(e2 == 0, 2, tl.where(e1 == 0, 1, tl.where(e0 == 0, 0, -1))))
     upper = tl.where(e3 == 0, p3, tl.where(e2 == 0, p2, tl.where(e1 == 0, p1, p0)))
-    less = ((column >= 0) & (upper <= high)).to(tl.int32)
+    less = weighed * ((column >= 0) & (upper <= high)).to(tl.int32)
     high_column = tl.where(less > 0, slot * COLUMNS + column, high_column)
     high = tl.where(less > 0, upper, high)
     one_value = key_of(tl.minimum(low, top)).to(tl.int64) + BY >= key_of(high).to(tl.int64)
@@ -134,10 +149,25 @@ def settle(
     low_column = tl.where(at_floor > 0, high_column, low_column)
     exact = tl.maximum(exact, at_floor)
     is_first = ((kind == COUNT_FIRST) | (kind == FLOOR_FIRST)).to(tl.int32)
-    ready_to_draw = tl.where(
-        is_first > 0, exact * (low >= top).to(tl.int32), tl.where((flags & EXACT) == 0, 1, exact)
-    )
+    ready_to_draw = weighed * tl.where(is_first > 0, exact * (low >= top).to(tl.int32), 1)
     drawn = tl.full((), 0, tl.int32)
+    if weighed == 0:
+        drawn = _keep_collected(
+            base,
+            near + row.to(tl.int64) * LATER_PARTS * SEGMENT,
+            partials,
+            plan,
+            note,
+            tiles,
+            parts,
+            low,
+            high,
+            high_column,
+            at_most,
+            floors + row,
+            log_kept + row,
+            TILES,
+        )
     if ready_to_draw > 0:
         drawn = draw_within(
             base,
@@ -160,6 +190,17 @@ def settle(
             FP64,
             TILES,
         )
+    collecting = tl.full((), 0, tl.int32)
+    if ((flags & EXACT) != 0).to(tl.int32) * weighed * drawn * (exact == 0).to(tl.int32) > 0:
+        # The token is known, but not the threshold.
+        drawn = tl.full((), 0, tl.int32)
+        bracketed = ((low_column >= 0) & (high_column >= 0) & (number + 1 < ROUNDS)).to(tl.int32)
+        if bracketed * (kind == BY_MASS).to(tl.int32) * (at_least == at_most).to(tl.int32) > 0:
+            inside = _weight_at(partials, low_column, 0, TILES, tiles)
+            inside -= _weight_at(partials, high_column, 0, TILES, tiles)
+            lightest = weigh(low, top, tl.load(plan + SCALE))
+            room = (parts * SEGMENT).to(tl.float32) * _FILLED
+            collecting = (inside <= lightest * room).to(tl.int32)
     if drawn == 0:
         number += 1
         again = number < ROUNDS
@@ -184,6 +225,9 @@ def settle(
             high_column = tl.full((), -1, tl.int32)
             below = tl.load(plan + MASS) - (at_least * 0.5 + at_most * 0.5)
             write_guess(base, vocab_size, top, tl.load(plan + SCALE), low, below, kind == BY_MASS, plan, BY)
+        elif collecting > 0:
+            tl.store(note + KIND_BEFORE, kind)
+            kind = tl.full((), COLLECT, tl.int32)
         elif again:
             offset = tl.where((kind == BY_COUNT) | (kind == COUNT_FIRST), 4, 0)
             at_low = _weight_at(partials, low_column, offset, TILES, tiles)
@@ -251,6 +295,51 @@ def settle(
     if drawn > 0:
         tl.debug_barrier()
         tl.atomic_add(queue + DONE, 1, sem="release")
+
+
+@triton.jit(noinline=True)
+def _keep_collected(
+    base,
+    near,
+    partials,
+    plan,
+    note,
+    tiles,
+    parts,
+    low,
+    high,
+    high_column,
+    target,
+    floor_out,
+    log_kept,
+    TILES: tl.constexpr,
+):
+    """Find the threshold among what was collected of the bracket; returns whether there was room for all of it.
+
+    :param near: [LATER_PARTS, SEGMENT] ids of the row.
+    :param target: the mass that the nucleus has to reach.
+    """
+    i = tl.arange(0, LATER_PARTS * SEGMENT)
+    count = tl.load(note + COLLECTED + i // SEGMENT, mask=i // SEGMENT < parts, other=0)
+    fits = (tl.max(count, 0) <= SEGMENT).to(tl.int32)
+    if fits > 0:
+        top = tl.load(plan + TOP)
+        token = tl.load(near + i, mask=i % SEGMENT < count, other=0)
+        x = tl.load(base + token, mask=i % SEGMENT < count, other=float("-inf")).to(tl.float32)
+        weight = weigh(x, top, tl.load(plan + SCALE))
+        above = _weight_at(partials, high_column, 0, TILES, tl.where(high_column >= 0, tiles, 0))
+        first = key_of(low).to(tl.int64)
+        last = key_of(tl.minimum(high, tl.maximum(tl.max(x, 0), low))).to(tl.int64) + 1
+        while last - first > 1:
+            middle = first + (last - first) // 2
+            reach = above + tl.sum(tl.where(x >= value_of(middle.to(tl.int32)), weight, 0.0), 0)
+            first = tl.where(reach >= target, middle, first)
+            last = tl.where(reach >= target, last, middle)
+        floor = value_of(first.to(tl.int32))
+        kept = above + tl.sum(tl.where(x >= floor, weight, 0.0), 0)
+        tl.store(floor_out, floor)
+        tl.store(log_kept, tl.log(kept / tl.load(plan + MASS)))
+    return fits
 
 
 @triton.jit

@@ -14,6 +14,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from tokendraw_triton_gumbel.order import times
 from tokendraw_triton_gumbel.pairs import base_of, place_of
 
 TILE = 1024
@@ -24,23 +25,29 @@ VECTORS = {"float32": 4, "bfloat16": 8, "float16": 8}
 LOG2_E = tl.constexpr(1.4426950408889634)
 ROUNDS = tl.constexpr(6)
 """Passes that a wide row takes, at most, before one program finds its threshold."""
-_LARGEST = tl.constexpr(3.4e38)
+_TINY = tl.constexpr(1e-37)
+"""Temperatures below this have an inverse that float32 hardly holds."""
 _COARSEST = tl.constexpr(16777216.0)
 """Where floats are 2 apart: beyond it, no rounded offset stands in for the maximum."""
 
 
 @triton.jit
 def inverse_temperature(temperature, slot):
-    """(1 / T as float32, finite so that 0 times it is 0; whether the row is greedy)."""
+    """(1 / T as float32, finite so that 0 times it is 0; whether the row is greedy).
+
+    Where T is so small that its inverse nears the end of float32, it is ``-2 ** -64 / T``: see :func:`~.order.times`.
+    """
     if temperature is not None:
         value = tl.load(temperature + slot).to(tl.float64)
         greedy = (value > 0) == 0  # 0, below, and NaN
-        value = tl.where(greedy, 1.0, value)
+        tiny = value < _TINY
+        value = tl.where(greedy, 1.0, tl.where(tiny, value * 18446744073709551616.0, value))
         # One step of Newton's: a division in float64 would cost more than all else in a short program.
         guess = 1.0 / value.to(tl.float32)
         wide = guess.to(tl.float64)
         better = (wide + wide * (1.0 - value * wide)).to(tl.float32)
-        inverse = tl.minimum(tl.where(guess < 1e38, better, guess), _LARGEST)
+        inverse = tl.minimum(tl.where(guess < 1e38, better, guess), 1e38)
+        inverse = tl.where(tiny & (greedy == 0), -inverse, inverse)
     else:
         greedy = slot < 0
         inverse = tl.full((), 1.0, tl.float32)
@@ -99,14 +106,14 @@ def _scale(temperature, row_index, row):
     if row_index is not None:
         slot = tl.load(row_index + row)
     inverse, _ = inverse_temperature(temperature, slot)
-    return tl.minimum(inverse * LOG2_E, _LARGEST)
+    return inverse * LOG2_E
 
 
 @triton.jit
 def _offset(top, scale):
     """(-top * scale as a float32; what the exact product is beside it; whether it can stand in for it)."""
     offset = -(top * scale)
-    return offset, tl.fma(top, scale, offset), tl.abs(offset) < _COARSEST
+    return offset, tl.fma(top, scale, offset), (tl.abs(offset) < _COARSEST) & (scale > 0)
 
 
 @triton.jit
@@ -134,7 +141,7 @@ def _sum(x, top, scale, PTX: tl.constexpr):
         total = sum_tiles(exp2(tl.fma(x, scale, offset[None, :, None, None]), PTX)) * exp2(-rest, PTX)
         fine &= total >= 0.5
     else:
-        total = sum_tiles(tl.exp2((x - top[None, :, None, None]) * scale))
+        total = sum_tiles(tl.exp2(times(x - top[None, :, None, None], scale)))
         fine = total >= 0.5
     return total, fine
 
@@ -144,7 +151,7 @@ def _sum_carefully(clean, top, scale):
     """The sum relative to the maximum, whatever the tile holds; of +inf the number."""
     wide = top[None, :, None, None]
     finite = (tl.abs(wide) < float("inf")) & (clean > float("-inf"))
-    weight = tl.exp2((tl.where(finite, clean, 0.0) - tl.where(finite, wide, 0.0)) * scale)
+    weight = tl.exp2(times(tl.where(finite, clean, 0.0) - tl.where(finite, wide, 0.0), scale))
     weight = tl.where(finite, weight, tl.where(clean == float("inf"), 1.0, 0.0))
     return sum_tiles(weight)
 

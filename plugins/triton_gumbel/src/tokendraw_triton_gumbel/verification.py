@@ -48,12 +48,12 @@ def by_step(
         return LogprobsTensors(
             best.token_ids.new_empty(*shape, best.token_ids.shape[-1]),
             best.logprobs.new_empty(*shape, best.logprobs.shape[-1]),
-            best.ranks.new_empty(shape),
+            None if best.ranks is None else best.ranks.new_empty(shape),
         )
-    rows = (cu_num_logits[:-1].to(torch.int64).unsqueeze(-1) + steps).clamp(max=len(best.ranks) - 1)
+    rows = (cu_num_logits[:-1].to(torch.int64).unsqueeze(-1) + steps).clamp(max=len(best.token_ids) - 1)
     cells = emitted.unsqueeze(-1)
     return LogprobsTensors(
         torch.where(cells, best.token_ids[rows], PAD_TOKEN_ID),
         torch.where(cells, best.logprobs[rows], PAD_LOGPROB),
-        torch.where(emitted, best.ranks[rows], 0),
+        None if best.ranks is None else torch.where(emitted, best.ranks[rows], 0),
     )

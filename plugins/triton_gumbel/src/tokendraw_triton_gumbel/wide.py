@@ -19,8 +19,10 @@ import triton.language as tl
 
 from tokendraw_triton_gumbel.pairs import base_of
 from tokendraw_triton_gumbel.passes import (
+    LATER_PARTS,
     NOTES,
     PLAN,
+    SEGMENT,
     TICKETS,
     await_pass,
     weigh_part,
@@ -30,8 +32,6 @@ from tokendraw_triton_gumbel.tiles import ROUNDS
 
 _LEAST_PARTS = tl.constexpr(2)
 """Of a row, so that the last programs do not keep the others waiting for long."""
-_LATER_PARTS = tl.constexpr(16)
-"""Of a row in its later passes: few rows take them, and everybody waits."""
 
 
 @triton.jit
@@ -58,6 +58,7 @@ def draw_wide(
     plans,
     notes,
     partials,
+    near,
     token_ids,
     floors,
     log_kept,
@@ -79,6 +80,7 @@ def draw_wide(
     :param ready: [rows, ROUNDS] int32: 1 more than the row of each pass, in the order in which they come up.
     :param plans: [rows, PLAN] float32, and ``notes`` [rows, NOTES] int32: see :mod:`.passes`.
     :param partials: [rows, SLOTS, tiles, COLUMNS] float32 of scratch; ``arrivals`` [rows] int32.
+    :param near: [rows, LATER_PARTS, SEGMENT] int32 of scratch where ``flags`` says EXACT.
     :param WARPS: of the program, and tiles that it reads at once; ``BY`` from one value of the logits' dtype to the next, in the
         order of float32.
 
@@ -90,7 +92,7 @@ def draw_wide(
         groups = (tiles + WARPS - 1) // WARPS
         parts = tl.minimum(tl.maximum(tl.num_programs(0) // rows, _LEAST_PARTS), groups)
         span, parts = _parts_of(groups, parts)
-        later_span, later_parts = _parts_of(groups, _LATER_PARTS)
+        later_span, later_parts = _parts_of(groups, LATER_PARTS)
         listed += program.to(tl.int64) * TILES
         values += program.to(tl.int64) * CAPACITY
         busy = tl.full((), 1, tl.int32)
@@ -117,6 +119,8 @@ def draw_wide(
                     plans + row * PLAN,
                     notes + row * NOTES,
                     partials,
+                    near + row * LATER_PARTS * SEGMENT,
+                    ticket % all_parts,
                     arrivals + row,
                     all_parts,
                     WARPS,
@@ -141,6 +145,8 @@ def draw_wide(
                         plans,
                         notes,
                         partials,
+                        near,
+                        later_parts,
                         token_ids,
                         floors,
                         log_kept,
