@@ -10,19 +10,20 @@ import tokendraw
 from fake_candidates import EVERYTHING
 from fake_dists import EVERYTHING as OF_A_PLUGIN
 from fake_dists import fake_dists, plugin
-from routing import drafting
+from routing import drafting, one_token
 from test_warmup import FILTERS, SEEDS
 from tokendraw import (
     BatchFacts,
     Capabilities,
     InvalidInputError,
-    SamplerOutput,
+    LogprobsTensors,
     SamplerUnavailableError,
     SamplingMetadata,
     SamplingParams,
     VerifyOutput,
     speculative,
 )
+from tokendraw._output import PAD_TOKEN_ID
 
 pytestmark = pytest.mark.usefixtures("warmup_on_a_cpu")
 
@@ -48,14 +49,19 @@ class Recorder:
 
     def draft(self, logits, metadata):
         self.drafted.append((logits, metadata))
-        return SamplerOutput(torch.zeros(len(logits), dtype=torch.int64), torch.ones(len(logits)) > 0)
+        return one_token(0, logits, metadata)
 
     def verify(self, target_logits, drafts, metadata, *, mode):
         drafts.check(target_logits)
         self.verified.append((target_logits, drafts, metadata, mode))
         requests = drafts.num_requests
         tokens = torch.zeros(requests, drafts.max_drafts + 1, dtype=torch.int64)
-        return VerifyOutput(tokens, torch.zeros(requests, dtype=torch.int32), torch.ones(requests) > 0)
+        tokens[:, 1:] = PAD_TOKEN_ID
+        none, valid, best = torch.zeros(requests, dtype=torch.int32), torch.ones(requests) > 0, None
+        if (most := metadata.facts.max_logprobs) is not None:
+            values = torch.zeros(*tokens.shape, 1 + (target_logits.shape[1] if most < 0 else most))
+            best = LogprobsTensors(values.long(), values, torch.zeros_like(tokens))
+        return VerifyOutput(tokens, none, valid, best)
 
     def kinds(self, layout):
         """(any seed, all seeded, positions, filter, joint, all greedy, logprobs) of what was verified so laid out."""
