@@ -99,7 +99,7 @@ def test_rows_at_any_temperature_draw_as_the_oracle_does():
     """Down to temperatures whose inverse float32 does not hold, in sample, draft and verify."""
     judged, wrong = interpreted("tiny")
     assert wrong == []
-    assert judged >= 60
+    assert judged >= 30
 
 
 def test_logprobs_of_logits_that_require_grad_do_not_and_ranks_are_left_out_where_nobody_wants_them():

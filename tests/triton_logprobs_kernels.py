@@ -253,13 +253,7 @@ def tiny():
     device, need = torch.device("cpu"), Need(logprobs_mode="temperature_logprobs")
     sampler, native = TritonGumbelSampler(device, need), NativeSampler(device, need)
     degrees = [1e-40, 1e-39, 3e-38, 2e-37, 1e-44, 1e-320]
-    for size, extra in (
-        (50, {}),
-        (2100, {}),
-        (2100, {"top_k": 7}),
-        (2100, {"top_p": 0.8}),
-        (1500, {"min_p": 0.3}),
-    ):
+    for size, extra in ((50, {}), (60, {"top_k": 7}), (70, {"top_p": 0.8})):
         rows = np.stack([rng.standard_normal(size) * 3 * max(t, 1e-44) for t in degrees]).astype(np.float32)
         logits = torch.from_numpy(rows)
         params = [SamplingParams(temperature=t, seed=i, logprobs=0, **extra) for i, t in enumerate(degrees)]
@@ -281,7 +275,7 @@ def tiny():
         tally.judged += len(rows)
         if not torch.equal(drafted, same):
             tally.wrong.append(f"V = {size} {extra}: drafts {drafted.tolist()}, not {same.tolist()}")
-        if size == 2100:
+        if size == 50:
             offsets = torch.tensor([0, 2, 4, 6])
             drafts = Drafts(
                 draft_token_ids=drafted[::2], cu_num_logits=offsets, max_drafts=1, draft_logits=logits[::2]

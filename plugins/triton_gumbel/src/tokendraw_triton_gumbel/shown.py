@@ -49,7 +49,7 @@ def log_mass(maximum, weight, top, inverse, flags):
     :param maximum: [TILES] of the tiles, -inf beyond them; ``weight`` the sums relative to it, or less than 0.
     """
     distance = tl.where(maximum == top, 0.0, maximum - top)
-    y = (distance.to(tl.float64) * (inverse * 1.4426950408889634)).to(tl.float32)
+    y = (distance.to(tl.float64) * inverse * 1.4426950408889634).to(tl.float32)
     shift = tl.log(tl.sum(tl.abs(weight) * tl.exp2(y), 0))
     return tl.where((flags & NORMALISED) != 0, shift, 0.0)
 
