@@ -96,6 +96,7 @@ NO_PARAMS = {
         {"top_k": 5},
     ],
     f"'params' of row 0 needs a tokendraw.SamplingParams, found None. {MAKE_ONE}": [None],
+    f"'params' of row 0 needs a tokendraw.SamplingParams, found type. {MAKE_ONE}": [SamplingParams],
     f"'params' of row 0 needs a tokendraw.SamplingParams, found str. {MAKE_ONE}": {"top_k": 5},
     "'params' needs a list of SamplingParams, found None. Pass a list.": None,
     "'params' needs a list of SamplingParams, found int. Pass a list.": 3,

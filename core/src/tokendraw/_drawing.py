@@ -112,7 +112,8 @@ class Drawing:
                 watch.check_given(error)
             reason = _fallback.raised(error, member)
             raise CallFailedError(member, error, reason, kind=kind, had_copy=had_copy) from error
-        wrong = wrong_output(output, given, metadata.facts.max_logprobs, ranks=serving.needs_ranks)
+        width = metadata.facts.logprobs_width(given.shape[1])
+        wrong = wrong_output(output, given, width, ranks=serving.needs_ranks)
         if watch is not None:
             watch.check_given()
             watch.check_returned(wrong or wrong_tokens(output, given))

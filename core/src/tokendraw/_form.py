@@ -14,12 +14,10 @@ from tokendraw._drafts import Drafts
 from tokendraw._output import PAD_TOKEN_ID, LogprobsTensors, SamplerOutput, VerifyOutput
 
 
-def wrong_output(
-    output: object, logits: Tensor, max_logprobs: int | None, *, ranks: bool = True
-) -> str | None:
+def wrong_output(output: object, logits: Tensor, width: int | None, *, ranks: bool = True) -> str | None:
     """Hold what ``sample`` or ``draft`` returned against :class:`tokendraw.SamplerOutput`.
 
-    :param max_logprobs: what the batch asked for, as ``BatchFacts.max_logprobs``.
+    :param width: how many best tokens the batch asked for, as ``BatchFacts.logprobs_width`` says; None: no logprobs.
     :param ranks: whether their ranks are needed too.
     """
     if not isinstance(output, SamplerOutput):
@@ -28,15 +26,15 @@ def wrong_output(
     reason = _misfit("token_ids", output.token_ids, shape, torch.int64, device) or _misfit(
         "valid", output.valid, shape, torch.bool, device
     )
-    if reason is not None or max_logprobs is None:
+    if reason is not None or width is None:
         return reason
-    return _wrong_logprobs(
-        output.logprobs, shape, max_logprobs, logits.shape[1], device, ranks=ranks
-    ) or _misfit("log_kept_mass", output.log_kept_mass, shape, torch.float32, device)
+    return _wrong_logprobs(output.logprobs, shape, width, device, ranks=ranks) or _misfit(
+        "log_kept_mass", output.log_kept_mass, shape, torch.float32, device
+    )
 
 
 def wrong_verify_output(
-    output: object, target_logits: Tensor, drafts: Drafts, max_logprobs: int | None, *, ranks: bool = True
+    output: object, target_logits: Tensor, drafts: Drafts, width: int | None, *, ranks: bool = True
 ) -> str | None:
     """Hold what ``verify`` returned against :class:`tokendraw.VerifyOutput`; as :func:`wrong_output`."""
     if not isinstance(output, VerifyOutput):
@@ -48,9 +46,9 @@ def wrong_verify_output(
         or _misfit("num_accepted", output.num_accepted, requests, torch.int32, device)
         or _misfit("valid", output.valid, requests, torch.bool, device)
     )
-    if reason is not None or max_logprobs is None:
+    if reason is not None or width is None:
         return reason
-    return _wrong_logprobs(output.logprobs, shape, max_logprobs, target_logits.shape[1], device, ranks=ranks)
+    return _wrong_logprobs(output.logprobs, shape, width, device, ranks=ranks)
 
 
 def wrong_tokens(output: SamplerOutput, logits: Tensor) -> str | None:
@@ -90,17 +88,13 @@ def wrong_chains(output: VerifyOutput, target_logits: Tensor, drafts: Drafts) ->
 def _wrong_logprobs(
     found: object,
     shape: tuple[int, ...],
-    max_logprobs: int,
-    vocab_size: int,
+    width: int,
     device: torch.device,
     *,
     ranks: bool,
 ) -> str | None:
     if not isinstance(found, LogprobsTensors):
         return f"logprobs of the type LogprobsTensors, found {type(found).__name__}"
-    width = vocab_size if max_logprobs < 0 else min(max_logprobs, vocab_size)
-    if isinstance(found.token_ids, Tensor) and found.token_ids.shape == (*shape, 1 + max_logprobs):
-        width = max_logprobs  # with padding beyond the vocabulary
     wide = (*shape, 1 + width)
     return (
         _misfit("logprobs.token_ids", found.token_ids, wide, torch.int64, device)

@@ -40,10 +40,9 @@ def checked(params: SamplingParams, row: int | None = None) -> Checked:
     :param row: in its batch, for the message.
     :raises InvalidParameterError: it names the field and the row.
     """
-    try:
-        return params._checked
-    except AttributeError:  # not yet, or no such object
-        pass
+    found = getattr(params, "_checked", None)
+    if isinstance(found, Checked):  # of the class itself it is a descriptor
+        return found
     if not isinstance(params, SamplingParams):
         raise InvalidParameterError(
             f"'params'{_of(row)} needs a tokendraw.SamplingParams, found {type_name(params)}. "

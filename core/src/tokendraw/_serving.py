@@ -84,7 +84,7 @@ class Serving:
     @property
     def needs_ranks(self) -> bool:
         """Whether rows with logprobs need their ranks too."""
-        return getattr(self.resolution.need, "logprob_ranks", True)
+        return self.resolution.need.logprob_ranks
 
     def lacking(self, facts: BatchFacts, vocab_size: int = 0) -> str | None:
         """A kind of row that a batch may hold and the chosen sampler cannot serve, or None."""

@@ -253,9 +253,8 @@ def _call(
         if watch is not None:
             watch.check_given(error)
         raise
-    wrong = wrong_verify_output(
-        output, target_logits, drafts, metadata.facts.max_logprobs, ranks=serving.needs_ranks
-    )
+    width = metadata.facts.logprobs_width(target_logits.shape[1])
+    wrong = wrong_verify_output(output, target_logits, drafts, width, ranks=serving.needs_ranks)
     if watch is not None:
         watch.check_given()
         watch.check_returned(wrong or wrong_chains(output, target_logits, drafts))
