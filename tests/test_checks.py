@@ -222,9 +222,9 @@ def test_every_field_of_a_need_is_looked_at_by_some_check() -> None:
         "seeding": "counter",
         "tie_rule": "exact_k",
     }
-    of_batches = {
-        "max_logprobs"
-    }  # bounds what callers ask for, whoever serves it: see tests/test_params_check.py
+    # One bounds what callers ask for, the other spares work: whoever serves them. See tests/test_params_check.py and
+    # tests/test_triton_logprobs.py.
+    of_batches = {"max_logprobs", "logprob_ranks"}
     assert set(demanding) == {field.name for field in fields(Need)} - of_batches
     poor = Capabilities(max_vocab_size=1000)
     for field, value in demanding.items():

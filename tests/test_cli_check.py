@@ -320,7 +320,7 @@ def test_a_sampler_that_does_not_build_gives_the_reason_once(dists):
     assert (result.stdout, result.exit_code) == ("", 1)
     assert result.stderr == (
         "'acme' needs to build and to draw on cpu before it can be checked, found: "
-        "tokendraw_build raised RuntimeError: no [kernels]. Mend the plugin.\n"
+        "tokendraw_build raised RuntimeError: no [kernels] (fake_acme.py:36). Mend the plugin.\n"
     )
 
 

@@ -194,6 +194,7 @@ def test_json_is_complete(monkeypatch):
             "seeding": "none",
             "tie_rule": None,
             "max_logprobs": None,
+            "logprob_ranks": True,
         },
         "choice": {
             "sampler": None,

@@ -119,6 +119,8 @@ def test_an_error_while_a_real_graph_is_captured_leaves_the_sampler_in_its_place
     ):
         sampler.sample(logits, metadata)
     assert (sampler.name, hasattr(raised.value, "__notes__")) == ("acme", False)
+    with pytest.raises(RuntimeError, match="no kernel image"):  # drawn from the logits themselves
+        sampler.sample(logits, metadata)
     with pytest.warns(SamplerFallbackWarning, match="'acme' failed"):
         assert sampler.sample(logits, metadata).token_ids.tolist() == [1, 0]
 
@@ -275,7 +277,7 @@ def test_the_first_batch_of_each_kind_is_copied_since_there_compilations_fail(di
     assert sys.modules[module].CALLED[-1] == larger.data_ptr()
 
 
-def test_what_a_warmup_drew_is_not_copied_any_more(dists: FakeDists) -> None:
+def test_what_a_warmup_drew_is_not_copied_any_more(dists: FakeDists, warmup_on_a_cpu: None) -> None:
     module = dists.add_plugin("acme", faulty("acme", "CALLED[-1] = logits.data_ptr()"))
     sampler = load_sampler(device="cpu")
     sampler.warmup(3, dtypes=[torch.float32], batch_sizes=[2], logprobs=[])

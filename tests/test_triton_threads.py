@@ -17,7 +17,7 @@ __all__ = ["kernels"]
 
 THREADS, ROWS, V = 8, 4, 2000
 EVERYTHING = SamplingParams(temperature=0.8, top_k=50, top_p=0.9, seed=1, logprobs=2)
-ONCE = {"tile_statistics": 1, "draw_rows": 1, "draw_wide": 1, "row_logprobs": 1}
+ONCE = {"tile_statistics": 1, "draw_rows": 1, "draw_wide": 1, "row_logprobs": 1, "count_ranks": 1}
 
 
 def together(act):

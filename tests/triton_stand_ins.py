@@ -19,6 +19,7 @@ SOURCES = {
     "check_probs": triton_plan,
     "accept_drafts": triton_plan,
     "row_logprobs": logprobs,
+    "count_ranks": logprobs,
 }
 
 

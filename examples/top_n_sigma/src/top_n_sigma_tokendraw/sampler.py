@@ -132,11 +132,16 @@ def _logprobs(
 ) -> LogprobsTensors:
     """The drawn token and the N best: `values` [B, V] is what the mode shows, `hidden` whom it ranks below all."""
     token = token.unsqueeze(-1)
-    width = metadata.facts.logprobs_width(x.shape[-1]) or 0
-    # Ranked by x, since rounding may give two logits one log-probability. Stable: the lowest id first on a tie.
-    best = x.masked_fill(hidden, -INF).sort(dim=-1, descending=True, stable=True).indices[:, :width]
+    width, values = metadata.facts.logprobs_width(x.shape[-1]) or 0, values.to(torch.float32)
+    # Ranked by x, since rounding may give two logits one log-probability. Stable: the lowest id first on a tie, and
+    # among what is shown as -inf.
+    best = (
+        x.masked_fill(hidden | values.isneginf(), -INF)
+        .sort(dim=-1, descending=True, stable=True)
+        .indices[:, :width]
+    )
     ids = torch.cat((token, best), -1)
-    values = values.gather(-1, ids).to(torch.float32)
+    values = values.gather(-1, ids)
     wanted = metadata.per_row("logprobs")
     if wanted is not None:  # beyond what a row asked for stand the id -1 and -inf
         column = torch.arange(width + 1, device=x.device)
