@@ -135,11 +135,8 @@ def _logprobs(
     width, values = metadata.facts.logprobs_width(x.shape[-1]) or 0, values.to(torch.float32)
     # Ranked by x, since rounding may give two logits one log-probability. Stable: the lowest id first on a tie, and
     # among what is shown as -inf.
-    best = (
-        x.masked_fill(hidden | values.isneginf(), -INF)
-        .sort(dim=-1, descending=True, stable=True)
-        .indices[:, :width]
-    )
+    hidden = hidden | values.isneginf()
+    best = x.masked_fill(hidden, -INF).sort(dim=-1, descending=True, stable=True).indices[:, :width]
     ids = torch.cat((token, best), -1)
     values = values.gather(-1, ids)
     wanted = metadata.per_row("logprobs")
