@@ -23,7 +23,7 @@ KINDS = {
     "seeded, top-k and top-p": _FILTERED,
     "seeded, logprobs=5": SamplingParams(seed=1, logprobs=5),
 }
-"""What all rows of a batch are."""
+"""The kinds of batches by name: every row of one is alike."""
 
 
 def run(setting: Setting, *, kind: tuple[str, ...]) -> Findings:

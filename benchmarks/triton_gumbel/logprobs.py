@@ -1,4 +1,4 @@
-"""What logprobs cost beside the draw without them: every mode, with ranks and without, and that they agree."""
+"""Times draws with logprobs against those without, in every mode, with ranks and without, and compares their values."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def _differences(
     cell: Cell,
     logits: Tensor,
 ) -> list[str]:
-    """What is not as the reference has it, of the rows whose tokens are."""
+    """Name what differs from the reference in the rows whose tokens agree."""
     logits = logits[:_LOOKED_AT]
     plain = setting.subject.sample(logits, _metadata(cell, len(logits), setting.device, None)).token_ids
     wrong = []

@@ -19,7 +19,7 @@ _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def fault(name: str, needs: str) -> PluginError:
-    """What a call of the sampler ``name`` did wrong, in words."""
+    """Build the error that says what a call of the sampler ``name`` did wrong."""
     return PluginError(f"{name!r} needs {needs}. Mend the plugin, or set TOKENDRAW_DISABLE={name}.")
 
 

@@ -32,7 +32,7 @@ _YES_OR_NO = {
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What a value may be. Beside a type in ``Annotated`` it stands in the type's place."""
+    """Says what a value may be. Beside a type in ``Annotated`` it stands in the type's place."""
 
     needed: tuple[str, ...]
     """In words, one for each alternative."""

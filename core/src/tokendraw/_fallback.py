@@ -1,4 +1,4 @@
-"""What becomes of a call that failed: whose fault it is, who may take over, and what the user reads.
+"""Decides what becomes of a call that failed: whose fault it is, who may take over, and what the user reads.
 
 A sampler is demoted only where it failed a batch that another one then drew: a batch that nobody can draw is its
 caller's mistake. Another one draws a failed batch only if the failed one had been given a copy of the logits: nothing
@@ -36,7 +36,7 @@ from tokendraw._words import spoken
 
 Kind: TypeAlias = tuple[object, ...]
 NO_KIND: Kind = ()
-"""Of a batch whose failure nobody makes up for."""
+"""Marks a batch whose failure no other sampler makes up for."""
 
 _NO_VERDICT = (
     # The caller's mistake:
@@ -46,7 +46,7 @@ _NO_VERDICT = (
     MemoryError,
     torch.OutOfMemoryError,
 )
-"""What says nothing against the sampler that raised it, nor does what :func:`_is_out_of_memory` finds."""
+"""Errors that say nothing against the sampler that raised them, like those that :func:`_is_out_of_memory` finds."""
 _OUT_OF_MEMORY = (
     "DefaultCPUAllocator: can't allocate memory",
     "DefaultCPUAllocator: not enough memory",

@@ -1,9 +1,9 @@
 """Log-probabilities of the drawn token and of the N best, and the drawn token's rank, from what the draw left behind.
 
 Two launches. The one over groups of tiles counts ranks: see :mod:`.ranks`. The one over rows reads 8 bytes a tile, the
-maximum of every 64 logits, and the few logits that matter: see :mod:`.logprobs_row`. For an N above :data:`MOST`, ``torch.topk`` reads all of them, some rows at a
-time. The draw of rows without filters fills in the drawn token's column itself, so that N = 0 takes a launch for its
-ranks alone.
+maximum of every 64 logits, and the few logits that matter: see :mod:`.logprobs_row`. For an N above :data:`MOST`,
+``torch.topk`` reads all of them, some rows at a time. The draw of rows without filters fills in the drawn token's
+column itself, so that N = 0 takes a launch for its ranks alone.
 """
 
 from __future__ import annotations

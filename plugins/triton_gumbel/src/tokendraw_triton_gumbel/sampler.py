@@ -105,7 +105,7 @@ class TritonGumbelSampler:
             kernels = self._kernels_for(logits, m, rows, asked)
             plan = kernels.plan(Size(rows))
             memory = torch.empty(plan.offsets[-1], dtype=torch.uint8, device=device)
-            ranks = self._no_ranks(rows, device) if described else None
+            ranks = self._room_for_ranks(rows, device) if described else None
             own: tuple[Tensor, Tensor] | None = None
             if m.facts.max_logprobs == 0 and not kernels.wide:
                 ids = torch.empty(rows, 1, dtype=torch.int64, device=device)
@@ -159,7 +159,7 @@ class TritonGumbelSampler:
         kernels = self._kernels_for(target, m, all_rows, asked, chains, q if known == LOGITS else None)
         plan = kernels.plan(Size(rows, requests, drafted, width))
         memory = torch.empty(plan.offsets[-1], dtype=torch.uint8, device=device)
-        ranks = self._no_ranks(rows, device) if described else None
+        ranks = self._room_for_ranks(rows, device) if described else None
         has |= (0 if known == COUPLED else _EXACT) | (0 if ranks is None else _RANKED)
         first, its_q, its_ids, its_offsets = self._given((target, q, ids, offsets))
         for launch, grid, arguments in kernels.verify(
@@ -266,9 +266,9 @@ class TritonGumbelSampler:
         width, device = 1 + width_of(m, logits.shape[1]), logits.device
         ids = torch.empty(0, width, dtype=torch.int64, device=device)
         values = torch.empty(0, width, dtype=_REAL, device=device)
-        return LogprobsTensors(ids, values, self._no_ranks(0, device))
+        return LogprobsTensors(ids, values, self._room_for_ranks(0, device))
 
-    def _no_ranks(self, rows: int, device: torch.device) -> Tensor | None:
+    def _room_for_ranks(self, rows: int, device: torch.device) -> Tensor | None:
         """Room for ranks, if they are wanted."""
         return torch.empty(rows, dtype=torch.int64, device=device) if self._ranked else None
 
