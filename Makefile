@@ -12,7 +12,7 @@ MANIFESTS := constraints.txt core/pyproject.toml plugins/native/pyproject.toml
 
 # Whatever was installed into the environment since: what runs is this checkout, and no copy of it.
 define NO_COPIES
-@copies=$$($(BIN)/python tests/checkout.py) && { test -z "$$copies" || $(PIP) --no-deps $$copies; }
+@copies=$$($(BIN)/python tests/support/checkout.py) && { test -z "$$copies" || $(PIP) --no-deps $$copies; }
 endef
 
 .PHONY: demo test test-thorough check bench clean

@@ -4,7 +4,7 @@
     python benchmarks/routing.py --device cpu --small # shows that the command works, and no more
 
 The first table has one batch with a seeded row, a greedy row and one that asks for processed logprobs, drawn in every
-way there is. The second has one seeded row in batches of any size, where the rule of ``tokendraw._splitting`` comes
+way there is. The second has one seeded row in batches of any size, where the rule of ``docs/routing.md`` comes
 from. Samples of all calls are taken in turns, with the bench's own timer.
 """
 
@@ -23,8 +23,9 @@ import torch
 from tables import head, markdown, shown, timing
 
 import tokendraw
-from tokendraw import Sampler, SamplingMetadata, SamplingParams, _serving
-from tokendraw.bench._cells import TEMPERATURE, TOP_K, TOP_P, Cell
+from tokendraw import Sampler, SamplingMetadata, SamplingParams
+from tokendraw._serving import routing as _serving
+from tokendraw.bench.cells import TEMPERATURE, TOP_K, TOP_P, Cell
 
 _BOTH = SamplingParams(temperature=TEMPERATURE, top_k=TOP_K, top_p=TOP_P)
 _SEEDED = replace(_BOTH, seed=7)

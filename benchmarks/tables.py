@@ -6,12 +6,12 @@ from collections.abc import Callable, Mapping
 
 import torch
 
-from tokendraw import _host, _upstream
-from tokendraw.bench import _logits
-from tokendraw.bench._cells import Cell
-from tokendraw.bench._floor import readers
-from tokendraw.bench._run import timer_for
-from tokendraw.bench._timing import Call, Failure, Timing
+from tokendraw.bench import logits
+from tokendraw.bench.cells import Cell
+from tokendraw.bench.run import timer_for
+from tokendraw.bench.timing.floor import readers
+from tokendraw.bench.timing.timer import Call, Failure, Timing
+from tokendraw.resolution import detect_host, installed_version
 
 
 def timing(
@@ -24,7 +24,7 @@ def timing(
         cell: Cell, calls: Mapping[str, Callable[[torch.Tensor], object]]
     ) -> dict[str, Timing | Failure]:
         width = getattr(torch, cell.dtype).itemsize
-        buffers = _logits.make(cell, device, timer.buffers(cell.batch * cell.vocab_size * width))
+        buffers = logits.make(cell, device, timer.buffers(cell.batch * cell.vocab_size * width))
         reading = {f"read by {name}": call for name, call in readers(device).items()}
         found = timer.time(reading | {name: Call(draw=draw) for name, draw in calls.items()}, buffers)
         reads = [timing for name in reading if isinstance(timing := found[name], Timing)]
@@ -43,8 +43,8 @@ def shown(taken: Mapping[str, Timing | Failure], name: str) -> tuple[str, str]:
 
 def head(device: torch.device, names: tuple[str, str]) -> str:
     distributions = ["tokendraw", *(f"tokendraw-{name}" for name in names), "flashinfer-python", "triton"]
-    found = {"torch": torch.__version__} | {name: _upstream.installed_version(name) for name in distributions}
-    return f"{_host.detect(str(device))}: {', '.join(f'{name} {v}' for name, v in found.items() if v)}."
+    found = {"torch": torch.__version__} | {name: installed_version(name) for name in distributions}
+    return f"{detect_host(str(device))}: {', '.join(f'{name} {v}' for name, v in found.items() if v)}."
 
 
 def markdown(titles: list[str], rows: list[list[str]]) -> str:

@@ -11,7 +11,7 @@ from hypothesis import settings
 
 import checkout
 import tokendraw
-from tokendraw import _warmup
+from tokendraw._loading import warmup
 
 settings.register_profile("suite", deadline=None, derandomize=True, print_blob=True)
 settings.load_profile("suite")
@@ -82,4 +82,4 @@ def sampler(load_native: Any) -> tokendraw.Sampler:
 @pytest.fixture
 def warmup_on_a_cpu(monkeypatch):
     """A warmup draws on a CPU too, as it does where there is something to compile."""
-    monkeypatch.setattr(_warmup, "compiles_nothing", lambda device: False)
+    monkeypatch.setattr(warmup, "compiles_nothing", lambda device: False)

@@ -34,7 +34,7 @@ from setting import Findings, Setting, markdown, verifies
 from torch import Tensor
 
 from tokendraw import Sampler, SamplerUnavailableError, VerifyOutput
-from tokendraw._capabilities import GUMBEL_DTYPES, GumbelDtype
+from tokendraw.plugin import GUMBEL_DTYPES, GumbelDtype
 
 _LEAST = 0.9999
 _MOST_LISTED = 20

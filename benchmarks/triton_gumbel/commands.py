@@ -22,7 +22,7 @@ import worst
 from click.core import ParameterSource
 from setting import Findings, Setting
 
-from tokendraw._capabilities import GUMBEL_DTYPES, LOGPROBS_MODES
+from tokendraw.plugin import GUMBEL_DTYPES, LOGPROBS_MODES
 
 _OPTIONS = (
     click.option(

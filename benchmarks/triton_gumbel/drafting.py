@@ -13,7 +13,7 @@ from families import AGREEMENT
 from torch import Tensor
 
 from tokendraw import Drafts, Sampler, SamplingMetadata, SamplingParams, VerifyOutput, speculative
-from tokendraw._capabilities import VerifyMode
+from tokendraw.plugin import VerifyMode
 
 MODES: dict[str, VerifyMode] = {
     "logits": "rejection",

@@ -12,9 +12,9 @@ from timing import buffers_of, timed
 from torch import Tensor
 
 from tokendraw import LogprobsTensors, Sampler, SamplingMetadata, SamplingParams
-from tokendraw._capabilities import LOGPROBS_MODES, LogprobsMode
-from tokendraw.bench._cells import TEMPERATURE, TOP_K, TOP_P, Cell
-from tokendraw.bench._timing import Call, Failure, Timing
+from tokendraw.bench.cells import TEMPERATURE, TOP_K, TOP_P, Cell
+from tokendraw.bench.timing.timer import Call, Failure, Timing
+from tokendraw.plugin import LOGPROBS_MODES, LogprobsMode
 
 _PLAIN = "plain"
 _REQUESTS = {

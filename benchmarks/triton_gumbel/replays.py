@@ -12,8 +12,8 @@ from drafting import MODES, Cell, Speculation, differ, speculation, with_placeho
 from torch import Tensor
 
 from tokendraw import Drafts, Sampler, SamplingMetadata, VerifyOutput
-from tokendraw._capabilities import VerifyMode
-from tokendraw.testing._device import sync_is_an_error
+from tokendraw.plugin import VerifyMode
+from tokendraw.testing.kit.device import sync_is_an_error
 
 TITLES = ("filters", "replays", "requests that differ", "waits for the device")
 _FILTERS = ("mixed", "none", "top-k and top-p")

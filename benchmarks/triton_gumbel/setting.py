@@ -11,9 +11,10 @@ from typing import Any
 import torch
 
 import tokendraw
-from tokendraw import Drafts, Need, Sampler, SamplingMetadata, _host, _upstream
-from tokendraw._capabilities import FILTER_ORDERS, GumbelDtype, LogprobsMode, VerifyMode
-from tokendraw._rows import undrafted
+from tokendraw import Drafts, Need, Sampler, SamplingMetadata
+from tokendraw._exchange.row_limits import undrafted
+from tokendraw.plugin import FILTER_ORDERS, GumbelDtype, LogprobsMode, VerifyMode
+from tokendraw.resolution import detect_host, installed_version
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,10 +65,10 @@ class Setting:
             *(f"tokendraw-{name}" for name in (self.sampler, self.reference)),
             "triton",
         ]
-        found = {name: _upstream.installed_version(name) for name in dict.fromkeys(distributions)}
+        found = {name: installed_version(name) for name in dict.fromkeys(distributions)}
         found["torch"] = torch.__version__
         versions = ", ".join(f"{name} {version}" for name, version in found.items() if version)
-        return f"{_host.detect(str(self.device))}: {versions}; {self.sampler} against {self.reference}."
+        return f"{detect_host(str(self.device))}: {versions}; {self.sampler} against {self.reference}."
 
     def synchronize(self) -> None:
         """Wait for the device."""

@@ -8,11 +8,11 @@ import torch
 from setting import Setting
 from torch import Tensor
 
-from tokendraw.bench import _logits
-from tokendraw.bench._cells import Cell
-from tokendraw.bench._floor import readers
-from tokendraw.bench._run import timer_for
-from tokendraw.bench._timing import Call, Failure, Timing
+from tokendraw.bench import logits as _logits
+from tokendraw.bench.cells import Cell
+from tokendraw.bench.run import timer_for
+from tokendraw.bench.timing.floor import readers
+from tokendraw.bench.timing.timer import Call, Failure, Timing
 
 _READ = "read by "
 

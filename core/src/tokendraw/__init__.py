@@ -1,6 +1,8 @@
-"""tokendraw: turns logits into tokens with the best sampler that is installed, and says why.
+"""tokendraw turns logits into tokens with the best sampler that is installed, and says why.
 
-Importing this package imports neither torch nor any backend: every name is loaded when it is first used.
+This is the face for callers; :mod:`tokendraw.plugin` is the one for authors of plugins, and
+:mod:`tokendraw.resolution` the one for tools that look at decisions. Importing it imports neither torch nor any
+backend: every name is loaded when it is first used.
 """
 
 from __future__ import annotations
@@ -8,15 +10,18 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from tokendraw._lazy import lazy_names
 from tokendraw._version import __version__
 
 if TYPE_CHECKING:
-    from tokendraw._batch_facts import BatchFacts, RowKinds
-    from tokendraw._candidate import Candidate, Choice, Decision, Resolution, State
-    from tokendraw._capabilities import Capabilities, Host, Need
-    from tokendraw._drafts import Drafts
-    from tokendraw._errors import (
-        DuplicatePluginError,
+    from tokendraw._exchange.capabilities import Need
+    from tokendraw._exchange.facts import BatchFacts, RowKinds
+    from tokendraw._exchange.metadata import SamplingMetadata
+    from tokendraw._exchange.output import LogprobsTensors, SamplerOutput, TokenLogprob, VerifyOutput
+    from tokendraw._exchange.params import SamplingParams
+    from tokendraw._loading.load import discover, load_sampler, resolve
+    from tokendraw._loading.sampler import Sampler
+    from tokendraw._messages.errors import (
         InvalidInputError,
         InvalidParameterError,
         PluginError,
@@ -28,27 +33,17 @@ if TYPE_CHECKING:
         TokendrawWarning,
         UntestedUpstreamWarning,
     )
-    from tokendraw._load import discover, load_sampler, resolve
-    from tokendraw._metadata import SamplingMetadata
-    from tokendraw._output import LogprobsTensors, SamplerOutput, TokenLogprob, VerifyOutput
-    from tokendraw._params import SamplingParams
-    from tokendraw._plugin import (
-        API_VERSION,
-        PluginInfo,
-        SamplerBackend,
-        Upstream,
-        VerifierBackend,
-        hookimpl,
-    )
-    from tokendraw._sampler import Sampler
+    from tokendraw.operations.verify.drafts import Drafts
 
 _HOMES = {
-    "_batch_facts": ("BatchFacts", "RowKinds"),
-    "_candidate": ("Candidate", "Choice", "Decision", "Resolution", "State"),
-    "_capabilities": ("Capabilities", "Host", "Need"),
-    "_drafts": ("Drafts",),
-    "_errors": (
-        "DuplicatePluginError",
+    "_exchange.capabilities": ("Need",),
+    "_exchange.facts": ("BatchFacts", "RowKinds"),
+    "_exchange.metadata": ("SamplingMetadata",),
+    "_exchange.output": ("LogprobsTensors", "SamplerOutput", "TokenLogprob", "VerifyOutput"),
+    "_exchange.params": ("SamplingParams",),
+    "_loading.load": ("discover", "load_sampler", "resolve"),
+    "_loading.sampler": ("Sampler",),
+    "_messages.errors": (
         "InvalidInputError",
         "InvalidParameterError",
         "PluginError",
@@ -60,35 +55,19 @@ _HOMES = {
         "TokendrawWarning",
         "UntestedUpstreamWarning",
     ),
-    "_load": ("discover", "load_sampler", "resolve"),
-    "_metadata": ("SamplingMetadata",),
-    "_output": ("LogprobsTensors", "SamplerOutput", "TokenLogprob", "VerifyOutput"),
-    "_params": ("SamplingParams",),
-    "_plugin": ("API_VERSION", "PluginInfo", "SamplerBackend", "Upstream", "VerifierBackend", "hookimpl"),
-    "_sampler": ("Sampler",),
+    "operations.verify.drafts": ("Drafts",),
 }
-_HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 
 __all__ = [
-    "API_VERSION",
     "BatchFacts",
-    "Candidate",
-    "Capabilities",
-    "Choice",
-    "Decision",
     "Drafts",
-    "DuplicatePluginError",
-    "Host",
     "InvalidInputError",
     "InvalidParameterError",
     "LogprobsTensors",
     "Need",
     "PluginError",
-    "PluginInfo",
-    "Resolution",
     "RowKinds",
     "Sampler",
-    "SamplerBackend",
     "SamplerFallbackWarning",
     "SamplerOutput",
     "SamplerUnavailableError",
@@ -96,28 +75,30 @@ __all__ = [
     "SamplingParams",
     "SettingsError",
     "SettingsWarning",
-    "State",
     "TokenLogprob",
     "TokendrawError",
     "TokendrawWarning",
     "UntestedUpstreamWarning",
-    "Upstream",
-    "VerifierBackend",
     "VerifyOutput",
     "__version__",
     "discover",
-    "hookimpl",
     "load_sampler",
     "resolve",
 ]
 
+_OTHER_FACES = ("plugin", "resolution")
+_own = lazy_names(globals(), _HOMES)
+
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOME_OF:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"{__name__}.{_HOME_OF[name]}"), name)
-    globals()[name] = value
-    return value
+    if name in _OTHER_FACES:
+        return importlib.import_module(f"tokendraw.{name}")
+    for face in () if name in __all__ or name.startswith("_") else _OTHER_FACES:
+        # Their names were this module's once: plugins that were written then still load.
+        module = importlib.import_module(f"tokendraw.{face}")
+        if name in module.__all__:
+            return getattr(module, name)
+    return _own(name)
 
 
 def __dir__() -> list[str]:

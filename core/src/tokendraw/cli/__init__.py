@@ -8,7 +8,7 @@ when they run. A command's module is imported when it is called, and rich when i
 """
 
 try:
-    from tokendraw.cli._app import main
+    from tokendraw.cli.app import main
 except KeyboardInterrupt:  # there is nothing yet that could say so in another way
     raise SystemExit(130) from None
 

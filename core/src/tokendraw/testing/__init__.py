@@ -20,16 +20,16 @@ import importlib.util
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tokendraw.testing._conformance import SamplerConformance
-    from tokendraw.testing._fake_dist import fake_dist
-    from tokendraw.testing._run import run
-    from tokendraw.testing._subject import Subject
+    from tokendraw.testing.conformance import SamplerConformance
+    from tokendraw.testing.fake_distributions import fake_dist
+    from tokendraw.testing.kit.run import run
+    from tokendraw.testing.kit.subject import Subject
 
 _HOME_OF = {
-    "SamplerConformance": "_conformance",
-    "Subject": "_subject",
-    "fake_dist": "_fake_dist",
-    "run": "_run",
+    "SamplerConformance": "conformance",
+    "Subject": "kit.subject",
+    "fake_dist": "fake_distributions",
+    "run": "kit.run",
 }
 
 __all__ = ["SamplerConformance", "Subject", "fake_dist", "run"]
@@ -37,7 +37,7 @@ __all__ = ["SamplerConformance", "Subject", "fake_dist", "run"]
 if importlib.util.find_spec("pytest"):
     import pytest
 
-    pytest.register_assert_rewrite(f"{__name__}._conformance", f"{__name__}.fixtures")
+    pytest.register_assert_rewrite(f"{__name__}.conformance", f"{__name__}.fixtures")
 
 
 def __getattr__(name: str) -> Any:

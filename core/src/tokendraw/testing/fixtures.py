@@ -25,7 +25,8 @@ from typing import Any, Final, Protocol
 import pytest
 import torch
 
-from tokendraw.testing import _device, _fake_dist
+from tokendraw.testing import fake_distributions
+from tokendraw.testing.kit import device as _device
 
 _BEHIND: Final = 1024
 """Guard elements behind the last row."""
@@ -138,13 +139,13 @@ def fake_dist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeD
 
         def test_a_rival_for_the_name_is_told_of(fake_dist):
             fake_dist("rival-tokendraw", plugins={"acme": "rival:plugin"}, modules={"rival": "plugin = None"})
-            with pytest.raises(tokendraw.DuplicatePluginError):
+            with pytest.raises(tokendraw.resolution.DuplicatePluginError):
                 tokendraw.load_sampler("acme")
     """
     folders: list[Path] = []
 
     def install(name: str, version: str = "1.0", **files: Any) -> Path:
-        folders.append(_fake_dist.fake_dist(tmp_path, name, version, **files))
+        folders.append(fake_distributions.fake_dist(tmp_path, name, version, **files))
         monkeypatch.syspath_prepend(folders[-1])
         return folders[-1]
 

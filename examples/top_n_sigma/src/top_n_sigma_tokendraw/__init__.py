@@ -8,13 +8,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import tokendraw
+from tokendraw.plugin import Capabilities, PluginInfo, hookimpl
 
 if TYPE_CHECKING:
     import torch
 
     from top_n_sigma_tokendraw.sampler import TopNSigmaSampler
 
-_SAMPLE = tokendraw.Capabilities(
+_SAMPLE = Capabilities(
     device_types=("cpu", "cuda"),
     dtypes=("float32", "bfloat16", "float16"),
     logprobs_modes=(
@@ -41,10 +42,10 @@ _SAMPLE = tokendraw.Capabilities(
 class TopNSigmaPlugin:
     """Describes and builds the sampler."""
 
-    @tokendraw.hookimpl
-    def tokendraw_describe(self) -> tokendraw.PluginInfo:
+    @hookimpl
+    def tokendraw_describe(self) -> PluginInfo:
         """Data only, the same on every machine."""
-        return tokendraw.PluginInfo(
+        return PluginInfo(
             name="top-n-sigma",
             api_version=1,
             # Below native, which is 0. Who wants the filter chooses this sampler by name; for everybody else it is a
@@ -55,7 +56,7 @@ class TopNSigmaPlugin:
             verified="CPU (x86-64, torch 2.13.0)",
         )
 
-    @tokendraw.hookimpl
+    @hookimpl
     def tokendraw_build(self, operation: str, device: torch.device, need: tokendraw.Need) -> TopNSigmaSampler:
         """Build the sampler for one device. Plain PyTorch lacks nothing on any machine, so there is no probe."""
         from top_n_sigma_tokendraw.sampler import TopNSigmaSampler  # imports torch

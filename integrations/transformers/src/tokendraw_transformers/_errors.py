@@ -18,7 +18,7 @@ from __future__ import annotations
 import warnings
 
 from tokendraw import TokendrawError, TokendrawWarning
-from tokendraw._settings import read
+from tokendraw.resolution import read_settings
 
 
 class TransformersVersionError(TokendrawError, ImportError):
@@ -41,6 +41,6 @@ def warn(text: str, category: type[TokendrawWarning], *, stacklevel: int) -> Non
 
     :param stacklevel: 1 is the caller of this function.
     """
-    if read().strict:
+    if read_settings().strict:
         raise category(text)
     warnings.warn(text, category, stacklevel=stacklevel + 1)

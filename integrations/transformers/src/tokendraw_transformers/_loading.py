@@ -9,7 +9,8 @@ from collections.abc import Hashable
 import torch
 
 import tokendraw
-from tokendraw import InvalidParameterError, Need, Sampler, _settings
+from tokendraw import InvalidParameterError, Need, Sampler
+from tokendraw.resolution import read_settings
 
 _lock = threading.Lock()
 _kept: dict[Hashable, Sampler] = {}
@@ -37,7 +38,7 @@ def loaded(
         )
     mode = "raw_logprobs" if logprobs_mode is None else logprobs_mode
     # what else a decision depends on: the settings in force, and where packages are looked for
-    key = (sampler, device, need, repr(mode), _settings.read(), tuple(sys.path))
+    key = (sampler, device, need, repr(mode), read_settings(), tuple(sys.path))
     with _lock:
         if key not in _kept:
             found = tokendraw.load_sampler(

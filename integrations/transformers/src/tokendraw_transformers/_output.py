@@ -10,7 +10,7 @@ from torch import Tensor
 from transformers.generation import GenerateDecoderOnlyOutput, GenerateEncoderDecoderOutput
 
 from tokendraw import InvalidParameterError, SamplerOutput
-from tokendraw._output import PAD_LOGPROB, PAD_TOKEN_ID
+from tokendraw.plugin import PAD_LOGPROB, PAD_TOKEN_ID
 
 
 class _Logprobs:

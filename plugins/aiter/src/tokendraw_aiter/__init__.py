@@ -12,14 +12,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import tokendraw
+from tokendraw.plugin import Capabilities, PluginInfo, Upstream, hookimpl
 
 if TYPE_CHECKING:
     import torch
 
-    from tokendraw._capabilities import Operation
+    from tokendraw.plugin import Operation
     from tokendraw_aiter.sampler import AiterSampler
 
-_SAMPLE = tokendraw.Capabilities(
+_SAMPLE = Capabilities(
     device_types=("rocm",),
     # Of those that csrc/cpp_itfs/utils.py lists, the ones that were sold.
     rocm_archs=("gfx90a", "gfx942", "gfx950"),
@@ -40,22 +41,22 @@ _SAMPLE = tokendraw.Capabilities(
 class AiterPlugin:
     """Describes and builds the aiter sampler."""
 
-    @tokendraw.hookimpl
-    def tokendraw_describe(self) -> tokendraw.PluginInfo:
+    @hookimpl
+    def tokendraw_describe(self) -> PluginInfo:
         """What aiter's sources promise; nobody has run it here."""
-        return tokendraw.PluginInfo(
+        return PluginInfo(
             name="aiter",
             api_version=1,
             priority=30,
             operations={"sample": _SAMPLE},
             # The top-p kernels were wrong before pull request 2035; the operators were read from 0.1.13 on.
-            upstream=tokendraw.Upstream("amd-aiter", ">=0.1.13"),
+            upstream=Upstream("amd-aiter", ">=0.1.13"),
             summary="AMD's aiter kernels: top-k and top-p per row on ROCm; not run on hardware yet",
             verified="no hardware: it has only run on a CPU, against a stand-in with the operators of 0.1.13 to "
             "0.1.20.post1",
         )
 
-    @tokendraw.hookimpl
+    @hookimpl
     def tokendraw_build(
         self, operation: Operation, device: torch.device, need: tokendraw.Need
     ) -> AiterSampler:

@@ -21,8 +21,7 @@ import importlib
 import torch
 from torch import Tensor
 
-from tokendraw import Need, SamplerOutput, SamplingMetadata
-from tokendraw._batch_facts import BatchFacts
+from tokendraw import BatchFacts, Need, SamplerOutput, SamplingMetadata
 from tokendraw.probabilities import OFF_TOP_P, Filters, relative, top_p_of_kept
 
 _MOST_ELEMENTS = 1 << 31

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import tokendraw
-from tokendraw._words import printable
+from tokendraw.plugin import Capabilities, Host, PluginInfo, Upstream, hookimpl, printable
 from tokendraw_flashinfer import kernels
 from tokendraw_flashinfer.signatures import DISTRIBUTION, EntryPoints
 from tokendraw_flashinfer.ways import CHAIN, PLAIN, RENORMS, WAYS, able
@@ -21,12 +21,12 @@ from tokendraw_flashinfer.ways import CHAIN, PLAIN, RENORMS, WAYS, able
 if TYPE_CHECKING:
     import torch
 
-    from tokendraw._capabilities import FilterOrder, Operation
+    from tokendraw.plugin import FilterOrder, Operation
     from tokendraw_flashinfer.sampler import FlashInferSampler
 
-UPSTREAM = tokendraw.Upstream(DISTRIBUTION, ">=0.6.7,<0.8", tested=("0.6.11.post2", "0.7.2.post1"))
+UPSTREAM = Upstream(DISTRIBUTION, ">=0.6.7,<0.8", tested=("0.6.11.post2", "0.7.2.post1"))
 
-_SAMPLE = tokendraw.Capabilities(
+_SAMPLE = Capabilities(
     device_types=("cuda",),
     compute_capability=((7, 5), (12, 1)),
     min_sm_count=17,  # top_k_renorm_probs waits across blocks, which fewer cannot hold at once
@@ -47,15 +47,15 @@ _SAMPLE = tokendraw.Capabilities(
 class FlashInferPlugin:
     """Describes and builds the FlashInfer sampler."""
 
-    @tokendraw.hookimpl
-    def tokendraw_describe(self) -> tokendraw.PluginInfo:
+    @hookimpl
+    def tokendraw_describe(self) -> PluginInfo:
         """What the installed version can do, or without one the newest that is known."""
         entry_points = EntryPoints.installed()
-        operations: dict[Operation, tokendraw.Capabilities] = {"sample": capabilities(entry_points)}
+        operations: dict[Operation, Capabilities] = {"sample": capabilities(entry_points)}
         verifying = verify_capabilities(entry_points)
         if verifying is not None:
             operations["verify"] = verifying
-        return tokendraw.PluginInfo(
+        return PluginInfo(
             name="flashinfer",
             api_version=1,
             priority=40,
@@ -67,8 +67,8 @@ class FlashInferPlugin:
             kernels=printable(kernels.find().source),  # with a path of this machine
         )
 
-    @tokendraw.hookimpl
-    def tokendraw_probe(self, operation: Operation, host: tokendraw.Host, need: tokendraw.Need) -> str | None:
+    @hookimpl
+    def tokendraw_probe(self, operation: Operation, host: Host, need: tokendraw.Need) -> str | None:
         """Say why FlashInfer cannot run here, in its own words only where they are the true ones."""
         entry_points = EntryPoints.installed()
         lacking = entry_points.lacking(dict((PLAIN if operation == "sample" else CHAIN).needs))
@@ -79,7 +79,7 @@ class FlashInferPlugin:
             return f"needs {lacking}, found {found}; reinstall {DISTRIBUTION}"
         return kernels.unnamed_target(host) or kernels.find(host.compute_capability).reason
 
-    @tokendraw.hookimpl
+    @hookimpl
     def tokendraw_build(
         self, operation: Operation, device: torch.device, need: tokendraw.Need
     ) -> FlashInferSampler:
@@ -90,7 +90,7 @@ class FlashInferPlugin:
         return FlashInferSampler(device, need) if operation == "sample" else FlashInferVerifier(device, need)
 
 
-def capabilities(entry_points: EntryPoints) -> tokendraw.Capabilities:
+def capabilities(entry_points: EntryPoints) -> Capabilities:
     """What the entry points of a version allow; all that is known of any if there are none to look at."""
     if not entry_points.parameters:
         return _SAMPLE
@@ -106,7 +106,7 @@ def capabilities(entry_points: EntryPoints) -> tokendraw.Capabilities:
     )
 
 
-def verify_capabilities(entry_points: EntryPoints) -> tokendraw.Capabilities | None:
+def verify_capabilities(entry_points: EntryPoints) -> Capabilities | None:
     """The same of verifications; None if a version cannot verify drafts."""
     sampling, missing = capabilities(entry_points), set()
     if entry_points.parameters:

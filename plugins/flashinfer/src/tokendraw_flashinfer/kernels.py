@@ -27,7 +27,7 @@ from pathlib import Path
 
 import importlib_metadata
 
-from tokendraw import Host
+from tokendraw.plugin import Host
 from tokendraw_flashinfer.signatures import DISTRIBUTION, package_folder
 
 _MODULE = "sampling/sampling.so"

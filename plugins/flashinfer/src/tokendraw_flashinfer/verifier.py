@@ -27,8 +27,7 @@ import torch
 from torch import Tensor
 
 from tokendraw import BatchFacts, Drafts, Need, PluginError, SamplerOutput, SamplingMetadata, VerifyOutput
-from tokendraw._capabilities import Filter, VerifyMode
-from tokendraw._output import PAD_TOKEN_ID
+from tokendraw.plugin import PAD_TOKEN_ID, Filter, VerifyMode
 from tokendraw.probabilities import Filters
 from tokendraw_flashinfer.draws import MOST_ROWS_OF_RENORM, kept
 from tokendraw_flashinfer.sampler import MOST_ELEMENTS, FlashInferSampler

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from tokendraw._capabilities import Filter, TieNeed, TieRule
+from tokendraw.plugin import Filter, TieNeed, TieRule
 from tokendraw_flashinfer.signatures import EntryPoints
 
 Kind: TypeAlias = Literal["none", "top_k", "top_p", "min_p", "top_k_first", "joint", "both orders"]

@@ -11,14 +11,15 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import tokendraw
+from tokendraw.plugin import Capabilities, PluginInfo, Upstream, hookimpl
 
 if TYPE_CHECKING:
     import torch
 
-    from tokendraw._capabilities import Operation
+    from tokendraw.plugin import Operation
     from tokendraw_native.sampler import NativeSampler
 
-_CAPABILITIES = tokendraw.Capabilities(
+_CAPABILITIES = Capabilities(
     device_types=None,
     dtypes=("float32", "bfloat16", "float16"),
     logprobs_modes=(
@@ -52,20 +53,20 @@ _VERIFY = replace(
 class NativePlugin:
     """Describes and builds the native sampler."""
 
-    @tokendraw.hookimpl
-    def tokendraw_describe(self) -> tokendraw.PluginInfo:
+    @hookimpl
+    def tokendraw_describe(self) -> PluginInfo:
         """The reference: lowest priority, every capability."""
-        return tokendraw.PluginInfo(
+        return PluginInfo(
             name="native",
             api_version=1,
             priority=0,
             operations={"sample": _CAPABILITIES, "verify": _VERIFY},
-            upstream=tokendraw.Upstream("torch", ">=2.6", tested=("2.11.0", "2.13.0")),
+            upstream=Upstream("torch", ">=2.6", tested=("2.11.0", "2.13.0")),
             summary="the reference in plain PyTorch: every device, every request",
             verified="CPU (x86-64, torch 2.13.0), NVIDIA H200 (torch 2.11.0)",
         )
 
-    @tokendraw.hookimpl
+    @hookimpl
     def tokendraw_build(
         self, operation: Operation, device: torch.device, need: tokendraw.Need
     ) -> NativeSampler:

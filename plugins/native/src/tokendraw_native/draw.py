@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from tokendraw import philox
-from tokendraw._capabilities import GumbelDtype
+from tokendraw.plugin import GumbelDtype
 from tokendraw_native.largest import first_largest
 from tokendraw_native.request import Noise, Request
 from tokendraw_native.rows import INF, clean, load, scaled

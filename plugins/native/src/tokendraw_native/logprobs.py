@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from tokendraw import LogprobsTensors
-from tokendraw._capabilities import LogprobsMode
-from tokendraw._output import PAD_LOGPROB, PAD_TOKEN_ID
+from tokendraw.plugin import PAD_LOGPROB, PAD_TOKEN_ID, LogprobsMode
 from tokendraw_native.request import Request
 from tokendraw_native.rows import INF, clean, real_dtype, scaled
 from tokendraw_native.survey import Survey, chunks

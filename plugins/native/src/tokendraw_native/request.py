@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from tokendraw import SamplingMetadata, philox
-from tokendraw._capabilities import GumbelDtype
+from tokendraw.plugin import GumbelDtype
 from tokendraw_native.rows import PerRow, real_dtype
 
 

@@ -12,8 +12,7 @@ import torch
 from torch import Tensor
 
 from tokendraw import Drafts, Need, SamplerOutput, SamplingMetadata, VerifyOutput
-from tokendraw._capabilities import VerifyMode
-from tokendraw._threads import one_thread
+from tokendraw.plugin import VerifyMode, one_thread
 from tokendraw_native.draw import DRAFT, SAMPLE, Streams, draw, draw_greedy
 from tokendraw_native.logprobs import log_kept_mass, logprobs
 from tokendraw_native.request import Noise, Request

@@ -34,8 +34,7 @@ import torch
 from torch import Tensor
 
 from tokendraw import Drafts, LogprobsTensors, SamplingMetadata, VerifyOutput, philox, speculative
-from tokendraw._capabilities import GumbelDtype, LogprobsMode, VerifyMode
-from tokendraw._output import PAD_LOGPROB, PAD_TOKEN_ID
+from tokendraw.plugin import PAD_LOGPROB, PAD_TOKEN_ID, GumbelDtype, LogprobsMode, VerifyMode
 from tokendraw_native.chain import Chain, num_accepted
 from tokendraw_native.distributions import Chosen, Distribution, Given, Processed
 from tokendraw_native.draw import RESIDUAL, draw, draw_or_recover

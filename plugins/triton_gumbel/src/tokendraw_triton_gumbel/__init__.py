@@ -17,14 +17,15 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import tokendraw
+from tokendraw.plugin import Capabilities, PluginInfo, Upstream, hookimpl
 
 if TYPE_CHECKING:
     import torch
 
-    from tokendraw._capabilities import Operation
+    from tokendraw.plugin import Operation
     from tokendraw_triton_gumbel.sampler import TritonGumbelSampler
 
-_SAMPLE = tokendraw.Capabilities(
+_SAMPLE = Capabilities(
     device_types=("cuda", "rocm"),
     compute_capability=((8, 0), None),
     rocm_archs=("gfx90a", "gfx942", "gfx950", "gfx1201"),
@@ -60,20 +61,20 @@ _VERIFY = replace(
 class TritonGumbelPlugin:
     """Describes and builds the Triton sampler."""
 
-    @tokendraw.hookimpl
-    def tokendraw_describe(self) -> tokendraw.PluginInfo:
+    @hookimpl
+    def tokendraw_describe(self) -> PluginInfo:
         """The first choice on a GPU."""
-        return tokendraw.PluginInfo(
+        return PluginInfo(
             name="triton-gumbel",
             api_version=1,
             priority=50,
             operations={"sample": _SAMPLE, "verify": _VERIFY},
-            upstream=tokendraw.Upstream("triton", ">=3.4", tested=("3.6.0",)),
+            upstream=Upstream("triton", ">=3.4", tested=("3.6.0",)),
             summary="Triton kernels for NVIDIA and AMD: one read of the logits, seeds per row, exact filters",
             verified="NVIDIA H200 (torch 2.11.0, triton 3.6.0); compiled for AMD, not run there",
         )
 
-    @tokendraw.hookimpl
+    @hookimpl
     def tokendraw_build(
         self, operation: Operation, device: torch.device, need: tokendraw.Need
     ) -> TritonGumbelSampler:

@@ -13,8 +13,7 @@ import triton
 from torch import Tensor
 
 from tokendraw import LogprobsTensors, SamplingMetadata
-from tokendraw._capabilities import LogprobsMode
-from tokendraw._output import PAD_LOGPROB, PAD_TOKEN_ID
+from tokendraw.plugin import PAD_LOGPROB, PAD_TOKEN_ID, LogprobsMode
 from tokendraw_triton_gumbel import request
 from tokendraw_triton_gumbel.launch import launch
 from tokendraw_triton_gumbel.logprobs_row import FEW, row_logprobs

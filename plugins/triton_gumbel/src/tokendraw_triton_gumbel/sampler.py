@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from tokendraw import Drafts, LogprobsTensors, Need, SamplerOutput, SamplingMetadata, VerifyOutput
-from tokendraw._capabilities import VerifyMode
+from tokendraw.plugin import VerifyMode
 from tokendraw_triton_gumbel import configurations, request
 from tokendraw_triton_gumbel.launch import Rows, is_interpreted
 from tokendraw_triton_gumbel.logprobs import describe, how_shown, width_of

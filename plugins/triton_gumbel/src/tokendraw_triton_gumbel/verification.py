@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from tokendraw import Drafts, LogprobsTensors
-from tokendraw._output import PAD_LOGPROB, PAD_TOKEN_ID
+from tokendraw.plugin import PAD_LOGPROB, PAD_TOKEN_ID
 from tokendraw_triton_gumbel.plan import CHOSEN, COUPLED, LOGITS, PROBS
 
 _PROBABILITIES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)

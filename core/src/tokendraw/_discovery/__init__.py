@@ -1,0 +1,1 @@
+"""Which plugins are installed, what they say of themselves, and what the user has set."""

@@ -1,0 +1,226 @@
+"""Which plugins are installed, and how far each of them gets on this machine.
+
+The core walks the entry points itself, since a loader that stops at the first broken plugin would let one
+distribution switch off all others. Each plugin gets a manager of its own: pluggy checks its hooks against the
+specification, and no plugin sees another.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Any
+
+import importlib_metadata
+import pluggy
+from packaging.utils import canonicalize_name
+
+from tokendraw._discovery import torch_state
+from tokendraw._discovery.guard import guarded
+from tokendraw._discovery.hooks import ENTRY_POINT_GROUP, PROJECT, HookSpecs
+from tokendraw._discovery.installed import installed_version
+from tokendraw._discovery.validation import check_identity, checked
+from tokendraw._exchange.capabilities import Capabilities, Need, Operation
+from tokendraw._exchange.host import Host
+from tokendraw._exchange.plugin_info import API_VERSION, NAME_RULE, PluginInfo, is_name
+from tokendraw._messages.announce import is_first
+from tokendraw._messages.errors import PluginError
+from tokendraw._messages.words import LONGEST_REASON, is_printable, one_line, printable, said, shown
+from tokendraw._resolution.admission import admit, author_of, is_first_party
+from tokendraw._resolution.candidate import Candidate, Choice, State
+from tokendraw._resolution.decide import assess
+
+_log = logging.getLogger("tokendraw")
+
+_SLOW_PROBE = 1.0  # seconds; a probe looks at files and finds programs, it compiles and imports nothing
+_REQUIRED_HOOKS = ("tokendraw_describe", "tokendraw_build")
+
+
+@dataclass(frozen=True)
+class Discovery:
+    """The facts, and the hooks of those plugins that loaded."""
+
+    candidates: tuple[Candidate, ...]
+    """Sorted by name."""
+    hooks: Mapping[str, pluggy.HookRelay]
+    """By name: the hooks of one plugin, and of no other."""
+
+    def offered(self, name: str, operation: Operation) -> Capabilities:
+        """Look up what a plugin that loaded can do.
+
+        :raises KeyError: there is none of that name, or it does not offer the operation.
+        """
+        return next(c.info for c in self.candidates if c.name == name and c.info is not None).operations[
+            operation
+        ]
+
+
+def gather(operation: Operation, host: Host, need: Need, choice: Choice) -> Discovery:
+    """Find, load and ask every installed plugin. Raises nothing on their account."""
+    candidates: list[Candidate] = []
+    hooks: dict[str, pluggy.HookRelay] = {}
+    for admitted in admit(found(), choice):
+        loaded, relay = _loaded(admitted) if admitted.state is State.FOUND else (admitted, None)
+        if relay is not None:
+            hooks[loaded.name] = relay
+            explicit = loaded.name == choice.sampler
+            assessed = assess(loaded, operation, host, need, explicit=explicit)
+            loaded = _probed(assessed, relay, operation, host, need)
+        candidates.append(loaded)
+    return Discovery(tuple(candidates), MappingProxyType(hooks))
+
+
+def found() -> tuple[Candidate, ...]:
+    """Every entry point of the group, sorted by name, with none of their code run."""
+    candidates: list[Candidate] = []
+    seen: set[str] = set()
+    for distribution in importlib_metadata.distributions():
+        entry_points = tuple(_entry_points(distribution))
+        if not entry_points:
+            continue
+        name, version = _identity(distribution)
+        # Imports find the first on sys.path; a later copy of the same distribution is no rival of it.
+        key = canonicalize_name(name) or str(distribution.locate_file(""))
+        if key in seen:
+            continue
+        seen.add(key)
+        entries = {entry_point.name: entry_point.value for entry_point in reversed(entry_points)}
+        candidates += [_found(n, value, name, version, distribution) for n, value in entries.items()]
+    return tuple(sorted(candidates, key=lambda c: (c.name, c.distribution, c.version)))
+
+
+def _found(name: str, value: str, owner: str, version: str, distribution: Any) -> Candidate:
+    candidate = Candidate(
+        name=name if is_name(name) else printable(name) or "''",
+        state=State.FOUND,
+        distribution=printable(owner),
+        version=printable(version),
+        entry_point=printable(value),
+        first_party=is_first_party(name, owner),
+    )
+    reason = None
+    if not owner:
+        folder = str(distribution.locate_file(""))
+        reason = f"needs the metadata of its distribution, found none in {shown(folder)}; reinstall it"
+    elif not is_name(name):
+        reason = f"its name needs {NAME_RULE}, found {shown(name)}; rename the entry point"
+    elif not is_printable(value):
+        reason = f"its entry point needs to be package.module:object, found {shown(value)}; correct it"
+    return candidate if reason is None else replace(candidate, state=State.BROKEN, reason=reason)
+
+
+def _entry_points(distribution: Any) -> Iterator[importlib_metadata.EntryPoint]:
+    try:
+        yield from distribution.entry_points.select(group=ENTRY_POINT_GROUP)
+    except Exception:  # another project's malformed entry_points.txt is not ours to report
+        return
+
+
+def _identity(distribution: Any) -> tuple[str, str]:
+    """Name and version, each empty where damaged metadata do not tell."""
+    try:
+        name = distribution.name or ""
+    except Exception:  # which one depends on the damage and on the library's version
+        return "", ""
+    try:
+        return name, distribution.version or ""
+    except Exception:
+        return name, ""
+
+
+def _loaded(candidate: Candidate) -> tuple[Candidate, pluggy.HookRelay | None]:
+    """Import a plugin and let it describe itself; its hooks only if that went well and it speaks our API."""
+    try:
+        relay = _hooks(candidate)
+        answer = guarded("tokendraw_describe", relay.tokendraw_describe)
+        info = guarded("reading PluginInfo", lambda: check_identity(answer, candidate.name))
+        if info.api_version != API_VERSION:
+            # The rest of what it says may mean something else in its own API.
+            identity = PluginInfo(
+                name=info.name, api_version=info.api_version, priority=info.priority, operations={}
+            )
+            reason = _other_api(candidate, info.api_version)
+            return replace(candidate, state=State.INCOMPATIBLE, info=identity, reason=reason), None
+        info = guarded("reading PluginInfo", lambda: checked(info))
+    except PluginError as error:
+        return _broken(candidate, error), None
+    version = installed_version(info.upstream.distribution) if info.upstream else None
+    return replace(candidate, state=State.LOADED, info=info, upstream_version=version), relay
+
+
+def _hooks(candidate: Candidate) -> pluggy.HookRelay:
+    """Import the plugin object and let pluggy check its hooks against the specification."""
+    value = candidate.entry_point
+    entry_point = importlib_metadata.EntryPoint(candidate.name, value, ENTRY_POINT_GROUP)
+    with torch_state.kept_at_import(value.partition(":")[0].strip(), candidate.name):
+        plugin = guarded(f"loading {value!r}", entry_point.load)
+    if inspect.isclass(plugin):
+        kind = printable(plugin.__name__)
+        raise PluginError(f"{value!r} needs to be a plugin object, found the class {kind}; add ()")
+    manager = pluggy.PluginManager(PROJECT)
+    manager.add_hookspecs(HookSpecs)
+
+    def register() -> None:
+        manager.register(plugin, candidate.name)
+        manager.check_pending()
+
+    guarded(f"registering {value!r}", register)
+    for hook in _REQUIRED_HOOKS:
+        if not getattr(manager.hook, hook).get_hookimpls():
+            raise PluginError(
+                f"{value!r} needs the hook {hook}, found none; define it with @tokendraw.plugin.hookimpl"
+            )
+    return manager.hook
+
+
+def _other_api(candidate: Candidate, api_version: int) -> str:
+    behind = "tokendraw" if api_version > API_VERSION else candidate.distribution
+    return f"needs plugin API {api_version}, found {API_VERSION}; upgrade {behind}"
+
+
+def _probed(
+    candidate: Candidate, relay: pluggy.HookRelay, operation: Operation, host: Host, need: Need
+) -> Candidate:
+    """Ask the plugin what this machine lacks, unless its declared capabilities rule it out already.
+
+    It is waited for, however long it takes. It is asked once a discovery, so that all that follows rests on one
+    answer.
+    """
+    if candidate.state is not State.AVAILABLE:
+        return candidate
+    start = time.monotonic()
+    try:
+        reason = guarded(
+            "tokendraw_probe", lambda: relay.tokendraw_probe(operation=operation, host=host, need=need)
+        )
+    except PluginError as error:
+        return _broken(candidate, error)
+    finally:
+        _tell_if_slow(candidate.name, time.monotonic() - start)
+    if reason is None:
+        return candidate
+    words = one_line(reason) if isinstance(reason, str) else ""
+    if not words:
+        answer = f"tokendraw_probe needs to return a sentence or None, found {shown(reason)}"
+        return replace(candidate, state=State.BROKEN, reason=answer)
+    return replace(candidate, state=State.UNAVAILABLE, reason=words, probe_reason=words)
+
+
+def _broken(candidate: Candidate, error: PluginError) -> Candidate:
+    # The error may be one that the plugin itself has raised, in words of its own.
+    return replace(candidate, state=State.BROKEN, reason=said(error, LONGEST_REASON))
+
+
+def _tell_if_slow(name: str, seconds: float) -> None:
+    if seconds > _SLOW_PROBE and is_first(("slow probe", name)):
+        _log.warning(
+            "tokendraw_probe of %r took %.1f s, needs less than %g s. Report it to %s.",
+            name,
+            seconds,
+            _SLOW_PROBE,
+            author_of(name),
+        )

@@ -1,0 +1,1 @@
+"""What callers and plugins hand to each other: parameters, metadata, capabilities, outputs."""

@@ -1,0 +1,104 @@
+"""What a caller owes a call: tensors of the right form on the right device. Refused before anything is launched.
+
+What a call owes its caller is looked at in :mod:`tokendraw._serving.watch`. No value is read here, but by
+:func:`check_values`.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from tokendraw._exchange import metadata_checks
+from tokendraw._exchange.capabilities import INPUT_DTYPES, Need
+from tokendraw._exchange.metadata import SamplingMetadata
+from tokendraw._exchange.ranges import check_logprobs
+from tokendraw._messages.errors import InvalidInputError
+from tokendraw._messages.words import type_name
+from tokendraw._torch.graphs import is_capturing
+from tokendraw._torch.tensor_checks import check_plain, is_plain
+from tokendraw.operations.verify.drafts import Drafts
+
+_DTYPES = frozenset(getattr(torch, name) for name in INPUT_DTYPES)
+
+
+def check_logits(name: str, logits: Tensor, device: torch.device) -> None:
+    """Refuse what is no batch of logits on the device that a sampler was built for.
+
+    :param name: of the argument.
+    :raises InvalidInputError: says what it needs to be and what it is.
+    """
+    if not is_plain(logits):
+        check_plain(name, logits, f"Pass torch.as_tensor({name}), of shape [B, V].")
+    if logits.dim() != 2 or logits.shape[1] == 0:
+        raise InvalidInputError(f"'{name}' needs shape [B, V] with V >= 1, found {list(logits.shape)}.")
+    if logits.dtype not in _DTYPES:
+        raise InvalidInputError(f"'{name}' needs dtype {', '.join(INPUT_DTYPES)}, found {logits.dtype}.")
+    if not _same_device(logits.device, device):
+        raise InvalidInputError(
+            f"'{name}' needs device {device}, where the sampler was built, found {logits.device}. "
+            f"Move the logits, or load a sampler for {logits.device}."
+        )
+
+
+def check_batch(name: str, logits: Tensor, metadata: SamplingMetadata, need: Need) -> None:
+    """Refuse metadata that does not fit the logits, one entry a row, or that asks for more than was settled.
+
+    :raises InvalidInputError: says what it needs to be and what it is.
+    :raises InvalidParameterError: more logprobs than ``need`` grants.
+    """
+    check_metadata(name, logits, metadata, need)
+    rows = metadata.num_rows
+    if rows is not None and rows != logits.shape[0]:
+        raise InvalidInputError(
+            f"'metadata' needs as many rows as '{name}', {logits.shape[0]}, found {rows}."
+        )
+
+
+def check_metadata(name: str, logits: Tensor, metadata: SamplingMetadata, need: Need) -> None:
+    """Refuse what is no metadata on the device of the logits, of whatever number of rows.
+
+    :raises InvalidInputError: says what it needs to be and what it is.
+    :raises InvalidParameterError: more logprobs than ``need`` grants.
+    """
+    if not isinstance(metadata, SamplingMetadata):
+        raise InvalidInputError(
+            f"'metadata' needs a tokendraw.SamplingMetadata, found {type_name(metadata)}. "
+            "Pass SamplingMetadata.from_params(params, device=...)."
+        )
+    device = metadata.device
+    if device is not None and device != logits.device:
+        raise InvalidInputError(
+            f"'metadata' needs the device of '{name}', {logits.device}, found {device}. "
+            "Pass device= to SamplingMetadata.from_params."
+        )
+    if need.max_logprobs is not None:
+        check_logprobs(metadata.facts.max_logprobs, logits.shape[1], need.max_logprobs)
+
+
+def check_drafts(drafts: Drafts) -> None:
+    """Refuse what are no drafts.
+
+    :raises InvalidInputError: says what they are.
+    """
+    if not isinstance(drafts, Drafts):
+        raise InvalidInputError(
+            f"'drafts' needs a tokendraw.Drafts, found {type_name(drafts)}. "
+            "Pass Drafts.from_lists(draft_token_ids, device=...)."
+        )
+
+
+def check_values(metadata: SamplingMetadata, drafts: Drafts | None = None) -> None:
+    """Look at the values of indices, wherever they lie, and wait for them; not while a CUDA graph is captured.
+
+    :raises InvalidParameterError: one of them is out of range.
+    """
+    if is_capturing():
+        return
+    metadata_checks.check_values(metadata, anywhere=True)
+    if drafts is not None:
+        drafts.check_values()
+
+
+def _same_device(found: torch.device, needed: torch.device) -> bool:
+    return found == needed or (found.type == needed.type and needed.index is None)

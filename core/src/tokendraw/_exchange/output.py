@@ -1,0 +1,121 @@
+"""What a sampling step and a verification return. All tensors stay on the device of the logits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+from tokendraw._messages.errors import InvalidInputError
+
+if TYPE_CHECKING:
+    import torch
+
+PAD_TOKEN_ID = -1
+"""Fills ``LogprobsTensors.token_ids`` where a row asked for fewer entries than the widest row of its batch, and
+``VerifyOutput.token_ids`` behind the last token of a request."""
+PAD_LOGPROB = float("-inf")
+"""Fills ``LogprobsTensors.logprobs`` in the same places."""
+
+
+class TokenLogprob(NamedTuple):
+    """One token of a row, as :meth:`LogprobsTensors.row` lists it."""
+
+    token_id: int
+    logprob: float
+    """Natural logarithm, or a logit, by ``logprobs_mode``."""
+    rank: int | None
+    """Of the drawn token: how many tokens have a value at least its own, itself included; None if that was not counted.
+    Of the n-th best token: n, so that of equal tokens the lower id has the lower rank."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogprobsTensors:
+    """Log-probabilities (or logits, by ``logprobs_mode``) of the drawn token and of the N best.
+
+    N is the largest ``SamplingParams.logprobs`` of the batch, and at most V. Column 0 is the drawn token and is filled
+    for every row; the best follow in descending order, the lowest id first on a tie. Beyond what a row asked for stand
+    ``PAD_TOKEN_ID`` and ``PAD_LOGPROB``. :meth:`row` lists a row without them.
+    """
+
+    token_ids: torch.Tensor
+    """[B, 1 + N] int64."""
+    logprobs: torch.Tensor
+    """[B, 1 + N] float32, natural logarithms."""
+    ranks: torch.Tensor | None
+    """[B] int64: how many tokens have a value at least the drawn one's, itself included. None where the sampler was
+    allowed to leave them out (``Need.logprob_ranks=False``) and did.
+    """
+
+    def cpu(self) -> LogprobsTensors:
+        """Copy each tensor to the host, once; this waits for the device."""
+        return LogprobsTensors(
+            self.token_ids.cpu(), self.logprobs.cpu(), None if self.ranks is None else self.ranks.cpu()
+        )
+
+    def row(self, index: int, step: int | None = None) -> list[TokenLogprob]:
+        """List what one request asked for: the drawn token, then its own best ones, without padding.
+
+        :param index: of the row, or of the request of a verification.
+        :param step: of a verification: which of the request's tokens; behind the last one the list is empty.
+        :raises InvalidInputError: the tensors are not on the host, where each row would wait for the device; or
+            ``step`` is given for what has no steps, or is not for what has.
+        :raises IndexError: there is no such row or step.
+        """
+        if not self.token_ids.is_cpu:
+            raise InvalidInputError(
+                f"'row' needs logprobs on the host, found them on {self.token_ids.device}. "
+                "Call .cpu() once, and row() on what it returns."
+            )
+        has_steps = self.token_ids.dim() == 3
+        if has_steps != (step is not None):
+            needed = (
+                "needs a step, since these logprobs are of a verification" if has_steps else "needs no step"
+            )
+            raise InvalidInputError(
+                f"'row' {needed}, found {step}. Call row({'i, step' if has_steps else 'i'})."
+            )
+        place = index if step is None else (index, step)
+        ids, values = self.token_ids[place].tolist(), self.logprobs[place].tolist()
+        ranks = [None if self.ranks is None else int(self.ranks[place]), *range(1, len(ids))]
+        return [
+            TokenLogprob(*entry) for entry in zip(ids, values, ranks, strict=True) if entry[0] != PAD_TOKEN_ID
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class SamplerOutput:
+    """One drawn token a row."""
+
+    token_ids: torch.Tensor
+    """[B] int64, each in [0, V) whatever the logits hold."""
+    valid: torch.Tensor
+    """[B] bool: False where the row held NaN, or nothing above -inf."""
+    logprobs: LogprobsTensors | None = None
+    log_kept_mass: torch.Tensor | None = None
+    """[B] float32, with logprobs: log of the filtered set's share of the temperature-scaled mass.
+
+    ``processed_logprobs = temperature_logprobs - log_kept_mass`` on the kept tokens.
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyOutput:
+    """What a verification makes of the drafts of B requests, each of which had at most K."""
+
+    token_ids: torch.Tensor
+    """[B, K + 1] int64: the accepted drafts, one token more, then ``PAD_TOKEN_ID``.
+
+    The one more is the recovered token where a draft was rejected, else the bonus token. Each is in [0, V) whatever
+    the logits hold.
+    """
+    num_accepted: torch.Tensor
+    """[B] int32: accepted drafts; a request emits one token more than that."""
+    valid: torch.Tensor
+    """[B] bool: False where a row of target or draft was used that held NaN, or nothing above -inf.
+
+    Used are the target rows from the first up to the one that made the last emitted token, and of the drafts' rows
+    those beside them, unless the draft there is a placeholder or the request or the mode looks at no draft's row.
+    """
+    logprobs: LogprobsTensors | None = None
+    """Of the emitted tokens: ``token_ids`` and ``logprobs`` [B, K + 1, 1 + N], ``ranks`` [B, K + 1], where behind the
+    last token of a request stand ``PAD_TOKEN_ID``, ``PAD_LOGPROB`` and rank 0."""

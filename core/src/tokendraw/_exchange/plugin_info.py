@@ -1,0 +1,61 @@
+"""How a plugin describes itself: data only, and the rule that its name follows."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tokendraw._exchange.capabilities import Capabilities, Operation
+
+API_VERSION = 1
+"""The plugin API that this core speaks. A plugin that names another one is ``incompatible``."""
+
+
+NAME_RULE = "at most 64 lowercase letters and digits, a letter first, with single hyphens between them"
+"""What a plugin's name needs: it stands in lists that commas separate, in shells and in tables."""
+LARGEST_PRIORITY = 1_000_000
+"""Bound of a priority on both sides of 0, and of an API version."""
+
+_NAME = re.compile(r"(?=.{1,64}\Z)[a-z][a-z0-9]*(-[a-z0-9]+)*")
+
+
+def is_name(text: str) -> bool:
+    """Whether users can select a plugin by this name, as :data:`NAME_RULE` says."""
+    return _NAME.fullmatch(text) is not None
+
+
+@dataclass(frozen=True)
+class Upstream:
+    """The library that a plugin drives, found by its distribution's metadata, never by importing it."""
+
+    distribution: str
+    """Name of the distribution, such as ``flashinfer-python``."""
+    versions: str
+    """PEP 440 specifier of the versions that work, such as ``>=0.6.7,<0.8``."""
+    tested: tuple[str, ...] = ()
+    """Versions that the plugin's authors have run its tests with."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PluginInfo:
+    """How a plugin describes itself: data only.
+
+    It is the same on every machine that has the same files installed: a plugin may look at those of its upstream, and
+    at nothing else. Texts are one printable line each: 100 characters at most for a name, a version or an architecture,
+    500 for the others. A tuple holds 100 items at most.
+    """
+
+    name: str
+    """The name that users select; the entry point carries the same: lowercase letters, digits and single hyphens."""
+    api_version: int
+    priority: int
+    """Higher is preferred. native is 0, specialised kernels are 10 to 90; from -1000000 to 1000000."""
+    operations: Mapping[Operation, Capabilities]
+    upstream: Upstream | None = None
+    summary: str = ""
+    """One line for ``tokendraw list``."""
+    verified: str = ""
+    """On what hardware its authors have run it, for ``tokendraw show``."""
+    kernels: str = ""
+    """Where its kernels come from on this machine, for ``tokendraw show``: prebuilt, or what compiles them."""

@@ -1,0 +1,1 @@
+"""The objects that callers hold, and how they come to them."""

@@ -1,0 +1,20 @@
+"""The warnings that a decision is worth, each given once per process."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+
+from tokendraw._messages.announce import announce
+from tokendraw._messages.errors import SamplerFallbackWarning, UntestedUpstreamWarning
+from tokendraw._resolution.candidate import Resolution
+
+
+def warn_of(resolution: Resolution, *, strict: bool, once_for: Hashable = None) -> None:
+    """Warn of what a decision passed over, once for ``once_for``, and of the untested versions that it uses.
+
+    :param strict: raise the first of these warnings instead.
+    """
+    if resolution.fallback:
+        announce(SamplerFallbackWarning, resolution.fallback, strict=strict, once_for=once_for)
+    for text in resolution.untested:
+        announce(UntestedUpstreamWarning, text, strict=strict)

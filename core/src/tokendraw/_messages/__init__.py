@@ -1,0 +1,1 @@
+"""What tokendraw says: exceptions, warnings, and how their words are put."""

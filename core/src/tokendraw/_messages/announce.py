@@ -1,0 +1,52 @@
+"""What the user hears once, however often a sampler is loaded or drawn with, from whichever thread."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import warnings
+from collections.abc import Hashable
+
+from tokendraw._messages.errors import TokendrawWarning
+
+_lock = threading.Lock()
+_said: set[Hashable] = set()
+_OURS = ("tokendraw.", "torch._dynamo.")
+
+
+def announce(
+    category: type[TokendrawWarning],
+    text: str,
+    *,
+    strict: bool,
+    once_for: Hashable = None,
+) -> None:
+    """Warn once per process, category and subject, where the caller of tokendraw stands.
+
+    :param strict: raise the warning as an exception instead, every time.
+    :param once_for: the subject; None: the text itself.
+    """
+    if strict:
+        raise category(text)
+    if is_first((category, text if once_for is None else once_for)):
+        warnings.warn(text, category, stacklevel=_depth_of_caller())
+
+
+def is_first(subject: Hashable) -> bool:
+    """Whether nobody has asked about this subject in this process before."""
+    with _lock:
+        if subject in _said:
+            return False
+        _said.add(subject)
+    return True
+
+
+def _depth_of_caller() -> int:
+    """How far up the stack, from the caller of this function, the first frame is that is no part of tokendraw.
+
+    A compiled program has frames of torch._dynamo in between.
+    """
+    depth, frame = 1, sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(_OURS):
+        depth, frame = depth + 1, frame.f_back
+    return depth

@@ -1,0 +1,1 @@
+"""Which plugin serves: pure decisions over frozen facts. Imports neither torch nor pluggy."""

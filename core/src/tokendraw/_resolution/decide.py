@@ -1,0 +1,176 @@
+"""Which sampler serves: from candidates, host, need and choice to a decision with its reasons, purely.
+
+Nothing here looks at this machine, so the answer for an H100 or an MI300X can be tested on a laptop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from tokendraw._exchange import row_limits
+from tokendraw._exchange.capabilities import OPERATIONS, Need, Operation
+from tokendraw._exchange.host import Host
+from tokendraw._messages.errors import InvalidParameterError
+from tokendraw._messages.words import one_of
+from tokendraw._resolution import advice, checks, refusals, upstream
+from tokendraw._resolution.admission import admit, conflicts
+from tokendraw._resolution.candidate import Candidate, Choice, Decision, Resolution, State
+from tokendraw._resolution.ranking import place, rank
+
+
+def check_operation(operation: Operation) -> None:
+    """Refuse an operation that there is not.
+
+    :raises InvalidParameterError: the message lists those that there are.
+    """
+    if operation not in OPERATIONS:
+        raise InvalidParameterError(
+            f"'operation' needs {one_of(OPERATIONS)}, found {operation!r}. Pass one of these."
+        )
+
+
+def assess(
+    candidate: Candidate, operation: Operation, host: Host, need: Need, *, explicit: bool = False
+) -> Candidate:
+    """Mark a candidate as available, or as unavailable with its first reason; leave the others as they are.
+
+    :param explicit: the user named it, so a companion may make up for logprobs that it lacks.
+    """
+    info, capabilities = candidate.info, candidate.capabilities(operation)
+    if candidate.state in (State.BROKEN, State.DISABLED, State.INCOMPATIBLE):
+        return candidate
+    if info is None:
+        return replace(
+            candidate, state=State.UNAVAILABLE, reason=candidate.reason or "it never described itself"
+        )
+    reason = checks.first_reason(operation, info.operations, host, need)
+    if reason is None and capabilities is not None and not explicit:
+        reason = checks.processed_logprobs(operation, capabilities, host, need)
+    if reason is None and info.upstream is not None:
+        reason = upstream.reason_against(info.upstream, candidate.upstream_version)
+    reason = reason or candidate.probe_reason or candidate.rejection
+    return replace(candidate, state=State.UNAVAILABLE if reason else State.AVAILABLE, reason=reason)
+
+
+def decide(
+    candidates: Iterable[Candidate],
+    host: Host,
+    need: Need,
+    choice: Choice,
+    *,
+    operation: Operation = "sample",
+) -> Resolution:
+    """Decide from facts alone.
+
+    :raises SamplerUnavailableError: the explicit choice cannot be honoured, or nothing is available.
+    :raises DuplicatePluginError: two distributions claim the chosen name or, by default, any name in use.
+    :raises InvalidParameterError: the operation is unknown.
+    """
+    check_operation(operation)
+    admitted = admit(candidates, choice)
+    disputed = conflicts(admitted)
+    if choice.sampler is not None:
+        disputed = {name: owners for name, owners in disputed.items() if name == choice.sampler}
+    if disputed:
+        raise refusals.duplicate(disputed, choice)
+    assessed = sorted(
+        (assess(c, operation, host, need, explicit=c.name == choice.sampler) for c in admitted),
+        key=lambda c: rank(c, choice),
+    )
+    available = [c for c in assessed if c.state is State.AVAILABLE]
+    chosen = _chosen(assessed, available, operation, host, choice)
+    companion, beyond = _companion(chosen, available, operation, need)
+    if companion is None and (missing := _missing_logprobs(chosen, operation, host, need)):
+        raise refusals.explicit(missing, chosen.name, assessed, operation, host, choice)
+    fallback = None
+    if choice.sampler is None:
+        fallback = advice.fallback(chosen, assessed, operation, host, choice)
+    untested = [text for c in (chosen, companion) if c is not None and (text := advice.untested(c))]
+    return Resolution(
+        operation=operation,
+        host=host,
+        need=need,
+        choice=choice,
+        chosen=chosen.name,
+        companion=companion.name if companion else None,
+        decisions=_decisions(assessed, chosen, companion, choice),
+        warnings=(*([fallback] if fallback else []), *untested),
+        fallback=fallback,
+        beyond=beyond,
+    )
+
+
+def _chosen(
+    assessed: Sequence[Candidate],
+    available: Sequence[Candidate],
+    operation: Operation,
+    host: Host,
+    choice: Choice,
+) -> Candidate:
+    if choice.sampler is None:
+        if not available:
+            raise refusals.nothing(assessed, operation, host, choice)
+        return available[0]
+    named = [c for c in assessed if c.name == choice.sampler]
+    # Beside the genuine owner of a reserved name another distribution may claim it: that one is broken.
+    for candidate in named:
+        if candidate.state is State.AVAILABLE:
+            return candidate
+    if not named:
+        raise refusals.unknown(choice.sampler, assessed, operation, host, choice)
+    first = min(named, key=lambda c: not c.first_party)
+    raise refusals.explicit(str(first.reason), first.name, assessed, operation, host, choice)
+
+
+def _companion(
+    chosen: Candidate, available: Sequence[Candidate], operation: Operation, need: Need
+) -> tuple[Candidate | None, tuple[str, ...]]:
+    """Find the best other candidate that serves all rows that the chosen one cannot, and their kinds."""
+    capabilities = chosen.capabilities(operation)
+    beyond = row_limits.beyond(capabilities, need, operation) if capabilities else ()
+    for other in available if beyond else ():
+        offered = other.capabilities(operation)
+        if other.name != chosen.name and offered and row_limits.covers(offered, beyond, need, operation):
+            return other, beyond
+    return None, beyond
+
+
+def _missing_logprobs(chosen: Candidate, operation: Operation, host: Host, need: Need) -> str | None:
+    capabilities = chosen.capabilities(operation)
+    return checks.processed_logprobs(operation, capabilities, host, need) if capabilities else None
+
+
+def _decisions(
+    assessed: Sequence[Candidate], chosen: Candidate, companion: Candidate | None, choice: Choice
+) -> tuple[Decision, ...]:
+    """List one for each candidate: the chosen one, those in reserve, the rejected, each group by rank."""
+
+    def reason(candidate: Candidate) -> str:
+        if candidate.state is not State.AVAILABLE:
+            return str(candidate.reason)
+        if candidate.name in choice.priority:
+            standing = f"place {place(candidate, choice) + 1} in the user's order"
+        else:
+            standing = f"priority {candidate.priority}"
+        if candidate is chosen:
+            explicit = choice.sampler is not None
+            return (
+                f"asked for by {choice.source or 'the caller'}" if explicit else f"best available, {standing}"
+            )
+        serves = f"; serves the rows that {chosen.name} cannot" if candidate is companion else ""
+        return f"available, {standing}{serves}"
+
+    def group(candidate: Candidate) -> int:
+        return 0 if candidate is chosen else 1 if candidate.state is State.AVAILABLE else 2
+
+    return tuple(
+        Decision(
+            name=c.name,
+            accepted=c.state is State.AVAILABLE,
+            state=c.state,
+            reason=reason(c),
+            priority=c.priority,
+        )
+        for c in sorted(assessed, key=group)
+    )

@@ -1,0 +1,1 @@
+"""What happens from a decision to an output: build, prove, route, watch, count, fall back."""

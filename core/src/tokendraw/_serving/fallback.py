@@ -1,0 +1,193 @@
+"""Decides what becomes of a call that failed: whose fault it is, who may take over, and what the user reads.
+
+A sampler is demoted only where it failed a batch that another one then drew: a batch that nobody can draw is its
+caller's mistake. Another one draws a failed batch only if the failed one had been given a copy of the logits: nothing
+else proves that they are as they were, since a plugin may write to their memory past torch. A sampler gets a copy of
+
+* the first batch of each kind that it meets (:func:`kind_of`): there compilations fail;
+* batches of a kind that it has failed, until it draws one;
+
+and none while a CUDA graph is captured, of which the copy would become a part, nor where nobody could take over. A copy
+takes the memory of the logits for the time of the call, and a read and a write of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeAlias
+
+import torch
+from torch import Tensor
+
+from tokendraw._discovery.places import package_of, place_of
+from tokendraw._exchange.facts import BatchFacts
+from tokendraw._messages.errors import (
+    InvalidInputError,
+    InvalidParameterError,
+    PluginError,
+    SamplerUnavailableError,
+)
+from tokendraw._messages.words import spoken
+from tokendraw._resolution.candidate import Choice
+from tokendraw._resolution.refusals import undo
+from tokendraw._serving.negotiation import Negotiation
+from tokendraw._serving.routing import Member, Serving
+from tokendraw._torch.graphs import is_capturing
+
+Kind: TypeAlias = tuple[object, ...]
+NO_KIND: Kind = ()
+"""Marks a batch whose failure no other sampler makes up for."""
+
+_NO_VERDICT = (
+    # The caller's mistake:
+    InvalidInputError,
+    InvalidParameterError,
+    # The batch was too large for what the host left free; another sampler would hide that:
+    MemoryError,
+    torch.OutOfMemoryError,
+)
+"""Errors that say nothing against the sampler that raised them, like those that :func:`_is_out_of_memory` finds."""
+_OUT_OF_MEMORY = (
+    "DefaultCPUAllocator: can't allocate memory",
+    "DefaultCPUAllocator: not enough memory",
+    "[enforce fail at alloc_cpu.cpp",
+    "CUDA error: out of memory",
+    "HIP error: out of memory",
+)
+"""In a RuntimeError that torch raises where it has no class of its own for it."""
+
+
+class CallFailedError(Exception):
+    """A sampler's call raised, or returned what is no output."""
+
+    def __init__(
+        self, member: Member, error: BaseException, reason: str, *, kind: Kind, had_copy: bool
+    ) -> None:
+        self.member = member
+        self.error = error
+        """What it raised, or the PluginError that says what was wrong with its output."""
+        self.reason = reason
+        """What speaks against the sampler, in words."""
+        self.kind = kind
+        self.had_copy = had_copy
+        """Whether it was given a copy, so that the caller's logits are as they were."""
+
+    @property
+    def shown(self) -> BaseException:
+        """The error, or a PluginError in place of one that would end the host, such as ``SystemExit``."""
+        if isinstance(self.error, Exception):
+            return self.error
+        shown = PluginError(f"{self.member.name!r} failed: {self.reason}")
+        shown.__cause__ = self.error
+        return shown
+
+    @property
+    def is_verdict(self) -> bool:
+        """Whether it may say something against the sampler."""
+        return not (isinstance(self.error, _NO_VERDICT) or _is_out_of_memory(self.error))
+
+    @property
+    def may_be_followed(self) -> bool:
+        """Whether yet another sampler may draw the batch."""
+        return self.is_verdict and self.had_copy
+
+
+def raised(error: BaseException, member: Member) -> str:
+    """The reason against a sampler whose call raised."""
+    return f"its call raised {spoken(error)}{place_of(error, member.package or package_of(member.backend))}"
+
+
+def kind_of(logits: Tensor, facts: BatchFacts) -> Kind:
+    """What decides which of a sampler's kernels, or of its ways, draw a batch, apart from its size."""
+    return (
+        logits.dtype,
+        logits.shape[1],
+        facts.any_greedy,
+        facts.any_seeded,
+        facts.max_top_k != 0,
+        facts.any_top_p,
+        facts.any_min_p,
+        facts.any_joint,
+        facts.max_logprobs is not None,
+    )
+
+
+def copied(logits: Tensor, member: Member, kind: Kind, *, inplace: bool) -> Tensor:
+    """The logits to give to a sampler that another one could replace: a copy where one is due and there is room.
+
+    :param inplace: the caller's logits may be overwritten.
+    """
+    is_due = kind in member.failed_kinds or (not inplace and member.is_new(kind))
+    if not is_due or is_capturing():
+        return logits
+    try:
+        return logits.clone()
+    except RuntimeError as error:
+        if isinstance(error, torch.OutOfMemoryError) or _is_out_of_memory(error):
+            return logits
+        raise
+
+
+def refusal(failed: CallFailedError, serving: Serving) -> BaseException | None:
+    """What the caller gets to see of a failed call at once; None if another sampler may draw in its place."""
+    if not failed.is_verdict or is_capturing():
+        return failed.shown
+    choice = serving.resolution.choice
+    if choice.sampler is not None:
+        return _noted(failed.shown, _as_asked(failed.member, choice))
+    if serving.can_fall_back and not failed.had_copy:
+        failed.member.note_failure(failed.kind)
+        return _noted(failed.shown, _not_from_these(failed.member))
+    return None
+
+
+def failed_by_all(failures: Sequence[CallFailedError]) -> BaseException:
+    """What the caller gets to see of a batch that nobody could draw: the first error."""
+    first, *others = failures
+    return _noted(
+        first.shown,
+        "; ".join(f"{other.member.name!r} failed on this batch too: {other.reason}" for other in others)
+        + ". So nobody is replaced. Check what the call was given.",
+    )
+
+
+def successor(facts: Negotiation, failed: CallFailedError, batch: BatchFacts) -> tuple[Negotiation, Serving]:
+    """Decide anew without the sampler that failed.
+
+    :raises SamplerUnavailableError: nobody else can serve, or nobody the rows of this batch.
+    """
+    facts, serving = facts.without(failed.member.name, failed.reason).settle()
+    lacking = serving.lacking(batch)
+    if lacking is not None and serving.companion is None:
+        raise SamplerUnavailableError(
+            f"No sampler here can serve {lacking}, which this batch may hold: {failed.member.name!r} failed, "
+            f"{failed.reason}. Install another one that can, or, if the batch holds none, say so in "
+            "SamplingMetadata.facts."
+        )
+    return facts, serving
+
+
+def _is_out_of_memory(error: BaseException) -> bool:
+    return isinstance(error, RuntimeError) and any(text in str(error) for text in _OUT_OF_MEMORY)
+
+
+def _as_asked(failed: Member, choice: Choice) -> str:
+    beside = (
+        "" if failed.name == choice.sampler else f"{failed.name!r} draws what {choice.sampler!r} cannot. "
+    )
+    asked = f"{choice.sampler!r} was asked for by {choice.source or 'the caller'}"
+    return f"{beside}{asked}, so no other sampler takes over. {undo(choice)}"
+
+
+def _not_from_these(failed: Member) -> str:
+    return (
+        f"{failed.name!r} may have overwritten the logits before it failed, so no other sampler draws from them. It "
+        "draws the next batch of this kind from a copy, and the next best sampler does, from then on, if it fails "
+        f"again. Set TOKENDRAW_DISABLE={failed.name} to draw with another one at once."
+    )
+
+
+def _noted(error: BaseException, note: str) -> BaseException:
+    if note not in getattr(error, "__notes__", ()):  # a plugin may raise one object again and again
+        error.add_note(note)
+    return error

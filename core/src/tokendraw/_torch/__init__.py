@@ -1,0 +1,1 @@
+"""What tokendraw needs of torch beside its operations: importing it, uploads, forks, graphs, threads."""

@@ -1,0 +1,79 @@
+"""Names of devices as torch writes them, checked without importing it."""
+
+from __future__ import annotations
+
+import difflib
+import re
+import sys
+from typing import Any
+
+import importlib_metadata
+
+from tokendraw._messages.errors import InvalidParameterError
+from tokendraw._messages.words import shown
+
+_KINDS = (
+    "cpu",
+    "cuda",
+    "hpu",
+    "ipu",
+    "maia",
+    "mps",
+    "mtia",
+    "privateuseone",
+    "ve",
+    "vulkan",
+    "xla",
+    "xpu",
+)
+"""Torch's own kinds of devices that hold values and compute on them."""
+_SINGLE = ("cpu", "mps")
+_ALIASES = {"gpu": "cuda", "nvidia": "cuda", "rocm": "cuda", "hip": "cuda", "amd": "cuda", "metal": "mps"}
+
+
+def parse(device: str | None) -> tuple[str | None, int | None]:
+    """Split a name such as ``cuda:1`` into its kind and its index.
+
+    :return: the index is None where there is none in the name, or no other one; both are None for None.
+    :raises InvalidParameterError: tensors cannot be on a device of this name.
+    """
+    if device is None:
+        return None, None
+    match = re.fullmatch(r"([a-z][a-z0-9_]*?)(?::([0-9]{1,9}))?", device)
+    if match is None or not _is_kind(match[1]):
+        raise _no_device(device, *_advice(device))
+    kind, index = match[1], None if match[2] is None else int(match[2])
+    if kind not in _SINGLE:
+        return kind, index
+    if index:
+        raise _no_device(device, f", but there is one {kind}", f"device={kind!r}")
+    return kind, None
+
+
+def _is_kind(kind: str) -> bool:
+    return kind in _KINDS or (kind != "meta" and kind not in _ALIASES and _is_out_of_tree(kind))
+
+
+def _is_out_of_tree(kind: str) -> bool:
+    """Whether a distribution may bring this kind to torch, as Ascend's does npu."""
+    torch: Any = sys.modules.get("torch")
+    if hasattr(torch, "_C"):
+        return bool(torch._C._get_privateuse1_backend_name() == kind)
+    return bool(importlib_metadata.entry_points(group="torch.backends"))
+
+
+def _advice(device: str) -> tuple[str, str]:
+    """Say what is wrong with a name, and what to pass."""
+    word = re.split("[^a-z]", device.strip().lower(), maxsplit=1)[0]
+    if word == "meta":
+        return ", which holds no values", "one of those"
+    near = _ALIASES.get(word) or next(iter(difflib.get_close_matches(word, _KINDS, n=1)), None)
+    if near is None:
+        return "", "one of those"
+    return "", f"device={near!r}" + (" for AMD GPUs too" if word in ("rocm", "hip", "amd") else "")
+
+
+def _no_device(device: str, found: str, advice: str) -> InvalidParameterError:
+    return InvalidParameterError(
+        f"'device' needs a name such as cpu, cuda or cuda:1, found {shown(device)}{found}. Pass {advice}."
+    )

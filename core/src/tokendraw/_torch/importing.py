@@ -1,0 +1,51 @@
+"""Torch, imported where tokendraw first needs it, or why it cannot be: absent is one thing, damaged another."""
+
+from __future__ import annotations
+
+import importlib.util
+from types import ModuleType
+
+from tokendraw._messages.errors import SamplerUnavailableError
+from tokendraw._messages.install import NATIVE
+from tokendraw._messages.words import shown, spoken
+
+
+def require_torch(who: str = "A sampler") -> ModuleType:
+    """Import torch.
+
+    :param who: what needs it, for the message.
+    :raises SamplerUnavailableError: it is not installed, or importing it failed; then the message says how, and where
+        that torch lies.
+    """
+    try:
+        import torch
+    except ModuleNotFoundError as error:
+        if error.name == "torch":
+            raise SamplerUnavailableError(
+                f"{who} needs torch, found it not installed; run {NATIVE}."
+            ) from error
+        raise SamplerUnavailableError(damage(who, f"failing to import: {spoken(error)}")) from error
+    except Exception as error:  # a missing library is an OSError, a half-upgraded package anything
+        raise SamplerUnavailableError(damage(who, f"failing to import: {spoken(error)}")) from error
+    if not hasattr(torch, "Tensor"):  # a folder, or a file of the user's own
+        raise SamplerUnavailableError(
+            f"{who} needs torch, found something else of that name{_place()}. Rename it, or run Python elsewhere."
+        )
+    return torch
+
+
+def damage(who: str, what: str) -> str:
+    """Say that a torch is there and cannot be used: ``failing to import: OSError: ...``."""
+    return f"{who} needs torch, found it{_place()} {what}. Mend that, or reinstall torch."
+
+
+def _place() -> str:
+    """Write `` in '/.../torch'``; nothing where that is unknown."""
+    try:
+        spec = importlib.util.find_spec("torch")
+    except (ImportError, ValueError):  # what is left of it in sys.modules has no specification
+        spec = None
+    if spec is None:
+        return ""
+    place = next(iter(spec.submodule_search_locations or ()), spec.origin)
+    return f" in {shown(place)}" if place else ""

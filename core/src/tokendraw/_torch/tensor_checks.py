@@ -1,0 +1,64 @@
+"""What a caller gives as a tensor has to be one, laid out as kernels read it. No value is read here."""
+
+from __future__ import annotations
+
+from typing import TypeGuard
+
+import torch
+from torch import Tensor
+
+from tokendraw._messages.errors import InvalidInputError, InvalidParameterError
+from tokendraw._messages.words import type_name
+
+INTEGERS = frozenset((torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8))
+"""Dtypes of counts and indices. Torch computes with the other unsigned ones hardly at all."""
+_UNSIGNED = frozenset((torch.uint16, torch.uint32, torch.uint64))
+
+
+def is_plain(value: object) -> TypeGuard[Tensor]:
+    """Whether a value is a tensor whose elements lie in memory as they are."""
+    return (
+        isinstance(value, Tensor)
+        and value.layout is torch.strided
+        and not value.is_nested
+        and not value.is_neg()
+    )
+
+
+def check_plain(
+    name: str,
+    value: object,
+    mend: str = "Pass a tensor.",
+    error: type[InvalidInputError | InvalidParameterError] = InvalidInputError,
+) -> None:
+    """Refuse what is no tensor, or none that a kernel could read: sparse, nested, or with a negation to come.
+
+    :param mend: the advice to who passed something else than a tensor.
+    :raises InvalidInputError: names the argument, what it needs to be and what it is; or ``error`` in its place.
+    """
+    if is_plain(value):
+        return
+    if not isinstance(value, Tensor):
+        raise error(f"'{name}' needs a torch.Tensor, found {type_name(value)}. {mend}")
+    if value.is_nested:
+        raise error(
+            f"'{name}' needs a dense tensor, found a nested one. Pass {name}.to_padded_tensor(float('-inf'))."
+        )
+    if value.layout is not torch.strided:
+        raise error(f"'{name}' needs a dense tensor, found layout {value.layout}. Pass {name}.to_dense().")
+    raise error(f"'{name}' needs a tensor as it is in memory, found its negative. Pass {name}.resolve_neg().")
+
+
+def check_integers(
+    name: str, tensor: Tensor, error: type[InvalidInputError | InvalidParameterError] = InvalidInputError
+) -> None:
+    """Refuse a dtype that is none of counts and indices.
+
+    :raises InvalidInputError: with the dtype; or ``error`` in its place.
+    """
+    if tensor.dtype in INTEGERS:
+        return
+    mend = f" that torch computes with, found {tensor.dtype}. Pass {name}.to(torch.int64)."
+    raise error(
+        f"'{name}' needs an integer dtype{mend if tensor.dtype in _UNSIGNED else f', found {tensor.dtype}.'}"
+    )

@@ -1,0 +1,95 @@
+"""Columns of numbers on a device: packed on the host, and copied in one piece that nobody waits for."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+
+from tokendraw._messages.errors import InvalidInputError, InvalidParameterError
+from tokendraw._messages.words import shown
+from tokendraw._torch.device_names import parse
+from tokendraw._torch.graphs import is_capturing
+
+Column: TypeAlias = tuple[Sequence[float], torch.dtype]
+
+_ALIGNMENT = 16  # bytes: Triton compiles another kernel for a pointer that is not a multiple of it
+_CODES = {torch.float64: "d", torch.float32: "f", torch.int64: "q", torch.bool: "B"}
+
+
+def uploaded(columns: Mapping[str, Column], device: torch.device) -> dict[str, Tensor]:
+    """Copy columns of numbers to a device, on its current stream, without waiting for it.
+
+    :param columns: by name: numbers, and one of the dtypes float64, float32, int64 and bool.
+    :returns: by name: tensors [n], each aligned to 16 bytes, which count their changes by themselves.
+    :raises InvalidInputError: a CUDA graph is being captured, which would copy memory that is gone when it is replayed.
+    :raises InvalidParameterError: torch has no such device.
+    """
+    packed = bytearray()
+    starts = []
+    for values, dtype in columns.values():
+        packed += bytes(-len(packed) % _ALIGNMENT)
+        starts.append(len(packed))
+        packed += array(_CODES[dtype], values).tobytes()
+    with torch.inference_mode(False):  # inference tensors do not count their changes
+        if device.type == "cpu" or not packed:
+            return {
+                name: torch.frombuffer(packed, dtype=dtype, count=len(values), offset=start)
+                if len(values)
+                else torch.empty(0, dtype=dtype, device=device)
+                for (name, (values, dtype)), start in zip(columns.items(), starts, strict=True)
+            }
+        there = _copied(torch.frombuffer(packed, dtype=torch.uint8), device)
+        # Views count their changes together: without .data a new position would look like one of the temperature.
+        return {
+            name: there[start : start + len(values) * dtype.itemsize].view(dtype).data
+            for (name, (values, dtype)), start in zip(columns.items(), starts, strict=True)
+        }
+
+
+def device_of(device: Any) -> torch.device:
+    """The device that a caller names; None is the CPU.
+
+    :raises InvalidParameterError: torch has no such device; the message has the nearest name.
+    """
+    if isinstance(device, torch.device):
+        return device
+    try:
+        return torch.device("cpu" if device is None else device)
+    except (TypeError, RuntimeError) as error:
+        parse(str(device))  # refuses it with the nearest name
+        raise InvalidParameterError(
+            f"'device' needs a device that torch has, found {shown(device)}. Pass one such as 'cpu' or 'cuda'."
+        ) from error
+
+
+def _copied(host: Tensor, device: torch.device) -> Tensor:
+    if device.type == "cuda" and is_capturing():
+        raise InvalidInputError(
+            "an upload of parameters or drafts needs a stream that captures no CUDA graph, found one that does: its "
+            "replays would read memory of the host that is gone. Build them before the capture, and change their "
+            "tensors in place."
+        )
+    try:
+        # The pinned copy is kept by torch's allocator until the device has read it.
+        pinned = host.pin_memory() if device.type == "cuda" else host
+        return pinned.to(device, non_blocking=True)
+    except (AssertionError, RuntimeError, NotImplementedError) as error:
+        if _exists(device):
+            raise
+        raise InvalidParameterError(
+            f"'device' needs a device that torch finds here, found '{device}'. Pass one such as 'cpu'."
+        ) from error
+
+
+def _exists(device: torch.device) -> bool:
+    if device.type == "cuda":
+        return torch.cuda.is_available() and (device.index or 0) < torch.cuda.device_count()
+    try:
+        torch.empty(0, device=device)
+    except (AssertionError, RuntimeError, NotImplementedError):
+        return False
+    return True

@@ -1,0 +1,1 @@
+"""Who is timed: installed samplers and named baselines."""

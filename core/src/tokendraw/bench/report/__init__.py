@@ -1,0 +1,1 @@
+"""What was found, as lines, a table or a picture."""

@@ -1,0 +1,97 @@
+"""A report as a table, a row a cell: plain text for a terminal, Markdown for a file."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tokendraw.bench.cells import VerifyCell
+from tokendraw.bench.report.lines import Line, Report
+from tokendraw.bench.timing.timer import Failure, Timing
+
+_NOTABLE_SPREAD = 0.05
+_SHAPE, _OF_DRAFTS = ("batch", "vocabulary", "dtype"), ("drafts", "mode")
+_ROWS = ("filters", "logits", "nucleus", "read us")
+_IN_WORDS = ("dtype", "mode", "filters", "logits")
+"""Columns that are flush left; the others are numbers."""
+
+
+def header(report: Report) -> list[str]:
+    """Titles of the columns; where the device computes, each contender has a second one for the host's time."""
+    names = [f"{name} us" for name in report.contenders]
+    if _has_host(report):
+        names = [title for name in report.contenders for title in (f"{name} us", "host us")]
+    return [*_SHAPE, *(_OF_DRAFTS if report.operation == "verify" else ()), *_ROWS, *names]
+
+
+def rows(report: Report) -> list[list[str]]:
+    """The cells, as text."""
+    return [[*_facts(line), *_entries(line, report)] for line in report.lines]
+
+
+def as_text(report: Report) -> list[str]:
+    """Lines without rules; no column is ever cut."""
+    table = [header(report), *rows(report)]
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    left = [title in _IN_WORDS for title in table[0]]
+    return ["  ".join(_padded(row, widths, left)).rstrip() for row in table]
+
+
+def as_markdown(report: Report) -> str:
+    """A file: the command, what it ran on, the table, the notes."""
+    titles = header(report)
+    rule = ["---" if title in _IN_WORDS else "--:" for title in titles]
+    table = [f"| {' | '.join(row)} |" for row in (titles, rule, *rows(report))]
+    notes = [f"* {note}" for note in report.notes]
+    parts = [f"`{report.command}`", " ".join(report.head), "\n".join(table), "\n".join(notes)]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _padded(row: Sequence[str], widths: Sequence[int], left: Sequence[bool]) -> list[str]:
+    return [
+        text.ljust(width) if flush else text.rjust(width)
+        for text, width, flush in zip(row, widths, left, strict=True)
+    ]
+
+
+def _facts(line: Line) -> list[str]:
+    cell = line.cell
+    shape = [str(cell.batch), str(cell.vocab_size), cell.dtype]
+    drafts = [str(cell.drafts), cell.mode] if isinstance(cell, VerifyCell) else []
+    rows = [cell.filters, cell.family, f"{line.nucleus:,.0f}", _microseconds(line.read) + _spread(line.read)]
+    return [*shape, *drafts, *rows]
+
+
+def _entries(line: Line, report: Report) -> list[str]:
+    texts = []
+    for name in report.contenders:
+        entry = line.entries[name]
+        texts.append(_entry(line, entry))
+        if _has_host(report):
+            host = None if isinstance(entry, Failure) else entry.host_us
+            texts.append("-" if host is None else _number(host))
+    return texts
+
+
+def _entry(line: Line, entry: Timing | Failure) -> str:
+    if isinstance(entry, Failure):
+        return "-"
+    ratio = line.ratio(entry)
+    places = 2 if ratio < 9.995 else 1 if ratio < 99.95 else 0
+    return f"{_microseconds(entry)} ({ratio:.{places}f}x){_spread(entry)}"
+
+
+def _microseconds(timing: Timing) -> str:
+    return _number(timing.us)
+
+
+def _number(us: float) -> str:
+    return f"{us:.1f}" if us < 999.95 else f"{us:,.0f}"
+
+
+def _spread(timing: Timing) -> str:
+    return f" ±{100 * timing.spread:.0f} %" if timing.spread > _NOTABLE_SPREAD else ""
+
+
+def _has_host(report: Report) -> bool:
+    timings = (entry for line in report.lines for entry in line.entries.values())
+    return any(isinstance(timing, Timing) and timing.host_us is not None for timing in timings)

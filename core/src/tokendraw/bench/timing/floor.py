@@ -1,0 +1,48 @@
+"""The read-only pass that ratios refer to: every byte of the logits once, and next to nothing written.
+
+The logits are looked at as words of 32 bits, so that halves cost half of what float32 costs. Which reduction comes
+closest to the speed of the memory depends on the shape: several are timed, and the fastest is the floor.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable, Mapping
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from tokendraw.bench.timing.timer import Call
+
+_PROGRAMS = ((1024, 4), (4096, 4), (8192, 8))
+"""Words a program reads, and its warps: for a single row, and for batches."""
+
+
+def readers(device: torch.device) -> Mapping[str, Call]:
+    """Passes that read a buffer, by the name that reports give them."""
+    found = {"torch.sum": Call(draw=_sum), "torch.amax": Call(draw=_amax)}
+    if device.type == "cuda" and importlib.util.find_spec("triton") is not None:
+        from tokendraw.bench.timing.read_kernel import read
+
+        for words, warps in _PROGRAMS:
+            found[f"Triton, {words} words a program"] = Call(draw=partial(_by_triton, read, words, warps))
+    return found
+
+
+def words_of(logits: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
+    """The bytes of ``logits`` as one row of 32-bit words; of an odd number of halves, all but the last."""
+    flat = logits.flatten()
+    return flat[: flat.numel() - flat.numel() * flat.element_size() % 4 // 2].view(dtype)
+
+
+def _sum(logits: Tensor) -> Tensor:
+    return words_of(logits).sum()
+
+
+def _amax(logits: Tensor) -> Tensor:
+    return words_of(logits).amax()
+
+
+def _by_triton(read: Callable[[Tensor, int, int], Tensor], words: int, warps: int, logits: Tensor) -> Tensor:
+    return read(words_of(logits, torch.int32), words, warps)

@@ -1,0 +1,139 @@
+"""How calls are timed: in turns, so that a busy moment meets all of them, with medians and quartiles."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import statistics
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from torch import Tensor
+
+from tokendraw._messages.words import spoken
+
+Draw = Callable[[Tensor], object]
+Clock = Callable[[], float]
+
+_WORKING_SET = 128 << 20  # bytes; beyond the last cache of most machines
+_MOST_BUFFERS = 1024
+_WARM_UP = 2
+_LEAST_SAMPLE = 1e-3  # seconds that one sample should take, so that the clock's own time does not show
+
+
+@dataclass(frozen=True, kw_only=True)
+class Call:
+    """What is timed: one step on a buffer of logits [B, V]."""
+
+    draw: Draw
+    graph_safe: bool = True
+    """Whether a CUDA graph can capture it."""
+    way: str = ""
+    """What tells it from the other calls of its contender; "" where it is the only one."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Timing:
+    """Microseconds of one call."""
+
+    us: float
+    """The median."""
+    q1_us: float
+    q3_us: float
+    """The quartiles around it."""
+    host_us: float | None
+    """Until a call returns while the device has nothing to do; None where the host computes itself."""
+    how: str
+    """``wall clock``; on CUDA ``graph``, or ``eager`` for what a graph cannot capture."""
+
+    @property
+    def spread(self) -> float:
+        """Half the distance of the quartiles, as a share of the median."""
+        return (self.q3_us - self.q1_us) / 2 / self.us if self.us else 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Failure:
+    """A call that raised."""
+
+    reason: str
+
+
+class Timer(Protocol):
+    """Times calls on one device."""
+
+    repeats: int
+    """How many samples a median is of."""
+    method: str
+    """How it goes about it, in words for the head of a table."""
+
+    def buffers(self, nbytes: int) -> int:
+        """How many buffers of this size make a working set that no cache holds."""
+
+    def time(self, calls: Mapping[str, Call], buffers: Sequence[Tensor]) -> dict[str, Timing | Failure]:
+        """Time every call on all buffers in rotation. A call that raises is a ``Failure`` and disturbs no other."""
+
+
+class WallTimer:
+    """Times where the host computes, or waits for the device: by the clock on the wall.
+
+    :param synchronize: waits for the device; None for the CPU.
+    """
+
+    def __init__(
+        self,
+        repeats: int,
+        *,
+        clock: Clock = time.perf_counter,
+        synchronize: Callable[[], object] | None = None,
+    ) -> None:
+        self.repeats = repeats
+        self.method = f"wall clock over buffers of {_WORKING_SET >> 20} MiB in rotation"
+        self._clock = clock
+        self._synchronize = synchronize or (lambda: None)
+
+    def buffers(self, nbytes: int) -> int:
+        """At least two, so that no call finds its own logits in a cache close by."""
+        return min(max(2, math.ceil(_WORKING_SET / nbytes)), _MOST_BUFFERS)
+
+    def time(self, calls: Mapping[str, Call], buffers: Sequence[Tensor]) -> dict[str, Timing | Failure]:
+        """Warm up, then take one sample of every call in turn, over and over."""
+        failed: dict[str, Failure] = {}
+        samples: dict[str, list[float]] = {name: [] for name in calls}
+        rotation = {name: itertools.cycle(buffers) for name in calls}
+        inner = dict.fromkeys(calls, 1)
+        for turn in range(-_WARM_UP, self.repeats):
+            for name in [name for name in calls if name not in failed]:
+                try:
+                    seconds = self._sample(calls[name].draw, rotation[name], inner[name])
+                except Exception as error:  # of a plugin, which may raise what it likes
+                    failed[name] = Failure(reason=spoken(error))
+                    continue
+                if turn >= 0:
+                    samples[name].append(1e6 * seconds)
+                elif seconds > 0:
+                    inner[name] = max(1, math.ceil(_LEAST_SAMPLE / seconds))
+        return {
+            name: failed[name] if name in failed else summary(samples[name], how="wall clock")
+            for name in calls
+        }
+
+    def _sample(self, draw: Draw, rotation: Iterator[Tensor], count: int) -> float:
+        """Seconds of one call, averaged over ``count``."""
+        logits = list(itertools.islice(rotation, count))
+        self._synchronize()
+        start = self._clock()
+        for buffer in logits:
+            draw(buffer)
+        self._synchronize()
+        return (self._clock() - start) / count
+
+
+def summary(samples: Sequence[float], *, how: str, host_us: float | None = None) -> Timing:
+    """Median and quartiles of samples in microseconds."""
+    if len(samples) == 1:
+        samples = [*samples, *samples]
+    q1, median, q3 = statistics.quantiles(samples, n=4, method="inclusive")
+    return Timing(us=median, q1_us=q1, q3_us=q3, host_us=host_us, how=how)

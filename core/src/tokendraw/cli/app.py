@@ -1,0 +1,119 @@
+"""The command that holds the others, and what happens when one of them fails.
+
+Exit codes: 0 fine; 1 not usable (no sampler, a file without logits, an explicit choice that cannot be
+honoured); 2 usage (options, parameters outside their range, malformed settings); 130 interrupted; 141 the
+reader of a pipe left.
+"""
+
+from __future__ import annotations
+
+import importlib
+import warnings
+from collections.abc import Iterable
+from typing import Any
+
+import click
+
+from tokendraw._messages.errors import InvalidParameterError, SettingsError, TokendrawError, TokendrawWarning
+from tokendraw._version import __version__
+from tokendraw.cli.option_names import in_options
+from tokendraw.cli.terminal import process
+from tokendraw.cli.terminal.verbose import show_cause
+
+NOT_USABLE = 1
+USAGE = 2
+
+_COMMANDS = {
+    "list": "list_",
+    "show": "show",
+    "resolve": "resolve",
+    "doctor": "doctor",
+    "check": "check",
+    "bench": "bench",
+    "sample": "sample",
+    "generate": "generate",
+    "new": "new",
+}
+"""Name to function, in the module of that name, as a newcomer meets them."""
+
+
+class GuardedCommand(click.Command):
+    """A command whose errors are sentences on stderr and an exit code, not tracebacks."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command; show an error of tokendraw as a sentence."""
+        try:
+            with warnings.catch_warnings():
+                warnings.showwarning = _show_warning
+                return super().invoke(ctx)
+        except (TokendrawError, TokendrawWarning) as error:
+            if process.was_interrupted(error):
+                raise KeyboardInterrupt from None
+            show_cause(ctx, error)
+            of_options = not isinstance(error, SettingsError)  # which is about variables and a file
+            click.echo(in_options(str(error), self) if of_options else str(error), err=True)
+            ctx.exit(USAGE if isinstance(error, (InvalidParameterError, SettingsError)) else NOT_USABLE)
+
+
+class _Commands(click.Group):
+    """The commands, each imported when it is called."""
+
+    def main(self, *args: Any, **kwargs: Any) -> Any:
+        with process.interrupts_end_imports():
+            process.open_missing_streams()
+            process.never_fail_to_encode()
+            return super().main(*args, **kwargs)
+
+    def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
+        with process.ended_by_exit_code():
+            return super().make_context(*args, **kwargs)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        with process.ended_by_exit_code():
+            return super().invoke(ctx)
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        for name in [cmd_name] if cmd_name in _COMMANDS else _COMMANDS:  # all: click looks for the nearest
+            if name not in self.commands:
+                module = importlib.import_module(f"tokendraw.cli.verbs.{name}")
+                self.add_command(getattr(module, _COMMANDS[name]))
+        return self.commands.get(cmd_name)
+
+
+@click.group(
+    cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
+)
+@click.version_option(__version__, prog_name="tokendraw")
+def main() -> None:
+    """Turn logits into tokens with the best sampler that is installed, and say why.
+
+    Exit codes: 0 fine, 1 not usable, 2 usage error.
+    """
+
+
+def warn(messages: Iterable[str], *, strict: bool) -> None:
+    """Say on stderr what :func:`tokendraw.load_sampler` would warn of.
+
+    :param strict: raise instead, as that does under ``TOKENDRAW_STRICT=1``.
+    """
+    for message in messages:
+        if strict:
+            raise TokendrawError(message)
+        click.echo(message, err=True)
+
+
+def _show_warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: Any = None,
+    line: str | None = None,
+) -> None:
+    text = str(message)
+    if not issubclass(category, TokendrawWarning):  # not ours: where it comes from helps
+        text = warnings.formatwarning(text, category, filename, lineno, line).rstrip()
+    click.echo(text, err=True)

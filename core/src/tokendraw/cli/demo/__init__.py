@@ -1,0 +1,1 @@
+"""What ``tokendraw generate`` draws from: a small language model, or one on disk."""

@@ -1,0 +1,52 @@
+"""Drawing text: one token a row and step, each through the sampler."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Protocol
+
+from torch import Tensor
+
+from tokendraw._exchange.metadata import SamplingMetadata
+from tokendraw._exchange.params import SamplingParams
+from tokendraw._loading.sampler import Sampler
+
+
+class LanguageModel(Protocol):
+    """What text is drawn from."""
+
+    def encode(self, text: str) -> list[int]:
+        """Return the token ids of a prompt, at least one."""
+        ...
+
+    def decode(self, token_ids: Sequence[int], *, after: int | None = None) -> str:
+        """Return the text of ``token_ids`` that follow the token ``after``."""
+        ...
+
+    def logits(self, sequences: Sequence[Sequence[int]]) -> Tensor:
+        """[B, V]: of the next token after each of B sequences."""
+        ...
+
+
+def draw_tokens(
+    model: LanguageModel,
+    sampler: Sampler,
+    prompt: Sequence[int],
+    params: Sequence[SamplingParams],
+    count: int,
+) -> Iterator[list[int]]:
+    """Continue one prompt under several settings: ``count`` times, one token id for each of ``params``.
+
+    All rows go through the sampler in one batch. The position of a draw is the index of the token before it.
+    Rows of one seed draw with the same noise, so their texts part only where their settings make them.
+    """
+    sequences = [list(prompt) for _ in params]
+    for step in range(count):
+        position = len(prompt) - 1 + step
+        metadata = SamplingMetadata.from_params(
+            params, device=sampler.device, positions=[position] * len(params)
+        )
+        drawn = sampler.sample(model.logits(sequences).to(sampler.device), metadata).token_ids.tolist()
+        for sequence, token_id in zip(sequences, drawn, strict=True):
+            sequence.append(token_id)
+        yield drawn

@@ -1,0 +1,173 @@
+"""Drawing text by speculation: a small model drafts a few tokens, the target judges them all in one evaluation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+
+from tokendraw._exchange.capabilities import VerifyMode
+from tokendraw._exchange.metadata import SamplingMetadata
+from tokendraw._exchange.params import SamplingParams
+from tokendraw._loading.sampler import Sampler
+from tokendraw.cli.demo.generation import LanguageModel
+from tokendraw.operations.verify.drafts import Drafts
+
+
+@dataclass
+class Tally:
+    """What speculation came to for one text."""
+
+    evaluations: int = 0
+    """Of the target: one a step, however many drafts it judges."""
+    tokens: int = 0
+    drafted: list[int] = field(default_factory=list)
+    """In how many steps there was a 1st draft, a 2nd, and so on."""
+    accepted: list[int] = field(default_factory=list)
+    """In how many of them it was accepted."""
+
+    def add(self, drafted: int, accepted: int) -> None:
+        """Count a step."""
+        self.evaluations += 1
+        self.tokens += accepted + 1
+        for counts, number in ((self.drafted, drafted), (self.accepted, accepted)):
+            counts.extend([0] * (drafted - len(counts)))
+            for place in range(number):
+                counts[place] += 1
+
+    @property
+    def speedup(self) -> float:
+        """Tokens for one evaluation of the target; without drafts it would be 1."""
+        return self.tokens / self.evaluations
+
+    def lines(self) -> list[str]:
+        """Say it in two sentences; in one where there was nothing to draft."""
+        found = [
+            f"{self.tokens} token{'s' * (self.tokens > 1)} from {self.evaluations} "
+            f"evaluation{'s' * (self.evaluations > 1)} of the target, where plain sampling takes {self.tokens}: "
+            f"{self.speedup:.2f} times fewer"
+        ]
+        if self.drafted:
+            each = ", ".join(
+                f"{_ordinal(place)} {accepted} of {drafted} ({100 * accepted / drafted:.0f} %)"
+                for place, (drafted, accepted) in enumerate(
+                    zip(self.drafted, self.accepted, strict=True), start=1
+                )
+            )
+            found.append(f"{sum(self.accepted) / self.evaluations:.2f} drafts accepted a step: {each}")
+        return found
+
+    def as_json(self) -> dict[str, Any]:
+        """Everything that :meth:`lines` says, as numbers."""
+        return {
+            "evaluations": self.evaluations,
+            "speedup": self.speedup,
+            "drafted": self.drafted,
+            "accepted": self.accepted,
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Speculation:
+    """How drafts are made, and how they are judged."""
+
+    target: LanguageModel
+    draft: LanguageModel
+    """Over the same vocabulary."""
+    sampler: Sampler
+    drafts: int
+    """The most a step."""
+    mode: VerifyMode
+
+    def draw_tokens(
+        self, prompt: Sequence[int], params: Sequence[SamplingParams], count: int, tallies: list[Tally]
+    ) -> Iterator[list[list[int]]]:
+        """Continue one prompt under several settings: at each step the next token ids for each of ``params``.
+
+        Each gets ``count`` in the end, and none is drawn in vain: a step that lacks n tokens drafts n - 1 at most.
+
+        ``rejection`` drafts with noise that verification never uses, and accepts by what the draft was drawn from.
+        ``coupled`` looks at the drafted id alone, so that any noise is exact; the draft is drawn with the target's
+        own, by plain sampling at the same seeds and positions, which makes the two agree far more often than by
+        chance. That takes seeds: a setting without one gets a fresh one.
+
+        :param tallies: gets one for each setting, which counts its steps.
+        """
+        if self.mode == "coupled":
+            params = [p if p.seed is not None else replace(p, seed=_fresh_seed()) for p in params]
+        tallies[:] = [Tally() for _ in params]
+        sequences = [list(prompt) for _ in params]
+        end = len(prompt) + count
+        while unfinished := [i for i, sequence in enumerate(sequences) if len(sequence) < end]:
+            step = self._step([sequences[i] for i in unfinished], [params[i] for i in unfinished], end)
+            emitted: list[list[int]] = [[] for _ in params]
+            for i, (drafted, tokens) in zip(unfinished, step, strict=True):
+                tallies[i].add(drafted, len(tokens) - 1)
+                sequences[i] += tokens
+                emitted[i] = tokens
+            yield emitted
+
+    def _step(
+        self, sequences: Sequence[Sequence[int]], params: Sequence[SamplingParams], end: int
+    ) -> list[tuple[int, list[int]]]:
+        """For each sequence how many drafts it got, and the tokens that it goes on with."""
+        counts = [min(self.drafts, end - len(sequence) - 1) for sequence in sequences]
+        drafted, logits = self._drafted(sequences, params, counts)
+        device = self.sampler.device
+        drafts = Drafts.from_lists(
+            drafted,
+            device=device,
+            draft_logits=torch.stack(logits) if self.mode == "rejection" and logits else None,
+        )
+        contexts = [
+            [*sequence, *ids[:place]]
+            for sequence, ids in zip(sequences, drafted, strict=True)
+            for place in range(len(ids) + 1)
+        ]
+        output = self.sampler.verify(
+            self.target.logits(contexts).to(device),
+            drafts,
+            _metadata(params, sequences, self.sampler),
+            mode=self.mode,
+        )
+        accepted = output.num_accepted.tolist()
+        return [
+            (count, tokens[: n + 1])
+            for count, tokens, n in zip(counts, output.token_ids.tolist(), accepted, strict=True)
+        ]
+
+    def _drafted(
+        self, sequences: Sequence[Sequence[int]], params: Sequence[SamplingParams], counts: Sequence[int]
+    ) -> tuple[list[list[int]], list[torch.Tensor]]:
+        """Draw drafts for each sequence, one place after the other: the ids, and [V] logits for each of them."""
+        draw = self.sampler.sample if self.mode == "coupled" else self.sampler.draft
+        drafted: list[list[int]] = [[] for _ in sequences]
+        logits: list[list[torch.Tensor]] = [[] for _ in sequences]
+        for place in range(max(counts)):
+            drafting = [i for i, count in enumerate(counts) if place < count]
+            contexts = [[*sequences[i], *drafted[i]] for i in drafting]
+            rows = self.draft.logits(contexts).to(self.sampler.device)
+            metadata = _metadata([params[i] for i in drafting], contexts, self.sampler)
+            for i, token_id, row in zip(drafting, draw(rows, metadata).token_ids.tolist(), rows, strict=True):
+                drafted[i].append(token_id)
+                logits[i].append(row)
+        return drafted, [row for rows in logits for row in rows]
+
+
+def _metadata(
+    params: Sequence[SamplingParams], contexts: Sequence[Sequence[int]], sampler: Sampler
+) -> SamplingMetadata:
+    """The parameters of what follows each context: its position is that of the context's last token."""
+    positions = [len(context) - 1 for context in contexts]
+    return SamplingMetadata.from_params(params, device=sampler.device, positions=positions)
+
+
+def _fresh_seed() -> int:
+    return int(torch.randint(2**63 - 1, ()))
+
+
+def _ordinal(number: int) -> str:
+    ending = "th" if number % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    return f"{number}{ending}"

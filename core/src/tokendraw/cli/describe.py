@@ -1,0 +1,152 @@
+"""The facts of a negotiation as JSON, and in words. Keys are only ever added: scripts read them.
+
+In JSON, tuples become lists, versions of hardware become ``"9.0"``, and what is unknown or does not apply is
+null.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from tokendraw._discovery.settings import Settings
+from tokendraw._exchange.capabilities import Capabilities
+from tokendraw._exchange.host import Host
+from tokendraw._exchange.plugin_info import PluginInfo
+from tokendraw._messages.words import dotted
+from tokendraw._resolution.candidate import Candidate, Decision, Resolution, State
+
+if TYPE_CHECKING:
+    from tokendraw._loading.sampler import Sampler
+
+JsonObject = dict[str, Any]
+
+
+def described(candidate: Candidate) -> PluginInfo | None:
+    """Return what a plugin says of itself, unless that is in the words of another plugin API."""
+    return None if candidate.state is State.INCOMPATIBLE else candidate.info
+
+
+def candidate_json(candidate: Candidate) -> JsonObject:
+    """Describe a plugin.
+
+    Keys: ``name``, ``state``, ``reason``, ``priority``, ``summary``, ``distribution``, ``version``,
+    ``entry_point``, ``first_party``, ``verified``, ``kernels``, ``api_version``, ``upstream`` and ``operations``.
+    """
+    info = described(candidate)
+    return {
+        "name": candidate.name,
+        "state": str(candidate.state),
+        "reason": candidate.reason,
+        "priority": candidate.priority,
+        "summary": info.summary if info else None,
+        "distribution": candidate.distribution,
+        "version": candidate.version,
+        "entry_point": candidate.entry_point,
+        "first_party": candidate.first_party,
+        "verified": info.verified if info else None,
+        "kernels": info.kernels if info else None,
+        "api_version": candidate.info.api_version if candidate.info else None,
+        "upstream": _upstream_json(candidate),
+        "operations": {op: capabilities_json(c) for op, c in info.operations.items()} if info else None,
+    }
+
+
+def capabilities_json(capabilities: Capabilities) -> JsonObject:
+    """Every field of :class:`tokendraw.plugin.Capabilities`; ``filters`` maps a filter to its granularity."""
+    fields = asdict(capabilities)
+    fields["filters"] = dict(capabilities.filters)
+    if capabilities.compute_capability:
+        least, largest = capabilities.compute_capability
+        fields["compute_capability"] = [dotted(least), dotted(largest) if largest else None]
+    return fields
+
+
+def host_json(host: Host) -> JsonObject:
+    """Every field of :class:`tokendraw.plugin.Host`."""
+    fields = asdict(host)
+    for name in ("compute_capability", "cuda_version"):
+        fields[name] = dotted(fields[name]) if fields[name] else None
+    return fields
+
+
+def decisions_json(decisions: tuple[Decision, ...]) -> list[JsonObject]:
+    """For each decision ``name``, ``accepted``, ``state``, ``reason`` and ``priority``."""
+    return [{**asdict(decision), "state": str(decision.state)} for decision in decisions]
+
+
+def resolution_json(resolution: Resolution) -> JsonObject:
+    """Describe a resolution.
+
+    Keys: ``operation``, ``chosen``, ``companion``, ``companion_serves`` (kinds of rows), ``host``, ``need``,
+    ``choice``, ``decisions`` (best first) and ``warnings``.
+    """
+    return {
+        "operation": resolution.operation,
+        "chosen": resolution.chosen,
+        "companion": resolution.companion,
+        "companion_serves": list(resolution.beyond),
+        "host": host_json(resolution.host),
+        "need": asdict(resolution.need),
+        "choice": asdict(resolution.choice),
+        "decisions": decisions_json(resolution.decisions),
+        "warnings": list(resolution.warnings),
+    }
+
+
+def sampler_json(sampler: Sampler) -> JsonObject:
+    """``sampler`` (its name), ``device`` and ``resolution``."""
+    return {
+        "sampler": sampler.name,
+        "device": str(sampler.device),
+        "resolution": resolution_json(sampler.resolution),
+    }
+
+
+def drawn_by(sampler: Sampler) -> str:
+    """One line: which sampler draws, where, and why."""
+    return _served_by(sampler, sampler.resolution, "drawn", "draws")
+
+
+def verified_by(sampler: Sampler) -> str:
+    """As :func:`drawn_by`, of who verifies drafts."""
+    return _served_by(sampler, sampler.verify_resolution, "verified", "verifies")
+
+
+def _served_by(sampler: Sampler, resolution: Resolution, done: str, does: str) -> str:
+    chosen = resolution.chosen
+    reason = next(decision.reason for decision in resolution.decisions if decision.name == chosen)
+    line = f"{done} by {chosen} on {sampler.device}: {reason}"
+    if resolution.companion:
+        line += f"; {resolution.companion} {does} {', '.join(resolution.beyond)}"
+    return line
+
+
+def settings_in_force(settings: Settings) -> list[tuple[str, str]]:
+    """List what the user set outside the program: (variable, or key and file; value)."""
+    given = {
+        "TOKENDRAW_NO_PLUGINS": "1" if settings.first_party_only else "",
+        "TOKENDRAW_STRICT": "1" if settings.strict else "",
+        "TOKENDRAW_DEBUG": "1" if settings.debug else "",
+        _label("sampler", settings.sampler_source): settings.sampler or "",
+        _label("priority", settings.priority_source): ", ".join(settings.priority),
+        _label("disable", settings.disabled_source): ", ".join(settings.disabled),
+    }
+    return [(name, value) for name, value in given.items() if value]
+
+
+def _label(key: str, source: str) -> str:
+    return source if source.startswith("TOKENDRAW_") else f"{key} in {source}"
+
+
+def _upstream_json(candidate: Candidate) -> JsonObject | None:
+    info = described(candidate)
+    if info is None or info.upstream is None:
+        return None
+    upstream = info.upstream
+    return {
+        "distribution": upstream.distribution,
+        "required": upstream.versions,
+        "installed": candidate.upstream_version,
+        "tested": list(upstream.tested),
+    }

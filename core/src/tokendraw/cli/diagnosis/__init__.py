@@ -1,0 +1,1 @@
+"""What ``tokendraw doctor`` looks at."""

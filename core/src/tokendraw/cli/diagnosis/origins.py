@@ -1,0 +1,59 @@
+"""Where tokendraw's own plugins come from: a name on a distribution proves nothing, the folder it lies in says more."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import tokendraw
+from tokendraw._messages.words import printable
+from tokendraw._resolution.candidate import Candidate
+
+_CHECKOUT = ("core", "src", "tokendraw")
+"""Where a checkout keeps the core."""
+
+
+@dataclass(frozen=True)
+class Origin:
+    """The folder, or the file, of one package."""
+
+    name: str
+    """``tokendraw`` is the core, others are names of its plugins."""
+    path: str
+    """Without symbolic links; "" if there is no such module."""
+    beside_core: bool
+    """Whether it lies in the core's site-packages, or in the same checkout."""
+
+
+def origins(candidates: Iterable[Candidate]) -> list[Origin]:
+    """Look up the core and every plugin that goes by the name of one of tokendraw's own; none is imported."""
+    core = Path(tokendraw.__file__).resolve().parent
+    return [Origin("tokendraw", printable(str(core)), True), *_plugins(candidates, core)]
+
+
+def _plugins(candidates: Iterable[Candidate], core: Path) -> Iterator[Origin]:
+    for candidate in candidates:
+        if candidate.first_party:
+            path = _path(candidate.entry_point)
+            text = "" if path is None else printable(str(path))
+            yield Origin(candidate.name, text, path is not None and _is_beside(path, core))
+
+
+def _path(entry_point: str) -> Path | None:
+    """The folder of the package that an entry point names, or the file of a module without one."""
+    try:
+        spec = importlib.util.find_spec(entry_point.partition(":")[0].partition(".")[0].strip())
+    except (ImportError, ValueError):  # no name of a module, or the remains of a failed import
+        return None
+    if spec is None:
+        return None
+    place = next(iter(spec.submodule_search_locations or ()), spec.origin)
+    return None if place is None else Path(place).resolve()
+
+
+def _is_beside(path: Path, core: Path) -> bool:
+    if path.parent == core.parent:
+        return True
+    return core.parts[-3:] == _CHECKOUT and path.is_relative_to(core.parents[2] / "plugins")

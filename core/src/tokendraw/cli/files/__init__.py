@@ -1,0 +1,1 @@
+"""Files of logits that ``tokendraw sample`` reads."""

@@ -1,0 +1,127 @@
+"""Logits from a file: one row [V] or many [B, V], or one sentence that says why not."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from tokendraw._exchange.capabilities import INPUT_DTYPES
+from tokendraw._messages.words import one_of
+from tokendraw.cli.files.formats import (
+    HEAD_BYTES,
+    READERS,
+    LogitsFileError,
+    Source,
+    ending_by_content,
+)
+
+_STDIN = Path("-")
+
+
+@dataclass(frozen=True)
+class LogitsFile:
+    """What a file held."""
+
+    logits: Tensor
+    """[B, V] float32, bfloat16 or float16 on the CPU."""
+    tensor: str | None
+    """Name of the tensor inside the file; None where it has none."""
+    dtype: str
+    """Dtype in the file by its torch name. Only float64 is converted: ``logits`` holds float32 then."""
+
+
+def read_logits(path: Path, tensor: str | None = None) -> LogitsFile:
+    """Read the logits in ``path``, a .npy, .npz, .safetensors or .pt file; of ``-`` from standard input.
+
+    :param tensor: which tensor, where the file holds several by name.
+    :raises LogitsFileError: one line; nothing in the file has been run.
+    """
+    if path != _STDIN:
+        return _read(_on_disk(path), tensor)
+    with tempfile.TemporaryDirectory() as folder:
+        return _read(_received(Path(folder, "logits")), tensor)
+
+
+def _read(source: Source, tensor: str | None) -> LogitsFile:
+    name, values = READERS[source.ending](source, tensor)
+    _check_values(source, values)
+    dtype = dtype_name(values.dtype)
+    rows = values.detach().reshape(-1, values.shape[-1])
+    return LogitsFile(_rounded(source, rows) if dtype == "float64" else rows, name, dtype)
+
+
+def _on_disk(path: Path) -> Source:
+    if not path.is_file():
+        found = "a directory" if path.is_dir() else "nothing there" if not path.exists() else "something else"
+        raise LogitsFileError(f"'{path}' needs to be a file, found {found}. Check the path.")
+    if path.suffix.lower() not in READERS:
+        found = f"the ending '{path.suffix}'" if path.suffix else "no ending"
+        raise LogitsFileError(f"'{path}' needs the ending {one_of(READERS)}, found {found}. Convert it.")
+    try:
+        with path.open("rb") as stream:
+            head = stream.read(HEAD_BYTES)
+    except OSError as error:
+        raise LogitsFileError(f"'{path}' cannot be read: {error.strerror}. Check its permissions.") from error
+    if not head:
+        raise LogitsFileError(f"'{path}' needs logits, found an empty file. Write it again.")
+    return Source(str(path), path, head, path.suffix.lower())
+
+
+def _received(path: Path) -> Source:
+    """Write standard input to ``path``, since arrays are mapped, and tell its format by its content."""
+    name = "standard input"
+    if sys.stdin is None or sys.stdin.isatty():
+        raise LogitsFileError(
+            f"'{name}' needs logits, found no file behind it. Redirect or pipe one into it."
+        )
+    with path.open("wb") as file:
+        shutil.copyfileobj(sys.stdin.buffer, file)
+    with path.open("rb") as file:
+        head = file.read(HEAD_BYTES)
+    if not head:
+        raise LogitsFileError(f"'{name}' needs logits, found nothing. Check what writes to it.")
+    return Source(name, path, head, ending_by_content(name, path, head))
+
+
+def _check_values(source: Source, values: Tensor) -> None:
+    if values.is_meta or values.is_nested or values.is_quantized or values.layout != torch.strided:
+        found = "one without values" if values.is_meta else "a sparse, nested or quantized one"
+        raise LogitsFileError(
+            f"'{source}' needs a dense tensor, found {found}. Save the logits as a dense tensor."
+        )
+    shape, dtype = list(values.shape), dtype_name(values.dtype)
+    if dtype not in (*INPUT_DTYPES, "float64"):
+        raise LogitsFileError(
+            f"'{source}' needs {one_of(INPUT_DTYPES)} values, found {dtype}. Save the logits as one of these."
+        )
+    if len(shape) not in (1, 2):
+        raise LogitsFileError(
+            f"'{source}' needs shape [V] or [B, V], found rank {len(shape)}, shape {shape}. "
+            "Save the rows to draw from."
+        )
+    if 0 in shape:
+        raise LogitsFileError(
+            f"'{source}' needs at least one row and one token, found shape {shape}. Write it again."
+        )
+
+
+def _rounded(source: Source, rows: Tensor) -> Tensor:
+    """float64 as float32. A finite value must not become infinite: +inf would draw alone."""
+    single = rows.float()
+    lost = rows[single.isinf() & rows.isfinite()]
+    if lost.numel():
+        raise LogitsFileError(
+            f"'{source}' needs values within float32, found {lost[0].item():.3g} in float64. Scale the logits."
+        )
+    return single
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """``float32`` for ``torch.float32``."""
+    return str(dtype).removeprefix("torch.")

@@ -1,0 +1,133 @@
+"""Options that several commands take."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from tokendraw._discovery import settings as _settings
+from tokendraw._discovery.discover import found
+from tokendraw._exchange.capabilities import FILTER_ORDERS, LOGPROBS_MODES, Need
+from tokendraw._exchange.params import SamplingParams
+from tokendraw._resolution.candidate import Choice
+from tokendraw._torch.importing import require_torch
+from tokendraw.cli.terminal import verbose as _verbose
+
+if TYPE_CHECKING:
+    from tokendraw._loading.sampler import Sampler
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+_DEFAULTS = SamplingParams()
+_SAMPLER = "--sampler"
+
+
+def all_of_options(*options: Callable[[_F], _F]) -> Callable[[_F], _F]:
+    """Make one decorator of several options, which the help shows in this order."""
+
+    def decorate(function: _F) -> _F:
+        for option in reversed(options):  # click lists the option that was applied last first
+            function = option(function)
+        return function
+
+    return decorate
+
+
+def installed_names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """Complete the name of an installed sampler; none of their code is run."""
+    return [name for name in dict.fromkeys(c.name for c in found()) if name.startswith(incomplete)]
+
+
+json_option = click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
+
+verbose_option = click.option(
+    "-v",
+    "--verbose",
+    is_flag=True,
+    expose_value=False,
+    callback=_verbose.start,
+    help="Show on stderr the traceback of a sampler that fails to load, to build or to draw.",
+)
+
+quiet_option = click.option(
+    "-q", "--quiet", is_flag=True, help="Do not say on stderr which sampler drew, and why."
+)
+
+device_option = click.option(
+    "--device", metavar="DEVICE", help="cpu, cuda, cuda:1 ... Default: the accelerator, else the CPU."
+)
+
+selection_options = all_of_options(
+    click.option(
+        _SAMPLER,
+        metavar="NAME",
+        shell_complete=installed_names,
+        help="Use this sampler or fail. Default: the best that is available.",
+    ),
+    device_option,
+)
+
+logprobs_mode_option = click.option(
+    "--logprobs-mode",
+    type=click.Choice(LOGPROBS_MODES),
+    default="raw_logprobs",
+    show_default=True,
+    help="What log-probabilities are taken of.",
+)
+
+params_options = all_of_options(
+    click.option(
+        "--temperature", type=float, default=_DEFAULTS.temperature, show_default=True, help="0 is greedy."
+    ),
+    click.option("--top-k", type=int, default=_DEFAULTS.top_k, help="Keep the k likeliest tokens. 0: off."),
+    click.option(
+        "--top-p",
+        type=float,
+        default=_DEFAULTS.top_p,
+        help="Keep the likeliest tokens that make up this share of the mass. 1: off.",
+    ),
+    click.option(
+        "--min-p",
+        type=float,
+        default=_DEFAULTS.min_p,
+        help="Keep tokens at least this likely relative to the likeliest. 0: off.",
+    ),
+    click.option(
+        "--filter-order",
+        type=click.Choice(FILTER_ORDERS),
+        default=_DEFAULTS.filter_order,
+        show_default=True,
+        help="Whether top-p counts what top-k left, or both count everything.",
+    ),
+    click.option("--seed", type=int, help="Same seed, same tokens. Default: others in every run."),
+)
+"""The fields of ``SamplingParams`` under their own names."""
+
+
+def checked_params(**fields: Any) -> SamplingParams:
+    """Build the sampling parameters of a request; refuse one outside its range here and now.
+
+    :raises InvalidParameterError: names the field and the value.
+    :raises SamplerUnavailableError: torch cannot be imported.
+    """
+    require_torch("Drawing")
+    from tokendraw._exchange.metadata import SamplingMetadata
+
+    params = SamplingParams(**fields)
+    SamplingMetadata.from_params([params], positions=[0])
+    return params
+
+
+def chosen(settings: _settings.Settings, sampler: str | None) -> Choice:
+    """What ``--sampler`` and the settings choose."""
+    return settings.choice(sampler, _SAMPLER)
+
+
+def load(sampler: str | None, device: str | None, need: Need) -> Sampler:
+    """Load what the options choose, as :func:`tokendraw.load_sampler` does."""
+    from tokendraw._loading.load import load_chosen
+
+    settings = _settings.read_settings()
+    return load_chosen(settings, chosen(settings, sampler), device, need)

@@ -1,0 +1,1 @@
+"""What the terminal sees: tables, wrapped text, exit codes."""

@@ -1,0 +1,202 @@
+"""``tokendraw doctor``: a checkup to paste into a bug report.
+
+JSON: ``tokendraw``, ``python``, ``platform``, ``libraries`` (``name``, ``installed``, ``needed``,
+``needed_by``, ``fits``; once for each that requires it), ``upstreams`` (``name``, ``plugin``,
+``installed``, ``needed``, ``tested``, ``would_change``), ``host``, ``settings`` (``variables`` by name,
+``config``: the path of the file in force or null), ``candidates`` (as in ``list --json``), ``origins`` (of the
+core and its own plugins: ``name``, ``path``, ``beside_core``), ``chosen`` (null if no sampler is usable) and
+``findings`` (``problem``, ``mend``: a command or null).
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import warnings
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+
+import click
+
+import tokendraw
+from tokendraw._discovery import settings as _settings
+from tokendraw._exchange.host import Host
+from tokendraw._machine import detect
+from tokendraw._messages.errors import TokendrawError, TokendrawWarning
+from tokendraw._messages.words import all_of, printable
+from tokendraw._resolution.candidate import Candidate, Choice
+from tokendraw.cli.app import NOT_USABLE, GuardedCommand
+from tokendraw.cli.describe import JsonObject, candidate_json, host_json
+from tokendraw.cli.diagnosis.findings import Finding, findings
+from tokendraw.cli.diagnosis.libraries import Library, libraries
+from tokendraw.cli.diagnosis.origins import Origin, origins
+from tokendraw.cli.diagnosis.torch_check import torch_trouble
+from tokendraw.cli.diagnosis.upstreams import UpstreamState, upstreams
+from tokendraw.cli.options import json_option, verbose_option
+from tokendraw.cli.terminal.tables import plugins_at_work, print_json, print_table
+from tokendraw.cli.verbs.list import by_rank, print_candidates
+
+
+@dataclass(frozen=True)
+class _Checkup:
+    host: Host
+    variables: dict[str, str]
+    config: str | None
+    candidates: Sequence[Candidate]
+    libraries: Sequence[Library]
+    upstreams: Sequence[UpstreamState]
+    origins: Sequence[Origin]
+    chosen: str | None
+    findings: Sequence[Finding]
+
+
+@click.command(cls=GuardedCommand, short_help="What is wrong here, and what mends it.")
+@verbose_option
+@json_option
+@click.pass_context
+def doctor(ctx: click.Context, as_json: bool) -> None:
+    """Check this installation: what is here, what is wrong, and the command that mends it.
+
+    Exits with 1 if a program would get no sampler here. No backend is imported, and torch in a process of its own.
+    """
+    checkup = _examine()
+    if as_json:
+        print_json(_as_json(checkup))
+    else:
+        _print(checkup)
+    if checkup.chosen is None:
+        ctx.exit(NOT_USABLE)
+
+
+def _examine() -> _Checkup:
+    messages: list[str] = []
+    candidates: list[Candidate] = []
+    config = chosen = None
+    choice = Choice()
+    with plugins_at_work(), warnings.catch_warnings():
+        warnings.simplefilter("ignore", TokendrawWarning)  # they are among the findings
+        try:
+            settings = _settings.read_settings()
+            config = printable(str(settings.config)) if settings.config else None
+            choice = settings.choice()
+            candidates = by_rank(tokendraw.discover())
+            messages += settings.all_warnings(c.name for c in candidates)
+            resolution = tokendraw.resolve()
+            if settings.strict and (messages or resolution.warnings):
+                messages += resolution.warnings  # each of them is an error for a program
+            else:
+                messages += [text for text in resolution.warnings if text != resolution.fallback]
+                chosen = resolution.chosen
+        except (TokendrawError, TokendrawWarning) as error:
+            messages += [str(error)] if str(error) not in messages else []
+        if trouble := torch_trouble():
+            messages.append(trouble)
+            chosen = None
+    around, places, host = libraries(candidates), origins(candidates), detect.detect_host()
+    return _Checkup(
+        host=host,
+        variables={
+            printable(name): printable(text)
+            for name, text in sorted(os.environ.items())
+            if name.startswith("TOKENDRAW_")
+        },
+        config=config,
+        candidates=candidates,
+        libraries=around,
+        upstreams=upstreams(candidates, host, choice),
+        origins=places,
+        chosen=chosen,
+        findings=findings(messages, around, candidates, places),
+    )
+
+
+def _python() -> str:
+    return f"{platform.python_version()} ({platform.python_implementation()})"
+
+
+def _as_json(checkup: _Checkup) -> JsonObject:
+    return {
+        "tokendraw": tokendraw.__version__,
+        "python": _python(),
+        "platform": platform.platform(),
+        "libraries": [{**asdict(library), "fits": library.fits} for library in checkup.libraries],
+        "upstreams": [asdict(upstream) for upstream in checkup.upstreams],
+        "host": host_json(checkup.host),
+        "settings": {"variables": checkup.variables, "config": checkup.config},
+        "candidates": [candidate_json(candidate) for candidate in checkup.candidates],
+        "origins": [asdict(origin) for origin in checkup.origins],
+        "chosen": checkup.chosen,
+        "findings": [asdict(finding) for finding in checkup.findings],
+    }
+
+
+def _print(checkup: _Checkup) -> None:
+    facts = [
+        ("tokendraw", tokendraw.__version__),
+        ("python", _python()),
+        ("platform", platform.platform()),
+        ("device", str(checkup.host)),
+        ("configuration", checkup.config or "no file"),
+        *checkup.variables.items(),
+    ]
+    print_table(("", ""), facts)
+    _heading("libraries")
+    print_table(
+        ("name", "installed", "needed"),
+        [
+            (name, installed or "no", _needed(requirements))
+            for (name, installed), requirements in _by_library(checkup.libraries).items()
+        ],
+        indent=2,
+    )
+    if checkup.upstreams:
+        _heading("upstreams")
+        print_table(
+            ("name", "installed", "needed", "tested", "what would change"),
+            [
+                (u.name, u.installed or "no", u.needed, ", ".join(u.tested), u.would_change)
+                for u in checkup.upstreams
+            ],
+            indent=2,
+        )
+    _heading("samplers")
+    if checkup.candidates:
+        print_candidates(checkup.candidates, indent=2)
+    else:
+        click.echo("  none")
+    _heading("origins")
+    width = max(len(origin.name) for origin in checkup.origins)
+    for origin in checkup.origins:
+        click.echo(f"  {origin.name:{width}}  {origin.path or 'nowhere'}")  # on one line, to be copied
+    _heading("findings")
+    for number, finding in enumerate(checkup.findings, start=1):
+        print_table(("", ""), [(f"{number}.", finding.problem)], indent=2)
+        if finding.mend:
+            click.echo(f"      {finding.mend}")
+    if not checkup.findings:
+        click.echo("  nothing is wrong")
+    click.echo()
+    click.echo(
+        f"A program gets {checkup.chosen} here." if checkup.chosen else "A program gets no sampler here."
+    )
+
+
+def _heading(title: str) -> None:
+    click.echo()
+    click.echo(click.style(title, bold=True))
+
+
+def _by_library(requirements: Sequence[Library]) -> dict[tuple[str, str | None], list[Library]]:
+    found: dict[tuple[str, str | None], list[Library]] = {}
+    for requirement in requirements:
+        found.setdefault((requirement.name, requirement.installed), []).append(requirement)
+    return found
+
+
+def _needed(requirements: Sequence[Library]) -> str:
+    """Say who needs which versions of one library: ``>=2.6 by a and b; >=2.7 by c``."""
+    askers: dict[str, list[str]] = {}
+    for requirement in requirements:
+        if requirement.needed_by:
+            askers.setdefault(requirement.needed or "any version", []).append(requirement.needed_by)
+    return "; ".join(f"{needed} by {all_of(names)}" for needed, names in askers.items()) or "not required"

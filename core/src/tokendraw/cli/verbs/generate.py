@@ -1,0 +1,283 @@
+"""``tokendraw generate``: text from a language model that needs no download.
+
+JSON: ``prompt``, ``sampler``, ``device``, ``resolution`` (as ``resolve --json``) and ``texts``, one entry a
+setting with ``params`` (the fields of ``SamplingParams``), ``token_ids`` and ``text`` (what was drawn,
+without the prompt). With ``--speculate`` there is ``verify_resolution`` too, who verifies, and in each entry
+``speculation`` with ``mode``, ``drafts`` (the most a step), ``evaluations`` (of the target), ``speedup`` (tokens for
+one of them), ``drafted`` (in how many steps there was a 1st draft, a 2nd ...) and ``accepted`` (in how many of them it
+was accepted).
+"""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tokendraw._exchange.capabilities import VERIFY_MODES, Need, VerifyMode
+from tokendraw._exchange.params import SamplingParams
+from tokendraw.cli.app import GuardedCommand
+from tokendraw.cli.describe import drawn_by, resolution_json, sampler_json, verified_by
+from tokendraw.cli.options import (
+    checked_params,
+    json_option,
+    load,
+    params_options,
+    quiet_option,
+    selection_options,
+    verbose_option,
+)
+from tokendraw.cli.terminal.tables import on_terminal, print_json, print_side_by_side, progress
+from tokendraw.cli.terminal.wrap import Wrapper
+
+if TYPE_CHECKING:
+    from tokendraw._loading.sampler import Sampler
+    from tokendraw.cli.demo.generation import LanguageModel
+    from tokendraw.cli.demo.ngram import NGramModel
+    from tokendraw.cli.demo.speculation import Speculation, Tally
+
+    Drawn = list[tuple[list[int], str]]
+    Write = Callable[[str, Sequence[SamplingParams], int, Callable[[str], None] | None], Drawn]
+
+COMPARED = (
+    SamplingParams(temperature=0.0),
+    SamplingParams(temperature=0.7, top_k=40, top_p=0.9),
+    SamplingParams(temperature=1.0),
+    SamplingParams(temperature=1.5),
+    SamplingParams(temperature=1.5, min_p=0.1),
+)
+"""What ``--compare`` shows, after the settings of the command line unless they are among these."""
+DRAFT_ORDER = 2
+"""Words in the longest n-gram of the model that drafts: it knows one word of history, the target three."""
+
+
+@click.command(cls=GuardedCommand, short_help="Draw text from a small language model.")
+@click.argument("prompt")
+@params_options
+@click.option(
+    "--model",
+    "folder",
+    type=click.Path(exists=True, file_okay=False),
+    help="A folder with a Hugging Face model. Default: the n-gram model.",
+)
+@click.option(
+    "-n", "--tokens", type=click.IntRange(min=1), default=80, show_default=True, help="How many to draw."
+)
+@click.option(
+    "--stream/--no-stream", default=None, help="Print tokens as they are drawn. Default: on a terminal."
+)
+@click.option("--compare", is_flag=True, help="The same prompt under several settings, side by side.")
+@click.option(
+    "--speculate",
+    type=click.IntRange(min=1),
+    metavar="K",
+    help="Let a smaller model draft K tokens a step, verify them, and say on stderr what that saved.",
+)
+@click.option(
+    "--verify-mode",
+    type=click.Choice(VERIFY_MODES),
+    help="Rejection accepts as many drafts as can be; coupled prints the very text that there is without drafts. "
+    "Default: rejection.",
+)
+@selection_options
+@quiet_option
+@verbose_option
+@json_option
+def generate(
+    prompt: str,
+    folder: str | None,
+    tokens: int,
+    stream: bool | None,
+    compare: bool,
+    speculate: int | None,
+    verify_mode: VerifyMode | None,
+    sampler: str | None,
+    device: str | None,
+    quiet: bool,
+    as_json: bool,
+    **fields: Any,
+) -> None:
+    """Continue PROMPT with words drawn from an n-gram model of Python's own documentation.
+
+    The model is fitted to the help pages of this Python in about a second. It gives every word of its
+    vocabulary a probability, so temperature, top-k, top-p and min-p do here what they do to a large model.
+    With --seed the same text comes out in every run; without it, each run differs. With --compare all texts
+    share the seed. With --model a Hugging Face model from disk writes, through tokendraw-transformers.
+
+    With --speculate a model of word pairs drafts, and the n-gram model judges all drafts of a step in one evaluation.
+    The text is drawn from the n-gram model's distribution all the same. What is saved is evaluations of the target,
+    and they are what a large model's time goes into; this one answers as fast as the model that drafts for it, so
+    that its text takes longer.
+
+    \b
+    tokendraw generate "The import statement" --temperature 0.7 --top-k 40 --top-p 0.9 --seed 7
+    tokendraw generate "A class is" --compare
+    tokendraw generate "The import statement" --seed 7 --speculate 4
+    tokendraw generate "A class is" --model ./Qwen2.5-0.5B --top-p 0.9
+    """  # noqa: D301 - the escape tells click to leave these lines as they are
+    if stream and (as_json or compare):
+        raise click.UsageError(
+            "'--stream' prints one text as it is drawn. Leave out --json and --compare, or --stream."
+        )
+    if verify_mode and not speculate:
+        raise click.UsageError(
+            "'--verify-mode' says how drafts are verified, found none. Add --speculate, or leave it out."
+        )
+    if speculate and folder is not None:
+        raise click.UsageError(
+            "'--speculate' drafts for the n-gram model, found --model. Leave out one of them."
+        )
+    with progress("loading a sampler and the language model"):
+        params = checked_params(**fields)
+
+        drawer = load(sampler, device, Need(filter_orders=(params.filter_order,)))
+        tallies: list[Tally] = []
+        how = None
+        if folder is None:
+            model = _language_model()
+            how = _speculation(model, drawer, speculate, verify_mode) if speculate else None
+            write = _ngram(model, drawer, how, tallies)
+        else:
+            write = _on_disk(folder, drawer)
+        who = verified_by(drawer) if how else drawn_by(drawer)
+    if not (quiet or as_json):
+        click.echo(who, err=True)
+    settings = _compared(params) if compare else [params]
+    if stream or (stream is None and on_terminal() and not (as_json or compare)):
+        _stream(prompt, lambda show: write(prompt, settings, tokens, show))
+    else:
+        with progress("drawing"):
+            drawn = write(prompt, settings, tokens, None)
+        if as_json:
+            verifier = {"verify_resolution": resolution_json(drawer.verify_resolution)} if how else {}
+            entries = _entries(settings, drawn, how, tallies)
+            print_json({"prompt": prompt, **sampler_json(drawer), **verifier, "texts": entries})
+        elif compare:
+            print_side_by_side(
+                [(_label(s), prompt + text) for s, (_, text) in zip(settings, drawn, strict=True)]
+            )
+        else:
+            click.echo(prompt + drawn[0][1])
+    if not (quiet or as_json):
+        for setting, tally in zip(settings, tallies, strict=False):
+            for line in tally.lines():
+                click.echo(f"{_label(setting)}: {line}" if compare else line, err=True)
+
+
+def _ngram(model: LanguageModel, drawer: Sampler, how: Speculation | None, tallies: list[Tally]) -> Write:
+    """Write with the n-gram model.
+
+    :param tallies: gets one entry a setting, if there is speculation.
+    """
+    from tokendraw._torch.threads import one_thread
+    from tokendraw.cli.demo.generation import draw_tokens
+
+    def chunks(
+        encoded: Sequence[int], settings: Sequence[SamplingParams], count: int
+    ) -> Iterator[Sequence[Sequence[int]]]:
+        """The tokens of every setting, step by step."""
+        if how:
+            return how.draw_tokens(encoded, settings, count, tallies)
+        plain = draw_tokens(model, drawer, encoded, settings, count)
+        return ([[token_id] for token_id in step] for step in plain)
+
+    def write(
+        prompt: str, settings: Sequence[SamplingParams], count: int, show: Callable[[str], None] | None
+    ) -> Drawn:
+        encoded = model.encode(prompt)
+        with one_thread():
+            steps = chunks(encoded, settings, count)
+            if show is not None:
+                tokens = itertools.chain.from_iterable(chunk for (chunk,) in steps)
+                for piece in _pieces(model, prompt, encoded, tokens):
+                    show(piece)
+                return []
+            rows = [list(itertools.chain.from_iterable(parts)) for parts in zip(*steps, strict=True)]
+        return [(row, "".join(_pieces(model, prompt, encoded, row))) for row in rows]
+
+    return write
+
+
+def _on_disk(folder: str, drawer: Sampler) -> Write:
+    from tokendraw.cli.demo.model_on_disk import ModelOnDisk
+
+    return ModelOnDisk(folder, drawer).write
+
+
+def _language_model() -> NGramModel:
+    from tokendraw.cli.demo.corpus import documentation
+    from tokendraw.cli.demo.ngram import NGramModel
+
+    return NGramModel(documentation())
+
+
+def _draft_model() -> NGramModel:
+    """The small model of speculation, fitted to the same text and so over the same vocabulary."""
+    from tokendraw.cli.demo.corpus import documentation
+    from tokendraw.cli.demo.ngram import NGramModel
+
+    return NGramModel(documentation(), order=DRAFT_ORDER)
+
+
+def _speculation(model: LanguageModel, sampler: Sampler, drafts: int, mode: VerifyMode | None) -> Speculation:
+    from tokendraw.cli.demo.speculation import Speculation
+
+    return Speculation(
+        target=model, draft=_draft_model(), sampler=sampler, drafts=drafts, mode=mode or "rejection"
+    )
+
+
+def _entries(
+    settings: Sequence[SamplingParams], drawn: Drawn, how: Speculation | None, tallies: Sequence[Tally]
+) -> list[dict[str, Any]]:
+    """The texts as JSON."""
+    entries: list[dict[str, Any]] = [
+        {"params": asdict(setting), "token_ids": row, "text": text}
+        for setting, (row, text) in zip(settings, drawn, strict=True)
+    ]
+    if how:
+        for entry, tally in zip(entries, tallies, strict=True):
+            entry["speculation"] = {"mode": how.mode, "drafts": how.drafts, **tally.as_json()}
+    return entries
+
+
+def _compared(params: SamplingParams) -> list[SamplingParams]:
+    """List the settings to compare, the user's own first unless they are among them."""
+    shared = [replace(s, seed=params.seed, filter_order=params.filter_order) for s in COMPARED]
+    return shared if params in shared else [params, *shared]
+
+
+def _label(params: SamplingParams) -> str:
+    if params.temperature == 0:
+        return "greedy"
+    filters = [
+        f"top-k {params.top_k}" if params.top_k > 0 else "",
+        f"top-p {params.top_p:g}" if params.top_p < 1 else "",
+        f"min-p {params.min_p:g}" if params.min_p > 0 else "",
+    ]
+    return ", ".join([f"temperature {params.temperature:g}", *filter(None, filters)])
+
+
+def _pieces(model: LanguageModel, prompt: str, encoded: Sequence[int], drawn: Iterable[int]) -> Iterator[str]:
+    """Yield the text of each drawn token, as it continues the prompt."""
+    previous = encoded[-1]
+    spaced = prompt[-1:].isspace()
+    for token_id in drawn:
+        piece = model.decode([token_id], after=previous)
+        yield piece.lstrip(" ") if spaced else piece
+        previous, spaced = token_id, False
+
+
+def _stream(prompt: str, write: Callable[[Callable[[str], None]], object]) -> None:
+    wrap = Wrapper(shutil.get_terminal_size().columns) if on_terminal() else str
+
+    def show(piece: str) -> None:
+        click.echo(wrap(piece), nl=False)
+
+    show(prompt)
+    write(show)
+    click.echo()

@@ -1,0 +1,63 @@
+"""``tokendraw list``: every plugin that is installed, and why it can or cannot serve.
+
+JSON: ``candidates``, each as in :func:`tokendraw.cli.describe.candidate_json`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import click
+
+import tokendraw
+from tokendraw._discovery import settings as _settings
+from tokendraw._resolution.candidate import Candidate, State
+from tokendraw._resolution.refusals import INSTALL
+from tokendraw.cli.app import NOT_USABLE, GuardedCommand, warn
+from tokendraw.cli.describe import candidate_json, described
+from tokendraw.cli.options import json_option, verbose_option
+from tokendraw.cli.terminal.tables import plugins_at_work, print_json, print_table
+
+
+@click.command("list", cls=GuardedCommand, short_help="Every sampler, and why some cannot serve.")
+@verbose_option
+@json_option
+@click.pass_context
+def list_(ctx: click.Context, as_json: bool) -> None:
+    """Show every installed sampler, the unusable ones with their reasons.
+
+    Exits with 1 if none is available. Neither torch nor any backend is imported.
+    """
+    settings = _settings.read_settings()
+    with plugins_at_work():
+        candidates = by_rank(tokendraw.discover())
+    warn(settings.all_warnings(c.name for c in candidates), strict=settings.strict)
+    if as_json:
+        print_json({"candidates": [candidate_json(candidate) for candidate in candidates]})
+    elif candidates:
+        print_candidates(candidates)
+    else:
+        click.echo(f"No sampler is installed; {INSTALL}.", err=True)
+    if not any(candidate.state is State.AVAILABLE for candidate in candidates):
+        ctx.exit(NOT_USABLE)
+
+
+def by_rank(candidates: Iterable[Candidate]) -> list[Candidate]:
+    """Sort the available ones first, then by priority and name."""
+    return sorted(candidates, key=lambda c: (c.state is not State.AVAILABLE, -c.priority, c.name))
+
+
+def print_candidates(candidates: Iterable[Candidate], *, indent: int = 0) -> None:
+    """Print a table of candidates, one a row, with every reason in full."""
+    rows = [
+        (c.name, str(c.state), str(c.priority) if c.info else "", c.version, c.reason or _summary(c))
+        for c in candidates
+    ]
+    print_table(
+        ("name", "state", "priority", "version", "what it does, or why it cannot"), rows, indent=indent
+    )
+
+
+def _summary(candidate: Candidate) -> str:
+    info = described(candidate)
+    return info.summary if info else ""

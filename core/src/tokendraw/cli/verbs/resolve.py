@@ -1,0 +1,133 @@
+"""``tokendraw resolve``: which sampler a program would get, and with ``--explain`` every decision on the way.
+
+JSON: the keys of :func:`tokendraw.cli.describe.resolution_json`, ``settings`` (name to value of what took
+part) and ``error`` (null). Where no sampler can be given, ``chosen`` is null and ``error`` holds the message;
+of the other keys only ``operation``, ``decisions`` and ``settings`` are there.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+import tokendraw
+from tokendraw._discovery import settings as _settings
+from tokendraw._exchange.capabilities import (
+    FILTER_ORDERS,
+    GUMBEL_DTYPES,
+    INPUT_DTYPES,
+    OPERATIONS,
+    Need,
+    Operation,
+)
+from tokendraw._messages.errors import SamplerUnavailableError
+from tokendraw._resolution.candidate import Decision, Resolution
+from tokendraw.cli.app import GuardedCommand, warn
+from tokendraw.cli.describe import decisions_json, resolution_json, settings_in_force
+from tokendraw.cli.options import (
+    all_of_options,
+    chosen,
+    json_option,
+    logprobs_mode_option,
+    selection_options,
+    verbose_option,
+)
+from tokendraw.cli.terminal.tables import plugins_at_work, print_json, print_table
+
+_need_options = all_of_options(
+    logprobs_mode_option,
+    click.option(
+        "--filter-order",
+        "filter_orders",
+        type=click.Choice(FILTER_ORDERS),
+        multiple=True,
+        default=("top_k_first",),
+        show_default=True,
+        help="An order in use; may be given for each.",
+    ),
+    click.option("--gumbel-dtype", type=click.Choice(GUMBEL_DTYPES), default="fp32", show_default=True),
+    click.option("--dtype", type=click.Choice(INPUT_DTYPES), help="Of the logits, if known."),
+    click.option("--vocab-size", type=click.IntRange(min=1), help="If known."),
+    click.option(
+        "--seeding", type=click.Choice(("none", "launch", "counter")), default="none", show_default=True
+    ),
+    click.option("--tie-rule", type=click.Choice(("value", "exact_k")), help="Default: either."),
+    click.option("--valid-flag", is_flag=True, help="Need rows with NaN to be told from others."),
+    click.option("--graph-safe", is_flag=True, help="Need calls that a CUDA graph can capture."),
+    click.option("--sync-free", is_flag=True, help="Need calls that do not wait for the device."),
+    click.option("--batch-invariant", is_flag=True, help="Need the same token in any batch."),
+)
+"""The fields of ``Need`` under their own names."""
+
+
+@click.command(cls=GuardedCommand, short_help="Which sampler a program gets here, and why.")
+@click.option(
+    "--explain", is_flag=True, help="Every decision with its reason, and the settings that took part."
+)
+@click.option("--operation", type=click.Choice(OPERATIONS), default="sample", show_default=True)
+@selection_options
+@_need_options
+@verbose_option
+@json_option
+def resolve(
+    explain: bool, operation: Operation, sampler: str | None, device: str | None, as_json: bool, **need: Any
+) -> None:
+    """Print the name of the sampler that a program would get here. No plugin is built.
+
+    Exits with 1 if nothing is available, or an explicit choice (--sampler, TOKENDRAW_SAMPLER, the
+    configuration file) cannot be honoured.
+    """
+    settings = _settings.read_settings()
+    in_force = settings_in_force(settings)
+    try:
+        with plugins_at_work():
+            resolution = tokendraw.resolve(
+                need=Need(**need), choice=chosen(settings, sampler), operation=operation, device=device
+            )
+    except SamplerUnavailableError as error:
+        if as_json:
+            facts = {"operation": operation, "chosen": None, "decisions": decisions_json(error.decisions)}
+            print_json({**facts, "settings": dict(in_force), "error": str(error)})
+        elif explain:
+            click.echo(f"{operation}: no sampler")
+            _print_decisions(error.decisions)
+            _print_settings(in_force)
+        raise
+    misnamed = settings.all_warnings(decision.name for decision in resolution.decisions)
+    warn([*misnamed, *resolution.warnings], strict=settings.strict)
+    if as_json:
+        print_json({**resolution_json(resolution), "settings": dict(in_force), "error": None})
+    elif explain:
+        click.echo(
+            f"{resolution.operation} on {resolution.host}: {click.style(resolution.chosen, bold=True)}"
+        )
+        _print_decisions(resolution.decisions)
+        _print_who_serves(resolution)
+        _print_settings(in_force)
+    else:
+        click.echo(resolution.chosen)
+
+
+def _print_decisions(decisions: tuple[Decision, ...]) -> None:
+    if decisions:
+        rows = [(decision.name, str(decision.state), decision.reason) for decision in decisions]
+        _print_section("decisions", rows)
+
+
+def _print_who_serves(resolution: Resolution) -> None:
+    beyond = ", ".join(resolution.beyond)
+    rows = [(resolution.chosen, f"all rows but {beyond}" if beyond else "all rows")]
+    if beyond:
+        rows.append((resolution.companion or "nobody", beyond))
+    _print_section("who serves what", rows)
+
+
+def _print_settings(in_force: list[tuple[str, str]]) -> None:
+    _print_section("settings", [(f"{name} = {value}",) for name, value in in_force] or [("none",)])
+
+
+def _print_section(title: str, rows: list[Any]) -> None:
+    click.echo()
+    click.echo(click.style(title, bold=True))
+    print_table([""] * len(rows[0]), rows, indent=2)

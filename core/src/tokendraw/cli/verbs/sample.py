@@ -1,0 +1,161 @@
+"""``tokendraw sample``: one token for each row of logits in a file.
+
+JSON: ``file`` (as it was given), ``tensor`` (its name, null if it has none), ``shape``, ``dtype`` (in the
+file; float64 is rounded to float32), ``sampler``, ``device``, ``logprobs_mode``, ``resolution`` (as
+``resolve --json``) and ``rows``: ``row``, ``token_id``, ``valid`` and, with ``--logprobs``, ``logprob``,
+``rank``, ``log_kept_mass`` and ``best`` (``token_id``, ``logprob``; best first). Numbers that JSON cannot
+hold, such as the logprob -inf, are null.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tokendraw._exchange.capabilities import Need
+from tokendraw._exchange.output import PAD_TOKEN_ID
+from tokendraw.cli.app import GuardedCommand
+from tokendraw.cli.describe import drawn_by, sampler_json
+from tokendraw.cli.options import (
+    checked_params,
+    json_option,
+    load,
+    logprobs_mode_option,
+    params_options,
+    quiet_option,
+    selection_options,
+    verbose_option,
+)
+from tokendraw.cli.terminal.tables import print_json, print_table, progress
+
+if TYPE_CHECKING:
+    from tokendraw._exchange.capabilities import LogprobsMode
+    from tokendraw._exchange.output import SamplerOutput
+    from tokendraw._loading.sampler import Sampler
+    from tokendraw.cli.files.logits import LogitsFile
+
+
+@click.command(cls=GuardedCommand, short_help="Draw tokens for the logits in a file.")
+@click.argument("file", type=click.Path(path_type=Path))
+@params_options
+@click.option(
+    "--position",
+    type=click.IntRange(0, 2**63 - 1),
+    default=0,
+    show_default=True,
+    help="Where the rows stand in their sequences; with --seed it picks the noise.",
+)
+@click.option(
+    "--sequence",
+    is_flag=True,
+    help="The rows follow each other in one sequence: row i stands at --position plus i.",
+)
+@click.option(
+    "--logprobs",
+    type=click.IntRange(min=-1),
+    metavar="N",
+    help="Log-probabilities of the drawn token and of the N best; -1: of all.",
+)
+@logprobs_mode_option
+@click.option(
+    "--tensor", "--key", "tensor", metavar="NAME", help="Which tensor or array, where the file holds several."
+)
+@selection_options
+@quiet_option
+@verbose_option
+@json_option
+def sample(
+    file: Path,
+    position: int,
+    sequence: bool,
+    logprobs_mode: LogprobsMode,
+    tensor: str | None,
+    sampler: str | None,
+    device: str | None,
+    quiet: bool,
+    as_json: bool,
+    **fields: Any,
+) -> None:
+    """Draw one token for each row of the logits in FILE.
+
+    FILE is .npy, .npz, .safetensors or .pt (weights only), or - for any of them from standard input. It holds one
+    row [V] or many [B, V] of float32, bfloat16 or float16; float64 is rounded to float32. All but .pt need
+    the extra files.
+
+    With --seed, a row's token depends on its logits, the seed and the position, and not on where in FILE the
+    row lies; rows of equal position share their noise. Give --sequence where the rows are the steps of one
+    text.
+    """
+    with progress("reading the logits, loading a sampler, drawing"):
+        params = checked_params(**fields)
+
+        from tokendraw._exchange.metadata import SamplingMetadata
+        from tokendraw.cli.files.logits import dtype_name, read_logits
+
+        read = read_logits(file, tensor)
+        rows, vocab_size = read.logits.shape
+        need = Need(
+            logprobs_mode=logprobs_mode,
+            filter_orders=(params.filter_order,),
+            dtype=dtype_name(read.logits.dtype),
+            vocab_size=vocab_size,
+        )
+        drawer = load(sampler, device, need)
+        positions = [position + row if sequence else position for row in range(rows)]
+        metadata = SamplingMetadata.from_params([params] * rows, device=drawer.device, positions=positions)
+        output = drawer.sample(read.logits.to(drawer.device), metadata)
+    drawn = drawn_rows(output)
+    if as_json:
+        facts = {"file": str(file), "tensor": read.tensor, "shape": [rows, vocab_size], "dtype": read.dtype}
+        print_json({**facts, **sampler_json(drawer), "logprobs_mode": logprobs_mode, "rows": drawn})
+        return
+    if not quiet:
+        _say_what_was_done(read, drawn, drawer)
+    print_table(*_table(drawn, logprobs_mode))
+
+
+def drawn_rows(output: SamplerOutput) -> list[dict[str, Any]]:
+    """Turn an output into the rows of the JSON above, but with -inf where a logprob is -inf."""
+    ids, valid = output.token_ids.tolist(), output.valid.tolist()
+    rows: list[dict[str, Any]] = [
+        {"row": row, "token_id": token_id, "valid": ok}
+        for row, (token_id, ok) in enumerate(zip(ids, valid, strict=True))
+    ]
+    if output.logprobs is None:
+        return rows
+    best_ids, logprobs = output.logprobs.token_ids.tolist(), output.logprobs.logprobs.tolist()
+    ranks = [None] * len(rows) if output.logprobs.ranks is None else output.logprobs.ranks.tolist()
+    masses = output.log_kept_mass.tolist() if output.log_kept_mass is not None else [None] * len(rows)
+    for row, tokens, values, rank, mass in zip(rows, best_ids, logprobs, ranks, masses, strict=True):
+        best = zip(tokens[1:], values[1:], strict=True)
+        row.update(logprob=values[0], rank=rank, log_kept_mass=mass)
+        row["best"] = [{"token_id": i, "logprob": value} for i, value in best if i != PAD_TOKEN_ID]
+    return rows
+
+
+def _table(drawn: Sequence[Mapping[str, Any]], mode: str) -> tuple[list[str], list[list[str]]]:
+    header = ["row", "token", "valid"]
+    cells = [[str(d["row"]), str(d["token_id"]), "yes" if d["valid"] else "no"] for d in drawn]
+    if "logprob" in drawn[0]:
+        header += [mode, "rank", "kept mass", "best"]
+        for line, d in zip(cells, drawn, strict=True):
+            best = ", ".join(f"{entry['token_id']} ({entry['logprob']:.4f})" for entry in d["best"])
+            kept = math.exp(d["log_kept_mass"])
+            line += [f"{d['logprob']:.4f}", str(d["rank"]), f"{kept:.4f}", best]
+    return header, cells
+
+
+def _say_what_was_done(read: LogitsFile, drawn: Sequence[Mapping[str, Any]], drawer: Sampler) -> None:
+    click.echo(drawn_by(drawer), err=True)
+    if read.dtype == "float64":
+        click.echo("the file holds float64, rounded to float32", err=True)
+    invalid = sum(not row["valid"] for row in drawn)
+    if invalid:
+        rows = "row holds" if invalid == 1 else "rows hold"
+        click.echo(
+            f"{invalid} of {len(drawn)} {rows} NaN, or nothing above -inf: shown as not valid", err=True
+        )

@@ -1,0 +1,122 @@
+"""``tokendraw show NAME``: everything that is known about one plugin.
+
+JSON: ``candidates``, each as in :func:`tokendraw.cli.describe.candidate_json`; more than one where several
+distributions claim the name.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Sequence
+from dataclasses import fields
+
+import click
+
+import tokendraw
+from tokendraw._exchange.capabilities import OF_VERIFY, Capabilities, Operation
+from tokendraw._exchange.plugin_info import API_VERSION
+from tokendraw._messages.errors import TokendrawError
+from tokendraw._messages.words import all_of, dotted
+from tokendraw._resolution.candidate import Candidate
+from tokendraw._resolution.refusals import INSTALL
+from tokendraw.cli.app import GuardedCommand
+from tokendraw.cli.describe import candidate_json, described
+from tokendraw.cli.options import installed_names, json_option, verbose_option
+from tokendraw.cli.terminal.tables import plugins_at_work, print_json, print_table
+from tokendraw.cli.verbs.list import by_rank
+
+
+@click.command(cls=GuardedCommand, short_help="Everything about one sampler.")
+@click.argument("name", shell_complete=installed_names)
+@verbose_option
+@json_option
+def show(name: str, as_json: bool) -> None:
+    """Show everything about the sampler NAME: its origin, its state and what it can do."""
+    with plugins_at_work():
+        candidates = by_rank(tokendraw.discover())
+    named = [candidate for candidate in candidates if candidate.name == name]
+    if not named:
+        raise _unknown(name, sorted({candidate.name for candidate in candidates}))
+    if as_json:
+        print_json({"candidates": [candidate_json(candidate) for candidate in named]})
+        return
+    for index, candidate in enumerate(named):
+        if index:
+            click.echo()
+        _print(candidate)
+
+
+def _unknown(name: str, names: Sequence[str]) -> TokendrawError:
+    if not names:
+        return TokendrawError(f"'{name}' needs to be an installed sampler, found none; {INSTALL}.")
+    nearest = difflib.get_close_matches(name, names, n=1, cutoff=0)[0]
+    return TokendrawError(
+        f"'{name}' needs to be an installed sampler, found {all_of(names)}. Try: tokendraw show {nearest}"
+    )
+
+
+def _print(candidate: Candidate) -> None:
+    click.echo(click.style(candidate.name, bold=True))
+    print_table(("", ""), list(_facts(candidate)), indent=2)
+    info = described(candidate)
+    for operation, capabilities in (info.operations if info else {}).items():
+        click.echo()
+        click.echo(f"operation {click.style(operation, bold=True)}")
+        print_table(("", ""), list(_in_words(operation, capabilities)), indent=2)
+
+
+def _facts(candidate: Candidate) -> Iterator[tuple[str, str]]:
+    info = described(candidate)
+    if info and info.summary:
+        yield "summary", info.summary
+    yield "state", str(candidate.state)
+    if candidate.reason:
+        yield "reason", candidate.reason
+    origin = "first-party" if candidate.first_party else "third-party"
+    yield "distribution", f"{candidate.distribution} {candidate.version}, {origin}"
+    yield "entry point", candidate.entry_point
+    if candidate.info is not None:
+        yield "plugin API", f"{candidate.info.api_version}, this core speaks {API_VERSION}"
+    if info is None:
+        return
+    yield "priority", str(info.priority)
+    if info.upstream is None:
+        yield "upstream", "none"
+    else:
+        yield "upstream", info.upstream.distribution
+        yield "  required", info.upstream.versions or "any version"
+        yield "  installed", candidate.upstream_version or "no"
+        yield "  tested", ", ".join(info.upstream.tested) or "no version"
+    if info.kernels:
+        yield "kernels", info.kernels
+    yield "verified on", info.verified or "nothing stated"
+
+
+def _in_words(operation: Operation, capabilities: Capabilities) -> Iterator[tuple[str, str]]:
+    """Every field that speaks of the operation, in the order of the class, as (label, value)."""
+    for field in fields(capabilities):
+        if field.name in OF_VERIFY and operation != "verify":
+            continue
+        value = getattr(capabilities, field.name)
+        label = _LABELS.get(field.name, field.name.replace("_", " "))
+        yield label, _value_in_words(field.name, value)
+
+
+_LABELS = {"rocm_archs": "ROCm architectures", "min_sm_count": "least SMs", "max_top_k": "largest top-k"}
+_LABELS |= {"max_vocab_size": "largest vocabulary", "dtypes": "dtypes of logits"}
+_NO_LIMIT = {"device_types": "any that torch has", "max_top_k": "no limit", "max_vocab_size": "no limit"}
+
+
+def _value_in_words(name: str, value: object) -> str:
+    if value is None:
+        return _NO_LIMIT.get(name, "any")
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if name == "compute_capability" and isinstance(value, tuple):
+        least, largest = value
+        return f"{dotted(least)} to {dotted(largest)}" if largest else f"{dotted(least)} or later"
+    if name == "filters" and isinstance(value, tuple):
+        return ", ".join(f"{which} {granularity.replace('_', ' ')}" for which, granularity in value) or "none"
+    if isinstance(value, tuple):
+        return ", ".join(value) or "none"
+    return str(value)

@@ -1,0 +1,1 @@
+"""The operations that plugins can serve, one folder each."""

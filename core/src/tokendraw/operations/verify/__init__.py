@@ -1,0 +1,1 @@
+"""The operation ``verify``: speculative decoding."""

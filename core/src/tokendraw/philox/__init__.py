@@ -1,0 +1,176 @@
+"""The random numbers of tokendraw: a pure function of (seed, position, index, stream), the same on every backend.
+
+Philox4x32-10 (Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011; the Random123
+library) with
+
+=========  ==========================================================
+key        (seed low 32 bits, seed high 32 bits)
+counter    (index, position low 32 bits, position high 32 bits, stream)
+=========  ==========================================================
+
+``index`` is a token id or the number of a tile of :data:`TILE_SIZE` ids, ``position`` the index in its sequence of
+the token whose hidden state made the logits. From the first output word ``w0`` come
+
+* the uniform ``u = (w0 + 1/2) / 2**32``, in (0, 1), by which a draft is accepted,
+* the exponential variate ``E = -log1p(-u)``, and
+* the Gumbel variate ``G = -log(E)``.
+
+A Gumbel maximum is decided by the largest G, so by the smallest u, and there float32 is fine-grained: it keeps every
+bit of ``w0`` below 2**24. ``dtype="fp64"`` takes 53 bits from two words and computes in float64 throughout.
+
+Words are held in int64 tensors, since torch has no 32-bit multiply-high; everything runs on the tensors' device. For a
+CPU the words come from numpy where that is installed (:mod:`tokendraw.philox._numpy`), and Gumbel variates are made in
+blocks that its caches hold: the same bits in less time. Every backend that advertises ``seeding="counter"`` is held to
+this module.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from tokendraw._exchange.capabilities import GumbelDtype
+from tokendraw.philox import _numpy
+from tokendraw.philox._numpy import KEY_INCREMENTS, MULTIPLIERS, ROUNDS
+
+TILE_SIZE: Final = 1024
+"""Consecutive token ids that share one noise variate of the :data:`TILE` stream."""
+
+TOKEN: Final = 0
+TILE: Final = 1
+ACCEPT: Final = 2
+RESIDUAL_TOKEN: Final = 3
+RESIDUAL_TILE: Final = 4
+DRAFT_TOKEN: Final = 5
+DRAFT_TILE: Final = 6
+"""Streams: a draft and its verification never share noise. ACCEPT holds one uniform a position, at index 0."""
+
+_MASK = 0xFFFFFFFF
+_BLOCK = 1 << 14
+"""Variates of a CPU that are made at once: words, products and logarithms of so many fit its second cache."""
+
+
+def philox4x32(
+    counter: tuple[Tensor, Tensor, Tensor, Tensor], key: tuple[Tensor, Tensor]
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Philox4x32-10.
+
+    :param counter: four int64 tensors of 32-bit words, broadcast against each other and the key.
+    :param key: two int64 tensors of 32-bit words.
+    :returns: four int64 tensors of 32-bit words.
+    """
+    c0, c1, c2, c3 = counter
+    k0, k1 = key
+    for _ in range(ROUNDS):
+        # The products wrap modulo 2**64, and >> repeats the sign: the mask below clears what that puts on top.
+        # c1, c3 and the keys are left unmasked, since only their low words reach a masked result.
+        product0, product1 = c0 * MULTIPLIERS[0], c2 * MULTIPLIERS[1]
+        c0 = ((product1 >> 32) ^ c1 ^ k0) & _MASK
+        c2 = ((product0 >> 32) ^ c3 ^ k1) & _MASK
+        c1, c3 = product1, product0
+        k0, k1 = k0 + KEY_INCREMENTS[0], k1 + KEY_INCREMENTS[1]
+    return c0, c1 & _MASK, c2, c3 & _MASK
+
+
+def random_words(
+    seed: Tensor, position: Tensor, index: Tensor, stream: int | Tensor
+) -> tuple[Tensor, Tensor]:
+    """The first two output words at (seed, position, index, stream).
+
+    :param seed: int64, the 64 bits of the seed.
+    :param position: int64, non-negative.
+    :param index: int64, in [0, 2**32). The three are broadcast against each other.
+    :param stream: one for all, or int64 and broadcast too.
+    """
+    if index.device.type == "cpu" and _numpy.is_usable() and not torch.compiler.is_compiling():
+        return _numpy.random_words(seed, position, index, stream)
+    if not isinstance(stream, Tensor):
+        stream = torch.full_like(index, stream)
+    counter = (index, position & _MASK, (position >> 32) & _MASK, stream)
+    w0, w1, _, _ = philox4x32(counter, (seed & _MASK, (seed >> 32) & _MASK))
+    return w0, w1
+
+
+def exponential(w0: Tensor) -> Tensor:
+    """Float32 exponential variates ``-log1p(-u)`` with ``u = (w0 + 1/2) / 2**32``.
+
+    The distance to the nearer end of (0, 1) is what float32 can hold: u itself below one half, 1 - u above. So no
+    low bit of a small ``w0`` is lost, and u never rounds to 1.
+    """
+    return _log_survival(w0, 32, torch.float32).neg_()
+
+
+def _log_survival(bits: Tensor, width: int, dtype: torch.dtype) -> Tensor:
+    """``log1p(-u)``."""
+    lower = bits < 1 << (width - 1)
+    distance = torch.where(lower, bits, (1 << width) - 1 - bits).to(dtype).add_(0.5).mul_(2.0**-width)
+    return torch.where(lower, torch.log1p(-distance), distance.log_())
+
+
+def uniform(
+    seed: Tensor, position: Tensor, index: Tensor, stream: int | Tensor, dtype: GumbelDtype = "fp32"
+) -> Tensor:
+    """Uniform variates in (0, 1) at (seed, position, index, stream), float64 where the device has it.
+
+    ``fp32`` forms ``u`` from the 32 bits of ``w0``, which float64 holds exactly, ``fp64`` from 53 as :func:`gumbel`
+    does.
+    """
+    bits, width = _bits(*random_words(seed, position, index, stream), dtype)
+    real = torch.float32 if bits.device.type == "mps" else torch.float64
+    largest = 1.0 - torch.finfo(real).eps / 2  # the sum below rounds up to 1 where it needs a bit too many
+    return ((bits.to(real) + 0.5) * 2.0**-width).clamp_(max=largest)
+
+
+def gumbel(
+    seed: Tensor, position: Tensor, index: Tensor, stream: int | Tensor, dtype: GumbelDtype = "fp32"
+) -> Tensor:
+    """Standard Gumbel variates at (seed, position, index, stream), float32 or float64 by ``dtype``.
+
+    ``fp64`` forms ``u`` from 53 bits, the 32 of ``w0`` above the upper 21 of ``w1``: ``(bits + 1/2) / 2**53``.
+    """
+    if index.device.type != "cpu" or seed.numel() * position.numel() * index.numel() <= _BLOCK:
+        return _gumbel(seed, position, index, stream, dtype)
+    inputs = (seed, position, index, torch.as_tensor(stream))
+    shape = torch.broadcast_shapes(*(x.shape for x in inputs))  # type: ignore[no-untyped-call]
+    noise = torch.empty(shape, dtype=_real(dtype))
+    for block in _blocks(shape):
+        own_seed, own_position, own_index, own_stream = (_part(x, block) for x in inputs)
+        noise[block] = _gumbel(own_seed, own_position, own_index, own_stream, dtype)
+    return noise
+
+
+def _gumbel(
+    seed: Tensor, position: Tensor, index: Tensor, stream: int | Tensor, dtype: GumbelDtype
+) -> Tensor:
+    bits, width = _bits(*random_words(seed, position, index, stream), dtype)
+    return _log_survival(bits, width, _real(dtype)).neg_().log_().neg_()
+
+
+def _blocks(shape: Sequence[int]) -> Iterator[tuple[slice, ...]]:
+    """Cut a tensor of this shape into parts of at most :data:`_BLOCK` elements, whole in their last dimensions."""
+    steps, room = [], _BLOCK
+    for size in reversed(shape):
+        steps.append(max(1, min(size, room)))
+        room //= steps[-1]
+    ranges = (range(0, size, step) for size, step in zip(shape, reversed(steps), strict=True))
+    for corner in itertools.product(*ranges):
+        yield tuple(slice(start, start + step) for start, step in zip(corner, reversed(steps), strict=True))
+
+
+def _part(x: Tensor, block: tuple[slice, ...]) -> Tensor:
+    """The entries that meet in a block, of a tensor that is broadcast."""
+    own = block[len(block) - x.dim() :]
+    return x[tuple(part if size > 1 else slice(None) for part, size in zip(own, x.shape, strict=True))]
+
+
+def _real(dtype: GumbelDtype) -> torch.dtype:
+    return torch.float64 if dtype == "fp64" else torch.float32
+
+
+def _bits(w0: Tensor, w1: Tensor, dtype: GumbelDtype) -> tuple[Tensor, int]:
+    """The bits that make a variate of ``dtype``, and how many they are."""
+    return ((w0 << 21) | (w1 >> 11), 53) if dtype == "fp64" else (w0, 32)

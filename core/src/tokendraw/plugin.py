@@ -1,0 +1,142 @@
+"""The face for authors of plugins: how a sampler describes itself, and the hooks by which the core negotiates with it.
+
+A complete plugin, in the package that the entry point names::
+
+    # pyproject.toml
+    #   [project.entry-points."tokendraw.plugins"]
+    #   acme = "acme_tokendraw:plugin"
+
+    from tokendraw.plugin import Capabilities, PluginInfo, Upstream, hookimpl
+
+    class AcmePlugin:
+        @hookimpl
+        def tokendraw_describe(self):
+            return PluginInfo(
+                name="acme",
+                api_version=1,
+                priority=50,
+                summary="samples on Acme accelerators",
+                upstream=Upstream("acme-kernels", ">=2.1,<3", tested=("2.1.4", "2.3.0")),
+                operations={"sample": Capabilities(device_types=("cuda",), dtypes=("float32",))},
+            )
+
+        @hookimpl
+        def tokendraw_probe(self, operation, host, need):
+            return None  # or a sentence: what is missing on this machine
+
+        @hookimpl
+        def tokendraw_build(self, operation, device, need):
+            from acme_tokendraw.sampler import AcmeSampler  # heavy imports belong here
+
+            return AcmeSampler(device, need)
+
+    plugin = AcmePlugin()
+
+Importing that module must not import torch, triton or the upstream library: ``tokendraw list`` loads every plugin.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tokendraw._lazy import lazy_names
+
+if TYPE_CHECKING:
+    from tokendraw._discovery.hooks import hookimpl
+    from tokendraw._exchange.backends import SamplerBackend, VerifierBackend
+    from tokendraw._exchange.capabilities import (
+        DRAFT_KINDS,
+        FILTER_ORDERS,
+        GUMBEL_DTYPES,
+        INPUT_DTYPES,
+        LOGPROBS_MODES,
+        VERIFY_MODES,
+        Capabilities,
+        DraftKind,
+        Filter,
+        FilterOrder,
+        Granularity,
+        GumbelDtype,
+        LogprobsMode,
+        Need,
+        Operation,
+        Seeding,
+        TieNeed,
+        TieRule,
+        VerifyMode,
+    )
+    from tokendraw._exchange.host import Host
+    from tokendraw._exchange.output import PAD_LOGPROB, PAD_TOKEN_ID
+    from tokendraw._exchange.plugin_info import API_VERSION, PluginInfo, Upstream
+    from tokendraw._messages.words import printable
+    from tokendraw._torch.threads import one_thread
+
+_HOMES = {
+    "_discovery.hooks": ("hookimpl",),
+    "_exchange.backends": ("SamplerBackend", "VerifierBackend"),
+    "_exchange.capabilities": (
+        "DRAFT_KINDS",
+        "FILTER_ORDERS",
+        "GUMBEL_DTYPES",
+        "INPUT_DTYPES",
+        "LOGPROBS_MODES",
+        "VERIFY_MODES",
+        "Capabilities",
+        "DraftKind",
+        "Filter",
+        "FilterOrder",
+        "Granularity",
+        "GumbelDtype",
+        "LogprobsMode",
+        "Need",
+        "Operation",
+        "Seeding",
+        "TieNeed",
+        "TieRule",
+        "VerifyMode",
+    ),
+    "_exchange.host": ("Host",),
+    "_exchange.output": ("PAD_LOGPROB", "PAD_TOKEN_ID"),
+    "_exchange.plugin_info": ("API_VERSION", "PluginInfo", "Upstream"),
+    "_messages.words": ("printable",),
+    "_torch.threads": ("one_thread",),
+}
+
+__all__ = [
+    "API_VERSION",
+    "DRAFT_KINDS",
+    "FILTER_ORDERS",
+    "GUMBEL_DTYPES",
+    "INPUT_DTYPES",
+    "LOGPROBS_MODES",
+    "PAD_LOGPROB",
+    "PAD_TOKEN_ID",
+    "VERIFY_MODES",
+    "Capabilities",
+    "DraftKind",
+    "Filter",
+    "FilterOrder",
+    "Granularity",
+    "GumbelDtype",
+    "Host",
+    "LogprobsMode",
+    "Need",
+    "Operation",
+    "PluginInfo",
+    "SamplerBackend",
+    "Seeding",
+    "TieNeed",
+    "TieRule",
+    "Upstream",
+    "VerifierBackend",
+    "VerifyMode",
+    "hookimpl",
+    "one_thread",
+    "printable",
+]
+
+__getattr__ = lazy_names(globals(), _HOMES)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,0 +1,1 @@
+"""The kit itself: subjects, properties, trials, statistics."""

@@ -1,0 +1,77 @@
+"""Many draws from one row of logits, in as few calls as the device can hold."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from tokendraw._exchange.params import SamplingParams
+from tokendraw.testing.kit.expected import Expected, expect
+from tokendraw.testing.kit.statistical_tests import fit, pooled
+from tokendraw.testing.kit.subject import Subject
+from tokendraw.testing.kit.trial import Trial, Verdict
+
+Array = NDArray[Any]
+
+
+def seed_torch(rng: np.random.Generator) -> None:
+    """Give the unseeded rows that follow noise of their own, decided by ``rng``."""
+    torch.manual_seed(int(rng.integers(2**63)))
+
+
+def random_seeds(rng: np.random.Generator, rows: int) -> tuple[list[int], list[int]]:
+    """Seeds over all 64 bits and positions over 40, for rows that nothing ties together."""
+    return rng.integers(0, 2**64, rows, np.uint64).tolist(), rng.integers(0, 2**40, rows).tolist()
+
+
+def draw_many(
+    subject: Subject,
+    logits: Array,
+    params: SamplingParams,
+    draws: int,
+    rng: np.random.Generator,
+    *,
+    seeded: bool = False,
+) -> Array:
+    """``draws`` tokens of one row [V]: all rows of a batch are alike but for their noise."""
+    rows = max(1, min(draws, subject.effort.elements // len(logits), 1 << 16))
+    row = torch.as_tensor(logits).to(subject.device)
+    batch = row.expand(rows, -1) if len(logits) > 1 << 14 else row.repeat(rows, 1)
+    seed_torch(rng)
+    found = []
+    for start in range(0, draws, rows):
+        count = min(rows, draws - start)
+        if seeded:
+            seeds, positions = random_seeds(rng, count)
+            requests = [replace(params, seed=seed) for seed in seeds]
+            found.append(subject.tokens(batch[:count], requests, positions))
+        else:
+            found.append(subject.tokens(batch[:count], params))
+    return np.concatenate(found)
+
+
+def judge_fit(
+    subject: Subject,
+    trial: Trial,
+    label: str,
+    logits: Array,
+    params: SamplingParams,
+    draws: int,
+    *,
+    seeded: bool = False,
+) -> Expected:
+    """Hold the draws of one row against its float64 distribution."""
+    expected = expect(logits, params, subject.capabilities.tie_rule)
+    assert expected.certain, f"the kit chose a row that rounding decides: {label}"
+
+    def experiment(rng: np.random.Generator, count: int) -> Verdict:
+        tokens = draw_many(subject, logits, params, count, rng, seeded=seeded)
+        bins = pooled(expected.probabilities, count, expected.in_part)
+        return fit(tokens, expected.probabilities, bins)
+
+    trial.judge(label, experiment, draws)
+    return expected

@@ -1,0 +1,146 @@
+"""All properties of a subject, one after the other; a failure ends its own line and no other."""
+
+from __future__ import annotations
+
+import difflib
+import time
+import traceback
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import torch
+
+from tokendraw._messages.errors import InvalidParameterError
+from tokendraw._messages.words import one_of, spoken
+from tokendraw._torch.threads import one_thread
+from tokendraw.testing.kit import device
+from tokendraw.testing.kit.property import Property
+from tokendraw.testing.kit.refusals import refused
+from tokendraw.testing.kit.report import Line, Report, Status
+from tokendraw.testing.kit.subject import Subject
+from tokendraw.testing.kit.trial import FALSE_ALARM, Trial, Violation
+from tokendraw.testing.sample import (
+    calls,
+    distribution,
+    filters,
+    independence,
+    logprobs,
+    seeds,
+    special_values,
+    support,
+)
+from tokendraw.testing.verify import device as verify_device
+from tokendraw.testing.verify import draws as verify_draws
+from tokendraw.testing.verify import edges as verify_edges
+from tokendraw.testing.verify import lines as verify_lines
+from tokendraw.testing.verify import seeds as verify_seeds
+
+_SAMPLE = (support, special_values, calls, filters, distribution, independence, seeds, logprobs, device)
+_VERIFY = (verify_lines, verify_edges, verify_draws, verify_seeds, verify_device)
+PROPERTIES: tuple[Property, ...] = tuple(p for module in _SAMPLE + _VERIFY for p in module.properties.all)
+"""In the order of a report: what is exact first, then statistics, then what capabilities switch on; of both operations,
+one after the other."""
+_KIT = Path(__file__).parents[1]
+
+
+def run(
+    subject: Subject,
+    *,
+    only: Iterable[str] | None = None,
+    starting: Callable[[Property], None] | None = None,
+    finished: Callable[[Line], None] | None = None,
+) -> Report:
+    """Check every property.
+
+    :param only: names of the properties to check, or one name; None: all.
+    :param starting: called before each one.
+    :param finished: called with each line as it is there.
+    :raises InvalidParameterError: there is no property of a name in ``only``.
+    """
+    lines = []
+    for prop in selected(only):
+        if starting:
+            starting(prop)
+        line = check(subject, prop)
+        if line is not None:
+            lines.append(line)
+            if finished:
+                finished(line)
+    return Report(
+        sampler=subject.name,
+        device=str(subject.device),
+        quick=subject.effort.quick,
+        seed=subject.seed,
+        false_alarm=FALSE_ALARM,
+        lines=tuple(lines),
+    )
+
+
+def selected(only: Iterable[str] | None) -> tuple[Property, ...]:
+    """The properties of these names, in the order of a report.
+
+    :raises InvalidParameterError: there is no property of one of the names; the message has the nearest.
+    """
+    if only is None:
+        return PROPERTIES
+    wanted = [only] if isinstance(only, str) else list(only)
+    names = [prop.name for prop in PROPERTIES]
+    for name in wanted:
+        if name not in names:
+            near = difflib.get_close_matches(name, names, n=3)
+            advice = f"Nearest: {one_of(map(repr, near))}." if near else "See `tokendraw check --list`."
+            raise InvalidParameterError(f"'only' needs the name of a property, found {name!r}. {advice}")
+    return tuple(prop for prop in PROPERTIES if prop.name in wanted)
+
+
+def check(subject: Subject, prop: Property) -> Line | None:
+    """Check one property; None if it is not for this subject. Torch's random state is put back."""
+    start = time.perf_counter()
+    trial = Trial(prop.name, subject.seed)
+    devices = [subject.device.index or 0] if subject.device.type == "cuda" else []
+    with torch.random.fork_rng(devices=devices), one_thread():
+        status, detail, raised_in = _outcome(subject, prop, trial)
+    if status is None:
+        return None
+    return Line(
+        name=prop.name,
+        about=prop.about,
+        status=status,
+        detail=detail,
+        checks=trial.checks,
+        draws=trial.draws,
+        p_value=trial.least[0] if trial.least else None,
+        worst=trial.least[1] if trial.least else "",
+        traceback=raised_in,
+        seconds=time.perf_counter() - start,
+    )
+
+
+def _outcome(subject: Subject, prop: Property, trial: Trial) -> tuple[Status | None, str, str]:
+    """Status, detail and traceback."""
+    try:
+        capabilities = subject.offered(prop.operation)
+        if capabilities is None:
+            return None, "", ""
+        if prop.advertised is not None and not prop.advertised(capabilities):
+            words = refused(subject, prop.refusal, prop.operation) if prop.refusal else ""
+            return (Status.REFUSED, words, "") if prop.refusal else (None, "", "")
+        if prop.needs_cuda and subject.device.type != "cuda":
+            return Status.NOT_RUN, f"needs a CUDA device, found {subject.device.type}", ""
+        return Status.PASSED, prop.check(subject, trial), ""
+    except Violation as violation:
+        return Status.FAILED, str(violation), _frames(violation.__cause__)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # a sampler that calls sys.exit must not end the run
+        return Status.FAILED, f"a call raised {spoken(error)}", _frames(error)
+
+
+def _frames(error: BaseException | None) -> str:
+    """Where the sampler raised: what lies below the kit's own frames; all of them if the kit itself did."""
+    if error is None:
+        return ""
+    frames = traceback.extract_tb(error.__traceback__)
+    kit = [i for i, frame in enumerate(frames) if _KIT in Path(frame.filename).parents]
+    below = frames[kit[-1] + 1 :] if kit else frames
+    return "".join(traceback.format_list(below or frames))

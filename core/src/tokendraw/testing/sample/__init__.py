@@ -1,0 +1,1 @@
+"""What the kit holds the operation ``sample`` to."""

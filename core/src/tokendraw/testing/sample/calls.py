@@ -1,0 +1,154 @@
+"""The contract of a call: inputs as they were, any stride, every dtype that is advertised, shared slots."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+
+import numpy as np
+import torch
+
+from tokendraw._exchange.capabilities import Need
+from tokendraw._exchange.metadata import SamplingMetadata
+from tokendraw._exchange.params import SamplingParams
+from tokendraw.testing.kit.draws import random_seeds, seed_torch
+from tokendraw.testing.kit.expected import expect
+from tokendraw.testing.kit.property import Ask, Properties
+from tokendraw.testing.kit.requests import assigned, batches, combinations
+from tokendraw.testing.kit.statistical_tests import fit
+from tokendraw.testing.kit.subject import Subject
+from tokendraw.testing.kit.trial import Trial, Verdict
+from tokendraw.testing.logits_families import FAMILIES, gaussian
+
+properties = Properties()
+
+
+@properties.required("inputs unmodified")
+def inputs_unmodified(subject: Subject, trial: Trial) -> str:
+    """Logits keep every bit, and so do the tensors of the request, in calls of every kind."""
+    size = 1500
+    rng = trial.generator("rows")
+    rows = np.stack([family(rng, size) for family in FAMILIES.values()] + [np.full(size, np.nan, np.float32)])
+    modes = (None, *subject.capabilities.logprobs_modes)
+    requests = combinations(subject.capabilities, size)
+    for mode in modes:
+        some = requests[:: 1 if mode is None else max(1, len(requests) // 5)]
+        for batch in batches(subject, some, len(rows)):
+            logits = torch.from_numpy(rows).to(subject.device)
+            wanted = [replace(params, logprobs=None if mode is None else 3) for params in batch]
+            metadata = SamplingMetadata.from_params(wanted, device=subject.device)
+            given = {f.name: getattr(metadata, f.name) for f in fields(metadata)}
+            before = {name: t.clone() for name, t in given.items() if isinstance(t, torch.Tensor)}
+            pristine = logits.view(torch.int32).clone()
+            subject.call(logits, metadata, mode=mode)
+            changed = (logits.view(torch.int32) != pristine).any(-1)
+            trial.require(
+                not bool(changed.any()),
+                f"logits need to stay as they are, found {int(changed.sum())} rows changed",
+            )
+            for name, tensor in before.items():
+                trial.require(
+                    torch.equal(given[name], tensor),
+                    f"'{name}' of the request needs to stay as it is, found changed",
+                )
+    return f"{len(requests)} requests, {len(modes) - 1} logprobs modes"
+
+
+@properties.required("strides")
+def strides(subject: Subject, trial: Trial) -> str:
+    """Rows of any stride, views with an offset and expanded rows draw what contiguous ones draw."""
+    rows, size = subject.effort.rows(12, least=5), 1100
+    rng = trial.generator("rows")
+    logits = torch.from_numpy(np.stack([gaussian(rng, size) for _ in range(rows)])).to(subject.device)
+    wide = torch.zeros(rows, size + 37, device=subject.device)
+    wide[:, 5 : 5 + size] = logits
+    doubled = torch.zeros(2 * rows, size, device=subject.device)
+    doubled[::2] = logits
+    same = logits[:1].expand(rows, size)
+    layouts = {
+        "rows of a wider buffer": (logits, wide[:, 5 : 5 + size]),
+        "every other row": (logits, doubled[::2]),
+        "one row expanded": (same.contiguous(), same),
+    }
+    seeds, positions = random_seeds(rng, rows)
+    counter = subject.capabilities.seeding == "counter"
+    requests = [
+        p for p in combinations(subject.capabilities, size) if counter or p.temperature == 0 or p.top_k == 1
+    ]
+    requests = requests or [SamplingParams()]
+    for label, (contiguous, view) in layouts.items():
+        for batch in batches(subject, requests[:: max(1, len(requests) // 8)], rows):
+            seeded = [
+                replace(p, seed=s) if counter and p.temperature else p
+                for p, s in zip(batch, seeds, strict=True)
+            ]
+            torch.manual_seed(3)
+            first = subject.tokens(contiguous, seeded, positions)
+            torch.manual_seed(3)
+            second = subject.tokens(view, seeded, positions)
+            settled = [counter or p.temperature == 0 or p.top_k == 1 for p in batch]
+            trial.require(
+                (first == second)[settled].all(), f"{label} need the tokens of contiguous rows, found others"
+            )
+            for x, params, token in zip(view.cpu().numpy(), batch, second, strict=True):
+                possible = expect(x, params, subject.capabilities.tie_rule).possible
+                trial.require(possible[token], f"{label} need tokens that are kept, found {token}")
+    return ", ".join(layouts)
+
+
+@properties.required("rows of shared slots")
+def shared_slots(subject: Subject, trial: Trial) -> str:
+    """row_index maps logits rows to the parameters of their request."""
+    size = 200
+    rng = trial.generator("row")
+    row = gaussian(rng, size)
+    likely = int(row.argmax())
+    requests = [SamplingParams(temperature=1e-6), SamplingParams(temperature=50.0)]
+    index = [0, 1, 0, 0, 1, 1] * subject.effort.rows(50, least=6)
+    seed_torch(rng)
+    found = subject.tokens(torch.from_numpy(row).repeat(len(index), 1), requests, row_index=index)
+    cold = np.array(index) == 0
+    trial.require((found[cold] == likely).all(), f"rows of a cold request need token {likely}, found others")
+    hot = int((found[~cold] == likely).sum())
+    trial.require(
+        hot < len(index) // 6,
+        f"rows of a hot request need tokens of all kinds, found the likeliest {hot} times of {len(index) // 2}",
+    )
+    return f"{len(index)} rows of 2 requests"
+
+
+def _dtype(name: str) -> None:
+    @properties.advertised(f"{name} logits", lambda c: name in c.dtypes, Ask(need=Need(dtype=name)))
+    def check(subject: Subject, trial: Trial) -> str:
+        """Logits of this dtype are served exactly, as the float32 values that they are."""
+        dtype = getattr(torch, name)
+        rng = trial.generator("rows")
+        row = torch.from_numpy(gaussian(rng, 60)).to(dtype)
+        found = subject.tokens(row.repeat(subject.effort.rows(50), 1), SamplingParams())
+        trial.require(((found >= 0) & (found < 60)).all(), "ids need to lie in [0, 60)")
+        _draws_like_float32(subject, trial, row)
+        if subject.capabilities.seeding == "counter":
+            count = subject.effort.rows(32, least=8)
+            rows = torch.from_numpy(np.stack([gaussian(rng, 1300) for _ in range(count)])).to(dtype)
+            requests = [p for p in combinations(subject.capabilities, 1300) if p.temperature > 0]
+            chosen = assigned(subject.effort, requests, count)
+            params = [replace(p, seed=i) for i, p in enumerate(chosen)]
+            if "float32" in subject.capabilities.dtypes:
+                first, second = subject.tokens(rows, params), subject.tokens(rows.float(), params)
+                trial.require(
+                    (first == second).all(), "rows need the tokens of their float32 values, found others"
+                )
+        return "distribution, and seeded tokens where there are seeds"
+
+
+def _draws_like_float32(subject: Subject, trial: Trial, row: torch.Tensor) -> None:
+    expected = expect(row.float().numpy(), SamplingParams())
+
+    def experiment(rng: np.random.Generator, draws: int) -> Verdict:
+        seed_torch(rng)
+        return fit(subject.tokens(row.repeat(draws, 1), SamplingParams()), expected.probabilities)
+
+    trial.judge("distribution", experiment, subject.effort.draws // 2)
+
+
+for _name in ("float32", "bfloat16", "float16"):
+    _dtype(_name)

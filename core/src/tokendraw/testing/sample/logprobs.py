@@ -1,0 +1,189 @@
+"""Log-probabilities: five modes, the N best, ranks and the kept mass, against float64."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from tokendraw._exchange.capabilities import LOGPROBS_MODES, Capabilities, LogprobsMode, Need
+from tokendraw._exchange.output import PAD_LOGPROB, PAD_TOKEN_ID, SamplerOutput
+from tokendraw._exchange.params import SamplingParams
+from tokendraw.testing import reference
+from tokendraw.testing.kit.draws import seed_torch
+from tokendraw.testing.kit.expected import expect
+from tokendraw.testing.kit.property import Ask, Properties, has_mode
+from tokendraw.testing.kit.requests import combinations, described, scalar_filters
+from tokendraw.testing.kit.subject import Subject
+from tokendraw.testing.kit.trial import Trial
+from tokendraw.testing.logits_families import FAMILIES
+
+properties = Properties()
+Array = NDArray[Any]
+
+_TOLERANCE = 1e-5
+_ROUNDING = 5e-7
+"""Of float32 itself, where a value is large."""
+
+
+def _some_mode(capabilities: Capabilities) -> bool:
+    return bool(capabilities.logprobs_modes)
+
+
+def _batch(subject: Subject, trial: Trial, size: int, wanted: int) -> tuple[Array, list[SamplingParams]]:
+    """One row of every family for every third request or so."""
+    rng = trial.generator(f"{size} {wanted}")
+    requests = combinations(subject.capabilities, size)
+    if scalar_filters(subject.capabilities):
+        requests = requests[:1]
+    copies = subject.effort.rows(6)
+    logits = np.stack([family(rng, size) for family in FAMILIES.values() for _ in range(copies)])
+    picked = rng.integers(0, len(requests), len(logits))
+    seed_torch(rng)
+    return logits, [replace(requests[i], logprobs=wanted) for i in picked]
+
+
+def _shown(output: SamplerOutput) -> tuple[Array, Array, Array]:
+    """Ids [B, 1 + N], values [B, 1 + N] and ranks [B] on the host."""
+    found = output.logprobs
+    assert found is not None
+    assert found.ranks is not None
+    return found.token_ids.cpu().numpy(), found.logprobs.cpu().numpy(), found.ranks.cpu().numpy()
+
+
+def _mode(mode: LogprobsMode) -> None:
+    ask = Ask(need=Need(logprobs_mode=mode), params=SamplingParams(logprobs=1))
+
+    @properties.advertised(f"{mode}", has_mode(mode), ask)
+    def check(subject: Subject, trial: Trial) -> str:
+        """The values of all V tokens and of the drawn one agree with float64 to 1e-5, by id."""
+        looked = 0
+        for size in (1, 50, 1300):
+            logits, params = _batch(subject, trial, size, -1)
+            output = subject.sample(torch.from_numpy(logits), params, mode=mode)
+            _require_form(trial, output, len(logits), size)
+            ids, values, _ = _shown(output)
+            drawn = output.token_ids.cpu().numpy()
+            for i, request in enumerate(params):
+                told = expect(logits[i], request, subject.capabilities.tie_rule)
+                row = reference.prepare(logits[i], request)
+                if (
+                    not told.certain or told.count != row.kept.sum()
+                ):  # which of tied tokens stay is not ours to say
+                    continue
+                expected = reference.values(row, int(drawn[i]), mode)[ids[i]]
+                off = _off(values[i], expected)
+                looked += 1
+                trial.require(
+                    (off <= 0).all(),
+                    f"V = {size}, {described(request)}: token {ids[i][off.argmax()]} needs "
+                    f"{expected[off.argmax()]:.7g}, found {values[i][off.argmax()]:.7g}",
+                )
+                trial.require(
+                    ids[i][0] == drawn[i],
+                    f"the drawn token {drawn[i]} needs to come first, found {ids[i][0]}",
+                )
+        return f"{looked} rows, all V values"
+
+
+for _each in LOGPROBS_MODES:
+    _mode(_each)
+
+
+def _off(found: Array, expected: Array) -> Array:
+    """By how much each value lies outside of what is tolerated; inf where one is -inf and the other is not."""
+    found = found.astype(np.float64)
+    with np.errstate(invalid="ignore"):
+        distance = np.abs(found - expected)
+        off: Array = distance - (_TOLERANCE + _ROUNDING * np.abs(expected))
+    equal = found == expected
+    return np.where(equal, 0.0, np.where(np.isnan(off), np.inf, off))
+
+
+def _require_form(trial: Trial, output: SamplerOutput, rows: int, width: int) -> None:
+    found = output.logprobs
+    trial.require(found is not None, "logprobs need to be returned where a row asks for them, found None")
+    assert found is not None
+    for name, dtype, shape in (
+        ("token_ids", torch.int64, [rows, 1 + width]),
+        ("logprobs", torch.float32, [rows, 1 + width]),
+        ("ranks", torch.int64, [rows]),
+    ):
+        tensor = getattr(found, name)
+        trial.require(
+            (tensor.dtype, list(tensor.shape), tensor.device) == (dtype, shape, output.token_ids.device),
+            f"logprobs.{name} needs {shape} {dtype}, found {list(tensor.shape)} {tensor.dtype} on {tensor.device}",
+        )
+
+
+@properties.advertised("ranks", _some_mode)
+def ranks(subject: Subject, trial: Trial) -> str:
+    """The rank is the number of tokens whose value is at least the drawn one's, all ties counted."""
+    looked = 0
+    for size in (1, 50, 1300):
+        logits, params = _batch(subject, trial, size, 0)
+        output = subject.sample(torch.from_numpy(logits), params)
+        _require_form(trial, output, len(logits), 0)
+        found, drawn = _shown(output)[2], output.token_ids.cpu().numpy()
+        for x, token, rank in zip(logits, drawn, found, strict=True):
+            expected = int((x >= x[token]).sum())
+            looked += 1
+            trial.require(rank == expected, f"V = {size}: token {token} needs rank {expected}, found {rank}")
+    return f"{looked} rows, with ties"
+
+
+@properties.advertised("N best", _some_mode)
+def n_best(subject: Subject, trial: Trial) -> str:
+    """The N best follow the drawn token, descending, lowest id first on a tie, at most all V; then padding."""
+    mode = next((m for m in subject.capabilities.logprobs_modes if m.startswith("raw")), None)
+    if mode is None:
+        return "no raw mode to compare the order in"
+    size = 1300
+    for wanted in (0, 1, 20, size, 10 * size):
+        logits, params = _batch(subject, trial, size, wanted)
+        ids, values, _ = _shown(subject.sample(torch.from_numpy(logits), params, mode=mode))
+        columns = 1 + min(wanted, size)
+        trial.require(ids.shape == (len(logits), columns), f"N = {wanted} needs {columns} columns")
+        for x, row in zip(logits, ids, strict=True):
+            best = np.lexsort((np.arange(size), -x))[:wanted]
+            apart = np.flatnonzero(row[1:] != best)
+            trial.require(
+                not len(apart),
+                f"N = {wanted} needs token {best[apart[:1]]} in place {apart[:1] + 1}, found {row[1:][apart[:1]]}",
+            )
+    logits = logits[:4]
+    few = [SamplingParams(logprobs=n) for n in (None, 0, 2, 5)]
+    ids, values, _ = _shown(subject.sample(torch.from_numpy(logits), few, mode=mode))
+    for i, wanted in enumerate((0, 0, 2, 5)):
+        padded = (ids[i, 1 + wanted :] == PAD_TOKEN_ID).all() and (
+            values[i, 1 + wanted :] == PAD_LOGPROB
+        ).all()
+        trial.require(
+            padded, f"a row that asked for {wanted} of 5 needs padding behind them, found {ids[i].tolist()}"
+        )
+    return f"N of 0, 1, 20, V = {size} and more, and rows that ask for less"
+
+
+@properties.advertised("log_kept_mass", _some_mode)
+def kept_mass(subject: Subject, trial: Trial) -> str:
+    """The log of the kept set's share of the temperature-scaled mass, to 1e-5."""
+    looked = 0
+    for size in (1, 50, 1300):
+        logits, params = _batch(subject, trial, size, 0)
+        output = subject.sample(torch.from_numpy(logits), params)
+        trial.require(output.log_kept_mass is not None, "log_kept_mass is needed with logprobs, found None")
+        assert output.log_kept_mass is not None
+        found = output.log_kept_mass.cpu().numpy()
+        for x, request, mass in zip(logits, params, found, strict=True):
+            expected = expect(x, request, subject.capabilities.tie_rule)
+            if not expected.certain:
+                continue
+            looked += 1
+            trial.require(
+                abs(float(mass) - expected.log_share) <= _TOLERANCE,
+                f"V = {size}, {described(request)} needs log_kept_mass {expected.log_share:.6f}, found {mass:.6f}",
+            )
+    return f"{looked} rows"

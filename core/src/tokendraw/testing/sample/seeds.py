@@ -1,0 +1,157 @@
+"""Seeds: the token of (seed, position, logits), whatever the batch around it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from tokendraw._exchange.capabilities import GumbelDtype, Need
+from tokendraw._exchange.params import SamplingParams
+from tokendraw._messages.words import all_of
+from tokendraw.testing import reference
+from tokendraw.testing.kit.draws import random_seeds, seed_torch
+from tokendraw.testing.kit.expected import expect
+from tokendraw.testing.kit.property import Ask, Properties, has_counter
+from tokendraw.testing.kit.requests import assigned, combinations, described, tokens_of
+from tokendraw.testing.kit.subject import Subject
+from tokendraw.testing.kit.trial import Trial
+from tokendraw.testing.logits_families import FAMILIES, gaussian
+
+properties = Properties()
+Array = NDArray[Any]
+
+_EDGES = (0, 1, -1, -(2**63), 2**63 - 1, 2**63, 2**64 - 1, 2**32 - 1, 2**32, -(2**32))
+SAME = 0.9999
+"""The share of draws that has to be the reference's; the others are near ties in float32."""
+
+
+@properties.advertised("seeded draws", has_counter, Ask(params=SamplingParams(seed=1)))
+def seeded_draws(subject: Subject, trial: Trial) -> str:
+    """Tokens equal the two-level draw of the random-number contract, 99.99 % of them and all that are no near tie."""
+    return _equal_reference(subject, trial, "fp32")
+
+
+@properties.advertised("fp64 noise", lambda c: "fp64" in c.gumbel_dtypes, Ask(need=Need(gumbel_dtype="fp64")))
+def fp64_noise(subject: Subject, trial: Trial) -> str:
+    """With 53-bit uniforms and float64, too, seeded tokens equal those of the contract."""
+    if subject.capabilities.seeding != "counter":
+        return "advertised without seeds: nothing to compare with"
+    return _equal_reference(subject, trial, "fp64")
+
+
+def _equal_reference(subject: Subject, trial: Trial, dtype: GumbelDtype) -> str:
+    judged = same = 0
+    copies = subject.effort.rows(12, least=2)
+    for size in (2, 31, 1024, 1025, 5000):
+        if size > (subject.capabilities.max_vocab_size or size):
+            continue
+        rng = trial.generator(f"{dtype} {size}")
+        requests = combinations(subject.capabilities, size)
+        logits = np.stack([family(rng, size) for family in FAMILIES.values() for _ in range(copies)])
+        seeds, positions = random_seeds(rng, len(logits))
+        picked = rng.integers(0, len(requests), len(logits))
+        params = [replace(requests[i], seed=seed) for i, seed in zip(picked, seeds, strict=True)]
+        found = subject.tokens(torch.from_numpy(logits), params, positions, gumbel_dtype=dtype)
+        for row, request, position, token in zip(logits, params, positions, found, strict=True):
+            assert request.seed is not None
+            if not expect(row, request, subject.capabilities.tie_rule).certain:
+                continue
+            expected, lead = reference.draw(reference.prepare(row, request), request.seed, position, dtype)
+            judged, same = judged + 1, same + int(token == expected)
+            trial.require(
+                token == expected or lead < reference.NEAR_TIE,
+                f"V = {size}, {described(request)}, seed {request.seed}, position {position} needs token {expected}, "
+                f"found {token}",
+            )
+    trial.require(
+        same >= SAME * judged - 1, f"{judged} draws need {SAME:.2%} of the reference's tokens, found {same}"
+    )
+    return f"{judged} draws over mixed filters, {same} of them the reference's token"
+
+
+@properties.advertised("seeds at the edges", has_counter)
+def seeds_at_the_edges(subject: Subject, trial: Trial) -> str:
+    """Seeds are taken modulo 2**64, from -2**63 to 2**64 - 1, and positions reach beyond 32 bits."""
+    rng = trial.generator("row")
+    row = gaussian(rng, 1500)
+    prepared = reference.prepare(row, SamplingParams())
+    for position in (0, 1, 2**32 - 1, 2**32, 2**40 + 3):
+        params = [SamplingParams(seed=seed) for seed in _EDGES]
+        found = subject.tokens(torch.from_numpy(row).repeat(len(_EDGES), 1), params, [position] * len(_EDGES))
+        for seed, token in zip(_EDGES, found, strict=True):
+            expected, lead = reference.draw(prepared, seed % 2**64, position)
+            trial.require(
+                token == expected or lead < reference.NEAR_TIE,
+                f"seed {seed} at position {position} needs token {expected}, found {token}",
+            )
+    return f"{len(_EDGES)} seeds, 5 positions"
+
+
+@properties.advertised("batch invariance", lambda c: c.batch_invariant, Ask(need=Need(batch_invariant=True)))
+def batch_invariance(subject: Subject, trial: Trial) -> str:
+    """A seeded row draws the same token alone, in any batch, at any row index, and beside any mates."""
+    size = 1500
+    requests = [p for p in combinations(subject.capabilities, size) if p.temperature > 0]
+    if subject.capabilities.seeding != "counter":
+        return "advertised without seeds: nothing to compare"
+    rng = trial.generator("rows")
+    count = subject.effort.rows(24, least=5)
+    sizes = [rows for rows in (2, 7, 64, 65, 1000) if rows <= max(subject.effort.batch_sizes)]
+    logits = np.stack([gaussian(rng, size) for _ in range(count)])
+    seeds, positions = random_seeds(rng, count)
+    chosen = assigned(subject.effort, requests, count)
+    params = [replace(p, seed=seed) for p, seed in zip(chosen, seeds, strict=True)]
+    alone = np.array(
+        [tokens_of(subject, logits[i : i + 1], [params[i]], [positions[i]])[0] for i in range(count)]
+    )
+    for rows in sizes:
+        order = rng.permutation(np.arange(rows) % count)
+        found = tokens_of(subject, logits[order], [params[i] for i in order], [positions[i] for i in order])
+        apart = np.flatnonzero(found != alone[order])
+        trial.require(
+            not len(apart),
+            f"B = {rows}: row {apart[0] if len(apart) else 0} needs the token that it draws alone, "
+            f"{len(apart)} rows differ",
+        )
+    return f"{count} rows alone and in batches of {all_of(map(str, sizes))}"
+
+
+@properties.advertised("seeded beside unseeded", has_counter)
+def seeded_beside_unseeded(subject: Subject, trial: Trial) -> str:
+    """Seeds hold for their own rows alone: rows without one draw anew in each call."""
+    rows, size = subject.effort.rows(256, least=32), 1000
+    params = [SamplingParams(seed=7) if i % 2 else SamplingParams() for i in range(rows)]
+    seed_torch(trial.generator("torch"))
+    first, second = (subject.tokens(torch.zeros(rows, size), params) for _ in range(2))
+    trial.require((first[1::2] == second[1::2]).all(), "seeded rows need the same tokens in every call")
+    again = int((first[::2] == second[::2]).sum())
+    # 128 rows repeat a token of 1000 by chance 0.13 times; 8 or more happen once in 1e13.
+    trial.require(
+        again < 8, f"unseeded rows need new tokens in every call, found {again} of {rows // 2} repeated"
+    )
+    return f"{rows} rows, every other one seeded"
+
+
+@properties.advertised("torch.manual_seed", lambda c: c.seeding in ("counter", "launch"))
+def manual_seed(subject: Subject, trial: Trial) -> str:
+    """torch.manual_seed reproduces the tokens of unseeded rows, and another seed gives others."""
+    rows = subject.effort.rows(64)
+    logits = torch.zeros(rows, 1000)
+
+    def run(seed: int) -> list[Array]:
+        torch.manual_seed(seed)
+        return [subject.tokens(logits, SamplingParams()) for _ in range(3)]
+
+    first, again, other = run(123), run(123), run(124)
+    trial.require(
+        all(map(np.array_equal, first, again)), "one seed needs the same tokens again, found others"
+    )
+    trial.require(not np.array_equal(first[0], other[0]), "another seed needs other tokens, found the same")
+    trial.require(
+        not np.array_equal(first[0], first[1]), "successive calls need other tokens, found the same"
+    )
+    return f"3 calls of {rows} rows, repeated"

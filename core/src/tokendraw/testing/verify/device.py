@@ -1,0 +1,138 @@
+"""Verifications on a CUDA device: none waits for it, and what a graph captured follows its inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from itertools import pairwise
+
+import torch
+
+from tokendraw._exchange.capabilities import Need, VerifyMode
+from tokendraw._exchange.metadata import SamplingMetadata
+from tokendraw._exchange.params import SamplingParams
+from tokendraw.operations.verify.drafts import Drafts
+from tokendraw.testing.kit.device import require_no_wait
+from tokendraw.testing.kit.property import Ask, Properties
+from tokendraw.testing.kit.subject import Subject
+from tokendraw.testing.kit.trial import Trial
+from tokendraw.testing.verify.drafting import Batch, drafts_of, row_metadata, ways
+
+properties = Properties("verify")
+
+_REQUESTS, _SIZE = 24, 32_000
+
+_Call = tuple[torch.Tensor, Drafts, SamplingMetadata, VerifyMode]
+
+
+def _batches(subject: Subject, trial: Trial) -> Iterator[tuple[str, _Call]]:
+    """A batch of every way, mixed from all requests that the subject serves, on the device."""
+    for mode, kind in ways(subject.verifying):
+        label = f"{mode}, {kind}"
+        batch = Batch.of(subject, trial.generator(label), _REQUESTS, _SIZE)
+        if subject.verifying.logprobs_modes:
+            batch.params[0] = replace(batch.params[0], logprobs=5)
+        drafts = batch.drafts(subject, kind)
+        yield label, (batch.logits(subject), drafts, batch.metadata(drafts), mode)
+
+
+def _plain(subject: Subject) -> _Call:
+    """Flat rows of requests without seeds: a draft is accepted with a bonus token of many, or gives way to one."""
+    mode, kind = ways(subject.verifying)[0]
+    given = torch.full((_REQUESTS, _SIZE), 1.0 / _SIZE if kind == "probs" else 0.0, device=subject.device)
+    drafts = drafts_of(subject, [[i] for i in range(_REQUESTS)], _SIZE, kind, given)
+    metadata = row_metadata(drafts, [SamplingParams()] * _REQUESTS, [0] * _REQUESTS)
+    return torch.zeros(2 * _REQUESTS, _SIZE, device=subject.device), drafts, metadata, mode
+
+
+def _work(subject: Subject, call: _Call) -> Callable[[], torch.Tensor]:
+    """A verification without the checks of the kit, which would wait."""
+    verifier = subject.verifier()
+    logits, drafts, metadata, mode = call
+
+    @torch.no_grad()
+    def work() -> torch.Tensor:
+        return verifier.verify(logits, drafts, metadata, mode=mode).token_ids
+
+    return work
+
+
+def _drafting(subject: Subject, call: _Call) -> Callable[[], torch.Tensor]:
+    """The draft of as many rows. A call of its own: a device takes no more than some 1000 launches in advance."""
+    verifier = subject.verifier()
+    logits, _, metadata, _ = call
+
+    @torch.no_grad()
+    def work() -> torch.Tensor:
+        return verifier.draft(logits, metadata).token_ids
+
+    return work
+
+
+@properties.advertised(
+    "verify sync-free", lambda c: c.sync_free, Ask(need=Need(sync_free=True)), needs_cuda=True
+)
+def sync_free(subject: Subject, trial: Trial) -> str:
+    """No verification or draft waits for the device: by torch's check, and by a stopwatch behind a sleeping device."""
+    looked = 0
+    for label, call in _batches(subject, trial):
+        require_no_wait(trial, f"{label}: a call", _work(subject, call))
+        require_no_wait(trial, f"{label}: a draft", _drafting(subject, call))
+        looked += 1
+    return f"{looked} kinds of batches, 2 methods"
+
+
+@properties.advertised(
+    "verify graph capture", lambda c: c.graph_safe, Ask(need=Need(graph_safe=True)), needs_cuda=True
+)
+def graph_capture(subject: Subject, trial: Trial) -> str:
+    """A captured verification follows inputs that change in place, and draws anew at each replay."""
+    looked = 0
+    for label, (given, drafts, metadata, mode) in _batches(subject, trial):
+        logits, ids = given.clone(), drafts.draft_token_ids.clone()
+        work = _work(subject, (logits, drafts, metadata, mode))
+        replay, output = _captured(work)
+        for step in (1, 2):
+            logits.copy_(given.roll(step, 0))
+            drafts.draft_token_ids.copy_(ids.roll(step, 0))
+            assert metadata.positions is not None
+            metadata.positions.add_(100)
+            expected = work().cpu()
+            replay()
+            found = output.cpu()
+            trial.require(
+                ((found >= -1) & (found < _SIZE)).all(), f"{label}: ids need to lie in [-1, {_SIZE})"
+            )
+            trial.require(
+                subject.verifying.seeding != "counter" or torch.equal(found, expected),
+                f"{label}: a replay needs the chains of a fresh call, found others",
+            )
+        looked += 1
+    replay, output = _captured(_work(subject, _plain(subject)))
+    replays = []
+    for _ in range(3):
+        replay()
+        replays.append(output.cpu())
+    for before, after in pairwise(replays):
+        again = int((before == after).all(1).sum())
+        trial.require(again <= 3, f"replays need to draw anew, found {again} of {_REQUESTS} chains again")
+    return f"{looked} kinds of batches"
+
+
+def _captured(work: Callable[[], torch.Tensor]) -> tuple[Callable[[], None], torch.Tensor]:
+    """A replay that has ended when it returns, and the tokens that it writes."""
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(3):
+            work()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        output = work()
+
+    def replay() -> None:
+        graph.replay()
+        torch.cuda.synchronize()
+
+    return replay, output

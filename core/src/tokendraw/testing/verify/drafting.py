@@ -1,0 +1,224 @@
+"""Requests with drafts, of every kind that a subject can verify, as the kit lays them out on the host."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from tokendraw import speculative
+from tokendraw._exchange.capabilities import Capabilities, DraftKind, GumbelDtype, LogprobsMode, VerifyMode
+from tokendraw._exchange.metadata import SamplingMetadata
+from tokendraw._exchange.output import VerifyOutput
+from tokendraw._exchange.params import SamplingParams
+from tokendraw.operations.verify.drafts import Drafts
+from tokendraw.testing import reference_walk
+from tokendraw.testing.kit.draws import random_seeds, seed_torch
+from tokendraw.testing.kit.expected import expect
+from tokendraw.testing.kit.requests import combinations
+from tokendraw.testing.kit.subject import Subject
+from tokendraw.testing.kit.trial import Trial
+from tokendraw.testing.logits_families import Family, gaussian, tied, zipf
+
+Array = NDArray[Any]
+
+BEYOND = 2**31 - 1
+"""An id that no vocabulary has."""
+
+
+def requests(capabilities: Capabilities, size: int) -> list[SamplingParams]:
+    """What a request to verify may ask for: filters per row alone, since a batch with others is never handed over."""
+    per_row = tuple((name, how) for name, how in capabilities.filters if how == "per_row")
+    return combinations(replace(capabilities, filters=per_row), size)
+
+
+def ways(capabilities: Capabilities) -> list[tuple[VerifyMode, DraftKind]]:
+    """Every mode with every kind of drafts."""
+    return [(mode, kind) for mode in capabilities.verify_modes for kind in capabilities.draft_kinds]
+
+
+def two_ways(capabilities: Capabilities) -> list[tuple[VerifyMode, DraftKind]]:
+    """The first of them and the last, for what hardly depends on it."""
+    every = ways(capabilities)
+    return [every[0], every[-1]] if len(every) > 1 else every
+
+
+@dataclass(frozen=True, kw_only=True)
+class Batch:
+    """Requests, each with its drafts. One entry a request in every list."""
+
+    target: list[Array]
+    """[n + 1, V] float32."""
+    draft: list[Array]
+    """[n, V] float32: logits of the drafts."""
+    probs: list[Array]
+    """[n, V] float32: what they were drawn by, under the parameters of the request."""
+    ids: list[list[int]]
+    params: list[SamplingParams]
+    first: list[int]
+    """Position of the first row."""
+
+    @classmethod
+    def of(cls, subject: Subject, rng: np.random.Generator, count: int, size: int, seed: bool = True) -> Self:
+        """Random requests of every kind, with up to 4 drafts that lie near the target, some of them elsewhere.
+
+        :param seed: whether they bring seeds, if the subject serves any.
+        """
+        offered = subject.verifying
+        kinds = requests(offered, size)
+        families: list[Family] = [gaussian, zipf, *[tied] * (offered.tie_rule == "value")]
+        seeds, first = random_seeds(rng, count)
+        seed_torch(rng)
+        rows: list[tuple[Array, Array, Array, list[int], SamplingParams]] = []
+        for i in range(count):
+            params = kinds[-1 if rng.random() < 0.1 else int(rng.integers(len(kinds)))]
+            n = int(rng.integers(5)) if offered.ragged_drafts else 3
+            target = np.stack([families[i % len(families)](rng, size) for _ in range(n + 1)])
+            draft = target[:n] + np.float32(rng.choice([0.0, 0.3, 2.0])) * rng.standard_normal((n, size))
+            draft = draft.astype(np.float32)
+            probs = [expect(x, params, offered.tie_rule).probabilities for x in draft]
+            ids = [int(rng.choice(size, p=q)) for q in probs]
+            for step in range(n):
+                kind = rng.random()
+                if kind < 0.1:
+                    ids[step] = int(rng.integers(size))
+                elif kind < 0.2 and offered.placeholder_drafts:
+                    ids[step] = int(rng.choice([-1, size, BEYOND]))
+            own = replace(params, seed=seeds[i]) if seed and offered.seeding == "counter" else params
+            rows.append((target, draft, np.array(probs, np.float32).reshape(n, size), ids, own))
+        target_rows, draft_rows, probs_rows, drafted, params_of = (
+            list(column) for column in zip(*rows, strict=True)
+        )
+        return cls(
+            target=target_rows,
+            draft=draft_rows,
+            probs=probs_rows,
+            ids=drafted,
+            params=params_of,
+            first=first,
+        )
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @property
+    def size(self) -> int:
+        """V."""
+        return int(self.target[0].shape[1])
+
+    def picked(self, which: Iterable[int]) -> Batch:
+        """Some of the requests, in this order."""
+        order = [int(i) for i in which]
+        columns = {name: [getattr(self, name)[i] for i in order] for name in self.__dataclass_fields__}
+        return Batch(**columns)
+
+    def logits(self, subject: Subject) -> torch.Tensor:
+        """[L, V] those of the target, on the device."""
+        return torch.from_numpy(np.concatenate(self.target)).to(subject.device)
+
+    def drafts(self, subject: Subject, kind: DraftKind) -> Drafts:
+        """The drafts on the device, given by kind."""
+        rows = {"probs": self.probs, "logits": self.draft, "chosen": []}[kind]
+        given = torch.from_numpy(np.concatenate(rows)).to(subject.device) if rows else None
+        return drafts_of(subject, self.ids, self.size, kind, given)
+
+    def metadata(self, drafts: Drafts) -> SamplingMetadata:
+        """The parameters of the rows."""
+        return row_metadata(drafts, self.params, self.first)
+
+    def verify(
+        self,
+        subject: Subject,
+        mode: VerifyMode,
+        kind: DraftKind,
+        *,
+        logprobs_mode: LogprobsMode | None = None,
+        gumbel_dtype: GumbelDtype | None = None,
+    ) -> VerifyOutput:
+        """Verify them all in one call."""
+        drafts = self.drafts(subject, kind)
+        return subject.verify(
+            self.logits(subject),
+            drafts,
+            self.metadata(drafts),
+            mode,
+            logprobs_mode=logprobs_mode,
+            gumbel_dtype=gumbel_dtype,
+        )
+
+    def walk(self, i: int, mode: VerifyMode, kind: DraftKind, dtype: str = "fp32") -> reference_walk.Answer:
+        """What request ``i``, which has a seed, has to emit."""
+        return reference_walk.walk(
+            self.target[i],
+            self.ids[i],
+            self.params[i],
+            range(self.first[i], self.first[i] + len(self.target[i])),
+            probs=self.probs[i] if kind == "probs" else None,
+            logits=self.draft[i] if kind == "logits" else None,
+            coupled=mode == "coupled",
+            dtype=dtype,
+        )
+
+    def is_certain(self, subject: Subject, i: int) -> bool:
+        """Whether rounding decides no filter of request ``i``, and the sampler none of its ties."""
+        rule = subject.verifying.tie_rule
+        rows = [expect(x, self.params[i], rule) for x in (*self.target[i], *self.draft[i])]
+        return all(row.certain and not row.in_part.any() for row in rows)
+
+
+def drafts_of(
+    subject: Subject,
+    ids: Sequence[Sequence[int]],
+    size: int,
+    kind: DraftKind,
+    given: torch.Tensor | None = None,
+) -> Drafts:
+    """Lists of drafts, one a request, on the device.
+
+    :param given: [L - B, V] probabilities or logits, by kind.
+    """
+    flat = [token for tokens in ids for token in tokens]
+    return Drafts.from_counts(
+        torch.tensor(flat, dtype=torch.int64, device=subject.device),
+        [len(tokens) for tokens in ids],
+        draft_probs=given if kind == "probs" else None,
+        draft_logits=given if kind == "logits" else None,
+        any_placeholder=not all(0 <= token < size for token in flat),
+    )
+
+
+def row_metadata(drafts: Drafts, params: Sequence[SamplingParams], first: Sequence[int]) -> SamplingMetadata:
+    """The parameters of the rows of a verification, from those of its requests and their first positions."""
+    rows = drafts.num_rows
+    assert rows is not None
+    start = torch.tensor(first, dtype=torch.int64, device=drafts.device)
+    return SamplingMetadata.from_params(
+        params,
+        device=drafts.device,
+        positions=speculative.row_positions(drafts.cu_num_logits, start, rows),
+        row_index=speculative.row_index(drafts.cu_num_logits, rows),
+    )
+
+
+def chains(output: VerifyOutput) -> list[list[int]]:
+    """The tokens of each request, padding left out."""
+    counts = (output.num_accepted + 1).tolist()
+    return [row[:count] for row, count in zip(output.token_ids.tolist(), counts, strict=True)]
+
+
+def require_same(trial: Trial, expected: list[list[int]], found: list[list[int]], what: str) -> None:
+    """Demand that two calls gave the same chains.
+
+    :raises Violation: they did not; names the first that differs.
+    """
+    apart = [i for i, (a, b) in enumerate(zip(expected, found, strict=True)) if a != b]
+    i = apart[0] if apart else 0
+    trial.require(
+        not apart,
+        f"{what} need the same chains, found {len(apart)} others, such as {found[i : i + 1]} in place of "
+        f"{expected[i : i + 1]}",
+    )

@@ -1,0 +1,267 @@
+"""Speculation cannot be told from plain sampling: every token, and pairs of them, follow the target."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from tokendraw._exchange.capabilities import Capabilities, DraftKind, VerifyMode
+from tokendraw._exchange.params import SamplingParams
+from tokendraw._messages.words import all_of
+from tokendraw.testing import reference, reference_walk
+from tokendraw.testing.kit.draws import random_seeds, seed_torch
+from tokendraw.testing.kit.expected import expect
+from tokendraw.testing.kit.property import Ask, Properties
+from tokendraw.testing.kit.refusals import refused
+from tokendraw.testing.kit.statistical_tests import fit
+from tokendraw.testing.kit.subject import Subject
+from tokendraw.testing.kit.trial import Trial, Verdict
+from tokendraw.testing.logits_families import gaussian
+from tokendraw.testing.verify.drafting import Batch, chains, drafts_of, requests, row_metadata, ways
+from tokendraw.testing.verify.speculation import Case, judge
+
+properties = Properties("verify")
+Array = NDArray[Any]
+
+# No two probabilities are equal, so that no rule for ties matters, and every filter below has its edge between them.
+_EIGHT: Final = np.log([0.30, 0.22, 0.17, 0.11, 0.08, 0.06, 0.04, 0.02])
+_NEAR_EIGHT: Final = np.log([0.09, 0.24, 0.06, 0.21, 0.16, 0.04, 0.13, 0.07])
+_FEW: Final = np.log([0.10, 0.60, 0.30])
+_FEWER: Final = np.log([0.50, 0.20, 0.30])
+_FILTERS: Final = {
+    "top_k": SamplingParams(top_k=3),
+    "top_p": SamplingParams(top_p=0.75),
+    "min_p": SamplingParams(min_p=0.3),
+}
+
+
+def _markov(trial: Trial, kind: DraftKind, mode: VerifyMode, placeholders: tuple[int, ...] = ()) -> Case:
+    """Rows that depend on the token before; no probability so small that its pairs are never seen."""
+    target, draft = trial.generator("Markov").normal(size=(2, 5, 4)).clip(-1.5, 1.5)
+    return Case(target=target, draft=draft, kind=kind, mode=mode, placeholders=placeholders)
+
+
+def _seedings(capabilities: Capabilities) -> tuple[bool, ...]:
+    return (False, True) if capabilities.seeding == "counter" else (False,)
+
+
+@properties.required("verify draft")
+def draft(subject: Subject, trial: Trial) -> str:
+    """``draft`` draws from the softmax after the filters, with seeds from streams of its own."""
+    offered = subject.verifying
+    row = _NEAR_EIGHT.astype(np.float32)
+    for name, own in {"no filter": SamplingParams(), **_served(offered)}.items():
+        expected = expect(row, own, offered.tie_rule).probabilities
+
+        def experiment(
+            rng: np.random.Generator, draws: int, params: SamplingParams = own, p: Array = expected
+        ) -> Verdict:
+            seed_torch(rng)
+            metadata = row_metadata(
+                drafts_of(subject, [[]] * draws, len(row), "chosen"), [params] * draws, [3] * draws
+            )
+            logits = torch.from_numpy(row).to(subject.device).repeat(draws, 1)
+            return fit(subject.draft(logits, metadata).token_ids.cpu().numpy(), p)
+
+        trial.judge(name, experiment, subject.effort.tiled_draws)
+    if offered.seeding != "counter":
+        return "distribution"
+    rng = trial.generator("rows")
+    looked = 0
+    kinds = requests(offered, 2500)
+    seeds, positions = random_seeds(rng, subject.effort.rows(60, least=4))
+    rows = np.stack([gaussian(rng, 2500) for _ in seeds])
+    params = [replace(kinds[int(rng.integers(len(kinds)))], seed=seed) for seed in seeds]
+    given = drafts_of(subject, [[]] * len(rows), 2500, "chosen")
+    metadata = row_metadata(given, params, positions)
+    found = subject.draft(torch.from_numpy(rows).to(subject.device), metadata).token_ids.tolist()
+    streams = (reference_walk.DRAFT_TOKEN, reference_walk.DRAFT_TILE)
+    for x, request, seed, position, token in zip(rows, params, seeds, positions, found, strict=True):
+        if not expect(x, request, offered.tie_rule).certain:
+            continue
+        expected_token, lead = reference.draw(reference.prepare(x, request), seed, position, streams=streams)
+        looked += 1
+        trial.require(
+            token == expected_token or lead < reference.NEAR_TIE,
+            f"a draft at seed {seed}, position {position} needs token {expected_token}, found {token}",
+        )
+    return f"distribution, and {looked} seeded drafts token by token"
+
+
+def _served(capabilities: Capabilities) -> dict[str, SamplingParams]:
+    """A request for each filter that is applied per row."""
+    order = (*capabilities.filter_orders, "top_k_first")[0]
+    return {
+        name: replace(params, filter_order=order)
+        for name, params in _FILTERS.items()
+        if (name, "per_row") in capabilities.filters
+        and (name != "top_k" or (capabilities.max_top_k or params.top_k) >= params.top_k)
+    }
+
+
+@properties.advertised("verify rejection", lambda c: "rejection" in c.verify_modes, Ask(mode="rejection"))
+def rejection(subject: Subject, trial: Trial) -> str:
+    """Every token, and the first two together, follow the target; drafts are accepted as often as sum of min(p, q)."""
+    kind = subject.verifying.draft_kinds[0]
+    rng = trial.generator("rows")
+    sixteen = rng.normal(size=16).clip(-1.5, 1.5)
+    cases = {
+        "one opposite draft": Case(target=sixteen, draft=-sixteen, drafts=1, kind=kind, mode="rejection"),
+        "three opposite drafts": Case(target=sixteen, draft=-sixteen, drafts=3, kind=kind, mode="rejection"),
+        "Markov": _markov(trial, kind, "rejection"),
+    }
+    seeded = _seedings(subject.verifying)[-1]
+    for label, case in cases.items():
+        judge(subject, trial, label, case, subject.effort.draws // 4, seeded=seeded)
+    if seeded:
+        judge(subject, trial, "Markov", cases["Markov"], subject.effort.draws // 4, seeded=False)
+    judge(subject, trial, "three tiles", _tiles(kind), subject.effort.tiled_draws // 4, seeded=seeded)
+    return f"{all_of(cases)}; residuals of three tiles"
+
+
+def _tiles(kind: DraftKind) -> Case:
+    """Most of what the target has more of lies in tiles where the draft has next to nothing."""
+    target, draft = np.full(2600, -12.0), np.full(2600, -12.0)
+    target[[3, 1500, 2590]] = [0.0, 0.3, -0.5]
+    draft[[3, 4, 2590]] = [1.0, 0.0, -2.0]
+    return Case(target=target, draft=draft, drafts=1, kind=kind, mode="rejection")
+
+
+@properties.advertised("verify coupled", lambda c: "coupled" in c.verify_modes, Ask(mode="coupled"))
+def coupled(subject: Subject, trial: Trial) -> str:
+    """The tokens are those that ``sample`` draws at the same seeds and positions, drafts accepted while they are."""
+    offered = subject.verifying
+    case = _markov(trial, offered.draft_kinds[0], "coupled")
+    for seeded in _seedings(offered):
+        judge(subject, trial, "Markov", case, subject.effort.draws // 4, seeded=seeded)
+    if offered.seeding != "counter" or subject.capabilities.seeding != "counter":
+        return "distribution"
+    looked = 0
+    for size in (31, 1100):
+        batch = Batch.of(subject, trial.generator(f"{size}"), subject.effort.rows(60, least=4), size)
+        own = _sampled(subject, batch)
+        for kind in offered.draft_kinds:
+            for i, tokens in enumerate(chains(batch.verify(subject, "coupled", kind))):
+                ids = [*batch.ids[i], -1]
+                end = next(step for step, token in enumerate(ids) if token != own[i][step]) + 1
+                looked += end
+                trial.require(
+                    tokens == own[i][:end],
+                    f"drafts {ids[:-1]} where sample draws {own[i]} need {own[i][:end]}, found {tokens}",
+                )
+    return f"distribution, and {looked} tokens equal to those of sample"
+
+
+def _sampled(subject: Subject, batch: Batch) -> list[list[int]]:
+    """What ``sample`` draws at every row of every request."""
+    metadata = batch.metadata(batch.drafts(subject, "chosen"))
+    tokens = subject.call(batch.logits(subject), metadata).token_ids.tolist()
+    found = []
+    for rows in batch.target:
+        found.append(tokens[: len(rows)])
+        tokens = tokens[len(rows) :]
+    return found
+
+
+def _kind(name: str, kind: DraftKind) -> None:
+    @properties.advertised(name, lambda c: kind in c.draft_kinds, Ask(kind=kind))
+    def check(subject: Subject, trial: Trial) -> str:
+        """Tokens follow the target where drafts are given so, and as many are accepted as can be."""
+        mode: VerifyMode = (*subject.verifying.verify_modes, "rejection")[0]
+        cases = {
+            "three tokens": Case(target=_FEW, draft=_FEWER, kind=kind, mode=mode),
+            "Markov": _markov(trial, kind, mode),
+        }
+        for seeded in _seedings(subject.verifying):
+            for label, case in cases.items():
+                judge(subject, trial, label, case, subject.effort.draws // 4, seeded=seeded)
+        return all_of(cases)
+
+
+_kind("verify draft_probs", "probs")
+_kind("verify draft_logits", "logits")
+_kind("verify chosen drafts", "chosen")
+
+
+def _some_filter(capabilities: Capabilities) -> bool:
+    return any(how == "per_row" for _, how in capabilities.filters)
+
+
+@properties.advertised("verify filters", _some_filter, Ask(params=SamplingParams(top_k=1)))
+def filters(subject: Subject, trial: Trial) -> str:
+    """Tokens follow the filtered target, under every filter that is advertised; the others are refused."""
+    offered = subject.verifying
+    served = _served(offered)
+    for mode, kind in [(mode, offered.draft_kinds[0]) for mode in offered.verify_modes]:
+        for name, params in served.items():
+            case = Case(target=_EIGHT, draft=_NEAR_EIGHT, kind=kind, mode=mode, params=params)
+            seeded = _seedings(offered)[-1]
+            judge(subject, trial, f"{name}, {mode}", case, subject.effort.draws // 4, seeded=seeded)
+        hot = Case(
+            target=_EIGHT, draft=_NEAR_EIGHT, kind=kind, mode=mode, params=SamplingParams(temperature=1.7)
+        )
+        judge(subject, trial, f"temperature, {mode}", hot, subject.effort.draws // 4, seeded=False)
+    for name, params in _FILTERS.items():
+        if (name, "per_row") not in offered.filters:
+            refused(subject, Ask(params=params), "verify")
+    return f"{all_of(served)}, temperature 1.7"
+
+
+@properties.required("verify bonus")
+def bonus(subject: Subject, trial: Trial) -> str:
+    """Where all drafts are accepted, the bonus row gives one token more: the one that ``sample`` draws there."""
+    offered, last = subject.verifying, _EIGHT.astype(np.float32)
+    size = len(last)
+    expected = expect(last, SamplingParams()).probabilities
+    for mode in offered.verify_modes:
+        kind = offered.draft_kinds[0]
+
+        def experiment(
+            rng: np.random.Generator, draws: int, mode: VerifyMode = mode, kind: DraftKind = kind
+        ) -> Verdict:
+            seed_torch(rng)
+            sure = np.where(np.arange(size) == 7, np.float32(60), np.float32(0))
+            target = torch.from_numpy(np.stack([sure, sure, last])).to(subject.device).repeat(draws, 1)
+            given = torch.from_numpy(sure if kind == "logits" else (sure > 0).astype(np.float32))
+            drafts = drafts_of(
+                subject, [[7, 7]] * draws, size, kind, given.to(subject.device).repeat(2 * draws, 1)
+            )
+            metadata = row_metadata(drafts, [SamplingParams()] * draws, [0] * draws)
+            found = subject.verify(target, drafts, metadata, mode)
+            trial.require(
+                (found.num_accepted == 2).all(),
+                f"{mode}, {kind}: drafts that the target is sure of need to be accepted",
+            )
+            return fit(found.token_ids[:, 2].cpu().numpy(), expected)
+
+        trial.judge(mode, experiment, subject.effort.tiled_draws // 2)
+    if offered.seeding != "counter" or subject.capabilities.seeding != "counter":
+        return "distribution"
+    looked = 0
+    batch = Batch.of(subject, trial.generator("requests"), subject.effort.rows(60, least=4), 1100)
+    own = _sampled(subject, batch)
+    for mode, kind in ways(offered):
+        for i, tokens in enumerate(chains(batch.verify(subject, mode, kind))):
+            if len(tokens) == len(own[i]):
+                looked += 1
+                trial.require(
+                    tokens[-1] == own[i][-1],
+                    f"{mode}, {kind}: a bonus token needs to be that of sample, {own[i][-1]}, found {tokens[-1]}",
+                )
+    return f"distribution, and {looked} tokens equal to those of sample"
+
+
+@properties.advertised("verify after placeholders", lambda c: c.placeholder_drafts)
+def after_placeholders(subject: Subject, trial: Trial) -> str:
+    """The token in place of a draft that was not made follows the target, and so do all others."""
+    offered = subject.verifying
+    for mode in offered.verify_modes:
+        for place in (0, 1):
+            case = _markov(trial, offered.draft_kinds[0], mode, (place,))
+            label = f"{mode}, place {place + 1}"
+            judge(subject, trial, label, case, subject.effort.draws // 4, seeded=_seedings(offered)[-1])
+    return "in the first place and in the second"

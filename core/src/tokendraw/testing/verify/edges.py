@@ -1,0 +1,238 @@
+"""Verifications at the edges: rows of nothing, drafts that are none, and decisions that no noise may change."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from tokendraw._exchange.capabilities import DraftKind
+from tokendraw._exchange.params import SamplingParams
+from tokendraw.operations.verify.drafts import Drafts
+from tokendraw.testing.kit.draws import seed_torch
+from tokendraw.testing.kit.expected import expect, possible_tokens
+from tokendraw.testing.kit.poison import poisons
+from tokendraw.testing.kit.property import Ask, Properties
+from tokendraw.testing.kit.subject import Subject
+from tokendraw.testing.kit.trial import Trial
+from tokendraw.testing.logits_families import gaussian
+from tokendraw.testing.verify.drafting import (
+    BEYOND,
+    Batch,
+    chains,
+    drafts_of,
+    requests,
+    require_same,
+    row_metadata,
+    two_ways,
+    ways,
+)
+from tokendraw.testing.verify.lines import SURE, sure_chains
+
+properties = Properties("verify")
+Array = NDArray[Any]
+
+LEAST_U: Final = 228_227_993
+"""A seed whose word of the stream ACCEPT at :data:`AT` is all zeros."""
+LARGEST_U: Final = 12_713_842_529
+"""One whose word is all ones."""
+AT: Final = 9
+_SIZE: Final = 1100  # two tiles, the last of them not full
+
+
+@properties.required("verify poisoned rows")
+def poisoned_rows(subject: Subject, trial: Trial) -> str:
+    """NaN, infinities and rows of nothing, in target or drafts, give kept tokens, and valid tells who used one."""
+    offered = subject.verifying
+    rng = trial.generator("rows")
+    kinds = poisons(rng, _SIZE)
+    clean = Batch.of(subject, rng, 2 * len(kinds) + 1, _SIZE)
+    for mode, kind in two_ways(offered) if subject.effort.mixed else ways(offered):
+        for where in ("target", "draft") if kind != "chosen" else ("target",):
+            batch = clean.picked(range(len(clean)))
+            for i, poison in zip(range(1, len(batch), 2), kinds.values(), strict=True):
+                _poison(batch, i, where, kind, poison.logits, int(rng.integers(5)))
+            found = batch.verify(subject, mode, kind)
+            told, given = chains(found), found.valid.tolist()
+            for i, tokens in enumerate(told):
+                for x, token in zip(batch.target[i], tokens, strict=False):
+                    possible = possible_tokens(x, batch.params[i], offered.tie_rule)
+                    trial.require(
+                        possible[token],
+                        f"{mode}, {kind}: a poisoned {where} needs kept tokens, found {token}",
+                    )
+                valid = _valid(batch, i, len(tokens), mode, kind)
+                trial.require(
+                    not offered.valid_flag or given[i] == valid,
+                    f"{mode}, {kind}: request {i} with a poisoned {where} needs valid {valid}, found {given[i]}",
+                )
+            if offered.seeding == "counter":
+                expected = chains(clean.verify(subject, mode, kind))
+                require_same(
+                    trial, expected[::2], told[::2], f"{mode}, {kind}: requests beside poisoned ones"
+                )
+    return f"{len(kinds)} kinds of rows, in target and drafts"
+
+
+def _poison(batch: Batch, i: int, where: str, kind: DraftKind, poison: Array, step: int) -> None:
+    rows = {"target": batch.target, "draft": batch.probs if kind == "probs" else batch.draft}[where]
+    if len(rows[i]):
+        rows[i] = rows[i].copy()
+        rows[i][step % len(rows[i])] = poison
+
+
+def _valid(batch: Batch, i: int, used: int, mode: str, kind: DraftKind) -> bool:
+    """Whether all rows are that ``used`` tokens of a request come from."""
+    fine = [not np.isnan(x).any() and x.max() > -np.inf for x in batch.target[i][:used]]
+    if mode == "coupled" or kind == "chosen" or not batch.params[i].temperature > 0:
+        return all(fine)
+    for step, token in enumerate(batch.ids[i][:used]):
+        if not 0 <= token < batch.size:
+            continue
+        if kind == "logits":
+            x = batch.draft[i][step]
+            fine.append(not np.isnan(x).any() and x.max() > -np.inf)
+        else:
+            q = batch.probs[i][step]
+            fine.append(bool((q >= 0).all() and 0 < q.max() < np.inf))
+    return all(fine)
+
+
+@properties.advertised("verify sure drafts", lambda c: "rejection" in c.verify_modes)
+def sure_drafts(subject: Subject, trial: Trial) -> str:
+    """p(x) = q(x) always accepts, p(x) = 0 and q(x) = 0 always reject, at the ends of u too."""
+    offered = subject.verifying
+    count, size = subject.effort.draws_of(2048), 4
+    counter = offered.seeding == "counter"
+    flat = np.zeros(size, np.float32)
+    never = np.array([0.0, -np.inf, 1.0, 0.5], np.float32)
+    rng = trial.generator("rows")
+    equal = (3 * rng.standard_normal(size)).astype(np.float32)
+    first = rng.integers(0, 2**40, count).tolist()
+    seeds: list[int | None] = rng.integers(0, 2**63, count).tolist() if counter else [None] * count
+    if counter:
+        seeds[:2], first[:2] = (LEAST_U, LARGEST_U), (AT, AT)
+    params = [SamplingParams(seed=seed) for seed in seeds]
+    sure = np.array([0.0, SURE, 0.0, 0.0], np.float32)
+    cases: list[tuple[str, DraftKind, Array, Array, bool]] = [
+        ("p = q", "probs", flat, np.full(size, 0.25, np.float32), True),
+        ("p = q", "logits", equal, equal, True),
+        ("p = q = 1", "probs", sure, np.eye(size, dtype=np.float32)[1], True),
+        ("p = q = 1", "logits", sure, sure, True),
+        ("p = q = 1", "chosen", sure, sure, True),
+        ("p = 0", "probs", never, np.eye(size, dtype=np.float32)[1], False),
+        ("p = 0", "logits", never, sure, False),
+        ("p = 0", "chosen", never, sure, False),
+        ("q = 0", "probs", flat, np.eye(size, dtype=np.float32)[2], False),
+        ("q = 0", "logits", flat, never, False),
+    ]
+    looked = 0
+    for label, kind, target, draft, accepted in cases:
+        if kind not in offered.draft_kinds:
+            continue
+        given = torch.from_numpy(draft).to(subject.device).repeat(count, 1)
+        drafts = drafts_of(subject, [[1]] * count, size, kind, given)
+        logits = torch.from_numpy(target).to(subject.device).repeat(2 * count, 1)
+        seed_torch(rng)
+        found = subject.verify(logits, drafts, row_metadata(drafts, params, first), "rejection")
+        hits = int(found.num_accepted.sum())
+        trial.require(
+            hits == count * accepted,
+            f"{label}, {kind}: of {count} drafts {count * accepted} need to be accepted, found {hits}",
+        )
+        looked += 1
+    return f"{looked} cases, {count} drafts each" + ", the least and the largest u among them" * counter
+
+
+@properties.advertised("verify greedy rows", lambda c: c.greedy, Ask(params=SamplingParams(temperature=0.0)))
+def greedy(subject: Subject, trial: Trial) -> str:
+    """A greedy request accepts the argmax, the lowest id on a tie, and emits it in place of another draft."""
+    offered, size = subject.verifying, _SIZE
+    count = subject.effort.rows(32, least=4)
+    rng = trial.generator("rows")
+    batch = Batch.of(subject, rng, count, size)
+    for i in range(0, count, 2):
+        batch.params[i] = replace(batch.params[i], temperature=0.0)
+        for x in batch.target[i]:
+            x[rng.integers(size, size=2)] = x.max()
+        for step in range(len(batch.ids[i])):
+            if rng.random() < 0.7:
+                batch.ids[i][step] = int(batch.target[i][step].argmax())
+    for mode, kind in ways(offered):
+        for i, tokens in list(enumerate(chains(batch.verify(subject, mode, kind))))[::2]:
+            best = [int(x.argmax()) for x in batch.target[i]]
+            ids = [*batch.ids[i], -1]
+            end = next(step for step, token in enumerate(ids) if token != best[step]) + 1
+            trial.require(
+                tokens == best[:end],
+                f"{mode}, {kind}: a greedy request with drafts {ids[:-1]} needs {best[:end]}, found {tokens}",
+            )
+    return f"every other of {count} requests, {len(ways(offered))} ways"
+
+
+@properties.advertised("verify ragged drafts", lambda c: c.ragged_drafts, Ask(ragged=True))
+def ragged(subject: Subject, trial: Trial) -> str:
+    """Requests of 3, 0, 1 and 128 drafts share a batch, and ids padded to [B, K] give the chains of flat ones."""
+    most = subject.effort.rows(128)
+    batch = Batch.of(subject, trial.generator("rows"), subject.effort.rows(32, least=4), 300)
+    for mode, kind in ways(subject.verifying):
+        sure_chains(subject, trial, mode, kind, [3, 0, 1, most])
+        sure_chains(subject, trial, mode, kind, [0, most, 3, 1])
+        if subject.verifying.seeding != "counter":
+            continue
+        flat = batch.drafts(subject, kind)
+        wide = torch.full((len(batch), 6), -1, device=subject.device)
+        for i, ids in enumerate(batch.ids):
+            wide[i, : len(ids)] = torch.tensor(ids, dtype=torch.int64, device=subject.device)
+        padded = Drafts(
+            draft_token_ids=wide,
+            cu_num_logits=flat.cu_num_logits.to(torch.int32),
+            draft_probs=flat.draft_probs,
+            draft_logits=flat.draft_logits,
+            max_drafts=6,
+            any_placeholder=flat.any_placeholder,
+        )
+        metadata = batch.metadata(flat)
+        found = [subject.verify(batch.logits(subject), drafts, metadata, mode) for drafts in (flat, padded)]
+        require_same(trial, chains(found[0]), chains(found[1]), f"{mode}, {kind}: padded ids")
+    return f"[3, 0, 1, {most}] and [0, {most}, 3, 1] drafts, flat and padded"
+
+
+@properties.advertised("verify placeholders", lambda c: c.placeholder_drafts, Ask(placeholder=True))
+def placeholders(subject: Subject, trial: Trial) -> str:
+    """-1, V and 2**31 - 1 are rejected, no draft behind them is accepted, and the row beside them is not looked at."""
+    offered, size = subject.verifying, 300
+    count = subject.effort.rows(24, least=4)
+    plain = requests(offered, size)[0]
+    for mode, kind in ways(offered):
+        rng = trial.generator(f"{mode} {kind}")
+        target = np.stack([gaussian(rng, size) for _ in range(3 * count)])
+        second = target[1::3].argmax(1)
+        target[1::3][np.arange(count), second] += SURE
+        ids = [[(-1, size, BEYOND, -(2**63))[i % 4], int(second[i])] for i in range(count)]
+        rows = np.stack([gaussian(rng, size) for _ in range(2 * count)])
+        if kind == "probs":
+            rows = np.stack([expect(x, plain).probabilities for x in rows]).astype(np.float32)
+        params = [replace(plain, seed=i if offered.seeding == "counter" else None) for i in range(count)]
+        found = []
+        for drafted in (rows, np.where(np.arange(2 * count)[:, None] % 2 == 0, np.float32(np.nan), rows)):
+            drafts = drafts_of(subject, ids, size, kind, torch.from_numpy(drafted).to(subject.device))
+            metadata = row_metadata(drafts, params, list(range(count)))
+            told = subject.verify(torch.from_numpy(target).to(subject.device), drafts, metadata, mode)
+            trial.require(
+                not told.num_accepted.any(),
+                f"{mode}, {kind}: a request that begins with a placeholder needs 0 drafts accepted, found "
+                f"{int(told.num_accepted.max())}",
+            )
+            trial.require(
+                told.valid.all(),
+                f"{mode}, {kind}: the draft's row of a placeholder needs to be left alone, found it read",
+            )
+            found.append(chains(told))
+        if offered.seeding == "counter":
+            require_same(trial, found[0], found[1], f"{mode}, {kind}: placeholders beside NaN")
+        sure_chains(subject, trial, mode, kind, [4, 4] if not offered.ragged_drafts else [2, 0, 9], wrong=2)
+    return "first and later ones, of 4 ids, beside rows of NaN"

@@ -1,0 +1,238 @@
+"""Verifications, before any statistics: chains that can be, whatever the batch, the drafts and the values in them."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from typing import Any, Final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from tokendraw._exchange.capabilities import INPUT_DTYPES, Capabilities, DraftKind, Need, VerifyMode
+from tokendraw._exchange.params import SamplingParams
+from tokendraw._messages.words import all_of
+from tokendraw.testing import reference
+from tokendraw.testing.kit.expected import expect
+from tokendraw.testing.kit.property import Ask, Properties
+from tokendraw.testing.kit.refusals import refused
+from tokendraw.testing.kit.requests import described
+from tokendraw.testing.kit.subject import Subject
+from tokendraw.testing.kit.trial import Trial
+from tokendraw.testing.verify.drafting import (
+    Batch,
+    chains,
+    drafts_of,
+    require_same,
+    row_metadata,
+    two_ways,
+    ways,
+)
+
+properties = Properties("verify")
+Array = NDArray[Any]
+
+_SIZE: Final = 1100  # two tiles, the last of them not full
+SURE: Final = 60.0
+"""A logit beside zeros that leaves nothing for anything else."""
+
+
+@properties.required("verify output")
+def output(subject: Subject, trial: Trial) -> str:
+    """Accepted drafts, one token more, then -1: [B, K + 1] int64, whatever the batch; and tokens that are kept."""
+    offered = subject.verifying
+    some = ways(offered)
+    trial.require(some, "'verify' needs a mode and a kind of drafts, found none advertised")
+    sizes = [size for size in (1, 31, 1025, 2600) if size <= (offered.max_vocab_size or size)]
+    for size in sizes:
+        batch = Batch.of(subject, trial.generator(f"{size}"), subject.effort.rows(24, least=3), size)
+        possible = [
+            [expect(x, params, offered.tie_rule).possible for x in rows]
+            for rows, params in zip(batch.target, batch.params, strict=True)
+        ]
+        for mode, kind in some:
+            found = chains(batch.verify(subject, mode, kind))
+            for tokens, rows, params in zip(found, possible, batch.params, strict=True):
+                for token, kept in zip(tokens, rows, strict=False):
+                    trial.require(
+                        kept[token],
+                        f"V = {size}, {mode}, {kind}: {described(params)} needs one of {kept.sum()} kept tokens, "
+                        f"found {token}",
+                    )
+    for mode, kind in some:
+        for counts in ([], [0], [0, 0, 0]) if offered.ragged_drafts else ([], [2]):
+            sure_chains(subject, trial, mode, kind, counts)
+    return f"{len(some)} ways, {len(sizes)} vocabularies, no drafts, no requests"
+
+
+def sure_chains(
+    subject: Subject,
+    trial: Trial,
+    mode: VerifyMode,
+    kind: DraftKind,
+    counts: list[int],
+    wrong: int | None = None,
+) -> None:
+    """Requests whose target is sure of the drafts: all are accepted, up to number ``wrong`` of the last request."""
+    size = 300
+    rng = trial.generator(f"{counts} {wrong}")
+    sure = rng.integers(0, size, sum(counts) + len(counts))
+    target = np.zeros((len(sure), size), np.float32)
+    target[np.arange(len(sure)), sure] = SURE
+    start = np.cumsum([0, *(n + 1 for n in counts)])
+    own = [sure[s : s + n].tolist() for s, n in zip(start, counts, strict=False)]
+    ids = [list(tokens) for tokens in own]
+    accepted = list(counts)
+    if wrong is not None:
+        ids[-1][wrong], accepted[-1] = -1, wrong
+    rows = [s + step for s, n in zip(start, counts, strict=False) for step in range(n)]
+    given = target[rows] if kind == "logits" else (target[rows] > 0).astype(np.float32)
+    drafts = drafts_of(subject, ids, size, kind, torch.from_numpy(given).to(subject.device))
+    metadata = row_metadata(drafts, [SamplingParams()] * len(counts), [7] * len(counts))
+    found = subject.verify(torch.from_numpy(target).to(subject.device), drafts, metadata, mode)
+    trial.require(
+        found.num_accepted.tolist() == accepted,
+        f"{mode}, {kind}: drafts that the target is sure of need to be accepted, {accepted} of {counts}, found "
+        f"{found.num_accepted.tolist()}",
+    )
+    last = [int(sure[s + n]) for s, n in zip(start, accepted, strict=False)]
+    trial.require(
+        [tokens[-1] for tokens in chains(found)] == last,
+        f"{mode}, {kind}: after sure drafts the tokens {last} need to follow, found others",
+    )
+
+
+@properties.required("verify inputs unmodified")
+def inputs_unmodified(subject: Subject, trial: Trial) -> str:
+    """Logits, drafts and the tensors of the request keep every bit."""
+    batch = Batch.of(subject, trial.generator("rows"), subject.effort.rows(24, least=3), _SIZE)
+    for mode, kind in ways(subject.verifying):
+        logits, drafts = batch.logits(subject), batch.drafts(subject, kind)
+        metadata = batch.metadata(drafts)
+        given = {"target_logits": logits}
+        for part in (drafts, metadata):
+            named = {f.name: getattr(part, f.name) for f in fields(part)}
+            given |= {name: tensor for name, tensor in named.items() if isinstance(tensor, torch.Tensor)}
+        before = {name: tensor.clone() for name, tensor in given.items()}
+        subject.verify(logits, drafts, metadata, mode)
+        for name, tensor in before.items():
+            trial.require(
+                torch.equal(given[name], tensor), f"{mode}: '{name}' needs to stay as it is, found changed"
+            )
+    return f"{len(ways(subject.verifying))} ways"
+
+
+@properties.required("verify strides")
+def strides(subject: Subject, trial: Trial) -> str:
+    """Rows of a wider buffer, with +inf and NaN behind each, give the chains of contiguous ones."""
+    counter = subject.verifying.seeding == "counter"
+    batch = Batch.of(subject, trial.generator("rows"), subject.effort.rows(24, least=3), _SIZE)
+    for mode, kind in ways(subject.verifying):
+        drafts = batch.drafts(subject, kind)
+        metadata = batch.metadata(drafts)
+        logits = batch.logits(subject)
+        probs, drawn_from = drafts.draft_probs, drafts.draft_logits
+        wide = replace(
+            drafts,
+            draft_probs=None if probs is None else _in_a_wider_buffer(probs),
+            draft_logits=None if drawn_from is None else _in_a_wider_buffer(drawn_from),
+        )
+        plain = subject.verify(logits, drafts, metadata, mode)
+        found = subject.verify(_in_a_wider_buffer(logits), wide, metadata, mode)
+        trial.require(
+            found.valid.all(), f"{mode}, {kind}: what lies behind a row needs to be left alone, found read"
+        )
+        if counter:
+            require_same(trial, chains(plain), chains(found), f"{mode}, {kind}: rows of a wider buffer")
+    return "+inf and NaN behind every row of target and drafts"
+
+
+def _in_a_wider_buffer(rows: torch.Tensor) -> torch.Tensor:
+    wide = torch.full((len(rows), rows.shape[1] + 37), float("nan"), dtype=rows.dtype, device=rows.device)
+    wide[:, 1::2] = float("inf")
+    wide[:, 5 : 5 + rows.shape[1]] = rows
+    return wide[:, 5 : 5 + rows.shape[1]]
+
+
+@properties.required("verify dtypes")
+def dtypes(subject: Subject, trial: Trial) -> str:
+    """Logits of every dtype that is advertised are the float32 values that they are; others are refused."""
+    offered = subject.verifying
+    batch = Batch.of(subject, trial.generator("rows"), subject.effort.rows(24, least=3), _SIZE)
+    for name in offered.dtypes:
+        dtype = getattr(torch, name)
+        for mode, kind in two_ways(offered):
+            logits, drafts = batch.logits(subject).to(dtype), batch.drafts(subject, kind)
+            if drafts.draft_logits is not None:
+                drafts = replace(drafts, draft_logits=drafts.draft_logits.to(dtype))
+            metadata = batch.metadata(drafts)
+            found = chains(subject.verify(logits, drafts, metadata, mode))
+            if offered.seeding == "counter" and "float32" in offered.dtypes:
+                exact = drafts
+                if drafts.draft_logits is not None:
+                    exact = replace(drafts, draft_logits=drafts.draft_logits.float())
+                expected = chains(subject.verify(logits.float(), exact, metadata, mode))
+                require_same(trial, expected, found, f"{name}, {mode}, {kind}: rows and their float32 values")
+    for name in INPUT_DTYPES:
+        if name not in offered.dtypes:
+            refused(subject, Ask(need=Need(dtype=name)), "verify")
+    return all_of(offered.dtypes)
+
+
+def _some_mode(capabilities: Capabilities) -> bool:
+    return bool(capabilities.logprobs_modes)
+
+
+@properties.advertised("verify logprobs", _some_mode, Ask(params=SamplingParams(logprobs=1)))
+def logprobs(subject: Subject, trial: Trial) -> str:
+    """Values, ranks and the N best of every emitted token agree with float64 to 1e-5; then there is padding."""
+    offered, size, wanted = subject.verifying, 700, 3
+    looked = 0
+    batch = Batch.of(subject, trial.generator("rows"), subject.effort.rows(24, least=3), size)
+    batch = replace(batch, params=[replace(p, logprobs=wanted) for p in batch.params])
+    for logprobs_mode in offered.logprobs_modes:
+        for mode, kind in two_ways(offered):
+            found = batch.verify(subject, mode, kind, logprobs_mode=logprobs_mode)
+            trial.require(
+                found.logprobs is not None, "logprobs need to be returned where a request asks, found None"
+            )
+            assert found.logprobs is not None
+            ids, values, ranks = (
+                getattr(found.logprobs, name).cpu().numpy() for name in ("token_ids", "logprobs", "ranks")
+            )
+            shape = (*found.token_ids.shape, 1 + wanted)
+            trial.require(
+                ids.shape == values.shape == shape and ranks.shape == shape[:2],
+                f"logprobs need {list(shape)}, found {list(ids.shape)}",
+            )
+            for i, tokens in enumerate(chains(found)):
+                end = len(tokens)
+                padded = (
+                    (ids[i, end:] == -1).all()
+                    and (values[i, end:] == -np.inf).all()
+                    and not ranks[i, end:].any()
+                )
+                trial.require(
+                    padded, f"{mode}, {kind}: logprobs need padding behind the last token, found none"
+                )
+                trial.require(
+                    ids[i, :end, 0].tolist() == tokens,
+                    "the emitted token needs to come first in its logprobs",
+                )
+                for step, token in enumerate(tokens):
+                    row = reference.prepare(batch.target[i][step], batch.params[i])
+                    told = expect(batch.target[i][step], batch.params[i], offered.tie_rule)
+                    if not told.certain or told.count != row.kept.sum():
+                        continue
+                    looked += 1
+                    expected = reference.values(row, token, logprobs_mode)[ids[i, step]]
+                    near = np.isclose(values[i, step], expected, rtol=5e-7, atol=1e-5)
+                    trial.require(
+                        near.all(),
+                        f"{logprobs_mode} need {expected.tolist()}, found {values[i, step].tolist()}",
+                    )
+                    rank = int((row.x >= row.x[token]).sum())
+                    trial.require(
+                        ranks[i, step] == rank, f"token {token} needs rank {rank}, found {ranks[i, step]}"
+                    )
+    return f"{looked} tokens in {len(offered.logprobs_modes)} modes"

@@ -1,0 +1,215 @@
+"""Speculative decoding of many short sequences at once, and what their tokens have to be distributed like.
+
+A trial is a request. Its drafts are drawn by the subject's own ``draft``, at the very seeds and positions that verify
+them where it serves seeds. Where a verification ends before the last place that is looked at, the sequence goes on with
+further ones, as an engine's would.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from tokendraw import speculative
+from tokendraw._exchange.capabilities import DraftKind, VerifyMode
+from tokendraw._exchange.metadata import SamplingMetadata
+from tokendraw._exchange.params import SamplingParams
+from tokendraw.operations.verify.drafts import Drafts
+from tokendraw.testing.kit.draws import seed_torch
+from tokendraw.testing.kit.expected import expect
+from tokendraw.testing.kit.statistical_tests import fit, share
+from tokendraw.testing.kit.subject import Subject, for_every_row
+from tokendraw.testing.kit.trial import Trial, Verdict
+
+Array = NDArray[Any]
+
+_PLAIN = SamplingParams()
+_MOST_ROWS = 1 << 15
+_FEW = 64
+"""Tokens of which all pairs are looked at."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """What is drawn from."""
+
+    target: Array
+    """Logits [V], or [V + 1, V]: a row for each token before, and one for a first token."""
+    draft: Array
+    """As many as ``target``."""
+    drafts: int = 2
+    """K; the first K + 1 tokens are looked at."""
+    kind: DraftKind
+    mode: VerifyMode
+    params: SamplingParams = _PLAIN
+    placeholders: tuple[int, ...] = ()
+    """Places without a draft, where the target's next row goes on from token 0."""
+
+    def probabilities(self, subject: Subject) -> tuple[Array, Array]:
+        """What is drawn from, p and q, float64: [V + 1, V], or [1, V] where all rows are alike."""
+        rule = subject.verifying.tie_rule
+        rows = [[expect(x, self.params, rule) for x in _rows(logits)] for logits in (self.target, self.draft)]
+        assert all(row.certain for both in rows for row in both), "the kit chose a row that rounding decides"
+        p, q = (np.stack([row.probabilities for row in both]) for both in rows)
+        return p, q
+
+
+def _rows(logits: Array) -> Array:
+    return np.atleast_2d(np.asarray(logits, np.float32))
+
+
+def judge(subject: Subject, trial: Trial, label: str, case: Case, draws: int, *, seeded: bool) -> None:
+    """Hold every token, the first two together, and how many drafts were accepted, against the target."""
+    p, q = case.probabilities(subject)
+    size, found = p.shape[1], dict[int, tuple[Array, Array]]()
+
+    def judged(what: str, verdict: Callable[[Array, Array], Verdict]) -> None:
+        def experiment(rng: np.random.Generator, count: int) -> Verdict:
+            if count not in found:  # one set of sequences serves every way of looking at it
+                found[count] = decode(subject, case, q, count, rng, seeded=seeded)
+            return verdict(*found[count])
+
+        trial.judge(f"{label}{', seeded' * seeded}, {what}", experiment, draws)
+
+    def token(step: int, probabilities: Array) -> None:
+        judged(f"token {step + 1}", lambda tokens, _: fit(tokens[:, step], probabilities))
+
+    def pairs(tokens: Array, _: Array) -> Verdict:
+        verdict = fit(
+            tokens[:, 0] * size + tokens[:, 1], (p[-1][:, None] * (p[:-1] if len(p) > 1 else p)).ravel()
+        )
+        return replace(verdict, worst=f"of the pairs by number, {verdict.worst}")
+
+    marginal = p[-1]
+    for step in range(case.drafts + 1):
+        token(step, marginal)
+        marginal = marginal @ p[:-1] if len(p) > 1 else marginal
+    if size <= _FEW:
+        judged("tokens 1 and 2 together", pairs)
+    _judge_acceptance(case, p, q, judged)
+
+
+def _judge_acceptance(case: Case, p: Array, q: Array, judged: Callable[..., None]) -> None:
+    """The first draft is accepted as often as it can be; where all rows are alike, so is each that follows."""
+    each = np.minimum(p, q) if case.kind != "chosen" and case.mode == "rejection" else p * q
+    rate = 0.0 if 0 in case.placeholders else min(1.0, float(each[-1].sum()))
+
+    def first(_: Array, accepted: Array) -> Verdict:
+        verdict = share(int((accepted > 0).sum()), len(accepted), rate, "first drafts")
+        return replace(verdict, worst=verdict.worst.replace(" drawn ", " accepted "))
+
+    judged("first draft accepted", first)
+    if case.drafts > 1 and len(p) == 1 and not case.placeholders:
+        counts = rate ** np.arange(case.drafts + 1) * np.append(np.full(case.drafts, 1 - rate), 1.0)
+
+        def in_a_row(_: Array, accepted: Array) -> Verdict:
+            verdict = fit(accepted, counts)
+            return replace(verdict, worst=f"of the numbers of accepted drafts, {verdict.worst}")
+
+        judged("drafts accepted in a row", in_a_row)
+
+
+def decode(
+    subject: Subject, case: Case, q: Array, trials: int, rng: np.random.Generator, *, seeded: bool
+) -> tuple[Array, Array]:
+    """Tokens [trials, K + 1] of as many sequences, and [trials] how many drafts their first verification accepted.
+
+    :param q: [V + 1, V] or [1, V]: what the drafts are drawn by, where the verification is told so.
+    """
+    seed_torch(rng)
+    target, draft = (torch.from_numpy(_rows(x)).to(subject.device) for x in (case.target, case.draft))
+    probs = torch.from_numpy(q.astype(np.float32)).to(subject.device)
+    size = target.shape[1]
+    rows = min(_MOST_ROWS, subject.effort.elements // size) // (case.drafts + 1)
+    parts = []
+    for start in range(0, trials, max(1, rows)):
+        count = min(max(1, rows), trials - start)
+        seeds = torch.from_numpy(rng.integers(0, 2**64, count, np.uint64).view(np.int64)).to(subject.device)
+        first = torch.from_numpy(rng.integers(0, 2**40, count)).to(subject.device)
+        parts.append(_decode(subject, case, (target, draft, probs), seeds if seeded else None, first))
+    tokens, accepted = (torch.cat(column).cpu().numpy() for column in zip(*parts, strict=True))
+    return tokens, accepted
+
+
+def _decode(
+    subject: Subject,
+    case: Case,
+    rows: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
+    seeds: torch.Tensor | None,
+    first: torch.Tensor,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    width, size = case.drafts + 1, rows[0].shape[1]
+    steps = torch.arange(1, width + 1, device=first.device)
+    # Column 0 holds the row of a first token; what is written behind the first K + 1 tokens is not looked at.
+    tokens = torch.full((len(first), 1 + 2 * width), size, device=first.device)
+    done = torch.zeros_like(first)
+    accepted: torch.Tensor | None = None
+    while len(live := (done < width).nonzero().squeeze(1)):
+        own = None if seeds is None else seeds[live]
+        before = tokens[live, done[live]]
+        drafts, contexts = _drafted(subject, case, rows, own, first[live] + done[live], before)
+        count = len(drafts.draft_token_ids) + len(live)
+        metadata = _metadata(
+            case,
+            len(live),
+            own,
+            speculative.row_positions(drafts.cu_num_logits, first[live] + done[live], count),
+            speculative.row_index(drafts.cu_num_logits, count),
+        )
+        output = subject.verify(_of(rows[0], contexts), drafts, metadata, case.mode)
+        tokens[live.unsqueeze(1), done[live].unsqueeze(1) + steps] = output.token_ids
+        done[live] += output.num_accepted + 1
+        accepted = output.num_accepted if accepted is None else accepted
+    assert accepted is not None
+    return tokens[:, 1 : width + 1], accepted
+
+
+def _drafted(
+    subject: Subject,
+    case: Case,
+    rows: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
+    seeds: torch.Tensor | None,
+    first: torch.Tensor,
+    before: torch.Tensor,
+) -> tuple[Drafts, torch.Tensor]:
+    """K drafts for each request, and the token before each row of its target [L]."""
+    _, draft, probs = rows
+    contexts, ids = [before], []
+    for step in range(case.drafts):
+        x = subject.draft(
+            _of(draft, contexts[-1]), _metadata(case, len(first), seeds, first + step)
+        ).token_ids
+        is_drawn = step not in case.placeholders
+        ids.append(x if is_drawn else torch.full_like(x, -1))
+        contexts.append(x if is_drawn else torch.zeros_like(x))
+    at = torch.stack(contexts[:-1], 1).flatten() if ids else before[:0]
+    drafts = Drafts.from_counts(
+        torch.stack(ids, 1).flatten() if ids else before[:0],
+        [case.drafts] * len(first),
+        draft_probs=_of(probs, at) if case.kind == "probs" else None,
+        draft_logits=_of(draft, at) if case.kind == "logits" else None,
+        any_placeholder=bool(case.placeholders),
+    )
+    return drafts, torch.stack(contexts, 1).flatten()
+
+
+def _of(rows: torch.Tensor, before: torch.Tensor) -> torch.Tensor:
+    """The row that follows each token; where all are alike, there is one."""
+    return rows[before.clamp(max=len(rows) - 1)]
+
+
+def _metadata(
+    case: Case,
+    slots: int,
+    seeds: torch.Tensor | None,
+    positions: torch.Tensor,
+    row_index: torch.Tensor | None = None,
+) -> SamplingMetadata:
+    one = for_every_row(case.params, slots, positions.device)
+    facts = one.facts if seeds is None else replace(one.facts, any_seeded=True, all_seeded=True)
+    return replace(one, seed=seeds, positions=positions, row_index=row_index, facts=facts)

@@ -1,0 +1,31 @@
+"""``benchmarks/routing.py`` on a CPU, small: native held to less beside native itself."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+SCRIPT = Path(__file__).parents[2] / "benchmarks" / "routing.py"
+SMALL = ["--device", "cpu", "--small", "--repeats", "3", "--chosen", "native", "--companion", "native"]
+
+
+def test_it_prints_every_way_to_draw_a_batch_and_writes_the_same(tmp_path):
+    path = tmp_path / "routing.md"
+    result = subprocess.run(
+        [sys.executable, SCRIPT, *SMALL, "--output", path], capture_output=True, encoding="utf-8", check=True
+    )
+    assert result.stdout.strip() == path.read_text(encoding="utf-8").strip()
+    first, second = (
+        [line.strip("| ").split(" | ") for line in part.splitlines()[2:]]  # without titles and rule
+        for part in result.stdout.split("\n\n")
+        if part.startswith("| ")
+    )
+    assert [row[:2] for row in first] == [
+        [f"32 x 2000 {dtype}", who]
+        for dtype in ("float32", "bfloat16")
+        for who in ("all rows native, none of them special", "three rows to native", "all rows native")
+    ]
+    assert [row[0] for row in second] == ["16 x 2000 bfloat16", "32 x 2000 bfloat16"]
+    times = [row[2] for row in first] + [time for row in second for time in row[1:]]
+    assert len(times) == 12
+    assert all(re.fullmatch(r"\d+", time) for time in times)

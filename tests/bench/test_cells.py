@@ -1,0 +1,104 @@
+"""The grid of ``tokendraw bench``, and the logits that it makes: how large the nucleus is that samplers meet."""
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+
+from tokendraw import SamplingParams
+from tokendraw.bench import logits as _logits
+from tokendraw.bench.cells import DTYPES, FAMILIES, FILTERS, PRESETS, Cell, grid
+from tokendraw.testing import reference
+
+CPU = torch.device("cpu")
+
+
+def test_the_quick_grid_is_what_a_laptop_does_in_seconds():
+    assert [str(cell) for cell in grid(PRESETS["quick"])] == [
+        "1 x 32000 float32, none, peaked-30",
+        "1 x 32000 float32, both, peaked-30",
+        "64 x 32000 float32, none, peaked-30",
+        "64 x 32000 float32, both, peaked-30",
+    ]
+
+
+def test_the_design_grid_has_its_shapes_dtypes_filters_and_families_each_with_each():
+    cells = grid(PRESETS["design"])
+    assert {(c.batch, c.vocab_size) for c in cells} == {
+        (1024, 151_936),
+        (256, 151_936),
+        (64, 128_256),
+        (1, 128_256),
+    }
+    assert {c.dtype for c in cells} == {"float32", "bfloat16"}
+    assert {c.filters for c in cells} == {"none", "both", "top-p"}
+    assert {c.family for c in cells} == set(FAMILIES)
+    assert len(cells) == len(set(cells)) == 4 * 2 * 3 * 4
+
+
+def test_cells_of_equal_logits_are_neighbours():
+    logits = [(c.batch, c.vocab_size, c.dtype, c.family) for c in grid(PRESETS["design"])]
+    assert sum(here != there for here, there in itertools.pairwise(logits)) + 1 == len(set(logits))
+
+
+def test_what_is_given_takes_the_place_of_the_presets_own_and_nothing_comes_twice():
+    cells = grid(PRESETS["design"], batches=[2, 2], dtypes=["float16"], filters=["mixed"], families=["flat"])
+    assert cells == (
+        Cell(2, 151_936, "float16", "mixed", "flat"),
+        Cell(2, 128_256, "float16", "mixed", "flat"),
+    )
+
+
+@pytest.mark.parametrize(
+    ("filters", "params"),
+    [
+        ("none", SamplingParams(temperature=0.8)),
+        ("top-k", SamplingParams(temperature=0.8, top_k=50)),
+        ("top-p", SamplingParams(temperature=0.8, top_p=0.9)),
+        ("both", SamplingParams(temperature=0.8, top_k=50, top_p=0.9)),
+        ("min-p", SamplingParams(temperature=0.8, min_p=0.05)),
+    ],
+)
+def test_every_row_of_a_cell_asks_for_its_filters(filters, params):
+    assert Cell(3, 1000, "float32", filters, "flat").requests == [params] * 3
+
+
+def test_mixed_rows_ask_for_every_kind_in_turn():
+    kinds = [Cell(1, 1000, "float32", filters, "flat").requests[0] for filters in FILTERS[:-1]]
+    assert Cell(7, 1000, "float32", "mixed", "flat").requests == [*kinds, *kinds[:2]]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(
+    ("family", "least", "most"),
+    [("peaked-7", 7, 7), ("peaked-30", 29, 31), ("gaussian", 600, 2000), ("flat", 28_300, 28_900)],
+)
+def test_the_nucleus_of_a_family_is_as_large_as_it_says(family, least, most, dtype):
+    (logits,) = _logits.make(Cell(4, 32_000, dtype, "none", family), CPU, 1)
+    assert logits.dtype == getattr(torch, dtype)
+    assert least <= _logits.mean_nucleus(logits) <= most
+
+
+@pytest.mark.parametrize("family", ["peaked-7", "peaked-30"])
+@pytest.mark.parametrize("vocab_size", [128, 4096, 151_936])
+def test_peaked_families_keep_their_nucleus_at_every_vocabulary(family, vocab_size):
+    (logits,) = _logits.make(Cell(2, vocab_size, "float32", "none", family), CPU, 1)
+    assert _logits.mean_nucleus(logits) == int(family.removeprefix("peaked-"))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_measured_nucleus_is_that_of_the_reference_in_float64(family):
+    (logits,) = _logits.make(Cell(5, 2000, "bfloat16", "none", family), CPU, 1)
+    params = SamplingParams(temperature=0.8, top_p=0.9)
+    kept = [reference.prepare(row, params).kept.sum() for row in logits.float().numpy()]
+    assert _logits.mean_nucleus(logits) == pytest.approx(np.mean(kept))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_rows_and_buffers_are_different_and_every_run_makes_the_same(family):
+    cell = Cell(3, 1000, "float32", "none", family)
+    buffers = _logits.make(cell, CPU, 2)
+    assert [list(buffer.shape) for buffer in buffers] == [[3, 1000]] * 2
+    assert len({tuple(row.tolist()) for buffer in buffers for row in buffer}) == 6
+    assert all(map(torch.equal, buffers, _logits.make(cell, CPU, 2)))

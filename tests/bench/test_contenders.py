@@ -1,0 +1,303 @@
+"""Who takes part in ``tokendraw bench``: samplers by themselves, and baselines that draw what the reference keeps."""
+
+import inspect
+import sys
+import types
+
+import pytest
+import torch
+
+from fake_dists import EVERYTHING, fake_dists, plugin
+from tokendraw import SamplerUnavailableError, TokendrawError, discover
+from tokendraw.bench.cells import FILTERS, Cell
+from tokendraw.bench.contenders import flashinfer as _flashinfer
+from tokendraw.bench.contenders.baselines import BASELINES, torch_sort
+from tokendraw.bench.contenders.selection import chosen
+from tokendraw.bench.logits import make
+from tokendraw.bench.run import metadata_of
+from tokendraw.testing import reference
+
+CPU = torch.device("cpu")
+CELL = Cell(5, 300, "float32", "both", "gaussian")
+
+
+@pytest.fixture
+def dists(tmp_path, monkeypatch):
+    with fake_dists(tmp_path, monkeypatch) as found:
+        yield found
+
+
+def prepared(contender, cell=CELL, *, seeded=True):
+    (call,) = contender.prepare(cell, metadata_of(cell, CPU, seeded=seeded))
+    return call
+
+
+def cell_of(filters, dtype="float32", batch=5):
+    return Cell(batch, 300, dtype, filters, "gaussian")
+
+
+def test_by_default_every_available_sampler_takes_part_and_every_baseline(dists):
+    dists.add_plugin("acme", plugin("acme", capabilities=EVERYTHING))
+    dists.add_plugin("licensed", plugin("licensed", probe="'needs a licence, found none'"))
+    assert [c.name for c in chosen((), CPU)] == ["acme", "native", "torch-sort"]
+
+
+def test_named_contenders_come_in_the_order_of_their_names_and_once():
+    assert [c.name for c in chosen(("torch-sort", "native", "torch-sort"), CPU)] == ["torch-sort", "native"]
+
+
+def test_a_contender_tells_the_versions_of_its_distributions(dists):
+    dists.add("acme-kernels", "3.1")
+    upstream = "tokendraw.plugin.Upstream(distribution='acme-kernels', versions='>=3', tested=('3.1',))"
+    dists.add_plugin("acme", plugin("acme", upstream=upstream), version="2.0")
+    acme, baseline = chosen(("acme", "torch-sort"), CPU)
+    assert acme.versions == {"acme-tokendraw": "2.0", "acme-kernels": "3.1"}
+    assert baseline.versions == {"torch": torch.__version__}
+
+
+def test_an_unknown_name_gives_the_nearest():
+    with pytest.raises(TokendrawError) as error:
+        chosen(("torch-srot",), CPU)
+    installed = ", ".join(candidate.name for candidate in discover())
+    assert str(error.value) == (
+        f"'torch-srot' needs to be an installed sampler or a baseline, found {installed}, torch-sort and "
+        "flashinfer-direct. Try: tokendraw bench --sampler torch-sort"
+    )
+
+
+def test_a_sampler_for_another_machine_gives_the_reason(dists):
+    dists.add_plugin("acme", plugin("acme", probe="'needs a licence, found none'"))
+    with pytest.raises(SamplerUnavailableError) as error:
+        chosen(("acme",), CPU)
+    assert str(error.value) == "'acme' cannot be timed on cpu: needs a licence, found none."
+
+
+def test_a_baseline_for_another_machine_gives_the_reason():
+    with pytest.raises(SamplerUnavailableError) as error:
+        chosen(("flashinfer-direct",), CPU)
+    assert str(error.value) == "'flashinfer-direct' cannot be timed on cpu: needs an NVIDIA GPU, found cpu."
+
+
+@pytest.mark.parametrize(
+    ("capabilities", "cell", "seeded", "reason"),
+    [
+        (EVERYTHING.replace("'counter'", "'launch'"), cell_of("none"), True, "seeded rows"),
+        (EVERYTHING.replace("('top_p', 'per_row'), ", ""), cell_of("both"), True, "top_p per row"),
+        (f"{EVERYTHING}, max_top_k=49", cell_of("mixed"), False, "top_k above 49"),
+        (
+            EVERYTHING.replace("'top_k_first', 'joint'", "'joint',"),
+            cell_of("both"),
+            True,
+            "filter order top_k_first",
+        ),
+    ],
+)
+def test_rows_that_a_companion_would_draw_are_not_timed(dists, capabilities, cell, seeded, reason):
+    dists.add_plugin("acme", plugin("acme", capabilities=capabilities))
+    (acme,) = chosen(("acme",), CPU)
+    with pytest.raises(SamplerUnavailableError) as error:
+        prepared(acme, cell, seeded=seeded)
+    assert str(error.value) == f"it does not serve {reason}"
+
+
+def test_a_sampler_serves_the_cells_that_are_its_own(dists):
+    capabilities = EVERYTHING.replace("'counter'", "'launch'")
+    dists.add_plugin("acme", plugin("acme", capabilities=capabilities))
+    (acme,) = chosen(("acme",), CPU)
+    (logits,) = make(CELL, CPU, 1)
+    call = prepared(acme, seeded=False)
+    assert call.draw(logits).token_ids.tolist() == logits.argmax(-1).tolist()
+    assert not call.graph_safe
+
+
+def test_a_dtype_that_a_sampler_does_not_take_is_a_reason(dists):
+    dists.add_plugin("acme", plugin("acme", capabilities=EVERYTHING))
+    (acme,) = chosen(("acme",), CPU)
+    with pytest.raises(SamplerUnavailableError) as error:
+        prepared(acme, cell_of("none", "bfloat16"))
+    assert str(error.value) == "the request needs logits in bfloat16, found float32"
+
+
+@pytest.mark.parametrize("filters", FILTERS)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_tokens_of_the_pipeline_of_sorts_are_those_that_the_reference_keeps(filters, dtype):
+    """Without ties: of those the pipeline keeps as many as engines do, not all."""
+    cell = Cell(10, 300, dtype, filters, "gaussian")
+    metadata = metadata_of(cell, CPU, seeded=True)
+    logits = torch.stack([torch.randperm(300) for _ in range(10)]).mul(0.05).to(getattr(torch, dtype))
+    if dtype == "bfloat16":
+        logits = torch.stack([torch.randperm(300).sub(150).mul(1 / 8) for _ in range(10)]).bfloat16()
+    (call,) = torch_sort(cell, metadata)
+    kept = [
+        set(reference.prepare(row, params).kept.nonzero()[0].tolist())
+        for row, params in zip(logits.float().numpy(), cell.requests, strict=True)
+    ]
+    drawn = torch.stack([call.draw(logits) for _ in range(400)], 1).tolist()
+    for row in range(10):
+        assert set(drawn[row]) <= kept[row]
+        if len(kept[row]) < 20:
+            assert set(drawn[row]) >= {int(logits[row].argmax())}
+
+
+def test_the_pipeline_of_sorts_draws_by_the_softmax_of_what_is_kept():
+    cell = Cell(1, 300, "float32", "top-k", "gaussian")
+    logits = torch.full((1, 300), -50.0)
+    logits[0, [7, 200, 13]] = torch.tensor([2.0, 1.2, 0.4])
+    (call,) = torch_sort(cell, metadata_of(cell, CPU, seeded=False))
+    counts = torch.bincount(torch.cat([call.draw(logits) for _ in range(4000)]), minlength=300)
+    expected = 4000 * (logits / 0.8).softmax(-1)[0]
+    assert (counts - expected).abs().max() < 5 * 4000**0.5 / 2
+
+
+@pytest.fixture
+def fake_flashinfer(monkeypatch):
+    """FlashInfer's names and the names of its parameters; each notes its call and passes the probabilities on."""
+    calls = []
+    package, module = types.ModuleType("flashinfer"), types.ModuleType("flashinfer.sampling")
+
+    def note(name, rows=(), options=()):
+        """A function of the probabilities and of one tensor for each of ``rows``; it notes all but the former."""
+
+        def noted(probs, **given):
+            assert list(given) == [*rows, *options]
+            calls.append((name, [_kind(given[row]) for row in rows], *(given[option] for option in options)))
+            return probs
+
+        first = inspect.Parameter("probs", inspect.Parameter.POSITIONAL_ONLY)
+        named = [inspect.Parameter(n, inspect.Parameter.KEYWORD_ONLY) for n in (*rows, *options)]
+        noted.__signature__ = inspect.Signature([first, *named])
+        return noted
+
+    def softmax(logits, temperature):
+        calls.append("softmax")
+        return (logits / temperature[:, None]).softmax(-1)
+
+    def install(*, takes_seed=True, fused=True):
+        seed = ("seed", "offset") if takes_seed else ()
+        module.softmax = softmax
+        for name, rows in (
+            ("sampling", ()),
+            ("top_p_sampling", ("top_p",)),
+            ("top_k_sampling", ("top_k",)),
+            ("top_k_top_p_sampling", ("top_k", "top_p")),
+            ("min_p_sampling", ("min_p",)),
+        ):
+            setattr(module, f"{name}_from_probs", note(name, rows, seed))
+        module.sampling_from_logits = note("from_logits", (), seed)
+        for name, rows in (("top_k_renorm_probs", "top_k"), ("top_p_renorm_probs", "top_p")):
+            setattr(module, name, note(name, (rows,)))
+        module.top_k_mask_logits = note("top_k_mask_logits", ("top_k",))
+        if fused:
+            options = ("top_k_max", "philox_seed", "philox_offset")
+            package.cake_top_k_top_p_sampling_from_probs = note("cake", ("top_k", "top_p"), options)
+        monkeypatch.setitem(sys.modules, "flashinfer", package)
+        monkeypatch.setitem(sys.modules, "flashinfer.sampling", module)
+        return calls
+
+    return install
+
+
+def _kind(value):
+    return value.dtype if isinstance(value, torch.Tensor) else value
+
+
+def drawn_by_flashinfer(calls, filters):
+    """What each way calls, by its name; every way starts from the logits of [5, 300]."""
+    cell, found = cell_of(filters), {}
+    for call in _flashinfer.prepare(cell, metadata_of(cell, CPU, seeded=True)):
+        call.draw(torch.zeros(5, 300))
+        found[call.way] = (*calls, call.graph_safe)
+        calls.clear()
+    return found
+
+
+F, K = torch.float32, torch.int32
+
+
+@pytest.mark.parametrize(
+    ("filters", "called"),
+    [
+        (
+            "none",
+            {
+                "softmax, sampling_from_probs": ("softmax", ("sampling", [], 1, 0)),
+                "division by T, sampling_from_logits": (("from_logits", [], 1, 0),),
+            },
+        ),
+        (
+            "top-k",
+            {
+                "softmax, top_k_sampling_from_probs": ("softmax", ("top_k_sampling", [K], 1, 0)),
+                "top_k_mask_logits, softmax, sampling_from_probs": (
+                    ("top_k_mask_logits", [K]),
+                    "softmax",
+                    ("sampling", [], 1, 0),
+                ),
+                "softmax, cake_top_k_top_p_sampling_from_probs": ("softmax", ("cake", [K, 1.0], 50, 1, 0)),
+            },
+        ),
+        (
+            "top-p",
+            {
+                "softmax, top_p_sampling_from_probs": ("softmax", ("top_p_sampling", [F], 1, 0)),
+                "softmax, top_p_renorm_probs, sampling_from_probs": (
+                    "softmax",
+                    ("top_p_renorm_probs", [F]),
+                    ("sampling", [], 1, 0),
+                ),
+            },
+        ),
+        (
+            "both",
+            {
+                "softmax, top_k_top_p_sampling_from_probs": (
+                    "softmax",
+                    ("top_k_top_p_sampling", [K, F], 1, 0),
+                ),
+                "top_k_mask_logits, softmax, top_p_sampling_from_probs": (
+                    ("top_k_mask_logits", [K]),
+                    "softmax",
+                    ("top_p_sampling", [F], 1, 0),
+                ),
+                "softmax, cake_top_k_top_p_sampling_from_probs": ("softmax", ("cake", [K, F], 50, 1, 0)),
+            },
+        ),
+        ("min-p", {"softmax, min_p_sampling_from_probs": ("softmax", ("min_p_sampling", [F], 1, 0))}),
+        (
+            "mixed",
+            {
+                "softmax, top_k_renorm_probs, top_p_renorm_probs, min_p_sampling_from_probs": (
+                    "softmax",
+                    ("top_k_renorm_probs", [K]),
+                    ("top_p_renorm_probs", [F]),
+                    ("min_p_sampling", [F], 1, 0),
+                )
+            },
+        ),
+    ],
+)
+def test_every_way_of_flashinfer_to_draw_for_the_filters_is_called(fake_flashinfer, filters, called):
+    found = drawn_by_flashinfer(fake_flashinfer(), filters)
+    assert found == {way: (*steps, True) for way, steps in called.items()}
+
+
+def test_a_flashinfer_without_the_fused_sampler_has_the_other_ways(fake_flashinfer):
+    found = drawn_by_flashinfer(fake_flashinfer(fused=False), "both")
+    assert list(found) == [
+        "softmax, top_k_top_p_sampling_from_probs",
+        "top_k_mask_logits, softmax, top_p_sampling_from_probs",
+    ]
+
+
+def test_a_flashinfer_that_takes_no_seed_is_kept_out_of_graphs(fake_flashinfer):
+    found = drawn_by_flashinfer(fake_flashinfer(takes_seed=False), "top-p")
+    assert list(found.values()) == [
+        ("softmax", ("top_p_sampling", [F]), False),
+        ("softmax", ("top_p_renorm_probs", [F]), ("sampling", []), False),
+    ]
+
+
+def test_no_baseline_has_the_name_of_a_sampler():
+    from tokendraw._resolution.admission import FIRST_PARTY
+
+    assert not {baseline.name for baseline in BASELINES} & set(FIRST_PARTY)

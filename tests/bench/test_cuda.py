@@ -1,0 +1,128 @@
+"""The CUDA side of ``tokendraw bench``: graphs over buffers in rotation, calls that no graph takes, the read."""
+
+import functools
+import json
+import math
+import operator
+
+import pytest
+import torch
+
+from command_line import call
+from tokendraw.bench.cells import FILTERS, Cell
+from tokendraw.bench.contenders.baselines import torch_sort
+from tokendraw.bench.logits import make
+from tokendraw.bench.run import metadata_of, timer_for
+from tokendraw.bench.timing import floor
+from tokendraw.bench.timing.timer import Call, Failure, Timing
+
+pytestmark = pytest.mark.gpu
+
+
+@pytest.fixture(scope="module")
+def cuda():
+    return torch.device("cuda", torch.cuda.current_device())
+
+
+@pytest.fixture(scope="module")
+def timer(cuda):
+    return timer_for(cuda, 5)
+
+
+def test_the_working_set_is_several_times_the_l2(cuda, timer):
+    cache = torch.cuda.get_device_properties(cuda).L2_cache_size
+    assert timer.working_set >= 4 * cache
+    assert timer.buffers(timer.working_set) == 2
+    assert timer.buffers(timer.working_set // 10) in (10, 11)
+    assert timer.buffers(1000) == 64
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_read_is_not_faster_than_any_memory_and_not_slower_than_a_bus(cuda, timer, dtype):
+    cell = Cell(256, 151_936, dtype, "none", "gaussian")
+    buffers = make(cell, cuda, timer.buffers(256 * 151_936 * getattr(torch, dtype).itemsize))
+    found = timer.time(floor.readers(cuda), buffers)
+    fastest = min(timing.us for timing in found.values())
+    assert 30 < buffers[0].nbytes / fastest / 1e3 < 20_000  # GB/s
+
+
+def test_every_read_pass_of_triton_folds_every_word(cuda):
+    pytest.importorskip("triton", reason="the other passes are torch's own")
+    logits = torch.randn(3, 5001, device=cuda).bfloat16()
+    words = floor.words_of(logits, torch.int32)
+    for name, reader in floor.readers(cuda).items():
+        if "Triton" in name:
+            folded = functools.reduce(operator.xor, reader.draw(logits).tolist())
+            assert folded == functools.reduce(operator.xor, words.tolist()), name
+
+
+@pytest.mark.parametrize("filters", FILTERS)
+def test_the_pipeline_of_sorts_is_captured_and_its_times_are_of_graphs(cuda, timer, filters):
+    cell = Cell(16, 32_000, "bfloat16", filters, "gaussian")
+    (call_,) = torch_sort(cell, metadata_of(cell, cuda, seeded=True))
+    found = timer.time({"torch-sort": call_}, make(cell, cuda, 4))["torch-sort"]
+    assert isinstance(found, Timing), found
+    assert found.how == "graph"
+    assert 0 < found.q1_us <= found.us <= found.q3_us < math.inf
+    assert found.host_us > 0
+
+
+def test_what_no_graph_takes_is_timed_without_one(cuda, timer):
+    buffers = make(Cell(4, 32_000, "float32", "none", "flat"), cuda, 2)
+    waits = Call(draw=lambda logits: float(logits.sum()), graph_safe=False)
+    found = timer.time({"waits": waits}, buffers)["waits"]
+    assert (found.how, found.us > 0) == ("eager", True)
+
+
+def raise_when_captured(logits):
+    if torch.cuda.is_current_stream_capturing():
+        raise ValueError("not here")
+
+
+def wait(logits):
+    torch.cuda.current_stream().synchronize()
+
+
+@pytest.mark.parametrize(
+    ("draw", "reason"),
+    [
+        (lambda logits: float(logits.sum()), "RuntimeError: called a synchronizing CUDA operation"),
+        (raise_when_captured, "ValueError: not here"),
+        (wait, ""),
+    ],
+)
+def test_a_call_that_breaks_a_capture_is_a_failure_and_disturbs_no_other(cuda, timer, draw, reason):
+    """Not even those that draw random numbers, in the same turns and in the next."""
+    buffers = make(Cell(4, 32_000, "float32", "none", "flat"), cuda, 2)
+    random = Call(draw=lambda logits: logits.new_empty(100).exponential_())
+    for calls in ({"breaks": Call(draw=draw), "random": random}, {"random": random}):
+        found = timer.time(calls, buffers)
+        assert isinstance(found["random"], Timing), found
+        if "breaks" in calls:
+            assert isinstance(found["breaks"], Failure)
+            assert found["breaks"].reason.startswith(reason)
+    assert torch.cuda.get_sync_debug_mode() == 0
+
+
+def test_twice_the_bytes_take_about_twice_the_time(cuda, timer):
+    def us(batch):
+        cell = Cell(batch, 151_936, "float32", "none", "flat")
+        found = timer.time(floor.readers(cuda), make(cell, cuda, timer.buffers(batch * 151_936 * 4)))
+        return min(timing.us for timing in found.values())
+
+    assert 1.7 < us(512) / us(256) < 2.3
+
+
+def test_the_command_gives_finite_ratios_above_one():
+    result = call(
+        "bench", "--device", "cuda", "--batch", 64, "--vocab-size", 128_256, "--family", "peaked-7", "--repeats", 5,
+        "--sampler", "native", "--sampler", "torch-sort", "--json",
+    )  # fmt: skip
+    assert result.exit_code == 0, result.stderr
+    found = json.loads(result.stdout)
+    for cell in found["cells"]:
+        for name, entry in cell["entries"].items():
+            assert entry["reason"] == "", name
+            assert entry["how"] == "graph"
+            assert 1 < entry["ratio"] < math.inf
+            assert entry["host_us"] > 0

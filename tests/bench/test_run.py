@@ -1,0 +1,303 @@
+"""A run of ``tokendraw bench`` with contenders and a timer of the test's own: what is timed, and what is shown."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from tokendraw import SamplerUnavailableError, TokendrawError
+from tokendraw.bench.cells import Cell
+from tokendraw.bench.contenders.selection import Contender
+from tokendraw.bench.report.lines import Line, Report
+from tokendraw.bench.report.table import as_markdown, as_text
+from tokendraw.bench.run import run
+from tokendraw.bench.timing.timer import Call, Failure, Timing
+
+CPU = torch.device("cpu")
+SMALL, LARGE = Cell(1, 200, "float32", "none", "peaked-7"), Cell(64, 200, "bfloat16", "both", "flat")
+
+
+def timing(us, spread=0.0, *, host_us=None, how="wall clock"):
+    return Timing(us=us, q1_us=us * (1 - spread), q3_us=us * (1 + spread), host_us=host_us, how=how)
+
+
+class FakeTimer:
+    """Gives each call its time by its name, and keeps what it was asked."""
+
+    repeats, method = 15, "by the sun"
+
+    def __init__(self, **times):
+        self.times = {name.replace("_", " "): time for name, time in times.items()}
+        self.asked = []
+
+    def buffers(self, nbytes):
+        return 2
+
+    def time(self, calls, buffers):
+        self.asked.append((list(calls), buffers))
+        return {
+            name: timing(self.times[name.removeprefix("read: ")])
+            if isinstance(self.times[name.removeprefix("read: ")], int)
+            else self.times[name.removeprefix("read: ")]
+            for name in calls
+        }
+
+
+READERS = {"sum": Call(draw=torch.sum), "amax": Call(draw=torch.amax)}
+
+
+def contender(name, prepare=lambda cell, metadata: (Call(draw=lambda logits: None),)):
+    return Contender(name=name, versions={f"{name}-tokendraw": "1.0"}, prepare=prepare)
+
+
+def raising(error):
+    def prepare(cell, metadata):
+        raise error
+
+    return prepare
+
+
+def test_the_fastest_read_is_the_floor_and_ratios_refer_to_it():
+    timer = FakeTimer(sum=40, amax=20, acme=50)
+    (line,) = run([SMALL], [contender("acme")], device=CPU, timer=timer, readers=READERS)
+    assert line == Line(
+        cell=SMALL,
+        nucleus=7.0,
+        buffers=2,
+        nbytes=800,
+        read=timing(20),
+        read_by="amax",
+        entries={"acme": timing(50)},
+    )
+    assert line.ratio(line.entries["acme"]) == 2.5
+
+
+def test_who_cannot_serve_a_cell_is_not_timed_and_has_a_reason():
+    timer = FakeTimer(sum=40, amax=20, acme=50, late=Failure(reason="RuntimeError: out"))
+    contenders = [
+        contender("picky", raising(SamplerUnavailableError("it does not serve seeded rows"))),
+        contender("broken", raising(RuntimeError("no driver"))),
+        contender("late"),
+        contender("acme"),
+    ]
+    (line,) = run([SMALL], contenders, device=CPU, timer=timer, readers=READERS)
+    assert timer.asked[0][0] == ["read: sum", "read: amax", "late", "acme"]
+    assert line.entries == {
+        "picky": Failure(reason="it does not serve seeded rows"),
+        "broken": Failure(reason="RuntimeError: no driver"),
+        "late": Failure(reason="RuntimeError: out"),
+        "acme": timing(50),
+    }
+    assert list(line.entries) == ["picky", "broken", "late", "acme"]
+
+
+def in_ways(*names):
+    return contender("acme", lambda cell, metadata: [Call(draw=lambda logits: None, way=n) for n in names])
+
+
+def test_of_several_ways_to_the_same_tokens_the_fastest_counts():
+    timer = FakeTimer(sum=40, amax=20, **{"acme: a": 70, "acme: b": Failure(reason="no"), "acme: c": 50})
+    (line,) = run([SMALL], [in_ways("a", "b", "c")], device=CPU, timer=timer, readers=READERS)
+    assert line.entries == {"acme": timing(50)}
+    assert line.ways == {"acme": {"a": timing(70), "b": Failure(reason="no"), "c": timing(50)}}
+    assert line.way("acme") == "c"
+
+
+def test_where_no_way_works_the_entry_is_why_the_first_does_not():
+    timer = FakeTimer(
+        sum=40, amax=20, **{"acme: a": Failure(reason="no"), "acme: b": Failure(reason="nor this")}
+    )
+    (line,) = run([SMALL], [in_ways("a", "b")], device=CPU, timer=timer, readers=READERS)
+    assert line.entries == {"acme": Failure(reason="no")}
+    assert line.way("acme") == ""
+
+
+def test_cells_of_equal_logits_share_their_buffers():
+    timer, cells = FakeTimer(sum=1, amax=2), [SMALL, replace(SMALL, filters="both"), LARGE]
+    started = []
+    run(cells, [], device=CPU, timer=timer, readers=READERS, starting=started.append)
+    first, second, third = (buffers for _, buffers in timer.asked)
+    assert first is second
+    assert (third[0].shape, third[0].dtype) == ((64, 200), torch.bfloat16)
+    assert started == cells
+
+
+def test_a_contender_gets_the_requests_of_the_cell_with_a_seed_and_a_position_by_row():
+    seen = []
+
+    def prepare(cell, metadata):
+        seen.append(metadata)
+        return (Call(draw=lambda logits: None),)
+
+    for seeded in (True, False):
+        run(
+            [LARGE],
+            [contender("acme", prepare)],
+            device=CPU,
+            timer=FakeTimer(sum=1, amax=2, acme=3),
+            readers=READERS,
+            seeded=seeded,
+        )
+    with_seeds, without = seen
+    assert with_seeds.facts.all_seeded
+    assert len(set(with_seeds.seed.tolist())) == len(set(with_seeds.positions.tolist())) == 64
+    assert not without.facts.any_seeded
+    assert without.positions is None
+    for metadata in seen:
+        assert (metadata.facts.max_top_k, metadata.facts.any_top_p) == (50, True)
+        assert metadata.temperature.tolist() == [0.8] * 64
+
+
+def test_a_cell_that_nothing_can_read_is_an_error():
+    timer = FakeTimer(sum=Failure(reason="RuntimeError: no"), amax=Failure(reason="RuntimeError: nor this"))
+    with pytest.raises(TokendrawError) as error:
+        run([SMALL], [], device=CPU, timer=timer, readers=READERS)
+    assert str(error.value) == (
+        "1 x 200 float32, none, peaked-7 needs a pass that reads its logits, found none that works: "
+        "sum: RuntimeError: no; amax: RuntimeError: nor this."
+    )
+
+
+def test_logits_that_do_not_fit_are_an_error_that_says_how_large_they_are():
+    class NoRoom(FakeTimer):
+        def buffers(self, nbytes):
+            raise MemoryError
+
+    cell = Cell(1024, 151_936, "bfloat16", "none", "flat")
+    with pytest.raises(TokendrawError) as error:
+        run([cell], [], device=CPU, timer=NoRoom(), readers=READERS)
+    assert str(error.value) == (
+        "1024 x 151936 bfloat16, none, flat needs buffers of 311 MB on cpu, found no memory for them. "
+        "Pass a smaller --batch or --vocab-size."
+    )
+
+
+def line(cell, read, entries, by="amax", nucleus=7.0, ways=None):
+    return Line(
+        cell=cell,
+        nucleus=nucleus,
+        buffers=2,
+        nbytes=800,
+        read=read,
+        read_by=by,
+        entries=entries,
+        ways=ways or {},
+    )
+
+
+def report(*lines, device="cpu", contenders=("acme", "torch-sort"), threads=2):
+    return Report(
+        command="tokendraw bench --batch 64",
+        device=device,
+        host={"cpu": "cpu", "cuda:0": "cuda, NVIDIA H200"}[device],
+        method="by the sun",
+        seeded=True,
+        repeats=15,
+        threads=threads,
+        versions={"tokendraw": "0.1.0", "torch": "2.13.0"},
+        contenders=contenders,
+        lines=lines,
+        seconds=1.5,
+    )
+
+
+REFUSED = Failure(reason="it does not serve seeded rows.")
+ON_A_CPU = report(
+    line(SMALL, timing(10.04), {"acme": REFUSED, "torch-sort": timing(1234.5, 0.051)}),
+    line(LARGE, timing(140.0, 0.2), {"acme": timing(155.2), "torch-sort": timing(14_004.0)}, "sum", 179.6),
+    line(replace(LARGE, filters="none"), timing(7.0), {"acme": REFUSED, "torch-sort": timing(98.0)}),
+)
+ON_A_GPU = report(
+    line(
+        SMALL,
+        timing(3.0, host_us=9.0, how="graph"),
+        {"acme": timing(4.5, host_us=31.25, how="graph"), "torch-sort": Failure(reason="it raised")},
+    ),
+    line(
+        LARGE,
+        timing(30.0, host_us=9.0, how="graph"),
+        {
+            "acme": timing(60.0, host_us=30.0, how="eager"),
+            "torch-sort": timing(45.0, host_us=2000.0, how="graph"),
+        },
+    ),
+    device="cuda:0",
+)
+
+
+def test_the_table_has_a_row_a_cell_with_ratios_and_a_spread_where_it_is_large():
+    assert as_text(ON_A_CPU) == [
+        "batch  vocabulary  dtype     filters  logits    nucleus      read us        acme us      torch-sort us",
+        "    1         200  float32   none     peaked-7        7         10.0              -  1,234 (123x) ±5 %",
+        "   64         200  bfloat16  both     flat          180  140.0 ±20 %  155.2 (1.11x)      14,004 (100x)",
+        "   64         200  bfloat16  none     flat            7          7.0              -       98.0 (14.0x)",
+    ]
+
+
+def test_on_a_device_the_host_has_columns_of_its_own():
+    facts = [row[:64] for row in as_text(ON_A_GPU)]
+    times = [row[64:] for row in as_text(ON_A_GPU)]
+    assert facts == [
+        "batch  vocabulary  dtype     filters  logits    nucleus  read us",
+        "    1         200  float32   none     peaked-7        7      3.0",
+        "   64         200  bfloat16  both     flat            7     30.0",
+    ]
+    assert times == [
+        "       acme us  host us  torch-sort us  host us",
+        "   4.5 (1.50x)     31.2              -        -",
+        "  60.0 (2.00x)     30.0   45.0 (1.50x)    2,000",
+    ]
+
+
+def test_the_head_says_what_ran_where_and_the_notes_what_the_table_cannot():
+    assert ON_A_CPU.head == [
+        "cpu, 2 threads: tokendraw 0.1.0, torch 2.13.0.",
+        "T = 0.8, k = 50, p = 0.9, min-p = 0.05; seeded rows. Medians of 15, in turns; by the sun. In brackets the "
+        "ratio to the read; ± half the distance of the quartiles, where it is over 5 %.",
+    ]
+    assert ON_A_CPU.notes == [
+        "The read is the fastest of several: amax and sum.",
+        "acme: it does not serve seeded rows (2 of 3 cells).",
+    ]
+    assert ON_A_GPU.head[0] == "cuda, NVIDIA H200: tokendraw 0.1.0, torch 2.13.0."
+    assert ON_A_GPU.notes == [
+        "The read is the fastest of several: amax.",
+        "torch-sort: it raised (1 of 2 cells).",
+        "Not in a graph, so that the time may be the host's: acme.",
+    ]
+
+
+def test_the_notes_name_the_ways_that_were_the_fastest_and_those_that_failed():
+    a, b, no = timing(20.0), timing(15.0), Failure(reason="no nvcc")
+    lines = [
+        line(SMALL, timing(10.0), {"acme": best}, ways={"acme": {"softmax, a": a, "b": other}})
+        for best, other in ((b, b), (a, no), (a, no))
+    ]
+    assert report(*lines, contenders=("acme",)).notes == [
+        "The read is the fastest of several: amax.",
+        "acme is the fastest of several: b; softmax, a.",
+        "acme by b: no nvcc (2 of 3 cells).",
+    ]
+
+
+def test_the_file_has_the_command_the_head_the_table_and_the_notes():
+    assert as_markdown(replace(ON_A_CPU, lines=ON_A_CPU.lines[:2])) == (
+        "`tokendraw bench --batch 64`\n"
+        "\n"
+        f"{' '.join(ON_A_CPU.head)}\n"
+        "\n"
+        "| batch | vocabulary | dtype | filters | logits | nucleus | read us | acme us | torch-sort us |\n"
+        "| --: | --: | --- | --- | --- | --: | --: | --: | --: |\n"
+        "| 1 | 200 | float32 | none | peaked-7 | 7 | 10.0 | - | 1,234 (123x) ±5 % |\n"
+        "| 64 | 200 | bfloat16 | both | flat | 180 | 140.0 ±20 % | 155.2 (1.11x) | 14,004 (100x) |\n"
+        "\n"
+        "* The read is the fastest of several: amax and sum.\n"
+        "* acme: it does not serve seeded rows (1 of 2 cells).\n"
+    )
+
+
+def test_a_report_without_a_single_time_says_so():
+    assert ON_A_CPU.has_times
+    assert not replace(
+        ON_A_CPU, lines=(line(SMALL, timing(1.0), {"acme": REFUSED}),), contenders=("acme",)
+    ).has_times

@@ -1,0 +1,121 @@
+"""Times of ``tokendraw bench`` on a clock that the test holds: medians, quartiles, turns, and calls that raise."""
+
+import pytest
+import torch
+
+from tokendraw.bench.timing import floor
+from tokendraw.bench.timing.timer import Call, Failure, Timing, WallTimer, summary
+
+MICROSECOND = 1e-6
+
+
+class Clock:
+    """Stands still but for what calls take."""
+
+    def __init__(self):
+        self.now = 0.0
+        self.log = []
+
+    def __call__(self):
+        return self.now
+
+    def takes(self, name, *times):
+        """A call that takes these microseconds one after the other, the last one from then on."""
+        left = list(times)
+
+        def draw(logits):
+            self.log.append((name, int(logits[0])))
+            self.now += (left.pop(0) if len(left) > 1 else left[0]) * MICROSECOND
+
+        return Call(draw=draw)
+
+
+def buffers(count):
+    return [torch.tensor([index]) for index in range(count)]
+
+
+def test_a_time_is_the_median_of_the_samples_with_its_quartiles():
+    clock = Clock()
+    timer = WallTimer(5, clock=clock)
+    warm_up, samples = (9000, 9000), (2000, 6000, 4000, 3000, 5000)
+    found = timer.time({"a": clock.takes("a", *warm_up, *samples)}, buffers(2))
+    assert found["a"] == Timing(
+        us=pytest.approx(4000),
+        q1_us=pytest.approx(3000),
+        q3_us=pytest.approx(5000),
+        host_us=None,
+        how="wall clock",
+    )
+    assert found["a"].spread == pytest.approx(0.25)
+
+
+def test_contenders_take_turns_and_each_goes_through_the_buffers():
+    clock = Clock()
+    WallTimer(2, clock=clock).time({"a": clock.takes("a", 5000), "b": clock.takes("b", 7000)}, buffers(3))
+    assert clock.log == [("a", 0), ("b", 0), ("a", 1), ("b", 1), ("a", 2), ("b", 2), ("a", 0), ("b", 0)]
+
+
+def test_fast_calls_are_timed_by_the_millisecond():
+    clock = Clock()
+    found = WallTimer(3, clock=clock).time({"a": clock.takes("a", 300)}, buffers(2))
+    assert len(clock.log) == 1 + 4 + 3 * 4  # 4 x 300 us are a millisecond
+    assert found["a"].us == pytest.approx(300)
+
+
+def test_a_device_is_waited_for_before_and_after_a_sample():
+    clock, waits = Clock(), []
+
+    def synchronize():
+        waits.append(clock.now)
+        clock.now += 2000 * MICROSECOND
+
+    found = WallTimer(1, clock=clock, synchronize=synchronize).time({"a": clock.takes("a", 1000)}, buffers(2))
+    assert len(waits) == 2 * 3
+    assert found["a"].us == pytest.approx(3000)
+
+
+@pytest.mark.parametrize("calls_before", [0, 3])
+def test_a_call_that_raises_is_a_failure_and_disturbs_no_other(calls_before):
+    clock, left = Clock(), [None] * calls_before
+
+    def draw(logits):
+        if not left:
+            raise RuntimeError("no [kernels]\nfor this")
+        left.pop()
+        clock.now += 1
+
+    found = WallTimer(5, clock=clock).time({"a": Call(draw=draw), "b": clock.takes("b", 2000)}, buffers(2))
+    assert found["a"] == Failure(reason="RuntimeError: no [kernels] for this")
+    assert found["b"].us == pytest.approx(2000)
+
+
+def test_an_interrupt_is_no_failure():
+    def draw(logits):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        WallTimer(3).time({"a": Call(draw=draw)}, buffers(2))
+
+
+def test_a_single_sample_has_no_spread():
+    assert summary([7.0], how="graph", host_us=2.0) == Timing(
+        us=7.0, q1_us=7.0, q3_us=7.0, host_us=2.0, how="graph"
+    )
+
+
+@pytest.mark.parametrize(("nbytes", "count"), [(512, 1024), (32 << 20, 4), ((32 << 20) - 1, 5), (1 << 30, 2)])
+def test_buffers_make_a_working_set_that_no_cache_holds(nbytes, count):
+    assert WallTimer(3).buffers(nbytes) == count
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("shape", [(4, 64), (3, 7)])
+def test_the_read_passes_see_every_word_of_the_logits(shape, dtype):
+    logits = torch.randn(shape).to(dtype)
+    words = floor.words_of(logits)
+    assert words.data_ptr() == logits.data_ptr()
+    assert words.nbytes == logits.nbytes // 4 * 4
+    readers = floor.readers(torch.device("cpu"))
+    assert list(readers) == ["torch.sum", "torch.amax"]
+    assert readers["torch.amax"].draw(logits) == words.max()
+    assert readers["torch.sum"].draw(logits) == words.sum()

@@ -1,0 +1,436 @@
+"""``tokendraw bench --op verify``: its cells, the logits that it makes, who is timed, and a run of the command."""
+
+import ast
+import inspect
+import itertools
+import json
+import re
+import sys
+import types
+from dataclasses import replace
+
+import pytest
+import torch
+
+import tokendraw
+from command_line import call
+from fake_dists import EVERYTHING, fake_dists, plugin
+from fixed_timer import SOURCE, FixedTimer
+from tokendraw import Drafts, SamplerUnavailableError
+from tokendraw.bench import logits as _logits
+from tokendraw.bench import run
+from tokendraw.bench.cells import FILTERS, PRESETS, VERIFY_PRESETS, VerifyCell, grid
+from tokendraw.bench.contenders import flashinfer as _flashinfer
+from tokendraw.bench.contenders import verify as _verify
+from tokendraw.bench.contenders.selection import chosen
+from tokendraw.bench.report import plot
+from tokendraw.bench.report.lines import Line, Report
+from tokendraw.bench.run import metadata_of
+from tokendraw.bench.timing import contention
+from tokendraw.bench.timing.contention import Machine
+from tokendraw.bench.timing.timer import Timing
+
+CPU = torch.device("cpu")
+CELL = VerifyCell(3, 300, "float32", "both", "peaked-7", 4, "rejection")
+COUPLED = replace(CELL, mode="coupled")
+
+
+@pytest.fixture
+def dists(tmp_path, monkeypatch):
+    with fake_dists(tmp_path, monkeypatch) as found:
+        yield found
+
+
+class TestCells:
+    def test_the_design_grid_has_what_speculative_decoding_is_held_to(self):
+        cells = grid(VERIFY_PRESETS["design"])
+        assert {(c.batch, c.vocab_size) for c in cells} == {
+            (batch, size) for batch in (1, 64, 256) for size in (128_256, 151_936)
+        }
+        assert {c.dtype for c in cells} == {"float32", "bfloat16"}
+        assert {c.filters for c in cells} == {"none", "both"}
+        assert {(c.drafts, c.mode) for c in cells} == {(4, "rejection"), (4, "coupled")}
+        assert len(cells) == len(set(cells)) == 6 * 2 * 2 * 2 * 2
+        assert all(c.operation == "verify" for c in cells)
+
+    def test_the_presets_have_the_names_of_the_others(self):
+        assert list(VERIFY_PRESETS) == list(PRESETS)
+
+    def test_what_is_given_takes_the_place_of_the_presets_own(self):
+        cells = grid(VERIFY_PRESETS["quick"], batches=[2], filters=["none"], drafts=[1, 3], modes=["coupled"])
+        assert [str(cell) for cell in cells] == [
+            "2 x 32000 float32, none, coupled of 1, peaked-30",
+            "2 x 32000 float32, none, coupled of 3, peaked-30",
+        ]
+
+    def test_cells_of_equal_logits_are_neighbours(self):
+        logits = [replace(cell, filters="") for cell in grid(VERIFY_PRESETS["design"])]
+        assert sum(here != there for here, there in itertools.pairwise(logits)) + 1 == len(set(logits))
+
+    def test_a_buffer_has_the_rows_that_the_mode_reads(self):
+        assert (CELL.num_target_rows, CELL.num_rows) == (15, 15 + 12)
+        assert (COUPLED.num_target_rows, COUPLED.num_rows) == (15, 15)
+
+
+class TestLogits:
+    @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+    def test_below_the_target_are_the_drafts_and_each_is_the_target_plus_noise(self, dtype):
+        cell = replace(CELL, dtype=dtype, family="gaussian", batch=20)
+        first, second = _logits.make(cell, CPU, 2)
+        assert list(first.shape) == [20 * 9, 300]
+        assert first.dtype == getattr(torch, dtype)
+        target = first[:100].view(20, 5, 300)[:, :4].reshape(80, 300).float()
+        noise = first[100:].float() - target
+        assert abs(noise.std().item() - 0.5) < 0.02
+        assert abs(noise.mean().item()) < 0.02
+        assert not torch.equal(first, second)
+        assert all(map(torch.equal, (first, second), _logits.make(cell, CPU, 2)))
+
+    def test_where_the_mode_looks_at_no_drafts_there_are_none(self):
+        (both,), (target,) = _logits.make(CELL, CPU, 1), _logits.make(COUPLED, CPU, 1)
+        assert torch.equal(both[:15], target)
+
+    @pytest.mark.parametrize("family", ["peaked-7", "peaked-30", "gaussian"])
+    def test_one_tensor_of_ids_is_drawn_from_the_drafts_of_every_buffer(self, family):
+        """Tokens that every filter keeps, as often as their probability says, at ids all over the vocabulary."""
+        cell = replace(CELL, batch=200, family=family)
+        ids = _logits.draft_ids(cell, CPU)
+        assert (ids.shape, len(ids.unique()) > 250) == ((800,), True)
+        for buffer in _logits.make(cell, CPU, 2):
+            draft = buffer[cell.num_target_rows :] / 0.8
+            best, _ = draft.topk(50)
+            probability = best.softmax(-1)
+            kept = probability.cumsum(-1) - probability < 0.9
+            own = draft.gather(-1, ids[:, None])
+            assert (own >= best.where(kept, torch.inf).amin(-1, keepdim=True)).all()
+            q = probability.where(kept, 0.0) / probability.where(kept, 0.0).sum(-1, keepdim=True)
+            at_the_best = (own == best[:, :1]).float().mean()
+            assert abs(at_the_best - q[:, 0].mean()) < 5 * (0.25 / 800) ** 0.5
+
+    @pytest.mark.parametrize("filters", ["none", "both"])
+    @pytest.mark.parametrize("family", ["peaked-7", "peaked-30", "gaussian"])
+    def test_rejection_accepts_about_three_of_four(self, family, filters):
+        cell = replace(CELL, batch=200, family=family, filters=filters, vocab_size=2000)
+        output = verified(cell)
+        judged = (output.num_accepted + 1).clamp(max=4).sum()
+        assert 0.6 < output.num_accepted.sum() / judged < 0.9
+
+
+def verified(cell, buffer=None):
+    """What the native sampler's call of a cell returns."""
+    (native,) = chosen(("native",), CPU, "verify")
+    (one,) = native.prepare(cell, metadata_of(cell, CPU, seeded=True))
+    assert one.graph_safe
+    return one.draw(_logits.make(cell, CPU, 1)[0] if buffer is None else buffer)
+
+
+class TestContenders:
+    @pytest.mark.parametrize("filters", FILTERS)
+    @pytest.mark.parametrize("cell", [CELL, COUPLED], ids=["rejection", "coupled"])
+    def test_the_call_is_the_verification_of_the_requests_of_the_cell(self, cell, filters):
+        cell = replace(cell, filters=filters)
+        (buffer,) = _logits.make(cell, CPU, 1)
+        metadata = metadata_of(cell, CPU, seeded=True)
+        assert metadata.row_index.tolist() == [0] * 5 + [1] * 5 + [2] * 5
+        assert len(set(metadata.positions.tolist())) == 15
+        ids = _logits.draft_ids(cell, CPU)
+        q = {"draft_logits": buffer[15:]} if cell.mode == "rejection" else {}
+        drafts = Drafts.from_lists(ids.view(3, 4).tolist(), **q)
+        sampler = tokendraw.load_sampler("native", device="cpu")
+        expected = sampler.verify(buffer[:15], drafts, metadata, mode=cell.mode)
+        found = verified(cell, buffer)
+        assert torch.equal(found.token_ids, expected.token_ids)
+        assert torch.equal(found.num_accepted, expected.num_accepted)
+
+    def test_by_default_those_take_part_that_verify(self, dists):
+        dists.add_plugin("acme", plugin("acme", capabilities=EVERYTHING))
+        assert [c.name for c in chosen((), CPU, "verify")] == ["native"]
+        assert [c.name for c in chosen((), CPU)] == ["acme", "native", "torch-sort"]
+
+    def test_who_does_not_verify_gives_the_reason(self, dists):
+        dists.add_plugin("acme", plugin("acme", capabilities=EVERYTHING))
+        with pytest.raises(SamplerUnavailableError) as error:
+            chosen(("torch-sort",), CPU, "verify")
+        assert str(error.value) == "'torch-sort' cannot be timed on cpu: it does not verify."
+        with pytest.raises(SamplerUnavailableError) as error:
+            chosen(("acme",), CPU, "verify")
+        reason = "needs the operation verify, found sample"
+        assert str(error.value) == f"'acme' cannot be timed on cpu: {reason}."
+
+    @pytest.mark.parametrize(
+        ("cell", "limits", "reason"),
+        [
+            (CELL, {"draft_kinds": ("probs",)}, "drafts with logits"),
+            (CELL, {"verify_modes": ("coupled",)}, "the mode rejection"),
+            (COUPLED, {"verify_modes": ("rejection",)}, "the mode coupled"),
+            (COUPLED, {"draft_kinds": ("probs", "logits")}, "drafts that were not drawn"),
+            (CELL, {"ragged_drafts": False, "placeholder_drafts": False}, None),
+            (COUPLED, {"ragged_drafts": False, "placeholder_drafts": False}, None),
+        ],
+        ids=str,
+    )
+    def test_drafts_that_a_companion_would_verify_are_not_timed(self, cell, limits, reason):
+        serving = tokendraw.load_sampler("native", device="cpu")._verification()
+        limited = replace(serving, capabilities=replace(serving.capabilities, **limits))
+        assert _verify.lacking(limited, cell, _verify.drafts_of(cell, CPU)) == reason
+
+
+@pytest.fixture
+def fake_flashinfer(monkeypatch):
+    """What a verification calls of FlashInfer, with its parameters as 0.6.11 names them; each notes its call."""
+    calls = []
+    package, module = types.ModuleType("flashinfer"), types.ModuleType("flashinfer.sampling")
+
+    def softmax(logits, temperature):
+        calls.append(("softmax", list(logits.shape), temperature.unique().tolist()))
+        return (logits.float() / temperature[:, None]).softmax(-1)
+
+    def filtering(name, parameter):
+        def filtered(values, **given):
+            ((called, rows),) = given.items()
+            assert called == parameter
+            calls.append((name, rows.dtype, rows.shape[0] == values.shape[0], rows.unique().tolist()))
+            return values
+
+        setattr(module, name, filtered)
+
+    def chain(
+        draft_probs,
+        draft_token_ids,
+        target_probs,
+        maybe_output_accepted_token_num=None,
+        maybe_output_emitted_draft_token_num=None,
+        deterministic=True,
+        generator=None,
+        seed=None,
+        offset=None,
+    ):
+        calls.append(("chain", seed, offset))
+        calls.append((draft_probs, draft_token_ids, target_probs))
+
+    module.softmax, module.chain_speculative_sampling = softmax, chain
+    filtering("top_k_renorm_probs", "top_k")
+    filtering("top_k_mask_logits", "top_k")
+    filtering("top_p_renorm_probs", "top_p")
+    monkeypatch.setitem(sys.modules, "flashinfer", package)
+    monkeypatch.setitem(sys.modules, "flashinfer.sampling", module)
+    return calls
+
+
+SOFTMAX = ("softmax", [27, 300], [pytest.approx(0.8)])
+TOP_P = ("top_p_renorm_probs", torch.float32, True, [pytest.approx(0.9)])
+CHAIN = ("chain", 1, 0)
+
+
+class TestFlashInfer:
+    @pytest.mark.parametrize(
+        ("filters", "called"),
+        [
+            ("none", {"softmax": (SOFTMAX,)}),
+            ("top-p", {"softmax, top_p_renorm_probs": (SOFTMAX, TOP_P)}),
+            (
+                "top-k",
+                {
+                    "softmax, top_k_renorm_probs": (SOFTMAX, ("top_k_renorm_probs", torch.int32, True, [50])),
+                    "top_k_mask_logits, softmax": (("top_k_mask_logits", torch.int32, True, [50]), SOFTMAX),
+                },
+            ),
+            (
+                "both",
+                {
+                    "softmax, top_k_renorm_probs, top_p_renorm_probs": (
+                        SOFTMAX,
+                        ("top_k_renorm_probs", torch.int32, True, [50]),
+                        TOP_P,
+                    ),
+                    "top_k_mask_logits, softmax, top_p_renorm_probs": (
+                        ("top_k_mask_logits", torch.int32, True, [50]),
+                        SOFTMAX,
+                        TOP_P,
+                    ),
+                },
+            ),
+        ],
+    )
+    def test_every_way_to_its_probabilities_is_called_and_its_chain_gets_them(
+        self, fake_flashinfer, filters, called
+    ):
+        cell = replace(CELL, filters=filters)
+        (buffer,) = _logits.make(cell, CPU, 1)
+        probs = (buffer / 0.8).softmax(-1)
+        found = {}
+        for one in _flashinfer.prepare_verify(cell, metadata_of(cell, CPU, seeded=True)):
+            one.draw(buffer)
+            *steps, (draft, ids, target) = fake_flashinfer
+            found[one.way] = tuple(steps)
+            assert one.graph_safe
+            assert torch.allclose(target, probs[:15].view(3, 5, 300))
+            assert torch.allclose(draft, probs[15:].view(3, 4, 300))
+            assert torch.equal(ids, _logits.draft_ids(cell, CPU).view(3, 4).int())
+            fake_flashinfer.clear()
+        assert found == {
+            f"{way}, chain_speculative_sampling": (*steps, CHAIN) for way, steps in called.items()
+        }
+
+    @pytest.mark.parametrize(
+        ("cell", "reason"),
+        [
+            (COUPLED, "the mode coupled"),
+            (replace(CELL, filters="min-p"), "min_p per row"),
+            (replace(CELL, filters="mixed", batch=5), "min_p per row"),
+        ],
+        ids=str,
+    )
+    def test_what_its_chain_does_not_do_is_not_timed(self, fake_flashinfer, cell, reason):
+        with pytest.raises(SamplerUnavailableError) as error:
+            _flashinfer.prepare_verify(cell, metadata_of(cell, CPU, seeded=True))
+        assert str(error.value) == f"it does not serve {reason}"
+
+    def test_a_version_that_takes_no_seed_is_kept_out_of_graphs(self, fake_flashinfer):
+        module = sys.modules["flashinfer.sampling"]
+        chain = module.chain_speculative_sampling
+        kept = [p for n, p in inspect.signature(chain).parameters.items() if n not in ("seed", "offset")]
+        chain.__signature__ = inspect.Signature(kept)
+        (buffer,) = _logits.make(CELL, CPU, 1)
+        for one in _flashinfer.prepare_verify(CELL, metadata_of(CELL, CPU, seeded=True)):
+            assert not one.graph_safe
+            one.draw(buffer)
+            assert fake_flashinfer[-2] == ("chain", None, None)
+
+    def test_it_is_for_nvidia_gpus(self):
+        with pytest.raises(SamplerUnavailableError) as error:
+            chosen(("flashinfer-direct",), CPU, "verify")
+        assert (
+            str(error.value) == "'flashinfer-direct' cannot be timed on cpu: needs an NVIDIA GPU, found cpu."
+        )
+
+
+@pytest.fixture
+def fixed(monkeypatch):
+    monkeypatch.setattr(run, "timer_for", lambda device, repeats: FixedTimer(repeats))
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    monkeypatch.setattr(contention, "look", lambda: Machine(cores=4, load=0.25))
+
+
+def bench(*arguments):
+    return call("bench", "--op", "verify", "--device", "cpu", *arguments)
+
+
+TINY = ("--batch", 2, "--vocab-size", 256)
+
+
+class TestCommand:
+    def test_a_run_has_a_row_a_cell(self, fixed):
+        result = bench(*TINY, "--filters", "both")
+        assert (result.stderr, result.exit_code) == ("", 0)
+        assert result.stdout.splitlines()[4:] == [
+            "batch  vocabulary  dtype    drafts  mode       filters  logits     nucleus  read us      native us",
+            "    2         256  float32       4  rejection  both     peaked-30       30     10.0  100.0 (10.0x)",
+            "    2         256  float32       4  coupled    both     peaked-30       30     10.0  100.0 (10.0x)",
+            "",
+            "The read is the fastest of several: torch.sum.",
+            "A draft's logits are those of the target plus noise. The read is of both for rejection, of the",
+            "target's alone for coupled, which looks at no others.",
+        ]
+
+    def test_json_has_what_a_verification_adds_and_every_key_is_documented(self, fixed):
+        result = bench(*TINY, "--filters", "none", "--drafts", 3, "--verify-mode", "rejection", "--json")
+        found = json.loads(result.stdout)
+        assert found["operation"] == "verify"
+        assert found["command"].startswith("tokendraw bench --op verify --batch 2 ")
+        assert "--drafts 3 --verify-mode rejection" in found["command"]
+        (cell,) = found["cells"]
+        assert (cell["batch"], cell["drafts"], cell["mode"]) == (2, 3, "rejection")
+        assert cell["nbytes"] == 2 * (4 + 3) * 256 * 4
+        docstring = ast.get_docstring(ast.parse(SOURCE.read_text(encoding="utf-8")))
+        assert {*found, *cell} <= set(re.findall(r"``(\w+)``", docstring))
+
+    def test_the_table_is_written_as_markdown(self, fixed, tmp_path):
+        path = tmp_path / "table.md"
+        bench(*TINY, "--filters", "none", "--verify-mode", "coupled", "--output", path)
+        lines = path.read_text(encoding="utf-8").splitlines()
+        assert lines[0].startswith("`tokendraw bench --op verify ")
+        assert lines[4:7] == [
+            "| batch | vocabulary | dtype | drafts | mode | filters | logits | nucleus | read us | native us |",
+            "| --: | --: | --- | --: | --- | --- | --- | --: | --: | --: |",
+            "| 2 | 256 | float32 | 4 | coupled | none | peaked-30 | 30 | 10.0 | 100.0 (10.0x) |",
+        ]
+
+    @pytest.mark.parametrize("option", [("--drafts", 4), ("--verify-mode", "coupled")])
+    def test_drafts_without_the_operation_are_a_usage_error(self, option):
+        result = call("bench", "--device", "cpu", *option)
+        assert (result.stdout, result.exit_code) == ("", 2)
+        assert result.stderr.endswith(
+            f"'{option[0]}' is about drafts to verify. Add --op verify, or leave it out.\n"
+        )
+
+    @pytest.mark.parametrize(
+        "option", [("--op", "draft"), ("--drafts", "0"), ("--verify-mode", "typical"), ("--batch", "0")]
+    )
+    def test_what_cannot_be_timed_is_a_usage_error_that_names_the_option(self, option):
+        result = bench(*option)
+        assert (result.stdout, result.exit_code) == ("", 2)
+        assert f"Invalid value for '{option[0]}'" in result.stderr
+
+    def test_an_unknown_sampler_gives_the_nearest(self):
+        result = bench("--sampler", "nativ")
+        assert (result.stdout, result.exit_code) == ("", 1)
+        assert result.stderr.endswith("Try: tokendraw bench --sampler native\n")
+
+    @pytest.mark.parametrize("seeding", ["--seeded", "--unseeded"])
+    def test_a_short_run_by_the_clock_on_the_wall(self, seeding):
+        found = json.loads(
+            bench(*TINY, "--dtype", "bfloat16", "--filters", "both", "--repeats", 3, seeding, "--json").stdout
+        )
+        for cell in found["cells"]:
+            assert list(cell["entries"]) == ["native"]
+            for entry in (cell["read"], cell["entries"]["native"]):
+                assert 0 < entry["q1_us"] <= entry["us"] <= entry["q3_us"]
+                assert entry["reason"] == ""
+
+
+def test_a_picture_has_panels_for_each_mode():
+    pytest.importorskip("matplotlib", reason="matplotlib is not installed; pip install 'tokendraw[bench]'")
+    one = Timing(us=10.0, q1_us=10.0, q3_us=10.0, host_us=None, how="wall clock")
+    lines = tuple(
+        Line(
+            cell=replace(CELL, batch=batch, mode=mode),
+            nucleus=7.0,
+            buffers=2,
+            nbytes=4,
+            read=one,
+            read_by="torch.sum",
+            entries={"acme": one},
+        )
+        for batch in (1, 8)
+        for mode in ("rejection", "coupled")
+    )
+    report = Report(
+        command="",
+        device="cpu",
+        host="cpu",
+        method="",
+        seeded=True,
+        repeats=3,
+        threads=1,
+        versions={},
+        contenders=("acme",),
+        lines=lines,
+        seconds=1.0,
+        operation="verify",
+    )
+    titles = [axes.get_title() for axes in plot.figure_of(report).axes]
+    assert titles == [f"V = 300, float32\nboth, {mode} of 4, peaked-7" for mode in ("rejection", "coupled")]
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_verifications_are_captured():
+    result = call(
+        "bench", "--op", "verify", "--device", "cuda", "--batch", 16, "--vocab-size", 32_000, "--repeats", 5,
+        "--sampler", "native", "--json",
+    )  # fmt: skip
+    assert result.exit_code == 0, result.stderr
+    for cell in json.loads(result.stdout)["cells"]:
+        entry = cell["entries"]["native"]
+        assert (entry["reason"], entry["how"]) == ("", "graph")
+        assert entry["ratio"] > 1

@@ -1,0 +1,337 @@
+"""``tokendraw bench``: the complete output of a run, what it refuses, and a run in a process of its own."""
+
+import ast
+import json
+import os
+import re
+import subprocess
+import sys
+import threading
+from dataclasses import replace
+
+import importlib_metadata
+import pytest
+import torch
+
+import tokendraw
+from command_line import call
+from fake_dists import EVERYTHING, fake_dists, plugin
+from fixed_timer import SOURCE, FixedTimer
+from tokendraw.bench import run as _run
+from tokendraw.bench.timing import contention
+from tokendraw.bench.timing.contention import Machine
+
+
+@pytest.fixture
+def fixed(monkeypatch):
+    """Times do not depend on the machine, and neither do the number of threads and its load."""
+    monkeypatch.setattr(contention, "look", lambda: Machine(cores=4, load=0.25))
+    monkeypatch.setattr(_run, "timer_for", lambda device, repeats: FixedTimer(repeats))
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+
+
+@pytest.fixture
+def dists(tmp_path, monkeypatch):
+    with fake_dists(tmp_path, monkeypatch) as found:
+        yield found
+
+
+def bench(*arguments):
+    return call("bench", "--device", "cpu", *arguments)
+
+
+TINY = ("--batch", 2, "--vocab-size", 256)
+VERSIONS = (
+    f"tokendraw {tokendraw.__version__}, torch {importlib_metadata.version('torch')}, "
+    f"tokendraw-native {importlib_metadata.version('tokendraw-native')}"
+)
+HEAD = (
+    f"cpu, 2 threads: {VERSIONS}.\n"
+    "T = 0.8, k = 50, p = 0.9, min-p = 0.05; seeded rows. Medians of 15, in turns; a clock that stands.\n"
+    "In brackets the ratio to the read; ± half the distance of the quartiles, where it is over 5 %.\n"
+    "\n"
+)
+
+
+def test_a_run_has_a_row_a_cell_and_says_what_it_ran_on(fixed):
+    result = bench(*TINY, "--sampler", "native", "--sampler", "torch-sort")
+    assert result.stdout == HEAD + (
+        "batch  vocabulary  dtype    filters  logits     nucleus  read us      native us  torch-sort us\n"
+        "    2         256  float32  none     peaked-30       30     10.0  100.0 (10.0x)   2,500 (250x)\n"
+        "    2         256  float32  both     peaked-30       30     10.0  100.0 (10.0x)   2,500 (250x)\n"
+        "\n"
+        "The read is the fastest of several: torch.sum.\n"
+    )
+    assert (result.stderr, result.exit_code) == ("", 0)
+
+
+def test_a_sampler_that_cannot_serve_shows_a_dash_and_the_reason(fixed, dists):
+    capabilities = EVERYTHING.replace("'counter'", "'launch'")
+    dists.add_plugin("acme", plugin("acme", capabilities=capabilities))
+    result = bench(*TINY, "--sampler", "torch-sort", "--sampler", "acme", "--filters", "none")
+    assert result.stdout.splitlines()[-5:] == [
+        "batch  vocabulary  dtype    filters  logits     nucleus  read us  torch-sort us  acme us",
+        "    2         256  float32  none     peaked-30       30     10.0   2,500 (250x)        -",
+        "",
+        "The read is the fastest of several: torch.sum.",
+        "acme: it does not serve seeded rows (1 of 1 cells).",
+    ]
+    unseeded = bench(*TINY, "--sampler", "acme", "--filters", "none", "--unseeded")
+    assert unseeded.stdout.splitlines()[-3].endswith("  11.0 (1.10x)")
+    assert "; unseeded rows. " in unseeded.stdout
+
+
+def test_nothing_that_could_be_timed_is_no_success(fixed, dists):
+    dists.add_plugin("acme", plugin("acme", capabilities=EVERYTHING.replace("'counter'", "'launch'")))
+    assert bench(*TINY, "--sampler", "acme").exit_code == 1
+
+
+def test_the_options_choose_the_cells(fixed):
+    result = bench(
+        *TINY, "--batch", 3, "--dtype", "bfloat16", "--filters", "mixed", "--family", "gaussian", "--family",
+        "flat", "--repeats", 5, "--json", "--sampler", "torch-sort",
+    )  # fmt: skip
+    found = json.loads(result.stdout)
+    assert found["repeats"] == 5
+    assert [(c["batch"], c["vocab_size"], c["dtype"], c["filters"], c["family"]) for c in found["cells"]] == [
+        (batch, 256, "bfloat16", "mixed", family) for batch in (2, 3) for family in ("gaussian", "flat")
+    ]
+
+
+def test_json_is_complete(fixed):
+    result = bench(*TINY, "--filters", "top-p", "--family", "peaked-7", "--sampler", "native", "--json")
+    found = json.loads(result.stdout)
+    assert found.pop("host") == json.loads(call("resolve", "--json", "--device", "cpu").stdout)["host"]
+    assert found.pop("seconds") > 0
+    assert found == {
+        "command": "tokendraw bench --batch 2 --vocab-size 256 --filters top-p --family peaked-7 --sampler native "
+        "--device cpu --json",
+        "operation": "sample",
+        "device": "cpu",
+        "method": "a clock that stands",
+        "seeded": True,
+        "repeats": 15,
+        "threads": 2,
+        "cores": 4,
+        "load": 0.25,
+        "busy": "",
+        "versions": {
+            name: importlib_metadata.version(name) for name in ("tokendraw", "torch", "tokendraw-native")
+        },
+        "contenders": ["native"],
+        "temperature": 0.8,
+        "top_k": 50,
+        "top_p": 0.9,
+        "min_p": 0.05,
+        "cells": [
+            {
+                "batch": 2,
+                "vocab_size": 256,
+                "dtype": "float32",
+                "filters": "top-p",
+                "family": "peaked-7",
+                "nucleus": 7.0,
+                "buffers": 2,
+                "nbytes": 2048,
+                "read": {
+                    "us": 10.0,
+                    "q1_us": 10.0,
+                    "q3_us": 10.0,
+                    "host_us": None,
+                    "how": "wall clock",
+                    "ratio": 1.0,
+                    "reason": "",
+                    "by": "torch.sum",
+                },
+                "entries": {
+                    "native": {
+                        "us": 99.96,
+                        "q1_us": 99.96,
+                        "q3_us": 99.96,
+                        "host_us": None,
+                        "how": "wall clock",
+                        "ratio": pytest.approx(9.996),
+                        "reason": "",
+                        "by": "",
+                    }
+                },
+            }
+        ],
+    }
+    assert (result.stderr, result.exit_code) == ("", 0)
+
+
+def test_a_busy_machine_is_told_of_above_the_notes_on_stderr_and_in_json(fixed, monkeypatch, tmp_path):
+    times = FixedTimer.time
+
+    def disturbed(self, calls, buffers):
+        found = times(self, calls, buffers)
+        return found | {"native": replace(found["native"], q1_us=20.0, q3_us=367.86)}
+
+    monkeypatch.setattr(FixedTimer, "time", disturbed)
+    monkeypatch.setattr(contention, "look", lambda: Machine(cores=2, load=3.9))
+    options = (*TINY, "--filters", "none", "--sampler", "native", "--output", tmp_path / "table.md")
+    result = bench(*options)
+    sentence = (
+        "The machine was busy: 3.9 programs were at work on 2 cores before the run, and times spread by up to ±174 % "
+        "(native). Repeat it on an idle one, or with OMP_NUM_THREADS=1 (2 threads here) and more --repeats (15 here)."
+    )
+    assert (result.stderr, result.exit_code) == (f"{sentence}\n", 0)
+    assert result.stdout.splitlines()[-7:] == [
+        "batch  vocabulary  dtype    filters  logits     nucleus  read us             native us",
+        "    2         256  float32  none     peaked-30       30     10.0  100.0 (10.0x) ±174 %",
+        "",
+        "The machine was busy: 3.9 programs were at work on 2 cores before the run, and times spread by up to",
+        "±174 % (native). Repeat it on an idle one, or with OMP_NUM_THREADS=1 (2 threads here) and more",
+        "--repeats (15 here).",
+        "The read is the fastest of several: torch.sum.",
+    ]
+    assert f"* {sentence}\n" in (tmp_path / "table.md").read_text(encoding="utf-8")
+    in_json = bench(*options, "--json")
+    found = json.loads(in_json.stdout)
+    assert (found["cores"], found["load"], found["busy"]) == (2, 3.9, sentence)
+    assert in_json.stderr == f"{sentence}\n"
+
+
+def test_a_dash_in_json_is_null_and_a_reason(fixed, dists):
+    dists.add_plugin("acme", plugin("acme", capabilities=EVERYTHING.replace("'counter'", "'launch'")))
+    found = json.loads(bench(*TINY, "--filters", "none", "--sampler", "acme", "--json").stdout)
+    assert found["cells"][0]["entries"]["acme"] == {
+        "us": None,
+        "q1_us": None,
+        "q3_us": None,
+        "host_us": None,
+        "how": None,
+        "ratio": None,
+        "reason": "it does not serve seeded rows",
+        "by": "",
+    }
+
+
+def test_every_key_is_documented(fixed):
+    found = json.loads(bench(*TINY, "--filters", "none", "--sampler", "native", "--json").stdout)
+    docstring = ast.get_docstring(ast.parse(SOURCE.read_text(encoding="utf-8")))
+    documented = set(re.findall(r"``(\w+)``", docstring))
+    (cell,) = found["cells"]
+    keys = {*found, *cell, *cell["read"], *cell["entries"]["native"]}
+    assert keys <= documented, keys - documented
+
+
+def test_the_table_is_written_as_markdown_below_the_command_that_repeats_it(fixed, tmp_path):
+    path = tmp_path / "the table.md"
+    result = bench(*TINY, "--filters", "none", "--sampler", "native", "--unseeded", "--output", path)
+    assert result.exit_code == 0
+    lines = path.read_text(encoding="utf-8").splitlines()
+    assert lines[0] == (
+        f"`tokendraw bench --batch 2 --vocab-size 256 --filters none --sampler native --unseeded --device cpu "
+        f"--output '{path}'`"
+    )
+    assert lines[2].startswith(f"cpu, 2 threads: {VERSIONS}. T = 0.8, ")
+    assert lines[4:] == [
+        "| batch | vocabulary | dtype | filters | logits | nucleus | read us | native us |",
+        "| --: | --: | --- | --- | --- | --: | --: | --: |",
+        "| 2 | 256 | float32 | none | peaked-30 | 30 | 10.0 | 100.0 (10.0x) |",
+        "",
+        "* The read is the fastest of several: torch.sum.",
+    ]
+
+
+def test_an_unknown_sampler_gives_the_nearest():
+    result = bench("--sampler", "nativ")
+    installed = ", ".join(candidate.name for candidate in tokendraw.discover())
+    assert (result.stdout, result.exit_code) == ("", 1)
+    assert result.stderr == (
+        f"'nativ' needs to be an installed sampler or a baseline, found {installed}, torch-sort and flashinfer-direct. "
+        "Try: tokendraw bench --sampler native\n"
+    )
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--batch", "0"),
+        ("--vocab-size", "127"),
+        ("--dtype", "float64"),
+        ("--filters", "top-q"),
+        ("--family", "round"),
+        ("--repeats", "2"),
+        ("--preset", "huge"),
+    ],
+)
+def test_what_cannot_be_timed_is_a_usage_error_that_names_the_option(arguments):
+    result = bench(*arguments)
+    assert (result.stdout, result.exit_code) == ("", 2)
+    assert f"Invalid value for '{arguments[0]}'" in result.stderr
+
+
+def test_a_folder_that_is_not_there_is_refused_before_anything_is_timed(tmp_path):
+    path = tmp_path / "none" / "table.md"
+    result = bench("--output", path)
+    assert (result.stdout, result.exit_code) == ("", 2)
+    assert result.stderr == (
+        f"'--output' needs a file in a folder that exists, found '{path}'. Make the folder '{path.parent}'.\n"
+    )
+
+
+def test_without_torch_one_sentence_says_so():
+    code = "import sys; sys.modules['torch'] = None\nfrom tokendraw.cli import main; main(['bench'])"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, encoding="utf-8", check=False)
+    assert (result.stdout, result.stderr, result.returncode) == (
+        "",
+        "A sampler needs torch, found it not installed; run `pip install ./plugins/native` in tokendraw's checkout.\n",
+        1,
+    )
+
+
+def in_a_process(*arguments, **options):
+    return subprocess.run(
+        [sys.executable, "-m", "tokendraw", "bench", "--device", "cpu", "--repeats", "3", *arguments],
+        encoding="utf-8",
+        timeout=120,
+        check=False,
+        env=os.environ | {"OMP_NUM_THREADS": "1", "TERM": "xterm"},
+        **options,
+    )
+
+
+SHORT = ("--batch", "2", "--vocab-size", "1000", "--sampler", "native", "--sampler", "torch-sort")
+
+
+def test_a_short_run_on_a_cpu_in_a_process_of_its_own():
+    filters = [word for name in ("none", "both", "mixed") for word in ("--filters", name)]
+    result = in_a_process(*SHORT, *filters, "--dtype", "bfloat16", "--json", capture_output=True)
+    found = json.loads(result.stdout)
+    assert (result.stderr, result.returncode) == (found["busy"] and f"{found['busy']}\n", 0)
+    assert found["threads"] == 1
+    assert found["method"] == "wall clock over buffers of 128 MiB in rotation"
+    for cell in found["cells"]:
+        assert 29 <= cell["nucleus"] <= 31
+        assert list(cell["entries"]) == ["native", "torch-sort"]
+        for entry in (cell["read"], *cell["entries"].values()):
+            assert 0 < entry["q1_us"] <= entry["us"] <= entry["q3_us"]
+            assert entry["reason"] == ""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs a POSIX terminal")
+def test_on_a_terminal_a_bar_on_stderr_shows_what_is_being_timed():
+    import pty
+
+    ours, theirs = pty.openpty()
+    seen = []
+
+    def watch():
+        while part := os.read(ours, 4096):
+            seen.append(part.decode())
+            if "the end" in seen[-1]:
+                return
+
+    watching = threading.Thread(target=watch)
+    watching.start()
+    result = in_a_process(*SHORT, "--filters", "none", stdout=subprocess.PIPE, stderr=theirs)
+    os.write(theirs, b"the end")
+    watching.join()
+    os.close(ours)
+    os.close(theirs)
+    assert "0/1" in "".join(seen)
+    assert "2 x 1000 float32" in "".join(seen)
+    assert result.stdout.startswith("cpu, 1 thread: ")

@@ -1,0 +1,442 @@
+"""``tokendraw check``: the complete output of a run, and what it says where there is nothing to run."""
+
+import json
+import os
+import subprocess
+import sys
+import threading
+
+import importlib_metadata
+import pytest
+
+import tokendraw
+from command_line import call
+from fake_dists import fake_dists, plugin
+from tokendraw import testing
+from tokendraw.testing.kit.report import Line, Report, Status
+from tokendraw.testing.kit.run import PROPERTIES
+from tokendraw.testing.kit.trial import MOST_CHECKS
+
+HEADING = (
+    f"native on cpu: tokendraw {tokendraw.__version__}, "
+    f"tokendraw-native {importlib_metadata.version('tokendraw-native')}, "
+    f"torch {importlib_metadata.version('torch')}\n\n"
+)
+
+EXACT = Line(name="greedy rows", status=Status.PASSED, detail="5 vocabularies", about="Argmax.", seconds=0.25)
+STATISTICAL = Line(
+    name="top_p",
+    status=Status.PASSED,
+    detail="7 requests by draws, 667 kept sets in 8 families as processed_logprobs show them",
+    about="Keeps the smallest set.",
+    checks=14,
+    draws=148_060,
+    p_value=0.03412,
+    worst="top_p = 0.1: token 6 drawn 1757 times, expected 1670.8",
+    seconds=3.0,
+)
+CLEARED = Line(
+    name="min_p",
+    status=Status.PASSED,
+    detail="6 requests by draws",
+    about="Keeps what is likely enough.",
+    checks=1,
+    draws=50_000,
+    p_value=0.0004,
+    worst="min_p = 0.5: token 0 drawn 9 times, expected 30.0",
+)
+REFUSED = Line(
+    name="ranks", status=Status.REFUSED, detail="'native' cannot serve it: a long story", about="Ranks."
+)
+NOT_RUN = Line(
+    name="sync-free", status=Status.NOT_RUN, detail="needs a CUDA device, found cpu", about="No waiting."
+)
+WRONG = Line(
+    name="ties",
+    status=Status.FAILED,
+    detail="top_k = 3: token 8 [of 9] drawn 0 times, expected 250.0 (p = 1.0e-80, then 0.0e+00 in 40000 draws)",
+    about="Keeps every token that is tied with the last kept one.",
+    checks=1,
+    draws=50_000,
+    p_value=0.0,
+    worst="top_k = 3: token 8 drawn 0 times, expected 250.0",
+)
+RAISED = Line(
+    name="filter order joint",
+    status=Status.FAILED,
+    detail="a call raised RuntimeError: no kernel",
+    about="Both filters count everything.",
+    traceback='  File "/acme/sampler.py", line 31, in sample\n    return draw(logits)\n',
+)
+
+
+@pytest.fixture
+def reports(monkeypatch):
+    """``reports(*lines)``: let the kit find these, with whatever it is asked for; returns the calls."""
+    calls = []
+
+    def find(*lines):
+        def run(subject, *, only=None, starting=None, finished=None):
+            calls.append((subject, only))
+            print("the sampler is at work")
+            return Report(
+                sampler=subject.name,
+                device=str(subject.device),
+                quick=subject.effort.quick,
+                seed=subject.seed,
+                false_alarm=1e-6,
+                lines=lines,
+            )
+
+        monkeypatch.setattr(testing, "run", run)
+        return calls
+
+    return find
+
+
+@pytest.fixture
+def dists(tmp_path, monkeypatch):
+    with fake_dists(tmp_path, monkeypatch) as found:
+        yield found
+
+
+def check(*arguments):
+    return call("check", *arguments, "--device", "cpu")
+
+
+def test_a_green_run_has_a_line_a_property_and_says_how_sure_it_is(reports):
+    reports(EXACT, STATISTICAL, NOT_RUN)
+    result = check("native", "--quick")
+    assert result.stdout == HEADING + (
+        "property     status     draws  p-value  what was looked at\n"
+        "greedy rows  passed                     5 vocabularies\n"
+        "top_p        passed   148,060    0.034  7 requests by draws, 667 kept sets in 8 families as\n"
+        "                                        processed_logprobs show them\n"
+        "sync-free    not run                    needs a CUDA device, found cpu\n"
+        "\n"
+        "2 passed, 0 failed, 0 refused, 1 not run (needs a CUDA device, found cpu).\n"
+        "Quick run, seed 0, 3.2 s, 148,060 draws for 14 statistics.\n"
+        "By chance, a correct sampler fails at most one such run in 1,000,000.\n"
+    )
+    assert (result.stderr, result.exit_code) == ("the sampler is at work\n", 0)
+
+
+def test_a_red_run_tells_what_was_needed_and_found_and_how_to_see_it_again(reports):
+    reports(EXACT, RAISED, WRONG, REFUSED)
+    result = check("native", "--seed", "7")
+    assert result.stdout == HEADING + (
+        "property            status    draws  p-value  what was looked at\n"
+        "greedy rows         passed                    5 vocabularies\n"
+        "filter order joint  failed                    see below\n"
+        "ties                failed   50,000    0e+00  see below\n"
+        "ranks               refused                   not advertised; requests for it are refused\n"
+        "\n"
+        "filter order joint\n"
+        "  demanded   Both filters count everything.\n"
+        "  found      a call raised RuntimeError: no kernel\n"
+        '  raised in    File "/acme/sampler.py", line 31, in sample\n'
+        "                 return draw(logits)\n"
+        "\n"
+        "ties\n"
+        "  demanded  Keeps every token that is tied with the last kept one.\n"
+        "  found     top_k = 3: token 8 [of 9] drawn 0 times, expected 250.0 (p = 1.0e-80, then 0.0e+00 in\n"
+        "            40000 draws)\n"
+        "\n"
+        "Again: tokendraw check native --device cpu --seed 7 --only 'filter order joint' --only ties\n"
+        "\n"
+        "1 passed, 2 failed, 1 refused (not advertised), 0 not run.\n"
+        "Full run, seed 7, 0.2 s, 50,000 draws for 1 statistic.\n"
+        "By chance, a correct sampler fails at most one such run in 1,000,000.\n"
+    )
+    assert result.exit_code == 1
+
+
+def test_a_place_that_raised_twice_is_shown_once(reports):
+    again = Line(
+        name="ties", status=Status.FAILED, detail="it raised", about="Ties.", traceback=RAISED.traceback
+    )
+    reports(RAISED, again)
+    assert "  raised in  the same place as in 'filter order joint'\n" in check("native").stdout
+
+
+def test_a_statistic_that_a_second_look_cleared_says_so(reports):
+    reports(CLEARED)
+    assert check("native").stdout.splitlines()[3:5] == [
+        "min_p     passed  50,000    4e-04  6 requests by draws; a second look cleared min_p = 0.5: token 0",
+        "                                   drawn 9 times, expected 30.0",
+    ]
+
+
+def test_a_run_without_statistics_claims_nothing_about_chance(reports):
+    reports(EXACT)
+    assert check("native").stdout.endswith(
+        "1 passed, 0 failed, 0 refused, 0 not run.\nFull run, seed 0, 0.2 s.\n"
+    )
+
+
+def test_nothing_to_check_is_no_success(reports):
+    reports()
+    result = check("native", "--only", "fp64 noise")
+    assert result.stdout == HEADING + "Nothing was checked: native advertises none of it.\n"
+    assert result.exit_code == 1
+
+
+def test_the_options_reach_the_kit(reports):
+    calls = reports(EXACT)
+    check("native", "--quick", "--seed", "3", "--only", "top_k", "--only", "output")
+    ((subject, only),) = calls
+    assert (subject.name, str(subject.device), subject.effort.quick, subject.seed) == (
+        "native",
+        "cpu",
+        True,
+        3,
+    )
+    assert only == ("output", "top_k")
+
+
+def test_without_only_every_property_is_checked(reports):
+    calls = reports(EXACT)
+    check("native")
+    assert calls[0][1] == tuple(prop.name for prop in PROPERTIES)
+
+
+def test_json_is_complete(reports):
+    reports(STATISTICAL, WRONG)
+    result = check("native", "--json", "--only", "top_p", "--only", "ties")
+    found = json.loads(result.stdout)
+    (listed,) = [c for c in json.loads(call("list", "--json").stdout)["candidates"] if c["name"] == "native"]
+    assert found.pop("candidate") == listed
+    assert found.pop("host") == json.loads(call("resolve", "--json", "--device", "cpu").stdout)["host"]
+    assert [line["name"] for line in found["lines"]] == ["top_p", "ties"]
+    assert found.pop("lines")[0] == {
+        "name": "top_p",
+        "status": "passed",
+        "detail": STATISTICAL.detail,
+        "about": "Keeps the smallest set.",
+        "checks": 14,
+        "draws": 148_060,
+        "p_value": 0.03412,
+        "worst": STATISTICAL.worst,
+        "traceback": "",
+        "seconds": 3.0,
+    }
+    assert found == {
+        "sampler": "native",
+        "device": "cpu",
+        "tokendraw": tokendraw.__version__,
+        "torch": importlib_metadata.version("torch"),
+        "quick": False,
+        "seed": 0,
+        "only": ["top_p", "ties"],
+        "passed": False,
+        "false_alarm": 1e-6,
+        "seconds": 3.0,
+    }
+    assert (result.stderr, result.exit_code) == ("the sampler is at work\n", 1)
+
+
+def test_an_unknown_name_gives_the_nearest():
+    result = check("nativ")
+    assert (result.stdout, result.exit_code) == ("", 1)
+    assert result.stderr == (
+        "'nativ' needs to be an installed sampler, found native. Try: tokendraw check native\n"
+    )
+
+
+def test_an_unknown_property_is_a_usage_error_with_the_nearest():
+    result = check("native", "--only", "top_q")
+    assert (result.stdout, result.exit_code) == ("", 2)
+    assert result.stderr == (
+        "'--only' needs the name of a property, found 'top_q'. Nearest: 'top_p' or 'top_k'.\n"
+    )
+
+
+def test_a_property_unlike_any_points_to_the_list_of_them():
+    result = check("native", "--only", "?")
+    assert result.stderr == (
+        "'--only' needs the name of a property, found '?'. See `tokendraw check --list`.\n"
+    )
+
+
+class TestTheListOfProperties:
+    def test_it_has_a_line_for_each(self):
+        result = call("check", "--list")
+        lines = result.stdout.splitlines()
+        assert (result.stderr, result.exit_code) == ("", 0)
+        width = max(len(prop.name) for prop in PROPERTIES)
+        assert lines == [f"{prop.name.ljust(width)}  {prop.about}" for prop in PROPERTIES]
+        assert "top_p  " in "\n".join(lines)
+
+    def test_only_picks_from_it(self):
+        result = call("check", "--list", "--only", "sync-free", "--only", "verify draft", "--json")
+        assert json.loads(result.stdout) == {
+            "properties": [
+                {
+                    "name": "sync-free",
+                    "about": "No call waits for the device: by torch's own check, and by a stopwatch behind a sleeping "
+                    "device.",
+                    "operation": "sample",
+                    "advertised": True,
+                    "needs_cuda": True,
+                },
+                {
+                    "name": "verify draft",
+                    "about": "``draft`` draws from the softmax after the filters, with seeds from streams of its own.",
+                    "operation": "verify",
+                    "advertised": False,
+                    "needs_cuda": False,
+                },
+            ]
+        }
+
+    def test_it_is_of_no_sampler(self):
+        result = call("check", "native", "--list")
+        assert result.exit_code == 2
+        assert result.stderr.splitlines()[-1] == (
+            "Error: '--list' prints the properties of every sampler. Leave out it, or NAME."
+        )
+
+    def test_without_it_a_sampler_is_needed(self):
+        result = call("check")
+        assert result.exit_code == 2
+        assert result.stderr.splitlines()[-1] == "Error: Missing argument 'NAME'."
+
+
+@pytest.mark.parametrize("seed", ["-1", "x"])
+def test_a_seed_that_is_none_is_a_usage_error(seed):
+    assert check("native", "--seed", seed).exit_code == 2
+
+
+def test_a_sampler_for_another_machine_gives_the_reason(dists):
+    dists.add_plugin("acme", plugin("acme", probe="'needs a licence, found none'"))
+    result = check("acme")
+    assert (result.stdout, result.exit_code) == ("", 1)
+    assert result.stderr == "'acme' cannot be checked on cpu: needs a licence, found none.\n"
+
+
+def test_a_sampler_that_does_not_build_gives_the_reason_once(dists):
+    dists.add_plugin("acme", plugin("acme", build="raise RuntimeError('no [kernels]')"))
+    result = check("acme")
+    assert (result.stdout, result.exit_code) == ("", 1)
+    assert result.stderr == (
+        "'acme' needs to build and to draw on cpu before it can be checked, found: "
+        "tokendraw_build raised RuntimeError: no [kernels] (fake_acme.py:36). Mend the plugin.\n"
+    )
+
+
+def test_a_name_that_two_distributions_claim_is_not_checked(dists):
+    dists.add_plugin("acme", plugin("acme"), distribution="one-tokendraw")
+    dists.add("two-tokendraw", plugins={"acme": "fake_two:plugin"})
+    result = check("acme")
+    assert (result.stdout, result.exit_code) == ("", 1)
+    assert result.stderr == (
+        "'acme' cannot be checked on cpu: the name 'acme' is claimed by one-tokendraw 1.0 and two-tokendraw 1.0; "
+        "uninstall one of them.\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("library", "message"),
+    [
+        (
+            "scipy",
+            "Checking needs numpy and scipy, found no scipy; run `pip install './core[testing]'` in tokendraw's "
+            "checkout.\n",
+        ),
+        (
+            "numpy",
+            "Checking needs numpy and scipy, found no numpy; run `pip install './core[testing]'` in tokendraw's "
+            "checkout.\n",
+        ),
+        (
+            "torch",
+            "Checking needs torch, found it not installed; run `pip install ./plugins/native` in tokendraw's "
+            "checkout.\n",
+        ),
+    ],
+)
+def test_a_missing_library_is_told_in_one_sentence(library, message):
+    code = (
+        "import sys, warnings; warnings.simplefilter('ignore')\n"  # torch warns of a missing numpy
+        f"sys.modules['{library}'] = None\n"
+        "from tokendraw.cli import main; main(['check', 'native'])"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, encoding="utf-8", check=False)
+    assert (result.stdout, result.stderr, result.returncode) == ("", message, 1)
+
+
+def in_a_process(*arguments, **options):
+    return subprocess.run(
+        [sys.executable, "-m", "tokendraw", "check", "native", "--device", "cpu", *arguments],
+        encoding="utf-8",
+        timeout=300,
+        check=False,
+        **options,
+    )
+
+
+def test_two_properties_of_native_in_a_process_of_their_own():
+    result = in_a_process("--only", "greedy rows", "--only", "+inf is drawn evenly", capture_output=True)
+    assert (result.stderr, result.returncode) == ("", 0)
+    lines = result.stdout.splitlines()
+    assert lines[:5] == [
+        *HEADING.splitlines(),
+        "property              status  draws  p-value  what was looked at",
+        "greedy rows           passed                  5 vocabularies, 8 families",
+        lines[4],
+    ]
+    assert lines[4].startswith("+inf is drawn evenly  passed  ")
+    assert lines[-3] == "2 passed, 0 failed, 0 refused, 0 not run."
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs a POSIX terminal")
+def test_on_a_terminal_a_bar_on_stderr_shows_what_is_being_looked_at():
+    import pty
+
+    ours, theirs = pty.openpty()
+    seen = []
+
+    def watch():
+        while part := os.read(ours, 4096):
+            seen.append(part.decode())
+            if "the end" in seen[-1]:
+                return
+
+    watching = threading.Thread(target=watch)
+    watching.start()
+    result = in_a_process(
+        "--quick",
+        "--only",
+        "+inf is drawn evenly",
+        stdout=subprocess.PIPE,
+        stderr=theirs,
+        env=os.environ | {"TERM": "xterm"},
+    )
+    os.write(theirs, b"the end")
+    watching.join()
+    os.close(ours)
+    os.close(theirs)
+    assert "0/1" in "".join(seen)
+    assert "+inf is drawn evenly" in "".join(seen)
+    assert result.stdout.startswith(HEADING + "property              status ")
+
+
+@pytest.mark.slow
+def test_native_passes_the_quick_run_on_a_cpu_in_its_time():
+    """40 s is what an idle machine may take; the bound here is one that a busy one meets too."""
+    result = in_a_process("--quick", "--json", capture_output=True)
+    assert (result.stderr, result.returncode) == ("", 0)
+    found = json.loads(result.stdout)
+    assert [line["name"] for line in found["lines"]] == [p.name for p in PROPERTIES if p.name != "limits"]
+    odd = {line["name"]: line["detail"] for line in found["lines"] if line["status"] != "passed"}
+    assert odd.pop("verify sync-free").startswith(
+        "'native' cannot serve the operation 'verify'"
+    )  # not advertised
+    assert odd == dict.fromkeys(
+        [prop.name for prop in PROPERTIES if prop.needs_cuda and prop.name != "verify sync-free"],
+        "needs a CUDA device, found cpu",
+    )
+    assert (
+        100 < sum(line["checks"] for line in found["lines"]) <= MOST_CHECKS
+    )  # what the false-alarm rate is for
+    assert found["seconds"] < 120

@@ -1,0 +1,468 @@
+"""``tokendraw doctor``: the whole checkup, what it finds wrong, and the command that mends each."""
+
+import json
+import platform
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import importlib_metadata
+import pytest
+
+import tokendraw
+from command_line import BOOM, FUTURE, OFF, be_on, call
+from fake_candidates import FLASHINFER, H100, LAPTOP, NATIVE
+from fake_dists import fake_dists, plugin
+from tokendraw._machine import detect as _host
+from tokendraw.cli.diagnosis.findings import Finding, findings
+from tokendraw.cli.diagnosis.libraries import Library, libraries
+from tokendraw.cli.diagnosis.origins import Origin, origins
+from tokendraw.cli.verbs import doctor as _doctor
+from tokendraw.plugin import Upstream
+from tokendraw.resolution import Candidate, State
+
+AROUND = [
+    Library("torch", "2.13.0+cpu", ">=2.6", "tokendraw-native"),
+    Library("triton", None),
+    Library("numpy", None, ">=1.26", "tokendraw[files]"),
+]
+TOP = (
+    f"tokendraw      {tokendraw.__version__}\n"
+    f"python         {platform.python_version()} ({platform.python_implementation()})\n"
+    "platform       Linux-6.1-x86_64\n"
+)
+LIBRARIES = (
+    "\n"
+    "libraries\n"
+    "  name    installed   needed\n"
+    "  torch   2.13.0+cpu  >=2.6 by tokendraw-native\n"
+    "  triton  no          not required\n"
+    "  numpy   no          >=1.26 by tokendraw[files]\n"
+)
+
+
+ORIGINS = [Origin("tokendraw", "/site/tokendraw", True), Origin("native", "/site/tokendraw_native", True)]
+PLACES = "\norigins\n  tokendraw  /site/tokendraw\n  native     /site/tokendraw_native\n"
+
+
+@pytest.fixture
+def on(monkeypatch, tmp_path):
+    """``on(host, candidates)``: the machine to look at; without a configuration file."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    monkeypatch.setattr(platform, "platform", lambda: "Linux-6.1-x86_64")
+    monkeypatch.setattr(_doctor, "libraries", lambda candidates: AROUND)
+    monkeypatch.setattr(_doctor, "origins", lambda candidates: ORIGINS)
+
+    def set_up(host, candidates):
+        be_on(monkeypatch, host, candidates)
+        monkeypatch.setattr(_host, "detect_host", lambda device=None: host)
+
+    return set_up
+
+
+def refusing(message):
+    """A ``resolve`` that finds nobody."""
+
+    def resolve():
+        raise tokendraw.SamplerUnavailableError(message)
+
+    return resolve
+
+
+def test_a_sound_installation(on):
+    on(LAPTOP, (NATIVE,))
+    result = call("doctor")
+    assert result.stdout == (
+        TOP + "device         cpu\n"
+        "configuration  no file\n" + LIBRARIES + "\n"
+        "samplers\n"
+        "  name    state      priority  version  what it does, or why it cannot\n"
+        "  native  available  0         0.1.0\n" + PLACES + "\n"
+        "findings\n"
+        "  nothing is wrong\n"
+        "\n"
+        "A program gets native here.\n"
+    )
+    assert (result.stderr, result.exit_code) == ("", 0)
+
+
+def test_a_library_is_one_line_that_names_all_who_need_it(on, monkeypatch):
+    on(LAPTOP, (NATIVE,))
+    around = [
+        Library("torch", "2.13.0", ">=2.6", "tokendraw-native"),
+        Library("torch", "2.13.0", ">=2.7", "acme-tokendraw"),
+        Library("torch", "2.13.0", ">=2.6", "tokendraw-flashinfer"),
+        Library("triton", "3.6.0", "", "acme-tokendraw"),
+    ]
+    monkeypatch.setattr(_doctor, "libraries", lambda candidates: around)
+    assert (
+        "  torch   2.13.0     >=2.6 by tokendraw-native and tokendraw-flashinfer; >=2.7 by acme-tokendraw\n"
+        "  triton  3.6.0      any version by acme-tokendraw\n"
+    ) in call("doctor").stdout
+
+
+def test_everything_wrong_comes_with_the_command_that_mends_it(on, monkeypatch):
+    absent = replace(FLASHINFER, upstream_version=None)
+    on(H100, (NATIVE, absent, BOOM, FUTURE, OFF))
+    monkeypatch.setenv("TOKENDRAW_DISABLE", "off")
+    monkeypatch.setenv("TOKENDRAW_SAMPLR", "native")
+    result = call("doctor")
+    assert result.stdout == (
+        TOP.replace("tokendraw      ", "tokendraw          ")
+        .replace("python         ", "python             ")
+        .replace("platform       ", "platform           ")
+        + "device             cuda (H100), compute capability 9.0, 132 SMs\n"
+        "configuration      no file\n"
+        "TOKENDRAW_DISABLE  off\n"
+        "TOKENDRAW_SAMPLR   native\n" + LIBRARIES + "\n"
+        "upstreams\n"
+        "  name               installed  needed        tested                     what would change\n"
+        "  flashinfer-python  no         >=0.6.7,<0.8  0.6.11.post2, 0.7.2.post1  with 0.7.2.post1 a program\n"
+        "                                                                         would get flashinfer\n"
+        "\n"
+        "samplers\n"
+        "  name        state         priority  version  what it does, or why it cannot\n"
+        "  native      available     0         0.1.0\n"
+        "  flashinfer  unavailable   80        0.1.0    needs flashinfer-python >=0.6.7,<0.8, found it not\n"
+        "                                               installed; run `pip install\n"
+        "                                               'flashinfer-python>=0.6.7,<0.8'`\n"
+        "  future      incompatible  10        9.9      needs plugin API 99, found 1; upgrade tokendraw\n"
+        "  boom        broken                  2.0      loading 'boom:plugin' raised ImportError: cannot\n"
+        "                                               import name 'kernels' [see the notes] from\n"
+        "                                               'boom_kernels', which is a long story\n"
+        "  off         disabled                1.0      switched off by TOKENDRAW_DISABLE\n" + PLACES + "\n"
+        "findings\n"
+        "  1.  'TOKENDRAW_SAMPLR' is no variable of tokendraw, the nearest known one is 'TOKENDRAW_SAMPLER'.\n"
+        "      Correct it, or unset it.\n"
+        "  2.  'flashinfer' is unavailable: needs flashinfer-python >=0.6.7,<0.8, found it not installed.\n"
+        "      pip install 'flashinfer-python>=0.6.7,<0.8'\n"
+        "  3.  'future' is incompatible: needs plugin API 99, found 1; upgrade tokendraw.\n"
+        "      pip install --upgrade ./core (in tokendraw's checkout)\n"
+        "  4.  'boom' is broken: loading 'boom:plugin' raised ImportError: cannot import name 'kernels' [see\n"
+        "      the notes] from 'boom_kernels', which is a long story.\n"
+        "      pip install --upgrade boom-tokendraw (or switch it off: export TOKENDRAW_DISABLE=boom)\n"
+        "\n"
+        "A program gets native here.\n"
+    )
+    assert (result.stderr, result.exit_code) == ("", 0)
+
+
+UNTESTED = "0.7.9"
+
+
+@pytest.mark.parametrize(
+    ("host", "installed", "settings", "says"),
+    [
+        (H100, "0.7.2.post1", {}, "nothing: this version is tested"),
+        (H100, "0.7.2.post1+cu130", {}, "nothing: this version is tested"),
+        (H100, UNTESTED, {}, "with 0.7.2.post1 nobody warns that 0.7.9 is untested"),
+        (H100, None, {}, "with 0.7.2.post1 a program would get flashinfer"),
+        (H100, "0.5.0", {}, "with 0.7.2.post1 a program would get flashinfer"),
+        (
+            H100,
+            "0.9.0",
+            {"TOKENDRAW_PRIORITY": "native"},
+            "with 0.7.2.post1 flashinfer would be available, behind native",
+        ),
+        (H100, None, {"TOKENDRAW_SAMPLER": "flashinfer"}, "with 0.7.2.post1 a program would get flashinfer"),
+        (LAPTOP, None, {}, "nothing: needs a cuda device, found cpu"),
+    ],
+    ids=str,
+)
+def test_what_a_tested_version_of_an_upstream_would_change(on, monkeypatch, host, installed, settings, says):
+    for name, value in settings.items():
+        monkeypatch.setenv(name, value)
+    on(host, (NATIVE, replace(FLASHINFER, upstream_version=installed)))
+    found = json.loads(call("doctor", "--json").stdout)["upstreams"]
+    assert found == [
+        {
+            "name": "flashinfer-python",
+            "plugin": "flashinfer",
+            "installed": installed,
+            "needed": ">=0.6.7,<0.8",
+            "tested": ["0.6.11.post2", "0.7.2.post1"],
+            "would_change": says,
+        }
+    ]
+
+
+def test_what_a_probe_found_of_a_version_that_does_not_fit_says_nothing_of_another(on):
+    probed = replace(FLASHINFER, upstream_version="0.5.0", probe_reason="needs nvcc, found no nvcc")
+    on(H100, (NATIVE, probed))
+    (found,) = json.loads(call("doctor", "--json").stdout)["upstreams"]
+    assert found["would_change"] == "with 0.7.2.post1 a program would get flashinfer"
+    on(H100, (NATIVE, replace(probed, upstream_version=UNTESTED)))
+    (found,) = json.loads(call("doctor", "--json").stdout)["upstreams"]
+    assert found["would_change"] == "nothing: needs nvcc, found no nvcc"
+
+
+def test_with_nothing_installed_it_exits_with_1(on, monkeypatch):
+    on(LAPTOP, ())
+    monkeypatch.setattr(tokendraw, "resolve", refusing("No sampler [at all] can serve. Install one."))
+    result = call("doctor")
+    assert result.stdout == (
+        TOP + "device         cpu\n"
+        "configuration  no file\n" + LIBRARIES + "\n"
+        "samplers\n"
+        "  none\n" + PLACES + "\n"
+        "findings\n"
+        "  1.  No sampler [at all] can serve. Install one.\n"
+        "\n"
+        "A program gets no sampler here.\n"
+    )
+    assert result.exit_code == 1
+
+
+def found_in_json(*, exit_code):
+    result = call("doctor", "--json")
+    assert (result.stderr, result.exit_code) == ("", exit_code)
+    return json.loads(result.stdout)
+
+
+def test_json_is_complete(on, monkeypatch):
+    on(LAPTOP, (NATIVE,))
+    monkeypatch.setenv("TOKENDRAW_PRIORITY", "native")
+    candidates = json.loads(call("list", "--json").stdout)["candidates"]
+    found = found_in_json(exit_code=0)
+    assert found == {
+        "tokendraw": tokendraw.__version__,
+        "python": f"{platform.python_version()} ({platform.python_implementation()})",
+        "platform": "Linux-6.1-x86_64",
+        "libraries": [
+            {
+                "name": "torch",
+                "installed": "2.13.0+cpu",
+                "needed": ">=2.6",
+                "needed_by": "tokendraw-native",
+                "fits": True,
+            },
+            {"name": "triton", "installed": None, "needed": "", "needed_by": "", "fits": True},
+            {
+                "name": "numpy",
+                "installed": None,
+                "needed": ">=1.26",
+                "needed_by": "tokendraw[files]",
+                "fits": True,
+            },
+        ],
+        "upstreams": [],
+        "host": {
+            "device_type": "cpu",
+            "name": "",
+            "compute_capability": None,
+            "rocm_arch": None,
+            "sm_count": None,
+            "cuda_version": None,
+        },
+        "settings": {"variables": {"TOKENDRAW_PRIORITY": "native"}, "config": None},
+        "candidates": candidates,
+        "origins": [
+            {"name": "tokendraw", "path": "/site/tokendraw", "beside_core": True},
+            {"name": "native", "path": "/site/tokendraw_native", "beside_core": True},
+        ],
+        "chosen": "native",
+        "findings": [],
+    }
+
+
+def test_the_configuration_file_in_force_is_named(on, monkeypatch, tmp_path):
+    on(LAPTOP, (NATIVE,))
+    (tmp_path / "mine.toml").write_text('priority = ["native"]\n')
+    monkeypatch.setenv("TOKENDRAW_CONFIG", str(tmp_path / "mine.toml"))
+    assert found_in_json(exit_code=0)["settings"]["config"] == str(tmp_path / "mine.toml")
+
+
+def test_a_malformed_setting_is_a_finding(on, monkeypatch):
+    on(LAPTOP, (NATIVE,))
+    monkeypatch.setenv("TOKENDRAW_STRICT", "maybe")
+    found = found_in_json(exit_code=1)
+    assert found["findings"] == [
+        {
+            "problem": "'TOKENDRAW_STRICT' needs 0, 1, false or true, found 'maybe'. Set one of these, or unset it.",
+            "mend": None,
+        }
+    ]
+    assert found["chosen"] is None
+
+
+def test_a_choice_that_cannot_be_honoured_is_a_finding(on, monkeypatch):
+    on(LAPTOP, (NATIVE,))
+    monkeypatch.setattr(tokendraw, "resolve", refusing("'acme' cannot serve. Unset it."))
+    found = found_in_json(exit_code=1)
+    assert found["findings"] == [{"problem": "'acme' cannot serve. Unset it.", "mend": None}]
+    assert [c["state"] for c in found["candidates"]] == ["available"]
+
+
+def test_strict_mode_leaves_no_sampler_where_there_is_a_warning(on, monkeypatch):
+    on(LAPTOP, (NATIVE, BOOM))
+    monkeypatch.setenv("TOKENDRAW_STRICT", "1")
+    found = found_in_json(exit_code=1)
+    assert [finding["problem"].split(": ")[0] for finding in found["findings"]] == [
+        "'boom' was passed over",
+        "'boom' is broken",
+    ]
+
+
+def test_an_untested_upstream_version_is_a_finding(on):
+    on(H100, (NATIVE, replace(FLASHINFER, upstream_version="0.7.9")))
+    (warning,) = tokendraw.resolve().warnings
+    assert "0.7.9" in warning
+    assert found_in_json(exit_code=0)["findings"] == [{"problem": warning, "mend": None}]
+
+
+def mends(*candidates):
+    return [finding.mend for finding in findings([], [], candidates)]
+
+
+class TestMending:
+    def test_a_sampler_for_other_machines_needs_none(self):
+        assert (
+            mends(replace(FLASHINFER, state=State.UNAVAILABLE, reason="needs a cuda device, found cpu")) == []
+        )
+
+    def test_an_upstream_out_of_range_is_installed_anew(self):
+        reason = "needs flashinfer-python >=0.6.7,<0.8, found 0.5"
+        old = replace(FLASHINFER, state=State.UNAVAILABLE, reason=reason, upstream_version="0.5")
+        assert mends(old) == ["pip install 'flashinfer-python>=0.6.7,<0.8'"]
+
+    def test_a_plugin_of_an_older_api_is_upgraded(self):
+        old = replace(FUTURE, info=replace(FUTURE.info, api_version=0))
+        assert mends(old) == ["pip install --upgrade future-tokendraw"]
+
+    def test_the_squatter_of_a_reserved_name_is_uninstalled(self):
+        assert mends(replace(BOOM, name="aiter")) == ["pip uninstall boom-tokendraw"]
+
+    def test_rivals_for_a_name_are_uninstalled(self):
+        rivals = [replace(BOOM, distribution=f"{name}-tokendraw") for name in "ab"]
+        assert mends(*rivals) == ["pip uninstall a-tokendraw", "pip uninstall b-tokendraw"]
+
+    def test_a_library_out_of_range_is_installed_anew(self):
+        old = Library("torch", "2.4", ">=2.6", "tokendraw-native")
+        none = Library("torch", None, ">=2.6", "tokendraw-native")
+        assert findings([], [old, none], []) == [
+            Finding("'tokendraw-native' needs torch >=2.6, found version 2.4.", "pip install 'torch>=2.6'"),
+            Finding(
+                "'tokendraw-native' needs torch >=2.6, found none installed.", "pip install 'torch>=2.6'"
+            ),
+        ]
+
+    def test_an_optional_library_may_be_absent(self):
+        assert findings([], [Library("numpy", None, ">=1.26", "tokendraw[files]")], []) == []
+
+    def test_an_upstream_is_not_reported_twice(self):
+        reason = "needs flashinfer-python >=0.6.7,<0.8, found 0.5"
+        old = replace(FLASHINFER, state=State.UNAVAILABLE, reason=reason, upstream_version="0.5")
+        library = Library("flashinfer-python", "0.5", ">=0.6.7,<0.8", "tokendraw-flashinfer")
+        assert len(findings([], [library], [old])) == 1
+
+
+class TestLibraries:
+    def acme(self):
+        upstream = Upstream("acme-kernels", ">=2,<3")
+        return Candidate(
+            name="acme",
+            state=State.UNAVAILABLE,
+            distribution="acme-tokendraw",
+            info=replace(NATIVE.info, name="acme", upstream=upstream),
+        )
+
+    def test_upstreams_are_among_them(self):
+        assert libraries([self.acme()])[-1] == Library("acme-kernels", None, ">=2,<3", "acme-tokendraw")
+
+    def test_torch_comes_first_with_who_needs_it(self):
+        info = replace(NATIVE.info, upstream=Upstream("torch", ">=2.6"))
+        native = replace(NATIVE, info=info, upstream_version=importlib_metadata.version("torch"))
+        first, second, *_ = libraries([native])
+        assert (first.name, first.needed, first.needed_by) == ("torch", ">=2.6", "tokendraw-native")
+        assert first.installed == importlib_metadata.version("torch")  # as the metadata say it
+        assert second.name == "triton"  # named once, although it is an upstream and a requirement
+
+    def test_what_extras_ask_for_is_one_line_that_names_them(self):
+        found = libraries([])
+        by_name = {library.name: library for library in found}
+        assert len(by_name) == len(found)
+        assert by_name["numpy"].needed_by == "tokendraw[files,testing]"
+        assert by_name["safetensors"].needed_by == "tokendraw[files]"
+        assert by_name["torch"].needed_by == ""
+
+    @pytest.mark.parametrize(
+        ("installed", "needed", "needed_by", "fits"),
+        [
+            ("2.13.0+cpu", ">=2.6", "tokendraw-native", True),
+            ("2.14.0.dev1", ">=2.6", "tokendraw-native", True),
+            ("2.4", ">=2.6", "tokendraw-native", False),
+            ("nightly", ">=2.6", "tokendraw-native", False),
+            (None, ">=2.6", "tokendraw-native", False),
+            (None, ">=2.6", "tokendraw[files]", True),
+            (None, "", "", True),
+            ("1", "", "", True),
+        ],
+    )
+    def test_versions_fit_by_pep_440(self, installed, needed, needed_by, fits):
+        assert Library("torch", installed, needed, needed_by).fits is fits
+
+    @pytest.mark.parametrize(
+        "line",
+        [
+            "Requires-Dist: torch; python_version > 'no version'",
+            "Requires-Dist: torch; no_such_variable == '1'",
+            "Requires-Dist: torch >=",
+            "Requires-Dist: torch; extra == '\x1b[31m'\nProvides-Extra: \x1b[31m",
+        ],
+    )
+    def test_requirements_that_nobody_understands_are_none(self, tmp_path, monkeypatch, line):
+        with fake_dists(tmp_path, monkeypatch) as dists:
+            dists.add("acme-tokendraw", metadata=f"Name: acme-tokendraw\nVersion: 1.0\n{line}\n")
+            acme = Candidate(name="acme", state=State.BROKEN, distribution="acme-tokendraw")
+            found = libraries([acme])
+        assert all(library.needed_by.isprintable() for library in found)
+        assert not [library for library in found if library.needed_by == "acme-tokendraw"]
+
+    def test_an_endless_version_does_not_fit(self):
+        assert not Library("torch", "9" * 5000, ">=2.6", "tokendraw-native").fits
+
+
+class TestOrigins:
+    """A distribution is called tokendraw-native by whoever built it: where it lies is shown."""
+
+    @pytest.fixture
+    def dists(self, tmp_path, monkeypatch):
+        with fake_dists(tmp_path, monkeypatch) as found:
+            yield found
+
+    def test_a_plugin_in_the_checkout_of_the_core_is_beside_it(self):
+        core, native = origins(c for c in tokendraw.discover() if c.name == "native")
+        assert core == Origin("tokendraw", str(Path(tokendraw.__file__).parent), True)
+        assert (native.name, native.beside_core) == ("native", True)
+        assert Path(native.path, "sampler.py").is_file()
+
+    def test_a_plugin_in_the_same_site_packages_is_beside_the_core(self, tmp_path, monkeypatch):
+        for package in ("tokendraw", "tokendraw_native"):
+            (tmp_path / package).mkdir()
+            (tmp_path / package / "__init__.py").write_text("")
+        monkeypatch.setattr(tokendraw, "__file__", str(tmp_path / "tokendraw" / "__init__.py"))
+        monkeypatch.syspath_prepend(tmp_path)
+        monkeypatch.delitem(sys.modules, "tokendraw_native", raising=False)
+        assert origins([NATIVE])[1] == Origin("native", str(tmp_path / "tokendraw_native"), True)
+
+    def test_one_that_calls_itself_native_from_elsewhere_is_shown_and_told_of(self, dists):
+        module = dists.add_plugin("native", plugin("native", priority=99), distribution="tokendraw-native")
+        path = dists.folders[0] / f"{module}.py"
+        result = call("doctor", "--json")
+        checkup = json.loads(result.stdout)
+        assert {"name": "native", "path": str(path), "beside_core": False} in checkup["origins"]
+        problem = (
+            f"'native' goes by the name of tokendraw's own plugin and comes from '{path}', while the core is "
+            f"'{Path(tokendraw.__file__).parent}'. Uninstall it or take it off Python's path, unless you put it there."
+        )
+        assert {"problem": problem, "mend": None} in checkup["findings"]
+        assert f"  native     {path}\n" in call("doctor").stdout
+
+    def test_plugins_of_others_are_not_among_them(self, dists):
+        dists.add_plugin("acme", plugin("acme"))
+        assert [o.name for o in origins(c for c in tokendraw.discover() if c.name == "acme")] == ["tokendraw"]
+
+    def test_a_plugin_whose_module_is_gone_comes_from_nowhere(self):
+        gone = replace(NATIVE, entry_point="no_such_module:plugin")
+        assert origins([gone])[1] == Origin("native", "", False)
+        assert findings([], [], [], origins([gone])) == []

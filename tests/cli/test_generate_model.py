@@ -1,0 +1,90 @@
+"""``tokendraw generate --model``: a Hugging Face model from disk writes, and each token is drawn through tokendraw."""
+
+import json
+import sys
+
+import pytest
+
+pytest.importorskip("transformers", reason="needs transformers")
+pytest.importorskip("tokendraw_transformers", reason="needs tokendraw-transformers")
+
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+
+from command_line import DRAWN_BY_NATIVE, NATIVE_ON_CPU, call
+from tokendraw.cli.verbs.generate import COMPARED
+from transformers_models import draw, model_of
+
+WORDS = ["[PAD]", "[UNK]", "[END]", *(f"w{i}" for i in range(97))]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A model of 100 words with its tokenizer, as save_pretrained writes them."""
+    path = tmp_path_factory.mktemp("model")
+    words = Tokenizer(models.WordLevel({word: i for i, word in enumerate(WORDS)}, unk_token="[UNK]"))
+    words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    special = {"pad_token": "[PAD]", "unk_token": "[UNK]", "eos_token": "[END]"}
+    PreTrainedTokenizerFast(tokenizer_object=words, **special).save_pretrained(path)
+    model_of("llama", len(WORDS)).save_pretrained(path)
+    return path
+
+
+def generate(folder, *arguments):
+    return call("generate", "w1 w2 w3", "--model", folder, *NATIVE_ON_CPU, *arguments)
+
+
+def test_it_writes_what_the_adapter_draws(folder):
+    result = generate(folder, "--seed", "7", "--top-k", "20", "-n", "9", "--json")
+    assert (result.stderr, result.exit_code) == ("", 0)
+    (entry,) = json.loads(result.stdout)["texts"]
+    ids = [WORDS.index(word) for word in ("w1", "w2", "w3")]
+    import torch
+
+    expected = draw(model_of("llama", len(WORDS)), torch.tensor([ids]), seeds=[7], top_k=20, max_new_tokens=9)
+    assert entry["token_ids"] == expected[0, 3:].tolist()
+    assert entry["text"] == "".join(f" {WORDS[i]}" for i in entry["token_ids"] if i > 2)
+
+
+@pytest.mark.parametrize("option", ["--stream", "--no-stream"])
+def test_it_prints_the_prompt_and_the_text(folder, option):
+    result = generate(folder, "--seed", "7", "-n", "9", option)
+    assert (result.stderr, result.exit_code) == (DRAWN_BY_NATIVE, 0)
+    (entry,) = json.loads(generate(folder, "--seed", "7", "-n", "9", "--json").stdout)["texts"]
+    assert result.stdout.split() == ["w1", "w2", "w3", *entry["text"].split()]
+
+
+def test_compare_shows_what_each_setting_writes_alone(folder):
+    texts = json.loads(generate(folder, "--compare", "--seed", "1", "-n", "6", "--json").stdout)["texts"]
+    assert len(texts) == len(COMPARED)
+    for setting, entry in zip(COMPARED, texts, strict=True):
+        options = ("--temperature", setting.temperature, "--top-k", setting.top_k)
+        options += ("--top-p", setting.top_p, "--min-p", setting.min_p)
+        alone = json.loads(generate(folder, *options, "--seed", "1", "-n", "6", "--json").stdout)["texts"]
+        assert alone[0]["token_ids"] == entry["token_ids"]
+
+
+def test_a_folder_without_a_model_is_refused(tmp_path):
+    result = generate(tmp_path)
+    assert (result.stdout, result.exit_code) == ("", 1)
+    assert result.stderr.startswith(
+        f"'--model' needs a folder that transformers can load, found '{tmp_path}': "
+    )
+    assert result.stderr.endswith(" Give one that save_pretrained wrote, with its tokenizer.\n")
+    assert len(result.stderr.splitlines()) == 1
+
+
+def test_a_folder_that_is_not_there_is_a_usage_error(tmp_path):
+    result = generate(tmp_path / "none")
+    assert (result.stdout, result.exit_code) == ("", 2)
+    assert f"Invalid value for '--model': Directory '{tmp_path / 'none'}' does not exist." in result.stderr
+
+
+def test_without_the_adapter_it_says_what_to_install(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "tokendraw_transformers", None)
+    result = generate(tmp_path)
+    assert (result.stdout, result.exit_code) == ("", 1)
+    assert result.stderr == (
+        "'--model' needs tokendraw-transformers, found it not installed; run `pip install "
+        "./integrations/transformers` in tokendraw's checkout.\n"
+    )

@@ -1,0 +1,309 @@
+"""``tokendraw list`` and ``tokendraw show``: the complete output."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from command_line import BOOM, FUTURE, OFF, be_on, call
+from fake_candidates import ALL, FLASHINFER, H100, LAPTOP, NATIVE
+from tokendraw.plugin import Capabilities
+
+
+def test_list_shows_every_sampler_with_the_whole_reason(monkeypatch):
+    be_on(monkeypatch, H100, (*ALL, BOOM, FUTURE, OFF))
+    result = call("list")
+    assert result.stdout == (
+        "name           state         priority  version  what it does, or why it cannot\n"
+        "flashinfer     available     80        0.1.0\n"
+        "triton-gumbel  available     60        0.1.0\n"
+        "native         available     0         0.1.0\n"
+        "aiter          unavailable   70        0.1.0    needs a rocm device, found cuda\n"
+        "future         incompatible  10        9.9      needs plugin API 99, found 1; upgrade tokendraw\n"
+        "boom           broken                  2.0      loading 'boom:plugin' raised ImportError: cannot\n"
+        "                                                import name 'kernels' [see the notes] from\n"
+        "                                                'boom_kernels', which is a long story\n"
+        "off            disabled                1.0      switched off by TOKENDRAW_DISABLE\n"
+    )
+    assert (result.stderr, result.exit_code) == ("", 0)
+
+
+def test_list_says_what_an_available_sampler_does(monkeypatch):
+    be_on(monkeypatch, LAPTOP, (replace(NATIVE, info=replace(NATIVE.info, summary="draws on [any] device")),))
+    assert call("list").stdout == (
+        "name    state      priority  version  what it does, or why it cannot\n"
+        "native  available  0         0.1.0    draws on [any] device\n"
+    )
+
+
+def test_list_exits_with_1_if_none_is_available(monkeypatch):
+    be_on(monkeypatch, LAPTOP, (FLASHINFER, OFF))
+    result = call("list")
+    assert result.stdout == (
+        "name        state        priority  version  what it does, or why it cannot\n"
+        "flashinfer  unavailable  80        0.1.0    needs a cuda device, found cpu\n"
+        "off         disabled               1.0      switched off by TOKENDRAW_DISABLE\n"
+    )
+    assert (result.stderr, result.exit_code) == ("", 1)
+
+
+def test_list_with_nothing_installed_says_what_to_install(monkeypatch):
+    be_on(monkeypatch, LAPTOP, ())
+    result = call("list")
+    assert (result.stdout, result.exit_code) == ("", 1)
+    assert (
+        result.stderr
+        == "No sampler is installed; run `pip install ./plugins/native` in tokendraw's checkout.\n"
+    )
+
+
+def test_list_warns_of_an_unknown_variable(monkeypatch):
+    be_on(monkeypatch, LAPTOP, (NATIVE,))
+    monkeypatch.setenv("TOKENDRAW_DISABEL", "native")
+    result = call("list")
+    assert result.exit_code == 0
+    assert result.stderr == (
+        "'TOKENDRAW_DISABEL' is no variable of tokendraw, the nearest known one is 'TOKENDRAW_DISABLE'. "
+        "Correct it, or unset it.\n"
+    )
+
+
+def test_list_in_strict_mode_fails_where_it_would_warn(monkeypatch):
+    be_on(monkeypatch, LAPTOP, (NATIVE,))
+    monkeypatch.setenv("TOKENDRAW_DISABEL", "native")
+    monkeypatch.setenv("TOKENDRAW_STRICT", "1")
+    result = call("list")
+    assert (result.stdout, result.exit_code) == ("", 1)
+    assert result.stderr.startswith("'TOKENDRAW_DISABEL' is no variable of tokendraw")
+
+
+def test_a_malformed_setting_is_a_usage_error():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TOKENDRAW_STRICT", "maybe")
+        result = call("list")
+    assert (result.stdout, result.exit_code) == ("", 2)
+    assert result.stderr == (
+        "'TOKENDRAW_STRICT' needs 0, 1, false or true, found 'maybe'. Set one of these, or unset it.\n"
+    )
+
+
+NATIVE_CAPABILITIES = {
+    "device_types": None,
+    "compute_capability": None,
+    "rocm_archs": None,
+    "min_sm_count": 0,
+    "dtypes": ["float32", "bfloat16", "float16"],
+    "logprobs_modes": [
+        "raw_logprobs",
+        "raw_logits",
+        "processed_logprobs",
+        "processed_logits",
+        "temperature_logprobs",
+    ],
+    "filters": {"top_k": "per_row", "top_p": "per_row", "min_p": "per_row"},
+    "filter_orders": ["top_k_first", "joint"],
+    "tie_rule": "value",
+    "seeding": "counter",
+    "greedy": True,
+    "gumbel_dtypes": ["fp32", "fp64"],
+    "valid_flag": True,
+    "graph_safe": True,
+    "sync_free": True,
+    "batch_invariant": True,
+    "max_top_k": None,
+    "max_vocab_size": None,
+    "verify_modes": [],
+    "draft_kinds": [],
+    "ragged_drafts": False,
+    "placeholder_drafts": False,
+}
+
+
+def test_list_json_is_complete(monkeypatch):
+    be_on(monkeypatch, LAPTOP, (BOOM, NATIVE))
+    result = call("list", "--json")
+    assert json.loads(result.stdout) == {
+        "candidates": [
+            {
+                "name": "native",
+                "state": "available",
+                "reason": None,
+                "priority": 0,
+                "summary": "",
+                "distribution": "tokendraw-native",
+                "version": "0.1.0",
+                "entry_point": "tokendraw_native:plugin",
+                "first_party": True,
+                "verified": "",
+                "kernels": "",
+                "api_version": 1,
+                "upstream": None,
+                "operations": {"sample": NATIVE_CAPABILITIES},
+            },
+            {
+                "name": "boom",
+                "state": "broken",
+                "reason": BOOM.reason,
+                "priority": 0,
+                "summary": None,
+                "distribution": "boom-tokendraw",
+                "version": "2.0",
+                "entry_point": "boom:plugin",
+                "first_party": False,
+                "verified": None,
+                "kernels": None,
+                "api_version": None,
+                "upstream": None,
+                "operations": None,
+            },
+        ]
+    }
+    assert (result.stderr, result.exit_code) == ("", 0)
+
+
+def test_list_json_exits_with_1_if_none_is_available(monkeypatch):
+    be_on(monkeypatch, LAPTOP, ())
+    result = call("list", "--json")
+    assert (json.loads(result.stdout), result.exit_code) == ({"candidates": []}, 1)
+
+
+def test_show_tells_everything_about_a_sampler(monkeypatch):
+    info = replace(
+        FLASHINFER.info,
+        summary="FlashInfer's kernels",
+        verified="H100, torch 2.11",
+        kernels="prebuilt, in flashinfer-python 0.7.2.post1",
+    )
+    be_on(monkeypatch, LAPTOP, (NATIVE, replace(FLASHINFER, info=info)))
+    result = call("show", "flashinfer")
+    assert result.stdout == (
+        "flashinfer\n"
+        "  summary       FlashInfer's kernels\n"
+        "  state         unavailable\n"
+        "  reason        needs a cuda device, found cpu\n"
+        "  distribution  tokendraw-flashinfer 0.1.0, first-party\n"
+        "  entry point   tokendraw_flashinfer:plugin\n"
+        "  plugin API    1, this core speaks 1\n"
+        "  priority      80\n"
+        "  upstream      flashinfer-python\n"
+        "    required    >=0.6.7,<0.8\n"
+        "    installed   0.7.2.post1\n"
+        "    tested      0.6.11.post2, 0.7.2.post1\n"
+        "  kernels       prebuilt, in flashinfer-python 0.7.2.post1\n"
+        "  verified on   H100, torch 2.11\n"
+        "\n"
+        "operation sample\n"
+        "  device types        cuda\n"
+        "  compute capability  7.5 to 12.1\n"
+        "  ROCm architectures  any\n"
+        "  least SMs           17\n"
+        "  dtypes of logits    float32, bfloat16, float16\n"
+        "  logprobs modes      none\n"
+        "  filters             top_k per row, top_p per row, min_p per row\n"
+        "  filter orders       top_k_first, joint\n"
+        "  tie rule            value\n"
+        "  seeding             launch\n"
+        "  greedy              no\n"
+        "  gumbel dtypes       fp32\n"
+        "  valid flag          yes\n"
+        "  graph safe          yes\n"
+        "  sync free           yes\n"
+        "  batch invariant     no\n"
+        "  largest top-k       no limit\n"
+        "  largest vocabulary  no limit\n"
+    )
+    assert (result.stderr, result.exit_code) == ("", 0)
+
+
+def test_show_gives_each_operation_its_own_table(monkeypatch):
+    operations = {"sample": Capabilities(compute_capability=((8, 0), None)), "verify": Capabilities()}
+    be_on(monkeypatch, LAPTOP, (replace(NATIVE, info=replace(NATIVE.info, operations=operations)),))
+    lines = call("show", "native").stdout.splitlines()
+    assert [line for line in lines if line.startswith("operation")] == [
+        "operation sample",
+        "operation verify",
+    ]
+    assert [line.split("  ")[-1] for line in lines if "compute capability" in line] == [
+        "8.0 or later",
+        "any",
+    ]
+
+
+def test_show_of_a_sampler_that_never_described_itself(monkeypatch):
+    be_on(monkeypatch, LAPTOP, (BOOM,))
+    result = call("show", "boom")
+    assert result.stdout == (
+        "boom\n"
+        "  state         broken\n"
+        "  reason        loading 'boom:plugin' raised ImportError: cannot import name 'kernels' [see the\n"
+        "                notes] from 'boom_kernels', which is a long story\n"
+        "  distribution  boom-tokendraw 2.0, third-party\n"
+        "  entry point   boom:plugin\n"
+    )
+    assert result.exit_code == 0
+
+
+def test_show_does_not_trust_the_description_of_another_plugin_api(monkeypatch):
+    be_on(monkeypatch, LAPTOP, (replace(FUTURE, info=replace(FUTURE.info, operations="of another kind")),))
+    assert call("show", "future").stdout == (
+        "future\n"
+        "  state         incompatible\n"
+        "  reason        needs plugin API 99, found 1; upgrade tokendraw\n"
+        "  distribution  future-tokendraw 9.9, third-party\n"
+        "  entry point   future:plugin\n"
+        "  plugin API    99, this core speaks 1\n"
+    )
+    (shown,) = json.loads(call("show", "future", "--json").stdout)["candidates"]
+    assert (shown["api_version"], shown["operations"], shown["upstream"]) == (99, None, None)
+
+
+def test_show_tells_of_every_distribution_that_claims_the_name(monkeypatch):
+    rival = replace(BOOM, name="native", distribution="rival-tokendraw")
+    be_on(monkeypatch, LAPTOP, (rival, NATIVE))
+    shown = json.loads(call("show", "native", "--json").stdout)["candidates"]
+    assert [(c["distribution"], c["state"]) for c in shown] == [
+        ("tokendraw-native", "available"),
+        ("rival-tokendraw", "broken"),
+    ]
+    text = call("show", "native").stdout
+    assert text.count("distribution  ") == 2
+    assert "\n\nnative\n  state         broken\n" in text
+
+
+def test_show_json_is_the_entry_of_list_json(monkeypatch):
+    be_on(monkeypatch, H100)
+    listed = json.loads(call("list", "--json").stdout)["candidates"]
+    for entry in listed:
+        assert json.loads(call("show", entry["name"], "--json").stdout) == {"candidates": [entry]}
+
+
+def test_show_json_tells_required_installed_and_tested_upstream(monkeypatch):
+    be_on(monkeypatch, H100)
+    (shown,) = json.loads(call("show", "flashinfer", "--json").stdout)["candidates"]
+    assert shown["upstream"] == {
+        "distribution": "flashinfer-python",
+        "required": ">=0.6.7,<0.8",
+        "installed": "0.7.2.post1",
+        "tested": ["0.6.11.post2", "0.7.2.post1"],
+    }
+    assert shown["operations"]["sample"]["compute_capability"] == ["7.5", "12.1"]
+
+
+def test_show_of_an_unknown_name_gives_the_nearest(monkeypatch):
+    be_on(monkeypatch, LAPTOP)
+    result = call("show", "flashinfr")
+    assert (result.stdout, result.exit_code) == ("", 1)
+    assert result.stderr == (
+        "'flashinfr' needs to be an installed sampler, found aiter, flashinfer, native and triton-gumbel. "
+        "Try: tokendraw show flashinfer\n"
+    )
+
+
+def test_show_with_nothing_installed_says_what_to_install(monkeypatch):
+    be_on(monkeypatch, LAPTOP, ())
+    result = call("show", "native")
+    assert (result.stdout, result.exit_code) == ("", 1)
+    assert result.stderr == (
+        "'native' needs to be an installed sampler, found none; run `pip install ./plugins/native` in "
+        "tokendraw's checkout.\n"
+    )

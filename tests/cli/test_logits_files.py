@@ -1,0 +1,420 @@
+"""Logits from files: what is read, and the one sentence for everything else. No file is ever run."""
+
+import pickle
+import re
+import sys
+import zipfile
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from tokendraw.cli.files.logits import LogitsFileError, read_logits
+
+ROWS = torch.tensor([[0.5, -1.0, 2.0], [3.0, 0.0, -2.5]])
+ENDINGS = [".npy", ".npz", ".safetensors", ".pt"]
+
+
+def write(path, values):
+    """Write a tensor in the format of the path's ending."""
+    if path.suffix == ".npy":
+        np.save(path, values.numpy())
+    elif path.suffix == ".npz":
+        np.savez(path, logits=values.numpy())
+    elif path.suffix == ".safetensors":
+        save_file({"logits": values.contiguous()}, path)
+    else:
+        torch.save(values, path)
+    return path
+
+
+def refusal(path, tensor=None):
+    """What the reader says, with the path left out."""
+    with pytest.raises(LogitsFileError) as caught:
+        read_logits(path, tensor)
+    message = str(caught.value)
+    assert message.startswith(f"'{path}' "), message
+    assert "\n" not in message
+    return message.removeprefix(f"'{path}' ")
+
+
+DTYPES_IN = {ending: ["float32", "float16"] for ending in (".npy", ".npz")}  # numpy has no bfloat16
+
+
+@pytest.mark.parametrize(
+    ("ending", "dtype"),
+    [(e, d) for e in ENDINGS for d in DTYPES_IN.get(e, ["float32", "float16", "bfloat16"])],
+)
+def test_values_come_as_they_were_saved(tmp_path, ending, dtype):
+    values = ROWS.to(getattr(torch, dtype))
+    read = read_logits(write(tmp_path / f"x{ending}", values))
+    assert torch.equal(read.logits, values)
+    assert (read.logits.dtype, read.dtype) == (values.dtype, dtype)
+    assert read.tensor == ("logits" if ending in (".npz", ".safetensors") else None)
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_float64_is_rounded_to_float32(tmp_path, ending):
+    read = read_logits(write(tmp_path / f"x{ending}", torch.tensor([[0.1, 0.2]], dtype=torch.float64)))
+    assert torch.equal(read.logits, torch.tensor([[0.1, 0.2]]))
+    assert read.dtype == "float64"
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_one_row_becomes_a_batch_of_one(tmp_path, ending):
+    assert torch.equal(read_logits(write(tmp_path / f"x{ending}", ROWS[0])).logits, ROWS[:1])
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_a_vocabulary_of_one_is_read(tmp_path, ending):
+    assert read_logits(write(tmp_path / f"x{ending}", torch.zeros(3, 1))).logits.shape == (3, 1)
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_nan_and_infinities_are_values_like_others(tmp_path, ending):
+    values = torch.tensor([[float("nan"), float("inf"), -float("inf")]])
+    assert torch.equal(
+        read_logits(write(tmp_path / f"x{ending}", values)).logits.nan_to_num(9.0), values.nan_to_num(9.0)
+    )
+    assert read_logits(write(tmp_path / f"y{ending}", values.double())).logits.isnan().tolist() == [
+        [True, False, False]
+    ]
+
+
+def test_the_ending_may_be_in_capitals(tmp_path):
+    np.save(tmp_path / "x.npy", ROWS.numpy())
+    (tmp_path / "x.npy").rename(tmp_path / "X.NPY")
+    assert torch.equal(read_logits(tmp_path / "X.NPY").logits, ROWS)
+
+
+@pytest.mark.parametrize("array", [ROWS.numpy().astype(">f4"), np.asfortranarray(ROWS.numpy())])
+def test_npy_of_another_byte_or_axis_order_is_read(tmp_path, array):
+    np.save(tmp_path / "x.npy", array)
+    assert torch.equal(read_logits(tmp_path / "x.npy").logits, ROWS)
+
+
+def test_a_parameter_in_a_pt_file_is_read_without_its_gradient(tmp_path):
+    read = read_logits(write(tmp_path / "x.pt", torch.nn.Parameter(ROWS)))
+    assert torch.equal(read.logits, ROWS)
+    assert not read.logits.requires_grad
+
+
+def test_a_pt_file_of_the_format_before_zip_is_read(tmp_path):
+    torch.save(ROWS, tmp_path / "x.pt", _use_new_zipfile_serialization=False)
+    assert torch.equal(read_logits(tmp_path / "x.pt").logits, ROWS)
+
+
+def named(path, names=("logits", "other")):
+    tensors = {name: ROWS + i for i, name in enumerate(names)}
+    if path.suffix == ".npz":
+        np.savez_compressed(path, **{name: tensor.numpy() for name, tensor in tensors.items()})
+    else:
+        save_file(tensors, path) if path.suffix == ".safetensors" else torch.save(tensors, path)
+    return path
+
+
+@pytest.mark.parametrize("ending", [".npz", ".safetensors", ".pt"])
+class TestNamedTensors:
+    def test_the_only_one_is_taken(self, tmp_path, ending):
+        read = read_logits(named(tmp_path / f"x{ending}", ["only"]))
+        assert read.tensor == "only"
+        assert torch.equal(read.logits, ROWS)
+
+    def test_one_of_several_is_picked_by_name(self, tmp_path, ending):
+        read = read_logits(named(tmp_path / f"x{ending}"), "other")
+        assert read.tensor == "other"
+        assert torch.equal(read.logits, ROWS + 1)
+
+    def test_several_need_a_choice(self, tmp_path, ending):
+        assert refusal(named(tmp_path / f"x{ending}")) == (
+            "needs a choice between its tensors 'logits', 'other'. Pick one with --tensor."
+        )
+
+    def test_a_name_that_is_not_there_gets_the_nearest(self, tmp_path, ending):
+        assert refusal(named(tmp_path / f"x{ending}"), "logit") == (
+            "needs a tensor 'logit', found 'logits', 'other'. Try --tensor logits."
+        )
+
+    def test_of_many_names_some_are_shown(self, tmp_path, ending):
+        names = [f"layer{i}" for i in range(10)]
+        assert refusal(named(tmp_path / f"x{ending}", names)) == (
+            "needs a choice between its tensors 'layer0', 'layer1', 'layer2', 'layer3', 'layer4', 'layer5', "
+            "'layer6', 'layer7' and 2 more. Pick one with --tensor."
+        )
+
+    def test_none_is_refused(self, tmp_path, ending):
+        assert refusal(named(tmp_path / f"x{ending}", [])) == (
+            "needs a tensor, found none in it. Write it again."
+        )
+
+
+@pytest.mark.parametrize("ending", [".npy", ".pt"])
+def test_a_name_for_the_only_tensor_without_one_is_refused(tmp_path, ending):
+    assert refusal(write(tmp_path / f"x{ending}", ROWS), "logits") == (
+        "holds one tensor without a name, but 'logits' was asked for. Leave --tensor out."
+    )
+
+
+class TestPaths:
+    def test_nothing_there(self, tmp_path):
+        expected = "needs to be a file, found nothing there. Check the path."
+        assert refusal(tmp_path / "absent.npy") == expected
+
+    def test_a_directory(self, tmp_path):
+        assert refusal(tmp_path) == "needs to be a file, found a directory. Check the path."
+
+    def test_an_empty_file(self, tmp_path):
+        (tmp_path / "x.npy").touch()
+        assert refusal(tmp_path / "x.npy") == "needs logits, found an empty file. Write it again."
+
+    @pytest.mark.parametrize(("name", "found"), [("x.csv", "the ending '.csv'"), ("x", "no ending")])
+    def test_another_ending(self, tmp_path, name, found):
+        (tmp_path / name).write_text("1,2")
+        assert refusal(tmp_path / name) == (
+            f"needs the ending .npy, .npz, .safetensors or .pt, found {found}. Convert it."
+        )
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+class TestShapesAndDtypes:
+    @pytest.mark.parametrize(("shape", "rank"), [((), 0), ((2, 3, 4), 3)])
+    def test_another_rank(self, tmp_path, ending, shape, rank):
+        assert refusal(write(tmp_path / f"x{ending}", torch.zeros(shape))) == (
+            f"needs shape [V] or [B, V], found rank {rank}, shape {list(shape)}. Save the rows to draw from."
+        )
+
+    @pytest.mark.parametrize("shape", [(0,), (0, 3), (3, 0)])
+    def test_no_rows_or_no_tokens(self, tmp_path, ending, shape):
+        assert refusal(write(tmp_path / f"x{ending}", torch.zeros(shape))) == (
+            f"needs at least one row and one token, found shape {list(shape)}. Write it again."
+        )
+
+    @pytest.mark.parametrize("dtype", ["int64", "int32", "uint8", "bool", "complex64"])
+    def test_values_that_are_no_logits(self, tmp_path, ending, dtype):
+        found = refusal(write(tmp_path / f"x{ending}", torch.ones(2, 3).to(getattr(torch, dtype))))
+        if ending in (".npy", ".npz"):
+            assert found == (
+                f"needs float32, float16 or float64 values, found {dtype}. Save the logits as one of these "
+                "(bfloat16 fits into .safetensors and .pt)."
+            )
+        else:
+            assert found == (
+                f"needs float32, bfloat16 or float16 values, found {dtype}. Save the logits as one of these."
+            )
+
+    def test_a_float64_that_float32_cannot_hold(self, tmp_path, ending):
+        values = torch.tensor([[0.0, -1e300]], dtype=torch.float64)
+        assert refusal(write(tmp_path / f"x{ending}", values)) == (
+            "needs values within float32, found -1e+300 in float64. Scale the logits."
+        )
+
+
+def test_npy_of_an_unknown_kind_of_values_is_refused(tmp_path):
+    np.save(tmp_path / "x.npy", np.zeros(3, dtype="V2"))  # how ml_dtypes saves bfloat16
+    assert refusal(tmp_path / "x.npy") == (
+        "needs float32, float16 or float64 values, found |V2. Save the logits as one of these "
+        "(bfloat16 fits into .safetensors and .pt)."
+    )
+
+
+@pytest.mark.parametrize(
+    ("tensor", "found"),
+    [
+        (ROWS.to_sparse(), "a sparse, nested or quantized one"),
+        (torch.zeros(2, 3, device="meta"), "one without values"),
+    ],
+)
+def test_a_tensor_that_is_not_dense_is_refused(tmp_path, tensor, found):
+    torch.save(tensor, tmp_path / "x.pt")
+    assert refusal(tmp_path / "x.pt") == (
+        f"needs a dense tensor, found {found}. Save the logits as a dense tensor."
+    )
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+@pytest.mark.parametrize("share", [0.2, 0.5, 0.9, "all but one byte"])
+def test_a_truncated_file_is_refused(tmp_path, ending, share):
+    whole = write(tmp_path / f"whole{ending}", torch.randn(4, 64)).read_bytes()
+    size = len(whole) - 1 if share == "all but one byte" else int(len(whole) * share)
+    path = tmp_path / f"x{ending}"
+    path.write_bytes(whole[:size])
+    assert refusal(path) == (
+        f"needs a complete {ending} file, found {size} bytes that are damaged or cut short. Write it again."
+    )
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_no_prefix_of_a_file_ends_in_a_traceback(tmp_path, ending):
+    whole = write(tmp_path / f"whole{ending}", ROWS).read_bytes()
+    path = tmp_path / f"x{ending}"
+    for size in range(1, min(len(whole), 300)):
+        path.write_bytes(whole[:size])
+        refusal(path)
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_no_flipped_byte_ends_in_a_traceback(tmp_path, ending):
+    whole = bytearray(write(tmp_path / f"whole{ending}", ROWS).read_bytes())
+    path = tmp_path / f"x{ending}"
+    for spot in range(0, min(len(whole), 400), 3):
+        damaged = whole.copy()
+        damaged[spot] ^= 0xFF
+        path.write_bytes(damaged)
+        try:
+            assert read_logits(path).logits.dim() == 2
+        except LogitsFileError as error:
+            assert "\n" not in str(error)  # noqa: PT017 (a flipped value may as well be read)
+
+
+def test_a_header_that_lies_about_the_shape_costs_no_memory(tmp_path):
+    with (tmp_path / "x.npy").open("wb") as stream:
+        header = {"descr": "<f4", "fortran_order": False, "shape": (10**12, 10)}
+        np.lib.format.write_array_header_1_0(stream, header)
+    size = (tmp_path / "x.npy").stat().st_size
+    assert refusal(tmp_path / "x.npy") == (
+        f"needs a complete .npy file, found {size} bytes that are damaged or cut short. Write it again."
+    )
+
+
+def test_nor_does_one_inside_an_archive(tmp_path):
+    with zipfile.ZipFile(tmp_path / "x.npz", "w") as archive, archive.open("logits.npy", "w") as stream:
+        header = {"descr": "<f4", "fortran_order": False, "shape": (10**12, 10)}
+        np.lib.format.write_array_header_1_0(stream, header)
+    size = (tmp_path / "x.npz").stat().st_size
+    assert refusal(tmp_path / "x.npz") == (
+        f"needs a complete .npz file, found {size} bytes that are damaged or cut short. Write it again."
+    )
+
+
+class TestOtherFilesUnderTheEnding:
+    @pytest.mark.parametrize(
+        ("inside", "ending", "found"),
+        [
+            (".npy", ".npz", "a .npy array"),
+            (".npy", ".pt", "a .npy array"),
+            (".npy", ".safetensors", "a .npy array"),
+            (".pt", ".npy", "a zip archive, such as .npz or .pt"),
+            (".pt", ".safetensors", "a zip archive, such as .npz or .pt"),
+            (".safetensors", ".npy", "what looks like a .safetensors file"),
+            (".safetensors", ".pt", "what looks like a .safetensors file"),
+        ],
+    )
+    def test_another_of_the_formats(self, tmp_path, inside, ending, found):
+        path = tmp_path / f"x{ending}"
+        path.write_bytes(write(tmp_path / f"original{inside}", ROWS).read_bytes())
+        assert refusal(path) == (
+            f"needs to be a {ending} file inside, found {found}. "
+            "Give the file the ending of what it holds, or save the logits again."
+        )
+
+    @pytest.mark.parametrize("ending", [".npy", ".pt"])
+    def test_text(self, tmp_path, ending):
+        (tmp_path / f"x{ending}").write_text("0.5 1.0 2.0")
+        assert refusal(tmp_path / f"x{ending}") == (
+            f"needs to be a {ending} file inside, found other bytes. "
+            "Give the file the ending of what it holds, or save the logits again."
+        )
+
+    def test_a_pickle_as_npy(self, tmp_path):
+        (tmp_path / "x.npy").write_bytes(pickle.dumps(ROWS.numpy()))
+        assert refusal(tmp_path / "x.npy") == (
+            "needs to be a .npy file inside, found a pickle, which is not loaded. "
+            "Give the file the ending of what it holds, or save the logits again."
+        )
+
+
+class Trap:
+    """A pickle of it writes a file when it is loaded."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return self.path.touch, ()
+
+
+class TestCode:
+    NOT_LOADED = (
+        "needs tensors alone, found other Python objects or damaged data, which are not loaded. "
+        "Save the tensor itself with torch.save."
+    )
+
+    @pytest.fixture
+    def sprung(self, tmp_path):
+        """The file that a trap would write; it must not be there in the end."""
+        path = tmp_path / "sprung"
+        yield path
+        assert not path.exists()
+
+    def test_the_trap_works(self, sprung):
+        pickle.loads(pickle.dumps(Trap(sprung)))
+        assert sprung.exists()
+        sprung.unlink()
+
+    def test_an_object_array_is_not_loaded(self, tmp_path, sprung):
+        np.save(tmp_path / "x.npy", np.array([Trap(sprung), 1], dtype=object), allow_pickle=True)
+        assert refusal(tmp_path / "x.npy") == (
+            "needs numbers, found an array of Python objects, which is not loaded. "
+            "Save the logits as float32."
+        )
+
+    def test_an_object_array_in_an_archive_is_not_loaded(self, tmp_path, sprung):
+        np.savez(tmp_path / "x.npz", np.array([Trap(sprung), 1], dtype=object))
+        assert refusal(tmp_path / "x.npz") == (
+            "needs numbers, found an array of Python objects, which is not loaded. "
+            "Save the logits as float32."
+        )
+
+    def test_a_pickle_with_code_in_torch_save_is_not_loaded(self, tmp_path, sprung):
+        torch.save({"logits": ROWS, "trap": Trap(sprung)}, tmp_path / "x.pt")
+        assert refusal(tmp_path / "x.pt") == self.NOT_LOADED
+
+    def test_a_bare_pickle_with_code_is_not_loaded(self, tmp_path, sprung):
+        (tmp_path / "x.pt").write_bytes(pickle.dumps(Trap(sprung)))
+        assert refusal(tmp_path / "x.pt") == self.NOT_LOADED
+
+    def test_a_module_is_not_loaded(self, tmp_path):
+        torch.save(torch.nn.Linear(2, 2), tmp_path / "x.pt")
+        assert refusal(tmp_path / "x.pt") == self.NOT_LOADED
+
+    @pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
+    def test_a_torchscript_program_is_not_run(self, tmp_path):
+        torch.jit.save(torch.jit.script(torch.nn.Linear(2, 2)), tmp_path / "x.pt")
+        assert refusal(tmp_path / "x.pt") == (
+            "needs tensors alone, found a TorchScript program, which is not run. "
+            "Save the tensor itself with torch.save."
+        )
+
+    @pytest.mark.parametrize(("content", "kind"), [([1.0, 2.0], "list"), (1.5, "float"), (None, "NoneType")])
+    def test_other_content_is_named(self, tmp_path, content, kind):
+        torch.save(content, tmp_path / "x.pt")
+        assert refusal(tmp_path / "x.pt") == (
+            f"needs a tensor or a dict of tensors, found an object of type {kind}. "
+            "Save the tensor itself with torch.save."
+        )
+
+
+@pytest.mark.parametrize(
+    ("library", "ending"), [("numpy", ".npy"), ("numpy", ".npz"), ("safetensors", ".safetensors")]
+)
+def test_a_missing_library_is_named_with_the_extra_that_brings_it(tmp_path, monkeypatch, library, ending):
+    path = write(tmp_path / f"x{ending}", ROWS)
+    monkeypatch.setitem(sys.modules, library, None)
+    assert refusal(path) == (
+        f"needs the library '{library}' to be read, found it not installed. "
+        "Run `pip install './core[files]'` in tokendraw's checkout."
+    )
+
+
+def test_a_file_that_may_not_be_read_says_so(tmp_path, monkeypatch):
+    path = write(tmp_path / "x.npy", ROWS)
+
+    def refuse(*_):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(type(path), "open", refuse)
+    with pytest.raises(
+        LogitsFileError, match=re.escape("cannot be read: Permission denied. Check its permis")
+    ):
+        read_logits(path)

@@ -1,0 +1,272 @@
+"""``tokendraw new``: the complete output, every file, every refusal."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tomllib
+import zipfile
+from pathlib import Path
+
+import pytest
+
+import tokendraw
+from command_line import call
+from fake_dists import fake_dists
+from installing import OFFLINE
+
+FILES = [
+    ".gitignore",
+    "README.md",
+    "pyproject.toml",
+    "src/acme_tokendraw/__init__.py",
+    "src/acme_tokendraw/sampler.py",
+    "tests/test_conformance.py",
+]
+
+
+@pytest.fixture(autouse=True)
+def in_a_folder_of_its_own(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def files_below(folder):
+    return sorted(str(path.relative_to(folder)) for path in Path(folder).rglob("*") if path.is_file())
+
+
+def wheel(project, folder):
+    """The names in the wheel of ``project``, and its file."""
+    command = [sys.executable, "-m", "pip", "wheel", "--quiet", *OFFLINE, "--wheel-dir", folder, project]
+    subprocess.run(command, check=True, timeout=120)
+    (built,) = Path(folder).glob("*.whl")
+    with zipfile.ZipFile(built) as archive:
+        return {name: archive.read(name).decode() for name in archive.namelist()}
+
+
+def test_it_says_what_it_wrote_and_what_comes_next():
+    result = call("new", "acme", "./acme-tokendraw")
+    assert result.stdout == (
+        "acme-tokendraw in ./acme-tokendraw\n"
+        "  pyproject.toml                  the distribution, its entry point and what it needs\n"
+        "  README.md                       what its users read\n"
+        "  .gitignore                      what git leaves alone\n"
+        "  src/acme_tokendraw/__init__.py  the plugin: what it can do, as data; imports no torch\n"
+        "  src/acme_tokendraw/sampler.py   the sampler, in plain PyTorch\n"
+        "  tests/test_conformance.py       tokendraw's conformance kit, as pytest tests\n"
+        "\n"
+        "next\n"
+        "  pip install --editable ./acme-tokendraw\n"
+        "  tokendraw check acme --quick\n"
+        "  pytest ./acme-tokendraw\n"
+    )
+    assert (result.stderr, result.exit_code) == ("", 0)
+    assert files_below("acme-tokendraw") == FILES
+
+
+def test_json_is_complete():
+    result = call("new", "four-bit", "a b", "--json")
+    assert json.loads(result.stdout) == {
+        "name": "four-bit",
+        "distribution": "four-bit-tokendraw",
+        "package": "four_bit_tokendraw",
+        "directory": "a b",
+        "files": [
+            {"path": "pyproject.toml", "holds": "the distribution, its entry point and what it needs"},
+            {"path": "README.md", "holds": "what its users read"},
+            {"path": ".gitignore", "holds": "what git leaves alone"},
+            {
+                "path": "src/four_bit_tokendraw/__init__.py",
+                "holds": "the plugin: what it can do, as data; imports no torch",
+            },
+            {"path": "src/four_bit_tokendraw/sampler.py", "holds": "the sampler, in plain PyTorch"},
+            {"path": "tests/test_conformance.py", "holds": "tokendraw's conformance kit, as pytest tests"},
+        ],
+        "next": ["pip install --editable './a b'", "tokendraw check four-bit --quick", "pytest './a b'"],
+    }
+    assert (result.stderr, result.exit_code) == ("", 0)
+
+
+@pytest.mark.parametrize(
+    ("directory", "place"), [(".", "."), ("../here", "../here"), ("{tmp_path}/x", "{tmp_path}/x")]
+)
+def test_the_next_commands_name_the_folder_as_pip_takes_it(directory, place, tmp_path):
+    Path("below").mkdir()
+    os.chdir("below")
+    lines = call("new", "acme", directory.format(tmp_path=tmp_path)).stdout.splitlines()
+    assert f"  pip install --editable {place.format(tmp_path=tmp_path)}" in lines
+
+
+def test_the_name_makes_the_distribution_the_package_and_the_classes():
+    call("new", "four-bit", "out")
+    project = tomllib.loads(Path("out/pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert project["name"] == "four-bit-tokendraw"
+    assert project["entry-points"] == {"tokendraw.plugins": {"four-bit": "four_bit_tokendraw:plugin"}}
+    assert project["dependencies"] == ["tokendraw[testing]", "torch>=2.6"]
+    assert project["optional-dependencies"] == {"test": ["tokendraw[testing]"]}
+    plugin = Path("out/src/four_bit_tokendraw/__init__.py").read_text(encoding="utf-8")
+    assert "class FourBitPlugin:" in plugin
+    assert "from four_bit_tokendraw.sampler import FourBitSampler" in plugin
+    assert "class TestFourBit(SamplerConformance):" in Path("out/tests/test_conformance.py").read_text()
+    assert [text for text in files_below("out") if "$" in Path("out", text).read_text(encoding="utf-8")] == []
+
+
+def test_pyproject_says_what_to_change_before_publishing():
+    call("new", "acme", "out")
+    assert (
+        "    # [testing] brings numpy, scipy and pytest for `tokendraw check`. Publish with plain "
+        '"tokendraw": the extra\n'
+        "    # `test` below is where [testing] belongs once others install this.\n"
+        '    "tokendraw[testing]",\n'
+    ) in Path("out/pyproject.toml").read_text(encoding="utf-8")
+
+
+def test_an_empty_folder_will_do():
+    Path("out").mkdir()
+    assert call("new", "acme", "out").exit_code == 0
+    assert files_below("out") == FILES
+
+
+def refused(*arguments):
+    result = call("new", *arguments)
+    assert result.stdout == ""
+    return result.stderr, result.exit_code
+
+
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [
+        ("Acme", "acme"),
+        ("acme_kernels", "acme-kernels"),
+        ("acme--kernels", "acme-kernels"),
+        ("acme-", "acme"),
+        ("4bit", "bit"),
+        ("acme\n", "acme"),
+        ("", "acme"),
+        ("ä", "acme"),
+    ],
+)
+def test_a_name_of_other_characters_is_a_usage_error(name, near):
+    assert refused(name, "out") == (
+        "'NAME' needs at most 64 lowercase letters and digits, a letter first, with single hyphens between them, "
+        f"found {name!r}. Choose a name such as {near}.\n",
+        2,
+    )
+    assert files_below(".") == []
+
+
+@pytest.mark.parametrize("name", ["native", "flashinfer", "aiter", "triton-gumbel"])
+def test_a_reserved_name_is_a_usage_error(name):
+    assert refused(name, "out") == (
+        f"'NAME' needs a name of its own, found '{name}', which is reserved for the distribution "
+        f"tokendraw-{name}. Choose another.\n",
+        2,
+    )
+
+
+def test_a_name_that_another_distribution_has_is_refused(tmp_path, monkeypatch):
+    with fake_dists(tmp_path, monkeypatch) as dists:
+        dists.add("other-kernels", "2.0", plugins={"acme": "boom:plugin"})
+        assert refused("acme", "out") == (
+            "'NAME' needs a name that no other distribution claims, found 'acme' in other-kernels 2.0. "
+            "Choose another, or uninstall that.\n",
+            1,
+        )
+    assert not Path("out").exists()
+
+
+def test_where_the_plugin_itself_is_installed_it_says_so_and_goes_on(tmp_path, monkeypatch):
+    with fake_dists(tmp_path, monkeypatch) as dists:
+        dists.add("Acme.Tokendraw", "0.9", plugins={"acme": "boom:plugin"})
+        result = call("new", "acme", "out")
+        assert (result.stderr, result.exit_code) == (
+            "Acme.Tokendraw 0.9 is installed already; installing this one replaces it.\n",
+            0,
+        )
+        monkeypatch.setenv("TOKENDRAW_STRICT", "1")
+        assert refused("acme", "strict") == (result.stderr, 1)
+    assert files_below("out") == FILES
+
+
+def test_nothing_is_overwritten():
+    Path("out").mkdir()
+    Path("out/README.md").write_text("mine", encoding="utf-8")
+    assert refused("acme", "out") == (
+        "'DIR' needs a folder that is empty or not there, found 'out', one with files in it. Choose another.\n",
+        1,
+    )
+    assert files_below("out") == ["README.md"]
+    assert Path("out/README.md").read_text(encoding="utf-8") == "mine"
+
+
+def test_a_file_is_no_folder():
+    Path("out").write_text("mine", encoding="utf-8")
+    message = "'DIR' needs a folder that is empty or not there, found 'out', a file. Choose another.\n"
+    assert refused("acme", "out") == (message, 1)
+    assert refused("acme", "out/below") == (
+        "'DIR' needs a folder that can be written to, found 'out/below': Not a directory. Choose another.\n",
+        1,
+    )
+
+
+def test_a_missing_argument_is_a_usage_error():
+    message, code = refused("acme")
+    assert code == 2
+    assert message.endswith("Error: Missing argument 'DIR'.\n")
+
+
+def test_the_wheel_holds_the_package_and_its_entry_point(tmp_path):
+    call("new", "acme", "out")
+    found = wheel(tmp_path / "out", tmp_path / "wheels")
+    info = "acme_tokendraw-0.1.0.dist-info"
+    assert sorted(found) == [
+        f"{info}/METADATA",
+        f"{info}/RECORD",
+        f"{info}/WHEEL",
+        f"{info}/entry_points.txt",
+        "acme_tokendraw/__init__.py",
+        "acme_tokendraw/sampler.py",
+    ]
+    assert found[f"{info}/entry_points.txt"] == "[tokendraw.plugins]\nacme = acme_tokendraw:plugin\n"
+    assert "Requires-Dist: tokendraw[testing]\n" in found[f"{info}/METADATA"]
+
+
+def test_the_template_is_in_the_wheel_of_the_core(tmp_path):
+    core = Path(tokendraw.__file__).parents[2]
+    source = tmp_path / "core"
+    shutil.copytree(core, source, ignore=shutil.ignore_patterns("__pycache__"))
+    found = wheel(source, tmp_path / "wheels")
+    template = Path(tokendraw.__file__).parent / "_template"
+    assert {path.name for path in template.iterdir()} == {
+        name.rpartition("/")[2] for name in found if name.startswith("tokendraw/_template/")
+    }
+
+
+def test_importing_the_plugin_loads_no_torch():
+    call("new", "acme", "out")
+    code = "import sys, acme_tokendraw; print('torch' in sys.modules, acme_tokendraw.plugin is not None)"
+    run = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd="out/src"
+    )
+    assert run.stdout == "False True\n"
+
+
+def test_what_it_writes_is_formatted_and_linted_as_the_core_is():
+    call("new", "acme", "out")
+    manifest = Path(__file__).parents[2] / "pyproject.toml"
+    ruff = tomllib.loads(manifest.read_text(encoding="utf-8"))["tool"]["ruff"]
+    lint = [f"--{key}={','.join(ruff['lint'][key])}" for key in ("select", "ignore")]
+    prose = ruff["lint"]["pycodestyle"]["max-line-length"]
+    for options in (
+        ["format", "--check", f"--line-length={ruff['line-length']}"],
+        ["check", *lint, f"--line-length={prose}"],
+    ):
+        # isolated: in a project of its own tokendraw is a library like any other, and imports sort accordingly
+        run = subprocess.run(
+            [sys.executable, "-m", "ruff", *options, "--isolated", "--no-cache"],
+            capture_output=True,
+            text=True,
+            check=False,
+            cwd="out",
+        )
+        assert run.returncode == 0, run.stdout + run.stderr

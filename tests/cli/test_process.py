@@ -1,0 +1,405 @@
+"""The command as a process: what it imports, how long it takes, exit codes, pipes, interrupts, a terminal."""
+
+import json
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import importlib_metadata
+import pytest
+
+import tokendraw
+from command_line import call
+from fake_dists import fake_dists, plugin
+from tokendraw.cli import main
+
+COMMAND = (sys.executable, "-m", "tokendraw")
+FULL = Path("/dev/full")
+TOKENDRAW = str(Path(sys.executable).with_name("tokendraw"))
+ON_CPU = ("--sampler", "native", "--device", "cpu")
+
+
+def run(*arguments, **options):
+    return subprocess.run(
+        [*COMMAND, *arguments], capture_output=True, encoding="utf-8", timeout=120, check=False, **options
+    )
+
+
+@pytest.fixture
+def dists(tmp_path, monkeypatch):
+    """Fake distributions that child processes find as well."""
+    with fake_dists(tmp_path, monkeypatch) as found:
+        add = found.add
+
+        def add_for_children(*arguments, **options):
+            folder = add(*arguments, **options)
+            monkeypatch.setenv("PYTHONPATH", str(folder), prepend=os.pathsep)
+            return folder
+
+        found.add = add_for_children
+        yield found
+
+
+def test_the_version_is_printed():
+    result = run("--version")
+    assert result.stdout == f"tokendraw, version {tokendraw.__version__}\n"
+    assert (result.stderr, result.returncode) == ("", 0)
+
+
+def test_the_installed_script_is_the_same_command():
+    (script,) = importlib_metadata.entry_points(group="console_scripts", name="tokendraw")
+    assert script.load() is main
+
+
+def test_help_lists_every_command_as_a_newcomer_meets_them():
+    lines = run("--help").stdout.partition("Commands:\n")[2].splitlines()
+    assert lines == [
+        "  list      Every sampler, and why some cannot serve.",
+        "  show      Everything about one sampler.",
+        "  resolve   Which sampler a program gets here, and why.",
+        "  doctor    What is wrong here, and what mends it.",
+        "  check     Test a sampler: every property, with figures.",
+        "  bench     Time samplers against each other, and a read.",
+        "  sample    Draw tokens for the logits in a file.",
+        "  generate  Draw text from a small language model.",
+        "  new       Start a sampler plugin of your own.",
+    ]
+
+
+def test_an_unknown_command_is_a_usage_error():
+    result = run("drwa")
+    assert (result.stdout, result.returncode) == ("", 2)
+    assert "No such command 'drwa'" in result.stderr
+
+
+@pytest.mark.parametrize("command", [["list"], ["show", "native"], ["resolve", "--explain"], ["doctor"]])
+def test_looking_imports_neither_torch_nor_a_backend(command):
+    code = (
+        "import sys\n"
+        "from tokendraw.cli import main\n"
+        f"main({command}, standalone_mode=False)\n"
+        "heavy = {'torch', 'numpy', 'triton', 'safetensors', 'flashinfer', 'aiter', 'hypothesis'}\n"
+        "print('loaded:', sorted(heavy & set(sys.modules)))"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, encoding="utf-8", check=True)
+    assert result.stdout.splitlines()[-1] == "loaded: []"
+
+
+@pytest.mark.parametrize("arguments", [["generate", "The"], ["sample", "logits.npy"]])
+def test_without_torch_drawing_says_what_to_install(arguments):
+    code = f"import sys; sys.modules['torch'] = None; from tokendraw.cli import main; main({arguments})"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, encoding="utf-8", check=False)
+    assert (result.stdout, result.returncode) == ("", 1)
+    assert result.stderr == (
+        "Drawing needs torch, found it not installed; run `pip install ./plugins/native` in tokendraw's checkout.\n"
+    )
+
+
+def fastest(arguments, repeats=5):
+    """Seconds of processor time, so that other work on the machine does not count; the best of ``repeats``."""
+
+    def once():
+        before = os.times()
+        subprocess.run(arguments, capture_output=True, check=True)
+        after = os.times()
+        return after.children_user + after.children_system - before.children_user - before.children_system
+
+    return min(once() for _ in range(repeats))
+
+
+def test_list_takes_less_than_four_tenths_of_a_second():
+    assert fastest([*COMMAND, "list"]) < 0.4
+
+
+def test_import_takes_less_than_60_milliseconds():
+    assert (
+        fastest([sys.executable, "-c", "import tokendraw"]) - fastest([sys.executable, "-c", "pass"]) < 0.06
+    )
+
+
+def test_broken_plugins_are_listed_with_their_reasons_and_harm_nobody(dists):
+    dists.add_plugin("boom", "raise RuntimeError('no [kernels] here')")
+    dists.add_plugin("quitter", "import sys; sys.exit(3)")
+    dists.add_plugin("future", plugin("future", api_version="99"))
+    result = run("list", "--json")
+    assert (result.stderr, result.returncode) == ("", 0)
+    found = {c["name"]: c for c in json.loads(result.stdout)["candidates"]}
+    assert found["native"]["state"] == "available"
+    assert (found["boom"]["state"], found["quitter"]["state"]) == ("broken", "broken")
+    assert found["boom"]["reason"].endswith("raised RuntimeError: no [kernels] here")
+    assert found["quitter"]["reason"].endswith("raised SystemExit: 3")
+    assert (found["future"]["state"], found["future"]["api_version"]) == ("incompatible", 99)
+    assert run("resolve").stdout == "native\n"
+    checkup = run("doctor")
+    assert checkup.returncode == 0
+    assert "pip install --upgrade ./core (in tokendraw's checkout)\n" in checkup.stdout
+    assert "export TOKENDRAW_DISABLE=quitter" in checkup.stdout
+
+
+@pytest.mark.parametrize(
+    "command", [["list"], ["show", "noisy"], ["resolve"], ["doctor"], ["generate", "The", "-n", "2"]]
+)
+def test_what_plugins_print_does_not_spoil_json(dists, command):
+    capabilities = "dtypes=('float32',), logprobs_modes=('raw_logprobs',)"
+    source = plugin("noisy", capabilities=capabilities, build="print('building'); return ArgmaxSampler()")
+    dists.add_plugin("noisy", "print('loading')\n" + source)
+    result = run(*command, "--json")
+    assert result.stderr.splitlines()[0] == "loading"
+    assert isinstance(json.loads(result.stdout), dict)
+
+
+def test_another_sampler_can_draw_text(dists):
+    dists.add_plugin("greedy", plugin("greedy", capabilities="dtypes=('float32',), greedy=True"))
+    result = run("generate", "The", "-n", "3", "--sampler", "greedy", "--device", "cpu")
+    assert result.returncode == 0
+    assert result.stderr.startswith("drawn by greedy on cpu: asked for by ")
+
+
+def test_a_closed_pipe_ends_the_command_without_a_traceback():
+    read, write = os.pipe()
+    os.close(read)
+    try:
+        result = subprocess.run(
+            [*COMMAND, "list"], stdout=write, stderr=subprocess.PIPE, encoding="utf-8", check=False
+        )
+    finally:
+        os.close(write)
+    assert (result.stderr, result.returncode) == ("", 141)
+
+
+@pytest.mark.skipif(not FULL.exists(), reason="needs a device that is always full")
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["list"],
+        ["list", "--json"],
+        ["list", "--help"],
+        ["resolve", "--explain"],
+        ["doctor"],
+        ["generate", "The", "-n", "2", "--stream", "--quiet", *ON_CPU],
+        ["--help"],
+        ["--version"],
+    ],
+)
+def test_a_full_disk_is_one_line_and_no_traceback(arguments):
+    with FULL.open("wb") as full:
+        result = subprocess.run(
+            [*COMMAND, *arguments], stdout=full, stderr=subprocess.PIPE, encoding="utf-8", check=False
+        )
+    assert result.stderr == (
+        "'stdout' cannot be written to: No space left on device. Write to another place.\n"
+    )
+    assert result.returncode == 1
+
+
+@pytest.mark.skipif(not FULL.exists(), reason="needs a device that is always full")
+def test_a_full_disk_behind_stderr_leaves_the_exit_code_alone():
+    with FULL.open("wb") as full:
+        result = subprocess.run(
+            [*COMMAND, "show", "nobody"], stdout=subprocess.PIPE, stderr=full, check=False
+        )
+    assert (result.stdout, result.returncode) == (b"", 1)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX descriptors")
+@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-"])
+def test_a_stream_that_is_closed_from_the_start_is_no_error(closed):
+    command = f"{shlex.join([*COMMAND, 'list'])} {closed}"
+    assert subprocess.run(["sh", "-c", command], capture_output=True, check=False).returncode == 0
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX signals")
+class TestAnInterruptAtStartUp:
+    """Ctrl-C while modules are imported: an extension module may make an ImportError of it, or nothing."""
+
+    @staticmethod
+    def interrupted(at, then="", arguments=("generate", "The", *ON_CPU)):
+        """Run the command in an interpreter that gets SIGINT when it looks for the module ``at``."""
+        code = (
+            "import os, signal, sys, time\n"
+            "class Finder:\n"
+            "    def find_spec(self, name, path=None, target=None):\n"
+            f"        if name == {at!r}:\n"
+            "            sys.meta_path.remove(self)\n"
+            f"            {then or 'os.kill(os.getpid(), signal.SIGINT)'}\n"
+            "sys.meta_path.insert(0, Finder())\n"
+            "from tokendraw.cli import main\n"
+            f"main({list(arguments)!r})"
+        )
+        result = subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, encoding="utf-8", timeout=120, check=False
+        )
+        return result.stdout, result.stderr.strip(), result.returncode
+
+    @pytest.mark.parametrize(
+        "module",
+        [
+            "click",
+            "tokendraw.cli.app",
+            "tokendraw.cli.verbs.generate",
+            "pluggy",
+            "torch",
+            "torch._C",
+            "tokendraw_native.sampler",
+        ],
+    )
+    def test_it_ends_with_130_wherever_it_comes(self, module):
+        assert self.interrupted(module) == ("", "", 130)
+
+    @pytest.mark.parametrize("becomes", ["raise ImportError('numpy failed')", "pass"])
+    def test_an_import_that_swallows_it_changes_nothing(self, becomes):
+        then = f'exec("try: os.kill(os.getpid(), 2); time.sleep(9)\\nexcept BaseException: {becomes}")'
+        assert self.interrupted("torch", then) == ("", "", 130)
+
+    def test_an_error_that_a_library_makes_of_it_is_not_reported(self, monkeypatch):
+        """Outside of imports too: what matters is that an interrupt is among the causes."""
+
+        def gone():
+            try:
+                raise KeyboardInterrupt
+            except KeyboardInterrupt as error:
+                raise tokendraw.SamplerUnavailableError(
+                    "Drawing needs torch, found it not installed."
+                ) from error
+
+        monkeypatch.setattr(tokendraw, "discover", gone)
+        result = call("list")
+        assert (result.stdout, result.stderr, result.exit_code) == ("", "\n", 130)
+
+    @pytest.mark.parametrize("delay", [0, 0.05, 0.2, 0.6, 1.2])
+    def test_it_ends_with_130_at_any_time(self, delay):
+        """The process tells when it begins to import what the command needs."""
+        code = (
+            "import sys\n"
+            "class Finder:\n"
+            "    def find_spec(self, name, path=None, target=None):\n"
+            "        if name == 'click':\n"
+            "            sys.meta_path.remove(self)\n"
+            "            print('up', flush=True)\n"
+            "sys.meta_path.insert(0, Finder())\n"
+            "from tokendraw.cli import main\n"
+            f"main({['generate', 'The', '-n', '1000000', '--quiet', *ON_CPU]!r})"
+        )
+        process = subprocess.Popen(
+            [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, encoding="utf-8"
+        )
+        assert process.stdout is not None
+        assert process.stdout.readline() == "up\n"
+        time.sleep(delay)
+        process.send_signal(signal.SIGINT)
+        stdout, stderr = process.communicate(timeout=60)
+        assert (stdout, stderr.strip(), process.returncode) == ("", "", 130)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX signals")
+def test_an_interrupt_exits_with_130_and_no_traceback():
+    process = subprocess.Popen(
+        [*COMMAND, "generate", "The", "-n", "1000000", "--stream", *ON_CPU],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        encoding="utf-8",
+    )
+    assert process.stdout is not None
+    process.stdout.read(100)  # it is drawing
+    process.send_signal(signal.SIGINT)
+    _, stderr = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert stderr == "drawn by native on cpu: asked for by --sampler\n\n"
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
+class TestCompletion:
+    @staticmethod
+    def completed(*words):
+        """What bash offers for the last of these words, by the script that click writes."""
+        script = subprocess.run(
+            [TOKENDRAW],
+            check=False,
+            env=os.environ | {"_TOKENDRAW_COMPLETE": "bash_source"},
+            capture_output=True,
+            text=True,
+        )
+        assert (script.stderr, script.returncode) == ("", 0)
+        typed = " ".join(map(shlex.quote, words))
+        command = (
+            f"PATH={shlex.quote(str(Path(TOKENDRAW).parent))}:$PATH\n{script.stdout}\n"
+            f"COMP_WORDS=({typed}); COMP_CWORD={len(words) - 1}; COMPREPLY=()\n"
+            '_tokendraw_completion tokendraw; printf "%s\\n" "${COMPREPLY[@]}"'
+        )
+        result = subprocess.run(
+            ["bash", "-c", command], capture_output=True, text=True, timeout=60, check=False
+        )
+        assert (result.stderr, result.returncode) == ("", 0)
+        return result.stdout.split()
+
+    @pytest.mark.parametrize(
+        ("words", "offered"),
+        [
+            (("ch",), ["check"]),
+            (("sample", "--logprobs-mode", "raw_"), ["raw_logprobs", "raw_logits"]),
+            (("generate", "The", "--sampler", "nat"), ["native"]),
+            (("check", "nat"), ["native"]),
+            (("show", "nat"), ["native"]),
+            (("bench", "--sampler", "nat"), ["native"]),
+            (("check", "--lis"), ["--list"]),
+        ],
+    )
+    def test_bash_completes_commands_options_and_samplers(self, words, offered):
+        assert self.completed("tokendraw", *words) == offered
+
+    def test_it_runs_no_plugin(self, dists):
+        dists.add_plugin("noisy", "raise SystemExit('imported')")
+        assert self.completed("tokendraw", "show", "no") == ["noisy"]
+
+
+def test_output_that_the_encoding_cannot_hold_is_escaped(dists):
+    dists.add_plugin("arrow", "raise RuntimeError('a \\u2192 b')")
+    environment = os.environ | {"PYTHONIOENCODING": "latin-1"}
+    result = run("list", env=environment)
+    assert result.returncode == 0
+    assert "raised RuntimeError: a \\u2192 b\n" in result.stdout
+    assert 'raised RuntimeError: a \\u2192 b"' in run("list", "--json", env=environment).stdout
+
+
+def on_a_terminal(*arguments, columns=40):
+    """What the command writes on a terminal of this width: stdout and stderr together."""
+    import pty
+
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.environ |= {"COLUMNS": str(columns), "TERM": "dumb"}
+        os.execv(sys.executable, [*COMMAND, *arguments])
+    written = b""
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        try:
+            part = os.read(terminal, 4096)
+        except OSError:  # Linux answers so when the other side is closed
+            break
+        if not part:
+            break
+        written += part
+    os.close(terminal)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    return written.decode().replace("\r\n", "\n")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs a POSIX terminal")
+class TestOnATerminal:
+    def test_text_streams_and_wraps_between_words(self):
+        arguments = ("generate", "The import statement", "--seed", "7", "--quiet", "--top-k", "5", *ON_CPU)
+        piped = run(*arguments).stdout
+        written = on_a_terminal(*arguments)
+        assert written.endswith("\n")
+        assert max(map(len, written.splitlines()[1:])) <= 40
+        assert piped.split() == written[written.index("The import") :].split()
+
+    def test_a_table_takes_the_width_of_the_terminal(self):
+        lines = on_a_terminal("show", "native", columns=70).splitlines()
+        assert max(map(len, lines)) <= 70
+        assert any("device types" in line for line in lines)

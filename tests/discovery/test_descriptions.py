@@ -1,0 +1,307 @@
+"""What a plugin says of itself, held against the plugin API: every slip is a state with a reason."""
+
+from collections.abc import Iterator
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+import tokendraw
+from fake_candidates import H100
+from fake_dists import FakeDists, discovered, fake_dists, plugin, verdict
+from tokendraw._discovery import discover
+from tokendraw._discovery.validation import FIELDS
+from tokendraw.plugin import Capabilities
+from tokendraw.resolution import State
+
+
+@pytest.fixture
+def dists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDists]:
+    with fake_dists(tmp_path, monkeypatch) as found:
+        yield found
+
+
+# What can be wrong with the plugin object
+
+
+@pytest.mark.parametrize(
+    ("source", "reason"),
+    [
+        (
+            "plugin = None",
+            "'fake_acme:plugin' needs the hook tokendraw_describe, found none; "
+            "define it with @tokendraw.plugin.hookimpl",
+        ),
+        (
+            "plugin = 3",
+            "'fake_acme:plugin' needs the hook tokendraw_describe, found none; "
+            "define it with @tokendraw.plugin.hookimpl",
+        ),
+        (
+            "class Acme: pass\nplugin = Acme",
+            "'fake_acme:plugin' needs to be a plugin object, found the class Acme; add ()",
+        ),
+        (
+            plugin("acme").replace(
+                "    @tokendraw.plugin.hookimpl\n    def tokendraw_build", "    def build"
+            ),
+            "'fake_acme:plugin' needs the hook tokendraw_build, found none; "
+            "define it with @tokendraw.plugin.hookimpl",
+        ),
+    ],
+)
+def test_an_object_that_is_no_plugin_is_broken(dists: FakeDists, source: str, reason: str) -> None:
+    dists.add_plugin("acme", source)
+    assert verdict() == (State.BROKEN, reason)
+
+
+def test_a_hook_that_nobody_asks_for_is_a_misspelling(dists: FakeDists) -> None:
+    source = plugin("acme").replace("def tokendraw_probe", "def tokendraw_prove")
+    dists.add_plugin("acme", source)
+    state, reason = verdict()
+    assert state is State.BROKEN
+    assert str(reason).startswith(
+        "registering 'fake_acme:plugin' raised PluginValidationError: unknown hook 'tokendraw_prove'"
+    )
+
+
+def test_a_hook_with_an_argument_that_is_never_given_is_broken(dists: FakeDists) -> None:
+    source = plugin("acme").replace("self, operation, host, need", "self, operation, gpu")
+    dists.add_plugin("acme", source)
+    state, reason = verdict()
+    assert state is State.BROKEN
+    assert "Argument(s) {'gpu'} are declared in the hookimpl but can not be found" in str(reason)
+
+
+def test_a_hook_may_leave_out_arguments(dists: FakeDists) -> None:
+    dists.add_plugin("acme", plugin("acme").replace("self, operation, host, need", "self"))
+    assert verdict() == (State.AVAILABLE, None)
+
+
+# What can be wrong with the description
+
+
+@pytest.mark.parametrize(
+    ("describe", "reason"),
+    [
+        ("return None", "tokendraw_describe needs to return a tokendraw.plugin.PluginInfo, found None"),
+        ("return 3", "tokendraw_describe needs to return a tokendraw.plugin.PluginInfo, found int"),
+        ("raise ValueError('no')", "tokendraw_describe raised ValueError: no"),
+        ("import sys; sys.exit()", "tokendraw_describe raised SystemExit"),
+        (
+            "return tokendraw.plugin.PluginInfo(name='acne', api_version=1, priority=5, operations={})",
+            "PluginInfo.name needs to be the entry point's name 'acme', found 'acne'",
+        ),
+        (
+            "return tokendraw.plugin.PluginInfo(name='acme', api_version='2', priority=5, operations={})",
+            "PluginInfo.api_version needs an integer from -1000000 to 1000000, found '2'",
+        ),
+        (
+            "return tokendraw.plugin.PluginInfo(name='acme', api_version=True, priority=5, operations={})",
+            "PluginInfo.api_version needs an integer from -1000000 to 1000000, found True",
+        ),
+        (
+            "return tokendraw.plugin.PluginInfo(name='acme', api_version=1, priority='high', operations={})",
+            "PluginInfo.priority needs an integer from -1000000 to 1000000, found 'high'",
+        ),
+        (
+            "return tokendraw.plugin.PluginInfo(name='acme', api_version=1, priority=5, operations={})",
+            "PluginInfo.operations needs 1 to 100 operations, found {}",
+        ),
+        (
+            "return tokendraw.plugin.PluginInfo(name='acme', api_version=1, priority=5, operations={'sample': 3})",
+            "PluginInfo.operations needs Capabilities by name, found int",
+        ),
+    ],
+)
+def test_an_unsound_description_makes_a_plugin_broken(dists: FakeDists, describe: str, reason: str) -> None:
+    dists.add_plugin("acme", plugin("acme", describe=describe))
+    assert verdict() == (State.BROKEN, reason)
+
+
+def test_a_missing_api_version_makes_a_plugin_broken(dists: FakeDists) -> None:
+    describe = "return tokendraw.plugin.PluginInfo(name='acme', priority=5, operations={})"
+    dists.add_plugin("acme", plugin("acme", describe=describe))
+    state, reason = verdict()
+    assert state is State.BROKEN
+    assert str(reason).startswith("tokendraw_describe raised TypeError: PluginInfo.__init__() missing 1")
+    assert str(reason).endswith("'api_version'")
+
+
+@pytest.mark.parametrize(
+    ("api_version", "reason"),
+    [
+        ("99", "needs plugin API 99, found 1; upgrade tokendraw"),
+        ("0", "needs plugin API 0, found 1; upgrade acme-tokendraw"),
+    ],
+)
+def test_another_api_version_makes_a_plugin_incompatible(
+    dists: FakeDists, api_version: str, reason: str
+) -> None:
+    dists.add_plugin("acme", plugin("acme", api_version=api_version))
+    assert verdict() == (State.INCOMPATIBLE, reason)
+
+
+def test_what_a_plugin_of_another_api_version_says_of_itself_is_not_believed(dists: FakeDists) -> None:
+    describe = "return tokendraw.plugin.PluginInfo(name='acme', api_version=99, priority=5, operations='all')"
+    dists.add_plugin("acme", plugin("acme", describe=describe))
+    (candidate,) = (c for c in tokendraw.discover() if c.name == "acme")
+    assert (candidate.priority, dict(candidate.info.operations)) == (5, {})
+    reasons = {d.name: d.reason for d in tokendraw.resolve(device="cpu").decisions}
+    assert reasons["acme"] == "needs plugin API 99, found 1; upgrade tokendraw"
+
+
+@pytest.mark.parametrize(
+    ("capabilities", "needed", "found"),
+    [
+        ("device_types=('cuda')", "device_types", "a tuple of short strings or None, found 'cuda'"),
+        ("rocm_archs=['gfx942']", "rocm_archs", "a tuple of short strings or None, found ['gfx942']"),
+        (
+            "compute_capability=(8, 0)",
+            "compute_capability",
+            "((major, minor), (major, minor) or None) or None, found (8, 0)",
+        ),
+        ("min_sm_count='17'", "min_sm_count", "an integer from 0 to 2**63 - 1, found '17'"),
+        (
+            "dtypes=('fp32',)",
+            "dtypes",
+            "a tuple of 'float32', 'bfloat16' or 'float16', found ('fp32',)",
+        ),
+        (
+            "filters=('top_k',)",
+            "filters",
+            "a tuple of ('top_k', 'top_p' or 'min_p', 'per_row' or 'scalar'), found ('top_k',)",
+        ),
+        ("seeding='row'", "seeding", "'none', 'launch' or 'counter', found 'row'"),
+        ("greedy=1", "greedy", "True or False, found 1"),
+        ("max_top_k=-1", "max_top_k", "an integer from 0 to 2**63 - 1 or None, found -1"),
+    ],
+)
+def test_capabilities_that_would_never_match_make_a_plugin_broken(
+    dists: FakeDists, capabilities: str, needed: str, found: str
+) -> None:
+    dists.add_plugin("acme", plugin("acme", capabilities=capabilities))
+    reason = f"Capabilities.{needed} of the operation 'sample' needs {found}"
+    assert verdict() == (State.BROKEN, reason)
+
+
+def test_every_field_of_the_capabilities_is_validated() -> None:
+    assert list(FIELDS) == [field.name for field in fields(Capabilities)]
+    for field in fields(Capabilities):
+        assert FIELDS[field.name][1](field.default), field.name
+        assert not FIELDS[field.name][1](object()), field.name
+
+
+@pytest.mark.parametrize(
+    ("upstream", "reason"),
+    [
+        ("'acme'", "PluginInfo.upstream needs a tokendraw.plugin.Upstream or None, found str"),
+        (
+            "tokendraw.plugin.Upstream('', '>=1')",
+            "Upstream.distribution needs a distribution's name, found ''",
+        ),
+        ("tokendraw.plugin.Upstream('a', 'new')", "Upstream.versions needs a PEP 440 range, found 'new'"),
+        ("tokendraw.plugin.Upstream('a', None)", "Upstream.versions needs a PEP 440 range, found None"),
+        (
+            "tokendraw.plugin.Upstream('a', '>=1', ('x.y',))",
+            "Upstream.tested needs a tuple of PEP 440 versions, found ('x.y',)",
+        ),
+        (
+            "tokendraw.plugin.Upstream('a', '>=1', '1.0')",
+            "Upstream.tested needs a tuple of PEP 440 versions, found '1.0'",
+        ),
+    ],
+)
+def test_an_unsound_upstream_makes_a_plugin_broken(dists: FakeDists, upstream: str, reason: str) -> None:
+    dists.add_plugin("acme", plugin("acme", upstream=upstream))
+    assert verdict() == (State.BROKEN, reason)
+
+
+# Upstream, by the metadata of real distributions
+UPSTREAM = "tokendraw.plugin.Upstream('acme-kernels', '>=2,<3', ('2.1.4',))"
+
+
+def test_an_upstream_is_found_by_its_metadata_and_not_by_a_module_of_its_name(dists: FakeDists) -> None:
+    dists.add("unrelated", modules={"acme_kernels": "raise OSError"})
+    dists.add_plugin("acme", plugin("acme", upstream=UPSTREAM))
+    assert discovered().upstream_version is None
+    assert verdict() == (
+        State.UNAVAILABLE,
+        "needs acme-kernels >=2,<3, found it not installed; run `pip install 'acme-kernels>=2,<3'`",
+    )
+
+
+@pytest.mark.parametrize(
+    ("metadata", "found"),
+    [
+        ("Name: acme-kernels\nVersion: 3.0\n", "found 3.0"),
+        (
+            "Name: acme-kernels\nVersion: trunk\n",
+            "found the version 'trunk', which is no PEP 440 version; reinstall it",
+        ),
+        ("Name: acme-kernels\n", "found the version '', which is no PEP 440 version; reinstall it"),
+    ],
+)
+def test_an_upstream_of_a_wrong_or_unreadable_version_makes_a_plugin_unavailable(
+    dists: FakeDists, metadata: str, found: str
+) -> None:
+    dists.add("acme-kernels", "3.0", metadata=metadata)
+    dists.add_plugin("acme", plugin("acme", upstream=UPSTREAM))
+    assert verdict() == (State.UNAVAILABLE, f"needs acme-kernels >=2,<3, {found}")
+
+
+# The probe
+
+
+def test_what_the_probe_says_is_the_reason(dists: FakeDists) -> None:
+    dists.add_plugin("acme", plugin("acme", probe="f'needs a compiler, found none on {host.device_type}'"))
+    assert verdict() == (State.UNAVAILABLE, "needs a compiler, found none on cpu")
+    assert discovered().probe_reason == "needs a compiler, found none on cpu"
+
+
+@pytest.mark.parametrize(
+    ("probe", "reason"),
+    [
+        ("True", "tokendraw_probe needs to return a sentence or None, found True"),
+        ("False", "tokendraw_probe needs to return a sentence or None, found False"),
+        ("''", "tokendraw_probe needs to return a sentence or None, found ''"),
+        ("1 / 0", "tokendraw_probe raised ZeroDivisionError: division by zero"),
+        ("__import__('sys').exit(0)", "tokendraw_probe raised SystemExit: 0"),
+    ],
+)
+def test_a_probe_that_answers_without_words_makes_a_plugin_broken(
+    dists: FakeDists, probe: str, reason: str
+) -> None:
+    dists.add_plugin("acme", plugin("acme", probe=probe))
+    assert verdict() == (State.BROKEN, reason)
+
+
+def test_a_plugin_that_cannot_fit_anyway_is_not_probed(dists: FakeDists) -> None:
+    source = plugin("acme", capabilities="device_types=('cuda',)", probe="1 / 0")
+    dists.add_plugin("acme", source)
+    assert verdict() == (State.UNAVAILABLE, "needs a cuda device, found cpu")
+    (on_gpu,) = [c for c in tokendraw.discover(host=H100) if c.name == "acme"]
+    assert on_gpu.state is State.BROKEN
+
+
+@pytest.mark.parametrize(
+    ("name", "distribution", "whom"),
+    [
+        ("acme", "acme-tokendraw", "its author"),
+        ("aiter", "tokendraw-aiter", "tokendraw's maintainers"),
+    ],
+)
+def test_a_slow_probe_is_reported_to_whoever_can_mend_it(
+    dists: FakeDists,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    name: str,
+    distribution: str,
+    whom: str,
+) -> None:
+    dists.add_plugin(name, plugin(name, probe="__import__('time').sleep(0.01)"), distribution=distribution)
+    monkeypatch.setattr(discover, "_SLOW_PROBE", 0.005)
+    assert discovered(name).state is State.AVAILABLE
+    assert [record.getMessage() for record in caplog.records if f"'{name}'" in record.getMessage()] == [
+        f"tokendraw_probe of '{name}' took 0.0 s, needs less than 0.005 s. Report it to {whom}."
+    ]

@@ -1,0 +1,130 @@
+"""The range of transformers stands in one place; outside it, and where a signature differs, there is a clear error."""
+
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("transformers", reason="needs transformers")
+pytest.importorskip("tokendraw_transformers", reason="needs tokendraw-transformers")
+
+from packaging.requirements import Requirement
+from transformers import GenerationMixin
+
+import tokendraw_transformers
+from tokendraw_transformers import TransformersVersionError
+from tokendraw_transformers._supported import check_signatures, check_version, supported_range
+
+PROJECT = Path(__file__).parents[2] / "integrations" / "transformers"
+
+
+def test_the_range_is_that_of_the_project_file():
+    project = tomllib.loads((PROJECT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    (line,) = [line for line in project["dependencies"] if line.startswith("transformers")]
+    assert supported_range() == Requirement(line)
+
+
+@pytest.mark.parametrize("version", ["5.0.0", "5.23.0", "5.99.1", "5.1.0rc1"])
+def test_a_version_in_the_range_is_taken(version):
+    check_version(version, supported_range())
+
+
+@pytest.mark.parametrize("version", ["4.57.6", "6.0.0", "6.0.0.dev0"])
+def test_a_version_outside_is_refused(version):
+    with pytest.raises(TransformersVersionError) as error:
+        check_version(version, Requirement("transformers<6,>=5.0"))
+    assert str(error.value) == (
+        f"'tokendraw-transformers' needs transformers<6,>=5.0, found transformers {version}. "
+        "Run: pip install 'transformers<6,>=5.0'"
+    )
+    assert isinstance(error.value, ImportError)
+
+
+def test_the_installed_one_has_the_signatures():
+    check_signatures(GenerationMixin, "installed")
+
+
+def test_a_loop_with_other_parameters_is_refused():
+    class Later(GenerationMixin):
+        def _sample(self, input_ids, sampler, **model_kwargs):
+            """Take other arguments."""
+
+    with pytest.raises(TransformersVersionError) as error:
+        check_signatures(Later, "5.99.0")
+    assert str(error.value) == (
+        "'GenerationMixin._sample' of transformers 5.99.0 needs the parameters self, input_ids, logits_processor, "
+        "stopping_criteria, generation_config, synced_gpus, streamer, model_kwargs, found self, input_ids, sampler, "
+        "model_kwargs. Install a transformers that tokendraw-transformers was tested with, or leave out "
+        "custom_generate."
+    )
+
+
+def test_a_generate_without_what_is_read_from_it_is_refused():
+    class Later(GenerationMixin):
+        def generate(self, inputs, streamer):
+            """Take fewer arguments."""
+
+    with pytest.raises(TransformersVersionError) as error:
+        check_signatures(Later, "5.99.0")
+    assert str(error.value) == (
+        "'GenerationMixin.generate' of transformers 5.99.0 needs the parameters assistant_model, streamer, "
+        "synced_gpus, found streamer. Install a transformers that tokendraw-transformers was tested with, or leave "
+        "out custom_generate."
+    )
+
+
+def test_a_loop_that_takes_other_tokens_is_refused(monkeypatch):
+    import torch
+
+    from tokendraw_transformers._drawing import DrawnScores
+    from transformers_models import draw, model_of, prompts
+
+    monkeypatch.setattr("tokendraw_transformers._drawing._ARGMAX", (torch.argmin,))
+    with pytest.raises(TransformersVersionError) as error:
+        draw(model_of("llama"), prompts(1), seeds=[1])
+    assert str(error.value) == (
+        "'GenerationMixin._sample' needs to take its tokens by torch.argmax, found that it took others. Install a "
+        "transformers that tokendraw-transformers was tested with, or leave out custom_generate."
+    )
+    assert issubclass(DrawnScores, torch.Tensor)
+
+
+def test_importing_it_loads_neither_torch_nor_transformers():
+    code = "import sys, tokendraw_transformers; print(sorted({'torch', 'transformers', 'numpy'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
+def test_its_names_are_those_that_it_lists():
+    assert sorted(tokendraw_transformers._HOME_OF) == sorted(tokendraw_transformers.__all__)
+    assert dir(tokendraw_transformers) == sorted(tokendraw_transformers.__all__)
+    for name in set(tokendraw_transformers.__all__) - {"generate_batch"}:  # which has a range of its own
+        assert getattr(tokendraw_transformers, name).__doc__
+    with pytest.raises(AttributeError) as error:
+        tokendraw_transformers.genrate  # noqa: B018
+    assert str(error.value) == "module 'tokendraw_transformers' has no attribute 'genrate'"
+
+
+def test_continuous_batching_has_a_range_of_its_own(monkeypatch):
+    import transformers
+
+    from tokendraw_transformers._supported import check_continuous
+
+    monkeypatch.setattr(transformers, "__version__", "5.22.2")
+    with pytest.raises(TransformersVersionError) as error:
+        check_continuous()
+    assert str(error.value) == (
+        "'generate_batch' needs transformers<6,>=5.23, found transformers 5.22.2. "
+        "Run: pip install 'transformers<6,>=5.23'"
+    )
+
+
+def test_without_its_metadata_it_says_so(monkeypatch):
+    monkeypatch.setattr("tokendraw_transformers._supported.requires", lambda name: None)
+    with pytest.raises(TransformersVersionError) as error:
+        supported_range()
+    assert str(error.value) == (
+        "'tokendraw-transformers' needs its own metadata, found none that names transformers. Install it anew."
+    )

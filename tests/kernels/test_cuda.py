@@ -1,0 +1,93 @@
+"""What triton-gumbel compiles on a CUDA device, and when."""
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+pytest.importorskip("triton", reason="Triton is not installed")
+
+import tokendraw
+from tokendraw import SamplingMetadata, SamplingParams
+
+pytestmark = [pytest.mark.gpu, pytest.mark.slow]
+
+V = 4000
+FILTERED = SamplingParams(temperature=0.7, top_k=20, top_p=0.9, seed=1)
+BATCHES = {
+    "plain": (SamplingParams(),),
+    "filtered": (FILTERED, SamplingParams(temperature=0.0), SamplingParams(min_p=0.1)),
+    "logprobs": (SamplingParams(logprobs=5), SamplingParams()),
+    "filtered, logprobs": (replace(FILTERED, logprobs=5), SamplingParams()),
+}
+
+
+def load():
+    return tokendraw.load_sampler("triton-gumbel", device="cuda")
+
+
+def metadata_of(rows, kind):
+    requests = BATCHES[kind]
+    params = [requests[i % len(requests)] for i in range(rows)]
+    return SamplingMetadata.from_params(params, device="cuda", positions=range(rows))
+
+
+@pytest.fixture
+def compiled(monkeypatch):
+    """The names of kernels as they are compiled, or read from Triton's cache on disk."""
+    found = []
+    hook = "triton.knobs.runtime.jit_post_compile_hook"
+    monkeypatch.setattr(hook, lambda *, fn, **_: found.append(fn.name))
+    return found
+
+
+def test_eight_threads_compile_each_kernel_once(tmp_path):
+    run = subprocess.run(
+        [sys.executable, str(Path(__file__).parents[1] / "support" / "triton_cold.py")],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=600,
+        env={**os.environ, "TRITON_CACHE_DIR": str(tmp_path)},
+    )
+    found = json.loads(run.stdout.splitlines()[-1])
+    assert found["same"]
+    assert len(found["compiled"]) >= 2
+    assert set(found["compiled"]) == {1}
+
+
+def test_after_a_warmup_no_number_of_rows_compiles_anything(compiled):
+    sampler = load()
+    sampler.warmup(V, dtypes=[torch.bfloat16], batch_sizes=[1, 256])
+    compiled.clear()
+    logits = torch.randn(310, V, device="cuda").to(torch.bfloat16)
+    for rows in range(1, 301):
+        for kind in BATCHES:
+            metadata = metadata_of(rows, kind)
+            sampler.sample(logits[:rows], metadata)
+            later = replace(metadata, temperature=torch.cat([metadata.temperature] * 2)[rows:])
+            sampler.sample(logits[rows % 7 : rows % 7 + rows], later)
+        assert compiled == [], (rows, kind)
+
+
+def test_a_graph_captures_the_first_call_of_a_sampler_whose_kernels_another_one_compiled(compiled):
+    rows, metadata = 37, metadata_of(37, "filtered, logprobs")
+    metadata = replace(metadata, seeded=None)
+    logits = torch.randn(rows, V, device="cuda").to(torch.bfloat16)
+    expected = load().sample(logits, metadata)
+    sampler, graph = load(), torch.cuda.CUDAGraph()
+    compiled.clear()
+    with torch.cuda.graph(graph):
+        found = sampler.sample(logits, metadata)
+    for _ in range(3):
+        found.token_ids.zero_()
+        graph.replay()
+        load().sample(logits[:5], metadata_of(5, "filtered"))  # other scratch in between
+        assert torch.equal(found.token_ids, expected.token_ids)
+        assert torch.equal(found.logprobs.logprobs, expected.logprobs.logprobs)
+    assert compiled == []

@@ -1,0 +1,70 @@
+"""The kernels of triton-gumbel on a CPU, in Triton's interpreter: the conformance kit for ``sample``, without a GPU.
+
+Its lines for ``verify`` would take the interpreter too long: chains are compared in ``test_triton_verify.py``.
+"""
+
+import pytest
+
+pytest.importorskip("triton", reason="Triton is not installed")
+
+import triton_on_a_cpu
+from tokendraw.testing.kit.run import PROPERTIES
+from tokendraw_triton_gumbel import plugin
+
+OPERATIONS = {"sample": plugin.tokendraw_describe().operations["sample"]}
+PARTS = 4
+"""Of the kit, so that two processes share it."""
+
+
+def interpreted(*what):
+    return triton_on_a_cpu.interpreted("triton_kernels.py", *what)
+
+
+def outcome(prop):
+    """How the line of a property has to end; None: there is none, as nobody asked for it."""
+    if prop.operation not in OPERATIONS:
+        return None
+    if prop.advertised is None or prop.advertised(OPERATIONS[prop.operation]):
+        return "not run" if prop.needs_cuda else "passed"
+    return "refused" if prop.refusal else None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "part", [0, *(pytest.param(part, marks=pytest.mark.thorough) for part in range(1, PARTS))]
+)
+def test_every_line_of_the_kit_is_green(part):
+    found = interpreted("kit", part, PARTS)
+    expected = {prop.name: outcome(prop) for prop in PROPERTIES[part::PARTS] if outcome(prop)}
+    wrong = {name: line for name, line in found.items() if line[0] != expected.get(name)}
+    assert wrong == {}
+    assert found.keys() == expected.keys()
+
+
+def test_every_line_but_those_of_a_cuda_device_is_run_or_refused():
+    assert {prop.name for prop in PROPERTIES if outcome(prop) == "not run"} == {"sync-free", "graph capture"}
+
+
+@pytest.mark.slow
+def test_seeded_draws_equal_the_reference_under_every_filter():
+    found = interpreted("draws")
+    assert found["wrong"] == []
+    assert found["judged"] > 200
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", ["candidates", "bounds"])
+def test_candidates_are_all_that_reach_a_bound_and_bounds_are_reached_by_enough(what):
+    found = triton_on_a_cpu.interpreted("triton_candidates_kernels.py", what)
+    assert found["wrong"] == []
+    assert found["judged"] > 70
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "what", ["wide", *(pytest.param(what, marks=pytest.mark.thorough) for what in ("wide32", "search"))]
+)
+def test_rows_that_keep_thousands_of_tokens_are_drawn_like_the_reference_and_keep_its_mass(what):
+    found = interpreted(what)
+    assert found["wrong"] == []
+    assert found["judged"] > 100

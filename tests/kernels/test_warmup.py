@@ -1,0 +1,107 @@
+"""After a warmup nothing that an engine asks triton-gumbel for compiles: here its kernels note what they would be."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+pytest.importorskip("triton", reason="Triton is not installed")
+
+from routing import CPU, drafting
+from tokendraw import Drafts, Need, SamplingMetadata, SamplingParams
+from tokendraw._exchange.capabilities import DRAFT_KINDS, VERIFY_MODES
+from tokendraw._serving.routing import Member
+from tokendraw.operations.verify import calls as verifying
+from tokendraw_triton_gumbel import plugin
+from tokendraw_triton_gumbel.sampler import TritonGumbelSampler
+from triton_stand_ins import kernels
+
+__all__ = ["kernels"]
+
+pytestmark = pytest.mark.usefixtures("warmup_on_a_cpu")
+OPERATIONS = plugin.tokendraw_describe().operations
+V = 3000
+PLAIN, GREEDY = SamplingParams(), SamplingParams(temperature=0.0)
+FILTERED = SamplingParams(temperature=0.7, top_k=20, top_p=0.9, seed=1)
+REQUESTS = {
+    "plain": (PLAIN,),
+    "greedy": (GREEDY,),
+    "mixed": (FILTERED, GREEDY, SamplingParams(min_p=0.1), SamplingParams(top_p=0.8, filter_order="joint")),
+    "logprobs": (PLAIN, SamplingParams(seed=2, logprobs=3)),
+    "filtered, logprobs": (replace(FILTERED, logprobs=5), PLAIN),
+}
+DTYPES = {"draft_logits": torch.bfloat16, "draft_probs": torch.float32}
+
+
+@pytest.fixture
+def compiled(kernels):
+    """A function for what all kernels would have been compiled for so far."""
+    return lambda: {(name, key) for name, kernel in kernels.items() for key, _ in kernel.compilations}
+
+
+def warm(**options):
+    backend = TritonGumbelSampler(CPU, Need())
+    sampler = drafting(OPERATIONS["verify"], backend, companion_capabilities=None)
+    sampler._serving = replace(sampler._serving, chosen=Member("triton-gumbel", backend))
+    sampler.warmup(V, dtypes=[torch.bfloat16], batch_sizes=[1, 16], **options)
+    return sampler
+
+
+def metadata_of(requests, kind):
+    params = [REQUESTS[kind][i % len(REQUESTS[kind])] for i in range(requests)]
+    return SamplingMetadata.from_params(params, positions=range(7, 7 + requests))
+
+
+def layouts(requests, most, known):
+    """The drafts of a batch in every form that an engine may have them in."""
+    counts = [(most - i) % (most + 1) for i in range(requests)]
+    q = {known: torch.zeros(sum(counts), V, dtype=DTYPES[known])} if known else {}
+    lists = Drafts.from_lists([[5] * count for count in counts], **q)
+    yield lists
+    yield replace(lists, num_drafts=None, any_placeholder=True)
+    yield Drafts.from_counts(torch.full((requests, most), -1), counts, **q)
+    yield Drafts.from_lists([[]] * requests)
+
+
+def verify(sampler, known="draft_logits", mode="rejection", most=4):
+    """What an engine asks for, in batches of several sizes."""
+    for requests in (1, 17):
+        for kind in REQUESTS:
+            metadata = metadata_of(requests, kind)
+            for drafts in layouts(requests, most, known):
+                target = torch.zeros(drafts.num_rows, V, dtype=torch.bfloat16)
+                sampler.verify(target, drafts, metadata, mode=mode)
+                sampler.verify(target, drafts, verifying.by_row(metadata, drafts, len(target)), mode=mode)
+            sampler.draft(torch.zeros(requests, V, dtype=torch.bfloat16), metadata)
+
+
+@pytest.mark.parametrize(
+    ("options", "calls"),
+    [
+        ({"max_drafts": 4}, [{}, {"most": 2}]),
+        (
+            {"max_drafts": 9, "verify_modes": VERIFY_MODES, "draft_kinds": DRAFT_KINDS},
+            [
+                {"most": 9},
+                {"most": 3, "known": "draft_probs"},
+                {"most": 9, "known": None},
+                {"most": 3, "mode": "coupled"},
+            ],
+        ),
+    ],
+    ids=["logits", "everything"],
+)
+def test_no_draft_and_no_verification_that_was_asked_for_compiles_anything(compiled, options, calls):
+    sampler = warm(**options)
+    before = compiled()
+    for call in calls:
+        verify(sampler, **call)
+        assert compiled() - before == set(), call
+
+
+def test_what_was_not_asked_for_is_compiled_when_it_comes(compiled):
+    sampler = warm(max_drafts=4)
+    for call in ({"known": "draft_probs"}, {"known": None}, {"mode": "coupled"}, {"most": 9}):
+        before = compiled()
+        verify(sampler, **call)
+        assert compiled() - before, call

@@ -1,0 +1,113 @@
+"""DESIGN sections 2 and 3 on a CUDA device: no call waits for it, and its results equal the CPU's."""
+
+import numpy as np
+import pytest
+import torch
+
+import tokendraw
+from calling import call, tokens
+from cuda_batches import KINDS, load, logits_of, metadata_of
+from tokendraw import InvalidInputError, SamplingMetadata, SamplingParams
+from tokendraw.testing.kit.device import LONGEST_CALL, seconds_behind_a_busy_device, sync_is_an_error
+
+pytestmark = pytest.mark.gpu
+
+
+@pytest.mark.parametrize("mode", ["raw_logprobs", "processed_logprobs"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_call_makes_no_synchronizing_cuda_call(kind, mode):
+    sampler, logits, metadata = load(mode), logits_of(1), metadata_of(kind)
+    sampler.sample(logits, metadata)
+    with sync_is_an_error():
+        sampler.sample(logits, metadata)
+        sampler.sample(logits.clone(), metadata, inplace=True)
+
+
+def test_the_check_for_synchronizing_calls_sees_one():
+    with sync_is_an_error(), pytest.raises(RuntimeError, match="synchroniz"):
+        torch.ones(3, device="cuda").nonzero()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_call_returns_while_the_device_is_busy(kind):
+    sampler, logits, metadata = load(), logits_of(2), metadata_of(kind)
+    seconds, slept = seconds_behind_a_busy_device(lambda: sampler.sample(logits, metadata))
+    assert slept
+    assert seconds < LONGEST_CALL
+
+
+def test_the_stopwatch_sees_a_call_that_waits():
+    flag = torch.zeros(1, device="cuda")
+    seconds, slept = seconds_behind_a_busy_device(flag.item)
+    assert not slept
+    assert seconds > LONGEST_CALL
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_cpu_and_cuda_agree_on_seeded_draws(dtype):
+    """At least 99.99 % of 100,000 draws over mixed filters; the rest are near ties."""
+    size, rows, rounds = 1100, 2_000, 25
+    cpu = tokendraw.load_sampler("native", device="cpu")
+    rng = np.random.default_rng(7)
+    choices = [
+        SamplingParams(temperature=t, top_k=k, top_p=p, min_p=m, filter_order=o, seed=12)
+        for t in (0.0, 0.7, 1.0, 1.4)
+        for k in (0, 50)
+        for p in (1.0, 0.9)
+        for m in (0.0, 0.02)
+        for o in ("top_k_first", "joint")
+    ]
+    same = 0
+    for step in range(rounds):
+        logits = logits_of(step, rows, size, dtype)
+        params = [choices[i] for i in rng.integers(0, len(choices), rows)]
+        positions = rng.integers(0, 2**40, rows).tolist()
+        here, there = (call(s, logits.to(s.device), params, positions).token_ids.cpu() for s in (cpu, load()))
+        same += int((here == there).sum())
+    assert same >= 0.9999 * rows * rounds
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(
+    "settings", [{}, {"top_k": 50, "top_p": 0.9}, {"top_p": 0.9, "logprobs": 2}], ids=str
+)
+def test_more_than_2_to_the_31_logits_work(dtype, settings):
+    """The last rows lie beyond what 32 bits can index, and draw what they draw alone."""
+    size = 128_256
+    rows = 2**31 // size + 16
+    if torch.cuda.get_device_properties(0).total_memory < 60 << 30:
+        pytest.skip("needs 60 GiB of device memory")
+    generator = torch.Generator("cuda").manual_seed(8)
+    few = (3 * torch.randn(32, size, device="cuda", generator=generator)).to(dtype)
+    logits = torch.empty(rows, size, dtype=dtype, device="cuda")
+    logits[:-32] = few[:1]
+    logits[-32:] = few
+    params = [SamplingParams(seed=9, **settings)] * (rows - 1) + [SamplingParams(temperature=0.0)]
+    found = call(load(), logits, params, range(rows))
+    expected = call(load(), few, params[-32:], range(rows - 32, rows))
+    assert found.token_ids[-32:].tolist() == tokens(expected)
+    assert found.valid.all()
+    assert len(set(found.token_ids[:1000].tolist())) > 5
+    if "logprobs" in settings:
+        assert torch.equal(found.logprobs.token_ids[-32:], expected.logprobs.token_ids)
+        torch.testing.assert_close(
+            found.logprobs.logprobs[-32:], expected.logprobs.logprobs, rtol=0, atol=1e-5
+        )
+    del logits, found
+    torch.cuda.empty_cache()
+
+
+def test_logits_on_another_device_are_refused():
+    with pytest.raises(
+        InvalidInputError, match=r"^'logits' needs device cuda.*, found cpu\. Move the logits"
+    ):
+        load().sample(torch.zeros(1, 5), SamplingMetadata())
+
+
+def test_metadata_on_another_device_is_refused():
+    metadata = SamplingMetadata.from_params([SamplingParams()])
+    with pytest.raises(
+        InvalidInputError, match=r"^'metadata' needs the device of 'logits', cuda:0, found cpu\."
+    ):
+        load().sample(torch.zeros(1, 5, device="cuda"), metadata)

@@ -1,0 +1,295 @@
+"""``Sampler.verify`` and ``Sampler.draft``: who serves them, what they refuse, whose entries the metadata hold."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+import tokendraw
+from fake_dists import EVERYTHING, fake_dists, plugin
+from tokendraw import (
+    Drafts,
+    InvalidInputError,
+    InvalidParameterError,
+    Need,
+    SamplerUnavailableError,
+    SamplingMetadata,
+    SamplingParams,
+    speculative,
+)
+from tokendraw_native.sampler import NativeSampler
+
+CPU = torch.device("cpu")
+PARAMS = [SamplingParams(seed=i, temperature=0.8, top_k=20) for i in range(3)]
+LISTS = [[1, 2], [], [3]]
+FIRST = [5, 9, 1]
+LOGITS = torch.randn(6, 50, generator=torch.Generator().manual_seed(2))
+
+
+@pytest.fixture
+def dists(tmp_path, monkeypatch):
+    with fake_dists(tmp_path, monkeypatch) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def sampler():
+    return tokendraw.load_sampler("native", device="cpu")
+
+
+def requests(params=PARAMS):
+    return SamplingMetadata.from_params(params, positions=FIRST[: len(params)])
+
+
+def same(left, right):
+    assert torch.equal(left.token_ids, right.token_ids)
+    assert torch.equal(left.num_accepted, right.num_accepted)
+    assert torch.equal(left.valid, right.valid)
+
+
+@pytest.mark.parametrize("mode", ["rejection", "coupled"])
+def test_entries_of_requests_are_spread_over_the_rows_of_their_drafts(sampler, mode):
+    drafts = Drafts.from_lists(LISTS)
+    rows = SamplingMetadata.from_params(
+        PARAMS,
+        positions=speculative.row_positions(drafts.cu_num_logits, torch.tensor(FIRST), 6),
+        row_index=speculative.row_index(drafts.cu_num_logits, 6),
+    )
+    assert rows.positions.tolist() == [5, 6, 7, 9, 1, 2]
+    expected = NativeSampler(CPU, Need()).verify(LOGITS, drafts, rows, mode=mode)
+    same(sampler.verify(LOGITS, drafts, rows, mode=mode), expected)
+    same(sampler.verify(LOGITS, drafts, requests(), mode=mode), expected)
+
+
+def test_a_draft_has_noise_of_its_own_and_a_second_call_the_same(sampler):
+    logits = torch.zeros(3, 5000)
+    drawn = [sampler.draft(logits, requests()).token_ids.tolist() for _ in range(2)]
+    assert drawn[0] == drawn[1]
+    assert drawn[0] != sampler.sample(logits, requests()).token_ids.tolist()
+
+
+def test_metadata_without_tensors_fit_any_batch(sampler):
+    plain = SamplingMetadata()
+    assert sampler.verify(LOGITS, Drafts.from_lists(LISTS), plain).token_ids.shape == (3, 3)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"mode": "exact"}, "'mode' needs rejection or coupled, found 'exact'. Pass one of these."),
+        (
+            {"target_logits": LOGITS[:5]},
+            "'target_logits' needs 6 rows, one for each draft and one more for each of the 3 requests, found 5.",
+        ),
+        ({"target_logits": LOGITS[0]}, "'target_logits' needs shape [B, V] with V >= 1, found [50]."),
+        (
+            {"target_logits": LOGITS.double()},
+            "'target_logits' needs dtype float32, bfloat16, float16, found torch.float64.",
+        ),
+        (
+            {"metadata": requests(PARAMS[:2])},
+            "'metadata' needs one entry a request, 3, or one a row of 'target_logits', 6, found 2.",
+        ),
+    ],
+    ids=["mode", "rows", "shape", "dtype", "metadata"],
+)
+def test_what_does_not_fit_is_refused_before_anything_runs(sampler, change, message):
+    given = {"target_logits": LOGITS, "drafts": Drafts.from_lists(LISTS), "metadata": requests()} | change
+    with pytest.raises((InvalidInputError, InvalidParameterError)) as refused:
+        sampler.verify(**given)
+    assert str(refused.value) == message
+
+
+def test_the_resolution_is_its_own(sampler):
+    assert sampler.verify_resolution.operation == "verify"
+    assert sampler.verify_resolution.chosen == "native"
+    assert sampler.resolution.operation == "sample"
+
+
+def test_by_default_whoever_verifies_does_even_if_another_one_draws(dists):
+    dists.add_plugin("acme", plugin("acme", capabilities=EVERYTHING))
+    sampler = tokendraw.load_sampler(device="cpu")
+    assert sampler.name == "acme"
+    assert sampler.verify_resolution.chosen == "native"
+    assert sampler.verify(LOGITS, Drafts.from_lists(LISTS), requests()).valid.all()
+
+
+def test_a_sampler_that_was_asked_for_and_verifies_nothing_is_an_error(dists):
+    dists.add_plugin("acme", plugin("acme", capabilities=EVERYTHING))
+    sampler = tokendraw.load_sampler("acme", device="cpu")
+    with pytest.raises(SamplerUnavailableError) as refused:
+        sampler.verify(LOGITS, Drafts.from_lists(LISTS), requests())
+    assert str(refused.value) == (
+        "'acme', asked for by the argument sampler=, cannot serve the operation 'verify' on cpu: needs the operation "
+        "verify, found sample. Available here: native. Leave out sampler= to let tokendraw choose."
+    )
+
+
+class Verifier:
+    """Accepts nothing and emits token 99, which is no token."""
+
+    def verify(self, target_logits, drafts, metadata, *, mode="rejection"):
+        tokens = torch.full((drafts.num_requests, drafts.max_drafts + 1), 99)
+        return tokendraw.VerifyOutput(tokens, tokens[:, 0].int() * 0, tokens[:, 0] == 99)
+
+
+@pytest.mark.parametrize(
+    ("limits", "lists", "options", "who"),
+    [
+        ({}, LISTS, {}, "acme"),
+        ({"verify_modes": ("coupled",)}, LISTS, {}, "native"),
+        ({"draft_kinds": ("probs",)}, LISTS, {}, "native"),
+        ({"draft_kinds": ("probs",)}, LISTS, {"draft_probs": torch.full((3, 50), 0.02)}, "acme"),
+        ({"ragged_drafts": False}, LISTS, {}, "native"),
+        ({"ragged_drafts": False}, [[1], [2], [3]], {}, "acme"),
+        (
+            {"placeholder_drafts": False},
+            [[1, -1], [], [3]],
+            {"draft_probs": torch.full((3, 50), 0.02)},
+            "native",
+        ),
+        ({"placeholder_drafts": False}, LISTS, {"draft_probs": torch.full((3, 50), 0.02)}, "acme"),
+        ({"placeholder_drafts": False}, LISTS, {}, "native"),
+        ({"seeding": "launch"}, LISTS, {}, "native"),
+    ],
+    ids=str,
+)
+def test_a_batch_that_is_beyond_the_chosen_verifier_goes_to_its_companion(limits, lists, options, who):
+    sampler = tokendraw.load_sampler("native", device="cpu")
+    _ = sampler.verify_resolution
+    serving = sampler._verifying
+    sampler._verifying = replace(
+        serving,
+        chosen=replace(serving.chosen, name="acme", backend=Verifier()),
+        capabilities=replace(serving.capabilities, **limits),
+        companion=serving.chosen,
+        companion_capabilities=serving.capabilities,
+    )
+    drafts = Drafts.from_lists(lists, **options)
+    rows = sum(map(len, lists)) + 3
+    output = sampler.verify(torch.zeros(rows, 50), drafts, requests())
+    assert ("acme" if 99 in output.token_ids else "native") == who
+
+
+def test_without_a_companion_such_a_batch_is_refused_with_the_reason():
+    sampler = tokendraw.load_sampler("native", device="cpu")
+    _ = sampler.verify_resolution
+    serving = sampler._verifying
+    sampler._verifying = replace(serving, capabilities=replace(serving.capabilities, draft_kinds=("probs",)))
+    with pytest.raises(SamplerUnavailableError) as refused:
+        sampler.verify(LOGITS, Drafts.from_lists(LISTS), requests())
+    assert str(refused.value) == (
+        "No sampler here can verify this batch: 'native' cannot serve drafts that were not drawn, which it may hold. "
+        "Install one that can (`pip install ./plugins/native` in tokendraw's checkout), or, if the batch holds "
+        "none, say so in its facts."
+    )
+
+
+BROKEN = """
+class Wrong:
+    def sample(self, logits, metadata, *, inplace=False):
+        return ArgmaxSampler().sample(logits, metadata)
+
+    def draft(self, logits, metadata):
+        return self.sample(logits, metadata)
+
+    def verify(self, target_logits, drafts, metadata, *, mode="rejection"):
+        import torch
+
+        ids = target_logits.new_zeros(2, 2, dtype=torch.int64)
+        return tokendraw.VerifyOutput(ids, ids[:, 0].int(), ids[:, 0] == 0)
+"""
+
+
+def test_building_is_proving_for_verifiers_too(dists):
+    source = plugin("acme", capabilities=EVERYTHING, build="return Wrong()") + BROKEN
+    source = source.replace(
+        'operations={"sample": tokendraw.plugin.Capabilities(',
+        'operations={op: tokendraw.plugin.Capabilities(verify_modes=("rejection",), draft_kinds=("probs",), ',
+    ).replace(")},\n        )", ') for op in ("sample", "verify")},\n        )')
+    dists.add_plugin("acme", source)
+    sampler = tokendraw.load_sampler(device="cpu")
+    assert sampler.name == "acme"
+    with pytest.warns(tokendraw.SamplerFallbackWarning, match="the proof draw needs the tokens"):
+        assert sampler.verify_resolution.chosen == "native"
+
+
+# Batches that two verifiers share
+
+
+class Counting:
+    """Native, and how many requests it was given."""
+
+    def __init__(self):
+        self.native = NativeSampler(CPU, Need())
+        self.requests = []
+
+    def verify(self, target_logits, drafts, metadata, *, mode="rejection"):
+        self.requests.append(drafts.num_requests)
+        assert len(target_logits) == drafts.num_rows
+        return self.native.verify(target_logits, drafts, metadata, mode=mode)
+
+
+def pair(**limits):
+    """A sampler whose chosen verifier is native held to limits, and whose companion is native."""
+    sampler = tokendraw.load_sampler("native", device="cpu")
+    _ = sampler.verify_resolution
+    serving = sampler._verifying
+    chosen, companion = Counting(), Counting()
+    sampler._verifying = replace(
+        serving,
+        chosen=replace(serving.chosen, name="acme", backend=chosen),
+        capabilities=replace(serving.capabilities, **limits),
+        companion=replace(serving.chosen, backend=companion),
+        companion_capabilities=serving.capabilities,
+    )
+    return sampler, chosen, companion
+
+
+def requests_of(n, **others):
+    params = [
+        SamplingParams(seed=i, temperature=0.0 if i in (3, 7) else 0.7, top_k=20 if i % 2 else 0)
+        for i in range(n)
+    ]
+    return SamplingMetadata.from_params([replace(p, **others) for p in params], positions=range(50, 50 + n))
+
+
+@pytest.mark.parametrize("mode", ["rejection", "coupled"])
+@pytest.mark.parametrize("layout", ["ragged", "padded"])
+@pytest.mark.parametrize("q", ["chosen", "probs", "logits"])
+def test_requests_that_are_beyond_it_go_to_the_companion_and_the_result_is_that_of_one(mode, layout, q):
+    n, size = 24, 300
+    generator = torch.Generator().manual_seed(4)
+    counts = [(i * 5) % 4 for i in range(n)]
+    target = torch.randn(sum(counts) + n, size, generator=generator).mul_(4)
+    beside = torch.randn(sum(counts), size, generator=generator).mul_(4)
+    ids = torch.randint(0, size, (sum(counts),), generator=generator)
+    at = speculative.target_rows(speculative.cu_num_logits(torch.tensor(counts)), sum(counts))
+    ids = torch.where(torch.arange(len(ids)) % 3 > 0, target[at].argmax(-1), ids)
+    options = {
+        "chosen": {},
+        "probs": {"draft_probs": beside.softmax(-1)},
+        "logits": {"draft_logits": beside},
+    }[q]
+    if layout == "padded":
+        padded = torch.full((n, 3), -1)
+        rest = iter(ids.tolist())
+        for b, count in enumerate(counts):
+            padded[b, :count] = torch.tensor([next(rest) for _ in range(count)], dtype=torch.int64)
+        ids = padded
+    drafts = Drafts.from_counts(ids, counts, **options)
+    sampler, chosen, companion = pair(greedy=False)
+    alone = tokendraw.load_sampler("native", device="cpu").verify(target, drafts, requests_of(n), mode=mode)
+    same(sampler.verify(target, drafts, requests_of(n), mode=mode), alone)
+    assert (chosen.requests, companion.requests) == ([n], [2])
+    assert alone.num_accepted.sum() > 5
+
+
+@pytest.mark.parametrize(
+    ("n", "others"), [(10, {}), (24, {"logprobs": 2})], ids=["few requests", "log-probabilities"]
+)
+def test_a_batch_that_is_not_shared_goes_whole_to_the_companion(n, others):
+    sampler, chosen, companion = pair(greedy=False)
+    drafts = Drafts.from_lists([[1, 2]] * n)
+    sampler.verify(torch.zeros(3 * n, 50), drafts, requests_of(n, **others))
+    assert (chosen.requests, companion.requests) == ([], [n])

@@ -1,0 +1,231 @@
+"""The aiter sampler on a CPU, against a stand-in with aiter's operators and their faults. It has no hardware here."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+import aiter_stand_in as stand_in
+import tokendraw
+from fake_candidates import GFX1250, H100, MI300X
+from fake_dists import fake_dists
+from special_rows import INF, POISON, V, gaussians
+from tokendraw import Need, SamplingMetadata, SamplingParams, resolve
+from tokendraw._discovery.discover import gather
+from tokendraw._serving import proof
+from tokendraw.resolution import Candidate, Choice, State
+from tokendraw.testing import Subject
+from tokendraw.testing.kit.report import Status
+from tokendraw.testing.kit.run import PROPERTIES, check
+from tokendraw_aiter import plugin
+from tokendraw_aiter.sampler import AiterSampler
+
+CPU = torch.device("cpu")
+INFO = plugin.tokendraw_describe()
+KNOWN = torch.tensor([0.35, 0.25, 0.20, 0.05, 0.03, 0.03, 0.03, 0.03, 0.03]).log()
+TWO_FILTERS = SamplingParams(top_k=4, top_p=0.82)
+JOINT = replace(TWO_FILTERS, filter_order="joint")
+
+
+@pytest.fixture(scope="module")
+def sampler(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch, fake_dists(tmp_path_factory.mktemp("dists"), patch) as dists:
+        dists.add("amd-aiter", "0.1.13", modules=stand_in.MODULES)
+        yield AiterSampler(CPU, Need())
+
+
+@pytest.fixture(scope="module")
+def subject(sampler):
+    return Subject(
+        "aiter",
+        capabilities=replace(INFO.operations["sample"], device_types=("cpu",)),
+        device=CPU,
+        build=lambda need: sampler,
+        quick=True,
+    )
+
+
+@pytest.fixture(autouse=True)
+def no_calls_yet():
+    stand_in.CALLS.clear()
+
+
+def sample(sampler, logits, params):
+    params = [params] * len(logits) if isinstance(params, SamplingParams) else params
+    return sampler.sample(logits, SamplingMetadata.from_params(params))
+
+
+def called():
+    return [name for name, _ in stand_in.CALLS]
+
+
+@pytest.mark.parametrize("prop", PROPERTIES, ids=lambda prop: prop.name)
+def test_the_conformance_kit(subject, prop):
+    if prop.name == "tails":
+        pytest.skip("the tails are those of the stand-in")
+    line = check(subject, prop)
+    if line is not None:
+        assert line.status is not Status.FAILED, f"{line}\n{line.traceback}"
+
+
+@pytest.mark.parametrize(
+    ("params", "expected"),
+    [
+        (SamplingParams(), ["top_p_sampling_from_probs"]),
+        (SamplingParams(top_p=0.8), ["top_p_sampling_from_probs"]),
+        (SamplingParams(top_k=4), ["top_k_top_p_sampling_from_probs"]),
+        (JOINT, ["top_k_top_p_sampling_from_probs"]),
+        (TWO_FILTERS, ["top_k_renorm_probs", "top_p_sampling_from_probs"]),
+    ],
+)
+def test_rows_go_to_their_operators(sampler, params, expected):
+    sample(sampler, gaussians(3), params)
+    assert called() == expected
+
+
+@pytest.mark.parametrize(("params", "kept"), [(TWO_FILTERS, {0, 1, 2}), (JOINT, {0, 1, 2, 3})])
+def test_the_two_orders_keep_what_they_say(sampler, params, kept):
+    torch.manual_seed(3)
+    assert set(sample(sampler, KNOWN.repeat(2000, 1), params).token_ids.tolist()) == kept
+
+
+def test_each_row_keeps_its_own_order_in_a_batch_of_both(sampler):
+    torch.manual_seed(3)
+    found = sample(sampler, KNOWN.repeat(4000, 1), [TWO_FILTERS, JOINT] * 2000).token_ids
+    assert called() == ["top_k_renorm_probs", "top_p_sampling_from_probs"]
+    assert set(found[::2].tolist()) == {0, 1, 2}
+    assert set(found[1::2].tolist()) == {0, 1, 2, 3}
+
+
+def renorm_call():
+    return next(arguments for name, arguments in stand_in.CALLS if name == "top_k_renorm_probs")
+
+
+@pytest.mark.parametrize(
+    ("ks", "expected"),
+    [
+        pytest.param((4, 60, 51), 60, id="every row has one"),
+        pytest.param((4, 0, 51), V, id="a row has none, which the kernel takes as all"),
+    ],
+)
+def test_the_largest_k_goes_beside_the_tensor(sampler, ks, expected):
+    sample(sampler, gaussians(3), [SamplingParams(top_k=k, top_p=0.9) for k in ks])
+    assert renorm_call()["top_k_val"] == expected
+    assert max(renorm_call()["top_k"].tolist()) == expected
+
+
+def test_without_the_largest_k_the_operator_overruns_its_scratch(sampler):
+    """The fault that the number beside the tensor is there for."""
+    probs, top_k = torch.softmax(gaussians(2), -1), torch.tensor([60, 60], dtype=torch.int32)
+    for number, message in ((0, "60 ids in row 1 of scratch for 50 each"), (10, "of scratch for 10 each")):
+        with pytest.raises(RuntimeError, match=message):
+            torch.ops.aiter.top_k_renorm_probs(probs, top_k, number)
+
+
+def test_an_unknown_largest_k_is_taken_to_be_the_vocabulary(sampler):
+    ready = SamplingMetadata(
+        top_k=torch.tensor([70, 3]),
+        top_p=torch.tensor([0.9, 0.9]),
+        facts=tokendraw.BatchFacts(any_joint=False),
+    )
+    sampler.sample(gaussians(2), ready)
+    assert renorm_call()["top_k_val"] == V
+
+
+@pytest.mark.parametrize("name", POISON)
+@pytest.mark.parametrize("params", [SamplingParams(), SamplingParams(top_k=9), TWO_FILTERS, JOINT])
+def test_no_row_without_mass_gets_to_a_kernel(sampler, name, params):
+    logits = gaussians(3)
+    logits[1] = POISON[name]
+    output = sample(sampler, logits, params)
+    is_clean = not POISON[name].isnan().any() and bool((POISON[name] > -INF).any())
+    assert output.valid.tolist() == [True, is_clean, True]
+
+
+def test_a_row_without_mass_would_read_out_of_bounds(sampler):
+    with pytest.raises(RuntimeError, match="a row without mass"):
+        torch.ops.aiter.top_p_sampling_from_probs(torch.zeros(1, 5), None, None, 2.0)
+
+
+def test_more_rows_than_kernels_can_count_are_drawn_in_parts(sampler):
+    parts = AiterSampler(CPU, Need(), most_elements=2 * V)
+    assert sample(parts, gaussians(5), SamplingParams(top_k=1)).token_ids.tolist() == (
+        gaussians(5).argmax(-1).tolist()
+    )
+    assert len(called()) == 3
+
+
+@pytest.mark.parametrize("shape", [(0, 50), (3, 1)])
+def test_batches_that_leave_nothing_to_draw_launch_nothing(sampler, shape):
+    assert sample(sampler, torch.zeros(shape), TWO_FILTERS).token_ids.tolist() == [0] * shape[0]
+    assert called() == []
+
+
+def test_the_core_builds_and_proves_it(sampler, tmp_path, monkeypatch):
+    with fake_dists(tmp_path, monkeypatch) as dists:
+        dists.add("tokendraw-aiter", "0.1.0", plugins={"aiter": "tokendraw_aiter:plugin"})
+        found = gather("sample", MI300X, Need(), Choice(sampler="aiter"))
+        (candidate,) = [c for c in found.candidates if c.name == "aiter"]
+        assert (candidate.state, candidate.upstream_version) == (State.AVAILABLE, "0.1.13")
+        backend = proof.build(found.hooks["aiter"], found.offered("aiter", "sample"), CPU, Need())
+    assert isinstance(backend, AiterSampler)
+
+
+def candidates(version="0.1.13"):
+    native = tokendraw.plugin.PluginInfo(
+        name="native",
+        api_version=1,
+        priority=0,
+        operations={
+            "sample": tokendraw.plugin.Capabilities(device_types=None, greedy=True, seeding="counter")
+        },
+    )
+    return [
+        Candidate(name="aiter", state=State.LOADED, info=INFO, upstream_version=version),
+        Candidate(name="native", state=State.LOADED, info=native),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("host", "version", "reason"),
+    [
+        (H100, "0.1.13", "needs a rocm device, found cuda"),
+        (GFX1250, "0.1.13", "needs gfx90a, gfx942 or gfx950, found gfx1250"),
+        (MI300X, "0.1.12", "needs amd-aiter >=0.1.13, found 0.1.12"),
+        (
+            MI300X,
+            None,
+            "needs amd-aiter >=0.1.13, found it not installed; run `pip install 'amd-aiter>=0.1.13'`",
+        ),
+    ],
+)
+def test_architecture_and_version_are_compared_before_anything_is_imported(host, version, reason):
+    found = resolve(candidates(version), host, Need(), Choice())
+    assert found.chosen == "native"
+    assert {decision.name: decision.reason for decision in found.decisions}["aiter"] == reason
+
+
+def test_on_hardware_that_it_was_made_for_it_says_that_nobody_has_tested_it():
+    found = resolve(candidates(), MI300X, Need(), Choice())
+    assert found.chosen == "aiter"
+    assert found.untested == (
+        "'aiter' needs amd-aiter >=0.1.13 and names no tested version, found 0.1.13. "
+        "Set TOKENDRAW_DISABLE=aiter to do without it.",
+    )
+
+
+def test_rows_that_it_cannot_serve_are_named():
+    found = resolve(candidates(), MI300X, Need(), Choice())
+    assert found.beyond == (
+        "greedy rows",
+        "seeded rows",
+        "min_p per row",
+        "rows that ask for raw_logprobs",
+    )
+
+
+def test_what_it_promises_is_what_its_sources_show():
+    found = INFO.operations["sample"]
+    assert (found.seeding, found.greedy, found.graph_safe, found.sync_free) == ("launch", False, False, False)
+    assert found.filter_orders == ("top_k_first", "joint")
+    assert "not run on hardware" in INFO.summary

@@ -1,0 +1,313 @@
+"""FlashInfer's own kernels, by every way that its version has, and its verification of drafts: on a CUDA device, where
+it is installed."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from goodness_of_fit import FALSE_ALARM, binomial_interval, chi_square
+from special_rows import INF, NAN
+from speculation_trials import Case, faults, run
+from tokendraw import Drafts, Need, SamplingMetadata, SamplingParams
+from tokendraw.probabilities import Filters
+from tokendraw.testing import reference
+from tokendraw.testing.kit.device import sync_is_an_error
+from tokendraw.testing.reference_walk import distribution
+from verifying import gaussian, row_metadata, softmax, verify
+
+pytestmark = pytest.mark.gpu
+
+BOTH = SamplingParams(top_k=50, top_p=0.9, temperature=0.8)
+REQUESTS = {
+    "none": [SamplingParams(temperature=0.8)],
+    "min_p": [SamplingParams(min_p=0.05)],
+    "top_k": [SamplingParams(top_k=50, temperature=0.8)],
+    "top_p": [SamplingParams(top_p=0.9, temperature=0.8)],
+    "top_k_first": [BOTH],
+    "joint": [replace(BOTH, filter_order="joint")],
+    "both orders": [BOTH, replace(BOTH, filter_order="joint")],
+}
+EVERY = [(kind, place) for kind, requests in REQUESTS.items() for place in range(2)]
+
+
+@pytest.fixture(scope="module")
+def device():
+    pytest.importorskip("flashinfer", reason="FlashInfer is not installed")
+    return torch.device("cuda", torch.cuda.current_device())
+
+
+@pytest.fixture(scope="module", params=EVERY, ids=str)
+def way(request, device):
+    """A kind of batch, and a sampler that draws it by one of its ways alone."""
+    from tokendraw_flashinfer.sampler import FlashInferSampler
+    from tokendraw_flashinfer.signatures import EntryPoints
+    from tokendraw_flashinfer.ways import WAYS, able
+
+    kind, place = request.param
+    capability = torch.cuda.get_device_capability(device)
+    offered = able(WAYS, EntryPoints.installed(), "either", capability)[kind]
+    if place >= len(offered):
+        pytest.skip(f"there are {len(offered)} ways for {kind}")
+    general = next(other for other in offered if other.is_general)
+    return kind, FlashInferSampler(device, Need(tie_rule="either"), WAYS | {kind: (offered[place], general)})
+
+
+def metadata_of(kind, rows, device):
+    requests = REQUESTS[kind]
+    return SamplingMetadata.from_params([requests[r % len(requests)] for r in range(rows)], device=device)
+
+
+PATTERNS = {
+    "clean": {},
+    "one NaN": {3: NAN},
+    "a few NaN": {3: NAN, 700: NAN, 31000: NAN},
+    "NaN at the top": {"top": NAN},
+    "NaN at the ends": {0: NAN, -1: NAN},
+    "one +inf": {7: INF},
+    "+inf, NaN and -inf": {2: INF, 900: INF, 5: NAN, 6: -INF},
+    "all NaN": NAN,
+    "all +inf": INF,
+    "all -inf": -INF,
+}
+
+
+@pytest.mark.parametrize("name", PATTERNS)
+def test_a_poisoned_row_stays_in_range_and_leaves_its_mates_alone(way, name, device):
+    kind, sampler = way
+    size, poisoned = 32001, [1, 4]
+    clean = torch.randn(9, size, generator=torch.Generator().manual_seed(1)).mul_(3).to(device)
+    logits = clean.clone()
+    for row in poisoned:
+        if isinstance(PATTERNS[name], dict):
+            for at, value in PATTERNS[name].items():
+                logits[row, int(clean[row].argmax()) if at == "top" else at] = value
+        else:
+            logits[row] = PATTERNS[name]
+    metadata = metadata_of(kind, 9, device)
+    outputs = []
+    for given in (clean, logits):
+        torch.manual_seed(7)
+        outputs.append(sampler.sample(given, metadata))
+    mates = [row for row in range(9) if row not in poisoned]
+    assert torch.equal(outputs[0].token_ids[mates], outputs[1].token_ids[mates])
+    found = outputs[1]
+    assert ((found.token_ids >= 0) & (found.token_ids < size)).all()
+    assert found.valid[mates].all()
+    rows = logits[poisoned]
+    assert found.valid[poisoned].tolist() == (~rows.isnan().any(-1) & (rows > -INF).any(-1)).tolist()
+    drawn = rows.gather(1, found.token_ids[poisoned, None])
+    if (rows == INF).any():
+        assert (drawn == INF).all()
+    elif not (rows > -INF).any():
+        assert found.token_ids[poisoned].tolist() == [0, 0]
+    else:
+        assert not drawn.isnan().any()
+
+
+def test_draws_follow_the_distribution(way, device):
+    kind, sampler = way
+    size, rows, calls = 1200, 8192, 24
+    row = torch.randn(size, generator=torch.Generator().manual_seed(3)).mul_(2)
+    logits, metadata = row.to(device).repeat(rows, 1), metadata_of(kind, rows, device)
+    drawn = torch.stack([sampler.sample(logits, metadata).token_ids for _ in range(calls)]).cpu().numpy()
+    requests = REQUESTS[kind]
+    for i, params in enumerate(requests):
+        prepared = reference.prepare(row.numpy(), params)
+        expected = np.where(prepared.kept, np.exp(prepared.y), 0.0)
+        assert chi_square(drawn[:, i :: len(requests)].ravel(), expected / expected.sum()) > FALSE_ALARM
+
+
+# Verification.
+
+TRIALS = 200_000
+RNG = np.random.default_rng(1)
+SIXTEEN = RNG.normal(size=16)
+EIGHT, NEAR_EIGHT = RNG.normal(size=8) * 1.5, RNG.normal(size=8)
+MARKOV = {"target": RNG.normal(size=(5, 4)) * 1.5, "draft": RNG.normal(size=(5, 4)), "drafts": 2}
+FILTERS = {
+    "none": SamplingParams(temperature=0.8),
+    "top_k": SamplingParams(top_k=3),
+    "top_p": SamplingParams(top_p=0.7),
+    "min_p": SamplingParams(min_p=0.2),
+    "top_k and top_p": SamplingParams(top_k=5, top_p=0.8),
+    "joint": SamplingParams(top_k=5, top_p=0.8, filter_order="joint"),
+    "all": SamplingParams(temperature=0.8, top_k=5, top_p=0.9, min_p=0.05),
+}
+CASES = {
+    "opposite, K = 1": Case(target=SIXTEEN, draft=-SIXTEEN, drafts=1, seeded=False),
+    "opposite, K = 4": Case(target=SIXTEEN, draft=-SIXTEEN, drafts=4, q="probs", seeded=False),
+    "three tokens": Case(
+        target=np.log([0.1, 0.6, 0.3]), draft=np.log([0.5, 0.2, 0.3]), drafts=2, q="probs", seeded=False
+    ),
+    "Markov": Case(**MARKOV, seeded=False),
+    "Markov, further verifications": Case(**MARKOV, q="probs", rest="verify", seeded=False),
+} | {
+    name: Case(target=EIGHT, draft=NEAR_EIGHT, drafts=2, params=params, seeded=False)
+    for name, params in FILTERS.items()
+}
+WIDE = {
+    "none": SamplingParams(temperature=0.8),
+    "top_k": SamplingParams(top_k=50),
+    "top_p": SamplingParams(top_p=0.9),
+    "min_p": SamplingParams(min_p=0.02),
+    "both": BOTH,
+    "joint": replace(BOTH, filter_order="joint"),
+}
+
+
+@pytest.fixture(scope="module")
+def verifier(device):
+    from tokendraw_flashinfer.verifier import FlashInferVerifier
+
+    return FlashInferVerifier(device, Need())
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_tokens_of_verifications_follow_the_target(verifier, device, case):
+    found = run(CASES[case], verifier, TRIALS, device)
+    assert faults(CASES[case], found) == []
+
+
+@pytest.mark.parametrize("name", WIDE)
+@pytest.mark.parametrize("size", [1200, 5003])
+def test_tokens_of_wide_rows_follow_the_target(verifier, device, name, size):
+    """Both algorithms of top-p: from 2048 tokens on it is another one. Drafts come from torch, without filters."""
+    trials, params = 4096, WIDE[name]
+    rng = np.random.default_rng(3)
+    target, draft = (rng.normal(size=size).astype(np.float32) * 2 for _ in range(2))
+    q = torch.from_numpy(softmax(draft)).float().to(device)
+    p = distribution(reference.prepare(target, params))
+    drawn, accepted = [], 0
+    for _ in range(24):
+        ids = torch.multinomial(q, trials, replacement=True).unsqueeze(1)
+        drafts = Drafts.from_counts(ids, [1] * trials, draft_probs=q.expand(trials, size))
+        rows = torch.from_numpy(target).to(device).expand(2 * trials, size)
+        output = verifier.verify(rows, drafts, row_metadata(drafts, params))
+        drawn.append(output.token_ids[:, 0])
+        accepted += int(output.num_accepted.sum())
+    assert chi_square(torch.cat(drawn).cpu().numpy(), p) > FALSE_ALARM
+    low, high = binomial_interval(24 * trials, float(np.minimum(p, q.cpu().double().numpy()).sum()))
+    assert low <= accepted <= high
+
+
+@pytest.mark.parametrize("name", WIDE)
+@pytest.mark.parametrize("size", [1200, 5003, 128256])
+def test_verifications_keep_what_the_reference_keeps(verifier, device, name, size):
+    """Of rows with ties at every border, beside rows that keep all; a flat row that keeps all among them."""
+    values = np.random.default_rng(4).normal(size=(6, size)).astype(np.float32).round(1)
+    values[1] *= 0.01
+    params = [WIDE[name], SamplingParams()] * 3
+    metadata = SamplingMetadata.from_params(params, device=device)
+    found, valid = verifier._kept(torch.from_numpy(values).to(device), Filters.of(metadata, size))
+    for row, one in enumerate(params):
+        prepared = reference.prepare(values[row], one)
+        expected, kept = distribution(prepared), found[row].cpu().numpy()
+        if prepared.certain:
+            assert ((kept > 0) == (expected > 0)).all(), row
+            assert kept == pytest.approx(expected, rel=1e-4, abs=1e-9)
+    assert valid.all()
+
+
+@pytest.mark.parametrize("name", ["none", "both"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_equal_logits_are_accepted_a_million_times(verifier, device, name, dtype):
+    rejected, requests, most, size = 0, 2500, 4, 64
+    for trial in range(100):
+        torch.manual_seed(trial)
+        target = torch.randn(requests, most + 1, size, device=device).mul_(4).to(dtype)
+        draft = target[:, :-1].flatten(0, 1)
+        params = SamplingMetadata.from_params([WIDE[name]], device=device)
+        names = [
+            field
+            for field in ("temperature", "top_k", "top_p", "min_p")
+            if getattr(params, field) is not None
+        ]
+
+        def metadata(rows, params=params, names=names):
+            return replace(params, **{field: getattr(params, field).expand(rows) for field in names})
+
+        ids = verifier.draft(draft, metadata(len(draft))).token_ids
+        drafts = Drafts.from_counts(ids, [most] * requests, draft_logits=draft)
+        output = verifier.verify(target.flatten(0, 1), drafts, metadata(requests * (most + 1)))
+        rejected += int((output.num_accepted < most).sum())
+    assert rejected == 0
+
+
+@pytest.mark.parametrize("bad", [0.0, -0.5, NAN, INF])
+def test_a_draft_that_cannot_have_been_drawn_is_rejected(verifier, device, bad):
+    requests, p = 40_000, np.array([0.4, 0.3, 0.2, 0.1])
+    q = torch.tensor([bad, 0.05, 0.5, 0.45]).expand(requests, 4)
+    target = np.tile(np.log(p).astype(np.float32), (2 * requests, 1))
+    output = verify(verifier, target, [[0]] * requests, SamplingParams(), device=device, draft_probs=q)
+    assert not output.num_accepted.any()
+    residual = np.array([0.4, 0.25, 0.0, 0.0])
+    assert chi_square(output.token_ids[:, 0].cpu().numpy(), residual / residual.sum()) > FALSE_ALARM
+
+
+def test_a_residual_that_is_empty_gives_way_to_the_target(verifier, device):
+    requests, p = 40_000, np.array([0.4, 0.3, 0.2, 0.1])
+    q = torch.from_numpy(2 * p).expand(requests, 4)
+    target = np.tile(np.log(p).astype(np.float32), (2 * requests, 1))
+    output = verify(verifier, target, [[0]] * requests, SamplingParams(), device=device, draft_probs=q)
+    rejected = (output.num_accepted == 0).cpu().numpy()
+    low, high = binomial_interval(requests, 0.5)
+    assert low <= rejected.sum() <= high
+    assert chi_square(output.token_ids.cpu().numpy()[rejected, 0], p) > FALSE_ALARM
+
+
+@pytest.mark.parametrize("kind", ["draft_probs", "draft_logits"])
+@pytest.mark.parametrize("name", PATTERNS)
+def test_a_poisoned_row_of_a_verification_stays_in_range(verifier, device, kind, name):
+    """In the first row of the target of request 0, and of the drafts of request 1; the others stay as they are."""
+    size, lists = 32001, [[5, 6], [7, 8], [9, 10]]
+    target, rows = torch.from_numpy(gaussian(9, size)), torch.from_numpy(gaussian(6, size, seed=2))
+    rows = rows.softmax(-1) if kind == "draft_probs" else rows
+    outputs = []
+    for poisoned in (False, True):
+        given = [target.clone(), rows.clone()]
+        for tensor, row in ((given[0], 0), (given[1], 2)):
+            if poisoned and isinstance(PATTERNS[name], dict):
+                for at, value in PATTERNS[name].items():
+                    tensor[row, int(tensor[row].argmax()) if at == "top" else at] = value
+            elif poisoned:
+                tensor[row] = PATTERNS[name]
+        torch.manual_seed(7)
+        outputs.append(verify(verifier, given[0], lists, BOTH, device=device, **{kind: given[1]}))
+    clean, found = outputs
+    assert torch.equal(clean.token_ids[2], found.token_ids[2])
+    assert clean.valid.all()
+    steps = torch.arange(3, device=device)
+    emitted = found.token_ids[steps <= found.num_accepted.unsqueeze(1)]
+    assert ((emitted >= 0) & (emitted < size)).all()
+    assert (found.token_ids[steps > found.num_accepted.unsqueeze(1)] == -1).all()
+    first = given[0][0]
+    assert bool(found.valid[0]) == bool(not first.isnan().any() and (first > -INF).any())
+
+
+def test_a_graph_verifies_anew_at_each_replay_and_waits_for_nothing(verifier, device):
+    requests, most, size = 64, 3, 5003
+    target = torch.zeros(requests * (most + 1), size, device=device)
+    q = torch.full((requests * most, size), 1 / size, device=device)
+    ids = torch.zeros(requests * most, dtype=torch.int64, device=device)
+    drafts = Drafts.from_counts(ids, [most] * requests, draft_probs=q)
+    metadata = row_metadata(drafts, SamplingParams(top_k=4000, top_p=0.9))
+    verifier.verify(target, drafts, metadata)
+    with sync_is_an_error():
+        verifier.verify(target, drafts, metadata)
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        verifier.verify(target, drafts, metadata)
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        output = verifier.verify(target, drafts, metadata)
+    found = []
+    for _ in range(2):
+        ids.random_(0, size)
+        graph.replay()
+        assert output.num_accepted.tolist() == [most] * requests
+        assert torch.equal(output.token_ids[:, :-1].flatten(), ids)
+        found.append(output.token_ids[:, -1].clone())
+    assert not torch.equal(found[0], found[1])

@@ -1,0 +1,106 @@
+"""The three faces, ``tokendraw``, ``tokendraw.plugin`` and ``tokendraw.resolution``: what each of them exports."""
+
+import ast
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+import tokendraw
+import tokendraw.plugin
+import tokendraw.resolution
+
+FACES = {
+    tokendraw: """
+        BatchFacts Drafts InvalidInputError InvalidParameterError LogprobsTensors Need PluginError
+        RowKinds Sampler SamplerFallbackWarning SamplerOutput SamplerUnavailableError SamplingMetadata
+        SamplingParams SettingsError SettingsWarning TokenLogprob TokendrawError TokendrawWarning
+        UntestedUpstreamWarning VerifyOutput __version__ discover load_sampler resolve
+    """,
+    tokendraw.plugin: """
+        API_VERSION Capabilities DRAFT_KINDS DraftKind FILTER_ORDERS Filter FilterOrder GUMBEL_DTYPES
+        Granularity GumbelDtype Host INPUT_DTYPES LOGPROBS_MODES LogprobsMode Need Operation PAD_LOGPROB
+        PAD_TOKEN_ID PluginInfo SamplerBackend Seeding TieNeed TieRule Upstream VERIFY_MODES
+        VerifierBackend VerifyMode hookimpl one_thread printable
+    """,
+    tokendraw.resolution: """
+        Candidate Choice Decision DuplicatePluginError Host Resolution Settings State decide detect_host
+        installed_version read_settings
+    """,
+}
+
+
+def block_for_type_checkers(face: ModuleType) -> dict[str, set[str]]:
+    """Names by private module, as the ``if TYPE_CHECKING`` block of a face imports them."""
+    tree = ast.parse(Path(str(face.__file__)).read_text(encoding="utf-8"))
+    (block,) = [
+        node for node in tree.body if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+    ]
+    imports = [node for node in block.body if isinstance(node, ast.ImportFrom)]
+    assert len(imports) == len(block.body)
+    return {
+        str(node.module).removeprefix("tokendraw."): {alias.name for alias in node.names} for node in imports
+    }
+
+
+@pytest.mark.parametrize("face", FACES, ids=lambda face: face.__name__)
+def test_a_face_exports_these_names(face: ModuleType) -> None:
+    assert sorted(face.__all__) == FACES[face].split()
+
+
+@pytest.mark.parametrize("face", FACES, ids=lambda face: face.__name__)
+def test_its_table_of_lazy_names_and_its_block_for_type_checkers_say_the_same(face: ModuleType) -> None:
+    assert block_for_type_checkers(face) == {module: set(names) for module, names in face._HOMES.items()}
+    lazy = [name for names in face._HOMES.values() for name in names]
+    assert sorted({*lazy, "__version__"} & {*face.__all__}) == sorted(face.__all__)
+
+
+@pytest.mark.parametrize("face", FACES, ids=lambda face: face.__name__)
+def test_every_exported_name_can_be_imported_and_is_documented(face: ModuleType) -> None:
+    for name in face.__all__:
+        value = getattr(face, name)
+        if isinstance(value, type):
+            assert value.__doc__, name
+            assert value.__module__.partition(".")[0] == "tokendraw", name
+
+
+@pytest.mark.parametrize("face", FACES, ids=lambda face: face.__name__)
+def test_dir_shows_what_is_exported(face: ModuleType) -> None:
+    assert dir(face) == sorted(face.__all__)
+
+
+def test_a_name_of_another_face_is_found_by_plugins_that_were_written_when_there_was_one() -> None:
+    assert tokendraw.hookimpl is tokendraw.plugin.hookimpl
+    assert tokendraw.Candidate is tokendraw.resolution.Candidate
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError) as error:
+        tokendraw.load_smapler  # noqa: B018
+    assert str(error.value) == "module 'tokendraw' has no attribute 'load_smapler'"
+
+
+def test_errors_and_warnings_are_what_their_tree_says() -> None:
+    errors = [
+        tokendraw.SamplerUnavailableError,
+        tokendraw.InvalidParameterError,
+        tokendraw.InvalidInputError,
+        tokendraw.SettingsError,
+        tokendraw.PluginError,
+        tokendraw.resolution.DuplicatePluginError,
+    ]
+    assert all(issubclass(error, tokendraw.TokendrawError) for error in errors)
+    assert issubclass(tokendraw.resolution.DuplicatePluginError, tokendraw.PluginError)
+    for error in (
+        tokendraw.InvalidParameterError,
+        tokendraw.InvalidInputError,
+        tokendraw.SettingsError,
+    ):
+        assert issubclass(error, ValueError)
+    for warning in (
+        tokendraw.SamplerFallbackWarning,
+        tokendraw.UntestedUpstreamWarning,
+        tokendraw.SettingsWarning,
+    ):
+        assert issubclass(warning, tokendraw.TokendrawWarning)
+        assert issubclass(warning, UserWarning)

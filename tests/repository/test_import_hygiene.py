@@ -1,0 +1,78 @@
+"""What an import loads and how long it takes, each in an interpreter of its own."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+
+HEAVY = ("torch", "numpy", "triton", "flashinfer", "aiter", "transformers", "safetensors")
+
+
+def python(code: str) -> str:
+    """What a fresh interpreter prints, without the developer's settings."""
+    environ = {name: text for name, text in os.environ.items() if not name.startswith("TOKENDRAW_")}
+    run = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environ
+    )
+    return run.stdout
+
+
+def loaded_after(code: str) -> set[str]:
+    """Top-level names in sys.modules after ``code``."""
+    report = "import json, sys; print(json.dumps(sorted({name.split('.')[0] for name in sys.modules})))"
+    return set(json.loads(python(f"{code}\n{report}").splitlines()[-1]))
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import tokendraw",
+        "import tokendraw; tokendraw.discover()",
+        "import tokendraw; tokendraw.resolve(device='cpu').explain()",
+        "from tokendraw import Candidate, Capabilities, Need, PluginInfo, SamplingParams, SamplerOutput",
+        "import tokendraw_native",
+    ],
+)
+def test_neither_torch_nor_a_backend_is_loaded(code: str) -> None:
+    assert loaded_after(code).isdisjoint(HEAVY)
+
+
+def test_importing_tokendraw_loads_its_own_package_and_the_standard_library_alone() -> None:
+    foreign = {
+        name
+        for name in loaded_after("import tokendraw") - loaded_after("pass")
+        if name not in sys.stdlib_module_names
+    }
+    assert foreign == {"tokendraw"}
+
+
+def test_importing_tokendraw_reads_no_setting() -> None:
+    code = """
+import os
+
+class Watched(type(os.environ)):
+    def __getitem__(self, key):
+        assert not str(key).startswith("TOKENDRAW_"), key
+        return super().__getitem__(key)
+
+    def __iter__(self):
+        raise AssertionError("read the whole environment")
+
+os.environ.__class__ = Watched
+import tokendraw, tokendraw._loading.load
+"""
+    python(code)
+
+
+def test_importing_tokendraw_takes_less_than_60_ms_beyond_the_interpreter() -> None:
+    def seconds(code: str) -> float:
+        start = time.perf_counter()
+        python(code)
+        return time.perf_counter() - start
+
+    python("import tokendraw")  # writes the bytecode
+    best = {code: min(seconds(code) for _ in range(10)) for code in ("pass", "import tokendraw")}
+    assert best["import tokendraw"] - best["pass"] < 0.060

@@ -1,0 +1,259 @@
+"""The default choice: what is passed over, what is told of it, what is said when nothing is left."""
+
+from dataclasses import replace
+
+import pytest
+
+from fake_candidates import (
+    AITER,
+    ALL,
+    EVERYTHING,
+    FLASHINFER,
+    H100,
+    LAPTOP,
+    MI300X,
+    NATIVE,
+    TRITON_GUMBEL,
+    V100,
+    candidate,
+)
+from tokendraw import InvalidParameterError, Need, SamplerUnavailableError, resolve
+from tokendraw.plugin import Host, PluginInfo, Upstream
+from tokendraw.resolution import Candidate, Choice, State
+
+NEED = Need()
+DEFAULT = Choice()
+MPS = Host(device_type="mps")
+
+
+def asked(name: str, source: str = "TOKENDRAW_SAMPLER") -> Choice:
+    return Choice(sampler=name, source=source)
+
+
+# The default choice and its warning
+
+
+def test_installed_plugins_that_are_passed_over_are_told_in_one_warning() -> None:
+    resolution = resolve(ALL, V100, NEED, DEFAULT)
+    assert resolution.warnings == (
+        "'flashinfer' was passed over: needs compute capability 7.5 to 12.1, found 7.0; "
+        "'triton-gumbel' was passed over: needs compute capability 8.0 or later, found 7.0. "
+        "Drawing with 'native'. "
+        "Set TOKENDRAW_DISABLE=flashinfer,triton-gumbel to silence this.",
+    )
+    assert resolution.fallback == resolution.warnings[0]
+
+
+def test_doing_what_the_warning_says_silences_it() -> None:
+    first = resolve(ALL, V100, NEED, Choice(disabled=("aiter",)))
+    assert first.fallback is not None
+    names = first.fallback.partition("TOKENDRAW_DISABLE=")[2].split(" ")[0]
+    assert names == "aiter,flashinfer,triton-gumbel"
+    assert resolve(ALL, V100, NEED, Choice(disabled=tuple(names.split(",")))).warnings == ()
+
+
+@pytest.mark.parametrize(
+    ("host", "chosen", "others"),
+    [
+        (
+            LAPTOP,  # or device="cpu" on any machine
+            "native",
+            {
+                "flashinfer": "needs a cuda device, found cpu",
+                "aiter": "needs a rocm device, found cpu",
+                "triton-gumbel": "needs a cuda or rocm device, found cpu",
+            },
+        ),
+        (
+            MPS,
+            "native",
+            {
+                "flashinfer": "needs a cuda device, found mps",
+                "aiter": "needs a rocm device, found mps",
+                "triton-gumbel": "needs a cuda or rocm device, found mps",
+            },
+        ),
+        (H100, "triton-gumbel", {"aiter": "needs a rocm device, found cuda"}),
+        (MI300X, "triton-gumbel", {"flashinfer": "needs a cuda device, found rocm"}),
+    ],
+    ids=["cpu", "mps", "H100", "MI300X"],
+)
+def test_a_plugin_for_another_kind_of_device_was_not_passed_over_and_still_shows_why(
+    host: Host, chosen: str, others: dict[str, str]
+) -> None:
+    first = Choice(priority=(*others, chosen))  # they would all go before it
+    resolution = resolve(ALL, host, NEED, first)
+    assert (resolution.chosen, resolution.warnings, resolution.fallback) == (chosen, (), None)
+    rejected = {d.name: d.reason for d in resolution.decisions if d.state is State.UNAVAILABLE}
+    assert {name: rejected[name] for name in others} == others
+    explained = resolution.explain()
+    assert all(f"  - {name}: {reason}" in explained for name, reason in others.items())
+
+
+def test_with_the_right_kind_of_device_a_plugin_that_cannot_serve_was_passed_over() -> None:
+    probed = replace(TRITON_GUMBEL, probe_reason="needs a C compiler, found none")
+    both = replace(EVERYTHING, device_types=("cpu", "cuda"), compute_capability=((10, 0), None))
+    for host, others in ((H100, [probed]), (MI300X, [probed]), (H100, [candidate("acme", 5, both)])):
+        assert resolve([NATIVE, *others], host, NEED, DEFAULT).fallback is not None
+
+
+def test_a_lower_ranked_plugin_that_cannot_serve_is_no_reason_to_warn() -> None:
+    slow = candidate("slow", -1, replace(EVERYTHING, device_types=("cuda",)))
+    assert resolve([NATIVE, slow], LAPTOP, NEED, DEFAULT).warnings == ()
+
+
+def test_an_upstream_that_is_not_installed_is_no_reason_to_warn() -> None:
+    absent = replace(FLASHINFER, upstream_version=None)
+    resolution = resolve([NATIVE, absent], H100, NEED, DEFAULT)
+    assert resolution.warnings == ()
+    assert resolution.decisions[1].reason == (
+        "needs flashinfer-python >=0.6.7,<0.8, found it not installed; "
+        "run `pip install 'flashinfer-python>=0.6.7,<0.8'`"
+    )
+
+
+def test_a_plugin_for_another_operation_is_no_reason_to_warn() -> None:
+    info = PluginInfo(name="verifier", api_version=1, priority=90, operations={"verify": EVERYTHING})
+    verifier = Candidate(name="verifier", state=State.LOADED, info=info)
+    resolution = resolve([NATIVE, verifier], LAPTOP, NEED, DEFAULT)
+    assert resolution.warnings == ()
+    assert resolution.decisions[1].reason == "needs the operation sample, found verify"
+
+
+def test_a_plugin_too_broken_to_tell_its_priority_is_told_of() -> None:
+    broken = Candidate(name="zeta", state=State.BROKEN, reason="loading 'zeta:plugin' raised OSError")
+    assert resolve([NATIVE, broken], LAPTOP, NEED, DEFAULT).fallback == (
+        "'zeta' was passed over: loading 'zeta:plugin' raised OSError. "
+        "Drawing with 'native'. Set TOKENDRAW_DISABLE=zeta to silence this."
+    )
+    first = Choice(priority=("native",))
+    assert resolve([NATIVE, broken], LAPTOP, NEED, first).warnings == ()
+
+
+def test_a_plugin_of_another_api_version_is_told_of_if_it_ranks_higher() -> None:
+    def newer(priority: int) -> Candidate:
+        info = PluginInfo(name="acme", api_version=99, priority=priority, operations={})
+        return Candidate(name="acme", state=State.INCOMPATIBLE, reason="needs plugin API 99", info=info)
+
+    assert resolve([NATIVE, newer(1)], LAPTOP, NEED, DEFAULT).fallback is not None
+    assert resolve([NATIVE, newer(-1)], LAPTOP, NEED, DEFAULT).fallback is None
+
+
+def test_an_explicit_choice_warns_of_nothing_that_was_passed_over() -> None:
+    assert resolve(ALL, LAPTOP, NEED, asked("native")).warnings == ()
+
+
+def test_what_the_proof_draw_rejected_is_passed_over_with_its_reason() -> None:
+    failed = replace(TRITON_GUMBEL, rejection="tokendraw_build raised RuntimeError: no compiler")
+    resolution = resolve([NATIVE, failed], H100, NEED, DEFAULT)
+    assert resolution.chosen == "native"
+    assert resolution.decisions[1].reason == "tokendraw_build raised RuntimeError: no compiler"
+    assert resolution.fallback is not None
+
+
+def test_what_the_probe_found_missing_makes_a_plugin_unavailable() -> None:
+    probed = replace(TRITON_GUMBEL, probe_reason="needs a C compiler, found none on PATH")
+    resolution = resolve([NATIVE, probed], H100, NEED, DEFAULT)
+    assert resolution.decisions[1].state is State.UNAVAILABLE
+    assert resolution.decisions[1].reason == "needs a C compiler, found none on PATH"
+
+
+def test_when_nothing_is_installed_the_error_says_what_to_install() -> None:
+    with pytest.raises(SamplerUnavailableError) as refusal:
+        resolve([], LAPTOP, NEED, DEFAULT)
+    assert str(refusal.value) == (
+        "No sampler can serve the operation 'sample' on cpu. Found no plugin. "
+        "Run `pip install ./plugins/native` in tokendraw's checkout."
+    )
+
+
+def test_when_nothing_is_available_the_error_gives_every_reason_and_the_decisions() -> None:
+    with pytest.raises(SamplerUnavailableError) as refusal:
+        resolve([FLASHINFER, AITER], LAPTOP, NEED, DEFAULT)
+    assert str(refusal.value) == (
+        "No sampler can serve the operation 'sample' on cpu. "
+        "Found flashinfer: needs a cuda device, found cpu; aiter: needs a rocm device, found cpu. "
+        "Run `pip install ./plugins/native` in tokendraw's checkout."
+    )
+    assert [(d.name, d.accepted) for d in refusal.value.decisions] == [
+        ("flashinfer", False),
+        ("aiter", False),
+    ]
+
+
+def test_when_the_last_resort_is_switched_off_the_error_says_who_did_it() -> None:
+    with pytest.raises(SamplerUnavailableError) as refusal:
+        resolve([NATIVE], LAPTOP, NEED, Choice(disabled=("native",), disabled_source="/etc/tokendraw.toml"))
+    assert str(refusal.value) == (
+        "No sampler can serve the operation 'sample' on cpu. "
+        "Found native: switched off by /etc/tokendraw.toml. Take 'native' out of /etc/tokendraw.toml."
+    )
+
+
+def test_when_the_last_resort_itself_fails_the_error_does_not_say_to_install_it() -> None:
+    broken = replace(NATIVE, state=State.BROKEN, reason="loading it raised OSError")
+    with pytest.raises(SamplerUnavailableError) as refusal:
+        resolve([broken], LAPTOP, NEED, DEFAULT)
+    assert str(refusal.value) == (
+        "No sampler can serve the operation 'sample' on cpu. "
+        "Found native: loading it raised OSError. Mend one of them; `tokendraw doctor` says how."
+    )
+
+
+def test_an_unknown_operation_is_an_error_that_lists_the_known_ones() -> None:
+    with pytest.raises(InvalidParameterError) as refusal:
+        resolve(ALL, LAPTOP, NEED, DEFAULT, operation="samlpe")  # type: ignore[arg-type]
+    assert str(refusal.value) == "'operation' needs sample or verify, found 'samlpe'. Pass one of these."
+
+
+# Upstream versions
+
+
+@pytest.mark.parametrize(
+    ("installed", "expected"),
+    [
+        ("0.6.6", "needs flashinfer-python >=0.6.7,<0.8, found 0.6.6"),
+        ("0.8.0", "needs flashinfer-python >=0.6.7,<0.8, found 0.8.0"),
+        ("0.8.0rc1", "needs flashinfer-python >=0.6.7,<0.8, found 0.8.0rc1"),
+        (
+            "nightly build",
+            "needs flashinfer-python >=0.6.7,<0.8, found the version 'nightly build', "
+            "which is no PEP 440 version; reinstall it",
+        ),
+    ],
+)
+def test_an_upstream_outside_the_range_is_passed_over_by_default_and_refused_when_explicit(
+    installed: str, expected: str
+) -> None:
+    candidates = [NATIVE, replace(FLASHINFER, upstream_version=installed)]
+    resolution = resolve(candidates, H100, NEED, DEFAULT)
+    assert resolution.chosen == "native"
+    assert resolution.decisions[1].reason == expected
+    assert resolution.fallback is not None
+    with pytest.raises(SamplerUnavailableError, match="asked for by TOKENDRAW_SAMPLER"):
+        resolve(candidates, H100, NEED, asked("flashinfer"))
+
+
+@pytest.mark.parametrize("installed", ["0.7.2.post1", "0.6.11.post2", "0.7.2.post1+cu130"])
+def test_a_tested_upstream_is_used_without_a_word(installed: str) -> None:
+    resolution = resolve([replace(FLASHINFER, upstream_version=installed)], H100, NEED, DEFAULT)
+    assert resolution.warnings == ()
+
+
+@pytest.mark.parametrize("installed", ["0.7.2", "0.7.3", "0.7.3rc1", "0.7.3+cu130"])
+def test_an_untested_upstream_within_the_range_is_used_with_a_warning(installed: str) -> None:
+    resolution = resolve([replace(FLASHINFER, upstream_version=installed)], H100, NEED, DEFAULT)
+    assert resolution.chosen == "flashinfer"
+    assert resolution.warnings == (
+        "'flashinfer' needs flashinfer-python >=0.6.7,<0.8 and was tested with "
+        f"0.6.11.post2 and 0.7.2.post1, found {installed}. Install a tested version to silence this.",
+    )
+    assert resolution.fallback is None
+
+
+def test_an_upstream_of_which_no_version_was_tested_says_so() -> None:
+    bare = candidate("acme", 5, EVERYTHING, Upstream("acme-kernels", ">=2"), "2.1")
+    assert resolve([bare], LAPTOP, NEED, DEFAULT).warnings == (
+        "'acme' needs acme-kernels >=2 and names no tested version, found 2.1. "
+        "Set TOKENDRAW_DISABLE=acme to do without it.",
+    )

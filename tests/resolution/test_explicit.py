@@ -1,0 +1,167 @@
+"""The explicit choice and the names of plugins: refusals with their whole text."""
+
+from dataclasses import replace
+
+import pytest
+
+from fake_candidates import (
+    ALL,
+    EVERYTHING,
+    H100,
+    LAPTOP,
+    NATIVE,
+    T4,
+    candidate,
+)
+from tokendraw import Need, SamplerUnavailableError, resolve
+from tokendraw.resolution import Candidate, Choice, DuplicatePluginError, State
+
+NEED = Need()
+DEFAULT = Choice()
+
+
+def asked(name: str, source: str = "TOKENDRAW_SAMPLER") -> Choice:
+    return Choice(sampler=name, source=source)
+
+
+# The explicit choice
+
+
+def test_an_explicit_choice_goes_before_everything_better() -> None:
+    resolution = resolve(ALL, H100, NEED, asked("native"))
+    assert resolution.chosen == "native"
+    assert resolution.decisions[0].reason == "asked for by TOKENDRAW_SAMPLER"
+    assert [d.reason for d in resolution.decisions[1:3]] == [
+        "available, priority 80",
+        "available, priority 60",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("source", "undo"),
+    [
+        ("TOKENDRAW_SAMPLER", "Unset TOKENDRAW_SAMPLER"),
+        ("the argument sampler=", "Leave out sampler="),
+        ("/home/ada/config.toml", "Take 'sampler' out of /home/ada/config.toml"),
+    ],
+)
+def test_a_refusal_says_what_was_asked_by_whom_why_not_what_works_and_how_to_undo_it(
+    source: str, undo: str
+) -> None:
+    with pytest.raises(SamplerUnavailableError) as refusal:
+        resolve(ALL, T4, NEED, asked("triton-gumbel", source))
+    assert str(refusal.value) == (
+        f"'triton-gumbel', asked for by {source}, cannot serve the operation 'sample' on "
+        "cuda (T4), compute capability 7.5, 40 SMs: "
+        "needs compute capability 8.0 or later, found 7.5. "
+        f"Available here: flashinfer and native. {undo} to let tokendraw choose."
+    )
+
+
+def test_a_name_that_is_not_installed_is_refused_with_the_nearest_one() -> None:
+    with pytest.raises(SamplerUnavailableError) as refusal:
+        resolve(ALL, LAPTOP, NEED, asked("flashinfr"))
+    assert str(refusal.value) == (
+        "'flashinfr', asked for by TOKENDRAW_SAMPLER, cannot serve the operation 'sample' on cpu: "
+        "no plugin of that name is installed, the nearest installed name is 'flashinfer'. "
+        "Available here: native. Unset TOKENDRAW_SAMPLER to let tokendraw choose."
+    )
+
+
+def test_a_name_like_no_other_is_refused_without_a_guess() -> None:
+    with pytest.raises(SamplerUnavailableError) as refusal:
+        resolve([NATIVE], LAPTOP, NEED, asked("q"))
+    assert str(refusal.value) == (
+        "'q', asked for by TOKENDRAW_SAMPLER, cannot serve the operation 'sample' on cpu: "
+        "no plugin of that name is installed. "
+        "Available here: native. Unset TOKENDRAW_SAMPLER to let tokendraw choose."
+    )
+
+
+def test_choosing_what_one_has_switched_off_is_refused() -> None:
+    choice = Choice(sampler="native", source="the argument sampler=", disabled=("native",))
+    with pytest.raises(SamplerUnavailableError) as refusal:
+        resolve([NATIVE], LAPTOP, NEED, choice)
+    assert str(refusal.value) == (
+        "'native', asked for by the argument sampler=, cannot serve the operation 'sample' on cpu: "
+        "switched off by TOKENDRAW_DISABLE. Nothing else is available here. "
+        "Leave out sampler= to let tokendraw choose."
+    )
+
+
+# Names
+
+
+def two_claims(state: State = State.FOUND) -> list[Candidate]:
+    return [
+        Candidate(name="acme", state=state, distribution="acme-tokendraw", version="1.0"),
+        Candidate(name="acme", state=state, distribution="other-tokendraw", version="2.0"),
+    ]
+
+
+def test_two_distributions_of_one_name_are_an_error_that_names_both() -> None:
+    with pytest.raises(DuplicatePluginError) as refusal:
+        resolve([NATIVE, *two_claims()], LAPTOP, NEED, Choice(disabled=("aiter",)))
+    assert str(refusal.value) == (
+        "'acme' is claimed by acme-tokendraw 1.0 and other-tokendraw 2.0. "
+        "Uninstall all but one of them, or set TOKENDRAW_DISABLE=aiter,acme."
+    )
+
+
+def test_choosing_a_name_that_two_distributions_claim_is_an_error() -> None:
+    with pytest.raises(DuplicatePluginError) as refusal:
+        resolve([NATIVE, *two_claims()], LAPTOP, NEED, asked("acme"))
+    assert str(refusal.value) == (
+        "'acme' is claimed by acme-tokendraw 1.0 and other-tokendraw 2.0. Uninstall all but one of them."
+    )
+
+
+def test_another_choice_is_honoured_beside_a_name_that_two_distributions_claim() -> None:
+    resolution = resolve([NATIVE, *two_claims()], LAPTOP, NEED, asked("native"))
+    assert resolution.chosen == "native"
+    assert [(d.state, d.reason) for d in resolution.decisions[1:]] == [
+        (
+            State.BROKEN,
+            "the name 'acme' is claimed by acme-tokendraw 1.0 and other-tokendraw 2.0; uninstall one of them",
+        )
+    ] * 2
+
+
+def test_switching_off_a_name_that_two_distributions_claim_settles_it() -> None:
+    resolution = resolve([NATIVE, *two_claims()], LAPTOP, NEED, Choice(disabled=("acme",)))
+    assert resolution.chosen == "native"
+    assert [d.state for d in resolution.decisions[1:]] == [State.DISABLED] * 2
+
+
+def test_one_distribution_under_two_spellings_is_no_conflict() -> None:
+    claims = two_claims()
+    claims[1] = replace(claims[1], distribution="Acme_Tokendraw")
+    assert resolve([NATIVE, *claims], LAPTOP, NEED, DEFAULT).chosen == "native"
+
+
+def test_a_stranger_who_claims_a_reserved_name_is_broken_and_the_genuine_plugin_serves() -> None:
+    stranger = replace(NATIVE, distribution="evil-native", version="3.0", first_party=False)
+    resolution = resolve([stranger, NATIVE], LAPTOP, NEED, asked("native"))
+    assert resolution.chosen == "native"
+    assert [(d.state, d.reason) for d in resolution.decisions] == [
+        (State.AVAILABLE, "asked for by TOKENDRAW_SAMPLER"),
+        (
+            State.BROKEN,
+            "the name 'native' is reserved for the distribution tokendraw-native, "
+            "found it in evil-native 3.0; rename the entry point",
+        ),
+    ]
+    assert resolve([stranger, NATIVE], LAPTOP, NEED, DEFAULT).warnings == ()
+
+
+def test_first_party_only_leaves_the_plugins_of_others_out() -> None:
+    other = candidate("acme", 99, EVERYTHING)
+    resolution = resolve([NATIVE, other], LAPTOP, NEED, Choice(first_party_only=True))
+    assert resolution.chosen == "native"
+    assert resolution.decisions[1].reason == ("not first-party, and TOKENDRAW_NO_PLUGINS=1 admits no others")
+    assert resolution.warnings == ()
+
+
+def test_a_candidate_that_never_described_itself_is_not_available() -> None:
+    resolution = resolve([NATIVE, Candidate(name="acme", state=State.FOUND)], LAPTOP, NEED, DEFAULT)
+    assert resolution.decisions[1].reason == "it never described itself"

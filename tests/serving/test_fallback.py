@@ -1,0 +1,455 @@
+"""A call that raises: when another sampler draws instead, from which logits, and what the user reads."""
+
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+import torch
+
+from fake_dists import EVERYTHING, FakeDists, fake_dists, faulty, place, plugin
+from tokendraw import (
+    InvalidInputError,
+    InvalidParameterError,
+    Sampler,
+    SamplerFallbackWarning,
+    SamplerUnavailableError,
+    SamplingMetadata,
+    SamplingParams,
+    UntestedUpstreamWarning,
+    load_sampler,
+)
+
+NO_GREEDY = EVERYTHING.replace("greedy=True", "greedy=False")
+HALVES = EVERYTHING.replace("('float32',)", "('float32', 'bfloat16')")
+GREEDY = SamplingMetadata.from_params([SamplingParams(temperature=0.0)] * 2)
+PLAIN = SamplingMetadata.from_params([SamplingParams()] * 2)
+FAILS = "raise RuntimeError('no kernel image')"
+HERE = place(faulty("acme", FAILS), FAILS)
+IN_BETA = HERE.replace("acme", "beta")
+FAILED = f"'acme' failed: its call raised RuntimeError: no kernel image {HERE}. Drawing with 'native' from here on. "
+NOT_FROM_THESE = (
+    "'acme' may have overwritten the logits before it failed, so no other sampler draws from them. It draws the next "
+    "batch of this kind from a copy, and the next best sampler does, from then on, if it fails again. "
+    "Set TOKENDRAW_DISABLE=acme to draw with another one at once."
+)
+NO_MEMORY = "DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes. Error code 12"
+
+
+@pytest.fixture
+def dists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDists]:
+    with fake_dists(tmp_path, monkeypatch) as found:
+        yield found
+
+
+def batch() -> torch.Tensor:
+    return torch.tensor([[0.0, 9.0, 1.0], [5.0, 0.0, 0.0]])
+
+
+def draw(sampler: Sampler, metadata: SamplingMetadata = GREEDY, *, inplace: bool = False) -> list[int]:
+    return sampler.sample(batch(), metadata, inplace=inplace).token_ids.tolist()
+
+
+def told_by(call: Callable[[], object]) -> list[str]:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        call()
+    return [str(warning.message) for warning in caught]
+
+
+def reasons(sampler: Sampler) -> dict[str, str]:
+    return {decision.name: decision.reason for decision in sampler.resolution.decisions}
+
+
+# Whose verdict an error is
+
+
+@pytest.mark.parametrize(
+    ("fault", "kind"),
+    [
+        ("raise torch.OutOfMemoryError('CUDA out of memory')", torch.OutOfMemoryError),
+        ("raise MemoryError", MemoryError),
+        ("torch.empty(2**60, dtype=torch.uint8)", RuntimeError),  # torch has no class for that on a CPU
+        (f'raise RuntimeError("[enforce fail at alloc_cpu.cpp:127] err == 0. {NO_MEMORY}")', RuntimeError),
+        ("raise tokendraw.InvalidInputError('no')", InvalidInputError),
+        ("raise tokendraw.InvalidParameterError('no')", InvalidParameterError),
+        ("raise KeyboardInterrupt", KeyboardInterrupt),
+    ],
+)
+@pytest.mark.parametrize("choice", [None, "acme"])
+def test_what_says_nothing_against_a_sampler_passes_unchanged(
+    dists: FakeDists, fault: str, kind: type[BaseException], choice: str | None
+) -> None:
+    dists.add_plugin("acme", faulty("acme", fault))
+    sampler = load_sampler(choice, device="cpu")
+    for _ in range(2):
+        with pytest.raises(kind) as raised:
+            draw(sampler)
+        assert not hasattr(raised.value, "__notes__")
+    assert sampler.name == "acme"
+
+
+def test_while_a_graph_is_captured_the_error_passes_and_nothing_is_copied(
+    dists: FakeDists, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = dists.add_plugin("acme", faulty("acme", f"CALLED.append(logits.data_ptr()); {FAILS}"))
+    sampler = load_sampler(device="cpu")
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    logits = batch()
+    with pytest.raises(RuntimeError, match="no kernel image") as raised:
+        sampler.sample(logits, GREEDY)
+    assert not hasattr(raised.value, "__notes__")
+    assert sys.modules[module].CALLED[-1] == logits.data_ptr()
+    monkeypatch.undo()
+    assert sampler.name == "acme"
+
+
+@pytest.mark.gpu
+def test_an_error_while_a_real_graph_is_captured_leaves_the_sampler_in_its_place(dists: FakeDists) -> None:
+    dists.add_plugin("acme", faulty("acme", f"logits.argmax(-1); {FAILS}", after=1, priority=99))
+    sampler = load_sampler(device="cuda")
+    logits, metadata = batch().cuda(), SamplingMetadata(temperature=torch.zeros(2, device="cuda"))
+    sampler.sample(logits, metadata)
+    with (
+        pytest.raises(RuntimeError, match="no kernel image") as raised,
+        torch.cuda.graph(torch.cuda.CUDAGraph()),
+    ):
+        sampler.sample(logits, metadata)
+    assert (sampler.name, hasattr(raised.value, "__notes__")) == ("acme", False)
+    with pytest.raises(RuntimeError, match="no kernel image"):  # drawn from the logits themselves
+        sampler.sample(logits, metadata)
+    with pytest.warns(SamplerFallbackWarning, match="'acme' failed"):
+        assert sampler.sample(logits, metadata).token_ids.tolist() == [1, 0]
+
+
+def test_the_companion_of_an_explicit_choice_is_not_replaced_either(dists: FakeDists) -> None:
+    dists.add_plugin("acme", plugin("acme", capabilities=NO_GREEDY))
+    dists.add_plugin("beta", faulty("beta", FAILS, priority=40))
+    sampler = load_sampler("acme", device="cpu")
+    with pytest.raises(RuntimeError, match="no kernel image") as raised:
+        draw(sampler)
+    assert raised.value.__notes__ == [
+        "'beta' draws what 'acme' cannot. 'acme' was asked for by the argument sampler=, so no other sampler "
+        "takes over. Leave out sampler= to let tokendraw choose."
+    ]
+    assert sampler.resolution.companion == "beta"
+
+
+def test_an_error_that_is_raised_again_carries_its_note_once(dists: FakeDists) -> None:
+    dists.add_plugin("acme", "ERROR = RuntimeError('again')\n" + faulty("acme", "raise ERROR"))
+    sampler = load_sampler("acme", device="cpu")
+    for _ in range(3):
+        with pytest.raises(RuntimeError) as raised:
+            draw(sampler)
+    assert len(raised.value.__notes__) == 1
+
+
+# A batch that nobody can draw
+
+BAD_SLOT = "if logits[0, 0] > 50: raise IndexError('slot 7')"
+
+
+def two_that_agree(dists: FakeDists, patch: pytest.MonkeyPatch, other: str = BAD_SLOT) -> Sampler:
+    """acme and beta fail the same batches, each in its way; nobody else is there."""
+    patch.setenv("TOKENDRAW_DISABLE", "native")
+    dists.add_plugin("acme", faulty("acme", BAD_SLOT))
+    dists.add_plugin("beta", faulty("beta", other, priority=40))
+    return load_sampler(device="cpu")
+
+
+@pytest.mark.parametrize(
+    ("other", "found"),
+    [
+        (BAD_SLOT, f"its call raised IndexError: slot 7 {IN_BETA}"),
+        ("raise MemoryError('full')", f"its call raised MemoryError: full {IN_BETA}"),
+        (
+            "raise tokendraw.InvalidInputError('no')",
+            f"its call raised InvalidInputError: no {IN_BETA}",
+        ),
+        ("return 3", "its call needs to return a SamplerOutput, found int"),
+    ],
+    ids=["the same way", "for memory", "as invalid input", "with no output"],
+)
+def test_what_the_successor_fails_too_is_the_callers_mistake_and_nobody_is_replaced(
+    dists: FakeDists, monkeypatch: pytest.MonkeyPatch, other: str, found: str
+) -> None:
+    sampler, bad = two_that_agree(dists, monkeypatch, other), torch.full((2, 3), 60.0)
+    for _ in range(2):
+        with pytest.raises(IndexError) as raised:
+            sampler.sample(bad, GREEDY)
+        assert str(raised.value) == "slot 7"
+        assert raised.value.__notes__ == [
+            f"'beta' failed on this batch too: {found}. So nobody is replaced. Check what the call was given."
+        ]
+    assert told_by(lambda: draw(sampler)) == []
+    assert (sampler.name, sampler.stats()) == ("acme", {"acme": 2})
+
+
+def test_so_it_is_between_batches_that_are_drawn(dists: FakeDists, monkeypatch: pytest.MonkeyPatch) -> None:
+    sampler, bad = two_that_agree(dists, monkeypatch), torch.full((2, 3), 60.0)
+    for _ in range(3):
+        assert draw(sampler) == [1, 0]
+        with pytest.raises(IndexError, match="slot 7"):
+            sampler.sample(bad, GREEDY)
+        with pytest.raises(IndexError, match="slot 7"):
+            sampler.sample(bad, GREEDY, inplace=True)
+    assert (draw(sampler), sampler.name) == ([1, 0], "acme")
+
+
+def test_a_sampler_may_ask_for_more_memory_than_there_is_and_keep_its_place(dists: FakeDists) -> None:
+    sampler = load_sampler(device="cpu")
+    dists.add_plugin("acme", faulty("acme", "torch.empty(logits.numel() << 58, dtype=torch.uint8)", after=1))
+    sampler = load_sampler(device="cpu")
+    assert draw(sampler) == [1, 0]
+    with pytest.raises(RuntimeError, match="memory"):
+        draw(sampler)
+    assert sampler.name == "acme"
+
+
+# From which logits another sampler draws
+
+
+@pytest.mark.parametrize("damage", ["", "logits.neg_(); ", "logits.numpy()[:] = 7.0; "])
+@pytest.mark.parametrize("inplace", [False, True])
+@pytest.mark.parametrize("inference", [False, True])
+def test_a_later_call_that_raises_raises_its_own_error_and_the_next_is_drawn_by_the_next_best(
+    dists: FakeDists, damage: str, inplace: bool, inference: bool
+) -> None:
+    fault = damage + FAILS
+    dists.add_plugin("acme", faulty("acme", fault, after=2))
+    sampler = load_sampler(device="cpu")
+    with torch.inference_mode(inference):
+        assert [draw(sampler, inplace=inplace), draw(sampler), sampler.name] == [[1, 0], [1, 0], "acme"]
+        with pytest.raises(RuntimeError, match="no kernel image") as raised:
+            draw(sampler, inplace=inplace)
+        assert (raised.value.__notes__, sampler.name) == ([NOT_FROM_THESE], "acme")
+        tokens: list[int] = []
+        told = told_by(lambda: tokens.extend(draw(sampler, inplace=inplace)))
+    assert (tokens, sampler.name) == ([1, 0], "native")
+    assert told == [FAILED + "Set TOKENDRAW_DISABLE=acme to silence this."]
+
+
+def test_a_call_that_raises_once_costs_its_sampler_nothing(dists: FakeDists) -> None:
+    module = dists.add_plugin(
+        "acme", faulty("acme", f"CALLED[-1] = logits.data_ptr()\n            if self.calls == 4: {FAILS}")
+    )
+    sampler = load_sampler(device="cpu")
+    batches = [batch() for _ in range(5)]
+    for i, logits in enumerate(batches):
+        if i == 2:
+            with pytest.raises(RuntimeError, match="no kernel image"):
+                sampler.sample(logits, GREEDY)
+        else:
+            assert sampler.sample(logits, GREEDY).token_ids.tolist() == [1, 0]
+    seen = sys.modules[module].CALLED
+    copied = [at != logits.data_ptr() for at, logits in zip(seen, batches, strict=True)]
+    assert (copied, sampler.name) == ([True, False, False, True, False], "acme")
+
+
+def test_the_first_batch_of_each_kind_is_copied_since_there_compilations_fail(dists: FakeDists) -> None:
+    module = dists.add_plugin("acme", faulty("acme", "CALLED[-1] = logits.data_ptr()", capabilities=HALVES))
+    sampler = load_sampler(device="cpu")
+    kinds = [
+        (torch.zeros(2, 3), PLAIN),
+        (torch.zeros(2, 3), GREEDY),
+        (torch.zeros(2, 4), PLAIN),
+        (torch.zeros(2, 3, dtype=torch.bfloat16), PLAIN),
+        *(
+            (torch.zeros(2, 3), SamplingMetadata.from_params([request] * 2, positions=[3, 4]))
+            for request in (
+                SamplingParams(seed=3),
+                SamplingParams(top_k=2),
+                SamplingParams(top_p=0.9),
+                SamplingParams(min_p=0.1),
+                SamplingParams(top_k=2, top_p=0.9, filter_order="joint"),
+            )
+        ),
+    ]
+    for expected in (True, False):
+        for logits, metadata in kinds:
+            sampler.sample(logits, metadata)
+            assert (sys.modules[module].CALLED[-1] != logits.data_ptr()) is expected
+    larger = torch.zeros(9, 3)  # of a known kind all the same
+    sampler.sample(larger, SamplingMetadata.from_params([SamplingParams()] * 9))
+    assert sys.modules[module].CALLED[-1] == larger.data_ptr()
+
+
+def test_what_a_warmup_drew_is_not_copied_any_more(dists: FakeDists, warmup_on_a_cpu: None) -> None:
+    module = dists.add_plugin("acme", faulty("acme", "CALLED[-1] = logits.data_ptr()"))
+    sampler = load_sampler(device="cpu")
+    sampler.warmup(3, dtypes=[torch.float32], batch_sizes=[2], logprobs=[])
+    logits = batch()
+    sampler.sample(logits, GREEDY)
+    assert sys.modules[module].CALLED[-1] == logits.data_ptr()
+
+
+def test_the_kinds_that_are_remembered_have_an_end(dists: FakeDists) -> None:
+    module = dists.add_plugin("acme", faulty("acme", "CALLED[-1] = logits.data_ptr()"))
+    sampler = load_sampler(device="cpu")
+    for size in range(2, 400):
+        logits = torch.zeros(1, size)
+        sampler.sample(logits, SamplingMetadata())
+        assert (sys.modules[module].CALLED[-1] != logits.data_ptr()) is (size < 258)
+
+
+def test_threads_that_fail_at_once_get_one_successor(dists: FakeDists) -> None:
+    dists.add_plugin("acme", faulty("acme", f"logits.neg_(); import time; time.sleep(0.05); {FAILS}"))
+    sampler = load_sampler(device="cpu")
+    with ThreadPoolExecutor(8) as pool:
+        tokens: list[list[int]] = []
+        told = told_by(lambda: tokens.extend(pool.map(lambda _: draw(sampler), range(8))))
+    assert tokens == [[1, 0]] * 8
+    assert told == [f"{FAILED}Set TOKENDRAW_DISABLE=acme to silence this."]
+    assert (sampler.name, sampler.stats()) == ("native", {"native": 16})
+
+
+@pytest.mark.parametrize(
+    ("choice", "disabled", "inplace", "copied"),
+    [
+        (None, "", False, [True, False, False]),
+        (None, "", True, [False, False, False]),
+        ("acme", "", False, [False, False, False]),
+        (None, "native", False, [False, False, False]),
+    ],
+    ids=["default", "in place", "explicit", "nobody else"],
+)
+def test_only_the_first_batch_of_a_sampler_that_can_be_replaced_is_copied(
+    dists: FakeDists,
+    monkeypatch: pytest.MonkeyPatch,
+    choice: str | None,
+    disabled: str,
+    inplace: bool,
+    copied: list[bool],
+) -> None:
+    monkeypatch.setenv("TOKENDRAW_DISABLE", disabled)
+    module = dists.add_plugin("acme", faulty("acme", "CALLED[-1] = logits.data_ptr()"))
+    sampler = load_sampler(choice, device="cpu")
+    batches = [batch() for _ in copied]
+    for logits in batches:
+        sampler.sample(logits, GREEDY, inplace=inplace)
+    seen = sys.modules[module].CALLED
+    assert [at != logits.data_ptr() for at, logits in zip(seen, batches, strict=True)] == copied
+
+
+def test_where_there_is_no_room_for_a_copy_the_batch_itself_is_drawn_from(
+    dists: FakeDists, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def clone(logits: torch.Tensor) -> torch.Tensor:
+        raise torch.OutOfMemoryError
+
+    dists.add_plugin("acme", plugin("acme", capabilities=EVERYTHING))
+    sampler = load_sampler(device="cpu")
+    monkeypatch.setattr(torch.Tensor, "clone", clone)
+    assert draw(sampler) == [1, 0]
+
+
+# Who draws instead
+
+
+def test_a_successor_that_fails_too_makes_room_for_the_next_in_the_same_call(dists: FakeDists) -> None:
+    dists.add_plugin("acme", faulty("acme", "logits.neg_(); raise OSError('no acme')"))
+    dists.add_plugin("beta", faulty("beta", "logits.neg_(); raise OSError('no beta')", priority=40))
+    sampler = load_sampler(device="cpu")
+    tokens: list[int] = []
+    told = told_by(lambda: tokens.extend(draw(sampler)))
+    assert (tokens, sampler.name) == ([1, 0], "native")
+    assert told == [
+        f"'{name}' failed: its call raised OSError: no {name} {here}. Drawing with 'native' from here on. "
+        f"Set TOKENDRAW_DISABLE={name} to silence this."
+        for name, here in (("acme", HERE), ("beta", IN_BETA))
+    ]
+    assert reasons(sampler) == {
+        "native": "best available, priority 0",
+        "acme": f"its call raised OSError: no acme {HERE}",
+        "beta": f"its call raised OSError: no beta {IN_BETA}",
+    }
+
+
+def test_a_successor_has_to_prove_itself_as_well(dists: FakeDists) -> None:
+    dists.add_plugin("acme", faulty("acme", FAILS))
+    beta = plugin("beta", priority=40, build="raise OSError('no nvcc')")
+    dists.add_plugin("beta", beta)
+    sampler = load_sampler(device="cpu")
+    assert told_by(lambda: draw(sampler)) == [FAILED + "Set TOKENDRAW_DISABLE=acme to silence this."]
+    assert (
+        reasons(sampler)["beta"]
+        == f"tokendraw_build raised OSError: no nvcc {place(beta, 'no nvcc', 'beta')}"
+    )
+
+
+def test_rows_that_only_the_failed_companion_could_serve_are_refused_and_it_stays(
+    dists: FakeDists, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TOKENDRAW_DISABLE", "native")
+    dists.add_plugin("acme", plugin("acme", capabilities=NO_GREEDY))
+    dists.add_plugin("beta", faulty("beta", FAILS, priority=40))
+    sampler = load_sampler(device="cpu")
+    for _ in range(2):
+        with pytest.raises(SamplerUnavailableError) as refused:
+            draw(sampler)
+        assert str(refused.value) == (
+            "No sampler here can serve greedy rows, which this batch may hold: 'beta' failed, its call raised "
+            f"RuntimeError: no kernel image {IN_BETA}. Install another one that can, or, if the batch holds none, say "
+            "so in SamplingMetadata.facts."
+        )
+        assert isinstance(refused.value.__cause__, RuntimeError)
+    assert (draw(sampler, PLAIN), sampler.resolution.companion) == ([1, 0], "beta")
+
+
+# What the user reads
+
+
+def test_a_fallback_at_load_does_not_swallow_the_one_of_a_call(dists: FakeDists) -> None:
+    dists.add_plugin("gone", "raise OSError('no libgone')")
+    dists.add_plugin("acme", faulty("acme", FAILS))
+    with pytest.warns(SamplerFallbackWarning, match="'gone' was passed over"):
+        sampler = load_sampler(device="cpu")
+    assert len(told_by(lambda: draw(sampler))) == 1
+
+
+def test_a_plugin_is_told_of_once_whatever_it_raises_and_however_often_it_is_loaded(dists: FakeDists) -> None:
+    dists.add_plugin("acme", faulty("acme", "raise RuntimeError(f'failure {len(CALLED)}')"))
+    samplers = [load_sampler(device="cpu") for _ in range(3)]
+    assert [len(told_by(lambda: draw(sampler))) for sampler in samplers] == [1, 0, 0]  # noqa: B023
+    assert reasons(samplers[2])["acme"] == f"its call raised RuntimeError: failure 3 {HERE}"
+
+
+def test_the_warning_points_at_the_caller_and_names_all_that_is_switched_off(
+    dists: FakeDists, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TOKENDRAW_DISABLE", "other")
+    dists.add_plugin("other", plugin("other"))
+    dists.add_plugin("acme", faulty("acme", FAILS))
+    sampler = load_sampler(device="cpu")
+    with pytest.warns(SamplerFallbackWarning) as caught:
+        sampler.sample(batch(), GREEDY)
+    (warning,) = caught
+    assert str(warning.message) == FAILED + "Set TOKENDRAW_DISABLE=other,acme to silence this."
+    assert Path(warning.filename).name == "test_fallback.py"
+
+
+def test_strict_raises_the_warning_every_time_and_falls_back_never(
+    dists: FakeDists, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TOKENDRAW_STRICT", "1")
+    dists.add_plugin("acme", faulty("acme", FAILS))
+    sampler = load_sampler(device="cpu")
+    for _ in range(2):
+        with pytest.raises(SamplerFallbackWarning, match=r"'acme' failed: .*no kernel image") as raised:
+            draw(sampler)
+        assert isinstance(raised.value.__cause__, RuntimeError)
+    assert sampler.name == "acme"
+
+
+def test_an_untested_upstream_of_the_successor_is_told_of_too(dists: FakeDists) -> None:
+    dists.add("beta-kernels", "2.5")
+    upstream = "tokendraw.plugin.Upstream('beta-kernels', '>=2,<3', ('2.1',))"
+    dists.add_plugin("acme", faulty("acme", FAILS))
+    dists.add_plugin("beta", plugin("beta", priority=40, capabilities=EVERYTHING, upstream=upstream))
+    sampler = load_sampler(device="cpu")
+    with pytest.warns(SamplerFallbackWarning), pytest.warns(UntestedUpstreamWarning, match="found 2.5"):
+        draw(sampler)
+    assert sampler.name == "beta"

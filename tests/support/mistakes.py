@@ -1,0 +1,37 @@
+"""A sampler that records what reaches it, and what a caller reads of a mistake."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from routing import CPU, Recorded
+from tokendraw import Need
+from tokendraw._loading.sampler import Sampler
+from tokendraw.plugin import Host
+from tokendraw.resolution import Choice, Resolution
+
+
+def recording(need: Need | None = None, **settings: Any) -> tuple[Sampler, Recorded]:
+    """A sampler ``acme``, and the backend behind it."""
+    backend = Recorded(3)
+    resolution = Resolution(
+        operation="sample",
+        host=Host(),
+        need=need or Need(),
+        choice=Choice(),
+        chosen="acme",
+        companion=None,
+        decisions=(),
+    )
+    return Sampler(name="acme", backend=backend, resolution=resolution, device=CPU, **settings), backend
+
+
+def refused(message: str, error: type[ValueError], call: Callable[[], object]) -> None:
+    """``call`` raises exactly that."""
+    with pytest.raises(ValueError) as caught:  # noqa: PT011 (the whole message is compared below)
+        call()
+    assert type(caught.value) is error
+    assert str(caught.value) == message

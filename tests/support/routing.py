@@ -1,0 +1,114 @@
+"""Two samplers on a CPU of which one serves what the other cannot, and what each of them was given."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+
+from fake_candidates import EVERYTHING, LAPTOP
+from tokendraw import LogprobsTensors, Need, SamplerOutput, SamplingMetadata
+from tokendraw._loading.sampler import Sampler
+from tokendraw._serving.routing import Member, Serving
+from tokendraw.plugin import Capabilities
+from tokendraw.resolution import Choice, Resolution
+from tokendraw_native.sampler import NativeSampler
+
+CPU = torch.device("cpu")
+
+
+@dataclass
+class Recorded:
+    """A sampler that keeps what it was given and draws one token for all rows, or whatever ``backend`` draws."""
+
+    token: int
+    backend: Any = None
+    logits: list[torch.Tensor] = field(default_factory=list)
+    metadata: list[SamplingMetadata] = field(default_factory=list)
+
+    def sample(
+        self, logits: torch.Tensor, metadata: SamplingMetadata, *, inplace: bool = False
+    ) -> SamplerOutput:
+        self.logits.append(logits.clone())
+        self.metadata.append(metadata)
+        if self.backend is not None:
+            return self.backend.sample(logits, metadata, inplace=inplace)
+        return one_token(self.token, logits, metadata)
+
+
+def one_token(token: int, logits: torch.Tensor, metadata: SamplingMetadata) -> SamplerOutput:
+    """One token for all rows, with logprobs of 0 where they were asked for."""
+    tokens, best = torch.full((len(logits),), token), metadata.facts.max_logprobs
+    valid = torch.ones_like(tokens, dtype=torch.bool)
+    if best is None:
+        return SamplerOutput(tokens, valid)
+    values = torch.zeros(len(logits), 1 + (logits.shape[1] if best < 0 else best))
+    logprobs = LogprobsTensors(values.long(), values, torch.ones_like(tokens))
+    return SamplerOutput(tokens, valid, logprobs, values[:, 0])
+
+
+def pair(
+    capabilities: Capabilities,
+    chosen: Any = None,
+    companion: Any = None,
+    *,
+    companion_capabilities: Capabilities = EVERYTHING,
+    mode: str = "raw_logprobs",
+) -> Sampler:
+    """A sampler ``acme`` that can do no more than ``capabilities``, beside ``native``; both are native unless given."""
+    need = Need(logprobs_mode=mode)  # type: ignore[arg-type]
+    return Sampler(
+        name="acme",
+        backend=chosen or NativeSampler(CPU, need),
+        resolution=Resolution(
+            operation="sample",
+            host=LAPTOP,
+            need=need,
+            choice=Choice(),
+            chosen="acme",
+            companion="native",
+            decisions=(),
+        ),
+        device=CPU,
+        companion=("native", companion or NativeSampler(CPU, need)),
+        capabilities=capabilities,
+        companion_capabilities=companion_capabilities,
+    )
+
+
+def drafting(
+    capabilities: Capabilities,
+    chosen: Any = None,
+    companion: Any = None,
+    *,
+    companion_capabilities: Capabilities | None = EVERYTHING,
+    debug: bool = False,
+) -> Sampler:
+    """A sampler whose drafts and verifications are such a pair's; no companion where that has no capabilities."""
+    native = NativeSampler(CPU, Need())
+    resolution = Resolution(
+        operation="verify",
+        host=LAPTOP,
+        need=Need(),
+        choice=Choice(),
+        chosen="acme",
+        companion="native" if companion_capabilities else None,
+        decisions=(),
+    )
+    sampler = Sampler(
+        name="acme",
+        backend=native,
+        resolution=replace(resolution, operation="sample"),
+        device=CPU,
+        capabilities=EVERYTHING,
+        debug=debug,
+    )
+    sampler._verifying = Serving(
+        resolution=resolution,
+        chosen=Member("acme", chosen or native),
+        companion=Member("native", companion or native) if companion_capabilities else None,
+        capabilities=capabilities,
+        companion_capabilities=companion_capabilities,
+    )
+    return sampler

@@ -1,0 +1,230 @@
+"""Runs the kernels of triton-gumbel on CPU tensors, in a process of its own: TRITON_INTERPRET counts at import.
+
+``python triton_kernels.py kit 0 4`` prints the first of four parts of the conformance kit as JSON;
+``python triton_kernels.py draws``, ``... wide`` and ``... search`` compare seeded draws with the float64 reference and
+print how many were judged and which are wrong.
+"""
+
+import json
+import os
+import sys
+import warnings
+from dataclasses import replace
+from types import SimpleNamespace
+
+os.environ["TRITON_INTERPRET"] = "1"
+warnings.simplefilter(
+    "ignore"
+)  # the interpreter computes with numpy, which tells of every overflow to infinity
+
+import numpy as np  # noqa: E402
+import torch  # noqa: E402
+import triton.language as tl  # noqa: E402
+from triton.runtime import interpreter  # noqa: E402
+
+from tokendraw import Need, SamplingMetadata, SamplingParams  # noqa: E402
+from tokendraw.testing import Subject, reference, run  # noqa: E402
+from tokendraw.testing.kit.effort import Effort  # noqa: E402
+from tokendraw.testing.kit.run import PROPERTIES  # noqa: E402
+from tokendraw.testing.logits_families import FAMILIES  # noqa: E402
+from tokendraw_triton_gumbel import plugin, settle  # noqa: E402
+from tokendraw_triton_gumbel.sampler import TritonGumbelSampler  # noqa: E402
+
+REQUESTS = [
+    SamplingParams(temperature=t, top_k=k, top_p=p, min_p=m, filter_order=order)
+    for t in (1.0, 0.6)
+    for k in (0, 1, 40, 200, 4500)
+    for p in (1.0, 0.9, 0.3)
+    for m in (0.0, 0.05)
+    for order in ("top_k_first", "joint")
+]
+
+
+def hurry():
+    """Make the interpreter of Triton 3.6 several times as fast.
+
+    It patches triton.language anew in every call of one jit function from another: here once, for good. It checks
+    integers for overflow, of which nothing comes without ``debug=True``. And it reduces and scans with functions of our
+    own element by element.
+    """
+    interpreter._patch_lang(SimpleNamespace(__globals__={"tl": tl, "core": tl.core}))
+    interpreter._patch_lang = lambda fn: SimpleNamespace(restore=lambda: None)
+    builder = interpreter.interpreter_builder
+    builder.options = replace(builder.options, sanitize_overflow=False)
+    interpreter.ReduceOps.generic_reduce = _reduce_by_pairs
+    interpreter.ScanOps.generic_scan = _scan_by_doubling
+
+
+def _combined(operation, first, second, dtypes):
+    """What the combine function of a reduction or scan makes of arrays of any one shape."""
+    tensors = (
+        operation.to_tensor(np.ascontiguousarray(data), dtype)
+        for part in (first, second)
+        for data, dtype in zip(part, dtypes, strict=True)
+    )
+    result = operation.combine_fn.fn(*tensors)
+    return [each.handle.data for each in (result if isinstance(result, tuple) else (result,))]
+
+
+def _reduce_by_pairs(self, given):
+    """One call of the combine function for all pairs of neighbours, where the interpreter makes one for each."""
+    dtypes = [arg.dtype for arg in given]
+    data = [np.moveaxis(arg.handle.data, self.axis, -1) for arg in given]
+    while data[0].shape[-1] > 1:
+        halves = [[array[..., side::2] for array in data] for side in (0, 1)]
+        shape = halves[0][0].shape
+        flat = [[array.reshape(-1) for array in half] for half in halves]
+        data = [array.reshape(shape) for array in _combined(self, *flat, dtypes)]
+    assert not self.keep_dims
+    shape = data[0].shape[:-1]
+    return [
+        self.to_tensor(array.reshape(shape) if shape else array.item(), dtype)
+        for array, dtype in zip(data, dtypes, strict=True)
+    ]
+
+
+def _scan_by_doubling(self, given):
+    """The running combination, of one dimension: log2(n) calls of the combine function."""
+    dtypes = [arg.dtype for arg in given]
+    data = [arg.handle.data.copy() for arg in given]
+    assert data[0].ndim == 1
+    step = 1
+    while step < len(data[0]):
+        earlier = [np.roll(array, step) for array in data]
+        combined = [new[step:] for new in _combined(self, earlier, data, dtypes)]
+        data = [np.concatenate((array[:step], new)) for array, new in zip(data, combined, strict=True)]
+        step *= 2
+    return [self.to_tensor(array, dtype) for array, dtype in zip(data, dtypes, strict=True)]
+
+
+def kit(part, parts):
+    """Status and detail of each line, of every ``parts``-th property from number ``part``."""
+    capabilities = plugin.tokendraw_describe().operations["sample"]
+    subject = Subject(
+        "triton-gumbel",
+        capabilities=replace(capabilities, device_types=("cpu",), compute_capability=None),
+        device="cpu",
+        build=lambda need: TritonGumbelSampler(torch.device("cpu"), need),
+        effort=Effort.tiny(),
+    )
+    names = [prop.name for prop in PROPERTIES[int(part) :: int(parts)]]
+    return {line.name: (str(line.status), line.detail) for line in run(subject, only=names).lines}
+
+
+def draws():
+    """Every way through the filters: few candidates, many, more than fit, ties, and rows without a bound."""
+    rng = np.random.default_rng(0)
+    judged, wrong = 0, []
+    for size, rows, dtype in (
+        (1, 4, "fp32"),
+        (31, 10, "fp64"),
+        (1025, 10, "fp64"),
+        (3000, 10, "fp32"),
+        (9000, 8, "fp32"),
+    ):
+        sampler = TritonGumbelSampler(torch.device("cpu"), Need(gumbel_dtype=dtype))
+        for name, family in FAMILIES.items():
+            logits = np.stack([family(rng, size) for _ in range(rows)])
+            picked = rng.integers(0, len(REQUESTS), rows)
+            params = [replace(REQUESTS[i], seed=int(i)) for i in picked]
+            metadata = SamplingMetadata.from_params(params, positions=range(rows))
+            tokens = sampler.sample(torch.from_numpy(logits), metadata).token_ids.tolist()
+            for i, (row, request, token) in enumerate(zip(logits, params, tokens, strict=True)):
+                prepared = reference.prepare(row, request)
+                expected, lead = reference.draw(prepared, request.seed, i, dtype)
+                if prepared.certain and lead > reference.NEAR_TIE:
+                    judged += 1
+                    if token != expected:
+                        wrong.append([size, name, str(request), token, expected])
+    return {"judged": judged, "wrong": wrong}
+
+
+def search():
+    """The same rows where no pass may follow the first, so that one program searches for what it left open."""
+    settle.ROUNDS = tl.constexpr(1)
+    return wide([torch.float32])
+
+
+def wide32():
+    """The same rows in float32."""
+    return wide([torch.float32])
+
+
+def wide(dtypes=(torch.bfloat16,)):
+    """Rows that keep more tokens than fit a program's registers: every kind of threshold, in both dtypes, with ties."""
+    rng = np.random.default_rng(1)
+    size, judged, wrong = 4099, 0, []
+    sampler = TritonGumbelSampler(torch.device("cpu"), Need(logprobs_mode="processed_logprobs"))
+    ranks = np.arange(size)
+    families = {
+        "ascending": ranks / size * 4,
+        "descending": ranks[::-1] / size * 4,
+        "mostly dropped": np.where(rng.random(size) < 0.6, -np.inf, rng.normal(0, 0.5, size)),
+        "flat": rng.uniform(0, 0.1, size),
+        "gaussian": rng.normal(0, 0.5, size),
+        "tied": rng.integers(0, 6, size) * 0.25,
+        "two values": (rng.random(size) < 0.4) * 1.0,
+        "all equal": np.full(size, 3.5),
+        "heavy below the floor": np.select((ranks == 5, ranks < 500, ranks < 1024), (1.25, 0.75, 0.5), 1.0),
+    }
+    requests = [
+        SamplingParams(temperature=0.7, top_k=k, top_p=p, min_p=m, filter_order=order)
+        for k, p, m, order in (
+            (0, 0.9, 0.0, "top_k_first"),
+            (0, 0.5, 0.1, "joint"),
+            (0, 0.9, 0.1, "joint"),
+            (0, 0.99, 0.5, "joint"),
+            (0, 0.99, 0.49, "joint"),  # of the last family, the floor is just above a value: 0.7507
+            (0, 0.9, 0.2, "top_k_first"),
+            (0, 1.0, 0.05, "top_k_first"),
+            (1500, 1.0, 0.0, "top_k_first"),
+            (3000, 0.9, 0.0, "top_k_first"),
+            (3000, 0.9, 0.0, "joint"),
+            (1500, 1.0, 0.3, "top_k_first"),
+            (50, 0.9, 0.0, "top_k_first"),
+            (1100, 0.5, 0.0, "joint"),
+            (1100, 0.95, 0.01, "top_k_first"),
+        )
+    ]
+    for dtype in dtypes:
+        for name, family in families.items():
+            logits = torch.from_numpy(np.tile(family, (len(requests), 1))).to(dtype)
+            params = [replace(request, seed=100 + i) for i, request in enumerate(requests)]
+            metadata = SamplingMetadata.from_params(params, positions=range(len(params)))
+            tokens = sampler.sample(logits, metadata).token_ids.tolist()
+            described = [replace(request, logprobs=0) for request in params]
+            exactly = sampler.sample(
+                logits, SamplingMetadata.from_params(described, positions=range(len(params)))
+            )
+            masses = exactly.log_kept_mass.tolist()
+            rows = zip(
+                logits.float().numpy(), params, tokens, exactly.token_ids.tolist(), masses, strict=True
+            )
+            for position, (row, request, token, same, mass) in enumerate(rows):
+                prepared = reference.prepare(row, request)
+                expected, lead = reference.draw(prepared, request.seed, position, "fp32")
+                if prepared.certain and lead > reference.NEAR_TIE:
+                    judged += 1
+                    if (token, same) != (expected, expected):
+                        wrong.append([str(dtype), name, str(request), token, same, expected])
+                    weights = np.exp(prepared.y)
+                    if abs(mass - np.log(weights[prepared.kept].sum() / weights.sum())) > 1e-5:
+                        wrong.append([str(dtype), name, str(request), "kept mass", mass])
+    # Where the floor of min-p is what top-p falls back to, and bfloat16 has no value there.
+    edge = replace(requests[4], filter_order="joint")
+    assert (edge.top_p, edge.min_p) == (0.99, 0.49)
+    logits = torch.from_numpy(np.tile(families["heavy below the floor"], (8, 1))).to(torch.bfloat16)
+    params = [replace(edge, seed=i) for i in range(8)]
+    tokens = sampler.sample(logits, SamplingMetadata.from_params(params, positions=[1] * 8)).token_ids
+    for seed, token in enumerate(tokens.tolist()):
+        expected, _ = reference.draw(reference.prepare(logits[0].float().numpy(), edge), seed, 1, "fp32")
+        if token != expected:
+            wrong.append(["the floor of min-p in bfloat16", seed, token, expected])
+    return {"judged": judged, "wrong": wrong}
+
+
+PROGRAMS = {"kit": kit, "draws": draws, "wide": wide, "wide32": wide32, "search": search}
+
+if __name__ == "__main__":
+    hurry()
+    print(json.dumps(PROGRAMS[sys.argv[1]](*sys.argv[2:])))

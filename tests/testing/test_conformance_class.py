@@ -1,0 +1,285 @@
+"""The conformance kit as a class of pytest tests: what its subclasses may do, and what their authors read."""
+
+import re
+import textwrap
+
+import pytest
+
+from tokendraw.testing import SamplerConformance
+from tokendraw.testing.conformance import test_name as name_of
+from tokendraw.testing.kit.run import PROPERTIES
+
+pytest_plugins = ["pytester"]
+
+VENDOR = '''
+import pytest
+import torch
+
+from tokendraw import Capabilities, SamplerOutput, SamplingParams
+from tokendraw.testing import SamplerConformance, Subject
+
+
+class Tiny:
+    """Draws rightly from float32 logits, and can do nothing else."""
+
+    def sample(self, logits, metadata, *, inplace=False):
+        noise = torch.empty_like(logits).exponential_()
+        drawn = (logits.softmax(dim=-1) / noise).argmax(dim=-1)
+        return SamplerOutput(token_ids=drawn, valid=torch.ones(len(logits), dtype=torch.bool))
+
+
+class Wrong:
+    """Returns ids of a dtype that the contract does not have."""
+
+    def sample(self, logits, metadata, *, inplace=False):
+        drawn = logits.argmax(dim=-1).int()
+        return SamplerOutput(token_ids=drawn, valid=torch.ones(len(logits), dtype=torch.bool))
+
+
+class Raising:
+    def sample(self, logits, metadata, *, inplace=False):
+        raise RuntimeError("no kernel for this")
+
+
+def a_subject(sampler, **promises):
+    return Subject(
+        "tiny", capabilities=Capabilities(**promises), device="cpu", build=lambda need: sampler, quick=True
+    )
+'''
+
+
+def overriding(mark="", name="test_top_k"):
+    """Define a subclass that overrides a standard test, with this mark."""
+    source = f"class TestAcme(SamplerConformance):\n    {mark}\n    def {name}(self, subject): ..."
+    exec(source, {"pytest": pytest, "SamplerConformance": SamplerConformance})
+
+
+@pytest.fixture
+def outcome(pytester):
+    """``outcome(source, *options)``: pytest on the tests of a plugin's author, where a warning is an error."""
+
+    def run(source, *options, in_process=True):
+        pytester.makepyfile(test_acme=VENDOR + textwrap.dedent(source))
+        start = pytester.runpytest_inprocess if in_process else pytester.runpytest_subprocess
+        return start("-p", "no:cacheprovider", "-W", "error", *options)
+
+    return run
+
+
+class TestTheTests:
+    def test_there_is_one_for_each_property_in_the_order_of_a_report(self):
+        tests = [name for name in vars(SamplerConformance) if name.startswith("test_")]
+        assert tests == [name_of(prop) for prop in PROPERTIES]
+        assert len(set(tests)) == len(tests)
+
+    def test_their_names_are_words_that_pytest_selects_by(self):
+        for prop in PROPERTIES:
+            assert re.fullmatch(r"test(_[a-z0-9]+)+", name_of(prop)), prop.name
+
+    def test_their_docstrings_say_what_is_demanded(self):
+        for prop in PROPERTIES:
+            assert getattr(SamplerConformance, name_of(prop)).__doc__ == prop.about
+            assert prop.about.endswith(".")
+
+    def test_their_names_are_those_under_which_they_are_found(self):
+        for prop in PROPERTIES:
+            test = getattr(SamplerConformance, name_of(prop))
+            assert (
+                test.__qualname__
+                == f"SamplerConformance.{test.__name__}"
+                == f"SamplerConformance.{name_of(prop)}"
+            )
+
+
+class TestOverriding:
+    def test_without_a_mark_is_a_type_error_that_says_what_to_do(self):
+        with pytest.raises(TypeError) as error:
+            overriding()
+        assert str(error.value) == (
+            "TestAcme.test_top_k overrides a standard test, needs @pytest.mark.xfail(reason=...), found none. "
+            "Say why it fails, or leave the test alone."
+        )
+
+    @pytest.mark.parametrize(
+        "mark",
+        [
+            "@pytest.mark.xfail",
+            "@pytest.mark.xfail()",
+            "@pytest.mark.xfail(reason='')",
+            "@pytest.mark.xfail(reason='  ')",
+            "@pytest.mark.xfail(reason=None)",
+            "@pytest.mark.xfail(strict=True)",
+            "@pytest.mark.skip(reason='it fails')",
+        ],
+    )
+    def test_with_a_mark_that_gives_no_reason_is_refused_as_well(self, mark):
+        with pytest.raises(TypeError, match=r"^TestAcme\.test_top_k overrides a standard test"):
+            overriding(mark)
+
+    def test_by_something_that_is_no_test_is_refused_as_well(self):
+        with pytest.raises(TypeError, match=r"^TestAcme\.test_ranks overrides a standard test"):
+            type("TestAcme", (SamplerConformance,), {"test_ranks": None})
+
+    def test_by_a_mixin_is_refused_as_well(self):
+        class Quiet:
+            def test_ties(self): ...
+
+        with pytest.raises(TypeError, match=r"^TestAcme\.test_ties overrides a standard test"):
+            type("TestAcme", (Quiet, SamplerConformance), {})
+
+    def test_with_a_reason_is_accepted(self):
+        overriding("@pytest.mark.xfail(reason='acme issue 12')")
+
+    def test_a_test_of_ones_own_needs_no_mark(self):
+        overriding(name="test_something_else")
+
+    def test_shows_as_known_to_fail_with_its_reason(self, outcome):
+        result = outcome(
+            """
+            class TestWrong(SamplerConformance):
+                @pytest.fixture(scope="class")
+                @classmethod
+                def subject(cls):
+                    return a_subject(Wrong())
+
+                @pytest.mark.xfail(reason="32-bit ids, acme issue 12")
+                def test_output(self, subject):
+                    super().test_output(subject)
+            """,
+            "-k=test_output",
+            "-rx",
+        )
+        result.assert_outcomes(xfailed=1)
+        result.stdout.fnmatch_lines(
+            ["XFAIL test_acme.py::TestWrong::test_output - 32-bit ids, acme issue 12*"]
+        )
+
+
+def test_a_subclass_without_the_fixture_is_told_what_to_define(outcome):
+    result = outcome("class TestAcme(SamplerConformance): ...", "-k=test_output")
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines(
+        [
+            "TestAcme needs a fixture 'subject' that returns a tokendraw.testing.Subject, found none. "
+            "Define it in the class."
+        ]
+    )
+
+
+def test_a_fixture_that_returns_something_else_is_told_what_to_return(outcome):
+    result = outcome(
+        """
+        class TestAcme(SamplerConformance):
+            @pytest.fixture
+            def subject(self):
+                return Tiny()
+        """,
+        "-k=test_output",
+    )
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(
+        [
+            "E * TypeError: the fixture 'subject' needs to return a tokendraw.testing.Subject, found Tiny. "
+            "Return Subject.installed(...)."
+        ]
+    )
+
+
+def test_what_is_not_advertised_passes_by_being_refused_and_what_needs_a_gpu_is_skipped(outcome):
+    result = outcome(
+        """
+        class TestTiny(SamplerConformance):
+            @pytest.fixture(scope="class")
+            @classmethod
+            def subject(cls):
+                return a_subject(Tiny(), graph_safe=True)
+        """,
+        "-k=test_output or top_k or greedy or ranks or sync_free or graph_capture or manual_seed",
+        "-v",
+        "-rs",
+    )
+    result.stdout.fnmatch_lines_random(
+        [
+            "*::TestTiny::test_output PASSED*",
+            "*::TestTiny::test_top_k PASSED*",
+            "*::TestTiny::test_sync_free PASSED*",
+            "*::TestTiny::test_graph_capture SKIPPED*",
+            "*::TestTiny::test_torch_manual_seed SKIPPED*",
+            "SKIPPED * needs a CUDA device, found cpu",
+            "SKIPPED * tiny does not advertise it",
+        ]
+    )
+    assert set(result.parseoutcomes()) == {"passed", "skipped", "deselected"}
+
+
+def test_a_failure_reads_as_needed_and_found_without_the_frames_of_the_kit(outcome):
+    result = outcome(
+        """
+        class TestWrong(SamplerConformance):
+            @pytest.fixture(scope="class")
+            @classmethod
+            def subject(cls):
+                return a_subject(Wrong())
+        """,
+        "-k=test_output",
+    )
+    result.assert_outcomes(failed=1)
+    shown = result.stdout.str()
+    assert "\noutput: a call needs to return token_ids [" in shown
+    assert "] torch.int64 on cpu, found [" in shown
+    assert "\ndemanded: " in shown
+    assert "_conformance.py" not in shown
+
+
+def test_a_sampler_that_raises_is_shown_with_its_own_frames(outcome):
+    result = outcome(
+        """
+        class TestRaising(SamplerConformance):
+            @pytest.fixture(scope="class")
+            @classmethod
+            def subject(cls):
+                return a_subject(Raising())
+        """,
+        "-k=test_output",
+    )
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(
+        [
+            "output: a call raised RuntimeError: no kernel for this",
+            "raised in:",
+            '  File "*test_acme.py", line *, in sample',
+            '    raise RuntimeError("no kernel for this")',
+        ]
+    )
+    assert "_subject.py" not in result.stdout.str()
+
+
+def test_asserts_of_the_author_and_of_the_kit_show_what_they_compared(outcome):
+    result = outcome(
+        """
+        import tokendraw.testing.conformance
+
+        pytest_plugins = ["tokendraw.testing.fixtures"]
+
+        class TestTiny(SamplerConformance):
+            @pytest.fixture(scope="class")
+            @classmethod
+            def subject(cls):
+                return a_subject(Tiny())
+
+            def test_of_the_author(self, subject):
+                assert subject.tokens(torch.eye(3) * 1000, SamplingParams()).tolist() == [1, 1, 2]
+
+            def test_of_the_kit(self, poisoned_buffer):
+                poisoned_buffer(1, 2, stride=4).as_strided((3,), (1,)).zero_()
+
+            def test_they_are_rewritten(self):
+                assert "@pytest_ar" in vars(tokendraw.testing.conformance)
+        """,
+        "-k=author or kit or rewritten",
+        in_process=False,
+    )
+    result.assert_outcomes(passed=2, failed=1, errors=1)
+    result.stdout.fnmatch_lines_random(
+        ["E * assert [[]0, 1, 2] == [[]1, 1, 2]", "E * assert [[](0, 2)] == []"]
+    )

@@ -1,0 +1,93 @@
+"""The statistics of the kit: right on correct draws, and able to see what they are for. Fixed seeds throughout."""
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from tokendraw.testing.kit.statistical_tests import fit, independence, pooled, share, two_sided
+
+RNG = np.random.default_rng(1)
+PROBABILITIES = RNG.dirichlet(np.full(60, 0.4))
+
+
+def test_every_bin_expects_a_hundred_draws_and_holds_falling_probabilities():
+    bins = pooled(PROBABILITIES, 20_000)
+    expected = np.bincount(bins, PROBABILITIES * 20_000)
+    assert expected.min() >= 100
+    assert len(expected) > 10
+    order = np.argsort(-PROBABILITIES)
+    assert (np.diff(bins[order]) >= 0).all()
+
+
+def test_what_cannot_be_drawn_is_in_no_bin_and_gives_p_0_when_it_is_drawn():
+    probabilities = np.array([0.5, 0.0, 0.5])
+    assert pooled(probabilities, 1000).tolist() == [0, -1, 1]
+    verdict = fit(np.array([0, 2, 1, 2]), probabilities)
+    assert (verdict.p_value, verdict.worst) == (0.0, "token 1 was drawn and has no mass")
+
+
+def test_few_draws_are_pooled_into_fifths_that_exact_binomials_judge():
+    assert pooled(np.full(10, 0.1), 50).tolist() == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4]
+    all_equal = fit(np.zeros(20, int), np.full(10, 0.1))
+    assert all_equal.p_value == pytest.approx(2 * 5 * two_sided(20, 20, 0.2))
+
+
+def test_few_pairs_are_counted_as_equal_or_not():
+    tokens = RNG.integers(0, 8, 24)
+    even = np.full(8, 1 / 8)
+    assert independence(tokens, tokens, even, "pairs").p_value == pytest.approx(4 * two_sided(24, 24, 1 / 8))
+
+
+@pytest.mark.parametrize("statistic", ["fit", "fit of few", "share", "independence", "independence of few"])
+def test_correct_draws_give_p_values_that_are_small_no_more_often_than_they_say(statistic):
+    """Of 2,000 p-values at most 3 % lie below 0.02 and 0.5 % below 0.001; more than that once in 1e3."""
+    rng = np.random.default_rng(2)
+    even = np.full(4, 0.25)
+    found = []
+    for _ in range(2000):
+        if statistic == "fit":
+            verdict = fit(rng.choice(60, 5000, p=PROBABILITIES), PROBABILITIES)
+        elif statistic == "fit of few":
+            verdict = fit(rng.choice(60, 24, p=PROBABILITIES), PROBABILITIES)
+        elif statistic == "independence of few":
+            verdict = independence(rng.integers(0, 4, 24), rng.integers(0, 4, 24), even, "pairs")
+        elif statistic == "share":
+            verdict = share(int(rng.binomial(5000, 0.03)), 5000, 0.03, "tail")
+        else:
+            verdict = independence(rng.integers(0, 4, 2000), rng.integers(0, 4, 2000), even, "pairs")
+        found.append(verdict.p_value)
+    found = np.array(found)
+    assert (found < 0.02).mean() <= 0.03
+    assert (found < 0.001).mean() <= 0.005
+
+
+@pytest.mark.parametrize(
+    ("shift", "seen"), [(0.0, False), (0.01, True)], ids=["the distribution", "one per cent moved"]
+)
+def test_one_per_cent_of_the_mass_moved_from_the_tail_is_seen(shift, seen):
+    rng = np.random.default_rng(3)
+    order = np.argsort(PROBABILITIES)
+    light = np.cumsum(PROBABILITIES[order]) <= 0.0101
+    moved = PROBABILITIES.copy()
+    if shift:
+        moved[order[light]] = 0
+        moved /= moved.sum()
+    verdict = fit(rng.choice(60, 20_000, p=moved), PROBABILITIES)
+    assert (verdict.p_value < 1e-6) == seen
+
+
+def test_pairs_that_are_always_equal_are_seen_even_if_every_margin_is_one_token():
+    even = np.full(8, 1 / 8)
+    assert independence(np.full(5000, 3), np.full(5000, 3), even, "pairs").p_value == 0.0
+    assert independence(RNG.integers(0, 8, 6500), RNG.integers(0, 8, 6500), even, "pairs").p_value > 1e-3
+    same = RNG.integers(0, 8, 6500)
+    verdict = independence(same, same, even, "rows 3 apart")
+    assert verdict.p_value < 1e-300
+    assert verdict.worst == "rows 3 apart equal in 1.000 of 6500, expected 0.125"
+
+
+@pytest.mark.parametrize("hits", [0, 3, 40, 50, 61, 100])
+def test_the_binomial_is_exact_and_never_smaller_than_that_of_scipy(hits):
+    doubled = 2 * min(stats.binom.cdf(hits, 100, 0.5), stats.binom.sf(hits - 1, 100, 0.5))
+    assert two_sided(hits, 100, 0.5) == pytest.approx(min(1.0, doubled))
+    assert two_sided(hits, 100, 0.5) >= stats.binomtest(hits, 100, 0.5).pvalue * (1 - 1e-9)
