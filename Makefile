@@ -6,16 +6,18 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 PACKAGES := --editable './core[files]' --editable ./plugins/native
-TOOLS := hatchling hypothesis matplotlib mypy pytest pytest-xdist ruff scipy 'triton; sys_platform == "linux"'
+TOOLS := hatchling hypothesis import-linter matplotlib mypy pytest pytest-xdist ruff scipy 'triton; sys_platform == "linux"'
 INTEGRATIONS := --editable ./integrations/transformers
 MANIFESTS := constraints.txt core/pyproject.toml plugins/native/pyproject.toml
+
+SUITE = OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses $(PROCESSES) --dist worksteal
 
 # Whatever was installed into the environment since: what runs is this checkout, and no copy of it.
 define NO_COPIES
 @copies=$$($(BIN)/python tests/support/checkout.py) && { test -z "$$copies" || $(PIP) --no-deps $$copies; }
 endef
 
-.PHONY: demo test test-thorough check bench clean
+.PHONY: demo test test-all check bench clean
 
 demo: $(VENV)/.runtime  ## Draw text, and show which sampler drew it and why
 	$(NO_COPIES)
@@ -25,15 +27,15 @@ demo: $(VENV)/.runtime  ## Draw text, and show which sampler drew it and why
 	@echo
 	@$(BIN)/tokendraw generate "The import statement" --temperature 0.7 --top-k 40 --top-p 0.9 --seed 7
 
-test: $(VENV)/.tools  ## The suite, without a GPU
+test: $(VENV)/.tools  ## Every kind of test in less than three minutes, without a GPU
 	$(NO_COPIES)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not gpu and not thorough" --numprocesses $(PROCESSES) --dist worksteal $(PYTEST)
+	$(SUITE) -m "not gpu and not slow" $(PYTEST)
 
-test-thorough: $(VENV)/.tools  ## What repeats at length what the suite shows, some minutes more
+test-all: $(VENV)/.tools  ## The whole suite, without a GPU: twenty minutes
 	$(NO_COPIES)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not gpu and thorough" --numprocesses $(PROCESSES) --dist worksteal $(PYTEST)
+	$(SUITE) -m "not gpu" $(PYTEST)
 
-check: $(VENV)/.tools  ## Format, lint, types
+check: $(VENV)/.tools  ## Format, lint, import contracts, types
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy

@@ -28,9 +28,20 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         pytest.skip("needs a CUDA device")
 
 
-@pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Each process of pytest-xdist begins with its share of the slow tests, lest one be left alone with them."""
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> Iterator[None]:
+    """Mark the later cases of ``fast_first`` tests as slow before anything is selected, and put slow tests first.
+
+    Each process of pytest-xdist begins with its share of the slow tests, lest one be left alone with them.
+    """
+    seen: set[object] = set()
+    for item in items:
+        function = getattr(item, "function", item)
+        if item.get_closest_marker("fast_first") and not item.get_closest_marker("gpu"):
+            if function in seen:
+                item.add_marker(pytest.mark.slow)
+            seen.add(function)
+    yield
     processes = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
     slow = [item for item in items if item.get_closest_marker("slow")]
     rest = [item for item in items if not item.get_closest_marker("slow")]

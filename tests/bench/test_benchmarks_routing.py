@@ -5,10 +5,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "routing.py"
 SMALL = ["--device", "cpu", "--small", "--repeats", "3", "--chosen", "native", "--companion", "native"]
 
 
+@pytest.mark.slow
 def test_it_prints_every_way_to_draw_a_batch_and_writes_the_same(tmp_path):
     path = tmp_path / "routing.md"
     result = subprocess.run(

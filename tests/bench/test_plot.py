@@ -53,6 +53,7 @@ def report(shapes=((64, 32_000), (1, 32_000), (8, 32_000)), families=("flat",)):
     )
 
 
+@pytest.mark.slow
 def test_without_matplotlib_one_sentence_says_what_to_install():
     code = (
         "import sys\n"

@@ -377,6 +377,7 @@ class TestCommand:
         assert (result.stdout, result.exit_code) == ("", 1)
         assert result.stderr.endswith("Try: tokendraw bench --sampler native\n")
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("seeding", ["--seeded", "--unseeded"])
     def test_a_short_run_by_the_clock_on_the_wall(self, seeding):
         found = json.loads(

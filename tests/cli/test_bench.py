@@ -297,6 +297,7 @@ def in_a_process(*arguments, **options):
 SHORT = ("--batch", "2", "--vocab-size", "1000", "--sampler", "native", "--sampler", "torch-sort")
 
 
+@pytest.mark.slow
 def test_a_short_run_on_a_cpu_in_a_process_of_its_own():
     filters = [word for name in ("none", "both", "mixed") for word in ("--filters", name)]
     result = in_a_process(*SHORT, *filters, "--dtype", "bfloat16", "--json", capture_output=True)
@@ -312,6 +313,7 @@ def test_a_short_run_on_a_cpu_in_a_process_of_its_own():
             assert entry["reason"] == ""
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="needs a POSIX terminal")
 def test_on_a_terminal_a_bar_on_stderr_shows_what_is_being_timed():
     import pty

@@ -335,6 +335,7 @@ def test_a_name_that_two_distributions_claim_is_not_checked(dists):
     )
 
 
+@pytest.mark.fast_first
 @pytest.mark.parametrize(
     ("library", "message"),
     [
@@ -375,6 +376,7 @@ def in_a_process(*arguments, **options):
     )
 
 
+@pytest.mark.slow
 def test_two_properties_of_native_in_a_process_of_their_own():
     result = in_a_process("--only", "greedy rows", "--only", "+inf is drawn evenly", capture_output=True)
     assert (result.stderr, result.returncode) == ("", 0)
@@ -389,6 +391,7 @@ def test_two_properties_of_native_in_a_process_of_their_own():
     assert lines[-3] == "2 passed, 0 failed, 0 refused, 0 not run."
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="needs a POSIX terminal")
 def test_on_a_terminal_a_bar_on_stderr_shows_what_is_being_looked_at():
     import pty

@@ -73,6 +73,7 @@ class TestSeeds:
         begun = text(*STATEMENT, "--seed", "7", "-n", "12").rstrip("\n")
         assert text(begun, *STATEMENT[1:], "--seed", "7", "-n", "18").rstrip("\n") == whole
 
+    @pytest.mark.slow
     def test_settings_change_the_text(self):
         texts = {
             text("A class is", "--seed", "1", *options)
@@ -168,6 +169,7 @@ class TestCompare:
         "temperature 1.5, min-p 0.1",
     )
 
+    @pytest.mark.slow
     def test_the_texts_are_those_of_single_runs(self):
         texts = json.loads(generate("A class is", "--compare", "--seed", "1", "--json").stdout)["texts"]
         single = [

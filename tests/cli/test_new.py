@@ -231,6 +231,7 @@ def test_the_wheel_holds_the_package_and_its_entry_point(tmp_path):
     assert "Requires-Dist: tokendraw[testing]\n" in found[f"{info}/METADATA"]
 
 
+@pytest.mark.slow
 def test_the_template_is_in_the_wheel_of_the_core(tmp_path):
     core = Path(tokendraw.__file__).parents[2]
     source = tmp_path / "core"

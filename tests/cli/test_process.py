@@ -77,6 +77,7 @@ def test_an_unknown_command_is_a_usage_error():
     assert "No such command 'drwa'" in result.stderr
 
 
+@pytest.mark.fast_first
 @pytest.mark.parametrize("command", [["list"], ["show", "native"], ["resolve", "--explain"], ["doctor"]])
 def test_looking_imports_neither_torch_nor_a_backend(command):
     code = (
@@ -122,6 +123,7 @@ def test_import_takes_less_than_60_milliseconds():
     )
 
 
+@pytest.mark.slow
 def test_broken_plugins_are_listed_with_their_reasons_and_harm_nobody(dists):
     dists.add_plugin("boom", "raise RuntimeError('no [kernels] here')")
     dists.add_plugin("quitter", "import sys; sys.exit(3)")
@@ -141,6 +143,7 @@ def test_broken_plugins_are_listed_with_their_reasons_and_harm_nobody(dists):
     assert "export TOKENDRAW_DISABLE=quitter" in checkup.stdout
 
 
+@pytest.mark.fast_first
 @pytest.mark.parametrize(
     "command", [["list"], ["show", "noisy"], ["resolve"], ["doctor"], ["generate", "The", "-n", "2"]]
 )
@@ -153,6 +156,7 @@ def test_what_plugins_print_does_not_spoil_json(dists, command):
     assert isinstance(json.loads(result.stdout), dict)
 
 
+@pytest.mark.slow
 def test_another_sampler_can_draw_text(dists):
     dists.add_plugin("greedy", plugin("greedy", capabilities="dtypes=('float32',), greedy=True"))
     result = run("generate", "The", "-n", "3", "--sampler", "greedy", "--device", "cpu")
@@ -172,6 +176,7 @@ def test_a_closed_pipe_ends_the_command_without_a_traceback():
     assert (result.stderr, result.returncode) == ("", 141)
 
 
+@pytest.mark.fast_first
 @pytest.mark.skipif(not FULL.exists(), reason="needs a device that is always full")
 @pytest.mark.parametrize(
     "arguments",
@@ -296,6 +301,7 @@ class TestAnInterruptAtStartUp:
         assert (stdout, stderr.strip(), process.returncode) == ("", "", 130)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX signals")
 def test_an_interrupt_exits_with_130_and_no_traceback():
     process = subprocess.Popen(
@@ -391,6 +397,7 @@ def on_a_terminal(*arguments, columns=40):
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs a POSIX terminal")
 class TestOnATerminal:
+    @pytest.mark.slow
     def test_text_streams_and_wraps_between_words(self):
         arguments = ("generate", "The import statement", "--seed", "7", "--quiet", "--top-k", "5", *ON_CPU)
         piped = run(*arguments).stdout

@@ -92,12 +92,14 @@ def decoded(how, prompt, params, count):
 
 @pytest.mark.usefixtures("docs")
 class TestText:
+    @pytest.mark.slow
     @pytest.mark.parametrize("options", [("--temperature", "0"), (), FILTERED])
     def test_coupled_it_is_that_of_plain_sampling_to_the_letter(self, options):
         for seed in range(50):
             asked = ("The import statement", *options, "--seed", seed, "-n", 8)
             assert text(*asked, "--speculate", 4, "--verify-mode", "coupled") == text(*asked), seed
 
+    @pytest.mark.slow
     @pytest.mark.parametrize(("drafts", "top_p", "count"), [(1, 1.0, 30), (4, 0.9, 30), (9, 1.0, 15)])
     def test_coupled_texts_that_are_drawn_beside_each_other_are_too(self, native, drafts, top_p, count):
         prompt = documentation_model().encode("A class is")
@@ -106,6 +108,7 @@ class TestText:
         found, _ = decoded(speculation(native, "coupled", drafts=drafts), prompt, settings, count)
         assert found == [list(row) for row in plain]
 
+    @pytest.mark.fast_first
     @pytest.mark.parametrize("prompt", ["The import statement", "A class is", "An exception", ""])
     def test_greedy_it_is_the_greedy_text_in_both_modes(self, prompt):
         greedy = (prompt, "--temperature", "0", "-n", "40")
@@ -117,12 +120,14 @@ class TestText:
         }
         assert texts == {text(*greedy)}
 
+    @pytest.mark.fast_first
     @pytest.mark.parametrize("mode", MODES)
     def test_a_seed_gives_the_same_in_every_run_and_no_seed_another(self, mode):
         asked = ("The import statement", "--speculate", "4", "--verify-mode", mode)
         assert text(*asked, "--seed", "7") == text(*asked, "--seed", "7") != text(*asked, "--seed", "8")
         assert text(*asked) != text(*asked)
 
+    @pytest.mark.fast_first
     @pytest.mark.parametrize("mode", MODES)
     @pytest.mark.parametrize("count", [1, 2, 4, 5, 6, 23])
     def test_it_has_as_many_tokens_as_were_asked_for_and_none_is_drawn_in_vain(self, native, mode, count):
@@ -158,6 +163,7 @@ SETTINGS = (
 )
 
 
+@pytest.mark.fast_first
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("params", SETTINGS, ids=["plain", "top-k", "top-p and min-p"])
 def test_each_token_is_distributed_as_the_target_says(native, params, mode):
@@ -195,6 +201,7 @@ def probabilities(history, params):
     return distribution(reference.prepare(story_model(4).row(history).numpy(), params))
 
 
+@pytest.mark.fast_first
 @pytest.mark.parametrize("seeded", [True, False])
 def test_coupled_drafts_share_the_noise_of_the_target(native, seeded):
     """What two independent draws from the two models agree in is far less."""

@@ -296,6 +296,7 @@ def test_an_entry_point_with_escape_codes_is_broken_and_not_imported(dists: Fake
     )
 
 
+@pytest.mark.slow
 def test_no_command_prints_what_a_plugin_wants_the_terminal_to_do(tmp_path: Path) -> None:
     """One process a command: stdout and stderr hold printable lines alone, whatever is installed."""
     folders = []

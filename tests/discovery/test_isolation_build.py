@@ -67,6 +67,7 @@ def test_a_host_resolves_beside_a_probe_that_gives(
     assert resolved(dists) == ["native", {"acme": [state, reason]}]
 
 
+@pytest.mark.slow
 def test_a_probe_of_five_seconds_is_waited_for_and_told_of_once(dists: FakeDists) -> None:
     source = plugin("acme", probe="time.sleep(5 if first.pop() else 1.5) or 'needs a faster disk'")
     dists.add_plugin("acme", f"import time\nfirst = [False, True]\n{source}")

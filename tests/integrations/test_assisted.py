@@ -52,6 +52,7 @@ def forwards(model, run):
     return result, count
 
 
+@pytest.mark.slow
 def test_assisted_equals_unassisted_in_every_run(model, assistant):
     equal, asked = 0, 0
     for seed in range(RUNS):

@@ -32,6 +32,7 @@ def batch(inputs, **arguments):
     return [result.generated_tokens for result in results.values()]
 
 
+@pytest.mark.fast_first
 @pytest.mark.parametrize(
     "settings",
     [{}, {"temperature": 0.8, "top_k": 50, "top_p": 0.9}, {"top_k": 30, "top_p": 0.9, "min_p": 0.02}],
@@ -52,6 +53,7 @@ def generated(rows, **arguments):
     return draw(model_of("llama"), prompts(rows), **arguments)[:, 5:].tolist()
 
 
+@pytest.mark.slow
 def test_what_the_settings_leave_out_is_filled_in_as_generate_does_it():
     seeds = list(range(6))
     found = batch(prompts(6).tolist(), seeds=seeds)
@@ -59,6 +61,7 @@ def test_what_the_settings_leave_out_is_filled_in_as_generate_does_it():
     assert found != batch(prompts(6).tolist(), seeds=seeds, settings={"top_k": 0})
 
 
+@pytest.mark.slow
 def test_the_settings_of_the_model_fill_in_before_the_defaults(monkeypatch):
     monkeypatch.setattr(model_of("llama").generation_config, "top_k", 5)
     seeds = list(range(6))
@@ -68,6 +71,7 @@ def test_the_settings_of_the_model_fill_in_before_the_defaults(monkeypatch):
     assert found == generated(6, seeds=seeds, top_k=5)
 
 
+@pytest.mark.slow
 def test_a_base_seed_or_a_callable_gives_the_seeds_that_it_gives_in_generate():
     ids = prompts(3)[[0, 1, 0]]
     for seeds in (7, lambda row: 100 + row):
@@ -88,6 +92,7 @@ def test_greedy_is_that_of_generate():
     assert batch(prompts(2).tolist(), settings={"do_sample": False}) == expected[:, 5:].tolist()
 
 
+@pytest.mark.slow
 def test_without_a_seed_each_run_differs():
     inputs = prompts(2).tolist()
     first, second = batch(inputs, seeds=[None, 3]), batch(inputs, seeds=[None, 3])

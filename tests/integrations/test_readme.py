@@ -68,6 +68,7 @@ def test_the_lines_on_trl_run(monkeypatch):
     assert callable(names["trainer"]["rollout_func"])
 
 
+@pytest.mark.slow
 def test_the_lines_on_assisted_generation_run():
     model = model_of("llama")
     names = {"model": model, "small": model_of("llama", layers=1), "inputs": {"input_ids": prompts(1)}}

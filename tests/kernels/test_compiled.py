@@ -190,7 +190,7 @@ def test_a_program_that_waited_for_a_pass_sees_what_was_written_before_it_was_an
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("target", [pytest.param("sm_90", marks=pytest.mark.thorough), "gfx942"])
+@pytest.mark.parametrize("target", ["sm_90", "gfx942"])
 def test_the_draws_compile_with_float32_logits_and_float64_noise(target):
     how = configurations_of(target)[0]
     assert has_machine_code(draw_of_rows(target, "fp32", how, filtered=True, fp64=True))

@@ -30,9 +30,7 @@ def outcome(prop):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "part", [0, *(pytest.param(part, marks=pytest.mark.thorough) for part in range(1, PARTS))]
-)
+@pytest.mark.parametrize("part", range(PARTS))
 def test_every_line_of_the_kit_is_green(part):
     found = interpreted("kit", part, PARTS)
     expected = {prop.name: outcome(prop) for prop in PROPERTIES[part::PARTS] if outcome(prop)}
@@ -61,9 +59,7 @@ def test_candidates_are_all_that_reach_a_bound_and_bounds_are_reached_by_enough(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "what", ["wide", *(pytest.param(what, marks=pytest.mark.thorough) for what in ("wide32", "search"))]
-)
+@pytest.mark.parametrize("what", ["wide", "wide32", "search"])
 def test_rows_that_keep_thousands_of_tokens_are_drawn_like_the_reference_and_keep_its_mass(what):
     found = interpreted(what)
     assert found["wrong"] == []

@@ -41,6 +41,7 @@ def test_every_mode_agrees_with_native_for_every_family_of_logits():
     assert judged == 8 * (3 * 7 + 2 * 12)
 
 
+@pytest.mark.slow
 def test_large_vocabularies_agree_with_native():
     judged, wrong = interpreted("large")
     assert wrong == []
@@ -54,6 +55,7 @@ def test_rows_of_nan_infinities_and_ties_agree_with_native():
     assert judged == 14 * (2 * 6 + 4)
 
 
+@pytest.mark.slow
 def test_parameters_by_slot_or_absent_or_out_of_range_agree_with_native():
     judged, wrong = interpreted("tensors")
     assert wrong == []
@@ -88,6 +90,7 @@ def test_the_count_of_ranks_compiles(target, dtype, vector):
     assert len(triton_on_a_cpu.machine_code(count_ranks, types, constants, target, aligned=True)) > 1000
 
 
+@pytest.mark.slow
 def test_what_is_shown_as_minus_infinity_stands_in_the_order_of_its_ids():
     """Beside +inf, and where a quotient is more than float32 holds; of triton-gumbel and of native, N in both ways."""
     judged, wrong = interpreted("order")
@@ -95,6 +98,7 @@ def test_what_is_shown_as_minus_infinity_stands_in_the_order_of_its_ids():
     assert judged == 2 * 2 * 2 * 3
 
 
+@pytest.mark.slow
 def test_rows_at_any_temperature_draw_as_the_oracle_does():
     """Down to temperatures whose inverse float32 does not hold, in sample, draft and verify."""
     judged, wrong = interpreted("tiny")
@@ -102,6 +106,7 @@ def test_rows_at_any_temperature_draw_as_the_oracle_does():
     assert judged >= 30
 
 
+@pytest.mark.slow
 def test_logprobs_of_logits_that_require_grad_do_not_and_ranks_are_left_out_where_nobody_wants_them():
     judged, wrong = interpreted("calls")
     assert wrong == []

@@ -29,9 +29,7 @@ KERNELS = ("tile_statistics", "draw_rows", "draw_wide", "check_probs", "accept_d
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "what", ["batches", "layouts", "edges", pytest.param("again", marks=pytest.mark.thorough), "drafts"]
-)
+@pytest.mark.parametrize("what", ["batches", "layouts", "edges", "again", "drafts"])
 def test_verifications_equal_natives(what):
     found = triton_on_a_cpu.interpreted("triton_verify_kernels.py", what)
     assert found["wrong"] == {}
@@ -137,7 +135,7 @@ def test_the_pass_over_the_tiles_of_drafts_behind_the_target_compiles(target):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("target", [pytest.param("sm_90", marks=pytest.mark.thorough), "gfx942"])
+@pytest.mark.parametrize("target", ["sm_90", "gfx942"])
 def test_the_draw_with_drafts_behind_the_target_compiles(target):
     how = configurations_of(target)[0]
     common = {"FP64": False, "TILES": 256, "VECTOR": 8, "BY": 65536}

@@ -75,6 +75,7 @@ def verify(sampler, known="draft_logits", mode="rejection", most=4):
             sampler.draft(torch.zeros(requests, V, dtype=torch.bfloat16), metadata)
 
 
+@pytest.mark.fast_first
 @pytest.mark.parametrize(
     ("options", "calls"),
     [

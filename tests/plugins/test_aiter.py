@@ -59,6 +59,7 @@ def called():
     return [name for name, _ in stand_in.CALLS]
 
 
+@pytest.mark.fast_first
 @pytest.mark.parametrize("prop", PROPERTIES, ids=lambda prop: prop.name)
 def test_the_conformance_kit(subject, prop):
     if prop.name == "tails":

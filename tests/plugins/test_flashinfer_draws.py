@@ -86,6 +86,7 @@ def subject(version):
     )
 
 
+@pytest.mark.fast_first
 @pytest.mark.parametrize("prop", PROPERTIES, ids=lambda prop: prop.name)
 def test_the_conformance_kit(subject, prop):
     if prop.name == "tails":

@@ -327,6 +327,7 @@ def test_triton_gumbel_goes_first_where_both_can_run():
     assert resolve(both, T4, Need(), Choice()).chosen == "flashinfer"
 
 
+@pytest.mark.slow
 def test_installed_without_flashinfer_it_is_listed_and_everything_else_works(tmp_path):
     for project in ("core", "plugins/native", "plugins/flashinfer", "plugins/aiter"):
         install(ROOT / project, tmp_path)

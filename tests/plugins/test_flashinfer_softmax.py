@@ -10,6 +10,7 @@ import triton_on_a_cpu
 from tokendraw_flashinfer import sampler, softmax
 
 
+@pytest.mark.slow
 def test_it_agrees_with_torch_whatever_the_rows_hold():
     found = triton_on_a_cpu.interpreted("triton_softmax.py")
     assert found["wrong"] == []

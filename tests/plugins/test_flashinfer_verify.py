@@ -81,6 +81,7 @@ CASES = {
 }
 
 
+@pytest.mark.fast_first
 @pytest.mark.parametrize("case", CASES)
 def test_tokens_follow_the_target(verifier, version, case):
     """Chi-square of every token, of the first two together and of the drafts accepted in a row, and the rate at which
@@ -89,6 +90,7 @@ def test_tokens_follow_the_target(verifier, version, case):
     assert faults(CASES[case], found) == []
 
 
+@pytest.mark.fast_first
 @pytest.mark.parametrize("name", FILTERS)
 def test_filters_are_those_of_the_target_alone_where_probabilities_are_given(verifier, name):
     """The first two tokens together, of drafts that another sampler drew, without any filter."""

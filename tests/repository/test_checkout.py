@@ -47,10 +47,12 @@ def test_every_distribution_of_the_checkout_is_looked_at():
     assert {ROOT / project for project in checkout.PROJECTS.values()} == folders
 
 
+@pytest.mark.slow
 def test_an_equal_copy_is_as_good(copy):
     assert pytest_with(copy.parent).returncode == 0
 
 
+@pytest.mark.slow
 def test_a_copy_that_differs_is_refused_with_what_mends_it(copy):
     files = len(list(copy.rglob("*.py")))
     (copy / "draw.py").write_text("# from last week\n")
@@ -64,7 +66,7 @@ def test_a_copy_that_differs_is_refused_with_what_mends_it(copy):
 
 
 @pytest.mark.skipif(shutil.which("make") is None, reason="needs make")
-@pytest.mark.parametrize("target", ["demo", "test", "test-thorough", "bench"])
+@pytest.mark.parametrize("target", ["demo", "test", "test-all", "bench"])
 @pytest.mark.parametrize("mended", [True, False])
 def test_make_mends_copies_before_it_runs_anything(target, mended, copy, tmp_path):
     """The environment's programs are stand-ins that write down how they were called."""

@@ -67,6 +67,7 @@ def test_the_commands_run_in_order_and_print_what_the_guide_shows(tmp_path):
         assert result.stderr == "", line
 
 
+@pytest.mark.slow
 def test_the_python_is_a_test_that_passes(tmp_path):
     (source,) = re.findall(r"```python\n(.*?)```", GUIDE, re.DOTALL)
     (tmp_path / "test_guide.py").write_text(source, encoding="utf-8")
@@ -132,6 +133,7 @@ def test_every_file_that_a_page_links_to_is_there(page):
     assert [link for link in links if "://" not in link and not (DOCS / link).exists()] == []
 
 
+@pytest.mark.slow
 def test_the_pipe_of_the_page_on_the_command_line_prints_what_it_shows(tmp_path):
     page = (DOCS / "command-line.md").read_text(encoding="utf-8")
     (block,) = re.findall(r"```console\n(.*?)```", page, re.DOTALL)

@@ -22,6 +22,7 @@ def site(tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 def test_it_is_listed_below_native(site):
     result = run_with(site, "tokendraw", "list")
     assert result.stdout == (
@@ -75,7 +76,6 @@ def test_nobody_s_default_choice_moves_to_it(site):
 
 
 @pytest.mark.slow
-@pytest.mark.thorough
 def test_it_passes_the_conformance_kit(site):
     result = run_with(site, "tokendraw", "check", "top-n-sigma", "--device", "cpu", "--quick")
     assert result.returncode == 0, result.stdout + result.stderr
@@ -84,6 +84,7 @@ def test_it_passes_the_conformance_kit(site):
     )
 
 
+@pytest.mark.slow
 def test_its_own_tests_pass(site):
     """All but those of the kit, which run above."""
     result = run_with(
@@ -132,6 +133,7 @@ def test_its_sampler_is_the_template_s_but_for_the_filter(tmp_path):
     ]
 
 
+@pytest.mark.slow
 def test_the_python_of_its_readme_runs(site):
     (code,) = re.findall(
         r"```python\n(.*?)```", (EXAMPLE / "README.md").read_text(encoding="utf-8"), re.DOTALL

@@ -50,6 +50,7 @@ def test_a_command_prints_what_the_readme_shows(command):
     assert run(command) == COMMANDS[command]
 
 
+@pytest.mark.slow
 def test_generate_continues_its_prompt_and_repeats_itself():
     """Its words come from the documentation of the running Python, so the README's own hold for one version."""
     command, _ = GENERATE
@@ -59,6 +60,7 @@ def test_generate_continues_its_prompt_and_repeats_itself():
     assert text == run(command)
 
 
+@pytest.mark.slow
 @cpu_only
 def test_generate_speculates_as_the_readme_shows():
     """Its words and counts too hold for one version of Python; their form holds for all."""

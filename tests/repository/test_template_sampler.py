@@ -78,6 +78,7 @@ def test_kept_sets_draws_and_logprobs_equal_the_reference(load, family, size):
         assert out.logprobs.ranks[i] == np.sum(rows[i].x >= rows[i].x[int(out.token_ids[i])])
 
 
+@pytest.mark.fast_first
 @pytest.mark.parametrize("dtype", ["fp32", "fp64"])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_seeded_draws_are_native_s_token_for_token(load, family, dtype):

@@ -254,6 +254,7 @@ def test_a_sampler_that_raises_is_shown_with_its_own_frames(outcome):
     assert "_subject.py" not in result.stdout.str()
 
 
+@pytest.mark.slow
 def test_asserts_of_the_author_and_of_the_kit_show_what_they_compared(outcome):
     result = outcome(
         """

@@ -42,6 +42,7 @@ def test_a_planted_bug_turns_its_line_red(bug):
     assert "a call raised" not in found.detail  # red for its bug, not for a slip of this suite
 
 
+@pytest.mark.fast_first
 @pytest.mark.parametrize("line", sorted({planted.line for planted in PLANTED.values()}))
 def test_the_same_line_is_green_without_the_bug(line):
     found = one_line(Planted(Honest, line, NATIVE), line)
@@ -57,6 +58,7 @@ def test_a_planted_bug_of_a_device_turns_its_line_red_there(bug):
     assert honest.status is Status.PASSED, honest
 
 
+@pytest.mark.slow
 def test_a_sampler_in_float64_numpy_is_green_in_every_line():
     """As in 200 runs of other seeds: a false alarm comes once in a million runs."""
     for seed in (0, 1):
@@ -64,6 +66,7 @@ def test_a_sampler_in_float64_numpy_is_green_in_every_line():
         assert report.failed == ()
 
 
+@pytest.mark.slow
 def test_a_sampler_that_promises_nothing_is_refused_everything_else_in_words():
     under_test = subject(Planted(Honest, "", PLAIN))
     under_test.effort = FEW_DRAWS
@@ -115,6 +118,7 @@ def test_limits_are_served_up_to_and_refused_beyond():
     assert "the request needs a vocabulary of 3001, found a limit of 3000" in words
 
 
+@pytest.mark.slow
 def test_a_sampler_that_keeps_exactly_k_is_held_to_that():
     capabilities = replace(PLANTED["ties by index while declaring values"].capabilities, tie_rule="exact_k")
     report = run(
@@ -126,6 +130,7 @@ def test_a_sampler_that_keeps_exactly_k_is_held_to_that():
     assert [line.name for line in honest.failed] == ["ties"]
 
 
+@pytest.mark.slow
 def test_a_sampler_with_one_filter_value_for_the_whole_batch_is_never_given_two():
     class Scalar(Honest):
         def change(self, logits, metadata):

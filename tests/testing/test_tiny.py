@@ -30,6 +30,7 @@ def tiny(planted, seed=0):
     return under_test
 
 
+@pytest.mark.slow
 def test_every_line_is_run_in_few_rows():
     report = run(tiny(Planted(Counting, "")))
     lines = {line.name: line.status for line in report.lines}
@@ -57,6 +58,7 @@ def test_a_bug_that_takes_more_draws_is_seen_where_this_says(bug):
     ]
 
 
+@pytest.mark.slow
 def test_correct_samplers_stay_green():
     """As in 100 runs of each, with other seeds."""
     for seed in range(3):

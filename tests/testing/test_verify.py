@@ -73,6 +73,7 @@ def test_a_planted_bug_turns_its_line_red(bug):
     assert "a call raised" not in found.detail
 
 
+@pytest.mark.fast_first
 @pytest.mark.parametrize("bug", PLANTED, ids=lambda bug: bug.__name__)
 def test_most_show_in_the_chains_of_the_contract_too(bug):
     unseen = (
@@ -92,6 +93,7 @@ def test_a_planted_bug_turns_its_line_red_without_seeds(bug):
     assert "drawn" in found.detail
 
 
+@pytest.mark.slow
 def test_an_honest_verifier_is_green_and_what_a_device_decides_is_not_run():
     report = run(subject(planted.Honest), only=LINES)
     assert report.failed == ()
@@ -101,13 +103,13 @@ def test_an_honest_verifier_is_green_and_what_a_device_decides_is_not_run():
 
 
 @pytest.mark.slow
-@pytest.mark.thorough
 def test_other_random_numbers_leave_it_green():
     """As those of the seeds 3 to 7 did."""
     for seed in (1, 2):
         assert run(subject(planted.Honest, seed=seed), only=LINES).failed == ()
 
 
+@pytest.mark.slow
 def test_the_smallest_effort_runs_every_line_and_sees_what_is_exact():
     report = run(subject(planted.Honest, effort=Effort.tiny()), only=LINES)
     assert report.failed == ()
@@ -116,6 +118,7 @@ def test_the_smallest_effort_runs_every_line_and_sees_what_is_exact():
         assert one_line(bug, PLANTED[bug], effort=Effort.tiny()).status is Status.FAILED, bug
 
 
+@pytest.mark.slow
 def test_a_verifier_that_takes_little_is_given_no_more_and_refused_the_rest_in_words():
     report = run(subject(planted.Honest, DENSE), only=LINES)
     assert report.failed == ()

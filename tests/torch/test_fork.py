@@ -54,6 +54,7 @@ def distinct(drawn: list[list[int]]) -> int:
     return len({tuple(tokens) for tokens in drawn})
 
 
+@pytest.mark.slow
 def test_children_grandchildren_and_parent_draw_different_tokens() -> None:
     drawn = result(
         """
@@ -67,6 +68,7 @@ result.append(draw())
     assert distinct(drawn) == len(drawn) == 7
 
 
+@pytest.mark.slow
 def test_a_program_that_begins_with_manual_seed_repeats_with_all_its_children() -> None:
     code = """
 sampler = load()
@@ -171,11 +173,13 @@ finally:
 """
 
 
+@pytest.mark.slow
 def test_beside_other_threads_the_seed_waits_for_the_first_draw() -> None:
     drawn = result(WAITING.format(work="result = [in_child(draw) for _ in range(3)] + [draw()]"))
     assert distinct(drawn) == 4
 
 
+@pytest.mark.slow
 def test_and_is_left_out_where_the_child_seeds_itself() -> None:
     work = "result = [in_child(lambda: torch.manual_seed(9) and [draw(), draw()]) for _ in range(2)]"
     first, second = result(WAITING.format(work=work))

@@ -70,6 +70,7 @@ def metadata_of(rows: int, device: torch.device) -> SamplingMetadata:
     return SamplingMetadata.from_params(params(rows), device=device, positions=list(range(rows)))
 
 
+@pytest.mark.fast_first
 @pytest.mark.parametrize(
     "options",
     [
@@ -218,6 +219,7 @@ print("ok")
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "mode", ["eager", *(pytest.param(mode, marks=pytest.mark.gpu) for mode in ("default", "reduce-overhead"))]
 )
@@ -227,6 +229,7 @@ def test_the_first_call_of_a_process_may_be_made_in_a_compiled_program(sampler: 
     assert (result.returncode, result.stdout) == (0, "ok\n"), result.stderr
 
 
+@pytest.mark.slow
 def test_a_program_that_compiles_nothing_does_not_load_the_compiler() -> None:
     code = """
 import sys, torch, tokendraw

@@ -112,6 +112,7 @@ def test_doctor_sees_a_damaged_torch_and_exits_with_1(tmp_path: Path, source: st
     assert (checkup["chosen"], run.stderr, run.returncode) == (None, "", 1)
 
 
+@pytest.mark.slow
 def test_doctor_finds_nothing_wrong_with_a_sound_torch_and_does_not_import_it_here() -> None:
     code = (
         "import sys; from tokendraw.cli import main\ntry: main()\nfinally: assert 'torch' not in sys.modules"

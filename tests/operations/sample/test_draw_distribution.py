@@ -45,6 +45,7 @@ DISTRIBUTIONS = {
 }
 
 
+@pytest.mark.fast_first
 @pytest.mark.parametrize("case", DISTRIBUTIONS)
 def test_drawn_tokens_follow_the_softmax_of_the_kept_set(load_native, case):
     """Chi-square, with a false alarm once in 10**7; dropped tokens are never drawn."""
@@ -96,6 +97,7 @@ PLANTED = {
 }
 
 
+@pytest.mark.fast_first
 @pytest.mark.parametrize("bug", PLANTED)
 def test_the_chi_square_sees_planted_bugs(bug):
     passes, change = PLANTED[bug]
@@ -116,6 +118,7 @@ def heavy_tail(device="cpu"):
     return logits
 
 
+@pytest.mark.slow
 def test_a_heavy_tail_keeps_its_mass(load_native, device):
     """Tail mass within its 1e-9 binomial interval, and spread evenly over the 196 tiles and within them."""
     logits = heavy_tail(device)

@@ -34,6 +34,7 @@ def reference_tokens(logits, params, positions, dtype="fp32"):
     return np.array(drawn)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("gumbel_dtype", ["fp32", "fp64"])
 def test_tokens_equal_the_two_level_draw_of_the_reference(load_native, gumbel_dtype):
     """At least 99.99 % of all seeded draws, and every one that is not a near tie."""

@@ -61,6 +61,7 @@ def test_the_rows_used_here_are_no_near_ties(alone):
         assert token == drawn[i]
 
 
+@pytest.mark.fast_first
 @pytest.mark.parametrize("size", [1, 7, 64, 65])
 def test_a_seeded_row_draws_its_token_at_any_index_of_any_batch(sampler, alone, size):
     logits, drawn = alone

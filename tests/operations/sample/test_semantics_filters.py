@@ -37,6 +37,7 @@ def random_params(rng, size, seed=1):
     )
 
 
+@pytest.mark.fast_first
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_kept_sets_equal_the_reference(processed, family, size):
@@ -53,6 +54,7 @@ def test_kept_sets_equal_the_reference(processed, family, size):
     assert len(judged) >= (0.7 if family == "cauchy" else 0.9) * ROWS
 
 
+@pytest.mark.slow
 def test_kept_sets_of_a_large_vocabulary_equal_the_reference(processed):
     """Where no sampler sorts: 128,256 tokens, in every shape, with every combination of filters."""
     size, families = 128_256, list(FAMILIES.values())

@@ -29,6 +29,7 @@ requests = st.builds(
 )
 
 
+@pytest.mark.slow
 @given(logits=rows, params=requests)
 @settings(max_examples=300)
 def test_for_any_row_and_request_the_kept_set_is_that_of_the_reference(processed, logits, params):

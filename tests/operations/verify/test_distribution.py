@@ -13,6 +13,7 @@ from verifying import native
 TRIALS = 200_000
 
 
+@pytest.mark.fast_first
 @pytest.mark.parametrize("case", CASES)
 def test_tokens_follow_the_target(device, case):
     """Chi-square of every token, of the first two together and of the drafts accepted in a row, and the rate at which
@@ -26,6 +27,7 @@ def test_with_noise_of_53_bits_too(device):
     assert faults(CASES["top_p"], found) == []
 
 
+@pytest.mark.slow
 def test_residuals_of_several_tiles(device):
     """Most of what the target has more of lies in tiles where the draft has next to nothing."""
     target, draft = np.full(2600, -9.0), np.full(2600, -9.0)
