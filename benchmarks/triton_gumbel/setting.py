@@ -12,7 +12,7 @@ import torch
 
 import tokendraw
 from tokendraw import Drafts, Need, Sampler, SamplingMetadata
-from tokendraw._exchange.row_limits import undrafted
+from tokendraw.operations.verify.limits import undrafted
 from tokendraw.plugin import FILTER_ORDERS, GumbelDtype, LogprobsMode, VerifyMode
 from tokendraw.resolution import detect_host, installed_version
 

@@ -9,9 +9,9 @@ pytest.importorskip("triton", reason="Triton is not installed")
 
 from routing import CPU, drafting
 from tokendraw import Drafts, Need, SamplingMetadata, SamplingParams
-from tokendraw._exchange.capabilities import DRAFT_KINDS, VERIFY_MODES
 from tokendraw._serving.routing import Member
 from tokendraw.operations.verify import calls as verifying
+from tokendraw.operations.verify.capabilities import DRAFT_KINDS, VERIFY_MODES
 from tokendraw_triton_gumbel import plugin
 from tokendraw_triton_gumbel.sampler import TritonGumbelSampler
 from triton_stand_ins import kernels

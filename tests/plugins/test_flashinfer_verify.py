@@ -15,8 +15,9 @@ from special_rows import INF, NAN
 from speculation_trials import Case, faults, run
 from tokendraw import Drafts, Need, PluginError, SamplingMetadata, SamplingParams
 from tokendraw._discovery.discover import gather
-from tokendraw._exchange.row_limits import undrafted, unserved
+from tokendraw._exchange.row_limits import unserved
 from tokendraw._serving import proof
+from tokendraw.operations.verify.limits import undrafted
 from tokendraw.probabilities import Filters
 from tokendraw.resolution import Choice
 from tokendraw.testing import reference

@@ -43,63 +43,75 @@ from tokendraw._lazy import lazy_names
 
 if TYPE_CHECKING:
     from tokendraw._discovery.hooks import hookimpl
-    from tokendraw._exchange.backends import SamplerBackend, VerifierBackend
+    from tokendraw._exchange.backends import SamplerBackend
     from tokendraw._exchange.capabilities import (
-        DRAFT_KINDS,
         FILTER_ORDERS,
         GUMBEL_DTYPES,
         INPUT_DTYPES,
         LOGPROBS_MODES,
-        VERIFY_MODES,
         Capabilities,
-        DraftKind,
         Filter,
         FilterOrder,
         Granularity,
         GumbelDtype,
+        HostCapabilities,
+        HostNeed,
         LogprobsMode,
         Need,
-        Operation,
         Seeding,
         TieNeed,
         TieRule,
-        VerifyMode,
     )
     from tokendraw._exchange.host import Host
+    from tokendraw._exchange.operation import Operation
     from tokendraw._exchange.output import PAD_LOGPROB, PAD_TOKEN_ID
     from tokendraw._exchange.plugin_info import API_VERSION, PluginInfo, Upstream
     from tokendraw._messages.words import printable
     from tokendraw._torch.threads import one_thread
+    from tokendraw.operations.verify.backend import VerifierBackend
+    from tokendraw.operations.verify.capabilities import (
+        DRAFT_KINDS,
+        VERIFY_MODES,
+        DraftKind,
+        VerifyCapabilities,
+        VerifyMode,
+    )
 
 _HOMES = {
     "_discovery.hooks": ("hookimpl",),
-    "_exchange.backends": ("SamplerBackend", "VerifierBackend"),
+    "_exchange.backends": ("SamplerBackend",),
     "_exchange.capabilities": (
-        "DRAFT_KINDS",
         "FILTER_ORDERS",
         "GUMBEL_DTYPES",
         "INPUT_DTYPES",
         "LOGPROBS_MODES",
-        "VERIFY_MODES",
         "Capabilities",
-        "DraftKind",
         "Filter",
         "FilterOrder",
         "Granularity",
         "GumbelDtype",
+        "HostCapabilities",
+        "HostNeed",
         "LogprobsMode",
         "Need",
-        "Operation",
         "Seeding",
         "TieNeed",
         "TieRule",
-        "VerifyMode",
     ),
     "_exchange.host": ("Host",),
+    "_exchange.operation": ("Operation",),
     "_exchange.output": ("PAD_LOGPROB", "PAD_TOKEN_ID"),
     "_exchange.plugin_info": ("API_VERSION", "PluginInfo", "Upstream"),
     "_messages.words": ("printable",),
     "_torch.threads": ("one_thread",),
+    "operations.verify.backend": ("VerifierBackend",),
+    "operations.verify.capabilities": (
+        "DRAFT_KINDS",
+        "VERIFY_MODES",
+        "DraftKind",
+        "VerifyCapabilities",
+        "VerifyMode",
+    ),
 }
 
 __all__ = [
@@ -119,6 +131,8 @@ __all__ = [
     "Granularity",
     "GumbelDtype",
     "Host",
+    "HostCapabilities",
+    "HostNeed",
     "LogprobsMode",
     "Need",
     "Operation",
@@ -129,6 +143,7 @@ __all__ = [
     "TieRule",
     "Upstream",
     "VerifierBackend",
+    "VerifyCapabilities",
     "VerifyMode",
     "hookimpl",
     "one_thread",

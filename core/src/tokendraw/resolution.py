@@ -13,19 +13,19 @@ if TYPE_CHECKING:
     from tokendraw._discovery.installed import installed_version
     from tokendraw._discovery.settings import Settings, read_settings
     from tokendraw._exchange.host import Host
+    from tokendraw._loading.resolve import decide
     from tokendraw._machine.detect import detect_host
     from tokendraw._messages.errors import DuplicatePluginError
     from tokendraw._resolution.candidate import Candidate, Choice, Decision, Resolution, State
-    from tokendraw._resolution.decide import decide
 
 _HOMES = {
     "_discovery.installed": ("installed_version",),
     "_discovery.settings": ("Settings", "read_settings"),
     "_exchange.host": ("Host",),
+    "_loading.resolve": ("decide",),
     "_machine.detect": ("detect_host",),
     "_messages.errors": ("DuplicatePluginError",),
     "_resolution.candidate": ("Candidate", "Choice", "Decision", "Resolution", "State"),
-    "_resolution.decide": ("decide",),
 }
 
 __all__ = [

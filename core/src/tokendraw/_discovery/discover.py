@@ -11,7 +11,7 @@ import inspect
 import logging
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -23,9 +23,9 @@ from tokendraw._discovery import torch_state
 from tokendraw._discovery.guard import guarded
 from tokendraw._discovery.hooks import ENTRY_POINT_GROUP, PROJECT, HookSpecs
 from tokendraw._discovery.installed import installed_version
-from tokendraw._discovery.validation import check_identity, checked
-from tokendraw._exchange.capabilities import Capabilities, Need, Operation
+from tokendraw._discovery.validation import Find, check_identity, checked
 from tokendraw._exchange.host import Host
+from tokendraw._exchange.operation import Operation
 from tokendraw._exchange.plugin_info import API_VERSION, NAME_RULE, PluginInfo, is_name
 from tokendraw._messages.announce import is_first
 from tokendraw._messages.errors import PluginError
@@ -42,36 +42,59 @@ _REQUIRED_HOOKS = ("tokendraw_describe", "tokendraw_build")
 
 @dataclass(frozen=True)
 class Discovery:
-    """The facts, and the hooks of those plugins that loaded."""
+    """Every plugin that is installed, for one host, need and choice: found and loaded once, for all operations.
 
-    candidates: tuple[Candidate, ...]
-    """Sorted by name."""
+    What a plugin's probe finds missing is asked once an operation, when that is first assessed, so that all that
+    follows rests on one answer.
+    """
+
+    host: Host
+    need: Any
+    """Of the need type of every operation that is assessed."""
+    choice: Choice
+    plugins: tuple[Candidate, ...]
+    """Sorted by name; as far as they got without regard to an operation."""
     hooks: Mapping[str, pluggy.HookRelay]
-    """By name: the hooks of one plugin, and of no other."""
+    """By name: the hooks of one plugin, and of no other. Those of plugins that loaded."""
+    _assessed: dict[str, tuple[Candidate, ...]] = field(default_factory=dict, repr=False)
 
-    def offered(self, name: str, operation: Operation) -> Capabilities:
-        """Look up what a plugin that loaded can do.
+    def candidates(self, operation: Operation) -> tuple[Candidate, ...]:
+        """Every plugin with its state in one operation, and its reason. Raises nothing on their account."""
+        if operation.name not in self._assessed:
+            self._assessed[operation.name] = tuple(self._assess(c, operation) for c in self.plugins)
+        return self._assessed[operation.name]
+
+    def offered(self, name: str, operation: Operation) -> Any:
+        """Look up what a plugin that loaded can do, in the operation's capabilities type.
 
         :raises KeyError: there is none of that name, or it does not offer the operation.
         """
-        return next(c.info for c in self.candidates if c.name == name and c.info is not None).operations[
-            operation
+        return next(c.info for c in self.plugins if c.name == name and c.info is not None).operations[
+            operation.name
         ]
 
+    def _assess(self, candidate: Candidate, operation: Operation) -> Candidate:
+        if candidate.state is not State.LOADED:
+            return candidate
+        explicit = candidate.name == self.choice.sampler
+        assessed = assess(candidate, operation, self.host, self.need, explicit=explicit)
+        return _probed(assessed, self.hooks[candidate.name], operation, self.host, self.need)
 
-def gather(operation: Operation, host: Host, need: Need, choice: Choice) -> Discovery:
-    """Find, load and ask every installed plugin. Raises nothing on their account."""
-    candidates: list[Candidate] = []
+
+def gather(host: Host, need: Any, choice: Choice, find: Find) -> Discovery:
+    """Find and load every installed plugin. Raises nothing on their account.
+
+    :param need: what the caller needs, whatever the operation.
+    :param find: looks up the operations that plugins may offer.
+    """
+    plugins: list[Candidate] = []
     hooks: dict[str, pluggy.HookRelay] = {}
-    for admitted in admit(found(), choice):
-        loaded, relay = _loaded(admitted) if admitted.state is State.FOUND else (admitted, None)
+    for candidate in admit(found(), choice):
+        loaded, relay = _loaded(candidate, find) if candidate.state is State.FOUND else (candidate, None)
         if relay is not None:
             hooks[loaded.name] = relay
-            explicit = loaded.name == choice.sampler
-            assessed = assess(loaded, operation, host, need, explicit=explicit)
-            loaded = _probed(assessed, relay, operation, host, need)
-        candidates.append(loaded)
-    return Discovery(tuple(candidates), MappingProxyType(hooks))
+        plugins.append(loaded)
+    return Discovery(host, need, choice, tuple(plugins), MappingProxyType(hooks))
 
 
 def found() -> tuple[Candidate, ...]:
@@ -132,7 +155,7 @@ def _identity(distribution: Any) -> tuple[str, str]:
         return name, ""
 
 
-def _loaded(candidate: Candidate) -> tuple[Candidate, pluggy.HookRelay | None]:
+def _loaded(candidate: Candidate, find: Find) -> tuple[Candidate, pluggy.HookRelay | None]:
     """Import a plugin and let it describe itself; its hooks only if that went well and it speaks our API."""
     try:
         relay = _hooks(candidate)
@@ -145,7 +168,7 @@ def _loaded(candidate: Candidate) -> tuple[Candidate, pluggy.HookRelay | None]:
             )
             reason = _other_api(candidate, info.api_version)
             return replace(candidate, state=State.INCOMPATIBLE, info=identity, reason=reason), None
-        info = guarded("reading PluginInfo", lambda: checked(info))
+        info = guarded("reading PluginInfo", lambda: checked(info, find))
     except PluginError as error:
         return _broken(candidate, error), None
     version = installed_version(info.upstream.distribution) if info.upstream else None
@@ -183,19 +206,18 @@ def _other_api(candidate: Candidate, api_version: int) -> str:
 
 
 def _probed(
-    candidate: Candidate, relay: pluggy.HookRelay, operation: Operation, host: Host, need: Need
+    candidate: Candidate, relay: pluggy.HookRelay, operation: Operation, host: Host, need: Any
 ) -> Candidate:
     """Ask the plugin what this machine lacks, unless its declared capabilities rule it out already.
 
-    It is waited for, however long it takes. It is asked once a discovery, so that all that follows rests on one
-    answer.
+    It is waited for, however long it takes.
     """
     if candidate.state is not State.AVAILABLE:
         return candidate
     start = time.monotonic()
     try:
         reason = guarded(
-            "tokendraw_probe", lambda: relay.tokendraw_probe(operation=operation, host=host, need=need)
+            "tokendraw_probe", lambda: relay.tokendraw_probe(operation=operation.name, host=host, need=need)
         )
     except PluginError as error:
         return _broken(candidate, error)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pluggy
 
-from tokendraw._exchange.capabilities import Need, Operation
+from tokendraw._exchange.capabilities import HostNeed
 from tokendraw._exchange.host import Host
 from tokendraw._exchange.plugin_info import PluginInfo
 
@@ -32,7 +32,7 @@ class HookSpecs:
         raise NotImplementedError  # a specification, never called
 
     @hookspec(firstresult=True)
-    def tokendraw_probe(self, operation: Operation, host: Host, need: Need) -> str | None:
+    def tokendraw_probe(self, operation: str, host: Host, need: HostNeed) -> str | None:
         """Say in words what this machine lacks for ``operation``, or None if nothing is missing. Optional.
 
         Called only after the declared capabilities fit ``host`` and ``need``. Look, do not import: a compiler
@@ -41,6 +41,6 @@ class HookSpecs:
         raise NotImplementedError
 
     @hookspec(firstresult=True)
-    def tokendraw_build(self, operation: Operation, device: torch.device, need: Need) -> Any:
+    def tokendraw_build(self, operation: str, device: torch.device, need: HostNeed) -> Any:
         """Build the sampler for one device. Heavy imports happen here. What it raises is the reason shown."""
         raise NotImplementedError

@@ -3,30 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from tokendraw._exchange.capabilities import (
-    DRAFT_KINDS,
-    FILTER_ORDERS,
-    GUMBEL_DTYPES,
-    INPUT_DTYPES,
-    LOGPROBS_MODES,
-    VERIFY_MODES,
-    Capabilities,
-)
+from tokendraw._exchange.capabilities import LONGEST_WORD, HostCapabilities, are_words
+from tokendraw._exchange.declared import rules_of
+from tokendraw._exchange.operation import Operation
 from tokendraw._exchange.plugin_info import LARGEST_PRIORITY, PluginInfo, Upstream
 from tokendraw._messages.errors import PluginError
 from tokendraw._messages.words import LONGEST_TEXT, is_printable, one_of, printable, shown
 
-_Fits: TypeAlias = Callable[[Any], bool]
+Find: TypeAlias = Callable[[str], Operation | None]
+"""Looks up an operation by its name; None: this core does not know it."""
 
-_LARGEST_NUMBER = 2**63 - 1
 _MOST_ITEMS = 100  # of a tuple, and operations
-_LONGEST_WORD = 100  # characters of a name, an architecture, a version or a range of versions
 
 
 def check_identity(info: object, name: str) -> PluginInfo:
@@ -52,11 +45,12 @@ def check_identity(info: object, name: str) -> PluginInfo:
     return info
 
 
-def checked(info: PluginInfo) -> PluginInfo:
+def checked(info: PluginInfo, find: Find) -> PluginInfo:
     """Copy a description whose identity is sound, if the rest is; what the plugin does to its own later is no matter.
 
     The rest has to make sense only if the API version is ours.
 
+    :param find: looks up the operations that plugins may offer.
     :raises PluginError: the message is a reason in words.
     """
     for field in ("summary", "verified", "kernels"):
@@ -74,7 +68,7 @@ def checked(info: PluginInfo) -> PluginInfo:
         name=info.name,
         api_version=info.api_version,
         priority=info.priority,
-        operations={name: _capabilities(name, offered) for name, offered in operations.items()},
+        operations={name: _capabilities(name, offered, find) for name, offered in operations.items()},
         upstream=None if info.upstream is None else _upstream(info.upstream),
         summary=info.summary,
         verified=info.verified,
@@ -82,17 +76,27 @@ def checked(info: PluginInfo) -> PluginInfo:
     )
 
 
-def _capabilities(operation: object, offered: object) -> Capabilities:
-    if not is_printable(operation, _LONGEST_WORD) or not isinstance(offered, Capabilities):
-        found = _kind(offered) if is_printable(operation, _LONGEST_WORD) else shown(operation)
+def _capabilities(name: object, offered: object, find: Find) -> HostCapabilities:
+    """Copy what is offered of one operation. Of one that this core does not know, the host's part alone is known."""
+    if not is_printable(name, LONGEST_WORD) or not isinstance(offered, HostCapabilities):
+        found = _kind(offered) if is_printable(name, LONGEST_WORD) else shown(name)
         raise PluginError(f"PluginInfo.operations needs Capabilities by name, found {found}")
-    values = {field: getattr(offered, field) for field in FIELDS}
-    for field, (needed, fits) in FIELDS.items():
-        if not fits(values[field]):
+    operation = find(str(name))
+    declared = operation.capabilities if operation else HostCapabilities
+    if not isinstance(offered, declared):
+        raise PluginError(
+            f"PluginInfo.operations needs {declared.__name__} for the operation {name!r}, found {_kind(offered)}"
+        )
+    values = {}
+    for field, rule in rules_of(declared).items():
+        value = values[field] = getattr(offered, field)
+        too_long = isinstance(value, tuple) and len(value) > _MOST_ITEMS
+        if too_long or not rule.fits(value):
+            needed = one_of(rule.needed)
             raise PluginError(
-                f"Capabilities.{field} of the operation {operation!r} needs {needed}, found {shown(values[field])}"
+                f"{declared.__name__}.{field} of the operation {name!r} needs {needed}, found {shown(value)}"
             )
-    return Capabilities(**values)
+    return declared(**values)
 
 
 def _upstream(upstream: object) -> Upstream:
@@ -101,11 +105,15 @@ def _upstream(upstream: object) -> Upstream:
             f"PluginInfo.upstream needs a tokendraw.plugin.Upstream or None, found {_kind(upstream)}"
         )
     distribution, versions, tested = upstream.distribution, upstream.versions, upstream.tested
-    if not is_printable(distribution, _LONGEST_WORD) or not _parses(_distribution, distribution):
+    if not is_printable(distribution, LONGEST_WORD) or not _parses(_distribution, distribution):
         raise PluginError(f"Upstream.distribution needs a distribution's name, found {shown(distribution)}")
-    if not is_printable(versions, _LONGEST_WORD) or not _parses(SpecifierSet, versions):
+    if not is_printable(versions, LONGEST_WORD) or not _parses(SpecifierSet, versions):
         raise PluginError(f"Upstream.versions needs a PEP 440 range, found {shown(versions)}")
-    if not _are_words(tested) or not all(_parses(Version, version) for version in tested):
+    if (
+        not are_words(tested)
+        or len(tested) > _MOST_ITEMS
+        or not all(_parses(Version, version) for version in tested)
+    ):
         raise PluginError(f"Upstream.tested needs a tuple of PEP 440 versions, found {shown(tested)}")
     return Upstream(distribution, versions, tested)
 
@@ -124,79 +132,3 @@ def _parses(kind: Callable[[str], object], text: str) -> bool:
 
 def _kind(value: object) -> str:
     return "None" if value is None else printable(type(value).__name__)
-
-
-def _is_bool(value: Any) -> bool:
-    return isinstance(value, bool)
-
-
-def _is_count(value: Any) -> bool:
-    return type(value) is int and 0 <= value <= _LARGEST_NUMBER
-
-
-def _is_tuple(value: Any) -> bool:
-    return isinstance(value, tuple) and len(value) <= _MOST_ITEMS
-
-
-def _are_words(value: Any) -> bool:
-    # One bare string is the usual slip: ("cuda") is no tuple.
-    return _is_tuple(value) and all(is_printable(word, _LONGEST_WORD) for word in value)
-
-
-def _is_version(value: Any) -> bool:
-    return isinstance(value, tuple) and len(value) == 2 and all(_is_count(number) for number in value)
-
-
-def _is_range(value: Any) -> bool:
-    if not isinstance(value, tuple) or len(value) != 2:
-        return False
-    return _is_version(value[0]) and (value[1] is None or _is_version(value[1]))
-
-
-def _are_filters(value: Any) -> bool:
-    known = [(name, how) for name in ("top_k", "top_p", "min_p") for how in ("per_row", "scalar")]
-    return _is_tuple(value) and all(pair in known for pair in value)
-
-
-def _optional(needed: str, fits: _Fits) -> tuple[str, _Fits]:
-    return f"{needed} or None", lambda value: value is None or fits(value)
-
-
-def _one_from(known: tuple[str, ...]) -> tuple[str, _Fits]:
-    return one_of(map(repr, known)), lambda value: value in known
-
-
-def _some_from(known: tuple[str, ...]) -> tuple[str, _Fits]:
-    # A misspelt word would never match a need, in silence, so the vocabularies are closed.
-    needed = f"a tuple of {one_of(map(repr, known))}"
-    return needed, lambda value: _are_words(value) and set(value) <= set(known)
-
-
-_COUNT = "an integer from 0 to 2**63 - 1"
-_FLAG: tuple[str, _Fits] = ("True or False", _is_bool)
-
-FIELDS: Mapping[str, tuple[str, _Fits]] = {
-    "device_types": _optional("a tuple of short strings", _are_words),
-    "compute_capability": _optional("((major, minor), (major, minor) or None)", _is_range),
-    "rocm_archs": _optional("a tuple of short strings", _are_words),
-    "min_sm_count": (_COUNT, _is_count),
-    "dtypes": _some_from(INPUT_DTYPES),
-    "logprobs_modes": _some_from(LOGPROBS_MODES),
-    "filters": ("a tuple of ('top_k', 'top_p' or 'min_p', 'per_row' or 'scalar')", _are_filters),
-    "filter_orders": _some_from(FILTER_ORDERS),
-    "tie_rule": _one_from(("value", "exact_k")),
-    "seeding": _one_from(("none", "launch", "counter")),
-    "greedy": _FLAG,
-    "gumbel_dtypes": _some_from(GUMBEL_DTYPES),
-    "valid_flag": _FLAG,
-    "graph_safe": _FLAG,
-    "sync_free": _FLAG,
-    "batch_invariant": _FLAG,
-    "max_top_k": _optional(_COUNT, _is_count),
-    "max_vocab_size": _optional(_COUNT, _is_count),
-    "verify_modes": _some_from(VERIFY_MODES),
-    "draft_kinds": _some_from(DRAFT_KINDS),
-    "ragged_drafts": _FLAG,
-    "placeholder_drafts": _FLAG,
-}
-"""Each field of ``Capabilities``: what it needs, in words, and whether a value is that."""

@@ -1,19 +1,20 @@
-"""What a sampler can do and what a request needs: two of the three sides of every negotiation.
+"""What a provider can do and what a caller needs: two of the three sides of every negotiation.
 
-Both are frozen dataclasses without behaviour beyond checking and comparing themselves, so that a decision about an
-H100, an MI300X or a laptop can be computed, and tested, anywhere. :mod:`tokendraw._resolution.checks` holds the
-comparisons.
+All are frozen dataclasses without behaviour beyond checking themselves, so that a decision about an H100, an MI300X or
+a laptop can be computed, and tested, anywhere. What a field may be stands in its declaration alone: a need is held
+against it when it is made, capabilities when a plugin describes itself.
+
+Every operation has a type of each, derived from :class:`HostCapabilities` and :class:`HostNeed`. Those of sampling,
+:class:`Capabilities` and :class:`Need`, stand here since other operations on rows of logits build on them.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
-from tokendraw._exchange.declared import among, at_least, check_fields
-
-Operation: TypeAlias = Literal["sample", "verify"]
-"""What a sampler is asked to do. ``verify`` is speculative decoding."""
+from tokendraw._exchange.declared import Rule, among, at_least, check_fields
+from tokendraw._messages.words import is_printable
 
 LogprobsMode: TypeAlias = Literal[
     "raw_logprobs", "raw_logits", "processed_logprobs", "processed_logits", "temperature_logprobs"
@@ -22,15 +23,10 @@ FilterOrder: TypeAlias = Literal["top_k_first", "joint"]
 Filter: TypeAlias = Literal["top_k", "top_p", "min_p"]
 Granularity: TypeAlias = Literal["per_row", "scalar"]
 GumbelDtype: TypeAlias = Literal["fp32", "fp64"]
-VerifyMode: TypeAlias = Literal["rejection", "coupled"]
-DraftKind: TypeAlias = Literal["probs", "logits", "chosen"]
-"""What a draft was drawn from, as the caller gives it: probabilities, logits, or nothing since it was not drawn."""
 Seeding: TypeAlias = Literal["none", "launch", "counter"]
 TieRule: TypeAlias = Literal["value", "exact_k"]
 TieNeed: TypeAlias = TieRule | Literal["either"]
-_Count: TypeAlias = Annotated[int, at_least(0)]
 
-OPERATIONS: tuple[Operation, ...] = ("sample", "verify")
 LOGPROBS_MODES: tuple[LogprobsMode, ...] = (
     "raw_logprobs",
     "raw_logits",
@@ -40,30 +36,84 @@ LOGPROBS_MODES: tuple[LogprobsMode, ...] = (
 )
 FILTER_ORDERS: tuple[FilterOrder, ...] = ("top_k_first", "joint")
 GUMBEL_DTYPES: tuple[GumbelDtype, ...] = ("fp32", "fp64")
-VERIFY_MODES: tuple[VerifyMode, ...] = ("rejection", "coupled")
-DRAFT_KINDS: tuple[DraftKind, ...] = ("probs", "logits", "chosen")
 INPUT_DTYPES: tuple[str, ...] = ("float32", "bfloat16", "float16")
+
+LONGEST_WORD = 100
+"""Characters of a name, an architecture, a version or a range of versions."""
+_LARGEST_NUMBER = 2**63 - 1
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) is int and 0 <= value <= _LARGEST_NUMBER
+
+
+def are_words(value: Any) -> bool:
+    """Whether a value is a tuple of short printable strings."""
+    # One bare string is the usual slip: ("cuda") is no tuple.
+    return isinstance(value, tuple) and all(is_printable(word, LONGEST_WORD) for word in value)
+
+
+def _is_version(value: Any) -> bool:
+    return isinstance(value, tuple) and len(value) == 2 and all(map(_is_number, value))
+
+
+def _is_range(value: Any) -> bool:
+    if not isinstance(value, tuple) or len(value) != 2:
+        return False
+    return _is_version(value[0]) and (value[1] is None or _is_version(value[1]))
+
+
+def _are_filters(value: Any) -> bool:
+    known = [(name, how) for name in ("top_k", "top_p", "min_p") for how in ("per_row", "scalar")]
+    return isinstance(value, tuple) and all(pair in known for pair in value)
+
+
+_Count: TypeAlias = Annotated[int, at_least(0)]
+_Number: TypeAlias = Annotated[int, Rule(("an integer from 0 to 2**63 - 1",), _is_number)]
+_Words: TypeAlias = Annotated[tuple[str, ...], Rule(("a tuple of short strings",), are_words)]
+_Dtype: TypeAlias = Annotated[str, among(INPUT_DTYPES)]
+_Range: TypeAlias = Annotated[
+    tuple[tuple[int, int], tuple[int, int] | None],
+    Rule(("((major, minor), (major, minor) or None)",), _is_range),
+]
+_Filters: TypeAlias = Annotated[
+    tuple[tuple[Filter, Granularity], ...],
+    Rule(("a tuple of ('top_k', 'top_p' or 'min_p', 'per_row' or 'scalar')",), _are_filters),
+]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Capabilities:
-    """What a sampler can do in one operation. The defaults promise nothing: advertise what you have tested.
+class HostCapabilities:
+    """What a provider of any operation needs of the host, and what its calls promise there.
+
+    The defaults promise nothing: advertise what you have tested.
+    """
+
+    device_types: _Words | None = ("cpu",)
+    """``cpu``, ``cuda`` (NVIDIA), ``rocm`` (AMD), ``mps``, ``xpu`` ...; None for any that torch has."""
+    compute_capability: _Range | None = None
+    """Least and largest CUDA compute capability: ``((8, 0), None)`` is 8.0 and later. None: any."""
+    rocm_archs: _Words | None = None
+    """ROCm architectures such as ``gfx942``. None: any."""
+    min_sm_count: _Number = 0
+    """Least number of streaming multiprocessors (NVIDIA)."""
+    graph_safe: bool = False
+    """Whether a call may be captured in a CUDA graph and replayed."""
+    sync_free: bool = False
+    """Whether a call returns without waiting for the device."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Capabilities(HostCapabilities):
+    """What a sampler can do. The defaults promise nothing: advertise what you have tested.
 
     A capability that is advertised is tested by the conformance kit; one that is not is never asked for.
     """
 
-    device_types: tuple[str, ...] | None = ("cpu",)
-    """``cpu``, ``cuda`` (NVIDIA), ``rocm`` (AMD), ``mps``, ``xpu`` ...; None for any that torch has."""
-    compute_capability: tuple[tuple[int, int], tuple[int, int] | None] | None = None
-    """Least and largest CUDA compute capability: ``((8, 0), None)`` is 8.0 and later. None: any."""
-    rocm_archs: tuple[str, ...] | None = None
-    """ROCm architectures such as ``gfx942``. None: any."""
-    min_sm_count: int = 0
-    """Least number of streaming multiprocessors (NVIDIA)."""
-    dtypes: tuple[str, ...] = ("float32",)
+    dtypes: tuple[_Dtype, ...] = ("float32",)
     """Dtypes of the logits, by their torch names."""
     logprobs_modes: tuple[LogprobsMode, ...] = ()
-    filters: tuple[tuple[Filter, Granularity], ...] = ()
+    filters: _Filters = ()
     """Filters that are applied, each with ``per_row`` or ``scalar`` (one value for the whole batch)."""
     filter_orders: tuple[FilterOrder, ...] = ("top_k_first",)
     tie_rule: TieRule = "value"
@@ -75,29 +125,28 @@ class Capabilities:
     gumbel_dtypes: tuple[GumbelDtype, ...] = ("fp32",)
     valid_flag: bool = False
     """Whether ``SamplerOutput.valid`` tells rows with NaN, or without any finite logit, from the others."""
-    graph_safe: bool = False
-    """Whether a call may be captured in a CUDA graph and replayed."""
-    sync_free: bool = False
-    """Whether a call returns without waiting for the device."""
     batch_invariant: bool = False
     """Whether a seeded row's token is the same in any batch."""
-    max_top_k: int | None = None
-    max_vocab_size: int | None = None
-    verify_modes: tuple[VerifyMode, ...] = ()
-    """Of the operation ``verify``, as are all that follow."""
-    draft_kinds: tuple[DraftKind, ...] = ()
-    ragged_drafts: bool = False
-    """Whether requests may have different numbers of drafts."""
-    placeholder_drafts: bool = False
-    """Whether an id outside [0, V) may stand for a draft that was not made."""
-
-
-OF_VERIFY = ("verify_modes", "draft_kinds", "ragged_drafts", "placeholder_drafts")
-"""Fields of ``Capabilities`` that speak of no other operation."""
+    max_top_k: _Number | None = None
+    max_vocab_size: _Number | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
-class Need:
+class HostNeed:
+    """What a caller of any operation may need of its calls.
+
+    :raises InvalidParameterError: a ValueError: a field is not of the type that it declares, or no word of its list.
+    """
+
+    graph_safe: bool = False
+    sync_free: bool = False
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Need(HostNeed):
     """What a sampler must do for the caller, whatever the rows of a batch ask for later.
 
     Seeds, greedy rows and filters are properties of rows: those are looked at batch by batch, and rows that
@@ -116,12 +165,10 @@ class Need:
     """
     filter_orders: tuple[FilterOrder, ...] = ("top_k_first",)
     gumbel_dtype: GumbelDtype = "fp32"
-    dtype: Annotated[str, among(INPUT_DTYPES)] | None = None
+    dtype: _Dtype | None = None
     """Dtype of the logits by its torch name; None when not known yet."""
     vocab_size: Annotated[int, at_least(1)] | None = None
     valid_flag: bool = False
-    graph_safe: bool = False
-    sync_free: bool = False
     batch_invariant: bool = False
     seeding: Seeding = "none"
     """``counter`` asks for a sampler that serves seeded rows itself, without a companion."""
@@ -133,6 +180,3 @@ class Need:
     """The most that ``SamplingParams.logprobs`` may be; None: any, up to all of the vocabulary. A batch that asks for
     more, or for all (-1) of a larger vocabulary, is refused before anything is launched or allocated.
     """
-
-    def __post_init__(self) -> None:
-        check_fields(self)

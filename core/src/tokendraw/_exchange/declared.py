@@ -72,6 +72,12 @@ def check_fields(record: Any) -> None:
             )
 
 
+def rules_of(record: type) -> dict[str, Rule]:
+    """What each field of a dataclass may be, as it is declared."""
+    names, _, rules = _rules(record)
+    return dict(zip(names, rules, strict=True))
+
+
 @functools.cache
 def _rules(record: type) -> tuple[tuple[str, ...], Callable[[Any], tuple[Any, ...]], tuple[Rule, ...]]:
     hints = get_type_hints(record, include_extras=True)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tokendraw._exchange.capabilities import Capabilities, Operation
+from tokendraw._exchange.capabilities import HostCapabilities
 
 API_VERSION = 1
 """The plugin API that this core speaks. A plugin that names another one is ``incompatible``."""
@@ -51,7 +51,8 @@ class PluginInfo:
     api_version: int
     priority: int
     """Higher is preferred. native is 0, specialised kernels are 10 to 90; from -1000000 to 1000000."""
-    operations: Mapping[Operation, Capabilities]
+    operations: Mapping[str, HostCapabilities]
+    """By the name of an operation what the plugin can do in it: of the type that the operation names."""
     upstream: Upstream | None = None
     summary: str = ""
     """One line for ``tokendraw list``."""

@@ -8,50 +8,31 @@ others.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from tokendraw._exchange.capabilities import (
-    DRAFT_KINDS,
-    FILTER_ORDERS,
-    VERIFY_MODES,
-    Capabilities,
-    DraftKind,
-    Filter,
-    Need,
-    Operation,
-    VerifyMode,
-)
+from tokendraw._exchange.capabilities import FILTER_ORDERS, Capabilities, Filter, Need
 
 if TYPE_CHECKING:
     from tokendraw._exchange.facts import BatchFacts
-    from tokendraw.operations.verify.drafts import Drafts
 
 _FILTERS: tuple[Filter, ...] = ("top_k", "top_p", "min_p")
-_FROM: dict[DraftKind, str] = {
-    "probs": "drafts with probabilities",
-    "logits": "drafts with logits",
-    "chosen": "drafts that were not drawn",
-}
-_VOCABULARY = "rows of a vocabulary above its limit"
+VOCABULARY = "rows of a vocabulary above its limit"
+"""The gap that a batch has as a whole."""
 
 
-def beyond(capabilities: Capabilities, need: Need, operation: Operation = "sample") -> tuple[str, ...]:
+def beyond(capabilities: Capabilities, need: Need) -> tuple[str, ...]:
     """Name the kinds of rows that are beyond a sampler; two samplers that lack the same say the same."""
-    return tuple(_gaps(capabilities, need, operation))
+    return tuple(_gaps(capabilities, need))
 
 
-def covers(
-    capabilities: Capabilities, kinds: tuple[str, ...], need: Need, operation: Operation = "sample"
-) -> bool:
-    """Whether a sampler serves every one of ``kinds``, as named by :func:`beyond`.
-
-    A vocabulary is the whole batch's, so whoever serves it meets every other kind of row in it.
-    """
-    gaps = set(_gaps(capabilities, need, operation))
-    return not (gaps if _VOCABULARY in kinds else gaps & set(kinds))
+def offered(capabilities: Capabilities, need: Need) -> Capabilities:
+    """Leave of the logprobs modes the one that rows will get."""
+    modes = tuple(mode for mode in capabilities.logprobs_modes if mode == need.logprobs_mode)
+    return replace(capabilities, logprobs_modes=modes)
 
 
-def _gaps(capabilities: Capabilities, need: Need, operation: Operation) -> Iterator[str]:
+def _gaps(capabilities: Capabilities, need: Need) -> Iterator[str]:
     if not capabilities.greedy:
         yield "greedy rows"
     if capabilities.seeding != "counter":
@@ -62,40 +43,12 @@ def _gaps(capabilities: Capabilities, need: Need, operation: Operation) -> Itera
     if capabilities.max_top_k is not None:
         yield "a top_k above its limit"
     if capabilities.max_vocab_size is not None and need.vocab_size is None:
-        yield _VOCABULARY
+        yield VOCABULARY
     for order in FILTER_ORDERS:
         if order not in capabilities.filter_orders:
             yield f"filter order {order}"
     if need.logprobs_mode not in capabilities.logprobs_modes:
         yield f"rows that ask for {need.logprobs_mode}"
-    if operation == "verify":
-        yield from _draft_gaps(capabilities)
-
-
-def _draft_gaps(capabilities: Capabilities) -> Iterator[str]:
-    for mode in VERIFY_MODES:
-        if mode not in capabilities.verify_modes:
-            yield f"the mode {mode}"
-    for kind in DRAFT_KINDS:
-        if kind not in capabilities.draft_kinds:
-            yield _FROM[kind]
-    if not capabilities.ragged_drafts:
-        yield "requests with different numbers of drafts"
-    if not capabilities.placeholder_drafts:
-        yield "placeholders among drafts"
-
-
-def undrafted(capabilities: Capabilities, drafts: Drafts, mode: VerifyMode) -> str | None:
-    """What of the drafts of a batch a verifier cannot serve, or may not be able to; None if it serves them."""
-    if mode not in capabilities.verify_modes:
-        return f"the mode {mode}"
-    if drafts.kind not in capabilities.draft_kinds:
-        return _FROM[drafts.kind]
-    if not capabilities.ragged_drafts and not drafts.is_uniform:
-        return "requests with different numbers of drafts"
-    if not capabilities.placeholder_drafts and drafts.any_placeholder:
-        return "placeholders among drafts"
-    return None
 
 
 def unserved(capabilities: Capabilities, facts: BatchFacts, vocab_size: int = 0) -> str | None:

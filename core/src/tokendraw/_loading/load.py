@@ -1,22 +1,21 @@
-"""Where facts, decision and proof meet: discover what is installed, resolve which serves, load it."""
+"""Where facts, decision and proof meet: the providers of an operation that are built and proven."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from tokendraw import operations
 from tokendraw._discovery import settings as _settings
-from tokendraw._discovery.discover import gather
-from tokendraw._exchange.capabilities import LOGPROBS_MODES, LogprobsMode, Need, Operation
+from tokendraw._exchange.capabilities import LOGPROBS_MODES, LogprobsMode, Need
 from tokendraw._exchange.host import Host
+from tokendraw._loading.resolve import gather
 from tokendraw._loading.warnings import warn_of
 from tokendraw._machine import detect
 from tokendraw._messages.announce import announce
 from tokendraw._messages.errors import InvalidParameterError, SettingsWarning
 from tokendraw._messages.words import one_of
-from tokendraw._resolution.candidate import Candidate, Choice, Resolution
-from tokendraw._resolution.decide import check_operation, decide
+from tokendraw._resolution.candidate import Choice
 from tokendraw._torch.importing import require_torch
 from tokendraw._torch.untraced import untraced
 
@@ -25,50 +24,6 @@ if TYPE_CHECKING:
 
     from tokendraw._discovery.settings import Settings
     from tokendraw._loading.sampler import Sampler
-
-
-@untraced
-def discover(
-    *, operation: Operation = "sample", host: Host | None = None, need: Need | None = None
-) -> tuple[Candidate, ...]:
-    """Every installed plugin, sorted by name, with its state and reason. No plugin can make this raise.
-
-    :param host: the machine to judge them for; None: this one.
-    :param need: what they have to do; None: what :class:`Need` says by default.
-    :raises SettingsError: a ``TOKENDRAW_*`` variable or the configuration file is malformed.
-    """
-    check_operation(operation)
-    choice = _settings.read_settings().choice()
-    return gather(operation, host or detect.detect_host(), need or Need(), choice).candidates
-
-
-@untraced
-def resolve(
-    candidates: Iterable[Candidate] | None = None,
-    host: Host | None = None,
-    need: Need | None = None,
-    choice: Choice | None = None,
-    *,
-    operation: Operation = "sample",
-    device: str | torch.device | None = None,
-) -> Resolution:
-    """Which sampler would serve, with every decision on the way. Builds none, and warns of nothing.
-
-    What is None is gathered from this machine; with all four given the answer depends on nothing else.
-
-    :param device: device of this machine to judge the candidates for, where ``host`` is None.
-    :raises SamplerUnavailableError: an explicit choice cannot be honoured, or nothing is available; its
-        ``decisions`` hold the reasons.
-    :raises DuplicatePluginError: two distributions claim the chosen name or, by default, any name in use.
-    :raises SettingsError: a ``TOKENDRAW_*`` variable or the configuration file is malformed.
-    :raises InvalidParameterError: ``device`` or ``operation`` is not one that there is.
-    """
-    choice = _settings.read_settings().choice() if choice is None else choice
-    host = detect.detect_host(None if device is None else str(device)) if host is None else host
-    need = Need() if need is None else need
-    if candidates is None:
-        candidates = gather(operation, host, need, choice).candidates
-    return decide(candidates, host, need, choice, operation=operation)
 
 
 @untraced
@@ -126,17 +81,10 @@ def load_chosen(
     from tokendraw._loading.sampler import Sampler
     from tokendraw._serving.negotiation import Negotiation
 
-    discovery = gather("sample", host, need, choice)
-    for text in settings.all_warnings(c.name for c in discovery.candidates):
+    discovery = gather(host, need, choice)
+    for text in settings.all_warnings(c.name for c in discovery.plugins):
         announce(SettingsWarning, text, strict=strict)
-    facts, serving = Negotiation(
-        discovery=discovery,
-        host=host,
-        need=need,
-        choice=choice,
-        device=target,
-        candidates=discovery.candidates,
-    ).settle()
+    facts, serving = Negotiation(discovery=discovery, device=target).settle(operations.get("sample"))
     warn_of(serving.resolution, strict=strict, once_for="load")
     return Sampler.negotiated(facts, serving, strict=strict, debug=settings.debug)
 

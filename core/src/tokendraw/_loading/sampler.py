@@ -13,7 +13,7 @@ from torch import Tensor
 
 from tokendraw._discovery.guard import log_traceback
 from tokendraw._exchange.backends import SamplerBackend
-from tokendraw._exchange.capabilities import Capabilities, DraftKind, VerifyMode
+from tokendraw._exchange.capabilities import Capabilities
 from tokendraw._exchange.facts import BatchFacts
 from tokendraw._exchange.input_checks import (
     check_batch,
@@ -47,6 +47,7 @@ from tokendraw._torch.forked import reseed_children
 from tokendraw._torch.graphs import is_capturing
 from tokendraw._torch.untraced import untraced
 from tokendraw.operations.verify import calls as _verifying
+from tokendraw.operations.verify.capabilities import DraftKind, VerifyMode
 from tokendraw.operations.verify.drafts import Drafts
 from tokendraw.operations.verify.warmup import verifications
 
@@ -357,7 +358,7 @@ class Sampler:
             while True:
                 try:
                     if failures[-1].member in (serving.chosen, serving.companion):
-                        facts, serving = fallback.successor(facts, failures[-1], metadata.facts)
+                        facts, serving = fallback.successor(facts, serving, failures[-1], metadata.facts)
                     output = self._drawing.draw(serving, logits, metadata, inplace=inplace)
                     break
                 except CallFailedError as another:

@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 from torch import Tensor
 
-from tokendraw._exchange.capabilities import DRAFT_KINDS, INPUT_DTYPES, VERIFY_MODES, DraftKind, VerifyMode
+from tokendraw._exchange.capabilities import INPUT_DTYPES
 from tokendraw._exchange.metadata import SamplingMetadata
 from tokendraw._exchange.params import SamplingParams
 from tokendraw._messages.errors import InvalidInputError
 from tokendraw._messages.words import one_of
+from tokendraw.operations.verify.capabilities import DRAFT_KINDS, VERIFY_MODES, DraftKind, VerifyMode
 
 if TYPE_CHECKING:
     from tokendraw._serving.routing import Serving

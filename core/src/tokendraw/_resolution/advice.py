@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from tokendraw._exchange.capabilities import Operation
 from tokendraw._exchange.host import Host
 from tokendraw._exchange.plugin_info import is_name
 from tokendraw._messages.words import all_of
@@ -15,7 +14,7 @@ from tokendraw._resolution.ranking import place, rank
 
 
 def fallback(
-    chosen: Candidate, assessed: Sequence[Candidate], operation: Operation, host: Host, choice: Choice
+    chosen: Candidate, assessed: Sequence[Candidate], operation: str, host: Host, choice: Choice
 ) -> str | None:
     """Tell of installed, higher-ranked plugins that were passed over; None if there is none."""
     served = {c.name for c in assessed if c.state is State.AVAILABLE}
@@ -60,7 +59,7 @@ def _disable(names: Iterable[str], choice: Choice) -> str:
     return f"Set TOKENDRAW_DISABLE={','.join(dict.fromkeys([*choice.disabled, *names]))}"
 
 
-def _is_expected(candidate: Candidate, operation: Operation, host: Host) -> bool:
+def _is_expected(candidate: Candidate, operation: str, host: Host) -> bool:
     """Whether its user expects it to run: not switched off, upstream installed, made for operation and device."""
     if candidate.state not in (State.UNAVAILABLE, State.BROKEN, State.INCOMPATIBLE):
         return False

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
-from tokendraw._exchange.capabilities import Capabilities, Need, Operation
 from tokendraw._exchange.host import Host
 from tokendraw._exchange.plugin_info import PluginInfo
 
@@ -55,8 +55,8 @@ class Candidate:
         """Its rank before the user's order; 0 if it never described itself."""
         return self.info.priority if self.info else 0
 
-    def capabilities(self, operation: Operation) -> Capabilities | None:
-        """Look up what it can do in one operation; None if it does not offer it or is unknown."""
+    def capabilities(self, operation: str) -> Any:
+        """Look up what it can do in one operation: of its capabilities type; None if it offers no such thing."""
         return self.info.operations.get(operation) if self.info else None
 
 
@@ -94,9 +94,10 @@ class Decision:
 class Resolution:
     """Which sampler serves an operation on a host, and every decision on the way, best first."""
 
-    operation: Operation
+    operation: str
     host: Host
-    need: Need
+    need: Any
+    """Of the operation's need type."""
     choice: Choice
     chosen: str
     companion: str | None

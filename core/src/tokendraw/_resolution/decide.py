@@ -8,36 +8,23 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from tokendraw._exchange import row_limits
-from tokendraw._exchange.capabilities import OPERATIONS, Need, Operation
+from tokendraw._exchange.capabilities import HostNeed
 from tokendraw._exchange.host import Host
-from tokendraw._messages.errors import InvalidParameterError
-from tokendraw._messages.words import one_of
+from tokendraw._exchange.operation import Operation
 from tokendraw._resolution import advice, checks, refusals, upstream
 from tokendraw._resolution.admission import admit, conflicts
 from tokendraw._resolution.candidate import Candidate, Choice, Decision, Resolution, State
 from tokendraw._resolution.ranking import place, rank
 
 
-def check_operation(operation: Operation) -> None:
-    """Refuse an operation that there is not.
-
-    :raises InvalidParameterError: the message lists those that there are.
-    """
-    if operation not in OPERATIONS:
-        raise InvalidParameterError(
-            f"'operation' needs {one_of(OPERATIONS)}, found {operation!r}. Pass one of these."
-        )
-
-
 def assess(
-    candidate: Candidate, operation: Operation, host: Host, need: Need, *, explicit: bool = False
+    candidate: Candidate, operation: Operation, host: Host, need: HostNeed, *, explicit: bool = False
 ) -> Candidate:
     """Mark a candidate as available, or as unavailable with its first reason; leave the others as they are.
 
-    :param explicit: the user named it, so a companion may make up for logprobs that it lacks.
+    :param explicit: the user named it, so a companion may make up for what the default choice has to have.
     """
-    info, capabilities = candidate.info, candidate.capabilities(operation)
+    info, capabilities = candidate.info, candidate.capabilities(operation.name)
     if candidate.state in (State.BROKEN, State.DISABLED, State.INCOMPATIBLE):
         return candidate
     if info is None:
@@ -46,7 +33,7 @@ def assess(
         )
     reason = checks.first_reason(operation, info.operations, host, need)
     if reason is None and capabilities is not None and not explicit:
-        reason = checks.processed_logprobs(operation, capabilities, host, need)
+        reason = checks.first_of(operation.default_checks, capabilities, host, need)
     if reason is None and info.upstream is not None:
         reason = upstream.reason_against(info.upstream, candidate.upstream_version)
     reason = reason or candidate.probe_reason or candidate.rejection
@@ -56,18 +43,16 @@ def assess(
 def decide(
     candidates: Iterable[Candidate],
     host: Host,
-    need: Need,
+    need: HostNeed,
     choice: Choice,
     *,
-    operation: Operation = "sample",
+    operation: Operation,
 ) -> Resolution:
     """Decide from facts alone.
 
     :raises SamplerUnavailableError: the explicit choice cannot be honoured, or nothing is available.
     :raises DuplicatePluginError: two distributions claim the chosen name or, by default, any name in use.
-    :raises InvalidParameterError: the operation is unknown.
     """
-    check_operation(operation)
     admitted = admit(candidates, choice)
     disputed = conflicts(admitted)
     if choice.sampler is not None:
@@ -81,14 +66,14 @@ def decide(
     available = [c for c in assessed if c.state is State.AVAILABLE]
     chosen = _chosen(assessed, available, operation, host, choice)
     companion, beyond = _companion(chosen, available, operation, need)
-    if companion is None and (missing := _missing_logprobs(chosen, operation, host, need)):
-        raise refusals.explicit(missing, chosen.name, assessed, operation, host, choice)
+    if companion is None and (missing := _missing_by_default(chosen, operation, host, need)):
+        raise refusals.explicit(missing, chosen.name, assessed, operation.name, host, choice)
     fallback = None
     if choice.sampler is None:
-        fallback = advice.fallback(chosen, assessed, operation, host, choice)
+        fallback = advice.fallback(chosen, assessed, operation.name, host, choice)
     untested = [text for c in (chosen, companion) if c is not None and (text := advice.untested(c))]
     return Resolution(
-        operation=operation,
+        operation=operation.name,
         host=host,
         need=need,
         choice=choice,
@@ -110,7 +95,7 @@ def _chosen(
 ) -> Candidate:
     if choice.sampler is None:
         if not available:
-            raise refusals.nothing(assessed, operation, host, choice)
+            raise refusals.nothing(assessed, operation.name, host, choice)
         return available[0]
     named = [c for c in assessed if c.name == choice.sampler]
     # Beside the genuine owner of a reserved name another distribution may claim it: that one is broken.
@@ -118,27 +103,27 @@ def _chosen(
         if candidate.state is State.AVAILABLE:
             return candidate
     if not named:
-        raise refusals.unknown(choice.sampler, assessed, operation, host, choice)
+        raise refusals.unknown(choice.sampler, assessed, operation.name, host, choice)
     first = min(named, key=lambda c: not c.first_party)
-    raise refusals.explicit(str(first.reason), first.name, assessed, operation, host, choice)
+    raise refusals.explicit(str(first.reason), first.name, assessed, operation.name, host, choice)
 
 
 def _companion(
-    chosen: Candidate, available: Sequence[Candidate], operation: Operation, need: Need
+    chosen: Candidate, available: Sequence[Candidate], operation: Operation, need: HostNeed
 ) -> tuple[Candidate | None, tuple[str, ...]]:
     """Find the best other candidate that serves all rows that the chosen one cannot, and their kinds."""
-    capabilities = chosen.capabilities(operation)
-    beyond = row_limits.beyond(capabilities, need, operation) if capabilities else ()
+    capabilities = chosen.capabilities(operation.name)
+    beyond = operation.gaps(capabilities, need) if capabilities else ()
     for other in available if beyond else ():
-        offered = other.capabilities(operation)
-        if other.name != chosen.name and offered and row_limits.covers(offered, beyond, need, operation):
+        offered = other.capabilities(operation.name)
+        if other.name != chosen.name and offered and operation.covers(offered, beyond, need):
             return other, beyond
     return None, beyond
 
 
-def _missing_logprobs(chosen: Candidate, operation: Operation, host: Host, need: Need) -> str | None:
-    capabilities = chosen.capabilities(operation)
-    return checks.processed_logprobs(operation, capabilities, host, need) if capabilities else None
+def _missing_by_default(chosen: Candidate, operation: Operation, host: Host, need: HostNeed) -> str | None:
+    capabilities = chosen.capabilities(operation.name)
+    return checks.first_of(operation.default_checks, capabilities, host, need) if capabilities else None
 
 
 def _decisions(

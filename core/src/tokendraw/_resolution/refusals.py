@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Mapping, Sequence
 
-from tokendraw._exchange.capabilities import Operation
 from tokendraw._exchange.host import Host
 from tokendraw._messages.errors import DuplicatePluginError, SamplerUnavailableError
 from tokendraw._messages.install import NATIVE
@@ -17,7 +16,7 @@ INSTALL = f"run {NATIVE}"
 
 
 def explicit(
-    reason: str, name: str, assessed: Sequence[Candidate], operation: Operation, host: Host, choice: Choice
+    reason: str, name: str, assessed: Sequence[Candidate], operation: str, host: Host, choice: Choice
 ) -> SamplerUnavailableError:
     """Refuse a sampler that the user named, that is there and cannot serve."""
     others = [c.name for c in assessed if c.state is State.AVAILABLE and c.name != name]
@@ -37,7 +36,7 @@ def explicit(
 
 
 def unknown(
-    name: str, assessed: Sequence[Candidate], operation: Operation, host: Host, choice: Choice
+    name: str, assessed: Sequence[Candidate], operation: str, host: Host, choice: Choice
 ) -> SamplerUnavailableError:
     """Refuse a sampler that the user named and that is not installed."""
     near = difflib.get_close_matches(name, [c.name for c in assessed], n=1)
@@ -46,7 +45,7 @@ def unknown(
 
 
 def nothing(
-    assessed: Sequence[Candidate], operation: Operation, host: Host, choice: Choice
+    assessed: Sequence[Candidate], operation: str, host: Host, choice: Choice
 ) -> SamplerUnavailableError:
     """Report that no candidate can serve."""
     found = "; ".join(f"{c.name}: {c.reason}" for c in assessed) or "no plugin"

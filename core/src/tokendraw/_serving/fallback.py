@@ -16,9 +16,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypeAlias
 
-import torch
 from torch import Tensor
 
+from tokendraw import operations
 from tokendraw._discovery.places import package_of, place_of
 from tokendraw._exchange.facts import BatchFacts
 from tokendraw._messages.errors import (
@@ -30,6 +30,7 @@ from tokendraw._messages.errors import (
 from tokendraw._messages.words import spoken
 from tokendraw._resolution.candidate import Choice
 from tokendraw._resolution.refusals import undo
+from tokendraw._serving.device_faults import is_out_of_memory
 from tokendraw._serving.negotiation import Negotiation
 from tokendraw._serving.routing import Member, Serving
 from tokendraw._torch.graphs import is_capturing
@@ -42,19 +43,9 @@ _NO_VERDICT = (
     # The caller's mistake:
     InvalidInputError,
     InvalidParameterError,
-    # The batch was too large for what the host left free; another sampler would hide that:
-    MemoryError,
-    torch.OutOfMemoryError,
 )
-"""Errors that say nothing against the sampler that raised them, like those that :func:`_is_out_of_memory` finds."""
-_OUT_OF_MEMORY = (
-    "DefaultCPUAllocator: can't allocate memory",
-    "DefaultCPUAllocator: not enough memory",
-    "[enforce fail at alloc_cpu.cpp",
-    "CUDA error: out of memory",
-    "HIP error: out of memory",
-)
-"""In a RuntimeError that torch raises where it has no class of its own for it."""
+"""Errors that say nothing against the sampler that raised them. Nor does too little memory, which another sampler would
+hide: the batch was too large for what the host left free."""
 
 
 class CallFailedError(Exception):
@@ -84,7 +75,7 @@ class CallFailedError(Exception):
     @property
     def is_verdict(self) -> bool:
         """Whether it may say something against the sampler."""
-        return not (isinstance(self.error, _NO_VERDICT) or _is_out_of_memory(self.error))
+        return not (isinstance(self.error, _NO_VERDICT) or is_out_of_memory(self.error))
 
     @property
     def may_be_followed(self) -> bool:
@@ -123,7 +114,7 @@ def copied(logits: Tensor, member: Member, kind: Kind, *, inplace: bool) -> Tens
     try:
         return logits.clone()
     except RuntimeError as error:
-        if isinstance(error, torch.OutOfMemoryError) or _is_out_of_memory(error):
+        if is_out_of_memory(error):
             return logits
         raise
 
@@ -151,12 +142,17 @@ def failed_by_all(failures: Sequence[CallFailedError]) -> BaseException:
     )
 
 
-def successor(facts: Negotiation, failed: CallFailedError, batch: BatchFacts) -> tuple[Negotiation, Serving]:
+def successor(
+    facts: Negotiation, serving: Serving, failed: CallFailedError, batch: BatchFacts
+) -> tuple[Negotiation, Serving]:
     """Decide anew without the sampler that failed.
 
     :raises SamplerUnavailableError: nobody else can serve, or nobody the rows of this batch.
     """
-    facts, serving = facts.without(failed.member.name, failed.reason).settle()
+    operation = operations.get(serving.resolution.operation)
+    facts, serving = facts.without(operation, failed.member.name, failed.reason, failed.error).settle(
+        operation
+    )
     lacking = serving.lacking(batch)
     if lacking is not None and serving.companion is None:
         raise SamplerUnavailableError(
@@ -165,10 +161,6 @@ def successor(facts: Negotiation, failed: CallFailedError, batch: BatchFacts) ->
             "SamplingMetadata.facts."
         )
     return facts, serving
-
-
-def _is_out_of_memory(error: BaseException) -> bool:
-    return isinstance(error, RuntimeError) and any(text in str(error) for text in _OUT_OF_MEMORY)
 
 
 def _as_asked(failed: Member, choice: Choice) -> str:

@@ -1,84 +1,105 @@
-"""From facts to samplers that are built and proven; made anew where a fact changes, such as a call that failed."""
+"""From facts to providers that are built and proven; made anew where a fact changes, such as a call that failed."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Self
+from types import MappingProxyType
+from typing import Any, Self
 
 import torch
 
 from tokendraw._discovery.discover import Discovery
-from tokendraw._exchange.capabilities import Capabilities, Need, Operation
-from tokendraw._exchange.host import Host
+from tokendraw._exchange.operation import Operation
 from tokendraw._messages.errors import PluginError, SamplerUnavailableError
 from tokendraw._messages.words import LONGEST_REASON, said
-from tokendraw._resolution.candidate import Candidate, Choice
+from tokendraw._resolution.candidate import Candidate
 from tokendraw._resolution.decide import decide
 from tokendraw._serving import proof
+from tokendraw._serving.device_faults import is_device_fault
 from tokendraw._serving.routing import Member, Serving
 
 
 @dataclass(frozen=True, kw_only=True)
 class Negotiation:
-    """Everything that a choice rests on."""
+    """Everything that the choices of one caller rest on, for all operations on one device.
 
-    operation: Operation = "sample"
+    Replaced as a whole where a plugin fails: building and proving it, and its calls, bring facts of their own.
+    """
+
     discovery: Discovery
-    host: Host
-    need: Need
-    choice: Choice
     device: torch.device
-    candidates: tuple[Candidate, ...]
-    """Those of the discovery, with what building and calling them has shown since."""
-    built: dict[str, Member] = field(default_factory=dict)
-    """By name: each sampler is built once, whatever becomes of the others."""
+    rejections: Mapping[tuple[str, str], str] = MappingProxyType({})
+    """By operation and plugin why building it, its proof or a call of it failed."""
+    device_faults: Mapping[str, str] = MappingProxyType({})
+    """By plugin such a failure of the device itself, which counts for every operation of the plugin."""
+    built: dict[tuple[str, str], Member] = field(default_factory=dict)
+    """By operation and plugin: each is built once, whatever becomes of the others."""
 
-    def without(self, name: str, reason: str) -> Self:
-        """The same facts, and that ``name`` failed, a fact like any other."""
-        return replace(
-            self,
-            candidates=tuple(replace(c, rejection=reason) if c.name == name else c for c in self.candidates),
-        )
+    def without(self, operation: Operation, name: str, reason: str, error: BaseException | None) -> Self:
+        """Copy of the negotiation with a plugin marked as rejected.
 
-    def settle(self) -> tuple[Self, Serving]:
+        :param error: what was raised; a fault of the device rejects the plugin in every operation.
+        """
+        if is_device_fault(error):
+            return replace(self, device_faults=MappingProxyType({**self.device_faults, name: reason}))
+        rejections = {**self.rejections, (operation.name, name): reason}
+        return replace(self, rejections=MappingProxyType(rejections))
+
+    def rejection(self, operation: str, name: str) -> str | None:
+        """Why a plugin was rejected in an operation; None if it was not."""
+        return self.rejections.get((operation, name)) or self.device_faults.get(name)
+
+    def stands(self, serving: Serving) -> bool:
+        """Whether none of those who serve was rejected since they were chosen."""
+        members = (serving.chosen, serving.companion)
+        operation = serving.resolution.operation
+        return not any(member and self.rejection(operation, member.name) for member in members)
+
+    def settle(self, operation: Operation) -> tuple[Self, Serving]:
         """Resolve and build until what is chosen, and its companion, have proven themselves.
 
-        Where a sampler fails, the next one's turn comes. An explicit choice has no next one.
+        Where one fails, the next one's turn comes. An explicit choice has no next one.
 
         :return: the facts as they are known now, and who serves.
         :raises SamplerUnavailableError: the explicit choice cannot be honoured, or nothing is left.
         """
         facts, failures = self, dict[str, PluginError]()
+        host, need, choice = self.discovery.host, self.discovery.need, self.discovery.choice
         while True:
             try:
-                resolution = decide(
-                    facts.candidates, self.host, self.need, self.choice, operation=self.operation
-                )
+                resolution = decide(facts._candidates(operation), host, need, choice, operation=operation)
             except SamplerUnavailableError as error:
-                raise error from failures.get(self.choice.sampler or "")
+                raise error from failures.get(choice.sampler or "")
             needed = [name for name in (resolution.chosen, resolution.companion) if name]
-            name = next((name for name in needed if name not in self.built), None)
+            name = next((name for name in needed if (operation.name, name) not in self.built), None)
             if name is None:
                 break
-            hooks, capabilities = self.discovery.hooks[name], self.discovery.offered(name, self.operation)
+            hooks, capabilities = self.discovery.hooks[name], self.discovery.offered(name, operation)
             try:
-                backend = proof.build(hooks, capabilities, self.device, self.need, self.operation)
+                backend = proof.build(operation, hooks, capabilities, self.device, need)
             except PluginError as error:
                 failures[name] = error
-                facts = facts.without(name, said(error, LONGEST_REASON))
+                facts = facts.without(operation, name, said(error, LONGEST_REASON), error.__cause__)
             else:
-                self.built[name] = Member(name, backend, proof.package_of(hooks))
+                self.built[operation.name, name] = Member(name, backend, proof.package_of(hooks))
+        may_be_followed = operation.falls_back and choice.sampler is None
         return facts, Serving(
             resolution=resolution,
-            chosen=self.built[resolution.chosen],
-            companion=self.built[resolution.companion] if resolution.companion else None,
-            capabilities=self._offered(resolution.chosen),
-            companion_capabilities=self._offered(resolution.companion) if resolution.companion else None,
-            can_fall_back=self.choice.sampler is None and sum(d.accepted for d in resolution.decisions) > 1,
+            chosen=self.built[operation.name, resolution.chosen],
+            companion=self.built[operation.name, resolution.companion] if resolution.companion else None,
+            capabilities=self._offered(resolution.chosen, operation),
+            companion_capabilities=self._offered(resolution.companion, operation)
+            if resolution.companion
+            else None,
+            can_fall_back=may_be_followed and sum(d.accepted for d in resolution.decisions) > 1,
         )
 
-    def _offered(self, name: str) -> Capabilities:
-        """What a sampler can do from here on: of the logprobs modes, only the one that rows will get counts."""
-        capabilities = self.discovery.offered(name, self.operation)
-        modes = tuple(mode for mode in capabilities.logprobs_modes if mode == self.need.logprobs_mode)
-        return replace(capabilities, logprobs_modes=modes)
+    def _candidates(self, operation: Operation) -> tuple[Candidate, ...]:
+        return tuple(
+            replace(c, rejection=self.rejection(operation.name, c.name))
+            for c in self.discovery.candidates(operation)
+        )
+
+    def _offered(self, name: str, operation: Operation) -> Any:
+        return operation.offered(self.discovery.offered(name, operation), self.discovery.need)

@@ -72,9 +72,9 @@ class Serving:
     resolution: Resolution
     chosen: Member
     companion: Member | None = None
-    capabilities: Capabilities | None = None
-    """Of the chosen one; None: it serves whatever comes."""
-    companion_capabilities: Capabilities | None = None
+    capabilities: Any = None
+    """Of the chosen one, in the operation's type; None: it serves whatever comes."""
+    companion_capabilities: Any = None
     can_fall_back: bool = False
     """Whether another sampler may take over where a call fails, and there is one."""
     _splits: WeakKeyDictionary[RowKinds, Split] = field(default_factory=WeakKeyDictionary, repr=False)
@@ -84,7 +84,7 @@ class Serving:
     @property
     def needs_ranks(self) -> bool:
         """Whether rows with logprobs need their ranks too."""
-        return self.resolution.need.logprob_ranks
+        return bool(self.resolution.need.logprob_ranks)
 
     def lacking(self, facts: BatchFacts, vocab_size: int = 0) -> str | None:
         """A kind of row that a batch may hold and the chosen sampler cannot serve, or None."""

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TypeVar
 
-from tokendraw._exchange.capabilities import VERIFY_MODES, Operation, VerifyMode
 from tokendraw._exchange.params import SamplingParams
+from tokendraw.operations.verify.capabilities import VERIFY_MODES, VerifyMode
 
 _T = TypeVar("_T", bound=Hashable)
 
@@ -49,7 +49,7 @@ class Cell:
     """One of ``FAMILIES``."""
 
     @property
-    def operation(self) -> Operation:
+    def operation(self) -> str:
         """What is timed of it."""
         return "sample"
 
@@ -87,7 +87,7 @@ class VerifyCell(Cell):
     mode: VerifyMode = "rejection"
 
     @property
-    def operation(self) -> Operation:
+    def operation(self) -> str:
         """What is timed of it."""
         return "verify"
 
@@ -121,7 +121,7 @@ class Preset:
     modes: tuple[VerifyMode, ...] = ()
 
     @property
-    def operation(self) -> Operation:
+    def operation(self) -> str:
         """What is timed."""
         return "verify" if self.modes else "sample"
 

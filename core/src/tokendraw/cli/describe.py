@@ -10,7 +10,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from tokendraw._discovery.settings import Settings
-from tokendraw._exchange.capabilities import Capabilities
+from tokendraw._exchange.capabilities import HostCapabilities
 from tokendraw._exchange.host import Host
 from tokendraw._exchange.plugin_info import PluginInfo
 from tokendraw._messages.words import dotted
@@ -52,10 +52,11 @@ def candidate_json(candidate: Candidate) -> JsonObject:
     }
 
 
-def capabilities_json(capabilities: Capabilities) -> JsonObject:
-    """Every field of :class:`tokendraw.plugin.Capabilities`; ``filters`` maps a filter to its granularity."""
+def capabilities_json(capabilities: HostCapabilities) -> JsonObject:
+    """Every field of an operation's capabilities; ``filters`` maps a filter to its granularity."""
     fields = asdict(capabilities)
-    fields["filters"] = dict(capabilities.filters)
+    if "filters" in fields:
+        fields["filters"] = dict(fields["filters"])
     if capabilities.compute_capability:
         least, largest = capabilities.compute_capability
         fields["compute_capability"] = [dotted(least), dotted(largest) if largest else None]

@@ -1,1 +1,40 @@
-"""The operations that plugins can serve, one folder each."""
+"""The operations that plugins can serve: one folder and one line each.
+
+Nothing else in the core knows an operation by its name. A record is loaded when it is first asked for, so that the
+folders may import what they like of the rooms below them.
+"""
+
+from __future__ import annotations
+
+import importlib
+
+from tokendraw._exchange.operation import Operation
+from tokendraw._messages.errors import InvalidParameterError
+from tokendraw._messages.words import one_of
+
+FOLDERS: dict[str, str] = {
+    "sample": "tokendraw.operations.sample",
+    "verify": "tokendraw.operations.verify",
+}
+"""By name: the package whose ``OPERATION`` is the record."""
+
+
+def find(name: str) -> Operation | None:
+    """Look up an operation; None if there is none of that name."""
+    if name not in FOLDERS:
+        return None
+    operation: Operation = importlib.import_module(FOLDERS[name]).OPERATION
+    return operation
+
+
+def get(name: str) -> Operation:
+    """Look up an operation.
+
+    :raises InvalidParameterError: there is none of that name; the message lists those that there are.
+    """
+    operation = find(name) if isinstance(name, str) else None
+    if operation is None:
+        raise InvalidParameterError(
+            f"'operation' needs {one_of(FOLDERS)}, found {name!r}. Pass one of these."
+        )
+    return operation

@@ -17,7 +17,6 @@ from tokendraw.plugin import Capabilities, PluginInfo, Upstream, hookimpl
 if TYPE_CHECKING:
     import torch
 
-    from tokendraw.plugin import Operation
     from tokendraw_aiter.sampler import AiterSampler
 
 _SAMPLE = Capabilities(
@@ -57,9 +56,7 @@ class AiterPlugin:
         )
 
     @hookimpl
-    def tokendraw_build(
-        self, operation: Operation, device: torch.device, need: tokendraw.Need
-    ) -> AiterSampler:
+    def tokendraw_build(self, operation: str, device: torch.device, need: tokendraw.Need) -> AiterSampler:
         """Build the sampler for one device; aiter compiles its kernels when they are first called."""
         from tokendraw_aiter.sampler import AiterSampler  # imports torch and aiter
 

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import tokendraw
-from tokendraw.plugin import Capabilities, Host, PluginInfo, Upstream, hookimpl, printable
+from tokendraw.plugin import Capabilities, Host, PluginInfo, Upstream, VerifyCapabilities, hookimpl, printable
 from tokendraw_flashinfer import kernels
 from tokendraw_flashinfer.signatures import DISTRIBUTION, EntryPoints
 from tokendraw_flashinfer.ways import CHAIN, PLAIN, RENORMS, WAYS, able
@@ -21,7 +21,7 @@ from tokendraw_flashinfer.ways import CHAIN, PLAIN, RENORMS, WAYS, able
 if TYPE_CHECKING:
     import torch
 
-    from tokendraw.plugin import FilterOrder, Operation
+    from tokendraw.plugin import FilterOrder
     from tokendraw_flashinfer.sampler import FlashInferSampler
 
 UPSTREAM = Upstream(DISTRIBUTION, ">=0.6.7,<0.8", tested=("0.6.11.post2", "0.7.2.post1"))
@@ -51,7 +51,7 @@ class FlashInferPlugin:
     def tokendraw_describe(self) -> PluginInfo:
         """What the installed version can do, or without one the newest that is known."""
         entry_points = EntryPoints.installed()
-        operations: dict[Operation, Capabilities] = {"sample": capabilities(entry_points)}
+        operations: dict[str, Capabilities] = {"sample": capabilities(entry_points)}
         verifying = verify_capabilities(entry_points)
         if verifying is not None:
             operations["verify"] = verifying
@@ -68,7 +68,7 @@ class FlashInferPlugin:
         )
 
     @hookimpl
-    def tokendraw_probe(self, operation: Operation, host: Host, need: tokendraw.Need) -> str | None:
+    def tokendraw_probe(self, operation: str, host: Host, need: tokendraw.Need) -> str | None:
         """Say why FlashInfer cannot run here, in its own words only where they are the true ones."""
         entry_points = EntryPoints.installed()
         lacking = entry_points.lacking(dict((PLAIN if operation == "sample" else CHAIN).needs))
@@ -81,7 +81,7 @@ class FlashInferPlugin:
 
     @hookimpl
     def tokendraw_build(
-        self, operation: Operation, device: torch.device, need: tokendraw.Need
+        self, operation: str, device: torch.device, need: tokendraw.Need
     ) -> FlashInferSampler:
         """Build what serves one device; compiles FlashInfer's sampling module if nobody has yet."""
         from tokendraw_flashinfer.sampler import FlashInferSampler  # imports torch and flashinfer
@@ -106,14 +106,14 @@ def capabilities(entry_points: EntryPoints) -> Capabilities:
     )
 
 
-def verify_capabilities(entry_points: EntryPoints) -> Capabilities | None:
+def verify_capabilities(entry_points: EntryPoints) -> VerifyCapabilities | None:
     """The same of verifications; None if a version cannot verify drafts."""
     sampling, missing = capabilities(entry_points), set()
     if entry_points.parameters:
         if entry_points.lacking(dict(CHAIN.needs)) is not None:
             return None
         missing = {name for name, need in RENORMS.items() if entry_points.lacking(dict([need])) is not None}
-    return replace(
+    return VerifyCapabilities.of(
         sampling,
         filters=tuple(pair for pair in sampling.filters if pair[0] not in missing),
         verify_modes=("rejection",),

@@ -7,16 +7,14 @@ This module is what the entry point names, so it imports nothing heavy; the samp
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import tokendraw
-from tokendraw.plugin import Capabilities, PluginInfo, Upstream, hookimpl
+from tokendraw.plugin import Capabilities, PluginInfo, Upstream, VerifyCapabilities, hookimpl
 
 if TYPE_CHECKING:
     import torch
 
-    from tokendraw.plugin import Operation
     from tokendraw_native.sampler import NativeSampler
 
 _CAPABILITIES = Capabilities(
@@ -40,7 +38,7 @@ _CAPABILITIES = Capabilities(
     sync_free=True,
     batch_invariant=True,
 )
-_VERIFY = replace(
+_VERIFY = VerifyCapabilities.of(
     _CAPABILITIES,
     verify_modes=("rejection", "coupled"),
     draft_kinds=("probs", "logits", "chosen"),
@@ -67,9 +65,7 @@ class NativePlugin:
         )
 
     @hookimpl
-    def tokendraw_build(
-        self, operation: Operation, device: torch.device, need: tokendraw.Need
-    ) -> NativeSampler:
+    def tokendraw_build(self, operation: str, device: torch.device, need: tokendraw.Need) -> NativeSampler:
         """Build the sampler for one device: it serves both operations."""
         from tokendraw_native.sampler import NativeSampler  # imports torch
 

@@ -13,16 +13,14 @@ This module is what the entry point names, so it imports nothing heavy. The call
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import tokendraw
-from tokendraw.plugin import Capabilities, PluginInfo, Upstream, hookimpl
+from tokendraw.plugin import Capabilities, PluginInfo, Upstream, VerifyCapabilities, hookimpl
 
 if TYPE_CHECKING:
     import torch
 
-    from tokendraw.plugin import Operation
     from tokendraw_triton_gumbel.sampler import TritonGumbelSampler
 
 _SAMPLE = Capabilities(
@@ -49,7 +47,7 @@ _SAMPLE = Capabilities(
     batch_invariant=True,
     max_vocab_size=1 << 21,
 )
-_VERIFY = replace(
+_VERIFY = VerifyCapabilities.of(
     _SAMPLE,
     verify_modes=("rejection", "coupled"),
     draft_kinds=("probs", "logits", "chosen"),
@@ -76,7 +74,7 @@ class TritonGumbelPlugin:
 
     @hookimpl
     def tokendraw_build(
-        self, operation: Operation, device: torch.device, need: tokendraw.Need
+        self, operation: str, device: torch.device, need: tokendraw.Need
     ) -> TritonGumbelSampler:
         """Build the sampler for one device: it serves both operations."""
         from tokendraw_triton_gumbel.sampler import TritonGumbelSampler  # imports torch and triton

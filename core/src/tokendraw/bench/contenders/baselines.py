@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from tokendraw._discovery.installed import installed_version
-from tokendraw._exchange.capabilities import Operation
 from tokendraw._exchange.host import Host
 from tokendraw._exchange.metadata import SamplingMetadata
 from tokendraw.bench.cells import Cell
@@ -31,10 +30,10 @@ class Baseline:
     """Of what it needs, by distribution."""
     lacks: Callable[[Host], str | None]
     """What a machine lacks that it needs, in words, or None."""
-    operations: Mapping[Operation, Callable[[Cell, SamplingMetadata], Sequence[Call]]]
+    operations: Mapping[str, Callable[[Cell, SamplingMetadata], Sequence[Call]]]
     """What prepares a cell of each operation, as of a :class:`tokendraw.bench.contenders.selection.Contender`."""
 
-    def cannot(self, operation: Operation, host: Host) -> str | None:
+    def cannot(self, operation: str, host: Host) -> str | None:
         """Why it cannot be timed, in words, or None."""
         return self.lacks(host) if operation in self.operations else f"it does not {operation}"
 

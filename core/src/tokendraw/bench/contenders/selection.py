@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 
 import tokendraw
-from tokendraw._exchange.capabilities import FILTER_ORDERS, Need, Operation
+from tokendraw._exchange.capabilities import FILTER_ORDERS, Need
 from tokendraw._exchange.host import Host
 from tokendraw._exchange.metadata import SamplingMetadata
 from tokendraw._machine import detect
@@ -38,9 +38,7 @@ class Contender:
     """
 
 
-def chosen(
-    names: Sequence[str], device: torch.device, operation: Operation = "sample"
-) -> tuple[Contender, ...]:
+def chosen(names: Sequence[str], device: torch.device, operation: str = "sample") -> tuple[Contender, ...]:
     """The contenders of these names, in this order; of no name, all samplers and baselines that there are.
 
     :raises SamplerUnavailableError: one of them cannot serve this machine; the reason in words.
@@ -56,7 +54,7 @@ def chosen(
 
 
 def _named(
-    name: str, candidates: Sequence[Candidate], host: Host, device: torch.device, operation: Operation
+    name: str, candidates: Sequence[Candidate], host: Host, device: torch.device, operation: str
 ) -> Contender:
     for baseline in BASELINES:
         if baseline.name == name:
@@ -78,7 +76,7 @@ def _named(
     )
 
 
-def _plugin(candidate: Candidate, device: torch.device, operation: Operation) -> Contender:
+def _plugin(candidate: Candidate, device: torch.device, operation: str) -> Contender:
     """An installed sampler, called as users call it and never with rows that its companion would draw."""
 
     @functools.cache
@@ -113,5 +111,5 @@ def _plugin(candidate: Candidate, device: torch.device, operation: Operation) ->
     return Contender(name=candidate.name, versions=versions, prepare=prepare)
 
 
-def _baseline(baseline: Baseline, operation: Operation) -> Contender:
+def _baseline(baseline: Baseline, operation: str) -> Contender:
     return Contender(name=baseline.name, versions=baseline.versions(), prepare=baseline.operations[operation])

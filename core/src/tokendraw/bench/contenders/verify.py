@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from tokendraw._exchange.metadata import SamplingMetadata
-from tokendraw._exchange.row_limits import undrafted
 from tokendraw.bench import logits as _logits
 from tokendraw.bench.cells import VerifyCell
 from tokendraw.operations.verify.drafts import Drafts
+from tokendraw.operations.verify.limits import undrafted
 
 if TYPE_CHECKING:
     from tokendraw._exchange.output import VerifyOutput

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from tokendraw._exchange.capabilities import Operation
 from tokendraw._messages.words import all_of
 from tokendraw.bench.cells import MIN_P, TEMPERATURE, TOP_K, TOP_P, Cell
 from tokendraw.bench.timing import contention
@@ -65,7 +64,7 @@ class Report:
     """Their names, in the order of the columns."""
     lines: tuple[Line, ...]
     seconds: float
-    operation: Operation = "sample"
+    operation: str = "sample"
     machine: Machine | None = None
     """The host before the run; None where that was not looked at."""
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from tokendraw import operations
 from tokendraw._exchange.capabilities import Need
 from tokendraw._exchange.host import Host
+from tokendraw._loading.resolve import decide
 from tokendraw._messages.errors import TokendrawError
 from tokendraw._resolution import upstream as _upstream
 from tokendraw._resolution.candidate import Candidate, Choice, State
-from tokendraw._resolution.decide import assess, decide
+from tokendraw._resolution.decide import assess
 from tokendraw.cli.describe import described
 
 
@@ -62,7 +64,7 @@ def _would_change(candidate: Candidate, candidates: Sequence[Candidate], host: H
     probed = candidate.probe_reason if fits else None
     other = replace(candidate, upstream_version=version, probe_reason=probed)
     explicit = choice.sampler == candidate.name
-    judged = assess(other, "sample", host, Need(), explicit=explicit)
+    judged = assess(other, operations.get("sample"), host, Need(), explicit=explicit)
     if judged.state is not State.AVAILABLE:
         return f"nothing: {judged.reason or judged.state}"
     if fits:

@@ -28,7 +28,6 @@ from click.core import ParameterSource
 
 import tokendraw
 from tokendraw._discovery.installed import installed_version
-from tokendraw._exchange.capabilities import OPERATIONS, VERIFY_MODES, Operation, VerifyMode
 from tokendraw._messages.errors import InvalidParameterError
 from tokendraw._messages.install import pip_install, where
 from tokendraw.bench.cells import (
@@ -45,6 +44,7 @@ from tokendraw.cli.app import NOT_USABLE, GuardedCommand
 from tokendraw.cli.describe import host_json
 from tokendraw.cli.options import device_option, installed_names, json_option, verbose_option
 from tokendraw.cli.terminal.tables import PIPE_WIDTH, print_json, progress, progress_bar
+from tokendraw.operations.verify.capabilities import VERIFY_MODES, VerifyMode
 
 if TYPE_CHECKING:
     import torch
@@ -58,7 +58,7 @@ if TYPE_CHECKING:
 @click.option(
     "--op",
     "operation",
-    type=click.Choice(OPERATIONS),
+    type=click.Choice(("sample", "verify")),
     default="sample",
     show_default=True,
     help="What is timed: drawing a token a row, or verifying drafts.",
@@ -144,7 +144,7 @@ if TYPE_CHECKING:
 @click.pass_context
 def bench(
     ctx: click.Context,
-    operation: Operation,
+    operation: str,
     preset: str,
     batch: tuple[int, ...],
     vocab_size: tuple[int, ...],

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tokendraw._exchange.capabilities import VERIFY_MODES, Need, VerifyMode
+from tokendraw._exchange.capabilities import Need
 from tokendraw._exchange.params import SamplingParams
 from tokendraw.cli.app import GuardedCommand
 from tokendraw.cli.describe import drawn_by, resolution_json, sampler_json, verified_by
@@ -33,6 +33,7 @@ from tokendraw.cli.options import (
 )
 from tokendraw.cli.terminal.tables import on_terminal, print_json, print_side_by_side, progress
 from tokendraw.cli.terminal.wrap import Wrapper
+from tokendraw.operations.verify.capabilities import VERIFY_MODES, VerifyMode
 
 if TYPE_CHECKING:
     from tokendraw._loading.sampler import Sampler

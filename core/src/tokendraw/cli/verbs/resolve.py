@@ -13,14 +13,7 @@ import click
 
 import tokendraw
 from tokendraw._discovery import settings as _settings
-from tokendraw._exchange.capabilities import (
-    FILTER_ORDERS,
-    GUMBEL_DTYPES,
-    INPUT_DTYPES,
-    OPERATIONS,
-    Need,
-    Operation,
-)
+from tokendraw._exchange.capabilities import FILTER_ORDERS, GUMBEL_DTYPES, INPUT_DTYPES, Need
 from tokendraw._messages.errors import SamplerUnavailableError
 from tokendraw._resolution.candidate import Decision, Resolution
 from tokendraw.cli.app import GuardedCommand, warn
@@ -34,6 +27,7 @@ from tokendraw.cli.options import (
     verbose_option,
 )
 from tokendraw.cli.terminal.tables import plugins_at_work, print_json, print_table
+from tokendraw.operations import FOLDERS
 
 _need_options = all_of_options(
     logprobs_mode_option,
@@ -65,13 +59,13 @@ _need_options = all_of_options(
 @click.option(
     "--explain", is_flag=True, help="Every decision with its reason, and the settings that took part."
 )
-@click.option("--operation", type=click.Choice(OPERATIONS), default="sample", show_default=True)
+@click.option("--operation", type=click.Choice(tuple(FOLDERS)), default="sample", show_default=True)
 @selection_options
 @_need_options
 @verbose_option
 @json_option
 def resolve(
-    explain: bool, operation: Operation, sampler: str | None, device: str | None, as_json: bool, **need: Any
+    explain: bool, operation: str, sampler: str | None, device: str | None, as_json: bool, **need: Any
 ) -> None:
     """Print the name of the sampler that a program would get here. No plugin is built.
 

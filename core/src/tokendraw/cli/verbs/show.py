@@ -13,7 +13,7 @@ from dataclasses import fields
 import click
 
 import tokendraw
-from tokendraw._exchange.capabilities import OF_VERIFY, Capabilities, Operation
+from tokendraw._exchange.capabilities import HostCapabilities
 from tokendraw._exchange.plugin_info import API_VERSION
 from tokendraw._messages.errors import TokendrawError
 from tokendraw._messages.words import all_of, dotted
@@ -62,7 +62,7 @@ def _print(candidate: Candidate) -> None:
     for operation, capabilities in (info.operations if info else {}).items():
         click.echo()
         click.echo(f"operation {click.style(operation, bold=True)}")
-        print_table(("", ""), list(_in_words(operation, capabilities)), indent=2)
+        print_table(("", ""), list(_in_words(capabilities)), indent=2)
 
 
 def _facts(candidate: Candidate) -> Iterator[tuple[str, str]]:
@@ -92,11 +92,9 @@ def _facts(candidate: Candidate) -> Iterator[tuple[str, str]]:
     yield "verified on", info.verified or "nothing stated"
 
 
-def _in_words(operation: Operation, capabilities: Capabilities) -> Iterator[tuple[str, str]]:
-    """Every field that speaks of the operation, in the order of the class, as (label, value)."""
+def _in_words(capabilities: HostCapabilities) -> Iterator[tuple[str, str]]:
+    """Every field, in the order of the class, as (label, value)."""
     for field in fields(capabilities):
-        if field.name in OF_VERIFY and operation != "verify":
-            continue
         value = getattr(capabilities, field.name)
         label = _LABELS.get(field.name, field.name.replace("_", " "))
         yield label, _value_in_words(field.name, value)

@@ -1,1 +1,35 @@
-"""The operation ``verify``: speculative decoding."""
+"""The operation ``verify``: which drafts of speculative decoding stand, and one token more for each request."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tokendraw._exchange import row_limits
+from tokendraw._exchange.capabilities import Need
+from tokendraw._exchange.operation import Operation
+from tokendraw._resolution import row_checks
+from tokendraw.operations.verify import limits
+from tokendraw.operations.verify.capabilities import VerifyCapabilities
+
+
+def _prove(backend: Any, capabilities: VerifyCapabilities, device: Any, need: Need) -> None:
+    from tokendraw.operations.verify.proof import prove
+
+    prove(backend, capabilities, device, need)
+
+
+OPERATION = Operation(
+    name="verify",
+    summary="which drafts of speculative decoding stand, and one token more for each request",
+    capabilities=VerifyCapabilities,
+    need=Need,
+    methods=("verify", "draft"),
+    checks=row_checks.CHECKS,
+    default_checks=(row_checks.processed_logprobs,),
+    gaps=limits.beyond,
+    whole_call_gaps=frozenset({row_limits.VOCABULARY}),
+    offered=row_limits.offered,
+    proof="the proof draw",
+    prove=_prove,
+    falls_back=False,
+)

@@ -15,14 +15,11 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from tokendraw import speculative
-from tokendraw._discovery.discover import gather
-from tokendraw._exchange.backends import VerifierBackend
-from tokendraw._exchange.capabilities import VERIFY_MODES, VerifyMode
 from tokendraw._exchange.facts import BatchFacts
 from tokendraw._exchange.metadata import SamplingMetadata
 from tokendraw._exchange.output import PAD_TOKEN_ID, VerifyOutput
 from tokendraw._exchange.output_checks import wrong_chains, wrong_verify_output
-from tokendraw._exchange.row_limits import undrafted, unserved
+from tokendraw._exchange.row_limits import unserved
 from tokendraw._messages.errors import InvalidInputError, InvalidParameterError, SamplerUnavailableError
 from tokendraw._messages.install import NATIVE
 from tokendraw._messages.words import one_of
@@ -33,7 +30,11 @@ from tokendraw._serving.watch import Watch, fault
 from tokendraw._torch.forked import reseed_if_due
 from tokendraw._torch.graphs import is_capturing
 from tokendraw._torch.upload import uploaded
+from tokendraw.operations.verify import OPERATION
+from tokendraw.operations.verify.backend import VerifierBackend
+from tokendraw.operations.verify.capabilities import VERIFY_MODES, VerifyMode
 from tokendraw.operations.verify.drafts import Drafts
+from tokendraw.operations.verify.limits import undrafted
 
 
 def settle(facts: Negotiation) -> Serving:
@@ -43,9 +44,7 @@ def settle(facts: Negotiation) -> Serving:
 
     :raises SamplerUnavailableError: nobody does, or not the one that was asked for.
     """
-    discovery = gather("verify", facts.host, facts.need, facts.choice)
-    about = replace(facts, operation="verify", discovery=discovery, candidates=discovery.candidates, built={})
-    return replace(about.settle()[1], can_fall_back=False)
+    return facts.settle(OPERATION)[1]
 
 
 def verify(

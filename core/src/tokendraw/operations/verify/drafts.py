@@ -10,12 +10,12 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from tokendraw._exchange.capabilities import DraftKind
 from tokendraw._exchange.ranges import are_integers, each, integers
 from tokendraw._messages.errors import InvalidInputError
 from tokendraw._torch.tensor_checks import check_plain, is_plain
 from tokendraw._torch.untraced import made_untraced, untraced
 from tokendraw._torch.upload import device_of, uploaded
+from tokendraw.operations.verify.capabilities import DraftKind
 from tokendraw.operations.verify.draft_checks import (
     check_counts,
     check_offsets,

@@ -13,14 +13,14 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from tokendraw._exchange.capabilities import DraftKind, VerifyMode
 from tokendraw._exchange.metadata import SamplingMetadata
 from tokendraw._exchange.output import PAD_TOKEN_ID
-from tokendraw._exchange.row_limits import undrafted
 from tokendraw._loading.warmup import Plan
 from tokendraw._serving.routing import Serving
 from tokendraw.operations.verify.calls import unverified
+from tokendraw.operations.verify.capabilities import DraftKind, VerifyMode
 from tokendraw.operations.verify.drafts import Drafts
+from tokendraw.operations.verify.limits import undrafted
 
 _STEPS = tuple(8 << n for n in range(8))
 """Kernels have room for fewer drafts than one of these, and do not mind how many."""

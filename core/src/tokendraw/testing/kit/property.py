@@ -5,16 +5,11 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
-from tokendraw._exchange.capabilities import (
-    Capabilities,
-    DraftKind,
-    LogprobsMode,
-    Need,
-    Operation,
-    VerifyMode,
-)
+from tokendraw._exchange.capabilities import Capabilities, LogprobsMode, Need
 from tokendraw._exchange.params import SamplingParams
+from tokendraw.operations.verify.capabilities import DraftKind, VerifyMode
 from tokendraw.testing.kit.subject import Subject
 from tokendraw.testing.kit.trial import Trial
 
@@ -49,19 +44,19 @@ class Property:
     about: str
     """What is demanded, in a sentence."""
     check: Check
-    advertised: Callable[[Capabilities], bool] | None = None
+    advertised: Callable[[Any], bool] | None = None
     """Whether the capabilities promise it; None: everybody has to have it."""
     refusal: Ask | None = None
     """What is asked of a sampler that does not promise it; None: nothing, the line is left out."""
     needs_cuda: bool = False
-    operation: Operation = "sample"
+    operation: str = "sample"
     """Whose capabilities these are. A sampler that does not offer the operation has no line."""
 
 
 class Properties:
     """Collects the properties of one module, in the order in which they stand there."""
 
-    def __init__(self, operation: Operation = "sample") -> None:
+    def __init__(self, operation: str = "sample") -> None:
         self.all: list[Property] = []
         self._operation = operation
 
@@ -72,7 +67,7 @@ class Properties:
     def advertised(
         self,
         name: str,
-        advertised: Callable[[Capabilities], bool],
+        advertised: Callable[[Any], bool],
         refusal: Ask | None = None,
         *,
         needs_cuda: bool = False,
@@ -83,7 +78,7 @@ class Properties:
     def _registering(
         self,
         name: str,
-        advertised: Callable[[Capabilities], bool] | None = None,
+        advertised: Callable[[Any], bool] | None = None,
         refusal: Ask | None = None,
         needs_cuda: bool = False,
     ) -> Callable[[Check], Check]:
@@ -104,12 +99,12 @@ class Properties:
         return register
 
 
-def has_filter(which: str) -> Callable[[Capabilities], bool]:
+def has_filter(which: str) -> Callable[[Any], bool]:
     """Whether a filter is applied, per row or to the whole batch."""
     return lambda capabilities: any(name == which for name, _ in capabilities.filters)
 
 
-def has_mode(mode: LogprobsMode) -> Callable[[Capabilities], bool]:
+def has_mode(mode: LogprobsMode) -> Callable[[Any], bool]:
     """Whether a logprobs mode is served."""
     return lambda capabilities: mode in capabilities.logprobs_modes
 

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Never
+from typing import Any, Never
 
 import torch
 
-from tokendraw._exchange.capabilities import Capabilities, Operation
+from tokendraw._exchange.capabilities import Capabilities
 from tokendraw._exchange.metadata import SamplingMetadata
 from tokendraw._exchange.params import SamplingParams
+from tokendraw._loading.resolve import decide
 from tokendraw._loading.sampler import Sampler
 from tokendraw._messages.errors import SamplerUnavailableError
 from tokendraw._resolution.candidate import Choice, Resolution
-from tokendraw._resolution.decide import decide
 from tokendraw._serving.routing import Member, Serving
 from tokendraw.operations.verify import calls
+from tokendraw.operations.verify.capabilities import VerifyCapabilities
 from tokendraw.operations.verify.drafts import Drafts
 from tokendraw.testing.kit.property import Ask
 from tokendraw.testing.kit.subject import Subject
@@ -36,12 +37,12 @@ class _Tripwire:
         )
 
 
-def refused(subject: Subject, ask: Ask, operation: Operation = "sample") -> str:
+def refused(subject: Subject, ask: Ask, operation: str = "sample") -> str:
     """The words in which the core refuses what ``ask`` is about.
 
     :raises Violation: it does not refuse.
     """
-    capabilities = subject.offered(operation)
+    capabilities: Any = subject.offered(operation)
     assert capabilities is not None
     orders = ask.need.filter_orders
     if not set(orders) & set(capabilities.filter_orders) and not ask.is_batch:
@@ -79,7 +80,7 @@ def _sample(subject: Subject, ask: Ask, capabilities: Capabilities, resolution: 
     sampler.sample(torch.zeros(1, 4, device=subject.device), metadata)
 
 
-def _verify(subject: Subject, ask: Ask, capabilities: Capabilities, resolution: Resolution) -> None:
+def _verify(subject: Subject, ask: Ask, capabilities: VerifyCapabilities, resolution: Resolution) -> None:
     """Two requests with a draft each, or one of them without; but for what is asked, as advertised."""
     counts = [1, 0] if ask.ragged else [1, 1]
     ids = torch.full((sum(counts),), -1 if ask.placeholder else 0, device=subject.device)

@@ -10,7 +10,8 @@ from typing import Any, Self
 import torch
 from numpy.typing import NDArray
 
-from tokendraw._exchange.backends import SamplerBackend, VerifierBackend
+from tokendraw import operations
+from tokendraw._exchange.backends import SamplerBackend
 from tokendraw._exchange.capabilities import (
     FILTER_ORDERS,
     Capabilities,
@@ -18,18 +19,19 @@ from tokendraw._exchange.capabilities import (
     GumbelDtype,
     LogprobsMode,
     Need,
-    Operation,
-    VerifyMode,
 )
 from tokendraw._exchange.metadata import SamplingMetadata
 from tokendraw._exchange.output import SamplerOutput, VerifyOutput
 from tokendraw._exchange.params import SamplingParams
-from tokendraw._exchange.row_limits import undrafted, unserved
+from tokendraw._exchange.row_limits import unserved
 from tokendraw._loading.load import _target
 from tokendraw._machine import detect
 from tokendraw._messages.errors import SamplerUnavailableError
 from tokendraw._resolution.candidate import Candidate, State
+from tokendraw.operations.verify.backend import VerifierBackend
+from tokendraw.operations.verify.capabilities import VerifyCapabilities, VerifyMode
 from tokendraw.operations.verify.drafts import Drafts
+from tokendraw.operations.verify.limits import undrafted
 from tokendraw.testing.kit.effort import Effort
 from tokendraw.testing.kit.output_checks import check_chains, check_form
 
@@ -62,7 +64,7 @@ class Subject:
         quick: bool = False,
         seed: int = 0,
         effort: Effort | None = None,
-        verify_capabilities: Capabilities | None = None,
+        verify_capabilities: VerifyCapabilities | None = None,
         build_verifier: BuildVerifier | None = None,
     ) -> None:
         self.name = name
@@ -90,31 +92,31 @@ class Subject:
         :raises PluginError: it did not build, or its proof draw failed.
         """
         from tokendraw._discovery import settings
-        from tokendraw._discovery.discover import gather
+        from tokendraw._loading.resolve import gather
         from tokendraw._serving import proof
 
         target, host = _target(device)
         # Whatever filter order it has is what it is tested for, so either one will do.
         need = Need(filter_orders=FILTER_ORDERS)
         choice = replace(settings.read_settings().choice(name), source="the conformance kit")
-        discovery = gather("sample", host, need, choice)
-        named = [candidate for candidate in discovery.candidates if candidate.name == name]
+        discovery = gather(host, need, choice)
+        sample, verify = operations.get("sample"), operations.get("verify")
+        named = [candidate for candidate in discovery.candidates(sample) if candidate.name == name]
         if not any(candidate.state is State.AVAILABLE for candidate in named):
             reason = named[0].reason if named else "no plugin of that name is installed"
             raise SamplerUnavailableError(f"{name!r} cannot be checked on {host}: {reason}.")
-        capabilities = discovery.offered(name, "sample")
+        capabilities = discovery.offered(name, sample)
 
         def build(need: Need) -> SamplerBackend:
-            backend: SamplerBackend = proof.build(discovery.hooks[name], capabilities, target, need)
+            backend: SamplerBackend = proof.build(sample, discovery.hooks[name], capabilities, target, need)
             return backend
 
-        verifying = gather("verify", host, need, choice)
-        can_verify = any(c.name == name and c.state is State.AVAILABLE for c in verifying.candidates)
-        offered = verifying.offered(name, "verify") if can_verify else None
+        can_verify = any(c.name == name and c.state is State.AVAILABLE for c in discovery.candidates(verify))
+        offered = discovery.offered(name, verify) if can_verify else None
 
         def build_verifier(need: Need) -> VerifierBackend:
             assert offered is not None
-            verifier: VerifierBackend = proof.build(verifying.hooks[name], offered, target, need, "verify")
+            verifier: VerifierBackend = proof.build(verify, discovery.hooks[name], offered, target, need)
             return verifier
 
         return cls(
@@ -133,7 +135,7 @@ class Subject:
         """The subject as resolution would see it."""
         from tokendraw._exchange.plugin_info import API_VERSION, PluginInfo
 
-        operations: dict[Operation, Capabilities] = {"sample": self.capabilities}
+        operations: dict[str, Capabilities] = {"sample": self.capabilities}
         if self.verify_capabilities is not None:
             operations["verify"] = self.verify_capabilities
         info = PluginInfo(name=self.name, api_version=API_VERSION, priority=0, operations=operations)
@@ -144,12 +146,12 @@ class Subject:
         """The facts about its device."""
         return detect.detect_host(str(self.device))
 
-    def offered(self, operation: Operation) -> Capabilities | None:
+    def offered(self, operation: str) -> Capabilities | None:
         """What it advertises for an operation; None: it does not offer that."""
         return self.capabilities if operation == "sample" else self.verify_capabilities
 
     @property
-    def verifying(self) -> Capabilities:
+    def verifying(self) -> VerifyCapabilities:
         """What it advertises for the operation ``verify``, which it offers."""
         assert self.verify_capabilities is not None
         return self.verify_capabilities

@@ -8,9 +8,10 @@ from itertools import pairwise
 
 import torch
 
-from tokendraw._exchange.capabilities import Need, VerifyMode
+from tokendraw._exchange.capabilities import Need
 from tokendraw._exchange.metadata import SamplingMetadata
 from tokendraw._exchange.params import SamplingParams
+from tokendraw.operations.verify.capabilities import VerifyMode
 from tokendraw.operations.verify.drafts import Drafts
 from tokendraw.testing.kit.device import require_no_wait
 from tokendraw.testing.kit.property import Ask, Properties

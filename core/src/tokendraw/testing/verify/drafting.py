@@ -11,10 +11,11 @@ import torch
 from numpy.typing import NDArray
 
 from tokendraw import speculative
-from tokendraw._exchange.capabilities import Capabilities, DraftKind, GumbelDtype, LogprobsMode, VerifyMode
+from tokendraw._exchange.capabilities import GumbelDtype, LogprobsMode
 from tokendraw._exchange.metadata import SamplingMetadata
 from tokendraw._exchange.output import VerifyOutput
 from tokendraw._exchange.params import SamplingParams
+from tokendraw.operations.verify.capabilities import DraftKind, VerifyCapabilities, VerifyMode
 from tokendraw.operations.verify.drafts import Drafts
 from tokendraw.testing import reference_walk
 from tokendraw.testing.kit.draws import random_seeds, seed_torch
@@ -30,18 +31,18 @@ BEYOND = 2**31 - 1
 """An id that no vocabulary has."""
 
 
-def requests(capabilities: Capabilities, size: int) -> list[SamplingParams]:
+def requests(capabilities: VerifyCapabilities, size: int) -> list[SamplingParams]:
     """What a request to verify may ask for: filters per row alone, since a batch with others is never handed over."""
     per_row = tuple((name, how) for name, how in capabilities.filters if how == "per_row")
     return combinations(replace(capabilities, filters=per_row), size)
 
 
-def ways(capabilities: Capabilities) -> list[tuple[VerifyMode, DraftKind]]:
+def ways(capabilities: VerifyCapabilities) -> list[tuple[VerifyMode, DraftKind]]:
     """Every mode with every kind of drafts."""
     return [(mode, kind) for mode in capabilities.verify_modes for kind in capabilities.draft_kinds]
 
 
-def two_ways(capabilities: Capabilities) -> list[tuple[VerifyMode, DraftKind]]:
+def two_ways(capabilities: VerifyCapabilities) -> list[tuple[VerifyMode, DraftKind]]:
     """The first of them and the last, for what hardly depends on it."""
     every = ways(capabilities)
     return [every[0], every[-1]] if len(every) > 1 else every

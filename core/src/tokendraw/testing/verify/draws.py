@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from tokendraw._exchange.capabilities import Capabilities, DraftKind, VerifyMode
 from tokendraw._exchange.params import SamplingParams
 from tokendraw._messages.words import all_of
+from tokendraw.operations.verify.capabilities import DraftKind, VerifyCapabilities, VerifyMode
 from tokendraw.testing import reference, reference_walk
 from tokendraw.testing.kit.draws import random_seeds, seed_torch
 from tokendraw.testing.kit.expected import expect
@@ -45,7 +45,7 @@ def _markov(trial: Trial, kind: DraftKind, mode: VerifyMode, placeholders: tuple
     return Case(target=target, draft=draft, kind=kind, mode=mode, placeholders=placeholders)
 
 
-def _seedings(capabilities: Capabilities) -> tuple[bool, ...]:
+def _seedings(capabilities: VerifyCapabilities) -> tuple[bool, ...]:
     return (False, True) if capabilities.seeding == "counter" else (False,)
 
 
@@ -92,7 +92,7 @@ def draft(subject: Subject, trial: Trial) -> str:
     return f"distribution, and {looked} seeded drafts token by token"
 
 
-def _served(capabilities: Capabilities) -> dict[str, SamplingParams]:
+def _served(capabilities: VerifyCapabilities) -> dict[str, SamplingParams]:
     """A request for each filter that is applied per row."""
     order = (*capabilities.filter_orders, "top_k_first")[0]
     return {
@@ -187,7 +187,7 @@ _kind("verify draft_logits", "logits")
 _kind("verify chosen drafts", "chosen")
 
 
-def _some_filter(capabilities: Capabilities) -> bool:
+def _some_filter(capabilities: VerifyCapabilities) -> bool:
     return any(how == "per_row" for _, how in capabilities.filters)
 
 

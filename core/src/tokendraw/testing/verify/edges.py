@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from tokendraw._exchange.capabilities import DraftKind
 from tokendraw._exchange.params import SamplingParams
+from tokendraw.operations.verify.capabilities import DraftKind
 from tokendraw.operations.verify.drafts import Drafts
 from tokendraw.testing.kit.draws import seed_torch
 from tokendraw.testing.kit.expected import expect, possible_tokens

@@ -9,9 +9,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from tokendraw._exchange.capabilities import INPUT_DTYPES, Capabilities, DraftKind, Need, VerifyMode
+from tokendraw._exchange.capabilities import INPUT_DTYPES, Need
 from tokendraw._exchange.params import SamplingParams
 from tokendraw._messages.words import all_of
+from tokendraw.operations.verify.capabilities import DraftKind, VerifyCapabilities, VerifyMode
 from tokendraw.testing import reference
 from tokendraw.testing.kit.expected import expect
 from tokendraw.testing.kit.property import Ask, Properties
@@ -179,7 +180,7 @@ def dtypes(subject: Subject, trial: Trial) -> str:
     return all_of(offered.dtypes)
 
 
-def _some_mode(capabilities: Capabilities) -> bool:
+def _some_mode(capabilities: VerifyCapabilities) -> bool:
     return bool(capabilities.logprobs_modes)
 
 

@@ -16,9 +16,9 @@ import torch
 from numpy.typing import NDArray
 
 from tokendraw import speculative
-from tokendraw._exchange.capabilities import DraftKind, VerifyMode
 from tokendraw._exchange.metadata import SamplingMetadata
 from tokendraw._exchange.params import SamplingParams
+from tokendraw.operations.verify.capabilities import DraftKind, VerifyMode
 from tokendraw.operations.verify.drafts import Drafts
 from tokendraw.testing.kit.draws import seed_torch
 from tokendraw.testing.kit.expected import expect

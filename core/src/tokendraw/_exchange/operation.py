@@ -1,0 +1,69 @@
+"""The record of an operation: all that the core knows of it, so that nothing else asks for its name.
+
+Each operation is a folder of :mod:`tokendraw.operations` whose ``OPERATION`` is one of these. Importing it imports
+neither torch nor a backend: what needs torch (``prove``, ``calls``, ``warm_up``) imports it when it is called.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from tokendraw._exchange.capabilities import HostCapabilities, HostNeed
+from tokendraw._exchange.host import Host
+
+Check: TypeAlias = Callable[[Any, Host, Any], str | None]
+"""Compares (capabilities, host, need), purely: None, or in words what is needed and what was found."""
+Gaps: TypeAlias = Callable[[Any, Any], tuple[str, ...]]
+"""Names, from (capabilities, need) alone, the kinds of calls, or of rows of a call, that cannot be served."""
+Offer: TypeAlias = Callable[[Any, Any], Any]
+"""Leaves of capabilities what counts for a caller with this need: (capabilities, need) to capabilities."""
+Prove: TypeAlias = Callable[[Any, Any, Any, Any], None]
+"""Makes a call whose outcome is known: (backend, capabilities, device, need); a PluginError says what was wrong."""
+
+
+def no_gaps(capabilities: Any, need: Any) -> tuple[str, ...]:
+    """Whoever is available serves every call."""
+    return ()
+
+
+def all_offered(capabilities: Any, need: Any) -> Any:
+    """Every capability counts."""
+    return capabilities
+
+
+@dataclass(frozen=True, kw_only=True)
+class Operation:
+    """One thing that plugins can be asked to do."""
+
+    name: str
+    summary: str
+    """One line, for the command line."""
+    capabilities: type[HostCapabilities] = HostCapabilities
+    """Says what a provider can do: a dataclass, whose declarations are what a plugin's description is held against."""
+    need: type[HostNeed] = HostNeed
+    """Says what a caller needs: a dataclass that can be made without arguments."""
+    methods: tuple[str, ...]
+    """What the object that ``tokendraw_build`` returns has to have."""
+    checks: tuple[Check, ...] = ()
+    """Why a provider cannot serve, beyond what any operation needs of the host; in the order in which they are told."""
+    default_checks: tuple[Check, ...] = ()
+    """More checks, for the default choice. An explicit one stands in spite of them where it has a companion."""
+    gaps: Gaps = no_gaps
+    """Kinds of calls that a companion has to serve; two providers that lack the same say the same."""
+    whole_call_gaps: frozenset[str] = frozenset()
+    """Gaps that are about a call as a whole: whoever serves those meets every other kind in it."""
+    offered: Offer = all_offered
+    proof: str = "the proof call"
+    """What proving is called in reasons."""
+    prove: Prove
+    splits_rows: bool = False
+    """Whether rows of a call may go to the companion; otherwise the call goes whole."""
+    falls_back: bool = True
+    """Whether another provider may take over a failed call whose inputs are known to be untouched."""
+
+    def covers(self, capabilities: Any, kinds: tuple[str, ...], need: Any) -> bool:
+        """Whether a provider serves every one of ``kinds``, as :attr:`gaps` named them of another one."""
+        own = set(self.gaps(capabilities, need))
+        return not (own & set(kinds) if self.whole_call_gaps.isdisjoint(kinds) else own)

@@ -1,0 +1,42 @@
+"""Rows of logits for a proof: their size and dtype, and parameters that use only what is advertised."""
+
+from __future__ import annotations
+
+import torch
+
+from tokendraw._exchange.capabilities import Capabilities, Need
+from tokendraw._exchange.params import SamplingParams
+from tokendraw._messages.errors import PluginError
+
+PEAK = 100.0
+"""exp(-100) of the mass is left for all other tokens."""
+_VOCAB_SIZE = 2048  # two tiles of the two-level draw
+
+
+def zeros(rows: int, capabilities: Capabilities, device: torch.device, need: Need) -> torch.Tensor:
+    """[rows, V] logits of 0 in a dtype that is needed, or advertised."""
+    vocab_size = min(_VOCAB_SIZE, capabilities.max_vocab_size or _VOCAB_SIZE)
+    dtype = getattr(torch, need.dtype or (*capabilities.dtypes, "float32")[0])
+    return torch.zeros(rows, vocab_size, dtype=dtype, device=device)
+
+
+def params(capabilities: Capabilities, need: Need) -> SamplingParams:
+    """Parameters that keep two equally likely tokens and use only what is advertised."""
+    filters = {name for name, _ in capabilities.filters}
+    orders = [order for order in need.filter_orders if order in capabilities.filter_orders]
+    return SamplingParams(
+        top_k=2 if "top_k" in filters else 0,
+        top_p=0.9 if "top_p" in filters else 1.0,
+        min_p=0.1 if filters == {"min_p"} else 0.0,
+        filter_order=(*orders, "top_k_first")[0],
+    )
+
+
+def require(reason: str | None) -> None:
+    """Refuse an output.
+
+    :param reason: what it needs to be and what it is; None: nothing is wrong.
+    :raises PluginError: something is.
+    """
+    if reason is not None:
+        raise PluginError(f"the proof draw needs {reason}")

@@ -1,0 +1,33 @@
+"""The operation ``sample``: one token for each row of logits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tokendraw._exchange import row_limits
+from tokendraw._exchange.capabilities import Capabilities, Need
+from tokendraw._exchange.operation import Operation
+from tokendraw._resolution import row_checks
+
+
+def _prove(backend: Any, capabilities: Capabilities, device: Any, need: Need) -> None:
+    from tokendraw.operations.sample.proof import prove
+
+    prove(backend, capabilities, device, need)
+
+
+OPERATION = Operation(
+    name="sample",
+    summary="one token for each row of logits",
+    capabilities=Capabilities,
+    need=Need,
+    methods=("sample",),
+    checks=row_checks.CHECKS,
+    default_checks=(row_checks.processed_logprobs,),
+    gaps=row_limits.beyond,
+    whole_call_gaps=frozenset({row_limits.VOCABULARY}),
+    offered=row_limits.offered,
+    proof="the proof draw",
+    prove=_prove,
+    splits_rows=True,
+)

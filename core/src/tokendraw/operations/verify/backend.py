@@ -1,0 +1,39 @@
+"""What plugins build for the operation ``verify``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+from tokendraw.operations.verify.capabilities import VerifyMode
+
+if TYPE_CHECKING:
+    import torch
+
+    from tokendraw._exchange.metadata import SamplingMetadata
+    from tokendraw._exchange.output import SamplerOutput, VerifyOutput
+    from tokendraw.operations.verify.drafts import Drafts
+
+
+@runtime_checkable
+class VerifierBackend(Protocol):
+    """What ``tokendraw_build`` returns for the operation ``verify``; the same object may serve both operations."""
+
+    def verify(
+        self,
+        target_logits: torch.Tensor,
+        drafts: Drafts,
+        metadata: SamplingMetadata,
+        *,
+        mode: VerifyMode = "rejection",
+    ) -> VerifyOutput:
+        """Verify the drafts of a batch, as :class:`tokendraw.Sampler` describes.
+
+        :param target_logits: [L, V] float32, bfloat16 or float16 on the device it was built for, any row stride. Not
+            to be modified. The core has checked that drafts and metadata fit them.
+        :param metadata: the parameters of the L rows.
+        """
+        ...
+
+    def draft(self, logits: torch.Tensor, metadata: SamplingMetadata) -> SamplerOutput:
+        """Draw one token a row with noise that no verification at the same seeds and positions uses."""
+        ...

@@ -1,0 +1,32 @@
+"""What a verifier can do, in the words that describe a verification."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal, Self, TypeAlias
+
+from tokendraw._exchange.capabilities import Capabilities
+
+VerifyMode: TypeAlias = Literal["rejection", "coupled"]
+DraftKind: TypeAlias = Literal["probs", "logits", "chosen"]
+"""What a draft was drawn from, as the caller gives it: probabilities, logits, or nothing since it was not drawn."""
+
+VERIFY_MODES: tuple[VerifyMode, ...] = ("rejection", "coupled")
+DRAFT_KINDS: tuple[DraftKind, ...] = ("probs", "logits", "chosen")
+
+
+@dataclass(frozen=True, kw_only=True)
+class VerifyCapabilities(Capabilities):
+    """What a verifier can do: as for sampling, and with which drafts. The defaults promise nothing."""
+
+    verify_modes: tuple[VerifyMode, ...] = ()
+    draft_kinds: tuple[DraftKind, ...] = ()
+    ragged_drafts: bool = False
+    """Whether requests may have different numbers of drafts."""
+    placeholder_drafts: bool = False
+    """Whether an id outside [0, V) may stand for a draft that was not made."""
+
+    @classmethod
+    def of(cls, sampling: Capabilities, **fields: Any) -> Self:
+        """Advertise for verification what is advertised for sampling, but for ``fields``."""
+        return cls(**{**vars(sampling), **fields})
