@@ -133,9 +133,7 @@ def dispatch_microseconds(calls: int = 20000) -> float:
     """Host time that ``tokendraw.Sampler.sample`` adds to a call of the backend it holds."""
 
     class Nothing:
-        def sample(
-            self, logits: Tensor, metadata: tokendraw.SamplingMetadata, *, inplace: bool = False
-        ) -> None:
+        def sample(self, logits: Tensor, metadata: tokendraw.SamplingMetadata) -> None:
             """Take the arguments of a sampler."""
 
     sampler = tokendraw.load_sampler("native", device="cpu")

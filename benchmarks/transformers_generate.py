@@ -86,9 +86,7 @@ class NoSampling:
         token_ids = torch.full((batch,), 7, dtype=torch.int64, device=device)
         self._output = tokendraw.SamplerOutput(token_ids, token_ids > 0)
 
-    def sample(
-        self, logits: Tensor, metadata: tokendraw.SamplingMetadata, *, inplace: bool = False
-    ) -> tokendraw.SamplerOutput:
+    def sample(self, logits: Tensor, metadata: tokendraw.SamplingMetadata) -> tokendraw.SamplerOutput:
         """Take the arguments of a sampler."""
         return self._output
 

@@ -198,7 +198,7 @@ result = [attempt(lambda: draw(sampler)), sampler.name, warned]
     assert drawn(dists, code, TOKENDRAW_DEBUG="1") == [
         [
             "PluginError",
-            "'acme' needs to leave logits unmodified unless inplace=True, found 1 of 2 rows changed. "
+            "'acme' needs to leave logits unmodified, found 1 of 2 rows changed. "
             "Mend the plugin, or set TOKENDRAW_DISABLE=acme.",
             "RuntimeError('late')",
         ],

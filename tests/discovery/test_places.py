@@ -28,7 +28,7 @@ SAMPLER = """
 from acme_tokendraw.kernels import launch
 
 class AcmeSampler:
-    def sample(self, logits, metadata, *, inplace=False):
+    def sample(self, logits, metadata):
         return launch(logits)
 """
 

@@ -63,7 +63,7 @@ def test_the_companion_is_built_too_and_serves_what_the_chosen_one_cannot(dists:
     sampler = load_sampler(device="cpu")
     assert (sampler.name, sampler.resolution.companion) == ("acme", "native")
 
-    def no_rows_please(self: object, logits: object, metadata: object, *, inplace: bool) -> None:
+    def no_rows_please(self: object, logits: object, metadata: object) -> None:
         raise RuntimeError("a row came to acme")
 
     sys.modules[module].ArgmaxSampler.sample = no_rows_please

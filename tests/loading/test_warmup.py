@@ -35,7 +35,7 @@ class Recorder:
 
     calls: list = field(default_factory=list)
 
-    def sample(self, logits, metadata, *, inplace=False):
+    def sample(self, logits, metadata):
         self.calls.append((logits, metadata))
         return one_token(0, logits, metadata)
 
@@ -228,9 +228,9 @@ names = [sampler.name]
 import tokendraw_native.sampler as native
 calls = []
 original = native.NativeSampler.sample
-def counted(self, logits, metadata, *, inplace=False):
+def counted(self, logits, metadata):
     calls.append(metadata.facts.any_joint)
-    return original(self, logits, metadata, inplace=inplace)
+    return original(self, logits, metadata)
 native.NativeSampler.sample = counted
 from tokendraw._loading import warmup as _warmup
 _warmup.compiles_nothing = lambda device: False

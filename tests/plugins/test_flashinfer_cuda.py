@@ -228,7 +228,7 @@ def test_equal_logits_are_accepted_a_million_times(verifier, device, name, dtype
         def metadata(rows, params=params, names=names):
             return replace(params, **{field: getattr(params, field).expand(rows) for field in names})
 
-        ids = verifier.draft(draft, metadata(len(draft))).token_ids
+        ids = verifier.sample(draft, metadata(len(draft)), draft=True).token_ids
         drafts = Drafts.from_counts(ids, [most] * requests, draft_logits=draft)
         output = verifier.verify(target.flatten(0, 1), drafts, metadata(requests * (most + 1)))
         rejected += int((output.num_accepted < most).sum())

@@ -170,7 +170,7 @@ def test_every_launch_has_noise_of_its_own_from_the_generator_of_torch(verifier)
         stand_in.CALLS.clear()
         q = torch.full((2, 50), 0.02)
         for _ in range(2):
-            verifier.draft(torch.zeros(2, 50), SamplingMetadata())
+            verifier.sample(torch.zeros(2, 50), SamplingMetadata(), draft=True)
             verify(verifier, torch.zeros(4, 50), [[1], [2]], SamplingParams(), draft_probs=q)
         given = [arguments["seed"] for _, arguments in stand_in.CALLS if "seed" in arguments]
         assert all(isinstance(seed, torch.Tensor) for seed in given)
@@ -474,8 +474,8 @@ def test_the_core_builds_and_proves_it(version, tmp_path, monkeypatch, tie_rule)
         )
     assert isinstance(backend, FlashInferVerifier)
     assert not isinstance(sampling, FlashInferVerifier)
-    drawn = backend.draft(
-        torch.zeros(2000, 50), SamplingMetadata.from_params([SamplingParams(top_k=5)] * 2000)
+    drawn = backend.sample(
+        torch.zeros(2000, 50), SamplingMetadata.from_params([SamplingParams(top_k=5)] * 2000), draft=True
     )
     assert len(drawn.token_ids.unique()) == 50
 

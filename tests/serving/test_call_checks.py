@@ -76,15 +76,15 @@ FAULTS = {
     ),
     "changed logits": (
         "logits[1, 0] = 1.0",
-        "leave logits unmodified unless inplace=True, found 1 of 2 rows changed",
+        "leave logits unmodified, found 1 of 2 rows changed",
     ),
     "a zero of the other sign": (
         "logits[0, 0] = 0.0",
-        "leave logits unmodified unless inplace=True, found 1 of 2 rows changed",
+        "leave logits unmodified, found 1 of 2 rows changed",
     ),
     "changed logits and an error": (
         "logits[:, 0] = 1.0; raise tokendraw.InvalidInputError('no')",
-        "leave logits unmodified unless inplace=True, found 2 of 2 rows changed",
+        "leave logits unmodified, found 2 of 2 rows changed",
     ),
 }
 
@@ -108,11 +108,6 @@ def test_sound_calls_pass_and_nan_is_no_change(dists: FakeDists, dtype: torch.dt
     sampler = load_sampler("native", device="cpu")
     for logits in (batch(dtype), batch(dtype)[:0]):
         assert sampler.sample(logits, METADATA).token_ids.shape == (len(logits),)
-
-
-def test_with_inplace_the_logits_may_change(dists: FakeDists) -> None:
-    dists.add_plugin("acme", faulty("acme", "logits.zero_()"))
-    assert load_sampler(device="cpu").sample(batch(), METADATA, inplace=True).token_ids.tolist() == [0, 0]
 
 
 def test_an_error_of_a_call_that_kept_its_logits_is_dealt_with_as_ever(dists: FakeDists) -> None:

@@ -48,8 +48,8 @@ def batch() -> torch.Tensor:
     return torch.tensor([[0.0, 9.0, 1.0], [5.0, 0.0, 0.0]])
 
 
-def draw(sampler: Sampler, metadata: SamplingMetadata = GREEDY, *, inplace: bool = False) -> list[int]:
-    return sampler.sample(batch(), metadata, inplace=inplace).token_ids.tolist()
+def draw(sampler: Sampler, metadata: SamplingMetadata = GREEDY) -> list[int]:
+    return sampler.sample(batch(), metadata).token_ids.tolist()
 
 
 def told_by(call: Callable[[], object]) -> list[str]:
@@ -194,8 +194,6 @@ def test_so_it_is_between_batches_that_are_drawn(dists: FakeDists, monkeypatch: 
         assert draw(sampler) == [1, 0]
         with pytest.raises(IndexError, match="slot 7"):
             sampler.sample(bad, GREEDY)
-        with pytest.raises(IndexError, match="slot 7"):
-            sampler.sample(bad, GREEDY, inplace=True)
     assert (draw(sampler), sampler.name) == ([1, 0], "acme")
 
 
@@ -213,21 +211,20 @@ def test_a_sampler_may_ask_for_more_memory_than_there_is_and_keep_its_place(dist
 
 
 @pytest.mark.parametrize("damage", ["", "logits.neg_(); ", "logits.numpy()[:] = 7.0; "])
-@pytest.mark.parametrize("inplace", [False, True])
 @pytest.mark.parametrize("inference", [False, True])
 def test_a_later_call_that_raises_raises_its_own_error_and_the_next_is_drawn_by_the_next_best(
-    dists: FakeDists, damage: str, inplace: bool, inference: bool
+    dists: FakeDists, damage: str, inference: bool
 ) -> None:
     fault = damage + FAILS
     dists.add_plugin("acme", faulty("acme", fault, after=2))
     sampler = load_sampler(device="cpu")
     with torch.inference_mode(inference):
-        assert [draw(sampler, inplace=inplace), draw(sampler), sampler.name] == [[1, 0], [1, 0], "acme"]
+        assert [draw(sampler), draw(sampler), sampler.name] == [[1, 0], [1, 0], "acme"]
         with pytest.raises(RuntimeError, match="no kernel image") as raised:
-            draw(sampler, inplace=inplace)
+            draw(sampler)
         assert (raised.value.__notes__, sampler.name) == ([NOT_FROM_THESE], "acme")
         tokens: list[int] = []
-        told = told_by(lambda: tokens.extend(draw(sampler, inplace=inplace)))
+        told = told_by(lambda: tokens.extend(draw(sampler)))
     assert (tokens, sampler.name) == ([1, 0], "native")
     assert told == [FAILED + "Set TOKENDRAW_DISABLE=acme to silence this."]
 
@@ -307,21 +304,19 @@ def test_threads_that_fail_at_once_get_one_successor(dists: FakeDists) -> None:
 
 
 @pytest.mark.parametrize(
-    ("choice", "disabled", "inplace", "copied"),
+    ("choice", "disabled", "copied"),
     [
-        (None, "", False, [True, False, False]),
-        (None, "", True, [False, False, False]),
-        ("acme", "", False, [False, False, False]),
-        (None, "native", False, [False, False, False]),
+        (None, "", [True, False, False]),
+        ("acme", "", [False, False, False]),
+        (None, "native", [False, False, False]),
     ],
-    ids=["default", "in place", "explicit", "nobody else"],
+    ids=["default", "explicit", "nobody else"],
 )
 def test_only_the_first_batch_of_a_sampler_that_can_be_replaced_is_copied(
     dists: FakeDists,
     monkeypatch: pytest.MonkeyPatch,
     choice: str | None,
     disabled: str,
-    inplace: bool,
     copied: list[bool],
 ) -> None:
     monkeypatch.setenv("TOKENDRAW_DISABLE", disabled)
@@ -329,7 +324,7 @@ def test_only_the_first_batch_of_a_sampler_that_can_be_replaced_is_copied(
     sampler = load_sampler(choice, device="cpu")
     batches = [batch() for _ in copied]
     for logits in batches:
-        sampler.sample(logits, GREEDY, inplace=inplace)
+        sampler.sample(logits, GREEDY)
     seen = sys.modules[module].CALLED
     assert [at != logits.data_ptr() for at, logits in zip(seen, batches, strict=True)] == copied
 

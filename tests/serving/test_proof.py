@@ -101,7 +101,7 @@ class Fake:
     def __init__(self, drawn):
         self.drawn = drawn
 
-    def sample(self, logits, metadata, *, inplace=False):
+    def sample(self, logits, metadata):
         return self.drawn(logits)
 
 

@@ -70,8 +70,8 @@ def test_where_nobody_needs_ranks_a_batch_of_both_has_none(monkeypatch):
     class Rankless(Recorded):
         """Draws as native, without ranks."""
 
-        def sample(self, logits, metadata, *, inplace=False):
-            output = super().sample(logits, metadata, inplace=inplace)
+        def sample(self, logits, metadata):
+            output = super().sample(logits, metadata)
             best = output.logprobs
             return replace(output, logprobs=None if best is None else replace(best, ranks=None))
 
@@ -370,7 +370,7 @@ def test_a_row_with_nan_tells_so_whoever_draws_it():
 class Overwriting:
     """Draws the argmax and leaves nothing of the logits."""
 
-    def sample(self, logits, metadata, *, inplace=False):
+    def sample(self, logits, metadata):
         token = logits.argmax(-1)
         logits.fill_(float("nan"))
         return SamplerOutput(token, torch.ones_like(token, dtype=torch.bool))
@@ -379,7 +379,7 @@ class Overwriting:
 def test_the_companion_draws_from_logits_that_nobody_has_overwritten():
     logits = logits_of()
     best = logits.argmax(-1)
-    output = pair(FILTERS_ONLY, chosen=Overwriting()).sample(logits, batch({3: GREEDY}), inplace=True)
+    output = pair(FILTERS_ONLY, chosen=Overwriting()).sample(logits, batch({3: GREEDY}))
     assert torch.equal(output.token_ids, best)
 
 
@@ -394,7 +394,7 @@ class Failing:
     def __init__(self, name):
         self.name = name
 
-    def sample(self, logits, metadata, *, inplace=False):
+    def sample(self, logits, metadata):
         raise RuntimeError(f"{self.name} has no kernel image")
 
 

@@ -54,7 +54,7 @@ class Drawing:
     def __init__(self, token):
         self.token = token
 
-    def sample(self, logits, metadata, *, inplace=False):
+    def sample(self, logits, metadata):
         rows = len(logits)
         return SamplerOutput(torch.full((rows,), self.token), torch.ones(rows, dtype=torch.bool))
 

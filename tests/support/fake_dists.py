@@ -109,7 +109,7 @@ BUILT = []
 
 
 class ArgmaxSampler:
-    def sample(self, logits, metadata, *, inplace=False):
+    def sample(self, logits, metadata):
         import torch
 
         tokens, best, mass = logits.argmax(dim=-1), None, None
@@ -150,14 +150,14 @@ CALLED = []
 class Faulty(ArgmaxSampler):
     calls = 0
 
-    def sample(self, logits, metadata, *, inplace=False):
+    def sample(self, logits, metadata):
         import torch
 
         self.calls += 1
         if self.calls > {after} + 1:
             CALLED.append(self)
             {fault}
-        return super().sample(logits, metadata, inplace=inplace)
+        return super().sample(logits, metadata)
 """
 
 

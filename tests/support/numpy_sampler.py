@@ -18,7 +18,7 @@ CAPABILITIES = Capabilities(
 
 
 class NumpySampler:
-    def sample(self, logits, metadata, *, inplace=False):
+    def sample(self, logits, metadata):
         batch = len(logits)
         rng = np.random.default_rng(int(torch.randint(2**62, (1,))))
         columns = [

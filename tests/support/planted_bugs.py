@@ -27,7 +27,7 @@ class Honest:
     def __init__(self, need, device):
         self.need, self.device = need, device
 
-    def sample(self, logits, metadata, *, inplace=False):
+    def sample(self, logits, metadata):
         self.spoil(logits)
         logits, metadata = self.change(logits, metadata)
         output = native(self.told(self.need), self.device).sample(logits, metadata)
@@ -98,7 +98,7 @@ class Uniforms24Bits(Honest):
     race of a row costs one uniform for each distinct logit, and a tail of 262,144 equal ones no more than any other.
     """
 
-    def sample(self, logits, metadata, *, inplace=False):
+    def sample(self, logits, metadata):
         rng = np.random.default_rng(int(torch.randint(2**31, (1,))))
         alike = logits.stride(0) == 0
         temperature = metadata.per_row("temperature").cpu().numpy()

@@ -17,7 +17,7 @@ class Honest:
 
     def __init__(self, device, need=None):
         self.sampler = native(device, *(() if need is None else (need.gumbel_dtype, need.logprobs_mode)))
-        self.sample, self.draft = self.sampler.sample, self.sampler.draft
+        self.sample = self.sampler.sample
 
     def verify(self, target_logits, drafts, metadata, *, mode="rejection"):
         with mock.patch.dict(vars(pieces), self.pieces()):

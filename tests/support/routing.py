@@ -27,13 +27,11 @@ class Recorded:
     logits: list[torch.Tensor] = field(default_factory=list)
     metadata: list[SamplingMetadata] = field(default_factory=list)
 
-    def sample(
-        self, logits: torch.Tensor, metadata: SamplingMetadata, *, inplace: bool = False
-    ) -> SamplerOutput:
+    def sample(self, logits: torch.Tensor, metadata: SamplingMetadata) -> SamplerOutput:
         self.logits.append(logits.clone())
         self.metadata.append(metadata)
         if self.backend is not None:
-            return self.backend.sample(logits, metadata, inplace=inplace)
+            return self.backend.sample(logits, metadata)
         return one_token(self.token, logits, metadata)
 
 

@@ -83,7 +83,7 @@ def _verification(case, sampler, seeds, first, before, target, draft):
     """Draw K drafts from ``first`` on, and verify them."""
     contexts, ids = [before], []
     for step in range(case.drafts):
-        x = sampler.draft(draft[contexts[-1]], _metadata(case, seeds, first + step)).token_ids
+        x = sampler.sample(draft[contexts[-1]], _metadata(case, seeds, first + step), draft=True).token_ids
         is_drawn = step not in case.placeholders
         ids.append(x if is_drawn else torch.full_like(x, -1))
         contexts.append(x if is_drawn else torch.zeros_like(x))

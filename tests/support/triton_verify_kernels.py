@@ -297,7 +297,7 @@ def drafts():
                 [replace(params, seed=i) for i in range(3)], positions=range(3)
             )
             mine, reference = build(gumbel_dtype)
-            found, expected = (sampler.draft(logits, metadata) for sampler in (mine, reference))
+            found, expected = (sampler.sample(logits, metadata, draft=True) for sampler in (mine, reference))
             plain = mine.sample(logits, metadata).token_ids.tolist()
             if found.token_ids.tolist() != expected.token_ids.tolist() or not found.valid.all():
                 wrong[f"{name}, {gumbel_dtype}"] = [found.token_ids.tolist(), expected.token_ids.tolist()]

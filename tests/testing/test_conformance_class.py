@@ -22,7 +22,7 @@ from tokendraw.testing import SamplerConformance, Subject
 class Tiny:
     """Draws rightly from float32 logits, and can do nothing else."""
 
-    def sample(self, logits, metadata, *, inplace=False):
+    def sample(self, logits, metadata):
         noise = torch.empty_like(logits).exponential_()
         drawn = (logits.softmax(dim=-1) / noise).argmax(dim=-1)
         return SamplerOutput(token_ids=drawn, valid=torch.ones(len(logits), dtype=torch.bool))
@@ -31,13 +31,13 @@ class Tiny:
 class Wrong:
     """Returns ids of a dtype that the contract does not have."""
 
-    def sample(self, logits, metadata, *, inplace=False):
+    def sample(self, logits, metadata):
         drawn = logits.argmax(dim=-1).int()
         return SamplerOutput(token_ids=drawn, valid=torch.ones(len(logits), dtype=torch.bool))
 
 
 class Raising:
-    def sample(self, logits, metadata, *, inplace=False):
+    def sample(self, logits, metadata):
         raise RuntimeError("no kernel for this")
 
 

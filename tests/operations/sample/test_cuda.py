@@ -20,7 +20,7 @@ def test_a_call_makes_no_synchronizing_cuda_call(kind, mode):
     sampler.sample(logits, metadata)
     with sync_is_an_error():
         sampler.sample(logits, metadata)
-        sampler.sample(logits.clone(), metadata, inplace=True)
+        sampler.sample(logits.clone(), metadata)
 
 
 def test_the_check_for_synchronizing_calls_sees_one():

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from calling import assert_same_rows, call, tokens
-from special_rows import KINDS, MODES, POISON, V, gaussians, with_values
+from special_rows import KINDS, MODES, POISON, V, gaussians
 from tokendraw import BatchFacts, SamplingMetadata
 
 NAN, INF = float("nan"), float("inf")
@@ -60,20 +60,6 @@ def test_logits_are_never_modified(load_native, device, dtype, mode):
     for kind in KINDS.values():
         call(load_native(mode), storage[:, :V], kind)
     assert torch.equal(storage.view(torch.uint8), before.view(torch.uint8))
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_inplace_gives_the_same_answer_and_stays_inside_the_logits(load_native, device, dtype):
-    params = list(KINDS.values())[:-1]
-    rows = torch.cat([gaussians(len(params) - 1), with_values({3: NAN})[None]]).to(device, dtype)
-    storage = torch.full((len(rows), V + 9), 5.0, device=device, dtype=dtype)
-    metadata = SamplingMetadata.from_params(params, device=device, positions=list(range(len(params))))
-    for mode in MODES:
-        storage[:, :V] = rows
-        expected = load_native(mode).sample(rows, metadata)
-        found = load_native(mode).sample(storage[:, :V], metadata, inplace=True)
-        assert_same_rows(expected, found)
-        assert bool((storage[:, V:] == 5.0).all())
 
 
 def test_the_metadata_is_never_modified(sampler, device):

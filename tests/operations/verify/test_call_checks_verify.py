@@ -44,7 +44,7 @@ class Faulty:
         valid = torch.ones(drafts.num_requests, dtype=torch.bool)
         return VerifyOutput(tokens, torch.tensor(self.accepted, dtype=self.dtype), valid)
 
-    def draft(self, logits, metadata):
+    def sample(self, logits, metadata, *, draft=False):
         if self.act is not None:
             self.act(logits, None)
         return SamplerOutput(torch.full((len(logits),), 7), torch.ones(len(logits), dtype=torch.bool))
@@ -218,7 +218,7 @@ def test_so_are_the_types_of_what_is_returned():
         def verify(self, *given, mode):
             return 1, 2, 3
 
-        def draft(self, logits, metadata):
+        def sample(self, logits, metadata, *, draft=False):
             return logits.argmax(-1)
 
     sampler = drafting(VERIFYING, Returning(), companion_capabilities=None)

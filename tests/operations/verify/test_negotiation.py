@@ -187,11 +187,8 @@ def test_without_a_companion_such_a_batch_is_refused_with_the_reason():
 
 BROKEN = """
 class Wrong:
-    def sample(self, logits, metadata, *, inplace=False):
+    def sample(self, logits, metadata, *, draft=False):
         return ArgmaxSampler().sample(logits, metadata)
-
-    def draft(self, logits, metadata):
-        return self.sample(logits, metadata)
 
     def verify(self, target_logits, drafts, metadata, *, mode="rejection"):
         import torch

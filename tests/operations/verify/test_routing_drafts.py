@@ -27,7 +27,8 @@ class Drafter:
     token: int
     rows: list[int] = field(default_factory=list)
 
-    def draft(self, logits, metadata):
+    def sample(self, logits, metadata, *, draft):
+        assert draft is True
         self.rows.append(len(logits))
         rows = len(logits)
         return SamplerOutput(torch.full((rows,), self.token), torch.ones(rows, dtype=torch.bool))
@@ -91,7 +92,7 @@ def test_the_drafts_of_two_are_those_of_one(wanted):
     sampler = drafting(replace(EVERYTHING, greedy=False))
     drafted = sampler.draft(logits, metadata)
     assert sampler.stats() == {"acme": 24, "native": 6}
-    assert_same_rows(native.draft(logits, metadata), drafted)
+    assert_same_rows(native.sample(logits, metadata, draft=True), drafted)
     assert drafted.token_ids.tolist() != native.sample(logits, metadata).token_ids.tolist()
 
 
@@ -107,7 +108,7 @@ def test_rows_that_neither_serves_are_refused_before_anything_is_drawn():
 
 
 class Failing:
-    def draft(self, logits, metadata):
+    def sample(self, logits, metadata, *, draft=False):
         raise RuntimeError("no kernel image")
 
 
@@ -132,9 +133,9 @@ def test_who_samples_has_no_part_in_it():
 
 def test_no_draft_is_drawn_from_a_copy_since_nobody_takes_over_from_who_draws_it():
     class Looking(Drafter):
-        def draft(self, logits, metadata):
+        def sample(self, logits, metadata, *, draft=False):
             self.rows.append(logits.data_ptr())
-            return super().draft(logits, metadata)
+            return super().sample(logits, metadata, draft=draft)
 
     chosen, logits = Looking(1), logits_of()
     sampler = drafting(FILTERS_ONLY, chosen, Drafter(2))

@@ -180,7 +180,7 @@ def test_drafts_and_samples_do_not_share_noise(device):
     metadata = SamplingMetadata(
         seed=torch.arange(3000, device=device), positions=torch.zeros(3000, dtype=torch.int64, device=device)
     )
-    drafted, plain = sampler.draft(logits, metadata), sampler.sample(logits, metadata)
+    drafted, plain = sampler.sample(logits, metadata, draft=True), sampler.sample(logits, metadata)
     assert drafted.valid.all()
     assert 20 < int((drafted.token_ids == plain.token_ids).sum()) < 110  # 60 of 3000 coincide by chance
 
@@ -188,7 +188,7 @@ def test_drafts_and_samples_do_not_share_noise(device):
 def test_a_greedy_draft_is_the_argmax(device):
     logits = torch.from_numpy(gaussian(6)).to(device)
     metadata = SamplingMetadata.from_params([SamplingParams(temperature=0.0)] * 6, device=device)
-    assert torch.equal(native(device).draft(logits, metadata).token_ids, logits.argmax(-1))
+    assert torch.equal(native(device).sample(logits, metadata, draft=True).token_ids, logits.argmax(-1))
 
 
 @pytest.mark.parametrize("mode", ["rejection", "coupled"])

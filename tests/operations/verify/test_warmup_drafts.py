@@ -47,7 +47,8 @@ class Recorder:
     drafted: list = field(default_factory=list)
     verified: list = field(default_factory=list)
 
-    def draft(self, logits, metadata):
+    def sample(self, logits, metadata, *, draft):
+        assert draft is True
         self.drafted.append((logits, metadata))
         return one_token(0, logits, metadata)
 

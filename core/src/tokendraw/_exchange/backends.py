@@ -15,13 +15,11 @@ if TYPE_CHECKING:
 class SamplerBackend(Protocol):
     """What ``tokendraw_build`` returns for the operation ``sample``."""
 
-    def sample(
-        self, logits: torch.Tensor, metadata: SamplingMetadata, *, inplace: bool = False
-    ) -> SamplerOutput:
+    def sample(self, logits: torch.Tensor, metadata: SamplingMetadata) -> SamplerOutput:
         """Draw one token a row.
 
         :param logits: [rows, V] float32, bfloat16 or float16 on the device it was built for, any row stride.
-            The core has checked shape, dtype and device. Not to be modified unless ``inplace``.
+            Not to be modified. The core has checked shape, dtype and device.
         :param metadata: the parameters of the rows, on the same device.
         """
         ...

@@ -123,7 +123,7 @@ class Sampler:
         return f"<tokendraw.Sampler {self.name!r} on {self.device}>"
 
     @untraced
-    def sample(self, logits: Tensor, metadata: SamplingMetadata, *, inplace: bool = False) -> SamplerOutput:
+    def sample(self, logits: Tensor, metadata: SamplingMetadata) -> SamplerOutput:
         """Draw one token a row.
 
         Waits for the device only where whoever draws does (``Capabilities.sync_free``), or where ``TOKENDRAW_DEBUG=1``
@@ -131,12 +131,11 @@ class Sampler:
 
         A sampler that another one could replace draws its first batch of each kind (dtype, vocabulary, and which of
         greedy rows, seeds, filters and logprobs it may hold) from a copy of the logits, so that its successor finds
-        them pristine. The copy takes the memory of the logits, and a read and a write of them, for that call; with
-        ``inplace``, and of kinds that :meth:`warmup` drew, there is none.
+        them pristine. The copy takes the memory of the logits, and a read and a write of them, for that call; of kinds
+        that :meth:`warmup` drew there is none. The logits are never modified.
 
         :param logits: [B, V] float32, bfloat16 or float16, any row stride.
         :param metadata: the parameters of the B rows, on the same device.
-        :param inplace: lets the sampler overwrite ``logits``; otherwise they are never modified.
         :raises InvalidInputError: a ValueError, before anything is launched.
         :raises SamplerUnavailableError: the batch may hold rows that nobody here can serve, or whoever could has
             failed.
@@ -146,13 +145,13 @@ class Sampler:
         self._check(logits, metadata)
         serving = self._serving
         try:
-            return self._drawing.draw(serving, logits, metadata, inplace=inplace)
+            return self._drawing.draw(serving, logits, metadata)
         except CallFailedError as error:
             failed = error
         refusal = fallback.refusal(failed, serving)
         if refusal is not None:
             raise refusal
-        return self._draw_with_another(failed, logits, metadata, inplace=inplace)
+        return self._draw_with_another(failed, logits, metadata)
 
     @untraced
     def verify(
@@ -344,7 +343,7 @@ class Sampler:
             self.verify(call.target_logits, call.drafts, call.metadata, mode=call.mode)
 
     def _draw_with_another(
-        self, failed: CallFailedError, logits: Tensor, metadata: SamplingMetadata, *, inplace: bool
+        self, failed: CallFailedError, logits: Tensor, metadata: SamplingMetadata
     ) -> SamplerOutput:
         """Draw a batch that a sampler failed with whoever can, and put them in its place; or raise.
 
@@ -359,7 +358,7 @@ class Sampler:
                 try:
                     if failures[-1].member in (serving.chosen, serving.companion):
                         facts, serving = fallback.successor(facts, serving, failures[-1], metadata.facts)
-                    output = self._drawing.draw(serving, logits, metadata, inplace=inplace)
+                    output = self._drawing.draw(serving, logits, metadata)
                     break
                 except CallFailedError as another:
                     failures.append(another)

@@ -40,9 +40,7 @@ class Drawing:
         with self._counting:
             self._rows = Counter(counts)
 
-    def draw(
-        self, serving: Serving, logits: Tensor, metadata: SamplingMetadata, *, inplace: bool = False
-    ) -> SamplerOutput:
+    def draw(self, serving: Serving, logits: Tensor, metadata: SamplingMetadata) -> SamplerOutput:
         """Draw a batch, or a batch of drafts if ``serving`` verifies, each row with the one who serves it.
 
         :raises CallFailedError: from what a sampler raised.
@@ -50,25 +48,23 @@ class Drawing:
         reseed_if_due()
         rows, vocab_size = logits.shape
         route = serving.route(metadata, rows, vocab_size, logits.device)
-        output = self._draw(serving, route, logits, metadata, inplace=inplace)
+        output = self._draw(serving, route, logits, metadata)
         if route.lacking:
             self._tell(serving, route)
         self._count(serving, route, rows)
         return output
 
     def _draw(
-        self, serving: Serving, route: Route, logits: Tensor, metadata: SamplingMetadata, *, inplace: bool
+        self, serving: Serving, route: Route, logits: Tensor, metadata: SamplingMetadata
     ) -> SamplerOutput:
         split = route.split
         if split is None:
-            return self._call(route.member, serving, logits, metadata, inplace=inplace)
+            return self._call(route.member, serving, logits, metadata)
         assert serving.companion is not None
-        # First the companion, from a copy of its rows: the other call may overwrite them.
+        # First the companion: should the other call overwrite the logits, these rows are not drawn from them.
         own = logits.index_select(0, split.rows)
-        apart = self._call(
-            serving.companion, serving, own, split.for_companion(metadata), inplace=True, is_copy=True
-        )
-        rest = self._call(route.member, serving, logits, split.for_chosen(metadata), inplace=inplace)
+        apart = self._call(serving.companion, serving, own, split.for_companion(metadata), is_copy=True)
+        rest = self._call(route.member, serving, logits, split.for_chosen(metadata))
         return split.merged(rest, apart, metadata.facts.logprobs_width(logits.shape[1]))
 
     def _call(
@@ -78,12 +74,10 @@ class Drawing:
         logits: Tensor,
         metadata: SamplingMetadata,
         *,
-        inplace: bool,
         is_copy: bool = False,
     ) -> SamplerOutput:
         """Call one sampler.
 
-        :param inplace: drafts never are.
         :param is_copy: the logits are a copy of what the caller gave.
         :raises CallFailedError: from what it raised, or it returned what is no output.
         """
@@ -93,17 +87,16 @@ class Drawing:
             kind = fallback.kind_of(logits, metadata.facts)
             is_usual = kind in member.drawn_kinds and not member.failed_kinds
             if not is_usual and not is_copy:
-                given = fallback.copied(logits, member, kind, inplace=inplace)
+                given = fallback.copied(logits, member, kind)
         had_copy = is_copy or given is not logits
         watch = None
         if self._debug and not is_capturing():
-            kept = {} if inplace and not drafting else {"logits": given}
-            watch = Watch(member.name, kept, unless="" if drafting else "inplace=True")
+            watch = Watch(member.name, {"logits": given})
         try:
             output: SamplerOutput = (
-                member.backend.draft(given, metadata)
+                member.backend.sample(given, metadata, draft=True)
                 if drafting
-                else member.backend.sample(given, metadata, inplace=inplace)
+                else member.backend.sample(given, metadata)
             )
         except KeyboardInterrupt:
             raise

@@ -103,12 +103,9 @@ def kind_of(logits: Tensor, facts: BatchFacts) -> Kind:
     )
 
 
-def copied(logits: Tensor, member: Member, kind: Kind, *, inplace: bool) -> Tensor:
-    """The logits to give to a sampler that another one could replace: a copy where one is due and there is room.
-
-    :param inplace: the caller's logits may be overwritten.
-    """
-    is_due = kind in member.failed_kinds or (not inplace and member.is_new(kind))
+def copied(logits: Tensor, member: Member, kind: Kind) -> Tensor:
+    """The logits to give to a sampler that another one could replace: a copy where one is due and there is room."""
+    is_due = kind in member.failed_kinds or member.is_new(kind)
     if not is_due or is_capturing():
         return logits
     try:

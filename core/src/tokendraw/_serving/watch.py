@@ -26,14 +26,12 @@ def fault(name: str, needs: str) -> PluginError:
 class Watch:
     """One call of the sampler ``name``, watched from before it starts."""
 
-    def __init__(self, name: str, given: Mapping[str, Tensor], *, unless: str = "") -> None:
+    def __init__(self, name: str, given: Mapping[str, Tensor]) -> None:
         """Keep what the call is given.
 
         :param given: by name, what it has to leave as it is.
-        :param unless: the argument that would have allowed it to change that.
         """
         self._name = name
-        self._unless = f" unless {unless}" if unless else ""
         self._given = {name: tensor.detach() for name, tensor in given.items()}
         self._before = {name: tensor.clone() for name, tensor in self._given.items()}
 
@@ -50,7 +48,7 @@ class Watch:
             changed = changed.any(dim=-1) if changed.dim() > 1 else changed
             if bool(changed.any()):
                 found = f"{int(changed.sum())} of {len(changed)} {kind} changed"
-                raise fault(self._name, f"to leave {name} unmodified{self._unless}, found {found}") from after
+                raise fault(self._name, f"to leave {name} unmodified, found {found}") from after
 
     def check_returned(self, reason: str | None) -> None:
         """Refuse what the call returned.

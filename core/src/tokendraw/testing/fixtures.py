@@ -95,12 +95,12 @@ def poisoned_buffer() -> Iterator[PoisonedBuffer]:
     """Logits in storage whose every other element is a guard: +inf and NaN by turns.
 
     A read behind a row shows in its token, its logprobs or its valid flag; a write there fails the test when it
-    ends. With ``inplace=True`` a sampler may overwrite the logits, and nothing else::
+    ends::
 
         def test_rows_of_a_wider_buffer(sampler, metadata, poisoned_buffer):
             logits = poisoned_buffer(rows=4, size=1000, stride=1024)
             logits.normal_()
-            output = sampler.sample(logits, metadata, inplace=True)
+            output = sampler.sample(logits, metadata)
             assert output.valid.all()
             assert (output.token_ids < 1000).all()
     """

@@ -27,8 +27,8 @@ class TopNSigmaSampler:
         self._real = torch.float32 if device.type == "mps" else torch.float64  # the widest float it has
 
     @torch.no_grad()
-    def sample(self, logits: Tensor, metadata: SamplingMetadata, *, inplace: bool = False) -> SamplerOutput:
-        """Draw one token a row of logits [B, V]. `inplace` would gain nothing here and is ignored."""
+    def sample(self, logits: Tensor, metadata: SamplingMetadata) -> SamplerOutput:
+        """Draw one token a row of logits [B, V]."""
         x = logits.to(torch.float32).nan_to_num(nan=-INF, posinf=INF, neginf=-INF)
         top = x.amax(-1, keepdim=True)
         valid = ~logits.isnan().any(-1) & (top > -INF).squeeze(-1)

@@ -41,8 +41,8 @@ class AiterSampler:
         self._most_elements = most_elements
 
     @torch.no_grad()
-    def sample(self, logits: Tensor, metadata: SamplingMetadata, *, inplace: bool = False) -> SamplerOutput:
-        """Draw one token a row; see :meth:`tokendraw.Sampler.sample`. ``inplace`` would gain nothing and is ignored."""
+    def sample(self, logits: Tensor, metadata: SamplingMetadata) -> SamplerOutput:
+        """Draw one token a row; see :meth:`tokendraw.Sampler.sample`."""
         rows, vocab_size = logits.shape
         if rows == 0 or vocab_size == 1:
             _, valid = relative(logits)

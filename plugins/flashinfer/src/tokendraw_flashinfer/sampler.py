@@ -65,8 +65,8 @@ class FlashInferSampler:
         return self._way(Filters.of(metadata, vocab_size), metadata, vocab_size, capturing=capturing)
 
     @torch.no_grad()
-    def sample(self, logits: Tensor, metadata: SamplingMetadata, *, inplace: bool = False) -> SamplerOutput:
-        """Draw one token a row; see :meth:`tokendraw.Sampler.sample`. ``inplace`` would gain nothing and is ignored."""
+    def sample(self, logits: Tensor, metadata: SamplingMetadata) -> SamplerOutput:
+        """Draw one token a row; see :meth:`tokendraw.Sampler.sample`."""
         rows, vocab_size = logits.shape
         wanted = Filters.of(metadata, vocab_size)
         if rows == 0 or vocab_size == 1:

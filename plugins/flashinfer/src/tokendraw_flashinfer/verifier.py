@@ -110,9 +110,9 @@ class FlashInferVerifier(FlashInferSampler):
             device, [n for n, need in RENORMS.items() if not entry_points.lacking(dict([need]))]
         )
 
-    def draft(self, logits: Tensor, metadata: SamplingMetadata) -> SamplerOutput:
-        """As :meth:`sample`: each launch has noise of its own."""
-        return self.sample(logits, metadata)
+    def sample(self, logits: Tensor, metadata: SamplingMetadata, *, draft: bool = False) -> SamplerOutput:
+        """Draw one token a row. Each launch has noise of its own, so drafts are drawn like samples."""
+        return super().sample(logits, metadata)
 
     @torch.no_grad()
     def verify(

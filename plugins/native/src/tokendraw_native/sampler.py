@@ -39,17 +39,11 @@ class NativeSampler:
         logits: Tensor,
         metadata: SamplingMetadata,
         *,
-        inplace: bool = False,
+        draft: bool = False,
     ) -> SamplerOutput:
-        """Draw one token a row; see :meth:`tokendraw.Sampler.sample`. ``inplace`` would gain nothing and is ignored."""
+        """Draw one token a row; see :class:`tokendraw.plugin.VerifierBackend`."""
         with self._threads(logits):
-            return self._sample(logits, metadata, SAMPLE)
-
-    @torch.no_grad()
-    def draft(self, logits: Tensor, metadata: SamplingMetadata) -> SamplerOutput:
-        """As :meth:`sample`, with noise that no verification at the same seeds and positions uses."""
-        with self._threads(logits):
-            return self._sample(logits, metadata, DRAFT)
+            return self._sample(logits, metadata, DRAFT if draft else SAMPLE)
 
     @torch.no_grad()
     def verify(

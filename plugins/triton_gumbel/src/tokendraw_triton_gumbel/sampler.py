@@ -62,15 +62,10 @@ class TritonGumbelSampler:
             self._processors = torch.cuda.get_device_properties(device).multi_processor_count
             self._family = "hip" if torch.version.hip else "cuda"
 
-    def sample(self, logits: Tensor, metadata: SamplingMetadata, *, inplace: bool = False) -> SamplerOutput:
-        """Draw one token a row; see :meth:`tokendraw.Sampler.sample`. ``inplace`` would gain nothing and is ignored."""
+    def sample(self, logits: Tensor, metadata: SamplingMetadata, *, draft: bool = False) -> SamplerOutput:
+        """Draw one token a row; see :class:`tokendraw.plugin.VerifierBackend`."""
         with _current(logits.device):
-            return self._draw(one_behind_the_other(logits), metadata, 0)
-
-    def draft(self, logits: Tensor, metadata: SamplingMetadata) -> SamplerOutput:
-        """As :meth:`sample`, with noise that no verification at the same seeds and positions uses."""
-        with _current(logits.device):
-            return self._draw(one_behind_the_other(logits), metadata, _DRAFT)
+            return self._draw(one_behind_the_other(logits), metadata, _DRAFT if draft else 0)
 
     def verify(
         self,

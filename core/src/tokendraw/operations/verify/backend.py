@@ -34,6 +34,12 @@ class VerifierBackend(Protocol):
         """
         ...
 
-    def draft(self, logits: torch.Tensor, metadata: SamplingMetadata) -> SamplerOutput:
-        """Draw one token a row with noise that no verification at the same seeds and positions uses."""
+    def sample(
+        self, logits: torch.Tensor, metadata: SamplingMetadata, *, draft: bool = False
+    ) -> SamplerOutput:
+        """Draw one token a row, as :class:`tokendraw.plugin.SamplerBackend` does.
+
+        :param draft: draw with noise that no verification at the same seeds and positions uses: the streams
+            ``DRAFT_TOKEN`` and ``DRAFT_TILE`` of :mod:`tokendraw.philox` where rows have seeds.
+        """
         ...

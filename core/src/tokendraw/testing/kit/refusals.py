@@ -26,7 +26,7 @@ from tokendraw.testing.kit.trial import Violation
 class _Tripwire:
     """Stands where the sampler would: to reach it is the failure."""
 
-    def sample(self, logits: object, metadata: object, *, inplace: bool = False) -> Never:
+    def sample(self, logits: object, metadata: object) -> Never:
         raise Violation(
             "a request beyond the capabilities needs to be refused, found it handed to the sampler"
         )

@@ -210,12 +210,11 @@ class Subject:
         logits: torch.Tensor,
         metadata: SamplingMetadata,
         *,
-        inplace: bool = False,
         mode: LogprobsMode | None = None,
         gumbel_dtype: GumbelDtype | None = None,
     ) -> SamplerOutput:
         """One call with ready arguments, its output checked as in :meth:`sample`."""
-        output = self.backend(mode, gumbel_dtype).sample(logits, metadata, inplace=inplace)
+        output = self.backend(mode, gumbel_dtype).sample(logits, metadata)
         check_form(output, logits)
         return output
 
@@ -252,8 +251,8 @@ class Subject:
     def draft(
         self, logits: torch.Tensor, metadata: SamplingMetadata, *, gumbel_dtype: GumbelDtype | None = None
     ) -> SamplerOutput:
-        """One call of the verifier's ``draft``, its output checked as in :meth:`sample`."""
-        output = self.verifier(None, gumbel_dtype).draft(logits, metadata)
+        """One draft a row from the verifier, its output checked as in :meth:`sample`."""
+        output = self.verifier(None, gumbel_dtype).sample(logits, metadata, draft=True)
         check_form(output, logits)
         return output
 

@@ -65,7 +65,7 @@ def _drafting(subject: Subject, call: _Call) -> Callable[[], torch.Tensor]:
 
     @torch.no_grad()
     def work() -> torch.Tensor:
-        return verifier.draft(logits, metadata).token_ids
+        return verifier.sample(logits, metadata, draft=True).token_ids
 
     return work
 
