@@ -9,9 +9,10 @@ import pytest
 import tokendraw
 from fake_candidates import H100
 from fake_dists import FakeDists, discovered, fake_dists, plugin, verdict
+from tokendraw import operations
 from tokendraw._discovery import discover
-from tokendraw._discovery.validation import FIELDS
-from tokendraw.plugin import Capabilities
+from tokendraw._exchange.declared import rules_of
+from tokendraw.plugin import HostCapabilities
 from tokendraw.resolution import State
 
 
@@ -185,11 +186,43 @@ def test_capabilities_that_would_never_match_make_a_plugin_broken(
     assert verdict() == (State.BROKEN, reason)
 
 
-def test_every_field_of_the_capabilities_is_validated() -> None:
-    assert list(FIELDS) == [field.name for field in fields(Capabilities)]
-    for field in fields(Capabilities):
-        assert FIELDS[field.name][1](field.default), field.name
-        assert not FIELDS[field.name][1](object()), field.name
+@pytest.mark.parametrize("name", operations.FOLDERS)
+def test_every_field_of_the_capabilities_of_an_operation_is_validated(name: str) -> None:
+    declared = operations.get(name).capabilities
+    rules = rules_of(declared)
+    assert list(rules) == [field.name for field in fields(declared)]
+    for field in fields(declared):
+        assert rules[field.name].fits(field.default), field.name
+        assert not rules[field.name].fits(object()), field.name
+
+
+OTHER = "return tokendraw.plugin.PluginInfo(name='acme', api_version=1, priority=5, operations={{{}}})"
+
+
+def test_capabilities_of_another_operation_make_a_plugin_broken(dists: FakeDists) -> None:
+    describe = OTHER.format("'verify': tokendraw.plugin.Capabilities()")
+    dists.add_plugin("acme", plugin("acme", describe=describe))
+    reason = "PluginInfo.operations needs VerifyCapabilities for the operation 'verify', found Capabilities"
+    assert verdict() == (State.BROKEN, reason)
+
+
+def test_of_an_operation_that_this_core_does_not_know_what_the_host_has_to_be_is_read(
+    dists: FakeDists,
+) -> None:
+    describe = OTHER.format("'paint': tokendraw.plugin.Capabilities(graph_safe=True, dtypes=3)")
+    dists.add_plugin("acme", plugin("acme", describe=describe))
+    assert verdict() == (State.UNAVAILABLE, "needs the operation sample, found paint")
+    assert discovered().capabilities("paint") == HostCapabilities(graph_safe=True)
+
+
+def test_what_the_host_has_to_be_is_validated_whatever_the_operation(dists: FakeDists) -> None:
+    describe = OTHER.format("'paint': tokendraw.plugin.HostCapabilities(device_types='cuda')")
+    dists.add_plugin("acme", plugin("acme", describe=describe))
+    reason = (
+        "HostCapabilities.device_types of the operation 'paint' needs a tuple of short strings or None, "
+        "found 'cuda'"
+    )
+    assert verdict() == (State.BROKEN, reason)
 
 
 @pytest.mark.parametrize(

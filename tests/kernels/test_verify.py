@@ -2,7 +2,6 @@
 and what it launches."""
 
 import re
-from dataclasses import replace
 
 import pytest
 import torch
@@ -14,6 +13,7 @@ from test_compiled import OF_VERIFICATIONS, SOME, TYPES, configurations_of, has_
 
 import triton_on_a_cpu
 from tokendraw import Drafts, Need, SamplingMetadata, SamplingParams, speculative
+from tokendraw.plugin import VerifyCapabilities
 from tokendraw_triton_gumbel import accept, draw, plugin, tiles, wide
 from tokendraw_triton_gumbel.few import LEAST_CANDIDATES, MOST_CANDIDATES
 from tokendraw_triton_gumbel.plan import CHOSEN, COUPLED, LOGITS, PROBS
@@ -38,7 +38,7 @@ def test_verifications_equal_natives(what):
 
 def test_the_plugin_offers_and_builds_it():
     described = plugin.tokendraw_describe().operations
-    assert described["verify"] == replace(
+    assert described["verify"] == VerifyCapabilities.of(
         described["sample"],
         verify_modes=("rejection", "coupled"),
         draft_kinds=("probs", "logits", "chosen"),

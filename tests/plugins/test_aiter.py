@@ -10,8 +10,8 @@ import tokendraw
 from fake_candidates import GFX1250, H100, MI300X
 from fake_dists import fake_dists
 from special_rows import INF, POISON, V, gaussians
-from tokendraw import Need, SamplingMetadata, SamplingParams, resolve
-from tokendraw._discovery.discover import gather
+from tokendraw import Need, SamplingMetadata, SamplingParams, operations, resolve
+from tokendraw._loading.resolve import gather
 from tokendraw._serving import proof
 from tokendraw.resolution import Candidate, Choice, State
 from tokendraw.testing import Subject
@@ -21,6 +21,7 @@ from tokendraw_aiter import plugin
 from tokendraw_aiter.sampler import AiterSampler
 
 CPU = torch.device("cpu")
+SAMPLE = operations.get("sample")
 INFO = plugin.tokendraw_describe()
 KNOWN = torch.tensor([0.35, 0.25, 0.20, 0.05, 0.03, 0.03, 0.03, 0.03, 0.03]).log()
 TWO_FILTERS = SamplingParams(top_k=4, top_p=0.82)
@@ -165,10 +166,16 @@ def test_batches_that_leave_nothing_to_draw_launch_nothing(sampler, shape):
 def test_the_core_builds_and_proves_it(sampler, tmp_path, monkeypatch):
     with fake_dists(tmp_path, monkeypatch) as dists:
         dists.add("tokendraw-aiter", "0.1.0", plugins={"aiter": "tokendraw_aiter:plugin"})
-        found = gather("sample", MI300X, Need(), Choice(sampler="aiter"))
-        (candidate,) = [c for c in found.candidates if c.name == "aiter"]
+        found = gather(MI300X, Need(), Choice(sampler="aiter"))
+        (candidate,) = [c for c in found.candidates(SAMPLE) if c.name == "aiter"]
         assert (candidate.state, candidate.upstream_version) == (State.AVAILABLE, "0.1.13")
-        backend = proof.build(found.hooks["aiter"], found.offered("aiter", "sample"), CPU, Need())
+        backend = proof.build(
+            SAMPLE,
+            found.hooks["aiter"],
+            found.offered("aiter", SAMPLE),
+            CPU,
+            Need(),
+        )
     assert isinstance(backend, AiterSampler)
 
 

@@ -18,8 +18,9 @@ from tokendraw import (
     SamplingMetadata,
     SamplingParams,
     load_sampler,
+    operations,
 )
-from tokendraw._discovery.discover import gather
+from tokendraw._loading.resolve import gather
 from tokendraw._serving import proof
 from tokendraw.resolution import Choice
 from tokendraw.testing import Subject
@@ -31,6 +32,7 @@ from tokendraw_flashinfer.sampler import FlashInferSampler
 from tokendraw_flashinfer.signatures import EntryPoints
 
 CPU = torch.device("cpu")
+SAMPLE = operations.get("sample")
 OLD, NEW = stand_in.SOURCES
 EITHER = Need(tie_rule="either")
 KNOWN = torch.tensor([0.35, 0.25, 0.20, 0.05, 0.03, 0.03, 0.03, 0.03, 0.03]).log()
@@ -284,10 +286,16 @@ def test_the_core_builds_and_proves_it(version, tmp_path, monkeypatch, tie_rule)
     with fake_dists(tmp_path, monkeypatch) as dists:
         dists.add("tokendraw-flashinfer", "0.1.0", plugins={"flashinfer": "tokendraw_flashinfer:plugin"})
         need = Need(tie_rule=tie_rule)
-        found = gather("sample", H100, need, Choice(sampler="flashinfer"))
-        (candidate,) = [c for c in found.candidates if c.name == "flashinfer"]
+        found = gather(H100, need, Choice(sampler="flashinfer"))
+        (candidate,) = [c for c in found.candidates(SAMPLE) if c.name == "flashinfer"]
         assert (candidate.first_party, candidate.upstream_version) == (True, version)
-        backend = proof.build(found.hooks["flashinfer"], found.offered("flashinfer", "sample"), CPU, need)
+        backend = proof.build(
+            SAMPLE,
+            found.hooks["flashinfer"],
+            found.offered("flashinfer", SAMPLE),
+            CPU,
+            need,
+        )
     assert isinstance(backend, FlashInferSampler)
 
 

@@ -13,9 +13,9 @@ from fake_dists import fake_dists
 from goodness_of_fit import FALSE_ALARM, binomial_interval, chi_square
 from special_rows import INF, NAN
 from speculation_trials import Case, faults, run
-from tokendraw import Drafts, Need, PluginError, SamplingMetadata, SamplingParams
-from tokendraw._discovery.discover import gather
+from tokendraw import Drafts, Need, PluginError, SamplingMetadata, SamplingParams, operations
 from tokendraw._exchange.row_limits import unserved
+from tokendraw._loading.resolve import gather
 from tokendraw._serving import proof
 from tokendraw.operations.verify.limits import undrafted
 from tokendraw.probabilities import Filters
@@ -26,6 +26,8 @@ from tokendraw_flashinfer.verifier import FlashInferVerifier
 from verifying import chains, gaussian, row_metadata, softmax, verify
 
 CPU = torch.device("cpu")
+SAMPLE = operations.get("sample")
+VERIFY = operations.get("verify")
 OLD, NEW = stand_in.SOURCES
 TRIALS = 60_000
 RNG = np.random.default_rng(1)
@@ -466,11 +468,15 @@ def test_the_core_builds_and_proves_it(version, tmp_path, monkeypatch, tie_rule)
     with fake_dists(tmp_path, monkeypatch) as dists:
         dists.add("tokendraw-flashinfer", "0.1.0", plugins={"flashinfer": "tokendraw_flashinfer:plugin"})
         need = Need(tie_rule=tie_rule)
-        found = gather("verify", H100, need, Choice(sampler="flashinfer"))
-        offered = found.offered("flashinfer", "verify")
-        backend = proof.build(found.hooks["flashinfer"], offered, CPU, need, "verify")
+        found = gather(H100, need, Choice(sampler="flashinfer"))
+        offered = found.offered("flashinfer", VERIFY)
+        backend = proof.build(VERIFY, found.hooks["flashinfer"], offered, CPU, need)
         sampling = proof.build(
-            found.hooks["flashinfer"], found.offered("flashinfer", "sample"), CPU, need, "sample"
+            SAMPLE,
+            found.hooks["flashinfer"],
+            found.offered("flashinfer", SAMPLE),
+            CPU,
+            need,
         )
     assert isinstance(backend, FlashInferVerifier)
     assert not isinstance(sampling, FlashInferVerifier)

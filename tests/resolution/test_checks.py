@@ -17,16 +17,20 @@ from fake_candidates import (
     T4,
     V100,
 )
-from tokendraw import Need
-from tokendraw._exchange.row_limits import beyond, covers
-from tokendraw._resolution.checks import CHECKS, first_reason, processed_logprobs
+from tokendraw import Need, operations
+from tokendraw._exchange.row_limits import beyond
+from tokendraw._resolution.checks import HOST_CHECKS, first_reason, promises
+from tokendraw._resolution.row_checks import processed_logprobs
 from tokendraw.plugin import Capabilities, Host
 
 NEED = Need()
+SAMPLE = operations.get("sample")
+CHECKS = (*HOST_CHECKS, *SAMPLE.checks, promises)
+covers = SAMPLE.covers
 
 
 def reason(capabilities: Capabilities, host: Host = LAPTOP, need: Need = NEED) -> str | None:
-    return first_reason("sample", {"sample": capabilities}, host, need)
+    return first_reason(SAMPLE, {"sample": capabilities}, host, need)
 
 
 @pytest.mark.parametrize("host", [LAPTOP, T4, H100, MI300X, GFX1250], ids=str)
@@ -178,8 +182,11 @@ def test_one_of_two_filter_orders_is_enough_since_a_companion_serves_the_other()
 
 
 def test_an_operation_that_is_not_offered_is_the_first_reason() -> None:
-    operations = {"sample": replace(EVERYTHING, device_types=("cuda",))}
-    assert first_reason("verify", operations, LAPTOP, NEED) == "needs the operation verify, found sample"
+    offered = {"sample": replace(EVERYTHING, device_types=("cuda",))}
+    assert (
+        first_reason(operations.get("verify"), offered, LAPTOP, NEED)
+        == "needs the operation verify, found sample"
+    )
 
 
 def test_the_machine_is_looked_at_before_the_request() -> None:
@@ -191,11 +198,11 @@ def test_processed_logprobs_are_the_business_of_the_sampler_that_filters() -> No
     bare = replace(EVERYTHING, logprobs_modes=("raw_logprobs", "raw_logits"))
     need = Need(logprobs_mode="processed_logits")
     expected = "the request needs processed_logits, found raw_logprobs and raw_logits"
-    assert processed_logprobs("sample", bare, LAPTOP, need) == expected
-    assert processed_logprobs("sample", EVERYTHING, LAPTOP, need) is None
+    assert processed_logprobs(bare, LAPTOP, need) == expected
+    assert processed_logprobs(EVERYTHING, LAPTOP, need) is None
     for mode in ("raw_logprobs", "raw_logits", "temperature_logprobs"):
         nothing = replace(EVERYTHING, logprobs_modes=())
-        assert processed_logprobs("sample", nothing, LAPTOP, Need(logprobs_mode=mode)) is None
+        assert processed_logprobs(nothing, LAPTOP, Need(logprobs_mode=mode)) is None
 
 
 def test_no_check_answers_with_a_bare_boolean() -> None:
@@ -204,7 +211,7 @@ def test_no_check_answers_with_a_bare_boolean() -> None:
     )
     for check in CHECKS:
         for host in (LAPTOP, H100, MI300X):
-            answer = check("sample", weakest, host, Need(valid_flag=True, dtype="float16"))
+            answer = check(weakest, host, Need(valid_flag=True, dtype="float16"))
             assert answer is None or (isinstance(answer, str) and answer)
 
 
@@ -229,7 +236,7 @@ def test_every_field_of_a_need_is_looked_at_by_some_check() -> None:
     poor = Capabilities(max_vocab_size=1000)
     for field, value in demanding.items():
         need = replace(NEED, **{field: value})
-        found = [check("sample", poor, LAPTOP, need) for check in (*CHECKS, processed_logprobs)]
+        found = [check(poor, LAPTOP, need) for check in (*CHECKS, processed_logprobs)]
         assert len([text for text in found if text]) == 1, field
 
 

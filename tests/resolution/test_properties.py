@@ -12,7 +12,7 @@ from fake_candidates import (
     MI300X,
     candidate,
 )
-from tokendraw import Need, SamplerUnavailableError, resolve
+from tokendraw import Need, SamplerUnavailableError, operations, resolve
 from tokendraw.plugin import Capabilities, Host, Upstream
 from tokendraw.resolution import Candidate, Choice, Resolution, State
 
@@ -158,5 +158,5 @@ def test_resolving_what_was_resolved_changes_nothing(
     """The state that discovery wrote into a candidate is about one host; the facts decide for another."""
     from tokendraw._resolution.decide import assess
 
-    elsewhere = [assess(c, "sample", MI300X, need) for c in candidates]
+    elsewhere = [assess(c, operations.get("sample"), MI300X, need) for c in candidates]
     assert outcome(candidates, host, need, choice) == outcome(elsewhere, host, need, choice)

@@ -8,8 +8,8 @@ from click.testing import CliRunner, Result
 
 import tokendraw
 from fake_candidates import ALL, LAPTOP, NATIVE
-from tokendraw import Need
-from tokendraw._loading.load import resolve as real_resolve
+from tokendraw import Need, operations
+from tokendraw._loading.resolve import resolve as real_resolve
 from tokendraw._resolution.decide import assess
 from tokendraw.cli import main
 from tokendraw.plugin import Host
@@ -59,7 +59,8 @@ def be_on(patch: pytest.MonkeyPatch, host: Host = LAPTOP, candidates: tuple[Cand
 
     def discover() -> tuple[Candidate, ...]:
         return tuple(
-            c if c.state is not State.LOADED else assess(c, "sample", host, Need()) for c in candidates
+            c if c.state is not State.LOADED else assess(c, operations.get("sample"), host, Need())
+            for c in candidates
         )
 
     def resolve(need: Need | None = None, choice: Choice | None = None, **rest: Any) -> Resolution:

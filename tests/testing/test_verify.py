@@ -7,7 +7,7 @@ import torch
 
 import planted_verify_bugs as planted
 from tokendraw import philox
-from tokendraw.plugin import Capabilities
+from tokendraw.plugin import VerifyCapabilities
 from tokendraw.testing import Subject, reference, run
 from tokendraw.testing.kit.effort import Effort
 from tokendraw.testing.kit.report import Status
@@ -17,7 +17,7 @@ from tokendraw_native import plugin
 
 OPERATIONS = plugin.tokendraw_describe().operations
 LINES = [prop.name for prop in PROPERTIES if prop.operation == "verify"]
-DENSE = Capabilities(
+DENSE = VerifyCapabilities(
     device_types=None,
     filters=(("top_k", "per_row"), ("top_p", "per_row")),
     seeding="launch",

@@ -10,9 +10,10 @@ import tokendraw
 from fake_candidates import EVERYTHING
 from routing import CPU, drafting
 from tokendraw import Drafts, Need, PluginError, SamplerOutput, SamplingMetadata, SamplingParams, VerifyOutput
+from tokendraw.plugin import VerifyCapabilities
 from tokendraw_native.sampler import NativeSampler
 
-VERIFYING = replace(
+VERIFYING = VerifyCapabilities.of(
     EVERYTHING,
     verify_modes=("rejection", "coupled"),
     draft_kinds=("probs", "logits", "chosen"),

@@ -202,7 +202,7 @@ def test_building_is_proving_for_verifiers_too(dists):
     source = plugin("acme", capabilities=EVERYTHING, build="return Wrong()") + BROKEN
     source = source.replace(
         'operations={"sample": tokendraw.plugin.Capabilities(',
-        'operations={op: tokendraw.plugin.Capabilities(verify_modes=("rejection",), draft_kinds=("probs",), ',
+        'operations={op: tokendraw.plugin.VerifyCapabilities(verify_modes=("rejection",), draft_kinds=("probs",), ',
     ).replace(")},\n        )", ') for op in ("sample", "verify")},\n        )')
     dists.add_plugin("acme", source)
     sampler = tokendraw.load_sampler(device="cpu")

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from tokendraw import BatchFacts, Drafts, Need, SamplingMetadata, SamplingParams, speculative
+from tokendraw.plugin import VerifyCapabilities
 from tokendraw.testing import reference
 from tokendraw_native import plugin
 from verifying import Batch, chains, gaussian, native, row_metadata, sampled, verify
@@ -253,7 +254,7 @@ def test_every_shape_is_known_on_the_host(mode, kind, padded):
 
 def test_the_plugin_offers_and_builds_it():
     described = plugin.tokendraw_describe().operations
-    assert described["verify"] == replace(
+    assert described["verify"] == VerifyCapabilities.of(
         described["sample"],
         verify_modes=("rejection", "coupled"),
         draft_kinds=("probs", "logits", "chosen"),

@@ -1,6 +1,6 @@
 """Warming up for speculation: drafts and verifications of every kind that an engine asks for, and no others."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import pairwise, product
 
 import pytest
@@ -22,19 +22,19 @@ from tokendraw import (
     speculative,
 )
 from tokendraw._exchange.output import PAD_TOKEN_ID
-from tokendraw.plugin import Capabilities
+from tokendraw.plugin import VerifyCapabilities
 from warmup_kinds import FILTERS, SEEDS
 
 pytestmark = pytest.mark.usefixtures("warmup_on_a_cpu")
 
-VERIFYING = replace(
+VERIFYING = VerifyCapabilities.of(
     EVERYTHING,
     verify_modes=("rejection", "coupled"),
     draft_kinds=("probs", "logits", "chosen"),
     ragged_drafts=True,
     placeholder_drafts=True,
 )
-PROBS_ALONE = Capabilities(verify_modes=("rejection",), draft_kinds=("probs",))
+PROBS_ALONE = VerifyCapabilities(verify_modes=("rejection",), draft_kinds=("probs",))
 """What a kernel takes that knows probabilities alone, as many drafts for every request, no seeds and no filters."""
 FLOAT32 = {"dtypes": [torch.float32], "batch_sizes": [4]}
 PLAIN = {"seeds": False, "logprobs": ()}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from types import MappingProxyType
 from typing import Any, Self
 
 import torch
@@ -29,9 +28,9 @@ class Negotiation:
 
     discovery: Discovery
     device: torch.device
-    rejections: Mapping[tuple[str, str], str] = MappingProxyType({})
+    rejections: Mapping[tuple[str, str], str] = field(default_factory=dict)
     """By operation and plugin why building it, its proof or a call of it failed."""
-    device_faults: Mapping[str, str] = MappingProxyType({})
+    device_faults: Mapping[str, str] = field(default_factory=dict)
     """By plugin such a failure of the device itself, which counts for every operation of the plugin."""
     built: dict[tuple[str, str], Member] = field(default_factory=dict)
     """By operation and plugin: each is built once, whatever becomes of the others."""
@@ -42,9 +41,9 @@ class Negotiation:
         :param error: what was raised; a fault of the device rejects the plugin in every operation.
         """
         if is_device_fault(error):
-            return replace(self, device_faults=MappingProxyType({**self.device_faults, name: reason}))
+            return replace(self, device_faults={**self.device_faults, name: reason})
         rejections = {**self.rejections, (operation.name, name): reason}
-        return replace(self, rejections=MappingProxyType(rejections))
+        return replace(self, rejections=rejections)
 
     def rejection(self, operation: str, name: str) -> str | None:
         """Why a plugin was rejected in an operation; None if it was not."""
