@@ -9,7 +9,15 @@ import torch
 import tokendraw
 from calling import assert_same_rows
 from mistakes import recording, refused
-from tokendraw import BatchFacts, Drafts, InvalidParameterError, SamplingMetadata, SamplingParams, speculative
+from tokendraw import (
+    BatchFacts,
+    Drafts,
+    InvalidInputError,
+    InvalidParameterError,
+    SamplingMetadata,
+    SamplingParams,
+    speculative,
+)
 
 V = 600
 PARAMS = [SamplingParams(temperature=0.7, top_k=300, seed=3, logprobs=2), SamplingParams(top_p=0.4, seed=4)]
@@ -20,9 +28,9 @@ INTEGERS = [torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8]
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bool, torch.complex64, torch.uint32])
 def test_indices_of_another_dtype_are_not_cast(name, dtype):
     given = {"positions": torch.tensor([1, 1]), name: torch.tensor([1, 1]).to(dtype)}
-    with pytest.raises(InvalidParameterError, match=rf"^'{name}' needs an integer dtype.*, found {dtype}\."):
+    with pytest.raises(InvalidInputError, match=rf"^'{name}' needs an integer dtype.*, found {dtype}\."):
         SamplingMetadata.from_params(PARAMS, **given)
-    with pytest.raises(InvalidParameterError, match=rf"^'{name}' needs an integer dtype.*, found {dtype}\."):
+    with pytest.raises(InvalidInputError, match=rf"^'{name}' needs an integer dtype.*, found {dtype}\."):
         SamplingMetadata(**given)
 
 
@@ -140,17 +148,32 @@ def test_positions_may_come_as_numbers():
     for bad, message in (
         (5, "'positions' needs a list of integers, found int. Pass a list."),
         ([1.5, 2], "'positions' of row 0 needs an integer >= 0, found 1.5."),
-        ([1, 2, 3], None),
-        (torch.tensor([[1, 2]]), "'positions' needs one dimension, found shape [1, 2]."),
-        (torch.tensor([1.0, 2.0]), "'positions' needs an integer dtype, found torch.float32."),
-        (torch.tensor([1, 2], device="meta"), None),
     ):
-        with pytest.raises(InvalidParameterError) as caught:
-            metadata.with_positions(bad)
-        if message:
-            assert str(caught.value) == message
-        else:
-            assert str(caught.value).startswith("the tensors need one ")
+        refused(message, InvalidParameterError, lambda bad=bad: metadata.with_positions(bad))
+
+
+OTHER_POSITIONS = {
+    "'positions' needs one dimension, found shape [1, 2].": torch.tensor([[1, 2]]),
+    "'positions' needs an integer dtype, found torch.float32.": torch.tensor([1.0, 2.0]),
+    "'positions' needs a dense tensor, found layout torch.sparse_coo. Pass positions.to_dense().": (
+        torch.tensor([1, 2]).to_sparse()
+    ),
+    "'positions' needs a tensor as it is in memory, found its negative. Pass positions.resolve_neg().": (
+        torch._neg_view(torch.tensor([1, 2]))
+    ),
+    "the tensors need one length, found temperature 2, top_k 2, positions 3.": [1, 2, 3],
+    "the tensors need one device, found temperature on cpu, top_k on cpu, positions on meta.": (
+        torch.tensor([1, 2], device="meta")
+    ),
+}
+
+
+@pytest.mark.parametrize("message", OTHER_POSITIONS)
+def test_positions_that_do_not_fit_are_refused(message):
+    metadata = SamplingMetadata(
+        temperature=torch.ones(2), top_k=torch.tensor([3, 4]), positions=torch.tensor([1, 2])
+    )
+    refused(message, InvalidInputError, lambda: metadata.with_positions(OTHER_POSITIONS[message]))
 
 
 def test_a_tensor_of_positions_is_kept_so_that_it_may_change_in_place():

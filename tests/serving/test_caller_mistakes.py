@@ -138,6 +138,23 @@ FIELDS = {
         "seed": torch.tensor([1, 2], dtype=torch.uint64),
         "positions": torch.tensor([1, 2]),
     },
+    "the tensors need one length, found temperature 3, top_k 2.": {
+        "temperature": torch.ones(3),
+        "top_k": torch.tensor([1, 2]),
+    },
+    "the tensors need one device, found temperature on cpu, top_p on meta.": {
+        "temperature": torch.ones(2),
+        "top_p": torch.ones(2, device="meta"),
+    },
+}
+
+
+@pytest.mark.parametrize("message", FIELDS)
+def test_a_field_that_is_no_such_tensor_is_refused(message):
+    refused(message, InvalidInputError, lambda: SamplingMetadata(**FIELDS[message]))
+
+
+KNOWLEDGE = {
     "'facts' needs a tokendraw.BatchFacts, found None. Leave it out where nothing is known.": {"facts": None},
     "'facts' needs a tokendraw.BatchFacts, found dict. Leave it out where nothing is known.": {"facts": {}},
     "'row_kinds' needs a tokendraw.RowKinds, found list. Leave it out where nothing is known.": {
@@ -146,9 +163,26 @@ FIELDS = {
 }
 
 
-@pytest.mark.parametrize("message", FIELDS)
-def test_a_field_that_is_no_tensor_is_refused(message):
-    refused(message, InvalidParameterError, lambda: SamplingMetadata(**FIELDS[message]))
+@pytest.mark.parametrize("message", KNOWLEDGE)
+def test_what_the_host_knows_comes_in_its_own_types(message):
+    refused(message, InvalidParameterError, lambda: SamplingMetadata(**KNOWLEDGE[message]))
+
+
+ROW_INDEX = {
+    "'row_index' needs an integer dtype, found torch.float32.": torch.tensor([0.0, 1.0]),
+    "'row_index' needs one dimension, found shape [1, 2].": torch.tensor([[0, 1]]),
+}
+
+
+@pytest.mark.parametrize("message", ROW_INDEX)
+def test_a_row_index_that_is_no_such_tensor_is_refused(message):
+    refused(message, InvalidInputError, lambda: RowKinds.of(PARAMS, row_index=ROW_INDEX[message]))
+    refused(
+        message,
+        InvalidInputError,
+        lambda: SamplingMetadata.from_params(PARAMS, row_index=ROW_INDEX[message]),
+    )
+    assert RowKinds.of(PARAMS, row_index=torch.tensor([1, 1, 0])).slot_of_row == (1, 1, 0)
 
 
 DRAFTS = {

@@ -15,6 +15,7 @@ from fake_candidates import EVERYTHING, PER_ROW
 from routing import CPU, Recorded, pair
 from tokendraw import (
     BatchFacts,
+    InvalidInputError,
     InvalidParameterError,
     Need,
     PluginError,
@@ -246,10 +247,10 @@ def test_slots_that_only_the_device_knows_go_whole():
 
 
 def test_row_kinds_of_another_number_of_rows_are_refused_or_not_used():
-    with pytest.raises(InvalidParameterError) as refused:
+    with pytest.raises(InvalidInputError) as refused:
         SamplingMetadata(temperature=torch.ones(3), row_kinds=RowKinds.of([PLAIN] * 4))
     assert str(refused.value) == "'row_kinds' needs one entry a slot, 3, found 4."
-    with pytest.raises(InvalidParameterError) as refused:
+    with pytest.raises(InvalidInputError) as refused:
         SamplingMetadata(
             temperature=torch.ones(2),
             row_index=torch.zeros(3, dtype=torch.int64),

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Annotated, Any, Self
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Annotated, Self, TypeAlias
 
 from torch import Tensor
 
 from tokendraw._exchange.declared import at_least, check_fields
 from tokendraw._exchange.params import SamplingParams
-from tokendraw._exchange.ranges import Checked, all_checked, integers, widest
+from tokendraw._exchange.ranges import integers
+from tokendraw._exchange.request_columns import RequestColumns, checked_columns
+from tokendraw._torch.tensor_checks import check_integers, check_vector
+
+RowKind: TypeAlias = tuple[bool, bool, int, bool, bool, str, int | None]
+"""Greedy, seeded, top_k, whether there is a top_p, a min_p, the filter order, logprobs: equal for rows of one kind."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -47,8 +53,27 @@ class BatchFacts:
         return n if n is None or 0 <= n <= vocab_size else vocab_size
 
     @classmethod
+    def of_kinds(cls, kinds: Collection[RowKind]) -> Self:
+        """Describe a batch whose rows are of these kinds, each of which occurs."""
+        greedy, seeded, top_k, top_p, min_p, order, logprobs = zip(*kinds, strict=True) if kinds else [()] * 7
+        filters = zip(order, top_k, top_p, min_p, strict=True)
+        return cls(
+            any_greedy=any(greedy),
+            all_greedy=bool(kinds) and all(greedy),
+            any_seeded=any(seeded),
+            all_seeded=bool(kinds) and all(seeded),
+            max_top_k=max(top_k, default=0),
+            all_top_k=bool(kinds) and all(k or is_greedy for k, is_greedy in zip(top_k, greedy, strict=True)),
+            any_top_p=any(top_p),
+            any_min_p=any(min_p),
+            any_joint="joint" in order,
+            any_top_k_first=any(o == "top_k_first" and p and (k > 0 or m) for o, k, p, m in filters),
+            max_logprobs=_widest(logprobs),
+        )
+
+    @classmethod
     def merged(cls, parts: Iterable[BatchFacts]) -> BatchFacts:
-        """What a batch holds whose rows are those of ``parts`` together; of no parts, what an empty batch does."""
+        """Describe a batch whose rows are those of ``parts`` together; without parts, an empty batch."""
         every = list(parts)
         if len(every) == 1:
             return every[0]
@@ -64,8 +89,32 @@ class BatchFacts:
             any_min_p=any(facts.any_min_p for facts in every),
             any_joint=any(facts.any_joint for facts in every),
             any_top_k_first=any(facts.any_top_k_first for facts in every),
-            max_logprobs=widest([facts.max_logprobs for facts in every]),
+            max_logprobs=_widest([facts.max_logprobs for facts in every]),
         )
+
+    def tightened(self, given: Collection[str]) -> Self:
+        """Say of a parameter whose tensor is absent that it is off, whatever the caller left at "may hold".
+
+        :param given: names of the parameters that have a tensor.
+        """
+        max_top_k = self.max_top_k if "top_k" in given else 0
+        any_top_p = self.any_top_p and "top_p" in given
+        any_min_p = self.any_min_p and "min_p" in given
+        tight = {
+            "any_greedy": self.any_greedy and "temperature" in given,
+            "any_seeded": self.any_seeded and "seed" in given,
+            "all_seeded": self.all_seeded or ("seed" in given and "seeded" not in given),
+            "max_top_k": max_top_k,
+            "all_top_k": self.all_greedy
+            or (self.all_top_k and "top_k" in given and self.max_top_k is not None),
+            "any_top_p": any_top_p,
+            "any_min_p": any_min_p,
+            "any_joint": self.any_joint and "joint" in given,
+            "any_top_k_first": self.any_top_k_first and any_top_p and (max_top_k != 0 or any_min_p),
+        }
+        if all(getattr(self, name) == value for name, value in tight.items()):
+            return self
+        return replace(self, **tight)  # type: ignore[arg-type]
 
 
 class RowKinds:
@@ -78,55 +127,50 @@ class RowKinds:
     longer told apart; and metadata that is made from it with other tensors has none.
     """
 
-    __slots__ = ("__weakref__", "_seen", "kinds", "of_slot", "slot_of_row")
-
-    def __init__(
-        self,
-        kinds: tuple[BatchFacts, ...],
-        of_slot: tuple[int, ...],
-        slot_of_row: tuple[int, ...] | None = None,
-    ) -> None:
-        self.kinds = kinds
-        """What a single row of each kind that occurs is like."""
-        self.of_slot = of_slot
+    def __init__(self, columns: RequestColumns, slot_of_row: Sequence[int] | None) -> None:
+        keys: Iterable[RowKind] = zip(
+            [temperature == 0.0 for temperature in columns.temperature],
+            [seed is not None for seed in columns.seed],
+            columns.top_k,
+            [top_p < 1.0 for top_p in columns.top_p],
+            [min_p > 0.0 for min_p in columns.min_p],
+            columns.filter_order,
+            columns.logprobs,
+            strict=True,
+        )
+        index: dict[RowKind, int] = {}
+        self.of_slot: tuple[int, ...] = tuple([index.setdefault(key, len(index)) for key in keys])
         """[slots]: index of its kind."""
-        self.slot_of_row = slot_of_row
+        self.slot_of_row: tuple[int, ...] | None = None if slot_of_row is None else tuple(slot_of_row)
         """[rows], where the metadata has a ``row_index``; None: row i is slot i."""
+        self._keys = tuple(index)
         self._seen: tuple[tuple[Tensor | None, int], ...] | None = None
 
     @classmethod
-    def of(cls, params: Iterable[SamplingParams], *, row_index: Iterable[int] | None = None) -> Self:
+    def of(cls, params: Iterable[SamplingParams], *, row_index: Iterable[int] | Tensor | None = None) -> Self:
         """Sort requests by kind.
 
         :param params: one entry a slot.
-        :param row_index: slot of each logits row, on the host.
+        :param row_index: slot of each logits row; a tensor [rows] of integers is read, so keep it on the host.
         :raises InvalidParameterError: a ValueError that names the field, the row and the value.
+        :raises InvalidInputError: a ValueError: ``row_index`` is a tensor of another form.
         """
-        checked = all_checked(params)
-        return cls.sorted(checked, checked_slots(row_index, len(checked)))
+        columns = checked_columns(params)
+        if isinstance(row_index, Tensor):
+            check_vector("row_index", row_index)
+            check_integers("row_index", row_index)
+            row_index = row_index.tolist()
+        return cls(columns, checked_slots(row_index, len(columns.seed)))
 
-    @classmethod
-    def sorted(cls, checked: Sequence[Checked], slot_of_row: Sequence[int] | None) -> Self:
-        """Sort by kind requests that are checked, one a slot."""
-        index: dict[tuple[Any, ...], int] = {}
-        of_slot = tuple(index.setdefault(request.kind, len(index)) for request in checked)
-        kinds = tuple(
-            BatchFacts(
-                any_greedy=greedy,
-                all_greedy=greedy,
-                any_seeded=seeded,
-                all_seeded=seeded,
-                max_top_k=k,
-                all_top_k=bool(k) or greedy,
-                any_top_p=top_p,
-                any_min_p=min_p,
-                any_joint=order == "joint",
-                any_top_k_first=order == "top_k_first" and top_p and (k > 0 or min_p),
-                max_logprobs=n,
-            )
-            for greedy, seeded, k, top_p, min_p, order, n in index
-        )
-        return cls(kinds, of_slot, None if slot_of_row is None else tuple(slot_of_row))
+    @cached_property
+    def kinds(self) -> tuple[BatchFacts, ...]:
+        """What a single row of each kind that occurs is like."""
+        return tuple(BatchFacts.of_kinds([key]) for key in self._keys)
+
+    @cached_property
+    def facts(self) -> BatchFacts:
+        """What a batch of one row for each slot holds."""
+        return BatchFacts.of_kinds(self._keys)
 
     @property
     def num_rows(self) -> int:
@@ -145,7 +189,7 @@ class RowKinds:
 
 
 def checked_slots(row_index: Iterable[int] | None, slots: int) -> list[int] | None:
-    """The slot of each row, if they are given.
+    """Return the slot of each row, if they are given.
 
     :raises InvalidParameterError: one of them is no slot; names the row.
     """
@@ -154,6 +198,12 @@ def checked_slots(row_index: Iterable[int] | None, slots: int) -> list[int] | No
     return integers("row_index", row_index, 0, slots - 1)
 
 
+def _widest(logprobs: Collection[int | None]) -> int | None:
+    """Return the width that holds every row: -1 if one wants all, None if none wants any."""
+    wanted = [n for n in logprobs if n is not None]
+    return None if not wanted else -1 if -1 in wanted else max(wanted)
+
+
 def _version(tensor: Tensor | None) -> int:
-    """Torch's count of changes in place; of inference tensors there is none."""
+    """Return torch's count of changes in place; inference tensors have none."""
     return 0 if tensor is None or tensor.is_inference() else int(tensor._version)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from tokendraw._exchange import metadata_checks
 from tokendraw._exchange.capabilities import INPUT_DTYPES, Need
 from tokendraw._exchange.metadata import SamplingMetadata
 from tokendraw._exchange.ranges import check_logprobs
@@ -95,7 +94,7 @@ def check_values(metadata: SamplingMetadata, drafts: Drafts | None = None) -> No
     """
     if is_capturing():
         return
-    metadata_checks.check_values(metadata, anywhere=True)
+    metadata.check_values()
     if drafts is not None:
         drafts.check_values()
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, fields, replace
+from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,24 +15,29 @@ from tokendraw._exchange.metadata_checks import (
     LARGEST_POSITION,
     SLOT_FIELDS,
     check_form,
-    check_forms,
+    check_indices,
     check_kinds,
     check_positions,
-    check_values,
+    check_record,
+    check_together,
+    checked_indices,
+    num_slots,
 )
 from tokendraw._exchange.params import SamplingParams
-from tokendraw._exchange.ranges import all_checked, integers
+from tokendraw._exchange.ranges import integers
+from tokendraw._exchange.request_columns import checked_columns
 from tokendraw._messages.errors import InvalidParameterError
-from tokendraw._torch.tensor_checks import INTEGERS
+from tokendraw._torch.tensor_checks import INTEGERS, is_plain
 from tokendraw._torch.untraced import made_untraced, untraced
 from tokendraw._torch.upload import Column, device_of, uploaded
 
 _ANYTHING = BatchFacts()
+_TENSORS = (*SLOT_FIELDS, "positions", "row_index")
 _SMALL_INTEGERS = INTEGERS - {torch.int32, torch.int64}
 
 
 @made_untraced
-@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class SamplingMetadata:
     """The parameters of a batch: tensors [slots] on the device of the logits, None where a parameter is off for all.
 
@@ -43,8 +50,10 @@ class SamplingMetadata:
     Tensors may be changed in place between calls, also between replays of a CUDA graph, as long as ``facts`` and
     ``row_kinds`` stay true of them.
 
-    :raises InvalidParameterError: a ValueError: a field is no dense tensor of its dtype, they do not fit each other, or
-        a slot or position on the CPU is out of range.
+    :raises InvalidInputError: a ValueError: a field is no dense tensor of its dtype, or the tensors do not fit each
+        other.
+    :raises InvalidParameterError: a ValueError: a slot or position on the CPU is out of range, or ``seed`` or
+        ``logprobs`` lacks what it needs beside it.
     """
 
     temperature: Tensor | None = None
@@ -72,7 +81,12 @@ class SamplingMetadata:
     """Of which kind each row is; None: the rows of a batch cannot be told apart, and go the same way."""
 
     def __post_init__(self) -> None:
-        check_forms(self)
+        check_record("facts", self.facts, BatchFacts)
+        check_record("row_kinds", self.row_kinds, RowKinds | None)
+        tensors = self._tensors()
+        for name, tensor in tensors.items():
+            check_form(name, tensor)
+        check_together(tensors)
         if self.seed is not None and self.positions is None:
             raise InvalidParameterError(
                 "'seed' needs 'positions', found none: without them every step would draw with the same noise. "
@@ -83,14 +97,15 @@ class SamplingMetadata:
                 "'logprobs' needs 'facts.max_logprobs', found None: it is the width of the result. "
                 "Pass facts=BatchFacts(max_logprobs=...)."
             )
-        check_values(self)
-        object.__setattr__(self, "facts", _tightened(self))
-        if self.row_kinds is not None and not self.row_kinds.is_about(self._kind_tensors()):
-            object.__setattr__(
-                self, "row_kinds", None
-            )  # dataclasses.replace put other tensors in their place
-        elif self.row_kinds is not None:
-            check_kinds(self, self.row_kinds)
+        check_indices(tensors)
+        object.__setattr__(self, "facts", self.facts.tightened(tensors))
+        kinds = self.row_kinds
+        if kinds is None:
+            return
+        if kinds.is_about([self.row_index, *(tensors.get(name) for name in SLOT_FIELDS)]):
+            check_kinds(kinds, num_slots(tensors), self.row_index)
+        else:  # dataclasses.replace put other tensors in their place
+            object.__setattr__(self, "row_kinds", None)
 
     @classmethod
     @untraced
@@ -114,82 +129,94 @@ class SamplingMetadata:
         :raises InvalidParameterError: a ValueError that names the field, the row and the value.
         :raises InvalidInputError: a CUDA graph is being captured.
         """
-        requests, device = all_checked(params), device_of(device)
-        temperature, top_k, top_p, min_p, seed, logprobs, order, _ = (
-            zip(*requests, strict=True) if requests else [()] * 8
-        )
-        has_seed = [one is not None for one in seed]
-        if any(has_seed) and positions is None:
+        checked, device = checked_columns(params), device_of(device)
+        has_seed = [seed is not None for seed in checked.seed]
+        any_seed = any(has_seed)
+        if any_seed and positions is None:
             raise InvalidParameterError(
                 f"'seed' of row {has_seed.index(True)} needs 'positions', found none: without them every step would "
                 "draw with the same noise. Pass positions, one integer a row: the sequence length minus one."
             )
-        slots = None if isinstance(row_index, Tensor) else checked_slots(row_index, len(requests))
-        row_kinds = RowKinds.sorted(requests, slots)
-        facts = BatchFacts.merged(row_kinds.kinds)
+        slots = None if isinstance(row_index, Tensor) else checked_slots(row_index, len(has_seed))
+        row_kinds = RowKinds(checked, slots)
+        facts = row_kinds.facts
         real = torch.float32 if device.type == "mps" else torch.float64  # so that 0.9 stays 0.9
         columns: dict[str, Column] = {
-            "temperature": (temperature, real),
-            "top_k": (top_k, torch.int64),
-            "top_p": (top_p, real),
-            "min_p": (min_p, real),
+            "temperature": (checked.temperature, real),
+            "top_k": (checked.top_k, torch.int64),
+            "top_p": (checked.top_p, real),
+            "min_p": (checked.min_p, real),
         }
-        if any(has_seed):
-            columns["seed"] = [one or 0 for one in seed], torch.int64
+        if any_seed:
+            columns["seed"] = [seed or 0 for seed in checked.seed], torch.int64
             columns["seeded"] = has_seed, torch.bool
         if facts.any_joint:
-            columns["joint"] = [one == "joint" for one in order], torch.bool
+            columns["joint"] = [order == "joint" for order in checked.filter_order], torch.bool
         if facts.max_logprobs is not None:
-            columns["logprobs"] = [n or 0 for n in logprobs], torch.int64
+            columns["logprobs"] = [n or 0 for n in checked.logprobs], torch.int64
         kept = {}
         for name, indices in (("positions", positions), ("row_index", row_index if slots is None else slots)):
             if indices is None:
                 continue
-            given = _indices(name, indices, device)
+            given = checked_indices(name, indices, device)
             if isinstance(given, Tensor):
                 kept[name] = given
             else:
                 columns[name] = given, torch.int64
         return cls(**uploaded(columns, device), **kept, facts=facts, row_kinds=row_kinds)
 
-    @property
+    @cached_property
     def num_rows(self) -> int | None:
         """How many logits rows it describes; None if it holds no tensor and so fits any batch."""
-        tensor = self._any_tensor()
-        return None if tensor is None else tensor.shape[0]
+        if self.row_index is not None:
+            return self.row_index.shape[0]
+        return next((tensor.shape[0] for tensor in self._tensors().values()), None)
 
-    @property
+    @cached_property
     def device(self) -> torch.device | None:
         """Device of its tensors; None if it holds none."""
-        tensor = self._any_tensor()
-        return None if tensor is None else tensor.device
+        return next((tensor.device for tensor in self._tensors().values()), None)
+
+    @cached_property
+    def memo(self) -> dict[Hashable, Any]:
+        """What samplers computed of this metadata once, by keys of their own.
+
+        All metadata that :meth:`with_positions` makes of it shares it. So it may hold what follows from facts, shapes,
+        dtypes and devices, and from which tensors there are, but nothing that follows from values, which may change in
+        place, or from where ``positions`` lie.
+        """
+        return {}
 
     @untraced
     def with_positions(self, positions: Iterable[int] | Tensor) -> SamplingMetadata:
-        """The same parameters at other positions [rows]: what an engine does at each step, unless in place.
+        """Copy the parameters to other positions [rows]: what an engine does at each step, unless in place.
 
         :param positions: integers on the device, or on the host, which are copied as by :meth:`from_params`.
-        :raises InvalidParameterError: a ValueError: they are none, or not one a row.
+        :raises InvalidInputError: a ValueError: they are no tensor of integers, one a row, on the device.
+        :raises InvalidParameterError: a ValueError: one on the host is out of range.
         """
         if not isinstance(positions, Tensor):
             values = integers("positions", positions, 0, LARGEST_POSITION)
             device = self.device or torch.device("cpu")
             positions = uploaded({"positions": (values, torch.int64)}, device)["positions"]
         found = self.positions
-        if found is None or type(self) is not SamplingMetadata:  # others may check more than this
-            return replace(self, positions=positions)
-        check_form("positions", positions)
-        if positions.shape != found.shape or positions.device != found.device:
-            return replace(self, positions=positions)  # says what it does not fit
+        if (
+            found is None
+            or type(self) is not SamplingMetadata  # others may check more than this
+            or not is_plain(positions)
+            or positions.dtype is not found.dtype
+            or positions.shape != found.shape
+            or positions.device != found.device
+        ):
+            return replace(self, positions=positions)  # checks everything, and says what does not fit
         check_positions(positions)
+        self.memo  # noqa: B018 (so that both have it)
         moved = object.__new__(SamplingMetadata)
-        for name in _FIELDS:
-            object.__setattr__(moved, name, getattr(self, name))
-        object.__setattr__(moved, "positions", positions)
+        vars(moved).update(vars(self), positions=positions)
         return moved
 
     def per_row(self, name: str) -> Tensor | None:
-        """The parameter ``name`` spread over the logits rows: [rows], or None where it is off for all.
+        """Spread the parameter ``name`` over the logits rows: [rows], or None where it is off for all.
 
         Integers come as int32 or int64: smaller ones do not hold V, and do not index.
         """
@@ -198,57 +225,20 @@ class SamplingMetadata:
             return None if tensor is None else _widened(tensor)
         return _widened(tensor)[_widened(self.row_index)]
 
-    def _any_tensor(self) -> Tensor | None:
-        """One whose length is the number of rows."""
-        if self.row_index is not None:
-            return self.row_index
-        for name in _ROW_OR_SLOT_FIELDS:
-            tensor: Tensor | None = getattr(self, name)
-            if tensor is not None:
-                return tensor
-        return None
+    def check_values(self) -> None:
+        """Look at ``row_index`` and ``positions`` wherever they lie, and wait for them.
 
-    def _kind_tensors(self) -> tuple[Tensor | None, ...]:
-        """Those that decide of which kind a row is."""
-        return (self.row_index, *(getattr(self, name) for name in SLOT_FIELDS))
+        :raises InvalidParameterError: a slot or position is out of range; names the row and the value.
+        """
+        check_indices(self._tensors(), anywhere=True)
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {field.name: getattr(self, field.name) for field in fields(self)}  # without the memo
 
-_FIELDS = tuple(field.name for field in fields(SamplingMetadata))
-_ROW_OR_SLOT_FIELDS = ("positions", *SLOT_FIELDS)
-
-
-def _tightened(metadata: SamplingMetadata) -> BatchFacts:
-    """A parameter whose tensor is absent is off: say so, whatever the caller left at "may hold"."""
-    facts, m = metadata.facts, metadata
-    max_top_k = facts.max_top_k if m.top_k is not None else 0
-    any_top_p = facts.any_top_p and m.top_p is not None
-    any_min_p = facts.any_min_p and m.min_p is not None
-    tight = {
-        "any_greedy": facts.any_greedy and m.temperature is not None,
-        "any_seeded": facts.any_seeded and m.seed is not None,
-        "all_seeded": facts.all_seeded or (m.seed is not None and m.seeded is None),
-        "max_top_k": max_top_k,
-        "all_top_k": facts.all_greedy
-        or (facts.all_top_k and m.top_k is not None and facts.max_top_k is not None),
-        "any_top_p": any_top_p,
-        "any_min_p": any_min_p,
-        "any_joint": facts.any_joint and m.joint is not None,
-        "any_top_k_first": facts.any_top_k_first and any_top_p and (max_top_k != 0 or any_min_p),
-    }
-    if all(getattr(facts, name) == value for name, value in tight.items()):
-        return facts
-    return replace(facts, **tight)  # type: ignore[arg-type]
+    def _tensors(self) -> dict[str, Tensor]:
+        """Return those that are there, by field."""
+        return {name: tensor for name in _TENSORS if (tensor := getattr(self, name)) is not None}
 
 
 def _widened(tensor: Tensor) -> Tensor:
     return tensor.to(torch.int64) if tensor.dtype in _SMALL_INTEGERS else tensor
-
-
-def _indices(name: str, given: Iterable[int] | Tensor, device: torch.device) -> Tensor | list[int]:
-    """Positions or slots: a tensor [rows] int64 on the device, or numbers that are to be copied there."""
-    if not isinstance(given, Tensor):
-        return integers(name, given, 0, LARGEST_POSITION)
-    check_form(name, given)
-    if given.is_cpu and device.type != "cpu":
-        return integers(name, given.tolist(), 0, LARGEST_POSITION)
-    return given.to(device=device, dtype=torch.int64)

@@ -1,26 +1,27 @@
-"""What one request asks of the sampler."""
+"""What one request asks of the sampler. Imports no torch."""
 
 from __future__ import annotations
 
+import math
+import sys
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Self
+from typing import NamedTuple, Self
 
-from tokendraw._exchange.capabilities import FilterOrder
+from tokendraw._exchange.capabilities import FILTER_ORDERS, FilterOrder
+from tokendraw._exchange.ranges import check_logprobs, integer, out_of_range, real
 
-if TYPE_CHECKING:
-    from tokendraw._exchange.ranges import Checked
-
-
-class _Remembering:
-    """Holds what a check found, so that a request is checked once and not in every batch that it is part of."""
-
-    __slots__ = ("_checked",)
-
-    _checked: Checked
+TEMPERATURES = (0.0, sys.float_info.max)
+TOP_KS = (-1, math.inf)
+TOP_PS = (math.ulp(0.0), 1.0)
+MIN_PS = (0.0, 1.0)
+SEEDS = (-(2**63), 2**64 - 1)
+LOGPROBS = (-1, math.inf)
+_LARGEST_TOP_K = 2**62  # an int64 with room above; any k >= V is off
+_LARGEST_LOGPROBS = 2**31 - 1  # an int32; any N >= V is V
 
 
 @dataclass(frozen=True, slots=True)
-class SamplingParams(_Remembering):
+class SamplingParams:
     """Sampling parameters of one request. The defaults sample from the plain softmax.
 
     Values are checked by :meth:`check`, and where a batch is built, in
@@ -53,11 +54,68 @@ class SamplingParams(_Remembering):
         :returns: the parameters themselves.
         :raises InvalidParameterError: a ValueError that names the field, what it needs and what it is.
         """
-        from tokendraw._exchange.ranges import check_logprobs, checked, integer
-
         logprobs = checked(self).logprobs
         if vocab_size is not None:
             vocab_size = integer("vocab_size", vocab_size, None, 1, 2**62)
         if max_logprobs is not None:
             check_logprobs(logprobs, vocab_size, integer("max_logprobs", max_logprobs, None, 0, 2**62))
         return self
+
+
+class CheckedParams(NamedTuple):
+    """The parameters of one request, each in its range and as a tensor holds it."""
+
+    temperature: float
+    top_k: int
+    """0: off."""
+    top_p: float
+    min_p: float
+    seed: int | None
+    """The 64 bits as a signed number."""
+    logprobs: int | None
+    filter_order: str
+
+
+def checked(params: SamplingParams, row: int | None = None) -> CheckedParams:
+    """Check the parameters of one request.
+
+    :param row: in its batch, for the message.
+    :raises InvalidParameterError: it names the field and the row.
+    """
+    p = params
+    temperature = real("temperature", p.temperature, row, *TEMPERATURES, "a finite number >= 0")
+    top_k = integer("top_k", p.top_k, row, *TOP_KS, "an integer >= -1 (0 and -1: off)")
+    top_p = real("top_p", p.top_p, row, *TOP_PS, "a number in (0, 1] (1: off)")
+    min_p = real("min_p", p.min_p, row, *MIN_PS, "a number in [0, 1] (0: off)")
+    seed, logprobs = p.seed, p.logprobs
+    if seed is not None:
+        seed = integer("seed", seed, row, *SEEDS, "an integer in [-2**63, 2**64) or None")
+    if logprobs is not None:
+        logprobs = integer("logprobs", logprobs, row, *LOGPROBS, "an integer >= -1 (-1: all) or None")
+    order = p.filter_order
+    if not isinstance(order, str) or order not in FILTER_ORDERS:
+        raise out_of_range("filter_order", row, "one of " + ", ".join(FILTER_ORDERS), order)
+    return CheckedParams(
+        temperature + 0.0,  # -0.0 is 0.0
+        stored_top_k(top_k),
+        top_p,
+        min_p,
+        stored_seed(seed),
+        stored_logprobs(logprobs),
+        order,
+    )
+
+
+def stored_top_k(top_k: int) -> int:
+    """Write every "off" as 0, and every k in an int64."""
+    return min(top_k, _LARGEST_TOP_K) if top_k > 0 else 0
+
+
+def stored_seed(seed: int | None) -> int | None:
+    """Take the same 64 bits as a signed number."""
+    return seed if seed is None or seed < 2**63 else seed - 2**64
+
+
+def stored_logprobs(logprobs: int | None) -> int | None:
+    """Write every N in an int32."""
+    return logprobs if logprobs is None else min(logprobs, _LARGEST_LOGPROBS)

@@ -7,7 +7,7 @@ from typing import TypeGuard
 import torch
 from torch import Tensor
 
-from tokendraw._messages.errors import InvalidInputError, InvalidParameterError
+from tokendraw._messages.errors import InvalidInputError
 from tokendraw._messages.words import type_name
 
 INTEGERS = frozenset((torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8))
@@ -25,40 +25,48 @@ def is_plain(value: object) -> TypeGuard[Tensor]:
     )
 
 
-def check_plain(
-    name: str,
-    value: object,
-    mend: str = "Pass a tensor.",
-    error: type[InvalidInputError | InvalidParameterError] = InvalidInputError,
-) -> None:
+def check_plain(name: str, value: object, mend: str = "Pass a tensor.") -> None:
     """Refuse what is no tensor, or none that a kernel could read: sparse, nested, or with a negation to come.
 
     :param mend: the advice to who passed something else than a tensor.
-    :raises InvalidInputError: names the argument, what it needs to be and what it is; or ``error`` in its place.
+    :raises InvalidInputError: names the argument, what it needs to be and what it is.
     """
     if is_plain(value):
         return
     if not isinstance(value, Tensor):
-        raise error(f"'{name}' needs a torch.Tensor, found {type_name(value)}. {mend}")
+        raise InvalidInputError(f"'{name}' needs a torch.Tensor, found {type_name(value)}. {mend}")
     if value.is_nested:
-        raise error(
+        raise InvalidInputError(
             f"'{name}' needs a dense tensor, found a nested one. Pass {name}.to_padded_tensor(float('-inf'))."
         )
     if value.layout is not torch.strided:
-        raise error(f"'{name}' needs a dense tensor, found layout {value.layout}. Pass {name}.to_dense().")
-    raise error(f"'{name}' needs a tensor as it is in memory, found its negative. Pass {name}.resolve_neg().")
+        raise InvalidInputError(
+            f"'{name}' needs a dense tensor, found layout {value.layout}. Pass {name}.to_dense()."
+        )
+    raise InvalidInputError(
+        f"'{name}' needs a tensor as it is in memory, found its negative. Pass {name}.resolve_neg()."
+    )
 
 
-def check_integers(
-    name: str, tensor: Tensor, error: type[InvalidInputError | InvalidParameterError] = InvalidInputError
-) -> None:
+def check_vector(name: str, value: object, mend: str = "Pass a tensor.") -> None:
+    """Refuse what is no such tensor, or has not one dimension.
+
+    :raises InvalidInputError: names the argument, what it needs to be and what it is.
+    """
+    check_plain(name, value, mend)
+    assert isinstance(value, Tensor)
+    if value.dim() != 1:
+        raise InvalidInputError(f"'{name}' needs one dimension, found shape {list(value.shape)}.")
+
+
+def check_integers(name: str, tensor: Tensor) -> None:
     """Refuse a dtype that is none of counts and indices.
 
-    :raises InvalidInputError: with the dtype; or ``error`` in its place.
+    :raises InvalidInputError: with the dtype.
     """
     if tensor.dtype in INTEGERS:
         return
     mend = f" that torch computes with, found {tensor.dtype}. Pass {name}.to(torch.int64)."
-    raise error(
+    raise InvalidInputError(
         f"'{name}' needs an integer dtype{mend if tensor.dtype in _UNSIGNED else f', found {tensor.dtype}.'}"
     )

@@ -28,26 +28,28 @@ def uploaded(columns: Mapping[str, Column], device: torch.device) -> dict[str, T
     :raises InvalidInputError: a CUDA graph is being captured, which would copy memory that is gone when it is replayed.
     :raises InvalidParameterError: torch has no such device.
     """
+    if torch.is_inference_mode_enabled():  # inference tensors do not count their changes
+        with torch.inference_mode(False):
+            return uploaded(columns, device)
     packed = bytearray()
     starts = []
     for values, dtype in columns.values():
         packed += bytes(-len(packed) % _ALIGNMENT)
         starts.append(len(packed))
-        packed += array(_CODES[dtype], values).tobytes()
-    with torch.inference_mode(False):  # inference tensors do not count their changes
-        if device.type == "cpu" or not packed:
-            return {
-                name: torch.frombuffer(packed, dtype=dtype, count=len(values), offset=start)
-                if len(values)
-                else torch.empty(0, dtype=dtype, device=device)
-                for (name, (values, dtype)), start in zip(columns.items(), starts, strict=True)
-            }
-        there = _copied(torch.frombuffer(packed, dtype=torch.uint8), device)
-        # Views count their changes together: without .data a new position would look like one of the temperature.
+        packed += array(_CODES[dtype], values)
+    if device.type == "cpu" or not packed:
         return {
-            name: there[start : start + len(values) * dtype.itemsize].view(dtype).data
+            name: torch.frombuffer(packed, dtype=dtype, count=len(values), offset=start)
+            if len(values)
+            else torch.empty(0, dtype=dtype, device=device)
             for (name, (values, dtype)), start in zip(columns.items(), starts, strict=True)
         }
+    there = _copied(torch.frombuffer(packed, dtype=torch.uint8), device)
+    # Views count their changes together: without .data a new position would look like one of the temperature.
+    return {
+        name: there[start : start + len(values) * dtype.itemsize].view(dtype).data
+        for (name, (values, dtype)), start in zip(columns.items(), starts, strict=True)
+    }
 
 
 def device_of(device: Any) -> torch.device:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import chain
 from typing import Self
 
@@ -11,15 +12,17 @@ import torch
 from torch import Tensor
 
 from tokendraw._exchange.ranges import are_integers, each, integers
-from tokendraw._messages.errors import InvalidInputError
+from tokendraw._messages.errors import InvalidInputError, InvalidParameterError
+from tokendraw._messages.words import shown
 from tokendraw._torch.tensor_checks import check_plain, is_plain
 from tokendraw._torch.untraced import made_untraced, untraced
 from tokendraw._torch.upload import device_of, uploaded
 from tokendraw.operations.verify.capabilities import DraftKind
 from tokendraw.operations.verify.draft_checks import (
     check_counts,
+    check_distributions,
+    check_ids,
     check_offsets,
-    check_tensors,
     first_rows,
     known_most_drafts,
 )
@@ -28,7 +31,7 @@ _ID_RANGE = (-(2**63), 2**63 - 1)
 
 
 @made_untraced
-@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Drafts:
     """Draft tokens of B requests, L - B in all, and what they were drawn from.
 
@@ -70,18 +73,24 @@ class Drafts:
     """Drafts of each request, as the host knows them; None: it knows only ``max_drafts``."""
     max_drafts: int = -1
     """K, the most drafts that a request may have: the width of the result. -1: as ``num_drafts`` or the shape says."""
-
     any_placeholder: bool = True
     """Whether an id outside [0, V) may be among them; ids on a device are not read."""
 
     def __post_init__(self) -> None:
-        check_tensors(self)
+        tensors = self.draft_token_ids, self.draft_probs, self.draft_logits
+        check_ids(self.draft_token_ids, self.cu_num_logits)
+        check_distributions(*tensors)
         if self.num_drafts is not None:
             object.__setattr__(self, "num_drafts", _counts(self.num_drafts))
-            check_counts(self)
-        object.__setattr__(self, "max_drafts", known_most_drafts(self))
+            check_counts(self.num_drafts, self.num_requests, *tensors)
+        if type(self.any_placeholder) is not bool:
+            raise InvalidParameterError(
+                f"'any_placeholder' needs True or False, found {shown(self.any_placeholder)}."
+            )
+        most = known_most_drafts(self.max_drafts, self.num_drafts, self.draft_token_ids)
+        object.__setattr__(self, "max_drafts", most)
         if self.cu_num_logits.is_cpu:
-            check_offsets(self)
+            self.check_values()
 
     @classmethod
     @untraced
@@ -152,24 +161,24 @@ class Drafts:
             any_placeholder=any_placeholder,
         )
 
-    @property
+    @cached_property
     def num_requests(self) -> int:
         """B."""
         return self.cu_num_logits.shape[0] - 1
 
-    @property
+    @cached_property
     def kind(self) -> DraftKind:
         """What the drafts were drawn from."""
         if self.draft_probs is not None:
             return "probs"
         return "chosen" if self.draft_logits is None else "logits"
 
-    @property
+    @cached_property
     def is_uniform(self) -> bool:
         """Whether every request has ``max_drafts`` drafts, as the host knows."""
         return self.num_drafts is not None and set(self.num_drafts) <= {self.max_drafts}
 
-    @property
+    @cached_property
     def num_rows(self) -> int | None:
         """L, how many rows of target logits these drafts need; None where padded ids leave that open."""
         if self.num_drafts is not None or not self.num_requests:
@@ -179,7 +188,7 @@ class Drafts:
                 return tensor.shape[0] + self.num_requests
         return None
 
-    @property
+    @cached_property
     def device(self) -> torch.device:
         """Device of its tensors."""
         return self.draft_token_ids.device
@@ -221,7 +230,7 @@ class Drafts:
 
         :raises InvalidParameterError: it does not begin with 0 and rise, or says something else than ``num_drafts``.
         """
-        check_offsets(self)
+        check_offsets(self.cu_num_logits, self.num_drafts, self.num_rows)
 
     @classmethod
     def _laid_out(
@@ -233,11 +242,8 @@ class Drafts:
         any_placeholder: bool,
         **tensors: Tensor | None,
     ) -> Self:
-        offsets = first_rows(num_drafts)
-        there = uploaded(
-            {name: (values, torch.int64) for name, values in {**columns, "cu_num_logits": offsets}.items()},
-            device,
-        )
+        columns = {**columns, "cu_num_logits": first_rows(num_drafts)}
+        there = uploaded({name: (values, torch.int64) for name, values in columns.items()}, device)
         return cls(**there, **tensors, num_drafts=num_drafts, any_placeholder=any_placeholder)  # type: ignore[arg-type]
 
 

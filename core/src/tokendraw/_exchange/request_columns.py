@@ -1,0 +1,87 @@
+"""The parameters of a batch of requests, checked as columns: a few passes in C in place of a call for each value."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from tokendraw._exchange.capabilities import FILTER_ORDERS
+from tokendraw._exchange.params import (
+    LOGPROBS,
+    MIN_PS,
+    SEEDS,
+    TEMPERATURES,
+    TOP_KS,
+    TOP_PS,
+    SamplingParams,
+    checked,
+    stored_logprobs,
+    stored_seed,
+    stored_top_k,
+)
+from tokendraw._exchange.ranges import are_integers, are_reals, each, of_row
+from tokendraw._messages.errors import InvalidParameterError
+from tokendraw._messages.words import type_name
+
+
+class RequestColumns(NamedTuple):
+    """The parameters of a batch, one entry a request, each in its range and as a tensor holds it."""
+
+    temperature: Sequence[float]
+    top_k: Sequence[int]
+    top_p: Sequence[float]
+    min_p: Sequence[float]
+    seed: Sequence[int | None]
+    logprobs: Sequence[int | None]
+    filter_order: Sequence[str]
+
+
+_values_of = operator.attrgetter(*RequestColumns._fields)
+
+
+def checked_columns(params: Iterable[SamplingParams]) -> RequestColumns:
+    """Check the parameters of a batch.
+
+    :param params: one entry a request.
+    :raises InvalidParameterError: it names the field and the row; or they are no batch.
+    """
+    if isinstance(params, SamplingParams):
+        raise InvalidParameterError(
+            "'params' needs one SamplingParams a request, found a single SamplingParams. Pass [params]."
+        )
+    requests = list(each("params", params, "SamplingParams"))
+    if not requests:
+        return RequestColumns((), (), (), (), (), (), ())
+    if all(issubclass(kind, SamplingParams) for kind in {*map(type, requests)}):
+        columns = RequestColumns(*zip(*map(_values_of, requests), strict=True))
+        if _are_plain(columns):
+            return columns._replace(
+                temperature=[value + 0.0 for value in columns.temperature],  # -0.0 is 0.0
+                top_k=[*map(stored_top_k, columns.top_k)],
+                seed=[*map(stored_seed, columns.seed)],
+                logprobs=[*map(stored_logprobs, columns.logprobs)],
+            )
+    rows = []
+    for row, request in enumerate(requests):  # row by row, so that the first wrong one is named
+        if not isinstance(request, SamplingParams):
+            raise InvalidParameterError(
+                f"'params'{of_row(row)} needs a tokendraw.SamplingParams, found {type_name(request)}. "
+                "Make one a request: SamplingParams(temperature=..., top_k=...)."
+            )
+        rows.append(checked(request, row))
+    return RequestColumns(*zip(*rows, strict=True))
+
+
+def _are_plain(columns: RequestColumns) -> bool:
+    """Whether all values are in their ranges and of Python's own types; others are looked at one by one."""
+    order = {*map(type, columns.filter_order)} == {str} and {*columns.filter_order} <= {*FILTER_ORDERS}
+    return (
+        order
+        and are_reals(columns.temperature, *TEMPERATURES)
+        and are_integers(columns.top_k, *TOP_KS)
+        and are_reals(columns.top_p, *TOP_PS)
+        and are_reals(columns.min_p, *MIN_PS)
+        and are_integers([seed for seed in columns.seed if seed is not None], *SEEDS)
+        and are_integers([n for n in columns.logprobs if n is not None], *LOGPROBS)
+    )
