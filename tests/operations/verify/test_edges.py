@@ -141,7 +141,7 @@ def test_equal_logits_are_accepted_a_million_times(device, dtype):
         )
         own = replace(metadata, positions=positions[target_rows], row_index=slots[target_rows])
         for draft in (logits[target_rows], logits[target_rows].clone()):
-            ids = sampler.draft(draft, own).token_ids
+            ids = sampler.sample(draft, own, draft=True).token_ids
             drafts = Drafts(
                 draft_token_ids=ids, cu_num_logits=cu_num_logits, draft_logits=draft, max_drafts=drafts_each
             )
