@@ -7,7 +7,7 @@ import pytest
 
 from command_line import BOOM, FUTURE, OFF, be_on, call
 from fake_candidates import ALL, FLASHINFER, H100, LAPTOP, NATIVE
-from tokendraw.plugin import Capabilities
+from tokendraw.plugin import Capabilities, VerifyCapabilities
 
 
 def test_list_shows_every_sampler_with_the_whole_reason(monkeypatch):
@@ -112,10 +112,6 @@ NATIVE_CAPABILITIES = {
     "batch_invariant": True,
     "max_top_k": None,
     "max_vocab_size": None,
-    "verify_modes": [],
-    "draft_kinds": [],
-    "ragged_drafts": False,
-    "placeholder_drafts": False,
 }
 
 
@@ -197,6 +193,8 @@ def test_show_tells_everything_about_a_sampler(monkeypatch):
         "  compute capability  7.5 to 12.1\n"
         "  ROCm architectures  any\n"
         "  least SMs           17\n"
+        "  graph safe          yes\n"
+        "  sync free           yes\n"
         "  dtypes of logits    float32, bfloat16, float16\n"
         "  logprobs modes      none\n"
         "  filters             top_k per row, top_p per row, min_p per row\n"
@@ -206,8 +204,6 @@ def test_show_tells_everything_about_a_sampler(monkeypatch):
         "  greedy              no\n"
         "  gumbel dtypes       fp32\n"
         "  valid flag          yes\n"
-        "  graph safe          yes\n"
-        "  sync free           yes\n"
         "  batch invariant     no\n"
         "  largest top-k       no limit\n"
         "  largest vocabulary  no limit\n"
@@ -216,7 +212,7 @@ def test_show_tells_everything_about_a_sampler(monkeypatch):
 
 
 def test_show_gives_each_operation_its_own_table(monkeypatch):
-    operations = {"sample": Capabilities(compute_capability=((8, 0), None)), "verify": Capabilities()}
+    operations = {"sample": Capabilities(compute_capability=((8, 0), None)), "verify": VerifyCapabilities()}
     be_on(monkeypatch, LAPTOP, (replace(NATIVE, info=replace(NATIVE.info, operations=operations)),))
     lines = call("show", "native").stdout.splitlines()
     assert [line for line in lines if line.startswith("operation")] == [

@@ -11,6 +11,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
+from tokendraw import operations
 from tokendraw._discovery.guard import log_traceback
 from tokendraw._exchange.backends import SamplerBackend
 from tokendraw._exchange.capabilities import Capabilities
@@ -357,7 +358,9 @@ class Sampler:
             while True:
                 try:
                     if failures[-1].member in (serving.chosen, serving.companion):
-                        facts, serving = fallback.successor(facts, serving, failures[-1], metadata.facts)
+                        facts, serving = fallback.successor(
+                            facts, operations.get("sample"), failures[-1], metadata.facts
+                        )
                     output = self._drawing.draw(serving, logits, metadata)
                     break
                 except CallFailedError as another:

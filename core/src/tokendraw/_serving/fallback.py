@@ -18,9 +18,9 @@ from typing import TypeAlias
 
 from torch import Tensor
 
-from tokendraw import operations
 from tokendraw._discovery.places import package_of, place_of
 from tokendraw._exchange.facts import BatchFacts
+from tokendraw._exchange.operation import Operation
 from tokendraw._messages.errors import (
     InvalidInputError,
     InvalidParameterError,
@@ -140,13 +140,12 @@ def failed_by_all(failures: Sequence[CallFailedError]) -> BaseException:
 
 
 def successor(
-    facts: Negotiation, serving: Serving, failed: CallFailedError, batch: BatchFacts
+    facts: Negotiation, operation: Operation, failed: CallFailedError, batch: BatchFacts
 ) -> tuple[Negotiation, Serving]:
     """Decide anew without the sampler that failed.
 
     :raises SamplerUnavailableError: nobody else can serve, or nobody the rows of this batch.
     """
-    operation = operations.get(serving.resolution.operation)
     facts, serving = facts.without(operation, failed.member.name, failed.reason, failed.error).settle(
         operation
     )
