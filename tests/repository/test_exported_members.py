@@ -15,7 +15,7 @@ FACES = {
         BatchFacts Drafts InvalidInputError InvalidParameterError LogprobsTensors Need PluginError
         RowKinds Sampler SamplerFallbackWarning SamplerOutput SamplerUnavailableError SamplingMetadata
         SamplingParams SettingsError SettingsWarning TokenLogprob TokendrawError TokendrawWarning
-        UntestedUpstreamWarning VerifyOutput __version__ discover load_sampler resolve
+        UntestedUpstreamWarning VerifyOutput __version__ discover load load_sampler resolve
     """,
     tokendraw.plugin: """
         API_VERSION Capabilities DRAFT_KINDS DraftKind FILTER_ORDERS Filter FilterOrder GUMBEL_DTYPES

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tokendraw._exchange.metadata import SamplingMetadata
     from tokendraw._exchange.output import LogprobsTensors, SamplerOutput, TokenLogprob, VerifyOutput
     from tokendraw._exchange.params import SamplingParams
-    from tokendraw._loading.load import load_sampler
+    from tokendraw._loading.load import load, load_sampler
     from tokendraw._loading.resolve import discover, resolve
     from tokendraw._loading.sampler import Sampler
     from tokendraw._messages.errors import (
@@ -42,7 +42,7 @@ _HOMES = {
     "_exchange.metadata": ("SamplingMetadata",),
     "_exchange.output": ("LogprobsTensors", "SamplerOutput", "TokenLogprob", "VerifyOutput"),
     "_exchange.params": ("SamplingParams",),
-    "_loading.load": ("load_sampler",),
+    "_loading.load": ("load", "load_sampler"),
     "_loading.resolve": ("discover", "resolve"),
     "_loading.sampler": ("Sampler",),
     "_messages.errors": (
@@ -84,6 +84,7 @@ __all__ = [
     "VerifyOutput",
     "__version__",
     "discover",
+    "load",
     "load_sampler",
     "resolve",
 ]

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from tokendraw import operations
+from tokendraw import operations as _registry
 from tokendraw._discovery import settings as _settings
-from tokendraw._exchange.capabilities import LOGPROBS_MODES, LogprobsMode, Need
+from tokendraw._exchange.capabilities import LOGPROBS_MODES, HostNeed, LogprobsMode, Need
 from tokendraw._exchange.host import Host
-from tokendraw._loading.resolve import gather
+from tokendraw._exchange.operation import Operation
+from tokendraw._loading.resolve import gather, needed
 from tokendraw._loading.warnings import warn_of
 from tokendraw._machine import detect
 from tokendraw._messages.announce import announce
 from tokendraw._messages.errors import InvalidParameterError, SettingsWarning
-from tokendraw._messages.words import one_of
+from tokendraw._messages.words import one_of, shown
 from tokendraw._resolution.candidate import Choice
 from tokendraw._torch.importing import require_torch
 from tokendraw._torch.untraced import untraced
@@ -23,7 +25,46 @@ if TYPE_CHECKING:
     import torch
 
     from tokendraw._discovery.settings import Settings
+    from tokendraw._loading.provider import Provider
     from tokendraw._loading.sampler import Sampler
+    from tokendraw._serving.negotiation import Negotiation
+
+
+@untraced
+def load(
+    operation: str,
+    plugin: str | None = None,
+    *,
+    device: str | torch.device | None = None,
+    need: HostNeed | None = None,
+) -> Provider:
+    """Find the best provider of an operation for a device, build it, and prove it with a call.
+
+    What comes back has ``name``, ``resolution`` and the methods of the operation. What the user should know is said as
+    :func:`load_sampler` says it.
+
+    :param operation: ``sample``, ``verify`` or another one that ``tokendraw resolve --operation`` lists.
+    :param plugin: name of the one to use; None: what ``TOKENDRAW_SAMPLER`` or the configuration file says, else the
+        best.
+    :param device: None: the accelerator if torch sees one, else the CPU.
+    :param need: what it has to do, of the operation's need type; None: what that says by default.
+    :raises SamplerUnavailableError: an explicit choice cannot be honoured, nothing is available, or torch cannot be
+        imported.
+    :raises DuplicatePluginError: two distributions claim the chosen name or, by default, any name in use.
+    :raises SettingsError: a ``TOKENDRAW_*`` variable or the configuration file is malformed.
+    :raises InvalidParameterError: ``operation`` or ``device`` is not one that there is, or ``need`` is not of the
+        operation's type.
+    """
+    about = _registry.get(operation)
+    need = needed(about, need)
+    check_name("plugin", plugin)
+    settings = _settings.read_settings()
+    facts = _negotiation(settings, settings.choice(plugin, "the argument plugin="), device, need)
+    facts, serving = facts.settle(about)
+    warn_of(serving.resolution, strict=settings.strict, once_for=("load", operation))
+    from tokendraw._loading.provider import Provider
+
+    return Provider(about, facts, serving, strict=settings.strict, debug=settings.debug)
 
 
 @untraced
@@ -33,6 +74,8 @@ def load_sampler(
     device: str | torch.device | None = None,
     logprobs_mode: LogprobsMode = "raw_logprobs",
     need: Need | None = None,
+    operations: Iterable[str] = ("sample",),
+    companion: bool = True,
 ) -> Sampler:
     """Find the best sampler for a device, build it, and prove it with a draw.
 
@@ -44,16 +87,17 @@ def load_sampler(
     :param device: None: the accelerator if torch sees one, else the CPU.
     :param logprobs_mode: what rows get that ask for logprobs.
     :param need: what else it has to do; its ``logprobs_mode`` holds unless the argument is given too.
+    :param operations: what is negotiated, built and proven now; ``sample`` always is. Who serves one of the others
+        that a :class:`Sampler` has methods for is settled by :meth:`Sampler.warmup`, or by its first call.
+    :param companion: whether another sampler may be built to draw the rows that the chosen one cannot. False loads
+        exactly one, from which none takes over where a call fails.
     :raises SamplerUnavailableError: an explicit choice cannot be honoured, nothing is available, or torch cannot be
         imported.
     :raises DuplicatePluginError: two distributions claim the chosen name or, by default, any name in use.
     :raises SettingsError: a ``TOKENDRAW_*`` variable or the configuration file is malformed.
-    :raises InvalidParameterError: ``device`` or ``logprobs_mode`` is not one that there is.
+    :raises InvalidParameterError: ``device``, ``logprobs_mode`` or one of ``operations`` is not one that there is.
     """
-    if sampler is not None and not isinstance(sampler, str):
-        raise TypeError(
-            f"'sampler' needs a plugin's name or None, found {type(sampler).__name__}. Pass a str."
-        )
+    check_name("sampler", sampler)
     if logprobs_mode not in LOGPROBS_MODES:
         raise InvalidParameterError(
             f"'logprobs_mode' needs {one_of(LOGPROBS_MODES)}, found {logprobs_mode!r}. Pass one of these."
@@ -63,7 +107,8 @@ def load_sampler(
         need = replace(need, logprobs_mode=logprobs_mode)
 
     settings = _settings.read_settings()
-    return load_chosen(settings, settings.choice(sampler), device, need)
+    choice = settings.choice(sampler)
+    return load_chosen(settings, choice, device, need, operations=operations, companion=companion)
 
 
 def load_chosen(
@@ -71,22 +116,69 @@ def load_chosen(
     choice: Choice,
     device: str | torch.device | None,
     need: Need,
+    *,
+    operations: Iterable[str] = ("sample",),
+    companion: bool = True,
 ) -> Sampler:
-    """As :func:`load_sampler`, for whoever asks in another way than by its argument.
+    """Load a sampler as :func:`load_sampler` does, for whoever asks in another way than by its argument.
 
     :param choice: the settings' own, with what was asked for and by whom.
     """
-    strict = settings.strict
-    target, host = _target(device)
+    sample = _registry.get("sample")
+    needed(sample, need)
+    others = [about for about in _known(operations) if about is not sample]
+    facts = _negotiation(settings, choice, device, need, companions=companion)
     from tokendraw._loading.sampler import Sampler
+
+    for about in others:
+        if not all(hasattr(Sampler, method) for method in about.methods):
+            raise InvalidParameterError(
+                f"'operations' needs what a Sampler has methods for, found {about.name!r}. "
+                f"Use tokendraw.load({about.name!r})."
+            )
+    facts, serving = facts.settle(sample)
+    warn_of(serving.resolution, strict=settings.strict, once_for="load")
+    loaded = Sampler.negotiated(facts, serving, strict=settings.strict, debug=settings.debug)
+    for about in others:
+        loaded.prepare(about)
+    return loaded
+
+
+def check_name(argument: str, plugin: object) -> None:
+    """Refuse what is no plugin's name.
+
+    :raises TypeError: names the argument.
+    """
+    if plugin is not None and not isinstance(plugin, str):
+        raise TypeError(
+            f"'{argument}' needs a plugin's name or None, found {type(plugin).__name__}. Pass a str."
+        )
+
+
+def _known(names: Iterable[str]) -> list[Operation]:
+    if isinstance(names, str):
+        raise InvalidParameterError(
+            f"'operations' needs a sequence of names, found {shown(names)}. Pass ({names!r},)."
+        )
+    return [_registry.get(name) for name in names]
+
+
+def _negotiation(
+    settings: Settings,
+    choice: Choice,
+    device: str | torch.device | None,
+    need: HostNeed,
+    *,
+    companions: bool = True,
+) -> Negotiation:
+    """Gather the facts about a device and the plugins, and say once what is wrong with the settings."""
+    target, host = _target(device)
     from tokendraw._serving.negotiation import Negotiation
 
     discovery = gather(host, need, choice)
     for text in settings.all_warnings(c.name for c in discovery.plugins):
-        announce(SettingsWarning, text, strict=strict)
-    facts, serving = Negotiation(discovery=discovery, device=target).settle(operations.get("sample"))
-    warn_of(serving.resolution, strict=strict, once_for="load")
-    return Sampler.negotiated(facts, serving, strict=strict, debug=settings.debug)
+        announce(SettingsWarning, text, strict=settings.strict)
+    return Negotiation(discovery=discovery, device=target, companions=companions)
 
 
 def _target(device: str | torch.device | None) -> tuple[torch.device, Host]:

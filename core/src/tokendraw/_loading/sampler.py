@@ -24,6 +24,7 @@ from tokendraw._exchange.input_checks import (
     check_values,
 )
 from tokendraw._exchange.metadata import SamplingMetadata
+from tokendraw._exchange.operation import Operation
 from tokendraw._exchange.output import SamplerOutput, VerifyOutput
 from tokendraw._loading import warmup as _warmup
 from tokendraw._loading.progress import Track, progress_line
@@ -47,6 +48,7 @@ from tokendraw._serving.routing import Member, Serving
 from tokendraw._torch.forked import reseed_children
 from tokendraw._torch.graphs import is_capturing
 from tokendraw._torch.untraced import untraced
+from tokendraw.operations.verify import OPERATION as _VERIFY
 from tokendraw.operations.verify import calls as _verifying
 from tokendraw.operations.verify.capabilities import DraftKind, VerifyMode
 from tokendraw.operations.verify.drafts import Drafts
@@ -219,15 +221,20 @@ class Sampler:
 
     def _verification(self) -> Serving:
         with self._replacing:
-            if self._verifying is None:
-                if self._facts is None:
+            facts, serving = self._facts, self._verifying
+            if serving is None or (facts and not facts.stands(serving)):
+                if facts is None:
                     raise SamplerUnavailableError(
                         f"{self.name!r} was not negotiated, so nobody verifies. Use tokendraw.load_sampler."
                     )
-                serving = _verifying.settle(self._facts)
+                self._facts, serving = facts.settle(_VERIFY)
                 warn_of(serving.resolution, strict=self._strict, once_for="verify")
                 self._verifying = serving
-            return self._verifying
+            return serving
+
+    def prepare(self, operation: Operation) -> None:
+        """Negotiate, build and prove now who serves an operation beside ``sample``."""
+        self._verification()
 
     @untraced
     def stats(self) -> dict[str, int]:

@@ -47,9 +47,11 @@ def decide(
     choice: Choice,
     *,
     operation: Operation,
+    companions: bool = True,
 ) -> Resolution:
     """Decide from facts alone.
 
+    :param companions: whether another one may serve the rows that the chosen one cannot.
     :raises SamplerUnavailableError: the explicit choice cannot be honoured, or nothing is available.
     :raises DuplicatePluginError: two distributions claim the chosen name or, by default, any name in use.
     """
@@ -65,7 +67,7 @@ def decide(
     )
     available = [c for c in assessed if c.state is State.AVAILABLE]
     chosen = _chosen(assessed, available, operation, host, choice)
-    companion, beyond = _companion(chosen, available, operation, need)
+    companion, beyond = _companion(chosen, available if companions else (), operation, need)
     if companion is None and (missing := _missing_by_default(chosen, operation, host, need)):
         raise refusals.explicit(missing, chosen.name, assessed, operation.name, host, choice)
     fallback = None

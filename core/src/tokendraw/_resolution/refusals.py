@@ -77,7 +77,7 @@ def undo(choice: Choice) -> str:
     if choice.source.startswith("TOKENDRAW_"):
         step = f"Unset {choice.source}"
     elif choice.source.startswith("the argument ") or not choice.source:
-        step = "Leave out sampler="
+        step = f"Leave out {choice.source.removeprefix('the argument ') or 'sampler='}"
     elif choice.source.startswith("--"):
         step = f"Leave out {choice.source}"
     else:

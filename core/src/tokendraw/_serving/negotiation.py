@@ -12,7 +12,7 @@ from tokendraw._discovery.discover import Discovery
 from tokendraw._exchange.operation import Operation
 from tokendraw._messages.errors import PluginError, SamplerUnavailableError
 from tokendraw._messages.words import LONGEST_REASON, said
-from tokendraw._resolution.candidate import Candidate
+from tokendraw._resolution.candidate import Resolution
 from tokendraw._resolution.decide import decide
 from tokendraw._serving import proof
 from tokendraw._serving.device_faults import is_device_fault
@@ -28,6 +28,8 @@ class Negotiation:
 
     discovery: Discovery
     device: torch.device
+    companions: bool = True
+    """Whether another provider may serve beside the chosen one, or take over from it."""
     rejections: Mapping[tuple[str, str], str] = field(default_factory=dict)
     """By operation and plugin why building it, its proof or a call of it failed."""
     device_faults: Mapping[str, str] = field(default_factory=dict)
@@ -64,10 +66,10 @@ class Negotiation:
         :raises SamplerUnavailableError: the explicit choice cannot be honoured, or nothing is left.
         """
         facts, failures = self, dict[str, PluginError]()
-        host, need, choice = self.discovery.host, self.discovery.need, self.discovery.choice
+        need, choice = self.discovery.need, self.discovery.choice
         while True:
             try:
-                resolution = decide(facts._candidates(operation), host, need, choice, operation=operation)
+                resolution = facts._decide(operation)
             except SamplerUnavailableError as error:
                 raise error from failures.get(choice.sampler or "")
             needed = [name for name in (resolution.chosen, resolution.companion) if name]
@@ -82,7 +84,7 @@ class Negotiation:
                 facts = facts.without(operation, name, said(error, LONGEST_REASON), error.__cause__)
             else:
                 self.built[operation.name, name] = Member(name, backend, proof.package_of(hooks))
-        may_be_followed = operation.falls_back and choice.sampler is None
+        may_be_followed = self.companions and operation.falls_back and choice.sampler is None
         return facts, Serving(
             resolution=resolution,
             chosen=self.built[operation.name, resolution.chosen],
@@ -94,10 +96,18 @@ class Negotiation:
             can_fall_back=may_be_followed and sum(d.accepted for d in resolution.decisions) > 1,
         )
 
-    def _candidates(self, operation: Operation) -> tuple[Candidate, ...]:
-        return tuple(
-            replace(c, rejection=self.rejection(operation.name, c.name))
-            for c in self.discovery.candidates(operation)
+    def _decide(self, operation: Operation) -> Resolution:
+        about = self.discovery
+        candidates = [
+            replace(c, rejection=self.rejection(operation.name, c.name)) for c in about.candidates(operation)
+        ]
+        return decide(
+            candidates,
+            about.host,
+            about.need,
+            about.choice,
+            operation=operation,
+            companions=self.companions,
         )
 
     def _offered(self, name: str, operation: Operation) -> Any:

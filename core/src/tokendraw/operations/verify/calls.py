@@ -23,28 +23,16 @@ from tokendraw._exchange.row_limits import unserved
 from tokendraw._messages.errors import InvalidInputError, InvalidParameterError, SamplerUnavailableError
 from tokendraw._messages.install import NATIVE
 from tokendraw._messages.words import one_of
-from tokendraw._serving.negotiation import Negotiation
 from tokendraw._serving.routing import Member, Serving
 from tokendraw._serving.splitting import Split
 from tokendraw._serving.watch import Watch, fault
 from tokendraw._torch.forked import reseed_if_due
 from tokendraw._torch.graphs import is_capturing
 from tokendraw._torch.upload import uploaded
-from tokendraw.operations.verify import OPERATION
 from tokendraw.operations.verify.backend import VerifierBackend
 from tokendraw.operations.verify.capabilities import VERIFY_MODES, VerifyMode
 from tokendraw.operations.verify.drafts import Drafts
 from tokendraw.operations.verify.limits import undrafted
-
-
-def settle(facts: Negotiation) -> Serving:
-    """Negotiate who verifies, for the same user, device and need that a sampler was negotiated for.
-
-    Nobody takes over where a call fails.
-
-    :raises SamplerUnavailableError: nobody does, or not the one that was asked for.
-    """
-    return facts.settle(OPERATION)[1]
 
 
 def verify(
