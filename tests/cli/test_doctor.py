@@ -261,6 +261,7 @@ def test_json_is_complete(on, monkeypatch):
             {"name": "native", "path": "/site/tokendraw_native", "beside_core": True},
         ],
         "chosen": "native",
+        "operations": {"sample": "native"},
         "findings": [],
     }
 

@@ -166,8 +166,8 @@ def test_batches_that_leave_nothing_to_draw_launch_nothing(sampler, shape):
 def test_the_core_builds_and_proves_it(sampler, tmp_path, monkeypatch):
     with fake_dists(tmp_path, monkeypatch) as dists:
         dists.add("tokendraw-aiter", "0.1.0", plugins={"aiter": "tokendraw_aiter:plugin"})
-        found = gather(MI300X, Need(), Choice(sampler="aiter"))
-        (candidate,) = [c for c in found.candidates(SAMPLE) if c.name == "aiter"]
+        found = gather(MI300X, Choice(sampler="aiter"))
+        (candidate,) = [c for c in found.candidates(SAMPLE, Need()) if c.name == "aiter"]
         assert (candidate.state, candidate.upstream_version) == (State.AVAILABLE, "0.1.13")
         backend = proof.build(
             SAMPLE,

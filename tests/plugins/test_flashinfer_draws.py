@@ -286,8 +286,8 @@ def test_the_core_builds_and_proves_it(version, tmp_path, monkeypatch, tie_rule)
     with fake_dists(tmp_path, monkeypatch) as dists:
         dists.add("tokendraw-flashinfer", "0.1.0", plugins={"flashinfer": "tokendraw_flashinfer:plugin"})
         need = Need(tie_rule=tie_rule)
-        found = gather(H100, need, Choice(sampler="flashinfer"))
-        (candidate,) = [c for c in found.candidates(SAMPLE) if c.name == "flashinfer"]
+        found = gather(H100, Choice(sampler="flashinfer"))
+        (candidate,) = [c for c in found.candidates(SAMPLE, Need()) if c.name == "flashinfer"]
         assert (candidate.first_party, candidate.upstream_version) == (True, version)
         backend = proof.build(
             SAMPLE,

@@ -468,7 +468,7 @@ def test_the_core_builds_and_proves_it(version, tmp_path, monkeypatch, tie_rule)
     with fake_dists(tmp_path, monkeypatch) as dists:
         dists.add("tokendraw-flashinfer", "0.1.0", plugins={"flashinfer": "tokendraw_flashinfer:plugin"})
         need = Need(tie_rule=tie_rule)
-        found = gather(H100, need, Choice(sampler="flashinfer"))
+        found = gather(H100, Choice(sampler="flashinfer"))
         offered = found.offered("flashinfer", VERIFY)
         backend = proof.build(VERIFY, found.hooks["flashinfer"], offered, CPU, need)
         sampling = proof.build(

@@ -9,6 +9,7 @@ from click.testing import CliRunner, Result
 import tokendraw
 from fake_candidates import ALL, LAPTOP, NATIVE
 from tokendraw import Need, operations
+from tokendraw._loading import resolve as _resolve
 from tokendraw._loading.resolve import resolve as real_resolve
 from tokendraw._resolution.decide import assess
 from tokendraw.cli import main
@@ -57,11 +58,14 @@ def call(*arguments: object, standard_input: bytes | None = None) -> Result:
 def be_on(patch: pytest.MonkeyPatch, host: Host = LAPTOP, candidates: tuple[Candidate, ...] = ALL) -> None:
     """Make this machine ``host``, with ``candidates`` installed."""
 
-    def discover() -> tuple[Candidate, ...]:
+    def discover(operation: str = "sample") -> tuple[Candidate, ...]:
+        about = operations.get(operation)
         return tuple(
-            c if c.state is not State.LOADED else assess(c, operations.get("sample"), host, Need())
-            for c in candidates
+            c if c.state is not State.LOADED else assess(c, about, host, about.need()) for c in candidates
         )
+
+    def discover_all() -> dict[str, tuple[Candidate, ...]]:
+        return {operation: discover(operation) for operation in operations.FOLDERS}
 
     def resolve(need: Need | None = None, choice: Choice | None = None, **rest: Any) -> Resolution:
         return real_resolve(
@@ -69,4 +73,5 @@ def be_on(patch: pytest.MonkeyPatch, host: Host = LAPTOP, candidates: tuple[Cand
         )
 
     patch.setattr(tokendraw, "discover", discover)
+    patch.setattr(_resolve, "discover_all", discover_all)
     patch.setattr(tokendraw, "resolve", resolve)

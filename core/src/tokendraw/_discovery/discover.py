@@ -24,6 +24,7 @@ from tokendraw._discovery.guard import guarded
 from tokendraw._discovery.hooks import ENTRY_POINT_GROUP, PROJECT, HookSpecs
 from tokendraw._discovery.installed import installed_version
 from tokendraw._discovery.validation import Find, check_identity, checked
+from tokendraw._exchange.capabilities import HostNeed
 from tokendraw._exchange.host import Host
 from tokendraw._exchange.operation import Operation
 from tokendraw._exchange.plugin_info import API_VERSION, NAME_RULE, PluginInfo, is_name
@@ -42,27 +43,30 @@ _REQUIRED_HOOKS = ("tokendraw_describe", "tokendraw_build")
 
 @dataclass(frozen=True)
 class Discovery:
-    """Every plugin that is installed, for one host, need and choice: found and loaded once, for all operations.
+    """Every plugin that is installed, for one host and choice: found and loaded once, for all operations.
 
-    What a plugin's probe finds missing is asked once an operation, when that is first assessed, so that all that
-    follows rests on one answer.
+    What a plugin's probe finds missing is asked once an operation and need, when that is first assessed, so that all
+    that follows rests on one answer.
     """
 
     host: Host
-    need: Any
-    """Of the need type of every operation that is assessed."""
     choice: Choice
     plugins: tuple[Candidate, ...]
     """Sorted by name; as far as they got without regard to an operation."""
     hooks: Mapping[str, pluggy.HookRelay]
     """By name: the hooks of one plugin, and of no other. Those of plugins that loaded."""
-    _assessed: dict[str, tuple[Candidate, ...]] = field(default_factory=dict, repr=False)
+    _assessed: dict[str, tuple[HostNeed, tuple[Candidate, ...]]] = field(default_factory=dict, repr=False)
 
-    def candidates(self, operation: Operation) -> tuple[Candidate, ...]:
-        """Every plugin with its state in one operation, and its reason. Raises nothing on their account."""
-        if operation.name not in self._assessed:
-            self._assessed[operation.name] = tuple(self._assess(c, operation) for c in self.plugins)
-        return self._assessed[operation.name]
+    def candidates(self, operation: Operation, need: HostNeed) -> tuple[Candidate, ...]:
+        """Every plugin with its state in one operation, and its reason. Raises nothing on their account.
+
+        :param need: of the operation's need type.
+        """
+        known = self._assessed.get(operation.name)
+        if known is None or known[0] != need:
+            known = need, tuple(self._assess(c, operation, need) for c in self.plugins)
+            self._assessed[operation.name] = known
+        return known[1]
 
     def offered(self, name: str, operation: Operation) -> Any:
         """Look up what a plugin that loaded can do, in the operation's capabilities type.
@@ -73,18 +77,17 @@ class Discovery:
             operation.name
         ]
 
-    def _assess(self, candidate: Candidate, operation: Operation) -> Candidate:
+    def _assess(self, candidate: Candidate, operation: Operation, need: HostNeed) -> Candidate:
         if candidate.state is not State.LOADED:
             return candidate
         explicit = candidate.name == self.choice.sampler
-        assessed = assess(candidate, operation, self.host, self.need, explicit=explicit)
-        return _probed(assessed, self.hooks[candidate.name], operation, self.host, self.need)
+        assessed = assess(candidate, operation, self.host, need, explicit=explicit)
+        return _probed(assessed, self.hooks[candidate.name], operation, self.host, need)
 
 
-def gather(host: Host, need: Any, choice: Choice, find: Find) -> Discovery:
+def gather(host: Host, choice: Choice, find: Find) -> Discovery:
     """Find and load every installed plugin. Raises nothing on their account.
 
-    :param need: what the caller needs, whatever the operation.
     :param find: looks up the operations that plugins may offer.
     """
     plugins: list[Candidate] = []
@@ -94,7 +97,7 @@ def gather(host: Host, need: Any, choice: Choice, find: Find) -> Discovery:
         if relay is not None:
             hooks[loaded.name] = relay
         plugins.append(loaded)
-    return Discovery(host, need, choice, tuple(plugins), MappingProxyType(hooks))
+    return Discovery(host, choice, tuple(plugins), MappingProxyType(hooks))
 
 
 def found() -> tuple[Candidate, ...]:
@@ -206,7 +209,7 @@ def _other_api(candidate: Candidate, api_version: int) -> str:
 
 
 def _probed(
-    candidate: Candidate, relay: pluggy.HookRelay, operation: Operation, host: Host, need: Any
+    candidate: Candidate, relay: pluggy.HookRelay, operation: Operation, host: Host, need: HostNeed
 ) -> Candidate:
     """Ask the plugin what this machine lacks, unless its declared capabilities rule it out already.
 

@@ -175,10 +175,10 @@ def _negotiation(
     target, host = _target(device)
     from tokendraw._serving.negotiation import Negotiation
 
-    discovery = gather(host, need, choice)
+    discovery = gather(host, choice)
     for text in settings.all_warnings(c.name for c in discovery.plugins):
         announce(SettingsWarning, text, strict=settings.strict)
-    return Negotiation(discovery=discovery, device=target, companions=companions)
+    return Negotiation(discovery=discovery, need=need, device=target, companions=companions)
 
 
 def _target(device: str | torch.device | None) -> tuple[torch.device, Host]:

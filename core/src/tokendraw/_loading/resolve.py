@@ -37,7 +37,17 @@ def discover(
     about = operations.get(operation)
     need = needed(about, need)
     choice = _settings.read_settings().choice()
-    return gather(host or detect.detect_host(), need, choice).candidates(about)
+    return gather(host or detect.detect_host(), choice).candidates(about, need)
+
+
+@untraced
+def discover_all() -> dict[str, tuple[Candidate, ...]]:
+    """Every installed plugin for this machine, as each operation finds it: by operation, sorted by name.
+
+    :raises SettingsError: a ``TOKENDRAW_*`` variable or the configuration file is malformed.
+    """
+    discovery = gather(detect.detect_host(), _settings.read_settings().choice())
+    return {about.name: discovery.candidates(about, about.need()) for about in operations.each()}
 
 
 @untraced
@@ -67,7 +77,7 @@ def resolve(
     about = operations.get(operation)
     need = needed(about, need)
     if candidates is None:
-        candidates = gather(host, need, choice).candidates(about)
+        candidates = gather(host, choice).candidates(about, need)
     return _decide(candidates, host, need, choice, operation=about)
 
 
@@ -89,9 +99,9 @@ def decide(
     return _decide(candidates, host, needed(about, need), choice, operation=about)
 
 
-def gather(host: Host, need: HostNeed, choice: Choice) -> Discovery:
+def gather(host: Host, choice: Choice) -> Discovery:
     """Find and load every installed plugin, for whichever operation."""
-    return _gather(host, need, choice, operations.find)
+    return _gather(host, choice, operations.find)
 
 
 def needed(operation: Operation, need: HostNeed | None) -> HostNeed:

@@ -9,6 +9,7 @@ from typing import Any, Self
 import torch
 
 from tokendraw._discovery.discover import Discovery
+from tokendraw._exchange.capabilities import HostNeed
 from tokendraw._exchange.operation import Operation
 from tokendraw._messages.errors import PluginError, SamplerUnavailableError
 from tokendraw._messages.words import LONGEST_REASON, said
@@ -27,6 +28,8 @@ class Negotiation:
     """
 
     discovery: Discovery
+    need: HostNeed
+    """Of the need type of every operation that is settled."""
     device: torch.device
     companions: bool = True
     """Whether another provider may serve beside the chosen one, or take over from it."""
@@ -66,7 +69,7 @@ class Negotiation:
         :raises SamplerUnavailableError: the explicit choice cannot be honoured, or nothing is left.
         """
         facts, failures = self, dict[str, PluginError]()
-        need, choice = self.discovery.need, self.discovery.choice
+        choice = self.discovery.choice
         while True:
             try:
                 resolution = facts._decide(operation)
@@ -78,7 +81,7 @@ class Negotiation:
                 break
             hooks, capabilities = self.discovery.hooks[name], self.discovery.offered(name, operation)
             try:
-                backend = proof.build(operation, hooks, capabilities, self.device, need)
+                backend = proof.build(operation, hooks, capabilities, self.device, self.need)
             except PluginError as error:
                 failures[name] = error
                 facts = facts.without(operation, name, said(error, LONGEST_REASON), error.__cause__)
@@ -99,16 +102,17 @@ class Negotiation:
     def _decide(self, operation: Operation) -> Resolution:
         about = self.discovery
         candidates = [
-            replace(c, rejection=self.rejection(operation.name, c.name)) for c in about.candidates(operation)
+            replace(c, rejection=self.rejection(operation.name, c.name))
+            for c in about.candidates(operation, self.need)
         ]
         return decide(
             candidates,
             about.host,
-            about.need,
+            self.need,
             about.choice,
             operation=operation,
             companions=self.companions,
         )
 
     def _offered(self, name: str, operation: Operation) -> Any:
-        return operation.offered(self.discovery.offered(name, operation), self.discovery.need)
+        return operation.offered(self.discovery.offered(name, operation), self.need)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from tokendraw import operations
 from tokendraw._discovery import settings as _settings
 from tokendraw._discovery.discover import found
 from tokendraw._exchange.capabilities import FILTER_ORDERS, LOGPROBS_MODES, Need
@@ -53,6 +54,24 @@ verbose_option = click.option(
 
 quiet_option = click.option(
     "-q", "--quiet", is_flag=True, help="Do not say on stderr which sampler drew, and why."
+)
+
+
+def _known(ctx: click.Context, param: click.Parameter, value: str) -> str:
+    return click.Choice(tuple(operations.FOLDERS)).convert(value, param, ctx)
+
+
+def _operations(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    return [name for name in operations.FOLDERS if name.startswith(incomplete)]
+
+
+operation_option = click.option(
+    "--operation",
+    metavar=f"[{'|'.join(operations.FOLDERS)}]",
+    default="sample",
+    show_default=True,
+    callback=_known,
+    shell_complete=_operations,
 )
 
 device_option = click.option(

@@ -27,6 +27,11 @@ def find(name: str) -> Operation | None:
     return operation
 
 
+def each() -> tuple[Operation, ...]:
+    """List the operations in the order of the registry."""
+    return tuple(map(get, FOLDERS))
+
+
 def get(name: str) -> Operation:
     """Look up an operation.
 

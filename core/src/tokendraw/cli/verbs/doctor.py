@@ -4,8 +4,8 @@ JSON: ``tokendraw``, ``python``, ``platform``, ``libraries`` (``name``, ``instal
 ``needed_by``, ``fits``; once for each that requires it), ``upstreams`` (``name``, ``plugin``,
 ``installed``, ``needed``, ``tested``, ``would_change``), ``host``, ``settings`` (``variables`` by name,
 ``config``: the path of the file in force or null), ``candidates`` (as in ``list --json``), ``origins`` (of the
-core and its own plugins: ``name``, ``path``, ``beside_core``), ``chosen`` (null if no sampler is usable) and
-``findings`` (``problem``, ``mend``: a command or null).
+core and its own plugins: ``name``, ``path``, ``beside_core``), ``chosen`` (null if no sampler is usable),
+``operations`` (by name who would serve, or null) and ``findings`` (``problem``, ``mend``: a command or null).
 """
 
 from __future__ import annotations
@@ -13,20 +13,22 @@ from __future__ import annotations
 import os
 import platform
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 import click
 
 import tokendraw
+from tokendraw import operations
 from tokendraw._discovery import settings as _settings
 from tokendraw._exchange.host import Host
+from tokendraw._loading import resolve as _resolve
 from tokendraw._machine import detect
 from tokendraw._messages.errors import TokendrawError, TokendrawWarning
 from tokendraw._messages.words import all_of, printable
 from tokendraw._resolution.candidate import Candidate, Choice
 from tokendraw.cli.app import NOT_USABLE, GuardedCommand
-from tokendraw.cli.describe import JsonObject, candidate_json, host_json
+from tokendraw.cli.describe import JsonObject, candidate_json, described, host_json
 from tokendraw.cli.diagnosis.findings import Finding, findings
 from tokendraw.cli.diagnosis.libraries import Library, libraries
 from tokendraw.cli.diagnosis.origins import Origin, origins
@@ -35,6 +37,9 @@ from tokendraw.cli.diagnosis.upstreams import UpstreamState, upstreams
 from tokendraw.cli.options import json_option, verbose_option
 from tokendraw.cli.terminal.tables import plugins_at_work, print_json, print_table
 from tokendraw.cli.verbs.list import by_rank, print_candidates
+
+_MAIN = "sample"
+"""The operation that the last line, and the exit code, are about."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +52,8 @@ class _Checkup:
     upstreams: Sequence[UpstreamState]
     origins: Sequence[Origin]
     chosen: str | None
+    serving: Mapping[str, str | None]
+    """By operation that anybody here offers who would serve; None: nobody can."""
     findings: Sequence[Finding]
 
 
@@ -73,13 +80,16 @@ def _examine() -> _Checkup:
     candidates: list[Candidate] = []
     config = chosen = None
     choice = Choice()
+    serving: dict[str, str | None] = {}
     with plugins_at_work(), warnings.catch_warnings():
         warnings.simplefilter("ignore", TokendrawWarning)  # they are among the findings
         try:
             settings = _settings.read_settings()
             config = printable(str(settings.config)) if settings.config else None
             choice = settings.choice()
-            candidates = by_rank(tokendraw.discover())
+            assessed = _resolve.discover_all()
+            candidates = by_rank(assessed[_MAIN])
+            serving = {name: _who_serves(name, found, choice) for name, found in assessed.items()}
             messages += settings.all_warnings(c.name for c in candidates)
             resolution = tokendraw.resolve()
             if settings.strict and (messages or resolution.warnings):
@@ -106,8 +116,22 @@ def _examine() -> _Checkup:
         upstreams=upstreams(candidates, host, choice),
         origins=places,
         chosen=chosen,
+        serving={name: who for name, who in serving.items() if _is_offered(name, candidates)},
         findings=findings(messages, around, candidates, places),
     )
+
+
+def _who_serves(operation: str, candidates: Iterable[Candidate], choice: Choice) -> str | None:
+    need = operations.get(operation).need()
+    try:
+        return _resolve.decide(candidates, detect.detect_host(), need, choice, operation=operation).chosen
+    except TokendrawError:
+        return None
+
+
+def _is_offered(operation: str, candidates: Iterable[Candidate]) -> bool:
+    infos = map(described, candidates)
+    return any(info is not None and operation in info.operations for info in infos)
 
 
 def _python() -> str:
@@ -126,6 +150,7 @@ def _as_json(checkup: _Checkup) -> JsonObject:
         "candidates": [candidate_json(candidate) for candidate in checkup.candidates],
         "origins": [asdict(origin) for origin in checkup.origins],
         "chosen": checkup.chosen,
+        "operations": dict(checkup.serving),
         "findings": [asdict(finding) for finding in checkup.findings],
     }
 
@@ -164,6 +189,10 @@ def _print(checkup: _Checkup) -> None:
         print_candidates(checkup.candidates, indent=2)
     else:
         click.echo("  none")
+    if set(checkup.serving) - {_MAIN}:
+        _heading("operations")
+        rows = [(name, who or "no sampler") for name, who in checkup.serving.items()]
+        print_table(("name", "who would serve"), rows, indent=2)
     _heading("origins")
     width = max(len(origin.name) for origin in checkup.origins)
     for origin in checkup.origins:

@@ -15,22 +15,23 @@ from tokendraw._resolution.candidate import Candidate, State
 from tokendraw._resolution.refusals import INSTALL
 from tokendraw.cli.app import NOT_USABLE, GuardedCommand, warn
 from tokendraw.cli.describe import candidate_json, described
-from tokendraw.cli.options import json_option, verbose_option
+from tokendraw.cli.options import json_option, operation_option, verbose_option
 from tokendraw.cli.terminal.tables import plugins_at_work, print_json, print_table
 
 
 @click.command("list", cls=GuardedCommand, short_help="Every sampler, and why some cannot serve.")
+@operation_option
 @verbose_option
 @json_option
 @click.pass_context
-def list_(ctx: click.Context, as_json: bool) -> None:
-    """Show every installed sampler, the unusable ones with their reasons.
+def list_(ctx: click.Context, operation: str, as_json: bool) -> None:
+    """Show every installed sampler, and for those that cannot serve the operation the reasons.
 
     Exits with 1 if none is available. Neither torch nor any backend is imported.
     """
     settings = _settings.read_settings()
     with plugins_at_work():
-        candidates = by_rank(tokendraw.discover())
+        candidates = by_rank(tokendraw.discover(operation=operation))
     warn(settings.all_warnings(c.name for c in candidates), strict=settings.strict)
     if as_json:
         print_json({"candidates": [candidate_json(candidate) for candidate in candidates]})
@@ -44,7 +45,12 @@ def list_(ctx: click.Context, as_json: bool) -> None:
 
 def by_rank(candidates: Iterable[Candidate]) -> list[Candidate]:
     """Sort the available ones first, then by priority and name."""
-    return sorted(candidates, key=lambda c: (c.state is not State.AVAILABLE, -c.priority, c.name))
+    return sorted(candidates, key=rank)
+
+
+def rank(candidate: Candidate) -> tuple[bool, int, str]:
+    """Key that sorts the available ones first, then by priority and name."""
+    return candidate.state is not State.AVAILABLE, -candidate.priority, candidate.name
 
 
 def print_candidates(candidates: Iterable[Candidate], *, indent: int = 0) -> None:

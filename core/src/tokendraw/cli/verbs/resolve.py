@@ -7,13 +7,16 @@ of the other keys only ``operation``, ``decisions`` and ``settings`` are there.
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 import tokendraw
+from tokendraw import operations
 from tokendraw._discovery import settings as _settings
-from tokendraw._exchange.capabilities import FILTER_ORDERS, GUMBEL_DTYPES, INPUT_DTYPES, Need
+from tokendraw._exchange.capabilities import FILTER_ORDERS, GUMBEL_DTYPES, INPUT_DTYPES, HostNeed
 from tokendraw._messages.errors import SamplerUnavailableError
 from tokendraw._resolution.candidate import Decision, Resolution
 from tokendraw.cli.app import GuardedCommand, warn
@@ -23,11 +26,11 @@ from tokendraw.cli.options import (
     chosen,
     json_option,
     logprobs_mode_option,
+    operation_option,
     selection_options,
     verbose_option,
 )
 from tokendraw.cli.terminal.tables import plugins_at_work, print_json, print_table
-from tokendraw.operations import FOLDERS
 
 _need_options = all_of_options(
     logprobs_mode_option,
@@ -59,13 +62,18 @@ _need_options = all_of_options(
 @click.option(
     "--explain", is_flag=True, help="Every decision with its reason, and the settings that took part."
 )
-@click.option("--operation", type=click.Choice(tuple(FOLDERS)), default="sample", show_default=True)
+@operation_option
 @selection_options
 @_need_options
 @verbose_option
 @json_option
 def resolve(
-    explain: bool, operation: str, sampler: str | None, device: str | None, as_json: bool, **need: Any
+    explain: bool,
+    operation: str,
+    sampler: str | None,
+    device: str | None,
+    as_json: bool,
+    **need: Any,
 ) -> None:
     """Print the name of the sampler that a program would get here. No plugin is built.
 
@@ -77,7 +85,10 @@ def resolve(
     try:
         with plugins_at_work():
             resolution = tokendraw.resolve(
-                need=Need(**need), choice=chosen(settings, sampler), operation=operation, device=device
+                need=_need(operation, need),
+                choice=chosen(settings, sampler),
+                operation=operation,
+                device=device,
             )
     except SamplerUnavailableError as error:
         if as_json:
@@ -101,6 +112,20 @@ def resolve(
         _print_settings(in_force)
     else:
         click.echo(resolution.chosen)
+
+
+def _need(operation: str, options: dict[str, Any]) -> HostNeed:
+    """Make the need of an operation.
+
+    :raises UsageError: an option was given that is no part of it.
+    """
+    ctx, declared = click.get_current_context(), operations.get(operation).need
+    known = {field.name for field in fields(declared)}
+    for name in options.keys() - known:
+        if ctx.get_parameter_source(name) is not ParameterSource.DEFAULT:
+            given = next(p.opts[0] for p in ctx.command.params if p.name == name)
+            raise click.UsageError(f"'{given}' is no part of what {operation!r} may need. Leave it out.")
+    return declared(**{name: value for name, value in options.items() if name in known})
 
 
 def _print_decisions(decisions: tuple[Decision, ...]) -> None:

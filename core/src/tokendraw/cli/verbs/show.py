@@ -1,20 +1,20 @@
 """``tokendraw show NAME``: everything that is known about one plugin.
 
 JSON: ``candidates``, each as in :func:`tokendraw.cli.describe.candidate_json`; more than one where several
-distributions claim the name.
+distributions claim the name. State and reason are about the first operation that the plugin offers.
 """
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator, Sequence
-from dataclasses import fields
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
 
 import click
 
-import tokendraw
 from tokendraw._exchange.capabilities import HostCapabilities
 from tokendraw._exchange.plugin_info import API_VERSION
+from tokendraw._loading import resolve as _resolve
 from tokendraw._messages.errors import TokendrawError
 from tokendraw._messages.words import all_of, dotted
 from tokendraw._resolution.candidate import Candidate
@@ -23,7 +23,7 @@ from tokendraw.cli.app import GuardedCommand
 from tokendraw.cli.describe import candidate_json, described
 from tokendraw.cli.options import installed_names, json_option, verbose_option
 from tokendraw.cli.terminal.tables import plugins_at_work, print_json, print_table
-from tokendraw.cli.verbs.list import by_rank
+from tokendraw.cli.verbs.list import rank
 
 
 @click.command(cls=GuardedCommand, short_help="Everything about one sampler.")
@@ -33,17 +33,35 @@ from tokendraw.cli.verbs.list import by_rank
 def show(name: str, as_json: bool) -> None:
     """Show everything about the sampler NAME: its origin, its state and what it can do."""
     with plugins_at_work():
-        candidates = by_rank(tokendraw.discover())
-    named = [candidate for candidate in candidates if candidate.name == name]
+        found = _resolve.discover_all()
+    plugins = [
+        _Plugin(dict(zip(found, assessed, strict=True))) for assessed in zip(*found.values(), strict=True)
+    ]
+    named = sorted((p for p in plugins if p.main.name == name), key=lambda p: rank(p.main))
     if not named:
-        raise _unknown(name, sorted({candidate.name for candidate in candidates}))
+        raise _unknown(name, sorted({plugin.main.name for plugin in plugins}))
     if as_json:
-        print_json({"candidates": [candidate_json(candidate) for candidate in named]})
+        print_json({"candidates": [candidate_json(plugin.main) for plugin in named]})
         return
-    for index, candidate in enumerate(named):
+    for index, plugin in enumerate(named):
         if index:
             click.echo()
-        _print(candidate)
+        _print(plugin)
+
+
+@dataclass(frozen=True)
+class _Plugin:
+    """One plugin, as each operation finds it."""
+
+    by_operation: Mapping[str, Candidate]
+
+    @property
+    def main(self) -> Candidate:
+        """In the first operation that it offers."""
+        first, *_ = self.by_operation.values()
+        info = described(first)
+        offered = info.operations if info else ()
+        return next((c for operation, c in self.by_operation.items() if operation in offered), first)
 
 
 def _unknown(name: str, names: Sequence[str]) -> TokendrawError:
@@ -55,23 +73,26 @@ def _unknown(name: str, names: Sequence[str]) -> TokendrawError:
     )
 
 
-def _print(candidate: Candidate) -> None:
+def _print(plugin: _Plugin) -> None:
+    candidate = plugin.main
     click.echo(click.style(candidate.name, bold=True))
     print_table(("", ""), list(_facts(candidate)), indent=2)
     info = described(candidate)
     for operation, capabilities in (info.operations if info else {}).items():
         click.echo()
         click.echo(f"operation {click.style(operation, bold=True)}")
-        print_table(("", ""), list(_in_words(capabilities)), indent=2)
+        other = plugin.by_operation.get(operation, candidate)
+        state = (
+            list(_state(other)) if (other.state, other.reason) != (candidate.state, candidate.reason) else []
+        )
+        print_table(("", ""), [*state, *_in_words(capabilities)], indent=2)
 
 
 def _facts(candidate: Candidate) -> Iterator[tuple[str, str]]:
     info = described(candidate)
     if info and info.summary:
         yield "summary", info.summary
-    yield "state", str(candidate.state)
-    if candidate.reason:
-        yield "reason", candidate.reason
+    yield from _state(candidate)
     origin = "first-party" if candidate.first_party else "third-party"
     yield "distribution", f"{candidate.distribution} {candidate.version}, {origin}"
     yield "entry point", candidate.entry_point
@@ -90,6 +111,12 @@ def _facts(candidate: Candidate) -> Iterator[tuple[str, str]]:
     if info.kernels:
         yield "kernels", info.kernels
     yield "verified on", info.verified or "nothing stated"
+
+
+def _state(candidate: Candidate) -> Iterator[tuple[str, str]]:
+    yield "state", str(candidate.state)
+    if candidate.reason:
+        yield "reason", candidate.reason
 
 
 def _in_words(capabilities: HostCapabilities) -> Iterator[tuple[str, str]]:

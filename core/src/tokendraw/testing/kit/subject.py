@@ -99,9 +99,9 @@ class Subject:
         # Whatever filter order it has is what it is tested for, so either one will do.
         need = Need(filter_orders=FILTER_ORDERS)
         choice = replace(settings.read_settings().choice(name), source="the conformance kit")
-        discovery = gather(host, need, choice)
+        discovery = gather(host, choice)
         sample, verify = operations.get("sample"), operations.get("verify")
-        named = [candidate for candidate in discovery.candidates(sample) if candidate.name == name]
+        named = [candidate for candidate in discovery.candidates(sample, need) if candidate.name == name]
         if not any(candidate.state is State.AVAILABLE for candidate in named):
             reason = named[0].reason if named else "no plugin of that name is installed"
             raise SamplerUnavailableError(f"{name!r} cannot be checked on {host}: {reason}.")
@@ -111,7 +111,9 @@ class Subject:
             backend: SamplerBackend = proof.build(sample, discovery.hooks[name], capabilities, target, need)
             return backend
 
-        can_verify = any(c.name == name and c.state is State.AVAILABLE for c in discovery.candidates(verify))
+        can_verify = any(
+            c.name == name and c.state is State.AVAILABLE for c in discovery.candidates(verify, need)
+        )
         offered = discovery.offered(name, verify) if can_verify else None
 
         def build_verifier(need: Need) -> VerifierBackend:

@@ -1,0 +1,152 @@
+"""An operation that the core does not have: one folder, one line of the registry, and a plugin that serves it.
+
+``scale`` multiplies rows of numbers on a device. A provider says which factors it knows.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from fake_dists import FakeDists
+from tokendraw import operations
+
+RECORD = '''
+"""The operation ``scale``: rows of numbers, each times a factor."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from tokendraw.plugin import Host, HostCapabilities, HostNeed, Operation
+
+Rounding = Literal["nearest", "down"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScaleCapabilities(HostCapabilities):
+    roundings: tuple[Rounding, ...] = ("nearest",)
+    negative: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScaleNeed(HostNeed):
+    rounding: Rounding = "nearest"
+
+
+def rounding(capabilities: ScaleCapabilities, host: Host, need: ScaleNeed) -> str | None:
+    if need.rounding in capabilities.roundings:
+        return None
+    return f"the request needs rounding {need.rounding}, found {', '.join(capabilities.roundings)}"
+
+
+def gaps(capabilities: ScaleCapabilities, need: ScaleNeed) -> tuple[str, ...]:
+    return () if capabilities.negative else ("negative factors",)
+
+
+def prove(backend, capabilities, device, need):
+    from scale_operation.proof import prove
+
+    prove(backend, device)
+
+
+def calls():
+    from scale_operation.calls import ScaleCall
+
+    return {"scale": ScaleCall}
+
+
+OPERATION = Operation(
+    name="scale",
+    summary="rows of numbers, each times a factor",
+    capabilities=ScaleCapabilities,
+    need=ScaleNeed,
+    methods=("scale",),
+    checks=(rounding,),
+    gaps=gaps,
+    prove=prove,
+)
+'''
+PROOF = '''
+"""A call whose result is known."""
+
+import torch
+
+from tokendraw import PluginError
+
+
+def prove(backend, device):
+    found = backend.scale(torch.arange(3.0, device=device), 2.0).tolist()
+    if found != [0.0, 2.0, 4.0]:
+        raise PluginError(f"the proof call needs [0.0, 2.0, 4.0], found {found}")
+'''
+
+
+@contextmanager
+def third_operation(folder: Path, patch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Write the folder of ``scale`` and put it into the registry."""
+    package = folder / "operations" / "scale_operation"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text(RECORD)
+    (package / "proof.py").write_text(PROOF)
+    patch.syspath_prepend(folder / "operations")
+    importlib.invalidate_caches()
+    patch.setitem(operations.FOLDERS, "scale", "scale_operation")
+    try:
+        yield
+    finally:
+        for module in [name for name in sys.modules if name.partition(".")[0] == "scale_operation"]:
+            sys.modules.pop(module)
+
+
+def add_scaler(
+    dists: FakeDists,
+    name: str = "acme",
+    *,
+    priority: int = 50,
+    capabilities: str = "",
+    probe: str = "None",
+    result: str = "rows * factor",
+) -> str:
+    """Install a plugin that serves ``scale`` alone; ``result`` is the expression that it returns."""
+    return dists.add_plugin(
+        name,
+        f"""\
+import tokendraw
+
+BUILT, PROBED = [], []
+
+
+class Scaler:
+    def scale(self, rows, factor):
+        return {result}
+
+
+class Plugin:
+    @tokendraw.plugin.hookimpl
+    def tokendraw_describe(self):
+        from scale_operation import ScaleCapabilities
+
+        return tokendraw.plugin.PluginInfo(
+            name={name!r}, api_version=1, priority={priority}, summary="scales rows",
+            operations={{"scale": ScaleCapabilities({capabilities})}},
+        )
+
+    @tokendraw.plugin.hookimpl
+    def tokendraw_probe(self, operation, host, need):
+        PROBED.append(operation)
+        return {probe}
+
+    @tokendraw.plugin.hookimpl
+    def tokendraw_build(self, operation, device, need):
+        BUILT.append((operation, device, need))
+        return Scaler()
+
+
+plugin = Plugin()
+""",
+    )
