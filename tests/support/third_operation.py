@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -52,12 +53,6 @@ def prove(backend, capabilities, device, need):
     from scale_operation.proof import prove
 
     prove(backend, device)
-
-
-def calls():
-    from scale_operation.calls import ScaleCall
-
-    return {"scale": ScaleCall}
 
 
 OPERATION = Operation(
@@ -103,19 +98,16 @@ def third_operation(folder: Path, patch: pytest.MonkeyPatch) -> Iterator[None]:
             sys.modules.pop(module)
 
 
-def add_scaler(
-    dists: FakeDists,
-    name: str = "acme",
+def scaler(
+    name: str,
     *,
     priority: int = 50,
     capabilities: str = "",
     probe: str = "None",
     result: str = "rows * factor",
 ) -> str:
-    """Install a plugin that serves ``scale`` alone; ``result`` is the expression that it returns."""
-    return dists.add_plugin(
-        name,
-        f"""\
+    """Source of a plugin that serves ``scale`` alone; ``result`` is the expression that it returns."""
+    return f"""\
 import tokendraw
 
 BUILT, PROBED = [], []
@@ -148,5 +140,9 @@ class Plugin:
 
 
 plugin = Plugin()
-""",
-    )
+"""
+
+
+def add_scaler(dists: FakeDists, name: str = "acme", **options: Any) -> str:
+    """Install such a plugin; returns the module's name."""
+    return dists.add_plugin(name, scaler(name, **options))

@@ -1,0 +1,271 @@
+"""A third operation, made from one folder and one line of the registry, goes everywhere that the first two go."""
+
+import json
+import sys
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+import tokendraw
+from command_line import call
+from fake_candidates import H100
+from fake_dists import FakeDists, discovered, fake_dists, place
+from third_operation import add_scaler, scaler, third_operation
+from tokendraw import (
+    InvalidParameterError,
+    Need,
+    SamplerFallbackWarning,
+    SamplerUnavailableError,
+)
+from tokendraw.plugin import HostNeed
+from tokendraw.resolution import Choice, State, decide
+
+ROWS = torch.tensor([1.0, 2.0])
+
+
+@pytest.fixture
+def dists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDists]:
+    with (
+        fake_dists(tmp_path, monkeypatch) as found,
+        third_operation(tmp_path, monkeypatch),
+    ):
+        yield found
+
+
+def scale_need(**fields: str) -> HostNeed:
+    from scale_operation import ScaleNeed
+
+    return ScaleNeed(**fields)
+
+
+def state(name: str = "acme", **options) -> tuple[State, str | None]:
+    (found,) = [c for c in tokendraw.discover(operation="scale", **options) if c.name == name]
+    return found.state, found.reason
+
+
+def only(operation: str, **options) -> str:
+    """Why nobody serves it."""
+    with pytest.raises(SamplerUnavailableError) as refused:
+        tokendraw.load(operation, **options)
+    return str(refused.value)
+
+
+# It serves
+
+
+def test_it_is_negotiated_proven_and_called(dists: FakeDists) -> None:
+    module = add_scaler(dists, capabilities="negative=True")
+    provider = tokendraw.load("scale", device="cpu")
+    assert (provider.name, provider.resolution.operation) == ("acme", "scale")
+    assert provider.scale(ROWS, 3.0).tolist() == [3.0, 6.0]
+    assert [("scale", torch.device("cpu"), scale_need())] == sys.modules[module].BUILT
+    assert repr(provider) == "<tokendraw.scale 'acme' on cpu>"
+
+
+def test_its_methods_are_those_of_its_record_alone(dists: FakeDists) -> None:
+    add_scaler(dists)
+    provider = tokendraw.load("scale", device="cpu")
+    with pytest.raises(AttributeError) as refused:
+        provider.sample  # noqa: B018
+    assert str(refused.value) == "<tokendraw.scale 'acme' on cpu> has no attribute 'sample'"
+
+
+def test_the_best_of_several_serves_and_the_reserve_is_named(dists: FakeDists) -> None:
+    add_scaler(dists, "acme", capabilities="negative=True")
+    add_scaler(dists, "better", priority=60)
+    provider = tokendraw.load("scale", device="cpu")
+    assert provider.resolution.explain() == (
+        "scale on cpu: better\n"
+        "  beyond better (negative factors): go to acme\n"
+        "  + better: best available, priority 60\n"
+        "  + acme: available, priority 50; serves the rows that better cannot\n"
+        "  - native: needs the operation scale, found sample and verify"
+    )
+    assert tokendraw.load("scale", "acme", device="cpu").resolution.beyond == ()
+
+
+def test_what_does_not_prove_itself_is_passed_over_with_its_reason(dists: FakeDists) -> None:
+    add_scaler(dists, "acme")
+    add_scaler(dists, "wrong", priority=60, result="rows + factor")
+    with pytest.warns(SamplerFallbackWarning) as caught:
+        assert tokendraw.load("scale", device="cpu").name == "acme"
+    assert [str(warning.message) for warning in caught] == [
+        "'wrong' was passed over: the proof call needs [0.0, 2.0, 4.0], found [2.0, 3.0, 4.0]. "
+        "Drawing with 'acme'. Set TOKENDRAW_DISABLE=wrong to silence this."
+    ]
+
+
+def test_resolution_of_it_is_pure(dists: FakeDists) -> None:
+    add_scaler(dists, capabilities="device_types=('cuda',), compute_capability=((9, 0), None)")
+    candidates = tokendraw.discover(operation="scale")
+    resolution = decide(candidates, H100, scale_need(), Choice(), operation="scale")
+    assert (resolution.chosen, resolution.beyond) == ("acme", ("negative factors",))
+
+
+# It is refused with reasons
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"capabilities": "device_types=('cuda',)"}, "needs a cuda device, found cpu"),
+        ({"capabilities": "roundings=('down',)"}, "the request needs rounding nearest, found down"),
+        ({"probe": "'needs a ruler, found none'"}, "needs a ruler, found none"),
+        ({"result": "rows + factor"}, "the proof call needs [0.0, 2.0, 4.0], found [2.0, 3.0, 4.0]"),
+        ({"result": "rows / 0 and 1 / 0"}, "the proof call raised {}"),
+    ],
+    ids=["device", "need", "probe", "proof", "raises"],
+)
+def test_who_cannot_serve_it_is_refused_with_the_reason(
+    dists: FakeDists, options: dict[str, str], reason: str
+) -> None:
+    module = add_scaler(dists, **options)
+    if "{}" in reason:
+        here = place(scaler("acme", **options), "return rows / 0")
+        reason = reason.format(
+            f"RuntimeError: Boolean value of Tensor with more than one value is ambiguous {here}"
+        )
+    assert only("scale", device="cpu") == (
+        f"No sampler can serve the operation 'scale' on cpu. Found acme: {reason}; native: needs the operation "
+        "scale, found sample and verify. Mend one of them; `tokendraw doctor` says how."
+    )
+    assert only("scale", plugin="acme", device="cpu") == (
+        f"'acme', asked for by the argument plugin=, cannot serve the operation 'scale' on cpu: {reason}. "
+        "Nothing else is available here. Leave out plugin= to let tokendraw choose."
+    )
+    assert bool(sys.modules[module].PROBED) == (options.keys() <= {"probe", "result"})
+
+
+def test_a_need_that_it_cannot_meet_is_refused(dists: FakeDists) -> None:
+    add_scaler(dists)
+    reason = "the request needs rounding down, found nearest"
+    assert reason in only("scale", device="cpu", need=scale_need(rounding="down"))
+    assert state(need=scale_need(rounding="down")) == (State.UNAVAILABLE, reason)
+    with pytest.raises(InvalidParameterError) as refused:
+        tokendraw.load("scale", device="cpu", need=Need())
+    assert str(refused.value) == (
+        "'need' needs a ScaleNeed for the operation 'scale', found tokendraw.Need. Pass one, or leave it out."
+    )
+
+
+def test_what_a_plugin_says_of_it_is_held_against_its_declarations(dists: FakeDists) -> None:
+    add_scaler(dists, capabilities="roundings=('up',)")
+    assert state() == (
+        State.BROKEN,
+        "ScaleCapabilities.roundings of the operation 'scale' needs a tuple of 'nearest' or 'down', found ('up',)",
+    )
+
+
+def test_an_object_without_its_methods_is_refused(dists: FakeDists) -> None:
+    dists.add_plugin("acme", scaler("acme").replace("def scale", "def weigh"))
+    reason = "tokendraw_build needs to return an object with a method scale, found Scaler"
+    assert reason in only("scale", device="cpu")
+
+
+def test_an_operation_that_is_in_no_registry_is_refused(dists: FakeDists) -> None:
+    for ask in (tokendraw.load, lambda name: tokendraw.resolve(operation=name)):
+        with pytest.raises(InvalidParameterError) as refused:
+            ask("paint")
+        assert str(refused.value) == (
+            "'operation' needs sample, verify or scale, found 'paint'. Pass one of these."
+        )
+
+
+def test_a_sampler_has_no_methods_for_it(dists: FakeDists) -> None:
+    add_scaler(dists)
+    with pytest.raises(InvalidParameterError) as refused:
+        tokendraw.load_sampler(device="cpu", operations=("sample", "scale"))
+    assert str(refused.value) == (
+        "'operations' needs what a Sampler has methods for, found 'scale'. Use tokendraw.load('scale')."
+    )
+
+
+def test_it_changes_nothing_for_who_samples(dists: FakeDists) -> None:
+    module = add_scaler(dists)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert tokendraw.load_sampler(device="cpu").name == "native"
+    assert sys.modules[module].BUILT == []
+    assert discovered().reason == "needs the operation sample, found scale"
+
+
+# The command line tells of it
+
+
+def test_it_is_listed(dists: FakeDists) -> None:
+    add_scaler(dists)
+    lines = call("list", "--operation", "scale").stdout.splitlines()
+    assert [line.split()[:2] for line in lines[1:3]] == [["acme", "available"], ["native", "unavailable"]]
+    assert "needs the operation scale, found sample and verify" in " ".join(lines)
+    assert "needs the operation sample, found scale" in call("list").stdout
+
+
+def test_it_is_shown(dists: FakeDists) -> None:
+    add_scaler(dists, capabilities="roundings=('nearest', 'down')")
+    result = call("show", "acme")
+    assert result.stdout == (
+        "acme\n"
+        "  summary       scales rows\n"
+        "  state         available\n"
+        "  distribution  acme-tokendraw 1.0, third-party\n"
+        "  entry point   fake_acme:plugin\n"
+        "  plugin API    1, this core speaks 1\n"
+        "  priority      50\n"
+        "  upstream      none\n"
+        "  verified on   nothing stated\n"
+        "\n"
+        "operation scale\n"
+        "  device types        cpu\n"
+        "  compute capability  any\n"
+        "  ROCm architectures  any\n"
+        "  least SMs           0\n"
+        "  graph safe          no\n"
+        "  sync free           no\n"
+        "  roundings           nearest, down\n"
+        "  negative            no\n"
+    )
+    (entry,) = json.loads(call("show", "acme", "--json").stdout)["candidates"]
+    assert entry["operations"]["scale"]["roundings"] == ["nearest", "down"]
+
+
+def test_it_is_resolved_and_explained(dists: FakeDists) -> None:
+    add_scaler(dists)
+    assert call("resolve", "--operation", "scale", "--device", "cpu").stdout == "acme\n"
+    explained = call("resolve", "--operation", "scale", "--device", "cpu", "--explain").stdout
+    assert explained.startswith(
+        "scale on cpu: acme\n"
+        "\n"
+        "decisions\n"
+        "  acme    available    best available, priority 50\n"
+        "  native  unavailable  needs the operation scale, found sample and verify\n"
+        "\n"
+        "who serves what\n"
+        "  acme    all rows but negative factors\n"
+        "  nobody  negative factors\n"
+    )
+    assert json.loads(call("resolve", "--operation", "scale", "--device", "cpu", "--json").stdout)[
+        "need"
+    ] == {
+        "graph_safe": False,
+        "sync_free": False,
+        "rounding": "nearest",
+    }
+
+
+def test_an_option_that_is_no_part_of_its_need_is_a_usage_error(dists: FakeDists) -> None:
+    result = call("resolve", "--operation", "scale", "--dtype", "float16")
+    assert result.exit_code == 2
+    assert "'--dtype' is no part of what 'scale' may need. Leave it out." in result.stderr
+
+
+def test_the_doctor_says_who_would_serve_it(dists: FakeDists) -> None:
+    add_scaler(dists)
+    report = call("doctor", "--json")
+    assert json.loads(report.stdout)["operations"] == {
+        "sample": "native",
+        "verify": "native",
+        "scale": "acme",
+    }
