@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import tokendraw
-from tokendraw import BatchFacts, InvalidParameterError, SamplingMetadata, SamplingParams
+from tokendraw import BatchFacts, InvalidInputError, InvalidParameterError, SamplingMetadata, SamplingParams
 from tokendraw.testing import reference
 from tokendraw.testing.logits_families import FAMILIES, gaussian
 from top_n_sigma_tokendraw.metadata import TopNSigmaMetadata
@@ -238,6 +238,6 @@ def test_a_bad_value_is_refused_by_field_and_row(value):
     ],
 )
 def test_a_tensor_that_does_not_fit_is_refused(n_sigma, rest, message):
-    with pytest.raises(InvalidParameterError) as error:
+    with pytest.raises(InvalidInputError) as error:
         with_n_sigma([SamplingParams()] * 2, n_sigma, **rest)
     assert str(error.value) == message

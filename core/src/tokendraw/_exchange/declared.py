@@ -1,4 +1,4 @@
-"""Values held against the types that a frozen dataclass declares, so that a slip is refused where it is made.
+"""Holds values against the types that a frozen dataclass declares, so that a slip is refused where it is made.
 
 ``Need(batch_invariant="no")`` is true for Python, and a misspelt word would never match. The declaration of a field is
 all that is written: ``bool``, ``str``, ``int`` with :func:`at_least`, ``Literal``, tuples and unions of these.
@@ -42,7 +42,7 @@ class Rule:
 
 
 def at_least(least: int) -> Rule:
-    """An integer from ``least`` on."""
+    """Make the rule of an integer from ``least`` on."""
 
     def fits(value: Any) -> bool:
         is_integer = type(value) is int or (
@@ -54,7 +54,7 @@ def at_least(least: int) -> Rule:
 
 
 def among(words: tuple[str, ...]) -> Rule:
-    """One of some words."""
+    """Make the rule of one of some words."""
     return Rule(tuple(map(repr, words)), lambda value: isinstance(value, str) and value in words, words)
 
 
@@ -73,7 +73,7 @@ def check_fields(record: Any) -> None:
 
 
 def rules_of(record: type) -> dict[str, Rule]:
-    """What each field of a dataclass may be, as it is declared."""
+    """Return what each field of a dataclass may be, as it is declared."""
     names, _, rules = _rules(record)
     return dict(zip(names, rules, strict=True))
 

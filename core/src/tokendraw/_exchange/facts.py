@@ -1,4 +1,4 @@
-"""What the host knows of a batch without looking at the device: of all rows together, and of each one."""
+"""Says what the host knows of a batch without looking at the device: of all rows together, and of each one."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class BatchFacts:
         check_fields(self)
 
     def logprobs_width(self, vocab_size: int) -> int | None:
-        """N of the result: how many best tokens stand beside each drawn one, at most V; None: no row wants any."""
+        """Return N of the result: the best tokens beside each drawn one, at most V; None: no row wants any."""
         n = self.max_logprobs
         return n if n is None or 0 <= n <= vocab_size else vocab_size
 
@@ -174,17 +174,17 @@ class RowKinds:
 
     @property
     def num_rows(self) -> int:
-        """How many logits rows it speaks of."""
+        """Number of logits rows that it speaks of."""
         return len(self.of_slot if self.slot_of_row is None else self.slot_of_row)
 
     def is_about(self, tensors: Sequence[Tensor | None]) -> bool:
-        """Whether it speaks of these tensors; the first that it is asked about are the ones that it does."""
+        """Return whether it speaks of these tensors; the first that it is asked about are the ones that it does."""
         if self._seen is None:
             self._seen = tuple((tensor, _version(tensor)) for tensor in tensors)
         return all(tensor is seen for tensor, (seen, _) in zip(tensors, self._seen, strict=True))
 
     def is_current(self) -> bool:
-        """Whether its tensors are, as far as torch counts changes, as they were."""
+        """Return whether its tensors are, as far as torch counts changes, as they were."""
         return all(_version(tensor) == version for tensor, version in self._seen or ())
 
 

@@ -1,4 +1,4 @@
-"""The parameters of a batch as tensors, beside what the host knows of them."""
+"""Holds the parameters of a batch as tensors, beside what the host knows of them."""
 
 from __future__ import annotations
 
@@ -167,7 +167,7 @@ class SamplingMetadata:
 
     @cached_property
     def num_rows(self) -> int | None:
-        """How many logits rows it describes; None if it holds no tensor and so fits any batch."""
+        """Number of logits rows that it describes; None if it holds no tensor and so fits any batch."""
         if self.row_index is not None:
             return self.row_index.shape[0]
         return next((tensor.shape[0] for tensor in self._tensors().values()), None)

@@ -1,4 +1,4 @@
-"""The tensors of a batch's parameters held against each other, and their values where those lie on the host.
+"""Holds the tensors of a batch's parameters against each other, and looks at values that lie on the host.
 
 Forms are looked at whenever metadata is made. To look at a value on another device would wait for it: there they are
 looked at with ``TOKENDRAW_DEBUG=1`` alone, call by call.

@@ -1,4 +1,4 @@
-"""What one request asks of the sampler. Imports no torch."""
+"""Says what one request asks of the sampler, and checks it. Imports no torch."""
 
 from __future__ import annotations
 

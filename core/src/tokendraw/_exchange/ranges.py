@@ -1,4 +1,4 @@
-"""Checks of numbers that a caller passes: each returns the value, or refuses it by field and row. Imports no torch."""
+"""Checks numbers that a caller passes: returns the value, or refuses it by field and row. Imports no torch."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def integers(
 
 
 def are_integers(values: Sequence[Any], least: int, largest: float) -> bool:
-    """Whether all are ints of Python in [least, largest]; other integers are left to :func:`integer`."""
+    """Return whether all are ints of Python in [least, largest]; other integers are left to :func:`integer`."""
     return not values or ({*map(type, values)} == {int} and least <= min(values) and max(values) <= largest)
 
 
@@ -99,7 +99,7 @@ def real(field: str, value: Any, row: int | None, least: float, largest: float, 
 
 
 def are_reals(values: Sequence[Any], least: float, largest: float) -> bool:
-    """Whether all are floats or ints of Python in [least, largest]; other numbers are left to :func:`real`."""
+    """Return whether all are floats or ints of Python in [least, largest]; other numbers are left to :func:`real`."""
     return not values or (
         {*map(type, values)} <= {float, int}
         and least <= min(values)

@@ -1,4 +1,4 @@
-"""The parameters of a batch of requests, checked as columns: a few passes in C in place of a call for each value."""
+"""Checks the parameters of a batch as columns: a few passes in C in place of a call for each value."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def checked_columns(params: Iterable[SamplingParams]) -> RequestColumns:
 
 
 def _are_plain(columns: RequestColumns) -> bool:
-    """Whether all values are in their ranges and of Python's own types; others are looked at one by one."""
+    """Return whether all values are in their ranges and of Python's own types; others are looked at one by one."""
     order = {*map(type, columns.filter_order)} == {str} and {*columns.filter_order} <= {*FILTER_ORDERS}
     return (
         order

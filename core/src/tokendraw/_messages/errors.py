@@ -4,8 +4,8 @@
 
     TokendrawError
     ├── SamplerUnavailableError      an explicit choice cannot be honoured, or nothing can serve this machine
-    ├── InvalidParameterError        a sampling parameter is outside its range      (also a ValueError)
-    ├── InvalidInputError            the tensors of a call do not fit each other     (also a ValueError)
+    ├── InvalidParameterError        a value is outside its range                   (also a ValueError)
+    ├── InvalidInputError            a tensor is wrong, or tensors do not fit       (also a ValueError)
     ├── SettingsError                a variable or the configuration file is malformed (also a ValueError)
     └── PluginError                  a plugin breaks the contract of section "Writing a plugin"
         └── DuplicatePluginError     two distributions claim one name
@@ -38,11 +38,14 @@ class SamplerUnavailableError(TokendrawError):
 
 
 class InvalidParameterError(TokendrawError, ValueError):
-    """A sampling parameter is outside its range; the message names the field, the row and the value."""
+    """A value is outside its range; the message names the field, the row and the value."""
 
 
 class InvalidInputError(TokendrawError, ValueError):
-    """The logits and the metadata of a call do not fit each other; nothing has been launched or changed."""
+    """A tensor has the wrong type, layout, shape, dtype or device, or does not fit the others.
+
+    Nothing has been launched or changed.
+    """
 
 
 class SettingsError(TokendrawError, ValueError):

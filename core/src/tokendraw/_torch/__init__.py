@@ -1,1 +1,1 @@
-"""What tokendraw needs of torch beside its operations: importing it, uploads, forks, graphs, threads."""
+"""Imports torch, uploads columns, and heeds forks, graphs and threads: all that is not computing."""

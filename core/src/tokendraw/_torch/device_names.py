@@ -1,4 +1,4 @@
-"""Names of devices as torch writes them, checked without importing it."""
+"""Checks names of devices, as torch writes them, without importing it."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def _is_kind(kind: str) -> bool:
 
 
 def _is_out_of_tree(kind: str) -> bool:
-    """Whether a distribution may bring this kind to torch, as Ascend's does npu."""
+    """Return whether a distribution may bring this kind to torch, as Ascend's does npu."""
     torch: Any = sys.modules.get("torch")
     if hasattr(torch, "_C"):
         return bool(torch._C._get_privateuse1_backend_name() == kind)

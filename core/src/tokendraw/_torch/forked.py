@@ -1,4 +1,4 @@
-"""Forked processes: unseeded rows of a child draw other tokens than those of its parent and of its siblings.
+"""Reseeds forked processes, so that unseeded rows of a child draw other tokens than its parent and its siblings.
 
 A fork copies the state of torch's CPU generator, from which rows without a seed get theirs, so that all children would
 draw alike; torch leaves it so. From the first sampler on, each child's generator gets a seed of its own: a function of
@@ -69,6 +69,5 @@ def _reseed() -> None:
     seed = int.from_bytes(digest, "little")
     torch.default_generator.manual_seed(seed)
     if torch.backends.cuda.is_built() and not torch.cuda._is_in_bad_fork():  # type: ignore[no-untyped-call]
-        torch.cuda.manual_seed_all(
-            seed
-        )  # at the start of CUDA, in place of the seed that waits for it in the parent
+        # At the start of CUDA, in place of the seed that waits for it in the parent.
+        torch.cuda.manual_seed_all(seed)

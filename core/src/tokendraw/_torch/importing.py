@@ -1,4 +1,4 @@
-"""Torch, imported where tokendraw first needs it, or why it cannot be: absent is one thing, damaged another."""
+"""Imports torch where tokendraw first needs it, or says why it cannot be: absent is one thing, damaged another."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a caller gives as a tensor has to be one, laid out as kernels read it. No value is read here."""
+"""Checks that what a caller gives as a tensor is one, laid out as kernels read it. No value is read here."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _UNSIGNED = frozenset((torch.uint16, torch.uint32, torch.uint64))
 
 
 def is_plain(value: object) -> TypeGuard[Tensor]:
-    """Whether a value is a tensor whose elements lie in memory as they are."""
+    """Return whether a value is a tensor whose elements lie in memory as they are."""
     return (
         isinstance(value, Tensor)
         and value.layout is torch.strided

@@ -1,4 +1,4 @@
-"""How many threads torch computes with, for a while and for the calling thread alone.
+"""Sets how many threads torch computes with, for a while and for the calling thread alone.
 
 On a busy machine an operation that is shared out waits until another core has its turn, some milliseconds, which is
 more than all of a small batch takes.
@@ -35,7 +35,7 @@ def one_thread() -> Iterator[None]:
 
 @functools.cache
 def _setters() -> tuple[Callable[[int], object], Callable[[int], int]]:
-    """What sets the number of threads of OpenMP, and that of MKL, which returns the one before.
+    """Find what sets the number of threads of OpenMP, and that of MKL, which returns the one before.
 
     ``torch.set_num_threads`` also decides for threads that start while it holds, and for good. The functions below it,
     in the library that torch is linked to, are about the calling thread alone; where they cannot be found there is

@@ -1,4 +1,4 @@
-"""Columns of numbers on a device: packed on the host, and copied in one piece that nobody waits for."""
+"""Packs columns of numbers on the host, and copies them to a device in one piece that nobody waits for."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def uploaded(columns: Mapping[str, Column], device: torch.device) -> dict[str, T
 
 
 def device_of(device: Any) -> torch.device:
-    """The device that a caller names; None is the CPU.
+    """Return the device that a caller names; None is the CPU.
 
     :raises InvalidParameterError: torch has no such device; the message has the nearest name.
     """

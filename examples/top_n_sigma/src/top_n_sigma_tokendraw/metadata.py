@@ -10,7 +10,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from tokendraw import InvalidParameterError, SamplingMetadata
+from tokendraw import InvalidInputError, InvalidParameterError, SamplingMetadata
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -37,6 +37,7 @@ class TopNSigmaMetadata(SamplingMetadata):
 
         :param n_sigma: one number >= 0 a request (slot), 0: off; or a ready tensor [slots], whose values are not read.
         :raises InvalidParameterError: a ValueError that names the field, the row and the value.
+        :raises InvalidInputError: a ValueError: ``n_sigma`` is a tensor that does not fit.
         """
         if not isinstance(n_sigma, Tensor):
             device = metadata.device or torch.device("cpu")
@@ -61,16 +62,16 @@ def _number(value: Any, row: int) -> float:
 
 def _check(n_sigma: Tensor, metadata: SamplingMetadata) -> None:
     if n_sigma.dim() != 1:
-        raise InvalidParameterError(f"'n_sigma' needs one dimension, found shape {list(n_sigma.shape)}.")
+        raise InvalidInputError(f"'n_sigma' needs one dimension, found shape {list(n_sigma.shape)}.")
     if not n_sigma.is_floating_point():
-        raise InvalidParameterError(f"'n_sigma' needs a floating-point dtype, found {n_sigma.dtype}.")
+        raise InvalidInputError(f"'n_sigma' needs a floating-point dtype, found {n_sigma.dtype}.")
     slots = metadata.num_rows if metadata.row_index is None else _slots(metadata)
     if slots is not None and len(n_sigma) != slots:
-        raise InvalidParameterError(
+        raise InvalidInputError(
             f"'n_sigma' needs a value for each of {slots} requests, found {len(n_sigma)}."
         )
     if metadata.device is not None and n_sigma.device != metadata.device:
-        raise InvalidParameterError(
+        raise InvalidInputError(
             f"'n_sigma' needs the device of the other tensors, {metadata.device}, found {n_sigma.device}."
         )
 

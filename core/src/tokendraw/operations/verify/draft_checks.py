@@ -1,4 +1,4 @@
-"""The tensors and numbers of drafts held against each other. Values are read by :func:`check_offsets` alone."""
+"""Holds the tensors and numbers of drafts against each other. Values are read by :func:`check_offsets` alone."""
 
 from __future__ import annotations
 

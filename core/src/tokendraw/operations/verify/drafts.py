@@ -1,4 +1,4 @@
-"""The drafts of a batch: what a verification gets beside the target's logits, with every shape known on the host."""
+"""Holds the drafts of a batch, which a verification gets beside the target's logits. The host knows every shape."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ class Drafts:
 
     @cached_property
     def num_requests(self) -> int:
-        """B."""
+        """Number of requests, B."""
         return self.cu_num_logits.shape[0] - 1
 
     @cached_property
@@ -180,7 +180,7 @@ class Drafts:
 
     @cached_property
     def num_rows(self) -> int | None:
-        """L, how many rows of target logits these drafts need; None where padded ids leave that open."""
+        """Number of rows of target logits that these drafts need, L; None where padded ids leave that open."""
         if self.num_drafts is not None or not self.num_requests:
             return sum(self.num_drafts or ()) + self.num_requests
         for tensor in (self.draft_probs, self.draft_logits, self.draft_token_ids):
