@@ -70,6 +70,21 @@ def test_other_metadata_begins_anew(changed):
     assert first.memo["launch"] != 8
 
 
+def test_slots_are_given_to_rows_without_a_look_at_the_rows():
+    first = metadata()
+    first.memo["launch"], index = 7, torch.tensor([0, 0, 1])
+    spread = first.for_rows(index, torch.tensor([1, 2, 2]))
+    assert (spread.num_rows, first.num_rows) == (3, 2)
+    assert (spread.row_index, spread.row_kinds, spread.memo) == (index, None, {})
+    assert spread.per_row("top_k").tolist() == [300, 300, 0]
+    assert spread.facts is first.facts
+    spread.memo["launch"] = 8
+    assert first.for_rows(index + 1, torch.tensor([1, 2, 2])).memo == {"launch": 8}
+    assert first.for_rows(index.int(), torch.tensor([1, 2, 2])).memo == {}
+    assert first.for_rows(torch.tensor([0, 1]), None).memo == {}
+    assert first.memo["launch"] == 7
+
+
 def test_metadata_stays_frozen_and_differs_by_identity():
     first = metadata()
     for name in ("positions", "memo", "num_rows"):

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tokendraw._exchange.device_columns import index_column, parameter_columns
 from tokendraw._exchange.facts import BatchFacts, RowKinds, checked_slots
 from tokendraw._exchange.metadata_checks import (
     LARGEST_POSITION,
@@ -20,7 +21,6 @@ from tokendraw._exchange.metadata_checks import (
     check_positions,
     check_record,
     check_together,
-    checked_indices,
     num_slots,
 )
 from tokendraw._exchange.params import SamplingParams
@@ -29,7 +29,7 @@ from tokendraw._exchange.request_columns import checked_columns
 from tokendraw._messages.errors import InvalidParameterError
 from tokendraw._torch.tensor_checks import INTEGERS, is_plain
 from tokendraw._torch.untraced import made_untraced, untraced
-from tokendraw._torch.upload import Column, device_of, uploaded
+from tokendraw._torch.upload import device_of, uploaded
 
 _ANYTHING = BatchFacts()
 _TENSORS = (*SLOT_FIELDS, "positions", "row_index")
@@ -130,40 +130,24 @@ class SamplingMetadata:
         :raises InvalidInputError: a CUDA graph is being captured.
         """
         checked, device = checked_columns(params), device_of(device)
-        has_seed = [seed is not None for seed in checked.seed]
-        any_seed = any(has_seed)
-        if any_seed and positions is None:
+        columns = parameter_columns(checked, device)
+        if "seed" in columns and positions is None:
             raise InvalidParameterError(
-                f"'seed' of row {has_seed.index(True)} needs 'positions', found none: without them every step would "
-                "draw with the same noise. Pass positions, one integer a row: the sequence length minus one."
+                f"'seed' of row {columns['seeded'][0].index(True)} needs 'positions', found none: without them every "
+                "step would draw with the same noise. Pass positions, one integer a row: the sequence length minus one."
             )
-        slots = None if isinstance(row_index, Tensor) else checked_slots(row_index, len(has_seed))
+        slots = None if isinstance(row_index, Tensor) else checked_slots(row_index, len(checked.seed))
         row_kinds = RowKinds(checked, slots)
-        facts = row_kinds.facts
-        real = torch.float32 if device.type == "mps" else torch.float64  # so that 0.9 stays 0.9
-        columns: dict[str, Column] = {
-            "temperature": (checked.temperature, real),
-            "top_k": (checked.top_k, torch.int64),
-            "top_p": (checked.top_p, real),
-            "min_p": (checked.min_p, real),
-        }
-        if any_seed:
-            columns["seed"] = [seed or 0 for seed in checked.seed], torch.int64
-            columns["seeded"] = has_seed, torch.bool
-        if facts.any_joint:
-            columns["joint"] = [order == "joint" for order in checked.filter_order], torch.bool
-        if facts.max_logprobs is not None:
-            columns["logprobs"] = [n or 0 for n in checked.logprobs], torch.int64
         kept = {}
         for name, indices in (("positions", positions), ("row_index", row_index if slots is None else slots)):
             if indices is None:
                 continue
-            given = checked_indices(name, indices, device)
-            if isinstance(given, Tensor):
-                kept[name] = given
+            column = index_column(name, indices, device)
+            if isinstance(column, Tensor):
+                kept[name] = column
             else:
-                columns[name] = given, torch.int64
-        return cls(**uploaded(columns, device), **kept, facts=facts, row_kinds=row_kinds)
+                columns[name] = column
+        return cls(**uploaded(columns, device), **kept, facts=row_kinds.facts, row_kinds=row_kinds)
 
     @cached_property
     def num_rows(self) -> int | None:
@@ -210,10 +194,24 @@ class SamplingMetadata:
         ):
             return replace(self, positions=positions)  # checks everything, and says what does not fit
         check_positions(positions)
-        self.memo  # noqa: B018 (so that both have it)
         moved = object.__new__(SamplingMetadata)
-        vars(moved).update(vars(self), positions=positions)
+        vars(moved).update(vars(self), positions=positions, memo=self.memo)
         return moved
+
+    def for_rows(self, row_index: Tensor, positions: Tensor | None) -> SamplingMetadata:
+        """Give the parameters of slots to logits rows. Looks at nothing: the caller knows that the tensors fit.
+
+        :param row_index: [rows] integer on the device: the slot of each row.
+        :param positions: [rows] integer on the device; None where the slots have none.
+        """
+        if type(self) is not SamplingMetadata:
+            return replace(self, row_index=row_index, positions=positions)
+        layout = "for_rows", row_index.shape, row_index.dtype, None if positions is None else positions.dtype
+        changed = {"row_index": row_index, "positions": positions, "row_kinds": None}
+        spread = object.__new__(SamplingMetadata)
+        vars(spread).update(vars(self), **changed, memo=self.memo.setdefault(layout, {}))
+        vars(spread).pop("num_rows", None)
+        return spread
 
     def per_row(self, name: str) -> Tensor | None:
         """Spread the parameter ``name`` over the logits rows: [rows], or None where it is off for all.

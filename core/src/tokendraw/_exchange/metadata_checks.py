@@ -6,7 +6,7 @@ looked at with ``TOKENDRAW_DEBUG=1`` alone, call by call.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from types import UnionType
 from typing import get_args
 
@@ -87,20 +87,6 @@ def check_positions(positions: Tensor, *, anywhere: bool = False) -> None:
     """Refuse positions below 0; see :func:`check_indices`."""
     if positions.shape[0] and (anywhere or positions.is_cpu) and int(positions.min()) < 0:
         integers("positions", positions.tolist(), 0, LARGEST_POSITION)
-
-
-def checked_indices(name: str, given: Iterable[int] | Tensor, device: torch.device) -> Tensor | list[int]:
-    """Return positions or slots as a tensor [rows] int64 on the device, or as numbers that are to be copied there.
-
-    :raises InvalidInputError: they are a tensor of another form.
-    :raises InvalidParameterError: they are no list of integers, or one on the host is out of range.
-    """
-    if not isinstance(given, Tensor):
-        return integers(name, given, 0, LARGEST_POSITION)
-    check_form(name, given)
-    if given.is_cpu and device.type != "cpu":
-        return integers(name, given.tolist(), 0, LARGEST_POSITION)
-    return given.to(device=device, dtype=torch.int64)
 
 
 def check_record(name: str, value: object, needed: type | UnionType) -> None:
