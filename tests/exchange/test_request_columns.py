@@ -69,6 +69,41 @@ def test_columns_hold_what_tensors_need():
     assert metadata.facts.max_logprobs == 2**31 - 1
 
 
+NOTHING = {
+    "any_greedy": False,
+    "any_seeded": False,
+    "max_top_k": 0,
+    "any_top_p": False,
+    "any_min_p": False,
+    "any_joint": False,
+    "any_top_k_first": False,
+}
+KNOWN = [
+    ({}, {}),
+    ({"temperature": 0}, {"any_greedy": True, "all_greedy": True, "all_top_k": True}),
+    ({"seed": 0}, {"any_seeded": True, "all_seeded": True}),
+    ({"top_k": 7}, {"max_top_k": 7, "all_top_k": True}),
+    ({"top_p": 0.5}, {"any_top_p": True}),
+    ({"min_p": 0.1}, {"any_min_p": True}),
+    ({"top_p": 0.5, "min_p": 0.1}, {"any_top_p": True, "any_min_p": True, "any_top_k_first": True}),
+    (
+        {"top_p": 0.5, "top_k": 7},
+        {"any_top_p": True, "max_top_k": 7, "all_top_k": True, "any_top_k_first": True},
+    ),
+    (
+        {"top_p": 0.5, "min_p": 0.1, "filter_order": "joint"},
+        {"any_top_p": True, "any_min_p": True, "any_joint": True},
+    ),
+    ({"logprobs": 3}, {"max_logprobs": 3}),
+]
+
+
+@pytest.mark.parametrize(("asked", "known"), KNOWN, ids=str)
+def test_what_is_known_of_a_request_follows_from_its_parameters(asked, known):
+    kinds = RowKinds.of([SamplingParams(**asked)])
+    assert kinds.kinds == (kinds.facts,) == (BatchFacts(**(NOTHING | known)),)
+
+
 @pytest.mark.parametrize("rows", [0, 1, 2, 5, 64])
 def test_a_batch_holds_what_its_rows_hold(rows):
     kinds = RowKinds.of(MIX[:rows])
