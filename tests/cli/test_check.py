@@ -13,8 +13,8 @@ import tokendraw
 from command_line import call
 from fake_dists import fake_dists, plugin
 from tokendraw import testing
+from tokendraw.testing import properties
 from tokendraw.testing.kit.report import Line, Report, Status
-from tokendraw.testing.kit.run import PROPERTIES
 from tokendraw.testing.kit.trial import MOST_CHECKS
 
 HEADING = (
@@ -197,7 +197,7 @@ def test_the_options_reach_the_kit(reports):
 def test_without_only_every_property_is_checked(reports):
     calls = reports(EXACT)
     check("native")
-    assert calls[0][1] == tuple(prop.name for prop in PROPERTIES)
+    assert calls[0][1] == tuple(prop.name for prop in properties())
 
 
 def test_json_is_complete(reports):
@@ -263,8 +263,8 @@ class TestTheListOfProperties:
         result = call("check", "--list")
         lines = result.stdout.splitlines()
         assert (result.stderr, result.exit_code) == ("", 0)
-        width = max(len(prop.name) for prop in PROPERTIES)
-        assert lines == [f"{prop.name.ljust(width)}  {prop.about}" for prop in PROPERTIES]
+        width = max(len(prop.name) for prop in properties())
+        assert lines == [f"{prop.name.ljust(width)}  {prop.about}" for prop in properties()]
         assert "top_p  " in "\n".join(lines)
 
     def test_only_picks_from_it(self):
@@ -430,13 +430,13 @@ def test_native_passes_the_quick_run_on_a_cpu_in_its_time():
     result = in_a_process("--quick", "--json", capture_output=True)
     assert (result.stderr, result.returncode) == ("", 0)
     found = json.loads(result.stdout)
-    assert [line["name"] for line in found["lines"]] == [p.name for p in PROPERTIES if p.name != "limits"]
+    assert [line["name"] for line in found["lines"]] == [p.name for p in properties() if p.name != "limits"]
     odd = {line["name"]: line["detail"] for line in found["lines"] if line["status"] != "passed"}
     assert odd.pop("verify sync-free").startswith(
         "'native' cannot serve the operation 'verify'"
     )  # not advertised
     assert odd == dict.fromkeys(
-        [prop.name for prop in PROPERTIES if prop.needs_cuda and prop.name != "verify sync-free"],
+        [prop.name for prop in properties() if prop.needs_cuda and prop.name != "verify sync-free"],
         "needs a CUDA device, found cpu",
     )
     assert (

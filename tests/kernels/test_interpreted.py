@@ -8,7 +8,7 @@ import pytest
 pytest.importorskip("triton", reason="Triton is not installed")
 
 import triton_on_a_cpu
-from tokendraw.testing.kit.run import PROPERTIES
+from tokendraw.testing import properties
 from tokendraw_triton_gumbel import plugin
 
 OPERATIONS = {"sample": plugin.tokendraw_describe().operations["sample"]}
@@ -33,14 +33,17 @@ def outcome(prop):
 @pytest.mark.parametrize("part", range(PARTS))
 def test_every_line_of_the_kit_is_green(part):
     found = interpreted("kit", part, PARTS)
-    expected = {prop.name: outcome(prop) for prop in PROPERTIES[part::PARTS] if outcome(prop)}
+    expected = {prop.name: outcome(prop) for prop in properties()[part::PARTS] if outcome(prop)}
     wrong = {name: line for name, line in found.items() if line[0] != expected.get(name)}
     assert wrong == {}
     assert found.keys() == expected.keys()
 
 
 def test_every_line_but_those_of_a_cuda_device_is_run_or_refused():
-    assert {prop.name for prop in PROPERTIES if outcome(prop) == "not run"} == {"sync-free", "graph capture"}
+    assert {prop.name for prop in properties() if outcome(prop) == "not run"} == {
+        "sync-free",
+        "graph capture",
+    }
 
 
 @pytest.mark.slow

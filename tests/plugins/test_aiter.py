@@ -14,9 +14,8 @@ from tokendraw import Need, SamplingMetadata, SamplingParams, operations, resolv
 from tokendraw._loading.resolve import gather
 from tokendraw._serving import proof
 from tokendraw.resolution import Candidate, Choice, State
-from tokendraw.testing import Subject
+from tokendraw.testing import Subject, check, properties
 from tokendraw.testing.kit.report import Status
-from tokendraw.testing.kit.run import PROPERTIES, check
 from tokendraw_aiter import plugin
 from tokendraw_aiter.sampler import AiterSampler
 
@@ -61,7 +60,7 @@ def called():
 
 
 @pytest.mark.fast_first
-@pytest.mark.parametrize("prop", PROPERTIES, ids=lambda prop: prop.name)
+@pytest.mark.parametrize("prop", properties(), ids=lambda prop: prop.name)
 def test_the_conformance_kit(subject, prop):
     if prop.name == "tails":
         pytest.skip("the tails are those of the stand-in")

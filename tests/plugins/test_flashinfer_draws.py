@@ -23,10 +23,9 @@ from tokendraw import (
 from tokendraw._loading.resolve import gather
 from tokendraw._serving import proof
 from tokendraw.resolution import Choice
-from tokendraw.testing import Subject
+from tokendraw.testing import Subject, check, properties
 from tokendraw.testing.kit.effort import Effort
 from tokendraw.testing.kit.report import Status
-from tokendraw.testing.kit.run import PROPERTIES, check
 from tokendraw_flashinfer import ways
 from tokendraw_flashinfer.sampler import FlashInferSampler
 from tokendraw_flashinfer.signatures import EntryPoints
@@ -89,7 +88,7 @@ def subject(version):
 
 
 @pytest.mark.fast_first
-@pytest.mark.parametrize("prop", PROPERTIES, ids=lambda prop: prop.name)
+@pytest.mark.parametrize("prop", properties(), ids=lambda prop: prop.name)
 def test_the_conformance_kit(subject, prop):
     if prop.name == "tails":
         pytest.skip("the tails are those of the stand-in")

@@ -81,9 +81,9 @@ def test_the_python_is_a_test_that_passes(tmp_path):
 
 
 def test_every_line_of_the_kit_that_the_guide_names_exists():
-    from tokendraw.testing.kit.run import PROPERTIES
+    from tokendraw.testing import properties
 
-    known = {prop.name for prop in PROPERTIES}
+    known = {prop.name for prop in properties()}
     (table,) = re.findall(r"tests it by \|\n(.*?)\n\n", GUIDE, re.DOTALL)
     named = {name for row in table.splitlines() for name in re.findall(r"`([^`]+)`", row.split("|")[3])}
     assert named - {"--device"} <= known

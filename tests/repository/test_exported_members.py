@@ -1,4 +1,4 @@
-"""The three faces, ``tokendraw``, ``tokendraw.plugin`` and ``tokendraw.resolution``: what each of them exports."""
+"""The public modules of lazy names: what each of them exports."""
 
 import ast
 from pathlib import Path
@@ -9,6 +9,7 @@ import pytest
 import tokendraw
 import tokendraw.plugin
 import tokendraw.resolution
+import tokendraw.testing
 
 FACES = {
     tokendraw: """
@@ -26,6 +27,10 @@ FACES = {
     tokendraw.resolution: """
         Candidate Choice Decision DuplicatePluginError Host Resolution Settings State decide detect_host
         installed_version read_settings
+    """,
+    tokendraw.testing: """
+        Effort Line Property Report SamplerConformance Status Subject check fake_dist properties run
+        sync_is_an_error
     """,
 }
 

@@ -88,9 +88,9 @@ def test_every_file_that_the_readme_links_to_is_there():
 
 
 def test_the_properties_that_it_shows_are_those_of_the_kit():
-    from tokendraw.testing.kit.run import PROPERTIES
+    from tokendraw.testing import properties
 
     block = README.split("$ tokendraw check native --device cpu --quick\n")[1].split("```")[0]
     shown = re.findall(r"^(\S.*?) {2,}(?:passed|not run) ", block, re.MULTILINE)
     assert len(shown) >= 5
-    assert set(shown) <= {prop.name for prop in PROPERTIES}
+    assert set(shown) <= {prop.name for prop in properties()}

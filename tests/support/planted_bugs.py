@@ -9,7 +9,7 @@ import torch
 import tokendraw
 from tokendraw import SamplerOutput
 from tokendraw.testing import Subject
-from tokendraw.testing.kit.expected import expect
+from tokendraw.testing.rows.expected import expect
 from tokendraw_native import plugin
 
 NATIVE = plugin.tokendraw_describe().operations["sample"]

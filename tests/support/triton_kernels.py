@@ -23,9 +23,13 @@ import triton.language as tl  # noqa: E402
 from triton.runtime import interpreter  # noqa: E402
 
 from tokendraw import Need, SamplingMetadata, SamplingParams  # noqa: E402
-from tokendraw.testing import Subject, reference, run  # noqa: E402
+from tokendraw.testing import (  # noqa: E402
+    Subject,
+    properties,
+    reference,
+    run,
+)
 from tokendraw.testing.kit.effort import Effort  # noqa: E402
-from tokendraw.testing.kit.run import PROPERTIES  # noqa: E402
 from tokendraw.testing.logits_families import FAMILIES  # noqa: E402
 from tokendraw_triton_gumbel import plugin, settle  # noqa: E402
 from tokendraw_triton_gumbel.sampler import TritonGumbelSampler  # noqa: E402
@@ -107,7 +111,7 @@ def kit(part, parts):
         build=lambda need: TritonGumbelSampler(torch.device("cpu"), need),
         effort=Effort.tiny(),
     )
-    names = [prop.name for prop in PROPERTIES[int(part) :: int(parts)]]
+    names = [prop.name for prop in properties()[int(part) :: int(parts)]]
     return {line.name: (str(line.status), line.detail) for line in run(subject, only=names).lines}
 
 

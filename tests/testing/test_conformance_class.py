@@ -5,9 +5,8 @@ import textwrap
 
 import pytest
 
-from tokendraw.testing import SamplerConformance
+from tokendraw.testing import SamplerConformance, properties
 from tokendraw.testing.conformance import test_name as name_of
-from tokendraw.testing.kit.run import PROPERTIES
 
 pytest_plugins = ["pytester"]
 
@@ -69,20 +68,20 @@ def outcome(pytester):
 class TestTheTests:
     def test_there_is_one_for_each_property_in_the_order_of_a_report(self):
         tests = [name for name in vars(SamplerConformance) if name.startswith("test_")]
-        assert tests == [name_of(prop) for prop in PROPERTIES]
+        assert tests == [name_of(prop) for prop in properties()]
         assert len(set(tests)) == len(tests)
 
     def test_their_names_are_words_that_pytest_selects_by(self):
-        for prop in PROPERTIES:
+        for prop in properties():
             assert re.fullmatch(r"test(_[a-z0-9]+)+", name_of(prop)), prop.name
 
     def test_their_docstrings_say_what_is_demanded(self):
-        for prop in PROPERTIES:
+        for prop in properties():
             assert getattr(SamplerConformance, name_of(prop)).__doc__ == prop.about
             assert prop.about.endswith(".")
 
     def test_their_names_are_those_under_which_they_are_found(self):
-        for prop in PROPERTIES:
+        for prop in properties():
             test = getattr(SamplerConformance, name_of(prop))
             assert (
                 test.__qualname__

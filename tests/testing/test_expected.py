@@ -8,8 +8,8 @@ import pytest
 
 from tokendraw import SamplingParams
 from tokendraw.testing import reference
-from tokendraw.testing.kit.expected import expect
 from tokendraw.testing.logits_families import FAMILIES
+from tokendraw.testing.rows.expected import expect
 
 REQUESTS = [
     SamplingParams(temperature=t, top_k=k, top_p=p, min_p=m, filter_order=order)

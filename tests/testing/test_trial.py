@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tokendraw.testing.kit.run import PROPERTIES
+from tokendraw.testing import properties
 from tokendraw.testing.kit.trial import FALSE_ALARM, Trial, Verdict, Violation
 
 
@@ -76,5 +76,5 @@ def test_uniform_p_values_are_looked_at_twice_once_in_a_thousand_and_never_convi
 
 
 def test_every_property_has_a_name_of_its_own_and_says_what_it_demands():
-    assert len({prop.name for prop in PROPERTIES}) == len(PROPERTIES)
-    assert all(prop.about.endswith(".") for prop in PROPERTIES)
+    assert len({prop.name for prop in properties()}) == len(properties())
+    assert all(prop.about.endswith(".") for prop in properties())

@@ -8,15 +8,14 @@ import torch
 import planted_verify_bugs as planted
 from tokendraw import philox
 from tokendraw.plugin import VerifyCapabilities
-from tokendraw.testing import Subject, reference, run
+from tokendraw.testing import Subject, properties, reference, run
 from tokendraw.testing.kit.effort import Effort
 from tokendraw.testing.kit.report import Status
-from tokendraw.testing.kit.run import PROPERTIES
 from tokendraw.testing.verify.edges import AT, LARGEST_U, LEAST_U
 from tokendraw_native import plugin
 
 OPERATIONS = plugin.tokendraw_describe().operations
-LINES = [prop.name for prop in PROPERTIES if prop.operation == "verify"]
+LINES = [prop.name for prop in properties() if prop.operation == "verify"]
 DENSE = VerifyCapabilities(
     device_types=None,
     filters=(("top_k", "per_row"), ("top_p", "per_row")),

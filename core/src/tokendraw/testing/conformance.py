@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from tokendraw.testing.kit.property import Property
+from tokendraw.testing.kit.property import Property, properties
 from tokendraw.testing.kit.report import Status
-from tokendraw.testing.kit.run import PROPERTIES, check
+from tokendraw.testing.kit.run import check
 from tokendraw.testing.kit.subject import Subject
 
 
@@ -53,7 +53,7 @@ class SamplerConformance:
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        for name in map(test_name, PROPERTIES):
+        for name in map(test_name, properties()):
             test = inspect.getattr_static(cls, name)
             if test is not vars(SamplerConformance)[name] and not _is_known_to_fail(test):
                 raise TypeError(
@@ -96,5 +96,5 @@ def test_name(prop: Property) -> str:
 
 test_name.__test__ = False  # type: ignore[attr-defined]
 
-for _property in PROPERTIES:
+for _property in properties():
     setattr(SamplerConformance, test_name(_property), _test_of(_property))

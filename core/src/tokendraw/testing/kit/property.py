@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from tokendraw import operations
 from tokendraw._exchange.capabilities import Capabilities, LogprobsMode, Need
 from tokendraw._exchange.params import SamplingParams
 from tokendraw.operations.verify.capabilities import DraftKind, VerifyMode
@@ -49,14 +52,14 @@ class Property:
     refusal: Ask | None = None
     """What is asked of a sampler that does not promise it; None: nothing, the line is left out."""
     needs_cuda: bool = False
-    operation: str = "sample"
+    operation: str
     """Whose capabilities these are. A sampler that does not offer the operation has no line."""
 
 
 class Properties:
     """Collects the properties of one module, in the order in which they stand there."""
 
-    def __init__(self, operation: str = "sample") -> None:
+    def __init__(self, operation: str) -> None:
         self.all: list[Property] = []
         self._operation = operation
 
@@ -97,6 +100,24 @@ class Properties:
             return check
 
         return register
+
+
+def properties(operation: str | None = None) -> tuple[Property, ...]:
+    """All properties of an operation, or of every operation that the registry knows, in the order of a report.
+
+    Those of an operation stand in the package of its name beside this one, as ``PROPERTIES``; an operation without such
+    a package has none.
+
+    :raises InvalidParameterError: there is no such operation.
+    """
+    if operation is not None:
+        operations.get(operation)
+    found: list[Property] = []
+    for name in operations.FOLDERS if operation is None else (operation,):
+        home = f"tokendraw.testing.{name}"
+        if importlib.util.find_spec(home) is not None:
+            found += importlib.import_module(home).PROPERTIES
+    return tuple(found)
 
 
 def has_filter(which: str) -> Callable[[Any], bool]:

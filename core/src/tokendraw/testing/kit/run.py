@@ -13,33 +13,12 @@ import torch
 from tokendraw._messages.errors import InvalidParameterError
 from tokendraw._messages.words import one_of, spoken
 from tokendraw._torch.threads import one_thread
-from tokendraw.testing.kit import device
-from tokendraw.testing.kit.property import Property
+from tokendraw.testing.kit.property import Property, properties
 from tokendraw.testing.kit.refusals import refused
 from tokendraw.testing.kit.report import Line, Report, Status
 from tokendraw.testing.kit.subject import Subject
 from tokendraw.testing.kit.trial import FALSE_ALARM, Trial, Violation
-from tokendraw.testing.sample import (
-    calls,
-    distribution,
-    filters,
-    independence,
-    logprobs,
-    seeds,
-    special_values,
-    support,
-)
-from tokendraw.testing.verify import device as verify_device
-from tokendraw.testing.verify import draws as verify_draws
-from tokendraw.testing.verify import edges as verify_edges
-from tokendraw.testing.verify import lines as verify_lines
-from tokendraw.testing.verify import seeds as verify_seeds
 
-_SAMPLE = (support, special_values, calls, filters, distribution, independence, seeds, logprobs, device)
-_VERIFY = (verify_lines, verify_edges, verify_draws, verify_seeds, verify_device)
-PROPERTIES: tuple[Property, ...] = tuple(p for module in _SAMPLE + _VERIFY for p in module.properties.all)
-"""In the order of a report: what is exact first, then statistics, then what capabilities switch on; of both operations,
-one after the other."""
 _KIT = Path(__file__).parents[1]
 
 
@@ -47,18 +26,20 @@ def run(
     subject: Subject,
     *,
     only: Iterable[str] | None = None,
+    operation: str | None = None,
     starting: Callable[[Property], None] | None = None,
     finished: Callable[[Line], None] | None = None,
 ) -> Report:
     """Check every property.
 
     :param only: names of the properties to check, or one name; None: all.
+    :param operation: check those of this operation alone; None: of every operation that the subject offers.
     :param starting: called before each one.
     :param finished: called with each line as it is there.
-    :raises InvalidParameterError: there is no property of a name in ``only``.
+    :raises InvalidParameterError: there is no such operation, or it has no property of a name in ``only``.
     """
     lines = []
-    for prop in selected(only):
+    for prop in selected(only, operation):
         if starting:
             starting(prop)
         line = check(subject, prop)
@@ -76,21 +57,25 @@ def run(
     )
 
 
-def selected(only: Iterable[str] | None) -> tuple[Property, ...]:
+def selected(only: Iterable[str] | None = None, operation: str | None = None) -> tuple[Property, ...]:
     """The properties of these names, in the order of a report.
 
-    :raises InvalidParameterError: there is no property of one of the names; the message has the nearest.
+    :param only: names, or one name; None: all.
+    :param operation: take those of this operation alone; None: of every one.
+    :raises InvalidParameterError: there is no such operation, or no property of one of the names; the message has the
+        nearest.
     """
+    every = properties(operation)
     if only is None:
-        return PROPERTIES
+        return every
     wanted = [only] if isinstance(only, str) else list(only)
-    names = [prop.name for prop in PROPERTIES]
+    names = [prop.name for prop in every]
     for name in wanted:
         if name not in names:
             near = difflib.get_close_matches(name, names, n=3)
             advice = f"Nearest: {one_of(map(repr, near))}." if near else "See `tokendraw check --list`."
             raise InvalidParameterError(f"'only' needs the name of a property, found {name!r}. {advice}")
-    return tuple(prop for prop in PROPERTIES if prop.name in wanted)
+    return tuple(prop for prop in every if prop.name in wanted)
 
 
 def check(subject: Subject, prop: Property) -> Line | None:

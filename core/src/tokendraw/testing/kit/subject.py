@@ -22,6 +22,7 @@ from tokendraw._exchange.capabilities import (
 )
 from tokendraw._exchange.metadata import SamplingMetadata
 from tokendraw._exchange.output import SamplerOutput, VerifyOutput
+from tokendraw._exchange.output_checks import wrong_chains, wrong_output, wrong_tokens, wrong_verify_output
 from tokendraw._exchange.params import SamplingParams
 from tokendraw._exchange.row_limits import unserved
 from tokendraw._loading.load import _target
@@ -33,7 +34,7 @@ from tokendraw.operations.verify.capabilities import VerifyCapabilities, VerifyM
 from tokendraw.operations.verify.drafts import Drafts
 from tokendraw.operations.verify.limits import undrafted
 from tokendraw.testing.kit.effort import Effort
-from tokendraw.testing.kit.output_checks import check_chains, check_form
+from tokendraw.testing.kit.trial import Violation
 
 Build = Callable[[Need], SamplerBackend]
 BuildVerifier = Callable[[Need], VerifierBackend]
@@ -217,7 +218,7 @@ class Subject:
     ) -> SamplerOutput:
         """One call with ready arguments, its output checked as in :meth:`sample`."""
         output = self.backend(mode, gumbel_dtype).sample(logits, metadata)
-        check_form(output, logits)
+        _require(wrong_output(output, logits, None) or wrong_tokens(output, logits))
         return output
 
     @torch.no_grad()
@@ -239,7 +240,10 @@ class Subject:
         assert lacking is None, f"the kit asked for what is not advertised: {lacking}"
         verifier = self.verifier(logprobs_mode, gumbel_dtype)
         output = verifier.verify(target_logits, drafts, metadata, mode=mode)
-        check_chains(output, target_logits, drafts)
+        _require(
+            wrong_verify_output(output, target_logits, drafts, None)
+            or wrong_chains(output, target_logits, drafts)
+        )
         return output
 
     def unverified(
@@ -255,7 +259,7 @@ class Subject:
     ) -> SamplerOutput:
         """One draft a row from the verifier, its output checked as in :meth:`sample`."""
         output = self.verifier(None, gumbel_dtype).sample(logits, metadata, draft=True)
-        check_form(output, logits)
+        _require(wrong_output(output, logits, None) or wrong_tokens(output, logits))
         return output
 
     def tokens(self, *args: Any, **kwargs: Any) -> NDArray[Any]:
@@ -272,6 +276,11 @@ def for_every_row(params: SamplingParams, rows: int, device: torch.device) -> Sa
         name: c.repeat(rows) for name, c in given.items() if isinstance(c, torch.Tensor)
     }
     return replace(one, **columns)
+
+
+def _require(reason: str | None) -> None:
+    if reason is not None:
+        raise Violation(f"a call needs to return {reason}")
 
 
 def _need(capabilities: Capabilities, mode: LogprobsMode | None, gumbel_dtype: GumbelDtype | None) -> Need:

@@ -10,16 +10,16 @@ import torch
 from tokendraw._exchange.capabilities import Need
 from tokendraw._exchange.metadata import SamplingMetadata
 from tokendraw._exchange.params import SamplingParams
-from tokendraw.testing.kit.draws import random_seeds, seed_torch
-from tokendraw.testing.kit.expected import expect
 from tokendraw.testing.kit.property import Ask, Properties
-from tokendraw.testing.kit.requests import assigned, batches, combinations
 from tokendraw.testing.kit.statistical_tests import fit
 from tokendraw.testing.kit.subject import Subject
 from tokendraw.testing.kit.trial import Trial, Verdict
 from tokendraw.testing.logits_families import FAMILIES, gaussian
+from tokendraw.testing.rows.draws import random_seeds, seed_torch
+from tokendraw.testing.rows.expected import expect
+from tokendraw.testing.rows.requests import assigned, batches, combinations
 
-properties = Properties()
+properties = Properties("sample")
 
 
 @properties.required("inputs unmodified")

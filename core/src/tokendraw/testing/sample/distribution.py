@@ -11,14 +11,14 @@ from numpy.typing import NDArray
 from tokendraw._exchange.params import SamplingParams
 from tokendraw.philox import TILE_SIZE
 from tokendraw.testing import reference
-from tokendraw.testing.kit.draws import draw_many, judge_fit
 from tokendraw.testing.kit.property import Properties
 from tokendraw.testing.kit.statistical_tests import fit, independence, share
 from tokendraw.testing.kit.subject import Subject
 from tokendraw.testing.kit.trial import Trial, Verdict
 from tokendraw.testing.logits_families import bimodal, gaussian, zipf
+from tokendraw.testing.rows.draws import draw_many, judge_fit
 
-properties = Properties()
+properties = Properties("sample")
 Array = NDArray[Any]
 
 _EXACT_TAILS = ((14.0, 20), (18.0, 20), (20.5, 20))

@@ -11,16 +11,16 @@ from numpy.typing import NDArray
 
 from tokendraw._exchange.capabilities import FilterOrder, Need
 from tokendraw._exchange.params import SamplingParams
-from tokendraw.testing.kit.draws import draw_many, judge_fit, seed_torch
-from tokendraw.testing.kit.expected import Expected, expect, possible_tokens
 from tokendraw.testing.kit.property import Ask, Properties, has_filter
-from tokendraw.testing.kit.requests import batches, described
 from tokendraw.testing.kit.statistical_tests import share
 from tokendraw.testing.kit.subject import Subject
 from tokendraw.testing.kit.trial import Trial, Verdict
 from tokendraw.testing.logits_families import FAMILIES
+from tokendraw.testing.rows.draws import draw_many, judge_fit, seed_torch
+from tokendraw.testing.rows.expected import Expected, expect, possible_tokens
+from tokendraw.testing.rows.requests import batches, described
 
-properties = Properties()
+properties = Properties("sample")
 Array = NDArray[Any]
 
 _SIZE = 1200

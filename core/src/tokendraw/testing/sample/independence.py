@@ -10,13 +10,13 @@ from numpy.typing import NDArray
 
 from tokendraw._exchange.params import SamplingParams
 from tokendraw._messages.words import all_of
-from tokendraw.testing.kit.draws import seed_torch
 from tokendraw.testing.kit.property import Ask, Properties, has_counter
 from tokendraw.testing.kit.statistical_tests import independence
 from tokendraw.testing.kit.subject import Subject
 from tokendraw.testing.kit.trial import Trial, Verdict
+from tokendraw.testing.rows.draws import seed_torch
 
-properties = Properties()
+properties = Properties("sample")
 Array = NDArray[Any]
 
 _SIZE: Final = 8

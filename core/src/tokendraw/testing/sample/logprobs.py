@@ -13,15 +13,15 @@ from tokendraw._exchange.capabilities import LOGPROBS_MODES, Capabilities, Logpr
 from tokendraw._exchange.output import PAD_LOGPROB, PAD_TOKEN_ID, SamplerOutput
 from tokendraw._exchange.params import SamplingParams
 from tokendraw.testing import reference
-from tokendraw.testing.kit.draws import seed_torch
-from tokendraw.testing.kit.expected import expect
 from tokendraw.testing.kit.property import Ask, Properties, has_mode
-from tokendraw.testing.kit.requests import combinations, described, scalar_filters
 from tokendraw.testing.kit.subject import Subject
 from tokendraw.testing.kit.trial import Trial
 from tokendraw.testing.logits_families import FAMILIES
+from tokendraw.testing.rows.draws import seed_torch
+from tokendraw.testing.rows.expected import expect
+from tokendraw.testing.rows.requests import combinations, described, scalar_filters
 
-properties = Properties()
+properties = Properties("sample")
 Array = NDArray[Any]
 
 _TOLERANCE = 1e-5

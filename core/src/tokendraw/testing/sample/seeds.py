@@ -13,20 +13,18 @@ from tokendraw._exchange.capabilities import GumbelDtype, Need
 from tokendraw._exchange.params import SamplingParams
 from tokendraw._messages.words import all_of
 from tokendraw.testing import reference
-from tokendraw.testing.kit.draws import random_seeds, seed_torch
-from tokendraw.testing.kit.expected import expect
 from tokendraw.testing.kit.property import Ask, Properties, has_counter
-from tokendraw.testing.kit.requests import assigned, combinations, described, tokens_of
 from tokendraw.testing.kit.subject import Subject
 from tokendraw.testing.kit.trial import Trial
 from tokendraw.testing.logits_families import FAMILIES, gaussian
+from tokendraw.testing.rows.draws import random_seeds, seed_torch
+from tokendraw.testing.rows.expected import SAME, expect
+from tokendraw.testing.rows.requests import assigned, combinations, described, tokens_of
 
-properties = Properties()
+properties = Properties("sample")
 Array = NDArray[Any]
 
 _EDGES = (0, 1, -1, -(2**63), 2**63 - 1, 2**63, 2**64 - 1, 2**32 - 1, 2**32, -(2**32))
-SAME = 0.9999
-"""The share of draws that has to be the reference's; the others are near ties in float32."""
 
 
 @properties.advertised("seeded draws", has_counter, Ask(params=SamplingParams(seed=1)))

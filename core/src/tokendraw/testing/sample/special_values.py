@@ -11,17 +11,17 @@ from numpy.typing import NDArray
 
 from tokendraw._exchange.capabilities import Need
 from tokendraw._exchange.params import SamplingParams
-from tokendraw.testing.kit.draws import random_seeds, seed_torch
-from tokendraw.testing.kit.expected import expect, possible_tokens
-from tokendraw.testing.kit.poison import SIZE, poisons
 from tokendraw.testing.kit.property import Ask, Properties
-from tokendraw.testing.kit.requests import batches, combinations, tokens_of
 from tokendraw.testing.kit.statistical_tests import fit
 from tokendraw.testing.kit.subject import Subject
 from tokendraw.testing.kit.trial import Trial, Verdict
 from tokendraw.testing.logits_families import gaussian
+from tokendraw.testing.rows.draws import random_seeds, seed_torch
+from tokendraw.testing.rows.expected import expect, possible_tokens
+from tokendraw.testing.rows.poison import SIZE, poisons
+from tokendraw.testing.rows.requests import batches, combinations, tokens_of
 
-properties = Properties()
+properties = Properties("sample")
 Array = NDArray[Any]
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from itertools import pairwise
 
 import torch
 
@@ -13,7 +12,7 @@ from tokendraw._exchange.metadata import SamplingMetadata
 from tokendraw._exchange.params import SamplingParams
 from tokendraw.operations.verify.capabilities import VerifyMode
 from tokendraw.operations.verify.drafts import Drafts
-from tokendraw.testing.kit.device import require_no_wait
+from tokendraw.testing.kit.device import captured, require_new_draws, require_no_wait
 from tokendraw.testing.kit.property import Ask, Properties
 from tokendraw.testing.kit.subject import Subject
 from tokendraw.testing.kit.trial import Trial
@@ -92,7 +91,7 @@ def graph_capture(subject: Subject, trial: Trial) -> str:
     for label, (given, drafts, metadata, mode) in _batches(subject, trial):
         logits, ids = given.clone(), drafts.draft_token_ids.clone()
         work = _work(subject, (logits, drafts, metadata, mode))
-        replay, output = _captured(work)
+        replay, output = captured(work)
         for step in (1, 2):
             logits.copy_(given.roll(step, 0))
             drafts.draft_token_ids.copy_(ids.roll(step, 0))
@@ -109,31 +108,6 @@ def graph_capture(subject: Subject, trial: Trial) -> str:
                 f"{label}: a replay needs the chains of a fresh call, found others",
             )
         looked += 1
-    replay, output = _captured(_work(subject, _plain(subject)))
-    replays = []
-    for _ in range(3):
-        replay()
-        replays.append(output.cpu())
-    for before, after in pairwise(replays):
-        again = int((before == after).all(1).sum())
-        trial.require(again <= 3, f"replays need to draw anew, found {again} of {_REQUESTS} chains again")
+    replay, output = captured(_work(subject, _plain(subject)))
+    require_new_draws(trial, replay, output, "chains")
     return f"{looked} kinds of batches"
-
-
-def _captured(work: Callable[[], torch.Tensor]) -> tuple[Callable[[], None], torch.Tensor]:
-    """A replay that has ended when it returns, and the tokens that it writes."""
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        for _ in range(3):
-            work()
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        output = work()
-
-    def replay() -> None:
-        graph.replay()
-        torch.cuda.synchronize()
-
-    return replay, output

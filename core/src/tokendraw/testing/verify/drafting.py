@@ -18,12 +18,12 @@ from tokendraw._exchange.params import SamplingParams
 from tokendraw.operations.verify.capabilities import DraftKind, VerifyCapabilities, VerifyMode
 from tokendraw.operations.verify.drafts import Drafts
 from tokendraw.testing import reference_walk
-from tokendraw.testing.kit.draws import random_seeds, seed_torch
-from tokendraw.testing.kit.expected import expect
-from tokendraw.testing.kit.requests import combinations
 from tokendraw.testing.kit.subject import Subject
 from tokendraw.testing.kit.trial import Trial
 from tokendraw.testing.logits_families import Family, gaussian, tied, zipf
+from tokendraw.testing.rows.draws import random_seeds, seed_torch
+from tokendraw.testing.rows.expected import expect
+from tokendraw.testing.rows.requests import combinations
 
 Array = NDArray[Any]
 

@@ -13,14 +13,14 @@ from tokendraw._exchange.params import SamplingParams
 from tokendraw._messages.words import all_of
 from tokendraw.operations.verify.capabilities import DraftKind, VerifyCapabilities, VerifyMode
 from tokendraw.testing import reference, reference_walk
-from tokendraw.testing.kit.draws import random_seeds, seed_torch
-from tokendraw.testing.kit.expected import expect
 from tokendraw.testing.kit.property import Ask, Properties
 from tokendraw.testing.kit.refusals import refused
 from tokendraw.testing.kit.statistical_tests import fit
 from tokendraw.testing.kit.subject import Subject
 from tokendraw.testing.kit.trial import Trial, Verdict
 from tokendraw.testing.logits_families import gaussian
+from tokendraw.testing.rows.draws import random_seeds, seed_torch
+from tokendraw.testing.rows.expected import expect
 from tokendraw.testing.verify.drafting import Batch, chains, drafts_of, requests, row_metadata, ways
 from tokendraw.testing.verify.speculation import Case, judge
 

@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 from tokendraw._exchange.params import SamplingParams
 from tokendraw.operations.verify.capabilities import DraftKind
 from tokendraw.operations.verify.drafts import Drafts
-from tokendraw.testing.kit.draws import seed_torch
-from tokendraw.testing.kit.expected import expect, possible_tokens
-from tokendraw.testing.kit.poison import poisons
 from tokendraw.testing.kit.property import Ask, Properties
 from tokendraw.testing.kit.subject import Subject
 from tokendraw.testing.kit.trial import Trial
 from tokendraw.testing.logits_families import gaussian
+from tokendraw.testing.rows.draws import seed_torch
+from tokendraw.testing.rows.expected import expect, possible_tokens
+from tokendraw.testing.rows.poison import poisons
 from tokendraw.testing.verify.drafting import (
     BEYOND,
     Batch,

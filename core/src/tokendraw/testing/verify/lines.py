@@ -14,12 +14,12 @@ from tokendraw._exchange.params import SamplingParams
 from tokendraw._messages.words import all_of
 from tokendraw.operations.verify.capabilities import DraftKind, VerifyCapabilities, VerifyMode
 from tokendraw.testing import reference
-from tokendraw.testing.kit.expected import expect
 from tokendraw.testing.kit.property import Ask, Properties
 from tokendraw.testing.kit.refusals import refused
-from tokendraw.testing.kit.requests import described
 from tokendraw.testing.kit.subject import Subject
 from tokendraw.testing.kit.trial import Trial
+from tokendraw.testing.rows.expected import expect
+from tokendraw.testing.rows.requests import described
 from tokendraw.testing.verify.drafting import (
     Batch,
     chains,

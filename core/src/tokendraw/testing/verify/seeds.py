@@ -11,10 +11,10 @@ from tokendraw._exchange.params import SamplingParams
 from tokendraw._messages.words import all_of
 from tokendraw.testing import reference
 from tokendraw.testing.kit.property import Ask, Properties, has_counter
-from tokendraw.testing.kit.requests import described
 from tokendraw.testing.kit.subject import Subject
 from tokendraw.testing.kit.trial import Trial
-from tokendraw.testing.sample.seeds import SAME
+from tokendraw.testing.rows.expected import SAME
+from tokendraw.testing.rows.requests import described
 from tokendraw.testing.verify.drafting import Batch, chains, ways
 
 properties = Properties("verify")

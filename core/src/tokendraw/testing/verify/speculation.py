@@ -20,11 +20,11 @@ from tokendraw._exchange.metadata import SamplingMetadata
 from tokendraw._exchange.params import SamplingParams
 from tokendraw.operations.verify.capabilities import DraftKind, VerifyMode
 from tokendraw.operations.verify.drafts import Drafts
-from tokendraw.testing.kit.draws import seed_torch
-from tokendraw.testing.kit.expected import expect
 from tokendraw.testing.kit.statistical_tests import fit, share
 from tokendraw.testing.kit.subject import Subject, for_every_row
 from tokendraw.testing.kit.trial import Trial, Verdict
+from tokendraw.testing.rows.draws import seed_torch
+from tokendraw.testing.rows.expected import expect
 
 Array = NDArray[Any]
 

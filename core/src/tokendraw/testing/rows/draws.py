@@ -10,10 +10,10 @@ import torch
 from numpy.typing import NDArray
 
 from tokendraw._exchange.params import SamplingParams
-from tokendraw.testing.kit.expected import Expected, expect
 from tokendraw.testing.kit.statistical_tests import fit, pooled
 from tokendraw.testing.kit.subject import Subject
 from tokendraw.testing.kit.trial import Trial, Verdict
+from tokendraw.testing.rows.expected import Expected, expect
 
 Array = NDArray[Any]
 

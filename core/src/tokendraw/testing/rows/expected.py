@@ -15,6 +15,8 @@ from tokendraw.testing import reference
 
 MASS_TOLERANCE: Final = 1e-5
 """A nucleus edge that is reached closer than this is left to the rounding of float32 sums."""
+SAME: Final = 0.9999
+"""The share of seeded draws that has to be the reference's; the others are near ties in float32."""
 
 Array = NDArray[Any]
 
