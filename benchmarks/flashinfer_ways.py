@@ -20,7 +20,7 @@ import torch
 from tables import head, markdown, shown, timing
 
 from tokendraw import Need, SamplingMetadata, SamplingParams
-from tokendraw.bench.cells import MIN_P, TEMPERATURE, TOP_K, TOP_P, Cell
+from tokendraw.bench import MIN_P, TEMPERATURE, TOP_K, TOP_P, Cell
 from tokendraw.probabilities import relative
 
 if TYPE_CHECKING:

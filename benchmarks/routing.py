@@ -25,7 +25,7 @@ from tables import head, markdown, shown, timing
 import tokendraw
 from tokendraw import Sampler, SamplingMetadata, SamplingParams
 from tokendraw._serving import routing as _serving
-from tokendraw.bench.cells import TEMPERATURE, TOP_K, TOP_P, Cell
+from tokendraw.bench import TEMPERATURE, TOP_K, TOP_P, Cell
 
 _BOTH = SamplingParams(temperature=TEMPERATURE, top_k=TOP_K, top_p=TOP_P)
 _SEEDED = replace(_BOTH, seed=7)

@@ -6,11 +6,7 @@ from collections.abc import Callable, Mapping
 
 import torch
 
-from tokendraw.bench import logits
-from tokendraw.bench.cells import Cell
-from tokendraw.bench.run import timer_for
-from tokendraw.bench.timing.floor import readers
-from tokendraw.bench.timing.timer import Call, Failure, Timing
+from tokendraw.bench import Call, Cell, Failure, Timing, make_logits, readers, timer_for
 from tokendraw.resolution import detect_host, installed_version
 
 
@@ -24,7 +20,7 @@ def timing(
         cell: Cell, calls: Mapping[str, Callable[[torch.Tensor], object]]
     ) -> dict[str, Timing | Failure]:
         width = getattr(torch, cell.dtype).itemsize
-        buffers = logits.make(cell, device, timer.buffers(cell.batch * cell.vocab_size * width))
+        buffers = make_logits(cell, device, timer.buffers(cell.batch * cell.vocab_size * width))
         reading = {f"read by {name}": call for name, call in readers(device).items()}
         found = timer.time(reading | {name: Call(draw=draw) for name, draw in calls.items()}, buffers)
         reads = [timing for name in reading if isinstance(timing := found[name], Timing)]

@@ -10,8 +10,7 @@ from setting import Findings, Setting, markdown, serves
 from timing import buffers_of, timed
 
 from tokendraw import Sampler, SamplingMetadata, SamplingParams
-from tokendraw.bench.cells import MIN_P, TEMPERATURE, TOP_K, TOP_P, Cell
-from tokendraw.bench.timing.timer import Call, Failure, Timing
+from tokendraw.bench import MIN_P, TEMPERATURE, TOP_K, TOP_P, Call, Cell, Failure, Timing
 
 _BOTH = SamplingParams(temperature=TEMPERATURE, top_k=TOP_K, top_p=TOP_P, seed=1)
 _MIXED = (_BOTH, replace(_BOTH, seed=None), replace(_BOTH, temperature=0.0), replace(_BOTH, min_p=MIN_P))

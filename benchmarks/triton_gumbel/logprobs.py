@@ -12,8 +12,7 @@ from timing import buffers_of, timed
 from torch import Tensor
 
 from tokendraw import LogprobsTensors, Sampler, SamplingMetadata, SamplingParams
-from tokendraw.bench.cells import TEMPERATURE, TOP_K, TOP_P, Cell
-from tokendraw.bench.timing.timer import Call, Failure, Timing
+from tokendraw.bench import TEMPERATURE, TOP_K, TOP_P, Call, Cell, Failure, Timing
 from tokendraw.plugin import LOGPROBS_MODES, LogprobsMode
 
 _PLAIN = "plain"

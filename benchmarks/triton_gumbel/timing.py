@@ -8,11 +8,7 @@ import torch
 from setting import Setting
 from torch import Tensor
 
-from tokendraw.bench import logits as _logits
-from tokendraw.bench.cells import Cell
-from tokendraw.bench.run import timer_for
-from tokendraw.bench.timing.floor import readers
-from tokendraw.bench.timing.timer import Call, Failure, Timing
+from tokendraw.bench import Call, Cell, Failure, Timing, make_logits, readers, timer_for
 
 _READ = "read by "
 
@@ -42,6 +38,6 @@ def buffers_of(
     dtype = getattr(torch, cell.dtype)
     count = timer_for(setting.device, repeats).buffers(cell.batch * cell.vocab_size * dtype.itemsize)
     if make is None:
-        return _logits.make(cell, setting.device, count)
+        return make_logits(cell, setting.device, count)
     generator = torch.Generator(setting.device).manual_seed(1)
     return [make(cell.batch, cell.vocab_size, generator).to(dtype) for _ in range(count)]

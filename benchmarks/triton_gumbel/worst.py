@@ -11,8 +11,7 @@ from setting import Findings, Setting, markdown, serves
 from timing import buffers_of, timed
 
 from tokendraw import SamplingMetadata, SamplingParams
-from tokendraw.bench.cells import MIN_P, TEMPERATURE, TOP_K, TOP_P, Cell
-from tokendraw.bench.timing.timer import Call, Failure, Timing
+from tokendraw.bench import MIN_P, TEMPERATURE, TOP_K, TOP_P, Call, Cell, Failure, Timing
 
 _COMMON = ("peaked-30", "gaussian")
 _MOST = 3.0

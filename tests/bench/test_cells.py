@@ -7,15 +7,17 @@ import pytest
 import torch
 
 from tokendraw import SamplingParams
-from tokendraw.bench import logits as _logits
-from tokendraw.bench.cells import DTYPES, FAMILIES, FILTERS, PRESETS, Cell, grid
+from tokendraw.bench import make_logits, operations
+from tokendraw.bench.cells import DTYPES, FAMILIES, FILTERS, Cell
+from tokendraw.bench.logits import mean_nucleus
 from tokendraw.testing import reference
 
 CPU = torch.device("cpu")
+grid = operations.get("sample").grid
 
 
 def test_the_quick_grid_is_what_a_laptop_does_in_seconds():
-    assert [str(cell) for cell in grid(PRESETS["quick"])] == [
+    assert [str(cell) for cell in grid("quick")] == [
         "1 x 32000 float32, none, peaked-30",
         "1 x 32000 float32, both, peaked-30",
         "64 x 32000 float32, none, peaked-30",
@@ -24,7 +26,7 @@ def test_the_quick_grid_is_what_a_laptop_does_in_seconds():
 
 
 def test_the_design_grid_has_its_shapes_dtypes_filters_and_families_each_with_each():
-    cells = grid(PRESETS["design"])
+    cells = grid("design")
     assert {(c.batch, c.vocab_size) for c in cells} == {
         (1024, 151_936),
         (256, 151_936),
@@ -38,12 +40,12 @@ def test_the_design_grid_has_its_shapes_dtypes_filters_and_families_each_with_ea
 
 
 def test_cells_of_equal_logits_are_neighbours():
-    logits = [(c.batch, c.vocab_size, c.dtype, c.family) for c in grid(PRESETS["design"])]
+    logits = [(c.batch, c.vocab_size, c.dtype, c.family) for c in grid("design")]
     assert sum(here != there for here, there in itertools.pairwise(logits)) + 1 == len(set(logits))
 
 
 def test_what_is_given_takes_the_place_of_the_presets_own_and_nothing_comes_twice():
-    cells = grid(PRESETS["design"], batches=[2, 2], dtypes=["float16"], filters=["mixed"], families=["flat"])
+    cells = grid("design", batches=[2, 2], dtypes=["float16"], filters=["mixed"], families=["flat"])
     assert cells == (
         Cell(2, 151_936, "float16", "mixed", "flat"),
         Cell(2, 128_256, "float16", "mixed", "flat"),
@@ -75,30 +77,30 @@ def test_mixed_rows_ask_for_every_kind_in_turn():
     [("peaked-7", 7, 7), ("peaked-30", 29, 31), ("gaussian", 600, 2000), ("flat", 28_300, 28_900)],
 )
 def test_the_nucleus_of_a_family_is_as_large_as_it_says(family, least, most, dtype):
-    (logits,) = _logits.make(Cell(4, 32_000, dtype, "none", family), CPU, 1)
+    (logits,) = make_logits(Cell(4, 32_000, dtype, "none", family), CPU, 1)
     assert logits.dtype == getattr(torch, dtype)
-    assert least <= _logits.mean_nucleus(logits) <= most
+    assert least <= mean_nucleus(logits) <= most
 
 
 @pytest.mark.parametrize("family", ["peaked-7", "peaked-30"])
 @pytest.mark.parametrize("vocab_size", [128, 4096, 151_936])
 def test_peaked_families_keep_their_nucleus_at_every_vocabulary(family, vocab_size):
-    (logits,) = _logits.make(Cell(2, vocab_size, "float32", "none", family), CPU, 1)
-    assert _logits.mean_nucleus(logits) == int(family.removeprefix("peaked-"))
+    (logits,) = make_logits(Cell(2, vocab_size, "float32", "none", family), CPU, 1)
+    assert mean_nucleus(logits) == int(family.removeprefix("peaked-"))
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_measured_nucleus_is_that_of_the_reference_in_float64(family):
-    (logits,) = _logits.make(Cell(5, 2000, "bfloat16", "none", family), CPU, 1)
+    (logits,) = make_logits(Cell(5, 2000, "bfloat16", "none", family), CPU, 1)
     params = SamplingParams(temperature=0.8, top_p=0.9)
     kept = [reference.prepare(row, params).kept.sum() for row in logits.float().numpy()]
-    assert _logits.mean_nucleus(logits) == pytest.approx(np.mean(kept))
+    assert mean_nucleus(logits) == pytest.approx(np.mean(kept))
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_rows_and_buffers_are_different_and_every_run_makes_the_same(family):
     cell = Cell(3, 1000, "float32", "none", family)
-    buffers = _logits.make(cell, CPU, 2)
+    buffers = make_logits(cell, CPU, 2)
     assert [list(buffer.shape) for buffer in buffers] == [[3, 1000]] * 2
     assert len({tuple(row.tolist()) for buffer in buffers for row in buffer}) == 6
-    assert all(map(torch.equal, buffers, _logits.make(cell, CPU, 2)))
+    assert all(map(torch.equal, buffers, make_logits(cell, CPU, 2)))

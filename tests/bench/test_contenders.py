@@ -13,8 +13,7 @@ from tokendraw.bench.cells import FILTERS, Cell
 from tokendraw.bench.contenders import flashinfer as _flashinfer
 from tokendraw.bench.contenders.baselines import BASELINES, torch_sort
 from tokendraw.bench.contenders.selection import chosen
-from tokendraw.bench.logits import make
-from tokendraw.bench.run import metadata_of
+from tokendraw.bench.run import make_logits, metadata_of
 from tokendraw.testing import reference
 
 CPU = torch.device("cpu")
@@ -104,7 +103,7 @@ def test_a_sampler_serves_the_cells_that_are_its_own(dists):
     capabilities = EVERYTHING.replace("'counter'", "'launch'")
     dists.add_plugin("acme", plugin("acme", capabilities=capabilities))
     (acme,) = chosen(("acme",), CPU)
-    (logits,) = make(CELL, CPU, 1)
+    (logits,) = make_logits(CELL, CPU, 1)
     call = prepared(acme, seeded=False)
     assert call.draw(logits).token_ids.tolist() == logits.argmax(-1).tolist()
     assert not call.graph_safe

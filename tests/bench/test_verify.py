@@ -13,25 +13,26 @@ import pytest
 import torch
 
 import tokendraw
+import tokendraw_native
 from command_line import call
 from fake_dists import EVERYTHING, fake_dists, plugin
 from fixed_timer import SOURCE, FixedTimer
 from tokendraw import Drafts, SamplerUnavailableError
-from tokendraw.bench import logits as _logits
-from tokendraw.bench import run
-from tokendraw.bench.cells import FILTERS, PRESETS, VERIFY_PRESETS, VerifyCell, grid
-from tokendraw.bench.contenders import flashinfer as _flashinfer
-from tokendraw.bench.contenders import verify as _verify
+from tokendraw.bench import make_logits, metadata_of, operations, run
+from tokendraw.bench.cells import FILTERS
 from tokendraw.bench.contenders.selection import chosen
+from tokendraw.bench.operations.verify import VerifyCell, draft_ids
 from tokendraw.bench.report import plot
 from tokendraw.bench.report.lines import Line, Report
-from tokendraw.bench.run import metadata_of
 from tokendraw.bench.timing import contention
 from tokendraw.bench.timing.contention import Machine
 from tokendraw.bench.timing.timer import Timing
 
 CPU = torch.device("cpu")
+BENCH = operations.get("verify")
+prepare_flashinfer = BENCH.baselines()["flashinfer-direct"]
 CELL = VerifyCell(3, 300, "float32", "both", "peaked-7", 4, "rejection")
+NATIVE = tokendraw_native.plugin.tokendraw_describe()
 COUPLED = replace(CELL, mode="coupled")
 
 
@@ -43,7 +44,7 @@ def dists(tmp_path, monkeypatch):
 
 class TestCells:
     def test_the_design_grid_has_what_speculative_decoding_is_held_to(self):
-        cells = grid(VERIFY_PRESETS["design"])
+        cells = BENCH.grid("design")
         assert {(c.batch, c.vocab_size) for c in cells} == {
             (batch, size) for batch in (1, 64, 256) for size in (128_256, 151_936)
         }
@@ -54,17 +55,19 @@ class TestCells:
         assert all(c.operation == "verify" for c in cells)
 
     def test_the_presets_have_the_names_of_the_others(self):
-        assert list(VERIFY_PRESETS) == list(PRESETS)
+        assert list(BENCH.presets) == list(operations.get("sample").presets)
 
     def test_what_is_given_takes_the_place_of_the_presets_own(self):
-        cells = grid(VERIFY_PRESETS["quick"], batches=[2], filters=["none"], drafts=[1, 3], modes=["coupled"])
+        cells = BENCH.grid(
+            "quick", batches=[2], filters=["none"], axes={"drafts": [1, 3], "mode": ["coupled"]}
+        )
         assert [str(cell) for cell in cells] == [
             "2 x 32000 float32, none, coupled of 1, peaked-30",
             "2 x 32000 float32, none, coupled of 3, peaked-30",
         ]
 
     def test_cells_of_equal_logits_are_neighbours(self):
-        logits = [replace(cell, filters="") for cell in grid(VERIFY_PRESETS["design"])]
+        logits = [replace(cell, filters="") for cell in BENCH.grid("design")]
         assert sum(here != there for here, there in itertools.pairwise(logits)) + 1 == len(set(logits))
 
     def test_a_buffer_has_the_rows_that_the_mode_reads(self):
@@ -76,7 +79,7 @@ class TestLogits:
     @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
     def test_below_the_target_are_the_drafts_and_each_is_the_target_plus_noise(self, dtype):
         cell = replace(CELL, dtype=dtype, family="gaussian", batch=20)
-        first, second = _logits.make(cell, CPU, 2)
+        first, second = make_logits(cell, CPU, 2)
         assert list(first.shape) == [20 * 9, 300]
         assert first.dtype == getattr(torch, dtype)
         target = first[:100].view(20, 5, 300)[:, :4].reshape(80, 300).float()
@@ -84,19 +87,19 @@ class TestLogits:
         assert abs(noise.std().item() - 0.5) < 0.02
         assert abs(noise.mean().item()) < 0.02
         assert not torch.equal(first, second)
-        assert all(map(torch.equal, (first, second), _logits.make(cell, CPU, 2)))
+        assert all(map(torch.equal, (first, second), make_logits(cell, CPU, 2)))
 
     def test_where_the_mode_looks_at_no_drafts_there_are_none(self):
-        (both,), (target,) = _logits.make(CELL, CPU, 1), _logits.make(COUPLED, CPU, 1)
+        (both,), (target,) = make_logits(CELL, CPU, 1), make_logits(COUPLED, CPU, 1)
         assert torch.equal(both[:15], target)
 
     @pytest.mark.parametrize("family", ["peaked-7", "peaked-30", "gaussian"])
     def test_one_tensor_of_ids_is_drawn_from_the_drafts_of_every_buffer(self, family):
         """Tokens that every filter keeps, as often as their probability says, at ids all over the vocabulary."""
         cell = replace(CELL, batch=200, family=family)
-        ids = _logits.draft_ids(cell, CPU)
+        ids = draft_ids(cell, CPU)
         assert (ids.shape, len(ids.unique()) > 250) == ((800,), True)
-        for buffer in _logits.make(cell, CPU, 2):
+        for buffer in make_logits(cell, CPU, 2):
             draft = buffer[cell.num_target_rows :] / 0.8
             best, _ = draft.topk(50)
             probability = best.softmax(-1)
@@ -121,7 +124,7 @@ def verified(cell, buffer=None):
     (native,) = chosen(("native",), CPU, "verify")
     (one,) = native.prepare(cell, metadata_of(cell, CPU, seeded=True))
     assert one.graph_safe
-    return one.draw(_logits.make(cell, CPU, 1)[0] if buffer is None else buffer)
+    return one.draw(make_logits(cell, CPU, 1)[0] if buffer is None else buffer)
 
 
 class TestContenders:
@@ -129,11 +132,11 @@ class TestContenders:
     @pytest.mark.parametrize("cell", [CELL, COUPLED], ids=["rejection", "coupled"])
     def test_the_call_is_the_verification_of_the_requests_of_the_cell(self, cell, filters):
         cell = replace(cell, filters=filters)
-        (buffer,) = _logits.make(cell, CPU, 1)
+        (buffer,) = make_logits(cell, CPU, 1)
         metadata = metadata_of(cell, CPU, seeded=True)
         assert metadata.row_index.tolist() == [0] * 5 + [1] * 5 + [2] * 5
         assert len(set(metadata.positions.tolist())) == 15
-        ids = _logits.draft_ids(cell, CPU)
+        ids = draft_ids(cell, CPU)
         q = {"draft_logits": buffer[15:]} if cell.mode == "rejection" else {}
         drafts = Drafts.from_lists(ids.view(3, 4).tolist(), **q)
         sampler = tokendraw.load_sampler("native", device="cpu")
@@ -170,9 +173,8 @@ class TestContenders:
         ids=str,
     )
     def test_drafts_that_a_companion_would_verify_are_not_timed(self, cell, limits, reason):
-        serving = tokendraw.load_sampler("native", device="cpu")._verification()
-        limited = replace(serving, capabilities=replace(serving.capabilities, **limits))
-        assert _verify.lacking(limited, cell, _verify.drafts_of(cell, CPU)) == reason
+        limited = replace(NATIVE.operations["verify"], **limits)
+        assert BENCH.lacking(limited, cell, metadata_of(cell, CPU, seeded=True)) == reason
 
 
 @pytest.fixture
@@ -256,17 +258,17 @@ class TestFlashInfer:
         self, fake_flashinfer, filters, called
     ):
         cell = replace(CELL, filters=filters)
-        (buffer,) = _logits.make(cell, CPU, 1)
+        (buffer,) = make_logits(cell, CPU, 1)
         probs = (buffer / 0.8).softmax(-1)
         found = {}
-        for one in _flashinfer.prepare_verify(cell, metadata_of(cell, CPU, seeded=True)):
+        for one in prepare_flashinfer(cell, metadata_of(cell, CPU, seeded=True)):
             one.draw(buffer)
             *steps, (draft, ids, target) = fake_flashinfer
             found[one.way] = tuple(steps)
             assert one.graph_safe
             assert torch.allclose(target, probs[:15].view(3, 5, 300))
             assert torch.allclose(draft, probs[15:].view(3, 4, 300))
-            assert torch.equal(ids, _logits.draft_ids(cell, CPU).view(3, 4).int())
+            assert torch.equal(ids, draft_ids(cell, CPU).view(3, 4).int())
             fake_flashinfer.clear()
         assert found == {
             f"{way}, chain_speculative_sampling": (*steps, CHAIN) for way, steps in called.items()
@@ -283,7 +285,7 @@ class TestFlashInfer:
     )
     def test_what_its_chain_does_not_do_is_not_timed(self, fake_flashinfer, cell, reason):
         with pytest.raises(SamplerUnavailableError) as error:
-            _flashinfer.prepare_verify(cell, metadata_of(cell, CPU, seeded=True))
+            prepare_flashinfer(cell, metadata_of(cell, CPU, seeded=True))
         assert str(error.value) == f"it does not serve {reason}"
 
     def test_a_version_that_takes_no_seed_is_kept_out_of_graphs(self, fake_flashinfer):
@@ -291,8 +293,8 @@ class TestFlashInfer:
         chain = module.chain_speculative_sampling
         kept = [p for n, p in inspect.signature(chain).parameters.items() if n not in ("seed", "offset")]
         chain.__signature__ = inspect.Signature(kept)
-        (buffer,) = _logits.make(CELL, CPU, 1)
-        for one in _flashinfer.prepare_verify(CELL, metadata_of(CELL, CPU, seeded=True)):
+        (buffer,) = make_logits(CELL, CPU, 1)
+        for one in prepare_flashinfer(CELL, metadata_of(CELL, CPU, seeded=True)):
             assert not one.graph_safe
             one.draw(buffer)
             assert fake_flashinfer[-2] == ("chain", None, None)

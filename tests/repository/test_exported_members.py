@@ -7,6 +7,7 @@ from types import ModuleType
 import pytest
 
 import tokendraw
+import tokendraw.bench
 import tokendraw.plugin
 import tokendraw.resolution
 import tokendraw.testing
@@ -27,6 +28,10 @@ FACES = {
     tokendraw.resolution: """
         Candidate Choice Decision DuplicatePluginError Host Resolution Settings State decide detect_host
         installed_version read_settings
+    """,
+    tokendraw.bench: """
+        Call Cell Failure MIN_P TEMPERATURE TOP_K TOP_P Timer Timing make_logits metadata_of readers
+        timer_for
     """,
     tokendraw.testing: """
         Effort Line Property Report SamplerConformance Status Subject check fake_dist properties run

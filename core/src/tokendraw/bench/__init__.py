@@ -1,20 +1,57 @@
-"""What ``tokendraw bench`` is made of: samplers timed against each other, and against a read of the same logits.
+"""The bench behind ``tokendraw bench``, and the parts of it that a benchmark of one's own can use.
 
-The operation ``verify`` goes the same way: a buffer holds the logits of the target and of the drafts, so that whatever
-times a call on a buffer, or reads one, need not know of it.
+=====================  ================================================================================================
+:class:`Cell`          what is timed: a shape, a dtype, filters and a family of logits; ``TEMPERATURE``, ``TOP_K``,
+                       ``TOP_P`` and ``MIN_P`` are what its rows ask for
+:func:`make_logits`    makes the buffers of a cell
+:func:`metadata_of`    makes what the rows of a cell ask for
+:class:`Call`          one step on a buffer, to be timed
+:func:`timer_for`      makes the :class:`Timer` of a device: CUDA graphs out of a cold cache, or the clock on the wall
+:class:`Timing`        what it finds of a call: the median and the quartiles; :class:`Failure` if the call raised
+:func:`readers`        passes that only read a buffer, which ratios refer to
+=====================  ================================================================================================
 
-::
-
-    _cells       what is timed: shapes, dtypes, filters and families of logits; imports no torch, for the command line
-    _logits      the rows of a family, and how many of their tokens a nucleus holds
-    _contenders  who is timed: the installed samplers, and by name the baselines
-    _baselines   what needs no plugin: the pipeline of sorts in plain torch; _flashinfer: FlashInfer called directly
-    _verify      a verification as a call on one buffer
-    _parameters  what rows ask for, as the baselines take it
-    _floor       the read-only pass that ratios refer to
-    _timing      medians and quartiles, by wall clock; _cuda_timing: by CUDA graphs
-    _run         every cell, in turn
-    _report      what was found; _table, _plot: as text and as a picture
-
-Nothing here is public but the command.
+Its rooms: ``operations`` has a module for each operation that can be timed, ``contenders`` finds the samplers and has
+the baselines, ``timing`` times calls, ``report`` shows what was found.
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tokendraw._lazy import lazy_names
+
+if TYPE_CHECKING:
+    from tokendraw.bench.cells import MIN_P, TEMPERATURE, TOP_K, TOP_P, Cell
+    from tokendraw.bench.run import make_logits, metadata_of, timer_for
+    from tokendraw.bench.timing.floor import readers
+    from tokendraw.bench.timing.timer import Call, Failure, Timer, Timing
+
+_HOMES = {
+    "bench.cells": ("MIN_P", "TEMPERATURE", "TOP_K", "TOP_P", "Cell"),
+    "bench.run": ("make_logits", "metadata_of", "timer_for"),
+    "bench.timing.floor": ("readers",),
+    "bench.timing.timer": ("Call", "Failure", "Timer", "Timing"),
+}
+
+__all__ = [
+    "MIN_P",
+    "TEMPERATURE",
+    "TOP_K",
+    "TOP_P",
+    "Call",
+    "Cell",
+    "Failure",
+    "Timer",
+    "Timing",
+    "make_logits",
+    "metadata_of",
+    "readers",
+    "timer_for",
+]
+
+__getattr__ = lazy_names(globals(), _HOMES)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -11,9 +11,10 @@ from torch import Tensor
 from tokendraw._exchange.metadata import SamplingMetadata
 from tokendraw._messages.errors import SamplerUnavailableError, TokendrawError
 from tokendraw._messages.words import spoken
-from tokendraw.bench import logits as _logits
-from tokendraw.bench.cells import Cell, VerifyCell
+from tokendraw.bench import operations
+from tokendraw.bench.cells import Cell
 from tokendraw.bench.contenders.selection import Contender
+from tokendraw.bench.logits import mean_nucleus
 from tokendraw.bench.report.lines import Line
 from tokendraw.bench.timing.timer import Call, Failure, Timer, Timing, WallTimer
 
@@ -46,15 +47,18 @@ def run(
         if made[0] != rows:
             made = (None, [], 0.0)  # two sets of buffers need not fit
             buffers = _buffers(cell, device, timer)
-            first = buffers[0][: cell.batch]  # of a verification too, these are the target's
-            made = (rows, buffers, _logits.mean_nucleus(first))
+            first = buffers[0][: cell.batch]  # behind the first rows may lie others, which draw nothing
+            made = (rows, buffers, mean_nucleus(first))
         _, buffers, nucleus = made
         lines.append(_line(cell, contenders, buffers, nucleus, timer, readers, seeded=seeded))
     return tuple(lines)
 
 
 def timer_for(device: torch.device, repeats: int) -> Timer:
-    """How times are taken on a kind of device."""
+    """Make the timer for a kind of device.
+
+    :param repeats: how many samples a median is of.
+    """
     if device.type == "cuda":
         from tokendraw.bench.timing.cuda_graphs import CudaTimer
 
@@ -62,11 +66,16 @@ def timer_for(device: torch.device, repeats: int) -> Timer:
     return WallTimer(repeats, synchronize=None if device.type == "cpu" else torch.accelerator.synchronize)
 
 
+def make_logits(cell: Cell, device: torch.device, count: int) -> list[Tensor]:
+    """Make ``count`` buffers [rows, V] of different rows; they are the same in every run on a kind of device."""
+    generator = torch.Generator(device).manual_seed(1)
+    dtype, operation = getattr(torch, cell.dtype), operations.get(cell.operation)
+    return [operation.make_buffer(cell, device, generator).to(dtype) for _ in range(count)]
+
+
 def metadata_of(cell: Cell, device: torch.device, *, seeded: bool) -> SamplingMetadata:
-    """What the rows of a cell ask for; seeds and positions are different in every row."""
-    requests, rows = cell.requests, None
-    if isinstance(cell, VerifyCell):  # with what an engine works out once a batch: the request of each row
-        rows = [request for request in range(cell.batch) for _ in range(cell.drafts + 1)]
+    """Make what the rows of a cell ask for; seeds and positions are different in every row."""
+    requests, rows = cell.requests, cell.row_index
     if not seeded:
         return SamplingMetadata.from_params(requests, device=device, row_index=rows)
     requests = [replace(request, seed=row) for row, request in enumerate(requests)]
@@ -77,7 +86,7 @@ def metadata_of(cell: Cell, device: torch.device, *, seeded: bool) -> SamplingMe
 def _buffers(cell: Cell, device: torch.device, timer: Timer) -> list[Tensor]:
     nbytes = cell.num_rows * cell.vocab_size * getattr(torch, cell.dtype).itemsize
     try:
-        return _logits.make(cell, device, timer.buffers(nbytes))
+        return make_logits(cell, device, timer.buffers(nbytes))
     except (torch.OutOfMemoryError, MemoryError) as error:
         raise TokendrawError(
             f"{cell} needs buffers of {nbytes / 1e6:,.0f} MB on {device}, found no memory for them. "

@@ -6,7 +6,7 @@ takes seeds by row: each draws with the noise of the launch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -17,25 +17,19 @@ from tokendraw._exchange.host import Host
 from tokendraw._exchange.metadata import SamplingMetadata
 from tokendraw.bench.cells import Cell
 from tokendraw.bench.contenders import flashinfer as _flashinfer
-from tokendraw.bench.parameters import Parameters
+from tokendraw.bench.contenders.parameters import Parameters
 from tokendraw.bench.timing.timer import Call
 
 
 @dataclass(frozen=True, kw_only=True)
 class Baseline:
-    """A contender that is no plugin."""
+    """A contender that is no plugin, and what it needs to run."""
 
     name: str
     versions: Callable[[], dict[str, str]]
-    """Of what it needs, by distribution."""
+    """Finds the versions of what it needs, by distribution."""
     lacks: Callable[[Host], str | None]
-    """What a machine lacks that it needs, in words, or None."""
-    operations: Mapping[str, Callable[[Cell, SamplingMetadata], Sequence[Call]]]
-    """What prepares a cell of each operation, as of a :class:`tokendraw.bench.contenders.selection.Contender`."""
-
-    def cannot(self, operation: str, host: Host) -> str | None:
-        """Why it cannot be timed, in words, or None."""
-        return self.lacks(host) if operation in self.operations else f"it does not {operation}"
+    """Says what a machine lacks that it needs, in words, or None."""
 
 
 def torch_sort(cell: Cell, metadata: SamplingMetadata) -> tuple[Call]:
@@ -80,12 +74,11 @@ BASELINES = (
         name="torch-sort",
         versions=lambda: {"torch": str(torch.__version__)},
         lacks=lambda host: None,
-        operations={"sample": torch_sort},
     ),
     Baseline(
         name="flashinfer-direct",
         versions=lambda: {_flashinfer.DISTRIBUTION: installed_version(_flashinfer.DISTRIBUTION) or ""},
         lacks=_flashinfer.lacks,
-        operations={"sample": _flashinfer.prepare, "verify": _flashinfer.prepare_verify},
     ),
 )
+"""What each of them can do, the operations say: :attr:`tokendraw.bench.operation.BenchOperation.baselines`."""

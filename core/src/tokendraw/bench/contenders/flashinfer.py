@@ -28,9 +28,8 @@ from tokendraw._discovery.installed import installed_version
 from tokendraw._exchange.host import Host
 from tokendraw._exchange.metadata import SamplingMetadata
 from tokendraw._messages.errors import SamplerUnavailableError
-from tokendraw.bench import logits as _logits
-from tokendraw.bench.cells import Cell, VerifyCell
-from tokendraw.bench.parameters import Parameters
+from tokendraw.bench.cells import Cell
+from tokendraw.bench.contenders.parameters import Parameters
 from tokendraw.bench.timing.timer import Call, Draw
 
 DISTRIBUTION = "flashinfer-python"
@@ -58,23 +57,26 @@ def prepare(cell: Cell, metadata: SamplingMetadata) -> tuple[Call, ...]:
     return tuple(calls)
 
 
-def prepare_verify(cell: Cell, metadata: SamplingMetadata) -> tuple[Call, ...]:
-    """As :func:`prepare`, of a verification."""
-    assert isinstance(cell, VerifyCell)
+def prepare_chain(cell: Cell, metadata: SamplingMetadata, draft_ids: Tensor, mode: str) -> tuple[Call, ...]:
+    """Make a call for each way to hold drafts against their target.
+
+    :param metadata: of the requests of the cell.
+    :param draft_ids: [B, K]; a buffer holds the target's B * (K + 1) rows and below them the B * K of the drafts.
+    """
     rows = Parameters.of(cell, metadata)
-    if cell.mode != "rejection":
-        raise SamplerUnavailableError(f"it does not serve the mode {cell.mode}")
+    if mode != "rejection":
+        raise SamplerUnavailableError(f"it does not serve the mode {mode}")
     if rows.min_p is not None:
         raise SamplerUnavailableError("it does not serve min_p per row")
     sampling: Any = importlib.import_module("flashinfer.sampling")
     seed = _seed(sampling.chain_speculative_sampling)
-    batch, count, device = cell.batch, cell.drafts, rows.temperature.device
-    requests = torch.arange(batch, device=device)
+    batch, count = draft_ids.shape
+    requests = torch.arange(batch, device=draft_ids.device)
     rows = rows.take(torch.cat([requests.repeat_interleave(count + 1), requests.repeat_interleave(count)]))
-    drafted = _logits.draft_ids(cell, device).view(batch, count).int()
+    drafted, last = draft_ids.int(), batch * (count + 1)
 
     def chain(probs: Tensor) -> object:
-        target, draft = probs[: cell.num_target_rows], probs[cell.num_target_rows :]
+        target, draft = probs[:last], probs[last:]
         return sampling.chain_speculative_sampling(
             draft.view(batch, count, -1), drafted, target.view(batch, count + 1, -1), **seed
         )

@@ -4,61 +4,58 @@ from __future__ import annotations
 
 import difflib
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
 import tokendraw
-from tokendraw._exchange.capabilities import FILTER_ORDERS, Need
 from tokendraw._exchange.host import Host
 from tokendraw._exchange.metadata import SamplingMetadata
 from tokendraw._machine import detect
 from tokendraw._messages.errors import SamplerUnavailableError, TokendrawError
 from tokendraw._messages.words import all_of
 from tokendraw._resolution.candidate import Candidate, State
-from tokendraw.bench.cells import Cell, VerifyCell
-from tokendraw.bench.contenders import verify
+from tokendraw.bench import operations
+from tokendraw.bench.cells import Cell
 from tokendraw.bench.contenders.baselines import BASELINES, Baseline
-from tokendraw.bench.timing.timer import Call, Draw
+from tokendraw.bench.operation import BenchOperation, Prepare
+from tokendraw.bench.timing.timer import Call
 
 
 @dataclass(frozen=True, kw_only=True)
 class Contender:
-    """Something that draws tokens, or verifies drafts."""
+    """Something that is timed."""
 
     name: str
     versions: Mapping[str, str]
     """Of the distributions that it comes from."""
-    prepare: Callable[[Cell, SamplingMetadata], Sequence[Call]]
-    """Makes the call for a cell, with everything done that an engine does once a batch; or several, each another way
-    to the same tokens, of which the fastest counts.
-
-    :raises SamplerUnavailableError: it cannot serve the cell by itself; the reason in words.
-    """
+    prepare: Prepare
 
 
 def chosen(names: Sequence[str], device: torch.device, operation: str = "sample") -> tuple[Contender, ...]:
-    """The contenders of these names, in this order; of no name, all samplers and baselines that there are.
+    """Find the contenders of these names, in this order; of no name, all samplers and baselines that there are.
 
     :raises SamplerUnavailableError: one of them cannot serve this machine; the reason in words.
     :raises TokendrawError: there is none of a name; the message has the nearest.
     """
     host = detect.detect_host(str(device))
-    candidates = tokendraw.discover(operation=operation, host=host, need=Need(filter_orders=FILTER_ORDERS))
+    timed = operations.get(operation)
+    candidates = tokendraw.discover(operation=operation, host=host, need=timed.need)
     if not names:
-        plugins = [_plugin(c, device, operation) for c in candidates if c.state is State.AVAILABLE]
-        baselines = [_baseline(b, operation) for b in BASELINES if b.cannot(operation, host) is None]
+        plugins = [_plugin(c, device, timed) for c in candidates if c.state is State.AVAILABLE]
+        baselines = [_baseline(b, timed) for b in BASELINES if _cannot(b, timed, host) is None]
         return tuple(plugins + baselines)
-    return tuple(_named(name, candidates, host, device, operation) for name in dict.fromkeys(names))
+    return tuple(_named(name, candidates, host, device, timed) for name in dict.fromkeys(names))
 
 
 def _named(
-    name: str, candidates: Sequence[Candidate], host: Host, device: torch.device, operation: str
+    name: str, candidates: Sequence[Candidate], host: Host, device: torch.device, operation: BenchOperation
 ) -> Contender:
     for baseline in BASELINES:
         if baseline.name == name:
-            lacks = baseline.cannot(operation, host)
+            lacks = _cannot(baseline, operation, host)
             if lacks is not None:
                 raise SamplerUnavailableError(f"'{name}' cannot be timed on {host}: {lacks}.")
             return _baseline(baseline, operation)
@@ -76,34 +73,24 @@ def _named(
     )
 
 
-def _plugin(candidate: Candidate, device: torch.device, operation: str) -> Contender:
+def _plugin(candidate: Candidate, device: torch.device, operation: BenchOperation) -> Contender:
     """An installed sampler, called as users call it and never with rows that its companion would draw."""
+    capabilities: Any = candidate.capabilities(operation.name)
 
     @functools.cache
-    def load(dtype: str, vocab_size: int) -> tokendraw.Sampler:
-        need = Need(filter_orders=FILTER_ORDERS, dtype=dtype, vocab_size=vocab_size)
-        return tokendraw.load_sampler(candidate.name, device=device, need=need)
+    def load(dtype: str, vocab_size: int) -> Any:
+        return operation.load(candidate.name, device, dtype, vocab_size)
 
     def prepare(cell: Cell, metadata: SamplingMetadata) -> tuple[Call]:
         try:
-            sampler = load(cell.dtype, cell.vocab_size)
-            serving = sampler._serving if operation == "sample" else sampler._verification()
-        except (
-            SamplerUnavailableError
-        ) as error:  # its message is for those who asked for a sampler to draw with
+            provider = load(cell.dtype, cell.vocab_size)
+        except SamplerUnavailableError as error:  # its message is for those who asked for one to draw with
             reasons = [decision.reason for decision in error.decisions if decision.name == candidate.name]
             raise SamplerUnavailableError(reasons[0] if reasons else str(error)) from error
-        draw: Draw = functools.partial(sampler.sample, metadata=metadata)
-        lacking = serving.lacking(metadata.facts, cell.vocab_size)
-        if isinstance(cell, VerifyCell):
-            drafts = verify.drafts_of(cell, device)
-            draw = verify.verification(sampler, cell, metadata, drafts)
-            lacking = lacking or verify.lacking(serving, cell, drafts)
+        lacking = operation.lacking(capabilities, cell, metadata)
         if lacking is not None:
             raise SamplerUnavailableError(f"it does not serve {lacking}")
-        capabilities = candidate.capabilities(operation)
-        graph_safe = capabilities is not None and capabilities.graph_safe
-        return (Call(draw=draw, graph_safe=graph_safe),)
+        return (Call(draw=operation.step(provider, cell, metadata), graph_safe=capabilities.graph_safe),)
 
     versions = {candidate.distribution: candidate.version}
     if candidate.info and candidate.info.upstream and candidate.upstream_version:
@@ -111,5 +98,11 @@ def _plugin(candidate: Candidate, device: torch.device, operation: str) -> Conte
     return Contender(name=candidate.name, versions=versions, prepare=prepare)
 
 
-def _baseline(baseline: Baseline, operation: str) -> Contender:
-    return Contender(name=baseline.name, versions=baseline.versions(), prepare=baseline.operations[operation])
+def _baseline(baseline: Baseline, operation: BenchOperation) -> Contender:
+    prepare = operation.baselines()[baseline.name]
+    return Contender(name=baseline.name, versions=baseline.versions(), prepare=prepare)
+
+
+def _cannot(baseline: Baseline, operation: BenchOperation, host: Host) -> str | None:
+    """Why a baseline cannot be timed, in words, or None."""
+    return baseline.lacks(host) if baseline.name in operation.baselines() else f"it does not {operation.name}"

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from tokendraw._messages.words import all_of
+from tokendraw.bench import operations
 from tokendraw.bench.cells import MIN_P, TEMPERATURE, TOP_K, TOP_P, Cell
 from tokendraw.bench.timing import contention
 from tokendraw.bench.timing.contention import Machine
@@ -98,8 +99,8 @@ class Report:
         readers = dict.fromkeys(line.read_by for line in self.lines)
         notes = [self.busy] if self.busy else []
         notes += [f"The read is the fastest of several: {all_of(readers)}."] if readers else []
-        if self.operation == "verify":
-            notes.append(_ABOUT_DRAFTS)
+        about = operations.get(self.operation).note
+        notes += [about] if about else []
         for name in self.contenders:
             ways = dict.fromkeys(way for line in self.lines if (way := line.way(name)))
             if ways:
@@ -150,10 +151,6 @@ class Report:
                 yield line, name, entry
 
 
-_ABOUT_DRAFTS = (
-    "A draft's logits are those of the target plus noise. The read is of both for rejection, of the target's alone for "
-    "coupled, which looks at no others."
-)
 _FACTS = (
     "command",
     "operation",

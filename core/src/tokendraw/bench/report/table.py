@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tokendraw.bench.cells import VerifyCell
+from tokendraw.bench import operations
 from tokendraw.bench.report.lines import Line, Report
 from tokendraw.bench.timing.timer import Failure, Timing
 
 _NOTABLE_SPREAD = 0.05
-_SHAPE, _OF_DRAFTS = ("batch", "vocabulary", "dtype"), ("drafts", "mode")
+_SHAPE = ("batch", "vocabulary", "dtype")
 _ROWS = ("filters", "logits", "nucleus", "read us")
-_IN_WORDS = ("dtype", "mode", "filters", "logits")
-"""Columns that are flush left; the others are numbers."""
+_IN_WORDS = ("dtype", "filters", "logits")
+"""Columns that are flush left, as are axes with choices; the others are numbers."""
 
 
 def header(report: Report) -> list[str]:
@@ -20,7 +20,8 @@ def header(report: Report) -> list[str]:
     names = [f"{name} us" for name in report.contenders]
     if _has_host(report):
         names = [title for name in report.contenders for title in (f"{name} us", "host us")]
-    return [*_SHAPE, *(_OF_DRAFTS if report.operation == "verify" else ()), *_ROWS, *names]
+    own = [axis.field for axis in operations.get(report.operation).axes]
+    return [*_SHAPE, *own, *_ROWS, *names]
 
 
 def rows(report: Report) -> list[list[str]]:
@@ -32,18 +33,23 @@ def as_text(report: Report) -> list[str]:
     """Lines without rules; no column is ever cut."""
     table = [header(report), *rows(report)]
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    left = [title in _IN_WORDS for title in table[0]]
+    in_words = _in_words(report)
+    left = [title in in_words for title in table[0]]
     return ["  ".join(_padded(row, widths, left)).rstrip() for row in table]
 
 
 def as_markdown(report: Report) -> str:
     """A file: the command, what it ran on, the table, the notes."""
-    titles = header(report)
-    rule = ["---" if title in _IN_WORDS else "--:" for title in titles]
+    titles, in_words = header(report), _in_words(report)
+    rule = ["---" if title in in_words else "--:" for title in titles]
     table = [f"| {' | '.join(row)} |" for row in (titles, rule, *rows(report))]
     notes = [f"* {note}" for note in report.notes]
     parts = [f"`{report.command}`", " ".join(report.head), "\n".join(table), "\n".join(notes)]
     return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _in_words(report: Report) -> set[str]:
+    return {*_IN_WORDS, *(axis.field for axis in operations.get(report.operation).axes if axis.choices)}
 
 
 def _padded(row: Sequence[str], widths: Sequence[int], left: Sequence[bool]) -> list[str]:
@@ -56,9 +62,9 @@ def _padded(row: Sequence[str], widths: Sequence[int], left: Sequence[bool]) -> 
 def _facts(line: Line) -> list[str]:
     cell = line.cell
     shape = [str(cell.batch), str(cell.vocab_size), cell.dtype]
-    drafts = [str(cell.drafts), cell.mode] if isinstance(cell, VerifyCell) else []
+    own = [str(getattr(cell, axis.field)) for axis in operations.get(cell.operation).axes]
     rows = [cell.filters, cell.family, f"{line.nucleus:,.0f}", _microseconds(line.read) + _spread(line.read)]
-    return [*shape, *drafts, *rows]
+    return [*shape, *own, *rows]
 
 
 def _entries(line: Line, report: Report) -> list[str]:

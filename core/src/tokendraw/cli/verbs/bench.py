@@ -19,9 +19,9 @@ from __future__ import annotations
 import shlex
 import textwrap
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 from click.core import ParameterSource
@@ -30,42 +30,63 @@ import tokendraw
 from tokendraw._discovery.installed import installed_version
 from tokendraw._messages.errors import InvalidParameterError
 from tokendraw._messages.install import pip_install, where
-from tokendraw.bench.cells import (
-    DTYPES,
-    FAMILIES,
-    FILTERS,
-    LEAST_VOCAB_SIZE,
-    PRESETS,
-    VERIFY_PRESETS,
-    Cell,
-    grid,
-)
+from tokendraw.bench import operations
+from tokendraw.bench.cells import DTYPES, FAMILIES, FILTERS, LEAST_VOCAB_SIZE, Cell
 from tokendraw.cli.app import NOT_USABLE, GuardedCommand
 from tokendraw.cli.describe import host_json
 from tokendraw.cli.options import device_option, installed_names, json_option, verbose_option
 from tokendraw.cli.terminal.tables import PIPE_WIDTH, print_json, progress, progress_bar
-from tokendraw.operations.verify.capabilities import VERIFY_MODES, VerifyMode
 
 if TYPE_CHECKING:
     import torch
 
     from tokendraw._exchange.host import Host
     from tokendraw.bench.contenders.selection import Contender
+    from tokendraw.bench.operation import Axis
     from tokendraw.bench.report.lines import Report
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+
+def _axes() -> list[tuple[str, Axis]]:
+    """Every operation with each axis of its cells."""
+    return [(name, axis) for name in operations.names() for axis in operations.get(name).axes]
+
+
+def _axis_options(command: _Command) -> _Command:
+    """Give the command an option for every axis."""
+    for _, axis in reversed(_axes()):
+        values = click.Choice(axis.choices) if axis.choices else click.IntRange(min=1)
+        option = click.option(axis.option, axis.parameter, multiple=True, type=values, help=axis.help)
+        command = option(command)
+    return command
+
+
+def _values_of_axes(operation: str, given: Mapping[str, tuple[Any, ...]]) -> dict[str, tuple[Any, ...]]:
+    """The values of the axes of an operation, by field; of those that were not given, none.
+
+    :raises click.UsageError: an axis of another operation was given.
+    """
+    for name, axis in _axes():
+        if given[axis.parameter] and name != operation:
+            raise click.UsageError(
+                f"'{axis.option}' is about {axis.about}. Add --op {name}, or leave it out."
+            )
+    return {axis.field: given[axis.parameter] for axis in operations.get(operation).axes}
 
 
 @click.command(cls=GuardedCommand, short_help="Time samplers against each other, and a read.")
 @click.option(
     "--op",
     "operation",
-    type=click.Choice(("sample", "verify")),
+    type=click.Choice(operations.names()),
     default="sample",
     show_default=True,
-    help="What is timed: drawing a token a row, or verifying drafts.",
+    help="The operation that is timed.",
 )
 @click.option(
     "--preset",
-    type=click.Choice(list(PRESETS)),
+    type=click.Choice(list(operations.get("sample").presets)),
     default="quick",
     show_default=True,
     help="What is timed where the options below do not say: quick takes seconds on a laptop, design has the "
@@ -97,18 +118,7 @@ if TYPE_CHECKING:
     help="What the logits look like, by the size of the nucleus of p = 0.9: 7 or 30 tokens, thousands, most of the "
     "vocabulary; may be given again.",
 )
-@click.option(
-    "--drafts",
-    multiple=True,
-    type=click.IntRange(min=1),
-    help="Of each request, with --op verify; may be given again. Default: 4.",
-)
-@click.option(
-    "--verify-mode",
-    multiple=True,
-    type=click.Choice(VERIFY_MODES),
-    help="With --op verify; may be given again. Default: both.",
-)
+@_axis_options
 @click.option(
     "--sampler",
     multiple=True,
@@ -144,6 +154,7 @@ if TYPE_CHECKING:
 @click.pass_context
 def bench(
     ctx: click.Context,
+    /,
     operation: str,
     preset: str,
     batch: tuple[int, ...],
@@ -151,8 +162,6 @@ def bench(
     dtype: tuple[str, ...],
     filters: tuple[str, ...],
     family: tuple[str, ...],
-    drafts: tuple[int, ...],
-    verify_mode: tuple[VerifyMode, ...],
     sampler: tuple[str, ...],
     seeded: bool,
     repeats: int,
@@ -160,27 +169,24 @@ def bench(
     plot: Path | None,
     output: Path | None,
     as_json: bool,
+    **given: tuple[Any, ...],
 ) -> None:
     """Time installed samplers against each other, and against a pass that only reads the same logits.
 
     Each draws by itself, without a companion; one that cannot serve a cell shows a dash, and the reason below. On
     CUDA, times are those of graphs over buffers in rotation that no cache holds; on a CPU, of the clock on the wall.
-    With --op verify they verify drafts, and the pass reads the logits of target and drafts.
+    With --op another operation is timed, and the pass reads what that has to read.
 
     Exits with 1 if nothing could be timed.
     """
-    if operation != "verify" and (drafts or verify_mode):
-        given = "--drafts" if drafts else "--verify-mode"
-        raise click.UsageError(f"'{given}' is about drafts to verify. Add --op verify, or leave it out.")
-    cells = grid(
-        (VERIFY_PRESETS if operation == "verify" else PRESETS)[preset],
+    cells = operations.get(operation).grid(
+        preset,
         batches=batch,
         vocab_sizes=vocab_size,
         dtypes=dtype,
         filters=filters,
         families=family,
-        drafts=drafts,
-        modes=verify_mode,
+        axes=_values_of_axes(operation, given),
     )
     _check_files(plot, output)
     with progress("loading samplers"):
