@@ -38,9 +38,9 @@ def sampler(tmp_path_factory):
 def subject(sampler):
     return Subject(
         "aiter",
-        capabilities=replace(INFO.operations["sample"], device_types=("cpu",)),
+        capabilities={"sample": replace(INFO.operations["sample"], device_types=("cpu",))},
         device=CPU,
-        build=lambda need: sampler,
+        build=lambda operation, need: sampler,
         quick=True,
     )
 

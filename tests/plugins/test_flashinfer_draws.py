@@ -80,9 +80,9 @@ def subject(version):
     capabilities = tokendraw_flashinfer.capabilities(EntryPoints.installed())
     return Subject(
         "flashinfer",
-        capabilities=replace(capabilities, device_types=("cpu",)),
+        capabilities={"sample": replace(capabilities, device_types=("cpu",))},
         device=CPU,
-        build=lambda need: FlashInferSampler(CPU, need),
+        build=lambda operation, need: FlashInferSampler(CPU, need),
         effort=Effort.of(quick=True, device_type="cpu") if version == NEW else Effort.tiny(),
     )
 

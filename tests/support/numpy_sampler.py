@@ -83,9 +83,9 @@ def subject(seed=0):
     """The sampler as the kit takes it."""
     return Subject(
         "numpy",
-        capabilities=CAPABILITIES,
+        capabilities={"sample": CAPABILITIES},
         device="cpu",
-        build=lambda need: NumpySampler(),
+        build=lambda operation, need: NumpySampler(),
         quick=True,
         seed=seed,
     )

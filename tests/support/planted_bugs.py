@@ -315,9 +315,9 @@ def subject(planted, device="cpu", seed=0, quick=True):
     """The sampler with the bug, as the kit takes it."""
     return Subject(
         planted.sampler.__name__,
-        capabilities=planted.capabilities,
+        capabilities={"sample": planted.capabilities},
         device=device,
-        build=lambda need: planted.sampler(need, device),
+        build=lambda operation, need: planted.sampler(need, device),
         quick=quick,
         seed=seed,
     )

@@ -106,9 +106,9 @@ def kit(part, parts):
     capabilities = plugin.tokendraw_describe().operations["sample"]
     subject = Subject(
         "triton-gumbel",
-        capabilities=replace(capabilities, device_types=("cpu",), compute_capability=None),
+        capabilities={"sample": replace(capabilities, device_types=("cpu",), compute_capability=None)},
         device="cpu",
-        build=lambda need: TritonGumbelSampler(torch.device("cpu"), need),
+        build=lambda operation, need: TritonGumbelSampler(torch.device("cpu"), need),
         effort=Effort.tiny(),
     )
     names = [prop.name for prop in properties()[int(part) :: int(parts)]]

@@ -16,6 +16,7 @@ import torch
 
 from tokendraw import Capabilities, SamplerOutput, SamplingParams
 from tokendraw.testing import SamplerConformance, Subject
+from tokendraw.testing.sample import Sampling
 
 
 class Tiny:
@@ -42,7 +43,7 @@ class Raising:
 
 def a_subject(sampler, **promises):
     return Subject(
-        "tiny", capabilities=Capabilities(**promises), device="cpu", build=lambda need: sampler, quick=True
+        "tiny", capabilities={"sample": Capabilities(**promises)}, device="cpu", build=lambda *_: sampler, quick=True
     )
 '''
 
@@ -268,7 +269,7 @@ def test_asserts_of_the_author_and_of_the_kit_show_what_they_compared(outcome):
                 return a_subject(Tiny())
 
             def test_of_the_author(self, subject):
-                assert subject.tokens(torch.eye(3) * 1000, SamplingParams()).tolist() == [1, 1, 2]
+                assert Sampling(subject).tokens(torch.eye(3) * 1000, SamplingParams()).tolist() == [1, 1, 2]
 
             def test_of_the_kit(self, poisoned_buffer):
                 poisoned_buffer(1, 2, stride=4).as_strided((3,), (1,)).zero_()

@@ -71,9 +71,9 @@ def test_correct_samplers_stay_green():
 def test_an_effort_stands_in_place_of_quick_and_full():
     under_test = Subject(
         "numpy",
-        capabilities=numpy_sampler.CAPABILITIES,
+        capabilities={"sample": numpy_sampler.CAPABILITIES},
         device="cpu",
-        build=lambda need: numpy_sampler.NumpySampler(),
+        build=lambda operation, need: numpy_sampler.NumpySampler(),
         effort=Effort.tiny(),
     )
     assert under_test.effort == Effort.tiny()

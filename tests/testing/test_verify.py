@@ -50,12 +50,12 @@ STATISTICS = {
 
 def subject(bug, capabilities=OPERATIONS["verify"], device="cpu", **options):
     options = {"quick": True} | options
+    offered = {"sample": OPERATIONS["sample"]} | ({"verify": capabilities} if capabilities else {})
     return Subject(
         bug.__name__,
-        capabilities=OPERATIONS["sample"],
+        capabilities=offered,
         device=device,
-        build=lambda need: bug(device, need),
-        verify_capabilities=capabilities,
+        build=lambda operation, need: bug(device, need),
         **options,
     )
 
@@ -152,7 +152,7 @@ def test_what_the_core_does_not_refuse_is_a_failure(monkeypatch):
     found = one_line(planted.Honest, "verify coupled", DENSE)
     assert (found.status, found.detail) == (
         Status.FAILED,
-        "a verification beyond the capabilities needs to be refused, found it handed to the sampler",
+        "a call beyond the capabilities needs to be refused, found 'verify' called",
     )
 
 
@@ -169,9 +169,9 @@ def test_a_promise_without_a_mode_is_a_failure():
 
 def test_the_installed_native_verifies_what_its_plugin_offers():
     found = Subject.installed("native", device="cpu")
-    assert found.verify_capabilities == OPERATIONS["verify"]
-    assert found.verifier() is found.verifier()
-    assert callable(found.verifier().draft)
+    assert found.capabilities == OPERATIONS
+    assert found.built("verify") is found.built("verify")
+    assert callable(found.built("verify").verify)
 
 
 @pytest.mark.parametrize(("seed", "word"), [(LEAST_U, 0), (LARGEST_U, 2**32 - 1)])

@@ -30,7 +30,8 @@ if TYPE_CHECKING:
     from tokendraw.testing.fake_distributions import fake_dist
     from tokendraw.testing.kit.device import sync_is_an_error
     from tokendraw.testing.kit.effort import Effort
-    from tokendraw.testing.kit.property import Property, properties
+    from tokendraw.testing.kit.operation import properties
+    from tokendraw.testing.kit.property import Property
     from tokendraw.testing.kit.report import Line, Report, Status
     from tokendraw.testing.kit.run import check, run
     from tokendraw.testing.kit.subject import Subject
@@ -40,7 +41,8 @@ _HOMES = {
     "testing.fake_distributions": ("fake_dist",),
     "testing.kit.device": ("sync_is_an_error",),
     "testing.kit.effort": ("Effort",),
-    "testing.kit.property": ("Property", "properties"),
+    "testing.kit.operation": ("properties",),
+    "testing.kit.property": ("Property",),
     "testing.kit.report": ("Line", "Report", "Status"),
     "testing.kit.run": ("check", "run"),
     "testing.kit.subject": ("Subject",),

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from tokendraw.testing.kit.property import Property, properties
+from tokendraw.testing.kit.operation import properties
+from tokendraw.testing.kit.property import Property
 from tokendraw.testing.kit.report import Status
 from tokendraw.testing.kit.run import check
 from tokendraw.testing.kit.subject import Subject

@@ -169,7 +169,7 @@ def _subject(name: str, device: str | None, *, quick: bool, seed: int) -> Subjec
 
     subject = Subject.installed(name, device=device, quick=quick, seed=seed)
     try:
-        subject.backend()
+        subject.built(next(iter(subject.capabilities)))
     except PluginError as error:
         raise TokendrawError(
             f"'{name}' needs to build and to draw on {subject.device} before it can be checked, found: {error}. "

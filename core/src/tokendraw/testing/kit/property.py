@@ -1,42 +1,27 @@
-"""A property of samplers: what is checked, which capability asks for it, and how its absence has to be refused."""
+"""A property of a provider: what is checked, which capability asks for it, and how its absence has to be refused."""
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from tokendraw import operations
-from tokendraw._exchange.capabilities import Capabilities, LogprobsMode, Need
-from tokendraw._exchange.params import SamplingParams
-from tokendraw.operations.verify.capabilities import DraftKind, VerifyMode
-from tokendraw.testing.kit.subject import Subject
 from tokendraw.testing.kit.trial import Trial
 
-Check = Callable[[Subject, Trial], str]
-"""Checks a property and returns what was looked at, in words; raises Violation."""
+Check = Callable[[Any, Trial], str]
+"""Checks a property and returns what was looked at, in words; raises Violation. Takes the operation's own
+:class:`tokendraw.testing.kit.subject.OperationSubject`."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Ask:
     """A request for a capability, to be refused by whoever does not advertise it."""
 
-    need: Need = field(default_factory=Need)
-    params: SamplingParams | None = None
-    """A row that needs it; None: the need alone does, or what follows, all of it about verifications."""
-    mode: VerifyMode | None = None
-    kind: DraftKind | None = None
-    """None, here and for the mode: one that is advertised."""
-    ragged: bool = False
-    placeholder: bool = False
-
-    @property
-    def is_batch(self) -> bool:
-        """Whether a batch needs it, and not the need alone."""
-        return bool(self.params or self.mode or self.kind or self.ragged or self.placeholder)
+    need: Mapping[str, Any] = field(default_factory=dict)
+    """Fields of the need in which it differs from the plainest one."""
+    call: Callable[[Any, Any], object] | None = None
+    """Makes a call that needs it, of the operation's subject and a ``Serving``; None: the need itself is refused."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,10 +35,10 @@ class Property:
     advertised: Callable[[Any], bool] | None = None
     """Whether the capabilities promise it; None: everybody has to have it."""
     refusal: Ask | None = None
-    """What is asked of a sampler that does not promise it; None: nothing, the line is left out."""
+    """What is asked of a provider that does not promise it; None: nothing, the line is left out."""
     needs_cuda: bool = False
     operation: str
-    """Whose capabilities these are. A sampler that does not offer the operation has no line."""
+    """Whose capabilities these are. Whoever does not offer the operation has no line."""
 
 
 class Properties:
@@ -64,7 +49,7 @@ class Properties:
         self._operation = operation
 
     def required(self, name: str) -> Callable[[Check], Check]:
-        """Register a check that every sampler has to pass; its docstring says what is demanded."""
+        """Register a check that everybody has to pass; its docstring says what is demanded."""
         return self._registering(name)
 
     def advertised(
@@ -100,36 +85,3 @@ class Properties:
             return check
 
         return register
-
-
-def properties(operation: str | None = None) -> tuple[Property, ...]:
-    """All properties of an operation, or of every operation that the registry knows, in the order of a report.
-
-    Those of an operation stand in the package of its name beside this one, as ``PROPERTIES``; an operation without such
-    a package has none.
-
-    :raises InvalidParameterError: there is no such operation.
-    """
-    if operation is not None:
-        operations.get(operation)
-    found: list[Property] = []
-    for name in operations.FOLDERS if operation is None else (operation,):
-        home = f"tokendraw.testing.{name}"
-        if importlib.util.find_spec(home) is not None:
-            found += importlib.import_module(home).PROPERTIES
-    return tuple(found)
-
-
-def has_filter(which: str) -> Callable[[Any], bool]:
-    """Whether a filter is applied, per row or to the whole batch."""
-    return lambda capabilities: any(name == which for name, _ in capabilities.filters)
-
-
-def has_mode(mode: LogprobsMode) -> Callable[[Any], bool]:
-    """Whether a logprobs mode is served."""
-    return lambda capabilities: mode in capabilities.logprobs_modes
-
-
-def has_counter(capabilities: Capabilities) -> bool:
-    """Whether rows may bring seeds of their own."""
-    return capabilities.seeding == "counter"

@@ -13,10 +13,11 @@ import torch
 from tokendraw._messages.errors import InvalidParameterError
 from tokendraw._messages.words import one_of, spoken
 from tokendraw._torch.threads import one_thread
-from tokendraw.testing.kit.property import Property, properties
+from tokendraw.testing.kit.operation import find, properties
+from tokendraw.testing.kit.property import Property
 from tokendraw.testing.kit.refusals import refused
 from tokendraw.testing.kit.report import Line, Report, Status
-from tokendraw.testing.kit.subject import Subject
+from tokendraw.testing.kit.subject import OperationSubject, Subject
 from tokendraw.testing.kit.trial import FALSE_ALARM, Trial, Violation
 
 _KIT = Path(__file__).parents[1]
@@ -104,15 +105,16 @@ def check(subject: Subject, prop: Property) -> Line | None:
 def _outcome(subject: Subject, prop: Property, trial: Trial) -> tuple[Status | None, str, str]:
     """Status, detail and traceback."""
     try:
-        capabilities = subject.offered(prop.operation)
-        if capabilities is None:
+        kit, capabilities = find(prop.operation), subject.capabilities.get(prop.operation)
+        if kit is None or capabilities is None:
             return None, "", ""
+        viewed: OperationSubject = kit.view(subject)
         if prop.advertised is not None and not prop.advertised(capabilities):
-            words = refused(subject, prop.refusal, prop.operation) if prop.refusal else ""
+            words = refused(viewed, prop.refusal) if prop.refusal else ""
             return (Status.REFUSED, words, "") if prop.refusal else (None, "", "")
         if prop.needs_cuda and subject.device.type != "cuda":
             return Status.NOT_RUN, f"needs a CUDA device, found {subject.device.type}", ""
-        return Status.PASSED, prop.check(subject, trial), ""
+        return Status.PASSED, prop.check(viewed, trial), ""
     except Violation as violation:
         return Status.FAILED, str(violation), _frames(violation.__cause__)
     except KeyboardInterrupt:

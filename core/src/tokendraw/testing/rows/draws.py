@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from tokendraw._exchange.params import SamplingParams
 from tokendraw.testing.kit.statistical_tests import fit, pooled
-from tokendraw.testing.kit.subject import Subject
 from tokendraw.testing.kit.trial import Trial, Verdict
 from tokendraw.testing.rows.expected import Expected, expect
+from tokendraw.testing.rows.sampling import Sampling
 
 Array = NDArray[Any]
 
@@ -29,7 +29,7 @@ def random_seeds(rng: np.random.Generator, rows: int) -> tuple[list[int], list[i
 
 
 def draw_many(
-    subject: Subject,
+    subject: Sampling,
     logits: Array,
     params: SamplingParams,
     draws: int,
@@ -55,7 +55,7 @@ def draw_many(
 
 
 def judge_fit(
-    subject: Subject,
+    subject: Sampling,
     trial: Trial,
     label: str,
     logits: Array,

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from tokendraw._exchange.capabilities import Capabilities
+from tokendraw._exchange.capabilities import Capabilities, LogprobsMode
 from tokendraw._exchange.params import SamplingParams
 from tokendraw.testing.kit.effort import Effort
-from tokendraw.testing.kit.subject import Subject
+from tokendraw.testing.rows.sampling import Sampling
 
 
 def combinations(capabilities: Capabilities, size: int) -> list[SamplingParams]:
@@ -35,7 +35,7 @@ def combinations(capabilities: Capabilities, size: int) -> list[SamplingParams]:
 
 
 def batches(
-    subject: Subject, requests: Sequence[SamplingParams], rows: int, turn: int = 0
+    subject: Sampling, requests: Sequence[SamplingParams], rows: int, turn: int = 0
 ) -> list[list[SamplingParams]]:
     """Batches of ``rows`` requests that hold every one of ``requests``: one batch for each of them.
 
@@ -82,7 +82,7 @@ def scalar_filters(capabilities: Capabilities) -> tuple[str, ...]:
 
 
 def tokens_of(
-    subject: Subject,
+    subject: Sampling,
     logits: torch.Tensor | NDArray[Any],
     params: Sequence[SamplingParams],
     positions: Sequence[int] | None = None,
@@ -99,3 +99,18 @@ def tokens_of(
         part = None if positions is None else [positions[i] for i in rows]
         found[rows] = subject.tokens(logits[rows], [params[i] for i in rows], part)
     return found
+
+
+def has_filter(which: str) -> Callable[[Any], bool]:
+    """Make the test of capabilities that a filter is applied, per row or to the whole batch."""
+    return lambda capabilities: any(name == which for name, _ in capabilities.filters)
+
+
+def has_mode(mode: LogprobsMode) -> Callable[[Any], bool]:
+    """Make the test of capabilities that a logprobs mode is served."""
+    return lambda capabilities: mode in capabilities.logprobs_modes
+
+
+def has_counter(capabilities: Capabilities) -> bool:
+    """Whether rows may bring seeds of their own."""
+    return capabilities.seeding == "counter"

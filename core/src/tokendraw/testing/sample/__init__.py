@@ -1,5 +1,7 @@
 """What the kit holds the operation ``sample`` to."""
 
+from tokendraw.testing.kit.operation import OperationKit
+from tokendraw.testing.rows.sampling import Sampling
 from tokendraw.testing.sample import (
     calls,
     device,
@@ -13,5 +15,8 @@ from tokendraw.testing.sample import (
 )
 
 _MODULES = (support, special_values, calls, filters, distribution, independence, seeds, logprobs, device)
-PROPERTIES = tuple(prop for module in _MODULES for prop in module.properties.all)
-"""In the order of a report: what is exact first, then statistics, then what capabilities switch on."""
+KIT = OperationKit(
+    view=Sampling, properties=tuple(prop for module in _MODULES for prop in module.properties.all)
+)
+
+__all__ = ["KIT", "Sampling"]

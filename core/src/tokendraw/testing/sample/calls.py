@@ -7,23 +7,22 @@ from dataclasses import fields, replace
 import numpy as np
 import torch
 
-from tokendraw._exchange.capabilities import Need
 from tokendraw._exchange.metadata import SamplingMetadata
 from tokendraw._exchange.params import SamplingParams
 from tokendraw.testing.kit.property import Ask, Properties
 from tokendraw.testing.kit.statistical_tests import fit
-from tokendraw.testing.kit.subject import Subject
 from tokendraw.testing.kit.trial import Trial, Verdict
 from tokendraw.testing.logits_families import FAMILIES, gaussian
 from tokendraw.testing.rows.draws import random_seeds, seed_torch
 from tokendraw.testing.rows.expected import expect
 from tokendraw.testing.rows.requests import assigned, batches, combinations
+from tokendraw.testing.rows.sampling import Sampling
 
 properties = Properties("sample")
 
 
 @properties.required("inputs unmodified")
-def inputs_unmodified(subject: Subject, trial: Trial) -> str:
+def inputs_unmodified(subject: Sampling, trial: Trial) -> str:
     """Logits keep every bit, and so do the tensors of the request, in calls of every kind."""
     size = 1500
     rng = trial.generator("rows")
@@ -54,7 +53,7 @@ def inputs_unmodified(subject: Subject, trial: Trial) -> str:
 
 
 @properties.required("strides")
-def strides(subject: Subject, trial: Trial) -> str:
+def strides(subject: Sampling, trial: Trial) -> str:
     """Rows of any stride, views with an offset and expanded rows draw what contiguous ones draw."""
     rows, size = subject.effort.rows(12, least=5), 1100
     rng = trial.generator("rows")
@@ -96,7 +95,7 @@ def strides(subject: Subject, trial: Trial) -> str:
 
 
 @properties.required("rows of shared slots")
-def shared_slots(subject: Subject, trial: Trial) -> str:
+def shared_slots(subject: Sampling, trial: Trial) -> str:
     """row_index maps logits rows to the parameters of their request."""
     size = 200
     rng = trial.generator("row")
@@ -117,8 +116,8 @@ def shared_slots(subject: Subject, trial: Trial) -> str:
 
 
 def _dtype(name: str) -> None:
-    @properties.advertised(f"{name} logits", lambda c: name in c.dtypes, Ask(need=Need(dtype=name)))
-    def check(subject: Subject, trial: Trial) -> str:
+    @properties.advertised(f"{name} logits", lambda c: name in c.dtypes, Ask({"dtype": name}))
+    def check(subject: Sampling, trial: Trial) -> str:
         """Logits of this dtype are served exactly, as the float32 values that they are."""
         dtype = getattr(torch, name)
         rng = trial.generator("rows")
@@ -140,7 +139,7 @@ def _dtype(name: str) -> None:
         return "distribution, and seeded tokens where there are seeds"
 
 
-def _draws_like_float32(subject: Subject, trial: Trial, row: torch.Tensor) -> None:
+def _draws_like_float32(subject: Sampling, trial: Trial, row: torch.Tensor) -> None:
     expected = expect(row.float().numpy(), SamplingParams())
 
     def experiment(rng: np.random.Generator, draws: int) -> Verdict:

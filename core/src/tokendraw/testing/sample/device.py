@@ -8,29 +8,28 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from tokendraw._exchange.capabilities import Need
 from tokendraw._exchange.metadata import SamplingMetadata
 from tokendraw._exchange.output import SamplerOutput
 from tokendraw._exchange.params import SamplingParams
 from tokendraw.testing.kit.device import captured, require_new_draws, require_no_wait
 from tokendraw.testing.kit.property import Ask, Properties
-from tokendraw.testing.kit.subject import Subject
 from tokendraw.testing.kit.trial import Trial
 from tokendraw.testing.logits_families import gaussian
 from tokendraw.testing.rows.requests import combinations, described, scalar_filters
+from tokendraw.testing.rows.sampling import Sampling
 
 properties = Properties("sample")
 
 _ROWS, _SIZE = 64, 32_000
 
 
-def _work(subject: Subject, logits: torch.Tensor, metadata: SamplingMetadata) -> Callable[[], SamplerOutput]:
+def _work(subject: Sampling, logits: torch.Tensor, metadata: SamplingMetadata) -> Callable[[], SamplerOutput]:
     """A call without the checks of the kit, which would wait."""
     backend = subject.backend()
     return lambda: backend.sample(logits, metadata)
 
 
-def _batches(subject: Subject, trial: Trial) -> Iterator[tuple[str, torch.Tensor, SamplingMetadata]]:
+def _batches(subject: Sampling, trial: Trial) -> Iterator[tuple[str, torch.Tensor, SamplingMetadata]]:
     """A batch of every kind that the subject serves, on the device."""
     rng = trial.generator("rows")
     logits = torch.from_numpy(np.stack([gaussian(rng, _SIZE) for _ in range(_ROWS)])).to(subject.device)
@@ -47,8 +46,8 @@ def _batches(subject: Subject, trial: Trial) -> Iterator[tuple[str, torch.Tensor
         yield label, logits, SamplingMetadata.from_params(params, device=subject.device, positions=positions)
 
 
-@properties.advertised("sync-free", lambda c: c.sync_free, Ask(need=Need(sync_free=True)), needs_cuda=True)
-def sync_free(subject: Subject, trial: Trial) -> str:
+@properties.advertised("sync-free", lambda c: c.sync_free, Ask({"sync_free": True}), needs_cuda=True)
+def sync_free(subject: Sampling, trial: Trial) -> str:
     """No call waits for the device: by torch's own check, and by a stopwatch behind a sleeping device."""
     looked = 0
     for label, logits, metadata in _batches(subject, trial):
@@ -57,10 +56,8 @@ def sync_free(subject: Subject, trial: Trial) -> str:
     return f"{looked} kinds of batches, 2 methods"
 
 
-@properties.advertised(
-    "graph capture", lambda c: c.graph_safe, Ask(need=Need(graph_safe=True)), needs_cuda=True
-)
-def graph_capture(subject: Subject, trial: Trial) -> str:
+@properties.advertised("graph capture", lambda c: c.graph_safe, Ask({"graph_safe": True}), needs_cuda=True)
+def graph_capture(subject: Sampling, trial: Trial) -> str:
     """A captured call follows logits and positions that change in place, and draws anew at each replay."""
     looked = 0
     for label, given, metadata in _batches(subject, trial):

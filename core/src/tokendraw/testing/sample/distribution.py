@@ -13,10 +13,10 @@ from tokendraw.philox import TILE_SIZE
 from tokendraw.testing import reference
 from tokendraw.testing.kit.property import Properties
 from tokendraw.testing.kit.statistical_tests import fit, independence, share
-from tokendraw.testing.kit.subject import Subject
 from tokendraw.testing.kit.trial import Trial, Verdict
 from tokendraw.testing.logits_families import bimodal, gaussian, zipf
 from tokendraw.testing.rows.draws import draw_many, judge_fit
+from tokendraw.testing.rows.sampling import Sampling
 
 properties = Properties("sample")
 Array = NDArray[Any]
@@ -26,7 +26,7 @@ _EXACT_TAILS = ((14.0, 20), (18.0, 20), (20.5, 20))
 
 
 @properties.required("distribution")
-def distribution(subject: Subject, trial: Trial) -> str:
+def distribution(subject: Sampling, trial: Trial) -> str:
     """Tokens follow the softmax: a G-test and exact binomials over bins of 100 expected draws or more."""
     effort, rng = subject.effort, trial.generator("rows")
     small = np.log(rng.dirichlet(np.full(40, 0.5))).astype(np.float32)
@@ -47,7 +47,7 @@ def distribution(subject: Subject, trial: Trial) -> str:
 
 
 @properties.required("tails")
-def tails(subject: Subject, trial: Trial) -> str:
+def tails(subject: Sampling, trial: Trial) -> str:
     """Tails that are heavy together and light each keep their mass, however far below the head they lie."""
     size = subject.effort.tail_vocab_size
     size = min(size, subject.capabilities.max_vocab_size or size)
@@ -70,7 +70,7 @@ def tails(subject: Subject, trial: Trial) -> str:
     return f"gaps {gaps}" + f"; {looked} seeded draws from tails down to gap 20.5" * bool(looked)
 
 
-def _exact_tails(subject: Subject, trial: Trial, size: int, head: int) -> int:
+def _exact_tails(subject: Sampling, trial: Trial, size: int, head: int) -> int:
     """Draw at seeds and positions where the reference draws from the tail, which can be told from the tiles alone."""
     counts = np.bincount(np.arange(size) // TILE_SIZE)
     head_tile, looked = head // TILE_SIZE, 0
@@ -115,7 +115,7 @@ def _tail_positions(seed: int, masses: Array, head_tile: int, wanted: int) -> li
 
 
 @properties.required("structure")
-def structure(subject: Subject, trial: Trial) -> str:
+def structure(subject: Sampling, trial: Trial) -> str:
     """No seam shows: the halves of the ids, the last partial tile, lanes, and the first and last of a tile."""
     size, draws = 2500, subject.effort.tiled_draws
     row = np.zeros(size, np.float32)
@@ -140,7 +140,7 @@ def structure(subject: Subject, trial: Trial) -> str:
 
 
 @properties.required("levels of the draw")
-def levels(subject: Subject, trial: Trial) -> str:
+def levels(subject: Sampling, trial: Trial) -> str:
     """Which tile is drawn says nothing about the token within it: no noise serves both."""
     tiles = 4
     row = np.full(tiles * TILE_SIZE, -np.inf, np.float32)

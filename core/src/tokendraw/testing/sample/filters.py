@@ -9,16 +9,16 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from tokendraw._exchange.capabilities import FilterOrder, Need
+from tokendraw._exchange.capabilities import FilterOrder
 from tokendraw._exchange.params import SamplingParams
-from tokendraw.testing.kit.property import Ask, Properties, has_filter
+from tokendraw.testing.kit.property import Properties
 from tokendraw.testing.kit.statistical_tests import share
-from tokendraw.testing.kit.subject import Subject
 from tokendraw.testing.kit.trial import Trial, Verdict
 from tokendraw.testing.logits_families import FAMILIES
 from tokendraw.testing.rows.draws import draw_many, judge_fit, seed_torch
 from tokendraw.testing.rows.expected import Expected, expect, possible_tokens
-from tokendraw.testing.rows.requests import batches, described
+from tokendraw.testing.rows.requests import batches, described, has_filter
+from tokendraw.testing.rows.sampling import Sampling, row_ask
 
 properties = Properties("sample")
 Array = NDArray[Any]
@@ -27,22 +27,22 @@ _SIZE = 1200
 _COPIES = 12
 
 
-@properties.advertised("top_k", has_filter("top_k"), Ask(params=SamplingParams(top_k=2)))
-def top_k(subject: Subject, trial: Trial) -> str:
+@properties.advertised("top_k", has_filter("top_k"), row_ask(SamplingParams(top_k=2)))
+def top_k(subject: Sampling, trial: Trial) -> str:
     """Keeps every token whose value is at least the k-th largest, and draws each of them."""
     limit = subject.capabilities.max_top_k or 2**30
     ks = [k for k in (1, 2, 7, 20, 39, 40, 41) if k <= limit]
     return _filter(subject, trial, [SamplingParams(top_k=k) for k in ks])
 
 
-@properties.advertised("top_p", has_filter("top_p"), Ask(params=SamplingParams(top_p=0.5)))
-def top_p(subject: Subject, trial: Trial) -> str:
+@properties.advertised("top_p", has_filter("top_p"), row_ask(SamplingParams(top_p=0.5)))
+def top_p(subject: Sampling, trial: Trial) -> str:
     """Keeps the smallest set of largest tokens with mass >= p, the one that crosses p included."""
     return _filter(subject, trial, [SamplingParams(top_p=p) for p in (1e-6, 0.1, 0.33, 0.5, 0.77, 0.9, 0.96)])
 
 
-@properties.advertised("min_p", has_filter("min_p"), Ask(params=SamplingParams(min_p=0.5)))
-def min_p(subject: Subject, trial: Trial) -> str:
+@properties.advertised("min_p", has_filter("min_p"), row_ask(SamplingParams(min_p=0.5)))
+def min_p(subject: Sampling, trial: Trial) -> str:
     """Keeps tokens at least min_p times as likely as the likeliest."""
     return _filter(subject, trial, [SamplingParams(min_p=p) for p in (1e-4, 0.05, 0.2, 0.5, 0.83, 1.0)])
 
@@ -50,7 +50,7 @@ def min_p(subject: Subject, trial: Trial) -> str:
 @properties.advertised(
     "temperature before filters", lambda c: bool({"top_p", "min_p"} & {name for name, _ in c.filters})
 )
-def temperature(subject: Subject, trial: Trial) -> str:
+def temperature(subject: Sampling, trial: Trial) -> str:
     """top-p and min-p see the probabilities after temperature."""
     requests = [SamplingParams(temperature=t, top_p=0.6) for t in (0.4, 2.0) if subject.has("top_p")]
     requests += [SamplingParams(temperature=t, min_p=0.4) for t in (0.4, 2.0) if subject.has("min_p")]
@@ -60,9 +60,9 @@ def temperature(subject: Subject, trial: Trial) -> str:
 @properties.advertised(
     "filter order top_k_first",
     lambda c: "top_k_first" in c.filter_orders and has_filter("top_p")(c) and has_filter("top_k")(c),
-    Ask(need=Need(filter_orders=("top_k_first",)), params=SamplingParams(top_k=2, top_p=0.5)),
+    row_ask(SamplingParams(top_k=2, top_p=0.5), filter_orders=("top_k_first",)),
 )
-def top_k_first(subject: Subject, trial: Trial) -> str:
+def top_k_first(subject: Sampling, trial: Trial) -> str:
     """top-p counts the mass that min-p and top-k left."""
     return _order(subject, trial, "top_k_first")
 
@@ -70,17 +70,14 @@ def top_k_first(subject: Subject, trial: Trial) -> str:
 @properties.advertised(
     "filter order joint",
     lambda c: "joint" in c.filter_orders and has_filter("top_p")(c) and has_filter("top_k")(c),
-    Ask(
-        need=Need(filter_orders=("joint",)),
-        params=SamplingParams(top_k=2, top_p=0.5, filter_order="joint"),
-    ),
+    row_ask(SamplingParams(top_k=2, top_p=0.5, filter_order="joint"), filter_orders=("joint",)),
 )
-def joint(subject: Subject, trial: Trial) -> str:
+def joint(subject: Sampling, trial: Trial) -> str:
     """top-k and top-p both count the unfiltered mass."""
     return _order(subject, trial, "joint")
 
 
-def _order(subject: Subject, trial: Trial, order: FilterOrder) -> str:
+def _order(subject: Sampling, trial: Trial, order: FilterOrder) -> str:
     requests = [
         SamplingParams(top_k=k, top_p=p, filter_order=order)
         for k, p in ((4, 0.82), (10, 0.5), (20, 0.3), (30, 0.9))
@@ -93,7 +90,7 @@ def _order(subject: Subject, trial: Trial, order: FilterOrder) -> str:
 
 
 @properties.advertised("ties", lambda c: bool(c.filters))
-def ties(subject: Subject, trial: Trial) -> str:
+def ties(subject: Sampling, trial: Trial) -> str:
     """Tokens tied with the last kept one: all of them stay (value), or as many as make k (exact_k)."""
     rng = trial.generator("row")
     size = 96
@@ -111,7 +108,7 @@ def ties(subject: Subject, trial: Trial) -> str:
     return f"tie rule {subject.capabilities.tie_rule}, groups of 24 equal logits"
 
 
-def _filter(subject: Subject, trial: Trial, requests: list[SamplingParams]) -> str:
+def _filter(subject: Sampling, trial: Trial, requests: list[SamplingParams]) -> str:
     """Hold requests against float64, by draws from rows whose edges can be seen, and by what logprobs show."""
     requests = _fitting(subject, requests)
     judged = _sharpest(subject, trial, requests) if subject.effort.mixed else requests
@@ -124,7 +121,7 @@ def _filter(subject: Subject, trial: Trial, requests: list[SamplingParams]) -> s
     return f"{len(judged)} requests by draws{shown}"
 
 
-def _sharpest(subject: Subject, trial: Trial, requests: list[SamplingParams]) -> list[SamplingParams]:
+def _sharpest(subject: Sampling, trial: Trial, requests: list[SamplingParams]) -> list[SamplingParams]:
     """The two whose last kept token is the likeliest: it takes the fewest draws to miss it."""
 
     def probability(params: SamplingParams) -> float:
@@ -134,7 +131,7 @@ def _sharpest(subject: Subject, trial: Trial, requests: list[SamplingParams]) ->
     return sorted(requests, key=probability)[-2:]
 
 
-def _support(subject: Subject, trial: Trial, requests: list[SamplingParams]) -> None:
+def _support(subject: Sampling, trial: Trial, requests: list[SamplingParams]) -> None:
     """Draws from every family of logits stay inside the kept set."""
     for turn, (name, family) in enumerate(FAMILIES.items()):
         rng = trial.generator(name, 3)
@@ -151,13 +148,13 @@ def _support(subject: Subject, trial: Trial, requests: list[SamplingParams]) -> 
                 )
 
 
-def _fitting(subject: Subject, requests: list[SamplingParams]) -> list[SamplingParams]:
+def _fitting(subject: Sampling, requests: list[SamplingParams]) -> list[SamplingParams]:
     """The same requests in an order of filters that the subject has."""
     orders = subject.capabilities.filter_orders or ("top_k_first",)
     return [p if p.filter_order in orders else replace(p, filter_order=orders[0]) for p in requests]
 
 
-def _clear_row(trial: Trial, params: SamplingParams, subject: Subject) -> Array:
+def _clear_row(trial: Trial, params: SamplingParams, subject: Sampling) -> Array:
     """60 distinct logits, none of them unlikely, and no decision within rounding of an edge."""
     for attempt in range(100):
         rng = trial.generator(f"{params}", 10 + attempt)
@@ -168,7 +165,7 @@ def _clear_row(trial: Trial, params: SamplingParams, subject: Subject) -> Array:
 
 
 def _judge_edge(
-    subject: Subject, trial: Trial, row: Array, params: SamplingParams, expected: Expected
+    subject: Sampling, trial: Trial, row: Array, params: SamplingParams, expected: Expected
 ) -> None:
     """The last kept token, which every mistake by one concerns, by itself."""
     probability = float(expected.probabilities[expected.edge].sum())
@@ -183,11 +180,11 @@ def _judge_edge(
     trial.judge(f"{described(params)}, last kept token", experiment, draws)
 
 
-def _kept_by_draws(subject: Subject, trial: Trial, label: str, row: Array, params: SamplingParams) -> None:
+def _kept_by_draws(subject: Sampling, trial: Trial, label: str, row: Array, params: SamplingParams) -> None:
     judge_fit(subject, trial, label, row, params, subject.effort.draws // 2)
 
 
-def _kept_as_shown(subject: Subject, trial: Trial, requests: list[SamplingParams]) -> str:
+def _kept_as_shown(subject: Sampling, trial: Trial, requests: list[SamplingParams]) -> str:
     """Kept sets as the processed values of all V tokens tell them, over every family of logits."""
     mode = next((m for m in subject.capabilities.logprobs_modes if m.startswith("processed")), None)
     if mode is None:

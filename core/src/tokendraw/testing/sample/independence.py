@@ -10,11 +10,12 @@ from numpy.typing import NDArray
 
 from tokendraw._exchange.params import SamplingParams
 from tokendraw._messages.words import all_of
-from tokendraw.testing.kit.property import Ask, Properties, has_counter
+from tokendraw.testing.kit.property import Properties
 from tokendraw.testing.kit.statistical_tests import independence
-from tokendraw.testing.kit.subject import Subject
 from tokendraw.testing.kit.trial import Trial, Verdict
 from tokendraw.testing.rows.draws import seed_torch
+from tokendraw.testing.rows.requests import has_counter
+from tokendraw.testing.rows.sampling import Sampling, row_ask
 
 properties = Properties("sample")
 Array = NDArray[Any]
@@ -26,7 +27,7 @@ _LAGS = (1 << 16, 1 << 15, 4096, 1024, 256, 128, 64, 32, 16, 4, 3, 2, 1)
 
 
 @properties.required("rows of a batch")
-def rows_of_a_batch(subject: Subject, trial: Trial) -> str:
+def rows_of_a_batch(subject: Sampling, trial: Trial) -> str:
     """Equal rows of one batch draw independently, near each other and 2**15 and 2**16 rows apart."""
     rows = subject.effort.batch_rows
     lags = [lag for lag in _LAGS if lag < rows]
@@ -59,7 +60,7 @@ def _apart(rows: int, lag: int) -> tuple[Array, Array]:
 
 
 @properties.required("successive calls")
-def calls(subject: Subject, trial: Trial) -> str:
+def calls(subject: Sampling, trial: Trial) -> str:
     """A row draws independently in each of several calls, in batches of one and of many."""
     kinds = [
         (rows, size)
@@ -94,7 +95,7 @@ _NEIGHBOURS = {
 }
 
 
-def _neighbours(subject: Subject, trial: Trial, which: str) -> str:
+def _neighbours(subject: Sampling, trial: Trial, which: str) -> str:
     for label, pair in _NEIGHBOURS[which].items():
 
         def experiment(rng: np.random.Generator, draws: int, pair: Any = pair, label: str = label) -> Verdict:
@@ -115,16 +116,16 @@ def _neighbours(subject: Subject, trial: Trial, which: str) -> str:
     return ", ".join(_NEIGHBOURS[which])
 
 
-_SEEDED = Ask(params=SamplingParams(seed=1))
+_SEEDED = row_ask(SamplingParams(seed=1))
 
 
 @properties.advertised("neighbouring seeds", has_counter, _SEEDED)
-def seeds(subject: Subject, trial: Trial) -> str:
+def seeds(subject: Sampling, trial: Trial) -> str:
     """Rows whose seeds differ by one, or in the high word, draw independently."""
     return _neighbours(subject, trial, "neighbouring seeds")
 
 
 @properties.advertised("neighbouring positions", has_counter)
-def positions(subject: Subject, trial: Trial) -> str:
+def positions(subject: Sampling, trial: Trial) -> str:
     """Rows whose positions differ by one, or in the high word, draw independently."""
     return _neighbours(subject, trial, "neighbouring positions")

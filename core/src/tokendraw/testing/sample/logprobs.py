@@ -9,17 +9,17 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from tokendraw._exchange.capabilities import LOGPROBS_MODES, Capabilities, LogprobsMode, Need
+from tokendraw._exchange.capabilities import LOGPROBS_MODES, Capabilities, LogprobsMode
 from tokendraw._exchange.output import PAD_LOGPROB, PAD_TOKEN_ID, SamplerOutput
 from tokendraw._exchange.params import SamplingParams
 from tokendraw.testing import reference
-from tokendraw.testing.kit.property import Ask, Properties, has_mode
-from tokendraw.testing.kit.subject import Subject
+from tokendraw.testing.kit.property import Properties
 from tokendraw.testing.kit.trial import Trial
 from tokendraw.testing.logits_families import FAMILIES
 from tokendraw.testing.rows.draws import seed_torch
 from tokendraw.testing.rows.expected import expect
-from tokendraw.testing.rows.requests import combinations, described, scalar_filters
+from tokendraw.testing.rows.requests import combinations, described, has_mode, scalar_filters
+from tokendraw.testing.rows.sampling import Sampling, row_ask
 
 properties = Properties("sample")
 Array = NDArray[Any]
@@ -33,7 +33,7 @@ def _some_mode(capabilities: Capabilities) -> bool:
     return bool(capabilities.logprobs_modes)
 
 
-def _batch(subject: Subject, trial: Trial, size: int, wanted: int) -> tuple[Array, list[SamplingParams]]:
+def _batch(subject: Sampling, trial: Trial, size: int, wanted: int) -> tuple[Array, list[SamplingParams]]:
     """One row of every family for every third request or so."""
     rng = trial.generator(f"{size} {wanted}")
     requests = combinations(subject.capabilities, size)
@@ -55,10 +55,10 @@ def _shown(output: SamplerOutput) -> tuple[Array, Array, Array]:
 
 
 def _mode(mode: LogprobsMode) -> None:
-    ask = Ask(need=Need(logprobs_mode=mode), params=SamplingParams(logprobs=1))
+    ask = row_ask(SamplingParams(logprobs=1), logprobs_mode=mode)
 
     @properties.advertised(f"{mode}", has_mode(mode), ask)
-    def check(subject: Subject, trial: Trial) -> str:
+    def check(subject: Sampling, trial: Trial) -> str:
         """The values of all V tokens and of the drawn one agree with float64 to 1e-5, by id."""
         looked = 0
         for size in (1, 50, 1300):
@@ -120,7 +120,7 @@ def _require_form(trial: Trial, output: SamplerOutput, rows: int, width: int) ->
 
 
 @properties.advertised("ranks", _some_mode)
-def ranks(subject: Subject, trial: Trial) -> str:
+def ranks(subject: Sampling, trial: Trial) -> str:
     """The rank is the number of tokens whose value is at least the drawn one's, all ties counted."""
     looked = 0
     for size in (1, 50, 1300):
@@ -136,7 +136,7 @@ def ranks(subject: Subject, trial: Trial) -> str:
 
 
 @properties.advertised("N best", _some_mode)
-def n_best(subject: Subject, trial: Trial) -> str:
+def n_best(subject: Sampling, trial: Trial) -> str:
     """The N best follow the drawn token, descending, lowest id first on a tie, at most all V; then padding."""
     mode = next((m for m in subject.capabilities.logprobs_modes if m.startswith("raw")), None)
     if mode is None:
@@ -168,7 +168,7 @@ def n_best(subject: Subject, trial: Trial) -> str:
 
 
 @properties.advertised("log_kept_mass", _some_mode)
-def kept_mass(subject: Subject, trial: Trial) -> str:
+def kept_mass(subject: Sampling, trial: Trial) -> str:
     """The log of the kept set's share of the temperature-scaled mass, to 1e-5."""
     looked = 0
     for size in (1, 50, 1300):

@@ -9,17 +9,17 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from tokendraw._exchange.capabilities import GumbelDtype, Need
+from tokendraw._exchange.capabilities import GumbelDtype
 from tokendraw._exchange.params import SamplingParams
 from tokendraw._messages.words import all_of
 from tokendraw.testing import reference
-from tokendraw.testing.kit.property import Ask, Properties, has_counter
-from tokendraw.testing.kit.subject import Subject
+from tokendraw.testing.kit.property import Ask, Properties
 from tokendraw.testing.kit.trial import Trial
 from tokendraw.testing.logits_families import FAMILIES, gaussian
 from tokendraw.testing.rows.draws import random_seeds, seed_torch
 from tokendraw.testing.rows.expected import SAME, expect
-from tokendraw.testing.rows.requests import assigned, combinations, described, tokens_of
+from tokendraw.testing.rows.requests import assigned, combinations, described, has_counter, tokens_of
+from tokendraw.testing.rows.sampling import Sampling, row_ask
 
 properties = Properties("sample")
 Array = NDArray[Any]
@@ -27,21 +27,21 @@ Array = NDArray[Any]
 _EDGES = (0, 1, -1, -(2**63), 2**63 - 1, 2**63, 2**64 - 1, 2**32 - 1, 2**32, -(2**32))
 
 
-@properties.advertised("seeded draws", has_counter, Ask(params=SamplingParams(seed=1)))
-def seeded_draws(subject: Subject, trial: Trial) -> str:
+@properties.advertised("seeded draws", has_counter, row_ask(SamplingParams(seed=1)))
+def seeded_draws(subject: Sampling, trial: Trial) -> str:
     """Tokens equal the two-level draw of the random-number contract, 99.99 % of them and all that are no near tie."""
     return _equal_reference(subject, trial, "fp32")
 
 
-@properties.advertised("fp64 noise", lambda c: "fp64" in c.gumbel_dtypes, Ask(need=Need(gumbel_dtype="fp64")))
-def fp64_noise(subject: Subject, trial: Trial) -> str:
+@properties.advertised("fp64 noise", lambda c: "fp64" in c.gumbel_dtypes, Ask({"gumbel_dtype": "fp64"}))
+def fp64_noise(subject: Sampling, trial: Trial) -> str:
     """With 53-bit uniforms and float64, too, seeded tokens equal those of the contract."""
     if subject.capabilities.seeding != "counter":
         return "advertised without seeds: nothing to compare with"
     return _equal_reference(subject, trial, "fp64")
 
 
-def _equal_reference(subject: Subject, trial: Trial, dtype: GumbelDtype) -> str:
+def _equal_reference(subject: Sampling, trial: Trial, dtype: GumbelDtype) -> str:
     judged = same = 0
     copies = subject.effort.rows(12, least=2)
     for size in (2, 31, 1024, 1025, 5000):
@@ -72,7 +72,7 @@ def _equal_reference(subject: Subject, trial: Trial, dtype: GumbelDtype) -> str:
 
 
 @properties.advertised("seeds at the edges", has_counter)
-def seeds_at_the_edges(subject: Subject, trial: Trial) -> str:
+def seeds_at_the_edges(subject: Sampling, trial: Trial) -> str:
     """Seeds are taken modulo 2**64, from -2**63 to 2**64 - 1, and positions reach beyond 32 bits."""
     rng = trial.generator("row")
     row = gaussian(rng, 1500)
@@ -89,8 +89,8 @@ def seeds_at_the_edges(subject: Subject, trial: Trial) -> str:
     return f"{len(_EDGES)} seeds, 5 positions"
 
 
-@properties.advertised("batch invariance", lambda c: c.batch_invariant, Ask(need=Need(batch_invariant=True)))
-def batch_invariance(subject: Subject, trial: Trial) -> str:
+@properties.advertised("batch invariance", lambda c: c.batch_invariant, Ask({"batch_invariant": True}))
+def batch_invariance(subject: Sampling, trial: Trial) -> str:
     """A seeded row draws the same token alone, in any batch, at any row index, and beside any mates."""
     size = 1500
     requests = [p for p in combinations(subject.capabilities, size) if p.temperature > 0]
@@ -119,7 +119,7 @@ def batch_invariance(subject: Subject, trial: Trial) -> str:
 
 
 @properties.advertised("seeded beside unseeded", has_counter)
-def seeded_beside_unseeded(subject: Subject, trial: Trial) -> str:
+def seeded_beside_unseeded(subject: Sampling, trial: Trial) -> str:
     """Seeds hold for their own rows alone: rows without one draw anew in each call."""
     rows, size = subject.effort.rows(256, least=32), 1000
     params = [SamplingParams(seed=7) if i % 2 else SamplingParams() for i in range(rows)]
@@ -135,7 +135,7 @@ def seeded_beside_unseeded(subject: Subject, trial: Trial) -> str:
 
 
 @properties.advertised("torch.manual_seed", lambda c: c.seeding in ("counter", "launch"))
-def manual_seed(subject: Subject, trial: Trial) -> str:
+def manual_seed(subject: Sampling, trial: Trial) -> str:
     """torch.manual_seed reproduces the tokens of unseeded rows, and another seed gives others."""
     rows = subject.effort.rows(64)
     logits = torch.zeros(rows, 1000)

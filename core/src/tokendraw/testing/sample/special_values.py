@@ -9,24 +9,23 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from tokendraw._exchange.capabilities import Need
 from tokendraw._exchange.params import SamplingParams
 from tokendraw.testing.kit.property import Ask, Properties
 from tokendraw.testing.kit.statistical_tests import fit
-from tokendraw.testing.kit.subject import Subject
 from tokendraw.testing.kit.trial import Trial, Verdict
 from tokendraw.testing.logits_families import gaussian
 from tokendraw.testing.rows.draws import random_seeds, seed_torch
 from tokendraw.testing.rows.expected import expect, possible_tokens
 from tokendraw.testing.rows.poison import SIZE, poisons
 from tokendraw.testing.rows.requests import batches, combinations, tokens_of
+from tokendraw.testing.rows.sampling import Sampling
 
 properties = Properties("sample")
 Array = NDArray[Any]
 
 
 @properties.required("poisoned rows")
-def poisoned_rows(subject: Subject, trial: Trial) -> str:
+def poisoned_rows(subject: Sampling, trial: Trial) -> str:
     """NaN counts as -inf, +inf draws among its equals, a row without any logit gives token 0."""
     rng = trial.generator("rows")
     kinds = poisons(rng)
@@ -43,7 +42,7 @@ def poisoned_rows(subject: Subject, trial: Trial) -> str:
 
 
 @properties.required("neighbours of poisoned rows")
-def neighbours(subject: Subject, trial: Trial) -> str:
+def neighbours(subject: Sampling, trial: Trial) -> str:
     """Rows beside poisoned ones draw what they draw beside clean ones: seeded to the bit, others in distribution."""
     rng = trial.generator("rows")
     kinds = list(poisons(rng).values())
@@ -86,7 +85,7 @@ def neighbours(subject: Subject, trial: Trial) -> str:
 
 
 @properties.required("+inf is drawn evenly")
-def plus_infinity(subject: Subject, trial: Trial) -> str:
+def plus_infinity(subject: Sampling, trial: Trial) -> str:
     """A row with +inf draws uniformly among its +inf tokens, under any request."""
     rng = trial.generator("rows")
     row = gaussian(rng, 1100)
@@ -111,8 +110,8 @@ def plus_infinity(subject: Subject, trial: Trial) -> str:
     return "3 tokens of +inf among NaN and finite ones"
 
 
-@properties.advertised("valid flag", lambda c: c.valid_flag, Ask(need=Need(valid_flag=True)))
-def valid_flag(subject: Subject, trial: Trial) -> str:
+@properties.advertised("valid flag", lambda c: c.valid_flag, Ask({"valid_flag": True}))
+def valid_flag(subject: Sampling, trial: Trial) -> str:
     """False for rows with NaN or without anything above -inf, True for all others."""
     kinds = poisons(trial.generator("rows"))
     logits = torch.from_numpy(np.stack([kind.logits for kind in kinds.values()]))

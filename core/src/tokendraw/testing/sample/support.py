@@ -9,16 +9,15 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from tokendraw._exchange.capabilities import Need
 from tokendraw._exchange.params import SamplingParams
 from tokendraw.testing.kit.property import Ask, Properties
 from tokendraw.testing.kit.refusals import refused
-from tokendraw.testing.kit.subject import Subject
 from tokendraw.testing.kit.trial import Trial
 from tokendraw.testing.logits_families import FAMILIES, flat, gaussian, tied, zipf
 from tokendraw.testing.rows.draws import random_seeds, seed_torch
 from tokendraw.testing.rows.expected import expect
 from tokendraw.testing.rows.requests import combinations, described, tokens_of
+from tokendraw.testing.rows.sampling import Sampling, row_ask
 
 properties = Properties("sample")
 
@@ -27,7 +26,7 @@ _DISTINCT = 6
 
 
 @properties.required("output")
-def output(subject: Subject, trial: Trial) -> str:
+def output(subject: Sampling, trial: Trial) -> str:
     """token_ids are [B] int64 and valid [B] bool on the device of the logits, for empty batches and V = 1 too."""
     for rows, size in ((0, 50), (1, 1), (5, 1), (3, 50), (0, 5000)):
         found = subject.sample(torch.zeros(rows, size), SamplingParams())
@@ -38,7 +37,7 @@ def output(subject: Subject, trial: Trial) -> str:
 
 
 @properties.required("range and support")
-def range_and_support(subject: Subject, trial: Trial) -> str:
+def range_and_support(subject: Sampling, trial: Trial) -> str:
     """Every id lies in [0, V) and in the float64 kept set, over vocabularies and batch sizes."""
     pairs = [
         (v, b)
@@ -67,7 +66,7 @@ def range_and_support(subject: Subject, trial: Trial) -> str:
 
 
 @properties.required("extremes")
-def extremes(subject: Subject, trial: Trial) -> str:
+def extremes(subject: Sampling, trial: Trial) -> str:
     """Temperatures down to 1e-40, logits of 3e38, subnormal probabilities, k of 2**30, p of 1 - 2**-24."""
     size = 1500
     rng = trial.generator("rows")
@@ -114,7 +113,7 @@ def extremes(subject: Subject, trial: Trial) -> str:
 
 
 @properties.required("padding is never read")
-def padding(subject: Subject, trial: Trial) -> str:
+def padding(subject: Sampling, trial: Trial) -> str:
     """What lies behind the V logits of a row in its storage never wins, whatever the row stride."""
     rows = subject.effort.rows(16, least=3)
     for size, stride in ((3, 8), (1000, 1024), (1025, 2048), (4097, 4097 + 31)):
@@ -139,8 +138,8 @@ def padding(subject: Subject, trial: Trial) -> str:
     return "4 strides, +inf behind every row"
 
 
-@properties.advertised("greedy rows", lambda c: c.greedy, Ask(params=SamplingParams(temperature=0.0)))
-def greedy(subject: Subject, trial: Trial) -> str:
+@properties.advertised("greedy rows", lambda c: c.greedy, row_ask(SamplingParams(temperature=0.0)))
+def greedy(subject: Sampling, trial: Trial) -> str:
     """Temperature 0 takes the argmax, the lowest id on a tie, beside rows that draw."""
     sizes = [v for v in (1, 2, 31, 1025, 5000) if v <= (subject.capabilities.max_vocab_size or v)]
     copies = subject.effort.rows(4, least=2)
@@ -157,20 +156,20 @@ def greedy(subject: Subject, trial: Trial) -> str:
 
 
 @properties.advertised("limits", lambda c: c.max_top_k is not None or c.max_vocab_size is not None)
-def limits(subject: Subject, trial: Trial) -> str:
+def limits(subject: Sampling, trial: Trial) -> str:
     """Requests at the limits of top-k and of the vocabulary are served, requests beyond them refused."""
     k, size = subject.capabilities.max_top_k, subject.capabilities.max_vocab_size
     words = []
     if k is not None:
         _at_limit(subject, trial, SamplingParams(top_k=k), min(k + 100, size or k + 100))
-        words.append(refused(subject, Ask(params=SamplingParams(top_k=k + 1))))
+        words.append(refused(subject, row_ask(SamplingParams(top_k=k + 1))))
     if size is not None:
         _at_limit(subject, trial, SamplingParams(), size)
-        words.append(refused(subject, Ask(need=Need(vocab_size=size + 1))))
+        words.append(refused(subject, Ask({"vocab_size": size + 1})))
     return "beyond them: " + " ".join(words)
 
 
-def _at_limit(subject: Subject, trial: Trial, params: SamplingParams, size: int) -> None:
+def _at_limit(subject: Sampling, trial: Trial, params: SamplingParams, size: int) -> None:
     row = gaussian(trial.generator(f"{params}"), size)
     possible = expect(row, params, subject.capabilities.tie_rule).possible
     found = subject.tokens(torch.from_numpy(row).repeat(subject.effort.limit_rows, 1), params)
@@ -179,7 +178,7 @@ def _at_limit(subject: Subject, trial: Trial, params: SamplingParams, size: int)
 
 
 def _tokens(
-    subject: Subject, logits: torch.Tensor, params: list[SamplingParams], rng: np.random.Generator
+    subject: Sampling, logits: torch.Tensor, params: list[SamplingParams], rng: np.random.Generator
 ) -> NDArray[Any]:
     """Tokens of rows of which every other brings a seed, where the subject serves seeds."""
     if subject.capabilities.seeding != "counter":

@@ -7,16 +7,16 @@ from dataclasses import replace
 
 import torch
 
-from tokendraw._exchange.capabilities import Need
 from tokendraw._exchange.metadata import SamplingMetadata
+from tokendraw._exchange.output import SamplerOutput, VerifyOutput
 from tokendraw._exchange.params import SamplingParams
 from tokendraw.operations.verify.capabilities import VerifyMode
 from tokendraw.operations.verify.drafts import Drafts
 from tokendraw.testing.kit.device import captured, require_new_draws, require_no_wait
 from tokendraw.testing.kit.property import Ask, Properties
-from tokendraw.testing.kit.subject import Subject
 from tokendraw.testing.kit.trial import Trial
 from tokendraw.testing.verify.drafting import Batch, drafts_of, row_metadata, ways
+from tokendraw.testing.verify.verifying import Verifying
 
 properties = Properties("verify")
 
@@ -25,54 +25,54 @@ _REQUESTS, _SIZE = 24, 32_000
 _Call = tuple[torch.Tensor, Drafts, SamplingMetadata, VerifyMode]
 
 
-def _batches(subject: Subject, trial: Trial) -> Iterator[tuple[str, _Call]]:
+def _batches(subject: Verifying, trial: Trial) -> Iterator[tuple[str, _Call]]:
     """A batch of every way, mixed from all requests that the subject serves, on the device."""
-    for mode, kind in ways(subject.verifying):
+    for mode, kind in ways(subject.capabilities):
         label = f"{mode}, {kind}"
         batch = Batch.of(subject, trial.generator(label), _REQUESTS, _SIZE)
-        if subject.verifying.logprobs_modes:
+        if subject.capabilities.logprobs_modes:
             batch.params[0] = replace(batch.params[0], logprobs=5)
         drafts = batch.drafts(subject, kind)
         yield label, (batch.logits(subject), drafts, batch.metadata(drafts), mode)
 
 
-def _plain(subject: Subject) -> _Call:
+def _plain(subject: Verifying) -> _Call:
     """Flat rows of requests without seeds: a draft is accepted with a bonus token of many, or gives way to one."""
-    mode, kind = ways(subject.verifying)[0]
+    mode, kind = ways(subject.capabilities)[0]
     given = torch.full((_REQUESTS, _SIZE), 1.0 / _SIZE if kind == "probs" else 0.0, device=subject.device)
     drafts = drafts_of(subject, [[i] for i in range(_REQUESTS)], _SIZE, kind, given)
     metadata = row_metadata(drafts, [SamplingParams()] * _REQUESTS, [0] * _REQUESTS)
     return torch.zeros(2 * _REQUESTS, _SIZE, device=subject.device), drafts, metadata, mode
 
 
-def _work(subject: Subject, call: _Call) -> Callable[[], torch.Tensor]:
+def _work(subject: Verifying, call: _Call) -> Callable[[], torch.Tensor]:
     """A verification without the checks of the kit, which would wait."""
-    verifier = subject.verifier()
+    verifier = subject.backend()
     logits, drafts, metadata, mode = call
 
     @torch.no_grad()
     def work() -> torch.Tensor:
-        return verifier.verify(logits, drafts, metadata, mode=mode).token_ids
+        output: VerifyOutput = verifier.verify(logits, drafts, metadata, mode=mode)
+        return output.token_ids
 
     return work
 
 
-def _drafting(subject: Subject, call: _Call) -> Callable[[], torch.Tensor]:
+def _drafting(subject: Verifying, call: _Call) -> Callable[[], torch.Tensor]:
     """The draft of as many rows. A call of its own: a device takes no more than some 1000 launches in advance."""
-    verifier = subject.verifier()
+    verifier = subject.backend()
     logits, _, metadata, _ = call
 
     @torch.no_grad()
     def work() -> torch.Tensor:
-        return verifier.sample(logits, metadata, draft=True).token_ids
+        output: SamplerOutput = verifier.sample(logits, metadata, draft=True)
+        return output.token_ids
 
     return work
 
 
-@properties.advertised(
-    "verify sync-free", lambda c: c.sync_free, Ask(need=Need(sync_free=True)), needs_cuda=True
-)
-def sync_free(subject: Subject, trial: Trial) -> str:
+@properties.advertised("verify sync-free", lambda c: c.sync_free, Ask({"sync_free": True}), needs_cuda=True)
+def sync_free(subject: Verifying, trial: Trial) -> str:
     """No verification or draft waits for the device: by torch's check, and by a stopwatch behind a sleeping device."""
     looked = 0
     for label, call in _batches(subject, trial):
@@ -83,9 +83,9 @@ def sync_free(subject: Subject, trial: Trial) -> str:
 
 
 @properties.advertised(
-    "verify graph capture", lambda c: c.graph_safe, Ask(need=Need(graph_safe=True)), needs_cuda=True
+    "verify graph capture", lambda c: c.graph_safe, Ask({"graph_safe": True}), needs_cuda=True
 )
-def graph_capture(subject: Subject, trial: Trial) -> str:
+def graph_capture(subject: Verifying, trial: Trial) -> str:
     """A captured verification follows inputs that change in place, and draws anew at each replay."""
     looked = 0
     for label, (given, drafts, metadata, mode) in _batches(subject, trial):
@@ -104,7 +104,7 @@ def graph_capture(subject: Subject, trial: Trial) -> str:
                 ((found >= -1) & (found < _SIZE)).all(), f"{label}: ids need to lie in [-1, {_SIZE})"
             )
             trial.require(
-                subject.verifying.seeding != "counter" or torch.equal(found, expected),
+                subject.capabilities.seeding != "counter" or torch.equal(found, expected),
                 f"{label}: a replay needs the chains of a fresh call, found others",
             )
         looked += 1

@@ -18,12 +18,12 @@ from tokendraw._exchange.params import SamplingParams
 from tokendraw.operations.verify.capabilities import DraftKind, VerifyCapabilities, VerifyMode
 from tokendraw.operations.verify.drafts import Drafts
 from tokendraw.testing import reference_walk
-from tokendraw.testing.kit.subject import Subject
 from tokendraw.testing.kit.trial import Trial
 from tokendraw.testing.logits_families import Family, gaussian, tied, zipf
 from tokendraw.testing.rows.draws import random_seeds, seed_torch
 from tokendraw.testing.rows.expected import expect
 from tokendraw.testing.rows.requests import combinations
+from tokendraw.testing.verify.verifying import Verifying
 
 Array = NDArray[Any]
 
@@ -64,12 +64,14 @@ class Batch:
     """Position of the first row."""
 
     @classmethod
-    def of(cls, subject: Subject, rng: np.random.Generator, count: int, size: int, seed: bool = True) -> Self:
+    def of(
+        cls, subject: Verifying, rng: np.random.Generator, count: int, size: int, seed: bool = True
+    ) -> Self:
         """Random requests of every kind, with up to 4 drafts that lie near the target, some of them elsewhere.
 
         :param seed: whether they bring seeds, if the subject serves any.
         """
-        offered = subject.verifying
+        offered = subject.capabilities
         kinds = requests(offered, size)
         families: list[Family] = [gaussian, zipf, *[tied] * (offered.tie_rule == "value")]
         seeds, first = random_seeds(rng, count)
@@ -117,11 +119,11 @@ class Batch:
         columns = {name: [getattr(self, name)[i] for i in order] for name in self.__dataclass_fields__}
         return Batch(**columns)
 
-    def logits(self, subject: Subject) -> torch.Tensor:
+    def logits(self, subject: Verifying) -> torch.Tensor:
         """[L, V] those of the target, on the device."""
         return torch.from_numpy(np.concatenate(self.target)).to(subject.device)
 
-    def drafts(self, subject: Subject, kind: DraftKind) -> Drafts:
+    def drafts(self, subject: Verifying, kind: DraftKind) -> Drafts:
         """The drafts on the device, given by kind."""
         rows = {"probs": self.probs, "logits": self.draft, "chosen": []}[kind]
         given = torch.from_numpy(np.concatenate(rows)).to(subject.device) if rows else None
@@ -133,7 +135,7 @@ class Batch:
 
     def verify(
         self,
-        subject: Subject,
+        subject: Verifying,
         mode: VerifyMode,
         kind: DraftKind,
         *,
@@ -164,15 +166,15 @@ class Batch:
             dtype=dtype,
         )
 
-    def is_certain(self, subject: Subject, i: int) -> bool:
+    def is_certain(self, subject: Verifying, i: int) -> bool:
         """Whether rounding decides no filter of request ``i``, and the sampler none of its ties."""
-        rule = subject.verifying.tie_rule
+        rule = subject.capabilities.tie_rule
         rows = [expect(x, self.params[i], rule) for x in (*self.target[i], *self.draft[i])]
         return all(row.certain and not row.in_part.any() for row in rows)
 
 
 def drafts_of(
-    subject: Subject,
+    subject: Verifying,
     ids: Sequence[Sequence[int]],
     size: int,
     kind: DraftKind,

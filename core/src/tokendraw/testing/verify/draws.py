@@ -13,16 +13,17 @@ from tokendraw._exchange.params import SamplingParams
 from tokendraw._messages.words import all_of
 from tokendraw.operations.verify.capabilities import DraftKind, VerifyCapabilities, VerifyMode
 from tokendraw.testing import reference, reference_walk
-from tokendraw.testing.kit.property import Ask, Properties
+from tokendraw.testing.kit.property import Properties
 from tokendraw.testing.kit.refusals import refused
 from tokendraw.testing.kit.statistical_tests import fit
-from tokendraw.testing.kit.subject import Subject
 from tokendraw.testing.kit.trial import Trial, Verdict
 from tokendraw.testing.logits_families import gaussian
 from tokendraw.testing.rows.draws import random_seeds, seed_torch
 from tokendraw.testing.rows.expected import expect
+from tokendraw.testing.rows.sampling import Sampling
 from tokendraw.testing.verify.drafting import Batch, chains, drafts_of, requests, row_metadata, ways
 from tokendraw.testing.verify.speculation import Case, judge
+from tokendraw.testing.verify.verifying import Verifying, draft_ask
 
 properties = Properties("verify")
 Array = NDArray[Any]
@@ -50,9 +51,9 @@ def _seedings(capabilities: VerifyCapabilities) -> tuple[bool, ...]:
 
 
 @properties.required("verify draft")
-def draft(subject: Subject, trial: Trial) -> str:
+def draft(subject: Verifying, trial: Trial) -> str:
     """``draft`` draws from the softmax after the filters, with seeds from streams of its own."""
-    offered = subject.verifying
+    offered = subject.capabilities
     row = _NEAR_EIGHT.astype(np.float32)
     for name, own in {"no filter": SamplingParams(), **_served(offered)}.items():
         expected = expect(row, own, offered.tie_rule).probabilities
@@ -103,10 +104,12 @@ def _served(capabilities: VerifyCapabilities) -> dict[str, SamplingParams]:
     }
 
 
-@properties.advertised("verify rejection", lambda c: "rejection" in c.verify_modes, Ask(mode="rejection"))
-def rejection(subject: Subject, trial: Trial) -> str:
+@properties.advertised(
+    "verify rejection", lambda c: "rejection" in c.verify_modes, draft_ask(mode="rejection")
+)
+def rejection(subject: Verifying, trial: Trial) -> str:
     """Every token, and the first two together, follow the target; drafts are accepted as often as sum of min(p, q)."""
-    kind = subject.verifying.draft_kinds[0]
+    kind = subject.capabilities.draft_kinds[0]
     rng = trial.generator("rows")
     sixteen = rng.normal(size=16).clip(-1.5, 1.5)
     cases = {
@@ -114,7 +117,7 @@ def rejection(subject: Subject, trial: Trial) -> str:
         "three opposite drafts": Case(target=sixteen, draft=-sixteen, drafts=3, kind=kind, mode="rejection"),
         "Markov": _markov(trial, kind, "rejection"),
     }
-    seeded = _seedings(subject.verifying)[-1]
+    seeded = _seedings(subject.capabilities)[-1]
     for label, case in cases.items():
         judge(subject, trial, label, case, subject.effort.draws // 4, seeded=seeded)
     if seeded:
@@ -131,19 +134,20 @@ def _tiles(kind: DraftKind) -> Case:
     return Case(target=target, draft=draft, drafts=1, kind=kind, mode="rejection")
 
 
-@properties.advertised("verify coupled", lambda c: "coupled" in c.verify_modes, Ask(mode="coupled"))
-def coupled(subject: Subject, trial: Trial) -> str:
+@properties.advertised("verify coupled", lambda c: "coupled" in c.verify_modes, draft_ask(mode="coupled"))
+def coupled(subject: Verifying, trial: Trial) -> str:
     """The tokens are those that ``sample`` draws at the same seeds and positions, drafts accepted while they are."""
-    offered = subject.verifying
+    offered = subject.capabilities
     case = _markov(trial, offered.draft_kinds[0], "coupled")
     for seeded in _seedings(offered):
         judge(subject, trial, "Markov", case, subject.effort.draws // 4, seeded=seeded)
-    if offered.seeding != "counter" or subject.capabilities.seeding != "counter":
+    sampling = _seeded_sampling(subject)
+    if sampling is None:
         return "distribution"
     looked = 0
     for size in (31, 1100):
         batch = Batch.of(subject, trial.generator(f"{size}"), subject.effort.rows(60, least=4), size)
-        own = _sampled(subject, batch)
+        own = _sampled(subject, sampling, batch)
         for kind in offered.draft_kinds:
             for i, tokens in enumerate(chains(batch.verify(subject, "coupled", kind))):
                 ids = [*batch.ids[i], -1]
@@ -156,10 +160,18 @@ def coupled(subject: Subject, trial: Trial) -> str:
     return f"distribution, and {looked} tokens equal to those of sample"
 
 
-def _sampled(subject: Subject, batch: Batch) -> list[list[int]]:
+def _seeded_sampling(subject: Verifying) -> Sampling | None:
+    """The subject in the operation ``sample``, if seeds tie both operations together."""
+    sampling = subject.sampling
+    if sampling is None or {subject.capabilities.seeding, sampling.capabilities.seeding} != {"counter"}:
+        return None
+    return sampling
+
+
+def _sampled(subject: Verifying, sampling: Sampling, batch: Batch) -> list[list[int]]:
     """What ``sample`` draws at every row of every request."""
     metadata = batch.metadata(batch.drafts(subject, "chosen"))
-    tokens = subject.call(batch.logits(subject), metadata).token_ids.tolist()
+    tokens = sampling.call(batch.logits(subject), metadata).token_ids.tolist()
     found = []
     for rows in batch.target:
         found.append(tokens[: len(rows)])
@@ -168,15 +180,15 @@ def _sampled(subject: Subject, batch: Batch) -> list[list[int]]:
 
 
 def _kind(name: str, kind: DraftKind) -> None:
-    @properties.advertised(name, lambda c: kind in c.draft_kinds, Ask(kind=kind))
-    def check(subject: Subject, trial: Trial) -> str:
+    @properties.advertised(name, lambda c: kind in c.draft_kinds, draft_ask(kind=kind))
+    def check(subject: Verifying, trial: Trial) -> str:
         """Tokens follow the target where drafts are given so, and as many are accepted as can be."""
-        mode: VerifyMode = (*subject.verifying.verify_modes, "rejection")[0]
+        mode: VerifyMode = (*subject.capabilities.verify_modes, "rejection")[0]
         cases = {
             "three tokens": Case(target=_FEW, draft=_FEWER, kind=kind, mode=mode),
             "Markov": _markov(trial, kind, mode),
         }
-        for seeded in _seedings(subject.verifying):
+        for seeded in _seedings(subject.capabilities):
             for label, case in cases.items():
                 judge(subject, trial, label, case, subject.effort.draws // 4, seeded=seeded)
         return all_of(cases)
@@ -191,10 +203,10 @@ def _some_filter(capabilities: VerifyCapabilities) -> bool:
     return any(how == "per_row" for _, how in capabilities.filters)
 
 
-@properties.advertised("verify filters", _some_filter, Ask(params=SamplingParams(top_k=1)))
-def filters(subject: Subject, trial: Trial) -> str:
+@properties.advertised("verify filters", _some_filter, draft_ask(params=SamplingParams(top_k=1)))
+def filters(subject: Verifying, trial: Trial) -> str:
     """Tokens follow the filtered target, under every filter that is advertised; the others are refused."""
-    offered = subject.verifying
+    offered = subject.capabilities
     served = _served(offered)
     for mode, kind in [(mode, offered.draft_kinds[0]) for mode in offered.verify_modes]:
         for name, params in served.items():
@@ -207,14 +219,14 @@ def filters(subject: Subject, trial: Trial) -> str:
         judge(subject, trial, f"temperature, {mode}", hot, subject.effort.draws // 4, seeded=False)
     for name, params in _FILTERS.items():
         if (name, "per_row") not in offered.filters:
-            refused(subject, Ask(params=params), "verify")
+            refused(subject, draft_ask(params=params))
     return f"{all_of(served)}, temperature 1.7"
 
 
 @properties.required("verify bonus")
-def bonus(subject: Subject, trial: Trial) -> str:
+def bonus(subject: Verifying, trial: Trial) -> str:
     """Where all drafts are accepted, the bonus row gives one token more: the one that ``sample`` draws there."""
-    offered, last = subject.verifying, _EIGHT.astype(np.float32)
+    offered, last = subject.capabilities, _EIGHT.astype(np.float32)
     size = len(last)
     expected = expect(last, SamplingParams()).probabilities
     for mode in offered.verify_modes:
@@ -239,11 +251,12 @@ def bonus(subject: Subject, trial: Trial) -> str:
             return fit(found.token_ids[:, 2].cpu().numpy(), expected)
 
         trial.judge(mode, experiment, subject.effort.tiled_draws // 2)
-    if offered.seeding != "counter" or subject.capabilities.seeding != "counter":
+    sampling = _seeded_sampling(subject)
+    if sampling is None:
         return "distribution"
     looked = 0
     batch = Batch.of(subject, trial.generator("requests"), subject.effort.rows(60, least=4), 1100)
-    own = _sampled(subject, batch)
+    own = _sampled(subject, sampling, batch)
     for mode, kind in ways(offered):
         for i, tokens in enumerate(chains(batch.verify(subject, mode, kind))):
             if len(tokens) == len(own[i]):
@@ -256,9 +269,9 @@ def bonus(subject: Subject, trial: Trial) -> str:
 
 
 @properties.advertised("verify after placeholders", lambda c: c.placeholder_drafts)
-def after_placeholders(subject: Subject, trial: Trial) -> str:
+def after_placeholders(subject: Verifying, trial: Trial) -> str:
     """The token in place of a draft that was not made follows the target, and so do all others."""
-    offered = subject.verifying
+    offered = subject.capabilities
     for mode in offered.verify_modes:
         for place in (0, 1):
             case = _markov(trial, offered.draft_kinds[0], mode, (place,))

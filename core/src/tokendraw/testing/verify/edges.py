@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 from tokendraw._exchange.params import SamplingParams
 from tokendraw.operations.verify.capabilities import DraftKind
 from tokendraw.operations.verify.drafts import Drafts
-from tokendraw.testing.kit.property import Ask, Properties
-from tokendraw.testing.kit.subject import Subject
+from tokendraw.testing.kit.property import Properties
 from tokendraw.testing.kit.trial import Trial
 from tokendraw.testing.logits_families import gaussian
 from tokendraw.testing.rows.draws import seed_torch
@@ -31,6 +30,7 @@ from tokendraw.testing.verify.drafting import (
     ways,
 )
 from tokendraw.testing.verify.lines import SURE, sure_chains
+from tokendraw.testing.verify.verifying import Verifying, draft_ask
 
 properties = Properties("verify")
 Array = NDArray[Any]
@@ -44,9 +44,9 @@ _SIZE: Final = 1100  # two tiles, the last of them not full
 
 
 @properties.required("verify poisoned rows")
-def poisoned_rows(subject: Subject, trial: Trial) -> str:
+def poisoned_rows(subject: Verifying, trial: Trial) -> str:
     """NaN, infinities and rows of nothing, in target or drafts, give kept tokens, and valid tells who used one."""
-    offered = subject.verifying
+    offered = subject.capabilities
     rng = trial.generator("rows")
     kinds = poisons(rng, _SIZE)
     clean = Batch.of(subject, rng, 2 * len(kinds) + 1, _SIZE)
@@ -102,9 +102,9 @@ def _valid(batch: Batch, i: int, used: int, mode: str, kind: DraftKind) -> bool:
 
 
 @properties.advertised("verify sure drafts", lambda c: "rejection" in c.verify_modes)
-def sure_drafts(subject: Subject, trial: Trial) -> str:
+def sure_drafts(subject: Verifying, trial: Trial) -> str:
     """p(x) = q(x) always accepts, p(x) = 0 and q(x) = 0 always reject, at the ends of u too."""
-    offered = subject.verifying
+    offered = subject.capabilities
     count, size = subject.effort.draws_of(2048), 4
     counter = offered.seeding == "counter"
     flat = np.zeros(size, np.float32)
@@ -147,10 +147,12 @@ def sure_drafts(subject: Subject, trial: Trial) -> str:
     return f"{looked} cases, {count} drafts each" + ", the least and the largest u among them" * counter
 
 
-@properties.advertised("verify greedy rows", lambda c: c.greedy, Ask(params=SamplingParams(temperature=0.0)))
-def greedy(subject: Subject, trial: Trial) -> str:
+@properties.advertised(
+    "verify greedy rows", lambda c: c.greedy, draft_ask(params=SamplingParams(temperature=0.0))
+)
+def greedy(subject: Verifying, trial: Trial) -> str:
     """A greedy request accepts the argmax, the lowest id on a tie, and emits it in place of another draft."""
-    offered, size = subject.verifying, _SIZE
+    offered, size = subject.capabilities, _SIZE
     count = subject.effort.rows(32, least=4)
     rng = trial.generator("rows")
     batch = Batch.of(subject, rng, count, size)
@@ -173,15 +175,15 @@ def greedy(subject: Subject, trial: Trial) -> str:
     return f"every other of {count} requests, {len(ways(offered))} ways"
 
 
-@properties.advertised("verify ragged drafts", lambda c: c.ragged_drafts, Ask(ragged=True))
-def ragged(subject: Subject, trial: Trial) -> str:
+@properties.advertised("verify ragged drafts", lambda c: c.ragged_drafts, draft_ask(ragged=True))
+def ragged(subject: Verifying, trial: Trial) -> str:
     """Requests of 3, 0, 1 and 128 drafts share a batch, and ids padded to [B, K] give the chains of flat ones."""
     most = subject.effort.rows(128)
     batch = Batch.of(subject, trial.generator("rows"), subject.effort.rows(32, least=4), 300)
-    for mode, kind in ways(subject.verifying):
+    for mode, kind in ways(subject.capabilities):
         sure_chains(subject, trial, mode, kind, [3, 0, 1, most])
         sure_chains(subject, trial, mode, kind, [0, most, 3, 1])
-        if subject.verifying.seeding != "counter":
+        if subject.capabilities.seeding != "counter":
             continue
         flat = batch.drafts(subject, kind)
         wide = torch.full((len(batch), 6), -1, device=subject.device)
@@ -201,10 +203,10 @@ def ragged(subject: Subject, trial: Trial) -> str:
     return f"[3, 0, 1, {most}] and [0, {most}, 3, 1] drafts, flat and padded"
 
 
-@properties.advertised("verify placeholders", lambda c: c.placeholder_drafts, Ask(placeholder=True))
-def placeholders(subject: Subject, trial: Trial) -> str:
+@properties.advertised("verify placeholders", lambda c: c.placeholder_drafts, draft_ask(placeholder=True))
+def placeholders(subject: Verifying, trial: Trial) -> str:
     """-1, V and 2**31 - 1 are rejected, no draft behind them is accepted, and the row beside them is not looked at."""
-    offered, size = subject.verifying, 300
+    offered, size = subject.capabilities, 300
     count = subject.effort.rows(24, least=4)
     plain = requests(offered, size)[0]
     for mode, kind in ways(offered):

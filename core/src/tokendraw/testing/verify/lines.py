@@ -9,14 +9,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from tokendraw._exchange.capabilities import INPUT_DTYPES, Need
+from tokendraw._exchange.capabilities import INPUT_DTYPES
 from tokendraw._exchange.params import SamplingParams
 from tokendraw._messages.words import all_of
 from tokendraw.operations.verify.capabilities import DraftKind, VerifyCapabilities, VerifyMode
 from tokendraw.testing import reference
 from tokendraw.testing.kit.property import Ask, Properties
 from tokendraw.testing.kit.refusals import refused
-from tokendraw.testing.kit.subject import Subject
 from tokendraw.testing.kit.trial import Trial
 from tokendraw.testing.rows.expected import expect
 from tokendraw.testing.rows.requests import described
@@ -29,6 +28,7 @@ from tokendraw.testing.verify.drafting import (
     two_ways,
     ways,
 )
+from tokendraw.testing.verify.verifying import Verifying, draft_ask
 
 properties = Properties("verify")
 Array = NDArray[Any]
@@ -39,9 +39,9 @@ SURE: Final = 60.0
 
 
 @properties.required("verify output")
-def output(subject: Subject, trial: Trial) -> str:
+def output(subject: Verifying, trial: Trial) -> str:
     """Accepted drafts, one token more, then -1: [B, K + 1] int64, whatever the batch; and tokens that are kept."""
-    offered = subject.verifying
+    offered = subject.capabilities
     some = ways(offered)
     trial.require(some, "'verify' needs a mode and a kind of drafts, found none advertised")
     sizes = [size for size in (1, 31, 1025, 2600) if size <= (offered.max_vocab_size or size)]
@@ -67,7 +67,7 @@ def output(subject: Subject, trial: Trial) -> str:
 
 
 def sure_chains(
-    subject: Subject,
+    subject: Verifying,
     trial: Trial,
     mode: VerifyMode,
     kind: DraftKind,
@@ -104,10 +104,10 @@ def sure_chains(
 
 
 @properties.required("verify inputs unmodified")
-def inputs_unmodified(subject: Subject, trial: Trial) -> str:
+def inputs_unmodified(subject: Verifying, trial: Trial) -> str:
     """Logits, drafts and the tensors of the request keep every bit."""
     batch = Batch.of(subject, trial.generator("rows"), subject.effort.rows(24, least=3), _SIZE)
-    for mode, kind in ways(subject.verifying):
+    for mode, kind in ways(subject.capabilities):
         logits, drafts = batch.logits(subject), batch.drafts(subject, kind)
         metadata = batch.metadata(drafts)
         given = {"target_logits": logits}
@@ -120,15 +120,15 @@ def inputs_unmodified(subject: Subject, trial: Trial) -> str:
             trial.require(
                 torch.equal(given[name], tensor), f"{mode}: '{name}' needs to stay as it is, found changed"
             )
-    return f"{len(ways(subject.verifying))} ways"
+    return f"{len(ways(subject.capabilities))} ways"
 
 
 @properties.required("verify strides")
-def strides(subject: Subject, trial: Trial) -> str:
+def strides(subject: Verifying, trial: Trial) -> str:
     """Rows of a wider buffer, with +inf and NaN behind each, give the chains of contiguous ones."""
-    counter = subject.verifying.seeding == "counter"
+    counter = subject.capabilities.seeding == "counter"
     batch = Batch.of(subject, trial.generator("rows"), subject.effort.rows(24, least=3), _SIZE)
-    for mode, kind in ways(subject.verifying):
+    for mode, kind in ways(subject.capabilities):
         drafts = batch.drafts(subject, kind)
         metadata = batch.metadata(drafts)
         logits = batch.logits(subject)
@@ -156,9 +156,9 @@ def _in_a_wider_buffer(rows: torch.Tensor) -> torch.Tensor:
 
 
 @properties.required("verify dtypes")
-def dtypes(subject: Subject, trial: Trial) -> str:
+def dtypes(subject: Verifying, trial: Trial) -> str:
     """Logits of every dtype that is advertised are the float32 values that they are; others are refused."""
-    offered = subject.verifying
+    offered = subject.capabilities
     batch = Batch.of(subject, trial.generator("rows"), subject.effort.rows(24, least=3), _SIZE)
     for name in offered.dtypes:
         dtype = getattr(torch, name)
@@ -176,7 +176,7 @@ def dtypes(subject: Subject, trial: Trial) -> str:
                 require_same(trial, expected, found, f"{name}, {mode}, {kind}: rows and their float32 values")
     for name in INPUT_DTYPES:
         if name not in offered.dtypes:
-            refused(subject, Ask(need=Need(dtype=name)), "verify")
+            refused(subject, Ask({"dtype": name}))
     return all_of(offered.dtypes)
 
 
@@ -184,10 +184,10 @@ def _some_mode(capabilities: VerifyCapabilities) -> bool:
     return bool(capabilities.logprobs_modes)
 
 
-@properties.advertised("verify logprobs", _some_mode, Ask(params=SamplingParams(logprobs=1)))
-def logprobs(subject: Subject, trial: Trial) -> str:
+@properties.advertised("verify logprobs", _some_mode, draft_ask(params=SamplingParams(logprobs=1)))
+def logprobs(subject: Verifying, trial: Trial) -> str:
     """Values, ranks and the N best of every emitted token agree with float64 to 1e-5; then there is padding."""
-    offered, size, wanted = subject.verifying, 700, 3
+    offered, size, wanted = subject.capabilities, 700, 3
     looked = 0
     batch = Batch.of(subject, trial.generator("rows"), subject.effort.rows(24, least=3), size)
     batch = replace(batch, params=[replace(p, logprobs=wanted) for p in batch.params])

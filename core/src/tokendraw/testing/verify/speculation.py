@@ -21,10 +21,11 @@ from tokendraw._exchange.params import SamplingParams
 from tokendraw.operations.verify.capabilities import DraftKind, VerifyMode
 from tokendraw.operations.verify.drafts import Drafts
 from tokendraw.testing.kit.statistical_tests import fit, share
-from tokendraw.testing.kit.subject import Subject, for_every_row
 from tokendraw.testing.kit.trial import Trial, Verdict
 from tokendraw.testing.rows.draws import seed_torch
 from tokendraw.testing.rows.expected import expect
+from tokendraw.testing.rows.sampling import for_every_row
+from tokendraw.testing.verify.verifying import Verifying
 
 Array = NDArray[Any]
 
@@ -50,9 +51,9 @@ class Case:
     placeholders: tuple[int, ...] = ()
     """Places without a draft, where the target's next row goes on from token 0."""
 
-    def probabilities(self, subject: Subject) -> tuple[Array, Array]:
+    def probabilities(self, subject: Verifying) -> tuple[Array, Array]:
         """What is drawn from, p and q, float64: [V + 1, V], or [1, V] where all rows are alike."""
-        rule = subject.verifying.tie_rule
+        rule = subject.capabilities.tie_rule
         rows = [[expect(x, self.params, rule) for x in _rows(logits)] for logits in (self.target, self.draft)]
         assert all(row.certain for both in rows for row in both), "the kit chose a row that rounding decides"
         p, q = (np.stack([row.probabilities for row in both]) for both in rows)
@@ -63,7 +64,7 @@ def _rows(logits: Array) -> Array:
     return np.atleast_2d(np.asarray(logits, np.float32))
 
 
-def judge(subject: Subject, trial: Trial, label: str, case: Case, draws: int, *, seeded: bool) -> None:
+def judge(subject: Verifying, trial: Trial, label: str, case: Case, draws: int, *, seeded: bool) -> None:
     """Hold every token, the first two together, and how many drafts were accepted, against the target."""
     p, q = case.probabilities(subject)
     size, found = p.shape[1], dict[int, tuple[Array, Array]]()
@@ -115,7 +116,7 @@ def _judge_acceptance(case: Case, p: Array, q: Array, judged: Callable[..., None
 
 
 def decode(
-    subject: Subject, case: Case, q: Array, trials: int, rng: np.random.Generator, *, seeded: bool
+    subject: Verifying, case: Case, q: Array, trials: int, rng: np.random.Generator, *, seeded: bool
 ) -> tuple[Array, Array]:
     """Tokens [trials, K + 1] of as many sequences, and [trials] how many drafts their first verification accepted.
 
@@ -137,7 +138,7 @@ def decode(
 
 
 def _decode(
-    subject: Subject,
+    subject: Verifying,
     case: Case,
     rows: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
     seeds: torch.Tensor | None,
@@ -170,7 +171,7 @@ def _decode(
 
 
 def _drafted(
-    subject: Subject,
+    subject: Verifying,
     case: Case,
     rows: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
     seeds: torch.Tensor | None,

@@ -1,0 +1,40 @@
+"""What the kit knows of each operation: the ``KIT`` of the package of its name beside this one."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from dataclasses import dataclass
+from typing import Any
+
+from tokendraw import operations
+from tokendraw.testing.kit.property import Property
+
+
+@dataclass(frozen=True, kw_only=True)
+class OperationKit:
+    """The kit's part about one operation."""
+
+    view: type[Any]
+    """What its properties are given: a :class:`tokendraw.testing.kit.subject.OperationSubject`."""
+    properties: tuple[Property, ...]
+    """In the order of a report: what is exact first, then statistics, then what capabilities switch on."""
+
+
+def find(operation: str) -> OperationKit | None:
+    """Look up the kit's part about an operation; None if it has none."""
+    home = f"{__package__.rpartition('.')[0]}.{operation}"
+    if importlib.util.find_spec(home) is None:
+        return None
+    kit: OperationKit = importlib.import_module(home).KIT
+    return kit
+
+
+def properties(operation: str | None = None) -> tuple[Property, ...]:
+    """List the properties of an operation, in the order of a report.
+
+    :param operation: None: of every operation of the core's registry, one after the other.
+    :raises InvalidParameterError: there is no such operation.
+    """
+    names = operations.FOLDERS if operation is None else (operations.get(operation).name,)
+    return tuple(prop for name in names if (kit := find(name)) for prop in kit.properties)

@@ -1,0 +1,146 @@
+"""The subject in the operation ``sample``: its calls, and rows of it that have to be refused."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import fields, replace
+from typing import Any
+
+import torch
+from numpy.typing import NDArray
+
+from tokendraw._exchange.capabilities import (
+    FILTER_ORDERS,
+    Capabilities,
+    Filter,
+    GumbelDtype,
+    LogprobsMode,
+    Need,
+)
+from tokendraw._exchange.metadata import SamplingMetadata
+from tokendraw._exchange.output import SamplerOutput
+from tokendraw._exchange.output_checks import wrong_output, wrong_tokens
+from tokendraw._exchange.params import SamplingParams
+from tokendraw._loading.sampler import Sampler
+from tokendraw._serving.routing import Serving
+from tokendraw.testing.kit.property import Ask
+from tokendraw.testing.kit.subject import OperationSubject, require_output
+
+
+class RowSubject(OperationSubject):
+    """A subject in an operation on rows of logits."""
+
+    capabilities: Capabilities
+
+    @classmethod
+    def plain_need(cls, capabilities: Capabilities | None = None) -> Need:
+        """The plainest need that these capabilities meet; without any, one for either order of the filters."""
+        if capabilities is None:
+            return Need(filter_orders=FILTER_ORDERS)
+        return Need(
+            logprobs_mode=(*capabilities.logprobs_modes, "raw_logprobs")[0],
+            filter_orders=capabilities.filter_orders,
+            gumbel_dtype=(*capabilities.gumbel_dtypes, "fp32")[0],
+        )
+
+    def backend(
+        self, logprobs_mode: LogprobsMode | None = None, gumbel_dtype: GumbelDtype | None = None
+    ) -> Any:
+        """Build it for a logprobs mode and a precision of the noise; None: the first that it has."""
+        plain = self.plain_need(self.capabilities)
+        return self.built(
+            replace(
+                plain,
+                logprobs_mode=logprobs_mode or plain.logprobs_mode,
+                gumbel_dtype=gumbel_dtype or plain.gumbel_dtype,
+            )
+        )
+
+    def has(self, which: Filter) -> bool:
+        """Whether it applies a filter, per row or one value for the whole batch."""
+        return any(name == which for name, _ in self.capabilities.filters)
+
+
+class Sampling(RowSubject):
+    """A subject in the operation ``sample``."""
+
+    operation = "sample"
+
+    def sample(
+        self,
+        logits: torch.Tensor | NDArray[Any],
+        params: SamplingParams | Sequence[SamplingParams],
+        positions: Any = None,
+        *,
+        row_index: Any = None,
+        mode: LogprobsMode | None = None,
+        gumbel_dtype: GumbelDtype | None = None,
+    ) -> SamplerOutput:
+        """Make one call on the subject's device; the form of what it returns is checked every time.
+
+        :param logits: [B, V], an array or a tensor anywhere; kept as it is if it is on the device already.
+        :param params: one for every row, or one for all.
+        :param positions: [B]; None: 0, 1, 2 ... where a row has a seed.
+        :raises Violation: the output has a wrong shape, dtype or device, or an id outside [0, V).
+        """
+        logits = torch.as_tensor(logits).to(self.device)
+        if isinstance(params, SamplingParams):
+            if params.seed is None and positions is None and row_index is None and len(logits):
+                metadata = for_every_row(params, len(logits), self.device)
+                return self.call(logits, metadata, mode=mode, gumbel_dtype=gumbel_dtype)
+            params = [params] * len(logits)
+        if positions is None and any(p.seed is not None for p in params):
+            positions = torch.arange(len(logits))
+        metadata = SamplingMetadata.from_params(
+            params, device=self.device, positions=positions, row_index=row_index
+        )
+        return self.call(logits, metadata, mode=mode, gumbel_dtype=gumbel_dtype)
+
+    @torch.no_grad()
+    def call(
+        self,
+        logits: torch.Tensor,
+        metadata: SamplingMetadata,
+        *,
+        mode: LogprobsMode | None = None,
+        gumbel_dtype: GumbelDtype | None = None,
+    ) -> SamplerOutput:
+        """Make one call with ready arguments, its output checked as in :meth:`sample`."""
+        output: SamplerOutput = self.backend(mode, gumbel_dtype).sample(logits, metadata)
+        require_output(wrong_output(output, logits, None) or wrong_tokens(output, logits))
+        return output
+
+    def tokens(self, *args: Any, **kwargs: Any) -> NDArray[Any]:
+        """Make the call of :meth:`sample`: its ids, [B] int64 on the host."""
+        found: NDArray[Any] = self.sample(*args, **kwargs).token_ids.cpu().numpy()
+        return found
+
+
+def for_every_row(params: SamplingParams, rows: int, device: torch.device) -> SamplingMetadata:
+    """Make the metadata of ``rows`` equal requests without a seed, of which one is checked and laid out."""
+    one = SamplingMetadata.from_params([params], device=device)
+    given = {field.name: getattr(one, field.name) for field in fields(one)}
+    columns: dict[str, Any] = {
+        name: c.repeat(rows) for name, c in given.items() if isinstance(c, torch.Tensor)
+    }
+    return replace(one, **columns)
+
+
+def row_ask(params: SamplingParams, **need: Any) -> Ask:
+    """Ask for a row that needs a capability.
+
+    :param need: fields of the need that belong to it.
+    """
+
+    def call(subject: Sampling, serving: Serving) -> object:
+        sampler = Sampler(
+            name=serving.chosen.name,
+            backend=serving.chosen.backend,
+            resolution=serving.resolution,
+            device=subject.device,
+            capabilities=serving.capabilities,
+        )
+        metadata = SamplingMetadata.from_params([params], device=subject.device, positions=[0])
+        return sampler.sample(torch.zeros(1, 4, device=subject.device), metadata)
+
+    return Ask(need, call)

@@ -1,0 +1,107 @@
+"""The subject in the operation ``verify``: its calls, and verifications that have to be refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from tokendraw._exchange.capabilities import GumbelDtype, LogprobsMode
+from tokendraw._exchange.metadata import SamplingMetadata
+from tokendraw._exchange.output import SamplerOutput, VerifyOutput
+from tokendraw._exchange.output_checks import wrong_chains, wrong_output, wrong_tokens, wrong_verify_output
+from tokendraw._exchange.params import SamplingParams
+from tokendraw._exchange.row_limits import unserved
+from tokendraw._serving.routing import Serving
+from tokendraw.operations.verify import calls
+from tokendraw.operations.verify.capabilities import DraftKind, VerifyCapabilities, VerifyMode
+from tokendraw.operations.verify.drafts import Drafts
+from tokendraw.operations.verify.limits import undrafted
+from tokendraw.testing.kit.property import Ask
+from tokendraw.testing.kit.subject import require_output
+from tokendraw.testing.rows.sampling import RowSubject, Sampling
+
+
+class Verifying(RowSubject):
+    """A subject in the operation ``verify``."""
+
+    operation = "verify"
+    capabilities: VerifyCapabilities
+
+    @property
+    def sampling(self) -> Sampling | None:
+        """The same subject in the operation ``sample``; None if it does not offer that."""
+        return Sampling(self.subject) if Sampling.operation in self.subject.capabilities else None
+
+    @torch.no_grad()
+    def verify(
+        self,
+        target_logits: torch.Tensor,
+        drafts: Drafts,
+        metadata: SamplingMetadata,
+        mode: VerifyMode,
+        *,
+        logprobs_mode: LogprobsMode | None = None,
+        gumbel_dtype: GumbelDtype | None = None,
+    ) -> VerifyOutput:
+        """Make one verification on the subject's device; the form of what it returns is checked every time.
+
+        :raises Violation: the output has a wrong shape, dtype or device, or holds chains that cannot be.
+        """
+        lacking = unserved(self.capabilities, metadata.facts, target_logits.shape[1])
+        lacking = lacking or undrafted(self.capabilities, drafts, mode)
+        assert lacking is None, f"the kit asked for what is not advertised: {lacking}"
+        verifier = self.backend(logprobs_mode, gumbel_dtype)
+        output: VerifyOutput = verifier.verify(target_logits, drafts, metadata, mode=mode)
+        require_output(
+            wrong_verify_output(output, target_logits, drafts, None)
+            or wrong_chains(output, target_logits, drafts)
+        )
+        return output
+
+    @torch.no_grad()
+    def draft(
+        self, logits: torch.Tensor, metadata: SamplingMetadata, *, gumbel_dtype: GumbelDtype | None = None
+    ) -> SamplerOutput:
+        """Draw one draft a row with the verifier, its output checked as in :meth:`Sampling.sample`."""
+        output: SamplerOutput = self.backend(None, gumbel_dtype).sample(logits, metadata, draft=True)
+        require_output(wrong_output(output, logits, None) or wrong_tokens(output, logits))
+        return output
+
+
+def draft_ask(
+    *,
+    params: SamplingParams | None = None,
+    mode: VerifyMode | None = None,
+    kind: DraftKind | None = None,
+    ragged: bool = False,
+    placeholder: bool = False,
+    **need: Any,
+) -> Ask:
+    """Ask for the verification of two requests with a draft each, or one of them without.
+
+    :param mode: None: one that is advertised, as for ``kind``.
+    :param need: fields of the need that belong to it.
+    """
+
+    def call(subject: Verifying, serving: Serving) -> object:
+        offered, device = subject.capabilities, subject.device
+        counts = [1, 0] if ragged else [1, 1]
+        ids = torch.full((sum(counts),), -1 if placeholder else 0, device=device)
+        given = kind or (*offered.draft_kinds, "chosen")[0]
+        even = torch.full((len(ids), 4), 0.25, device=device)
+        drafts = Drafts.from_counts(
+            ids,
+            counts,
+            draft_probs=even if given == "probs" else None,
+            draft_logits=even if given == "logits" else None,
+            any_placeholder=placeholder,
+        )
+        rows = sum(counts) + len(counts)
+        metadata = SamplingMetadata.from_params(
+            [params or SamplingParams()] * rows, device=device, positions=list(range(rows))
+        )
+        asked = mode or (*offered.verify_modes, "rejection")[0]
+        return calls.verify(serving, torch.zeros(rows, 4, device=device), drafts, metadata, asked)
+
+    return Ask(need, call)
