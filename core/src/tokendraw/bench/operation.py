@@ -68,8 +68,8 @@ class BenchOperation:
     axes: tuple[Axis, ...] = ()
     note: str = ""
     """What a reader of its table has to know; "" if nothing."""
-    need: Any
-    """What its calls need of a provider, whatever the cell."""
+    need: Any = None
+    """What its calls need of a provider, whatever the cell; None: what the operation's need says by default."""
     make_buffer: Callable[[Any, torch.device, torch.Generator], Tensor]
     """Makes one float32 buffer of logits [``cell.num_rows``, V] on a device."""
     load: Callable[[str, torch.device, str, int], Any]

@@ -49,10 +49,10 @@ def _make_buffer(cell: Cell, device: torch.device, generator: torch.Generator) -
     return make_rows(cell.family, cell.num_rows, cell.vocab_size, device, generator)
 
 
-def load(name: str, device: torch.device, dtype: str, vocab_size: int) -> Sampler:
-    """Load one sampler, whichever order of filters it has."""
+def _load(name: str, device: torch.device, dtype: str, vocab_size: int) -> Sampler:
+    """Load exactly one sampler, whichever order of filters it has."""
     need = replace(NEED, dtype=dtype, vocab_size=vocab_size)
-    return tokendraw.load_sampler(name, device=device, need=need)
+    return tokendraw.load_sampler(name, device=device, need=need, companion=False)
 
 
 def _lacking(capabilities: Capabilities, cell: Cell, metadata: SamplingMetadata) -> str | None:
@@ -75,7 +75,7 @@ BENCH = BenchOperation(
     presets=PRESETS,
     need=NEED,
     make_buffer=_make_buffer,
-    load=load,
+    load=_load,
     lacking=_lacking,
     step=_step,
     baselines=_baselines,

@@ -14,10 +14,11 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, ClassVar, cast
 
+import tokendraw
 from tokendraw._exchange.row_limits import unserved
 from tokendraw.bench.cells import TEMPERATURE, TOP_K, TOP_P, Cell
 from tokendraw.bench.operation import Axis, BenchOperation, Prepare, Preset
-from tokendraw.bench.operations.sample import NEED, load
+from tokendraw.bench.operations.sample import NEED
 from tokendraw.operations.verify.capabilities import VERIFY_MODES, VerifyCapabilities, VerifyMode
 from tokendraw.operations.verify.limits import undrafted
 
@@ -148,6 +149,11 @@ def _with_logits(drafts: Drafts, cell: VerifyCell, logits: Tensor) -> Drafts:
     return drafts if cell.mode == "coupled" else replace(drafts, draft_logits=logits)
 
 
+def _load(name: str, device: torch.device, dtype: str, vocab_size: int) -> Sampler:
+    need = replace(NEED, dtype=dtype, vocab_size=vocab_size)
+    return tokendraw.load_sampler(name, device=device, need=need, operations=("verify",), companion=False)
+
+
 def _lacking(capabilities: VerifyCapabilities, cell: VerifyCell, metadata: SamplingMetadata) -> str | None:
     lacking = unserved(capabilities, metadata.facts, cell.vocab_size)
     if lacking is not None:
@@ -186,7 +192,7 @@ BENCH = BenchOperation(
     note="A draft's logits are those of the target plus noise. The read is of both for rejection, of the target's "
     "alone for coupled, which looks at no others.",
     make_buffer=_make_buffer,
-    load=load,
+    load=_load,
     lacking=_lacking,
     step=_step,
     baselines=lambda: {"flashinfer-direct": cast(Prepare, _by_flashinfer)},

@@ -36,5 +36,7 @@ def properties(operation: str | None = None) -> tuple[Property, ...]:
     :param operation: None: of every operation of the core's registry, one after the other.
     :raises InvalidParameterError: there is no such operation.
     """
-    names = operations.FOLDERS if operation is None else (operations.get(operation).name,)
+    if operation is not None:
+        operations.get(operation)
+    names = operations.FOLDERS if operation is None else (operation,)
     return tuple(prop for name in names if (kit := find(name)) for prop in kit.properties)

@@ -1,0 +1,100 @@
+"""A third operation is checked by the kit once it has a folder of properties; nothing else is told of it."""
+
+from pathlib import Path
+
+import pytest
+
+from fake_dists import fake_dists
+from third_operation import add_scaler, third_operation
+from tokendraw import InvalidParameterError, SamplerUnavailableError, operations, testing
+from tokendraw.testing import Status, Subject, run
+
+FOLDER = Path(__file__).parents[1] / "support" / "scale_rooms" / "testing"
+NAMES = ["scale products", "scale inputs unmodified", "scale sync-free"]
+
+
+@pytest.fixture
+def dists(tmp_path, monkeypatch):
+    with third_operation(tmp_path, monkeypatch), fake_dists(tmp_path, monkeypatch) as found:
+        monkeypatch.setattr(testing, "__path__", [*testing.__path__, str(FOLDER)])
+        yield found
+
+
+class Scaler:
+    def scale(self, rows, factor):
+        return rows * factor
+
+
+class InPlace:
+    def scale(self, rows, factor):
+        return rows.mul_(factor)
+
+
+def subject(scaler):
+    offered = operations.get("scale").capabilities()
+    return Subject(
+        "acme", capabilities={"scale": offered}, device="cpu", build=lambda operation, need: scaler
+    )
+
+
+def statuses(report):
+    return [(line.name, line.status) for line in report.lines]
+
+
+def test_its_properties_stand_behind_those_of_the_others_and_can_be_listed_alone(dists):
+    assert [prop.name for prop in testing.properties("scale")] == NAMES
+    assert [prop.name for prop in testing.properties()][-3:] == NAMES
+
+
+def test_an_honest_provider_is_green_and_what_it_does_not_promise_is_refused_in_words(dists):
+    report = run(subject(Scaler()))
+    assert statuses(report) == [
+        (NAMES[0], Status.PASSED),
+        (NAMES[1], Status.PASSED),
+        (NAMES[2], Status.REFUSED),
+    ]
+    assert report.lines[2].detail == (
+        "'acme' cannot serve the operation 'scale' on cpu: the request needs sync-free calls, found no such promise. "
+        "Nothing else is available here; run `pip install ./plugins/native` in tokendraw's checkout. Leave out "
+        "sampler= to let tokendraw choose."
+    )
+
+
+def test_a_planted_bug_turns_its_line_red_and_no_other(dists):
+    report = run(subject(InPlace()))
+    (failed,) = report.failed
+    assert (failed.name, failed.detail) == (NAMES[1], "rows need to stay as they are, found them changed")
+
+
+def test_an_installed_plugin_that_offers_nothing_else_is_checked(dists):
+    add_scaler(dists)
+    report = run(Subject.installed("acme", device="cpu"))
+    assert [line.name for line in report.lines] == NAMES
+    assert report.passed
+
+
+def test_properties_can_be_chosen_by_operation(dists):
+    add_scaler(dists)
+    found = Subject.installed("acme", device="cpu")
+    assert statuses(run(found, operation="scale", only=NAMES[0])) == [(NAMES[0], Status.PASSED)]
+    assert run(found, operation="verify").lines == ()
+    with pytest.raises(InvalidParameterError) as error:
+        run(found, operation="verify", only=NAMES[0])
+    assert str(error.value).startswith("'only' needs the name of a property, found 'scale products'.")
+
+
+def test_an_operation_without_a_folder_has_no_properties(dists, monkeypatch):
+    monkeypatch.setitem(operations.FOLDERS, "shift", "scale_operation")
+    assert testing.properties("shift") == ()
+
+
+def test_an_unknown_operation_is_refused_with_those_that_there_are():
+    with pytest.raises(InvalidParameterError) as error:
+        testing.properties("scale")
+    assert str(error.value) == ("'operation' needs sample or verify, found 'scale'. Pass one of these.")
+
+
+def test_a_plugin_that_is_not_installed_cannot_be_checked():
+    with pytest.raises(SamplerUnavailableError) as error:
+        Subject.installed("scaler", device="cpu")
+    assert str(error.value) == "'scaler' cannot be checked on cpu: no plugin of that name is installed."
