@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -133,12 +132,10 @@ def test_without_flashinfer_the_description_is_whole_and_names_no_kernels():
     assert (info.upstream.versions, info.upstream.tested) == (">=0.6.7,<0.8", (OLD, NEW))
 
 
-def test_looking_takes_milliseconds_and_imports_nothing(dists):
+def test_looking_imports_nothing_of_it(dists):
     install_flashinfer(dists)
     before = set(sys.modules)
-    start = time.perf_counter()
     plugin.tokendraw_describe()
-    assert time.perf_counter() - start < 0.5
     assert not {name for name in set(sys.modules) - before if name.startswith("flashinfer")}
 
 
