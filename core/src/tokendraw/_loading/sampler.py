@@ -230,6 +230,8 @@ class Sampler:
                 self._facts, serving = facts.settle(_VERIFY)
                 warn_of(serving.resolution, strict=self._strict, once_for="verify")
                 self._verifying = serving
+                if not self._facts.stands(self._serving):
+                    self._facts, self._serving = self._facts.settle(operations.get("sample"))
             return serving
 
     def prepare(self, operation: Operation) -> None:
@@ -359,7 +361,7 @@ class Sampler:
         """
         failures = [failed]
         with self._replacing:
-            if self._facts is None:
+            if self._facts is None or not self._facts.companions:
                 raise failed.shown
             facts, serving = self._facts, self._serving
             while True:
