@@ -43,7 +43,7 @@ def load(
     What comes back has ``name``, ``resolution`` and the methods of the operation. What the user should know is said as
     :func:`load_sampler` says it.
 
-    :param operation: ``sample``, ``verify`` or another one that ``tokendraw resolve --operation`` lists.
+    :param operation: such as ``sample``; ``tokendraw resolve --help`` lists them.
     :param plugin: name of the one to use; None: what ``TOKENDRAW_SAMPLER`` or the configuration file says, else the
         best.
     :param device: None: the accelerator if torch sees one, else the CPU.

@@ -106,15 +106,15 @@ def sampler_json(sampler: Sampler) -> JsonObject:
 
 def drawn_by(sampler: Sampler) -> str:
     """One line: which sampler draws, where, and why."""
-    return _served_by(sampler, sampler.resolution, "drawn", "draws")
+    return served_by(sampler, sampler.resolution, "drawn", "draws")
 
 
-def verified_by(sampler: Sampler) -> str:
-    """As :func:`drawn_by`, of who verifies drafts."""
-    return _served_by(sampler, sampler.verify_resolution, "verified", "verifies")
+def served_by(sampler: Sampler, resolution: Resolution, done: str, does: str) -> str:
+    """One line: which sampler serves an operation, where, and why.
 
-
-def _served_by(sampler: Sampler, resolution: Resolution, done: str, does: str) -> str:
+    :param done: what it does, as a participle.
+    :param does: the same in the third person.
+    """
     chosen = resolution.chosen
     reason = next(decision.reason for decision in resolution.decisions if decision.name == chosen)
     line = f"{done} by {chosen} on {sampler.device}: {reason}"

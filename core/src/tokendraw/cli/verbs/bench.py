@@ -1,6 +1,6 @@
 """``tokendraw bench``: time the installed samplers against each other, and against a read of the same logits.
 
-JSON: ``command`` (the line that repeats the run), ``operation`` (``sample`` or ``verify``), ``device``, ``host`` (as in
+JSON: ``command`` (the line that repeats the run), ``operation``, ``device``, ``host`` (as in
 ``resolve --json``), ``method`` (how times were taken, in words), ``seeded``, ``repeats``, ``threads`` (of torch),
 ``cores`` (that the process may use) and ``load`` (programs at work in the minute before; null where the system does not
 tell), ``busy`` (that other work disturbed the times, by what signs, and what to set; else ""), ``versions`` (by

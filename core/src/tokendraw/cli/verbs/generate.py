@@ -21,7 +21,7 @@ import click
 from tokendraw._exchange.capabilities import Need
 from tokendraw._exchange.params import SamplingParams
 from tokendraw.cli.app import GuardedCommand
-from tokendraw.cli.describe import drawn_by, resolution_json, sampler_json, verified_by
+from tokendraw.cli.describe import drawn_by, resolution_json, sampler_json, served_by
 from tokendraw.cli.options import (
     checked_params,
     json_option,
@@ -144,7 +144,9 @@ def generate(
             write = _ngram(model, drawer, how, tallies)
         else:
             write = _on_disk(folder, drawer)
-        who = verified_by(drawer) if how else drawn_by(drawer)
+        who = drawn_by(drawer)
+        if how:
+            who = served_by(drawer, drawer.verify_resolution, "verified", "verifies")
     if not (quiet or as_json):
         click.echo(who, err=True)
     settings = _compared(params) if compare else [params]
