@@ -131,6 +131,8 @@ def _properties(only: Sequence[str]) -> tuple[Property, ...]:
     require_torch("Checking")
     try:
         from tokendraw.testing.kit.run import selected
+
+        return selected(only or None)
     except ImportError as error:
         missing = (error.name or "").partition(".")[0]
         if missing not in ("numpy", "scipy"):
@@ -138,7 +140,6 @@ def _properties(only: Sequence[str]) -> tuple[Property, ...]:
         raise TokendrawError(
             f"Checking needs numpy and scipy, found no {missing}; run {how_to_install('tokendraw', 'testing')}."
         ) from error
-    return selected(only or None)
 
 
 def _candidate(name: str, device: str | None) -> Candidate:
