@@ -242,7 +242,7 @@ class TestAnInterruptAtStartUp:
     def test_an_error_that_a_library_makes_of_it_is_not_reported(self, monkeypatch):
         """Outside of imports too: what matters is that an interrupt is among the causes."""
 
-        def gone():
+        def gone(**asked):
             try:
                 raise KeyboardInterrupt
             except KeyboardInterrupt as error:
