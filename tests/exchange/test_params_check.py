@@ -60,7 +60,7 @@ def test_values_that_cannot_be_printed_are_refused_in_one_line():
 
 
 def test_a_check_leaves_no_trace_in_what_a_request_is():
-    """What was found is remembered with the object, and no part of its value."""
+    """It equals, prints as and is copied like one that nobody checked."""
     params = SamplingParams(temperature=0.5, seed=3).check()
     assert params == SamplingParams(temperature=0.5, seed=3)
     assert hash(params) == hash(SamplingParams(temperature=0.5, seed=3))

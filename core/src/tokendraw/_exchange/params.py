@@ -16,8 +16,8 @@ TOP_PS = (math.ulp(0.0), 1.0)
 MIN_PS = (0.0, 1.0)
 SEEDS = (-(2**63), 2**64 - 1)
 LOGPROBS = (-1, math.inf)
-_LARGEST_TOP_K = 2**62  # an int64 with room above; any k >= V is off
-_LARGEST_LOGPROBS = 2**31 - 1  # an int32; any N >= V is V
+LARGEST_TOP_K = 2**62  # an int64 with room above; any k >= V is off
+LARGEST_LOGPROBS = 2**31 - 1  # an int32; any N >= V is V
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,25 +97,10 @@ def checked(params: SamplingParams, row: int | None = None) -> CheckedParams:
         raise out_of_range("filter_order", row, "one of " + ", ".join(FILTER_ORDERS), order)
     return CheckedParams(
         temperature + 0.0,  # -0.0 is 0.0
-        stored_top_k(top_k),
+        min(top_k, LARGEST_TOP_K) if top_k > 0 else 0,
         top_p,
         min_p,
-        stored_seed(seed),
-        stored_logprobs(logprobs),
+        seed if seed is None or seed < 2**63 else seed - 2**64,
+        logprobs if logprobs is None else min(logprobs, LARGEST_LOGPROBS),
         order,
     )
-
-
-def stored_top_k(top_k: int) -> int:
-    """Write every "off" as 0, and every k in an int64."""
-    return min(top_k, _LARGEST_TOP_K) if top_k > 0 else 0
-
-
-def stored_seed(seed: int | None) -> int | None:
-    """Take the same 64 bits as a signed number."""
-    return seed if seed is None or seed < 2**63 else seed - 2**64
-
-
-def stored_logprobs(logprobs: int | None) -> int | None:
-    """Write every N in an int32."""
-    return logprobs if logprobs is None else min(logprobs, _LARGEST_LOGPROBS)

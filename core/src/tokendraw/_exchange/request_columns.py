@@ -8,17 +8,14 @@ from typing import NamedTuple
 
 from tokendraw._exchange.capabilities import FILTER_ORDERS
 from tokendraw._exchange.params import (
-    LOGPROBS,
+    LARGEST_LOGPROBS,
+    LARGEST_TOP_K,
     MIN_PS,
     SEEDS,
     TEMPERATURES,
-    TOP_KS,
     TOP_PS,
     SamplingParams,
     checked,
-    stored_logprobs,
-    stored_seed,
-    stored_top_k,
 )
 from tokendraw._exchange.ranges import are_integers, are_reals, each, of_row
 from tokendraw._messages.errors import InvalidParameterError
@@ -58,9 +55,8 @@ def checked_columns(params: Iterable[SamplingParams]) -> RequestColumns:
         if _are_plain(columns):
             return columns._replace(
                 temperature=[value + 0.0 for value in columns.temperature],  # -0.0 is 0.0
-                top_k=[*map(stored_top_k, columns.top_k)],
-                seed=[*map(stored_seed, columns.seed)],
-                logprobs=[*map(stored_logprobs, columns.logprobs)],
+                top_k=[max(0, k) for k in columns.top_k],
+                seed=[seed if seed is None or seed < 2**63 else seed - 2**64 for seed in columns.seed],
             )
     rows = []
     for row, request in enumerate(requests):  # row by row, so that the first wrong one is named
@@ -79,9 +75,9 @@ def _are_plain(columns: RequestColumns) -> bool:
     return (
         order
         and are_reals(columns.temperature, *TEMPERATURES)
-        and are_integers(columns.top_k, *TOP_KS)
+        and are_integers(columns.top_k, -1, LARGEST_TOP_K)
         and are_reals(columns.top_p, *TOP_PS)
         and are_reals(columns.min_p, *MIN_PS)
         and are_integers([seed for seed in columns.seed if seed is not None], *SEEDS)
-        and are_integers([n for n in columns.logprobs if n is not None], *LOGPROBS)
+        and are_integers([n for n in columns.logprobs if n is not None], -1, LARGEST_LOGPROBS)
     )
