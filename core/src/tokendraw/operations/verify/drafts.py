@@ -83,10 +83,9 @@ class Drafts:
         if self.num_drafts is not None:
             object.__setattr__(self, "num_drafts", _counts(self.num_drafts))
             check_counts(self.num_drafts, self.num_requests, *tensors)
-        if type(self.any_placeholder) is not bool:
-            raise InvalidParameterError(
-                f"'any_placeholder' needs True or False, found {shown(self.any_placeholder)}."
-            )
+        found = self.any_placeholder
+        if type(found) is not bool:
+            raise InvalidParameterError(f"'any_placeholder' needs True or False, found {shown(found)}.")
         most = known_most_drafts(self.max_drafts, self.num_drafts, self.draft_token_ids)
         object.__setattr__(self, "max_drafts", most)
         if self.cu_num_logits.is_cpu:
