@@ -23,7 +23,6 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from statistics import median
-from timeit import timeit
 
 import torch
 from torch import Tensor
@@ -129,25 +128,6 @@ def peak_kilobytes() -> int:
     return int(status.split("VmHWM:")[1].split()[0])
 
 
-def dispatch_microseconds(calls: int = 20000) -> float:
-    """Host time that ``tokendraw.Sampler.sample`` adds to a call of the backend it holds."""
-
-    class Nothing:
-        def sample(self, logits: Tensor, metadata: tokendraw.SamplingMetadata) -> None:
-            """Take the arguments of a sampler."""
-
-    sampler = tokendraw.load_sampler("native", device="cpu")
-    backend = Nothing()
-    sampler._serving.chosen.backend = backend  # type: ignore[assignment]
-    metadata = tokendraw.SamplingMetadata.from_params(
-        [tokendraw.SamplingParams(top_k=5, seed=1)], positions=[0]
-    )
-    logits = torch.zeros(1, 8)
-    through = timeit(lambda: sampler.sample(logits, metadata), number=calls)
-    direct = timeit(lambda: backend.sample(logits, metadata), number=calls)
-    return 1e6 * (through - direct) / calls
-
-
 def table(batch: int, vocab_size: int, families: list[str], *, memory: bool) -> list[str]:
     """The rows of the result, in Markdown."""
     lines = [
@@ -190,7 +170,6 @@ def main() -> None:
         "",
     ]
     lines += table(options.batch, options.vocab_size, options.families, memory=not options.no_memory)
-    lines += ["", f"`tokendraw.Sampler.sample` adds {dispatch_microseconds():.1f} us of host time to a call."]
     text = "\n".join(lines) + "\n"
     print(text)
     if options.output:

@@ -115,10 +115,10 @@ def _pair(chosen: str, companion: str, device: torch.device) -> Sampler:
     """The chosen sampler with that companion: on a CPU two that are native, one of which may not do everything."""
     if device.type == "cpu":
         sampler = _load(companion, device)
-        serving = sampler._serving
+        serving = sampler._calls.serving
         assert serving.capabilities is not None
         limited = replace(serving.capabilities, greedy=False, seeding="launch", logprobs_modes=())
-        sampler._serving = replace(
+        sampler._calls._serving = replace(
             serving,
             resolution=replace(serving.resolution, companion=companion),
             companion=serving.chosen,

@@ -93,7 +93,7 @@ class NoSampling:
 
 def without_sampling(batch: int, device: str) -> tokendraw.Sampler:
     sampler = tokendraw.load_sampler("native", device=device)
-    sampler._serving.chosen.backend = NoSampling(batch, device)  # type: ignore[assignment]
+    sampler._calls.serving.chosen.backend = NoSampling(batch, device)  # type: ignore[assignment]
     return sampler
 
 

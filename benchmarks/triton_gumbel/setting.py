@@ -12,6 +12,7 @@ import torch
 
 import tokendraw
 from tokendraw import Drafts, Need, Sampler, SamplingMetadata
+from tokendraw._exchange.row_limits import unserved
 from tokendraw.operations.verify.limits import undrafted
 from tokendraw.plugin import FILTER_ORDERS, GumbelDtype, LogprobsMode, VerifyMode
 from tokendraw.resolution import detect_host, installed_version
@@ -78,7 +79,8 @@ class Setting:
 
 def serves(sampler: Sampler, metadata: SamplingMetadata, vocab_size: int) -> str | None:
     """Why a sampler would leave these rows to its companion, or None: a companion's tokens prove nothing."""
-    lacking = sampler._serving.lacking(metadata.facts, vocab_size)
+    offered = sampler._calls.serving.capabilities
+    lacking = None if offered is None else unserved(offered, metadata.facts, vocab_size)
     return None if lacking is None else f"{sampler.name} does not serve {lacking}"
 
 
@@ -86,12 +88,13 @@ def verifies(
     sampler: Sampler, drafts: Drafts, metadata: SamplingMetadata, vocab_size: int, mode: VerifyMode
 ) -> str | None:
     """Why a sampler would leave these drafts to another one, or None: as :func:`serves`."""
-    serving = sampler._verification()
+    serving = sampler._verifying.serving
     if serving.chosen.name != sampler.name:
         return f"{sampler.name} does not verify, {serving.chosen.name} does"
-    lacking = serving.lacking(metadata.facts, vocab_size)
-    if lacking is None and serving.capabilities is not None:
-        lacking = undrafted(serving.capabilities, drafts, mode)
+    offered = serving.capabilities
+    lacking = None
+    if offered is not None:
+        lacking = unserved(offered, metadata.facts, vocab_size) or undrafted(offered, drafts, mode)
     return None if lacking is None else f"{sampler.name} does not verify {lacking}"
 
 

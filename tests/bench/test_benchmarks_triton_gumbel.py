@@ -68,7 +68,7 @@ def test_every_disagreement_is_listed_with_its_margin(call, benchmarks, monkeypa
     native = tokendraw.load_sampler("native", device="cpu")
 
     class Wrong:
-        name, _serving = "wrong", native._serving
+        name, _calls = "wrong", native._calls
 
         def sample(self, logits, metadata):
             output = native.sample(logits, metadata)
@@ -118,9 +118,12 @@ class Planted:
     def __getattr__(self, name):
         return getattr(self._native, name)
 
-    def _verification(self):
-        serving = self._native._verification()
-        return replace(serving, capabilities=replace(serving.capabilities, **self._lacking))
+    @property
+    def _verifying(self):
+        serving = self._native._verifying.serving
+        return SimpleNamespace(
+            serving=replace(serving, capabilities=replace(serving.capabilities, **self._lacking))
+        )
 
     def verify(self, *args, **kwargs):
         with mock.patch.dict(vars(tokendraw_native.verify), self._pieces):

@@ -12,8 +12,10 @@ from fake_dists import fake_dists, faulty, place
 from isolation import drawn
 from routing import one_token
 from tokendraw import BatchFacts, InvalidInputError, Need, SamplerUnavailableError, SamplingMetadata
-from tokendraw._loading import sampler as sampler_module
+from tokendraw._loading import warmup
 from tokendraw._loading.sampler import Sampler
+from tokendraw._serving.routing import Member, Serving
+from tokendraw._serving.session import Session
 from tokendraw.plugin import Capabilities
 from tokendraw.resolution import Choice, Resolution
 from warmup_kinds import FILTERS, SEEDS
@@ -68,15 +70,13 @@ def recording(capabilities=EVERYTHING, companion=None):
         companion=None,
         decisions=(),
     )
-    sampler = Sampler(
-        name="acme",
-        backend=backend,
+    serving = Serving(
         resolution=resolution,
-        device=torch.device("cpu"),
-        companion=companion,
+        chosen=Member("acme", backend),
+        companion=companion and Member(*companion),
         capabilities=capabilities,
     )
-    return sampler, backend
+    return Sampler(Session(torch.device("cpu"), Need()), serving), backend
 
 
 def test_every_kind_of_batch_is_drawn():
@@ -200,7 +200,7 @@ def test_metadata_on_another_device_is_refused_as_in_a_call():
 
 def test_it_is_refused_while_a_graph_is_captured(monkeypatch):
     sampler, backend = recording()
-    monkeypatch.setattr(sampler_module, "is_capturing", lambda: True)
+    monkeypatch.setattr(warmup, "is_capturing", lambda: True)
     with pytest.raises(InvalidInputError) as error:
         sampler.warmup(10, dtypes=[torch.float32])
     assert str(error.value) == (

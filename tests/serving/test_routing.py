@@ -25,7 +25,6 @@ from tokendraw import (
     SamplingMetadata,
     SamplingParams,
 )
-from tokendraw._serving.routing import Serving
 from tokendraw._serving.splitting import LEAST_ROWS
 from tokendraw.plugin import Capabilities
 from tokendraw_native.sampler import NativeSampler
@@ -66,7 +65,7 @@ def test_only_the_rows_that_are_beyond_the_chosen_sampler_go_to_its_companion(ot
     assert sampler.stats() == {"acme": ROWS - 2, "native": 2}
 
 
-def test_where_nobody_needs_ranks_a_batch_of_both_has_none(monkeypatch):
+def test_where_nobody_needs_ranks_a_batch_of_both_has_none():
     @dataclass
     class Rankless(Recorded):
         """Draws as native, without ranks."""
@@ -82,7 +81,7 @@ def test_where_nobody_needs_ranks_a_batch_of_both_has_none(monkeypatch):
         PluginError, match=r"to return logprobs\.ranks \[1\] torch\.int64 on cpu, found NoneType"
     ):
         sampler.sample(logits_of(), asking)
-    monkeypatch.setattr(Serving, "needs_ranks", False)
+    sampler = pair(FILTERS_ONLY, Recorded(1), Rankless(2), ranks=False)
     best = sampler.sample(logits_of(), asking).logprobs
     assert (best.ranks, best.token_ids.shape[0]) == (None, ROWS)
 

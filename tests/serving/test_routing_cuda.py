@@ -33,10 +33,10 @@ def load(name):
 def limited():
     """triton-gumbel, held to what FlashInfer can do."""
     sampler = load("triton-gumbel")
-    sampler._serving = Serving(
+    sampler._calls._serving = Serving(
         resolution=sampler.resolution,
-        chosen=sampler._serving.chosen,
-        companion=Member("native", load("native")._serving.chosen.backend),
+        chosen=sampler._calls.serving.chosen,
+        companion=Member("native", load("native")._calls.serving.chosen.backend),
         capabilities=Capabilities(filters=PER_ROW, filter_orders=("top_k_first", "joint")),
         companion_capabilities=EVERYTHING,
     )

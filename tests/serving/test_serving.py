@@ -16,6 +16,8 @@ from tokendraw import (
 )
 from tokendraw._exchange.row_limits import unserved
 from tokendraw._loading.sampler import Sampler
+from tokendraw._serving.routing import Member, Serving
+from tokendraw._serving.session import Session
 from tokendraw.plugin import Capabilities
 from tokendraw.resolution import Choice, Resolution
 
@@ -77,14 +79,13 @@ def sampler(companion, capabilities=None):
         companion=None,
         decisions=(),
     )
-    return Sampler(
-        name="acme",
-        backend=ACME,
+    serving = Serving(
         resolution=resolution,
-        device=torch.device("cpu"),
-        companion=companion,
+        chosen=Member("acme", ACME),
+        companion=companion and Member(*companion),
         capabilities=capabilities or Capabilities(),
     )
+    return Sampler(Session(torch.device("cpu"), Need()), serving)
 
 
 def test_a_batch_goes_whole_to_the_companion_if_a_row_is_beyond_the_chosen_sampler():

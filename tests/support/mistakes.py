@@ -10,6 +10,8 @@ import pytest
 from routing import CPU, Recorded
 from tokendraw import Need
 from tokendraw._loading.sampler import Sampler
+from tokendraw._serving.routing import Member, Serving
+from tokendraw._serving.session import Session
 from tokendraw.plugin import Host
 from tokendraw.resolution import Choice, Resolution
 
@@ -26,7 +28,8 @@ def recording(need: Need | None = None, **settings: Any) -> tuple[Sampler, Recor
         companion=None,
         decisions=(),
     )
-    return Sampler(name="acme", backend=backend, resolution=resolution, device=CPU, **settings), backend
+    serving = Serving(resolution=resolution, chosen=Member("acme", backend))
+    return Sampler(Session(CPU, resolution.need, **settings), serving), backend
 
 
 def refused(message: str, error: type[ValueError], call: Callable[[], object]) -> None:

@@ -11,6 +11,7 @@ from fake_candidates import EVERYTHING, LAPTOP
 from tokendraw import LogprobsTensors, Need, SamplerOutput, SamplingMetadata
 from tokendraw._loading.sampler import Sampler
 from tokendraw._serving.routing import Member, Serving
+from tokendraw._serving.session import Session
 from tokendraw.plugin import Capabilities
 from tokendraw.resolution import Choice, Resolution
 from tokendraw_native.sampler import NativeSampler
@@ -53,12 +54,11 @@ def pair(
     *,
     companion_capabilities: Capabilities = EVERYTHING,
     mode: str = "raw_logprobs",
+    ranks: bool = True,
 ) -> Sampler:
     """A sampler ``acme`` that can do no more than ``capabilities``, beside ``native``; both are native unless given."""
-    need = Need(logprobs_mode=mode)  # type: ignore[arg-type]
-    return Sampler(
-        name="acme",
-        backend=chosen or NativeSampler(CPU, need),
+    need = Need(logprobs_mode=mode, logprob_ranks=ranks)  # type: ignore[arg-type]
+    serving = Serving(
         resolution=Resolution(
             operation="sample",
             host=LAPTOP,
@@ -68,11 +68,12 @@ def pair(
             companion="native",
             decisions=(),
         ),
-        device=CPU,
-        companion=("native", companion or NativeSampler(CPU, need)),
+        chosen=Member("acme", chosen or NativeSampler(CPU, need)),
+        companion=Member("native", companion or NativeSampler(CPU, need)),
         capabilities=capabilities,
         companion_capabilities=companion_capabilities,
     )
+    return Sampler(Session(CPU, need), serving)
 
 
 def drafting(
@@ -94,19 +95,16 @@ def drafting(
         companion="native" if companion_capabilities else None,
         decisions=(),
     )
-    sampler = Sampler(
-        name="acme",
-        backend=native,
+    sampling = Serving(
         resolution=replace(resolution, operation="sample"),
-        device=CPU,
+        chosen=Member("acme", native),
         capabilities=EVERYTHING,
-        debug=debug,
     )
-    sampler._verifying = Serving(
+    verifying = Serving(
         resolution=resolution,
         chosen=Member("acme", chosen or native),
         companion=Member("native", companion or native) if companion_capabilities else None,
         capabilities=capabilities,
         companion_capabilities=companion_capabilities,
     )
-    return sampler
+    return Sampler(Session(CPU, Need(), debug=debug), sampling, verifying)

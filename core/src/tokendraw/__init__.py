@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tokendraw._exchange.capabilities import Need
     from tokendraw._exchange.facts import BatchFacts, RowKinds
     from tokendraw._exchange.metadata import SamplingMetadata
-    from tokendraw._exchange.output import LogprobsTensors, SamplerOutput, TokenLogprob, VerifyOutput
+    from tokendraw._exchange.output import LogprobsTensors, SamplerOutput, TokenLogprob
     from tokendraw._exchange.params import SamplingParams
     from tokendraw._loading.load import load, load_sampler
     from tokendraw._loading.resolve import discover, resolve
@@ -35,12 +35,13 @@ if TYPE_CHECKING:
         UntestedUpstreamWarning,
     )
     from tokendraw.operations.verify.drafts import Drafts
+    from tokendraw.operations.verify.output import VerifyOutput
 
 _HOMES = {
     "_exchange.capabilities": ("Need",),
     "_exchange.facts": ("BatchFacts", "RowKinds"),
     "_exchange.metadata": ("SamplingMetadata",),
-    "_exchange.output": ("LogprobsTensors", "SamplerOutput", "TokenLogprob", "VerifyOutput"),
+    "_exchange.output": ("LogprobsTensors", "SamplerOutput", "TokenLogprob"),
     "_exchange.params": ("SamplingParams",),
     "_loading.load": ("load", "load_sampler"),
     "_loading.resolve": ("discover", "resolve"),
@@ -58,6 +59,7 @@ _HOMES = {
         "UntestedUpstreamWarning",
     ),
     "operations.verify.drafts": ("Drafts",),
+    "operations.verify.output": ("VerifyOutput",),
 }
 
 __all__ = [

@@ -8,10 +8,9 @@ import torch
 
 import tokendraw
 from fake_candidates import EVERYTHING
-from routing import CPU, drafting
-from tokendraw import Drafts, Need, PluginError, SamplerOutput, SamplingMetadata, SamplingParams, VerifyOutput
+from routing import drafting
+from tokendraw import Drafts, PluginError, SamplerOutput, SamplingMetadata, SamplingParams, VerifyOutput
 from tokendraw.plugin import VerifyCapabilities
-from tokendraw_native.sampler import NativeSampler
 
 VERIFYING = VerifyCapabilities.of(
     EVERYTHING,
@@ -163,23 +162,6 @@ def test_sound_verifications_pass(kind, mode):
     assert sampler.verify(target[:0], empty, SamplingMetadata(), mode=mode).token_ids.shape == (0, 1)
 
 
-def test_of_a_batch_that_two_share_both_calls_are_looked_at():
-    class Emitting:
-        """Native, but that it emits the id V."""
-
-        def verify(self, *given, mode):
-            output = NativeSampler(CPU, Need()).verify(*given, mode=mode)
-            return replace(output, token_ids=output.token_ids.clamp(min=V))
-
-    limited = replace(VERIFYING, greedy=False)
-    params = [SamplingParams(temperature=0.0 if i == 3 else 1.0) for i in range(24)]
-    given = (torch.zeros(48, V), Drafts.from_lists([[1]] * 24), SamplingMetadata.from_params(params))
-    for name, options in {"acme": {"chosen": Emitting()}, "native": {"companion": Emitting()}}.items():
-        sampler = drafting(limited, companion_capabilities=VERIFYING, debug=True, **options)
-        with pytest.raises(PluginError, match=rf"'{name}' needs to return"):
-            sampler.verify(*given)
-
-
 @pytest.mark.parametrize(
     ("act", "found"),
     [
@@ -240,7 +222,7 @@ def test_the_variable_switches_it_on(monkeypatch):
     monkeypatch.setenv("TOKENDRAW_DEBUG", "1")
     sampler = tokendraw.load_sampler("native", device="cpu")
     _ = sampler.verify_resolution
-    serving = sampler._verifying
-    sampler._verifying = replace(serving, chosen=replace(serving.chosen, backend=Faulty(None)))
+    serving = sampler._verifying.serving
+    sampler._verifying._serving = replace(serving, chosen=replace(serving.chosen, backend=Faulty(None)))
     with pytest.raises(PluginError, match="'native' needs to return token_ids"):
         sampler.verify(torch.zeros(6, V), Drafts.from_lists(IDS), SamplingMetadata())

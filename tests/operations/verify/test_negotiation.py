@@ -157,8 +157,8 @@ class Verifier:
 def test_a_batch_that_is_beyond_the_chosen_verifier_goes_to_its_companion(limits, lists, options, who):
     sampler = tokendraw.load_sampler("native", device="cpu")
     _ = sampler.verify_resolution
-    serving = sampler._verifying
-    sampler._verifying = replace(
+    serving = sampler._verifying.serving
+    sampler._verifying._serving = replace(
         serving,
         chosen=replace(serving.chosen, name="acme", backend=Verifier()),
         capabilities=replace(serving.capabilities, **limits),
@@ -174,14 +174,16 @@ def test_a_batch_that_is_beyond_the_chosen_verifier_goes_to_its_companion(limits
 def test_without_a_companion_such_a_batch_is_refused_with_the_reason():
     sampler = tokendraw.load_sampler("native", device="cpu")
     _ = sampler.verify_resolution
-    serving = sampler._verifying
-    sampler._verifying = replace(serving, capabilities=replace(serving.capabilities, draft_kinds=("probs",)))
+    serving = sampler._verifying.serving
+    sampler._verifying._serving = replace(
+        serving, capabilities=replace(serving.capabilities, draft_kinds=("probs",))
+    )
     with pytest.raises(SamplerUnavailableError) as refused:
         sampler.verify(LOGITS, Drafts.from_lists(LISTS), requests())
     assert str(refused.value) == (
-        "No sampler here can verify this batch: 'native' cannot serve drafts that were not drawn, which it may hold. "
-        "Install one that can (`pip install ./plugins/native` in tokendraw's checkout), or, if the batch holds "
-        "none, say so in its facts."
+        "'native' cannot serve drafts that were not drawn, which this batch may hold, and has no companion. Install "
+        "one that can (`pip install ./plugins/native` in tokendraw's checkout), or, if the batch holds none, say so in "
+        "SamplingMetadata.facts or Drafts."
     )
 
 
@@ -211,7 +213,7 @@ def test_building_is_proving_for_verifiers_too(dists):
         assert sampler.verify_resolution.chosen == "native"
 
 
-# Batches that two verifiers share
+# Batches that the chosen verifier cannot serve
 
 
 class Counting:
@@ -227,66 +229,22 @@ class Counting:
         return self.native.verify(target_logits, drafts, metadata, mode=mode)
 
 
-def pair(**limits):
-    """A sampler whose chosen verifier is native held to limits, and whose companion is native."""
+@pytest.mark.parametrize("mode", ["rejection", "coupled"])
+@pytest.mark.parametrize(("n", "logprobs"), [(10, None), (40, None), (40, 2)])
+def test_a_batch_with_a_request_that_is_beyond_it_goes_whole_to_the_companion(mode, n, logprobs):
     sampler = tokendraw.load_sampler("native", device="cpu")
-    _ = sampler.verify_resolution
-    serving = sampler._verifying
-    chosen, companion = Counting(), Counting()
-    sampler._verifying = replace(
+    serving, chosen, companion = sampler._verifying.serving, Counting(), Counting()
+    sampler._verifying._serving = replace(
         serving,
         chosen=replace(serving.chosen, name="acme", backend=chosen),
-        capabilities=replace(serving.capabilities, **limits),
+        capabilities=replace(serving.capabilities, greedy=False),
         companion=replace(serving.chosen, backend=companion),
         companion_capabilities=serving.capabilities,
     )
-    return sampler, chosen, companion
-
-
-def requests_of(n, **others):
-    params = [
-        SamplingParams(seed=i, temperature=0.0 if i in (3, 7) else 0.7, top_k=20 if i % 2 else 0)
-        for i in range(n)
-    ]
-    return SamplingMetadata.from_params([replace(p, **others) for p in params], positions=range(50, 50 + n))
-
-
-@pytest.mark.parametrize("mode", ["rejection", "coupled"])
-@pytest.mark.parametrize("layout", ["ragged", "padded"])
-@pytest.mark.parametrize("q", ["chosen", "probs", "logits"])
-def test_requests_that_are_beyond_it_go_to_the_companion_and_the_result_is_that_of_one(mode, layout, q):
-    n, size = 24, 300
-    generator = torch.Generator().manual_seed(4)
-    counts = [(i * 5) % 4 for i in range(n)]
-    target = torch.randn(sum(counts) + n, size, generator=generator).mul_(4)
-    beside = torch.randn(sum(counts), size, generator=generator).mul_(4)
-    ids = torch.randint(0, size, (sum(counts),), generator=generator)
-    at = speculative.target_rows(speculative.cu_num_logits(torch.tensor(counts)), sum(counts))
-    ids = torch.where(torch.arange(len(ids)) % 3 > 0, target[at].argmax(-1), ids)
-    options = {
-        "chosen": {},
-        "probs": {"draft_probs": beside.softmax(-1)},
-        "logits": {"draft_logits": beside},
-    }[q]
-    if layout == "padded":
-        padded = torch.full((n, 3), -1)
-        rest = iter(ids.tolist())
-        for b, count in enumerate(counts):
-            padded[b, :count] = torch.tensor([next(rest) for _ in range(count)], dtype=torch.int64)
-        ids = padded
-    drafts = Drafts.from_counts(ids, counts, **options)
-    sampler, chosen, companion = pair(greedy=False)
-    alone = tokendraw.load_sampler("native", device="cpu").verify(target, drafts, requests_of(n), mode=mode)
-    same(sampler.verify(target, drafts, requests_of(n), mode=mode), alone)
-    assert (chosen.requests, companion.requests) == ([n], [2])
-    assert alone.num_accepted.sum() > 5
-
-
-@pytest.mark.parametrize(
-    ("n", "others"), [(10, {}), (24, {"logprobs": 2})], ids=["few requests", "log-probabilities"]
-)
-def test_a_batch_that_is_not_shared_goes_whole_to_the_companion(n, others):
-    sampler, chosen, companion = pair(greedy=False)
+    params = [SamplingParams(seed=i, temperature=0.0 if i == 3 else 0.7, logprobs=logprobs) for i in range(n)]
+    metadata = SamplingMetadata.from_params(params, positions=range(n))
     drafts = Drafts.from_lists([[1, 2]] * n)
-    sampler.verify(torch.zeros(3 * n, 50), drafts, requests_of(n, **others))
+    target = torch.randn(3 * n, 50, generator=torch.Generator().manual_seed(n))
+    found = sampler.verify(target, drafts, metadata, mode=mode)
     assert (chosen.requests, companion.requests) == ([], [n])
+    same(found, tokendraw.load_sampler("native", device="cpu").verify(target, drafts, metadata, mode=mode))

@@ -124,21 +124,23 @@ def test_the_error_of_either_is_the_callers_and_counts_nothing(who):
 def test_who_samples_has_no_part_in_it():
     """A batch that the sampler serves and the one who verifies does not."""
     sampler = drafting(FILTERS_ONLY, Drafter(1), companion_capabilities=None)
-    sampler._serving = replace(sampler._serving, chosen=replace(sampler._serving.chosen, backend=Recorded(7)))
+    sampling = sampler._calls.serving
+    sampler._calls._serving = replace(sampling, chosen=replace(sampling.chosen, backend=Recorded(7)))
     assert sampler.sample(logits_of(2), batch({0: GREEDY}, 2)).token_ids.tolist() == [7, 7]
     assert sampler.draft(logits_of(2), batch({}, 2)).token_ids.tolist() == [1, 1]
     with pytest.raises(SamplerUnavailableError, match="'acme' cannot serve greedy rows"):
         sampler.draft(logits_of(2), batch({0: GREEDY}, 2))
 
 
-def test_no_draft_is_drawn_from_a_copy_since_nobody_takes_over_from_who_draws_it():
+def test_the_first_drafts_of_a_kind_are_drawn_from_a_copy_as_samples_are():
     class Looking(Drafter):
-        def sample(self, logits, metadata, *, draft=False):
+        def sample(self, logits, metadata, *, draft):
             self.rows.append(logits.data_ptr())
             return super().sample(logits, metadata, draft=draft)
 
     chosen, logits = Looking(1), logits_of()
     sampler = drafting(FILTERS_ONLY, chosen, Drafter(2))
-    sampler._verifying = replace(sampler._verifying, can_fall_back=True)
-    sampler.draft(logits, batch({}))
-    assert chosen.rows[0] == logits.data_ptr()
+    sampler._verifying._serving = replace(sampler._verifying.serving, can_fall_back=True)
+    for _ in range(2):
+        sampler.draft(logits, batch({}))
+    assert [at == logits.data_ptr() for at in chosen.rows[::2]] == [False, True]

@@ -101,7 +101,7 @@ def recording(capabilities=VERIFYING, **companion):
 def test_without_max_drafts_nobody_is_asked_who_verifies():
     sampler = tokendraw.load_sampler("native", device="cpu")
     sampler.warmup(20, **FLOAT32, **PLAIN)
-    assert sampler._verifying is None
+    assert sampler._verifying._serving is None
 
 
 def test_every_kind_that_is_sampled_is_drafted_and_verified():
@@ -235,9 +235,9 @@ def test_a_kind_of_drafts_that_nobody_serves_is_refused_in_words():
     with pytest.raises(SamplerUnavailableError) as refused:
         sampler.warmup(100, **FLOAT32, max_drafts=3, draft_kinds=["logits"])
     assert str(refused.value) == (
-        "No sampler here can verify this batch: 'acme' cannot serve drafts with logits, which it may hold. Install one "
-        "that can (`pip install ./plugins/native` in tokendraw's checkout), or, if the batch holds none, say so "
-        "in its facts."
+        "'acme' cannot serve drafts with logits, which this batch may hold, and has no companion. Install one that can "
+        "(`pip install ./plugins/native` in tokendraw's checkout), or, if the batch holds none, say so in "
+        "SamplingMetadata.facts or Drafts."
     )
     assert backend.verified == []
 
@@ -247,7 +247,7 @@ def test_where_nobody_verifies_the_error_is_that_of_a_verification(tmp_path, mon
         dists.add_plugin("acme", plugin("acme", capabilities=OF_A_PLUGIN))
         sampler = tokendraw.load_sampler("acme", device="cpu")
         drawn = []
-        sampler._serving.chosen.backend.sample = lambda *given, **options: drawn.append(given)
+        sampler._calls.serving.chosen.backend.sample = lambda *given, **options: drawn.append(given)
         errors = []
         for call in (
             lambda: sampler.verify(torch.zeros(1, 5), tokendraw.Drafts.from_lists([[]]), SamplingMetadata()),

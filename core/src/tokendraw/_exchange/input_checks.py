@@ -1,7 +1,6 @@
 """What a caller owes a call: tensors of the right form on the right device. Refused before anything is launched.
 
-What a call owes its caller is looked at in :mod:`tokendraw._serving.watch`. No value is read here, but by
-:func:`check_values`.
+What a call owes its caller is looked at in :mod:`tokendraw._serving.watch`. No value is read here.
 """
 
 from __future__ import annotations
@@ -14,9 +13,7 @@ from tokendraw._exchange.metadata import SamplingMetadata
 from tokendraw._exchange.ranges import check_logprobs
 from tokendraw._messages.errors import InvalidInputError
 from tokendraw._messages.words import type_name
-from tokendraw._torch.graphs import is_capturing
 from tokendraw._torch.tensor_checks import check_plain, is_plain
-from tokendraw.operations.verify.drafts import Drafts
 
 _DTYPES = frozenset(getattr(torch, name) for name in INPUT_DTYPES)
 
@@ -73,30 +70,6 @@ def check_metadata(name: str, logits: Tensor, metadata: SamplingMetadata, need: 
         )
     if need.max_logprobs is not None:
         check_logprobs(metadata.facts.max_logprobs, logits.shape[1], need.max_logprobs)
-
-
-def check_drafts(drafts: Drafts) -> None:
-    """Refuse what are no drafts.
-
-    :raises InvalidInputError: says what they are.
-    """
-    if not isinstance(drafts, Drafts):
-        raise InvalidInputError(
-            f"'drafts' needs a tokendraw.Drafts, found {type_name(drafts)}. "
-            "Pass Drafts.from_lists(draft_token_ids, device=...)."
-        )
-
-
-def check_values(metadata: SamplingMetadata, drafts: Drafts | None = None) -> None:
-    """Look at the values of indices, wherever they lie, and wait for them; not while a CUDA graph is captured.
-
-    :raises InvalidParameterError: one of them is out of range.
-    """
-    if is_capturing():
-        return
-    metadata.check_values()
-    if drafts is not None:
-        drafts.check_values()
 
 
 def _same_device(found: torch.device, needed: torch.device) -> bool:

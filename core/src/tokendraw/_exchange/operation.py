@@ -6,10 +6,11 @@ neither torch nor a backend: what needs torch (``prove``, ``calls``, ``warm_up``
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from tokendraw._exchange.call import Call
 from tokendraw._exchange.capabilities import HostCapabilities, HostNeed
 from tokendraw._exchange.host import Host
 
@@ -58,6 +59,10 @@ class Operation:
     proof: str = "the proof call"
     """What proving is called in reasons."""
     prove: Prove
+    calls: Callable[[], Mapping[str, type[Call]]] | None = None
+    """Looks up the calls of a provider's methods, by the method's name; None: of ``methods``, with any arguments."""
+    warm_up: Callable[..., Any] | None = None
+    """Builds the :class:`tokendraw._serving.warming.Warmup` of the arguments that it checks; None: nothing to warm."""
     splits_rows: bool = False
     """Whether rows of a call may go to the companion; otherwise the call goes whole."""
     falls_back: bool = True

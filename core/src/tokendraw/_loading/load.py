@@ -12,7 +12,6 @@ from tokendraw._exchange.capabilities import LOGPROBS_MODES, HostNeed, LogprobsM
 from tokendraw._exchange.host import Host
 from tokendraw._exchange.operation import Operation
 from tokendraw._loading.resolve import gather, needed
-from tokendraw._loading.warnings import warn_of
 from tokendraw._machine import detect
 from tokendraw._messages.announce import announce
 from tokendraw._messages.errors import InvalidParameterError, SettingsWarning
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
     from tokendraw._discovery.settings import Settings
     from tokendraw._loading.provider import Provider
     from tokendraw._loading.sampler import Sampler
-    from tokendraw._serving.negotiation import Negotiation
+    from tokendraw._serving.session import Session
 
 
 @untraced
@@ -59,12 +58,12 @@ def load(
     need = needed(about, need)
     check_name("plugin", plugin)
     settings = _settings.read_settings()
-    facts = _negotiation(settings, settings.choice(plugin, "the argument plugin="), device, need)
-    facts, serving = facts.settle(about)
-    warn_of(serving.resolution, strict=settings.strict, once_for=("load", operation))
+    session = _session(settings, settings.choice(plugin, "the argument plugin="), device, need)
     from tokendraw._loading.provider import Provider
 
-    return Provider(about, facts, serving, strict=settings.strict, debug=settings.debug)
+    provider = Provider(session, about)
+    provider.prepare()
+    return provider
 
 
 @untraced
@@ -127,20 +126,20 @@ def load_chosen(
     sample = _registry.get("sample")
     needed(sample, need)
     others = [about for about in _known(operations) if about is not sample]
-    facts = _negotiation(settings, choice, device, need, companions=companion)
+    session = _session(settings, choice, device, need, companions=companion)
+    from tokendraw._loading.provider import methods_of
     from tokendraw._loading.sampler import Sampler
 
     for about in others:
-        if not all(hasattr(Sampler, method) for method in about.methods):
+        if not all(hasattr(Sampler, method) for method in methods_of(about)):
             raise InvalidParameterError(
                 f"'operations' needs what a Sampler has methods for, found {about.name!r}. "
                 f"Use tokendraw.load({about.name!r})."
             )
-    facts, serving = facts.settle(sample)
-    warn_of(serving.resolution, strict=settings.strict, once_for="load")
-    loaded = Sampler.negotiated(facts, serving, strict=settings.strict, debug=settings.debug)
+    loaded = Sampler(session)
+    loaded.prepare()
     for about in others:
-        loaded.prepare(about)
+        loaded.prepare(about.name)
     return loaded
 
 
@@ -163,22 +162,24 @@ def _known(names: Iterable[str]) -> list[Operation]:
     return [_registry.get(name) for name in names]
 
 
-def _negotiation(
+def _session(
     settings: Settings,
     choice: Choice,
     device: str | torch.device | None,
     need: HostNeed,
     *,
     companions: bool = True,
-) -> Negotiation:
+) -> Session:
     """Gather the facts about a device and the plugins, and say once what is wrong with the settings."""
     target, host = _target(device)
     from tokendraw._serving.negotiation import Negotiation
+    from tokendraw._serving.session import Session
 
     discovery = gather(host, choice)
     for text in settings.all_warnings(c.name for c in discovery.plugins):
         announce(SettingsWarning, text, strict=settings.strict)
-    return Negotiation(discovery=discovery, need=need, device=target, companions=companions)
+    facts = Negotiation(discovery=discovery, need=need, device=target, companions=companions)
+    return Session(target, need, facts, strict=settings.strict, debug=settings.debug)
 
 
 def _target(device: str | torch.device | None) -> tuple[torch.device, Host]:

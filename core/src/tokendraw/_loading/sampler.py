@@ -1,63 +1,34 @@
-"""The object that callers hold: one sampler on one device, its resolution, and the check of every call."""
+"""The form of a provider for sampling: draws, drafts and verifications on one device."""
 
 from __future__ import annotations
 
-import logging
-import threading
-import time
 from collections.abc import Iterable
-from typing import Self
 
 import torch
 from torch import Tensor
 
 from tokendraw import operations
-from tokendraw._discovery.guard import log_traceback
-from tokendraw._exchange.backends import SamplerBackend
-from tokendraw._exchange.capabilities import Capabilities
-from tokendraw._exchange.facts import BatchFacts
-from tokendraw._exchange.input_checks import (
-    check_batch,
-    check_drafts,
-    check_logits,
-    check_metadata,
-    check_values,
-)
 from tokendraw._exchange.metadata import SamplingMetadata
-from tokendraw._exchange.operation import Operation
-from tokendraw._exchange.output import SamplerOutput, VerifyOutput
-from tokendraw._loading import warmup as _warmup
-from tokendraw._loading.progress import Track, progress_line
-from tokendraw._loading.warmup import Plan
-from tokendraw._loading.warnings import warn_of
-from tokendraw._messages.announce import announce
-from tokendraw._messages.errors import (
-    InvalidInputError,
-    SamplerFallbackWarning,
-    SamplerUnavailableError,
-    UntestedUpstreamWarning,
-)
-from tokendraw._resolution import advice
+from tokendraw._exchange.output import SamplerOutput
+from tokendraw._loading.provider import Provider
+from tokendraw._loading.warmup import warm_up
 from tokendraw._resolution.candidate import Resolution
-from tokendraw._serving import fallback
-from tokendraw._serving.drawing import Drawing
-from tokendraw._serving.fallback import CallFailedError
-from tokendraw._serving.negotiation import Negotiation
-from tokendraw._serving.proof import random_state_kept
-from tokendraw._serving.routing import Member, Serving
-from tokendraw._torch.forked import reseed_children
-from tokendraw._torch.graphs import is_capturing
+from tokendraw._serving.calls import Calls
+from tokendraw._serving.drawing import Draft, Sample
+from tokendraw._serving.routing import Serving
+from tokendraw._serving.session import Session
+from tokendraw._serving.warming import Warmup
+from tokendraw._serving.warmup_batches import Batches
 from tokendraw._torch.untraced import untraced
-from tokendraw.operations.verify import OPERATION as _VERIFY
-from tokendraw.operations.verify import calls as _verifying
+from tokendraw.operations.sample.warmup import SampleWarmup
+from tokendraw.operations.verify.calls import Verify
 from tokendraw.operations.verify.capabilities import DraftKind, VerifyMode
 from tokendraw.operations.verify.drafts import Drafts
-from tokendraw.operations.verify.warmup import verifications
+from tokendraw.operations.verify.output import VerifyOutput
+from tokendraw.operations.verify.warmup import VerifyWarmup
 
-_log = logging.getLogger("tokendraw")
 
-
-class Sampler:
+class Sampler(Provider):
     """A sampler that was negotiated, built and proven. :func:`tokendraw.load_sampler` makes it.
 
     Where tokendraw chose it by default and a call of it fails (it raises, or returns what is no output), the next
@@ -69,58 +40,17 @@ class Sampler:
     """
 
     def __init__(
-        self,
-        *,
-        name: str,
-        backend: SamplerBackend,
-        resolution: Resolution,
-        device: torch.device,
-        companion: tuple[str, SamplerBackend] | None = None,
-        capabilities: Capabilities | None = None,
-        companion_capabilities: Capabilities | None = None,
-        strict: bool = False,
-        debug: bool = False,
+        self, session: Session, serving: Serving | None = None, verifying: Serving | None = None
     ) -> None:
-        reseed_children()
-        self.device = device
-        self._serving = Serving(
-            resolution=resolution,
-            chosen=Member(name, backend),
-            companion=Member(*companion) if companion else None,
-            capabilities=capabilities,
-            companion_capabilities=companion_capabilities,
-        )
-        self._facts: Negotiation | None = None
-        self._strict = strict
-        self._debug = debug
-        self._replacing = threading.RLock()
-        self._drawing = Drawing(debug=debug)
-        self._verifying: Serving | None = None
+        """Hold what was settled.
 
-    @classmethod
-    def negotiated(cls, facts: Negotiation, serving: Serving, *, strict: bool, debug: bool) -> Self:
-        """Hold what was settled, and the facts to settle it anew by when a call fails."""
-        chosen, resolution = serving.chosen, serving.resolution
-        sampler = cls(
-            name=chosen.name,
-            backend=chosen.backend,
-            resolution=resolution,
-            device=facts.device,
-            strict=strict,
-            debug=debug,
-        )
-        sampler._facts, sampler._serving = facts, serving
-        return sampler
-
-    @property
-    def name(self) -> str:
-        """Name of the plugin that was chosen."""
-        return self._serving.chosen.name
-
-    @property
-    def resolution(self) -> Resolution:
-        """Every decision that led to it."""
-        return self._serving.resolution
+        :param serving: who samples; None: whoever the session negotiates.
+        :param verifying: who verifies, likewise, when that is first asked for.
+        """
+        sample = operations.get("sample")
+        super().__init__(session, sample, Calls(session, sample, serving))
+        self._verifying = Calls(session, operations.get("verify"), verifying)
+        self._by_operation["verify"] = self._verifying
 
     def __repr__(self) -> str:
         return f"<tokendraw.Sampler {self.name!r} on {self.device}>"
@@ -145,16 +75,8 @@ class Sampler:
         :raises PluginError: what a sampler returned has the wrong type, shape, dtype or device, or
             ``TOKENDRAW_DEBUG=1`` found another fault; or a sampler raised what would end the program.
         """
-        self._check(logits, metadata)
-        serving = self._serving
-        try:
-            return self._drawing.draw(serving, logits, metadata)
-        except CallFailedError as error:
-            failed = error
-        refusal = fallback.refusal(failed, serving)
-        if refusal is not None:
-            raise refusal
-        return self._draw_with_another(failed, logits, metadata)
+        output: SamplerOutput = self._calls.make(Sample(logits, metadata))
+        return output
 
     @untraced
     def verify(
@@ -173,7 +95,8 @@ class Sampler:
 
         Who verifies is negotiated when the first call of this or of :meth:`draft` comes; see :attr:`verify_resolution`.
         Waits for the device only where whoever verifies does (``Capabilities.sync_free``), or where
-        ``TOKENDRAW_DEBUG=1`` has the call checked. An error of a call is the caller's: nobody takes over.
+        ``TOKENDRAW_DEBUG=1`` has the call checked. A verifier that fails is replaced as in :meth:`sample`, where it was
+        given copies of the logits and of the drafts.
 
         :param target_logits: [L, V] float32, bfloat16 or float16, any row stride: of each request one row for every
             draft, in order, and its bonus row. Never modified.
@@ -187,28 +110,17 @@ class Sampler:
         :raises PluginError: what a verifier returned has the wrong type, shape, dtype or device, or
             ``TOKENDRAW_DEBUG=1`` found another fault.
         """
-        check_logits("target_logits", target_logits, self.device)
-        check_drafts(drafts)
-        check_metadata("target_logits", target_logits, metadata, self.resolution.need)
-        _verifying.check(target_logits, drafts, metadata, mode)
-        if self._debug:
-            check_values(metadata, drafts)
-        serving = self._verification()
-        return _verifying.verify(serving, target_logits, drafts, metadata, mode, debug=self._debug)
+        output: VerifyOutput = self._verifying.make(Verify(target_logits, drafts, metadata, mode=mode))
+        return output
 
     @untraced
     def draft(self, logits: Tensor, metadata: SamplingMetadata) -> SamplerOutput:
         """Draw one draft a row, from noise that no verification at the same seeds and positions shares.
 
-        As :meth:`sample` otherwise, but that whoever verifies draws, each row with the one who serves it, and that an
-        error of a call is the caller's.
+        It is :meth:`sample` otherwise, but that whoever verifies draws.
         """
-        self._check(logits, metadata)
-        try:
-            return self._drawing.draw(self._verification(), logits, metadata)
-        except CallFailedError as failed:
-            error = failed.error
-        raise error
+        output: SamplerOutput = self._verifying.make(Draft(logits, metadata))
+        return output
 
     @property
     @untraced
@@ -217,26 +129,7 @@ class Sampler:
 
         :raises SamplerUnavailableError: nobody does.
         """
-        return self._verification().resolution
-
-    def _verification(self) -> Serving:
-        with self._replacing:
-            facts, serving = self._facts, self._verifying
-            if serving is None or (facts and not facts.stands(serving)):
-                if facts is None:
-                    raise SamplerUnavailableError(
-                        f"{self.name!r} was not negotiated, so nobody verifies. Use tokendraw.load_sampler."
-                    )
-                self._facts, serving = facts.settle(_VERIFY)
-                warn_of(serving.resolution, strict=self._strict, once_for="verify")
-                self._verifying = serving
-                if not self._facts.stands(self._serving):
-                    self._facts, self._serving = self._facts.settle(operations.get("sample"))
-            return serving
-
-    def prepare(self, operation: Operation) -> None:
-        """Negotiate, build and prove now who serves an operation beside ``sample``."""
-        self._verification()
+        return self._verifying.serving.resolution
 
     @untraced
     def stats(self) -> dict[str, int]:
@@ -244,7 +137,7 @@ class Sampler:
 
         Rows that were verified do not count, nor do :meth:`warmup` and replays of graphs.
         """
-        return self._drawing.counts()
+        return super().stats()
 
     @untraced
     def warmup(
@@ -301,7 +194,7 @@ class Sampler:
         :raises InvalidInputError: a ValueError that names the argument; or a CUDA graph is being captured.
         :raises SamplerUnavailableError: nobody here serves the plainest batch, or nobody verifies.
         """
-        plan = Plan.of(
+        batches = Batches.of(
             vocab_size,
             dtypes=dtypes,
             batch_sizes=batch_sizes,
@@ -310,96 +203,11 @@ class Sampler:
             logprobs=logprobs,
             row_index=row_index,
             metadata=metadata,
-            max_drafts=max_drafts,
-            verify_modes=verify_modes,
-            draft_kinds=draft_kinds,
         )
-        if is_capturing():
-            raise InvalidInputError(
-                "'warmup' needs a stream that captures no CUDA graph, found one that does: its draws would become "
-                "part of the graph. Call it before the capture."
-            )
-        start = time.perf_counter()
-        verifying = None if plan.max_drafts is None else self._verification()
-        device = torch.empty(0, device=self.device).device  # with its index
-        if _warmup.compiles_nothing(device):
-            _log.info("warmup draws nothing: on %s there is nothing to compile", device)
-            return 0.0
-        drawn = self.stats()
-        with random_state_kept(device), torch.no_grad(), progress_line(progress) as track:
-            self._warm_up(plan, verifying, device, track)
-        self._drawing.forget_since(drawn)
-        if device.type != "cpu":
-            torch.accelerator.synchronize(device)
-        return time.perf_counter() - start
-
-    def _warm_up(self, plan: Plan, verifying: Serving | None, device: torch.device, track: Track) -> None:
-        def calls(doing: str, serving: Serving) -> Iterable[tuple[Tensor, SamplingMetadata]]:
-            batches = plan.batches(serving, device)
-            return track(doing, plan.calls(batches, device), len(batches) * len(plan.dtypes))
-
-        serving = None
-        while serving is not self._serving:  # a successor starts from the beginning
-            serving = self._serving
-            for logits, batch in calls("batches", serving):
-                self.sample(logits, batch)
-                if self._serving is not serving:
-                    break
-        if verifying is None:
-            return
-        for logits, batch in calls("drafts", verifying):
-            self.draft(logits, batch)
-        for call in track("verifications", verifications(plan, verifying, device), None):
-            self.verify(call.target_logits, call.drafts, call.metadata, mode=call.mode)
-
-    def _draw_with_another(
-        self, failed: CallFailedError, logits: Tensor, metadata: SamplingMetadata
-    ) -> SamplerOutput:
-        """Draw a batch that a sampler failed with whoever can, and put them in its place; or raise.
-
-        One thread at a time: one that fails later finds the successor in its place.
-        """
-        failures = [failed]
-        with self._replacing:
-            if self._facts is None or not self._facts.companions:
-                raise failed.shown
-            facts, serving = self._facts, self._serving
-            while True:
-                try:
-                    if failures[-1].member in (serving.chosen, serving.companion):
-                        facts, serving = fallback.successor(
-                            facts, operations.get("sample"), failures[-1], metadata.facts
-                        )
-                    output = self._drawing.draw(serving, logits, metadata)
-                    break
-                except CallFailedError as another:
-                    failures.append(another)
-                    unavailable = None
-                except SamplerUnavailableError as error:
-                    unavailable = error
-                if unavailable is not None and len(failures) == 1:
-                    raise unavailable from failed.error
-                if unavailable is not None or not failures[-1].may_be_followed:
-                    raise fallback.failed_by_all(failures)
-            self._tell_of_failures(failures, serving, metadata.facts)
-            self._facts, self._serving = facts, serving
-        return output
-
-    def _tell_of_failures(self, failures: list[CallFailedError], serving: Serving, batch: BatchFacts) -> None:
-        resolution = serving.resolution
-        for failed in failures:
-            name = failed.member.name
-            log_traceback(f"a call of {name!r}", failed.error, aloud=self._debug)
-            text = advice.failed_call(name, failed.reason, serving.member(batch).name, resolution.choice)
-            try:
-                announce(SamplerFallbackWarning, text, strict=self._strict, once_for=("call", name))
-            except SamplerFallbackWarning as warning:
-                raise warning from failed.error
-        for text in resolution.untested:
-            announce(UntestedUpstreamWarning, text, strict=self._strict)
-
-    def _check(self, logits: Tensor, metadata: SamplingMetadata) -> None:
-        check_logits("logits", logits, self.device)
-        check_batch("logits", logits, metadata, self._serving.resolution.need)
-        if self._debug:
-            check_values(metadata)
+        warmups: list[tuple[Calls, Warmup]] = [(self._calls, SampleWarmup(batches))]
+        verifications = VerifyWarmup.checked(
+            batches, 1 if max_drafts is None else max_drafts, verify_modes, draft_kinds
+        )
+        if max_drafts is not None:
+            warmups.append((self._verifying, verifications))
+        return warm_up(self._session, warmups, progress=progress)

@@ -1,161 +1,52 @@
-"""Batches of every kind that an engine may send, drawn before its first request comes.
-
-Kernels are compiled, or loaded, when they are first launched, and anew for another dtype of the logits, another layout
-of their rows and another set of parameters. These are the batches that make that happen; those of verifications are in
-:mod:`tokendraw.operations.verify.warmup`.
-"""
+"""Makes the calls of a warmup, so that no request waits for a kernel to be compiled or loaded."""
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, TypeVar
+import logging
+import time
+from collections.abc import Sequence
 
 import torch
-from torch import Tensor
 
-from tokendraw._exchange.capabilities import INPUT_DTYPES
-from tokendraw._exchange.metadata import SamplingMetadata
-from tokendraw._exchange.params import SamplingParams
+from tokendraw._loading.progress import Track, progress_line
 from tokendraw._messages.errors import InvalidInputError
-from tokendraw._messages.words import one_of
-from tokendraw.operations.verify.capabilities import DRAFT_KINDS, VERIFY_MODES, DraftKind, VerifyMode
+from tokendraw._serving.calls import Calls
+from tokendraw._serving.proof import random_state_kept
+from tokendraw._serving.session import Session
+from tokendraw._serving.warming import Warmup
+from tokendraw._torch.graphs import is_capturing
 
-if TYPE_CHECKING:
-    from tokendraw._serving.routing import Serving
-
-_Name = TypeVar("_Name", bound=str)
-_DTYPES = tuple(getattr(torch, name) for name in INPUT_DTYPES)
-_SEEDINGS = ("none", "positions", "some", "all")
-"""Which rows have a seed; those of ``none`` have no position either."""
+_log = logging.getLogger("tokendraw")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Plan:
-    """What to draw. Made by :meth:`of`, which checks it."""
+def warm_up(session: Session, warmups: Sequence[tuple[Calls, Warmup]], *, progress: bool | None) -> float:
+    """Make the calls of each warmup; torch's random state and the counted rows are left alone.
 
-    vocab_size: int
-    dtypes: tuple[torch.dtype, ...]
-    batch_sizes: tuple[int, ...]
-    """Ascending, so that the first, which may be drawn from a copy, is small."""
-    row_stride: int
-    seeds: bool
-    logprobs: tuple[int | None, ...]
-    row_index: bool
-    examples: tuple[SamplingMetadata, ...] | None
-    """In place of all kinds."""
-    max_drafts: int | None
-    """K; None: nothing is verified."""
-    verify_modes: tuple[VerifyMode, ...]
-    draft_kinds: tuple[DraftKind, ...]
-
-    @classmethod
-    def of(
-        cls,
-        vocab_size: int,
-        *,
-        dtypes: Iterable[torch.dtype],
-        batch_sizes: Iterable[int],
-        row_stride: int | None,
-        seeds: bool,
-        logprobs: Iterable[int],
-        row_index: bool,
-        metadata: Iterable[SamplingMetadata] | None,
-        max_drafts: int | None,
-        verify_modes: Iterable[VerifyMode],
-        draft_kinds: Iterable[DraftKind],
-    ) -> Plan:
-        """Check the arguments of :meth:`tokendraw.Sampler.warmup`.
-
-        :raises InvalidInputError: one of them cannot be drawn; the message names it.
-        """
-        size = _whole("vocab_size", vocab_size, 1)
-        found = _several("dtypes", dtypes, "dtypes of logits")
-        for dtype in found:
-            if dtype not in _DTYPES:
-                raise InvalidInputError(f"'dtypes' needs {one_of(INPUT_DTYPES)}, found {dtype!r}.")
-        batches = {_whole("batch_sizes", rows, 1) for rows in _several("batch_sizes", batch_sizes, "numbers")}
-        widths = [_whole("logprobs", n, -1) for n in _several("logprobs", logprobs, "numbers", least=0)]
-        examples = None
-        if metadata is not None:
-            examples = tuple(_several("metadata", metadata, "SamplingMetadata"))
-            for example in examples:
-                if not isinstance(example, SamplingMetadata):
-                    raise InvalidInputError(f"'metadata' needs SamplingMetadata, found {example!r}.")
-        return cls(
-            vocab_size=size,
-            dtypes=tuple(dict.fromkeys(found)),
-            batch_sizes=tuple(sorted(batches)),
-            row_stride=size if row_stride is None else _whole("row_stride", row_stride, size),
-            seeds=bool(seeds),
-            logprobs=(None, *dict.fromkeys(widths)),
-            row_index=bool(row_index),
-            examples=examples,
-            max_drafts=None if max_drafts is None else _whole("max_drafts", max_drafts, 1),
-            verify_modes=_some_of("verify_modes", verify_modes, "modes", VERIFY_MODES),
-            draft_kinds=_some_of("draft_kinds", draft_kinds, "kinds", DRAFT_KINDS),
+    :param progress: whether a line on stderr shows how far it is; None: if stderr is a terminal.
+    :returns: the seconds until the device was done; 0.0 on a CPU, where there is nothing to compile.
+    :raises InvalidInputError: a CUDA graph is being captured.
+    :raises SamplerUnavailableError: nobody serves an operation, or the plainest call of it.
+    """
+    if is_capturing():
+        raise InvalidInputError(
+            "'warmup' needs a stream that captures no CUDA graph, found one that does: its draws would become "
+            "part of the graph. Call it before the capture."
         )
-
-    @property
-    def seedings(self) -> tuple[str, ...]:
-        """Which rows may have a seed."""
-        return _SEEDINGS if self.seeds else _SEEDINGS[:1]
-
-    def batches(self, serving: Serving, device: torch.device) -> list[tuple[int, SamplingMetadata]]:
-        """Rows and metadata of every batch of a dtype; of the kinds of batches, those that somebody serves."""
-        return list(self._batches(serving, device))
-
-    def calls(
-        self, batches: Sequence[tuple[int, SamplingMetadata]], device: torch.device
-    ) -> Iterator[tuple[Tensor, SamplingMetadata]]:
-        """Logits and metadata of every call: the batches, in each dtype."""
-        for logits in self.logits(max(rows for rows, _ in batches), device):
-            for rows, metadata in batches:
-                yield logits[:rows], metadata
-
-    def logits(self, rows: int, device: torch.device) -> Iterator[Tensor]:
-        """[rows, V] of each dtype, one after the other in the same memory."""
-        width = max(dtype.itemsize for dtype in self.dtypes)
-        buffer = torch.empty(rows * self.row_stride * width, dtype=torch.uint8, device=device)
-        for dtype in self.dtypes:
-            logits = buffer.view(dtype)[: rows * self.row_stride].view(rows, self.row_stride)
-            yield logits.normal_()[:, : self.vocab_size]
-
-    def kinds(
-        self, rows: int, device: torch.device, seedings: Iterable[str], *, by_slot: bool
-    ) -> Iterator[SamplingMetadata]:
-        """Every combination of filters, seeds and logprobs, as ``from_params`` lays them out.
-
-        :param by_slot: with a ``row_index`` too, and not only without.
-        """
-        index = torch.arange(rows, device=device)
-        for requests in _requests(min(50, self.vocab_size)):
-            for seeded in seedings:
-                for wanted in self.logprobs:
-                    params = [replace(requests[i % len(requests)], logprobs=wanted) for i in range(rows)]
-                    params = [
-                        replace(p, seed=i) if seeded == "all" or (seeded == "some" and i % 2) else p
-                        for i, p in enumerate(params)
-                    ]
-                    positions = None if seeded == "none" else index
-                    for slots in (None, index)[: 1 + by_slot]:
-                        yield SamplingMetadata.from_params(
-                            params, device=device, positions=positions, row_index=slots
-                        )
-
-    def _batches(self, serving: Serving, device: torch.device) -> Iterator[tuple[int, SamplingMetadata]]:
-        if self.examples is not None:
-            for example in self.examples:
-                own = example.num_rows
-                yield from ((rows, example) for rows in (self.batch_sizes if own is None else (own,)))
-            return
-        for rows in self.batch_sizes:
-            for i, metadata in enumerate(self.kinds(rows, device, self.seedings, by_slot=self.row_index)):
-                lacking = serving.lacking(metadata.facts, self.vocab_size)
-                is_plain = i == 0  # drawn in any case: whoever cannot serve that says why
-                if lacking is None or serving.companion is not None or is_plain:
-                    yield rows, metadata
+    start = time.perf_counter()
+    for calls, _ in warmups:
+        calls.serving  # noqa: B018 (negotiates)
+    device = torch.empty(0, device=session.device).device  # with its index
+    if compiles_nothing(device):
+        _log.info("warmup draws nothing: on %s there is nothing to compile", device)
+        return 0.0
+    drawn = session.counts.by_name()
+    with random_state_kept(device), torch.no_grad(), progress_line(progress) as track:
+        for calls, warmup in warmups:
+            _make(calls, warmup, device, track)
+    session.counts.restore(drawn)
+    if device.type != "cpu":
+        torch.accelerator.synchronize(device)
+    return time.perf_counter() - start
 
 
 def compiles_nothing(device: torch.device) -> bool:
@@ -163,43 +54,14 @@ def compiles_nothing(device: torch.device) -> bool:
     return device.type == "cpu"
 
 
-def _requests(k: int) -> Iterator[tuple[SamplingParams, ...]]:
-    """Requests that alternate in one batch."""
-    plain, filtered = SamplingParams(), SamplingParams(temperature=0.8, top_k=k, top_p=0.9)
-    greedy, floor = SamplingParams(temperature=0.0), SamplingParams(min_p=0.05)
-    yield (plain,)
-    yield (SamplingParams(top_k=k),)
-    yield (SamplingParams(top_p=0.9),)
-    yield (floor,)
-    yield (filtered,)
-    yield (filtered, plain, greedy, floor)
-    yield (replace(filtered, filter_order="joint"), filtered, greedy, floor)
-    yield (greedy,)
-
-
-def _whole(name: str, value: Any, least: int) -> int:
-    try:
-        number = None if isinstance(value, bool) else operator.index(value)
-    except TypeError:
-        number = None
-    if number is None or number < least:
-        raise InvalidInputError(f"'{name}' needs integers >= {least}, found {value!r}.")
-    return number
-
-
-def _some_of(name: str, values: Any, what: str, known: Sequence[_Name]) -> tuple[_Name, ...]:
-    found = _several(name, values, what)
-    for value in found:
-        if value not in known:
-            raise InvalidInputError(f"'{name}' needs {one_of(known)}, found {value!r}.")
-    return tuple(dict.fromkeys(found))
-
-
-def _several(name: str, values: Any, what: str, least: int = 1) -> tuple[Any, ...]:
-    try:
-        found = None if isinstance(values, (str, bytes)) else tuple(values)
-    except TypeError:
-        found = None
-    if found is None or len(found) < least:
-        raise InvalidInputError(f"'{name}' needs a sequence of {what}, found {values!r}.")
-    return found
+def _make(calls: Calls, warmup: Warmup, device: torch.device, track: Track) -> None:
+    serving = None
+    while serving is not calls.serving:  # a successor starts from the beginning
+        serving = calls.serving
+        for stage in warmup.stages(serving, device):
+            for call in track(stage.doing, stage.calls, stage.total):
+                calls.make(call)
+                if calls.serving is not serving:
+                    break
+            if calls.serving is not serving:
+                break

@@ -1,136 +1,166 @@
-"""A batch that is drawn, each row by the one who serves it: the calls, watched, counted and told of."""
+"""Calls that draw one token a row: samples, and the drafts of speculative decoding, which have streams of their own."""
 
 from __future__ import annotations
 
-import logging
-import threading
-from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any, ClassVar, Self
 
+import torch
 from torch import Tensor
 
+from tokendraw._exchange import input_checks
+from tokendraw._exchange.call import WHOLE, Call, OutputCheck
+from tokendraw._exchange.capabilities import Capabilities, Need
+from tokendraw._exchange.facts import BatchFacts, RowKinds
 from tokendraw._exchange.metadata import SamplingMetadata
 from tokendraw._exchange.output import SamplerOutput
-from tokendraw._exchange.output_checks import wrong_output, wrong_tokens
-from tokendraw._serving import fallback
-from tokendraw._serving.fallback import CallFailedError
-from tokendraw._serving.routing import Member, Route, Serving
-from tokendraw._serving.watch import Watch, fault
-from tokendraw._torch.forked import reseed_if_due
-from tokendraw._torch.graphs import is_capturing
-
-_log = logging.getLogger("tokendraw")
+from tokendraw._exchange.output_checks import wrong_form, wrong_tokens
+from tokendraw._exchange.row_limits import unserved
+from tokendraw._serving.splitting import Split
 
 
-class Drawing:
-    """What a :class:`tokendraw.Sampler` keeps from batch to batch, whoever serves them."""
+class Sample(Call):
+    """A batch of logits [B, V] and the parameters of its rows."""
 
-    def __init__(self, *, debug: bool) -> None:
-        self._debug = debug
-        self._counting = threading.Lock()
-        self._rows: Counter[str] = Counter()
-        self._told: set[tuple[str, str, bool]] = set()
+    __slots__ = ("logits", "metadata")
 
-    def counts(self) -> dict[str, int]:
-        """How many rows each sampler has drawn, by name."""
-        return dict(self._rows)
+    told_in: ClassVar[str] = "SamplingMetadata.facts"
 
-    def forget_since(self, counts: Mapping[str, int]) -> None:
-        """Count from an earlier ``counts`` on."""
-        with self._counting:
-            self._rows = Counter(counts)
+    def __init__(self, logits: Tensor, metadata: SamplingMetadata) -> None:
+        self.logits = logits
+        self.metadata = metadata
 
-    def draw(self, serving: Serving, logits: Tensor, metadata: SamplingMetadata) -> SamplerOutput:
-        """Draw a batch, or a batch of drafts if ``serving`` verifies, each row with the one who serves it.
+    def check(self, device: torch.device, need: Need) -> None:
+        input_checks.check_logits("logits", self.logits, device)
+        input_checks.check_batch("logits", self.logits, self.metadata, need)
 
-        :raises CallFailedError: from what a sampler raised.
-        """
-        reseed_if_due()
-        rows, vocab_size = logits.shape
-        route = serving.route(metadata, rows, vocab_size, logits.device)
-        output = self._draw(serving, route, logits, metadata)
-        if route.lacking:
-            self._tell(serving, route)
-        self._count(serving, route, rows)
-        return output
+    def check_values(self) -> None:
+        self.metadata.check_values()
 
-    def _draw(
-        self, serving: Serving, route: Route, logits: Tensor, metadata: SamplingMetadata
-    ) -> SamplerOutput:
-        split = route.split
-        if split is None:
-            return self._call(route.member, serving, logits, metadata)
-        assert serving.companion is not None
-        # First the companion: should the other call overwrite the logits, these rows are not drawn from them.
-        own = logits.index_select(0, split.rows)
-        apart = self._call(serving.companion, serving, own, split.for_companion(metadata), is_copy=True)
-        rest = self._call(route.member, serving, logits, split.for_chosen(metadata))
-        return split.merged(rest, apart, metadata.facts.logprobs_width(logits.shape[1]))
+    def tensors(self) -> dict[str, Tensor]:
+        return {"logits": self.logits}
 
-    def _call(
+    def with_tensors(self, tensors: Mapping[str, Tensor]) -> Self:
+        return type(self)(tensors["logits"], self.metadata)
+
+    def kind(self) -> Hashable:
+        return row_kind(self.logits, self.metadata.facts)
+
+    def lacking(self, capabilities: Capabilities, rows: BatchFacts | None = None) -> str | None:
+        return unserved(capabilities, rows or self.metadata.facts, self.logits.shape[1])
+
+    def run(self, backend: Any) -> Any:
+        return backend.sample(self.logits, self.metadata)
+
+    def output_check(self, need: Need) -> OutputCheck:
+        rows, vocab_size = self.logits.shape
+        width = self.metadata.facts.logprobs_width(vocab_size)
+        return partial(
+            wrong_form, shape=(rows,), device=self.logits.device, width=width, ranks=need.logprob_ranks
+        )
+
+    def wrong_values(self, output: SamplerOutput) -> str | None:
+        return wrong_tokens(output, self.logits)
+
+    @property
+    def num_rows(self) -> int:
+        return self.logits.shape[0]
+
+    def recall(self, key: object) -> OutputCheck | None:
+        metadata, logits = self.metadata, self.logits
+        if type(metadata) is not SamplingMetadata or type(logits) is not Tensor or logits.is_nested:
+            return None
+        known = metadata.memo.get(key)
+        if (
+            known is not None
+            and logits.shape == known[0]
+            and logits.dtype is known[1]
+            and logits.device == known[2]
+            and logits.layout is torch.strided
+            and not logits.is_neg()
+        ):
+            check: OutputCheck = known[3]
+            return check
+        return None
+
+    def remember(self, key: object, check: OutputCheck) -> None:
+        logits = self.logits
+        self.metadata.memo[key] = (logits.shape, logits.dtype, logits.device, check)
+
+    def rows(self, capabilities: Capabilities) -> RowKinds | str:
+        metadata, (rows, vocab_size) = self.metadata, self.logits.shape
+        kinds = metadata.row_kinds
+        if unserved(capabilities, _UNDEMANDING, vocab_size) is not None:
+            return WHOLE
+        if kinds is None:
+            return "its metadata has no row_kinds"
+        if metadata.row_index is not None and kinds.slot_of_row is None:
+            return "its row_index is not known on the host"
+        if kinds.num_rows != rows:
+            return f"its row_kinds speak of {kinds.num_rows} rows, not of {rows}"
+        if not kinds.is_current():
+            return "its parameters were changed after its row_kinds were made"
+        return kinds
+
+    def split(
         self,
-        member: Member,
-        serving: Serving,
-        logits: Tensor,
-        metadata: SamplingMetadata,
-        *,
-        is_copy: bool = False,
-    ) -> SamplerOutput:
-        """Call one sampler.
+        kinds: RowKinds,
+        lacking: Sequence[str | None],
+        offered: tuple[Capabilities | None, Capabilities | None],
+    ) -> Split:
+        split, widest = Split.of(kinds, lacking, self.logits.device), self.metadata.facts.max_logprobs
+        # Logprob columns as from a single sampler: if it has logprobs, rows that did not ask get them too.
+        staying, leaving = (widest if c is None or c.logprobs_modes else None for c in offered)
+        return replace(
+            split,
+            staying=replace(split.staying, max_logprobs=staying),
+            leaving=replace(split.leaving, max_logprobs=leaving),
+        )
 
-        :param is_copy: the logits are a copy of what the caller gave.
-        :raises CallFailedError: from what it raised, or it returned what is no output.
-        """
-        given, kind, is_usual = logits, fallback.NO_KIND, True
-        drafting = serving.resolution.operation == "verify"
-        if serving.can_fall_back and not drafting:
-            kind = fallback.kind_of(logits, metadata.facts)
-            is_usual = kind in member.drawn_kinds and not member.failed_kinds
-            if not is_usual and not is_copy:
-                given = fallback.copied(logits, member, kind)
-        had_copy = is_copy or given is not logits
-        watch = None
-        if self._debug and not is_capturing():
-            watch = Watch(member.name, {"logits": given})
-        try:
-            output: SamplerOutput = (
-                member.backend.sample(given, metadata, draft=True)
-                if drafting
-                else member.backend.sample(given, metadata)
-            )
-        except KeyboardInterrupt:
-            raise
-        except BaseException as error:
-            if watch is not None:
-                watch.check_given(error)
-            reason = fallback.raised(error, member)
-            raise CallFailedError(member, error, reason, kind=kind, had_copy=had_copy) from error
-        width = metadata.facts.logprobs_width(given.shape[1])
-        wrong = wrong_output(output, given, width, ranks=serving.needs_ranks)
-        if watch is not None:
-            watch.check_given()
-            watch.check_returned(wrong or wrong_tokens(output, given))
-        if wrong is not None:
-            found, reason = fault(member.name, f"to return {wrong}"), f"its call needs to return {wrong}"
-            raise CallFailedError(member, found, reason, kind=kind, had_copy=had_copy)
-        if not is_usual:
-            member.note_success(kind)
-        return output
+    def shared(self, split: Split) -> tuple[Self, Self]:
+        own = self.logits.index_select(0, split.rows)
+        return (
+            type(self)(self.logits, split.for_chosen(self.metadata)),
+            type(self)(own, split.for_companion(self.metadata)),
+        )
 
-    def _tell(self, serving: Serving, route: Route) -> None:
-        """Log the first time that rows of a kind go to the companion, and that they take others with them."""
-        assert serving.companion is not None
-        chosen, companion = serving.chosen.name, serving.companion.name
-        for kind in route.lacking:
-            if (chosen, kind, bool(route.split)) in self._told:
-                continue
-            self._told.add((chosen, kind, bool(route.split)))
-            whole = "" if route.split else f", and with them the whole batch, since {route.because}"
-            _log.info("%r cannot serve %s: they go to %r%s", chosen, kind, companion, whole)
+    def merged(self, split: Split, chosen: SamplerOutput, companion: SamplerOutput) -> SamplerOutput:
+        return split.merged(chosen, companion, self.metadata.facts.logprobs_width(self.logits.shape[1]))
 
-    def _count(self, serving: Serving, route: Route, rows: int) -> None:
-        leaving = route.split.num_leaving if route.split else 0
-        with self._counting:
-            self._rows[route.member.name] += rows - leaving
-            if leaving and serving.companion:
-                self._rows[serving.companion.name] += leaving
+
+class Draft(Sample):
+    """A batch of which drafts are drawn, from noise that no verification at the same seeds and positions shares."""
+
+    __slots__ = ()
+
+    def run(self, backend: Any) -> Any:
+        return backend.sample(self.logits, self.metadata, draft=True)
+
+
+def row_kind(logits: Tensor, facts: BatchFacts) -> tuple[object, ...]:
+    """Tell what decides which of a sampler's kernels draw from logits, apart from the number of rows."""
+    return (
+        logits.dtype,
+        logits.shape[1],
+        facts.any_greedy,
+        facts.any_seeded,
+        facts.max_top_k != 0,
+        facts.any_top_p,
+        facts.any_min_p,
+        facts.any_joint,
+        facts.max_logprobs is not None,
+    )
+
+
+_UNDEMANDING = BatchFacts(
+    any_greedy=False,
+    any_seeded=False,
+    max_top_k=0,
+    any_top_p=False,
+    any_min_p=False,
+    any_joint=False,
+    any_top_k_first=False,
+)
+"""Rows that every sampler serves, unless something about the batch as a whole is beyond it."""

@@ -1,25 +1,22 @@
 """Decides what becomes of a call that failed: whose fault it is, who may take over, and what the user reads.
 
-A sampler is demoted only where it failed a batch that another one then drew: a batch that nobody can draw is its
-caller's mistake. Another one draws a failed batch only if the failed one had been given a copy of the logits: nothing
-else proves that they are as they were, since a plugin may write to their memory past torch. A sampler gets a copy of
+A provider is demoted only where it failed a call that another one then served: a call that nobody can serve is its
+caller's mistake. Another one serves a failed call only if the failed one had been given copies of its tensors: nothing
+else proves that they are as they were, since a plugin may write to their memory past torch. A provider gets copies for
 
-* the first batch of each kind that it meets (:func:`kind_of`): there compilations fail;
-* batches of a kind that it has failed, until it draws one;
+* the first call of each kind that it meets (:meth:`tokendraw._exchange.call.Call.kind`): there compilations fail;
+* calls of a kind that it has failed, until it serves one;
 
-and none while a CUDA graph is captured, of which the copy would become a part, nor where nobody could take over. A copy
-takes the memory of the logits for the time of the call, and a read and a write of them.
+and none while a CUDA graph is captured, of which they would become a part, nor where nobody could take over. They take
+the memory of the tensors for the time of the call, and a read and a write of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TypeAlias
-
-from torch import Tensor
+from collections.abc import Hashable, Sequence
 
 from tokendraw._discovery.places import package_of, place_of
-from tokendraw._exchange.facts import BatchFacts
+from tokendraw._exchange.call import Call
 from tokendraw._exchange.operation import Operation
 from tokendraw._messages.errors import (
     InvalidInputError,
@@ -35,33 +32,28 @@ from tokendraw._serving.negotiation import Negotiation
 from tokendraw._serving.routing import Member, Serving
 from tokendraw._torch.graphs import is_capturing
 
-Kind: TypeAlias = tuple[object, ...]
-NO_KIND: Kind = ()
-"""Marks a batch whose failure no other sampler makes up for."""
-
 _NO_VERDICT = (
     # The caller's mistake:
     InvalidInputError,
     InvalidParameterError,
 )
-"""Errors that say nothing against the sampler that raised them. Nor does too little memory, which another sampler would
+"""Errors that say nothing against the provider that raised them. Nor does too little memory, which another one would
 hide: the batch was too large for what the host left free."""
 
 
 class CallFailedError(Exception):
-    """A sampler's call raised, or returned what is no output."""
+    """A provider's call raised, or returned what is no output."""
 
-    def __init__(
-        self, member: Member, error: BaseException, reason: str, *, kind: Kind, had_copy: bool
-    ) -> None:
+    def __init__(self, member: Member, error: BaseException, reason: str) -> None:
         self.member = member
         self.error = error
         """What it raised, or the PluginError that says what was wrong with its output."""
         self.reason = reason
-        """What speaks against the sampler, in words."""
-        self.kind = kind
-        self.had_copy = had_copy
-        """Whether it was given a copy, so that the caller's logits are as they were."""
+        """What speaks against the provider, in words."""
+        self.kind: Hashable = None
+        """Of the call, where another provider could take over."""
+        self.had_copy = False
+        """Whether it was given copies, so that the caller's tensors are as they were."""
 
     @property
     def shown(self) -> BaseException:
@@ -74,50 +66,34 @@ class CallFailedError(Exception):
 
     @property
     def is_verdict(self) -> bool:
-        """Whether it may say something against the sampler."""
+        """Whether it may say something against the provider."""
         return not (isinstance(self.error, _NO_VERDICT) or is_out_of_memory(self.error))
 
     @property
     def may_be_followed(self) -> bool:
-        """Whether yet another sampler may draw the batch."""
+        """Whether yet another provider may serve the call."""
         return self.is_verdict and self.had_copy
 
 
 def raised(error: BaseException, member: Member) -> str:
-    """The reason against a sampler whose call raised."""
+    """Put into words what speaks against a provider whose call raised."""
     return f"its call raised {spoken(error)}{place_of(error, member.package or package_of(member.backend))}"
 
 
-def kind_of(logits: Tensor, facts: BatchFacts) -> Kind:
-    """What decides which of a sampler's kernels, or of its ways, draw a batch, apart from its size."""
-    return (
-        logits.dtype,
-        logits.shape[1],
-        facts.any_greedy,
-        facts.any_seeded,
-        facts.max_top_k != 0,
-        facts.any_top_p,
-        facts.any_min_p,
-        facts.any_joint,
-        facts.max_logprobs is not None,
-    )
-
-
-def copied(logits: Tensor, member: Member, kind: Kind) -> Tensor:
-    """The logits to give to a sampler that another one could replace: a copy where one is due and there is room."""
-    is_due = kind in member.failed_kinds or member.is_new(kind)
-    if not is_due or is_capturing():
-        return logits
+def copied(call: Call, member: Member, kind: Hashable) -> Call:
+    """Prepare a call of a provider that another one could replace: with copies where they are due and there is room."""
+    if is_capturing() or not (kind in member.failed_kinds or member.is_new(kind)):
+        return call
     try:
-        return logits.clone()
+        return call.with_tensors({name: tensor.clone() for name, tensor in call.tensors().items()})
     except RuntimeError as error:
         if is_out_of_memory(error):
-            return logits
+            return call
         raise
 
 
 def refusal(failed: CallFailedError, serving: Serving) -> BaseException | None:
-    """What the caller gets to see of a failed call at once; None if another sampler may draw in its place."""
+    """Return what the caller gets to see of a failed call at once; None if another provider may serve in its place."""
     if not failed.is_verdict or is_capturing():
         return failed.shown
     choice = serving.resolution.choice
@@ -130,7 +106,7 @@ def refusal(failed: CallFailedError, serving: Serving) -> BaseException | None:
 
 
 def failed_by_all(failures: Sequence[CallFailedError]) -> BaseException:
-    """What the caller gets to see of a batch that nobody could draw: the first error."""
+    """Return what the caller gets to see of a call that nobody could serve: the first error."""
     first, *others = failures
     return _noted(
         first.shown,
@@ -140,21 +116,21 @@ def failed_by_all(failures: Sequence[CallFailedError]) -> BaseException:
 
 
 def successor(
-    facts: Negotiation, operation: Operation, failed: CallFailedError, batch: BatchFacts
+    operation: Operation, facts: Negotiation, failed: CallFailedError, call: Call
 ) -> tuple[Negotiation, Serving]:
-    """Decide anew without the sampler that failed.
+    """Decide anew without the provider that failed.
 
-    :raises SamplerUnavailableError: nobody else can serve, or nobody the rows of this batch.
+    :raises SamplerUnavailableError: nobody else can serve, or nobody this call.
     """
     facts, serving = facts.without(operation, failed.member.name, failed.reason, failed.error).settle(
         operation
     )
-    lacking = serving.lacking(batch)
+    lacking = serving.lacking(call)
     if lacking is not None and serving.companion is None:
         raise SamplerUnavailableError(
             f"No sampler here can serve {lacking}, which this batch may hold: {failed.member.name!r} failed, "
             f"{failed.reason}. Install another one that can, or, if the batch holds none, say so in "
-            "SamplingMetadata.facts."
+            f"{call.told_in}."
         )
     return facts, serving
 

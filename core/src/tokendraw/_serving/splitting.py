@@ -39,10 +39,9 @@ class Split:
     reasons: tuple[str, ...]
     """Kinds of rows that the chosen sampler cannot serve, in words."""
     num_staying: int
-    on_host: tuple[int, ...]
-    """The companion's rows, ascending."""
+    num_leaving: int
     rows: Tensor
-    """[num_leaving] int64: the same rows."""
+    """[num_leaving] int64: the companion's rows, ascending."""
     slots: Tensor
     """[num_leaving] int64: their slots."""
     slot_leaves: Tensor
@@ -72,14 +71,9 @@ class Split:
             leaving=BatchFacts.merged(kind for kind, leaving in kinds if leaving),
             reasons=tuple(dict.fromkeys(lacking[i] or "" for i in sorted(present) if leaves[i])),
             num_staying=len(of_row) - len(rows),
-            on_host=tuple(rows),
+            num_leaving=len(rows),
             **there,
         )
-
-    @property
-    def num_leaving(self) -> int:
-        """How many rows the companion draws."""
-        return len(self.on_host)
 
     def for_chosen(self, metadata: SamplingMetadata) -> SamplingMetadata:
         """The parameters of all rows, those of leaving ones such that any sampler draws them, and quickly."""

@@ -27,10 +27,10 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from tokendraw._exchange.metadata import SamplingMetadata
-    from tokendraw._exchange.output import VerifyOutput
     from tokendraw._loading.sampler import Sampler
     from tokendraw.bench.timing.timer import Call, Draw
     from tokendraw.operations.verify.drafts import Drafts
+    from tokendraw.operations.verify.output import VerifyOutput
 
 _DRAFT_NOISE = 0.5
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from tokendraw._exchange import row_limits
+from tokendraw._exchange.call import Call
 from tokendraw._exchange.capabilities import Capabilities, Need
 from tokendraw._exchange.operation import Operation
 from tokendraw._resolution import row_checks
@@ -14,6 +16,18 @@ def _prove(backend: Any, capabilities: Capabilities, device: Any, need: Need) ->
     from tokendraw.operations.sample.proof import prove
 
     prove(backend, capabilities, device, need)
+
+
+def _calls() -> Mapping[str, type[Call]]:
+    from tokendraw._serving.drawing import Sample
+
+    return {"sample": Sample}
+
+
+def _warm_up(vocab_size: int, **arguments: Any) -> Any:
+    from tokendraw.operations.sample.warmup import SampleWarmup
+
+    return SampleWarmup.of(vocab_size, **arguments)
 
 
 OPERATION = Operation(
@@ -29,5 +43,7 @@ OPERATION = Operation(
     offered=row_limits.offered,
     proof="the proof draw",
     prove=_prove,
+    calls=_calls,
+    warm_up=_warm_up,
     splits_rows=True,
 )

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from tokendraw._exchange import row_limits
+from tokendraw._exchange.call import Call
 from tokendraw._exchange.capabilities import Need
 from tokendraw._exchange.operation import Operation
 from tokendraw._resolution import row_checks
@@ -16,6 +18,19 @@ def _prove(backend: Any, capabilities: VerifyCapabilities, device: Any, need: Ne
     from tokendraw.operations.verify.proof import prove
 
     prove(backend, capabilities, device, need)
+
+
+def _calls() -> Mapping[str, type[Call]]:
+    from tokendraw._serving.drawing import Draft
+    from tokendraw.operations.verify.calls import Verify
+
+    return {"verify": Verify, "draft": Draft}
+
+
+def _warm_up(vocab_size: int, **arguments: Any) -> Any:
+    from tokendraw.operations.verify.warmup import VerifyWarmup
+
+    return VerifyWarmup.of(vocab_size, **arguments)
 
 
 OPERATION = Operation(
@@ -31,5 +46,6 @@ OPERATION = Operation(
     offered=row_limits.offered,
     proof="the proof draw",
     prove=_prove,
-    falls_back=False,
+    calls=_calls,
+    warm_up=_warm_up,
 )

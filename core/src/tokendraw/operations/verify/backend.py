@@ -10,8 +10,9 @@ if TYPE_CHECKING:
     import torch
 
     from tokendraw._exchange.metadata import SamplingMetadata
-    from tokendraw._exchange.output import SamplerOutput, VerifyOutput
+    from tokendraw._exchange.output import SamplerOutput
     from tokendraw.operations.verify.drafts import Drafts
+    from tokendraw.operations.verify.output import VerifyOutput
 
 
 @runtime_checkable

@@ -7,33 +7,26 @@ many there are has little to do with seeds, so but for one layout, none meets ba
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from typing import Any, Self
 
 import torch
 from torch import Tensor
 
 from tokendraw._exchange.metadata import SamplingMetadata
 from tokendraw._exchange.output import PAD_TOKEN_ID
-from tokendraw._loading.warmup import Plan
+from tokendraw._serving.drawing import Draft
 from tokendraw._serving.routing import Serving
-from tokendraw.operations.verify.calls import unverified
-from tokendraw.operations.verify.capabilities import DraftKind, VerifyMode
+from tokendraw._serving.warming import Stage
+from tokendraw._serving.warmup_batches import Batches, some_of, whole
+from tokendraw.operations.verify.calls import Verify
+from tokendraw.operations.verify.capabilities import DRAFT_KINDS, VERIFY_MODES, DraftKind, VerifyMode
 from tokendraw.operations.verify.drafts import Drafts
 from tokendraw.operations.verify.limits import undrafted
 
 _STEPS = tuple(8 << n for n in range(8))
 """Kernels have room for fewer drafts than one of these, and do not mind how many."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Verification:
-    """The arguments of one call."""
-
-    target_logits: Tensor
-    drafts: Drafts
-    metadata: SamplingMetadata
-    mode: VerifyMode
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -73,39 +66,88 @@ class _Batch:
         return Drafts.from_counts(ids.to(device), self.num_drafts, any_placeholder=False, **given)
 
 
-def verifications(plan: Plan, serving: Serving, device: torch.device) -> Iterator[Verification]:
-    """Every call; of the kinds of batches, those that somebody serves.
+@dataclass(frozen=True, kw_only=True)
+class VerifyWarmup:
+    """Drafts from every batch, and verifies. Built by :meth:`of`, which checks it."""
 
-    :param plan: with ``max_drafts``.
-    :param serving: those who verify.
-    """
-    batches = [batch for layout in _layouts(plan) for batch in _batches(plan, layout, device)]
-    rows, most = (max(n) for n in zip(*((b.num_rows, sum(b.num_drafts)) for b in batches), strict=True))
-    size, kinds = plan.vocab_size, plan.draft_kinds
-    probs = torch.full((most if "probs" in kinds else 0, size), 1 / size, device=device)
-    beside = plan.logits(most if "logits" in kinds else 0, device)
-    for target, logits in zip(plan.logits(rows, device), beside, strict=True):
-        known = {"probs": probs, "logits": logits}
-        for batch in batches:
-            for mode, kind in _ways(plan, batch.layout):
-                whole = batch.drafts(kind, known.get(kind), device)
-                for drafts in _told(whole, serving, mode):
-                    is_plain = batch.is_plain and drafts is whole
-                    if is_plain or not unverified(serving, drafts, batch.metadata.facts, size, mode):
-                        yield Verification(target[: batch.num_rows], drafts, batch.metadata, mode)
+    batches: Batches
+    max_drafts: int
+    """K."""
+    modes: tuple[VerifyMode, ...]
+    kinds: tuple[DraftKind, ...]
+
+    @classmethod
+    def of(
+        cls,
+        vocab_size: int,
+        *,
+        max_drafts: int,
+        verify_modes: Iterable[VerifyMode] = ("rejection",),
+        draft_kinds: Iterable[DraftKind] = ("logits",),
+        **arguments: Any,
+    ) -> Self:
+        """Check the arguments of :meth:`tokendraw.Sampler.warmup`.
+
+        :raises InvalidInputError: one of them cannot be verified; the message names it.
+        """
+        return cls.checked(Batches.of(vocab_size, **arguments), max_drafts, verify_modes, draft_kinds)
+
+    @classmethod
+    def checked(
+        cls,
+        batches: Batches,
+        max_drafts: int,
+        verify_modes: Iterable[VerifyMode],
+        draft_kinds: Iterable[DraftKind],
+    ) -> Self:
+        """Check what is about drafts; see :meth:`of`."""
+        return cls(
+            batches=batches,
+            max_drafts=whole("max_drafts", max_drafts, 1),
+            modes=some_of("verify_modes", verify_modes, "modes", VERIFY_MODES),
+            kinds=some_of("draft_kinds", draft_kinds, "kinds", DRAFT_KINDS),
+        )
+
+    def stages(self, serving: Serving, device: torch.device) -> Iterator[Stage]:
+        """Make up the drafts and the verifications."""
+        yield self.batches.stage("drafts", Draft, serving, device)
+        yield Stage("verifications", self._verifications(serving, device), None)
+
+    def _verifications(self, serving: Serving, device: torch.device) -> Iterator[Verify]:
+        batches = [
+            batch for layout in _layouts(self.max_drafts) for batch in _batches(self.batches, layout, device)
+        ]
+        rows, most = (max(n) for n in zip(*((b.num_rows, sum(b.num_drafts)) for b in batches), strict=True))
+        size = self.batches.vocab_size
+        probs = torch.full((most if "probs" in self.kinds else 0, size), 1 / size, device=device)
+        beside = self.batches.logits(most if "logits" in self.kinds else 0, device)
+        for target, logits in zip(self.batches.logits(rows, device), beside, strict=True):
+            known = {"probs": probs, "logits": logits}
+            for batch in batches:
+                for mode, kind in self._ways(batch.layout):
+                    told = batch.drafts(kind, known.get(kind), device)
+                    for drafts in _told(told, serving, mode):
+                        call = Verify(target[: batch.num_rows], drafts, batch.metadata, mode=mode)
+                        if (batch.is_plain and drafts is told) or serving.is_served(call):
+                            yield call
+
+    def _ways(self, layout: _Layout) -> Iterator[tuple[VerifyMode, DraftKind]]:
+        """List modes with what is known of the drafts: ``coupled`` looks at nothing, and no drafts tell nothing."""
+        for mode in self.modes:
+            kinds = self.kinds if mode == "rejection" else self.kinds[:1]
+            for kind in kinds if layout.width else ("chosen",):
+                yield mode, kind
 
 
-def _layouts(plan: Plan) -> Iterator[_Layout]:
+def _layouts(most: int) -> Iterator[_Layout]:
     """K drafts and fewer, their ids one behind the other and in padded rows; last, no drafts at all."""
-    most = plan.max_drafts
-    assert most is not None
     for width in (most, *(steps - 1 for steps in _STEPS if steps <= most)):
         yield _Layout(width=width, is_main=width == most)
         yield _Layout(width=width, is_padded=True)
     yield _Layout(width=0)
 
 
-def _batches(plan: Plan, layout: _Layout, device: torch.device) -> Iterator[_Batch]:
+def _batches(plan: Batches, layout: _Layout, device: torch.device) -> Iterator[_Batch]:
     width = layout.width
     if plan.examples is None:
         ends = dict.fromkeys((plan.seedings[0], plan.seedings[-1]))
@@ -126,14 +168,6 @@ def _batches(plan: Plan, layout: _Layout, device: torch.device) -> Iterator[_Bat
             whole, rest = divmod(own, width + 1)
             counts = (width,) * whole + ((rest - 1,) if rest else ())
             yield _Batch(layout=layout, num_drafts=counts, metadata=example)
-
-
-def _ways(plan: Plan, layout: _Layout) -> Iterator[tuple[VerifyMode, DraftKind]]:
-    """Modes, and what is known of the drafts: ``coupled`` looks at none of it, and of no drafts nothing is known."""
-    for mode in plan.verify_modes:
-        kinds = plan.draft_kinds if mode == "rejection" else plan.draft_kinds[:1]
-        for kind in kinds if layout.width else ("chosen",):
-            yield mode, kind
 
 
 def _told(drafts: Drafts, serving: Serving, mode: VerifyMode) -> Iterator[Drafts]:

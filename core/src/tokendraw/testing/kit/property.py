@@ -21,7 +21,7 @@ class Ask:
     need: Mapping[str, Any] = field(default_factory=dict)
     """Fields of the need in which it differs from the plainest one."""
     call: Callable[[Any, Any], object] | None = None
-    """Makes a call that needs it, of the operation's subject and a ``Serving``; None: the need itself is refused."""
+    """Makes a call that needs it, of the operation's subject and its ``Calls``; None: the need itself is refused."""
 
 
 @dataclass(frozen=True, kw_only=True)

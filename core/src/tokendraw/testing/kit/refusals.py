@@ -10,7 +10,9 @@ from tokendraw import operations
 from tokendraw._messages.errors import SamplerUnavailableError
 from tokendraw._resolution.candidate import Choice
 from tokendraw._resolution.decide import decide
+from tokendraw._serving.calls import Calls
 from tokendraw._serving.routing import Member, Serving
+from tokendraw._serving.session import Session
 from tokendraw.testing.kit.property import Ask
 from tokendraw.testing.kit.subject import OperationSubject
 from tokendraw.testing.kit.trial import Violation
@@ -43,7 +45,7 @@ def refused(subject: OperationSubject, ask: Ask) -> str:
             chosen=Member(own.name, _Tripwire()),
             capabilities=operation.offered(capabilities, need),
         )
-        ask.call(subject, serving)
+        ask.call(subject, Calls(Session(subject.device, need), operation, serving))
     except SamplerUnavailableError as error:
         return str(error)
     raise AssertionError("unreachable: the tripwire raises")

@@ -21,8 +21,8 @@ from tokendraw._exchange.metadata import SamplingMetadata
 from tokendraw._exchange.output import SamplerOutput
 from tokendraw._exchange.output_checks import wrong_output, wrong_tokens
 from tokendraw._exchange.params import SamplingParams
-from tokendraw._loading.sampler import Sampler
-from tokendraw._serving.routing import Serving
+from tokendraw._serving.calls import Calls
+from tokendraw._serving.drawing import Sample
 from tokendraw.testing.kit.property import Ask
 from tokendraw.testing.kit.subject import OperationSubject, require_output
 
@@ -132,15 +132,8 @@ def row_ask(params: SamplingParams, **need: Any) -> Ask:
     :param need: fields of the need that belong to it.
     """
 
-    def call(subject: Sampling, serving: Serving) -> object:
-        sampler = Sampler(
-            name=serving.chosen.name,
-            backend=serving.chosen.backend,
-            resolution=serving.resolution,
-            device=subject.device,
-            capabilities=serving.capabilities,
-        )
+    def call(subject: Sampling, calls: Calls) -> object:
         metadata = SamplingMetadata.from_params([params], device=subject.device, positions=[0])
-        return sampler.sample(torch.zeros(1, 4, device=subject.device), metadata)
+        return calls.make(Sample(torch.zeros(1, 4, device=subject.device), metadata))
 
     return Ask(need, call)

@@ -8,10 +8,11 @@ from dataclasses import replace
 import torch
 
 from tokendraw._exchange.metadata import SamplingMetadata
-from tokendraw._exchange.output import SamplerOutput, VerifyOutput
+from tokendraw._exchange.output import SamplerOutput
 from tokendraw._exchange.params import SamplingParams
 from tokendraw.operations.verify.capabilities import VerifyMode
 from tokendraw.operations.verify.drafts import Drafts
+from tokendraw.operations.verify.output import VerifyOutput
 from tokendraw.testing.kit.device import captured, require_new_draws, require_no_wait
 from tokendraw.testing.kit.property import Ask, Properties
 from tokendraw.testing.kit.trial import Trial

@@ -8,15 +8,17 @@ import torch
 
 from tokendraw._exchange.capabilities import GumbelDtype, LogprobsMode
 from tokendraw._exchange.metadata import SamplingMetadata
-from tokendraw._exchange.output import SamplerOutput, VerifyOutput
-from tokendraw._exchange.output_checks import wrong_chains, wrong_output, wrong_tokens, wrong_verify_output
+from tokendraw._exchange.output import SamplerOutput
+from tokendraw._exchange.output_checks import wrong_output, wrong_tokens
 from tokendraw._exchange.params import SamplingParams
 from tokendraw._exchange.row_limits import unserved
-from tokendraw._serving.routing import Serving
-from tokendraw.operations.verify import calls
+from tokendraw._serving.calls import Calls
+from tokendraw.operations.verify.calls import Verify
 from tokendraw.operations.verify.capabilities import DraftKind, VerifyCapabilities, VerifyMode
 from tokendraw.operations.verify.drafts import Drafts
 from tokendraw.operations.verify.limits import undrafted
+from tokendraw.operations.verify.output import VerifyOutput
+from tokendraw.operations.verify.output_checks import wrong_chains, wrong_verify_output
 from tokendraw.testing.kit.property import Ask
 from tokendraw.testing.kit.subject import require_output
 from tokendraw.testing.rows.sampling import RowSubject, Sampling
@@ -84,7 +86,7 @@ def draft_ask(
     :param need: fields of the need that belong to it.
     """
 
-    def call(subject: Verifying, serving: Serving) -> object:
+    def call(subject: Verifying, calls: Calls) -> object:
         offered, device = subject.capabilities, subject.device
         counts = [1, 0] if ragged else [1, 1]
         ids = torch.full((sum(counts),), -1 if placeholder else 0, device=device)
@@ -102,6 +104,6 @@ def draft_ask(
             [params or SamplingParams()] * rows, device=device, positions=list(range(rows))
         )
         asked = mode or (*offered.verify_modes, "rejection")[0]
-        return calls.verify(serving, torch.zeros(rows, 4, device=device), drafts, metadata, asked)
+        return calls.make(Verify(torch.zeros(rows, 4, device=device), drafts, metadata, mode=asked))
 
     return Ask(need, call)

@@ -1,0 +1,115 @@
+"""One call of a method of an operation: its arguments, and what the core asks of them before and after it is made."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeAlias
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+    from tokendraw._exchange.facts import BatchFacts, RowKinds
+
+OutputCheck: TypeAlias = Callable[[object], str | None]
+"""Looks at the form of what a call returned, at no values: None, or what is needed and what was found."""
+
+WHOLE = "every row is one"
+"""Why the rows of a call go the same way."""
+
+
+class Call(ABC):
+    """The arguments of one call. Making one checks nothing and costs next to nothing; :meth:`check` is for that.
+
+    An operation has one such class for each of its methods, whose parameters are those of ``__init__``.
+    """
+
+    __slots__ = ()
+
+    told_in: ClassVar[str] = "its arguments"
+    """Where a caller says what a call does not hold, for the message to who is refused."""
+
+    @abstractmethod
+    def check(self, device: torch.device, need: Any) -> None:
+        """Refuse arguments that do not fit each other, the device or what was settled. Reads nothing on a device.
+
+        :raises InvalidInputError: says what is needed and what was found.
+        """
+
+    def check_values(self) -> None:
+        """Refuse values that are out of range, and wait for the device: with ``TOKENDRAW_DEBUG=1``.
+
+        :raises InvalidParameterError: says what is needed and what was found.
+        """
+        return
+
+    @abstractmethod
+    def tensors(self) -> dict[str, Tensor]:
+        """Name the tensors that a provider has to leave as they are."""
+
+    @abstractmethod
+    def with_tensors(self, tensors: Mapping[str, Tensor]) -> Self:
+        """Copy the call with other tensors in the place of :meth:`tensors`."""
+
+    def kind(self) -> Hashable:
+        """Tell what decides which of a provider's kernels serve this call, apart from its size."""
+        return tuple([(tensor.dtype, tensor.shape[1:]) for tensor in self.tensors().values()])
+
+    def lacking(self, capabilities: Any, rows: BatchFacts | None = None) -> str | None:
+        """Tell, in words, what of this call is beyond a provider; None if it serves it.
+
+        :param rows: of rows of this kind alone.
+        """
+        return None
+
+    @abstractmethod
+    def run(self, backend: Any) -> Any:
+        """Make the call."""
+
+    @abstractmethod
+    def output_check(self, need: Any) -> OutputCheck:
+        """Tell what the form of the output has to be. Keeps no tensor alive."""
+
+    def wrong_values(self, output: Any) -> str | None:
+        """Tell what is wrong with the values of an output of the right form, and wait for the device."""
+        return None
+
+    @property
+    def num_rows(self) -> int:
+        """How many rows :meth:`tokendraw.Sampler.stats` counts for it."""
+        return 0
+
+    def recall(self, key: object) -> OutputCheck | None:
+        """Return the output check that :meth:`remember` was given for a call that differs in nothing checked.
+
+        None: it was given none, or this call has to be looked at.
+        """
+        return None
+
+    def remember(self, key: object, check: OutputCheck) -> None:
+        """Keep the output check of a call that was checked and that the chosen provider served, for calls like it."""
+        return
+
+    def rows(self, capabilities: Any) -> RowKinds | str:
+        """Tell of which kind each row is, so that rows beyond a provider can go elsewhere; or why they stay together.
+
+        :param capabilities: of the chosen provider.
+        """
+        return WHOLE
+
+    def split(self, kinds: RowKinds, lacking: Sequence[str | None], offered: tuple[Any, Any]) -> Any:
+        """Tell which rows leave the chosen provider: a :class:`tokendraw._serving.splitting.Split`.
+
+        :param lacking: for each of the kinds what of it is beyond the chosen provider, or None.
+        :param offered: capabilities of the chosen provider and its companion; None: it serves whatever comes.
+        """
+        raise NotImplementedError
+
+    def shared(self, split: Any) -> tuple[Self, Self]:
+        """Divide the call between the chosen provider and its companion, which gets a copy of its rows."""
+        raise NotImplementedError
+
+    def merged(self, split: Any, chosen: Any, companion: Any) -> Any:
+        """Put the outputs of both into one, in the order of the rows."""
+        raise NotImplementedError

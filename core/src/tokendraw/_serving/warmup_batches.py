@@ -1,0 +1,199 @@
+"""Made-up batches of every kind that an engine may send: what a warmup of an operation on logits is made of.
+
+Kernels are compiled, or loaded, when they are first launched, and anew for another dtype of the logits, another layout
+of their rows and another set of parameters. These are the batches that make that happen.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Self, TypeVar
+
+import torch
+from torch import Tensor
+
+from tokendraw._exchange.capabilities import INPUT_DTYPES
+from tokendraw._exchange.metadata import SamplingMetadata
+from tokendraw._exchange.params import SamplingParams
+from tokendraw._exchange.row_limits import unserved
+from tokendraw._messages.errors import InvalidInputError
+from tokendraw._messages.words import one_of
+from tokendraw._serving.drawing import Sample
+from tokendraw._serving.routing import Serving
+from tokendraw._serving.warming import Stage
+
+_Name = TypeVar("_Name", bound=str)
+_DTYPES = tuple(getattr(torch, name) for name in INPUT_DTYPES)
+_SEEDINGS = ("none", "positions", "some", "all")
+"""Which rows have a seed; those of ``none`` have no position either."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Batches:
+    """Which batches to make. Built by :meth:`of`, which checks the arguments of :meth:`tokendraw.Sampler.warmup`."""
+
+    vocab_size: int
+    dtypes: tuple[torch.dtype, ...]
+    batch_sizes: tuple[int, ...]
+    """Ascending, so that the first, which may be drawn from a copy, is small."""
+    row_stride: int
+    seeds: bool
+    logprobs: tuple[int | None, ...]
+    row_index: bool
+    examples: tuple[SamplingMetadata, ...] | None
+    """In place of all kinds."""
+
+    @classmethod
+    def of(
+        cls,
+        vocab_size: int,
+        *,
+        dtypes: Iterable[torch.dtype],
+        batch_sizes: Iterable[int] = (1, 64),
+        row_stride: int | None = None,
+        seeds: bool = True,
+        logprobs: Iterable[int] = (5,),
+        row_index: bool = False,
+        metadata: Iterable[SamplingMetadata] | None = None,
+    ) -> Self:
+        """Check the arguments.
+
+        :raises InvalidInputError: one of them cannot be drawn; the message names it.
+        """
+        size = whole("vocab_size", vocab_size, 1)
+        found = _several("dtypes", dtypes, "dtypes of logits")
+        for dtype in found:
+            if dtype not in _DTYPES:
+                raise InvalidInputError(f"'dtypes' needs {one_of(INPUT_DTYPES)}, found {dtype!r}.")
+        batches = {whole("batch_sizes", rows, 1) for rows in _several("batch_sizes", batch_sizes, "numbers")}
+        widths = [whole("logprobs", n, -1) for n in _several("logprobs", logprobs, "numbers", least=0)]
+        examples = None
+        if metadata is not None:
+            examples = tuple(_several("metadata", metadata, "SamplingMetadata"))
+            for example in examples:
+                if not isinstance(example, SamplingMetadata):
+                    raise InvalidInputError(f"'metadata' needs SamplingMetadata, found {example!r}.")
+        return cls(
+            vocab_size=size,
+            dtypes=tuple(dict.fromkeys(found)),
+            batch_sizes=tuple(sorted(batches)),
+            row_stride=size if row_stride is None else whole("row_stride", row_stride, size),
+            seeds=bool(seeds),
+            logprobs=(None, *dict.fromkeys(widths)),
+            row_index=bool(row_index),
+            examples=examples,
+        )
+
+    @property
+    def seedings(self) -> tuple[str, ...]:
+        """Which rows may have a seed."""
+        return _SEEDINGS if self.seeds else _SEEDINGS[:1]
+
+    def stage(self, doing: str, call: type[Sample], serving: Serving, device: torch.device) -> Stage:
+        """Make a call of every batch in each dtype; of the kinds of batches, of those that somebody serves."""
+        batches = list(self._batches(serving, device))
+
+        def calls() -> Iterator[Sample]:
+            for logits in self.logits(max(rows for rows, _ in batches), device):
+                for rows, metadata in batches:
+                    yield call(logits[:rows], metadata)
+
+        return Stage(doing, calls(), len(batches) * len(self.dtypes))
+
+    def logits(self, rows: int, device: torch.device) -> Iterator[Tensor]:
+        """[rows, V] of each dtype, one after the other in the same memory."""
+        width = max(dtype.itemsize for dtype in self.dtypes)
+        buffer = torch.empty(rows * self.row_stride * width, dtype=torch.uint8, device=device)
+        for dtype in self.dtypes:
+            logits = buffer.view(dtype)[: rows * self.row_stride].view(rows, self.row_stride)
+            yield logits.normal_()[:, : self.vocab_size]
+
+    def kinds(
+        self, rows: int, device: torch.device, seedings: Iterable[str], *, by_slot: bool
+    ) -> Iterator[SamplingMetadata]:
+        """Every combination of filters, seeds and logprobs, as ``from_params`` lays them out.
+
+        :param by_slot: with a ``row_index`` too, and not only without.
+        """
+        index = torch.arange(rows, device=device)
+        for requests in _requests(min(50, self.vocab_size)):
+            for seeded in seedings:
+                for wanted in self.logprobs:
+                    params = [replace(requests[i % len(requests)], logprobs=wanted) for i in range(rows)]
+                    params = [
+                        replace(p, seed=i) if seeded == "all" or (seeded == "some" and i % 2) else p
+                        for i, p in enumerate(params)
+                    ]
+                    positions = None if seeded == "none" else index
+                    for slots in (None, index)[: 1 + by_slot]:
+                        yield SamplingMetadata.from_params(
+                            params, device=device, positions=positions, row_index=slots
+                        )
+
+    def _batches(self, serving: Serving, device: torch.device) -> Iterator[tuple[int, SamplingMetadata]]:
+        if self.examples is not None:
+            for example in self.examples:
+                own = example.num_rows
+                yield from ((rows, example) for rows in (self.batch_sizes if own is None else (own,)))
+            return
+        for rows in self.batch_sizes:
+            for i, metadata in enumerate(self.kinds(rows, device, self.seedings, by_slot=self.row_index)):
+                is_plain = i == 0  # drawn in any case: whoever cannot serve that says why
+                if is_plain or serving.companion is not None or self._is_served(metadata, serving):
+                    yield rows, metadata
+
+    def _is_served(self, metadata: SamplingMetadata, serving: Serving) -> bool:
+        offered = serving.capabilities
+        return offered is None or unserved(offered, metadata.facts, self.vocab_size) is None
+
+
+def _requests(k: int) -> Iterator[tuple[SamplingParams, ...]]:
+    """Requests that alternate in one batch."""
+    plain, filtered = SamplingParams(), SamplingParams(temperature=0.8, top_k=k, top_p=0.9)
+    greedy, floor = SamplingParams(temperature=0.0), SamplingParams(min_p=0.05)
+    yield (plain,)
+    yield (SamplingParams(top_k=k),)
+    yield (SamplingParams(top_p=0.9),)
+    yield (floor,)
+    yield (filtered,)
+    yield (filtered, plain, greedy, floor)
+    yield (replace(filtered, filter_order="joint"), filtered, greedy, floor)
+    yield (greedy,)
+
+
+def whole(name: str, value: Any, least: int) -> int:
+    """Return an argument that has to be an integer of at least ``least``.
+
+    :raises InvalidInputError: it is none.
+    """
+    try:
+        number = None if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        number = None
+    if number is None or number < least:
+        raise InvalidInputError(f"'{name}' needs integers >= {least}, found {value!r}.")
+    return number
+
+
+def some_of(name: str, values: Any, what: str, known: Sequence[_Name]) -> tuple[_Name, ...]:
+    """Return an argument that has to list one or more of ``known``, each once.
+
+    :raises InvalidInputError: it does not.
+    """
+    found = _several(name, values, what)
+    for value in found:
+        if value not in known:
+            raise InvalidInputError(f"'{name}' needs {one_of(known)}, found {value!r}.")
+    return tuple(dict.fromkeys(found))
+
+
+def _several(name: str, values: Any, what: str, least: int = 1) -> tuple[Any, ...]:
+    try:
+        found = None if isinstance(values, (str, bytes)) else tuple(values)
+    except TypeError:
+        found = None
+    if found is None or len(found) < least:
+        raise InvalidInputError(f"'{name}' needs a sequence of {what}, found {values!r}.")
+    return found

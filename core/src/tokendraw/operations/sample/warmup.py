@@ -1,0 +1,32 @@
+"""Samples of every kind that an engine may ask for, drawn before its first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Self
+
+import torch
+
+from tokendraw._serving.drawing import Sample
+from tokendraw._serving.routing import Serving
+from tokendraw._serving.warming import Stage
+from tokendraw._serving.warmup_batches import Batches
+
+
+class SampleWarmup:
+    """Draws from every batch."""
+
+    def __init__(self, batches: Batches) -> None:
+        self._batches = batches
+
+    @classmethod
+    def of(cls, vocab_size: int, **arguments: Any) -> Self:
+        """Check the arguments of :meth:`tokendraw.Sampler.warmup` that are about logits and their parameters.
+
+        :raises InvalidInputError: one of them cannot be drawn; the message names it.
+        """
+        return cls(Batches.of(vocab_size, **arguments))
+
+    def stages(self, serving: Serving, device: torch.device) -> Iterator[Stage]:
+        """Make up the batches."""
+        yield self._batches.stage("batches", Sample, serving, device)

@@ -1,0 +1,34 @@
+"""What a verification returns. All tensors stay on the device of the logits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tokendraw._exchange.output import LogprobsTensors
+
+if TYPE_CHECKING:
+    import torch
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyOutput:
+    """What a verification makes of the drafts of B requests, each of which had at most K."""
+
+    token_ids: torch.Tensor
+    """[B, K + 1] int64: the accepted drafts, one token more, then ``PAD_TOKEN_ID``.
+
+    The one more is the recovered token where a draft was rejected, else the bonus token. Each is in [0, V) whatever
+    the logits hold.
+    """
+    num_accepted: torch.Tensor
+    """[B] int32: accepted drafts; a request emits one token more than that."""
+    valid: torch.Tensor
+    """[B] bool: False where a row of target or draft was used that held NaN, or nothing above -inf.
+
+    Used are the target rows from the first up to the one that made the last emitted token, and of the drafts' rows
+    those beside them, unless the draft there is a placeholder or the request or the mode looks at no draft's row.
+    """
+    logprobs: LogprobsTensors | None = None
+    """Of the emitted tokens: ``token_ids`` and ``logprobs`` [B, K + 1, 1 + N], ``ranks`` [B, K + 1], where behind the
+    last token of a request stand ``PAD_TOKEN_ID``, ``PAD_LOGPROB`` and rank 0."""

@@ -1,0 +1,153 @@
+"""A verification that fails: when another verifier takes over, from which inputs, and what the user reads."""
+
+import warnings
+
+import pytest
+import torch
+
+import tokendraw
+from fake_dists import EVERYTHING, fake_dists, place, plugin
+from tokendraw import Drafts, SamplerFallbackWarning, SamplingMetadata, SamplingParams
+
+VERIFIES = (
+    f"{EVERYTHING}, verify_modes=('rejection', 'coupled'), draft_kinds=('probs', 'logits', 'chosen'), "
+    "ragged_drafts=True, placeholder_drafts=True"
+)
+V, LISTS = 50, [[1, 2], [], [3]]
+FAILS = "raise RuntimeError('no kernel image')"
+DAMAGE = "target_logits.zero_(); drafts.draft_token_ids.zero_(); drafts.draft_probs.numpy()[:] = 7.0; "
+
+
+def verifier(fault, *, after=0, also="sample"):
+    """Source of a plugin that verifies as native does, its proof and ``after`` calls, and then runs ``fault`` first."""
+    source = plugin("acme", capabilities=VERIFIES, build="return Verifying(device, need)")
+    source = source.replace("Capabilities(", "VerifyCapabilities(").replace(
+        '{"sample": tokendraw', '{"verify": tokendraw'
+    )
+    return f"""{source}
+class Verifying:
+    calls = 0
+
+    def __init__(self, device, need):
+        from tokendraw_native.sampler import NativeSampler
+
+        self.native = NativeSampler(device, need)
+
+    def sample(self, logits, metadata, *, draft=False):
+        return self.native.sample(logits, metadata, draft=draft)
+
+    def verify(self, target_logits, drafts, metadata, *, mode="rejection"):
+        self.calls += 1
+        if self.calls > {after} + 1:
+            {fault}
+        return self.native.verify(target_logits, drafts, metadata, mode=mode)
+"""
+
+
+@pytest.fixture
+def dists(tmp_path, monkeypatch):
+    with fake_dists(tmp_path, monkeypatch) as found:
+        yield found
+
+
+def given():
+    """Target logits, drafts with what they were drawn from, and metadata of requests, new tensors at each call."""
+    generator = torch.Generator().manual_seed(6)
+    target = torch.randn(6, V, generator=generator)
+    drafts = Drafts.from_lists(LISTS, draft_probs=torch.rand(3, V, generator=generator).softmax(-1))
+    params = [SamplingParams(seed=i, top_k=9) for i in range(3)]
+    return target, drafts, SamplingMetadata.from_params(params, positions=[4, 5, 6])
+
+
+def verified(sampler):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        output = sampler.verify(*given())
+    return output.token_ids.tolist(), [str(warning.message) for warning in caught]
+
+
+@pytest.fixture
+def expected():
+    return tokendraw.load_sampler("native", device="cpu").verify(*given()).token_ids.tolist()
+
+
+@pytest.mark.parametrize("damage", ["", DAMAGE], ids=["untouched", "damaged"])
+def test_the_first_call_of_a_kind_is_verified_by_the_next_best_from_what_was_given(dists, expected, damage):
+    source = verifier(damage + FAILS)
+    dists.add_plugin("acme", source)
+    sampler = tokendraw.load_sampler(device="cpu")
+    assert sampler.verify_resolution.chosen == "acme"
+    told = (
+        f"'acme' failed: its call raised RuntimeError: no kernel image {place(source, FAILS)}. Drawing with 'native' "
+        "from here on. Set TOKENDRAW_DISABLE=acme to silence this."
+    )
+    assert verified(sampler) == (expected, [told])
+    assert sampler.verify_resolution.chosen == "native"
+    assert verified(sampler) == (expected, [])
+
+
+def test_a_later_call_raises_its_own_error_since_its_inputs_may_be_overwritten(dists, expected):
+    dists.add_plugin("acme", verifier(FAILS, after=1))
+    sampler = tokendraw.load_sampler(device="cpu")
+    assert verified(sampler) == (expected, [])
+    with pytest.raises(RuntimeError, match="no kernel image") as raised:
+        sampler.verify(*given())
+    assert raised.value.__notes__[0].startswith("'acme' may have overwritten the logits before it failed")
+    assert sampler.verify_resolution.chosen == "acme"
+    tokens, told = verified(sampler)
+    assert (tokens, len(told), sampler.verify_resolution.chosen) == (expected, 1, "native")
+
+
+def test_a_wrong_form_counts_as_a_call_that_raised(dists, expected):
+    dists.add_plugin("acme", verifier("return 3"))
+    sampler = tokendraw.load_sampler(device="cpu")
+    assert verified(sampler) == (
+        expected,
+        [
+            "'acme' failed: its call needs to return a VerifyOutput, found int. Drawing with 'native' from here on. "
+            "Set TOKENDRAW_DISABLE=acme to silence this."
+        ],
+    )
+
+
+def test_a_verifier_that_was_asked_for_is_not_replaced(dists, monkeypatch):
+    dists.add_plugin("acme", verifier(FAILS))
+    monkeypatch.setenv("TOKENDRAW_SAMPLER", "acme")
+    provider = tokendraw.load("verify", device="cpu")
+    with pytest.raises(RuntimeError, match="no kernel image") as raised:
+        provider.verify(*given())
+    assert raised.value.__notes__ == [
+        "'acme' was asked for by TOKENDRAW_SAMPLER, so no other sampler takes over. Unset TOKENDRAW_SAMPLER to let "
+        "tokendraw choose."
+    ]
+    assert provider.name == "acme"
+
+
+def test_whoever_takes_over_verifies_and_drafts_from_then_on_and_sampling_is_not_concerned(dists):
+    dists.add_plugin("acme", verifier(FAILS))
+    sampler = tokendraw.load_sampler(device="cpu")
+    target, _, metadata = given()
+    sampler.draft(target[:3], metadata)
+    sampler.sample(target[:3], metadata)
+    with pytest.warns(SamplerFallbackWarning):
+        sampler.verify(*given())
+    sampler.draft(target[:3], metadata)
+    assert sampler.stats() == {"acme": 3, "native": 6}
+
+
+def test_a_fault_of_the_device_in_one_operation_rejects_the_plugin_in_the_others(dists, expected):
+    fault = "raise RuntimeError('CUDA error: an illegal memory access was encountered')"
+    source = (
+        verifier(fault)
+        .replace('{"verify": ', "{op: ")
+        .replace(")},\n        )", ') for op in ("sample", "verify")},\n        )')
+    )
+    dists.add_plugin("acme", source)
+    sampler = tokendraw.load_sampler(device="cpu")
+    assert (sampler.name, sampler.verify_resolution.chosen) == ("acme", "acme")
+    with pytest.warns(SamplerFallbackWarning, match="'acme' failed"):
+        sampler.verify(*given())
+    with pytest.warns(
+        SamplerFallbackWarning, match="'acme' was passed over: its call raised RuntimeError: CUDA"
+    ):
+        assert (sampler.name, sampler.verify_resolution.chosen) == ("native", "native")
