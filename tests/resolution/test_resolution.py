@@ -22,8 +22,9 @@ from fake_candidates import (
     V100,
     candidate,
 )
-from tokendraw import Need, SamplerUnavailableError, resolve
-from tokendraw.plugin import Host
+from tokendraw import Need, SamplerUnavailableError, operations, resolve
+from tokendraw._resolution.decide import decide
+from tokendraw.plugin import Host, VerifyCapabilities
 from tokendraw.resolution import Choice
 
 NEED = Need()
@@ -223,3 +224,51 @@ def test_whoever_serves_a_vocabulary_above_the_limit_serves_every_kind_of_row_in
     main = candidate("main", 9, replace(EVERYTHING, max_vocab_size=100))
     half = candidate("half", 5, replace(EVERYTHING, seeding="none"))
     assert resolve([main, half, NATIVE], LAPTOP, NEED, DEFAULT).companion == "native"
+
+
+def test_without_companions_the_kinds_beyond_the_chosen_one_are_served_by_nobody() -> None:
+    sample = operations.get("sample")
+    resolution = decide(ALL, H100, NEED, DEFAULT, operation=sample, companions=False)
+    assert (resolution.chosen, resolution.companion) == ("flashinfer", None)
+    assert resolution.beyond == decide(ALL, H100, NEED, DEFAULT, operation=sample).beyond
+    assert resolution.explain().splitlines()[1] == (
+        "  beyond flashinfer (greedy rows, seeded rows, rows that ask for raw_logprobs): are served by no sampler here"
+    )
+
+
+def test_a_sampler_alone_that_lacks_processed_logprobs_cannot_be_had_for_them() -> None:
+    processed, flashinfer = Need(logprobs_mode="processed_logprobs"), asked("flashinfer")
+    sample = operations.get("sample")
+    assert decide(ALL, H100, processed, flashinfer, operation=sample).companion == "triton-gumbel"
+    with pytest.raises(SamplerUnavailableError, match="the request needs processed_logprobs, found nothing"):
+        decide(ALL, H100, processed, flashinfer, operation=sample, companions=False)
+
+
+def test_each_operation_decides_by_its_own_capabilities() -> None:
+    native = NATIVE.info.operations["sample"]
+    verifies = replace(
+        FLASHINFER, info=replace(FLASHINFER.info, operations={"verify": VerifyCapabilities.of(native)})
+    )
+    everything = VerifyCapabilities.of(
+        native,
+        verify_modes=("rejection", "coupled"),
+        draft_kinds=("probs", "logits", "chosen"),
+        ragged_drafts=True,
+        placeholder_drafts=True,
+    )
+    reference = replace(
+        NATIVE, info=replace(NATIVE.info, operations={"sample": native, "verify": everything})
+    )
+    assert resolve([reference, verifies], H100, NEED, DEFAULT).explain() == (
+        "sample on cuda (H100), compute capability 9.0, 132 SMs: native\n"
+        "  + native: best available, priority 0\n"
+        "  - flashinfer: needs the operation sample, found verify"
+    )
+    assert resolve([reference, verifies], H100, NEED, DEFAULT, operation="verify").explain() == (
+        "verify on cuda (H100), compute capability 9.0, 132 SMs: flashinfer\n"
+        "  beyond flashinfer (the mode rejection, the mode coupled, drafts with probabilities, drafts with logits, "
+        "drafts that were not drawn, requests with different numbers of drafts, placeholders among drafts): "
+        "go to native\n"
+        "  + flashinfer: best available, priority 80\n"
+        "  + native: available, priority 0; serves the rows that flashinfer cannot"
+    )

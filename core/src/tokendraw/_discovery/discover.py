@@ -1,8 +1,6 @@
 """Which plugins are installed, and how far each of them gets on this machine.
 
-The core walks the entry points itself, since a loader that stops at the first broken plugin would let one
-distribution switch off all others. Each plugin gets a manager of its own: pluggy checks its hooks against the
-specification, and no plugin sees another.
+Each plugin gets a manager of its own: pluggy checks its hooks against the specification, and no plugin sees another.
 """
 
 from __future__ import annotations
@@ -10,16 +8,16 @@ from __future__ import annotations
 import inspect
 import logging
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
 import importlib_metadata
 import pluggy
-from packaging.utils import canonicalize_name
 
 from tokendraw._discovery import torch_state
+from tokendraw._discovery.entry_points import found
 from tokendraw._discovery.guard import guarded
 from tokendraw._discovery.hooks import ENTRY_POINT_GROUP, PROJECT, HookSpecs
 from tokendraw._discovery.installed import installed_version
@@ -27,11 +25,11 @@ from tokendraw._discovery.validation import Find, check_identity, checked
 from tokendraw._exchange.capabilities import HostNeed
 from tokendraw._exchange.host import Host
 from tokendraw._exchange.operation import Operation
-from tokendraw._exchange.plugin_info import API_VERSION, NAME_RULE, PluginInfo, is_name
+from tokendraw._exchange.plugin_info import API_VERSION, PluginInfo
 from tokendraw._messages.announce import is_first
 from tokendraw._messages.errors import PluginError
-from tokendraw._messages.words import LONGEST_REASON, is_printable, one_line, printable, said, shown
-from tokendraw._resolution.admission import admit, author_of, is_first_party
+from tokendraw._messages.words import LONGEST_REASON, one_line, printable, said, shown
+from tokendraw._resolution.admission import admit, author_of
 from tokendraw._resolution.candidate import Candidate, Choice, State
 from tokendraw._resolution.decide import assess
 
@@ -98,64 +96,6 @@ def gather(host: Host, choice: Choice, find: Find) -> Discovery:
             hooks[loaded.name] = relay
         plugins.append(loaded)
     return Discovery(host, choice, tuple(plugins), MappingProxyType(hooks))
-
-
-def found() -> tuple[Candidate, ...]:
-    """Every entry point of the group, sorted by name, with none of their code run."""
-    candidates: list[Candidate] = []
-    seen: set[str] = set()
-    for distribution in importlib_metadata.distributions():
-        entry_points = tuple(_entry_points(distribution))
-        if not entry_points:
-            continue
-        name, version = _identity(distribution)
-        # Imports find the first on sys.path; a later copy of the same distribution is no rival of it.
-        key = canonicalize_name(name) or str(distribution.locate_file(""))
-        if key in seen:
-            continue
-        seen.add(key)
-        entries = {entry_point.name: entry_point.value for entry_point in reversed(entry_points)}
-        candidates += [_found(n, value, name, version, distribution) for n, value in entries.items()]
-    return tuple(sorted(candidates, key=lambda c: (c.name, c.distribution, c.version)))
-
-
-def _found(name: str, value: str, owner: str, version: str, distribution: Any) -> Candidate:
-    candidate = Candidate(
-        name=name if is_name(name) else printable(name) or "''",
-        state=State.FOUND,
-        distribution=printable(owner),
-        version=printable(version),
-        entry_point=printable(value),
-        first_party=is_first_party(name, owner),
-    )
-    reason = None
-    if not owner:
-        folder = str(distribution.locate_file(""))
-        reason = f"needs the metadata of its distribution, found none in {shown(folder)}; reinstall it"
-    elif not is_name(name):
-        reason = f"its name needs {NAME_RULE}, found {shown(name)}; rename the entry point"
-    elif not is_printable(value):
-        reason = f"its entry point needs to be package.module:object, found {shown(value)}; correct it"
-    return candidate if reason is None else replace(candidate, state=State.BROKEN, reason=reason)
-
-
-def _entry_points(distribution: Any) -> Iterator[importlib_metadata.EntryPoint]:
-    try:
-        yield from distribution.entry_points.select(group=ENTRY_POINT_GROUP)
-    except Exception:  # another project's malformed entry_points.txt is not ours to report
-        return
-
-
-def _identity(distribution: Any) -> tuple[str, str]:
-    """Name and version, each empty where damaged metadata do not tell."""
-    try:
-        name = distribution.name or ""
-    except Exception:  # which one depends on the damage and on the library's version
-        return "", ""
-    try:
-        return name, distribution.version or ""
-    except Exception:
-        return name, ""
 
 
 def _loaded(candidate: Candidate, find: Find) -> tuple[Candidate, pluggy.HookRelay | None]:

@@ -9,7 +9,7 @@ import click
 
 from tokendraw import operations
 from tokendraw._discovery import settings as _settings
-from tokendraw._discovery.discover import found
+from tokendraw._discovery.entry_points import found
 from tokendraw._exchange.capabilities import FILTER_ORDERS, LOGPROBS_MODES, Need
 from tokendraw._exchange.params import SamplingParams
 from tokendraw._resolution.candidate import Choice

@@ -17,7 +17,7 @@ import click
 from packaging.utils import canonicalize_name
 
 from tokendraw._discovery import settings as _settings
-from tokendraw._discovery.discover import found
+from tokendraw._discovery.entry_points import found
 from tokendraw._exchange.plugin_info import NAME_RULE, is_name
 from tokendraw._messages.errors import InvalidParameterError, TokendrawError
 from tokendraw._messages.words import shown
