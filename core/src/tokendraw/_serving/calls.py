@@ -154,7 +154,7 @@ class Calls:
             raise refusal
         failures, session = [failed], self._session
         with session.negotiating:
-            if session.facts is None:
+            if session.facts is None or not session.facts.companions:
                 raise failed.shown
             facts, serving = session.facts, self.serving
             while True:
