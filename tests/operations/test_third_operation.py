@@ -15,8 +15,10 @@ from fake_candidates import H100
 from fake_dists import FakeDists, discovered, fake_dists, place
 from third_operation import add_scaler, scaler, third_operation
 from tokendraw import (
+    InvalidInputError,
     InvalidParameterError,
     Need,
+    PluginError,
     SamplerFallbackWarning,
     SamplerUnavailableError,
 )
@@ -85,6 +87,47 @@ def test_the_best_of_several_serves_and_the_reserve_is_named(dists: FakeDists) -
         "  - native: needs the operation scale, found sample and verify"
     )
     assert tokendraw.load("scale", "acme", device="cpu").resolution.beyond == ()
+
+
+def test_a_call_that_is_beyond_the_chosen_one_goes_to_its_companion(dists: FakeDists) -> None:
+    add_scaler(dists, "acme", capabilities="negative=True")
+    add_scaler(dists, "better", priority=60, result="rows * factor if factor > 0 else 0 * rows")
+    provider = tokendraw.load("scale", device="cpu")
+    assert provider.scale(ROWS, 2.0).tolist() == [2.0, 4.0]
+    assert provider.scale(ROWS, -2.0).tolist() == [-2.0, -4.0]
+    assert provider.stats() == {"better": 2, "acme": 2}
+    alone = tokendraw.load("scale", "better", device="cpu")
+    assert alone.resolution.companion == "acme"
+
+
+def test_a_call_that_nobody_can_serve_is_refused(dists: FakeDists) -> None:
+    add_scaler(dists)
+    with pytest.raises(SamplerUnavailableError) as refused:
+        tokendraw.load("scale", device="cpu").scale(ROWS, -1.0)
+    assert str(refused.value).startswith("'acme' cannot serve negative factors")
+
+
+def test_its_arguments_and_its_output_are_checked(dists: FakeDists) -> None:
+    add_scaler(dists, result="rows * factor if len(rows) == 3 else 'nothing'")
+    provider = tokendraw.load("scale", "acme", device="cpu")
+    with pytest.raises(InvalidInputError) as refused:
+        provider.scale(ROWS.to("meta"), 1.0)
+    assert str(refused.value) == "'rows' needs the device cpu, found meta."
+    with pytest.raises(PluginError) as fault:
+        provider.scale(ROWS, 1.0)
+    assert str(fault.value) == (
+        "'acme' needs to return rows [2], found str. Mend the plugin, or set TOKENDRAW_DISABLE=acme."
+    )
+
+
+def test_the_next_best_takes_over_a_call_that_fails(dists: FakeDists) -> None:
+    add_scaler(dists, "acme")
+    add_scaler(dists, "better", priority=60, result="rows * factor if len(rows) == 3 else 1 / 0")
+    provider = tokendraw.load("scale", device="cpu")
+    assert provider.name == "better"
+    with pytest.warns(SamplerFallbackWarning, match=r"'better' failed: its call raised ZeroDivisionError"):
+        assert provider.scale(ROWS, 2.0).tolist() == [2.0, 4.0]
+    assert provider.name == "acme"
 
 
 def test_what_does_not_prove_itself_is_passed_over_with_its_reason(dists: FakeDists) -> None:

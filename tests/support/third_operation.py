@@ -55,6 +55,12 @@ def prove(backend, capabilities, device, need):
     prove(backend, device)
 
 
+def calls():
+    from scale_operation.calls import Scale
+
+    return {"scale": Scale}
+
+
 OPERATION = Operation(
     name="scale",
     summary="rows of numbers, each times a factor",
@@ -64,7 +70,52 @@ OPERATION = Operation(
     checks=(rounding,),
     gaps=gaps,
     prove=prove,
+    calls=calls,
 )
+'''
+CALLS = '''
+"""The call that a provider of ``scale`` makes of the arguments of its method."""
+
+from functools import partial
+
+import torch
+
+from tokendraw import InvalidInputError
+from tokendraw._exchange.call import Call
+
+
+class Scale(Call):
+    def __init__(self, rows, factor):
+        self.rows_given, self.factor = rows, factor
+
+    def check(self, device, need):
+        if self.rows_given.device != device:
+            raise InvalidInputError(f"'rows' needs the device {device}, found {self.rows_given.device}.")
+
+    def tensors(self):
+        return {"rows": self.rows_given}
+
+    def with_tensors(self, tensors):
+        return type(self)(tensors["rows"], self.factor)
+
+    def lacking(self, capabilities, rows=None):
+        return "negative factors" if self.factor < 0 and not capabilities.negative else None
+
+    def run(self, backend):
+        return backend.scale(self.rows_given, self.factor)
+
+    def output_check(self, need):
+        return partial(wrong_shape, shape=self.rows_given.shape)
+
+    @property
+    def num_rows(self):
+        return len(self.rows_given)
+
+
+def wrong_shape(output, shape):
+    if isinstance(output, torch.Tensor) and output.shape == shape:
+        return None
+    return f"rows {list(shape)}, found {type(output).__name__}"
 '''
 PROOF = '''
 """A call whose result is known."""
@@ -88,6 +139,7 @@ def third_operation(folder: Path, patch: pytest.MonkeyPatch) -> Iterator[None]:
     package.mkdir(parents=True)
     (package / "__init__.py").write_text(RECORD)
     (package / "proof.py").write_text(PROOF)
+    (package / "calls.py").write_text(CALLS)
     patch.syspath_prepend(folder / "operations")
     importlib.invalidate_caches()
     patch.setitem(operations.FOLDERS, "scale", "scale_operation")

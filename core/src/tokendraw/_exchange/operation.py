@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from tokendraw._exchange.call import Call
 from tokendraw._exchange.capabilities import HostCapabilities, HostNeed
 from tokendraw._exchange.host import Host
 
@@ -59,8 +58,9 @@ class Operation:
     proof: str = "the proof call"
     """What proving is called in reasons."""
     prove: Prove
-    calls: Callable[[], Mapping[str, type[Call]]] | None = None
-    """Looks up the calls of a provider's methods, by the method's name; None: of ``methods``, with any arguments."""
+    calls: Callable[[], Mapping[str, type[Any]]] | None = None
+    """Looks up the :class:`tokendraw._exchange.call.Call` of each of a provider's methods, by the method's name. None:
+    those of ``methods``, with any arguments."""
     warm_up: Callable[..., Any] | None = None
     """Builds the :class:`tokendraw._serving.warming.Warmup` of the arguments that it checks; None: nothing to warm."""
     splits_rows: bool = False

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 PAD_TOKEN_ID = -1
 """Fills ``LogprobsTensors.token_ids`` where a row asked for fewer entries than the widest row of its batch, and
-``VerifyOutput.token_ids`` behind the last token of a request."""
+what requests with drafts emit behind their last token."""
 PAD_LOGPROB = float("-inf")
 """Fills ``LogprobsTensors.logprobs`` in the same places."""
 

@@ -1,0 +1,42 @@
+"""An operation is one folder and one line of the registry: the rest of the core does not know it by its name."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+import tokendraw
+from tokendraw import operations
+
+CORE = Path(str(tokendraw.__file__)).parent
+FILES = {
+    path.relative_to(CORE).as_posix(): path.read_text(encoding="utf-8")
+    for path in CORE.rglob("*")
+    if path.is_file() and "__pycache__" not in path.parts
+}
+
+
+def of(operation: str) -> tuple[str, ...]:
+    """Folders that are about one operation."""
+    return (f"operations/{operation}/", f"testing/{operation}/")
+
+
+def test_what_is_said_of_verify_outside_its_folders_stands_in_few_files() -> None:
+    """The faces, the registry, the sampler, the bench, and the command that generates text with drafts."""
+    mentioning = {name for name, text in FILES.items() if "verify" in text.lower()}
+    assert len({name for name in mentioning if not name.startswith(of("verify"))}) <= 8
+
+
+@pytest.mark.parametrize("operation", operations.FOLDERS)
+def test_nothing_branches_on_the_name_of_an_operation(operation: str) -> None:
+    comparison = re.compile(rf"""([!=]=|\bin|\bcase)\s*\(?["']{operation}["']|["']{operation}["']\s*[!=]=""")
+    assert [name for name, text in FILES.items() if comparison.search(text)] == []
+
+
+@pytest.mark.parametrize("operation", operations.FOLDERS)
+def test_the_record_of_an_operation_is_the_one_of_its_folder(operation: str) -> None:
+    record = operations.get(operation)
+    assert record.name == operation
+    assert operations.FOLDERS[operation] == f"tokendraw.operations.{operation}"
+    assert record.summary
+    assert record in operations.each()
