@@ -1,4 +1,4 @@
-"""What is timed: one cell of a grid. Imports no torch: the command line reads it."""
+"""A cell of a grid, which is timed. Imports no torch, since the command line reads it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tokendraw._exchange.params import SamplingParams
 TEMPERATURE, TOP_K, TOP_P, MIN_P = 0.8, 50, 0.9, 0.05
 DTYPES = ("float32", "bfloat16", "float16")
 LEAST_VOCAB_SIZE = 128
-"""So that the peaked families have room for their nucleus, and ``TOP_K`` for something to drop."""
+"""Least vocabulary: the peaked families need room for their nucleus, and ``TOP_K`` for something to drop."""
 
 _REQUESTS = MappingProxyType(
     {
@@ -32,37 +32,37 @@ FAMILIES = (*PEAKED, "gaussian", "flat")
 
 @dataclass(frozen=True)
 class Cell:
-    """One thing to time: a shape, what its rows ask for, and what their logits look like."""
+    """A cell to time: a shape, the requests of its rows, and the family of their logits."""
 
     batch: int
     vocab_size: int
     dtype: str
-    """By its torch name."""
+    """Dtype of the logits by its torch name."""
     filters: str
-    """One of ``FILTERS``."""
+    """Filters of the rows, one of ``FILTERS``."""
     family: str
-    """One of ``FAMILIES``."""
+    """Family of the logits, one of ``FAMILIES``."""
     operation: ClassVar[str] = "sample"
-    """What is timed of it."""
+    """Operation that is timed."""
 
     @property
     def num_rows(self) -> int:
-        """Rows of a buffer of logits."""
+        """Return the number of rows of a buffer of logits."""
         return self.batch
 
     @property
     def row_index(self) -> list[int] | None:
-        """The request of each row that draws; None: there is one request a row."""
+        """Return the request of each row that draws; None: there is one request a row."""
         return None
 
     @property
     def asked(self) -> str:
-        """What is asked of the rows, in words."""
+        """Describe the requests of the rows in words."""
         return self.filters
 
     @property
     def requests(self) -> list[SamplingParams]:
-        """What each row asks for, without a seed. ``mixed``: the five others in turn, row after row."""
+        """Return the request of each row, without a seed. ``mixed``: the five others in turn, row after row."""
         if self.filters != MIXED:
             return [_REQUESTS[self.filters]] * self.batch
         kinds = list(_REQUESTS.values())

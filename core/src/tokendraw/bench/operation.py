@@ -1,4 +1,4 @@
-"""The record of an operation that can be timed: all that the bench knows of it. Imports no torch."""
+"""The record of an operation that can be timed: all that the bench knows about it. Imports no torch."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Axis:
     """Its name on the command line, such as ``--drafts``."""
     help: str
     about: str
-    """What it is about, for whoever gives it with another operation."""
+    """Names its subject in an error, when it is given with another operation."""
     choices: tuple[str, ...] = ()
     """Its values; none: whole numbers from 1."""
 
@@ -59,23 +59,23 @@ class Preset:
 
 @dataclass(frozen=True, kw_only=True)
 class BenchOperation:
-    """How the calls of one operation are timed."""
+    """A record that says how the calls of one operation are timed."""
 
     name: str
     cell: type[Cell]
     presets: Mapping[str, Preset]
-    """The same names for every operation."""
+    """Grids by name; every operation has the same names."""
     axes: tuple[Axis, ...] = ()
     note: str = ""
-    """What a reader of its table has to know; "" if nothing."""
+    """Note for readers of its table, or ""."""
     need: Any = None
-    """What its calls need of a provider, whatever the cell; None: what the operation's need says by default."""
+    """Need of its calls, whatever the cell; None: what the operation's need says by default."""
     make_buffer: Callable[[Any, torch.device, torch.Generator], Tensor]
     """Makes one float32 buffer of logits [``cell.num_rows``, V] on a device."""
     load: Callable[[str, torch.device, str, int], Any]
     """Loads a provider by its name, for a device, a dtype and a vocabulary, without a companion."""
     lacking: Callable[[Any, Any, SamplingMetadata], str | None]
-    """Names what of a cell its capabilities do not serve, or None: (capabilities, cell, metadata)."""
+    """Names the part of a cell that capabilities do not serve, or None: (capabilities, cell, metadata)."""
     step: Callable[[Any, Any, SamplingMetadata], Draw]
     """Makes the call that is timed, on a buffer: (provider, cell, metadata)."""
     baselines: Callable[[], Mapping[str, Prepare]] = dict

@@ -1,4 +1,4 @@
-"""Every cell of a grid, one after the other: make its logits, ask who can serve it, time them in turns."""
+"""Times every cell of a grid: makes its logits, asks who can serve it, and times them in turns."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def run(
 def timer_for(device: torch.device, repeats: int) -> Timer:
     """Make the timer for a kind of device.
 
-    :param repeats: how many samples a median is of.
+    :param repeats: number of samples of a median.
     """
     if device.type == "cuda":
         from tokendraw.bench.timing.cuda_graphs import CudaTimer
@@ -74,7 +74,7 @@ def make_logits(cell: Cell, device: torch.device, count: int) -> list[Tensor]:
 
 
 def metadata_of(cell: Cell, device: torch.device, *, seeded: bool) -> SamplingMetadata:
-    """Make what the rows of a cell ask for; seeds and positions are different in every row."""
+    """Make the metadata of a cell; seeds and positions are different in every row."""
     requests, rows = cell.requests, cell.row_index
     if not seeded:
         return SamplingMetadata.from_params(requests, device=device, row_index=rows)
@@ -140,7 +140,7 @@ def _key(name: str, call: Call) -> str:
 
 
 def _best(ways: Mapping[str, Timing | Failure]) -> Timing | Failure:
-    """The fastest; where none could be timed, why the first could not."""
+    """Return the fastest; where none could be timed, why the first could not."""
     timings = [entry for entry in ways.values() if isinstance(entry, Timing)]
     return min(timings, key=lambda timing: timing.us) if timings else next(iter(ways.values()))
 

@@ -1,4 +1,4 @@
-"""The kit as pytest tests: a class that the authors of a plugin subclass."""
+"""Offers the kit as pytest tests: a class that the authors of a plugin subclass."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tokendraw.testing.kit.subject import Subject
 
 
 class SamplerConformance:
-    """One test for each property of samplers.
+    """A test class with one test for each property of samplers.
 
     Subclass it and say which sampler is meant::
 
@@ -90,7 +90,7 @@ def _test_of(prop: Property) -> Callable[[SamplerConformance, Subject], None]:
 
 
 def test_name(prop: Property) -> str:
-    """``range and support`` as ``test_range_and_support``, ``+inf is drawn evenly`` as ``test_inf_is_drawn_evenly``."""
+    """Name the test of a property: ``test_inf_is_drawn_evenly`` for ``+inf is drawn evenly``."""
     words = "".join(c if c.isalnum() else " " for c in prop.name.lower()).split()
     return f"test_{'_'.join(words)}"
 

@@ -1,4 +1,4 @@
-"""A distribution for tests of discovery: real metadata and real modules in a folder, so that nothing is mocked."""
+"""Writes distributions for tests of discovery: real metadata and modules in a folder, so that nothing is mocked."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def fake_dist(
     :param metadata: text of METADATA, where ``{name}`` and ``{version}`` are filled in; None leaves the file out.
     :param where: name of the sub-folder, so that one distribution can be installed twice. Default: name and
         version.
-    :raises ValueError: a name is none that an installer would accept.
+    :raises ValueError: an installer would not accept a name.
     :raises FileExistsError: the sub-folder holds this version of the distribution already.
     """
     _check("name", name, _NAME, "a distribution's name")
@@ -81,7 +81,7 @@ def _entry_points(plugins: Mapping[str, str]) -> str:
 
 
 def _sources(folder: Path, modules: Mapping[str, str]) -> dict[Path, str]:
-    """File contents by path, with an ``__init__.py`` for each package that has no source of its own."""
+    """Return file contents by path, with an ``__init__.py`` for each package that has no source of its own."""
     files: dict[Path, str] = {}
     for module, source in modules.items():
         parts = module.split(".")

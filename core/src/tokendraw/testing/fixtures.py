@@ -33,7 +33,7 @@ _BEHIND: Final = 1024
 
 
 class PoisonedBuffer(Protocol):
-    """What the fixture :func:`poisoned_buffer` is."""
+    """The type of the fixture :func:`poisoned_buffer`."""
 
     def __call__(
         self,
@@ -44,7 +44,7 @@ class PoisonedBuffer(Protocol):
         dtype: torch.dtype = torch.float32,
         device: torch.device | str = "cpu",
     ) -> torch.Tensor:
-        """Zeros to be filled, [rows, size]: a view that begins ``offset`` elements into its storage.
+        """Return zeros to be filled, [rows, size]: a view that begins ``offset`` elements into its storage.
 
         :param stride: elements from one row to the next.
         :raises ValueError: the stride is less than the size, so that rows would lie in each other's guards.
@@ -52,10 +52,10 @@ class PoisonedBuffer(Protocol):
 
 
 class FakeDist(Protocol):
-    """What the fixture :func:`fake_dist` is."""
+    """The type of the fixture :func:`fake_dist`."""
 
     def __call__(self, name: str, version: str = "1.0", **files: Any) -> Path:
-        """As :func:`tokendraw.testing.fake_dist`, without its first argument."""
+        """Write a distribution, as :func:`tokendraw.testing.fake_dist` does with its other arguments."""
 
 
 @pytest.fixture
@@ -165,11 +165,11 @@ class _Buffer:
     offset: int
 
     def logits(self, like_storage: torch.Tensor) -> torch.Tensor:
-        """The part of the storage, or of a tensor of its length, that is the logits, [rows, size]."""
+        """Return the logits [rows, size] within the storage, or the same part of a tensor of its length."""
         return like_storage.as_strided((self.rows, self.size), (self.stride, 1), self.offset)
 
     def written_guards(self) -> list[tuple[int, int]]:
-        """(row, column) of every guard that is no longer what it was; columns count from the row's first logit."""
+        """List (row, column) of every guard that has changed; columns count from the row's first logit."""
         as_made = _guards(len(self.storage), self.storage.dtype, self.storage.device)
         self.logits(as_made).copy_(self.logits(self.storage))
         changed = _bits(self.storage) != _bits(as_made)
@@ -185,7 +185,7 @@ def _guards(count: int, dtype: torch.dtype, device: torch.device | str) -> torch
 
 
 def _bits(values: torch.Tensor) -> torch.Tensor:
-    """[count, bytes of one element]: NaN equals no NaN, its bits do."""
+    """Return the bytes [count, bytes of one element]: NaN does not equal itself, its bits do."""
     return values.view(torch.uint8).view(len(values), -1)
 
 

@@ -1,4 +1,4 @@
-"""What a sampling step must answer, row by row in float64 with numpy alone: slow, plain and independent.
+"""Computes the answer of a sampling step, row by row in float64 with numpy alone: slow, plain and independent.
 
 Nothing here imports tokendraw. Requests are read by attribute (``temperature``, ``top_k``, ``top_p``, ``min_p``,
 ``filter_order``), so ``tokendraw.SamplingParams`` fits; values outside the table of ranges are clamped to it.
@@ -80,7 +80,7 @@ def gumbel(seed: Any, position: Any, index: Any, stream: Any, dtype: str = "fp32
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """One row's answer before the draw."""
+    """The state of one row before the draw."""
 
     x: Array
     """[V] logits, NaN replaced by -inf."""
@@ -137,7 +137,7 @@ def _merged(x: Array, y: Array) -> bool:
 
 
 def kept_set(y: Array, params: Any) -> tuple[Array, bool]:
-    """Which tokens survive min-p, top-k and top-p, and whether no decision hangs on the rounding of float32."""
+    """Find the tokens that survive min-p, top-k and top-p; tell whether no decision depends on float32 rounding."""
     thresholds, certain = [], True
     if params.min_p > 0:
         thresholds.append(min(float(np.log(params.min_p)), 0.0))
@@ -156,7 +156,7 @@ def kept_set(y: Array, params: Any) -> tuple[Array, bool]:
 
 
 def _close(y: Array, threshold: float) -> Array:
-    """Which tokens lie within ``EDGE`` of the threshold without being equal to it."""
+    """Find the tokens that lie within ``EDGE`` of the threshold without being equal to it."""
     if threshold == -np.inf:
         return np.zeros(y.shape, bool)
     return np.asarray((y != threshold) & (np.abs(y - threshold) <= EDGE * max(1.0, abs(threshold))))

@@ -1,4 +1,4 @@
-"""What a verification must answer, request by request in float64 with numpy alone: the walk along the drafts.
+"""Computes the answer of a verification, request by request in float64 with numpy alone: the walk along the drafts.
 
 As :mod:`tokendraw.testing.reference`, on which it stands, it imports nothing of tokendraw and is slow and plain.
 """
@@ -17,13 +17,13 @@ ACCEPT, RESIDUAL_TOKEN, RESIDUAL_TILE, DRAFT_TOKEN, DRAFT_TILE = 2, 3, 4, 5, 6
 
 @dataclass(frozen=True)
 class Answer:
-    """What one request emits."""
+    """The tokens that one request emits."""
 
     tokens: list[int]
     """The accepted drafts and one token more."""
     valid: bool
     lead: float
-    """How far the closest of its decisions was from another one; 0 where float64 cannot say what a filter keeps."""
+    """Distance of its closest decision from another one; 0 where float64 cannot say what a filter keeps."""
 
 
 def distribution(row: reference.Row) -> Array:
@@ -107,7 +107,7 @@ def recover(p: Array, q: Array, seed: int, position: int, dtype: str = "fp32") -
 
 
 def _best(weight: Array, known: Array, noise: Array) -> tuple[int, float]:
-    """Where log weight + noise is the largest, and its lead in units of what rounding of ``known`` makes of it."""
+    """Find the largest log weight + noise, and its lead in units of the rounding of ``known``."""
     with np.errstate(divide="ignore", invalid="ignore"):
         scores = np.log(weight) + noise
         best = int(np.argmax(scores))

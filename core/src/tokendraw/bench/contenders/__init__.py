@@ -1,1 +1,1 @@
-"""Who is timed: installed samplers and named baselines."""
+"""The contenders that are timed: installed samplers and named baselines."""

@@ -33,7 +33,7 @@ class Baseline:
 
 
 def torch_sort(cell: Cell, metadata: SamplingMetadata) -> tuple[Call]:
-    """What engines write: divide by T, sort, mask, softmax, divide by exponential noise, argmax.
+    """Draw as engines do: divide by T, sort, mask, softmax, divide by exponential noise, argmax.
 
     The token is looked up in the sorted order, which is cheaper than to scatter the probabilities back. Without
     filters nothing is sorted.
@@ -64,7 +64,7 @@ def torch_sort(cell: Cell, metadata: SamplingMetadata) -> tuple[Call]:
 
 
 def _race(y: Tensor) -> Tensor:
-    """One draw a row: the largest of the probabilities over exponential noise."""
+    """Draw once a row: take the largest of the probabilities over exponential noise."""
     probability = y.softmax(-1)
     return probability.div_(torch.empty_like(probability).exponential_()).argmax(-1)
 
@@ -81,4 +81,4 @@ BASELINES = (
         lacks=_flashinfer.lacks,
     ),
 )
-"""What each of them can do, the operations say: :attr:`tokendraw.bench.operation.BenchOperation.baselines`."""
+"""The operations say what each can do: :attr:`tokendraw.bench.operation.BenchOperation.baselines`."""

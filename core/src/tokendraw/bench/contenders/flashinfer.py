@@ -37,7 +37,7 @@ _SEED = 1
 
 
 def lacks(host: Host) -> str | None:
-    """What a machine lacks that FlashInfer needs, in words, or None."""
+    """Say what FlashInfer needs and this machine lacks; None if nothing."""
     if host.device_type != "cuda":
         return f"needs an NVIDIA GPU, found {host.device_type}"
     if installed_version(DISTRIBUTION) is None:
@@ -46,7 +46,7 @@ def lacks(host: Host) -> str | None:
 
 
 def prepare(cell: Cell, metadata: SamplingMetadata) -> tuple[Call, ...]:
-    """A call for each way. Of mixed rows min-p counts after the other filters: other tokens, at the same cost."""
+    """Make a call for each way. In mixed rows min-p counts after the other filters: other tokens at the same cost."""
     sampling: Any = importlib.import_module("flashinfer.sampling")
     seed = _seed(sampling.sampling_from_probs)
     found = _ways(sampling, seed, Parameters.of(cell, metadata))
@@ -88,7 +88,7 @@ def prepare_chain(cell: Cell, metadata: SamplingMetadata, draft_ids: Tensor, mod
 
 
 def _probabilities(sampling: Any, rows: Parameters) -> dict[str, tuple[Callable[[Any], Any], ...]]:
-    """The ways from logits to the probabilities that top-k and top-p leave."""
+    """List the ways from logits to the probabilities that top-k and top-p leave."""
     softmax = partial(sampling.softmax, temperature=rows.temperature)
     last = () if rows.top_p is None else (partial(sampling.top_p_renorm_probs, top_p=rows.top_p),)
     more = ", top_p_renorm_probs" if last else ""
@@ -105,13 +105,13 @@ def _probabilities(sampling: Any, rows: Parameters) -> dict[str, tuple[Callable[
 
 
 def _seed(function: Callable[..., Any]) -> dict[str, int]:
-    """What keeps a function from asking torch's generator; nothing where it cannot be kept."""
+    """Return arguments that keep a function from asking torch's generator; none where that is impossible."""
     takes = {"seed", "offset"} <= inspect.signature(function).parameters.keys()
     return {"seed": _SEED, "offset": 0} if takes else {}
 
 
 def _ways(sampling: Any, seed: dict[str, int], rows: Parameters) -> dict[str, Draw]:
-    """The public functions of ``flashinfer.sampling``, by what is called in which order."""
+    """List the ways to draw with public functions of ``flashinfer.sampling``, named by the calls in their order."""
     top_k = None if rows.top_k is None else rows.top_k.int()
     softmax = partial(sampling.softmax, temperature=rows.temperature)
     if rows.min_p is not None:
@@ -157,7 +157,7 @@ def _ways(sampling: Any, seed: dict[str, int], rows: Parameters) -> dict[str, Dr
 
 
 def _fused(sampling: Any, cell: Cell, metadata: SamplingMetadata) -> Draw | None:
-    """The fused sampler of 0.7 and later, where every row has a top-k; it names its seed otherwise."""
+    """Find the fused sampler of 0.7 and later, which needs a top-k in every row and names its seed otherwise."""
     flashinfer: Any = importlib.import_module("flashinfer")
     fused = getattr(flashinfer, "cake_top_k_top_p_sampling_from_probs", None)
     rows, largest = Parameters.of(cell, metadata), metadata.facts.max_top_k

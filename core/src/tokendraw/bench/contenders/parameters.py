@@ -1,4 +1,4 @@
-"""What the rows of a cell ask for, as the baselines take it: tensors by row, whatever is off left out."""
+"""The parameters of a cell's rows as the baselines take them: tensors by row, without filters that are off."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tokendraw.bench.cells import Cell
 
 @dataclass(frozen=True)
 class Parameters:
-    """What each row asks for, [B]; None where no row does."""
+    """Parameters of each row, [B]; None where no row has one."""
 
     temperature: Tensor
     """float32."""
@@ -26,7 +26,7 @@ class Parameters:
     """float32; 0 where it is off."""
 
     def take(self, slots: Tensor) -> Self:
-        """What the rows of these slots ask for."""
+        """Return the parameters of the rows of these slots."""
         top_k, top_p, min_p = (
             None if tensor is None else tensor[slots] for tensor in (self.top_k, self.top_p, self.min_p)
         )

@@ -1,4 +1,4 @@
-"""Who is timed: the installed samplers, each by itself, and the baselines."""
+"""Selects who is timed: the installed providers, each by itself, and the baselines."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Contender:
 
     name: str
     versions: Mapping[str, str]
-    """Of the distributions that it comes from."""
+    """Versions of the distributions that it comes from."""
     prepare: Prepare
 
 
@@ -74,7 +74,7 @@ def _named(
 
 
 def _plugin(candidate: Candidate, device: torch.device, operation: BenchOperation) -> Contender:
-    """An installed sampler, called as users call it and never with rows that its companion would draw."""
+    """Load an installed sampler, called as users call it and never with rows that its companion would draw."""
     capabilities: Any = candidate.capabilities(operation.name)
 
     @functools.cache
@@ -104,5 +104,5 @@ def _baseline(baseline: Baseline, operation: BenchOperation) -> Contender:
 
 
 def _cannot(baseline: Baseline, operation: BenchOperation, host: Host) -> str | None:
-    """Why a baseline cannot be timed, in words, or None."""
+    """Say why a baseline cannot be timed; None if it can."""
     return baseline.lacks(host) if baseline.name in operation.baselines() else f"it does not {operation.name}"

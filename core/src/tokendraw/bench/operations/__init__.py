@@ -14,13 +14,13 @@ from tokendraw.bench.operation import BenchOperation
 
 
 def names() -> tuple[str, ...]:
-    """Names of the operations that can be timed, in the order of the core's registry."""
+    """Return the names of the operations that can be timed, in the order of the core's registry."""
     return tuple(
         name for name in operations.FOLDERS if importlib.util.find_spec(f"{__name__}.{name}") is not None
     )
 
 
 def get(name: str) -> BenchOperation:
-    """The record of an operation that can be timed."""
+    """Return the record of an operation that can be timed."""
     found: BenchOperation = importlib.import_module(f"{__name__}.{name}").BENCH
     return found

@@ -1,4 +1,4 @@
-"""Timing the operation ``sample``: one token for each row of a buffer."""
+"""Times the operation ``sample``: one token for each row of a buffer."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tokendraw.bench.timing.timer import Draw
 
 NEED = Need(filter_orders=FILTER_ORDERS)
-"""Each draws in the order that it has."""
+"""Draw each cell in a filter order that the sampler has."""
 PRESETS = MappingProxyType(
     {
         "quick": Preset(

@@ -1,4 +1,4 @@
-"""Timing the operation ``verify``: one buffer holds the target's logits [L, V] and below them those of the drafts.
+"""Times the operation ``verify``: one buffer holds the target's logits [L, V] and below them those of the drafts.
 
 The latter are there where the mode looks at them. A draft's logits are those of the target at its row plus Gaussian
 noise of standard deviation 0.5. The draft itself is a token that was drawn from them, but with the columns of both rows
@@ -37,11 +37,11 @@ _DRAFT_NOISE = 0.5
 
 @dataclass(frozen=True)
 class VerifyCell(Cell):
-    """A verification to time: of ``batch`` requests, each with as many drafts."""
+    """A verification to time: ``batch`` requests with the same number of drafts."""
 
     operation: ClassVar[str] = "verify"
     drafts: int = 4
-    """K, of each request."""
+    """K, the number of drafts of each request."""
     mode: VerifyMode = "rejection"
 
     @property
@@ -56,12 +56,12 @@ class VerifyCell(Cell):
 
     @property
     def row_index(self) -> list[int]:
-        """The request of each row of the target, which an engine works out once a batch."""
+        """Return the request of each row of the target, which an engine computes once a batch."""
         return [request for request in range(self.batch) for _ in range(self.drafts + 1)]
 
     @property
     def asked(self) -> str:
-        """What is asked of the rows, in words."""
+        """Describe the requests of the rows in words."""
         return f"{self.filters}, {self.mode} of {self.drafts}"
 
 
@@ -139,7 +139,7 @@ def _drawn(logits: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def _drafts(cell: VerifyCell, device: torch.device) -> Drafts:
-    """The drafts of every buffer, still without logits."""
+    """Return the drafts of every buffer, without logits."""
     from tokendraw.operations.verify.drafts import Drafts
 
     return Drafts.from_counts(draft_ids(cell, device), [cell.drafts] * cell.batch, any_placeholder=False)

@@ -1,1 +1,1 @@
-"""What was found, as lines, a table or a picture."""
+"""Reports of a run: as lines, a table or a picture."""

@@ -1,4 +1,4 @@
-"""What a run found: a line a cell, as data."""
+"""The findings of a run as data, a line for each cell."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ from tokendraw.bench.timing.timer import Failure, Timing
 
 @dataclass(frozen=True, kw_only=True)
 class Line:
-    """One cell."""
+    """The line of one cell."""
 
     cell: Cell
     nucleus: float
-    """Tokens that top-p alone keeps of a row; the mean."""
+    """Mean number of tokens that top-p alone keeps of a row."""
     buffers: int
-    """How many took turns."""
+    """Number of buffers that took turns."""
     nbytes: int
-    """Of one buffer of logits."""
+    """Bytes of one buffer of logits."""
     read: Timing
-    """The fastest pass that reads it, and nothing else."""
+    """Fastest pass that only reads a buffer."""
     read_by: str
     entries: Mapping[str, Timing | Failure]
-    """By contender; of a contender that cannot serve the cell, the reason."""
+    """Time of each contender, or the reason why it cannot serve the cell."""
     ways: Mapping[str, Mapping[str, Timing | Failure]] = field(default_factory=dict)
-    """All that was tried, by contender, of those that have several ways; the fastest is their entry."""
+    """Every way that was tried, by contender, for those with several ways; the fastest is their entry."""
 
     def ratio(self, timing: Timing) -> float:
-        """A time as a multiple of the read."""
+        """Return a time as a multiple of the read."""
         return timing.us / self.read.us if self.read.us else float("nan")
 
     def way(self, name: str) -> str:
-        """Which of its ways a contender was the fastest by; "" where it has only one, or none works."""
+        """Name the fastest way of a contender; "" where it has only one, or none works."""
         entry = self.entries[name]
         if isinstance(entry, Failure):
             return ""
@@ -47,31 +47,31 @@ class Line:
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """A run, and what it ran on."""
+    """A run, and the machine and versions that it ran on."""
 
     command: str
-    """The line that repeats it."""
+    """Command that repeats it."""
     device: str
     host: str
     method: str
-    """How times were taken, in words."""
+    """Describes how times were taken."""
     seeded: bool
     repeats: int
     threads: int
-    """Of torch, on the host."""
+    """Number of torch's threads on the host."""
     versions: Mapping[str, str]
-    """By distribution, of all that took part."""
+    """Version of each distribution that took part."""
     contenders: tuple[str, ...]
-    """Their names, in the order of the columns."""
+    """Names of the contenders, in the order of the columns."""
     lines: tuple[Line, ...]
     seconds: float
     operation: str = "sample"
     machine: Machine | None = None
-    """The host before the run; None where that was not looked at."""
+    """State of the host before the run; None if it was not looked at."""
 
     @property
     def busy(self) -> str:
-        """That other work took time from what was timed, and what to set; "" if nothing points to it."""
+        """Say that other work disturbed the times, and what to set; "" if nothing points to it."""
         spreads: dict[str, float] = {}
         for line in self.lines:
             for name, entry in {"the read": line.read, **line.entries}.items():
@@ -82,7 +82,7 @@ class Report:
 
     @property
     def head(self) -> list[str]:
-        """What was run, in two sentences."""
+        """Describe the run in two sentences."""
         versions = ", ".join(f"{name} {version}" for name, version in self.versions.items())
         threads = f", {self.threads} thread{'s' * (self.threads > 1)}" if self.device == "cpu" else ""
         rows = "seeded rows" if self.seeded else "unseeded rows"
@@ -95,7 +95,7 @@ class Report:
 
     @property
     def notes(self) -> list[str]:
-        """What the table cannot hold: a busy machine, who read, which way was the fastest, why there are dashes."""
+        """Return notes below the table: a busy machine, the pass that read, the fastest ways, the reasons of dashes."""
         readers = dict.fromkeys(line.read_by for line in self.lines)
         notes = [self.busy] if self.busy else []
         notes += [f"The read is the fastest of several: {all_of(readers)}."] if readers else []
@@ -123,7 +123,7 @@ class Report:
         return any(isinstance(entry, Timing) for _, _, entry in self._entries())
 
     def as_json(self) -> dict[str, Any]:
-        """Everything, under the keys that the command documents."""
+        """Return everything under the keys that the command documents."""
         return {
             **{name: getattr(self, name) for name in _FACTS},
             "cores": self.machine.cores if self.machine else None,
@@ -137,7 +137,7 @@ class Report:
         }
 
     def _reasons(self) -> Iterator[tuple[str, str]]:
-        """Who was not timed, and why, cell after cell; of a contender with several ways, each way by itself."""
+        """List who was not timed, and why, cell after cell; for a contender with several ways, each way by itself."""
         for line in self.lines:
             for name, entry in line.entries.items():
                 ways = {f"{name} by {way}": tried for way, tried in line.ways.get(name, {}).items()}

@@ -1,4 +1,4 @@
-"""A report as a picture: microseconds against the batch, a panel for each dtype, filters and logits.
+"""Draws a report as a picture: microseconds against the batch, a panel for each dtype, filters and logits.
 
 Where a batch was timed with several vocabularies, each vocabulary has panels of its own, else it stands below it.
 """
@@ -22,7 +22,7 @@ _PANEL = (4.2, 3.2)  # inches
 
 
 def check(path: Path) -> None:
-    """See that a picture can be written, before anything is timed.
+    """Check that a picture can be written, before anything is timed.
 
     :raises TokendrawError: matplotlib is not installed.
     :raises InvalidParameterError: the name of the file ends in no format that it writes.
@@ -40,7 +40,7 @@ def draw(report: Report, path: Path) -> None:
 
 
 def figure_of(report: Report) -> Any:
-    """A matplotlib figure; the read is dashed, and a line has a gap where a contender could not be timed."""
+    """Draw a matplotlib figure; the read is dashed, and a line has a gap where a contender could not be timed."""
     panels = _panels(report.lines)
     families = {line.cell.family for line in report.lines}
     columns = min(_ACROSS, len(families) if len(families) > 1 else len(panels))
@@ -58,7 +58,7 @@ def figure_of(report: Report) -> Any:
 
 
 def _panels(lines: Sequence[Line]) -> dict[str, list[Line]]:
-    """Lines by the title of their panel, families next to each other; those of one panel have different batches."""
+    """Group lines by the title of their panel, families side by side; those of one panel differ in their batches."""
     shapes = {(line.cell.batch, line.cell.vocab_size) for line in lines}
     together = len({batch for batch, _ in shapes}) == len(shapes) and len({size for _, size in shapes}) > 1
     panels: dict[tuple[str, str, str], list[Line]] = {}

@@ -1,4 +1,4 @@
-"""A report as a table, a row a cell: plain text for a terminal, Markdown for a file."""
+"""Writes a report as a table, a row for each cell: plain text for a terminal, Markdown for a file."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _IN_WORDS = ("dtype", "filters", "logits")
 
 
 def header(report: Report) -> list[str]:
-    """Titles of the columns; where the device computes, each contender has a second one for the host's time."""
+    """Return the titles of the columns; on a device each contender has a second one for the host's time."""
     names = [f"{name} us" for name in report.contenders]
     if _has_host(report):
         names = [title for name in report.contenders for title in (f"{name} us", "host us")]
@@ -25,12 +25,12 @@ def header(report: Report) -> list[str]:
 
 
 def rows(report: Report) -> list[list[str]]:
-    """The cells, as text."""
+    """Return the cells as text."""
     return [[*_facts(line), *_entries(line, report)] for line in report.lines]
 
 
 def as_text(report: Report) -> list[str]:
-    """Lines without rules; no column is ever cut."""
+    """Write lines without rules; no column is ever cut."""
     table = [header(report), *rows(report)]
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     in_words = _in_words(report)
@@ -39,7 +39,7 @@ def as_text(report: Report) -> list[str]:
 
 
 def as_markdown(report: Report) -> str:
-    """A file: the command, what it ran on, the table, the notes."""
+    """Write a file: the command, the machine, the table, the notes."""
     titles, in_words = header(report), _in_words(report)
     rule = ["---" if title in in_words else "--:" for title in titles]
     table = [f"| {' | '.join(row)} |" for row in (titles, rule, *rows(report))]

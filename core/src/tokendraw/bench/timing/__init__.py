@@ -1,1 +1,1 @@
-"""How calls are timed, and the read-only pass that ratios refer to."""
+"""Timers of calls, and the read-only pass that ratios refer to."""

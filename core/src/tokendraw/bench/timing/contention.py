@@ -1,4 +1,4 @@
-"""Whether other work took time from what was timed, told by the spread of the times and the load of the machine."""
+"""Tells whether other work disturbed the times, by their spread and the load of the machine."""
 
 from __future__ import annotations
 
@@ -7,28 +7,28 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 _WIDE = 0.5
-"""A spread that no idle machine shows."""
+"""Spread that no idle machine shows."""
 _WIDE_UNDER_LOAD = 0.1
 """A spread that tells of other work where there are more threads than free cores."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Machine:
-    """What the host had to give when a run began."""
+    """The resources of the host when a run began."""
 
     cores: int
-    """That this process may use."""
+    """Cores that this process may use."""
     load: float | None
     """Programs at work on average over the minute before; None where the system does not count them."""
 
     @property
     def free(self) -> int:
-        """Cores without work, at least one."""
+        """Return the number of cores without work, at least one."""
         return max(1, self.cores - round(self.load or 0.0))
 
 
 def look() -> Machine:
-    """The machine as it is now. Call it before anything is timed."""
+    """Return the state of the machine now. Call it before anything is timed."""
     every = os.cpu_count() or 1
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else every
     try:

@@ -49,7 +49,7 @@ class CudaTimer:
     """Times calls on one device.
 
     :param device: with its index.
-    :param repeats: how many samples a median is of.
+    :param repeats: number of samples of a median.
     :param clock: of the host, for the time until a call returns.
     """
 
@@ -67,7 +67,7 @@ class CudaTimer:
         self._clock = clock
 
     def buffers(self, nbytes: int) -> int:
-        """At least two, and no more than the calls of a graph."""
+        """Return at least two buffers, and no more than the calls of a graph."""
         return min(max(2, math.ceil(self.working_set / nbytes)), _MOST_CALLS)
 
     def time(self, calls: Mapping[str, Call], buffers: Sequence[Tensor]) -> dict[str, Timing | Failure]:
@@ -114,7 +114,7 @@ class CudaTimer:
         return 1e3 * float(start.elapsed_time(end)) / lap.calls
 
     def _host_us(self, draw: Draw, buffers: Sequence[Tensor]) -> float:
-        """Median time until a call returns, each on an idle device: its queue never fills up.
+        """Measure the median time until a call returns, each on an idle device: its queue never fills up.
 
         Calls that keep the device busy for milliseconds get fewer samples.
         """
@@ -169,7 +169,7 @@ def _lap(call: Call, buffers: Sequence[Tensor], pool: Any) -> _Lap:
 
 
 def _check_that_it_does_not_wait(draw: Draw, buffer: Tensor) -> None:
-    """Raise torch's RuntimeError where a call waits for the device: a capture would fail of it, and less gently."""
+    """Raise torch's RuntimeError where a call waits for the device: a capture would fail less gently."""
     mode = torch.cuda.get_sync_debug_mode()
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Synchronization debug mode is a prototype")
@@ -181,6 +181,6 @@ def _check_that_it_does_not_wait(draw: Draw, buffer: Tensor) -> None:
 
 
 def _end_the_failed_capture() -> None:
-    """Capture something else: torch's generator takes itself to be captured until a capture ends well."""
+    """Capture something else, because torch's generator counts as captured until a capture ends well."""
     with torch.cuda.graph(torch.cuda.CUDAGraph()):
         torch.zeros(1, device="cuda")

@@ -1,4 +1,4 @@
-"""The read-only pass that ratios refer to: every byte of the logits once, and next to nothing written.
+"""The read-only passes that ratios refer to, which read every byte of the logits once and write next to nothing.
 
 The logits are looked at as words of 32 bits, so that halves cost half of what float32 costs. Which reduction comes
 closest to the speed of the memory depends on the shape: several are timed, and the fastest is the floor.
@@ -16,11 +16,11 @@ from torch import Tensor
 from tokendraw.bench.timing.timer import Call
 
 _PROGRAMS = ((1024, 4), (4096, 4), (8192, 8))
-"""Words a program reads, and its warps: for a single row, and for batches."""
+"""Words that a program reads, and its warps: for a single row, and for batches."""
 
 
 def readers(device: torch.device) -> Mapping[str, Call]:
-    """Passes that read a buffer, by the name that reports give them."""
+    """Return the passes that read a buffer, by their name in reports."""
     found = {"torch.sum": Call(draw=_sum), "torch.amax": Call(draw=_amax)}
     if device.type == "cuda" and importlib.util.find_spec("triton") is not None:
         from tokendraw.bench.timing.read_kernel import read
@@ -31,7 +31,7 @@ def readers(device: torch.device) -> Mapping[str, Call]:
 
 
 def words_of(logits: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
-    """The bytes of ``logits`` as one row of 32-bit words; of an odd number of halves, all but the last."""
+    """View the bytes of ``logits`` as one row of 32-bit words, without the last of an odd number of halves."""
     flat = logits.flatten()
     return flat[: flat.numel() - flat.numel() * flat.element_size() % 4 // 2].view(dtype)
 

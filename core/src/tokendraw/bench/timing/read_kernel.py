@@ -13,7 +13,7 @@ from torch import Tensor
 
 
 def read(words: Tensor, block: int, warps: int) -> Tensor:
-    """Each ``block`` words, folded into one by xor.
+    """Fold each ``block`` words into one by xor.
 
     :param words: [N] int32.
     """

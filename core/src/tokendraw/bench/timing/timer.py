@@ -1,4 +1,4 @@
-"""How calls are timed: in turns, so that a busy moment meets all of them, with medians and quartiles."""
+"""Times calls in turns, so that a busy moment affects all of them, with medians and quartiles."""
 
 from __future__ import annotations
 
@@ -25,32 +25,32 @@ _LEAST_SAMPLE = 1e-3  # seconds that one sample should take, so that the clock's
 
 @dataclass(frozen=True, kw_only=True)
 class Call:
-    """What is timed: one step on a buffer of logits [B, V]."""
+    """A call that is timed: one step on a buffer of logits [B, V]."""
 
     draw: Draw
     graph_safe: bool = True
     """Whether a CUDA graph can capture it."""
     way: str = ""
-    """What tells it from the other calls of its contender; "" where it is the only one."""
+    """Distinguishes it from the other calls of its contender; "" where it is the only one."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Timing:
-    """Microseconds of one call."""
+    """The time of one call in microseconds."""
 
     us: float
-    """The median."""
+    """Median time."""
     q1_us: float
     q3_us: float
-    """The quartiles around it."""
+    """Quartiles around the median."""
     host_us: float | None
-    """Until a call returns while the device has nothing to do; None where the host computes itself."""
+    """Time until a call returns on an idle device; None where the host itself computes."""
     how: str
     """``wall clock``; on CUDA ``graph``, or ``eager`` for what a graph cannot capture."""
 
     @property
     def spread(self) -> float:
-        """Half the distance of the quartiles, as a share of the median."""
+        """Return half the distance of the quartiles, as a share of the median."""
         return (self.q3_us - self.q1_us) / 2 / self.us if self.us else 0.0
 
 
@@ -65,19 +65,19 @@ class Timer(Protocol):
     """Times calls on one device."""
 
     repeats: int
-    """How many samples a median is of."""
+    """Number of samples of a median."""
     method: str
-    """How it goes about it, in words for the head of a table."""
+    """Describe the method in words, for the head of a table."""
 
     def buffers(self, nbytes: int) -> int:
-        """How many buffers of this size make a working set that no cache holds."""
+        """Return the number of buffers of this size that no cache holds together."""
 
     def time(self, calls: Mapping[str, Call], buffers: Sequence[Tensor]) -> dict[str, Timing | Failure]:
         """Time every call on all buffers in rotation. A call that raises is a ``Failure`` and disturbs no other."""
 
 
 class WallTimer:
-    """Times where the host computes, or waits for the device: by the clock on the wall.
+    """Times calls by the wall clock, where the host computes or waits for the device.
 
     :param synchronize: waits for the device; None for the CPU.
     """
@@ -95,7 +95,7 @@ class WallTimer:
         self._synchronize = synchronize or (lambda: None)
 
     def buffers(self, nbytes: int) -> int:
-        """At least two, so that no call finds its own logits in a cache close by."""
+        """Return at least two, so that no call finds its own logits in a nearby cache."""
         return min(max(2, math.ceil(_WORKING_SET / nbytes)), _MOST_BUFFERS)
 
     def time(self, calls: Mapping[str, Call], buffers: Sequence[Tensor]) -> dict[str, Timing | Failure]:
@@ -121,7 +121,7 @@ class WallTimer:
         }
 
     def _sample(self, draw: Draw, rotation: Iterator[Tensor], count: int) -> float:
-        """Seconds of one call, averaged over ``count``."""
+        """Measure the seconds of one call, averaged over ``count``."""
         logits = list(itertools.islice(rotation, count))
         self._synchronize()
         start = self._clock()
@@ -132,7 +132,7 @@ class WallTimer:
 
 
 def summary(samples: Sequence[float], *, how: str, host_us: float | None = None) -> Timing:
-    """Median and quartiles of samples in microseconds."""
+    """Return median and quartiles of samples in microseconds."""
     if len(samples) == 1:
         samples = [*samples, *samples]
     q1, median, q3 = statistics.quantiles(samples, n=4, method="inclusive")

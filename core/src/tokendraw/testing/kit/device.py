@@ -1,4 +1,4 @@
-"""Calls on a CUDA device: whether one waits for it, and what a CUDA graph makes of it."""
+"""Examines calls on a CUDA device: whether one waits for it, and whether a CUDA graph can replay it."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def _cycles_per_second() -> float:
 
 
 def seconds_behind_a_busy_device(work: Callable[[], object]) -> tuple[float, bool]:
-    """Host time of ``work()`` queued behind a device that sleeps for 0.2 s, and whether it still slept on return."""
+    """Measure the host time of ``work()`` behind a device that sleeps for 0.2 s, and whether it slept on return."""
     for _ in range(3):
         work()  # compiles, and fills the cache of the allocator
     cycles = int(_SLEEP * _cycles_per_second())
@@ -69,7 +69,7 @@ def seconds_behind_a_busy_device(work: Callable[[], object]) -> tuple[float, boo
 def require_no_wait(trial: Trial, what: str, work: Callable[[], object]) -> None:
     """Require that ``work()`` returns without waiting for the device: by torch's own check, and by a stopwatch.
 
-    :param what: what it is, for the message.
+    :param what: name of the call in the message.
     """
     work()
     try:

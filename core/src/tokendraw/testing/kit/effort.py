@@ -1,4 +1,4 @@
-"""How much a run of the kit does: quick or full, on a CPU or on an accelerator, or tiny, in an interpreter."""
+"""The sizes of a run of the kit: quick or full, on a CPU or on an accelerator, or tiny, in an interpreter."""
 
 from __future__ import annotations
 
@@ -20,32 +20,32 @@ class Effort:
     every_pair: bool
     """Every vocabulary with every batch size, or each of both at least once."""
     draws: int
-    """From a vocabulary of one tile, where a draw costs next to nothing."""
+    """Draws from a vocabulary of one tile, where each costs next to nothing."""
     tiled_draws: int
-    """From a vocabulary of a few tiles."""
+    """Draws from a vocabulary of a few tiles."""
     tails: tuple[tuple[float, int], ...]
     """Gaps below the head with the number of tail tokens to expect; a draw of one costs about exp(gap) logits."""
     elements: int
     """Logits in one call."""
     least_edge_draws: int = 2000
-    """For the last token that a filter keeps, at least."""
+    """Least number of draws of the last token that a filter keeps."""
     edge_hits: int = 300
-    """How many of them are to show it."""
+    """Number of draws that should show that token."""
     batch_rows: int = (1 << 16) + (1 << 14)
     """Rows of the largest batch, in which noise is looked for that repeats."""
     tail_vocab_size: int = LARGE_VOCAB_SIZE
     limit_rows: int = 64
     """Rows of a vocabulary as large as the sampler takes."""
     most_draws: int | None = None
-    """Where a check asks for a number of its own; None: as many as it asks for."""
+    """Draws of a check that asks for a number of its own; None: as many as it asks for."""
     fewer: int = 1
-    """What the rows of an exact check are divided by."""
+    """Divisor of the rows of an exact check."""
     mixed: bool = False
     """Whether requests share a batch, instead of taking turns, and few of them are judged by their draws."""
 
     @classmethod
     def of(cls, *, quick: bool, device_type: str) -> Self:
-        """The effort that a device can make: a quick run in under a minute, a full one in minutes."""
+        """Return the effort for a device: a quick run takes under a minute, a full one minutes."""
         on_cpu = device_type == "cpu"
         if quick:
             tails = ((12.0, 100), (14.0, 100), (17.0, 25)) if on_cpu else _ALL_TAILS
@@ -64,7 +64,7 @@ class Effort:
 
     @classmethod
     def tiny(cls) -> Self:
-        """For kernels in an interpreter, which takes tens of milliseconds for a row: every property in 3,000 rows.
+        """Return the effort for kernels in an interpreter, at tens of milliseconds a row: every property in 3,000 rows.
 
         Exact demands cost little and keep most of their power. Statistics of a few dozen draws see only what is
         grossly wrong, such as noise that is used twice: exact binomials and the two looks of a run keep the rate of
@@ -90,20 +90,20 @@ class Effort:
         )
 
     def rows(self, wanted: int, least: int = 1) -> int:
-        """Rows of an exact check that asks for ``wanted``."""
+        """Return the number of rows of an exact check that asks for ``wanted``."""
         return max(least, wanted // self.fewer)
 
     def draws_of(self, wanted: int) -> int:
-        """Draws of a statistical check that asks for ``wanted``."""
+        """Return the number of draws of a statistical check that asks for ``wanted``."""
         return wanted if self.most_draws is None else min(wanted, self.most_draws)
 
     def edge_draws(self, probability: float) -> int:
-        """Draws that show whether a token of this probability is drawn as often as it should."""
+        """Return the number of draws that shows whether a token of this probability is drawn often enough."""
         least = self.least_edge_draws
         return self.draws_of(max(least, int(self.edge_hits / probability)) if probability < 1 else least // 4)
 
     def pairs(self) -> list[tuple[int, int]]:
-        """(V, B) of the sweep over shapes."""
+        """Return the (V, B) of the sweep over shapes."""
         sizes, batches = self.vocab_sizes, self.batch_sizes
         if self.every_pair:
             return [(v, b) for v in sizes for b in batches]

@@ -1,4 +1,4 @@
-"""What the kit knows of each operation: the ``KIT`` of the package of its name beside this one."""
+"""The kit's record of each operation: the ``KIT`` of the package of its name beside this one."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ class OperationKit:
     """The kit's part about one operation."""
 
     view: type[Any]
-    """What its properties are given: a :class:`tokendraw.testing.kit.subject.OperationSubject`."""
+    """The subject that its properties get: a :class:`tokendraw.testing.kit.subject.OperationSubject`."""
     properties: tuple[Property, ...]
-    """In the order of a report: what is exact first, then statistics, then what capabilities switch on."""
+    """The properties, in the order of a report: exact ones, then statistics, then those of optional capabilities."""
 
 
 def find(operation: str) -> OperationKit | None:

@@ -1,4 +1,4 @@
-"""A property of a provider: what is checked, which capability asks for it, and how its absence has to be refused."""
+"""A property of a provider: its check, the capability that asks for it, and how its absence has to be refused."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ class Ask:
 
 @dataclass(frozen=True, kw_only=True)
 class Property:
-    """One line of a report."""
+    """A property, which makes one line of a report."""
 
     name: str
     about: str
-    """What is demanded, in a sentence."""
+    """States the demand in a sentence."""
     check: Check
     advertised: Callable[[Any], bool] | None = None
     """Whether the capabilities promise it; None: everybody has to have it."""
     refusal: Ask | None = None
-    """What is asked of a provider that does not promise it; None: nothing, the line is left out."""
+    """Request to a provider that does not promise it; None: there is none, and the line is left out."""
     needs_cuda: bool = False
     operation: str
-    """Whose capabilities these are. Whoever does not offer the operation has no line."""
+    """Operation of these capabilities. A provider that does not offer it has no line."""
 
 
 class Properties:

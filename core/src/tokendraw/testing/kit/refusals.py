@@ -1,4 +1,4 @@
-"""What a provider does not advertise has to be refused, in words, before it is called."""
+"""Demands that a request for a capability that is not advertised is refused, in words, before any call."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class _Tripwire:
 
 
 def refused(subject: OperationSubject, ask: Ask) -> str:
-    """The words in which the core refuses what ``ask`` is about.
+    """Return the words in which the core refuses the request ``ask``.
 
     :raises Violation: it does not refuse.
     """

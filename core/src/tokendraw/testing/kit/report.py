@@ -1,4 +1,4 @@
-"""What a run of the kit found, one line a property."""
+"""The report of a run of the kit, a line for each property."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 class Status(StrEnum):
-    """How a line ended."""
+    """The outcome of a line."""
 
     PASSED = "passed"
     FAILED = "failed"
@@ -18,46 +18,46 @@ class Status(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Line:
-    """One property."""
+    """The line of one property."""
 
     name: str
     status: Status
     detail: str
-    """What was looked at; of a failure, what was needed and found; of a refusal, its words."""
+    """Says what was looked at; for a failure, what was needed and found; for a refusal, its words."""
     about: str = ""
-    """What is demanded, in a sentence."""
+    """States the demand in a sentence."""
     checks: int = 0
-    """Statistical checks."""
+    """Number of statistical checks."""
     draws: int = 0
-    """Tokens that went into them."""
+    """Number of tokens that went into them."""
     p_value: float | None = None
-    """The least of them."""
+    """Smallest p-value of the checks."""
     worst: str = ""
-    """Where it was the least."""
+    """Check with the smallest p-value."""
     traceback: str = ""
-    """Where a call raised: the frames of the sampler, the innermost last; "" if none did."""
+    """Traceback of a call that raised: the sampler's frames, the innermost last; "" if none did."""
     seconds: float = 0.0
 
     def __str__(self) -> str:
-        """What was found and what is demanded, as a failing test prints it."""
+        """Say what was found and what is demanded, as a failing test prints it."""
         text = f"{self.name}: {self.detail}\ndemanded: {self.about}"
         return f"{text}\nraised in:\n{self.traceback.rstrip()}" if self.traceback else text
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Report:
-    """All lines of a run, and what was run. ``assert report.passed, str(report)`` shows what failed."""
+    """The lines of a run, and the run's settings. ``assert report.passed, str(report)`` shows what failed."""
 
     sampler: str
     device: str
     quick: bool
     seed: int
     false_alarm: float
-    """The most that a correct sampler fails such a run with."""
+    """Highest probability that a correct sampler fails such a run."""
     lines: tuple[Line, ...]
 
     def __str__(self) -> str:
-        """The counts, then every failure in full."""
+        """Write the counts, then every failure in full."""
         effort = "quick" if self.quick else "full"
         first = f"{self.sampler} on {self.device}, {effort}, seed {self.seed}: {self.summary}"
         return "\n\n".join([first, *map(str, self.failed)])
@@ -67,22 +67,22 @@ class Report:
 
     @property
     def failed(self) -> tuple[Line, ...]:
-        """The lines that are red."""
+        """Return the lines that failed."""
         return self.ended(Status.FAILED)
 
     @property
     def passed(self) -> bool:
-        """Whether none is."""
+        """Whether no line failed."""
         return not self.failed
 
     @property
     def seconds(self) -> float:
-        """How long the properties took, all together."""
+        """Return the seconds that all properties took together."""
         return sum(line.seconds for line in self.lines)
 
     @property
     def summary(self) -> str:
-        """How many lines ended in which way: ``40 passed, 0 failed, 4 refused (not advertised), 0 not run``."""
+        """Count the lines by outcome: ``40 passed, 0 failed, 4 refused (not advertised), 0 not run``."""
         not_run = dict.fromkeys(line.detail for line in self.ended(Status.NOT_RUN))
         notes = {Status.REFUSED: "not advertised", Status.NOT_RUN: "; ".join(not_run)}
         counts = {status: len(self.ended(status)) for status in Status}
@@ -92,11 +92,11 @@ class Report:
         )
 
     def ended(self, status: Status) -> tuple[Line, ...]:
-        """The lines that ended in one way."""
+        """Return the lines with one outcome."""
         return tuple(line for line in self.lines if line.status is status)
 
     def as_json(self) -> dict[str, Any]:
-        """Everything, as JSON can hold it."""
+        """Return everything in a form that JSON can hold."""
         facts = {**asdict(self), "passed": self.passed, "seconds": self.seconds}
         facts["lines"] = [{**asdict(line), "status": str(line.status)} for line in self.lines]
         return facts

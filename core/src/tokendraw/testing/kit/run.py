@@ -1,4 +1,4 @@
-"""All properties of a subject, one after the other; a failure ends its own line and no other."""
+"""Checks all properties of a subject, one after the other; a failure ends its own line and no other."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def run(
     :param only: names of the properties to check, or one name; None: all.
     :param operation: check those of this operation alone; None: of every operation that the subject offers.
     :param starting: called before each one.
-    :param finished: called with each line as it is there.
+    :param finished: called with each line when it is complete.
     :raises InvalidParameterError: there is no such operation, or it has no property of a name in ``only``.
     """
     lines = []
@@ -59,7 +59,7 @@ def run(
 
 
 def selected(only: Iterable[str] | None = None, operation: str | None = None) -> tuple[Property, ...]:
-    """The properties of these names, in the order of a report.
+    """Return the properties of these names, in the order of a report.
 
     :param only: names, or one name; None: all.
     :param operation: take those of this operation alone; None: of every one.
@@ -103,7 +103,7 @@ def check(subject: Subject, prop: Property) -> Line | None:
 
 
 def _outcome(subject: Subject, prop: Property, trial: Trial) -> tuple[Status | None, str, str]:
-    """Status, detail and traceback."""
+    """Return status, detail and traceback."""
     try:
         kit, capabilities = find(prop.operation), subject.capabilities.get(prop.operation)
         if kit is None or capabilities is None:
@@ -124,7 +124,7 @@ def _outcome(subject: Subject, prop: Property, trial: Trial) -> tuple[Status | N
 
 
 def _frames(error: BaseException | None) -> str:
-    """Where the sampler raised: what lies below the kit's own frames; all of them if the kit itself did."""
+    """Format the frames below the kit's own, where the sampler raised; all of them if the kit itself did."""
     if error is None:
         return ""
     frames = traceback.extract_tb(error.__traceback__)

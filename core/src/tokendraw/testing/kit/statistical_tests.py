@@ -1,4 +1,4 @@
-"""Statistics of drawn tokens against a distribution that is known in full. Every one gives a p-value.
+"""Tests drawn tokens against a distribution that is known in full. Every test gives a p-value.
 
 The bins are pooled so that each expects at least :data:`LEAST_EXPECTED` draws: there the chi-square approximation of
 the G-test holds far into its tail, and an exact binomial sees a shift of a third. Too few draws for five such bins are
@@ -21,7 +21,7 @@ Array = NDArray[Any]
 
 
 def pooled(probabilities: Array, draws: int, together: Array | None = None) -> Array:
-    """The bin of every token: bins of falling probability, each with 100 expected draws or more, or a fifth of all.
+    """Put every token into a bin of falling probability, each with 100 expected draws or more, or a fifth of all.
 
     Tokens of probability 0 are in bin -1.
 
@@ -51,7 +51,7 @@ def pooled(probabilities: Array, draws: int, together: Array | None = None) -> A
 
 
 def fit(tokens: Array, probabilities: Array, bins: Array | None = None) -> Verdict:
-    """Tokens as draws from ``probabilities`` [V]: a G-test over the bins, and an exact binomial for each of them.
+    """Test tokens as draws from ``probabilities`` [V]: a G-test over the bins, and an exact binomial for each of them.
 
     Where a bin expects fewer than 100 draws, there is no G-test.
 
@@ -81,13 +81,13 @@ def fit(tokens: Array, probabilities: Array, bins: Array | None = None) -> Verdi
 
 
 def share(hits: int, draws: int, probability: float, what: str) -> Verdict:
-    """An event of known probability: the exact binomial."""
+    """Test an event of known probability by the exact binomial."""
     text = f"{what} drawn {hits} times, expected {draws * probability:.1f}"
     return Verdict(float(two_sided(hits, draws, probability)), text, draws)
 
 
 def independence(left: Array, right: Array, probabilities: Array, what: str) -> Verdict:
-    """Pairs of tokens as independent draws from ``probabilities`` [V], small: a G-test of all V x V pairs.
+    """Test pairs of tokens as independent draws from ``probabilities`` [V], small: a G-test of all V x V pairs.
 
     The expected table is known in full, so that pairs which are always equal show, whatever their margins. Too few
     pairs for that are counted as equal or not. No token may stand in two pairs.
@@ -105,7 +105,7 @@ def independence(left: Array, right: Array, probabilities: Array, what: str) -> 
 
 
 def g_test(counts: Array, expected: Array) -> float:
-    """p-value of the log-likelihood ratio statistic of a table whose expected counts are known."""
+    """Return the p-value of the log-likelihood ratio statistic of a table whose expected counts are known."""
     if len(counts) < 2:
         return 1.0
     scaled = expected * (counts.sum() / expected.sum())
@@ -113,7 +113,7 @@ def g_test(counts: Array, expected: Array) -> float:
 
 
 def two_sided(hits: Any, draws: int, probability: Any) -> Any:
-    """Exact binomial p-values: twice the smaller tail. Hits and probabilities are numbers or arrays."""
+    """Return exact binomial p-values: twice the smaller tail. Hits and probabilities are numbers or arrays."""
     probability = np.minimum(1.0, probability)
     lower = stats.binom.cdf(hits, draws, probability)
     upper = stats.binom.sf(hits - 1, draws, probability)

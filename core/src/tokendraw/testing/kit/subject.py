@@ -1,4 +1,4 @@
-"""The provider under test: built by itself, without a companion, beside what it says that it can do."""
+"""The provider under test, built by itself, without a companion, with its capabilities."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Build = Callable[[str, Any], Any]
 class Subject:
     """A plugin's provider and its capabilities on one device.
 
-    :param name: how reports call it.
+    :param name: its name in reports.
     :param capabilities: what it advertises, by operation: that decides what it is tested for.
     :param device: where it computes.
     :param build: makes what serves an operation, for a need; called once for every need that the kit comes up with.
@@ -94,17 +94,17 @@ class Subject:
 
     @property
     def candidate(self) -> Candidate:
-        """The subject as resolution would see it."""
+        """Return the subject as a candidate of resolution."""
         info = PluginInfo(name=self.name, api_version=API_VERSION, priority=0, operations=self.capabilities)
         return Candidate(name=self.name, state=State.LOADED, info=info)
 
     @property
     def host(self) -> Host:
-        """The facts about its device."""
+        """Return the facts about its device."""
         return detect.detect_host(str(self.device))
 
     def built(self, operation: str, need: Any = None) -> Any:
-        """Build what serves an operation, which it offers; once for each need.
+        """Build the provider of an operation that the subject offers, once for each need.
 
         :param need: None: the plainest one that it meets.
         :raises PluginError: it did not build, or its proof failed.
@@ -127,16 +127,16 @@ class OperationSubject:
 
     @classmethod
     def plain_need(cls, capabilities: Any = None) -> Any:
-        """The plainest need that these capabilities meet; without any, one that as many meet as can."""
+        """Return the plainest need that these capabilities meet; without any, one that most providers meet."""
         return operations.get(cls.operation).need()
 
     def built(self, need: Any = None) -> Any:
-        """Build what serves the operation, as :meth:`Subject.built`."""
+        """Build the provider of the operation, as :meth:`Subject.built` does."""
         return self.subject.built(self.operation, need)
 
 
 def plain_need(operation: str, capabilities: Any = None) -> Any:
-    """The plainest need of an operation, as :meth:`OperationSubject.plain_need`."""
+    """Return the plainest need of an operation, as :meth:`OperationSubject.plain_need` does."""
     kit = find(operation)
     return kit.view.plain_need(capabilities) if kit else operations.get(operation).need()
 

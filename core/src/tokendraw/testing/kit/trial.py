@@ -1,4 +1,4 @@
-"""How a property is judged: exact demands, and statistics in two stages with a stated rate of false alarms.
+"""Judges a property: exact demands, and statistics in two stages with a stated rate of false alarms.
 
 A statistical check that looks suspicious, p < 1e-3, is repeated with fresh seeds and four times the draws, and fails
 only if the second look gives p < 1e-6. The looks are independent, so a correct sampler fails one check with
@@ -21,7 +21,7 @@ CONVICTED: Final = 1e-6
 MORE_DRAWS: Final = 4
 MOST_CHECKS: Final = 1000
 FALSE_ALARM: Final = SUSPICIOUS * CONVICTED * MOST_CHECKS
-"""The most that a correct sampler is called wrong with, by all statistics of one run together."""
+"""Highest probability that a correct sampler fails a run, by all of its statistics together."""
 
 
 class Violation(AssertionError):  # noqa: N818 - a finding about the sampler, not an error of the kit
@@ -30,11 +30,11 @@ class Violation(AssertionError):  # noqa: N818 - a finding about the sampler, no
 
 @dataclass(frozen=True)
 class Verdict:
-    """What one statistic says."""
+    """The result of one statistic."""
 
     p_value: float
     worst: str
-    """The bin that is the furthest from what it should be, in words."""
+    """Describes the bin that is furthest from its expectation."""
     draws: int
 
 
@@ -43,20 +43,20 @@ Experiment = Callable[[np.random.Generator, int], Verdict]
 
 
 class Trial:
-    """One property under test: its random numbers, what it demanded, and the figures that it leaves behind."""
+    """A property under test: its random numbers, its demands, and its figures."""
 
     def __init__(self, name: str, seed: int) -> None:
         self._name = name
         self._seed = seed
         self.checks = 0
-        """Statistical checks, second looks not counted."""
+        """Number of statistical checks; second looks do not count."""
         self.draws = 0
-        """Tokens that went into statistics."""
+        """Number of tokens that went into statistics."""
         self.least: tuple[float, str] | None = None
         """The smallest p-value of the first looks, or that of the second look that convicted, and its check."""
 
     def generator(self, label: str, look: int = 0) -> np.random.Generator:
-        """Random numbers of one check: they depend on the run's seed and on its name, not on other checks."""
+        """Return the random numbers of one check, which depend on the run's seed and its name, not on other checks."""
         return np.random.default_rng([self._seed, look, zlib.crc32(f"{self._name}/{label}".encode())])
 
     def require(self, holds: Any, needed: str) -> None:

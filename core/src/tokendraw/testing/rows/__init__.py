@@ -1,1 +1,1 @@
-"""What operations on rows of logits share: requests, what each row has to draw, and draws in bulk."""
+"""Parts that operations on rows of logits share: requests, the expectation of each row, and draws in bulk."""

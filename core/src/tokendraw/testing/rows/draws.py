@@ -1,4 +1,4 @@
-"""Many draws from one row of logits, in as few calls as the device can hold."""
+"""Makes many draws from one row of logits, in as few calls as the device can hold."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def seed_torch(rng: np.random.Generator) -> None:
 
 
 def random_seeds(rng: np.random.Generator, rows: int) -> tuple[list[int], list[int]]:
-    """Seeds over all 64 bits and positions over 40, for rows that nothing ties together."""
+    """Make seeds over all 64 bits and positions over 40 bits, for unrelated rows."""
     return rng.integers(0, 2**64, rows, np.uint64).tolist(), rng.integers(0, 2**40, rows).tolist()
 
 
@@ -37,7 +37,7 @@ def draw_many(
     *,
     seeded: bool = False,
 ) -> Array:
-    """``draws`` tokens of one row [V]: all rows of a batch are alike but for their noise."""
+    """Draw ``draws`` tokens from one row [V]: the rows of a batch differ only in their noise."""
     rows = max(1, min(draws, subject.effort.elements // len(logits), 1 << 16))
     row = torch.as_tensor(logits).to(subject.device)
     batch = row.expand(rows, -1) if len(logits) > 1 << 14 else row.repeat(rows, 1)
@@ -64,7 +64,7 @@ def judge_fit(
     *,
     seeded: bool = False,
 ) -> Expected:
-    """Hold the draws of one row against its float64 distribution."""
+    """Compare the draws of one row with its float64 distribution."""
     expected = expect(logits, params, subject.capabilities.tie_rule)
     assert expected.certain, f"the kit chose a row that rounding decides: {label}"
 

@@ -1,4 +1,4 @@
-"""What a row must draw, in float64: which tokens, which perhaps, and how likely each of them is."""
+"""Computes in float64 which tokens a row may draw, which are uncertain, and how likely each of them is."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from tokendraw.testing import reference
 MASS_TOLERANCE: Final = 1e-5
 """A nucleus edge that is reached closer than this is left to the rounding of float32 sums."""
 SAME: Final = 0.9999
-"""The share of seeded draws that has to be the reference's; the others are near ties in float32."""
+"""Least share of seeded draws that equal the reference's; the others are near ties in float32."""
 
 Array = NDArray[Any]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Expected:
-    """One row. All arrays are [V]."""
+    """The expectation of one row. All arrays are [V]."""
 
     probabilities: Array
     """float64. Under ``exact_k`` the tokens of a group that is kept in part share its mass evenly."""
     possible: Array
     """bool: what may be drawn, with the benefit of rounding."""
     certain: bool
-    """Whether no decision of a filter hangs on rounding, so that ``probabilities`` are the ones."""
+    """Whether no decision of a filter depends on rounding, so that ``probabilities`` are certain."""
     in_part: Array
     """bool: the group of which some stay, by the sampler's own choice; none under the rule ``value``."""
     edge: Array
@@ -38,13 +38,13 @@ class Expected:
     kept: Array
     """bool: what is kept; under ``exact_k`` as many of the last group as there is room for."""
     count: int
-    """How many tokens are kept."""
+    """Number of tokens that are kept."""
     log_share: float
-    """Log of their share of the temperature-scaled mass."""
+    """Log of the kept tokens' share of the temperature-scaled mass."""
 
 
 def expect(logits: Array, params: SamplingParams, tie_rule: TieRule = "value") -> Expected:
-    """Temperature and filters of one row, by groups of equal logits from the largest downwards."""
+    """Apply temperature and filters to one row, by groups of equal logits from the largest downwards."""
     given = np.asarray(logits, np.float64)
     x = np.where(np.isnan(given), -np.inf, given)
     if not params.temperature > 0 or x.max() == -np.inf:
@@ -82,7 +82,7 @@ def expect(logits: Array, params: SamplingParams, tie_rule: TieRule = "value") -
 
 
 def possible_tokens(logits: Array, params: SamplingParams, tie_rule: TieRule) -> Array:
-    """[V] bool: what one row [V] float32 may draw. Equal rows in succession are looked at once."""
+    """Return [V] bool, the tokens that a row [V] float32 may draw. Equal rows in succession are computed once."""
     return _expect_bytes(logits.tobytes(), params, tie_rule).possible
 
 
@@ -94,7 +94,7 @@ def _expect_bytes(logits: bytes, params: SamplingParams, tie_rule: TieRule) -> E
 def _filtered(
     y: Array, counts: Array, params: SamplingParams, tie_rule: TieRule
 ) -> tuple[Array, NDArray[np.bool_]]:
-    """How many tokens of each group are kept, and the groups about which rounding may decide otherwise."""
+    """Count the tokens of each group that are kept, and find the groups that rounding may decide otherwise."""
     size, taken = int(counts.sum()), counts.astype(np.int64)
     doubtful = np.zeros(len(y), bool)
     if params.min_p > 0:

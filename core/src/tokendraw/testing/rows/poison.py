@@ -1,4 +1,4 @@
-"""Rows that hold what a broken model makes, and what each of them has to give."""
+"""Makes rows as a broken model does, with the answer that each has to get."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SIZE = 2500
 
 @dataclass(frozen=True)
 class Poison:
-    """One kind of row."""
+    """A kind of poisoned row."""
 
     logits: NDArray[Any]
     """[SIZE] float32."""
@@ -25,7 +25,7 @@ class Poison:
 
 
 def poisons(rng: np.random.Generator, size: int = SIZE) -> dict[str, Poison]:
-    """Every kind of poisoned row by name, gaussian where nothing else is said.
+    """Make every kind of poisoned row by name; their other logits are Gaussian.
 
     :param size: V, at least 64.
     """

@@ -1,4 +1,4 @@
-"""Requests that a subject can serve: every combination of what it advertises, and nothing else."""
+"""Makes requests that a subject can serve: every combination of its capabilities, and nothing else."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tokendraw.testing.rows.sampling import Sampling
 
 
 def combinations(capabilities: Capabilities, size: int) -> list[SamplingParams]:
-    """Temperatures, filters and orders, mixed, for a vocabulary of ``size``; the plain request comes first."""
+    """Mix temperatures, filters and orders for a vocabulary of ``size``; the plain request comes first."""
     filters = {name for name, _ in capabilities.filters}
     limit = capabilities.max_top_k
     ks = [k for k in (0, 1, 40, max(1, size // 2), 2**30) if limit is None or k <= limit]
@@ -37,7 +37,7 @@ def combinations(capabilities: Capabilities, size: int) -> list[SamplingParams]:
 def batches(
     subject: Sampling, requests: Sequence[SamplingParams], rows: int, turn: int = 0
 ) -> list[list[SamplingParams]]:
-    """Batches of ``rows`` requests that hold every one of ``requests``: one batch for each of them.
+    """Make batches of ``rows`` requests that hold every one of ``requests``: one batch for each of them.
 
     Where they are to be mixed, there is one batch of all kinds, behind those that kernels may serve in a way of their
     own: plain rows only, greedy rows only.
@@ -53,14 +53,14 @@ def batches(
 
 
 def assigned(effort: Effort, requests: Sequence[SamplingParams], rows: int) -> list[SamplingParams]:
-    """One request for each of ``rows`` rows: in their order, or, to be mixed, from all over them."""
+    """Pick one request for each of ``rows`` rows: in their order, or spread over all of them for a mixed batch."""
     if effort.mixed:
         return _spread(requests, rows)
     return [requests[i % len(requests)] for i in range(rows)]
 
 
 def _spread(requests: Sequence[SamplingParams], rows: int, start: int = 0) -> list[SamplingParams]:
-    """Requests at golden distances: few of them differ in all that they ask for, and none repeats before all came."""
+    """Order requests at golden-ratio distances, so that neighbours differ and none repeats before all came."""
     step = round(0.618 * len(requests))
     while math.gcd(step, len(requests)) > 1:
         step += 1
@@ -68,7 +68,7 @@ def _spread(requests: Sequence[SamplingParams], rows: int, start: int = 0) -> li
 
 
 def described(params: SamplingParams) -> str:
-    """What a request asks for, in words."""
+    """Describe a request in words."""
     off = SamplingParams()
     given = {name: getattr(params, name) for name in ("temperature", "top_k", "top_p", "min_p")}
     words = [f"{name} = {value:.10g}" for name, value in given.items() if value != getattr(off, name)]
@@ -76,7 +76,7 @@ def described(params: SamplingParams) -> str:
 
 
 def scalar_filters(capabilities: Capabilities) -> tuple[str, ...]:
-    """Filters that have one value for the whole batch."""
+    """List the filters that have one value for the whole batch."""
     per_row = {name for name, how in capabilities.filters if how == "per_row"}
     return tuple(name for name, how in capabilities.filters if how == "scalar" and name not in per_row)
 
@@ -87,7 +87,7 @@ def tokens_of(
     params: Sequence[SamplingParams],
     positions: Sequence[int] | None = None,
 ) -> NDArray[Any]:
-    """Tokens of rows with requests of their own: one call, or one for each value of a scalar filter."""
+    """Draw the tokens of rows with requests of their own: in one call, or in one for each value of a scalar filter."""
     logits = torch.as_tensor(logits)
     names = scalar_filters(subject.capabilities)
     if not names:

@@ -1,4 +1,4 @@
-"""The subject in the operation ``sample``: its calls, and rows of it that have to be refused."""
+"""The subject in the operation ``sample``: its calls, and rows that have to be refused."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class RowSubject(OperationSubject):
 
     @classmethod
     def plain_need(cls, capabilities: Capabilities | None = None) -> Need:
-        """The plainest need that these capabilities meet; without any, one for either order of the filters."""
+        """Return the plainest need that these capabilities meet; without any, one for either order of the filters."""
         if capabilities is None:
             return Need(filter_orders=FILTER_ORDERS)
         return Need(
@@ -46,7 +46,7 @@ class RowSubject(OperationSubject):
     def backend(
         self, logprobs_mode: LogprobsMode | None = None, gumbel_dtype: GumbelDtype | None = None
     ) -> Any:
-        """Build it for a logprobs mode and a precision of the noise; None: the first that it has."""
+        """Build the provider for a logprobs mode and a precision of the noise; None: the first that it has."""
         plain = self.plain_need(self.capabilities)
         return self.built(
             replace(

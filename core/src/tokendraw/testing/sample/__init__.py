@@ -1,4 +1,4 @@
-"""What the kit holds the operation ``sample`` to."""
+"""The properties of the operation ``sample``."""
 
 from tokendraw.testing.kit.operation import OperationKit
 from tokendraw.testing.rows.sampling import Sampling

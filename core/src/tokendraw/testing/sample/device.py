@@ -24,13 +24,13 @@ _ROWS, _SIZE = 64, 32_000
 
 
 def _work(subject: Sampling, logits: torch.Tensor, metadata: SamplingMetadata) -> Callable[[], SamplerOutput]:
-    """A call without the checks of the kit, which would wait."""
+    """Return a call without the checks of the kit, which would wait."""
     backend = subject.backend()
     return lambda: backend.sample(logits, metadata)
 
 
 def _batches(subject: Sampling, trial: Trial) -> Iterator[tuple[str, torch.Tensor, SamplingMetadata]]:
-    """A batch of every kind that the subject serves, on the device."""
+    """Make a batch of every kind that the subject serves, on the device."""
     rng = trial.generator("rows")
     logits = torch.from_numpy(np.stack([gaussian(rng, _SIZE) for _ in range(_ROWS)])).to(subject.device)
     positions = torch.arange(_ROWS, device=subject.device)

@@ -1,4 +1,4 @@
-"""What is drawn, against the exact distribution: its shape, its tails, and places where kernels have seams."""
+"""Compares draws with the exact distribution: its shape, its tails, and places where kernels have seams."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The filters: which tokens survive, seen in what is drawn and, where they are shown, in processed logprobs."""
+"""Checks the filters: which tokens survive, as draws and, where they are served, processed logprobs show."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def ties(subject: Sampling, trial: Trial) -> str:
 
 
 def _filter(subject: Sampling, trial: Trial, requests: list[SamplingParams]) -> str:
-    """Hold requests against float64, by draws from rows whose edges can be seen, and by what logprobs show."""
+    """Compare requests with float64, by draws from rows whose edges can be seen, and by logprobs."""
     requests = _fitting(subject, requests)
     judged = _sharpest(subject, trial, requests) if subject.effort.mixed else requests
     for params in judged:
@@ -122,7 +122,7 @@ def _filter(subject: Sampling, trial: Trial, requests: list[SamplingParams]) -> 
 
 
 def _sharpest(subject: Sampling, trial: Trial, requests: list[SamplingParams]) -> list[SamplingParams]:
-    """The two whose last kept token is the likeliest: it takes the fewest draws to miss it."""
+    """Pick the two rows whose last kept token is the likeliest: it takes the fewest draws to miss it."""
 
     def probability(params: SamplingParams) -> float:
         expected = expect(_clear_row(trial, params, subject), params, subject.capabilities.tie_rule)
@@ -149,13 +149,13 @@ def _support(subject: Sampling, trial: Trial, requests: list[SamplingParams]) ->
 
 
 def _fitting(subject: Sampling, requests: list[SamplingParams]) -> list[SamplingParams]:
-    """The same requests in an order of filters that the subject has."""
+    """Return the same requests in an order of filters that the subject has."""
     orders = subject.capabilities.filter_orders or ("top_k_first",)
     return [p if p.filter_order in orders else replace(p, filter_order=orders[0]) for p in requests]
 
 
 def _clear_row(trial: Trial, params: SamplingParams, subject: Sampling) -> Array:
-    """60 distinct logits, none of them unlikely, and no decision within rounding of an edge."""
+    """Make 60 distinct logits, none of them unlikely, and no decision within rounding of an edge."""
     for attempt in range(100):
         rng = trial.generator(f"{params}", 10 + attempt)
         row = rng.permutation(np.linspace(0, 2.2, 60) + rng.uniform(-0.01, 0.01, 60)).astype(np.float32)
@@ -167,7 +167,7 @@ def _clear_row(trial: Trial, params: SamplingParams, subject: Sampling) -> Array
 def _judge_edge(
     subject: Sampling, trial: Trial, row: Array, params: SamplingParams, expected: Expected
 ) -> None:
-    """The last kept token, which every mistake by one concerns, by itself."""
+    """Separate the last kept token, which every off-by-one mistake concerns."""
     probability = float(expected.probabilities[expected.edge].sum())
 
     def experiment(rng: np.random.Generator, draws: int) -> Verdict:
@@ -185,7 +185,7 @@ def _kept_by_draws(subject: Sampling, trial: Trial, label: str, row: Array, para
 
 
 def _kept_as_shown(subject: Sampling, trial: Trial, requests: list[SamplingParams]) -> str:
-    """Kept sets as the processed values of all V tokens tell them, over every family of logits."""
+    """Read kept sets from the processed values of all V tokens, over every family of logits."""
     mode = next((m for m in subject.capabilities.logprobs_modes if m.startswith("processed")), None)
     if mode is None:
         return ""

@@ -1,4 +1,4 @@
-"""Noise that is used twice: the bug that no test of single tokens can see."""
+"""Looks for noise that is used twice, the bug that no test of single tokens can see."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Array = NDArray[Any]
 _SIZE: Final = 8
 _UNIFORM = np.full(_SIZE, 1 / _SIZE)
 _LAGS = (1 << 16, 1 << 15, 4096, 1024, 256, 128, 64, 32, 16, 4, 3, 2, 1)
-"""The largest first: noise that repeats with a period bends the statistics of all others."""
+"""Distances between rows, the largest first: noise that repeats with a period bends the statistics of all others."""
 
 
 @properties.required("rows of a batch")
@@ -53,7 +53,7 @@ def rows_of_a_batch(subject: Sampling, trial: Trial) -> str:
 
 
 def _apart(rows: int, lag: int) -> tuple[Array, Array]:
-    """Pairs of rows ``lag`` apart of which no row stands in two."""
+    """Return pairs of rows ``lag`` apart; no row is in two of them."""
     left = np.arange(rows - lag)
     left = left[(left // lag) % 2 == 0]
     return left, left + lag

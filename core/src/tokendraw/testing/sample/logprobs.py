@@ -26,7 +26,7 @@ Array = NDArray[Any]
 
 _TOLERANCE = 1e-5
 _ROUNDING = 5e-7
-"""Of float32 itself, where a value is large."""
+"""Relative tolerance of float32 itself, where a value is large."""
 
 
 def _some_mode(capabilities: Capabilities) -> bool:
@@ -34,7 +34,7 @@ def _some_mode(capabilities: Capabilities) -> bool:
 
 
 def _batch(subject: Sampling, trial: Trial, size: int, wanted: int) -> tuple[Array, list[SamplingParams]]:
-    """One row of every family for every third request or so."""
+    """Make one row of every family for about every third request."""
     rng = trial.generator(f"{size} {wanted}")
     requests = combinations(subject.capabilities, size)
     if scalar_filters(subject.capabilities):
@@ -47,7 +47,7 @@ def _batch(subject: Sampling, trial: Trial, size: int, wanted: int) -> tuple[Arr
 
 
 def _shown(output: SamplerOutput) -> tuple[Array, Array, Array]:
-    """Ids [B, 1 + N], values [B, 1 + N] and ranks [B] on the host."""
+    """Return ids [B, 1 + N], values [B, 1 + N] and ranks [B] on the host."""
     found = output.logprobs
     assert found is not None
     assert found.ranks is not None
@@ -94,7 +94,7 @@ for _each in LOGPROBS_MODES:
 
 
 def _off(found: Array, expected: Array) -> Array:
-    """By how much each value lies outside of what is tolerated; inf where one is -inf and the other is not."""
+    """Return the distance of each value beyond the tolerance; inf where one is -inf and the other is not."""
     found = found.astype(np.float64)
     with np.errstate(invalid="ignore"):
         distance = np.abs(found - expected)

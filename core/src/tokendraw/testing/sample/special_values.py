@@ -123,5 +123,5 @@ def valid_flag(subject: Sampling, trial: Trial) -> str:
 
 
 def _some(requests: list[SamplingParams]) -> list[SamplingParams]:
-    """Few of many requests, the first and the last among them."""
+    """Pick a few of many requests, the first and the last among them."""
     return requests[:: max(1, len(requests) // 6)] + requests[-1:]

@@ -180,7 +180,7 @@ def _at_limit(subject: Sampling, trial: Trial, params: SamplingParams, size: int
 def _tokens(
     subject: Sampling, logits: torch.Tensor, params: list[SamplingParams], rng: np.random.Generator
 ) -> NDArray[Any]:
-    """Tokens of rows of which every other brings a seed, where the subject serves seeds."""
+    """Draw tokens of rows, every other with a seed where the subject serves seeds."""
     if subject.capabilities.seeding != "counter":
         return tokens_of(subject, logits, params)
     seeds, positions = random_seeds(rng, len(params))

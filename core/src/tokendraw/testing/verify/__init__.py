@@ -1,4 +1,4 @@
-"""What the kit holds the operation ``verify`` to."""
+"""The properties of the operation ``verify``."""
 
 from tokendraw.testing.kit.operation import OperationKit
 from tokendraw.testing.verify import device, draws, edges, lines, seeds

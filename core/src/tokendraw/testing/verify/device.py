@@ -27,7 +27,7 @@ _Call = tuple[torch.Tensor, Drafts, SamplingMetadata, VerifyMode]
 
 
 def _batches(subject: Verifying, trial: Trial) -> Iterator[tuple[str, _Call]]:
-    """A batch of every way, mixed from all requests that the subject serves, on the device."""
+    """Make a batch of every mode and kind of drafts, mixed from all requests that the subject serves, on the device."""
     for mode, kind in ways(subject.capabilities):
         label = f"{mode}, {kind}"
         batch = Batch.of(subject, trial.generator(label), _REQUESTS, _SIZE)
@@ -38,7 +38,7 @@ def _batches(subject: Verifying, trial: Trial) -> Iterator[tuple[str, _Call]]:
 
 
 def _plain(subject: Verifying) -> _Call:
-    """Flat rows of requests without seeds: a draft is accepted with a bonus token of many, or gives way to one."""
+    """Make flat rows of requests without seeds: each emits a bonus or recovered token that is one of many."""
     mode, kind = ways(subject.capabilities)[0]
     given = torch.full((_REQUESTS, _SIZE), 1.0 / _SIZE if kind == "probs" else 0.0, device=subject.device)
     drafts = drafts_of(subject, [[i] for i in range(_REQUESTS)], _SIZE, kind, given)
@@ -47,7 +47,7 @@ def _plain(subject: Verifying) -> _Call:
 
 
 def _work(subject: Verifying, call: _Call) -> Callable[[], torch.Tensor]:
-    """A verification without the checks of the kit, which would wait."""
+    """Return a verification without the checks of the kit, which would wait."""
     verifier = subject.backend()
     logits, drafts, metadata, mode = call
 
@@ -60,7 +60,7 @@ def _work(subject: Verifying, call: _Call) -> Callable[[], torch.Tensor]:
 
 
 def _drafting(subject: Verifying, call: _Call) -> Callable[[], torch.Tensor]:
-    """The draft of as many rows. A call of its own: a device takes no more than some 1000 launches in advance."""
+    """Return a draft of as many rows, a call of its own: a device queues no more than some 1000 launches."""
     verifier = subject.backend()
     logits, _, metadata, _ = call
 

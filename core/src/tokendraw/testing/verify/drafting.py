@@ -1,4 +1,4 @@
-"""Requests with drafts, of every kind that a subject can verify, as the kit lays them out on the host."""
+"""Makes requests with drafts of every kind that a subject can verify, laid out on the host."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ BEYOND = 2**31 - 1
 
 
 def requests(capabilities: VerifyCapabilities, size: int) -> list[SamplingParams]:
-    """What a request to verify may ask for: filters per row alone, since a batch with others is never handed over."""
+    """List the requests to verify: filters per row only, since a batch with scalar filters is never handed over."""
     per_row = tuple((name, how) for name, how in capabilities.filters if how == "per_row")
     return combinations(replace(capabilities, filters=per_row), size)
 
 
 def ways(capabilities: VerifyCapabilities) -> list[tuple[VerifyMode, DraftKind]]:
-    """Every mode with every kind of drafts."""
+    """List every mode with every kind of drafts."""
     return [(mode, kind) for mode in capabilities.verify_modes for kind in capabilities.draft_kinds]
 
 
 def two_ways(capabilities: VerifyCapabilities) -> list[tuple[VerifyMode, DraftKind]]:
-    """The first of them and the last, for what hardly depends on it."""
+    """Return the first and the last of them, for checks that hardly depend on it."""
     every = ways(capabilities)
     return [every[0], every[-1]] if len(every) > 1 else every
 
@@ -114,23 +114,23 @@ class Batch:
         return int(self.target[0].shape[1])
 
     def picked(self, which: Iterable[int]) -> Batch:
-        """Some of the requests, in this order."""
+        """Pick some of the requests, in this order."""
         order = [int(i) for i in which]
         columns = {name: [getattr(self, name)[i] for i in order] for name in self.__dataclass_fields__}
         return Batch(**columns)
 
     def logits(self, subject: Verifying) -> torch.Tensor:
-        """[L, V] those of the target, on the device."""
+        """Return the target's logits [L, V] on the device."""
         return torch.from_numpy(np.concatenate(self.target)).to(subject.device)
 
     def drafts(self, subject: Verifying, kind: DraftKind) -> Drafts:
-        """The drafts on the device, given by kind."""
+        """Return the drafts on the device, given by kind."""
         rows = {"probs": self.probs, "logits": self.draft, "chosen": []}[kind]
         given = torch.from_numpy(np.concatenate(rows)).to(subject.device) if rows else None
         return drafts_of(subject, self.ids, self.size, kind, given)
 
     def metadata(self, drafts: Drafts) -> SamplingMetadata:
-        """The parameters of the rows."""
+        """Return the parameters of the rows."""
         return row_metadata(drafts, self.params, self.first)
 
     def verify(
@@ -142,7 +142,7 @@ class Batch:
         logprobs_mode: LogprobsMode | None = None,
         gumbel_dtype: GumbelDtype | None = None,
     ) -> VerifyOutput:
-        """Verify them all in one call."""
+        """Verify all requests in one call."""
         drafts = self.drafts(subject, kind)
         return subject.verify(
             self.logits(subject),
@@ -154,7 +154,7 @@ class Batch:
         )
 
     def walk(self, i: int, mode: VerifyMode, kind: DraftKind, dtype: str = "fp32") -> reference_walk.Answer:
-        """What request ``i``, which has a seed, has to emit."""
+        """Compute what request ``i``, which has a seed, has to emit."""
         return reference_walk.walk(
             self.target[i],
             self.ids[i],
@@ -180,7 +180,7 @@ def drafts_of(
     kind: DraftKind,
     given: torch.Tensor | None = None,
 ) -> Drafts:
-    """Lists of drafts, one a request, on the device.
+    """Lay out lists of drafts, one a request, on the device.
 
     :param given: [L - B, V] probabilities or logits, by kind.
     """
@@ -195,7 +195,7 @@ def drafts_of(
 
 
 def row_metadata(drafts: Drafts, params: Sequence[SamplingParams], first: Sequence[int]) -> SamplingMetadata:
-    """The parameters of the rows of a verification, from those of its requests and their first positions."""
+    """Build the parameters of the rows of a verification from those of its requests and their first positions."""
     rows = drafts.num_rows
     assert rows is not None
     start = torch.tensor(first, dtype=torch.int64, device=drafts.device)
@@ -208,7 +208,7 @@ def row_metadata(drafts: Drafts, params: Sequence[SamplingParams], first: Sequen
 
 
 def chains(output: VerifyOutput) -> list[list[int]]:
-    """The tokens of each request, padding left out."""
+    """Return the tokens of each request, without padding."""
     counts = (output.num_accepted + 1).tolist()
     return [row[:count] for row, count in zip(output.token_ids.tolist(), counts, strict=True)]
 

@@ -94,7 +94,7 @@ def draft(subject: Verifying, trial: Trial) -> str:
 
 
 def _served(capabilities: VerifyCapabilities) -> dict[str, SamplingParams]:
-    """A request for each filter that is applied per row."""
+    """Make a request for each filter that is applied per row."""
     order = (*capabilities.filter_orders, "top_k_first")[0]
     return {
         name: replace(params, filter_order=order)
@@ -161,7 +161,7 @@ def coupled(subject: Verifying, trial: Trial) -> str:
 
 
 def _seeded_sampling(subject: Verifying) -> Sampling | None:
-    """The subject in the operation ``sample``, if seeds tie both operations together."""
+    """Return the subject in the operation ``sample``, if both operations serve seeds."""
     sampling = subject.sampling
     if sampling is None or {subject.capabilities.seeding, sampling.capabilities.seeding} != {"counter"}:
         return None
@@ -169,7 +169,7 @@ def _seeded_sampling(subject: Verifying) -> Sampling | None:
 
 
 def _sampled(subject: Verifying, sampling: Sampling, batch: Batch) -> list[list[int]]:
-    """What ``sample`` draws at every row of every request."""
+    """Draw with ``sample`` at every row of every request."""
     metadata = batch.metadata(batch.drafts(subject, "chosen"))
     tokens = sampling.call(batch.logits(subject), metadata).token_ids.tolist()
     found = []

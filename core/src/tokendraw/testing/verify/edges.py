@@ -1,4 +1,4 @@
-"""Verifications at the edges: rows of nothing, drafts that are none, and decisions that no noise may change."""
+"""Verifies at the edges: rows of nothing, placeholders, and decisions that no noise may change."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ Array = NDArray[Any]
 LEAST_U: Final = 228_227_993
 """A seed whose word of the stream ACCEPT at :data:`AT` is all zeros."""
 LARGEST_U: Final = 12_713_842_529
-"""One whose word is all ones."""
+"""A seed whose word of that stream is all ones."""
 AT: Final = 9
 _SIZE: Final = 1100  # two tiles, the last of them not full
 
@@ -85,7 +85,7 @@ def _poison(batch: Batch, i: int, where: str, kind: DraftKind, poison: Array, st
 
 
 def _valid(batch: Batch, i: int, used: int, mode: str, kind: DraftKind) -> bool:
-    """Whether all rows are that ``used`` tokens of a request come from."""
+    """Whether all rows that ``used`` tokens of a request come from are valid."""
     fine = [not np.isnan(x).any() and x.max() > -np.inf for x in batch.target[i][:used]]
     if mode == "coupled" or kind == "chosen" or not batch.params[i].temperature > 0:
         return all(fine)

@@ -74,7 +74,7 @@ def sure_chains(
     counts: list[int],
     wrong: int | None = None,
 ) -> None:
-    """Requests whose target is sure of the drafts: all are accepted, up to number ``wrong`` of the last request."""
+    """Make requests whose target is sure of the drafts: all are accepted up to draft ``wrong`` of the last request."""
     size = 300
     rng = trial.generator(f"{counts} {wrong}")
     sure = rng.integers(0, size, sum(counts) + len(counts))

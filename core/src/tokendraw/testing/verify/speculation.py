@@ -1,4 +1,4 @@
-"""Speculative decoding of many short sequences at once, and what their tokens have to be distributed like.
+"""Decodes many short sequences speculatively, and compares their tokens with the target's distribution.
 
 A trial is a request. Its drafts are drawn by the subject's own ``draft``, at the very seeds and positions that verify
 them where it serves seeds. Where a verification ends before the last place that is looked at, the sequence goes on with
@@ -32,27 +32,27 @@ Array = NDArray[Any]
 _PLAIN = SamplingParams()
 _MOST_ROWS = 1 << 15
 _FEW = 64
-"""Tokens of which all pairs are looked at."""
+"""Number of tokens of which all pairs are looked at."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """What is drawn from."""
+    """The distributions that sequences and drafts are drawn from."""
 
     target: Array
     """Logits [V], or [V + 1, V]: a row for each token before, and one for a first token."""
     draft: Array
-    """As many as ``target``."""
+    """Logits of the draft model, as many as ``target``."""
     drafts: int = 2
     """K; the first K + 1 tokens are looked at."""
     kind: DraftKind
     mode: VerifyMode
     params: SamplingParams = _PLAIN
     placeholders: tuple[int, ...] = ()
-    """Places without a draft, where the target's next row goes on from token 0."""
+    """Places without a draft, where the target's next row continues from token 0."""
 
     def probabilities(self, subject: Verifying) -> tuple[Array, Array]:
-        """What is drawn from, p and q, float64: [V + 1, V], or [1, V] where all rows are alike."""
+        """Return p and q that tokens are drawn from, float64: [V + 1, V], or [1, V] where all rows are alike."""
         rule = subject.capabilities.tie_rule
         rows = [[expect(x, self.params, rule) for x in _rows(logits)] for logits in (self.target, self.draft)]
         assert all(row.certain for both in rows for row in both), "the kit chose a row that rounding decides"
@@ -65,7 +65,7 @@ def _rows(logits: Array) -> Array:
 
 
 def judge(subject: Verifying, trial: Trial, label: str, case: Case, draws: int, *, seeded: bool) -> None:
-    """Hold every token, the first two together, and how many drafts were accepted, against the target."""
+    """Compare every token, the first two together, and the number of accepted drafts with the target."""
     p, q = case.probabilities(subject)
     size, found = p.shape[1], dict[int, tuple[Array, Array]]()
 
@@ -118,7 +118,7 @@ def _judge_acceptance(case: Case, p: Array, q: Array, judged: Callable[..., None
 def decode(
     subject: Verifying, case: Case, q: Array, trials: int, rng: np.random.Generator, *, seeded: bool
 ) -> tuple[Array, Array]:
-    """Tokens [trials, K + 1] of as many sequences, and [trials] how many drafts their first verification accepted.
+    """Draw tokens [trials, K + 1], and count the drafts [trials] that the first verification of each accepted.
 
     :param q: [V + 1, V] or [1, V]: what the drafts are drawn by, where the verification is told so.
     """
@@ -178,7 +178,7 @@ def _drafted(
     first: torch.Tensor,
     before: torch.Tensor,
 ) -> tuple[Drafts, torch.Tensor]:
-    """K drafts for each request, and the token before each row of its target [L]."""
+    """Draw K drafts for each request; return them and the token before each row of its target [L]."""
     _, draft, probs = rows
     contexts, ids = [before], []
     for step in range(case.drafts):
@@ -200,7 +200,7 @@ def _drafted(
 
 
 def _of(rows: torch.Tensor, before: torch.Tensor) -> torch.Tensor:
-    """The row that follows each token; where all are alike, there is one."""
+    """Return the row that follows each token; where all are alike, there is one."""
     return rows[before.clamp(max=len(rows) - 1)]
 
 

@@ -1,4 +1,4 @@
-"""The subject in the operation ``verify``: its calls, and verifications that have to be refused."""
+"""The subject in the operation ``verify``: its calls, and the verifications that have to be refused."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Verifying(RowSubject):
 
     @property
     def sampling(self) -> Sampling | None:
-        """The same subject in the operation ``sample``; None if it does not offer that."""
+        """Return the subject in the operation ``sample``; None if it does not offer that."""
         return Sampling(self.subject) if Sampling.operation in self.subject.capabilities else None
 
     @torch.no_grad()
