@@ -114,3 +114,13 @@ def has_mode(mode: LogprobsMode) -> Callable[[Any], bool]:
 def has_counter(capabilities: Capabilities) -> bool:
     """Whether rows may bring seeds of their own."""
     return capabilities.seeding == "counter"
+
+
+def has_logprobs(capabilities: Capabilities) -> bool:
+    """Tell whether any logprobs mode is served."""
+    return bool(capabilities.logprobs_modes)
+
+
+def seedings(capabilities: Capabilities) -> tuple[bool, ...]:
+    """List whether rows bring seeds: without, and with them if they may."""
+    return (False, True) if has_counter(capabilities) else (False,)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from dataclasses import replace
 
 import numpy as np
 import torch
 
 from tokendraw._exchange.metadata import SamplingMetadata
 from tokendraw._exchange.params import SamplingParams
+from tokendraw.testing.kit.inputs import unmodified
 from tokendraw.testing.kit.property import Ask, Properties
 from tokendraw.testing.kit.statistical_tests import fit
 from tokendraw.testing.kit.trial import Trial, Verdict
@@ -35,20 +36,8 @@ def inputs_unmodified(subject: Sampling, trial: Trial) -> str:
             logits = torch.from_numpy(rows).to(subject.device)
             wanted = [replace(params, logprobs=None if mode is None else 3) for params in batch]
             metadata = SamplingMetadata.from_params(wanted, device=subject.device)
-            given = {f.name: getattr(metadata, f.name) for f in fields(metadata)}
-            before = {name: t.clone() for name, t in given.items() if isinstance(t, torch.Tensor)}
-            pristine = logits.view(torch.int32).clone()
-            subject.call(logits, metadata, mode=mode)
-            changed = (logits.view(torch.int32) != pristine).any(-1)
-            trial.require(
-                not bool(changed.any()),
-                f"logits need to stay as they are, found {int(changed.sum())} rows changed",
-            )
-            for name, tensor in before.items():
-                trial.require(
-                    torch.equal(given[name], tensor),
-                    f"'{name}' of the request needs to stay as it is, found changed",
-                )
+            with unmodified(trial, logits=logits, metadata=metadata):
+                subject.call(logits, metadata, mode=mode)
     return f"{len(requests)} requests, {len(modes) - 1} logprobs modes"
 
 

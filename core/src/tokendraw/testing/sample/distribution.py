@@ -16,6 +16,7 @@ from tokendraw.testing.kit.statistical_tests import fit, independence, share
 from tokendraw.testing.kit.trial import Trial, Verdict
 from tokendraw.testing.logits_families import bimodal, gaussian, zipf
 from tokendraw.testing.rows.draws import draw_many, judge_fit
+from tokendraw.testing.rows.requests import seedings
 from tokendraw.testing.rows.sampling import Sampling
 
 properties = Properties("sample")
@@ -40,7 +41,7 @@ def distribution(subject: Sampling, trial: Trial) -> str:
         ("three tiles, peaked", zipf(rng, 2500), SamplingParams(), effort.tiled_draws),
         ("three tiles, gaussian", gaussian(rng, 2500), SamplingParams(temperature=2.0), effort.tiled_draws),
     ]
-    for seeded in (False, True)[: 1 + (subject.capabilities.seeding == "counter")]:
+    for seeded in seedings(subject.capabilities):
         for label, row, params, draws in rows:
             judge_fit(subject, trial, f"{label}{', seeded' * seeded}", row, params, draws, seeded=seeded)
     return f"{len(rows)} rows"
@@ -145,7 +146,7 @@ def levels(subject: Sampling, trial: Trial) -> str:
     tiles = 4
     row = np.full(tiles * TILE_SIZE, -np.inf, np.float32)
     row[np.add.outer(np.arange(tiles) * TILE_SIZE, np.arange(tiles)).ravel()] = 0  # ids 0 to 3 of every tile
-    for seeded in (False, True)[: 1 + (subject.capabilities.seeding == "counter")]:
+    for seeded in seedings(subject.capabilities):
 
         def experiment(rng: np.random.Generator, draws: int, seeded: bool = seeded) -> Verdict:
             tokens = draw_many(subject, row, SamplingParams(), draws, rng, seeded=seeded)

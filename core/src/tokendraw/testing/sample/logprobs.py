@@ -9,28 +9,20 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from tokendraw._exchange.capabilities import LOGPROBS_MODES, Capabilities, LogprobsMode
+from tokendraw._exchange.capabilities import LOGPROBS_MODES, LogprobsMode
 from tokendraw._exchange.output import PAD_LOGPROB, PAD_TOKEN_ID, SamplerOutput
 from tokendraw._exchange.params import SamplingParams
-from tokendraw.testing import reference
 from tokendraw.testing.kit.property import Properties
 from tokendraw.testing.kit.trial import Trial
 from tokendraw.testing.logits_families import FAMILIES
 from tokendraw.testing.rows.draws import seed_torch
 from tokendraw.testing.rows.expected import expect
-from tokendraw.testing.rows.requests import combinations, described, has_mode, scalar_filters
+from tokendraw.testing.rows.logprobs import TOLERANCE, expected_values, require_values
+from tokendraw.testing.rows.requests import combinations, described, has_logprobs, has_mode, scalar_filters
 from tokendraw.testing.rows.sampling import Sampling, row_ask
 
 properties = Properties("sample")
 Array = NDArray[Any]
-
-_TOLERANCE = 1e-5
-_ROUNDING = 5e-7
-"""Relative tolerance of float32 itself, where a value is large."""
-
-
-def _some_mode(capabilities: Capabilities) -> bool:
-    return bool(capabilities.logprobs_modes)
 
 
 def _batch(subject: Sampling, trial: Trial, size: int, wanted: int) -> tuple[Array, list[SamplingParams]]:
@@ -68,20 +60,13 @@ def _mode(mode: LogprobsMode) -> None:
             ids, values, _ = _shown(output)
             drawn = output.token_ids.cpu().numpy()
             for i, request in enumerate(params):
-                told = expect(logits[i], request, subject.capabilities.tie_rule)
-                row = reference.prepare(logits[i], request)
-                if (
-                    not told.certain or told.count != row.kept.sum()
-                ):  # which of tied tokens stay is not ours to say
-                    continue
-                expected = reference.values(row, int(drawn[i]), mode)[ids[i]]
-                off = _off(values[i], expected)
-                looked += 1
-                trial.require(
-                    (off <= 0).all(),
-                    f"V = {size}, {described(request)}: token {ids[i][off.argmax()]} needs "
-                    f"{expected[off.argmax()]:.7g}, found {values[i][off.argmax()]:.7g}",
+                expected = expected_values(
+                    logits[i], request, int(drawn[i]), mode, subject.capabilities.tie_rule
                 )
+                if expected is None:
+                    continue
+                looked += 1
+                require_values(trial, f"V = {size}, {described(request)}", ids[i], values[i], expected)
                 trial.require(
                     ids[i][0] == drawn[i],
                     f"the drawn token {drawn[i]} needs to come first, found {ids[i][0]}",
@@ -91,16 +76,6 @@ def _mode(mode: LogprobsMode) -> None:
 
 for _each in LOGPROBS_MODES:
     _mode(_each)
-
-
-def _off(found: Array, expected: Array) -> Array:
-    """Return the distance of each value beyond the tolerance; inf where one is -inf and the other is not."""
-    found = found.astype(np.float64)
-    with np.errstate(invalid="ignore"):
-        distance = np.abs(found - expected)
-        off: Array = distance - (_TOLERANCE + _ROUNDING * np.abs(expected))
-    equal = found == expected
-    return np.where(equal, 0.0, np.where(np.isnan(off), np.inf, off))
 
 
 def _require_form(trial: Trial, output: SamplerOutput, rows: int, width: int) -> None:
@@ -119,7 +94,7 @@ def _require_form(trial: Trial, output: SamplerOutput, rows: int, width: int) ->
         )
 
 
-@properties.advertised("ranks", _some_mode)
+@properties.advertised("ranks", has_logprobs)
 def ranks(subject: Sampling, trial: Trial) -> str:
     """The rank is the number of tokens whose value is at least the drawn one's, all ties counted."""
     looked = 0
@@ -135,7 +110,7 @@ def ranks(subject: Sampling, trial: Trial) -> str:
     return f"{looked} rows, with ties"
 
 
-@properties.advertised("N best", _some_mode)
+@properties.advertised("N best", has_logprobs)
 def n_best(subject: Sampling, trial: Trial) -> str:
     """The N best follow the drawn token, descending, lowest id first on a tie, at most all V; then padding."""
     mode = next((m for m in subject.capabilities.logprobs_modes if m.startswith("raw")), None)
@@ -167,7 +142,7 @@ def n_best(subject: Sampling, trial: Trial) -> str:
     return f"N of 0, 1, 20, V = {size} and more, and rows that ask for less"
 
 
-@properties.advertised("log_kept_mass", _some_mode)
+@properties.advertised("log_kept_mass", has_logprobs)
 def kept_mass(subject: Sampling, trial: Trial) -> str:
     """The log of the kept set's share of the temperature-scaled mass, to 1e-5."""
     looked = 0
@@ -183,7 +158,7 @@ def kept_mass(subject: Sampling, trial: Trial) -> str:
                 continue
             looked += 1
             trial.require(
-                abs(float(mass) - expected.log_share) <= _TOLERANCE,
+                abs(float(mass) - expected.log_share) <= TOLERANCE,
                 f"V = {size}, {described(request)} needs log_kept_mass {expected.log_share:.6f}, found {mass:.6f}",
             )
     return f"{looked} rows"

@@ -23,6 +23,7 @@ from tokendraw.testing.logits_families import Family, gaussian, tied, zipf
 from tokendraw.testing.rows.draws import random_seeds, seed_torch
 from tokendraw.testing.rows.expected import expect
 from tokendraw.testing.rows.requests import combinations
+from tokendraw.testing.rows.sampling import Sampling
 from tokendraw.testing.verify.verifying import Verifying
 
 Array = NDArray[Any]
@@ -152,6 +153,13 @@ class Batch:
             logprobs_mode=logprobs_mode,
             gumbel_dtype=gumbel_dtype,
         )
+
+    def sampled(self, subject: Verifying, sampling: Sampling) -> list[list[int]]:
+        """Draw by ``sample`` at every row of every request."""
+        metadata = self.metadata(self.drafts(subject, "chosen"))
+        tokens = sampling.call(self.logits(subject), metadata).token_ids.tolist()
+        ends = np.cumsum([len(rows) for rows in self.target])
+        return [tokens[end - len(rows) : end] for rows, end in zip(self.target, ends, strict=True)]
 
     def walk(self, i: int, mode: VerifyMode, kind: DraftKind, dtype: str = "fp32") -> reference_walk.Answer:
         """Compute what request ``i``, which has a seed, has to emit."""

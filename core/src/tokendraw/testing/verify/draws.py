@@ -20,8 +20,8 @@ from tokendraw.testing.kit.trial import Trial, Verdict
 from tokendraw.testing.logits_families import gaussian
 from tokendraw.testing.rows.draws import random_seeds, seed_torch
 from tokendraw.testing.rows.expected import expect
-from tokendraw.testing.rows.sampling import Sampling
-from tokendraw.testing.verify.drafting import Batch, chains, drafts_of, requests, row_metadata, ways
+from tokendraw.testing.rows.requests import seedings
+from tokendraw.testing.verify.drafting import Batch, chains, drafts_of, requests, row_metadata
 from tokendraw.testing.verify.speculation import Case, judge
 from tokendraw.testing.verify.verifying import Verifying, draft_ask
 
@@ -29,8 +29,8 @@ properties = Properties("verify")
 Array = NDArray[Any]
 
 # No two probabilities are equal, so that no rule for ties matters, and every filter below has its edge between them.
-_EIGHT: Final = np.log([0.30, 0.22, 0.17, 0.11, 0.08, 0.06, 0.04, 0.02])
-_NEAR_EIGHT: Final = np.log([0.09, 0.24, 0.06, 0.21, 0.16, 0.04, 0.13, 0.07])
+EIGHT: Final = np.log([0.30, 0.22, 0.17, 0.11, 0.08, 0.06, 0.04, 0.02])
+NEAR_EIGHT: Final = np.log([0.09, 0.24, 0.06, 0.21, 0.16, 0.04, 0.13, 0.07])
 _FEW: Final = np.log([0.10, 0.60, 0.30])
 _FEWER: Final = np.log([0.50, 0.20, 0.30])
 _FILTERS: Final = {
@@ -40,21 +40,17 @@ _FILTERS: Final = {
 }
 
 
-def _markov(trial: Trial, kind: DraftKind, mode: VerifyMode, placeholders: tuple[int, ...] = ()) -> Case:
-    """Rows that depend on the token before; no probability so small that its pairs are never seen."""
+def markov(trial: Trial, kind: DraftKind, mode: VerifyMode, placeholders: tuple[int, ...] = ()) -> Case:
+    """Make rows that depend on the token before; no probability is so small that its pairs are never seen."""
     target, draft = trial.generator("Markov").normal(size=(2, 5, 4)).clip(-1.5, 1.5)
     return Case(target=target, draft=draft, kind=kind, mode=mode, placeholders=placeholders)
-
-
-def _seedings(capabilities: VerifyCapabilities) -> tuple[bool, ...]:
-    return (False, True) if capabilities.seeding == "counter" else (False,)
 
 
 @properties.required("verify draft")
 def draft(subject: Verifying, trial: Trial) -> str:
     """``draft`` draws from the softmax after the filters, with seeds from streams of its own."""
     offered = subject.capabilities
-    row = _NEAR_EIGHT.astype(np.float32)
+    row = NEAR_EIGHT.astype(np.float32)
     for name, own in {"no filter": SamplingParams(), **_served(offered)}.items():
         expected = expect(row, own, offered.tie_rule).probabilities
 
@@ -115,9 +111,9 @@ def rejection(subject: Verifying, trial: Trial) -> str:
     cases = {
         "one opposite draft": Case(target=sixteen, draft=-sixteen, drafts=1, kind=kind, mode="rejection"),
         "three opposite drafts": Case(target=sixteen, draft=-sixteen, drafts=3, kind=kind, mode="rejection"),
-        "Markov": _markov(trial, kind, "rejection"),
+        "Markov": markov(trial, kind, "rejection"),
     }
-    seeded = _seedings(subject.capabilities)[-1]
+    seeded = seedings(subject.capabilities)[-1]
     for label, case in cases.items():
         judge(subject, trial, label, case, subject.effort.draws // 4, seeded=seeded)
     if seeded:
@@ -138,16 +134,16 @@ def _tiles(kind: DraftKind) -> Case:
 def coupled(subject: Verifying, trial: Trial) -> str:
     """The tokens are those that ``sample`` draws at the same seeds and positions, drafts accepted while they are."""
     offered = subject.capabilities
-    case = _markov(trial, offered.draft_kinds[0], "coupled")
-    for seeded in _seedings(offered):
+    case = markov(trial, offered.draft_kinds[0], "coupled")
+    for seeded in seedings(offered):
         judge(subject, trial, "Markov", case, subject.effort.draws // 4, seeded=seeded)
-    sampling = _seeded_sampling(subject)
+    sampling = subject.seeded_sampling
     if sampling is None:
         return "distribution"
     looked = 0
     for size in (31, 1100):
         batch = Batch.of(subject, trial.generator(f"{size}"), subject.effort.rows(60, least=4), size)
-        own = _sampled(subject, sampling, batch)
+        own = batch.sampled(subject, sampling)
         for kind in offered.draft_kinds:
             for i, tokens in enumerate(chains(batch.verify(subject, "coupled", kind))):
                 ids = [*batch.ids[i], -1]
@@ -160,25 +156,6 @@ def coupled(subject: Verifying, trial: Trial) -> str:
     return f"distribution, and {looked} tokens equal to those of sample"
 
 
-def _seeded_sampling(subject: Verifying) -> Sampling | None:
-    """Return the subject in the operation ``sample``, if both operations serve seeds."""
-    sampling = subject.sampling
-    if sampling is None or {subject.capabilities.seeding, sampling.capabilities.seeding} != {"counter"}:
-        return None
-    return sampling
-
-
-def _sampled(subject: Verifying, sampling: Sampling, batch: Batch) -> list[list[int]]:
-    """Draw with ``sample`` at every row of every request."""
-    metadata = batch.metadata(batch.drafts(subject, "chosen"))
-    tokens = sampling.call(batch.logits(subject), metadata).token_ids.tolist()
-    found = []
-    for rows in batch.target:
-        found.append(tokens[: len(rows)])
-        tokens = tokens[len(rows) :]
-    return found
-
-
 def _kind(name: str, kind: DraftKind) -> None:
     @properties.advertised(name, lambda c: kind in c.draft_kinds, draft_ask(kind=kind))
     def check(subject: Verifying, trial: Trial) -> str:
@@ -186,9 +163,9 @@ def _kind(name: str, kind: DraftKind) -> None:
         mode: VerifyMode = (*subject.capabilities.verify_modes, "rejection")[0]
         cases = {
             "three tokens": Case(target=_FEW, draft=_FEWER, kind=kind, mode=mode),
-            "Markov": _markov(trial, kind, mode),
+            "Markov": markov(trial, kind, mode),
         }
-        for seeded in _seedings(subject.capabilities):
+        for seeded in seedings(subject.capabilities):
             for label, case in cases.items():
                 judge(subject, trial, label, case, subject.effort.draws // 4, seeded=seeded)
         return all_of(cases)
@@ -210,71 +187,14 @@ def filters(subject: Verifying, trial: Trial) -> str:
     served = _served(offered)
     for mode, kind in [(mode, offered.draft_kinds[0]) for mode in offered.verify_modes]:
         for name, params in served.items():
-            case = Case(target=_EIGHT, draft=_NEAR_EIGHT, kind=kind, mode=mode, params=params)
-            seeded = _seedings(offered)[-1]
+            case = Case(target=EIGHT, draft=NEAR_EIGHT, kind=kind, mode=mode, params=params)
+            seeded = seedings(offered)[-1]
             judge(subject, trial, f"{name}, {mode}", case, subject.effort.draws // 4, seeded=seeded)
         hot = Case(
-            target=_EIGHT, draft=_NEAR_EIGHT, kind=kind, mode=mode, params=SamplingParams(temperature=1.7)
+            target=EIGHT, draft=NEAR_EIGHT, kind=kind, mode=mode, params=SamplingParams(temperature=1.7)
         )
         judge(subject, trial, f"temperature, {mode}", hot, subject.effort.draws // 4, seeded=False)
     for name, params in _FILTERS.items():
         if (name, "per_row") not in offered.filters:
             refused(subject, draft_ask(params=params))
     return f"{all_of(served)}, temperature 1.7"
-
-
-@properties.required("verify bonus")
-def bonus(subject: Verifying, trial: Trial) -> str:
-    """Where all drafts are accepted, the bonus row gives one token more: the one that ``sample`` draws there."""
-    offered, last = subject.capabilities, _EIGHT.astype(np.float32)
-    size = len(last)
-    expected = expect(last, SamplingParams()).probabilities
-    for mode in offered.verify_modes:
-        kind = offered.draft_kinds[0]
-
-        def experiment(
-            rng: np.random.Generator, draws: int, mode: VerifyMode = mode, kind: DraftKind = kind
-        ) -> Verdict:
-            seed_torch(rng)
-            sure = np.where(np.arange(size) == 7, np.float32(60), np.float32(0))
-            target = torch.from_numpy(np.stack([sure, sure, last])).to(subject.device).repeat(draws, 1)
-            given = torch.from_numpy(sure if kind == "logits" else (sure > 0).astype(np.float32))
-            drafts = drafts_of(
-                subject, [[7, 7]] * draws, size, kind, given.to(subject.device).repeat(2 * draws, 1)
-            )
-            metadata = row_metadata(drafts, [SamplingParams()] * draws, [0] * draws)
-            found = subject.verify(target, drafts, metadata, mode)
-            trial.require(
-                (found.num_accepted == 2).all(),
-                f"{mode}, {kind}: drafts that the target is sure of need to be accepted",
-            )
-            return fit(found.token_ids[:, 2].cpu().numpy(), expected)
-
-        trial.judge(mode, experiment, subject.effort.tiled_draws // 2)
-    sampling = _seeded_sampling(subject)
-    if sampling is None:
-        return "distribution"
-    looked = 0
-    batch = Batch.of(subject, trial.generator("requests"), subject.effort.rows(60, least=4), 1100)
-    own = _sampled(subject, sampling, batch)
-    for mode, kind in ways(offered):
-        for i, tokens in enumerate(chains(batch.verify(subject, mode, kind))):
-            if len(tokens) == len(own[i]):
-                looked += 1
-                trial.require(
-                    tokens[-1] == own[i][-1],
-                    f"{mode}, {kind}: a bonus token needs to be that of sample, {own[i][-1]}, found {tokens[-1]}",
-                )
-    return f"distribution, and {looked} tokens equal to those of sample"
-
-
-@properties.advertised("verify after placeholders", lambda c: c.placeholder_drafts)
-def after_placeholders(subject: Verifying, trial: Trial) -> str:
-    """The token in place of a draft that was not made follows the target, and so do all others."""
-    offered = subject.capabilities
-    for mode in offered.verify_modes:
-        for place in (0, 1):
-            case = _markov(trial, offered.draft_kinds[0], mode, (place,))
-            label = f"{mode}, place {place + 1}"
-            judge(subject, trial, label, case, subject.effort.draws // 4, seeded=_seedings(offered)[-1])
-    return "in the first place and in the second"

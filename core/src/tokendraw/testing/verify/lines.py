@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
@@ -12,13 +12,14 @@ from numpy.typing import NDArray
 from tokendraw._exchange.capabilities import INPUT_DTYPES
 from tokendraw._exchange.params import SamplingParams
 from tokendraw._messages.words import all_of
-from tokendraw.operations.verify.capabilities import DraftKind, VerifyCapabilities, VerifyMode
-from tokendraw.testing import reference
+from tokendraw.operations.verify.capabilities import DraftKind, VerifyMode
+from tokendraw.testing.kit.inputs import unmodified
 from tokendraw.testing.kit.property import Ask, Properties
 from tokendraw.testing.kit.refusals import refused
 from tokendraw.testing.kit.trial import Trial
 from tokendraw.testing.rows.expected import expect
-from tokendraw.testing.rows.requests import described
+from tokendraw.testing.rows.logprobs import expected_values, require_values
+from tokendraw.testing.rows.requests import described, has_logprobs
 from tokendraw.testing.verify.drafting import (
     Batch,
     chains,
@@ -110,16 +111,8 @@ def inputs_unmodified(subject: Verifying, trial: Trial) -> str:
     for mode, kind in ways(subject.capabilities):
         logits, drafts = batch.logits(subject), batch.drafts(subject, kind)
         metadata = batch.metadata(drafts)
-        given = {"target_logits": logits}
-        for part in (drafts, metadata):
-            named = {f.name: getattr(part, f.name) for f in fields(part)}
-            given |= {name: tensor for name, tensor in named.items() if isinstance(tensor, torch.Tensor)}
-        before = {name: tensor.clone() for name, tensor in given.items()}
-        subject.verify(logits, drafts, metadata, mode)
-        for name, tensor in before.items():
-            trial.require(
-                torch.equal(given[name], tensor), f"{mode}: '{name}' needs to stay as it is, found changed"
-            )
+        with unmodified(trial, target_logits=logits, drafts=drafts, metadata=metadata):
+            subject.verify(logits, drafts, metadata, mode)
     return f"{len(ways(subject.capabilities))} ways"
 
 
@@ -180,11 +173,7 @@ def dtypes(subject: Verifying, trial: Trial) -> str:
     return all_of(offered.dtypes)
 
 
-def _some_mode(capabilities: VerifyCapabilities) -> bool:
-    return bool(capabilities.logprobs_modes)
-
-
-@properties.advertised("verify logprobs", _some_mode, draft_ask(params=SamplingParams(logprobs=1)))
+@properties.advertised("verify logprobs", has_logprobs, draft_ask(params=SamplingParams(logprobs=1)))
 def logprobs(subject: Verifying, trial: Trial) -> str:
     """Values, ranks and the N best of every emitted token agree with float64 to 1e-5; then there is padding."""
     offered, size, wanted = subject.capabilities, 700, 3
@@ -220,19 +209,13 @@ def logprobs(subject: Verifying, trial: Trial) -> str:
                     ids[i, :end, 0].tolist() == tokens,
                     "the emitted token needs to come first in its logprobs",
                 )
-                for step, token in enumerate(tokens):
-                    row = reference.prepare(batch.target[i][step], batch.params[i])
-                    told = expect(batch.target[i][step], batch.params[i], offered.tie_rule)
-                    if not told.certain or told.count != row.kept.sum():
+                for step, (x, token) in enumerate(zip(batch.target[i], tokens, strict=False)):
+                    expected = expected_values(x, batch.params[i], token, logprobs_mode, offered.tie_rule)
+                    if expected is None:
                         continue
                     looked += 1
-                    expected = reference.values(row, token, logprobs_mode)[ids[i, step]]
-                    near = np.isclose(values[i, step], expected, rtol=5e-7, atol=1e-5)
-                    trial.require(
-                        near.all(),
-                        f"{logprobs_mode} need {expected.tolist()}, found {values[i, step].tolist()}",
-                    )
-                    rank = int((row.x >= row.x[token]).sum())
+                    require_values(trial, f"{mode}, {kind}", ids[i, step], values[i, step], expected)
+                    rank = int((np.nan_to_num(x, nan=-np.inf) >= x[token]).sum())
                     trial.require(
                         ranks[i, step] == rank, f"token {token} needs rank {rank}, found {ranks[i, step]}"
                     )

@@ -35,6 +35,14 @@ class Verifying(RowSubject):
         """Return the subject in the operation ``sample``; None if it does not offer that."""
         return Sampling(self.subject) if Sampling.operation in self.subject.capabilities else None
 
+    @property
+    def seeded_sampling(self) -> Sampling | None:
+        """That view, if seeds tie both operations together; else None."""
+        sampling = self.sampling
+        if sampling is None or {self.capabilities.seeding, sampling.capabilities.seeding} != {"counter"}:
+            return None
+        return sampling
+
     @torch.no_grad()
     def verify(
         self,
