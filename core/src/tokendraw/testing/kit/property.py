@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from tokendraw._exchange.call import Call
 from tokendraw.testing.kit.trial import Trial
 
 Check = Callable[[Any, Trial], str]
@@ -20,8 +21,8 @@ class Ask:
 
     need: Mapping[str, Any] = field(default_factory=dict)
     """Fields of the need in which it differs from the plainest one."""
-    call: Callable[[Any, Any], object] | None = None
-    """Makes a call that needs it, of the operation's subject and its ``Calls``; None: the need itself is refused."""
+    call: Callable[[Any], Call] | None = None
+    """Prepares a call that needs it, for the operation's subject; None: the need itself is refused."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -45,7 +45,7 @@ def refused(subject: OperationSubject, ask: Ask) -> str:
             chosen=Member(own.name, _Tripwire()),
             capabilities=operation.offered(capabilities, need),
         )
-        ask.call(subject, Calls(Session(subject.device, need), operation, serving))
+        Calls(Session(subject.device, need), operation, serving).make(ask.call(subject))
     except SamplerUnavailableError as error:
         return str(error)
     raise AssertionError("unreachable: the tripwire raises")

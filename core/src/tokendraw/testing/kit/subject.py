@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Self
 import torch
 
 from tokendraw import operations
+from tokendraw._exchange.call import Call
 from tokendraw._exchange.capabilities import HostCapabilities
 from tokendraw._exchange.host import Host
 from tokendraw._exchange.plugin_info import API_VERSION, PluginInfo
@@ -131,21 +132,25 @@ class OperationSubject:
         return operations.get(cls.operation).need()
 
     def built(self, need: Any = None) -> Any:
-        """Build the provider of the operation, as :meth:`Subject.built` does."""
+        """Build what serves the operation, as :meth:`Subject.built` does."""
         return self.subject.built(self.operation, need)
+
+    @torch.no_grad()
+    def make(self, call: Call, need: Any = None) -> Any:
+        """Make a call without the core around it, and hold what it returns against the contract.
+
+        :param need: of who makes it; None: the plainest one.
+        :raises Violation: the output has a wrong form, or values that cannot be.
+        """
+        need = need or self.plain_need(self.capabilities)
+        output = call.run(self.built(need))
+        reason = call.output_check(need)(output) or call.wrong_values(output)
+        if reason is not None:
+            raise Violation(f"a call needs to return {reason}")
+        return output
 
 
 def plain_need(operation: str, capabilities: Any = None) -> Any:
     """Return the plainest need of an operation, as :meth:`OperationSubject.plain_need` does."""
     kit = find(operation)
     return kit.view.plain_need(capabilities) if kit else operations.get(operation).need()
-
-
-def require_output(reason: str | None) -> None:
-    """Refuse what a call returned.
-
-    :param reason: what it needs to be and what it is; None: nothing is wrong.
-    :raises Violation: something is.
-    """
-    if reason is not None:
-        raise Violation(f"a call needs to return {reason}")

@@ -19,12 +19,10 @@ from tokendraw._exchange.capabilities import (
 )
 from tokendraw._exchange.metadata import SamplingMetadata
 from tokendraw._exchange.output import SamplerOutput
-from tokendraw._exchange.output_checks import wrong_output, wrong_tokens
 from tokendraw._exchange.params import SamplingParams
-from tokendraw._serving.calls import Calls
 from tokendraw._serving.drawing import Sample
 from tokendraw.testing.kit.property import Ask
-from tokendraw.testing.kit.subject import OperationSubject, require_output
+from tokendraw.testing.kit.subject import OperationSubject
 
 
 class RowSubject(OperationSubject):
@@ -43,17 +41,15 @@ class RowSubject(OperationSubject):
             gumbel_dtype=(*capabilities.gumbel_dtypes, "fp32")[0],
         )
 
-    def backend(
+    def need(
         self, logprobs_mode: LogprobsMode | None = None, gumbel_dtype: GumbelDtype | None = None
-    ) -> Any:
-        """Build the provider for a logprobs mode and a precision of the noise; None: the first that it has."""
+    ) -> Need:
+        """Return the plainest need for a logprobs mode and a precision of the noise; None: the first that it has."""
         plain = self.plain_need(self.capabilities)
-        return self.built(
-            replace(
-                plain,
-                logprobs_mode=logprobs_mode or plain.logprobs_mode,
-                gumbel_dtype=gumbel_dtype or plain.gumbel_dtype,
-            )
+        return replace(
+            plain,
+            logprobs_mode=logprobs_mode or plain.logprobs_mode,
+            gumbel_dtype=gumbel_dtype or plain.gumbel_dtype,
         )
 
     def has(self, which: Filter) -> bool:
@@ -96,7 +92,6 @@ class Sampling(RowSubject):
         )
         return self.call(logits, metadata, mode=mode, gumbel_dtype=gumbel_dtype)
 
-    @torch.no_grad()
     def call(
         self,
         logits: torch.Tensor,
@@ -106,8 +101,7 @@ class Sampling(RowSubject):
         gumbel_dtype: GumbelDtype | None = None,
     ) -> SamplerOutput:
         """Make one call with ready arguments, its output checked as in :meth:`sample`."""
-        output: SamplerOutput = self.backend(mode, gumbel_dtype).sample(logits, metadata)
-        require_output(wrong_output(output, logits, None) or wrong_tokens(output, logits))
+        output: SamplerOutput = self.make(Sample(logits, metadata), self.need(mode, gumbel_dtype))
         return output
 
     def tokens(self, *args: Any, **kwargs: Any) -> NDArray[Any]:
@@ -132,8 +126,8 @@ def row_ask(params: SamplingParams, **need: Any) -> Ask:
     :param need: fields of the need that belong to it.
     """
 
-    def call(subject: Sampling, calls: Calls) -> object:
+    def call(subject: Sampling) -> Sample:
         metadata = SamplingMetadata.from_params([params], device=subject.device, positions=[0])
-        return calls.make(Sample(torch.zeros(1, 4, device=subject.device), metadata))
+        return Sample(torch.zeros(1, 4, device=subject.device), metadata)
 
     return Ask(need, call)

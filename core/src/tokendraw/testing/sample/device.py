@@ -25,7 +25,7 @@ _ROWS, _SIZE = 64, 32_000
 
 def _work(subject: Sampling, logits: torch.Tensor, metadata: SamplingMetadata) -> Callable[[], SamplerOutput]:
     """Return a call without the checks of the kit, which would wait."""
-    backend = subject.backend()
+    backend = subject.built()
     return lambda: backend.sample(logits, metadata)
 
 

@@ -48,7 +48,7 @@ def _plain(subject: Verifying) -> _Call:
 
 def _work(subject: Verifying, call: _Call) -> Callable[[], torch.Tensor]:
     """Return a verification without the checks of the kit, which would wait."""
-    verifier = subject.backend()
+    verifier = subject.built()
     logits, drafts, metadata, mode = call
 
     @torch.no_grad()
@@ -61,7 +61,7 @@ def _work(subject: Verifying, call: _Call) -> Callable[[], torch.Tensor]:
 
 def _drafting(subject: Verifying, call: _Call) -> Callable[[], torch.Tensor]:
     """Return a draft of as many rows, a call of its own: a device queues no more than some 1000 launches."""
-    verifier = subject.backend()
+    verifier = subject.built()
     logits, _, metadata, _ = call
 
     @torch.no_grad()

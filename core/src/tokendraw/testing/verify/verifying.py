@@ -9,18 +9,13 @@ import torch
 from tokendraw._exchange.capabilities import GumbelDtype, LogprobsMode
 from tokendraw._exchange.metadata import SamplingMetadata
 from tokendraw._exchange.output import SamplerOutput
-from tokendraw._exchange.output_checks import wrong_output, wrong_tokens
 from tokendraw._exchange.params import SamplingParams
-from tokendraw._exchange.row_limits import unserved
-from tokendraw._serving.calls import Calls
+from tokendraw._serving.drawing import Draft
 from tokendraw.operations.verify.calls import Verify
 from tokendraw.operations.verify.capabilities import DraftKind, VerifyCapabilities, VerifyMode
 from tokendraw.operations.verify.drafts import Drafts
-from tokendraw.operations.verify.limits import undrafted
 from tokendraw.operations.verify.output import VerifyOutput
-from tokendraw.operations.verify.output_checks import wrong_chains, wrong_verify_output
 from tokendraw.testing.kit.property import Ask
-from tokendraw.testing.kit.subject import require_output
 from tokendraw.testing.rows.sampling import RowSubject, Sampling
 
 
@@ -43,7 +38,6 @@ class Verifying(RowSubject):
             return None
         return sampling
 
-    @torch.no_grad()
     def verify(
         self,
         target_logits: torch.Tensor,
@@ -58,24 +52,15 @@ class Verifying(RowSubject):
 
         :raises Violation: the output has a wrong shape, dtype or device, or holds chains that cannot be.
         """
-        lacking = unserved(self.capabilities, metadata.facts, target_logits.shape[1])
-        lacking = lacking or undrafted(self.capabilities, drafts, mode)
+        call = Verify(target_logits, drafts, metadata, mode=mode)
+        lacking = call.lacking(self.capabilities)
         assert lacking is None, f"the kit asked for what is not advertised: {lacking}"
-        verifier = self.backend(logprobs_mode, gumbel_dtype)
-        output: VerifyOutput = verifier.verify(target_logits, drafts, metadata, mode=mode)
-        require_output(
-            wrong_verify_output(output, target_logits, drafts, None)
-            or wrong_chains(output, target_logits, drafts)
-        )
+        output: VerifyOutput = self.make(call, self.need(logprobs_mode, gumbel_dtype))
         return output
 
-    @torch.no_grad()
-    def draft(
-        self, logits: torch.Tensor, metadata: SamplingMetadata, *, gumbel_dtype: GumbelDtype | None = None
-    ) -> SamplerOutput:
+    def draft(self, logits: torch.Tensor, metadata: SamplingMetadata) -> SamplerOutput:
         """Draw one draft a row with the verifier, its output checked as in :meth:`Sampling.sample`."""
-        output: SamplerOutput = self.backend(None, gumbel_dtype).sample(logits, metadata, draft=True)
-        require_output(wrong_output(output, logits, None) or wrong_tokens(output, logits))
+        output: SamplerOutput = self.make(Draft(logits, metadata))
         return output
 
 
@@ -94,7 +79,7 @@ def draft_ask(
     :param need: fields of the need that belong to it.
     """
 
-    def call(subject: Verifying, calls: Calls) -> object:
+    def call(subject: Verifying) -> Verify:
         offered, device = subject.capabilities, subject.device
         counts = [1, 0] if ragged else [1, 1]
         ids = torch.full((sum(counts),), -1 if placeholder else 0, device=device)
@@ -112,6 +97,6 @@ def draft_ask(
             [params or SamplingParams()] * rows, device=device, positions=list(range(rows))
         )
         asked = mode or (*offered.verify_modes, "rejection")[0]
-        return calls.make(Verify(torch.zeros(rows, 4, device=device), drafts, metadata, mode=asked))
+        return Verify(torch.zeros(rows, 4, device=device), drafts, metadata, mode=asked)
 
     return Ask(need, call)
