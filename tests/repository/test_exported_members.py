@@ -23,7 +23,8 @@ FACES = {
         API_VERSION Capabilities DRAFT_KINDS DraftKind FILTER_ORDERS Filter FilterOrder GUMBEL_DTYPES
         Granularity GumbelDtype Host HostCapabilities HostNeed INPUT_DTYPES LOGPROBS_MODES LogprobsMode
         Need Operation PAD_LOGPROB PAD_TOKEN_ID PluginInfo SamplerBackend Seeding TieNeed TieRule Upstream VERIFY_MODES
-        VerifierBackend VerifyCapabilities VerifyMode hookimpl one_thread printable
+        VerifierBackend VerifyCapabilities VerifyMode best_token_ids hookimpl logprobs_by_step one_thread pad_logprobs
+        printable
     """,
     tokendraw.resolution: """
         Candidate Choice Decision DuplicatePluginError Host Resolution Settings State decide detect_host

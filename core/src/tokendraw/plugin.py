@@ -63,6 +63,7 @@ if TYPE_CHECKING:
         TieRule,
     )
     from tokendraw._exchange.host import Host
+    from tokendraw._exchange.logprobs import best_token_ids, logprobs_by_step, pad_logprobs
     from tokendraw._exchange.operation import Operation
     from tokendraw._exchange.output import PAD_LOGPROB, PAD_TOKEN_ID
     from tokendraw._exchange.plugin_info import API_VERSION, PluginInfo, Upstream
@@ -99,6 +100,7 @@ _HOMES = {
         "TieRule",
     ),
     "_exchange.host": ("Host",),
+    "_exchange.logprobs": ("best_token_ids", "logprobs_by_step", "pad_logprobs"),
     "_exchange.operation": ("Operation",),
     "_exchange.output": ("PAD_LOGPROB", "PAD_TOKEN_ID"),
     "_exchange.plugin_info": ("API_VERSION", "PluginInfo", "Upstream"),
@@ -145,8 +147,11 @@ __all__ = [
     "VerifierBackend",
     "VerifyCapabilities",
     "VerifyMode",
+    "best_token_ids",
     "hookimpl",
+    "logprobs_by_step",
     "one_thread",
+    "pad_logprobs",
     "printable",
 ]
 

@@ -14,7 +14,7 @@ of that is settled before one of them runs, by operations that wait for no devic
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
-from typing import Final, Self
+from typing import Any, Final, Self
 
 import torch
 from torch import Tensor
@@ -31,8 +31,24 @@ _INF = float("inf")
 _LARGEST = torch.finfo(torch.float32).max
 
 
+class PerRow:
+    """A base for frozen dataclasses whose tensors have one entry a row in their first dimension."""
+
+    __slots__ = ()
+
+    def chunk(self, rows: slice | Tensor) -> Self:
+        """Return the record of some of the rows.
+
+        :param rows: a slice, or the rows' numbers as [n] int64.
+        """
+        record: Any = self
+        values = {field.name: getattr(self, field.name) for field in fields(record)}
+        chosen = {name: value[rows] for name, value in values.items() if isinstance(value, Tensor)}
+        return replace(record, **chosen)  # type: ignore[no-any-return]
+
+
 @dataclass(frozen=True, slots=True)
-class Filters:
+class Filters(PerRow):
     """What the rows ask for, [rows] on the device, in range in every row; None where no row can ask for it."""
 
     temperature: Tensor | None
@@ -74,14 +90,6 @@ class Filters:
             joint=metadata.per_row("joint") if facts.any_joint else None,
             any_top_k_first=facts.any_top_k_first,
         )
-
-    def chunk(self, rows: slice | Tensor) -> Self:
-        """What some of the rows ask for.
-
-        :param rows: a slice, or the rows' numbers as [n] int64.
-        """
-        tensors = {f.name: v for f in fields(self) if isinstance(v := getattr(self, f.name), Tensor)}
-        return replace(self, **{name: tensor[rows] for name, tensor in tensors.items()})  # type: ignore[arg-type]
 
 
 def relative(logits: Tensor) -> tuple[Tensor, Tensor]:

@@ -28,7 +28,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import torch
 from torch import Tensor
@@ -36,6 +36,9 @@ from torch import Tensor
 from tokendraw._exchange.capabilities import GumbelDtype
 from tokendraw.philox import _numpy
 from tokendraw.philox._numpy import KEY_INCREMENTS, MULTIPLIERS, ROUNDS
+
+if TYPE_CHECKING:
+    from tokendraw._exchange.metadata import SamplingMetadata
 
 TILE_SIZE: Final = 1024
 """Consecutive token ids that share one noise variate of the :data:`TILE` stream."""
@@ -141,6 +144,32 @@ def gumbel(
         own_seed, own_position, own_index, own_stream = (_part(x, block) for x in inputs)
         noise[block] = _gumbel(own_seed, own_position, own_index, own_stream, dtype)
     return noise
+
+
+def fresh_seeds(rows: int, device: torch.device) -> Tensor:
+    """Draw a 64-bit seed for each row from torch's generator of the device, [rows] int64.
+
+    They are drawn on the device: ``torch.manual_seed`` reproduces them, and a CUDA graph gets new ones at each replay.
+    """
+    return torch.empty(rows, dtype=torch.int64, device=device).random_(-(2**63), None)
+
+
+def seeds_and_positions(metadata: SamplingMetadata, rows: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Return the seed and the position of each logits row, [rows] int64 each.
+
+    Rows without a seed get a fresh one; position is 0 where the metadata has no positions.
+    """
+    seed, seeded = metadata.per_row("seed"), metadata.per_row("seeded")
+    if not metadata.facts.all_seeded or seed is None:
+        fresh = fresh_seeds(rows, device)
+        if seed is None:
+            seed = fresh
+        elif seeded is not None:
+            seed = torch.where(seeded, seed.to(torch.int64), fresh)
+    position = metadata.positions
+    if position is None:
+        position = torch.zeros(rows, dtype=torch.int64, device=device)
+    return seed.to(torch.int64), position.to(torch.int64)
 
 
 def _gumbel(

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from tokendraw import LogprobsTensors, Need, SamplerOutput, SamplingMetadata, philox
+from tokendraw.plugin import best_token_ids, pad_logprobs
 from top_n_sigma_tokendraw.metadata import TopNSigmaMetadata
 from top_n_sigma_tokendraw.n_sigma import kept_count
 
@@ -91,7 +92,10 @@ class TopNSigmaSampler:
 
     def _draw(self, kept: Tensor, metadata: SamplingMetadata) -> Tensor:
         """[B] int64: the tile by its log-mass plus noise, then the token in it; the lowest id on a tie."""
-        seed, position = _seeds(metadata, kept)
+        seed, position = (
+            column.unsqueeze(-1)
+            for column in philox.seeds_and_positions(metadata, kept.shape[0], kept.device)
+        )
         size = min(TILE, kept.shape[-1])
         tiles = pad(kept, (0, -kept.shape[-1] % size), value=-INF)
         tiles = tiles.view(-1, tiles.shape[-1] // size, size)
@@ -117,31 +121,14 @@ class TopNSigmaSampler:
         return (values.to(self._real) if values.is_floating_point() else values).unsqueeze(-1)
 
 
-def _seeds(metadata: SamplingMetadata, like: Tensor) -> tuple[Tensor, Tensor]:
-    """Seeds and positions [B, 1] int64; rows without a seed get a fresh one from torch's generator of the device."""
-    seed, seeded = metadata.per_row("seed"), metadata.per_row("seeded")
-    if seed is None or (seeded is not None and not metadata.facts.all_seeded):
-        fresh = torch.empty(like.shape[0], dtype=torch.int64, device=like.device).random_(-(2**63), None)
-        seed = fresh if seed is None or seeded is None else seed.where(seeded, fresh)
-    position = torch.zeros_like(seed) if metadata.positions is None else metadata.positions
-    return seed.to(torch.int64).unsqueeze(-1), position.to(torch.int64).unsqueeze(-1)
-
-
 def _logprobs(
     x: Tensor, values: Tensor, hidden: Tensor, token: Tensor, metadata: SamplingMetadata
 ) -> LogprobsTensors:
     """The drawn token and the N best: `values` [B, V] is what the mode shows, `hidden` whom it ranks below all."""
     token = token.unsqueeze(-1)
     width, values = metadata.facts.logprobs_width(x.shape[-1]) or 0, values.to(torch.float32)
-    # Ranked by x, since rounding may give two logits one log-probability. Stable: the lowest id first on a tie, and
-    # among what is shown as -inf.
-    hidden = hidden | values.isneginf()
-    best = x.masked_fill(hidden, -INF).sort(dim=-1, descending=True, stable=True).indices[:, :width]
+    # Ranked by x: rounding may give two logits one log-probability. What is shown as -inf is ordered by id.
+    best = best_token_ids(x.masked_fill(hidden | values.isneginf(), -INF), width)
     ids = torch.cat((token, best), -1)
-    values = values.gather(-1, ids)
-    wanted = metadata.per_row("logprobs")
-    if wanted is not None:  # beyond what a row asked for stand the id -1 and -inf
-        column = torch.arange(width + 1, device=x.device)
-        beyond = (column > wanted.unsqueeze(-1)) & (wanted.unsqueeze(-1) >= 0)
-        ids, values = ids.masked_fill(beyond, -1), values.masked_fill(beyond, -INF)
+    ids, values = pad_logprobs(ids, values.gather(-1, ids), metadata.per_row("logprobs"))
     return LogprobsTensors(ids, values, (x >= x.gather(-1, token)).sum(-1))

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from tokendraw import LogprobsTensors
-from tokendraw.plugin import PAD_LOGPROB, PAD_TOKEN_ID, LogprobsMode
+from tokendraw.plugin import LogprobsMode, best_token_ids, pad_logprobs
 from tokendraw_native.request import Request
 from tokendraw_native.rows import INF, clean, real_dtype, scaled
 from tokendraw_native.survey import Survey, chunks
@@ -51,16 +51,13 @@ def logprobs(
         if ranked:
             ranks.append((x >= x.gather(-1, token[rows])).sum(-1))
         seen = _visible(x, token[rows], floor[rows], request.chunk(rows), mode)
-        best.append(_best(seen, width))
+        best.append(best_token_ids(seen, width))
     ids = torch.cat((token, torch.cat(best)), -1)
     values = _values(clean(logits.gather(-1, ids)), found, request, mode)
     if request.greedy is not None and not mode.startswith("raw"):
         values = torch.where(request.greedy, torch.where(ids == token, 0.0, -INF), values)
     values = torch.where(found.top > -INF, values, -INF).to(torch.float32)
-    if wanted is not None:
-        asked = wanted.unsqueeze(-1)
-        beyond = (torch.arange(width + 1, device=ids.device) > asked) & (asked >= 0)
-        ids, values = ids.masked_fill(beyond, PAD_TOKEN_ID), values.masked_fill(beyond, PAD_LOGPROB)
+    ids, values = pad_logprobs(ids, values, wanted)
     return LogprobsTensors(ids, values, torch.cat(ranks) if ranked else None)
 
 
@@ -88,18 +85,6 @@ def _visible(x: Tensor, token: Tensor, floor: Tensor, request: Request, mode: Lo
         one = torch.arange(x.shape[-1], device=x.device) == token
         seen = torch.where(request.greedy & ~one, -INF, seen)
     return seen
-
-
-def _best(x: Tensor, n: int) -> Tensor:
-    """Ids [rows, n] of the largest values, descending, the lowest id first on a tie.
-
-    ``topk`` promises nothing about ties. So it gets integers without any: the value above, the reversed id below.
-    """
-    bits = (x + 0.0).view(torch.int32)
-    ordered = (bits ^ ((bits >> 31) & 0x7FFFFFFF)).to(torch.int64)
-    last = x.shape[-1] - 1
-    key = (ordered << 32) | (last - torch.arange(last + 1, device=x.device))
-    return last - (key.topk(n).values & 0xFFFFFFFF)
 
 
 def _values(x: Tensor, found: Survey, request: Request, mode: LogprobsMode) -> Tensor:

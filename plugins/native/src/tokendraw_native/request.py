@@ -9,7 +9,8 @@ from torch import Tensor
 
 from tokendraw import SamplingMetadata, philox
 from tokendraw.plugin import GumbelDtype
-from tokendraw_native.rows import PerRow, real_dtype
+from tokendraw.probabilities import PerRow
+from tokendraw_native.rows import real_dtype
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,18 +78,9 @@ class Noise(PerRow):
 
     @classmethod
     def of(cls, metadata: SamplingMetadata, rows: int, device: torch.device) -> Noise:
-        """The seeds of the rows that have one, and fresh ones from torch's generator of the device for the others."""
-        seed, seeded = metadata.per_row("seed"), metadata.per_row("seeded")
-        if not metadata.facts.all_seeded or seed is None:
-            fresh = torch.empty(rows, dtype=torch.int64, device=device).random_(-(2**63), None)
-            if seed is None:
-                seed = fresh
-            elif seeded is not None:
-                seed = torch.where(seeded, seed.to(torch.int64), fresh)
-        position = metadata.positions
-        if position is None:
-            position = torch.zeros(rows, dtype=torch.int64, device=device)
-        return cls(seed.to(torch.int64).unsqueeze(-1), position.to(torch.int64).unsqueeze(-1))
+        """Read the seeds and positions of a batch; rows without a seed get a fresh one."""
+        seed, position = philox.seeds_and_positions(metadata, rows, device)
+        return cls(seed.unsqueeze(-1), position.unsqueeze(-1))
 
     def gumbel(self, index: Tensor, stream: int | Tensor, dtype: GumbelDtype) -> Tensor:
         """Gumbel variates at ``index``, [n] or [rows, n], of one stream or of one a row [rows, 1]."""

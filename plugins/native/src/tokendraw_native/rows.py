@@ -7,8 +7,7 @@ devices, batch sizes and thread counts, then moves a result far less than the no
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields, replace
-from typing import Any, Self
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -16,18 +15,6 @@ from torch import Tensor
 from tokendraw_native.scratch import Scratch
 
 INF = float("inf")
-
-
-class PerRow:
-    """A frozen dataclass whose tensors have one entry a row."""
-
-    __slots__ = ()
-
-    def chunk(self, rows: slice | Tensor) -> Self:
-        """The same of some rows: of a stretch of them, or of those whose numbers ``rows`` [n] holds."""
-        record: Any = self
-        tensors = {f.name: v for f in fields(record) if isinstance(v := getattr(self, f.name), Tensor)}
-        return replace(record, **{name: tensor[rows] for name, tensor in tensors.items()})  # type: ignore[no-any-return]
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,10 +16,11 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from tokendraw import philox
+from tokendraw.probabilities import PerRow
 from tokendraw_native.filters import HEAD, floors
 from tokendraw_native.largest import largest
 from tokendraw_native.request import Request
-from tokendraw_native.rows import PerRow, Rows, kept, known_finite, load, real_dtype, scaled
+from tokendraw_native.rows import Rows, kept, known_finite, load, real_dtype, scaled
 from tokendraw_native.scratch import Scratch
 
 _TILE = philox.TILE_SIZE

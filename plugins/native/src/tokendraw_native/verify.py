@@ -33,8 +33,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from tokendraw import Drafts, LogprobsTensors, SamplingMetadata, VerifyOutput, philox, speculative
-from tokendraw.plugin import PAD_LOGPROB, PAD_TOKEN_ID, GumbelDtype, LogprobsMode, VerifyMode
+from tokendraw import Drafts, SamplingMetadata, VerifyOutput, philox, speculative
+from tokendraw.plugin import PAD_TOKEN_ID, GumbelDtype, LogprobsMode, VerifyMode, logprobs_by_step
 from tokendraw_native.chain import Chain, num_accepted
 from tokendraw_native.distributions import Chosen, Distribution, Given, Processed
 from tokendraw_native.draw import RESIDUAL, draw, draw_or_recover
@@ -75,7 +75,7 @@ def verify(
         shown = tokens[chain.request, chain.offset.clamp(max=drafts.max_drafts)].clamp(min=0)
         wanted = metadata.per_row("logprobs")
         best = logprobs(target_logits, shown, found, request, logprobs_mode, width, wanted, ranked=ranked)
-        best = _by_step(best, chain, emitted)
+        best = logprobs_by_step(best, drafts.cu_num_logits, count, drafts.max_drafts)
     return VerifyOutput(tokens, count.to(torch.int32), (chain.by_step(valid) | ~emitted).all(-1), best)
 
 
@@ -167,13 +167,3 @@ def _after_accepted(
             )
         )
     return torch.cat(tokens)
-
-
-def _by_step(best: LogprobsTensors, chain: Chain, emitted: Tensor) -> LogprobsTensors:
-    """Log-probabilities by request and step, from those of the rows."""
-    cells = emitted.unsqueeze(-1)
-    return LogprobsTensors(
-        torch.where(cells, chain.by_step(best.token_ids), PAD_TOKEN_ID),
-        torch.where(cells, chain.by_step(best.logprobs), PAD_LOGPROB),
-        None if best.ranks is None else torch.where(emitted, chain.by_step(best.ranks), 0),
-    )

@@ -1,0 +1,72 @@
+"""Helpers for plugins: best tokens, padding by row, and logprobs by request and step; fresh seeds."""
+
+import pytest
+import torch
+
+from tokendraw import LogprobsTensors, SamplingMetadata, philox
+from tokendraw.plugin import PAD_LOGPROB, PAD_TOKEN_ID, best_token_ids, logprobs_by_step, pad_logprobs
+
+INF = float("inf")
+
+
+@pytest.mark.parametrize(
+    ("row", "best"),
+    [
+        ([1.0, 3.0, 2.0], [1, 2, 0]),
+        ([0.5, -0.5, 0.5, -INF, 0.5], [0, 2, 4, 1, 3]),
+        ([-0.0, 0.0, -0.0], [0, 1, 2]),
+        ([-INF, INF, -1e-45, 1e-45, INF], [1, 4, 3, 2, 0]),
+        ([-3.0, -2.0, -2.0, -1.0], [3, 1, 2, 0]),
+    ],
+)
+def test_the_best_come_in_descending_order_and_the_lowest_id_first_on_a_tie(row, best):
+    for n in range(len(row) + 1):
+        assert best_token_ids(torch.tensor([row]), n).tolist() == [best[:n]]
+
+
+def test_columns_beyond_what_a_row_asked_for_are_padding():
+    ids, values = torch.arange(12).view(3, 4), torch.zeros(3, 4)
+    found = pad_logprobs(ids, values, torch.tensor([0, 2, -1]))
+    pad = PAD_TOKEN_ID
+    assert found[0].tolist() == [[0, pad, pad, pad], [4, 5, 6, pad], [8, 9, 10, 11]]
+    assert (found[1] == PAD_LOGPROB).tolist() == (found[0] == pad).tolist()
+    assert pad_logprobs(ids, values, None) == (ids, values)
+
+
+def test_logprobs_of_rows_are_arranged_by_request_and_step():
+    rows = LogprobsTensors(
+        torch.tensor([[10], [11], [12], [13]]), torch.zeros(4, 1), torch.tensor([1, 2, 3, 4])
+    )
+    found = logprobs_by_step(rows, torch.tensor([0, 3, 4]), torch.tensor([1, 0]), 2)
+    pad = PAD_TOKEN_ID
+    assert found.token_ids.squeeze(-1).tolist() == [[10, 11, pad], [13, pad, pad]]
+    assert found.logprobs.squeeze(-1).tolist() == [[0, 0, PAD_LOGPROB], [0, PAD_LOGPROB, PAD_LOGPROB]]
+    assert found.ranks.tolist() == [[1, 2, 0], [4, 0, 0]]
+
+
+def test_logprobs_of_no_request_are_empty():
+    rows = LogprobsTensors(torch.empty(0, 6, dtype=torch.int64), torch.empty(0, 6), None)
+    found = logprobs_by_step(rows, torch.tensor([0]), torch.empty(0, dtype=torch.int32), 4)
+    assert list(found.token_ids.shape) == list(found.logprobs.shape) == [0, 5, 6]
+    assert found.ranks is None
+
+
+def test_rows_without_a_seed_get_a_fresh_one_that_torch_reproduces():
+    metadata = SamplingMetadata(
+        seed=torch.tensor([5, 6], dtype=torch.int32),
+        seeded=torch.tensor([True, False]),
+        positions=torch.tensor([3, 4]),
+    )
+    torch.manual_seed(1)
+    fresh = philox.fresh_seeds(2, torch.device("cpu"))
+    torch.manual_seed(1)
+    seed, position = philox.seeds_and_positions(metadata, 2, torch.device("cpu"))
+    assert (seed.tolist(), seed.dtype) == ([5, int(fresh[1])], torch.int64)
+    assert position.tolist() == [3, 4]
+
+
+def test_without_positions_every_row_is_at_position_0():
+    torch.manual_seed(1)
+    seed, position = philox.seeds_and_positions(SamplingMetadata(), 3, torch.device("cpu"))
+    assert position.tolist() == [0, 0, 0]
+    assert len(set(seed.tolist())) == 3
