@@ -149,7 +149,7 @@ def test_a_row_without_mass_would_read_out_of_bounds(sampler):
 
 
 def test_more_rows_than_kernels_can_count_are_drawn_in_parts(sampler):
-    parts = AiterSampler(CPU, Need(), most_elements=2 * V)
+    parts = AiterSampler(CPU, Need(), max_elements=2 * V)
     assert sample(parts, gaussians(5), SamplingParams(top_k=1)).token_ids.tolist() == (
         gaussians(5).argmax(-1).tolist()
     )

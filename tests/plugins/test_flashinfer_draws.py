@@ -177,7 +177,7 @@ def test_a_seed_is_drawn_for_each_launch_from_the_generator_of_torch(sampler):
 
 
 def test_more_rows_than_kernels_can_count_are_drawn_in_parts_with_noise_of_their_own(version):
-    sampler = FlashInferSampler(CPU, Need(), most_elements=3 * 1000)
+    sampler = FlashInferSampler(CPU, Need(), max_elements=3 * 1000)
     stand_in.CALLS.clear()
     params = [SamplingParams(top_k=k) for k in (1, 1000, 1, 1000, 1, 1000, 1)]
     row = gaussians(1, size=1000)
@@ -203,7 +203,7 @@ def test_the_valid_flag_of_the_kernel_counts_too(sampler, monkeypatch):
     def degenerate(probs, **others):
         return torch.zeros(len(probs), dtype=torch.int32), torch.tensor([True, False])
 
-    monkeypatch.setattr(sampler._sampling, "sampling_from_probs", degenerate)
+    monkeypatch.setitem(sampler._functions, "sampling.sampling_from_probs", degenerate)
     assert sampler.sample(gaussians(2), metadata_of(SamplingParams(), 2)).valid.tolist() == [True, False]
 
 
@@ -263,7 +263,7 @@ def test_the_fused_sampler_keeps_k_of_the_tied_tokens(either, version):
 
 def test_fused_ways_need_a_device_that_runs_them():
     class Everything:
-        def lacking(self, needs):
+        def lacking(self, *steps):
             return None
 
     for capability, expected in (((8, 9), False), ((9, 0), True), (None, True)):

@@ -241,10 +241,10 @@ def test_rows_behind_the_last_request_are_ignored(verifier):
     assert output.valid.tolist() == [True, True]
 
 
-@pytest.mark.parametrize("most_elements", [8 * 3 * 2, 1])
-def test_more_than_kernels_can_count_is_verified_in_parts(version, most_elements):
+@pytest.mark.parametrize("max_elements", [8 * 3 * 2, 1])
+def test_more_than_kernels_can_count_is_verified_in_parts(version, max_elements):
     """Each part with noise of its own, and each request with the parameters that are its own."""
-    verifier = FlashInferVerifier(CPU, Need(), most_elements=most_elements)
+    verifier = FlashInferVerifier(CPU, Need(), max_elements=max_elements)
     stand_in.CALLS.clear()
     target = gaussian(15, 8)
     params = [SamplingParams(top_k=1 if request % 2 else 8) for request in range(5)]
@@ -253,7 +253,7 @@ def test_more_than_kernels_can_count_is_verified_in_parts(version, most_elements
     q[np.arange(10), best[:, :2].ravel()] = 1.0
     output = verify(verifier, target, best[:, :2].tolist(), params, draft_probs=q)
     launches = [found for name, found in stand_in.CALLS if name == "chain_speculative_sampling"]
-    assert [len(found["draft_probs"]) for found in launches] == ([2, 2, 1] if most_elements > 1 else [1] * 5)
+    assert [len(found["draft_probs"]) for found in launches] == ([2, 2, 1] if max_elements > 1 else [1] * 5)
     assert len({int(found["seed"]) for found in launches}) == len(launches)
     assert output.token_ids[1::2].tolist() == best[1::2].tolist()
 

@@ -13,6 +13,7 @@ of that is settled before one of them runs, by operations that wait for no devic
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from typing import Any, Final, Self
 
@@ -20,9 +21,13 @@ import torch
 from torch import Tensor
 
 from tokendraw._exchange.metadata import SamplingMetadata
+from tokendraw._exchange.output import SamplerOutput
 
 OFF_TOP_P: Final = 2.0
 """A top-p that keeps every token. 1 would not: float32 sums of the more likely tokens reach it before the last one."""
+
+MAX_ELEMENTS: Final = 1 << 31
+"""Logits in one launch of a kernel that counts elements with 32 bits."""
 
 _LEAST_TEMPERATURE = 1e-37
 """Its reciprocal, and that of the largest, are normal float32 numbers, also where subnormal ones count as 0."""
@@ -142,3 +147,31 @@ def top_p_of_kept(top_p: Tensor, joint: Tensor | None, kept_mass: Tensor) -> Ten
     restated = top_p / kept_mass
     restated = torch.where(restated < 1, restated, OFF_TOP_P)
     return restated if joint is None else torch.where(joint, restated, top_p)
+
+
+def sample_in_parts(
+    logits: Tensor,
+    wanted: Filters,
+    draw: Callable[[Tensor, Filters], tuple[Tensor, Tensor]],
+    *,
+    max_elements: int = MAX_ELEMENTS,
+) -> SamplerOutput:
+    """Draw one token a row, some rows at a time, by kernels that take a limited number of logits.
+
+    ``draw`` is not called for an empty batch, nor for a vocabulary of one token.
+
+    :param logits: [rows, V].
+    :param wanted: what the rows ask for.
+    :param draw: takes some of the rows and what they ask for, and returns their token ids [n] int64 and [n] bool:
+        which of them are valid.
+    :param max_elements: most logits of one call of ``draw``, but at least one row.
+    """
+    rows, vocab_size = logits.shape
+    if rows == 0 or vocab_size == 1:
+        _, valid = relative(logits)
+        return SamplerOutput(torch.zeros(rows, dtype=torch.int64, device=logits.device), valid)
+    step = max(1, max_elements // vocab_size)
+    starts = range(0, rows, step)
+    parts = [draw(logits[i : i + step], wanted.chunk(slice(i, i + step))) for i in starts]
+    tokens, valid = (torch.cat(column) for column in zip(*parts, strict=True))
+    return SamplerOutput(tokens, valid)

@@ -17,47 +17,44 @@ above the sum of a row are off. For a row without any mass, releases before 0.1.
 from __future__ import annotations
 
 import importlib
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from tokendraw import BatchFacts, Need, SamplerOutput, SamplingMetadata
-from tokendraw.probabilities import OFF_TOP_P, Filters, relative, top_p_of_kept
-
-_MOST_ELEMENTS = 1 << 31
-"""Of logits in one launch: the kernels count elements with 32 bits."""
+from tokendraw.probabilities import (
+    MAX_ELEMENTS,
+    OFF_TOP_P,
+    Filters,
+    relative,
+    sample_in_parts,
+    top_p_of_kept,
+)
 
 
 class AiterSampler:
     """AMD's aiter kernels. Made by ``tokendraw.load_sampler("aiter")``.
 
     :param device: where it draws.
-    :param most_elements: logits in one launch; more rows are drawn in parts.
+    :param max_elements: logits in one launch; more rows are drawn in parts.
     """
 
-    def __init__(self, device: torch.device, need: Need, *, most_elements: int = _MOST_ELEMENTS) -> None:
+    def __init__(self, device: torch.device, need: Need, *, max_elements: int = MAX_ELEMENTS) -> None:
         importlib.import_module("aiter.ops.sampling")  # registers the operators
         self._ops = torch.ops.aiter
-        self._most_elements = most_elements
+        self._max_elements = max_elements
 
     @torch.no_grad()
     def sample(self, logits: Tensor, metadata: SamplingMetadata) -> SamplerOutput:
         """Draw one token a row; see :meth:`tokendraw.Sampler.sample`."""
-        rows, vocab_size = logits.shape
-        if rows == 0 or vocab_size == 1:
-            _, valid = relative(logits)
-            return SamplerOutput(torch.zeros(rows, dtype=torch.int64, device=logits.device), valid)
-        wanted = Filters.of(metadata, vocab_size)
-        largest = _largest_top_k(metadata.facts, vocab_size)
-        step = max(1, self._most_elements // vocab_size)
-        parts = [
-            self._draw(logits[start : start + step], wanted.chunk(slice(start, start + step)), largest)
-            for start in range(0, rows, step)
-        ]
-        tokens, valid = (torch.cat(column) for column in zip(*parts, strict=True))
-        return SamplerOutput(tokens, valid)
+        vocab_size = logits.shape[1]
+        draw = partial(self._draw, _largest_top_k(metadata.facts, vocab_size))
+        return sample_in_parts(
+            logits, Filters.of(metadata, vocab_size), draw, max_elements=self._max_elements
+        )
 
-    def _draw(self, logits: Tensor, wanted: Filters, largest_top_k: int) -> tuple[Tensor, Tensor]:
+    def _draw(self, largest_top_k: int, logits: Tensor, wanted: Filters) -> tuple[Tensor, Tensor]:
         y, valid = relative(logits)
         if wanted.temperature is not None:
             y.div_(wanted.temperature.unsqueeze(-1))

@@ -16,7 +16,7 @@ import tokendraw
 from tokendraw.plugin import Capabilities, Host, PluginInfo, Upstream, VerifyCapabilities, hookimpl, printable
 from tokendraw_flashinfer import kernels
 from tokendraw_flashinfer.signatures import DISTRIBUTION, EntryPoints
-from tokendraw_flashinfer.ways import CHAIN, PLAIN, RENORMS, WAYS, able
+from tokendraw_flashinfer.ways import RENORMS, SAMPLE, VERIFY, WAYS, able
 
 if TYPE_CHECKING:
     import torch
@@ -71,7 +71,7 @@ class FlashInferPlugin:
     def tokendraw_probe(self, operation: str, host: Host, need: tokendraw.Need) -> str | None:
         """Say why FlashInfer cannot run here, in its own words only where they are the true ones."""
         entry_points = EntryPoints.installed()
-        lacking = entry_points.lacking(dict((PLAIN if operation == "sample" else CHAIN).needs))
+        lacking = entry_points.lacking(*(SAMPLE if operation == "sample" else VERIFY))
         if lacking is not None:
             found = (
                 "no such thing" if entry_points.parameters else f"no source in {str(entry_points.folder)!r}"
@@ -110,9 +110,9 @@ def verify_capabilities(entry_points: EntryPoints) -> VerifyCapabilities | None:
     """The same of verifications; None if a version cannot verify drafts."""
     sampling, missing = capabilities(entry_points), set()
     if entry_points.parameters:
-        if entry_points.lacking(dict(CHAIN.needs)) is not None:
+        if entry_points.lacking(*VERIFY) is not None:
             return None
-        missing = {name for name, need in RENORMS.items() if entry_points.lacking(dict([need])) is not None}
+        missing = {name for name, step in RENORMS.items() if entry_points.lacking(step) is not None}
     return VerifyCapabilities.of(
         sampling,
         filters=tuple(pair for pair in sampling.filters if pair[0] not in missing),

@@ -1,7 +1,7 @@
-"""How each way of :mod:`tokendraw_flashinfer.ways` calls FlashInfer.
+"""How a batch is drawn by a way of :mod:`tokendraw_flashinfer.ways`: its steps, one after the other.
 
-A batch comes with parameters that are in range and clean probabilities (:mod:`tokendraw.probabilities`). What its
-kernels do, beyond what their documentation says:
+A batch comes with parameters that are in range and clean probabilities (:mod:`tokendraw.probabilities`). What
+FlashInfer's kernels do, beyond what their documentation says:
 
 * ``top_k_sampling_from_probs``, ``top_k_renorm_probs`` and the joint kernel take a k of V or more as off. With k = 0
   they keep nothing.
@@ -12,8 +12,8 @@ kernels do, beyond what their documentation says:
   ties, from 0.7 on.
 * ``top_p_renorm_probs`` keeps the same tokens as ``top_p_sampling_from_probs``, p being a share of the sum of the row.
   From 2048 tokens on it counts the last warp's buckets twice where p is not reached: of a flat row a p of 2 is reached
-  as early as a p of 1, which may be before the last token. And it takes 65535 rows at most, a dimension of its grid;
-  of more it draws up none, and says nothing.
+  as early as a p of 1, which may be before the last token. And it takes 65535 rows at most, the y limit of a grid;
+  given more it returns nothing for any row, without an error.
 * ``min_p_sampling_from_probs`` keeps ``probs >= min_p * max``, also tokens without any mass if that is 0.
 * The fused sampler takes its seed from torch's generator on the host, and keeps k of the tokens tied with the k-th, the
   lowest ids first.
@@ -21,61 +21,56 @@ kernels do, beyond what their documentation says:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import importlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from types import ModuleType
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import torch
 from torch import Tensor
 
 from tokendraw.probabilities import Filters, drop_below, top_p_of_kept
-from tokendraw_flashinfer import ways
-from tokendraw_flashinfer.ways import Kind, Way
+from tokendraw_flashinfer.signatures import Step
+from tokendraw_flashinfer.ways import RENORMS, Kind, Way
 
-OFF_IN_RENORM: Final = 1e30
-"""A top-p with which ``top_p_renorm_probs`` keeps every token."""
-MOST_ROWS_OF_RENORM: Final = 65535
+MAX_ROWS_OF_RENORM: Final = 65535
+_LEAST_MIN_P = 1e-30
+"""Above 0 in every row, so that no token without mass counts as kept."""
 
+Functions: TypeAlias = Mapping[str, Callable[..., Any]]
+"""Functions of FlashInfer by entry point."""
 Drawn: TypeAlias = tuple[Tensor, Tensor | None]
 """Token ids [rows] int32, and [rows] bool: which rows had a distribution to draw from, where the kernel tells."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Batch:
-    """Rows to be drawn, and the module ``flashinfer.sampling`` to draw them with."""
+    """Rows to be drawn, and what to draw them with."""
 
-    sampling: ModuleType
-    cake: ModuleType | None
-    """The module ``flashinfer.cake_sampling``, where there is one."""
+    functions: Functions
     probs: Tensor
     """[rows, V] float32, contiguous: at the temperatures of the rows. May be overwritten."""
     wanted: Filters
     largest_top_k: int
     """At least the largest k in ``wanted``."""
     seed: Tensor
-    """[1] int64. One seed serves the launch: kernels up to 0.7.1 read no other element."""
+    """[1] int64. One seed serves the launch: kernels up to 0.7.1 read no other element. Seed and offset are tensors
+    because a CUDA graph would keep numbers as they were at its capture."""
     offset: Tensor
     """[1] int64."""
 
-    @property
-    def noise(self) -> dict[str, Tensor]:
-        """Seed and offset as tensors: as numbers, a CUDA graph would keep those of its capture."""
-        return {"seed": self.seed, "offset": self.offset}
 
-    def filtered(self) -> tuple[Tensor, Tensor | None]:
-        """Apply min-p, in place; also returns the top-p that then counts what its row wants counted."""
-        probs, wanted = self.probs, self.wanted
-        if wanted.min_p is None:
-            return probs, wanted.top_p
-        mass = drop_below(probs, wanted.min_p)
-        if wanted.top_p is None or wanted.joint is None:
-            return probs, wanted.top_p
-        return probs, top_p_of_kept(wanted.top_p, wanted.joint, mass)
+def load(steps: Iterable[Step]) -> Functions:
+    """Import the entry points of some steps."""
+    found = {}
+    for name in {step.entry_point for step in steps}:
+        module, _, function = name.rpartition(".")
+        found[name] = getattr(importlib.import_module(f"flashinfer.{module}"), function)
+    return found
 
 
 def kind_of(wanted: Filters) -> Kind:
-    """What a batch may ask for."""
+    """Name what the rows of a batch may ask for."""
     if wanted.top_k is not None and wanted.top_p is not None:
         if wanted.joint is None:
             return "top_k_first"
@@ -87,97 +82,54 @@ def kind_of(wanted: Filters) -> Kind:
     return "none" if wanted.min_p is None else "min_p"
 
 
-def _plain(batch: Batch) -> Drawn:
-    probs, _ = batch.filtered()
-    drawn: Drawn = batch.sampling.sampling_from_probs(probs, return_valid=True, **batch.noise)
-    return drawn
-
-
-def _min_p(batch: Batch) -> Drawn:
-    assert batch.wanted.min_p is not None
-    # Above 0 in every row, so that nothing without mass counts as kept.
-    min_p = batch.wanted.min_p.clamp(min=1e-30)
-    drawn: Drawn = batch.sampling.min_p_sampling_from_probs(
-        batch.probs, min_p=min_p, return_valid=True, **batch.noise
-    )
-    return drawn
-
-
-def _top_k(batch: Batch) -> Drawn:
-    probs, _ = batch.filtered()
-    drawn: Drawn = batch.sampling.top_k_sampling_from_probs(
-        probs, top_k=batch.wanted.top_k, return_valid=True, **batch.noise
-    )
-    return drawn
-
-
-def _top_p(batch: Batch) -> Drawn:
-    probs, top_p = batch.filtered()
-    return _nucleus(batch, probs, top_p)
-
-
-def _top_k_renorm_top_p(batch: Batch) -> Drawn:
-    return _nucleus(batch, *_top_k_renorm(batch))
-
-
-def _joint(batch: Batch) -> Drawn:
-    probs, top_p = batch.filtered()
-    drawn: Drawn = batch.sampling.top_k_top_p_sampling_from_probs(
-        probs,
-        top_k=batch.wanted.top_k,
-        top_p=top_p,
-        filter_apply_order="joint",
-        return_valid=True,
-        **batch.noise,
-    )
-    return drawn
-
-
-def _fused(batch: Batch) -> Drawn:
-    assert batch.cake is not None
-    probs, top_p = batch.filtered()
-    tokens: Tensor = batch.cake.top_k_top_p_sampling_from_probs(
-        probs,
-        batch.wanted.top_k,
-        1.0 if top_p is None else top_p.clamp(max=1.0),
-        top_k_max=batch.largest_top_k,  # without it the device would be waited for
-    )
-    return tokens, None
-
-
-def _top_k_renorm(batch: Batch) -> tuple[Tensor, Tensor | None]:
-    """Serves both orders: the top-p of joint rows is restated for what top-k left."""
-    probs, top_p = batch.filtered()
-    kept: Tensor = batch.sampling.top_k_renorm_probs(probs, batch.wanted.top_k)
-    if top_p is not None and batch.wanted.joint is not None:
-        top_p = top_p_of_kept(top_p, batch.wanted.joint, probs.amax(-1) / kept.amax(-1))
-    return kept, top_p
+def draw(way: Way, batch: Batch) -> Drawn:
+    """Draw one token a row."""
+    found = _follow(way.steps, batch)
+    return (found, None) if isinstance(found, Tensor) else found
 
 
 def kept(batch: Batch) -> Tensor:
-    """What every way draws from, [rows, V]: the probabilities of the tokens that the rows keep, the others 0."""
-    probs, top_p = batch.filtered() if batch.wanted.top_k is None else _top_k_renorm(batch)
-    if top_p is None:
-        return probs
-    renormalised: Tensor = batch.sampling.top_p_renorm_probs(
-        probs, torch.where(top_p < 1, top_p, OFF_IN_RENORM), is_deterministic=True
-    )
-    return renormalised
+    """Return what every way draws from, [rows, V]: the probabilities of the tokens that the rows keep, the others 0."""
+    steps = [step for name, step in RENORMS.items() if getattr(batch.wanted, name) is not None]
+    probs: Tensor = _follow(steps, batch)
+    return probs
 
 
-def _nucleus(batch: Batch, probs: Tensor, top_p: Tensor | None) -> Drawn:
-    drawn: Drawn = batch.sampling.top_p_sampling_from_probs(
-        probs, top_p=top_p, return_valid=True, **batch.noise
-    )
-    return drawn
+def _follow(steps: Sequence[Step], batch: Batch) -> Any:
+    """Take the steps, and return what the last one does; the probabilities themselves if there is none.
+
+    Each filter renormalises. So the top-p of rows that count the unfiltered mass is restated for what is left.
+    """
+    wanted = batch.wanted
+    found, top_p, joint = batch.probs, wanted.top_p, wanted.joint
+    if wanted.min_p is not None and not any("min_p" in step.parameters for step in steps):
+        mass = drop_below(found, wanted.min_p)
+        if top_p is not None and joint is not None:
+            top_p = top_p_of_kept(top_p, joint, mass)
+    for step in steps:
+        before, found = found, batch.functions[step.entry_point](found, **_arguments(step, batch, top_p))
+        if step is RENORMS["top_k"] and top_p is not None and joint is not None:
+            top_p = top_p_of_kept(top_p, joint, before.amax(-1) / found.amax(-1))
+    return found
 
 
-DRAWS: Mapping[Way, Callable[[Batch], Drawn]] = {
-    ways.PLAIN: _plain,
-    ways.MIN_P: _min_p,
-    ways.TOP_K: _top_k,
-    ways.TOP_P: _top_p,
-    ways.TOP_K_RENORM_TOP_P: _top_k_renorm_top_p,
-    ways.JOINT: _joint,
-    ways.FUSED: _fused,
-}
+def _arguments(step: Step, batch: Batch, top_p: Tensor | None) -> dict[str, Any]:
+    values: dict[str, Any] = {
+        "top_k": batch.wanted.top_k,
+        "top_k_max": batch.largest_top_k,
+        "filter_apply_order": "joint",
+        "is_deterministic": True,
+        "return_valid": True,
+        "seed": batch.seed,
+        "offset": batch.offset,
+    }
+    if "top_p" in step.parameters:
+        values["top_p"] = top_p
+        if step.top_p_off is not None:
+            values["top_p"] = (
+                step.top_p_off if top_p is None else torch.where(top_p < 1, top_p, step.top_p_off)
+            )
+    if "min_p" in step.parameters:
+        assert batch.wanted.min_p is not None  # else another way serves the batch
+        values["min_p"] = batch.wanted.min_p.clamp(min=_LEAST_MIN_P)
+    return {name: values[name] for name in step.parameters}

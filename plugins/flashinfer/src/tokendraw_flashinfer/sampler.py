@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-import importlib
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeAlias
 
 import torch
 from torch import Tensor
 
-from tokendraw import Need, PluginError, SamplerOutput, SamplingMetadata
-from tokendraw.probabilities import Filters, relative
-from tokendraw_flashinfer.draws import DRAWS, Batch, kind_of
-from tokendraw_flashinfer.signatures import EntryPoints
-from tokendraw_flashinfer.ways import FUSED, WAYS, Kind, Way, able
+from tokendraw import Need, PluginError, SamplerOutput, SamplingMetadata, philox
+from tokendraw.probabilities import MAX_ELEMENTS, Filters, relative, sample_in_parts
+from tokendraw_flashinfer.draws import Batch, draw, kind_of, load
+from tokendraw_flashinfer.signatures import EntryPoints, Step
+from tokendraw_flashinfer.ways import SAMPLE, SOFTMAX, WAYS, Kind, Way, able
 
 Softmax: TypeAlias = Callable[[Tensor, Tensor | None], tuple[Tensor, Tensor]]
 
 _log = logging.getLogger("tokendraw")
-MOST_ELEMENTS = 1 << 31
-"""Of logits in one launch: the kernels count elements with 32 bits."""
 _REHEARSAL = (2, 8)
+"""Rows and vocabulary of the batch that building draws."""
 
 
 class FlashInferSampler:
@@ -30,7 +28,7 @@ class FlashInferSampler:
     :param device: where it draws.
     :param need: with ``tie_rule="either"`` it may draw by ways that keep exactly k of tied tokens.
     :param ways: in place of the table, for measurements.
-    :param most_elements: logits in one launch; more rows are drawn in parts.
+    :param max_elements: logits in one launch; more rows are drawn in parts.
     :raises PluginError: the installed FlashInfer cannot draw even rows without filters.
     """
 
@@ -40,7 +38,8 @@ class FlashInferSampler:
         need: Need,
         ways: Mapping[Kind, Sequence[Way]] = WAYS,
         *,
-        most_elements: int = MOST_ELEMENTS,
+        max_elements: int = MAX_ELEMENTS,
+        steps: Iterable[Step] = (),
     ) -> None:
         capability = torch.cuda.get_device_capability(device) if device.type == "cuda" else None
         self._ways = able(ways, EntryPoints.installed(), need.tie_rule, capability)
@@ -49,16 +48,15 @@ class FlashInferSampler:
                 "rows without filters need softmax and sampling_from_probs, found no such entry points"
             )
         every = list(dict.fromkeys(way for able_ways in self._ways.values() for way in able_ways))
-        self._sampling = importlib.import_module("flashinfer.sampling")
-        self._cake = importlib.import_module("flashinfer.cake_sampling") if FUSED in every else None
+        self._functions = load([*SAMPLE, *(step for way in every for step in way.steps), *steps])
         self._offset = torch.zeros(1, dtype=torch.int64, device=device)
-        self._most_elements = most_elements
+        self._max_elements = max_elements
         dtype = getattr(torch, need.dtype or "float32")
         self._fused_softmax = _fused_softmax(torch.zeros(_REHEARSAL, dtype=dtype, device=device))
         self._rehearse(device, every)
 
     def way(self, metadata: SamplingMetadata, vocab_size: int, *, capturing: bool = False) -> Way:
-        """Look up by which way a batch is drawn.
+        """Return the way by which a batch is drawn.
 
         :param capturing: whether it becomes part of a CUDA graph.
         """
@@ -67,20 +65,17 @@ class FlashInferSampler:
     @torch.no_grad()
     def sample(self, logits: Tensor, metadata: SamplingMetadata) -> SamplerOutput:
         """Draw one token a row; see :meth:`tokendraw.Sampler.sample`."""
-        rows, vocab_size = logits.shape
+        vocab_size = logits.shape[1]
         wanted = Filters.of(metadata, vocab_size)
-        if rows == 0 or vocab_size == 1:
-            _, valid = relative(logits)
-            return SamplerOutput(torch.zeros(rows, dtype=torch.int64, device=logits.device), valid)
-        way = self._way(wanted, metadata, vocab_size, capturing=_is_capturing(logits.device))
         largest = metadata.facts.max_top_k or vocab_size
-        step = max(1, self._most_elements // vocab_size)
-        parts = [
-            self._draw(way, logits[start : start + step], wanted.chunk(slice(start, start + step)), largest)
-            for start in range(0, rows, step)
-        ]
-        tokens, valid = (torch.cat(column) for column in zip(*parts, strict=True))
-        return SamplerOutput(tokens, valid)
+
+        def draw_part(part: Tensor, wanted: Filters) -> tuple[Tensor, Tensor]:
+            way = self._way(wanted, metadata, vocab_size, capturing=_is_capturing(part.device))
+            probs, valid = self._probabilities(part, wanted.temperature)
+            tokens, drawn = draw(way, self._batch(probs, wanted, largest))
+            return tokens.long(), valid if drawn is None else valid & drawn
+
+        return sample_in_parts(logits, wanted, draw_part, max_elements=self._max_elements)
 
     def _way(self, wanted: Filters, metadata: SamplingMetadata, vocab_size: int, *, capturing: bool) -> Way:
         facts = metadata.facts
@@ -92,31 +87,25 @@ class FlashInferSampler:
             )
         )
 
-    def _draw(self, way: Way, logits: Tensor, wanted: Filters, largest_top_k: int) -> tuple[Tensor, Tensor]:
-        probs, valid = self._probabilities(logits, wanted.temperature)
-        tokens, drawn = DRAWS[way](self._batch(probs, wanted, largest_top_k))
-        return tokens.long(), valid if drawn is None else valid & drawn
-
     def _probabilities(self, logits: Tensor, temperature: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Return clean probabilities [rows, V] at the temperatures of the rows, and which rows are valid."""
         if self._fused_softmax is not None:
             return self._fused_softmax(logits, temperature)
         y, valid = relative(logits)
-        return self._sampling.softmax(y, temperature=temperature), valid
+        return self._functions[SOFTMAX.entry_point](y, temperature=temperature), valid
 
     def _batch(self, probs: Tensor, wanted: Filters, largest_top_k: int) -> Batch:
         return Batch(
-            sampling=self._sampling,
-            cake=self._cake,
+            functions=self._functions,
             probs=probs,
             wanted=wanted,
             largest_top_k=largest_top_k,
-            seed=self._seed(),
-            offset=self._offset,
+            **self._noise(),
         )
 
-    def _seed(self) -> Tensor:
-        """One of torch's generator of the device, made on the device, so that a graph gets a new one per replay."""
-        return torch.empty_like(self._offset).random_(-(2**63), None)
+    def _noise(self) -> dict[str, Tensor]:
+        """Return seed and offset of a launch, new ones at each call."""
+        return {"seed": philox.fresh_seeds(1, self._offset.device), "offset": self._offset}
 
     @torch.no_grad()
     def _rehearse(self, device: torch.device, ways: Sequence[Way]) -> None:
@@ -132,11 +121,11 @@ class FlashInferSampler:
         )
         for way in ways:
             probs, _ = self._probabilities(torch.zeros(rows, vocab_size, device=device), wanted.temperature)
-            DRAWS[way](self._batch(probs, wanted, 2))
+            draw(way, self._batch(probs, wanted, 2))
 
 
 def _fused_softmax(example: Tensor) -> Softmax | None:
-    """The Triton kernel, if it runs on an example; without it torch and FlashInfer do the same, slower."""
+    """Return the Triton kernel if it runs on an example; without it torch and FlashInfer do the same, slower."""
     if example.device.type != "cuda":
         return None
     try:
@@ -151,5 +140,5 @@ def _fused_softmax(example: Tensor) -> Softmax | None:
 
 
 def _is_capturing(device: torch.device) -> bool:
-    """Whether the current stream is recording a CUDA graph."""
+    """Return whether the current stream is recording a CUDA graph."""
     return device.type == "cuda" and torch.cuda.is_current_stream_capturing()

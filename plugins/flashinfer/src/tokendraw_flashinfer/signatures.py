@@ -1,8 +1,8 @@
 """Which entry points the installed FlashInfer has, and with which parameters: read from its source, never imported.
 
-Importing FlashInfer imports torch and asks the CUDA devices what they are. Its functions are what decides what can be
-called, and their signatures change between versions that have the same first two numbers, so they are looked at as
-they stand on disk.
+Importing FlashInfer imports torch and asks the CUDA devices what they are. Which functions there are decides what can
+be called, and their signatures change between versions that have the same first two numbers. So they are read from the
+source files on disk.
 """
 
 from __future__ import annotations
@@ -18,10 +18,19 @@ import importlib_metadata
 
 DISTRIBUTION = "flashinfer-python"
 MODULES = ("sampling", "cake_sampling")
-"""Of the package ``flashinfer``: all that the plugin calls stands in these."""
+"""The modules of the package ``flashinfer`` that hold all that the plugin calls."""
 
-Needs = Mapping[str, tuple[str, ...]]
-"""Entry points such as ``sampling.softmax``, each with parameters that it has to have."""
+
+@dataclass(frozen=True)
+class Step:
+    """A call of one entry point: what is called, and which parameters it is given beside its tensors."""
+
+    entry_point: str
+    """Module and function below ``flashinfer``, such as ``sampling.softmax``."""
+    parameters: tuple[str, ...]
+    """The names of the parameters."""
+    top_p_off: float | None = None
+    """The top-p with which it keeps every token, where :data:`tokendraw.probabilities.OFF_TOP_P` does not."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +44,7 @@ class EntryPoints:
 
     @classmethod
     def installed(cls) -> Self:
-        """Look at the installed distribution; without any entry point if there is none, or no source of it."""
+        """Read the installed distribution; without one, or without its source, there are no entry points."""
         folder = package_folder()
         found = {
             f"{module}.{name}": parameters
@@ -44,19 +53,20 @@ class EntryPoints:
         }
         return cls(found, folder)
 
-    def lacking(self, needs: Needs) -> str | None:
-        """Name the first of ``needs`` that is not there, such as ``sampling.softmax(temperature)``; None if all are."""
-        for name, wanted in needs.items():
+    def lacking(self, *steps: Step) -> str | None:
+        """Name the first of the steps that cannot be taken, such as ``sampling.softmax(temperature)``, or None."""
+        for step in steps:
+            name = step.entry_point
             if name not in self.parameters:
                 return f"flashinfer.{name}"
-            absent = [parameter for parameter in wanted if parameter not in self.parameters[name]]
+            absent = [parameter for parameter in step.parameters if parameter not in self.parameters[name]]
             if absent:
                 return f"flashinfer.{name}({', '.join(absent)})"
         return None
 
 
 def package_folder() -> Path:
-    """Where the installed distribution keeps the package ``flashinfer``; a path that is not there if there is none."""
+    """Return the folder of the installed package ``flashinfer``; without one, a path that does not exist."""
     try:
         located = importlib_metadata.distribution(DISTRIBUTION).locate_file("flashinfer")
     except importlib_metadata.PackageNotFoundError:
@@ -65,7 +75,7 @@ def package_folder() -> Path:
 
 
 def _functions(source: Path) -> tuple[tuple[str, frozenset[str]], ...]:
-    """Every public function of a module with the names of its parameters; none if it cannot be read."""
+    """List the public functions of a module with the names of their parameters; none if it cannot be read."""
     try:
         return _parsed(source.read_bytes())
     except (OSError, SyntaxError, ValueError):
@@ -74,7 +84,7 @@ def _functions(source: Path) -> tuple[tuple[str, frozenset[str]], ...]:
 
 @functools.lru_cache(maxsize=len(MODULES))
 def _parsed(source: bytes) -> tuple[tuple[str, frozenset[str]], ...]:
-    """A source is parsed once, though describing, probing and building a sampler each ask for it."""
+    """Parse a source once, though describing, probing and building a sampler each ask for it."""
     found = []
     for node in ast.parse(source).body:
         if isinstance(node, ast.FunctionDef) and not node.name.startswith("_"):

@@ -18,9 +18,8 @@ numbers of one Philox sequence a request, so they are independent. What is not a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
-from types import ModuleType
 from typing import TypeAlias
 
 import torch
@@ -28,14 +27,14 @@ from torch import Tensor
 
 from tokendraw import BatchFacts, Drafts, Need, PluginError, SamplerOutput, SamplingMetadata, VerifyOutput
 from tokendraw.plugin import PAD_TOKEN_ID, Filter, VerifyMode
-from tokendraw.probabilities import Filters
-from tokendraw_flashinfer.draws import MOST_ROWS_OF_RENORM, kept
-from tokendraw_flashinfer.sampler import MOST_ELEMENTS, FlashInferSampler
+from tokendraw.probabilities import MAX_ELEMENTS, Filters
+from tokendraw_flashinfer.draws import MAX_ROWS_OF_RENORM, Functions, kept
+from tokendraw_flashinfer.sampler import FlashInferSampler
 from tokendraw_flashinfer.signatures import EntryPoints
-from tokendraw_flashinfer.ways import CHAIN, RENORMS
+from tokendraw_flashinfer.ways import CHAIN, FROM_PROBS, RENORMS, VERIFY
 
 Noise: TypeAlias = Callable[[], dict[str, Tensor]]
-"""Seed and offset of a launch, new ones at each call."""
+"""Returns seed and offset of a launch, new ones at each call."""
 
 _INF = float("inf")
 _ROOM = 1 + 2.0**-20
@@ -58,7 +57,7 @@ class Chains:
     q_valid: Tensor
     """[B, K] bool."""
 
-    def walk(self, sampling: ModuleType, noise: Noise) -> VerifyOutput:
+    def walk(self, functions: Functions, noise: Noise) -> VerifyOutput:
         """Walk them, by two launches."""
         vocab_size, most = self.p.shape[-1], self.ids.shape[-1]
         drawn = (self.ids >= 0) & (self.ids < vocab_size)
@@ -67,9 +66,7 @@ class Chains:
         at_p, at_q = judging.gather(-1, ids), self.q.gather(-1, ids)
         possible = drawn & ((at_q > 0) & (at_q < _INF)).squeeze(-1)  # NaN is neither
         judging.scatter_(-1, ids, torch.where(possible.unsqueeze(-1), at_p * _ROOM, -_INF))
-        tokens, _, count = sampling.chain_speculative_sampling(
-            self.q, ids.squeeze(-1).int(), self.p, **noise()
-        )
+        tokens, _, count = functions[CHAIN.entry_point](self.q, ids.squeeze(-1).int(), self.p, **noise())
         judging.scatter_(-1, ids, at_p)
 
         tokens, count = tokens.long(), count.long()
@@ -82,7 +79,7 @@ class Chains:
         has_more = (p.gather(-1, last) > q.gather(-1, last)).squeeze(-1)
         recovered = (possible & self.q_valid)[request, beside] & has_more
         stands = within.squeeze(-1) & (recovered | (count == most))
-        again = sampling.sampling_from_probs(_residual(p, q), **noise()).long()
+        again = functions[FROM_PROBS.entry_point](_residual(p, q), **noise()).long()
         last = torch.where(stands, last.squeeze(-1), again)
 
         steps = torch.arange(most + 1, device=count.device)
@@ -100,15 +97,19 @@ class FlashInferVerifier(FlashInferSampler):
     :raises PluginError: the installed FlashInfer cannot verify drafts.
     """
 
-    def __init__(self, device: torch.device, need: Need, *, most_elements: int = MOST_ELEMENTS) -> None:
+    def __init__(self, device: torch.device, need: Need, *, max_elements: int = MAX_ELEMENTS) -> None:
         entry_points = EntryPoints.installed()
-        lacking = entry_points.lacking(dict(CHAIN.needs))
+        lacking = entry_points.lacking(*VERIFY)
         if lacking is not None:
             raise PluginError(f"verification needs {lacking}, found no such thing")
-        super().__init__(device, replace(need, tie_rule=None), most_elements=most_elements)
-        self._rehearse_chains(
-            device, [n for n, need in RENORMS.items() if not entry_points.lacking(dict([need]))]
+        renorms = {name: step for name, step in RENORMS.items() if entry_points.lacking(step) is None}
+        super().__init__(
+            device,
+            replace(need, tie_rule=None),
+            max_elements=max_elements,
+            steps=(*VERIFY, *renorms.values()),
         )
+        self._rehearse_chains(device, renorms)
 
     def sample(self, logits: Tensor, metadata: SamplingMetadata, *, draft: bool = False) -> SamplerOutput:
         """Draw one token a row. Each launch has noise of its own, so drafts are drawn like samples."""
@@ -137,11 +138,11 @@ class FlashInferVerifier(FlashInferSampler):
             return _without_drafts(self.sample(logits, metadata), most)
         vocab_size = logits.shape[-1]
         wanted = Filters.of(metadata, vocab_size)
-        rows = min(self._most_elements // vocab_size, MOST_ROWS_OF_RENORM)
+        rows = min(self._max_elements // vocab_size, MAX_ROWS_OF_RENORM)
         step = max(1, rows // (most + 1))
         parts = [
             self._chains(logits, drafts, wanted, start, min(start + step, requests)).walk(
-                self._sampling, self._noise
+                self._functions, self._noise
             )
             for start in range(0, requests, step)
         ]
@@ -180,10 +181,7 @@ class FlashInferVerifier(FlashInferSampler):
         probs, valid = self._probabilities(logits, wanted.temperature)
         return kept(self._batch(probs, wanted, logits.shape[-1])), valid
 
-    def _noise(self) -> dict[str, Tensor]:
-        return {"seed": self._seed(), "offset": self._offset}
-
-    def _rehearse_chains(self, device: torch.device, filters: Sequence[Filter]) -> None:
+    def _rehearse_chains(self, device: torch.device, filters: Collection[Filter]) -> None:
         """Call what a verification calls: see :meth:`_rehearse`."""
         probs = torch.full((2, 8), 1 / 8, device=device)
         drafts = Drafts.from_lists([[0], [1]], device=device, draft_probs=probs)

@@ -1,8 +1,8 @@
-"""Ways to draw with FlashInfer: which entry points, for which rows, and in which order of preference. Data alone.
+"""The ways to draw and to verify with FlashInfer: which entry points, for which rows, in which order. Data alone.
 
-So is the one way to verify drafts. Imports no torch, since what the installed version can do is read off these tables
-before anything is drawn; how each way calls its entry points is in :mod:`tokendraw_flashinfer.draws` and
-:mod:`tokendraw_flashinfer.verifier`.
+Each step of a way is one call: an entry point and the parameters that it is given. What the installed version must
+have, what a way is called in a benchmark, and how it draws (:mod:`tokendraw_flashinfer.draws`) all follow from its
+steps. This module imports no torch, since a plugin describes itself before torch is loaded.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from tokendraw.plugin import Filter, TieNeed, TieRule
-from tokendraw_flashinfer.signatures import EntryPoints
+from tokendraw_flashinfer.signatures import EntryPoints, Step
 
 Kind: TypeAlias = Literal["none", "top_k", "top_p", "min_p", "top_k_first", "joint", "both orders"]
 """What the rows of a batch may ask for. Min-p beside another filter is applied first, and is no kind of its own."""
@@ -22,16 +22,19 @@ Kind: TypeAlias = Literal["none", "top_k", "top_p", "min_p", "top_k_first", "joi
 class Way:
     """One way to draw."""
 
-    name: str
-    """The entry points that it calls on probabilities, in their order."""
-    needs: tuple[tuple[str, tuple[str, ...]], ...]
-    """Each of these with the parameters that it is given."""
+    steps: tuple[Step, ...]
+    """What is called on the probabilities; the last step draws."""
     ties: TieRule = "value"
     graph_safe: bool = True
     max_top_k: int | None = None
     """If it has a limit: every row needs a k, of at most that and below V. None: rows may have any, or none."""
     compute_capability: tuple[int, int] = (0, 0)
-    """The least."""
+    """The least one that runs it."""
+
+    @property
+    def name(self) -> str:
+        """The entry points that it calls, in their order."""
+        return ", ".join(step.entry_point.removeprefix("sampling.") for step in self.steps)
 
     @property
     def is_general(self) -> bool:
@@ -39,7 +42,7 @@ class Way:
         return self.graph_safe and self.max_top_k is None and self.compute_capability == (0, 0)
 
     def serves(self, largest_top_k: int | None, *, all_top_k: bool, vocab_size: int, capturing: bool) -> bool:
-        """Whether it may draw a batch, by what the host knows of it.
+        """Return whether it may draw a batch, by what the host knows of the batch.
 
         :param largest_top_k: the largest active k; None: unknown.
         :param all_top_k: whether every row has one.
@@ -54,35 +57,40 @@ class Way:
         )
 
 
-_NOISE = ("seed", "offset", "return_valid")
-_SOFTMAX = ("sampling.softmax", ("temperature",))
-_FROM_PROBS = ("sampling.sampling_from_probs", _NOISE)
-_TOP_P_FROM_PROBS = ("sampling.top_p_sampling_from_probs", ("top_p", *_NOISE))
+_NOISE = ("seed", "offset")
+_DRAW = (*_NOISE, "return_valid")
 
-PLAIN = Way(name="sampling_from_probs", needs=(_SOFTMAX, _FROM_PROBS))
-MIN_P = Way(
-    name="min_p_sampling_from_probs",
-    needs=(_SOFTMAX, ("sampling.min_p_sampling_from_probs", ("min_p", *_NOISE))),
-)
-TOP_K = Way(
-    name="top_k_sampling_from_probs",
-    needs=(_SOFTMAX, ("sampling.top_k_sampling_from_probs", ("top_k", *_NOISE))),
-)
-TOP_P = Way(name="top_p_sampling_from_probs", needs=(_SOFTMAX, _TOP_P_FROM_PROBS))
-TOP_K_RENORM_TOP_P = Way(
-    name="top_k_renorm_probs, top_p_sampling_from_probs",
-    needs=(_SOFTMAX, ("sampling.top_k_renorm_probs", ("top_k",)), _TOP_P_FROM_PROBS),
-)
+SOFTMAX = Step("sampling.softmax", ("temperature",))
+"""Comes before every way."""
+FROM_PROBS = Step("sampling.sampling_from_probs", _DRAW)
+_TOP_P_FROM_PROBS = Step("sampling.top_p_sampling_from_probs", ("top_p", *_DRAW))
+RENORMS: Mapping[Filter, Step] = {
+    "top_k": Step("sampling.top_k_renorm_probs", ("top_k",)),
+    "top_p": Step("sampling.top_p_renorm_probs", ("top_p", "is_deterministic"), top_p_off=1e30),
+}
+"""The steps that leave probabilities of what a filter keeps; min-p needs nothing of FlashInfer."""
+
+PLAIN = Way(steps=(FROM_PROBS,))
+MIN_P = Way(steps=(Step("sampling.min_p_sampling_from_probs", ("min_p", *_DRAW)),))
+TOP_K = Way(steps=(Step("sampling.top_k_sampling_from_probs", ("top_k", *_DRAW)),))
+TOP_P = Way(steps=(_TOP_P_FROM_PROBS,))
+TOP_K_RENORM_TOP_P = Way(steps=(RENORMS["top_k"], _TOP_P_FROM_PROBS))
 JOINT = Way(
-    name="top_k_top_p_sampling_from_probs(joint)",
-    needs=(
-        _SOFTMAX,
-        ("sampling.top_k_top_p_sampling_from_probs", ("top_k", "top_p", "filter_apply_order", *_NOISE)),
-    ),
+    steps=(
+        Step(
+            "sampling.top_k_top_p_sampling_from_probs",
+            ("top_k", "top_p", "filter_apply_order", *_DRAW),
+        ),
+    )
 )
 FUSED = Way(
-    name="cake_sampling.top_k_top_p_sampling_from_probs",
-    needs=(_SOFTMAX, ("cake_sampling.top_k_top_p_sampling_from_probs", ("top_k", "top_p", "top_k_max"))),
+    steps=(
+        Step(
+            "cake_sampling.top_k_top_p_sampling_from_probs",
+            ("top_k", "top_p", "top_k_max"),  # without the last it would wait for the device
+            top_p_off=1.0,
+        ),
+    ),
     ties="exact_k",
     graph_safe=False,  # its seed is passed by value, so every replay would draw the same tokens
     max_top_k=1024,
@@ -104,20 +112,11 @@ The order within a line is that of the times on an H200 (``benchmarks/results/h2
 all versions: a way that a version lacks is passed over.
 """
 
-CHAIN = Way(
-    name="chain_speculative_sampling",
-    needs=(
-        _SOFTMAX,
-        ("sampling.chain_speculative_sampling", ("seed", "offset")),
-        ("sampling.sampling_from_probs", _NOISE),
-    ),
-)
-"""Verifies drafts against probabilities that hold what the filters keep."""
-RENORMS: Mapping[Filter, tuple[str, tuple[str, ...]]] = {
-    "top_k": ("sampling.top_k_renorm_probs", ("top_k",)),
-    "top_p": ("sampling.top_p_renorm_probs", ("top_p", "is_deterministic")),
-}
-"""What :data:`CHAIN` needs beside for each filter; min-p needs nothing of FlashInfer."""
+SAMPLE = (SOFTMAX, FROM_PROBS)
+"""The steps without which nothing is sampled."""
+CHAIN = Step("sampling.chain_speculative_sampling", _NOISE)
+VERIFY = (SOFTMAX, CHAIN, FROM_PROBS)
+"""The steps without which no draft is verified. Those of :data:`RENORMS` come between them where there are filters."""
 
 
 def able(
@@ -126,7 +125,7 @@ def able(
     tie_rule: TieNeed | None = None,
     compute_capability: tuple[int, int] | None = None,
 ) -> dict[Kind, list[Way]]:
-    """Those of ``ways`` that a version has, in their order; a kind that they do not serve in full is left out.
+    """List those of ``ways`` that a version has, in their order; a kind that they do not serve in full is left out.
 
     :param tie_rule: what the caller needs; ``either`` admits ways that keep exactly k of tied tokens.
     :param compute_capability: None: any.
@@ -136,7 +135,7 @@ def able(
         there = [
             way
             for way in candidates
-            if entry_points.lacking(dict(way.needs)) is None
+            if entry_points.lacking(SOFTMAX, *way.steps) is None
             and (way.ties == "value" or tie_rule == "either")
             and (compute_capability is None or way.compute_capability <= compute_capability)
         ]
