@@ -47,7 +47,7 @@ class AiterSampler:
 
     @torch.no_grad()
     def sample(self, logits: Tensor, metadata: SamplingMetadata) -> SamplerOutput:
-        """Draw one token a row; see :meth:`tokendraw.Sampler.sample`."""
+        """Draw one token a row; see :class:`tokendraw.plugin.SamplerBackend`."""
         vocab_size = logits.shape[1]
         draw = partial(self._draw, _largest_top_k(metadata.facts, vocab_size))
         return sample_in_parts(

@@ -63,8 +63,11 @@ class FlashInferSampler:
         return self._way(Filters.of(metadata, vocab_size), metadata, vocab_size, capturing=capturing)
 
     @torch.no_grad()
-    def sample(self, logits: Tensor, metadata: SamplingMetadata) -> SamplerOutput:
-        """Draw one token a row; see :meth:`tokendraw.Sampler.sample`."""
+    def sample(self, logits: Tensor, metadata: SamplingMetadata, *, draft: bool = False) -> SamplerOutput:
+        """Draw one token a row; see :class:`tokendraw.plugin.SamplerBackend`.
+
+        :param draft: makes no difference, since each launch has noise of its own.
+        """
         vocab_size = logits.shape[1]
         wanted = Filters.of(metadata, vocab_size)
         largest = metadata.facts.max_top_k or vocab_size

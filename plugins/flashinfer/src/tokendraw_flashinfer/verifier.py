@@ -111,10 +111,6 @@ class FlashInferVerifier(FlashInferSampler):
         )
         self._rehearse_chains(device, renorms)
 
-    def sample(self, logits: Tensor, metadata: SamplingMetadata, *, draft: bool = False) -> SamplerOutput:
-        """Draw one token a row. Each launch has noise of its own, so drafts are drawn like samples."""
-        return super().sample(logits, metadata)
-
     @torch.no_grad()
     def verify(
         self,
