@@ -23,9 +23,9 @@ from tokendraw.testing import reference  # noqa: E402
 from tokendraw.testing.logits_families import FAMILIES  # noqa: E402
 from tokendraw_native.draw import draw  # noqa: E402
 from tokendraw_native.logprobs import log_kept_mass, logprobs  # noqa: E402
-from tokendraw_native.request import Noise, Request  # noqa: E402
+from tokendraw_native.row_params import Noise, RowParams  # noqa: E402
+from tokendraw_native.row_stats import row_stats  # noqa: E402
 from tokendraw_native.sampler import NativeSampler  # noqa: E402
-from tokendraw_native.survey import survey  # noqa: E402
 from tokendraw_triton_gumbel.logprobs import describe  # noqa: E402
 from tokendraw_triton_gumbel.sampler import TritonGumbelSampler  # noqa: E402
 
@@ -68,8 +68,8 @@ def left_by_the_draw(logits, temperature):
 def described(logits, m, mode):
     """What the kernel says, and what the native sampler does, of the same drawn tokens."""
     rows = logits.shape[0]
-    request = Request.of(m, rows, logits.device)
-    found = survey(logits, request, masses=True)
+    request = RowParams.of(m, rows, logits.device)
+    found = row_stats(logits, request, masses=True)
     token = draw(logits, found, request, Noise.of(m, rows, logits.device), "fp32")
     kept_mass = log_kept_mass(found, request)
     width = m.facts.logprobs_width(logits.shape[1])
@@ -79,7 +79,7 @@ def described(logits, m, mode):
     raw_sums = None
     if mode == "raw_logprobs" and m.temperature is not None:
         raw_sums = left_by_the_draw(logits, ones)[1]
-    floors = found.floor.squeeze(-1)
+    floors = found.threshold.squeeze(-1)
     if not request.filters:
         assert (floors == -INF).all()
     ranks = torch.zeros(rows, dtype=torch.int64)

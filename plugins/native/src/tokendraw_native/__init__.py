@@ -1,8 +1,8 @@
-"""The native sampler: plain PyTorch on every device that torch has, the reference that other samplers are held to.
+"""The native sampler: plain PyTorch on every device that torch has, the reference for other samplers.
 
-This module is what the entry point names, so it imports nothing heavy; the sampler is in
-:mod:`tokendraw_native.sampler`, the filters in :mod:`~tokendraw_native.filters`, the draw in
-:mod:`~tokendraw_native.draw`, the verification of drafts in :mod:`~tokendraw_native.verify`.
+The entry point names this module, so it imports nothing heavy. The sampler is in :mod:`tokendraw_native.sampler`, the
+filters in :mod:`~tokendraw_native.filters`, the draw in :mod:`~tokendraw_native.draw`, the verification of drafts in
+:mod:`~tokendraw_native.verify`.
 """
 
 from __future__ import annotations
@@ -10,41 +10,47 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import tokendraw
-from tokendraw.plugin import Capabilities, PluginInfo, Upstream, VerifyCapabilities, hookimpl
+from tokendraw.plugin import (
+    DRAFT_KINDS,
+    FILTER_ORDERS,
+    GUMBEL_DTYPES,
+    INPUT_DTYPES,
+    LOGPROBS_MODES,
+    VERIFY_MODES,
+    Capabilities,
+    PluginInfo,
+    Upstream,
+    VerifyCapabilities,
+    hookimpl,
+)
 
 if TYPE_CHECKING:
     import torch
 
     from tokendraw_native.sampler import NativeSampler
 
-_CAPABILITIES = Capabilities(
+_SAMPLE = Capabilities(
     device_types=None,
-    dtypes=("float32", "bfloat16", "float16"),
-    logprobs_modes=(
-        "raw_logprobs",
-        "raw_logits",
-        "processed_logprobs",
-        "processed_logits",
-        "temperature_logprobs",
-    ),
+    dtypes=INPUT_DTYPES,
+    logprobs_modes=LOGPROBS_MODES,
     filters=(("top_k", "per_row"), ("top_p", "per_row"), ("min_p", "per_row")),
-    filter_orders=("top_k_first", "joint"),
+    filter_orders=FILTER_ORDERS,
     tie_rule="value",
     seeding="counter",
     greedy=True,
-    gumbel_dtypes=("fp32", "fp64"),
+    gumbel_dtypes=GUMBEL_DTYPES,
     valid_flag=True,
     graph_safe=True,
     sync_free=True,
     batch_invariant=True,
 )
 _VERIFY = VerifyCapabilities.of(
-    _CAPABILITIES,
-    verify_modes=("rejection", "coupled"),
-    draft_kinds=("probs", "logits", "chosen"),
+    _SAMPLE,
+    verify_modes=VERIFY_MODES,
+    draft_kinds=DRAFT_KINDS,
     ragged_drafts=True,
     placeholder_drafts=True,
-    sync_free=False,  # of its thousand launches the last may have to wait until a busy GPU takes them
+    sync_free=False,  # it makes about a thousand launches, and the last ones may wait for room in a full launch queue
 )
 
 
@@ -53,12 +59,12 @@ class NativePlugin:
 
     @hookimpl
     def tokendraw_describe(self) -> PluginInfo:
-        """The reference: lowest priority, every capability."""
+        """Describe the reference: lowest priority, every capability."""
         return PluginInfo(
             name="native",
             api_version=1,
             priority=0,
-            operations={"sample": _CAPABILITIES, "verify": _VERIFY},
+            operations={"sample": _SAMPLE, "verify": _VERIFY},
             upstream=Upstream("torch", ">=2.6", tested=("2.11.0", "2.13.0")),
             summary="the reference in plain PyTorch: every device, every request",
             verified="CPU (x86-64, torch 2.13.0), NVIDIA H200 (torch 2.11.0)",

@@ -1,4 +1,4 @@
-"""Whose row a row of target logits is: the drafts of a batch beside the rows that judge them."""
+"""Which request a row of target logits belongs to, and which draft it judges."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ NO_DRAFT = -1
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """The L rows of B requests, of at most K drafts each. All int64."""
+    """The L rows of B requests with at most K drafts each. All tensors are int64."""
 
     request: Tensor
-    """[L]: whose row it is."""
+    """[L]: the request of each row."""
     offset: Tensor
-    """[L]: its place among the rows of its request."""
+    """[L]: the index of each row among those of its request."""
     drafted: Tensor
-    """[L]: the id that it judges, :data:`NO_DRAFT` if it is a bonus row."""
+    """[L]: the id that each row judges, :data:`NO_DRAFT` in bonus rows."""
     first: Tensor
     """[B]: first row of each request."""
     num_drafts: Tensor
@@ -32,7 +32,7 @@ class Chain:
 
     @classmethod
     def of(cls, drafts: Drafts, rows: int) -> Chain:
-        """Lay the drafts beside ``rows`` rows of logits."""
+        """Assign the drafts to ``rows`` rows of logits."""
         cu_num_logits = drafts.cu_num_logits.to(torch.int64)
         first, num_drafts = cu_num_logits[:-1], (cu_num_logits.diff() - 1).clamp_(0, drafts.max_drafts)
         request = speculative.row_index(cu_num_logits, rows)
@@ -51,15 +51,15 @@ class Chain:
         )
 
     def by_step(self, values: Tensor) -> Tensor:
-        """[B, K + 1, ...] from ``values`` [L, ...]: the rows of each request in order, then any others."""
+        """Rearrange ``values`` [L, ...] by request and step: [B, K + 1, ...]. After a request's own rows come any."""
         rows = (self.first.unsqueeze(-1) + self.steps).clamp(max=max(len(values) - 1, 0))
         return values[rows]
 
     def up_to(self, count: Tensor) -> Tensor:
-        """[B, K + 1] bool: the first ``count`` [B] steps of each request."""
+        """Return [B, K + 1] bool: True in the first ``count`` [B] steps of each request."""
         return self.steps < count.unsqueeze(-1)
 
 
 def num_accepted(chain: Chain, accepted: Tensor) -> Tensor:
-    """[B] int64: the drafts of each request before the first that is not ``accepted`` [L] bool."""
+    """Count the drafts of each request before the first that is not ``accepted`` [L] bool: [B] int64."""
     return (chain.by_step(accepted) & chain.up_to(chain.num_drafts)).cumprod(-1).sum(-1)

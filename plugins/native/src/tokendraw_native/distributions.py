@@ -1,6 +1,6 @@
 """The distributions that a verification compares: what the target would sample from, and what a draft was drawn from.
 
-Each is looked up at one token a row, and laid out in full for the few rows whose residual is drawn from.
+Each is read at one token a row, and made in full only for the few rows whose residual is drawn from.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from tokendraw_native.request import Request
+from tokendraw_native.row_params import RowParams
+from tokendraw_native.row_stats import RowStats
 from tokendraw_native.rows import INF, clean, real_dtype, scaled
-from tokendraw_native.survey import Survey
 
 
 class Distribution(Protocol):
@@ -21,78 +21,76 @@ class Distribution(Protocol):
 
     @property
     def valid(self) -> Tensor:
-        """[rows] bool."""
+        """Which rows are valid, as in ``SamplerOutput``: [rows] bool."""
         ...
 
-    def at(self, rows: Tensor, ids: Tensor) -> Tensor:
-        """[n]: of the token ``ids[i]`` in the row ``rows[i]``, both [n] int64."""
+    def probs_at(self, rows: Tensor, ids: Tensor) -> Tensor:
+        """Return the probability of the token ``ids[i]`` in the row ``rows[i]``: [n] from two [n] int64."""
         ...
 
-    def of(self, rows: Tensor) -> Tensor:
-        """[n, V]: of all tokens in the rows ``rows`` [n] int64."""
+    def probs(self, rows: Tensor) -> Tensor:
+        """Return the probabilities of all tokens in the rows ``rows`` [n] int64: [n, V]."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
-class Processed:
-    """Logits after temperature and filters: exactly what ``sample`` draws from. Greedy rows are not served."""
+class ProcessedLogits:
+    """Logits after temperature and filters: exactly what ``sample`` draws from. Not for greedy rows."""
 
     logits: Tensor
-    survey: Survey
-    request: Request
+    stats: RowStats
+    params: RowParams
 
     @property
     def valid(self) -> Tensor:
-        """As in ``SamplerOutput``."""
-        return self.survey.valid.squeeze(-1)
+        """Which rows have no NaN and at least one value above -inf."""
+        return self.stats.valid.squeeze(-1)
 
-    def at(self, rows: Tensor, ids: Tensor) -> Tensor:
-        """[n]."""
+    def probs_at(self, rows: Tensor, ids: Tensor) -> Tensor:
+        """Compute the probability of one token a row."""
         ids = ids.unsqueeze(-1)
         return self._share(rows, ids, self.logits[rows.unsqueeze(-1), ids]).squeeze(-1)
 
-    def of(self, rows: Tensor) -> Tensor:
-        """[n, V]."""
+    def probs(self, rows: Tensor) -> Tensor:
+        """Compute the probabilities of all tokens."""
         ids = torch.arange(self.logits.shape[-1], device=rows.device)
         return self._share(rows, ids, self.logits[rows])
 
     def _share(self, rows: Tensor, ids: Tensor, logits: Tensor) -> Tensor:
-        found = self.survey.chunk(rows)
-        x, inverse_temperature = (
-            clean(logits, finite=found.finite),
-            self.request.chunk(rows).inverse_temperature,
+        stats, inverse_temperature = self.stats.chunk(rows), self.params.chunk(rows).inverse_temperature
+        x = clean(logits, finite=stats.finite)
+        weight = scaled(x, stats.max, inverse_temperature, finite=stats.finite).exp_() * (
+            x >= stats.threshold
         )
-        weight = scaled(x, found.top, inverse_temperature, finite=found.finite).exp_() * (x >= found.floor)
-        share = weight / found.tile_weights.sum(-1, keepdim=True)
-        return torch.where(
-            found.top > -INF, share, (ids == 0).to(share.dtype)
-        )  # where nothing is, 0 is drawn
+        share = weight / stats.tile_weights.sum(-1, keepdim=True)
+        is_token_0 = (ids == 0).to(share.dtype)  # what is drawn from a row of nothing but -inf
+        return torch.where(stats.max > -INF, share, is_token_0)
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
-    """Probabilities as the caller gave them, but that NaN, negative and infinite ones count as 0."""
+class GivenProbs:
+    """Probabilities as the caller gave them, with 0 for NaN, negative and infinite ones."""
 
-    probs: Tensor
+    given: Tensor
 
     @property
     def valid(self) -> Tensor:
-        """Every entry is a finite number, none is negative, one is positive."""
-        largest = self.probs.amax(-1)  # NaN where the row has one
-        return (self.probs.amin(-1) >= 0) & (largest > 0) & (largest < INF)
+        """Which rows have finite entries, none negative and one positive."""
+        largest = self.given.amax(-1)  # NaN where the row has one
+        return (self.given.amin(-1) >= 0) & (largest > 0) & (largest < INF)
 
-    def at(self, rows: Tensor, ids: Tensor) -> Tensor:
-        """[n]."""
-        return _cleaned(self.probs[rows, ids])
+    def probs_at(self, rows: Tensor, ids: Tensor) -> Tensor:
+        """Look up the probability of one token a row."""
+        return _cleaned(self.given[rows, ids])
 
-    def of(self, rows: Tensor) -> Tensor:
-        """[n, V]."""
-        return _cleaned(self.probs[rows])
+    def probs(self, rows: Tensor) -> Tensor:
+        """Look up the probabilities of all tokens."""
+        return _cleaned(self.given[rows])
 
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """All the probability of a row is on one token: drafts that were not drawn."""
+    """Drafts that were chosen, not drawn: all the probability of a row is on one token."""
 
     ids: Tensor
     """[rows] int64."""
@@ -100,15 +98,15 @@ class Chosen:
 
     @property
     def valid(self) -> Tensor:
-        """Always."""
+        """All rows."""
         return torch.ones_like(self.ids, dtype=torch.bool)
 
-    def at(self, rows: Tensor, ids: Tensor) -> Tensor:
-        """[n]."""
+    def probs_at(self, rows: Tensor, ids: Tensor) -> Tensor:
+        """Return 1 for the chosen token, 0 for others."""
         return (self.ids[rows] == ids).to(real_dtype(ids.device))
 
-    def of(self, rows: Tensor) -> Tensor:
-        """[n, V]."""
+    def probs(self, rows: Tensor) -> Tensor:
+        """Return 1 for the chosen token of each row, 0 for the others."""
         tokens = torch.arange(self.vocab_size, device=rows.device)
         return (tokens == self.ids[rows].unsqueeze(-1)).to(real_dtype(rows.device))
 

@@ -1,7 +1,7 @@
-"""The filters: each is a value threshold, so together they are one number a row, the floor. Kept is ``x >= floor``.
+"""The filters: each is a value threshold, so together they are one number a row. A token is kept if ``x >= threshold``.
 
-A threshold keeps all ties, and does not depend on the order of the vocabulary or on the batch. Since every filter
-keeps the largest tokens, the strictest one decides: the floor of a row is the largest of the floors of its filters.
+A threshold keeps all ties, and does not depend on the order of the vocabulary or on the batch. Every filter keeps the
+largest tokens, so the strictest one decides: the threshold of a row is the largest of those of its filters.
 
 ========  ==================================================================================================
 min-p     ``max x + T log(min_p)``, from ``(x - max x) / T >= log(min_p)``
@@ -11,9 +11,9 @@ top-p     the largest v such that the tokens with ``x >= v`` carry at least p of
 greedy    the maximum
 ========  ==================================================================================================
 
-The k-th largest value and the edge of the nucleus are one search: the largest value from which upwards a weight adds
-up to a target, with weight 1 and target k, or with weight exp(y) and target p Z. ``torch.topk`` shortens it for small
-k.
+The thresholds of top-k and top-p are one search (:mod:`tokendraw_native.threshold_search`): the largest value such that
+the weights from there upwards add up to a target, with weight 1 and target k, or with weight exp(y) and target p Z.
+``torch.topk`` shortens it for small k.
 """
 
 from __future__ import annotations
@@ -21,96 +21,96 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from tokendraw_native.buffers import Buffers
 from tokendraw_native.largest import largest
-from tokendraw_native.request import Request
+from tokendraw_native.row_params import RowParams
 from tokendraw_native.rows import INF, Rows, kept, real_dtype, scaled
-from tokendraw_native.scratch import Scratch
-from tokendraw_native.search import edge, edge_of_sorted
+from tokendraw_native.threshold_search import threshold_of, threshold_of_sorted
 
-HEAD = 1024
-"""Up to here ``torch.topk`` finds the largest values faster than the search does."""
+MAX_TOP = 1024
+"""Up to this k ``torch.topk`` finds the largest values faster than the search does."""
 
 
-def floors(rows: Rows, weight: Tensor, request: Request, vocab_size: int, scratch: Scratch) -> Tensor:
-    """The least value that each row keeps.
+def thresholds(rows: Rows, weight: Tensor, params: RowParams, vocab_size: int, buffers: Buffers) -> Tensor:
+    """Return the least value that each row keeps.
 
     :param rows: the rows, or as many of their largest values as hold all that is kept.
     :param weight: [rows, n] float64, ``exp(y)`` of each of those.
     :param vocab_size: V; a k of V or more is off.
-    :returns: [rows, 1] float32, at most ``rows.top``, so that a token is left.
+    :returns: [rows, 1] float32, at most ``rows.max``, so that a token is left.
     """
-    floor, head = None, None
-    if request.min_p is not None:
-        floor = min_p_floor(rows.top, request.min_p, request.temperature)
-    if request.top_k is not None:
-        head = _head(rows, request, vocab_size)
-        kth = _kth_largest(rows, head, request, vocab_size, scratch)
-        floor = kth if floor is None else floor.maximum(kth)
-    if request.top_p is not None:
-        nucleus = _nucleus(rows, head, weight, floor, request, scratch)
-        floor = nucleus if floor is None else floor.maximum(nucleus)
-    if floor is None:
-        floor = torch.full_like(rows.top, -INF)
-    if request.greedy is not None:
-        floor = torch.where(request.greedy, rows.top, floor)
-    return floor.minimum(rows.top) if request.filters else floor
+    threshold, top = None, None
+    if params.min_p is not None:
+        threshold = _min_p_threshold(rows.max, params.min_p, params.temperature)
+    if params.top_k is not None:
+        top = _top_values(rows, params, vocab_size)
+        kth = _top_k_threshold(rows, top, params, vocab_size, buffers)
+        threshold = kth if threshold is None else threshold.maximum(kth)
+    if params.top_p is not None:
+        nucleus = _top_p_threshold(rows, top, weight, threshold, params, buffers)
+        threshold = nucleus if threshold is None else threshold.maximum(nucleus)
+    if threshold is None:
+        threshold = torch.full_like(rows.max, -INF)
+    if params.greedy is not None:
+        threshold = torch.where(params.greedy, rows.max, threshold)
+    return threshold.minimum(rows.max) if params.filters else threshold
 
 
-def _head(rows: Rows, request: Request, vocab_size: int) -> Tensor | None:
-    """[rows, n]: the largest values in descending order, as many as the largest k, or None if these are too many."""
-    most = min(request.max_top_k or vocab_size, rows.x.shape[-1])
-    if most > HEAD:
+def _top_values(rows: Rows, params: RowParams, vocab_size: int) -> Tensor | None:
+    """Return the largest values [rows, n] in descending order, n being the largest k; None if that is too many."""
+    n = min(params.max_top_k or vocab_size, rows.x.shape[-1])
+    if n > MAX_TOP:
         return None
-    return rows.x[:, :most] if rows.descending else largest(rows.x, most)[0]
+    return rows.x[:, :n] if rows.descending else largest(rows.x, n)[0]
 
 
-def _kth_largest(
-    rows: Rows, head: Tensor | None, request: Request, vocab_size: int, scratch: Scratch
+def _top_k_threshold(
+    rows: Rows, top: Tensor | None, params: RowParams, vocab_size: int, buffers: Buffers
 ) -> Tensor:
-    """[rows, 1]: -inf in rows without top-k."""
-    top_k, most = request.top_k, request.max_top_k
+    """Return the k-th largest value, [rows, 1]; -inf in rows without top-k."""
+    top_k, max_top_k = params.top_k, params.max_top_k
     assert top_k is not None
-    if head is None:
-        kth = edge(rows, torch.ones_like(rows.x, dtype=real_dtype(rows.x.device)), top_k, scratch)
+    if top is None:
+        kth = threshold_of(rows, torch.ones_like(rows.x, dtype=real_dtype(rows.x.device)), top_k, buffers)
     else:
-        kth = head.gather(-1, (top_k - 1).clamp_(0, head.shape[-1] - 1))
-    if request.all_top_k and most is not None and most < vocab_size:
-        return kth  # greedy rows aside, which have no k, every row has an active one
+        kth = top.gather(-1, (top_k - 1).clamp_(0, top.shape[-1] - 1))
+    if params.all_top_k and max_top_k is not None and max_top_k < vocab_size:
+        return kth  # every row has an active k, greedy rows aside, whose threshold is the maximum
     return torch.where((top_k > 0) & (top_k < vocab_size), kth, -INF)
 
 
-def _nucleus(
+def _top_p_threshold(
     rows: Rows,
-    head: Tensor | None,
+    top: Tensor | None,
     weight: Tensor,
-    floor: Tensor | None,
-    request: Request,
-    scratch: Scratch,
+    threshold: Tensor | None,
+    params: RowParams,
+    buffers: Buffers,
 ) -> Tensor:
-    """[rows, 1]: the edge of top-p's set, -inf in rows without it.
+    """Return the smallest value of top-p's set, [rows, 1]; -inf in rows without top-p.
 
-    :param floor: what other filters keep.
+    :param threshold: of the other filters.
     """
-    top_p = request.top_p
+    top_p = params.top_p
     assert top_p is not None
-    mass = (weight if floor is None else weight * kept(rows.x, floor, scratch)).sum(-1, keepdim=True)
-    if floor is not None and request.joint is not None:
-        mass = torch.where(request.joint, weight.sum(-1, keepdim=True), mass)
-    if head is None or not request.all_top_k:
-        nucleus = edge(rows, weight, top_p * mass, scratch)
+    mass = (weight if threshold is None else weight * kept(rows.x, threshold, buffers)).sum(-1, keepdim=True)
+    if threshold is not None and params.joint is not None:
+        mass = torch.where(params.joint, weight.sum(-1, keepdim=True), mass)
+    if top is None or not params.all_top_k:
+        nucleus = threshold_of(rows, weight, top_p * mass, buffers)
     else:  # it lies among the k largest, which are at hand
-        own = weight[:, : head.shape[-1]]
+        own = weight[:, : top.shape[-1]]
         if not rows.descending:
-            own = scaled(head, rows.top, request.inverse_temperature, finite=rows.finite).exp_()
-        nucleus = edge_of_sorted(head, own, top_p * mass)
+            own = scaled(top, rows.max, params.inverse_temperature, finite=rows.finite).exp_()
+        nucleus = threshold_of_sorted(top, own, top_p * mass)
     return torch.where(top_p < 1, nucleus, -INF)
 
 
-def min_p_floor(top: Tensor, min_p: Tensor, temperature: Tensor) -> Tensor:
-    """The least float32 that min-p keeps: [rows, 1]."""
+def _min_p_threshold(x_max: Tensor, min_p: Tensor, temperature: Tensor) -> Tensor:
+    """Return the least float32 that min-p keeps: [rows, 1]."""
     # finite, so that it leaves an infinite maximum as it is
     below = (temperature * min_p.clamp(max=1).log()).clamp(min=torch.finfo(temperature.dtype).min)
-    exact = torch.where(min_p > 0, top + below, -INF)
+    exact = torch.where(min_p > 0, x_max + below, -INF)
     rounded = exact.to(torch.float32)
     # x >= exact is the same as x >= the next float32 that is not below exact
     return torch.where(rounded < exact, rounded.nextafter(torch.full_like(rounded, INF)), rounded)

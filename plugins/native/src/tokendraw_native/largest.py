@@ -1,7 +1,7 @@
-"""The largest values of rows.
+"""The k largest values and the argmax of rows.
 
-On a CPU ``topk`` and ``argmax`` take 20 times what ``amax`` does. So there the maxima of blocks come first, and only
-the blocks that can hold what is looked for are read again.
+On a CPU ``topk`` and ``argmax`` take 20 times as long as ``amax``. So there the maxima of blocks come first, and
+only the blocks that can hold a result are read again.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _SHORT = 1 << 14
 
 
 def largest(x: Tensor, n: int) -> tuple[Tensor, Tensor]:
-    """As ``x.topk(n)`` of [rows, V]: values and ids [rows, n], NaN first, equal values in any order."""
+    """Do the same as ``x.topk(n)`` of [rows, V]: values and ids [rows, n], NaN first, equal values in any order."""
     if not _has_blocks(x) or n * 2 * _BLOCK > x.shape[-1]:
         values, ids = x.topk(n)
         return values, ids
@@ -29,7 +29,7 @@ def largest(x: Tensor, n: int) -> tuple[Tensor, Tensor]:
 
 
 def first_largest(x: Tensor) -> Tensor:
-    """As ``x.argmax(-1)`` of [rows, V], V > 0, without NaN: the lowest id of the largest value, [rows]."""
+    """Return the lowest id of the largest value of each row, [rows]; ``x`` [rows, V > 0] has no NaN."""
     if not _has_blocks(x):
         return x.argmax(-1)
     ids = _ids_in(_maxima(x).argmax(-1, keepdim=True))  # of equal ones the first
@@ -48,12 +48,12 @@ def _has_blocks(x: Tensor) -> bool:
 
 
 def _maxima(x: Tensor) -> Tensor:
-    """[rows, V // 64]: the largest value of each whole block, NaN where it has one."""
+    """Return the largest value of each whole block, [rows, V // 64], NaN where it has one."""
     rows, vocab_size = x.shape
     blocks = vocab_size // _BLOCK
     return x[:, : blocks * _BLOCK].view(rows, blocks, _BLOCK).amax(-1)
 
 
 def _ids_in(blocks: Tensor) -> Tensor:
-    """The ids [rows, n * 64] in some blocks [rows, n]."""
+    """Return the ids [rows, n * 64] in some blocks [rows, n]."""
     return (blocks.unsqueeze(-1) * _BLOCK + torch.arange(_BLOCK)).flatten(1)

@@ -1,7 +1,7 @@
-"""What a row of logits is before any filter: cleaned values, their maximum, and weights relative to it.
+"""Rows of logits before any filter: cleaned values, their maximum, and weights relative to it.
 
-Weights and their sums are float64 (float32 on devices that lack it): the order of a sum, which differs between
-devices, batch sizes and thread counts, then moves a result far less than the noise of a draw can tell apart.
+Weights and their sums are float64 (float32 on devices that lack it). The order of a summation differs between devices,
+batch sizes and thread counts; in float64 it changes a result by far less than what changes a token.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from tokendraw_native.scratch import Scratch
+from tokendraw_native.buffers import Buffers
 
 INF = float("inf")
 
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Some rows of logits, cleaned."""
+    """Rows of logits, cleaned."""
 
     x: Tensor
-    """[rows, n] float32: NaN counts as -inf. It may be the caller's own, so it is only read."""
-    top: Tensor
+    """[rows, n] float32: NaN counts as -inf. It may be the caller's tensor, so it is only read."""
+    max: Tensor
     """[rows, 1] float32: the largest value."""
     valid: Tensor
     """[rows, 1] bool: no NaN, and at least one value above -inf."""
@@ -34,7 +34,7 @@ class Rows:
 
 
 def clean(logits: Tensor, *, finite: bool = False) -> Tensor:
-    """The logits as float32 in which NaN is -inf: themselves where that is what they are, else a copy.
+    """Return the logits as float32 with -inf for NaN: the same tensor if nothing has to change, else a copy.
 
     :param finite: as in :class:`Rows`.
     """
@@ -44,44 +44,44 @@ def clean(logits: Tensor, *, finite: bool = False) -> Tensor:
     return x.nan_to_num_(nan=-INF, posinf=INF, neginf=-INF)
 
 
-def load(logits: Tensor, scratch: Scratch) -> Rows:
-    """Clean some rows [rows, V] of logits and find their maxima."""
+def load(logits: Tensor, buffers: Buffers) -> Rows:
+    """Clean rows [rows, V] of logits and find their maxima."""
     x = logits
     if x.dtype != torch.float32:
-        x = scratch.like("logits", x, torch.float32).copy_(x)
-    top = x.amax(-1, keepdim=True)  # NaN where the row has one
-    if known_finite(top):
-        return Rows(x, top, torch.ones_like(top, dtype=torch.bool), finite=True)
-    valid = top > -INF
-    x = torch.nan_to_num(x, nan=-INF, posinf=INF, neginf=-INF, out=scratch.like("logits", x, torch.float32))
+        x = buffers.like("logits", x, torch.float32).copy_(x)
+    x_max = x.amax(-1, keepdim=True)  # NaN where the row has one
+    if known_finite(x_max):
+        return Rows(x, x_max, torch.ones_like(x_max, dtype=torch.bool), finite=True)
+    valid = x_max > -INF
+    x = torch.nan_to_num(x, nan=-INF, posinf=INF, neginf=-INF, out=buffers.like("logits", x, torch.float32))
     return Rows(x, x.amax(-1, keepdim=True), valid, finite=False)
 
 
-def known_finite(top: Tensor) -> bool:
-    """Whether maxima [rows, 1] are known to be finite: only a CPU can be asked without waiting."""
-    return top.device.type == "cpu" and math.isfinite(top.sum())
+def known_finite(x_max: Tensor) -> bool:
+    """Return whether maxima [rows, 1] are known to be finite. Only on a CPU can they be read without waiting."""
+    return x_max.device.type == "cpu" and math.isfinite(x_max.sum())
 
 
 def real_dtype(device: torch.device) -> torch.dtype:
-    """The widest float of a device: float64 wherever there is one."""
+    """Return the widest float of a device: float64, except on MPS."""
     return torch.float32 if device.type == "mps" else torch.float64
 
 
 def scaled(
-    x: Tensor, top: Tensor, inverse_temperature: Tensor, out: Tensor | None = None, *, finite: bool = False
+    x: Tensor, x_max: Tensor, inverse_temperature: Tensor, out: Tensor | None = None, *, finite: bool = False
 ) -> Tensor:
-    """``y = (x - max x) / T`` in the widest float, into ``out`` if given.
+    """Return ``y = (x - max x) / T`` in the widest float, in ``out`` if given.
 
     Where the maximum is infinite, y is 0 at the maxima and -inf elsewhere: +inf tokens share the mass.
 
     :param finite: as in :class:`Rows`; False: unknown.
     """
     y = x.to(real_dtype(x.device)) if out is None else out.copy_(x)
-    y.sub_(top).mul_(inverse_temperature)
-    return y if finite or known_finite(top) else y.nan_to_num_(nan=0.0, neginf=-INF)
+    y.sub_(x_max).mul_(inverse_temperature)
+    return y if finite or known_finite(x_max) else y.nan_to_num_(nan=0.0, neginf=-INF)
 
 
-def kept(x: Tensor, floor: Tensor, scratch: Scratch) -> Tensor:
-    """1 where ``x >= floor``, else 0, in the widest float. On CPUs a product of floats of one dtype is the fastest."""
-    mask = torch.ge(x, floor, out=scratch.like("mask", x))
-    return scratch.like("kept", x, real_dtype(x.device)).copy_(mask)
+def kept(x: Tensor, threshold: Tensor, buffers: Buffers) -> Tensor:
+    """Return 1 where ``x >= threshold``, else 0, in the widest float: on CPUs the fastest mask to multiply with."""
+    mask = torch.ge(x, threshold, out=buffers.like("mask", x))
+    return buffers.like("kept", x, real_dtype(x.device)).copy_(mask)

@@ -1,7 +1,7 @@
-"""The native sampler: one look at the logits, one draw; and the verification of drafts.
+"""The native sampler: read the logits once, draw once; and the verification of drafts.
 
-It never waits for the device, and on devices other than CPUs every shape it uses is known on the host, so that a call
-can be captured in a CUDA graph. Beside a chunk of rows it holds one number a tile and a few a row.
+It never waits for the device. On devices other than CPUs the host knows every shape beforehand, so that a call can be
+captured in a CUDA graph. Besides a chunk of rows it keeps one number a tile and a few a row in memory.
 """
 
 from __future__ import annotations
@@ -13,15 +13,14 @@ from torch import Tensor
 
 from tokendraw import Drafts, Need, SamplerOutput, SamplingMetadata, VerifyOutput
 from tokendraw.plugin import VerifyMode, one_thread
-from tokendraw_native.draw import DRAFT, SAMPLE, Streams, draw, draw_greedy
+from tokendraw_native.draw import DRAFT, SAMPLE, draw, draw_greedy
 from tokendraw_native.logprobs import log_kept_mass, logprobs
-from tokendraw_native.request import Noise, Request
-from tokendraw_native.survey import survey, survey_head
+from tokendraw_native.row_params import Noise, RowParams
+from tokendraw_native.row_stats import row_stats, top_stats
 from tokendraw_native.verify import verify
 
 _SMALL = 1 << 19
-"""Logits of a batch that a CPU draws from on the calling thread alone: three rows of a large vocabulary, some
-milliseconds."""
+"""Up to this many logits (three rows of a large vocabulary, some milliseconds) a CPU uses the calling thread alone."""
 
 
 class NativeSampler:
@@ -34,16 +33,24 @@ class NativeSampler:
         self._gumbel_dtype = need.gumbel_dtype
 
     @torch.no_grad()
-    def sample(
-        self,
-        logits: Tensor,
-        metadata: SamplingMetadata,
-        *,
-        draft: bool = False,
-    ) -> SamplerOutput:
+    def sample(self, logits: Tensor, metadata: SamplingMetadata, *, draft: bool = False) -> SamplerOutput:
         """Draw one token a row; see :class:`tokendraw.plugin.VerifierBackend`."""
+        rows, vocab_size = logits.shape
+        width = metadata.facts.logprobs_width(vocab_size)
         with self._threads(logits):
-            return self._sample(logits, metadata, DRAFT if draft else SAMPLE)
+            if metadata.facts.all_greedy and width is None:
+                return SamplerOutput(*draw_greedy(logits))
+            params = RowParams.of(metadata, rows, logits.device)
+            noise = Noise.of(metadata, rows, logits.device)
+            stats = top_stats(logits, params) if self._on_cpu and width is None else None
+            stats = stats or row_stats(logits, params, masses=width is not None)
+            token = draw(logits, stats, params, noise, self._gumbel_dtype, DRAFT if draft else SAMPLE)
+            valid = stats.valid.squeeze(-1)
+            if width is None:
+                return SamplerOutput(token, valid)
+            asked = metadata.per_row("logprobs")
+            best = logprobs(logits, token, stats, params, self._mode, width, asked, ranked=self._ranked)
+            return SamplerOutput(token, valid, best, log_kept_mass(stats, params))
 
     @torch.no_grad()
     def verify(
@@ -68,18 +75,3 @@ class NativeSampler:
 
     def _threads(self, logits: Tensor) -> contextlib.AbstractContextManager[None]:
         return one_thread() if self._on_cpu and logits.numel() <= _SMALL else contextlib.nullcontext()
-
-    def _sample(self, logits: Tensor, metadata: SamplingMetadata, streams: Streams) -> SamplerOutput:
-        width = metadata.facts.logprobs_width(logits.shape[1])
-        if metadata.facts.all_greedy and width is None:
-            return SamplerOutput(*draw_greedy(logits))
-        request = Request.of(metadata, logits.shape[0], logits.device)
-        noise = Noise.of(metadata, logits.shape[0], logits.device)
-        found = survey_head(logits, request) if self._on_cpu and width is None else None
-        found = found or survey(logits, request, masses=width is not None)
-        token = draw(logits, found, request, noise, self._gumbel_dtype, streams)
-        if width is None:
-            return SamplerOutput(token, found.valid.squeeze(-1))
-        wanted = metadata.per_row("logprobs")
-        best = logprobs(logits, token, found, request, self._mode, width, wanted, ranked=self._ranked)
-        return SamplerOutput(token, found.valid.squeeze(-1), best, log_kept_mass(found, request))

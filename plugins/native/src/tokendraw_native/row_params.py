@@ -1,4 +1,4 @@
-"""The parameters of a batch, clamped to the table of what they may be, None where no row can need them."""
+"""The parameters of each row, clamped to their valid ranges; None for a parameter that no row uses."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from tokendraw_native.rows import real_dtype
 
 
 @dataclass(frozen=True, slots=True)
-class Request(PerRow):
-    """Parameters [rows, 1] on the device of the logits."""
+class RowParams(PerRow):
+    """Sampling parameters [rows, 1] on the device of the logits."""
 
     temperature: Tensor
-    """Positive and finite; 1 for greedy rows."""
+    """Positive and finite; 1 in greedy rows."""
     inverse_temperature: Tensor
-    """Finite, so that 0 times it is 0."""
+    """1 / temperature, clamped so that it is finite and 0 times it is 0."""
     greedy: Tensor | None
     """bool."""
     top_k: Tensor | None
@@ -33,8 +33,8 @@ class Request(PerRow):
     all_top_k: bool
 
     @classmethod
-    def of(cls, metadata: SamplingMetadata, rows: int, device: torch.device) -> Request:
-        """The parameters of a batch of ``rows`` rows."""
+    def of(cls, metadata: SamplingMetadata, rows: int, device: torch.device) -> RowParams:
+        """Read the parameters of a batch of ``rows`` rows."""
         real, facts = real_dtype(device), metadata.facts
 
         def column(name: str, dtype: torch.dtype, *, wanted: bool = True) -> Tensor | None:
@@ -64,14 +64,14 @@ class Request(PerRow):
 
     @property
     def filters(self) -> bool:
-        """Whether a token may be dropped."""
+        """Whether a row may drop tokens."""
         tensors = (self.greedy, self.top_k, self.top_p, self.min_p)
         return any(tensor is not None for tensor in tensors)
 
 
 @dataclass(frozen=True, slots=True)
 class Noise(PerRow):
-    """Seeds and positions [rows, 1] int64 of a batch."""
+    """Seed and position of each row, [rows, 1] int64: where its random numbers come from."""
 
     seed: Tensor
     position: Tensor
@@ -83,9 +83,9 @@ class Noise(PerRow):
         return cls(seed.unsqueeze(-1), position.unsqueeze(-1))
 
     def gumbel(self, index: Tensor, stream: int | Tensor, dtype: GumbelDtype) -> Tensor:
-        """Gumbel variates at ``index``, [n] or [rows, n], of one stream or of one a row [rows, 1]."""
+        """Return Gumbel variates at ``index`` [n] or [rows, n]; ``stream`` is one for all rows, or [rows, 1]."""
         return philox.gumbel(self.seed, self.position, index, stream, dtype)
 
     def uniform(self, stream: int, dtype: GumbelDtype) -> Tensor:
-        """Uniform variates in (0, 1) at index 0: [rows, 1]."""
+        """Return uniform variates in (0, 1) at index 0: [rows, 1]."""
         return philox.uniform(self.seed, self.position, torch.zeros_like(self.position), stream, dtype)

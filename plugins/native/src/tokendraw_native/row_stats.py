@@ -1,0 +1,159 @@
+"""Statistics of each row that a draw needs: its maximum, its threshold, and the weight that each tile keeps.
+
+:func:`row_stats` reads every logit, in chunks of rows, on any device. :func:`top_stats` reads only the largest values,
+which is enough where every row keeps few. Whether it was enough depends on the values, and only a CPU can read those
+without waiting.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from tokendraw import philox
+from tokendraw.probabilities import PerRow
+from tokendraw_native.buffers import Buffers
+from tokendraw_native.filters import MAX_TOP, thresholds
+from tokendraw_native.largest import largest
+from tokendraw_native.row_params import RowParams
+from tokendraw_native.rows import Rows, kept, known_finite, load, real_dtype, scaled
+
+_TILE = philox.TILE_SIZE
+_CHUNK = {"cpu": 1 << 19}
+_CHUNK_ELSEWHERE = 1 << 24
+"""Logits of a chunk of rows: what a CPU's caches hold, elsewhere what fills the device."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopTokens(PerRow):
+    """The largest values of each row [rows, n] in descending order, with every token that is kept among them."""
+
+    ids: Tensor
+    """int64."""
+    tile: Tensor
+    """int64: the tile of each token."""
+    x: Tensor
+    """float32."""
+    y: Tensor
+    """``(x - max x) / T``."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowStats(PerRow):
+    """What a draw needs to know of each row. [rows, 1] where no shape is given."""
+
+    max: Tensor
+    """float32: the largest value."""
+    valid: Tensor
+    """bool."""
+    threshold: Tensor
+    """float32: a token is kept if its value is at least this."""
+    tile_weights: Tensor
+    """[rows, tiles]: the sum of ``exp(y)`` over the kept tokens of each tile."""
+    finite: bool
+    """As in :class:`~tokendraw_native.rows.Rows`."""
+    mass: Tensor | None = None
+    """Sum of ``exp(y)`` over the row, after temperature and before filters, if it was asked for."""
+    raw_mass: Tensor | None = None
+    """The same sum at T = 1."""
+    top_tokens: TopTokens | None = None
+    """The kept tokens themselves, if only the largest values were read."""
+
+
+def chunks(logits: Tensor) -> Iterator[tuple[slice, Tensor]]:
+    """Yield the rows of a batch in chunks."""
+    for part in row_slices(logits.shape[0], logits):
+        yield part, logits[part]
+
+
+def row_slices(count: int, logits: Tensor) -> Iterator[slice]:
+    """Cut ``count`` rows like those of ``logits`` into slices of one chunk each; no rows are one empty slice."""
+    rows = max(1, _CHUNK.get(logits.device.type, _CHUNK_ELSEWHERE) // logits.shape[1])
+    for start in range(0, max(count, 1), rows):
+        yield slice(start, min(start + rows, count))
+
+
+def row_stats(logits: Tensor, params: RowParams, *, masses: bool) -> RowStats:
+    """Read every logit.
+
+    :param masses: whether log-probabilities will be asked for.
+    """
+    buffers = Buffers(logits.device)
+    parts = []
+    for rows, part in chunks(logits):
+        own = params if len(part) == len(logits) else params.chunk(rows)
+        parts.append(_chunk_stats(load(part, buffers), own, buffers, masses))
+    return parts[0] if len(parts) == 1 else _joined(parts)
+
+
+def _joined(parts: list[RowStats]) -> RowStats:
+    """Join the statistics of successive rows."""
+
+    def column(name: str) -> Any:
+        own = [getattr(part, name) for part in parts]
+        return None if own[0] is None else torch.cat(own)
+
+    tensors = {f.name: column(f.name) for f in fields(RowStats) if f.name not in ("finite", "top_tokens")}
+    return RowStats(**tensors, finite=all(part.finite for part in parts))
+
+
+def _chunk_stats(rows: Rows, params: RowParams, buffers: Buffers, masses: bool) -> RowStats:
+    count, vocab_size = rows.x.shape
+    width = vocab_size if vocab_size < _TILE else -(-vocab_size // _TILE) * _TILE
+    padded = buffers.take("weight", count, width, real_dtype(rows.x.device))
+    if width > vocab_size:
+        padded[:, vocab_size:].zero_()
+    weight = padded[:, :vocab_size]
+    mass = raw_mass = None
+    if masses:
+        one = torch.ones_like(params.temperature)
+        raw_mass = scaled(rows.x, rows.max, one, finite=rows.finite).exp_().sum(-1, keepdim=True)
+    scaled(rows.x, rows.max, params.inverse_temperature, out=weight, finite=rows.finite).exp_()
+    if masses:
+        mass = _padded_tile_sums(padded).sum(-1, keepdim=True)
+    threshold = thresholds(rows, weight, params, vocab_size, buffers)
+    if params.filters:
+        weight *= kept(rows.x, threshold, buffers)
+    return RowStats(rows.max, rows.valid, threshold, _padded_tile_sums(padded), rows.finite, mass, raw_mass)
+
+
+def tile_sums(weight: Tensor) -> Tensor:
+    """Add up the weights [rows, V] of all tokens by tile: [rows, tiles]."""
+    vocab_size = weight.shape[-1]
+    return _padded_tile_sums(weight if vocab_size < _TILE else pad(weight, (0, -vocab_size % _TILE)))
+
+
+def _padded_tile_sums(padded: Tensor) -> Tensor:
+    rows, width = padded.shape
+    return padded.view(rows, -(-width // _TILE), min(width, _TILE)).sum(-1)
+
+
+def top_stats(logits: Tensor, params: RowParams) -> RowStats | None:
+    """Read only the largest values; None if they cannot be enough, or turn out not to be."""
+    vocab_size = logits.shape[-1]
+    if not params.all_top_k or params.joint is not None or (params.max_top_k or 0) >= MAX_TOP:
+        return None
+    n = min(max(params.max_top_k or 0, 1) + 1, vocab_size)
+    values, ids = largest(logits, n)
+    x_max = values[:, :1].to(torch.float32)
+    if not known_finite(x_max):  # NaN comes first
+        return None
+    x, buffers = values.to(torch.float32), Buffers(logits.device)
+    y = scaled(x, x_max, params.inverse_temperature, finite=True)
+    weight = y.exp()
+    rows = Rows(x, x_max, torch.ones_like(x_max, dtype=torch.bool), finite=True, descending=True)
+    threshold = thresholds(rows, weight, params, vocab_size, buffers)
+    if (
+        n < vocab_size and not (threshold > x[:, -1:]).all()
+    ):  # tokens that were not read may be tied with the last
+        return None
+    tile = ids // _TILE
+    tile_weights = weight.new_zeros(logits.shape[0], -(-vocab_size // _TILE))
+    tile_weights.scatter_add_(-1, tile, weight * kept(x, threshold, buffers))
+    top_tokens = TopTokens(ids, tile, x, y)
+    return RowStats(x_max, rows.valid, threshold, tile_weights, finite=True, top_tokens=top_tokens)
