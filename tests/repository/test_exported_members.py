@@ -31,8 +31,8 @@ FACES = {
         installed_version read_settings
     """,
     tokendraw.bench: """
-        Call Cell Failure MIN_P TEMPERATURE TOP_K TOP_P Timer Timing make_logits metadata_of readers
-        timer_for
+        Call Cell Failure MIN_P Measured TEMPERATURE TOP_K TOP_P Timer Timing make_logits markdown_table
+        measure metadata_of readers timer_for
     """,
     tokendraw.testing: """
         Effort Line Property Report SamplerConformance Status Subject check fake_dist properties run

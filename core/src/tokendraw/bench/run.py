@@ -16,9 +16,8 @@ from tokendraw.bench.cells import Cell
 from tokendraw.bench.contenders.selection import Contender
 from tokendraw.bench.logits import mean_nucleus
 from tokendraw.bench.report.lines import Line
+from tokendraw.bench.timing.floor import measure
 from tokendraw.bench.timing.timer import Call, Failure, Timer, Timing, WallTimer
-
-_READ = "read: {}"
 
 
 def run(
@@ -114,22 +113,18 @@ def _line(
             refused[contender.name] = Failure(reason=str(error))
         except Exception as error:  # of a plugin, which may raise what it likes
             refused[contender.name] = Failure(reason=spoken(error))
-    calls = {_READ.format(name): call for name, call in readers.items()}
-    calls |= {_key(name, call): call for name, several in ways.items() for call in several}
-    found = timer.time(calls, buffers)
-    reads = {name: timing for name in readers if isinstance(timing := found[_READ.format(name)], Timing)}
-    if not reads:
-        reasons = "; ".join(f"{name}: {_reason(found[_READ.format(name)])}" for name in readers)
-        raise TokendrawError(f"{cell} needs a pass that reads its logits, found none that works: {reasons}.")
-    fastest = min(reads, key=lambda name: reads[name].us)
-    timed = {name: {call.way: found[_key(name, call)] for call in several} for name, several in ways.items()}
+    calls = {_key(name, call): call for name, several in ways.items() for call in several}
+    found = measure(calls, buffers, timer, passes=readers, subject=str(cell))
+    timed = {
+        name: {call.way: found.calls[_key(name, call)] for call in several} for name, several in ways.items()
+    }
     return Line(
         cell=cell,
         nucleus=nucleus,
         buffers=len(buffers),
         nbytes=buffers[0].nbytes,
-        read=reads[fastest],
-        read_by=fastest,
+        read=found.read,
+        read_by=found.read_by,
         entries={c.name: refused.get(c.name) or _best(timed[c.name]) for c in contenders},
         ways={name: entries for name, entries in timed.items() if len(entries) > 1},
     )
@@ -143,7 +138,3 @@ def _best(ways: Mapping[str, Timing | Failure]) -> Timing | Failure:
     """Return the fastest; where none could be timed, why the first could not."""
     timings = [entry for entry in ways.values() if isinstance(entry, Timing)]
     return min(timings, key=lambda timing: timing.us) if timings else next(iter(ways.values()))
-
-
-def _reason(entry: Timing | Failure) -> str:
-    return entry.reason if isinstance(entry, Failure) else ""

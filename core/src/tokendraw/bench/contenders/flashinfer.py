@@ -1,25 +1,27 @@
 """FlashInfer called directly: every way that it has to draw for the filters of a cell, with parameters by row.
 
-Which way is the fastest depends on its version, the batch and the logits, so all are timed. Left out is what answers
-another question: ``filter_apply_order="joint"`` keeps other tokens, a scalar ``top_k`` is no batch of different
-requests. FlashInfer makes float32 of halves before its softmax; ``top_k_mask_logits`` takes them as they are, and may
-come before the temperature, which moves no token past another.
+A way is the names of its steps, in their order; what each step calls, and with which parameters, is said once, in
+:class:`_Steps`. Which way is the fastest depends on the version, the batch and the logits, so all are timed. Two things
+are left out, since they answer another question: ``filter_apply_order="joint"`` keeps other tokens, and a scalar
+``top_k`` is no batch of different requests. FlashInfer makes float32 of halves before its softmax;
+``top_k_mask_logits`` takes them as they are, and may come before the temperature, which moves no token past another.
 
 A graph captures the seed of a launch by value, so it is given here; without one FlashInfer reads torch's generator on
-the host. Versions that cannot be given one are kept out of graphs.
+the host. Versions that take none are kept out of graphs.
 
-Drafts are verified by ``chain_speculative_sampling``, which takes probabilities of target and draft after every filter:
-its ways are those to them, in one call for the rows of both. It accepts by rejection, and there is no min-p whose
-result is probabilities.
+Drafts are verified by ``chain_speculative_sampling``, which takes probabilities of target and draft after every filter.
+Its ways lead to those, in one call for the rows of both. It accepts by rejection, and there is no min-p that returns
+probabilities.
 """
 
 from __future__ import annotations
 
 import importlib
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
+from types import MappingProxyType
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -34,10 +36,51 @@ from tokendraw.bench.timing.timer import Call, Draw
 
 DISTRIBUTION = "flashinfer-python"
 _SEED = 1
+_DIVISION = "division by T"
+_FUSED = "cake_top_k_top_p_sampling_from_probs"
+_CHAIN = "chain_speculative_sampling"
+
+_Ways: TypeAlias = Mapping[frozenset[str], tuple[tuple[str, ...], ...]]
+"""By the filters that the rows of a batch may ask for: each way as the names of its steps."""
+_NONE, _K, _P, _M = frozenset[str](), frozenset({"top_k"}), frozenset({"top_p"}), frozenset({"min_p"})
+
+DRAW_WAYS: _Ways = MappingProxyType(
+    {
+        _NONE: (("softmax", "sampling_from_probs"), (_DIVISION, "sampling_from_logits")),
+        _K: (
+            ("softmax", "top_k_sampling_from_probs"),
+            ("top_k_mask_logits", "softmax", "sampling_from_probs"),
+            ("softmax", _FUSED),
+        ),
+        _P: (
+            ("softmax", "top_p_sampling_from_probs"),
+            ("softmax", "top_p_renorm_probs", "sampling_from_probs"),
+        ),
+        _K | _P: (
+            ("softmax", "top_k_top_p_sampling_from_probs"),
+            ("top_k_mask_logits", "softmax", "top_p_sampling_from_probs"),
+            ("softmax", _FUSED),
+        ),
+        _M: (("softmax", "min_p_sampling_from_probs"),),
+        # Min-p counts after the other filters here: other tokens, at the same cost.
+        _K | _P | _M: (("softmax", "top_k_renorm_probs", "top_p_renorm_probs", "min_p_sampling_from_probs"),),
+    }
+)
+CHAIN_WAYS: _Ways = MappingProxyType(
+    {
+        _NONE: (("softmax", _CHAIN),),
+        _K: (("softmax", "top_k_renorm_probs", _CHAIN), ("top_k_mask_logits", "softmax", _CHAIN)),
+        _P: (("softmax", "top_p_renorm_probs", _CHAIN),),
+        _K | _P: (
+            ("softmax", "top_k_renorm_probs", "top_p_renorm_probs", _CHAIN),
+            ("top_k_mask_logits", "softmax", "top_p_renorm_probs", _CHAIN),
+        ),
+    }
+)
 
 
 def lacks(host: Host) -> str | None:
-    """Say what FlashInfer needs and this machine lacks; None if nothing."""
+    """Say what a machine lacks that FlashInfer needs; None if nothing."""
     if host.device_type != "cuda":
         return f"needs an NVIDIA GPU, found {host.device_type}"
     if installed_version(DISTRIBUTION) is None:
@@ -46,19 +89,14 @@ def lacks(host: Host) -> str | None:
 
 
 def prepare(cell: Cell, metadata: SamplingMetadata) -> tuple[Call, ...]:
-    """Make a call for each way. In mixed rows min-p counts after the other filters: other tokens at the same cost."""
-    sampling: Any = importlib.import_module("flashinfer.sampling")
-    seed = _seed(sampling.sampling_from_probs)
-    found = _ways(sampling, seed, Parameters.of(cell, metadata))
-    calls = [Call(draw=draw, graph_safe=bool(seed), way=way) for way, draw in found.items()]
-    fused = _fused(sampling, cell, metadata)
-    if fused is not None:
-        calls.append(Call(draw=fused, way="softmax, cake_top_k_top_p_sampling_from_probs"))
-    return tuple(calls)
+    """Make a call for each way to draw."""
+    facts = metadata.facts
+    steps = _Steps(Parameters.of(cell, metadata), facts.max_top_k if facts.all_top_k else None)
+    return steps.calls(DRAW_WAYS)
 
 
 def prepare_chain(cell: Cell, metadata: SamplingMetadata, draft_ids: Tensor, mode: str) -> tuple[Call, ...]:
-    """Make a call for each way to hold drafts against their target.
+    """Make a call for each way to verify drafts.
 
     :param metadata: of the requests of the cell.
     :param draft_ids: [B, K]; a buffer holds the target's B * (K + 1) rows and below them the B * K of the drafts.
@@ -68,112 +106,77 @@ def prepare_chain(cell: Cell, metadata: SamplingMetadata, draft_ids: Tensor, mod
         raise SamplerUnavailableError(f"it does not serve the mode {mode}")
     if rows.min_p is not None:
         raise SamplerUnavailableError("it does not serve min_p per row")
-    sampling: Any = importlib.import_module("flashinfer.sampling")
-    seed = _seed(sampling.chain_speculative_sampling)
     batch, count = draft_ids.shape
     requests = torch.arange(batch, device=draft_ids.device)
     rows = rows.take(torch.cat([requests.repeat_interleave(count + 1), requests.repeat_interleave(count)]))
-    drafted, last = draft_ids.int(), batch * (count + 1)
-
-    def chain(probs: Tensor) -> object:
-        target, draft = probs[:last], probs[last:]
-        return sampling.chain_speculative_sampling(
-            draft.view(batch, count, -1), drafted, target.view(batch, count + 1, -1), **seed
-        )
-
-    return tuple(
-        Call(draw=_chain(*steps, chain), graph_safe=bool(seed), way=f"{way}, chain_speculative_sampling")
-        for way, steps in _probabilities(sampling, rows).items()
-    )
+    return _Steps(rows, draft_ids=draft_ids.int()).calls(CHAIN_WAYS)
 
 
-def _probabilities(sampling: Any, rows: Parameters) -> dict[str, tuple[Callable[[Any], Any], ...]]:
-    """List the ways from logits to the probabilities that top-k and top-p leave."""
-    softmax = partial(sampling.softmax, temperature=rows.temperature)
-    last = () if rows.top_p is None else (partial(sampling.top_p_renorm_probs, top_p=rows.top_p),)
-    more = ", top_p_renorm_probs" if last else ""
-    if rows.top_k is None:
-        return {f"softmax{more}": (softmax, *last)}
-    renorm, mask = (
-        partial(function, top_k=rows.top_k.int())
-        for function in (sampling.top_k_renorm_probs, sampling.top_k_mask_logits)
-    )
-    return {
-        f"softmax, top_k_renorm_probs{more}": (softmax, renorm, *last),
-        f"top_k_mask_logits, softmax{more}": (mask, softmax, *last),
-    }
+class _Steps:
+    """Calls of FlashInfer's public functions by name, with the parameters of the rows.
 
+    :param largest_top_k: the largest k, if every row has one.
+    """
 
-def _seed(function: Callable[..., Any]) -> dict[str, int]:
-    """Return arguments that keep a function from asking torch's generator; none where that is impossible."""
-    takes = {"seed", "offset"} <= inspect.signature(function).parameters.keys()
-    return {"seed": _SEED, "offset": 0} if takes else {}
+    def __init__(
+        self, rows: Parameters, largest_top_k: int | None = None, *, draft_ids: Tensor | None = None
+    ) -> None:
+        self._sampling: Any = importlib.import_module("flashinfer.sampling")
+        self._fused = getattr(importlib.import_module("flashinfer"), _FUSED, None)
+        self._rows, self._draft_ids, self._largest_top_k = rows, draft_ids, largest_top_k
+        filters = {"top_k": rows.top_k, "top_p": rows.top_p, "min_p": rows.min_p}
+        self._filters = {name: tensor for name, tensor in filters.items() if tensor is not None}
+        if rows.top_k is not None:
+            self._filters["top_k"] = rows.top_k.int()
 
+    def calls(self, ways: _Ways) -> tuple[Call, ...]:
+        """Make a call for each way that serves the rows."""
+        found = []
+        for way in ways[frozenset(self._filters)]:
+            if _FUSED in way and (self._fused is None or self._largest_top_k is None):
+                continue
+            draw = _chain(*(self._step(name) for name in way))
+            takes_seed = way[-1] == _FUSED or bool(self._seed(way[-1]))
+            found.append(Call(draw=draw, graph_safe=takes_seed, way=", ".join(way)))
+        return tuple(found)
 
-def _ways(sampling: Any, seed: dict[str, int], rows: Parameters) -> dict[str, Draw]:
-    """List the ways to draw with public functions of ``flashinfer.sampling``, named by the calls in their order."""
-    top_k = None if rows.top_k is None else rows.top_k.int()
-    softmax = partial(sampling.softmax, temperature=rows.temperature)
-    if rows.min_p is not None:
-        if top_k is None and rows.top_p is None:
-            draw = _chain(softmax, partial(sampling.min_p_sampling_from_probs, min_p=rows.min_p, **seed))
-            return {"softmax, min_p_sampling_from_probs": draw}
-        draw = _chain(
-            softmax,
-            partial(sampling.top_k_renorm_probs, top_k=top_k),
-            partial(sampling.top_p_renorm_probs, top_p=rows.top_p),
-            partial(sampling.min_p_sampling_from_probs, min_p=rows.min_p, **seed),
-        )
-        return {"softmax, top_k_renorm_probs, top_p_renorm_probs, min_p_sampling_from_probs": draw}
-    from_probs = partial(sampling.sampling_from_probs, **seed)
-    if top_k is None and rows.top_p is None:
-        return {
-            "softmax, sampling_from_probs": _chain(softmax, from_probs),
-            "division by T, sampling_from_logits": _chain(
-                lambda logits: logits / rows.temperature[:, None],
-                partial(sampling.sampling_from_logits, **seed),
-            ),
-        }
-    if top_k is None:
-        top_p_sampling = partial(sampling.top_p_sampling_from_probs, top_p=rows.top_p, **seed)
-        renorm = partial(sampling.top_p_renorm_probs, top_p=rows.top_p)
-        return {
-            "softmax, top_p_sampling_from_probs": _chain(softmax, top_p_sampling),
-            "softmax, top_p_renorm_probs, sampling_from_probs": _chain(softmax, renorm, from_probs),
-        }
-    mask = partial(sampling.top_k_mask_logits, top_k=top_k)
-    if rows.top_p is None:
-        top_k_sampling = partial(sampling.top_k_sampling_from_probs, top_k=top_k, **seed)
-        return {
-            "softmax, top_k_sampling_from_probs": _chain(softmax, top_k_sampling),
-            "top_k_mask_logits, softmax, sampling_from_probs": _chain(mask, softmax, from_probs),
-        }
-    both = partial(sampling.top_k_top_p_sampling_from_probs, top_k=top_k, top_p=rows.top_p, **seed)
-    top_p_sampling = partial(sampling.top_p_sampling_from_probs, top_p=rows.top_p, **seed)
-    return {
-        "softmax, top_k_top_p_sampling_from_probs": _chain(softmax, both),
-        "top_k_mask_logits, softmax, top_p_sampling_from_probs": _chain(mask, softmax, top_p_sampling),
-    }
+    def _step(self, name: str) -> Callable[[Any], Any]:
+        if name == _DIVISION:
+            return lambda logits: logits / self._rows.temperature[:, None]
+        if name == _FUSED:
+            assert self._fused is not None
+            return partial(
+                self._fused,
+                top_k=self._filters["top_k"],
+                top_p=self._filters.get("top_p", 1.0),
+                top_k_max=self._largest_top_k,  # or it would ask the device for it
+                philox_seed=_SEED,
+                philox_offset=0,
+            )
+        if name == _CHAIN:
+            return self._verify_chains(partial(self._sampling.chain_speculative_sampling, **self._seed(name)))
+        function = getattr(self._sampling, name)
+        if name == "softmax":
+            return partial(function, temperature=self._rows.temperature)
+        own = {filter_: tensor for filter_, tensor in self._filters.items() if filter_ in name}
+        return partial(function, **own, **(self._seed(name) if "sampling" in name else {}))
 
+    def _verify_chains(self, function: Callable[..., object]) -> Callable[[Any], object]:
+        ids = self._draft_ids
+        assert ids is not None
+        batch, count = ids.shape
+        last = batch * (count + 1)
 
-def _fused(sampling: Any, cell: Cell, metadata: SamplingMetadata) -> Draw | None:
-    """Find the fused sampler of 0.7 and later, which needs a top-k in every row and names its seed otherwise."""
-    flashinfer: Any = importlib.import_module("flashinfer")
-    fused = getattr(flashinfer, "cake_top_k_top_p_sampling_from_probs", None)
-    rows, largest = Parameters.of(cell, metadata), metadata.facts.max_top_k
-    if fused is None or rows.top_k is None or rows.min_p is not None or not metadata.facts.all_top_k:
-        return None
-    return _chain(
-        partial(sampling.softmax, temperature=rows.temperature),
-        partial(
-            fused,
-            top_k=rows.top_k.int(),
-            top_p=1.0 if rows.top_p is None else rows.top_p,
-            top_k_max=largest,  # or it would ask the device for it
-            philox_seed=_SEED,
-            philox_offset=0,
-        ),
-    )
+        def verify(probs: Tensor) -> object:
+            target, draft = probs[:last], probs[last:]
+            return function(draft.view(batch, count, -1), ids, target.view(batch, count + 1, -1))
+
+        return verify
+
+    def _seed(self, name: str) -> dict[str, int]:
+        """Return what keeps a function from asking torch's generator; nothing if its version takes none."""
+        takes = inspect.signature(getattr(self._sampling, name)).parameters.keys()
+        return {"seed": _SEED, "offset": 0} if {"seed", "offset"} <= takes else {}
 
 
 def _chain(*steps: Callable[[Any], Any]) -> Draw:

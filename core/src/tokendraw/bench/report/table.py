@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from tokendraw.bench import operations
 from tokendraw.bench.report.lines import Line, Report
@@ -40,12 +40,16 @@ def as_text(report: Report) -> list[str]:
 
 def as_markdown(report: Report) -> str:
     """Write a file: the command, the machine, the table, the notes."""
-    titles, in_words = header(report), _in_words(report)
-    rule = ["---" if title in in_words else "--:" for title in titles]
-    table = [f"| {' | '.join(row)} |" for row in (titles, rule, *rows(report))]
+    table = markdown_table(header(report), rows(report), in_words=_in_words(report))
     notes = [f"* {note}" for note in report.notes]
-    parts = [f"`{report.command}`", " ".join(report.head), "\n".join(table), "\n".join(notes)]
+    parts = [f"`{report.command}`", " ".join(report.head), table, "\n".join(notes)]
     return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def markdown_table(titles: Sequence[str], rows: Iterable[Sequence[str]], in_words: Collection[str]) -> str:
+    """Write a table; the columns whose titles are ``in_words`` are flush left, the others are numbers."""
+    rule = ["---" if title in in_words else "--:" for title in titles]
+    return "\n".join(f"| {' | '.join(row)} |" for row in (titles, rule, *rows))
 
 
 def _in_words(report: Report) -> set[str]:

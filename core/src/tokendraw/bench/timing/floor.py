@@ -7,14 +7,17 @@ closest to the speed of the memory depends on the shape: several are timed, and 
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 
 import torch
 from torch import Tensor
 
-from tokendraw.bench.timing.timer import Call
+from tokendraw._messages.errors import TokendrawError
+from tokendraw.bench.timing.timer import Call, Failure, Timer, Timing
 
+_READ = "read: "
 _PROGRAMS = ((1024, 4), (4096, 4), (8192, 8))
 """Words that a program reads, and its warps: for a single row, and for batches."""
 
@@ -28,6 +31,48 @@ def readers(device: torch.device) -> Mapping[str, Call]:
         for words, warps in _PROGRAMS:
             found[f"Triton, {words} words a program"] = Call(draw=partial(_by_triton, read, words, warps))
     return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """The times of some calls, and of the fastest pass that only reads their buffers."""
+
+    read: Timing
+    read_by: str
+    """Name of that pass."""
+    calls: dict[str, Timing | Failure]
+
+
+def measure(
+    calls: Mapping[str, Call],
+    buffers: Sequence[Tensor],
+    timer: Timer,
+    *,
+    passes: Mapping[str, Call] | None = None,
+    subject: str = "the benchmark",
+) -> Measured:
+    """Time calls and reads of the same buffers, in turns.
+
+    :param passes: what reads the buffers; None: :func:`readers` of their device.
+    :param subject: what is timed, for the message of the error.
+    :raises TokendrawError: none of the passes works.
+    """
+    passes = readers(buffers[0].device) if passes is None else passes
+    named = {f"{_READ}{name}": call for name, call in passes.items()}
+    found = timer.time(named | dict(calls), buffers)
+    reads = {name: found.pop(name) for name in named}
+    timings = {name: entry for name, entry in reads.items() if isinstance(entry, Timing)}
+    if not timings:
+        reasons = "; ".join(
+            f"{name.removeprefix(_READ)}: {entry.reason}"
+            for name, entry in reads.items()
+            if isinstance(entry, Failure)
+        )
+        raise TokendrawError(
+            f"{subject} needs a pass that reads its logits, found none that works: {reasons}."
+        )
+    fastest = min(timings, key=lambda name: timings[name].us)
+    return Measured(read=timings[fastest], read_by=fastest.removeprefix(_READ), calls=found)
 
 
 def words_of(logits: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
