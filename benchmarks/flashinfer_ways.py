@@ -13,14 +13,14 @@ import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 import torch
-from tables import head, markdown, shown, timing
+from tables import head, measured, time_and_ratio
 
 from tokendraw import Need, SamplingMetadata, SamplingParams
-from tokendraw.bench import MIN_P, TEMPERATURE, TOP_K, TOP_P, Cell
+from tokendraw.bench import MIN_P, TEMPERATURE, TOP_K, TOP_P, Cell, markdown_table
 from tokendraw.probabilities import relative
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def main(repeats: int, output: Path | None) -> None:
             "'./plugins/flashinfer[flashinfer]'`."
         ) from error
     device = torch.device("cuda", torch.cuda.current_device())
-    time, ways = timing(device, repeats), list(_each_way(device))
+    ways = list(_each_way(device))
     cells = [
         Cell(*shape, dtype, "both", "gaussian") for shape in _SHAPES for dtype in ("float32", "bfloat16")
     ]
@@ -80,15 +80,16 @@ def main(repeats: int, output: Path | None) -> None:
             if len(_REQUESTS[kind]) <= cell.batch:
                 metadata = SamplingMetadata.from_params(rows, device=device)
                 calls[f"{kind}: {way.name}"] = lambda x, s=sampler, m=metadata: s.sample(x, m)
-        taken = time(cell, calls)
-        columns.append({name: " · ".join(shown(taken, name)) for name in calls})
+        found = measured(cell, calls, device, repeats)
+        columns.append({name: " · ".join(time_and_ratio(found, name)) for name in calls})
     rows = list(dict.fromkeys(name for column in columns for name in column))
     said = (
         f"T = {TEMPERATURE}, k = {TOP_K}, p = {TOP_P}, min-p = {MIN_P}, one value a row; microseconds (until the call "
         f"returns) · ratio to a read of the logits; medians of {repeats} in turns."
     )
     command = shlex.join(["python", "benchmarks/flashinfer_ways.py", *sys.argv[1:]])
-    table = markdown(["", *names], [[name, *(column.get(name, "") for column in columns)] for name in rows])
+    lines = [[name, *(column.get(name, "") for column in columns)] for name in rows]
+    table = markdown_table(["", *names], lines, in_words=[""])
     text = "\n\n".join([f"`{command}`", head(device, ("flashinfer", "native")), said, table]) + "\n"
     click.echo(text)
     if output is not None:
@@ -96,8 +97,7 @@ def main(repeats: int, output: Path | None) -> None:
 
 
 def _each_way(device: torch.device) -> Iterator[tuple[Kind, Way, FlashInferSampler]]:
-    """A sampler for each way of each kind, which draws that kind by that way alone."""
-    from tokendraw_flashinfer import draws
+    """Yield a sampler for each way of each kind, which draws that kind by that way alone."""
     from tokendraw_flashinfer.sampler import FlashInferSampler
     from tokendraw_flashinfer.signatures import EntryPoints
     from tokendraw_flashinfer.ways import WAYS, able
@@ -106,13 +106,10 @@ def _each_way(device: torch.device) -> Iterator[tuple[Kind, Way, FlashInferSampl
     for kind, offered in found.items():
         for way in offered:
             general = next(other for other in offered if other.is_general)
-            sampler = FlashInferSampler(device, _NEED, {**WAYS, kind: (way, general)})
-            if not way.graph_safe:  # its replays repeat their tokens, and take as long
-                timed = replace(way, graph_safe=True)
-                table: Any = draws.DRAWS
-                table[timed] = table[way]
-                sampler._ways[kind] = [timed, *sampler._ways[kind]]
-            yield kind, way, sampler
+            timed = replace(
+                way, graph_safe=True
+            )  # else it would not be captured; replays take as long as draws
+            yield kind, way, FlashInferSampler(device, _NEED, {**WAYS, kind: (timed, general)})
 
 
 if __name__ == "__main__":

@@ -1,11 +1,11 @@
 """What it costs to send a few rows of a batch to a companion; prints tables in Markdown.
 
     python benchmarks/routing.py                      # flashinfer beside native, on a CUDA device
-    python benchmarks/routing.py --device cpu --small # shows that the command works, and no more
 
 The first table has one batch with a seeded row, a greedy row and one that asks for processed logprobs, drawn in every
 way there is. The second has one seeded row in batches of any size, where the rule of ``docs/routing.md`` comes
-from. Samples of all calls are taken in turns, with the bench's own timer.
+from: so its rows are divided whether or not that rule would. Samples of all calls are taken in turns, with the bench's
+own timer.
 """
 
 from __future__ import annotations
@@ -13,19 +13,18 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
 import click
 import torch
-from tables import head, markdown, shown, timing
+from tables import head, measured, time_and_ratio
+from torch import Tensor
 
 import tokendraw
-from tokendraw import Sampler, SamplingMetadata, SamplingParams
-from tokendraw._serving import routing as _serving
-from tokendraw.bench import TEMPERATURE, TOP_K, TOP_P, Cell
+from tokendraw import Sampler, SamplerOutput, SamplingMetadata, SamplingParams
+from tokendraw.bench import TEMPERATURE, TOP_K, TOP_P, Cell, markdown_table
 
 _BOTH = SamplingParams(temperature=TEMPERATURE, top_k=TOP_K, top_p=TOP_P)
 _SEEDED = replace(_BOTH, seed=7)
@@ -40,16 +39,12 @@ _MODE = "processed_logprobs"
 @click.option(
     "--repeats", type=click.IntRange(min=3), default=9, show_default=True, help="Samples of a median."
 )
-@click.option("--small", is_flag=True)
+@click.option("--small", is_flag=True, help="Seconds on a CPU: shows that the command works, and no more.")
 @click.option("--output", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE")
 def main(chosen: str, companion: str, device: str, repeats: int, small: bool, output: Path | None) -> None:
     """Time batches that two samplers draw beside those that one of them draws."""
     target = torch.device(device)
     alone, both = _load(companion, target), _pair(chosen, companion, target)
-    found = both.resolution.companion
-    if found != companion:
-        raise click.ClickException(f"the companion needs to be {companion!r}, found {found!r}.")
-    time = timing(target, repeats)
     vocab_size, sizes = (2000, (16, 32)) if small else (151_936, (2, 4, 8, 16, 32, 64, 128, 256))
     widths = (vocab_size,) if small else (32_000, vocab_size)
     rows = 32 if small else 256
@@ -64,43 +59,34 @@ def main(chosen: str, companion: str, device: str, repeats: int, small: bool, ou
     for dtype in ("float32", "bfloat16"):
         cell = Cell(rows, vocab_size, dtype, "both", "gaussian")
         mixed, plain = _metadata(rows, special, target), _metadata(rows, {}, target)
-        taken = time(
-            cell,
-            {
-                f"all rows {chosen}, none of them special": lambda x, m=plain: both.sample(x, m),
-                f"three rows to {companion}": lambda x, m=mixed: both.sample(x, m),
-                f"all rows {companion}": lambda x, m=mixed: alone.sample(x, m),
-            },
-        )
-        lines += [[f"{rows} x {vocab_size} {dtype}", name, *shown(taken, name)] for name in taken if name]
-    parts.append(markdown(["batch", "who draws", "us (host)", "ratio to a read"], lines))
+        calls = {
+            f"all rows {chosen}, none of them special": lambda x, m=plain: both.sample(x, m),
+            f"three rows to {companion}": lambda x, m=mixed: both.sample(x, m),
+            f"all rows {companion}": lambda x, m=mixed: alone.sample(x, m),
+        }
+        found = measured(cell, calls, target, repeats)
+        lines += [[f"{rows} x {vocab_size} {dtype}", name, *time_and_ratio(found, name)] for name in calls]
+    titles = ["batch", "who draws", "us (host)", "ratio to a read"]
+    parts.append(markdown_table(titles, lines, in_words=titles[:1]))
     lines = []
-    with _always_split():
-        for width in widths:
-            for size in sizes:
-                cell = Cell(size, width, "bfloat16", "both", "gaussian")
-                one, none = _metadata(size, {0: _SEEDED}, target), _metadata(size, {}, target)
-                taken = time(
-                    cell,
-                    {
-                        "two": lambda x, m=one: both.sample(x, m),
-                        "whole": lambda x, m=one: alone.sample(x, m),
-                        "none": lambda x, m=none: both.sample(x, m),
-                    },
-                )
-                lines.append(
-                    [
-                        f"{size} x {width} bfloat16",
-                        *(shown(taken, name)[0] for name in ("two", "whole", "none")),
-                    ]
-                )
+    for width in widths:
+        for size in sizes:
+            cell = Cell(size, width, "bfloat16", "both", "gaussian")
+            one, none = _metadata(size, {0: _SEEDED}, target), _metadata(size, {}, target)
+            calls = {
+                "divided": _divided(both, none, alone, _metadata(1, {0: _SEEDED}, target)),
+                "whole": lambda x, m=one: alone.sample(x, m),
+                "none": lambda x, m=none: both.sample(x, m),
+            }
+            found = measured(cell, calls, target, repeats)
+            lines.append([f"{size} x {width} bfloat16", *(time_and_ratio(found, name)[0] for name in calls)])
     titles = [
         "batch",
         "the seeded row alone",
         f"the whole batch to {companion}",
         f"no seeded row, all {chosen}",
     ]
-    parts.append(markdown(titles, lines))
+    parts.append(markdown_table(titles, lines, in_words=titles[:1]))
     text = "\n\n".join(parts) + "\n"
     click.echo(text)
     if output is not None:
@@ -112,39 +98,36 @@ def _load(name: str, device: torch.device) -> Sampler:
 
 
 def _pair(chosen: str, companion: str, device: torch.device) -> Sampler:
-    """The chosen sampler with that companion: on a CPU two that are native, one of which may not do everything."""
-    if device.type == "cpu":
-        sampler = _load(companion, device)
-        serving = sampler._calls.serving
-        assert serving.capabilities is not None
-        limited = replace(serving.capabilities, greedy=False, seeding="launch", logprobs_modes=())
-        sampler._calls._serving = replace(
-            serving,
-            resolution=replace(serving.resolution, companion=companion),
-            companion=serving.chosen,
-            capabilities=limited,
-            companion_capabilities=serving.capabilities,
-        )
-        return sampler
+    """Load the chosen sampler with that companion."""
     before = os.environ.get("TOKENDRAW_PRIORITY")
     os.environ["TOKENDRAW_PRIORITY"] = companion
     try:
-        return _load(chosen, device)
+        sampler = _load(chosen, device)
     finally:
         del os.environ["TOKENDRAW_PRIORITY"]
         if before is not None:
             os.environ["TOKENDRAW_PRIORITY"] = before
+    found = sampler.resolution.companion
+    if found != companion:
+        raise click.ClickException(f"the companion needs to be {companion!r}, found {found!r}.")
+    return sampler
 
 
-@contextmanager
-def _always_split() -> Iterator[None]:
-    """Leave the rule out that these figures are for."""
-    rule = _serving.is_worthwhile
-    _serving.is_worthwhile = lambda staying, leaving: True
-    try:
-        yield
-    finally:
-        _serving.is_worthwhile = rule
+def _divided(
+    chosen: Sampler, plain: SamplingMetadata, companion: Sampler, seeded: SamplingMetadata
+) -> Callable[[Tensor], SamplerOutput]:
+    """Draw row 0 by the companion and the batch by the chosen sampler, as a batch that is divided is drawn."""
+    first = torch.zeros(1, dtype=torch.int64, device=chosen.device)
+
+    def draw(logits: Tensor) -> SamplerOutput:
+        apart = companion.sample(logits.index_select(0, first), seeded)
+        whole = chosen.sample(logits, plain)
+        return SamplerOutput(
+            whole.token_ids.index_copy(0, first, apart.token_ids),
+            whole.valid.index_copy(0, first, apart.valid),
+        )
+
+    return draw
 
 
 def _metadata(rows: int, special: Mapping[int, SamplingParams], device: torch.device) -> SamplingMetadata:

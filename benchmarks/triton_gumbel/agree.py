@@ -17,7 +17,7 @@ import torch
 from batches import Batch, mixed
 from families import AGREEMENT
 from margins import Margin, margin
-from setting import Findings, Setting, markdown, serves
+from setting import Findings, Setting, markdown
 from torch import Tensor
 
 _DTYPES = ("float32", "bfloat16", "float16")
@@ -64,8 +64,6 @@ def run(setting: Setting, *, draws: int) -> Findings:
         batch = mixed(rng, rows)
         logits = AGREEMENT[family](rows, size, generator).to(getattr(torch, dtype))
         drawn = _drawn(setting, logits, batch)
-        if isinstance(drawn, str):
-            return Findings(text=drawn, holds=False)
         count, differ = counts[dtype, family], drawn[0] != drawn[1]
         seeded += int((~batch.greedy).sum())
         count.draws += int((~batch.greedy).sum())
@@ -88,11 +86,8 @@ def _plan(shapes: tuple[tuple[int, int, int], ...]) -> Iterator[tuple[int, int, 
             yield size, rows, family, dtype
 
 
-def _drawn(setting: Setting, logits: Tensor, batch: Batch) -> tuple[np.ndarray, np.ndarray] | str:
+def _drawn(setting: Setting, logits: Tensor, batch: Batch) -> tuple[np.ndarray, np.ndarray]:
     metadata = batch.metadata(setting.device)
-    refusal = serves(setting.subject, metadata, logits.shape[1])
-    if refusal is not None:
-        return refusal
     ours, theirs = (
         s.sample(logits, metadata).token_ids.cpu().numpy() for s in (setting.subject, setting.other)
     )

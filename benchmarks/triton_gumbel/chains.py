@@ -30,10 +30,10 @@ from drafting import (
     speculation,
     with_placeholders,
 )
-from setting import Findings, Setting, markdown, verifies
+from setting import Findings, Setting, markdown
 from torch import Tensor
 
-from tokendraw import Sampler, SamplerUnavailableError, VerifyOutput
+from tokendraw import Sampler, VerifyOutput
 from tokendraw.plugin import GUMBEL_DTYPES, GumbelDtype
 
 _LEAST = 0.9999
@@ -128,14 +128,11 @@ def run(setting: Setting, *, requests: int, noise: tuple[GumbelDtype, ...] = ())
     :param noise: its dtypes; none: all.
     """
     wanted = min(requests, 400) if setting.small else requests
-    try:
-        compared = [
-            _compared(setting, gumbel, wanted if gumbel == "fp32" else -(-wanted // 4))
-            for gumbel in noise or GUMBEL_DTYPES
-        ]
-        rejected = [_rejected(setting, comparison) for comparison in compared]
-    except SamplerUnavailableError as error:
-        return Findings(text=str(error), holds=False)
+    compared = [
+        _compared(setting, gumbel, wanted if gumbel == "fp32" else -(-wanted // 4))
+        for gumbel in noise or GUMBEL_DTYPES
+    ]
+    rejected = [_rejected(setting, comparison) for comparison in compared]
     texts, replays_hold = _replays(setting, compared)
     titles = ["noise", "drafts", "requests", "tokens emitted", "drafts accepted", "differ", "agree"]
     rows = [row for comparison in compared for row in comparison.rows()]
@@ -173,15 +170,7 @@ def _speculations(setting: Setting, generator: torch.Generator) -> Iterator[Spec
 
 
 def _verified(sampler: Sampler, given: Speculation, ids: Tensor, kind: str) -> VerifyOutput:
-    """Verify with this sampler and no other.
-
-    :raises SamplerUnavailableError: it would leave the batch to another one.
-    """
-    drafts, mode = given.drafts(ids, kind), MODES[kind]
-    refusal = verifies(sampler, drafts, given.metadata, given.target.shape[1], mode)
-    if refusal is not None:
-        raise SamplerUnavailableError(refusal)
-    return sampler.verify(given.target, drafts, given.metadata, mode=mode)
+    return sampler.verify(given.target, given.drafts(ids, kind), given.metadata, mode=MODES[kind])
 
 
 def _rejected(setting: Setting, comparison: _Comparison) -> list[str]:

@@ -22,14 +22,19 @@ import worst
 from click.core import ParameterSource
 from setting import Findings, Setting
 
+from tokendraw import SamplerUnavailableError
 from tokendraw.plugin import GUMBEL_DTYPES, LOGPROBS_MODES
 
 _OPTIONS = (
     click.option(
-        "--sampler", default="triton-gumbel", show_default=True, metavar="NAME", help="Who is looked at."
+        "--sampler",
+        default="triton-gumbel",
+        show_default=True,
+        metavar="NAME",
+        help="What the command is about.",
     ),
     click.option(
-        "--reference", default="native", show_default=True, metavar="NAME", help="Whom it is compared with."
+        "--reference", default="native", show_default=True, metavar="NAME", help="What it is compared with."
     ),
     click.option("--device", default="cuda", show_default=True, metavar="DEVICE"),
     click.option(
@@ -60,7 +65,10 @@ def _command(name: str, run: Callable[..., Findings], *extra: Callable[[Any], An
             target = torch.device("cuda", torch.cuda.current_device())
         setting = Setting(sampler=sampler, reference=reference, device=target, small=small)
         with torch.no_grad():
-            findings = run(setting, **options)
+            try:
+                findings = run(setting, **options)
+            except SamplerUnavailableError as error:  # the sampler cannot do what the command asks of it
+                findings = Findings(text=str(error), holds=False)
         text = f"`{_given(ctx)}`\n\n{setting.head}\n\n{findings.text}\n"
         click.echo(text)
         if output is not None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
-from setting import Findings, Setting, markdown, serves
-from timing import buffers_of, timed
+from setting import Findings, Setting, buffers_of, markdown
 
 from tokendraw import Sampler, SamplingMetadata, SamplingParams
-from tokendraw.bench import MIN_P, TEMPERATURE, TOP_K, TOP_P, Call, Cell, Failure, Timing
+from tokendraw.bench import MIN_P, TEMPERATURE, TOP_K, TOP_P, Call, Cell, Failure, Timing, measure, timer_for
 
 _BOTH = SamplingParams(temperature=TEMPERATURE, top_k=TOP_K, top_p=TOP_P, seed=1)
 _MIXED = (_BOTH, replace(_BOTH, seed=None), replace(_BOTH, temperature=0.0), replace(_BOTH, min_p=MIN_P))
@@ -32,12 +32,13 @@ def run(setting: Setting, *, repeats: int) -> Findings:
     """Time all of them in turns, on two families of logits."""
     shape = (4, 2000) if setting.small else (256, 151_936)
     cases, lines, holds = _cases(setting), [], True
+    timer = timer_for(setting.device, repeats)
     for family in ("peaked-30", "gaussian"):
         cell = Cell(*shape, "bfloat16", "both", family)
         calls = {name: _call(case, cell, setting.device) for name, case in cases.items()}
-        read, found = timed(setting, repeats, calls, buffers_of(setting, repeats, cell))
+        found = measure(calls, buffers_of(cell, setting.device, timer), timer)
         for name, case in cases.items():
-            line, good = _line(found, name, case, read)
+            line, good = _line(found.calls, name, case, found.read)
             lines.append([family, name, *line])
             holds = holds and good
     titles = ["logits", "rows", "us", "ratio to the read", "± %", "more than plain", "at most", "host us"]
@@ -73,14 +74,7 @@ def _call(case: _Case, cell: Cell, device: torch.device) -> Call:
         params if params.seed is None else replace(params, seed=row) for row, params in enumerate(requests)
     ]
     metadata = SamplingMetadata.from_params(seeded, device=device, positions=range(cell.batch))
-    refusal = serves(case.sampler, metadata, cell.vocab_size)
-
-    def draw(logits: torch.Tensor) -> object:
-        if refusal is not None:
-            raise ValueError(refusal)
-        return case.sampler.sample(logits, metadata)
-
-    return Call(draw=draw)
+    return Call(draw=partial(case.sampler.sample, metadata=metadata))
 
 
 def _line(

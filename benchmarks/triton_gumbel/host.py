@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from time import perf_counter
 
 import torch
-from setting import Findings, Setting, markdown, serves
+from setting import Findings, Setting, markdown
 from torch import Tensor
 
 from tokendraw import Sampler, SamplingMetadata, SamplingParams
@@ -34,11 +34,6 @@ def run(setting: Setting, *, kind: tuple[str, ...]) -> Findings:
     known = (most // 4, most // 2)
     for name in kind or KINDS:
         batches = {rows: _metadata(KINDS[name], rows, setting.device) for rows in range(1, most + 1)}
-        refusal = serves(sampler, batches[1], vocab_size)
-        if refusal is not None:
-            lines.append([name, refusal, *[""] * 6])
-            holds = False
-            continue
         for rows in known * 3:
             sampler.sample(logits[:rows], batches[rows])
         others = [rows for rows in batches if rows not in known]

@@ -11,8 +11,10 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from batches import Batch, mixed
-from setting import Findings, Setting, markdown, serves
+from setting import Findings, Setting, markdown
 from torch import Tensor
+
+from tokendraw import SamplerUnavailableError
 
 _CHUNK = 1 << 28
 _AT_RANDOM = 24
@@ -83,9 +85,6 @@ def _line(
     alone = [logits[row : row + 1].contiguous() for row in looked]
     facts = [f"{layout}", f"{layout.span / 2**31:.2f}", str(len(looked))]
     metadata = batch.metadata(setting.device)
-    refusal = serves(setting.subject, metadata, layout.vocab_size)
-    if refusal is not None:
-        return [*facts, refusal, "", ""], False
     found = setting.subject.sample(logits, metadata).token_ids[looked]
     single = [batch.take([row]).metadata(setting.device) for row in looked]
     each = torch.cat([setting.subject.sample(x, m).token_ids for x, m in zip(alone, single, strict=True)])
@@ -108,10 +107,10 @@ def _logprobs(
     setting: Setting, logits: Tensor, batch: Batch, looked: list[int], alone: list[Tensor]
 ) -> tuple[str, bool]:
     metadata = batch.metadata(setting.device, logprobs=3)
-    refusal = serves(setting.subject, metadata, logits.shape[1])
-    if refusal is not None:
-        return refusal, True
-    found = setting.subject.sample(logits, metadata).logprobs
+    try:
+        found = setting.subject.sample(logits, metadata).logprobs
+    except SamplerUnavailableError as error:
+        return str(error), True
     assert found is not None
     most = 0.0
     for row, x in zip(looked, alone, strict=True):

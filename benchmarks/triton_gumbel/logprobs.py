@@ -5,14 +5,14 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 import torch
-from setting import Findings, Setting, markdown, serves
-from timing import buffers_of, timed
+from setting import Findings, Setting, buffers_of, markdown
 from torch import Tensor
 
 from tokendraw import LogprobsTensors, Sampler, SamplingMetadata, SamplingParams
-from tokendraw.bench import TEMPERATURE, TOP_K, TOP_P, Call, Cell, Failure, Timing
+from tokendraw.bench import TEMPERATURE, TOP_K, TOP_P, Call, Cell, Failure, Timing, measure, timer_for
 from tokendraw.plugin import LOGPROBS_MODES, LogprobsMode
 
 _PLAIN = "plain"
@@ -45,12 +45,12 @@ def run(setting: Setting, *, repeats: int, mode: Sequence[LogprobsMode] = ()) ->
     """Time all of them in turns, and compare what they say with the reference."""
     shapes = ((4, 2000),) if setting.small else ((256, 151_936), (1024, 151_936))
     modes = mode or LOGPROBS_MODES
-    samplers = _samplers(setting, modes)
+    samplers, timer = _samplers(setting, modes), timer_for(setting.device, repeats)
     lines: list[list[str]] = []
     wrong: list[str] = []
     for shape, dtype, (filters, family) in itertools.product(shapes, ("bfloat16", "float32"), _CELLS):
         cell = Cell(*shape, dtype, filters, family)
-        buffers = buffers_of(setting, repeats, cell, _randn if family == "randn" else None)
+        buffers = buffers_of(cell, setting.device, timer, _randn if family == "randn" else None)
         if family.startswith("peaked"):
             buffers = [logits.div_(TEMPERATURE) for logits in buffers]  # the bench's nuclei, at T = 1
         if shape == shapes[0]:
@@ -58,8 +58,8 @@ def run(setting: Setting, *, repeats: int, mode: Sequence[LogprobsMode] = ()) ->
         calls = {_PLAIN: _call(setting.subject, cell, setting.device, None)}
         for (each, ranked), n in itertools.product(samplers, (0, 5)):
             calls[_name(each, n, ranked)] = _call(samplers[each, ranked], cell, setting.device, n)
-        read, found = timed(setting, repeats, calls, buffers)
-        lines += [_line(cell, each, found, read) for each in modes]
+        found = measure(calls, buffers, timer)
+        lines += [_line(cell, each, found.calls, found.read) for each in modes]
         del buffers
     titles = ["rows", "dtype", "filter", "logits", "mode", "draw, us", "to the read"]
     titles += [f"logprobs={n}{'' if ranked else ', no ranks'}" for n, ranked in _CASES]
@@ -101,14 +101,7 @@ def _metadata(cell: Cell, rows: int, device: torch.device, n: int | None) -> Sam
 
 def _call(sampler: Sampler, cell: Cell, device: torch.device, n: int | None) -> Call:
     metadata = _metadata(cell, cell.batch, device, n)
-    refusal = serves(sampler, metadata, cell.vocab_size)
-
-    def draw(logits: Tensor) -> object:
-        if refusal is not None:
-            raise ValueError(refusal)
-        return sampler.sample(logits, metadata)
-
-    return Call(draw=draw)
+    return Call(draw=partial(sampler.sample, metadata=metadata))
 
 
 def _name(mode: LogprobsMode, n: int, ranked: bool) -> str:

@@ -17,8 +17,10 @@ from collections.abc import Iterator
 import numpy as np
 import torch
 from batches import Batch, mixed
-from setting import Findings, Setting, serves
+from setting import Findings, Setting
 from torch import Tensor
+
+from tokendraw import SamplerUnavailableError
 
 _SIZES = (1, 2, 31, 33, 999, 1025, 4097, 50_257, 128_257)
 _BATCHES = (1, 3, 65)
@@ -38,11 +40,11 @@ def run(setting: Setting) -> Findings:
         logits = _logits(rows, size, *layout, next(dtypes), generator)
         for batch, logprobs in _requests(rng, rows):
             metadata = batch.metadata(setting.device, logprobs=logprobs)
-            refusal = serves(setting.subject, metadata, size)
-            if refusal is not None:
-                refused[refusal] = refused.get(refusal, 0) + 1
+            try:
+                output = setting.subject.sample(logits, metadata)
+            except SamplerUnavailableError as error:
+                refused[str(error)] = refused.get(str(error), 0) + 1
                 continue
-            output = setting.subject.sample(logits, metadata)
             good = (output.token_ids >= 0) & (output.token_ids < size) & output.valid
             wrong += int((~good).sum())
             calls += 1
@@ -50,7 +52,7 @@ def run(setting: Setting) -> Findings:
     setting.synchronize()
     caching = os.environ.get("PYTORCH_NO_CUDA_MEMORY_CACHING") != "1"
     text = f"{calls} calls, {wrong} rows out of range or not valid."
-    text += "".join(f" {count} calls not made: {reason}." for reason, count in refused.items())
+    text += "".join(f" {count} calls not made: {reason}" for reason, count in refused.items())
     if caching and setting.device.type == "cuda":
         text += " PYTORCH_NO_CUDA_MEMORY_CACHING was not 1: nothing is proven about memory."
     return Findings(text=text, holds=calls > 0 and wrong == 0)

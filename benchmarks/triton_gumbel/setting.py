@@ -1,20 +1,20 @@
-"""What every command shares: who is looked at and where, the head of its table, what it found."""
+"""What every command shares: its samplers and device, its logits, the head of its table, what it found."""
 
 from __future__ import annotations
 
 import functools
 import importlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import Tensor
 
 import tokendraw
-from tokendraw import Drafts, Need, Sampler, SamplingMetadata
-from tokendraw._exchange.row_limits import unserved
-from tokendraw.operations.verify.limits import undrafted
-from tokendraw.plugin import FILTER_ORDERS, GumbelDtype, LogprobsMode, VerifyMode
+from tokendraw import Need, Sampler
+from tokendraw.bench import Cell, Timer, make_logits, markdown_table
+from tokendraw.plugin import FILTER_ORDERS, GumbelDtype, LogprobsMode
 from tokendraw.resolution import detect_host, installed_version
 
 
@@ -28,7 +28,7 @@ class Findings:
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """Who is looked at, whom it is compared with, and on which device."""
+    """The sampler that a command is about, the one that it is compared with, and the device."""
 
     sampler: str
     reference: str
@@ -43,23 +43,25 @@ class Setting:
         gumbel: GumbelDtype = "fp32",
         ranks: bool = True,
     ) -> Sampler:
-        """Build a sampler by its name."""
+        """Load a sampler by its name, without a companion, whose tokens would prove nothing."""
         need = Need(filter_orders=FILTER_ORDERS, gumbel_dtype=gumbel, logprobs_mode=mode, logprob_ranks=ranks)
-        return tokendraw.load_sampler(name, device=self.device, logprobs_mode=mode, need=need)
+        return tokendraw.load_sampler(
+            name, device=self.device, logprobs_mode=mode, need=need, companion=False
+        )
 
     @functools.cached_property
     def subject(self) -> Sampler:
-        """The sampler that is looked at."""
+        """The sampler that the command is about."""
         return self.load(self.sampler)
 
     @functools.cached_property
     def other(self) -> Sampler:
-        """The one that it is compared with."""
+        """The sampler that it is compared with."""
         return self.load(self.reference)
 
     @property
     def head(self) -> str:
-        """The machine, and the versions of what took part."""
+        """The machine, and the versions of what took part, in a sentence."""
         distributions = [
             "tokendraw",
             "torch",
@@ -77,29 +79,23 @@ class Setting:
             torch.accelerator.synchronize(self.device)
 
 
-def serves(sampler: Sampler, metadata: SamplingMetadata, vocab_size: int) -> str | None:
-    """Why a sampler would leave these rows to its companion, or None: a companion's tokens prove nothing."""
-    offered = sampler._calls.serving.capabilities
-    lacking = None if offered is None else unserved(offered, metadata.facts, vocab_size)
-    return None if lacking is None else f"{sampler.name} does not serve {lacking}"
-
-
-def verifies(
-    sampler: Sampler, drafts: Drafts, metadata: SamplingMetadata, vocab_size: int, mode: VerifyMode
-) -> str | None:
-    """Why a sampler would leave these drafts to another one, or None: as :func:`serves`."""
-    serving = sampler._verifying.serving
-    if serving.chosen.name != sampler.name:
-        return f"{sampler.name} does not verify, {serving.chosen.name} does"
-    offered = serving.capabilities
-    lacking = None
-    if offered is not None:
-        lacking = unserved(offered, metadata.facts, vocab_size) or undrafted(offered, drafts, mode)
-    return None if lacking is None else f"{sampler.name} does not verify {lacking}"
+def buffers_of(
+    cell: Cell,
+    device: torch.device,
+    timer: Timer,
+    make: Callable[[int, int, torch.Generator], Tensor] | None = None,
+) -> list[Tensor]:
+    """Make the buffers of a cell: of the family that the bench knows it by, or of rows that ``make`` makes."""
+    dtype = getattr(torch, cell.dtype)
+    count = timer.buffers(cell.batch * cell.vocab_size * dtype.itemsize)
+    if make is None:
+        return make_logits(cell, device, count)
+    generator = torch.Generator(device).manual_seed(1)
+    return [make(cell.batch, cell.vocab_size, generator).to(dtype) for _ in range(count)]
 
 
 def configurations(name: str) -> tuple[dict[str, Any], Any, str]:
-    """The tile configurations of a sampler by name, what forces one upon its calls, and why there are none, or ""."""
+    """Find the tile configurations of a sampler, what forces one upon its calls, and why there are none, or ""."""
     module_name = f"tokendraw_{name.replace('-', '_')}.configurations"
     try:
         module: Any = importlib.import_module(module_name)
@@ -112,6 +108,5 @@ def configurations(name: str) -> tuple[dict[str, Any], Any, str]:
 
 
 def markdown(titles: Sequence[str], rows: Iterable[Sequence[str]], words: int = 1) -> str:
-    """A table whose first ``words`` columns are flush left; the others are numbers."""
-    rule = ["---" if place < words else "--:" for place in range(len(titles))]
-    return "\n".join(f"| {' | '.join(row)} |" for row in (titles, rule, *rows))
+    """Write a table whose first ``words`` columns are flush left; the others are numbers."""
+    return markdown_table(titles, rows, in_words=titles[:words])

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 
-import torch
 from families import WORST
-from setting import Findings, Setting, markdown, serves
-from timing import buffers_of, timed
+from setting import Findings, Setting, buffers_of, markdown
 
 from tokendraw import SamplingMetadata, SamplingParams
-from tokendraw.bench import MIN_P, TEMPERATURE, TOP_K, TOP_P, Call, Cell, Failure, Timing
+from tokendraw.bench import MIN_P, TEMPERATURE, TOP_K, TOP_P, Call, Cell, Failure, Timing, measure, timer_for
 
 _COMMON = ("peaked-30", "gaussian")
 _MOST = 3.0
@@ -55,11 +54,12 @@ def _rows(setting: Setting, repeats: int, cell: Cell) -> tuple[list[list[str]], 
     """Lines of a shape and dtype, one for each filter."""
     reads: list[Timing] = []
     found: dict[str, Mapping[str, Timing | Failure]] = {}
-    calls = _calls(setting, cell)
+    calls, timer = _calls(setting, cell), timer_for(setting.device, repeats)
     for family in (*_COMMON, *WORST):
-        buffers = buffers_of(setting, repeats, replace(cell, family=family), WORST.get(family))
-        read, found[family] = timed(setting, repeats, calls, buffers)
-        reads.append(read)
+        buffers = buffers_of(replace(cell, family=family), setting.device, timer, WORST.get(family))
+        measured = measure(calls, buffers, timer)
+        found[family] = measured.calls
+        reads.append(measured.read)
     read_us = min(read.us for read in reads)
     lines, holds = [], True
     for filters in calls:
@@ -78,20 +78,8 @@ def _calls(setting: Setting, cell: Cell) -> dict[str, Call]:
     for name, params in _FILTERS.items():
         requests = [replace(params, seed=row) for row in range(cell.batch)]
         metadata = SamplingMetadata.from_params(requests, device=setting.device, positions=range(cell.batch))
-        calls[name] = call_of(setting, metadata, cell.vocab_size)
+        calls[name] = Call(draw=partial(setting.subject.sample, metadata=metadata))
     return calls
-
-
-def call_of(setting: Setting, metadata: SamplingMetadata, vocab_size: int) -> Call:
-    """A call of the sampler itself; it raises where its companion would draw."""
-    sampler, refusal = setting.subject, serves(setting.subject, metadata, vocab_size)
-
-    def draw(logits: torch.Tensor) -> object:
-        if refusal is not None:
-            raise ValueError(refusal)
-        return sampler.sample(logits, metadata)
-
-    return Call(draw=draw)
 
 
 def _ratios(times: Mapping[str, Timing | Failure]) -> tuple[list[str], bool]:

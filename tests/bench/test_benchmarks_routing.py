@@ -1,5 +1,6 @@
-"""``benchmarks/routing.py`` on a CPU, small: native held to less beside native itself."""
+"""``benchmarks/routing.py`` on a CPU, small: a native that advertises less, beside native itself."""
 
+import os
 import re
 import subprocess
 import sys
@@ -7,15 +8,22 @@ from pathlib import Path
 
 import pytest
 
+from limited_native import install_limited
+
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "routing.py"
-SMALL = ["--device", "cpu", "--small", "--repeats", "3", "--chosen", "native", "--companion", "native"]
+SMALL = ["--device", "cpu", "--small", "--repeats", "3", "--chosen", "limited", "--companion", "native"]
 
 
 @pytest.mark.slow
 def test_it_prints_every_way_to_draw_a_batch_and_writes_the_same(tmp_path):
     path = tmp_path / "routing.md"
+    site = install_limited(tmp_path, {"greedy": False, "seeding": "launch", "logprobs_modes": ()})
     result = subprocess.run(
-        [sys.executable, SCRIPT, *SMALL, "--output", path], capture_output=True, encoding="utf-8", check=True
+        [sys.executable, SCRIPT, *SMALL, "--output", path],
+        capture_output=True,
+        encoding="utf-8",
+        check=True,
+        env={**os.environ, "PYTHONPATH": str(site)},
     )
     assert result.stdout.strip() == path.read_text(encoding="utf-8").strip()
     first, second = (
@@ -26,7 +34,7 @@ def test_it_prints_every_way_to_draw_a_batch_and_writes_the_same(tmp_path):
     assert [row[:2] for row in first] == [
         [f"32 x 2000 {dtype}", who]
         for dtype in ("float32", "bfloat16")
-        for who in ("all rows native, none of them special", "three rows to native", "all rows native")
+        for who in ("all rows limited, none of them special", "three rows to native", "all rows native")
     ]
     assert [row[0] for row in second] == ["16 x 2000 bfloat16", "32 x 2000 bfloat16"]
     times = [row[2] for row in first] + [time for row in second for time in row[1:]]

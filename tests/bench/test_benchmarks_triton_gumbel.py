@@ -3,7 +3,6 @@
 import contextlib
 import importlib
 import math
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from unittest import mock
@@ -15,6 +14,7 @@ from click.testing import CliRunner
 
 import tokendraw
 import tokendraw_native.verify
+from limited_native import install_limited
 from tokendraw import SamplerOutput, SamplingParams
 from tokendraw.testing import reference
 
@@ -68,7 +68,7 @@ def test_every_disagreement_is_listed_with_its_margin(call, benchmarks, monkeypa
     native = tokendraw.load_sampler("native", device="cpu")
 
     class Wrong:
-        name, _calls = "wrong", native._calls
+        name = "wrong"
 
         def sample(self, logits, metadata):
             output = native.sample(logits, metadata)
@@ -110,20 +110,13 @@ def test_one_dtype_of_the_noise_can_be_looked_at_alone(call):
 
 
 class Planted:
-    """The native sampler, with a piece of its verification exchanged, or with less that it can verify."""
+    """The native sampler, with a piece of its verification exchanged."""
 
-    def __init__(self, native, pieces, **lacking):
-        self._native, self._pieces, self._lacking = native, pieces, lacking
+    def __init__(self, native, pieces):
+        self._native, self._pieces = native, pieces
 
     def __getattr__(self, name):
         return getattr(self._native, name)
-
-    @property
-    def _verifying(self):
-        serving = self._native._verifying.serving
-        return SimpleNamespace(
-            serving=replace(serving, capabilities=replace(serving.capabilities, **self._lacking))
-        )
 
     def verify(self, *args, **kwargs):
         with mock.patch.dict(vars(tokendraw_native.verify), self._pieces):
@@ -132,13 +125,13 @@ class Planted:
 
 @pytest.fixture
 def call_planted(call, benchmarks, monkeypatch):
-    def run(pieces, **lacking):
+    def run(pieces):
         setting = benchmarks("setting").Setting
         load = setting.load
 
         def loaded(self, name, **options):
             native = load(self, "native", **options)
-            return native if name == "native" else Planted(native, pieces, **lacking)
+            return native if name == "native" else Planted(native, pieces)
 
         monkeypatch.setattr(setting, "load", loaded)
         return call("chains", "--requests", 60, sampler="planted")
@@ -160,10 +153,12 @@ def test_a_verification_that_accepts_or_rejects_all_drafts_is_reported(call_plan
     assert [number > 0 for number in rejected] == [not accepts_all] * 2
 
 
-def test_verifications_of_a_companion_are_not_counted(call_planted):
-    result = call_planted({}, ragged_drafts=False)
+def test_what_a_sampler_cannot_verify_itself_ends_the_command(call, tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(install_limited(tmp_path, verify={"ragged_drafts": False}))
+    result = call("chains", "--requests", 60, sampler="limited")
     assert result.exit_code == 1
-    assert result.stdout.endswith("\n\nnative does not verify requests with different numbers of drafts\n\n")
+    said = result.stdout.strip().splitlines()[-1]
+    assert said.startswith("'limited' cannot serve requests with different numbers of drafts, ")
 
 
 @pytest.mark.parametrize("is_stale", [True, False])
