@@ -25,6 +25,7 @@ import argparse
 import itertools
 import platform
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from functools import partial
@@ -33,10 +34,10 @@ from typing import Any
 
 import torch
 import transformers
-from torch import Tensor
 
 import tokendraw
 import tokendraw_transformers
+from tokendraw.testing import fake_dist
 
 FILTERS: dict[str, dict[str, Any]] = {
     "k = 50, p = 0.9": {"top_k": 50, "top_p": 0.9},
@@ -79,28 +80,59 @@ def model_of(name: str, vocab_size: int, device: str, dtype: torch.dtype) -> Any
     return model
 
 
-class NoSampling:
-    """A backend that draws the same token for every row, made once."""
+NO_SAMPLING = """
+    import torch
+    from tokendraw import SamplerOutput
+    from tokendraw.plugin import Capabilities, PluginInfo, hookimpl
 
-    def __init__(self, batch: int, device: str) -> None:
-        token_ids = torch.full((batch,), 7, dtype=torch.int64, device=device)
-        self._output = tokendraw.SamplerOutput(token_ids, token_ids > 0)
+    class NoSampling:
+        def __init__(self):
+            self.made = {}
 
-    def sample(self, logits: Tensor, metadata: tokendraw.SamplingMetadata) -> tokendraw.SamplerOutput:
-        """Take the arguments of a sampler."""
-        return self._output
+        def sample(self, logits, metadata):
+            if len(logits) not in self.made:
+                valid = torch.ones(len(logits), dtype=torch.bool, device=logits.device)
+                self.made[len(logits)] = SamplerOutput(logits.argmax(-1), valid)
+            return self.made[len(logits)]
+
+    class Plugin:
+        @hookimpl
+        def tokendraw_describe(self):
+            sample = Capabilities(
+                device_types=None, dtypes=("float32", "bfloat16", "float16"), seeding="counter", greedy=True,
+                filters=(("top_k", "per_row"), ("top_p", "per_row"), ("min_p", "per_row")),
+                filter_orders=("top_k_first", "joint"), valid_flag=True, graph_safe=True, sync_free=True,
+            )
+            return PluginInfo(name="no-sampling", api_version=1, priority=-1, operations={"sample": sample})
+
+        @hookimpl
+        def tokendraw_build(self, operation, device, need):
+            return NoSampling()
+
+    plugin = Plugin()
+"""
+"""A plugin that draws once for each number of rows, and returns the same tokens from then on."""
 
 
-def without_sampling(batch: int, device: str) -> tokendraw.Sampler:
-    sampler = tokendraw.load_sampler("native", device=device)
-    sampler._calls.serving.chosen.backend = NoSampling(batch, device)  # type: ignore[assignment]
-    return sampler
+def without_sampling(device: str) -> tokendraw.Sampler:
+    """Load a sampler that takes no time, so that what is left of a step is the decoding loop."""
+    with tempfile.TemporaryDirectory() as folder:
+        sys.path.insert(0, str(_installed(Path(folder))))
+        try:
+            return tokendraw.load_sampler("no-sampling", device=device, companion=False)
+        finally:
+            del sys.path[0]
+
+
+def _installed(folder: Path) -> Path:
+    plugins, modules = {"no-sampling": "no_sampling:plugin"}, {"no_sampling": NO_SAMPLING}
+    return fake_dist(folder, "no-sampling-tokendraw", plugins=plugins, modules=modules)
 
 
 def calls_for(
     model: Any, batch: int, prompt: int, cache: str, sampler: str | None, filters: dict[str, Any]
 ) -> dict[str, Callable[[int], object]]:
-    """The contenders, each a function of the number of tokens."""
+    """Return the contenders, each a function of the number of tokens."""
     ids = torch.randint(1, 1000, (batch, prompt), generator=torch.Generator().manual_seed(1)).to(model.device)
     settings = {"do_sample": True, "temperature": TEMPERATURE, **filters}
     if cache.startswith("static"):
@@ -109,7 +141,7 @@ def calls_for(
         settings["max_cache_len"] = 1024
     own = partial(model.generate, ids, attention_mask=torch.ones_like(ids), **settings)
     ours = partial(own, custom_generate=tokendraw_transformers.generate, seeds=list(range(batch)))
-    nothing = without_sampling(batch, str(model.device))
+    nothing = without_sampling(str(model.device))
     return {
         "transformers": lambda steps: own(max_new_tokens=steps),
         "tokendraw": lambda steps: ours(max_new_tokens=steps, sampler=sampler),

@@ -14,7 +14,6 @@ import numpy as np
 
 from tokendraw import SamplingParams
 from tokendraw.testing import reference
-from tokendraw.testing.reference import Array, Row
 
 _SHIFTS = (1e-8, 1e-7, 3e-7, 1e-6, 3e-6, 1e-5, 1e-4)
 EXPLAINED = 2e-5
@@ -46,7 +45,7 @@ class Margin:
         return self.least <= EXPLAINED
 
 
-def margin(logits: Array, params: SamplingParams, position: int, drawn: int) -> Margin:
+def margin(logits: reference.Array, params: SamplingParams, position: int, drawn: int) -> Margin:
     """Judge the token ``drawn`` from one row of logits [V]."""
     assert params.seed is not None
     row = reference.prepare(logits, params)
@@ -56,7 +55,7 @@ def margin(logits: Array, params: SamplingParams, position: int, drawn: int) -> 
     return Margin(token, tile_lead, token_lead, edge, not row.certain)
 
 
-def _races(row: Row, seed: int, position: int) -> tuple[int, float, float]:
+def _races(row: reference.Row, seed: int, position: int) -> tuple[int, float, float]:
     """The token, and by how much its tile and it lead; as ``reference.draw``, which gives the less of the two."""
     kept = np.flatnonzero(row.kept)
     if row.greedy or row.empty or len(kept) == 1:
@@ -70,12 +69,12 @@ def _races(row: Row, seed: int, position: int) -> tuple[int, float, float]:
     return int(members[np.argmax(keys)]), _lead(scores), _lead(keys)
 
 
-def _lead(scores: Array) -> float:
+def _lead(scores: reference.Array) -> float:
     best = np.sort(scores)[-2:]
     return float(best[1] - best[0]) if len(best) == 2 else np.inf
 
 
-def _edge(logits: Array, params: SamplingParams, position: int, drawn: int) -> float:
+def _edge(logits: reference.Array, params: SamplingParams, position: int, drawn: int) -> float:
     assert params.seed is not None
     for shift in _SHIFTS:
         for factor in (1 - shift, 1 + shift):

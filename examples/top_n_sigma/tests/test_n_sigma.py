@@ -8,8 +8,7 @@ import torch
 
 import tokendraw
 from tokendraw import BatchFacts, InvalidInputError, InvalidParameterError, SamplingMetadata, SamplingParams
-from tokendraw.testing import reference
-from tokendraw.testing.logits_families import FAMILIES, gaussian
+from tokendraw.testing import logits_families, reference
 from top_n_sigma_tokendraw.metadata import TopNSigmaMetadata
 
 NAN, INF = float("nan"), float("inf")
@@ -45,10 +44,10 @@ def within(x, n):
 
 def rows_of(family, count, size=V):
     rng = np.random.default_rng(sum(map(ord, family)))
-    return np.stack([FAMILIES[family](rng, size) for _ in range(count)])
+    return np.stack([logits_families.FAMILIES[family](rng, size) for _ in range(count)])
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", logits_families.FAMILIES)
 def test_a_row_keeps_what_lies_within_n_standard_deviations_of_its_maximum(sampler, family):
     logits, n_sigma = rows_of(family, 24), [0.1, 0.5, 1.0, 1.7, 3.0, 100.0] * 4
     metadata = with_n_sigma([SamplingParams(logprobs=-1)] * 24, n_sigma)
@@ -148,7 +147,7 @@ def test_a_flat_row_keeps_every_token(sampler):
 
 
 def test_nan_and_masked_tokens_have_no_part_in_the_deviation(sampler):
-    x = gaussian(np.random.default_rng(3), V)
+    x = logits_families.gaussian(np.random.default_rng(3), V)
     masked = x.copy()
     masked[::2], masked[1] = -INF, NAN
     out = sampler.sample(torch.from_numpy(masked)[None], with_n_sigma([SamplingParams(logprobs=-1)], [1.0]))
