@@ -1,34 +1,159 @@
-"""docs/ is true: its commands run in the order in which they stand and print what it shows, and its Python runs."""
+"""docs/ is true: its commands print what it shows, its Python runs, and its tables are those of the results."""
 
 import dataclasses
-import os
 import re
 import shlex
 import subprocess
 import sys
-from pathlib import Path
+import tomllib
+from typing import ClassVar
 
+import click
 import pytest
 import torch
 
+import pages
 import tokendraw
-from installing import NATIVE_ALONE, OFFLINE
+from installing import OFFLINE
+from pages import ROOT
+from tokendraw.plugin import VerifyCapabilities
 
-DOCS = Path(__file__).parents[2] / "docs"
-GUIDE = (DOCS / "writing-a-plugin.md").read_text(encoding="utf-8")
-WRITTEN = re.findall(r"^\$ (.*)\n((?:(?!\$ |```).*\n)*)", GUIDE, re.MULTILINE)
-"""Every command of the guide, with the lines that it shows below."""
+PAGES = [
+    "README.md",
+    "CONTRIBUTING.md",
+    *(f"docs/{page.name}" for page in sorted((ROOT / "docs").glob("*.md"))),
+]
+OPERATORS = pages.text_of("docs/operators.md")
+ENGINES = pages.text_of("docs/engine-authors.md")
+PLUGINS = pages.text_of("docs/plugin-authors.md")
+NUMBERS = pages.text_of("docs/numbers.md")
+
+cpu_only = pytest.mark.skipif(torch.cuda.is_available(), reason="the pages show a machine without a GPU")
 
 
-def run(line, folder):
-    """Run a line of the guide in ``folder``: offline, and with what it installs kept there."""
+@pytest.mark.parametrize("page", PAGES)
+def test_every_link_leads_to_a_file_and_a_heading(page):
+    assert pages.broken_links(page) == []
+
+
+def test_the_index_names_every_page():
+    listed = set(re.findall(r"^\| \[(\S+)\]", pages.text_of("docs/README.md"), re.MULTILINE))
+    assert {f"docs/{name}" for name in listed} | {"README.md", "CONTRIBUTING.md", "docs/README.md"} == set(
+        PAGES
+    )
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_folder_that_it_says_to_install_is_there_with_its_extra(page):
+    for folder, extra in re.findall(
+        r"(?<!\.)(\./(?:core|plugins|integrations)[\w/]*)(?:\[(\w+)\])?", pages.text_of(page)
+    ):
+        project = tomllib.loads((ROOT / folder / "pyproject.toml").read_text("utf-8"))["project"]
+        assert not extra or extra in project["optional-dependencies"], folder
+
+
+class TestThePageForOperators:
+    SHOWN: ClassVar = dict(pages.commands(OPERATORS))
+
+    @cpu_only
+    def test_a_choice_that_cannot_be_honoured_is_refused_as_it_shows(self):
+        (command,) = (line for line in self.SHOWN if line.startswith("TOKENDRAW_SAMPLER="))
+        name = command.split()[0].partition("=")[2]
+        result = subprocess.run(
+            [sys.executable, "-m", "tokendraw", "resolve"],
+            capture_output=True,
+            encoding="utf-8",
+            check=False,
+            env=pages.environment(TOKENDRAW_SAMPLER=name),
+        )
+        assert (result.returncode, result.stdout, result.stderr) == (1, "", self.SHOWN[command])
+
+    @pytest.mark.slow
+    @cpu_only
+    def test_generate_speculates_as_it_shows(self):
+        """Words and counts hold for one version of Python, whose documentation they come from; their form for all."""
+        (command,) = (line for line in self.SHOWN if line.startswith("tokendraw generate"))
+        printed = pages.run(command, stderr=subprocess.STDOUT)
+        for shown in (printed, self.SHOWN[command]):
+            first, *text, counted, accepted = shown.splitlines()
+            assert first == "verified by native on cpu: best available, priority 0"
+            assert text[0].startswith("A class is ")
+            evaluations = int(re.match(r"17 tokens from (\d+) evaluations? of the target, ", counted)[1])
+            assert counted.endswith(f", where plain sampling takes 17: {17 / evaluations:.2f} times fewer")
+            places = re.findall(r"(?:1st|2nd|3rd|4th) (\d+) of (\d+) \((\d+) %\)", accepted)
+            assert len(places) == 4
+            assert evaluations + sum(int(n) for n, _, _ in places) == 17
+            assert all(f"{100 * int(n) / int(of):.0f}" == share for n, of, share in places)
+
+    @pytest.mark.slow
+    def test_its_pipe_prints_what_it_shows(self, tmp_path):
+        (block,) = [block for block in pages.blocks(OPERATORS, "console") if "two.npz" in block]
+        python = shlex.quote(sys.executable)
+        script = "\n".join(line.removeprefix("$ ") for line in block.splitlines() if line.startswith("$ "))
+        script = script.replace("python -c", f"{python} -c").replace("tokendraw ", f"{python} -m tokendraw ")
+        result = subprocess.run(
+            ["sh", "-ec", script],
+            capture_output=True,
+            encoding="utf-8",
+            check=False,
+            cwd=tmp_path,
+            env=pages.environment(),
+        )
+        shown = "".join(f"{line}\n" for line in block.splitlines() if not line.startswith("$ "))
+        assert (result.stdout, result.stderr) == (shown, "")
+
+    def test_its_exit_codes_are_those_of_the_command(self):
+        from tokendraw.cli import app
+        from tokendraw.cli.terminal import process
+
+        codes = {int(code) for code in re.findall(r"^\| (\d+) \|", OPERATORS, re.MULTILINE)}
+        assert codes == {0, app.NOT_USABLE, app.USAGE, process.INTERRUPTED, process.PIPE_CLOSED}
+
+    def test_it_names_every_command_and_every_variable(self):
+        from tokendraw._discovery.settings import VARIABLES
+        from tokendraw.cli import app
+
+        named = set(re.findall(r"^\| `tokendraw (\w+)", OPERATORS, re.MULTILINE))
+        assert named == set(app.main.list_commands(click.Context(app.main)))
+        assert set(re.findall(r"^\| `(TOKENDRAW_\w+)=", OPERATORS, re.MULTILINE)) == set(VARIABLES)
+
+
+class TestThePageForEngineAuthors:
+    def test_its_python_runs_in_the_order_in_which_it_stands(self, capsys):
+        names = {}
+        for source in pages.blocks(ENGINES, "python"):
+            exec(source, names)
+        assert len(capsys.readouterr().out.splitlines()) == 2  # the drawn token and the best one
+        assert names["sampler"].resolution.need.max_logprobs == 20
+        assert names["chains"].token_ids.shape == (3, 3)
+        assert names["metadata"].row_kinds is names["row_kinds"]
+
+    def test_it_quotes_what_a_check_says(self):
+        with pytest.raises(tokendraw.InvalidParameterError) as caught:
+            tokendraw.SamplingParams(temperature=-1).check()
+        assert f"`{caught.value}`" in ENGINES
+
+    def test_it_names_every_error_that_a_caller_can_get(self):
+        errors = [
+            name
+            for name in tokendraw.__all__
+            if isinstance(kind := getattr(tokendraw, name), type) and issubclass(kind, Exception | Warning)
+        ]
+        assert [name for name in errors if f"`{name}`" not in ENGINES] == []
+
+    def test_it_states_the_rule_by_which_a_batch_is_split(self):
+        from tokendraw._serving.splitting import LEAST_ROWS
+
+        assert f"at least {LEAST_ROWS} rows stay" in ENGINES
+
+
+def run_in(folder, line):
+    """Run a line of the guide for plugin authors in ``folder``: offline, and with what it installs kept there."""
     words = shlex.split(line)
     site = folder / "site"
-    environ = {name: text for name, text in os.environ.items() if not name.startswith("TOKENDRAW_")}
-    environ |= {"PYTHONPATH": f"{NATIVE_ALONE}{os.pathsep}{site}", "OMP_NUM_THREADS": "1"}
+    variables = {"OMP_NUM_THREADS": "1"}
     while "=" in words[0]:
-        name, _, value = words.pop(0).partition("=")
-        environ[name] = value
+        name, _, variables[name] = words.pop(0).partition("=")
     if words[0] == "pip":
         words.remove("--editable")  # no link is followed in a folder of PYTHONPATH
         words += ["--quiet", *OFFLINE, "--target", str(site)]
@@ -38,133 +163,99 @@ def run(line, folder):
         encoding="utf-8",
         check=False,
         cwd=folder,
-        env=environ,
+        env=pages.environment(site, **variables),
         timeout=400,
     )
 
 
-def pattern(shown):
-    """What the guide shows, with ``...`` for whatever a machine or a version decides: rests of lines, or lines."""
-    lines = [
-        "(?:.*\n)*" if line == "..." else re.escape(line).replace(r"\.\.\.", ".*") + "\n"
-        for line in shown.splitlines()
-    ]
-    return "".join(lines)
+class TestThePageForPluginAuthors:
+    CONFORMANCE, DISCOVERY = pages.blocks(PLUGINS, "python")
+    TABLES = re.findall(r"tests it by \|\n(.*?)\n\n", PLUGINS, re.DOTALL)
+
+    @pytest.mark.slow
+    @cpu_only
+    def test_its_commands_run_in_order_and_print_what_it_shows(self, tmp_path):
+        for line, shown in pages.commands(PLUGINS):
+            result = run_in(tmp_path, line)
+            assert result.returncode == 0, (line, result.stdout, result.stderr)
+            assert re.fullmatch(pages.pattern(shown), result.stdout), (line, result.stdout)
+            assert result.stderr == "", line
+
+    def test_the_tests_that_it_shows_are_those_of_the_kit(self):
+        names = {}
+        exec(self.CONFORMANCE, names)
+        assert issubclass(names["TestAcme"], names["SamplerConformance"])
+
+    def test_its_test_of_a_broken_installation_passes(self, tmp_path, monkeypatch):
+        names = {}
+        exec(self.DISCOVERY, names)
+        names["test_a_broken_installation_is_listed_with_its_reason"](tmp_path, monkeypatch)
+
+    def test_every_line_of_the_kit_that_it_names_exists(self):
+        from tokendraw.testing import properties
+
+        known = {prop.name for prop in properties()}
+        named = {name for row in self.rows() for name in re.findall(r"`([^`]+)`", row[2])}
+        assert named - {"--device"} <= known
+
+    def test_every_capability_stands_in_its_tables(self):
+        named = {word for row in self.rows() for word in re.findall(r"`(\w+)", row[0])}
+        assert {field.name for field in dataclasses.fields(VerifyCapabilities)} <= named
+
+    def rows(self):
+        return [row for table in self.TABLES for row in pages.rows(table, 3)]
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(torch.cuda.is_available(), reason="the guide shows a machine without a GPU")
-def test_the_commands_run_in_order_and_print_what_the_guide_shows(tmp_path):
-    assert [line.split()[:2] for line, _ in WRITTEN[:3]] == [
-        ["tokendraw", "new"],
-        ["pip", "install"],
-        ["tokendraw", "list"],
-    ]
-    for line, shown in WRITTEN:
-        result = run(line, tmp_path)
-        assert result.returncode == 0, (line, result.stdout, result.stderr)
-        assert re.fullmatch(pattern(shown), result.stdout), (line, result.stdout)
-        assert result.stderr == "", line
+class TestThePageOfNumbers:
+    def test_every_file_of_results_stands_with_its_command(self):
+        table = {
+            name: line
+            for line in NUMBERS.splitlines()
+            for name in re.findall(r"results/(\w+\.md)", line)
+            if line[0] == "|"
+        }
+        for path in (ROOT / "benchmarks/results").glob("*.md"):
+            command = path.read_text(encoding="utf-8").splitlines()[0].partition(" --output")[0].strip("`")
+            tool, script, *_ = command.split()
+            assert f"{tool} {script}" in table[path.name] or "memcheck" in path.name, path.name
 
+    def test_its_table_of_an_h200_is_that_of_the_results(self):
+        measured = [
+            [f"{row[0]} x {row[1]} {row[2]}", *row[3:7], row[7], row[9], row[11], row[13]]
+            for row in pages.rows(pages.text_of("benchmarks/results/h200_design.md"), 15)
+        ]
+        shown = [row for row in pages.rows(NUMBERS, 9) if " x " in row[0] and row[0][0].isdigit()]
+        assert len(shown) == 9
+        assert [row for row in shown if row not in measured] == []
 
-@pytest.mark.slow
-def test_the_python_is_a_test_that_passes(tmp_path):
-    (source,) = re.findall(r"```python\n(.*?)```", GUIDE, re.DOTALL)
-    (tmp_path / "test_guide.py").write_text(source, encoding="utf-8")
-    result = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", tmp_path],
-        capture_output=True,
-        encoding="utf-8",
-        check=False,
-    )
-    assert result.stdout.splitlines()[-1].startswith("1 passed"), result.stdout
+    def test_its_table_of_verifications_is_that_of_the_results(self):
+        measured = [
+            [row[0], row[4], row[5], row[8], row[9], row[11]]
+            for row in pages.rows(pages.text_of("benchmarks/results/h200_verify.md"), 15)
+        ]
+        shown = [row for row in pages.rows(NUMBERS, 6) if row[1] in ("rejection", "coupled")]
+        assert len(shown) == 5
+        assert [row for row in shown if row not in measured] == []
 
+    def test_its_table_of_a_cpu_is_that_of_the_results(self):
+        measured = list(pages.rows(pages.text_of("benchmarks/results/cpu.md"), 6))
+        shown = [row for row in pages.rows(NUMBERS, 6) if row[0].startswith(("zipf", "flat"))]
+        assert len(shown) == 7
+        assert [row for row in shown if row not in measured] == []
 
-def test_every_line_of_the_kit_that_the_guide_names_exists():
-    from tokendraw.testing import properties
-
-    known = {prop.name for prop in properties()}
-    (table,) = re.findall(r"tests it by \|\n(.*?)\n\n", GUIDE, re.DOTALL)
-    named = {name for row in table.splitlines() for name in re.findall(r"`([^`]+)`", row.split("|")[3])}
-    assert named - {"--device"} <= known
-
-
-def test_every_capability_stands_in_the_table_of_the_guide():
-    from dataclasses import fields
-
-    from tokendraw.plugin import VerifyCapabilities
-
-    (table,) = re.findall(r"tests it by \|\n(.*?)\n\n", GUIDE, re.DOTALL)
-    named = {word for row in table.splitlines() for word in re.findall(r"`(\w+)", row.split("|")[1])}
-    assert {field.name for field in fields(VerifyCapabilities)} <= named
-
-
-def test_every_file_that_the_guide_links_to_is_there():
-    links = [link for link in re.findall(r"\]\(([^)#]+)\)", GUIDE) if "://" not in link]
-    assert links
-    assert [link for link in links if not (DOCS / link).exists()] == []
-
-
-def test_the_python_of_the_page_on_routing_runs():
-    page = (DOCS / "routing.md").read_text(encoding="utf-8")
-    (source,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
-    names = {}
-    exec(source, names)
-    assert names["metadata"].row_kinds is names["row_kinds"]
-
-
-def test_the_page_on_routing_states_the_rule_and_the_figures_that_it_links_to():
-    from tokendraw._serving.splitting import LEAST_ROWS
-
-    page = (DOCS / "routing.md").read_text(encoding="utf-8")
-    assert f"at least {LEAST_ROWS} rows stay" in page
-    measured = (DOCS / "../benchmarks/results/h200_routing.md").read_text(encoding="utf-8")
-    for rows, two, whole in re.findall(r"^\| (\d+) \| ([\d,]+) \| ([\d,]+) \|$", page, re.MULTILINE):
-        line = (
-            rf"\| {rows} x 151936 bfloat16 \| {two.replace(',', '')} \(\d+\) \| {whole.replace(',', '')} \("
-        )
-        assert re.search(line, measured), rows
-
-
-PAGES = sorted(DOCS.glob("*.md"))
-
-
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_every_file_that_a_page_links_to_is_there(page):
-    links = re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text(encoding="utf-8"))
-    assert [link for link in links if "://" not in link and not (DOCS / link).exists()] == []
-
-
-@pytest.mark.slow
-def test_the_pipe_of_the_page_on_the_command_line_prints_what_it_shows(tmp_path):
-    page = (DOCS / "command-line.md").read_text(encoding="utf-8")
-    (block,) = re.findall(r"```console\n(.*?)```", page, re.DOTALL)
-    commands = [line.removeprefix("$ ") for line in block.splitlines() if line.startswith("$ ")]
-    python = shlex.quote(sys.executable)
-    script = (
-        "\n".join(commands)
-        .replace("python -c", f"{python} -c")
-        .replace("tokendraw ", f"{python} -m tokendraw ")
-    )
-    environ = os.environ | {"PYTHONPATH": str(NATIVE_ALONE)}
-    result = subprocess.run(
-        ["sh", "-ec", script], capture_output=True, encoding="utf-8", check=False, cwd=tmp_path, env=environ
-    )
-    shown = "".join(f"{line}\n" for line in block.splitlines() if not line.startswith("$ "))
-    assert (result.stdout, result.stderr) == (shown, "")
-
-
-def test_the_exit_codes_of_the_page_on_the_command_line_are_those_of_the_command():
-    from tokendraw.cli import app
-    from tokendraw.cli.terminal import process
-
-    page = (DOCS / "command-line.md").read_text(encoding="utf-8")
-    codes = {int(code) for code in re.findall(r"^\| (\d+) \|", page, re.MULTILINE)}
-    assert codes == {0, app.NOT_USABLE, app.USAGE, process.INTERRUPTED, process.PIPE_CLOSED}
+    def test_its_table_of_split_batches_is_that_of_the_results(self):
+        measured = {
+            tuple(cell.partition(" (")[0] for cell in row[:3])
+            for row in pages.rows(pages.text_of("benchmarks/results/h200_routing.md"), 4)
+        }
+        shown = [row for row in pages.rows(NUMBERS, 3) if row[0].isdigit()]
+        assert len(shown) == 6
+        for count, *times in shown:
+            assert (f"{count} x 151936 bfloat16", *(time.replace(",", "") for time in times)) in measured
 
 
 class TestThePageOnParameters:
-    PAGE = (DOCS / "parameters.md").read_text(encoding="utf-8")
+    PAGE = pages.text_of("docs/parameters.md")
     NAMED = frozenset(re.findall(r"`(\w+)`", PAGE))
     VLLM = (
         "n presence_penalty frequency_penalty repetition_penalty temperature top_p top_k min_p seed stop "
@@ -202,23 +293,6 @@ class TestThePageOnParameters:
         assert ours <= {name.partition("=")[0] for name in re.findall(r"`([^`]+)`", self.PAGE)}
 
     def test_its_python_draws_what_it_says(self, capsys):
-        (source,) = re.findall(r"```python\n(.*?)```", self.PAGE, re.DOTALL)
+        (source,) = pages.blocks(self.PAGE, "python")
         exec(source, {})
         assert capsys.readouterr().out == "[0, 3]\n"
-
-
-def test_the_python_of_the_page_on_requests_runs(capsys):
-    page = (DOCS / "requests.md").read_text(encoding="utf-8")
-    names = {}
-    for source in re.findall(r"```python\n(.*?)```", page, re.DOTALL):
-        exec(source, names)
-    shown = capsys.readouterr().out.splitlines()
-    assert len(shown) == 2  # the drawn token and the best one
-    assert names["sampler"].resolution.need.max_logprobs == 20
-
-
-def test_the_page_on_requests_quotes_what_a_check_says():
-    page = (DOCS / "requests.md").read_text(encoding="utf-8")
-    with pytest.raises(tokendraw.InvalidParameterError) as caught:
-        tokendraw.SamplingParams(temperature=-1).check()
-    assert f"`{caught.value}`" in page

@@ -1,96 +1,153 @@
 """The README is true: its Python runs, and its commands print what it shows."""
 
-import os
 import re
-import shlex
+import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import torch
 
-from installing import NATIVE_ALONE
+import pages
+from installing import OFFLINE
+from pages import ROOT
 
-README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
-PYTHON = "\n".join(re.findall(r"```python\n(.*?)```", README, re.DOTALL))
-COMMANDS = dict(re.findall(r"```console\n\$ (.*?)\n(.*?)```", README, re.DOTALL))
-GENERATE = [line for line in COMMANDS if line.startswith("tokendraw generate")]
-"""Plain, and with speculation."""
+README = pages.text_of("README.md")
+(PYTHON,) = pages.blocks(README, "python")
+COMMANDS = dict(pages.commands(README))
+MAKE, INSTALL, PLUGIN = (
+    [line.partition("  #")[0].strip() for line in block.splitlines()] for block in pages.blocks(README, "")
+)
 
 cpu_only = pytest.mark.skipif(torch.cuda.is_available(), reason="the README shows a machine without a GPU")
+needs_make = pytest.mark.skipif(shutil.which("make") is None, reason="needs make")
 
 
-def run(command, stderr=subprocess.PIPE):
-    """Run a shell line of the README with the interpreter of this test; what it writes to stdout."""
-    words = shlex.split(command)
-    assert words[0] == "tokendraw"
-    path = os.pathsep.join(filter(None, [str(NATIVE_ALONE), os.environ.get("PYTHONPATH")]))
-    return subprocess.run(
-        [sys.executable, "-m", "tokendraw", *words[1:]],
-        stdout=subprocess.PIPE,
-        stderr=stderr,
-        text=True,
-        check=True,
-        timeout=120,
-        env=os.environ | {"PYTHONPATH": path},
-    ).stdout
+def test_it_fits_its_promise_of_a_front_door():
+    assert len(README.splitlines()) < 150
 
 
-def test_the_python_examples_run_in_the_order_in_which_they_stand(capsys):
+def test_its_python_runs(capsys):
     names = {}
     exec(compile(PYTHON, "README.md", "exec"), names)
     assert names["out"].token_ids.shape == (3,)
+    assert names["out"].logprobs.logprobs.shape == (3, 6)
     assert capsys.readouterr().out.startswith("native\nsample on cpu: native")
 
 
 @cpu_only
 @pytest.mark.parametrize("command", ["tokendraw list", "tokendraw resolve --explain"])
-def test_a_command_prints_what_the_readme_shows(command):
-    assert run(command) == COMMANDS[command]
+def test_a_command_prints_what_it_shows(command):
+    assert pages.run(command) == COMMANDS[command]
+
+
+@pytest.fixture(scope="module")
+def drawn():
+    """What its ``tokendraw generate`` prints."""
+    (command,) = [line for line in COMMANDS if line.startswith("tokendraw generate")]
+    return pages.run(command)
 
 
 @pytest.mark.slow
-def test_generate_continues_its_prompt_and_repeats_itself():
+def test_generate_continues_its_prompt(drawn):
     """Its words come from the documentation of the running Python, so the README's own hold for one version."""
-    command, _ = GENERATE
-    text = run(command)
-    assert text.startswith("The import statement")
-    assert len(text.split()) > 20
-    assert text == run(command)
+    assert drawn.startswith("The import statement")
+    assert len(drawn.split()) > 20
+
+
+@pytest.fixture
+def environment_of_make(tmp_path):
+    """A folder that make takes for the environment that it has set up: its programs are those of this test's."""
+    programs = tmp_path / "venv" / "bin"
+    programs.mkdir(parents=True)
+    for name, command in {"python": "", "tokendraw": "-m tokendraw "}.items():
+        (programs / name).write_text(f'#!/bin/sh\nexec "{sys.executable}" {command}"$@"\n')
+        (programs / name).chmod(0o755)
+    for stamp in (".runtime", ".tools"):
+        (tmp_path / "venv" / stamp).touch()
+    return tmp_path / "venv"
 
 
 @pytest.mark.slow
 @cpu_only
-def test_generate_speculates_as_the_readme_shows():
-    """Its words and counts too hold for one version of Python; their form holds for all."""
-    _, command = GENERATE
-    printed = run(command, stderr=subprocess.STDOUT)
-    assert printed == run(command, stderr=subprocess.STDOUT)
-    for shown in (printed, COMMANDS[command]):
-        first, *text, counted, accepted = shown.splitlines()
-        assert first == "verified by native on cpu: best available, priority 0"
-        assert text[0].startswith("A class is ")
-        evaluations = int(re.match(r"17 tokens from (\d+) evaluations? of the target, ", counted)[1])
-        assert counted.endswith(f", where plain sampling takes 17: {17 / evaluations:.2f} times fewer")
-        places = re.findall(r"(?:1st|2nd|3rd|4th) (\d+) of (\d+) \((\d+) %\)", accepted)
-        assert len(places) == 4
-        assert evaluations + sum(int(n) for n, _, _ in places) == 17
-        assert all(f"{100 * int(n) / int(of):.0f}" == share for n, of, share in places)
-    coupled = f"{command} --verify-mode coupled"
-    assert run(coupled) == run(command.partition(" --speculate")[0])
+@needs_make
+def test_make_demo_shows_which_sampler_serves_and_draws_the_same_text(environment_of_make, drawn):
+    demo, _ = MAKE
+    result = subprocess.run(
+        [*demo.split(), f"VENV={environment_of_make}"],
+        cwd=ROOT,
+        env=pages.environment(),
+        capture_output=True,
+        encoding="utf-8",
+        check=True,
+        timeout=120,
+    )
+    listed, resolved = COMMANDS["tokendraw list"], COMMANDS["tokendraw resolve --explain"]
+    assert result.stdout.startswith(f"{listed}\n{resolved}\n{drawn.rstrip()}")
 
 
-def test_every_file_that_the_readme_links_to_is_there():
-    links = [link for link in re.findall(r"\]\(([^)#]+)\)", README) if "://" not in link]
-    assert links
-    assert [link for link in links if not (Path(__file__).parents[2] / link).exists()] == []
+@needs_make
+def test_make_test_runs_the_tests(environment_of_make):
+    _, test = MAKE
+    result = subprocess.run(
+        [*test.split(), "--dry-run", f"VENV={environment_of_make}"],
+        cwd=ROOT,
+        capture_output=True,
+        encoding="utf-8",
+        check=True,
+    )
+    assert f"{environment_of_make}/bin/python -m pytest " in result.stdout
 
 
-def test_the_properties_that_it_shows_are_those_of_the_kit():
-    from tokendraw.testing import properties
+@pytest.mark.slow
+def test_what_it_installs_runs_its_python(tmp_path):
+    """Installed for real, without a network: into a folder that goes before the checkout on the path."""
+    for line in INSTALL:
+        command = f"{line} --quiet --target {tmp_path} {' '.join(OFFLINE)}"
+        subprocess.run(f"'{sys.executable}' -m {command}", shell=True, cwd=ROOT, check=True, timeout=240)
+    (tmp_path / "example.py").write_text(f"{PYTHON}\nprint(tokendraw.__file__)\n", encoding="utf-8")
+    result = subprocess.run(
+        [sys.executable, tmp_path / "example.py"],
+        env=pages.environment(tmp_path),
+        capture_output=True,
+        encoding="utf-8",
+        check=True,
+    )
+    assert result.stdout.startswith("native\nsample on cpu: native")
+    assert result.stdout.endswith(f"{tmp_path}/tokendraw/__init__.py\n")
 
-    block = README.split("$ tokendraw check native --device cpu --quick\n")[1].split("```")[0]
-    shown = re.findall(r"^(\S.*?) {2,}(?:passed|not run) ", block, re.MULTILINE)
-    assert len(shown) >= 5
-    assert set(shown) <= {prop.name for prop in properties()}
+
+def test_the_commands_for_plugins_are_those_that_the_guide_shows_and_its_test_runs():
+    guide = [line for line, _ in pages.commands(pages.text_of("docs/plugin-authors.md"))]
+    assert [line for line in guide if line in PLUGIN] == PLUGIN
+
+
+def test_its_figures_are_those_of_the_tables():
+    """Of each backend the cell of float32 logits with top-k and top-p."""
+    figure = {name: text for name, _, _, text in pages.rows(README, 4)}
+    (native,) = re.findall(
+        r"([\d.]+) ms on 2 CPU threads, where a sort-based pipeline takes ([\d.]+) ms", figure["native"]
+    )
+    cpu = [
+        row[2:4]
+        for row in pages.rows(pages.text_of("benchmarks/results/cpu.md"), 6)
+        if row[:2] == ["zipf 1.0", "k = 50, p = 0.9"]
+    ]
+    assert cpu == [[native[1], native[0]]]
+
+    (gumbel,) = re.findall(r"([\d.]+) us, ([\d.]+) times a read", figure["triton-gumbel"])
+    cell = ["1024", "151936", "float32", "both", "gaussian"]
+    design = [
+        row[7]
+        for row in pages.rows(pages.text_of("benchmarks/results/h200_design.md"), 15)
+        if row[:5] == cell
+    ]
+    assert design == [f"{gumbel[0]} ({gumbel[1]}x)"]
+
+    exact, cut = re.findall(r"([\d,]+) us", figure["flashinfer"])
+    ways = {
+        row[0]: row[7].partition(" ")[0]
+        for row in pages.rows(pages.text_of("benchmarks/results/h200_flashinfer.md"), 9)
+    }
+    assert ways["top_k_first: top_k_renorm_probs, top_p_sampling_from_probs"] == exact.replace(",", "")
+    assert ways["top_k_first: cake_sampling.top_k_top_p_sampling_from_probs"] == cut

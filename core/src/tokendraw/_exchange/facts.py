@@ -118,7 +118,7 @@ class BatchFacts:
 
 
 class RowKinds:
-    """What the host knows of each row of a batch, so that rows can go where they are served: see ``docs/routing.md``.
+    """What the host knows about each row, so that rows can be routed one by one: see ``docs/engine-authors.md``.
 
     :meth:`SamplingMetadata.from_params` makes it. Whoever keeps parameters in tensors of their own makes it from the
     requests that these hold, anew whenever a row comes to be of another kind (greedy, seeded, with another top-k,

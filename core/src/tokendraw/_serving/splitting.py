@@ -20,7 +20,7 @@ from tokendraw._exchange.output import PAD_LOGPROB, PAD_TOKEN_ID, LogprobsTensor
 from tokendraw._torch.upload import uploaded
 
 LEAST_ROWS = 16
-"""Fewer rows are not worth a second sampler: its launches cost as much as these rows do. See ``docs/routing.md``."""
+"""Fewer rows are not worth a second sampler: its launches cost as much as they do. See ``docs/engine-authors.md``."""
 
 
 def is_worthwhile(staying: int, leaving: int) -> bool:
