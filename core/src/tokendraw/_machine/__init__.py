@@ -1,1 +1,1 @@
-"""Facts about this machine, asked of torch where it is loaded and of the drivers elsewhere."""
+"""Gathers facts about this machine, from torch if it is loaded and from the drivers otherwise."""

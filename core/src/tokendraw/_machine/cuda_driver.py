@@ -1,4 +1,4 @@
-"""Facts about NVIDIA devices, asked of the driver itself, so that torch need not be imported for them.
+"""Asks the NVIDIA driver for facts about devices, so that torch need not be imported.
 
 The calls and the numbers are those of ``cuda.h``; ``CUDA_VISIBLE_DEVICES`` is the driver's to honour. Asking
 initialises the driver in this process, as ``torch.cuda`` does: a program that forks workers should ask in the
@@ -20,7 +20,7 @@ _NO_DEVICE = 100  # CUDA_ERROR_NO_DEVICE
 
 
 class DriverError(Exception):
-    """The driver is not there, or a call of it failed; the message is a reason in words."""
+    """The driver is missing, or a call to it failed; the message is a reason in words."""
 
 
 def open_library() -> Any:
@@ -36,13 +36,13 @@ def open_library() -> Any:
 
 
 def version(library: Any) -> tuple[int, int]:
-    """Ask for the newest CUDA version that the driver supports. Initialises nothing."""
+    """Return the newest CUDA version that the driver supports, without initialising it."""
     number = _integer(library, "cuDriverGetVersion")
     return number // 1000, number % 1000 // 10
 
 
 def device_count(library: Any) -> int:
-    """How many devices this process may use."""
+    """Count the devices that this process may use."""
     status = library.cuInit(0)
     if status == _NO_DEVICE:
         return 0
@@ -51,7 +51,7 @@ def device_count(library: Any) -> int:
 
 
 def describe(library: Any, index: int) -> Host:
-    """Gather the facts about one device; :func:`device_count` has been called and is above ``index``."""
+    """Gather the facts about one device. Call :func:`device_count` first; ``index`` has to be below it."""
     device = _integer(library, "cuDeviceGet", index)
     name = ctypes.create_string_buffer(256)
     _check("cuDeviceGetName", library.cuDeviceGetName(name, len(name), device))

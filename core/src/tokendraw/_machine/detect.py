@@ -1,6 +1,6 @@
-"""The facts about this machine that resolution needs, gathered without importing torch.
+"""Gathers the facts about this machine that resolution needs, without importing torch.
 
-Where torch is loaded already it is asked, since it will run the sampler. Otherwise the drivers are asked
+If torch is loaded already, it is asked, since it will run the sampler. Otherwise the drivers are asked
 directly.
 """
 
@@ -28,7 +28,7 @@ def detect_host(device: str | None = None) -> Host:
 
     :param device: as torch names it: ``cpu``, ``cuda``, ``cuda:1``, ``mps`` ... (AMD GPUs are ``cuda`` too).
         None: the accelerator if there is one that torch can use, else the CPU.
-    :raises InvalidParameterError: ``device`` is no such name, or one of a device that holds no values.
+    :raises InvalidParameterError: ``device`` is not such a name, or names a device that holds no values.
     :raises SamplerUnavailableError: ``device`` is a GPU that this machine, or its torch, does not have.
     """
     kind, index = parse(device)
@@ -116,7 +116,7 @@ def _torch_build() -> str | None:
 
 
 def _other_accelerator() -> str | None:
-    """Name the accelerator that is no GPU of NVIDIA or AMD, such as ``mps`` or ``xpu``; None if there is none."""
+    """Name an accelerator other than NVIDIA's and AMD's GPUs, such as ``mps`` or ``xpu``; None if there is none."""
     torch = sys.modules.get("torch")
     if torch is not None and hasattr(torch, "accelerator"):
         found = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None

@@ -1,4 +1,4 @@
-"""Facts about AMD devices, read from the kernel driver's topology in sysfs, without torch."""
+"""Reads facts about AMD devices from the kernel driver's topology in sysfs, without torch."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def architectures(topology: Path | None = None) -> tuple[str, ...]:
 
 
 def architecture(gfx_target_version: int) -> str:
-    """Spell ``90402`` as ``gfx942``: of minor and stepping each, two decimal digits become one of base 16."""
+    """Write ``90402`` as ``gfx942``: minor and stepping, two decimal digits each, become one hexadecimal digit each."""
     major, rest = divmod(gfx_target_version, 10000)
     minor, stepping = divmod(rest, 100)
     return f"gfx{major}{minor:x}{stepping:x}"

@@ -1,1 +1,1 @@
-"""What tokendraw says: exceptions, warnings, and how their words are put."""
+"""Messages: exceptions, warnings, and the functions that word them."""

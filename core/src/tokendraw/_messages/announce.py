@@ -1,4 +1,4 @@
-"""What the user hears once, however often a sampler is loaded or drawn with, from whichever thread."""
+"""Gives each warning once per process, however often and in whichever thread its cause occurs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def announce(
     strict: bool,
     once_for: Hashable = None,
 ) -> None:
-    """Warn once per process, category and subject, where the caller of tokendraw stands.
+    """Warn once per process, category and subject, at the line of tokendraw's caller.
 
     :param strict: raise the warning as an exception instead, every time.
     :param once_for: the subject; None: the text itself.
@@ -33,7 +33,7 @@ def announce(
 
 
 def is_first(subject: Hashable) -> bool:
-    """Whether nobody has asked about this subject in this process before."""
+    """Whether this is the first time that this subject comes up in this process."""
     with _lock:
         if subject in _said:
             return False
@@ -42,7 +42,7 @@ def is_first(subject: Hashable) -> bool:
 
 
 def _depth_of_caller() -> int:
-    """How far up the stack, from the caller of this function, the first frame is that is no part of tokendraw.
+    """Count the frames from the caller of this function up to the first one outside of tokendraw.
 
     A compiled program has frames of torch._dynamo in between.
     """

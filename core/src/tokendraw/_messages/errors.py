@@ -1,4 +1,4 @@
-"""What can go wrong, and whose fault it is.
+"""The exceptions and warnings of tokendraw.
 
 ::
 
@@ -7,7 +7,7 @@
     ├── InvalidParameterError        a value is outside its range                   (also a ValueError)
     ├── InvalidInputError            a tensor is wrong, or tensors do not fit       (also a ValueError)
     ├── SettingsError                a variable or the configuration file is malformed (also a ValueError)
-    └── PluginError                  a plugin breaks the contract of section "Writing a plugin"
+    └── PluginError                  a plugin breaks the contract of ``docs/plugin-authors.md``
         └── DuplicatePluginError     two distributions claim one name
 
     TokendrawWarning (UserWarning)

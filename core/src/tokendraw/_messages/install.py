@@ -1,4 +1,4 @@
-"""How tokendraw's own distributions are installed: from a checkout, until they are on an index."""
+"""Words commands that install tokendraw's own distributions: from a checkout, until they are on an index."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _FOLDERS = {
     "tokendraw-triton-gumbel": "./plugins/triton_gumbel",
     "tokendraw-transformers": "./integrations/transformers",
 }
-"""Each distribution's folder in a checkout."""
+"""Folder of each distribution in a checkout."""
 
 
 def pip_install(distribution: str, extra: str = "", *, options: str = "") -> str:
@@ -23,12 +23,12 @@ def pip_install(distribution: str, extra: str = "", *, options: str = "") -> str
 
 
 def where(distribution: str) -> str:
-    """Write what a sentence needs behind the command: `` in tokendraw's checkout``, or nothing."""
+    """Write where to run the command, as a sentence continues: `` in tokendraw's checkout``, or nothing."""
     return "" if _ON_AN_INDEX or distribution not in _FOLDERS else " in tokendraw's checkout"
 
 
 def how_to_install(distribution: str, extra: str = "") -> str:
-    """Write the command in backquotes and where to run it, as a sentence goes on behind ``run``."""
+    """Write the command in backquotes and where to run it, as a sentence continues after ``run``."""
     return f"`{pip_install(distribution, extra)}`{where(distribution)}"
 
 

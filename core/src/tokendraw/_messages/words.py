@@ -1,13 +1,13 @@
-"""How messages are worded: lists of names, versions, and what others said, made fit to print."""
+"""Words lists, versions and values for messages, and makes foreign text fit to print."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
 LONGEST_TEXT = 500
-"""Of what others wrote, in characters: a compiler's whole output is no reason that one can read in a table."""
+"""Longest foreign text in a message, in characters: a compiler's whole output cannot be read in a table."""
 LONGEST_REASON = 2 * LONGEST_TEXT
-"""Of a reason that quotes such a text."""
+"""Longest reason that quotes such a text, in characters."""
 _LONGEST_VALUE = 200
 
 
@@ -29,12 +29,12 @@ def _listed(items: Iterable[object], word: str) -> str:
 
 
 def dotted(version: tuple[int, ...]) -> str:
-    """``(8, 0)`` as ``8.0``."""
+    """Write ``(8, 0)`` as ``8.0``."""
     return ".".join(map(str, version))
 
 
 def printable(text: str, limit: int = LONGEST_TEXT) -> str:
-    """Make text that somebody else wrote fit to print: escapes for what has no glyph, and an end.
+    """Make foreign text fit to print: escape what has no glyph, and limit its length.
 
     Control characters move the cursor and colour the terminal, line breaks forge lines of a log, and marks of the
     writing direction show a name as another one.
@@ -46,7 +46,7 @@ def printable(text: str, limit: int = LONGEST_TEXT) -> str:
 
 
 def one_line(text: str, limit: int = LONGEST_TEXT) -> str:
-    """Put prose that somebody else wrote on one printable line, with one space wherever it had any."""
+    """Put foreign prose on one printable line, with each run of white space as one space."""
     return printable(" ".join(str.split(text)), limit)
 
 
@@ -56,7 +56,7 @@ def is_printable(text: object, limit: int = LONGEST_TEXT) -> bool:
 
 
 def shown(value: object) -> str:
-    """Write a value that may be anything as Python would, on one line and not too long."""
+    """Write any value as Python would, on one line of limited length."""
     try:
         return printable(repr(value), _LONGEST_VALUE)
     except Exception:  # more digits than Python converts, or an own __repr__ that raises
@@ -64,7 +64,7 @@ def shown(value: object) -> str:
 
 
 def said(error: BaseException, limit: int = LONGEST_TEXT) -> str:
-    """Put the message of an exception on one line, whatever its class does when it is asked for one."""
+    """Put the message of an exception on one line, even if its class fails to give one."""
     try:
         return one_line(str(error), limit)
     except (Exception, SystemExit):
@@ -72,13 +72,13 @@ def said(error: BaseException, limit: int = LONGEST_TEXT) -> str:
 
 
 def spoken(error: BaseException) -> str:
-    """Put an exception on one line: its type, then what it says."""
+    """Put an exception on one line: its type, then its message."""
     kind, text = printable(type(error).__name__), said(error)
     return f"{kind}: {text}" if text else kind
 
 
 def type_name(value: object) -> str:
-    """The type of a value as a user would write it: ``list``, ``numpy.ndarray``, ``None``."""
+    """Name the type of a value as a user would write it: ``list``, ``numpy.ndarray``, ``None``."""
     if value is None:
         return "None"
     kind = type(value)

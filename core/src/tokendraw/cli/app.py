@@ -1,4 +1,4 @@
-"""The command that holds the others, and what happens when one of them fails.
+"""The main command, which dispatches to the others and turns their errors into exit codes.
 
 Exit codes: 0 fine; 1 not usable (no sampler, a file without logits, an explicit choice that cannot be
 honoured); 2 usage (options, parameters outside their range, malformed settings); 130 interrupted; 141 the
@@ -34,14 +34,14 @@ _COMMANDS = {
     "generate": "generate",
     "new": "new",
 }
-"""Name to function, in the module of that name, as a newcomer meets them."""
+"""Maps each command to its function, in the module of that name; ``--help`` lists them in this order."""
 
 
 class GuardedCommand(click.Command):
-    """A command whose errors are sentences on stderr and an exit code, not tracebacks."""
+    """A command that reports errors as a sentence on stderr and an exit code, not as tracebacks."""
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command; show an error of tokendraw as a sentence."""
+        """Run the command and report an error of tokendraw as a sentence."""
         try:
             with warnings.catch_warnings():
                 warnings.showwarning = _show_warning
@@ -56,7 +56,7 @@ class GuardedCommand(click.Command):
 
 
 class _Commands(click.Group):
-    """The commands, each imported when it is called."""
+    """A group that imports each command when it is called."""
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
         with process.interrupts_end_imports():
@@ -95,7 +95,7 @@ def main() -> None:
 
 
 def warn(messages: Iterable[str], *, strict: bool) -> None:
-    """Say on stderr what :func:`tokendraw.load_sampler` would warn of.
+    """Print the warnings that :func:`tokendraw.load_sampler` would give on stderr.
 
     :param strict: raise instead, as that does under ``TOKENDRAW_STRICT=1``.
     """

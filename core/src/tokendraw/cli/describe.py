@@ -1,4 +1,4 @@
-"""The facts of a negotiation as JSON, and in words. Keys are only ever added: scripts read them.
+"""Describes negotiations as JSON and in words. Keys are only ever added, because scripts read them.
 
 In JSON, tuples become lists, versions of hardware become ``"9.0"``, and what is unknown or does not apply is
 null.
@@ -23,7 +23,7 @@ JsonObject = dict[str, Any]
 
 
 def described(candidate: Candidate) -> PluginInfo | None:
-    """Return what a plugin says of itself, unless that is in the words of another plugin API."""
+    """Return the description of a plugin, or None if it is written for another version of the plugin API."""
     return None if candidate.state is State.INCOMPATIBLE else candidate.info
 
 
@@ -53,7 +53,7 @@ def candidate_json(candidate: Candidate) -> JsonObject:
 
 
 def capabilities_json(capabilities: HostCapabilities) -> JsonObject:
-    """Every field of an operation's capabilities; ``filters`` maps a filter to its granularity."""
+    """Return every field of an operation's capabilities; ``filters`` maps a filter to its granularity."""
     fields = asdict(capabilities)
     if "filters" in fields:
         fields["filters"] = dict(fields["filters"])
@@ -64,7 +64,7 @@ def capabilities_json(capabilities: HostCapabilities) -> JsonObject:
 
 
 def host_json(host: Host) -> JsonObject:
-    """Every field of :class:`tokendraw.plugin.Host`."""
+    """Return every field of :class:`tokendraw.plugin.Host`."""
     fields = asdict(host)
     for name in ("compute_capability", "cuda_version"):
         fields[name] = dotted(fields[name]) if fields[name] else None
@@ -72,7 +72,7 @@ def host_json(host: Host) -> JsonObject:
 
 
 def decisions_json(decisions: tuple[Decision, ...]) -> list[JsonObject]:
-    """For each decision ``name``, ``accepted``, ``state``, ``reason`` and ``priority``."""
+    """Return ``name``, ``accepted``, ``state``, ``reason`` and ``priority`` of each decision."""
     return [{**asdict(decision), "state": str(decision.state)} for decision in decisions]
 
 
@@ -96,7 +96,7 @@ def resolution_json(resolution: Resolution) -> JsonObject:
 
 
 def sampler_json(sampler: Sampler) -> JsonObject:
-    """``sampler`` (its name), ``device`` and ``resolution``."""
+    """Return the keys ``sampler`` (its name), ``device`` and ``resolution``."""
     return {
         "sampler": sampler.name,
         "device": str(sampler.device),
@@ -105,7 +105,7 @@ def sampler_json(sampler: Sampler) -> JsonObject:
 
 
 def drawn_by(sampler: Sampler) -> str:
-    """One line: which sampler draws, where, and why."""
+    """Say in one line which sampler draws, where, and why."""
     return served_by(sampler, sampler.resolution, "drawn", "draws")
 
 
@@ -124,7 +124,7 @@ def served_by(sampler: Sampler, resolution: Resolution, done: str, does: str) ->
 
 
 def settings_in_force(settings: Settings) -> list[tuple[str, str]]:
-    """List what the user set outside the program: (variable, or key and file; value)."""
+    """List the settings from outside the program as pairs (variable, or key and file; value)."""
     given = {
         "TOKENDRAW_NO_PLUGINS": "1" if settings.first_party_only else "",
         "TOKENDRAW_STRICT": "1" if settings.strict else "",

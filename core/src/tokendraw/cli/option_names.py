@@ -1,4 +1,4 @@
-"""Messages of the library in the words of the command line: options in place of arguments."""
+"""Rewrites messages of the library for the command line: they name options in place of arguments."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 import click
 
 _OPTION_OF_ARGUMENT = {"positions": "position", "filter_orders": "filter_order"}
-"""Arguments of the library whose option has another name."""
+"""Maps arguments of the library to options with other names."""
 
 
 def in_options(text: str, command: click.Command) -> str:

@@ -1,4 +1,4 @@
-"""Options that several commands take."""
+"""Options that several commands share."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _SAMPLER = "--sampler"
 
 
 def all_of_options(*options: Callable[[_F], _F]) -> Callable[[_F], _F]:
-    """Make one decorator of several options, which the help shows in this order."""
+    """Combine several options into one decorator; the help shows them in this order."""
 
     def decorate(function: _F) -> _F:
         for option in reversed(options):  # click lists the option that was applied last first
@@ -37,7 +37,7 @@ def all_of_options(*options: Callable[[_F], _F]) -> Callable[[_F], _F]:
 
 
 def installed_names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """Complete the name of an installed sampler; none of their code is run."""
+    """Complete the name of an installed sampler without running its code."""
     return [name for name in dict.fromkeys(c.name for c in found()) if name.startswith(incomplete)]
 
 
@@ -122,11 +122,11 @@ params_options = all_of_options(
     ),
     click.option("--seed", type=int, help="Same seed, same tokens. Default: others in every run."),
 )
-"""The fields of ``SamplingParams`` under their own names."""
+"""Options for the fields of ``SamplingParams``, under the same names."""
 
 
 def checked_params(**fields: Any) -> SamplingParams:
-    """Build the sampling parameters of a request; refuse one outside its range here and now.
+    """Build the sampling parameters of a request and check their ranges.
 
     :raises InvalidParameterError: names the field and the value.
     :raises SamplerUnavailableError: torch cannot be imported.
@@ -140,12 +140,12 @@ def checked_params(**fields: Any) -> SamplingParams:
 
 
 def chosen(settings: _settings.Settings, sampler: str | None) -> Choice:
-    """What ``--sampler`` and the settings choose."""
+    """Return the choice that ``--sampler`` and the settings make."""
     return settings.choice(sampler, _SAMPLER)
 
 
 def load(sampler: str | None, device: str | None, need: Need) -> Sampler:
-    """Load what the options choose, as :func:`tokendraw.load_sampler` does."""
+    """Load the sampler that the options choose, as :func:`tokendraw.load_sampler` does."""
     from tokendraw._loading.load import load_chosen
 
     settings = _settings.read_settings()

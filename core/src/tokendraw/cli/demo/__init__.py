@@ -1,1 +1,1 @@
-"""What ``tokendraw generate`` draws from: a small language model, or one on disk."""
+"""The language models that ``tokendraw generate`` draws from: a small one, or one on disk."""

@@ -1,4 +1,4 @@
-"""English prose that every CPython brings along: the language reference behind ``help("import")``."""
+"""English prose that ships with every CPython: the language reference behind ``help("import")``."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _LEAST_WORDS = 6
 
 
 def documentation() -> list[str]:
-    """Return the paragraphs of prose in ``pydoc_data.topics``, each on one line, none twice.
+    """Return the paragraphs of prose in ``pydoc_data.topics``, each once and on one line.
 
     :raises TokendrawError: this Python was installed without its help pages.
     """

@@ -1,4 +1,4 @@
-"""Drawing text: one token a row and step, each through the sampler."""
+"""Draws text through the sampler: one token for each row at each step."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tokendraw._loading.sampler import Sampler
 
 
 class LanguageModel(Protocol):
-    """What text is drawn from."""
+    """A model that text is drawn from."""
 
     def encode(self, text: str) -> list[int]:
         """Return the token ids of a prompt, at least one."""
@@ -24,7 +24,7 @@ class LanguageModel(Protocol):
         ...
 
     def logits(self, sequences: Sequence[Sequence[int]]) -> Tensor:
-        """[B, V]: of the next token after each of B sequences."""
+        """Return the logits [B, V] of the next token after each of B sequences."""
         ...
 
 
@@ -38,7 +38,7 @@ def draw_tokens(
     """Continue one prompt under several settings: ``count`` times, one token id for each of ``params``.
 
     All rows go through the sampler in one batch. The position of a draw is the index of the token before it.
-    Rows of one seed draw with the same noise, so their texts part only where their settings make them.
+    Rows with the same seed draw with the same noise, so their texts differ only where their settings make them.
     """
     sequences = [list(prompt) for _ in params]
     for step in range(count):

@@ -1,4 +1,4 @@
-"""Text from a Hugging Face model on disk, each token drawn through tokendraw by the adapter for transformers."""
+"""Draws text from a Hugging Face model on disk, through the adapter for transformers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tokendraw._messages.words import spoken
 class ModelOnDisk:
     """A causal language model and its tokenizer, as ``save_pretrained`` wrote them.
 
-    :param folder: where they are; nothing is downloaded.
+    :param folder: holds both; nothing is downloaded.
     :raises TokendrawError: the adapter is not installed, or transformers cannot load the folder.
     """
 
@@ -54,10 +54,10 @@ class ModelOnDisk:
         count: int,
         show: Callable[[str], None] | None = None,
     ) -> list[tuple[list[int], str]]:
-        """Continue ``prompt`` under each of ``settings`` in one batch: token ids and text, without the prompt.
+        """Continue ``prompt`` under each of ``settings`` in one batch; return token ids and text, without the prompt.
 
-        :param count: at most so many tokens; a text ends before where the model ends it.
-        :param show: is given the pieces of a single text as they are drawn.
+        :param count: most tokens of a text; it is shorter where the model ends it.
+        :param show: called with each piece of a single text as it is drawn.
         """
         ids = self._encoded(prompt).expand(len(settings), -1)
         out = self._model.generate(
@@ -81,7 +81,7 @@ class ModelOnDisk:
         return torch.tensor([[first]], device=self._drawer.device)
 
     def _ended(self, row: list[int]) -> list[int]:
-        """Cut the padding off that fills up the shorter texts of a batch."""
+        """Remove the padding behind the shorter texts of a batch."""
         config = self._model.generation_config
         if config.eos_token_id is None:
             return row
@@ -94,7 +94,7 @@ class ModelOnDisk:
         return row[:end]
 
     def _text(self, row: list[int], start: int) -> str:
-        """Decode what follows the prompt as it stands behind it: some tokenizers drop a leading space otherwise."""
+        """Decode the tokens after the prompt together with it: some tokenizers drop a leading space otherwise."""
         whole: str = self._tokenizer.decode(row, skip_special_tokens=True)
         return whole[len(self._tokenizer.decode(row[:start], skip_special_tokens=True)) :]
 
@@ -104,14 +104,14 @@ class ModelOnDisk:
         tokenizer = self._tokenizer
 
         class Shown(BaseStreamer):  # type: ignore[misc]
-            """Shows what each token adds to the text; the first that it is given is the prompt."""
+            """Shows what each token adds to the text; its first input is the prompt."""
 
             def __init__(self) -> None:
                 self._ids: list[int] = []
                 self._shown = 0
 
             def put(self, value: torch.Tensor) -> None:
-                """Take the prompt [1, L], then tokens [1]."""
+                """Accept the prompt [1, L] first, then tokens [1]."""
                 is_prompt = not self._ids
                 self._ids += value.flatten().tolist()
                 text = tokenizer.decode(self._ids, skip_special_tokens=True)
@@ -122,7 +122,7 @@ class ModelOnDisk:
                 self._shown = len(text)
 
             def end(self) -> None:
-                """Show what is left."""
+                """Show the rest of the text."""
                 show(tokenizer.decode(self._ids, skip_special_tokens=True)[self._shown :])
 
         return Shown()

@@ -34,12 +34,12 @@ _NO_SPACE_AFTER = frozenset(["(", "[", PARAGRAPH])
 
 @dataclass(frozen=True)
 class _Level:
-    """What is known after histories of one length."""
+    """Counts after histories of one length."""
 
     discount: float
-    """D of the formula."""
+    """D in the formula above."""
     followers: dict[tuple[int, ...], tuple[list[int], list[int]]]
-    """History to the words seen after it and how often each was."""
+    """Maps a history to the words seen after it, each with its count."""
 
 
 class NGramModel:
@@ -57,7 +57,7 @@ class NGramModel:
             raise ValueError(f"'paragraphs' needs at least {order} tokens, found {len(words)}.")
         self.order = order
         self.vocabulary: tuple[str, ...] = tuple(sorted(set(words)))
-        """Token id to token."""
+        """Token of each id."""
         self._ids = {word: index for index, word in enumerate(self.vocabulary)}
         single, *self._levels = _count([self._ids[word] for word in words], order)
         uniform = torch.full((len(self.vocabulary),), 1.0 / len(self.vocabulary), dtype=torch.float64)
@@ -124,7 +124,7 @@ def _count(token_ids: Sequence[int], order: int) -> list[_Level]:
             words.append(ngram[-1])
             times.append(count)
         levels.append(level)
-        # Of the keys alone: below the highest order it is the different words to the left that count.
+        # Counts keys: below the highest order, each different word to the left counts once.
         counts = Counter(ngram[1:] for ngram in counts)
     return levels[::-1]
 

@@ -1,4 +1,4 @@
-"""Drawing text by speculation: a small model drafts a few tokens, the target judges them all in one evaluation."""
+"""Draws text with speculation: a small model drafts a few tokens, the target judges all of them in one evaluation."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from tokendraw.operations.verify.drafts import Drafts
 
 @dataclass
 class Tally:
-    """What speculation came to for one text."""
+    """Counts what speculation saved for one text."""
 
     evaluations: int = 0
-    """Of the target: one a step, however many drafts it judges."""
+    """Evaluations of the target: one for each step, however many drafts it judges."""
     tokens: int = 0
     drafted: list[int] = field(default_factory=list)
-    """In how many steps there was a 1st draft, a 2nd, and so on."""
+    """Number of steps that had a 1st draft, a 2nd, and so on."""
     accepted: list[int] = field(default_factory=list)
-    """In how many of them it was accepted."""
+    """Number of these steps in which that draft was accepted."""
 
     def add(self, drafted: int, accepted: int) -> None:
         """Count a step."""
@@ -39,11 +39,11 @@ class Tally:
 
     @property
     def speedup(self) -> float:
-        """Tokens for one evaluation of the target; without drafts it would be 1."""
+        """Tokens per evaluation of the target; 1 without drafts."""
         return self.tokens / self.evaluations
 
     def lines(self) -> list[str]:
-        """Say it in two sentences; in one where there was nothing to draft."""
+        """Report the counts in two sentences, or in one if there was nothing to draft."""
         found = [
             f"{self.tokens} token{'s' * (self.tokens > 1)} from {self.evaluations} "
             f"evaluation{'s' * (self.evaluations > 1)} of the target, where plain sampling takes {self.tokens}: "
@@ -60,7 +60,7 @@ class Tally:
         return found
 
     def as_json(self) -> dict[str, Any]:
-        """Everything that :meth:`lines` says, as numbers."""
+        """Return everything that :meth:`lines` reports, as numbers."""
         return {
             "evaluations": self.evaluations,
             "speedup": self.speedup,
@@ -71,20 +71,20 @@ class Tally:
 
 @dataclass(frozen=True, kw_only=True)
 class Speculation:
-    """How drafts are made, and how they are judged."""
+    """Settings of speculation: the model that drafts, and how drafts are verified."""
 
     target: LanguageModel
     draft: LanguageModel
-    """Over the same vocabulary."""
+    """Draft model with the target's vocabulary."""
     sampler: Sampler
     drafts: int
-    """The most a step."""
+    """Most drafts in a step."""
     mode: VerifyMode
 
     def draw_tokens(
         self, prompt: Sequence[int], params: Sequence[SamplingParams], count: int, tallies: list[Tally]
     ) -> Iterator[list[list[int]]]:
-        """Continue one prompt under several settings: at each step the next token ids for each of ``params``.
+        """Continue one prompt under several settings, and yield the next token ids for each of ``params`` at each step.
 
         Each gets ``count`` in the end, and none is drawn in vain: a step that lacks n tokens drafts n - 1 at most.
 
@@ -112,7 +112,7 @@ class Speculation:
     def _step(
         self, sequences: Sequence[Sequence[int]], params: Sequence[SamplingParams], end: int
     ) -> list[tuple[int, list[int]]]:
-        """For each sequence how many drafts it got, and the tokens that it goes on with."""
+        """Run one step: return for each sequence its number of drafts and the tokens that it continues with."""
         counts = [min(self.drafts, end - len(sequence) - 1) for sequence in sequences]
         drafted, logits = self._drafted(sequences, params, counts)
         device = self.sampler.device
@@ -141,7 +141,7 @@ class Speculation:
     def _drafted(
         self, sequences: Sequence[Sequence[int]], params: Sequence[SamplingParams], counts: Sequence[int]
     ) -> tuple[list[list[int]], list[torch.Tensor]]:
-        """Draw drafts for each sequence, one place after the other: the ids, and [V] logits for each of them."""
+        """Draw drafts for each sequence, position by position; return their ids, and [V] logits for each of them."""
         draw = self.sampler.sample if self.mode == "coupled" else self.sampler.draft
         drafted: list[list[int]] = [[] for _ in sequences]
         logits: list[list[torch.Tensor]] = [[] for _ in sequences]
@@ -159,7 +159,7 @@ class Speculation:
 def _metadata(
     params: Sequence[SamplingParams], contexts: Sequence[Sequence[int]], sampler: Sampler
 ) -> SamplingMetadata:
-    """The parameters of what follows each context: its position is that of the context's last token."""
+    """Build the metadata for the token after each context, whose position is that of the context's last token."""
     positions = [len(context) - 1 for context in contexts]
     return SamplingMetadata.from_params(params, device=sampler.device, positions=positions)
 

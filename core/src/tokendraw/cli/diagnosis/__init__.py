@@ -1,1 +1,1 @@
-"""What ``tokendraw doctor`` looks at."""
+"""The examinations that ``tokendraw doctor`` makes."""

@@ -1,4 +1,4 @@
-"""What is wrong with an installation, and the one command that mends it."""
+"""Finds what is wrong with an installation, with the command that mends each fault."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from tokendraw.cli.diagnosis.origins import Origin
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that is wrong."""
+    """A fault of the installation."""
 
     problem: str
     mend: str | None = None
-    """The command; None where the problem already says what to do."""
+    """Command that mends it; None if ``problem`` already says what to do."""
 
 
 def findings(
@@ -30,10 +30,10 @@ def findings(
     candidates: Sequence[Candidate],
     origins: Sequence[Origin] = (),
 ) -> list[Finding]:
-    """Collect what is wrong. A plugin that is for other machines is not.
+    """Collect what is wrong. A plugin for other machines is not a fault.
 
-    :param messages: what resolution and the settings complained of, each with its own advice.
-    :param origins: of the core, and then of its plugins.
+    :param messages: complaints of resolution and settings, each with its own advice.
+    :param origins: origin of the core first, then those of its plugins.
     """
     upstreams = {info.upstream.distribution for c in candidates if (info := described(c)) and info.upstream}
     return [
@@ -71,7 +71,7 @@ def _of_candidate(candidate: Candidate, candidates: Sequence[Candidate]) -> Iter
 
 
 def _mend(candidate: Candidate, candidates: Sequence[Candidate]) -> str | None:
-    """Find the command that makes it usable, or gone; None if it is fine, or not for this machine."""
+    """Find the command that repairs or removes a plugin; None if it works, or is for other machines."""
     distribution = candidate.distribution
     if candidate.state is State.INCOMPATIBLE and candidate.info is not None:
         behind = "tokendraw" if candidate.info.api_version > API_VERSION else distribution

@@ -1,4 +1,4 @@
-"""What is installed around tokendraw, against what the plugins require: by metadata, without imports."""
+"""Compares the installed libraries with what plugins require, by their metadata and without importing them."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ _WATCHED = ("torch", "triton", "numpy", "safetensors")
 
 @dataclass(frozen=True)
 class Library:
-    """One distribution that samplers build on."""
+    """A distribution that samplers depend on."""
 
     name: str
     installed: str | None
-    """Its version; None if it is not installed."""
+    """Installed version; None if it is not installed."""
     needed: str = ""
     """PEP 440 specifier; "" for any version."""
     needed_by: str = ""
-    """The distribution that says so, with the extras if those do: ``tokendraw[files]``; "" if nobody does."""
+    """Distribution that requires it, with the extras that do, such as ``tokendraw[files]``; "" if none does."""
 
     @property
     def fits(self) -> bool:
-        """Whether the installed version is in the range; absent is fine if an extra or nobody needs it."""
+        """Whether the installed version is in the range; it may be absent if only an extra or nothing requires it."""
         if self.installed is None:
             return not self.needed_by or self.needed_by.endswith("]")
         try:
@@ -45,7 +45,7 @@ class Library:
 
 
 def libraries(candidates: Sequence[Candidate]) -> list[Library]:
-    """List torch, triton, what reads files, and all upstreams; once for each that requires it."""
+    """List torch, triton, the readers of files, and all upstreams, once for each distribution that requires them."""
     owners = dict.fromkeys([_CORE, *(candidate.distribution for candidate in candidates)])
     # A plugin may name its upstream twice: as such, and among the requirements of its distribution.
     found = list(dict.fromkeys([*_required(filter(None, owners)), *_upstreams(candidates)]))
@@ -74,7 +74,7 @@ def _required(owners: Iterable[str]) -> Iterator[Library]:
 
 
 def _extras(marker: Marker | None, extras: Iterable[str]) -> list[str]:
-    """Name the extras that ask for a requirement here, "" for an installation without any; none on other machines."""
+    """Name the extras that need a requirement on this machine; "" stands for an installation without extras."""
     if marker is None or marker.evaluate({"extra": ""}):
         return [""]
     return [extra for extra in extras if extra != _EVERYTHING and marker.evaluate({"extra": extra})]

@@ -1,4 +1,4 @@
-"""Where tokendraw's own plugins come from: a name on a distribution proves nothing, the folder it lies in says more."""
+"""Finds the folders of tokendraw's own plugins: any distribution can claim a name, its folder shows more."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from tokendraw._messages.words import printable
 from tokendraw._resolution.candidate import Candidate
 
 _CHECKOUT = ("core", "src", "tokendraw")
-"""Where a checkout keeps the core."""
+"""Path of the core in a checkout."""
 
 
 @dataclass(frozen=True)
 class Origin:
-    """The folder, or the file, of one package."""
+    """The folder, or the file, that one package is imported from."""
 
     name: str
-    """``tokendraw`` is the core, others are names of its plugins."""
+    """``tokendraw`` for the core, else the name of one of its plugins."""
     path: str
-    """Without symbolic links; "" if there is no such module."""
+    """Path with symbolic links resolved; "" if there is no such module."""
     beside_core: bool
     """Whether it lies in the core's site-packages, or in the same checkout."""
 
 
 def origins(candidates: Iterable[Candidate]) -> list[Origin]:
-    """Look up the core and every plugin that goes by the name of one of tokendraw's own; none is imported."""
+    """Look up the core and every plugin with the name of one of tokendraw's own, without importing them."""
     core = Path(tokendraw.__file__).resolve().parent
     return [Origin("tokendraw", printable(str(core)), True), *_plugins(candidates, core)]
 
@@ -42,7 +42,7 @@ def _plugins(candidates: Iterable[Candidate], core: Path) -> Iterator[Origin]:
 
 
 def _path(entry_point: str) -> Path | None:
-    """The folder of the package that an entry point names, or the file of a module without one."""
+    """Find the folder of the package that an entry point names, or the file if it is a single module."""
     try:
         spec = importlib.util.find_spec(entry_point.partition(":")[0].partition(".")[0].strip())
     except (ImportError, ValueError):  # no name of a module, or the remains of a failed import

@@ -1,4 +1,4 @@
-"""Whether torch can be imported here: tried in a process of its own, which it may take with it."""
+"""Tries to import torch in a process of its own, because a broken torch may end its process."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _PATIENCE = 300  # seconds; a cold import over a network takes tens of them
 
 
 def torch_trouble() -> str | None:
-    """Say why torch cannot be imported; None if it can, or if it is not there at all."""
+    """Say why torch cannot be imported; None if it can, or is not installed."""
     if hasattr(sys.modules.get("torch"), "Tensor") or importlib.util.find_spec("torch") is None:
         return None
     try:

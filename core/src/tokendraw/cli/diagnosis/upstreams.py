@@ -1,4 +1,4 @@
-"""The libraries that plugins drive: what is installed, what is required, and what a tested version would change."""
+"""Looks at the libraries that plugins call: installed and required versions, and what a tested version would change."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from tokendraw.cli.describe import described
 
 @dataclass(frozen=True)
 class UpstreamState:
-    """One library and the plugin that drives it."""
+    """A library and the plugin that calls it."""
 
     name: str
     plugin: str
     installed: str | None
-    """Its version; None if it is not installed."""
+    """Installed version; None if it is not installed."""
     needed: str
     """PEP 440 specifier."""
     tested: tuple[str, ...]
     would_change: str
-    """What the newest tested version would change here, in words."""
+    """Says what the newest tested version would change here."""
 
 
 def upstreams(candidates: Sequence[Candidate], host: Host, choice: Choice) -> list[UpstreamState]:
-    """Look at every upstream of the candidates, by its plugin's rank."""
+    """Look at every upstream of the candidates, in the order of their plugins' ranks."""
     return list(_states(candidates, host, choice))
 
 

@@ -1,1 +1,1 @@
-"""Files of logits that ``tokendraw sample`` reads."""
+"""Reads the files of logits that ``tokendraw sample`` takes."""

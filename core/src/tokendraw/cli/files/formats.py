@@ -1,4 +1,4 @@
-"""The file formats that logits come in. Nothing in a file is ever run, whatever it claims to be.
+"""Readers of the file formats that logits come in. Nothing in a file is ever run, whatever it claims to be.
 
 Arrays are mapped without pickles, so that a header that lies about the shape costs no memory; .pt is loaded with
 weights only. Each reader returns the tensor as it lies in the file; :mod:`tokendraw.cli.files.logits` judges
@@ -28,7 +28,7 @@ from tokendraw._messages.install import how_to_install
 from tokendraw._messages.words import one_of
 
 HEAD_BYTES = 9
-"""Enough to tell the formats apart."""
+"""Number of bytes that tell the formats apart."""
 
 _NUMPY_MAGIC = b"\x93NUMPY"
 _ZIP_MAGIC = b"PK\x03\x04"
@@ -41,27 +41,27 @@ class Source:
     """A file that may hold logits."""
 
     name: str
-    """How messages call it."""
+    """Name of the file in messages."""
     path: Path
     head: bytes
-    """Its first bytes."""
+    """First bytes of the file."""
     ending: str
-    """Of its format: ``.npy``."""
+    """File ending of its format, such as ``.npy``."""
 
     def __str__(self) -> str:
         return self.name
 
 
 Reader: TypeAlias = Callable[[Source, str | None], tuple[str | None, Tensor]]
-"""(file, name of a tensor or None) to (name of the tensor or None, tensor)."""
+"""Takes a file and the name of a tensor or None; returns the tensor's name or None, and the tensor."""
 
 
 class LogitsFileError(TokendrawError):
-    """A file does not hold logits; one line names the file, what is needed and what was found."""
+    """A file does not hold logits; the message names the file, what is needed and what was found, in one line."""
 
 
 def ending_by_content(name: str, path: Path, head: bytes) -> str:
-    """Tell the format of a file without an ending from what is in it.
+    """Recognise the format of a file without an ending by its content.
 
     :raises LogitsFileError: it is none of them.
     """
@@ -108,7 +108,7 @@ def _read_npz(source: Source, tensor: str | None) -> tuple[str, Tensor]:
 
 
 def _array(source: Source, path: Path) -> Tensor:
-    """The array in a .npy file, which is ``source`` or was unpacked from it."""
+    """Map the array in a .npy file, which is ``source`` or was unpacked from it."""
     import numpy
 
     try:
@@ -177,12 +177,12 @@ READERS: dict[str, Reader] = {
     ".safetensors": _read_safetensors,
     ".pt": _read_pt,
 }
-"""Ending of the file name, in lower case, to its reader."""
+"""Maps the ending of a file name, in lower case, to a reader."""
 
 
 @contextlib.contextmanager
 def _parsing(source: Source) -> Iterator[None]:
-    """Turn what the parsers raise over damaged bytes, which may be anything, into one sentence."""
+    """Turn any exception that a parser raises on damaged bytes into one sentence."""
     try:
         yield
     except LogitsFileError:

@@ -1,4 +1,4 @@
-"""Logits from a file: one row [V] or many [B, V], or one sentence that says why not."""
+"""Reads logits from a file, one row [V] or many [B, V], or says in one sentence why it cannot."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ _STDIN = Path("-")
 
 @dataclass(frozen=True)
 class LogitsFile:
-    """What a file held."""
+    """Logits as they were read from a file."""
 
     logits: Tensor
     """[B, V] float32, bfloat16 or float16 on the CPU."""
     tensor: str | None
-    """Name of the tensor inside the file; None where it has none."""
+    """Name of the tensor inside the file; None if it has no name."""
     dtype: str
-    """Dtype in the file by its torch name. Only float64 is converted: ``logits`` holds float32 then."""
+    """Dtype in the file by its torch name. ``logits`` has the same, except that float64 is converted to float32."""
 
 
 def read_logits(path: Path, tensor: str | None = None) -> LogitsFile:
-    """Read the logits in ``path``, a .npy, .npz, .safetensors or .pt file; of ``-`` from standard input.
+    """Read the logits in ``path``, a .npy, .npz, .safetensors or .pt file, or ``-`` for standard input.
 
     :param tensor: which tensor, where the file holds several by name.
     :raises LogitsFileError: one line; nothing in the file has been run.
@@ -74,7 +74,7 @@ def _on_disk(path: Path) -> Source:
 
 
 def _received(path: Path) -> Source:
-    """Write standard input to ``path``, since arrays are mapped, and tell its format by its content."""
+    """Write standard input to ``path``, since arrays are mapped, and recognise its format by its content."""
     name = "standard input"
     if sys.stdin is None or sys.stdin.isatty():
         raise LogitsFileError(
@@ -112,7 +112,7 @@ def _check_values(source: Source, values: Tensor) -> None:
 
 
 def _rounded(source: Source, rows: Tensor) -> Tensor:
-    """float64 as float32. A finite value must not become infinite: +inf would draw alone."""
+    """Convert float64 to float32; refuse a finite value that becomes infinite, since +inf wins every draw."""
     single = rows.float()
     lost = rows[single.isinf() & rows.isfinite()]
     if lost.numel():
@@ -123,5 +123,5 @@ def _rounded(source: Source, rows: Tensor) -> Tensor:
 
 
 def dtype_name(dtype: torch.dtype) -> str:
-    """``float32`` for ``torch.float32``."""
+    """Return ``float32`` for ``torch.float32``."""
     return str(dtype).removeprefix("torch.")

@@ -1,1 +1,1 @@
-"""What the terminal sees: tables, wrapped text, exit codes."""
+"""Output on a terminal: tables, wrapped text, exit codes."""

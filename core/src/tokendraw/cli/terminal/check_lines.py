@@ -1,4 +1,4 @@
-"""A report of the conformance kit as text: a line a property, the failures in full, what the run was."""
+"""Prints a report of the conformance kit: a line for each property, failures in full, and the facts of the run."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _COLOURS = {"passed": "green", "failed": "red", "refused": "cyan", "not run": "y
 def print_report(report: Report, host: str, versions: Mapping[str, str], again: str) -> None:
     """Print all of a report on stdout.
 
-    :param host: the device and what is known of it.
-    :param versions: of what took part, by distribution.
-    :param again: the command that repeats what failed.
+    :param host: the device and what is known about it.
+    :param versions: version of each distribution that took part.
+    :param again: the command that repeats the failed lines.
     """
     taking_part = ", ".join(f"{name} {version}" for name, version in versions.items())
     click.echo(f"{click.style(report.sampler, bold=True)} on {host}: {taking_part}")

@@ -1,6 +1,6 @@
-"""The command as a process: Ctrl-C, a reader that leaves, a disk that is full.
+"""Handles what can end the process of the command: Ctrl-C, a reader that leaves, a full disk.
 
-Each of them ends it with an exit code and at most one line on stderr, from whatever depth.
+Each ends it with an exit code and at most one line on stderr, wherever in the program it happens.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _SHOW_CURSOR = b"\x1b[?25h"  # progress hides it
 
 @contextlib.contextmanager
 def ended_by_exit_code() -> Iterator[None]:
-    """Turn an interrupt, and a stdout that cannot be written to, into click's exit with a code."""
+    """Turn an interrupt, or a stdout that cannot be written to, into click's exit with a code."""
     try:
         try:
             yield
@@ -55,10 +55,10 @@ def ended_by_exit_code() -> Iterator[None]:
 
 @contextlib.contextmanager
 def interrupts_end_imports() -> Iterator[None]:
-    """Let Ctrl-C in the midst of an import end the process at once.
+    """Let Ctrl-C during an import end the process at once.
 
-    An interrupt that is raised there may come out as the ImportError of an extension module, or not at all. Anywhere
-    else it is raised as ever.
+    Raised there, an interrupt may surface as the ImportError of an extension module, or not at all. Anywhere
+    else it is raised as usual.
     """
     in_main_thread = threading.current_thread() is threading.main_thread()
     if not in_main_thread or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
@@ -72,7 +72,7 @@ def interrupts_end_imports() -> Iterator[None]:
 
 
 def was_interrupted(error: BaseException) -> bool:
-    """Tell whether a library has made an error of its own of an interrupt."""
+    """Tell whether a library has turned an interrupt into an error of its own."""
     seen: set[int] = set()
     link: BaseException | None = error
     while link is not None and id(link) not in seen:
@@ -84,7 +84,7 @@ def was_interrupted(error: BaseException) -> bool:
 
 
 def open_missing_streams() -> None:
-    """Give a process that was started without stdout or stderr one that swallows what is written to it."""
+    """Give a process that was started without stdout or stderr streams that discard what is written."""
     if sys.stdout is None:
         sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115 - for the rest of the process
     if sys.stderr is None:
@@ -92,7 +92,7 @@ def open_missing_streams() -> None:
 
 
 def never_fail_to_encode() -> None:
-    """Escape what the encoding of a stream cannot hold."""
+    """Make a stream escape the characters that its encoding lacks."""
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
@@ -115,5 +115,5 @@ def _say(line: str) -> None:
 
 
 def _discard(descriptor: int) -> None:
-    """Drop what is buffered for a stream that failed: it would raise again at the interpreter's exit."""
+    """Discard the buffer of a stream that failed, which would raise again at the interpreter's exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)

@@ -1,4 +1,4 @@
-"""What commands share to print: tables that wrap and never cut, JSON, and progress on a terminal."""
+"""Printing that commands share: tables that wrap and are never cut, JSON, and progress on a terminal."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
 PIPE_WIDTH = 100
-"""Columns where stdout is no terminal."""
+"""Width in columns where stdout is not a terminal."""
 _LEAST_WIDTH = 60
-"""Below it, tables would have to cut; a narrower terminal breaks the lines itself."""
+"""Least width in columns: narrower tables would be cut, and a narrower terminal breaks the lines itself."""
 _LEAST_TEXT_WIDTH = 32
 
 
@@ -47,7 +47,7 @@ def print_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, indent:
 
 
 def print_side_by_side(texts: Sequence[tuple[str, str]]) -> None:
-    """Print titled texts in columns: as many beside each other as fit, then the next below."""
+    """Print titled texts in columns, as many side by side as fit, and the rest below."""
     from rich.table import Table
     from rich.text import Text
 
@@ -65,13 +65,13 @@ def print_side_by_side(texts: Sequence[tuple[str, str]]) -> None:
 
 
 def plugins_at_work() -> contextlib.AbstractContextManager[object]:
-    """Send to stderr what plugins and their libraries print: stdout is the command's own."""
+    """Redirect what plugins and their libraries print to stderr, because stdout is the command's own."""
     return contextlib.redirect_stdout(sys.stderr)
 
 
 @contextlib.contextmanager
 def progress(doing: str) -> Iterator[None]:
-    """Say on stderr what plugins take their time for, while they do; silent where that is no terminal."""
+    """Show on stderr what plugins are busy with, if that is a terminal."""
     if not sys.stderr.isatty():
         with plugins_at_work():
             yield
@@ -84,9 +84,9 @@ def progress(doing: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def progress_bar(total: int) -> Iterator[Callable[[str, int], None]]:
-    """Give a function that tells what is being done and how many steps are behind it.
+    """Yield a function that reports the current step and how many steps are done.
 
-    On a terminal a bar on stderr shows both; elsewhere nothing is said. What plugins print goes to stderr.
+    On a terminal a bar on stderr shows both; elsewhere nothing is shown. What plugins print goes to stderr.
     """
     if not sys.stderr.isatty():
         with plugins_at_work():
@@ -102,7 +102,7 @@ def progress_bar(total: int) -> Iterator[Callable[[str, int], None]]:
 
 
 def on_terminal() -> bool:
-    """Tell whether a person reads stdout as it is written."""
+    """Tell whether stdout is a terminal, which a person reads while it is written."""
     return sys.stdout.isatty()
 
 
@@ -115,7 +115,7 @@ def _console() -> Console:
 
 
 def _print(console: Console, content: RenderableType) -> None:
-    # By way of click: it drops colours in a pipe, and a closed pipe reaches the guard of the command.
+    # click drops colours in a pipe, and lets a closed pipe reach the guard of the command.
     with console.capture() as capture:
         console.print(content)
     click.echo("\n".join(line.rstrip() for line in capture.get().splitlines()))

@@ -1,4 +1,4 @@
-"""``--verbose``: the tracebacks behind the reasons, on stderr."""
+"""The option ``--verbose``, which shows the tracebacks behind reasons on stderr."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _KEY = "tokendraw.verbose"
 
 
 def start(ctx: click.Context, param: click.Parameter, value: bool) -> None:
-    """Show on stderr what tokendraw logs, until the command ends. Failures of plugins come with their tracebacks."""
+    """Show tokendraw's log on stderr until the command ends, failures of plugins with their tracebacks."""
     if not value:
         return
     log = logging.getLogger("tokendraw")
@@ -28,7 +28,7 @@ def start(ctx: click.Context, param: click.Parameter, value: bool) -> None:
 
 
 def show_cause(ctx: click.Context, error: BaseException) -> None:
-    """Show the traceback of what an error stems from, where that was asked for and is not on the screen yet."""
+    """Show the traceback of an error's cause, if ``--verbose`` was given and it was not shown before."""
     handler = ctx.meta.get(_KEY)
     causes = []
     cause = error.__cause__

@@ -1,4 +1,4 @@
-"""Line breaks for text that arrives piece by piece on a terminal."""
+"""Breaks lines of text that arrives on a terminal piece by piece."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Wrapper:
         self._column = 0
 
     def __call__(self, text: str) -> str:
-        """``text`` as it goes on the screen after everything before it."""
+        """Return ``text`` with line breaks, given everything that was written before it."""
         return "".join(map(self._place, _PIECES.findall(text)))
 
     def _place(self, piece: str) -> str:

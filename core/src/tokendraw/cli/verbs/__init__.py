@@ -1,1 +1,1 @@
-"""One module a verb of the command line."""
+"""The verbs of the command line: each module is one."""

@@ -217,7 +217,7 @@ def bench(
 
 
 def _check_files(plot: Path | None, output: Path | None) -> None:
-    """Refuse before anything is timed what could not be written afterwards.
+    """Check, before anything is timed, that the results can be written afterwards.
 
     :raises TokendrawError: matplotlib is not installed.
     :raises InvalidParameterError: there is no such folder, or no such format.
@@ -243,7 +243,7 @@ def _run(
     repeats: int,
     command: str,
 ) -> Report:
-    """Time them; on a terminal a bar on stderr shows how far it is and what is being timed."""
+    """Time the contenders; on a terminal a bar on stderr shows the progress."""
     import torch
 
     from tokendraw.bench.report.lines import Report
@@ -287,7 +287,7 @@ def _run(
 
 
 def _command(ctx: click.Context) -> str:
-    """The options as they were given, as one line."""
+    """Write the command with its options as one line."""
     words = ["tokendraw", "bench"]
     for option in ctx.command.params:
         name = str(option.name)

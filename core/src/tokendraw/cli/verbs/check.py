@@ -123,7 +123,7 @@ def _print_properties(properties: Sequence[Property], *, as_json: bool) -> None:
 
 
 def _properties(only: Sequence[str]) -> tuple[Property, ...]:
-    """The properties to check, in the order of a report.
+    """Select the properties to check, in the order of a report.
 
     :raises TokendrawError: a library is missing that the kit needs.
     :raises InvalidParameterError: there is no property of one of these names.
@@ -143,7 +143,7 @@ def _properties(only: Sequence[str]) -> tuple[Property, ...]:
 
 
 def _candidate(name: str, device: str | None) -> Candidate:
-    """The plugin that answers to ``name``.
+    """Find the plugin that is called ``name``.
 
     :raises TokendrawError: there is none; the message has the nearest name.
     """
@@ -161,7 +161,7 @@ def _candidate(name: str, device: str | None) -> Candidate:
 
 
 def _subject(name: str, device: str | None, *, quick: bool, seed: int) -> Subject:
-    """The sampler, built and proven.
+    """Build the sampler and prove it.
 
     :raises SamplerUnavailableError: it cannot serve this machine; the reason in words.
     :raises TokendrawError: it did not build, or did not draw rightly.
@@ -180,7 +180,7 @@ def _subject(name: str, device: str | None, *, quick: bool, seed: int) -> Subjec
 
 
 def _run(subject: Subject, properties: Sequence[str]) -> Report:
-    """Check them; on a terminal a bar on stderr shows how far it is and what is being looked at."""
+    """Check the properties; on a terminal a bar on stderr shows the progress."""
     from tokendraw import testing
 
     with progress_bar(len(properties)) as show:
@@ -190,7 +190,7 @@ def _run(subject: Subject, properties: Sequence[str]) -> Report:
 
 
 def _versions(candidate: Candidate) -> dict[str, str]:
-    """What took part in a run, by distribution."""
+    """Return the version of each distribution that took part in a run."""
     versions = {"tokendraw": tokendraw.__version__, candidate.distribution: candidate.version}
     if candidate.info and candidate.info.upstream and candidate.upstream_version:
         versions[candidate.info.upstream.distribution] = candidate.upstream_version
@@ -204,7 +204,7 @@ def _torch_version() -> str:
 
 
 def _again(report: Report) -> str:
-    """The command that repeats what failed: a property's random numbers depend on no other property."""
+    """Write the command that repeats the failed properties: the random numbers of one depend on no other."""
     arguments = ["check", report.sampler, "--device", report.device]
     arguments += ["--quick"] if report.quick else []
     arguments += ["--seed", str(report.seed)] if report.seed else []

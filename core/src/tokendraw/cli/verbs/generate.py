@@ -51,9 +51,9 @@ COMPARED = (
     SamplingParams(temperature=1.5),
     SamplingParams(temperature=1.5, min_p=0.1),
 )
-"""What ``--compare`` shows, after the settings of the command line unless they are among these."""
+"""Settings that ``--compare`` shows, after those of the command line unless they are among these."""
 DRAFT_ORDER = 2
-"""Words in the longest n-gram of the model that drafts: it knows one word of history, the target three."""
+"""Words in the longest n-gram of the draft model: it knows one word of history, the target three."""
 
 
 @click.command(cls=GuardedCommand, short_help="Draw text from a small language model.")
@@ -172,9 +172,9 @@ def generate(
 
 
 def _ngram(model: LanguageModel, drawer: Sampler, how: Speculation | None, tallies: list[Tally]) -> Write:
-    """Write with the n-gram model.
+    """Write text with the n-gram model.
 
-    :param tallies: gets one entry a setting, if there is speculation.
+    :param tallies: receives one entry for each setting if there is speculation.
     """
     from tokendraw._torch.threads import one_thread
     from tokendraw.cli.demo.generation import draw_tokens
@@ -182,7 +182,7 @@ def _ngram(model: LanguageModel, drawer: Sampler, how: Speculation | None, talli
     def chunks(
         encoded: Sequence[int], settings: Sequence[SamplingParams], count: int
     ) -> Iterator[Sequence[Sequence[int]]]:
-        """The tokens of every setting, step by step."""
+        """Yield the tokens of every setting, step by step."""
         if how:
             return how.draw_tokens(encoded, settings, count, tallies)
         plain = draw_tokens(model, drawer, encoded, settings, count)
@@ -219,7 +219,7 @@ def _language_model() -> NGramModel:
 
 
 def _draft_model() -> NGramModel:
-    """The small model of speculation, fitted to the same text and so over the same vocabulary."""
+    """Fit the draft model to the same text, so that it has the same vocabulary."""
     from tokendraw.cli.demo.corpus import documentation
     from tokendraw.cli.demo.ngram import NGramModel
 
@@ -237,7 +237,7 @@ def _speculation(model: LanguageModel, sampler: Sampler, drafts: int, mode: Veri
 def _entries(
     settings: Sequence[SamplingParams], drawn: Drawn, how: Speculation | None, tallies: Sequence[Tally]
 ) -> list[dict[str, Any]]:
-    """The texts as JSON."""
+    """Return the texts as JSON."""
     entries: list[dict[str, Any]] = [
         {"params": asdict(setting), "token_ids": row, "text": text}
         for setting, (row, text) in zip(settings, drawn, strict=True)

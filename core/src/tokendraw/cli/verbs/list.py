@@ -54,7 +54,7 @@ def rank(candidate: Candidate) -> tuple[bool, int, str]:
 
 
 def print_candidates(candidates: Iterable[Candidate], *, indent: int = 0) -> None:
-    """Print a table of candidates, one a row, with every reason in full."""
+    """Print a table of candidates, a row each, with every reason in full."""
     rows = [
         (c.name, str(c.state), str(c.priority) if c.info else "", c.version, c.reason or _summary(c))
         for c in candidates

@@ -34,7 +34,7 @@ _FILES = (
     ("src/$package/sampler.py", "the sampler, in plain PyTorch"),
     ("tests/test_conformance.py", "tokendraw's conformance kit, as pytest tests"),
 )
-"""Every file below the directory, and what it holds."""
+"""Files that are written, each with what it holds."""
 
 
 @click.command(cls=GuardedCommand, short_help="Start a sampler plugin of your own.")
@@ -90,7 +90,7 @@ def _check_name(name: str) -> None:
 
 
 def _already_installed(name: str, distribution: str) -> list[str]:
-    """Warn where the plugin itself is installed; refuse where another distribution has its name."""
+    """Warn if the plugin itself is installed; refuse a name that another distribution has."""
     claims = [candidate for candidate in found() if candidate.name == name and candidate.distribution]
     others = [c for c in claims if canonicalize_name(c.distribution) != distribution]
     if others:
@@ -133,5 +133,5 @@ def _next_steps(name: str, directory: Path) -> tuple[str, ...]:
 
 
 def _place(directory: Path) -> str:
-    """The folder as pip takes it: a bare word would be the name of a distribution."""
+    """Write the folder as pip takes it: it would read a bare word as the name of a distribution."""
     return str(directory) if str(directory).startswith(("/", ".")) else f"./{directory}"

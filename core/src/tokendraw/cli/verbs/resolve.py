@@ -55,7 +55,7 @@ _need_options = all_of_options(
     click.option("--sync-free", is_flag=True, help="Need calls that do not wait for the device."),
     click.option("--batch-invariant", is_flag=True, help="Need the same token in any batch."),
 )
-"""The fields of ``Need`` under their own names."""
+"""Options for the fields of ``Need``, under the same names."""
 
 
 @click.command(cls=GuardedCommand, short_help="Which sampler a program gets here, and why.")

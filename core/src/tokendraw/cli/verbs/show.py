@@ -120,7 +120,7 @@ def _state(candidate: Candidate) -> Iterator[tuple[str, str]]:
 
 
 def _in_words(capabilities: HostCapabilities) -> Iterator[tuple[str, str]]:
-    """Every field, in the order of the class, as (label, value)."""
+    """List every field as (label, value), in the order of the class."""
     for field in fields(capabilities):
         value = getattr(capabilities, field.name)
         label = _LABELS.get(field.name, field.name.replace("_", " "))
