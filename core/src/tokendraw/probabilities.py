@@ -1,4 +1,4 @@
-"""Logits and parameters in the form that kernels take which draw from probabilities.
+"""Brings logits and parameters into the form that kernels which draw from probabilities take.
 
 Such kernels (FlashInfer, AMD's aiter) want a contiguous [rows, V] of float32 probabilities, and parameters that are in
 range for every row: their arithmetic has no notion of NaN, of an infinite logit, or of a filter that is off. Here all
@@ -30,7 +30,7 @@ MAX_ELEMENTS: Final = 1 << 31
 """Logits in one launch of a kernel that counts elements with 32 bits."""
 
 _LEAST_TEMPERATURE = 1e-37
-"""Its reciprocal, and that of the largest, are normal float32 numbers, also where subnormal ones count as 0."""
+"""Least temperature: its reciprocal is a normal float32 number, as is that of the largest temperature."""
 _LEAST_TOP_P = 1e-30
 _INF = float("inf")
 _LARGEST = torch.finfo(torch.float32).max
@@ -98,7 +98,7 @@ class Filters(PerRow):
 
 
 def relative(logits: Tensor) -> tuple[Tensor, Tensor]:
-    """Logits relative to the largest of their row, fit for any softmax, whatever the row holds.
+    """Make logits relative to the largest of their row, fit for any softmax, whatever the row holds.
 
     NaN counts as -inf, +inf as the largest float32, and a row without any logit has all its mass on token 0.
 

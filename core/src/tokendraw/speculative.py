@@ -1,4 +1,4 @@
-"""Where the rows of a verification lie: index arithmetic between requests, their drafts and the target's logits.
+"""Index arithmetic of a verification, between requests, their drafts and the rows of the target's logits.
 
 Request b has ``num_drafts[b]`` drafts and one row of logits more: its drafts' rows in order, then its bonus row. For
 ``num_drafts`` 2, 0, 1::
@@ -21,7 +21,7 @@ from torch.nn.functional import pad
 
 
 def cu_num_logits(num_drafts: Tensor) -> Tensor:
-    """The first row of each request, and the number of all rows.
+    """Compute the first row of each request, and the number of all rows.
 
     :param num_drafts: [B] integer.
     :returns: [B + 1] int64: 0, then the running sum of (drafts + 1).
@@ -30,7 +30,7 @@ def cu_num_logits(num_drafts: Tensor) -> Tensor:
 
 
 def row_index(cu_num_logits: Tensor, num_rows: int) -> Tensor:
-    """The request of each row of logits: what ``SamplingMetadata.row_index`` takes.
+    """Compute the request of each row of logits, which ``SamplingMetadata.row_index`` takes.
 
     :param cu_num_logits: [B + 1] integer.
     :param num_rows: L. Rows from ``cu_num_logits[B]`` on are given to the last request.
@@ -40,7 +40,7 @@ def row_index(cu_num_logits: Tensor, num_rows: int) -> Tensor:
 
 
 def row_positions(cu_num_logits: Tensor, first_positions: Tensor, num_rows: int) -> Tensor:
-    """The position of each row of logits: what ``SamplingMetadata.positions`` takes.
+    """Compute the position of each row of logits, which ``SamplingMetadata.positions`` takes.
 
     :param first_positions: [B] integer: position of each request's first row, the index in its sequence of the last
         token that is settled. Its first draft stands one further.
@@ -53,12 +53,12 @@ def row_positions(cu_num_logits: Tensor, first_positions: Tensor, num_rows: int)
 
 
 def bonus_rows(cu_num_logits: Tensor) -> Tensor:
-    """The last row of each request, which follows all of its drafts: [B] int64."""
+    """Compute the last row of each request, which follows all of its drafts: [B] int64."""
     return cu_num_logits[1:].to(torch.int64) - 1
 
 
 def target_rows(cu_num_logits: Tensor, total_drafts: int) -> Tensor:
-    """The rows of logits that judge a draft, in the order of the drafts.
+    """Compute the rows of logits that judge a draft, in the order of the drafts.
 
     :param total_drafts: L - B.
     :returns: [L - B] int64.
@@ -70,11 +70,11 @@ def target_rows(cu_num_logits: Tensor, total_drafts: int) -> Tensor:
 
 
 def _indices(offsets: Tensor) -> Tensor:
-    """Offsets of a dtype that counts rows without overflow, also beyond the last offset."""
+    """Convert offsets to a dtype that counts rows without overflow, also beyond the last offset."""
     return offsets if offsets.dtype in (torch.int64, torch.int32) else offsets.to(torch.int64)
 
 
 def _segment(ends: Tensor, count: int) -> Tensor:
-    """For each of 0 .. count - 1 the first segment that ends beyond it: [count] int64."""
+    """Find for each of 0 .. count - 1 the first segment that ends beyond it: [count] int64."""
     places = torch.arange(count, dtype=ends.dtype, device=ends.device)
     return torch.searchsorted(ends, places, right=True).clamp_(max=max(len(ends) - 1, 0))

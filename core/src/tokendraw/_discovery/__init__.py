@@ -1,1 +1,1 @@
-"""Which plugins are installed, what they say of themselves, and what the user has set."""
+"""Finds the installed plugins, their descriptions, and the user's settings."""

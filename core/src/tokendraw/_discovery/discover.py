@@ -1,4 +1,4 @@
-"""Which plugins are installed, and how far each of them gets on this machine.
+"""Finds the installed plugins, and how far each of them gets on this machine.
 
 Each plugin gets a manager of its own: pluggy checks its hooks against the specification, and no plugin sees another.
 """
@@ -52,7 +52,7 @@ class Discovery:
     plugins: tuple[Candidate, ...]
     """Sorted by name; as far as they got without regard to an operation."""
     hooks: Mapping[str, pluggy.HookRelay]
-    """By name: the hooks of one plugin, and of no other. Those of plugins that loaded."""
+    """Hooks of each plugin that loaded, by its name."""
     _assessed: dict[str, tuple[HostNeed, tuple[Candidate, ...]]] = field(default_factory=dict, repr=False)
 
     def candidates(self, operation: Operation, need: HostNeed) -> tuple[Candidate, ...]:

@@ -1,4 +1,4 @@
-"""Which version of a library is installed.
+"""Reads the installed version of a library.
 
 Versions come from distribution metadata, never from an import and never from ``find_spec``: a folder or
 another project may have the same import name.

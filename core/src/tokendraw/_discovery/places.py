@@ -1,4 +1,4 @@
-"""Where in a plugin an exception came from: what its author, or who reports to them, looks for first."""
+"""Finds the line of a plugin that an exception came from, for its author and for bug reports."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the user set outside the program: ``TOKENDRAW_*`` variables and a configuration file.
+"""Reads settings from outside the program: ``TOKENDRAW_*`` variables and a configuration file.
 
 ==========================  ===========================================================================
 ``TOKENDRAW_SAMPLER``       name of the one sampler to use

@@ -1,4 +1,4 @@
-"""Torch's global state belongs to the host: what a plugin's code changes of it is put back.
+"""Restores torch's global state, which belongs to the host, after a plugin's code has run.
 
 Held are torch's default device (of this thread), its default dtype and the random state of the CPU. Nothing
 here imports torch.
@@ -64,13 +64,13 @@ def kept_while_building(plugin: str) -> Iterator[None]:
 
 
 def _torch() -> Any:
-    """Torch where it is loaded; None while another thread is still loading it, and for a stand-in."""
+    """Return torch if it is loaded; None while another thread is still loading it, and for a stand-in."""
     torch = sys.modules.get("torch")
     return torch if hasattr(torch, "default_generator") else None
 
 
 def _default_device(torch: Any) -> Any:
-    """What ``torch.set_default_device`` set in this thread, or None.
+    """Return the default device that ``torch.set_default_device`` set in this thread, or None.
 
     ``torch.get_default_device`` would initialise CUDA to find the index of a plain ``cuda``, and raise where
     there is none.

@@ -1,4 +1,4 @@
-"""What a plugin says of itself, held against the plugin API before anybody relies on it."""
+"""Checks a plugin's description against the plugin API before anything relies on it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _MOST_ITEMS = 100  # of a tuple, and operations
 
 
 def check_identity(info: object, name: str) -> PluginInfo:
-    """``info`` itself, if it is the description of the plugin that users select as ``name``.
+    """Return ``info`` if it is the description of the plugin that users select as ``name``.
 
     :raises PluginError: it is not; the message is a reason in words.
     """

@@ -1,1 +1,1 @@
-"""Which plugin serves: pure decisions over frozen facts. Imports neither torch nor pluggy."""
+"""Decides which plugin serves, purely, from frozen facts. Imports neither torch nor pluggy."""

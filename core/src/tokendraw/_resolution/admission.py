@@ -1,4 +1,4 @@
-"""Which of the found plugins may be imported: decided from names alone, before any of their code runs."""
+"""Decides from names alone which of the found plugins may be imported, before any of their code runs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def is_first_party(name: str, distribution: str) -> bool:
 
 
 def author_of(name: str) -> str:
-    """Whom to tell of a fault in the code of a plugin that was imported."""
+    """Name whom to tell about a fault in the code of a plugin."""
     return "tokendraw's maintainers" if name in FIRST_PARTY else "its author"
 
 
@@ -39,7 +39,7 @@ def admit(candidates: Iterable[Candidate], choice: Choice) -> tuple[Candidate, .
 
 
 def conflicts(candidates: Iterable[Candidate]) -> dict[str, tuple[Candidate, ...]]:
-    """Names that two different distributions claim, each with its claimants.
+    """Find names that two different distributions claim, each with its claimants.
 
     Disabled candidates, remains without a distribution's metadata and names that nobody can choose claim nothing. A
     reserved name belongs to its first-party distribution, whoever else asks.
@@ -52,7 +52,7 @@ def conflicts(candidates: Iterable[Candidate]) -> dict[str, tuple[Candidate, ...
 
 
 def claimants(candidates: Iterable[Candidate]) -> str:
-    """``acme-tokendraw 1.0 and other-tokendraw 2.0``."""
+    """List claimants as ``acme-tokendraw 1.0 and other-tokendraw 2.0``."""
     return all_of(f"{c.distribution} {c.version}".rstrip() for c in candidates)
 
 

@@ -1,4 +1,4 @@
-"""What the user should hear once about a decision: a plugin that was passed over, an upstream that is untested."""
+"""Words the warnings about a decision: a plugin was passed over, an upstream version is untested."""
 
 from __future__ import annotations
 

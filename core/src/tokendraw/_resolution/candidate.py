@@ -1,4 +1,4 @@
-"""What discovery finds and what resolution decides: frozen facts, ready to print or to compare."""
+"""The findings of discovery and the decisions of resolution, as frozen facts to print or to compare."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tokendraw._exchange.plugin_info import PluginInfo
 
 
 class State(StrEnum):
-    """How far a plugin got."""
+    """The state of a plugin: how far it got."""
 
     FOUND = "found"  # its entry point was seen
     LOADED = "loaded"  # it was imported and described itself
@@ -24,7 +24,7 @@ class State(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Candidate:
-    """One plugin that is installed, as far as is known.
+    """A plugin that is installed, as far as it is known.
 
     ``state`` and ``reason`` are about one operation, host and need. Where ``info`` is there,
     :func:`tokendraw.resolve` derives them anew from the facts below, so that candidates found here can be
@@ -34,7 +34,7 @@ class Candidate:
     name: str
     state: State
     reason: str | None = None
-    """Why it is not available: needed against found. None for found, loaded and available."""
+    """Says why it is not available: needed against found. None for found, loaded and available."""
     distribution: str = ""
     """Name of the distribution that brought the entry point."""
     version: str = ""
@@ -42,13 +42,13 @@ class Candidate:
     """``package.module:attribute``."""
     first_party: bool = False
     info: PluginInfo | None = None
-    """What it says of itself; None unless it was loaded."""
+    """Its own description; None unless it was loaded."""
     upstream_version: str | None = None
     """Installed version of ``info.upstream``; None if that is not installed or there is no upstream."""
     probe_reason: str | None = None
-    """What the plugin's own probe found missing on this machine."""
+    """Says what the plugin's own probe found missing on this machine."""
     rejection: str | None = None
-    """Why building it, or its proof draw, failed on this device."""
+    """Says why building it, or its proof draw, failed on this device."""
 
     @property
     def priority(self) -> int:
@@ -56,31 +56,31 @@ class Candidate:
         return self.info.priority if self.info else 0
 
     def capabilities(self, operation: str) -> Any:
-        """Look up what it can do in one operation: of its capabilities type; None if it offers no such thing."""
+        """Look up its capabilities in one operation; None if it does not offer that."""
         return self.info.operations.get(operation) if self.info else None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Choice:
-    """What the user decided, and where."""
+    """The user's decisions, each with its source."""
 
     sampler: str | None = None
     """Name of the one sampler to use; None for the default choice."""
     source: str = ""
-    """Who asked: ``the argument sampler=``, ``--sampler``, ``TOKENDRAW_SAMPLER``, or the configuration file's path."""
+    """Source of ``sampler``: ``the argument sampler=``, ``--sampler``, ``TOKENDRAW_SAMPLER``, or a file's path."""
     priority: tuple[str, ...] = ()
     """Names that go before all others, in this order."""
     disabled: tuple[str, ...] = ()
     """Names that are not even imported."""
     disabled_source: str = "TOKENDRAW_DISABLE"
-    """Who switched them off: the variable, or the path of the configuration file."""
+    """Source of ``disabled``: the variable, or the path of the configuration file."""
     first_party_only: bool = False
     """Whether ``TOKENDRAW_NO_PLUGINS`` leaves only the plugins that tokendraw itself ships."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Decision:
-    """One candidate, accepted or rejected, with the reason."""
+    """The decision on a candidate: accepted or rejected, with the reason."""
 
     name: str
     accepted: bool
@@ -92,27 +92,27 @@ class Decision:
 
 @dataclass(frozen=True, kw_only=True)
 class Resolution:
-    """Which sampler serves an operation on a host, and every decision on the way, best first."""
+    """The plugin chosen to serve an operation on a host, with every decision on the way, best first."""
 
     operation: str
     host: Host
     need: Any
-    """Of the operation's need type."""
+    """The need, of the operation's need type."""
     choice: Choice
     chosen: str
     companion: str | None
     """Serves the rows that ``chosen`` cannot; None if it can serve all, or if nobody here can."""
     decisions: tuple[Decision, ...]
     warnings: tuple[str, ...] = ()
-    """What the user should hear once: a passed-over plugin, an untested upstream version."""
+    """Warnings to give once: a plugin was passed over, an upstream version is untested."""
     fallback: str | None = None
-    """The one of ``warnings`` that tells of passed-over plugins."""
+    """The entry of ``warnings`` about plugins that were passed over."""
     beyond: tuple[str, ...] = ()
     """Kinds of rows that ``chosen`` cannot serve, such as ``greedy rows``."""
 
     @property
     def untested(self) -> tuple[str, ...]:
-        """Those of ``warnings`` that tell of untested upstream versions."""
+        """The entries of ``warnings`` about untested upstream versions."""
         return tuple(text for text in self.warnings if text != self.fallback)
 
     def explain(self) -> str:

@@ -1,4 +1,4 @@
-"""Which sampler serves: from candidates, host, need and choice to a decision with its reasons, purely.
+"""Decides which plugin serves: a pure function of candidates, host, need and choice that gives its reasons.
 
 Nothing here looks at this machine, so the answer for an H100 or an MI300X can be tested on a laptop.
 """

@@ -1,4 +1,4 @@
-"""Which of two candidates goes first, whatever they can do."""
+"""Ranks candidates, whatever they can do."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ Rank: TypeAlias = tuple[int, int, str, str, str]
 
 
 def place(candidate: Candidate, choice: Choice) -> int:
-    """Where it stands in the user's order, from 0; all that are not named there stand behind."""
+    """Return its index in the user's order; candidates that are not named there come last."""
     order = choice.priority
     return order.index(candidate.name) if candidate.name in order else len(order)
 
 
 def rank(candidate: Candidate, choice: Choice) -> Rank:
-    """The user's order, then the higher priority, then the name; the rest only keeps equals in one order."""
+    """Order by the user's list, then by higher priority, then by name; the rest makes the order of equals stable."""
     return (
         place(candidate, choice),
         -candidate.priority,

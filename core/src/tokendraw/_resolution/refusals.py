@@ -1,4 +1,4 @@
-"""How a choice is refused: what was asked, by whom, why not, what would work, how to undo it."""
+"""Words refusals of a choice: what was asked, by whom, why not, what would work, how to undo it."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Why a provider cannot serve rows of logits as they are needed: shared by the operations that draw tokens from them.
+"""Checks that operations on rows of logits share.
 
-Each check takes (capabilities, host, need) and is about one thing: None, or a reason in words.
+Each takes (capabilities, host, need) and returns None, or in words why a provider cannot serve.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def tie_rule(capabilities: Capabilities, host: Host, need: Need) -> str | None:
 
 
 CHECKS: tuple[Check, ...] = (dtype, vocab_size, filter_orders, gumbel_dtype, seeding, tie_rule)
-"""In the order in which a person would look."""
+"""The checks, in the order in which a person would look."""
 
 
 def processed_logprobs(capabilities: Capabilities, host: Host, need: Need) -> str | None:

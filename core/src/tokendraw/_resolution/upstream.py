@@ -1,4 +1,4 @@
-"""The library behind a plugin: whether its installed version is one that works, and one that was tested."""
+"""Compares the installed version of the library behind a plugin with those that work and those that were tested."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tokendraw._exchange.plugin_info import Upstream
 
 
 def reason_against(upstream: Upstream, installed: str | None) -> str | None:
-    """Why an installed version does not do; None if it does."""
+    """Say why an installed version is outside the range; None if it is inside."""
     needed = f"needs {upstream.distribution} {upstream.versions}".rstrip()
     if installed is None:
         install = f"pip install '{upstream.distribution}{upstream.versions}'"

@@ -26,9 +26,9 @@ from torch import Tensor
 @dataclass
 class _Forks:
     number: int = 0
-    """How many there were, in this process and in those that it descends from."""
+    """Number of forks, in this process and in those that it descends from."""
     state: Tensor | None = None
-    """Of the generator at the last one, where other threads ran."""
+    """State of the generator at the last fork, if other threads ran beside it."""
     is_seed_due: bool = False
     """Whether the first draw of this child has to seed it."""
 
@@ -38,7 +38,7 @@ _forks = _Forks()
 
 @functools.cache
 def reseed_children() -> None:
-    """Have the children of all later forks reseeded. Once in a process, and its children inherit that."""
+    """Have the children of all later forks reseeded. Called once in a process; its children inherit that."""
     if hasattr(os, "register_at_fork"):  # not on Windows, which cannot fork
         os.register_at_fork(before=_before, after_in_child=_after_in_child)
 

@@ -54,13 +54,13 @@ DRAFT_TILE: Final = 6
 
 _MASK = 0xFFFFFFFF
 _BLOCK = 1 << 14
-"""Variates of a CPU that are made at once: words, products and logarithms of so many fit its second cache."""
+"""Number of variates that a CPU makes at once: their words, products and logarithms fit its L2 cache."""
 
 
 def philox4x32(
     counter: tuple[Tensor, Tensor, Tensor, Tensor], key: tuple[Tensor, Tensor]
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Philox4x32-10.
+    """Compute Philox4x32-10.
 
     :param counter: four int64 tensors of 32-bit words, broadcast against each other and the key.
     :param key: two int64 tensors of 32-bit words.
@@ -82,7 +82,7 @@ def philox4x32(
 def random_words(
     seed: Tensor, position: Tensor, index: Tensor, stream: int | Tensor
 ) -> tuple[Tensor, Tensor]:
-    """The first two output words at (seed, position, index, stream).
+    """Return the first two output words at (seed, position, index, stream).
 
     :param seed: int64, the 64 bits of the seed.
     :param position: int64, non-negative.
@@ -99,7 +99,7 @@ def random_words(
 
 
 def exponential(w0: Tensor) -> Tensor:
-    """Float32 exponential variates ``-log1p(-u)`` with ``u = (w0 + 1/2) / 2**32``.
+    """Return float32 exponential variates ``-log1p(-u)`` with ``u = (w0 + 1/2) / 2**32``.
 
     The distance to the nearer end of (0, 1) is what float32 can hold: u itself below one half, 1 - u above. So no
     low bit of a small ``w0`` is lost, and u never rounds to 1.
@@ -108,7 +108,7 @@ def exponential(w0: Tensor) -> Tensor:
 
 
 def _log_survival(bits: Tensor, width: int, dtype: torch.dtype) -> Tensor:
-    """``log1p(-u)``."""
+    """Return ``log1p(-u)``."""
     lower = bits < 1 << (width - 1)
     distance = torch.where(lower, bits, (1 << width) - 1 - bits).to(dtype).add_(0.5).mul_(2.0**-width)
     return torch.where(lower, torch.log1p(-distance), distance.log_())
@@ -117,7 +117,7 @@ def _log_survival(bits: Tensor, width: int, dtype: torch.dtype) -> Tensor:
 def uniform(
     seed: Tensor, position: Tensor, index: Tensor, stream: int | Tensor, dtype: GumbelDtype = "fp32"
 ) -> Tensor:
-    """Uniform variates in (0, 1) at (seed, position, index, stream), float64 where the device has it.
+    """Return uniform variates in (0, 1) at (seed, position, index, stream), float64 where the device has it.
 
     ``fp32`` forms ``u`` from the 32 bits of ``w0``, which float64 holds exactly, ``fp64`` from 53 as :func:`gumbel`
     does.
@@ -131,7 +131,7 @@ def uniform(
 def gumbel(
     seed: Tensor, position: Tensor, index: Tensor, stream: int | Tensor, dtype: GumbelDtype = "fp32"
 ) -> Tensor:
-    """Standard Gumbel variates at (seed, position, index, stream), float32 or float64 by ``dtype``.
+    """Return standard Gumbel variates at (seed, position, index, stream), float32 or float64 by ``dtype``.
 
     ``fp64`` forms ``u`` from 53 bits, the 32 of ``w0`` above the upper 21 of ``w1``: ``(bits + 1/2) / 2**53``.
     """
@@ -191,7 +191,7 @@ def _blocks(shape: Sequence[int]) -> Iterator[tuple[slice, ...]]:
 
 
 def _part(x: Tensor, block: tuple[slice, ...]) -> Tensor:
-    """The entries that meet in a block, of a tensor that is broadcast."""
+    """Return the part of a broadcast tensor that belongs to a block."""
     own = block[len(block) - x.dim() :]
     return x[tuple(part if size > 1 else slice(None) for part, size in zip(own, x.shape, strict=True))]
 
@@ -201,5 +201,5 @@ def _real(dtype: GumbelDtype) -> torch.dtype:
 
 
 def _bits(w0: Tensor, w1: Tensor, dtype: GumbelDtype) -> tuple[Tensor, int]:
-    """The bits that make a variate of ``dtype``, and how many they are."""
+    """Return the bits that make a variate of ``dtype``, and their number."""
     return ((w0 << 21) | (w1 >> 11), 53) if dtype == "fp64" else (w0, 32)

@@ -35,7 +35,7 @@ def is_usable() -> bool:
 def random_words(
     seed: Tensor, position: Tensor, index: Tensor, stream: int | Tensor
 ) -> tuple[Tensor, Tensor]:
-    """As :func:`tokendraw.philox.random_words`, of int64 tensors of a CPU."""
+    """Compute :func:`tokendraw.philox.random_words` for int64 tensors on a CPU."""
     import numpy as np
 
     key, place, column = (x.numpy().view(np.uint64) for x in (seed, position, index))
@@ -64,7 +64,7 @@ def random_words(
 
 @functools.cache
 def _constants(dim: int) -> tuple[Any, Any]:
-    """The multipliers [2, ...], and what is added to both words of the key in each round [10, 2, ...]."""
+    """Return the multipliers [2, ...], and the increments of both words of the key in each round [10, 2, ...]."""
     import numpy as np
 
     per_lane = (2, *(1,) * dim)

@@ -1,4 +1,4 @@
-"""How callers ask for the filter: the core's parameters of a batch, with one more."""
+"""The parameter by which callers ask for the filter, added to the core's parameters of a batch."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class TopNSigmaMetadata(SamplingMetadata):
 
     @classmethod
     def of(cls, metadata: SamplingMetadata, n_sigma: Sequence[float] | Tensor) -> Self:
-        """The parameters of a batch, and ``n_sigma`` for each of its requests.
+        """Combine the parameters of a batch with an ``n_sigma`` for each of its requests.
 
         :param n_sigma: one number >= 0 a request (slot), 0: off; or a ready tensor [slots], whose values are not read.
         :raises InvalidParameterError: a ValueError that names the field, the row and the value.

@@ -16,7 +16,7 @@ from torch import Tensor
 
 
 def kept_count(order: Tensor, n_sigma: Tensor) -> Tensor:
-    """How many of the largest values of each row the filter keeps: [B, 1] int64, at least 1.
+    """Count the largest values of each row that the filter keeps: [B, 1] int64, at least 1.
 
     :param order: [B, V] float32 in descending order, without NaN.
     :param n_sigma: [B, 1] floating point; a row with n <= 0 or NaN keeps all V.

@@ -37,7 +37,7 @@ PRIVATE_NAMES = (
     "RequestState.position_offset",
     "RequestState.logit_processor_kwargs",
 )
-"""What of transformers' continuous batching is touched here, of which nothing is documented."""
+"""Undocumented names of transformers' continuous batching that this module touches."""
 
 
 def generate_batch(
@@ -52,7 +52,7 @@ def generate_batch(
     warmup: bool = True,
     allow_private_names: bool = False,
 ) -> dict[str, Any]:
-    """``model.generate_batch`` with a seed for every request: its tokens do not depend on what it is batched with.
+    """Run ``model.generate_batch`` with a seed for every request, so that its tokens do not depend on its batch.
 
     They are those of ``model.generate(custom_generate=tokendraw_transformers.generate)`` with the same seeds and the
     same settings: what the settings leave out is filled in as ``generate`` does it, from ``model.generation_config``
@@ -107,7 +107,7 @@ def generate_batch(
 
 
 def _token_ids(inputs: Any) -> list[list[int]]:
-    """Token ids of each prompt.
+    """Return the token ids of each prompt.
 
     :raises InvalidParameterError: they are no integers.
     """
@@ -217,12 +217,12 @@ class Draw(ContinuousBatchingLogitsProcessor):  # type: ignore[misc]
         int32_tensor.zero_()
 
     def prepare_tensor_args(self, requests_with_new_token: list[Any]) -> Tensor:
-        """[requests] int32: of the last token that the model is given in this step."""
+        """[requests] int32: position of the last token that the model is given in this step."""
         positions = [future.state.position_offset - 1 for future in requests_with_new_token]
         return torch.tensor(positions, dtype=torch.int32)
 
     def __call__(self, scores: Tensor, tensor_arg: Tensor) -> Tensor:
-        """[N, V], certain of the token drawn in each row."""
+        """Return scores [N, V] that are certain of the token drawn in each row."""
         rows = scores.shape[0]
         seed = (self._high.bits.to(torch.int64) << 32) | (self._low.bits.to(torch.int64) & 0xFFFFFFFF)
         one = self._one

@@ -1,4 +1,4 @@
-"""The last step of transformers' decoding loop, taken over without a change to it.
+"""Takes over the last step of transformers' decoding loop without changing the loop.
 
 ``GenerationMixin._sample`` processes the scores [B, V], records them, and takes ``torch.argmax(scores, dim=-1)`` for
 the tokens where it does not sample. So the last processor draws, and returns the scores as a tensor that answers
@@ -49,7 +49,7 @@ class DrawnScores(Tensor):
 
 
 class DrawProcessor(LogitsProcessor):  # type: ignore[misc]
-    """The last processor of the list: draws, keeps what it drew, and returns :class:`DrawnScores`."""
+    """The last processor of the list, which draws, keeps what it drew, and returns :class:`DrawnScores`."""
 
     def __init__(self, plan: Plan, rows: Rows, offset: Tensor, *, records_scores: bool) -> None:
         self._plan = plan
@@ -87,7 +87,7 @@ class DrawProcessor(LogitsProcessor):  # type: ignore[misc]
 
 
 class Processors(LogitsProcessorList):  # type: ignore[misc]
-    """The processors that stay, and the one that draws: as the list of them, but without a look at each signature."""
+    """A list of the processors that stay and the one that draws, called without a look at each signature."""
 
     def __init__(self, before: LogitsProcessorList, draws: DrawProcessor) -> None:
         super().__init__([*before, draws])
@@ -95,21 +95,21 @@ class Processors(LogitsProcessorList):  # type: ignore[misc]
         self._draws = draws
 
     def __call__(self, input_ids: Tensor, scores: Tensor, **kwargs: Any) -> Tensor:
-        """[B, V], drawn from."""
+        """Return the scores [B, V] to draw from."""
         if self._before:
             scores = self._before(input_ids, scores, **kwargs)
         return self._draws(input_ids, scores)
 
 
 class RecordingStoppingCriteria(StoppingCriteriaList):  # type: ignore[misc]
-    """The same criteria, which remember the rows that they stopped at each step."""
+    """Stopping criteria that remember which rows they stopped at each step."""
 
     def __init__(self, criteria: StoppingCriteriaList) -> None:
         super().__init__(criteria)
         self.stopped: list[Tensor] = []
 
     def __call__(self, input_ids: Tensor, scores: Any, **kwargs: Any) -> Tensor:
-        """[B] bool, as the criteria say."""
+        """Return the rows to stop as [B] bool, as the criteria say."""
         stopped: Tensor = super().__call__(input_ids, scores, **kwargs)
         self.stopped.append(stopped)
         return stopped

@@ -1,4 +1,4 @@
-"""What can go wrong here and nowhere else in tokendraw.
+"""The exceptions and warnings of the adapter.
 
 ::
 

@@ -1,4 +1,4 @@
-"""The callable for ``custom_generate``: transformers' own decoding loop, with its last step taken over."""
+"""The callable for ``custom_generate``, which runs transformers' own decoding loop with its last step taken over."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def generate(
 
 
 def _check_mode(model: Any, generation_config: Any, assistant_model: Any) -> None:
-    """Refuse what is not one token a row and step, by one model."""
+    """Refuse anything but one token a row and step, by one model."""
     if type(model)._sample is not GenerationMixin._sample:
         raise InvalidParameterError(
             f"{_WE} needs the decoding loop of transformers, found that {type(model).__name__} has one of its own. "
@@ -135,7 +135,7 @@ def _check_mode(model: Any, generation_config: Any, assistant_model: Any) -> Non
 
 
 def _from_config(generation_config: Any, **given: Any) -> tuple[Any, ...]:
-    """Take from the ``GenerationConfig``, which keeps entries that transformers does not know, what was not given."""
+    """Take arguments that were not given from the ``GenerationConfig``, which keeps entries unknown to transformers."""
     return tuple(
         getattr(generation_config, name, None) if value is None else value for name, value in given.items()
     )

@@ -1,4 +1,4 @@
-"""The arguments of ``model.generate`` that it does not hand on to a callable ``custom_generate``.
+"""Finds the arguments of ``model.generate`` that it does not pass to a callable ``custom_generate``.
 
 ``generate`` takes ``streamer``, ``synced_gpus`` and ``assistant_model``, and drops all three on the way to a callable,
 without a word (``_extract_generation_mode_kwargs`` of transformers 5). They still stand in its frame, which is where
@@ -17,7 +17,7 @@ from tokendraw_transformers._supported import KEPT_BACK
 
 
 def kept_back() -> dict[str, Any]:
-    """Look up what the ``model.generate`` that is running was given; empty if none is."""
+    """Look up the arguments of the ``model.generate`` that is running; empty if none is."""
     code = inspect.unwrap(GenerationMixin.generate).__code__
     frame = sys._getframe(1)
     while frame.f_code is not code:

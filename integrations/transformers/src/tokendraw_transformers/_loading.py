@@ -1,4 +1,4 @@
-"""Samplers that were loaded before: negotiating and proving one takes longer than many a call of ``generate``."""
+"""Keeps loaded samplers, because to negotiate and prove one may take longer than a call of ``generate``."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from tokendraw.resolution import read_settings
 _lock = threading.Lock()
 _kept: dict[Hashable, Sampler] = {}
 _MOST_KEPT = 16
-"""Settings that change at every call would keep a sampler for each."""
+"""Number of samplers that are kept: settings may change at every call."""
 
 
 def loaded(
     sampler: str | Sampler | None, device: torch.device, need: Need, logprobs_mode: str | None = None
 ) -> Sampler:
-    """Load a sampler, or return the one that the same question got before: of the same settings and packages.
+    """Load a sampler, or return the one that was loaded before with the same arguments, settings and packages.
 
     It is the same object, so a sampler whose call failed stays replaced, and is not warned of again.
 

@@ -1,4 +1,4 @@
-"""Log-probabilities in the format of OpenAI's API, for servers that speak it.
+"""Writes log-probabilities in the format of OpenAI's API.
 
 Field names are those of the package ``openai``: ``CompletionChoice.logprobs`` and ``ChoiceLogprobs``.
 """
@@ -13,17 +13,17 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 Entries: TypeAlias = Sequence[tuple[int, float, int | None]]
-"""(token id, logprob, rank) of a drawn token, then of the best of its step: what ``LogprobsTensors.row`` gives."""
+"""(token id, logprob, rank) of a drawn token, then of the best of its step, as ``LogprobsTensors.row`` lists them."""
 
 LEAST = -9999.0
-"""OpenAI's value for tokens that are very unlikely; JSON knows no infinity."""
+"""OpenAI's value for tokens that are very unlikely; JSON has no infinity."""
 _BYTE_PIECE = re.compile(r"<0x([0-9A-F]{2})>")
 
 
 def completion_logprobs(
     steps: Sequence[Entries], tokenizer: Any, *, behind: int | None = None, text_offset: int = 0
 ) -> dict[str, Any]:
-    r"""``choices[i].logprobs`` of a completion.
+    r"""Write ``choices[i].logprobs`` of a completion.
 
     :param steps: of one request, for each token that it drew.
     :param tokenizer: of transformers.
@@ -57,7 +57,7 @@ def completion_logprobs(
 
 
 def chat_logprobs(steps: Sequence[Entries], tokenizer: Any, *, behind: int | None = None) -> dict[str, Any]:
-    r"""``choices[i].logprobs`` of a chat completion.
+    r"""Write ``choices[i].logprobs`` of a chat completion.
 
     :param steps: of one request, for each token that it drew.
     :param tokenizer: of transformers.
@@ -85,12 +85,12 @@ def _finite(logprob: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """What a token adds to a text."""
+    """The text, or the bytes, that a token adds to a text."""
 
     utf8: bytes
 
     def named(self, prefix: str = "") -> str:
-        """The token as text, or its bytes where they are no whole characters."""
+        """Return the token as text, or its bytes where they are not whole characters."""
         try:
             return self.utf8.decode()
         except UnicodeDecodeError:
@@ -98,7 +98,7 @@ class _Piece:
 
 
 class _Pieces:
-    """The bytes of a tokenizer's tokens, which may be parts of characters.
+    """Find the bytes of a tokenizer's tokens, which may be parts of characters.
 
     Tokenizers of bytes (GPT-2's and its heirs) write each byte as a letter, those with a fall back to bytes
     (SentencePiece's) as ``<0x0A>``. Any other token is what it adds to the text of the token before it.
@@ -112,7 +112,7 @@ class _Pieces:
         self._writes_bytes = b'"ByteLevel"' in decoder
 
     def of(self, token_id: int, before: int | None) -> _Piece:
-        """Look a token up, as it comes behind the token ``before``."""
+        """Look up the bytes of a token that follows the token ``before``."""
         written = self._tokenizer.convert_ids_to_tokens(int(token_id))
         if token_id not in self._special:
             if byte := _BYTE_PIECE.fullmatch(written):
@@ -127,7 +127,7 @@ class _Pieces:
 
 @functools.cache
 def _byte_of_letter() -> dict[str, int]:
-    """GPT-2's letters for bytes: printable ones stand for themselves, the others for code points from 256 on."""
+    """Return GPT-2's letters for bytes: printable bytes stand for themselves, others become code points from 256 on."""
     printable = [
         *range(ord("!"), ord("~") + 1),
         *range(ord("¡"), ord("¬") + 1),

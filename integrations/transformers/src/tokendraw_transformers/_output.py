@@ -1,4 +1,4 @@
-"""What ``generate`` returns with ``return_dict_in_generate=True``: transformers' own outputs and what was drawn."""
+"""The outputs of ``generate`` with ``return_dict_in_generate=True``: transformers' own, with log-probabilities."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ class _Logprobs:
 
 @dataclass
 class DrawDecoderOnlyOutput(_Logprobs, GenerateDecoderOnlyOutput):  # type: ignore[misc]
-    """``GenerateDecoderOnlyOutput``, and what was drawn."""
+    """``GenerateDecoderOnlyOutput`` with the log-probabilities of what was drawn."""
 
     valid: Tensor | None = None
     """[B] bool: False for rows that met NaN, or nothing above -inf."""
     logprobs: Tensor | None = None
-    """[B, steps] float32, natural logarithms: of each drawn token; 0 where a row had ended and was filled up."""
+    """[B, steps] float32: natural logarithm of each drawn token's probability; 0 where a row had ended."""
     ranks: Tensor | None = None
     """[B, steps] int64: how many tokens have a value at least the drawn one's; 0 where a row had ended."""
     top_token_ids: Tensor | None = None
@@ -63,7 +63,7 @@ class DrawDecoderOnlyOutput(_Logprobs, GenerateDecoderOnlyOutput):  # type: igno
 
 @dataclass
 class DrawEncoderDecoderOutput(_Logprobs, GenerateEncoderDecoderOutput):  # type: ignore[misc]
-    """``GenerateEncoderDecoderOutput``, and what was drawn: see :class:`DrawDecoderOnlyOutput`."""
+    """``GenerateEncoderDecoderOutput`` with the fields of :class:`DrawDecoderOnlyOutput`."""
 
     valid: Tensor | None = None
     logprobs: Tensor | None = None
@@ -73,7 +73,7 @@ class DrawEncoderDecoderOutput(_Logprobs, GenerateEncoderDecoderOutput):  # type
 
 
 def with_draws(result: Any, valid: Tensor, steps: list[SamplerOutput], drew: Tensor) -> Any:
-    """Add to transformers' own output what was drawn.
+    """Add validity and log-probabilities to transformers' own output.
 
     :param result: a ``GenerateDecoderOnlyOutput`` or a ``GenerateEncoderDecoderOutput``.
     :param valid: [B] bool.

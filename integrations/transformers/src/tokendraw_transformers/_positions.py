@@ -1,4 +1,4 @@
-"""Where the tokens of a row are among its padding: the positions of what it draws, and its prompt."""
+"""Tells tokens from padding: finds the positions that a row draws at, and its prompt."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tokendraw import InvalidParameterError
 def position_offset(
     model: Any, input_ids: Tensor, generation_config: Any, model_kwargs: dict[str, Any]
 ) -> Tensor:
-    """[B] int64: what to add to ``input_ids.shape[1]`` at any step to get the positions of the rows.
+    """Return the offsets [B] int64 that, added to ``input_ids.shape[1]`` at any step, give the positions of the rows.
 
     It is -1, less the left padding, plus what ``input_ids`` does not hold of the sequence: where it goes on from a
     cache, or from embeddings, the attention mask covers the whole.
@@ -35,7 +35,7 @@ def position_offset(
 
 
 def prompts(model: Any, input_ids: Tensor, model_kwargs: dict[str, Any]) -> list[list[int]]:
-    """Token ids of each row's prompt, without its padding. Waits for the device.
+    """Return the token ids of each row's prompt, without its padding. Waits for the device.
 
     :param input_ids: [B, L]; [B, 0] where the model is given embeddings.
     """
@@ -49,5 +49,5 @@ def prompts(model: Any, input_ids: Tensor, model_kwargs: dict[str, Any]) -> list
 
 
 def _mask(model: Any, model_kwargs: dict[str, Any]) -> Tensor | None:
-    """The mask of the model that decodes; transformers drops one of ones."""
+    """Return the attention mask of the decoding model; transformers drops a mask of ones."""
     return model_kwargs.get("decoder_attention_mask" if model.config.is_encoder_decoder else "attention_mask")

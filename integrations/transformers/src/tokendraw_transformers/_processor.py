@@ -1,4 +1,4 @@
-"""A logits processor that draws: for assisted generation, and for every loop that takes an argmax."""
+"""A logits processor that draws, for assisted generation and every other loop that takes an argmax."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class DrawLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
 
 
 def _paddings(left_padding: Any) -> list[int]:
-    """One entry for all rows, or one a row."""
+    """List the widths of padding: a single one for all rows, or one a row."""
     given = left_padding.tolist() if isinstance(left_padding, Tensor) else left_padding
     each = given if isinstance(given, Sequence) else [given]
     if not all(isinstance(width, int) and not isinstance(width, bool) and width >= 0 for width in each):

@@ -76,7 +76,7 @@ def _check(trainer: Any) -> None:
 
 
 def _prompt_ids(prompts: Sequence[Any], trainer: Any) -> list[list[int]]:
-    """Token ids of each prompt: of a text as it is, of a conversation by the chat template, as TRL makes them."""
+    """Return the token ids of each prompt as TRL makes them: a text as it is, a conversation by the chat template."""
     processing = trainer.processing_class
     if isinstance(prompts[0], str):
         ids = processing(text=list(prompts))["input_ids"]
@@ -131,7 +131,7 @@ def _complete(
 def _padded(
     prompt_ids: Sequence[Sequence[int]], pad_token_id: int, device: torch.device
 ) -> tuple[Tensor, Tensor]:
-    """[B, L] token ids with padding at the left, and their mask."""
+    """Return token ids [B, L] with padding at the left, and their mask."""
     width = max(len(prompt) for prompt in prompt_ids)
     ids = [[pad_token_id] * (width - len(prompt)) + list(prompt) for prompt in prompt_ids]
     mask = [[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompt_ids]

@@ -44,7 +44,7 @@ class Rows:
         return sampler.sample(scores, metadata)
 
     def _load(self, device: torch.device) -> tuple[Sampler, SamplingMetadata, Tensor]:
-        """The sampler, the metadata, and the tensor [B] in it that the positions of each step are put into."""
+        """Make the sampler, the metadata, and the tensor [B] in it that receives the positions of each step."""
         metadata = self._on_cpu if device.type == "cpu" else self._metadata(device)
         assert metadata.positions is not None
         orders = tuple(sorted({params.filter_order for params in self._params}))

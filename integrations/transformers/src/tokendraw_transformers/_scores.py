@@ -1,4 +1,4 @@
-"""Scores that are certain of one token a row."""
+"""Makes scores that are certain of one token a row."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from torch import Tensor
 
 
 def certain_of(scores: Tensor, token_ids: Tensor) -> Tensor:
-    """Scores of the shape of ``scores`` [B, V] that leave nothing but ``token_ids`` [B].
+    """Make scores [B, V] like ``scores`` whose softmax gives probability 1 to ``token_ids`` [B].
 
-    0 at the token, half the least finite number elsewhere: softmax gives it probability 1. Finite, since prompt lookup
+    They are 0 at the token and half the least finite number elsewhere. They are finite, since prompt lookup
     takes -inf for a token that may never be drawn, and drops its candidate.
     """
     rest = torch.full_like(scores, torch.finfo(scores.dtype).min / 2)

@@ -1,4 +1,4 @@
-"""Seeds of the rows of a batch: listed, derived from one base seed, or asked of a callable."""
+"""Finds the seeds of the rows of a batch: they are listed, derived from a base seed, or returned by a callable."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Row(int):
     prompt_ids: tuple[int, ...]
     """Token ids of the row's prompt, without padding; empty where the model is given embeddings."""
     repeat: int
-    """How many rows before it in the batch have the same prompt, as ``num_return_sequences`` makes them."""
+    """Number of rows before it in the batch with the same prompt, as ``num_return_sequences`` makes them."""
 
     @classmethod
     def of(cls, index: int, prompt_ids: tuple[int, ...], repeat: int) -> Row:
@@ -37,7 +37,7 @@ Seeds: TypeAlias = int | Sequence[int | None] | Tensor | Callable[[Row], int | N
 
 
 def derived_seed(base: int, token_ids: Iterable[int], repeat: int = 0) -> int:
-    """Derive the seed of a row from a base seed: what ``seeds=base`` gives it.
+    """Derive the seed of a row from a base seed, as ``seeds=base`` does.
 
     It is the first eight bytes, little-endian, of the SHA-256 of ``base`` modulo 2**64, ``repeat`` and the token ids,
     each as eight little-endian bytes. So it depends on the prompt, and on no other prompt of the batch.
@@ -88,7 +88,7 @@ def row_seeds(
 
 
 def warn_of_unused(seeds: Sequence[int | None], *, do_sample: bool, stacklevel: int) -> None:
-    """Say that greedy decoding looks at no seed.
+    """Warn that greedy decoding uses no seed.
 
     :param stacklevel: 1 is the caller of this function.
     """

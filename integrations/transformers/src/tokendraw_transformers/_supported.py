@@ -1,4 +1,4 @@
-"""Which transformers the adapter works with: a range of versions, and the signatures that it relies on."""
+"""Checks that the adapter works with the installed transformers: its version, and the signatures it relies on."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ KEPT_BACK = ("assistant_model", "streamer", "synced_gpus")
 """Arguments of ``GenerationMixin.generate`` that it does not hand on to a callable ``custom_generate``."""
 
 CONTINUOUS = Requirement("transformers>=5.23,<6")
-"""Where the private names of continuous batching are those that ``generate_batch`` knows. No release promises them."""
+"""Versions whose private names of continuous batching ``generate_batch`` knows. No release promises them."""
 
 
 def supported_range() -> Requirement:
-    """The range of transformers, from the metadata of this distribution: its pyproject.toml is the only place."""
+    """Return the range of transformers from this distribution's metadata: pyproject.toml is its only place."""
     try:
         lines = requires("tokendraw-transformers") or []
     except PackageNotFoundError:
@@ -55,7 +55,7 @@ def supported_range() -> Requirement:
 
 @functools.cache
 def check_transformers() -> None:
-    """Look once whether transformers is the one that the adapter was written for.
+    """Check once that transformers is one that the adapter was written for.
 
     :raises TransformersVersionError: it is outside the range, or a signature differs.
     """
@@ -73,7 +73,7 @@ def check_transformers() -> None:
 
 
 def check_continuous() -> None:
-    """Look whether continuous batching is the one that ``generate_batch`` was written for.
+    """Check that continuous batching is the one that ``generate_batch`` was written for.
 
     :raises TransformersVersionError: it is not.
     """

@@ -1,4 +1,4 @@
-"""What tokendraw does in place of transformers' warpers: the values come from the prepared processors themselves.
+"""Replaces transformers' warpers by sampling parameters, whose values come from the prepared processors.
 
 ``generate`` prepares one list: processors, then the warpers temperature, top-k, top-p and min-p, then perhaps a
 watermark, then perhaps the normalisation, which changes no draw. The warpers are taken from its end. Whatever stands
@@ -32,7 +32,7 @@ from transformers import (
 from tokendraw import InvalidParameterError, SamplingParams
 
 SERVED = (TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper, MinPLogitsWarper)
-"""In the order in which transformers applies them."""
+"""Warpers that tokendraw replaces, in the order in which transformers applies them."""
 REFUSED = {
     TopHLogitsWarper: "top_h",
     TypicalLogitsWarper: "typical_p",
@@ -43,16 +43,16 @@ REFUSED = {
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Who does what at each step."""
+    """The division of a step between transformers' processors and tokendraw."""
 
     processors: LogitsProcessorList
     """Run first, in their order: everything that tokendraw does not do."""
     params: SamplingParams
-    """What tokendraw does with the scores that they leave."""
+    """Parameters by which tokendraw draws from the scores that the processors leave."""
     narrowing: LogitsProcessorList = field(default_factory=LogitsProcessorList)
     """Run on the scores that are drawn from, and on those alone."""
     recorded: LogitsProcessorList = field(default_factory=LogitsProcessorList)
-    """What turns the scores into those that ``output_scores`` shows."""
+    """Processors that turn the scores into those that ``output_scores`` shows."""
 
 
 def plan(prepared: Sequence[Any], *, do_sample: bool) -> Plan:
@@ -86,7 +86,7 @@ def plan(prepared: Sequence[Any], *, do_sample: bool) -> Plan:
 
 
 def _place(processor: Any) -> int | None:
-    """The place of a warper among those served; None where it is none, or was built to do something else."""
+    """Return the index of a warper in ``SERVED``; None if it is not served, or was built to do something else."""
     if type(processor) not in SERVED:
         return None
     if getattr(processor, "filter_value", float("-inf")) != float("-inf"):
