@@ -41,7 +41,7 @@ FILTERS = {
 
 
 def logits_of(family: str, batch: int, vocab_size: int) -> Tensor:
-    """Rows [batch, vocab_size] float32 of one family, ids shuffled."""
+    """Make rows [batch, vocab_size] float32 of one family, ids shuffled."""
     generator, logits = torch.Generator().manual_seed(1), torch.empty(batch, vocab_size)
     if family == "gaussian":
         return logits.normal_(generator=generator)
@@ -76,7 +76,7 @@ def unfiltered_pipeline(logits: Tensor) -> Tensor:
 
 
 def pipeline_for(filters: dict[str, float]) -> Callable[[Tensor], Tensor]:
-    """What an engine without tokendraw runs for these filters."""
+    """Return the pipeline that an engine without tokendraw runs for these filters."""
     if "temperature" in filters:
         return lambda logits: logits.argmax(-1)
     if not filters:
@@ -85,7 +85,7 @@ def pipeline_for(filters: dict[str, float]) -> Callable[[Tensor], Tensor]:
 
 
 def native_for(filters: dict[str, float], batch: int) -> Callable[[Tensor], tokendraw.SamplerOutput]:
-    """The native sampler with these filters on every row, unseeded."""
+    """Return a call of the native sampler with these filters on every row, unseeded."""
     sampler = tokendraw.load_sampler("native", device="cpu")
     params = tokendraw.SamplingParams(**{"temperature": TEMPERATURE, **filters})  # type: ignore[arg-type]
     metadata = tokendraw.SamplingMetadata.from_params([params] * batch)
@@ -95,7 +95,7 @@ def native_for(filters: dict[str, float], batch: int) -> Callable[[Tensor], toke
 def milliseconds(
     slow: Callable[[], object], fast: Callable[[], object], rounds: int = 7
 ) -> tuple[float, float]:
-    """Median wall times of two calls, in turns, so that a busy moment of the machine meets both."""
+    """Return median wall times of two calls, in turns, so that a busy moment of the machine affects both."""
     times: dict[Callable[[], object], list[float]] = {slow: [], fast: []}
     for warm in (False, *[True] * rounds):
         for call, repeats in ((slow, 1), (fast, 3)):
@@ -108,7 +108,7 @@ def milliseconds(
 
 
 def megabytes_of(arguments: list[str]) -> float:
-    """Growth of peak memory in one call, measured in a fresh process of this script."""
+    """Measure the growth of peak memory in one call, in a fresh process of this script."""
     command = [sys.executable, __file__, "--memory-of", *arguments]
     return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 
@@ -123,13 +123,13 @@ def print_memory(family: str, filters: str, batch: int, vocab_size: int) -> None
 
 
 def peak_kilobytes() -> int:
-    """Peak resident size of this process. ``getrusage`` would count that of its parent before exec, too (Linux)."""
+    """Return the peak resident size of this process. ``getrusage`` would include its parent's before exec (Linux)."""
     status = Path("/proc/self/status").read_text()
     return int(status.split("VmHWM:")[1].split()[0])
 
 
 def table(batch: int, vocab_size: int, families: list[str], *, memory: bool) -> list[str]:
-    """The rows of the result, in Markdown."""
+    """Yield the rows of the result in Markdown."""
     lines = [
         "| logits | filters | pipeline ms | native ms | times faster | extra memory, [B, V] float32 buffers |",
         "|---|---|--:|--:|--:|--:|",

@@ -1,4 +1,4 @@
-"""How long each way of the flashinfer plugin takes, where the order in its table comes from; prints Markdown.
+"""Times each way of the flashinfer plugin, from which the order of its table comes; prints Markdown.
 
     python benchmarks/flashinfer_ways.py
 

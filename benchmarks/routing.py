@@ -1,4 +1,4 @@
-"""What it costs to send a few rows of a batch to a companion; prints tables in Markdown.
+"""Times batches of which a few rows go to a companion; prints tables in Markdown.
 
     python benchmarks/routing.py                      # flashinfer beside native, on a CUDA device
 

@@ -1,4 +1,4 @@
-"""Seeded draws over mixed filters against the reference, and every disagreement with its margin in float64.
+"""Compares seeded draws over mixed filters with the reference; lists each disagreement with its margin in float64.
 
 Batches of a thousand rows and more go through vocabularies from 1,000 to 151,936, the families of logits and the
 dtypes in turn; each row has filters, a seed and a position of its own, and one in twenty is greedy.
@@ -79,7 +79,7 @@ def run(setting: Setting, *, draws: int) -> Findings:
 
 
 def _plan(shapes: tuple[tuple[int, int, int], ...]) -> Iterator[tuple[int, int, str, str]]:
-    """Shapes in turn, each time with the next family and dtype that it was not seen with, without an end."""
+    """Yield shapes in turn without end, each time with the next family and dtype that it was not seen with."""
     kinds = {size: itertools.cycle(itertools.product(AGREEMENT, _DTYPES)) for size, _, _ in shapes}
     for size, rows, times in itertools.cycle(shapes):
         for family, dtype in itertools.islice(kinds[size], times):

@@ -19,7 +19,7 @@ _MIN_PS = (0.0, 0.01, 0.1)
 
 @dataclass(frozen=True)
 class Batch:
-    """What each row asks for, [rows] each; every row has a seed."""
+    """Parameters of each row, [rows] each; every row has a seed."""
 
     temperature: NDArray[np.float64]
     top_k: NDArray[np.int64]
@@ -38,11 +38,11 @@ class Batch:
         return len(self.seed)
 
     def take(self, rows: Any) -> Batch:
-        """Some of the rows, in another order if ``rows`` says so."""
+        """Return some of the rows, in the order of ``rows``."""
         return Batch(*(getattr(self, field.name)[rows] for field in fields(self)))
 
     def params(self, row: int) -> SamplingParams:
-        """One row's request."""
+        """Return the request of one row."""
         return SamplingParams(
             temperature=float(self.temperature[row]),
             top_k=int(self.top_k[row]),
@@ -55,7 +55,7 @@ class Batch:
     def metadata(
         self, device: torch.device, *, facts: BatchFacts | None = None, logprobs: int | None = None
     ) -> SamplingMetadata:
-        """As ``SamplingMetadata.from_params`` makes it, or with other ``facts``."""
+        """Build metadata like ``SamplingMetadata.from_params``, or with other ``facts``."""
         tensors = {field.name: getattr(self, field.name) for field in fields(self)}
         on_device = {
             name: torch.from_numpy(np.ascontiguousarray(values)).to(device)
@@ -65,7 +65,7 @@ class Batch:
         return SamplingMetadata(positions=positions, facts=facts or self.facts(logprobs), **on_device)
 
     def facts(self, logprobs: int | None = None) -> BatchFacts:
-        """What the batch holds, and no more."""
+        """Return exact facts about the batch."""
         second = (self.top_p < 1) & ((self.top_k > 0) | (self.min_p > 0))
         return BatchFacts(
             any_greedy=bool(self.greedy.any()),
@@ -82,7 +82,7 @@ class Batch:
 
 
 def mixed(rng: np.random.Generator, rows: int, greedy: float = 0.05) -> Batch:
-    """Rows with any filters beside each other, a share of them greedy; seeds and positions over their whole range."""
+    """Make rows with mixed filters, a share of them greedy, and seeds and positions over their whole range."""
     temperature = rng.choice(_TEMPERATURES, rows)
     temperature[rng.random(rows) < greedy] = 0.0
     return Batch(

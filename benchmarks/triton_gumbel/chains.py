@@ -1,4 +1,4 @@
-"""Verifications of drafts against the reference's, request by request, for noise in float32 and in float64.
+"""Compares verifications of drafts with the reference's, request by request, for noise in float32 and in float64.
 
 Batches go through vocabularies from 100 to 151,936, filters, families of logits and dtypes in turn; each request has a
 seed and a position of its own and up to four drafts, some of them placeholders. Every batch is verified with the logits
@@ -45,7 +45,7 @@ _DRAWN = "as draft() draws them"
 
 @dataclass
 class _Count:
-    """Verifications of one kind, or draws of drafts."""
+    """Counts for verifications of one kind, or for draws of drafts."""
 
     requests: int = 0
     emitted: int = 0
@@ -54,18 +54,18 @@ class _Count:
 
     @property
     def share(self) -> float:
-        """Of those that agree."""
+        """Share of the requests that agree."""
         return 1 - self.differ / self.requests
 
     def row(self) -> list[str]:
-        """Its cells of the table."""
+        """Return its cells of the table."""
         texts = [f"{number:,}" if number else "" for number in (self.emitted, self.accepted)]
         return [f"{self.requests:,}", *texts, str(self.differ), f"{100 * self.share:.4f} %"]
 
 
 @dataclass
 class _Comparison:
-    """What was compared for one dtype of the noise, and what differs."""
+    """The comparison for one dtype of the noise: what was compared, and what differs."""
 
     gumbel: GumbelDtype
     subject: Sampler
@@ -77,7 +77,7 @@ class _Comparison:
 
     @property
     def total(self) -> _Count:
-        """Of all kinds."""
+        """Sum the counts of all kinds."""
         counts = self.kinds.values()
         return _Count(
             *(sum(getattr(count, name) for count in counts) for name in _Count.__dataclass_fields__)
@@ -108,12 +108,12 @@ class _Comparison:
                 self.listed.append([*_described(given.cell), self.gumbel, kind, *chains])
 
     def rows(self) -> list[list[str]]:
-        """Its lines of the table."""
+        """Return its lines of the table."""
         counts = {**self.kinds, "all of these": self.total, _DRAWN: self.drafts}
         return [[self.gumbel, kind, *count.row()] for kind, count in counts.items()]
 
     def said(self) -> str:
-        """It in a sentence."""
+        """Summarise it in a sentence."""
         total, drafts = self.total, self.drafts
         return (
             f"{self.gumbel}: {total.requests - total.differ:,} of {total.requests:,} requests agree "
@@ -151,7 +151,7 @@ def run(setting: Setting, *, requests: int, noise: tuple[GumbelDtype, ...] = ())
 
 
 def _compared(setting: Setting, gumbel: GumbelDtype, least: int) -> _Comparison:
-    """Compare until ``least`` verifications were."""
+    """Compare at least ``least`` verifications."""
     subject, other = (setting.load(name, gumbel=gumbel) for name in (setting.sampler, setting.reference))
     found, start = _Comparison(gumbel, subject, other), time.perf_counter()
     generator = torch.Generator(setting.device).manual_seed(8)
@@ -174,7 +174,7 @@ def _verified(sampler: Sampler, given: Speculation, ids: Tensor, kind: str) -> V
 
 
 def _rejected(setting: Setting, comparison: _Comparison) -> list[str]:
-    """Requests and drafts with p = q, and how many requests had one rejected."""
+    """Count requests and drafts with p = q, and the requests that had one rejected."""
     requests = drafts = rejected = 0
     generator = torch.Generator(setting.device).manual_seed(9)
     for given in itertools.islice(_speculations(setting, generator), _ALIKE):
@@ -187,7 +187,7 @@ def _rejected(setting: Setting, comparison: _Comparison) -> list[str]:
 
 
 def _replays(setting: Setting, compared: list[_Comparison]) -> tuple[str, bool]:
-    """The table of what was captured, and whether its replays are as eager calls."""
+    """Return the table of what was captured, and whether its replays equal eager calls."""
     if setting.device.type != "cuda":
         return "Replays of CUDA graphs were not tried: there is no CUDA device.", True
     generator = torch.Generator(setting.device).manual_seed(10)
@@ -201,7 +201,7 @@ def _replays(setting: Setting, compared: list[_Comparison]) -> tuple[str, bool]:
 
 
 def _chain(output: VerifyOutput, request: int) -> str:
-    """The tokens of one request, how many drafts it accepted, and whether it is valid."""
+    """Return the tokens of one request, its number of accepted drafts, and whether it is valid."""
     tokens, accepted = output.token_ids[request].tolist(), int(output.num_accepted[request])
     said = " ".join(str(token) for token in tokens if token != -1)
     return f"{said} ({accepted})" + ("" if bool(output.valid[request]) else ", not valid")

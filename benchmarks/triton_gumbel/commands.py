@@ -85,7 +85,7 @@ def _command(name: str, run: Callable[..., Findings], *extra: Callable[[Any], An
 
 
 def _given(ctx: click.Context) -> str:
-    """The line that repeats the run."""
+    """Write the line that repeats the run."""
     words = ["python", "benchmarks/triton_gumbel", str(ctx.info_name)]
     for option in ctx.command.params:
         name = str(option.name)

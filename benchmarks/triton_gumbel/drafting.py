@@ -1,4 +1,4 @@
-"""Requests with drafts to verify: vocabularies, filters, families of logits and dtypes in turn, each with its seed."""
+"""Makes requests with drafts to verify: vocabularies, filters, families of logits and dtypes in turn."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MODES: dict[str, VerifyMode] = {
     "chosen": "rejection",
     "coupled": "coupled",
 }
-"""What is known of the drafts, or that nothing needs to be, and the mode in which they are verified."""
+"""Kinds of drafts, and the mode in which they are verified."""
 FILTERS: dict[str, SamplingParams | None] = {
     "mixed": None,
     "none": SamplingParams(),
@@ -32,7 +32,7 @@ FILTERS: dict[str, SamplingParams | None] = {
     "min-p": SamplingParams(min_p=0.05),
     "joint": SamplingParams(top_k=9, top_p=0.7, min_p=0.01, filter_order="joint"),
 }
-"""What all requests of a batch ask for; None: each something else."""
+"""Parameters of all requests of a batch; None: each request has others."""
 _FAMILIES = ("gaussian", "zipf", "all equal", "bimodal", "cauchy", "tied", "99 % -inf")
 _DTYPES = ("float32", "bfloat16", "float16")
 _SHAPES = ((100, 2048), (1025, 1024), (32_000, 256), (128_256, 64), (151_936, 128))
@@ -45,7 +45,7 @@ _PLACEHOLDERS = 0.03
 
 @dataclass(frozen=True)
 class Cell:
-    """One kind of batch."""
+    """A kind of batch."""
 
     vocab_size: int
     requests: int
@@ -55,7 +55,7 @@ class Cell:
 
 
 def plan(*, small: bool) -> Iterator[Cell]:
-    """Cells without an end. The lengths have no factor in common, so that in time every combination comes."""
+    """Yield cells without end. The lengths have no common factor, so that every combination comes in time."""
     parts = (_SMALL if small else _SHAPES, FILTERS, _FAMILIES, _DTYPES)
     for (vocab_size, requests), *kind in zip(*map(itertools.cycle, parts), strict=True):
         yield Cell(vocab_size, requests, *kind)
@@ -67,17 +67,17 @@ class Speculation:
 
     cell: Cell
     counts: tuple[int, ...]
-    """Drafts of each request."""
+    """Number of drafts of each request."""
     cu_num_logits: Tensor
     target: Tensor
     """[L, V]."""
     draft: Tensor
     """[L - B, V]."""
     metadata: SamplingMetadata
-    """Of the requests, with the positions of their first rows."""
+    """Metadata of the requests, with the positions of their first rows."""
 
     def proposed(self, sampler: Sampler, kind: str) -> Tensor:
-        """Draft ids [L - B] that a sampler draws from ``draft``.
+        """Draw draft ids [L - B] from ``draft`` with a sampler.
 
         In the mode ``coupled`` with the target's noise, as a draft model does that wants them accepted.
         """
@@ -85,7 +85,7 @@ class Speculation:
         return draw(self.draft, self._of_drafts()).token_ids
 
     def drafts(self, ids: Tensor, kind: str) -> Drafts:
-        """The drafts ``ids``, with what is known of them."""
+        """Return the drafts ``ids`` with their probabilities or logits, by kind."""
         return Drafts.from_counts(
             ids,
             self.counts,
@@ -94,7 +94,7 @@ class Speculation:
         )
 
     def _of_drafts(self) -> SamplingMetadata:
-        """The metadata of the drafts' rows: seeds and positions of the rows that judge them."""
+        """Build the metadata of the drafts' rows: seeds and positions of the rows that judge them."""
         rows, first = len(self.target), self.metadata.positions
         assert first is not None
         judging = speculative.target_rows(self.cu_num_logits, len(self.draft))
@@ -106,7 +106,7 @@ class Speculation:
 
 
 def draft_counts(rng: np.random.Generator, requests: int) -> list[int]:
-    """How many drafts each request has: from none to four, or as many in all of them."""
+    """Pick the number of drafts of each request: from none to four, or the same in all of them."""
     if rng.random() < 0.5:
         return [int(rng.integers(1, _MOST_DRAFTS + 1))] * requests
     return [int(count) for count in rng.integers(0, _MOST_DRAFTS + 1, requests)]
@@ -132,18 +132,18 @@ def speculation(
 
 
 def alike(given: Speculation) -> Speculation:
-    """The same with p = q to the bit: drafts from the very logits of the target."""
+    """Return a batch with p = q to the bit: its drafts come from the very logits of the target."""
     return replace(given, draft=given.target[speculative.target_rows(given.cu_num_logits, len(given.draft))])
 
 
 def with_placeholders(ids: Tensor, generator: torch.Generator) -> Tensor:
-    """Some of the drafts not made."""
+    """Replace some of the drafts by placeholders."""
     missing = torch.rand(ids.shape, generator=generator, device=ids.device) < _PLACEHOLDERS
     return ids.masked_fill(missing, -1)
 
 
 def differ(one: VerifyOutput, other: VerifyOutput) -> Tensor:
-    """Which requests have other tokens, another number of accepted drafts or another validity: [B] bool."""
+    """Compare tokens, numbers of accepted drafts and validity: [B] bool, True where a request differs."""
     tokens = (one.token_ids != other.token_ids).any(-1)
     return tokens | (one.num_accepted != other.num_accepted) | (one.valid != other.valid)
 

@@ -1,4 +1,4 @@
-"""What extras cost beside plain seeded rows: rows of other kinds among them, logprobs, noise in float64."""
+"""Times extras beside plain seeded rows: rows of other kinds among them, logprobs, noise in float64."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _PLAIN = "plain: seeded, both filters"
 
 @dataclass(frozen=True)
 class _Case:
-    """What is timed."""
+    """A kind of rows that is timed."""
 
     sampler: Sampler
     rows: tuple[SamplingParams, ...]
-    """In turn, row after row."""
+    """Requests that the rows take in turn."""
     most: float | None
     """Per cent more than plain that it may cost; None where nothing was promised."""
 

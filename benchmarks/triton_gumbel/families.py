@@ -20,18 +20,18 @@ def _uniform(rows: int, size: int, g: torch.Generator) -> Tensor:
 
 
 def gaussian(rows: int, size: int, g: torch.Generator) -> Tensor:
-    """Independent, of standard deviation 3."""
+    """Independent Gaussian logits of standard deviation 3."""
     return _normal(rows, size, g).mul_(3)
 
 
 def zipf(rows: int, size: int, g: torch.Generator) -> Tensor:
-    """Peaked like a language model's, in an order of its own in every row."""
+    """Logits peaked like a language model's, in another order in every row."""
     ranks = _uniform(rows, size, g).argsort(-1).float().add_(1)
     return ranks.log_().mul_(-1.3).add_(12).add_(_normal(rows, size, g), alpha=0.05)
 
 
 def equal(rows: int, size: int, g: torch.Generator) -> Tensor:
-    """All equal."""
+    """Equal logits."""
     return _uniform(rows, 1, g).expand(rows, size).contiguous()
 
 

@@ -1,4 +1,4 @@
-"""How long calls keep the host, at numbers of rows that were drawn before and at new ones."""
+"""Times how long calls keep the host, at numbers of rows that were drawn before and at new ones."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def _times(
     batches: dict[int, SamplingMetadata],
     sizes: Iterable[int],
 ) -> list[float]:
-    """Microseconds of one call of each size."""
+    """Measure the microseconds of one call of each size."""
     found = []
     gc.disable()
     try:

@@ -1,4 +1,4 @@
-"""One seeded batch of mixed filters, drawn in every way that must not change a bit of its tokens."""
+"""Draws a seeded batch of mixed filters in every way that must not change its tokens."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ class _Case:
     expected: Tensor
 
     def differ(self, logits: Tensor, rows: Any, facts: BatchFacts | None = None) -> int:
-        """How many of these rows draw another token from ``logits``, their rows in this order."""
+        """Count the rows that draw another token from ``logits``, which holds these rows in this order."""
         metadata = self.batch.take(rows).metadata(self.setting.device, facts=facts)
         found = self.setting.subject.sample(logits, metadata).token_ids
         return int((found != self.expected[torch.as_tensor(rows, device=found.device)]).sum())
 
 
 Try = tuple[str, Callable[[_Case], tuple[int, int, int]]]
-"""What is tried, and what does it: calls, rows compared, rows that differ."""
+"""Names a way to draw the batch, with its function: calls, rows compared, rows that differ."""
 
 
 def run(setting: Setting) -> Findings:
@@ -95,7 +95,7 @@ def _tries(setting: Setting) -> Iterator[Try]:
 
 
 def _offsets(case: _Case, size: int) -> list[Sequence[int]]:
-    """Where parts of this size start: the first, the last, and others between them."""
+    """Return the first rows of parts of this size: the first, the last, and others between them."""
     last = len(case.batch) - size
     starts = np.unique(np.linspace(0, last, min(_MOST_CALLS, last + 1)).astype(int))
     return [range(start, start + size) for start in starts.tolist()]
@@ -118,7 +118,7 @@ def _permuted(case: _Case) -> tuple[int, int, int]:
 
 
 def _odd(logits: Tensor) -> Tensor:
-    """The same rows, each an odd number of logits behind the last, the first not at the start of its storage."""
+    """Copy rows to an odd stride, the first not at the start of its storage."""
     rows, size = logits.shape
     stride = size + 13 + size % 2
     storage = torch.full((1 + rows * stride,), torch.nan, dtype=logits.dtype, device=logits.device)
@@ -127,7 +127,7 @@ def _odd(logits: Tensor) -> Tensor:
 
 
 def _replayed(case: _Case) -> tuple[int, int, int]:
-    """Captured on zeros, so that the tokens come from the replay."""
+    """Draw in a graph captured on zeros, so that the tokens come from the replay."""
     logits, metadata = torch.zeros_like(case.logits), case.batch.metadata(case.setting.device)
     graph, output = captured(lambda: case.setting.subject.sample(logits, metadata))
     logits.copy_(case.logits)
@@ -140,7 +140,7 @@ def _replayed(case: _Case) -> tuple[int, int, int]:
 
 
 def _forced(case: _Case, forced: Any, configuration: Any) -> tuple[int, int, int]:
-    """The batch, and parts of it with the facts of the whole, so that each kernel is compiled once."""
+    """Return the batch, and parts of it with the facts of the whole, so that each kernel is compiled once."""
     facts = case.batch.facts()
     with forced(configuration):
         done = [

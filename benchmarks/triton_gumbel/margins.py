@@ -1,4 +1,4 @@
-"""How close a draw was, in float64: what a disagreement between two samplers in float32 may come from.
+"""Computes in float64 how close a draw was, to explain a disagreement between two samplers in float32.
 
 Two things can tip a draw: the runner-up of a race lies within the rounding of the winner, of the tiles or of the tokens
 in the winning tile; or the edge of a filter runs so close to a token that rounding decides whether it is kept. The
@@ -22,13 +22,13 @@ EXPLAINED = 2e-5
 
 @dataclass(frozen=True)
 class Margin:
-    """One draw of float64."""
+    """A draw in float64."""
 
     token: int
     tile_lead: float
-    """Of the winning tile over the next; infinite where there is one."""
+    """Lead of the winning tile over the next; infinite if there is only one."""
     token_lead: float
-    """Of the winning token over the next in its tile."""
+    """Lead of the winning token over the next in its tile."""
     edge: float
     """The least change of a filter under which the sampler's token wins; infinite where none does, or at need."""
     uncertain: bool
@@ -36,7 +36,7 @@ class Margin:
 
     @property
     def least(self) -> float:
-        """The margin."""
+        """Return the margin, as the module defines it."""
         return min(self.tile_lead, self.token_lead, self.edge)
 
     @property

@@ -1,4 +1,4 @@
-"""CUDA graphs: what is captured, and verifications that are replayed after their inputs were changed in place."""
+"""Captures calls in CUDA graphs, and replays verifications after their inputs were changed in place."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class _Call:
     mode: VerifyMode
 
     def tensors(self) -> list[Tensor]:
-        """What changes between replays."""
+        """Return the tensors that change between replays."""
         drafts, metadata = self.drafts, self.metadata
         found = (
             self.target,
@@ -46,7 +46,7 @@ class _Call:
 
 
 def captured(call: Callable[[], _Output]) -> tuple[torch.cuda.CUDAGraph, _Output]:
-    """A CUDA graph of a call, and the output that its replays write."""
+    """Capture a call in a CUDA graph; return it with the output that its replays write."""
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
@@ -62,7 +62,7 @@ def captured(call: Callable[[], _Output]) -> tuple[torch.cuda.CUDAGraph, _Output
 def replayed(
     sampler: Sampler, kind: str, generator: torch.Generator, *, requests: int = 64, vocab_size: int = 32_000
 ) -> tuple[list[list[str]], bool]:
-    """A line for each of some filters, under ``TITLES``, and whether replays are as eager calls, which do not wait."""
+    """Return a line for each of some filters, under ``TITLES``, and whether replays equal eager calls without waits."""
     lines, holds = [], True
     for filters in _FILTERS:
         try:
@@ -82,7 +82,7 @@ def replayed(
 
 
 def _tried(sampler: Sampler, kind: str, cell: Cell, generator: torch.Generator) -> tuple[int, str]:
-    """How many requests of all replays differ from eager calls, and why these wait for the device, or ""."""
+    """Count requests of all replays that differ from eager calls; say why eager calls wait for the device, or ""."""
     rng = np.random.default_rng(10)
     counts = [place % 5 for place in range(cell.requests)]
     held = _call(sampler, speculation(cell, counts, rng, generator), kind, generator)

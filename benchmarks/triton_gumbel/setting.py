@@ -20,7 +20,7 @@ from tokendraw.resolution import detect_host, installed_version
 
 @dataclass(frozen=True, kw_only=True)
 class Findings:
-    """What a command prints, and whether what was promised holds."""
+    """The text that a command prints, and whether the promise holds."""
 
     text: str
     holds: bool

@@ -1,4 +1,4 @@
-"""What the worst logits cost: sorted, all equal, of two values, Cauchy, 99 % -inf; beside what is common."""
+"""Times the worst logits (sorted, all equal, of two values, Cauchy, 99 % -inf) beside common ones."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def run(setting: Setting, *, repeats: int) -> Findings:
 
 
 def _rows(setting: Setting, repeats: int, cell: Cell) -> tuple[list[list[str]], bool]:
-    """Lines of a shape and dtype, one for each filter."""
+    """Return the lines of a shape and dtype, one for each filter."""
     reads: list[Timing] = []
     found: dict[str, Mapping[str, Timing | Failure]] = {}
     calls, timer = _calls(setting, cell), timer_for(setting.device, repeats)
