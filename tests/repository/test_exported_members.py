@@ -20,7 +20,7 @@ FACES = {
         UntestedUpstreamWarning VerifyOutput __version__ discover load load_sampler resolve
     """,
     tokendraw.plugin: """
-        API_VERSION Capabilities DRAFT_KINDS DraftKind FILTER_ORDERS Filter FilterOrder GUMBEL_DTYPES
+        API_VERSION Call Capabilities DRAFT_KINDS DraftKind FILTER_ORDERS Filter FilterOrder GUMBEL_DTYPES
         Granularity GumbelDtype Host HostCapabilities HostNeed INPUT_DTYPES LOGPROBS_MODES LogprobsMode
         Need Operation PAD_LOGPROB PAD_TOKEN_ID PluginInfo SamplerBackend Seeding TieNeed TieRule Upstream VERIFY_MODES
         VerifierBackend VerifyCapabilities VerifyMode best_token_ids hookimpl logprobs_by_step one_thread pad_logprobs

@@ -44,6 +44,7 @@ from tokendraw._lazy import lazy_names
 if TYPE_CHECKING:
     from tokendraw._discovery.hooks import hookimpl
     from tokendraw._exchange.backends import SamplerBackend
+    from tokendraw._exchange.call import Call
     from tokendraw._exchange.capabilities import (
         FILTER_ORDERS,
         GUMBEL_DTYPES,
@@ -81,6 +82,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "_discovery.hooks": ("hookimpl",),
     "_exchange.backends": ("SamplerBackend",),
+    "_exchange.call": ("Call",),
     "_exchange.capabilities": (
         "FILTER_ORDERS",
         "GUMBEL_DTYPES",
@@ -126,6 +128,7 @@ __all__ = [
     "PAD_LOGPROB",
     "PAD_TOKEN_ID",
     "VERIFY_MODES",
+    "Call",
     "Capabilities",
     "DraftKind",
     "Filter",

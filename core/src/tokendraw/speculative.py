@@ -46,10 +46,19 @@ def row_positions(cu_num_logits: Tensor, first_positions: Tensor, num_rows: int)
         token that is settled. Its first draft stands one further.
     :returns: [L] int64.
     """
-    cu_num_logits = _indices(cu_num_logits)
-    request = row_index(cu_num_logits, num_rows)
-    rows = torch.arange(num_rows, device=cu_num_logits.device)
-    return first_positions[request].to(torch.int64) + rows - cu_num_logits[request]
+    request, offset = rows_of_requests(cu_num_logits, num_rows)
+    return first_positions.index_select(0, request).to(torch.int64).add_(offset)
+
+
+def rows_of_requests(cu_num_logits: Tensor, num_rows: int) -> tuple[Tensor, Tensor]:
+    """Find the request of each row of logits, as :func:`row_index`, and its place among the rows of that request.
+
+    :returns: [L] int64, and [L] of the dtype of ``cu_num_logits``.
+    """
+    offsets = _indices(cu_num_logits)
+    rows = torch.arange(num_rows, dtype=offsets.dtype, device=offsets.device)
+    request = torch.searchsorted(offsets[1:], rows, right=True).clamp_(max=max(len(offsets) - 2, 0))
+    return request, rows.sub_(offsets.index_select(0, request))
 
 
 def bonus_rows(cu_num_logits: Tensor) -> Tensor:

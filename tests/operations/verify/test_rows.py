@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from tokendraw import SamplingMetadata, SamplingParams, speculative
+from tokendraw import Drafts, SamplingMetadata, SamplingParams, speculative
+from tokendraw.operations.verify.rows import by_row
 
 GOLDEN = {
     # num_drafts: cu_num_logits, row_index, offsets, bonus_rows, target_rows
@@ -73,3 +74,38 @@ def test_the_rows_are_what_the_metadata_of_a_verification_takes():
     assert metadata.num_rows == 6
     assert metadata.per_row("top_k").tolist() == [5, 5, 5, 6, 7, 7]
     assert metadata.positions.tolist() == [10, 11, 12, 20, 30, 31]
+
+
+def spread(drafts, rows=6):
+    metadata = SamplingMetadata.from_params(
+        [SamplingParams(seed=k) for k in (5, 6, 7)], positions=[10, 20, 30]
+    )
+    found = by_row(metadata, drafts, rows)
+    return found.row_index.tolist(), found.positions.tolist()
+
+
+SPREAD = ([0, 0, 0, 1, 2, 2], [10, 11, 12, 20, 30, 31])
+CHANGED = ([0, 1, 1, 1, 2, 2], [10, 20, 21, 22, 30, 31])
+
+
+@pytest.mark.parametrize("inference", [False, True])
+def test_the_rows_of_drafts_follow_a_change_of_their_offsets_in_place(inference):
+    with torch.inference_mode(inference):
+        offsets = torch.tensor([0, 3, 4, 6])
+        drafts = Drafts(
+            draft_token_ids=torch.zeros(3, dtype=torch.int64), cu_num_logits=offsets, max_drafts=2
+        )
+        assert [spread(drafts), spread(drafts)] == [SPREAD, SPREAD]
+        offsets.copy_(torch.tensor([0, 1, 4, 6]))
+        assert [spread(drafts), spread(drafts)] == [CHANGED, CHANGED]
+
+
+def test_the_rows_of_drafts_are_computed_once_but_in_a_graph(monkeypatch):
+    drafts, counted = Drafts.from_lists([[1, 2], [], [3]]), []
+    compute = speculative.rows_of_requests
+    monkeypatch.setattr(speculative, "rows_of_requests", lambda *given: counted.append(1) or compute(*given))
+    assert [spread(drafts), spread(drafts)] == [SPREAD, SPREAD]
+    assert len(counted) == 1
+    monkeypatch.setattr("tokendraw.operations.verify.rows.is_capturing", lambda: True)
+    assert [spread(drafts), spread(drafts)] == [SPREAD, SPREAD]
+    assert len(counted) == 3

@@ -91,7 +91,7 @@ class Call(ABC):
         """Keep the output check of a call that was checked and that the chosen provider served, for calls like it."""
         return
 
-    def rows(self, capabilities: Any) -> RowKinds | str:
+    def kinds_of_rows(self, capabilities: Any) -> RowKinds | str:
         """Tell of which kind each row is, so that rows beyond a provider can go elsewhere; or why they stay together.
 
         :param capabilities: of the chosen provider.

@@ -99,6 +99,10 @@ class SamplingMetadata:
             )
         check_indices(tensors)
         object.__setattr__(self, "facts", self.facts.tightened(tensors))
+        # Cached properties that every call asks for; computing one later takes a lock in Python 3.11.
+        any_tensor = tensors.get("row_index", next(iter(tensors.values()), None))
+        known = (None, None) if any_tensor is None else (any_tensor.shape[0], any_tensor.device)
+        vars(self).update(num_rows=known[0], device=known[1], memo={})
         kinds = self.row_kinds
         if kinds is None:
             return

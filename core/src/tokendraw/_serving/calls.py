@@ -125,10 +125,11 @@ class Calls:
         :param is_plain: the chosen provider serves all of it: calls like this one need not be looked at again.
         :raises CallFailedError: from what it raised, or it returned what is no output.
         """
-        given, kind = call, None
+        given, kind, is_usual = call, None, True
         if serving.can_fall_back:
             kind = call.kind()
-            if not is_copy and (member.failed_kinds or kind not in member.served_kinds):
+            is_usual = kind in member.served_kinds and not member.failed_kinds
+            if not is_usual and not is_copy:
                 given = fallback.copied(call, member, kind)
         check = given.output_check(self._session.need)
         debug = self._session.debug and not is_capturing()
@@ -138,9 +139,10 @@ class Calls:
         except CallFailedError as error:
             error.kind, error.had_copy = kind, is_copy or given is not call
             raise
-        if kind is not None and (member.failed_kinds or kind not in member.served_kinds):
+        if not is_usual:
             member.note_success(kind)
-        if is_plain and not self._session.debug and (kind is None or kind in member.served_kinds):
+            is_usual = kind in member.served_kinds  # not if there are too many kinds
+        if is_plain and is_usual and not self._session.debug:
             call.remember(serving.key, check)
         return output
 

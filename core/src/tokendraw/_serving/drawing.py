@@ -89,7 +89,7 @@ class Sample(Call):
         logits = self.logits
         self.metadata.memo[key] = (logits.shape, logits.dtype, logits.device, check)
 
-    def rows(self, capabilities: Capabilities) -> RowKinds | str:
+    def kinds_of_rows(self, capabilities: Capabilities) -> RowKinds | str:
         metadata, (rows, vocab_size) = self.metadata, self.logits.shape
         kinds = metadata.row_kinds
         if unserved(capabilities, _UNDEMANDING, vocab_size) is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 from tokendraw._exchange.call import Call
@@ -48,8 +48,7 @@ class Member:
         self.failed_kinds.add(kind)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Route:
+class Route(NamedTuple):
     """Who serves one call."""
 
     member: Member
@@ -125,7 +124,7 @@ class Serving:
         lacking = self.lacking(call)
         if lacking is None:
             return Route(self.chosen)
-        kinds = "" if self.companion is None else call.rows(self.capabilities)
+        kinds = "" if self.companion is None else call.kinds_of_rows(self.capabilities)
         split = kinds if isinstance(kinds, str) else self._split(kinds, call)
         if isinstance(split, str):
             return Route(self.member(call), None, (lacking,), split)

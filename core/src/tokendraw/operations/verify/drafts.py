@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
-from typing import Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -159,6 +159,11 @@ class Drafts:
             draft_logits=draft_logits,
             any_placeholder=any_placeholder,
         )
+
+    @cached_property
+    def memo(self) -> dict[Hashable, Any]:
+        """What a verification computed of these drafts once, beside what shows whether it still holds."""
+        return {}
 
     @cached_property
     def num_requests(self) -> int:
