@@ -40,7 +40,7 @@ def pad_logprobs(token_ids: Tensor, logprobs: Tensor, asked: Tensor | None) -> t
 def logprobs_by_step(
     rows: LogprobsTensors, cu_num_logits: Tensor, num_accepted: Tensor, max_drafts: int
 ) -> LogprobsTensors:
-    """Rearrange the logprobs of the rows of a verification by request and step, as ``VerifyOutput.logprobs`` has them.
+    """Rearrange the logprobs of the rows of a verification by request and step, as its output has them.
 
     :param rows: tensors whose first dimension is the L rows of logits.
     :param cu_num_logits: [B + 1] integer, as in :class:`tokendraw.Drafts`.

@@ -64,7 +64,8 @@ class Operation:
     warm_up: Callable[..., Any] | None = None
     """Builds the :class:`tokendraw._serving.warming.Warmup` of the arguments that it checks; None: nothing to warm."""
     splits_rows: bool = False
-    """Whether rows of a call may go to the companion; otherwise the call goes whole."""
+    """Whether rows of a call may go to the companion, where the call tells of which kind they are; otherwise each call
+    goes whole."""
     falls_back: bool = True
     """Whether another provider may take over a failed call whose inputs are known to be untouched."""
 

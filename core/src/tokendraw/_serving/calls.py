@@ -98,7 +98,7 @@ class Calls:
 
         :raises CallFailedError: from what a provider raised.
         """
-        route = serving.route(call)
+        route = serving.route(call, splits_rows=self.operation.splits_rows)
         split = route.split
         if split is None:
             output = self._call(serving, route.member, call, is_plain=not route.lacking)

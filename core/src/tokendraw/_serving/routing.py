@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
-from tokendraw._exchange.call import Call
+from tokendraw._exchange.call import WHOLE, Call
 from tokendraw._exchange.facts import BatchFacts, RowKinds
 from tokendraw._messages.errors import SamplerUnavailableError
 from tokendraw._messages.install import NATIVE
@@ -116,15 +116,17 @@ class Serving:
             )
         return self.companion
 
-    def route(self, call: Call) -> Route:
+    def route(self, call: Call, *, splits_rows: bool = True) -> Route:
         """Look up who serves a call, row by row where the host knows of which kind each row is.
 
+        :param splits_rows: whether rows may leave those that stay.
         :raises SamplerUnavailableError: nobody here serves all that it may hold.
         """
         lacking = self.lacking(call)
         if lacking is None:
             return Route(self.chosen)
-        kinds = "" if self.companion is None else call.kinds_of_rows(self.capabilities)
+        may_split = splits_rows and self.companion is not None
+        kinds = call.kinds_of_rows(self.capabilities) if may_split else WHOLE
         split = kinds if isinstance(kinds, str) else self._split(kinds, call)
         if isinstance(split, str):
             return Route(self.member(call), None, (lacking,), split)

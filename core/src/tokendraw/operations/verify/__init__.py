@@ -47,5 +47,6 @@ OPERATION = Operation(
     proof="the proof draw",
     prove=_prove,
     calls=_calls,
+    splits_rows=True,  # those of drafts: a verification tells of no rows
     warm_up=_warm_up,
 )
