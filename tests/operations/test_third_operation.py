@@ -265,10 +265,10 @@ def test_it_is_shown(dists: FakeDists) -> None:
         "  compute capability  any\n"
         "  ROCm architectures  any\n"
         "  least SMs           0\n"
-        "  graph safe          no\n"
-        "  sync free           no\n"
         "  roundings           nearest, down\n"
         "  negative            no\n"
+        "  graph safe          no\n"
+        "  sync free           no\n"
     )
     (entry,) = json.loads(call("show", "acme", "--json").stdout)["candidates"]
     assert entry["operations"]["scale"]["roundings"] == ["nearest", "down"]

@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields
 
 import click
 
-from tokendraw._exchange.capabilities import HostCapabilities
+from tokendraw._exchange.capabilities import HostCapabilities, HostNeed
 from tokendraw._exchange.plugin_info import API_VERSION
 from tokendraw._loading import resolve as _resolve
 from tokendraw._messages.errors import TokendrawError
@@ -120,13 +120,20 @@ def _state(candidate: Candidate) -> Iterator[tuple[str, str]]:
 
 
 def _in_words(capabilities: HostCapabilities) -> Iterator[tuple[str, str]]:
-    """List every field as (label, value), in the order of the class."""
-    for field in fields(capabilities):
-        value = getattr(capabilities, field.name)
-        label = _LABELS.get(field.name, field.name.replace("_", " "))
-        yield label, _value_in_words(field.name, value)
+    """List every field as (label, value)."""
+    for name in _in_reading_order([field.name for field in fields(capabilities)]):
+        label = _LABELS.get(name, name.replace("_", " "))
+        yield label, _value_in_words(name, getattr(capabilities, name))
 
 
+def _in_reading_order(names: Sequence[str]) -> list[str]:
+    """Put what every operation promises of its calls beside the operation's own promise of that kind, or last."""
+    own = [name for name in names if name not in _PROMISES]
+    at = own.index("valid_flag") + 1 if "valid_flag" in own else len(own)
+    return [*own[:at], *_PROMISES, *own[at:]]
+
+
+_PROMISES = tuple(field.name for field in fields(HostNeed))
 _LABELS = {"rocm_archs": "ROCm architectures", "min_sm_count": "least SMs", "max_top_k": "largest top-k"}
 _LABELS |= {"max_vocab_size": "largest vocabulary", "dtypes": "dtypes of logits"}
 _NO_LIMIT = {"device_types": "any that torch has", "max_top_k": "no limit", "max_vocab_size": "no limit"}
