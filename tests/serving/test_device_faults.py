@@ -119,3 +119,14 @@ def test_one_while_verify_is_built_takes_sample_from_the_plugin(dists: FakeDists
         warnings.simplefilter("ignore", SamplerFallbackWarning)  # of sample too, acme was passed over
         sampler.sample(LOGITS, METADATA)
     assert sampler.name == "native"
+
+
+def test_one_in_a_call_of_verify_takes_sample_from_the_plugin(dists: FakeDists) -> None:
+    dists.add_plugin("acme", serving_both(verify=ILLEGAL))
+    sampler = load_sampler(device="cpu", operations=("sample", "verify"))
+    assert (sampler.name, sampler.verify_resolution.chosen) == ("acme", "acme")
+    with pytest.warns(SamplerFallbackWarning):
+        assert verify(sampler) == "native"
+    with pytest.warns(SamplerFallbackWarning):
+        sampler.sample(LOGITS, METADATA)
+    assert sampler.name == "native"
