@@ -129,7 +129,7 @@ def peak_kilobytes() -> int:
 
 
 def table(batch: int, vocab_size: int, families: list[str], *, memory: bool) -> list[str]:
-    """Yield the rows of the result in Markdown."""
+    """Return the lines of the table in Markdown."""
     lines = [
         "| logits | filters | pipeline ms | native ms | times faster | extra memory, [B, V] float32 buffers |",
         "|---|---|--:|--:|--:|--:|",

@@ -1,1 +1,1 @@
-"""What callers and plugins hand to each other: parameters, metadata, capabilities, outputs."""
+"""The data that callers and plugins exchange: parameters, metadata, capabilities, outputs."""

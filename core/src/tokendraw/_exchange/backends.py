@@ -1,4 +1,4 @@
-"""What plugins build: the objects whose methods the core calls."""
+"""Protocols of the objects that plugins build, whose methods the core calls."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @runtime_checkable
 class SamplerBackend(Protocol):
-    """What ``tokendraw_build`` returns for the operation ``sample``."""
+    """The object that ``tokendraw_build`` returns for the operation ``sample``."""
 
     def sample(self, logits: torch.Tensor, metadata: SamplingMetadata) -> SamplerOutput:
         """Draw one token a row.

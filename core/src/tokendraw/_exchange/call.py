@@ -1,4 +1,4 @@
-"""One call of a method of an operation: its arguments, and what the core asks of them before and after it is made."""
+"""A call of a method of an operation: its arguments, and what the core asks about them before and after it runs."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ if TYPE_CHECKING:
     from tokendraw._exchange.facts import BatchFacts, RowKinds
 
 OutputCheck: TypeAlias = Callable[[object], str | None]
-"""Looks at the form of what a call returned, at no values: None, or what is needed and what was found."""
+"""Checks the form of a call's output, without its values: returns None, or what is needed and what was found."""
 
 WHOLE = "every row is one"
-"""Why the rows of a call go the same way."""
+"""Says why the rows of a call are not divided."""
 
 
 class Call(ABC):
-    """The arguments of one call. Making one checks nothing and costs next to nothing; :meth:`check` is for that.
+    """The arguments of one call. To make one checks nothing and costs next to nothing; :meth:`check` checks.
 
     An operation has one such class for each of its methods, whose parameters are those of ``__init__``.
     """
@@ -28,7 +28,7 @@ class Call(ABC):
     __slots__ = ()
 
     told_in: ClassVar[str] = "its arguments"
-    """Where a caller says what a call does not hold, for the message to who is refused."""
+    """Names where a caller says what a call does not hold, for the message of a refusal."""
 
     @abstractmethod
     def check(self, device: torch.device, need: Any) -> None:
@@ -53,11 +53,11 @@ class Call(ABC):
         """Copy the call with other tensors in the place of :meth:`tensors`."""
 
     def kind(self) -> Hashable:
-        """Tell what decides which of a provider's kernels serve this call, apart from its size."""
+        """Return the properties, apart from its size, that decide which of a provider's kernels serve this call."""
         return tuple([(tensor.dtype, tensor.shape[1:]) for tensor in self.tensors().values()])
 
     def lacking(self, capabilities: Any, rows: BatchFacts | None = None) -> str | None:
-        """Tell, in words, what of this call is beyond a provider; None if it serves it.
+        """Say what of this call a provider cannot serve; None if it serves all of it.
 
         :param rows: of rows of this kind alone.
         """
@@ -69,15 +69,15 @@ class Call(ABC):
 
     @abstractmethod
     def output_check(self, need: Any) -> OutputCheck:
-        """Tell what the form of the output has to be. Keeps no tensor alive."""
+        """Return the check of the output's form, which keeps no tensor alive."""
 
     def wrong_values(self, output: Any) -> str | None:
-        """Tell what is wrong with the values of an output of the right form, and wait for the device."""
+        """Say what is wrong with the values of an output of the right form; waits for the device."""
         return None
 
     @property
     def num_rows(self) -> int:
-        """How many rows :meth:`tokendraw.Sampler.stats` counts for it."""
+        """Return the number of rows that :meth:`tokendraw.Sampler.stats` counts for it."""
         return 0
 
     def recall(self, key: object) -> OutputCheck | None:
@@ -99,7 +99,7 @@ class Call(ABC):
         return WHOLE
 
     def split(self, kinds: RowKinds, lacking: Sequence[str | None], offered: tuple[Any, Any]) -> Any:
-        """Tell which rows leave the chosen provider: a :class:`tokendraw._serving.splitting.Split`.
+        """Find the rows that leave the chosen provider: a :class:`tokendraw._serving.splitting.Split`.
 
         :param lacking: for each of the kinds what of it is beyond the chosen provider, or None.
         :param offered: capabilities of the chosen provider and its companion; None: it serves whatever comes.

@@ -1,4 +1,4 @@
-"""What a provider can do and what a caller needs: two of the three sides of every negotiation.
+"""Capabilities of providers and needs of callers, two of the three sides of every negotiation.
 
 All are frozen dataclasses without behaviour beyond checking themselves, so that a decision about an H100, an MI300X or
 a laptop can be computed, and tested, anywhere. What a field may be stands in its declaration alone: a need is held
@@ -84,7 +84,7 @@ _Filters: TypeAlias = Annotated[
 
 @dataclass(frozen=True, kw_only=True)
 class HostCapabilities:
-    """What a provider of any operation needs of the host, and what its calls promise there.
+    """Requirements of a provider of any operation on the host, and promises of its calls there.
 
     The defaults promise nothing: advertise what you have tested.
     """
@@ -105,7 +105,7 @@ class HostCapabilities:
 
 @dataclass(frozen=True, kw_only=True)
 class Capabilities(HostCapabilities):
-    """What a sampler can do. The defaults promise nothing: advertise what you have tested.
+    """The capabilities of a sampler. The defaults promise nothing: advertise what you have tested.
 
     A capability that is advertised is tested by the conformance kit; one that is not is never asked for.
     """
@@ -133,7 +133,7 @@ class Capabilities(HostCapabilities):
 
 @dataclass(frozen=True, kw_only=True)
 class HostNeed:
-    """What a caller of any operation may need of its calls.
+    """The needs of a caller of any operation.
 
     :raises InvalidParameterError: a ValueError: a field is not of the type that it declares, or no word of its list.
     """
@@ -147,7 +147,7 @@ class HostNeed:
 
 @dataclass(frozen=True, kw_only=True)
 class Need(HostNeed):
-    """What a sampler must do for the caller, whatever the rows of a batch ask for later.
+    """Conditions that a sampler must meet for the caller, whatever the rows of a batch ask for later.
 
     Seeds, greedy rows and filters are properties of rows: those are looked at batch by batch, and rows that
     the chosen sampler cannot serve go to its companion. A need is what no companion can mend.
@@ -156,7 +156,7 @@ class Need(HostNeed):
     """
 
     logprobs_mode: LogprobsMode = "raw_logprobs"
-    """What rows get that ask for logprobs. For processed ones the default choice goes only to a sampler that
+    """Mode of the logprobs that rows get. For processed ones the default choice goes only to a sampler that
     returns them itself; beside an explicit choice without them, and for the other modes, a companion will do.
     """
     logprob_ranks: bool = True

@@ -35,10 +35,10 @@ class Rule:
     """Says what a value may be. Beside a type in ``Annotated`` it stands in the type's place."""
 
     needed: tuple[str, ...]
-    """In words, one for each alternative."""
+    """The alternatives in words."""
     fits: Callable[[Any], bool]
     words: tuple[str, ...] = ()
-    """Those that the value may be, to tell the nearest of."""
+    """Words that the value may be, of which a message names the nearest."""
 
 
 def at_least(least: int) -> Rule:

@@ -21,7 +21,7 @@ RowKind: TypeAlias = tuple[bool, bool, int, bool, bool, str, int | None]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BatchFacts:
-    """What a batch may hold, known without reading the device. The defaults say "anything".
+    """Facts about a batch, known without reading the device: what it may hold. The defaults say "anything".
 
     ``any_*`` must be True unless no row is of that kind, ``all_*`` may be True only if every row is.
 
@@ -118,7 +118,7 @@ class BatchFacts:
 
 
 class RowKinds:
-    """What the host knows about each row, so that rows can be routed one by one: see ``docs/engine-authors.md``.
+    """The kind of each row, as the host knows it, so that rows can be routed singly: see ``docs/engine-authors.md``.
 
     :meth:`SamplingMetadata.from_params` makes it. Whoever keeps parameters in tensors of their own makes it from the
     requests that these hold, anew whenever a row comes to be of another kind (greedy, seeded, with another top-k,
@@ -164,12 +164,12 @@ class RowKinds:
 
     @cached_property
     def kinds(self) -> tuple[BatchFacts, ...]:
-        """What a single row of each kind that occurs is like."""
+        """Facts about a single row of each kind that occurs."""
         return tuple(BatchFacts.of_kinds([key]) for key in self._keys)
 
     @cached_property
     def facts(self) -> BatchFacts:
-        """What a batch of one row for each slot holds."""
+        """Facts about a batch of one row for each slot."""
         return BatchFacts.of_kinds(self._keys)
 
     @property

@@ -1,4 +1,4 @@
-"""What a machine is: the facts about one device that every negotiation rests on."""
+"""The facts about a machine and one of its devices, on which every negotiation rests."""
 
 from __future__ import annotations
 

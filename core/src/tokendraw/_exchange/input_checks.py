@@ -1,6 +1,6 @@
-"""What a caller owes a call: tensors of the right form on the right device. Refused before anything is launched.
+"""Checks the inputs of a call before anything is launched: tensors of the right form on the right device.
 
-What a call owes its caller is looked at in :mod:`tokendraw._serving.watch`. No value is read here.
+:mod:`tokendraw._serving.watch` checks what a call does with them. No value is read here.
 """
 
 from __future__ import annotations

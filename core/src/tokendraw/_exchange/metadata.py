@@ -78,7 +78,7 @@ class SamplingMetadata:
     """[slots] integer: how many best tokens each row wants (-1: all); None: ``facts.max_logprobs`` for every row."""
     facts: BatchFacts = _ANYTHING
     row_kinds: RowKinds | None = None
-    """Of which kind each row is; None: the rows of a batch cannot be told apart, and go the same way."""
+    """Kind of each row; None: the rows of a batch cannot be told apart, and go the same way."""
 
     def __post_init__(self) -> None:
         check_record("facts", self.facts, BatchFacts)
@@ -167,7 +167,7 @@ class SamplingMetadata:
 
     @cached_property
     def memo(self) -> dict[Hashable, Any]:
-        """What samplers computed of this metadata once, by keys of their own.
+        """Results that samplers computed from this metadata once, by keys of their own.
 
         All metadata that :meth:`with_positions` makes of it shares it. So it may hold what follows from facts, shapes,
         dtypes and devices, and from which tensors there are, but nothing that follows from values, which may change in

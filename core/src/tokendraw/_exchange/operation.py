@@ -1,4 +1,4 @@
-"""The record of an operation: all that the core knows of it, so that nothing else asks for its name.
+"""The record of an operation: all that the core knows about it, so that nothing else asks for its name.
 
 Each operation is a folder of :mod:`tokendraw.operations` whose ``OPERATION`` is one of these. Importing it imports
 neither torch nor a backend: what needs torch (``prove``, ``calls``, ``warm_up``) imports it when it is called.
@@ -18,36 +18,36 @@ Check: TypeAlias = Callable[[Any, Host, Any], str | None]
 Gaps: TypeAlias = Callable[[Any, Any], tuple[str, ...]]
 """Names, from (capabilities, need) alone, the kinds of calls, or of rows of a call, that cannot be served."""
 Offer: TypeAlias = Callable[[Any, Any], Any]
-"""Leaves of capabilities what counts for a caller with this need: (capabilities, need) to capabilities."""
+"""Reduces capabilities to those that count for a caller with this need: (capabilities, need) to capabilities."""
 Prove: TypeAlias = Callable[[Any, Any, Any, Any], None]
-"""Makes a call whose outcome is known: (backend, capabilities, device, need); a PluginError says what was wrong."""
+"""Makes a call whose outcome is known, or raises PluginError: (backend, capabilities, device, need)."""
 
 
 def no_gaps(capabilities: Any, need: Any) -> tuple[str, ...]:
-    """Whoever is available serves every call."""
+    """Return no gaps: every available provider serves every call."""
     return ()
 
 
 def all_offered(capabilities: Any, need: Any) -> Any:
-    """Every capability counts."""
+    """Return all capabilities: every one counts."""
     return capabilities
 
 
 @dataclass(frozen=True, kw_only=True)
 class Operation:
-    """One thing that plugins can be asked to do."""
+    """A task that plugins can be asked to do."""
 
     name: str
     summary: str
-    """One line, for the command line."""
+    """Describes it in one line, for the command line."""
     capabilities: type[HostCapabilities] = HostCapabilities
     """Says what a provider can do: a dataclass, whose declarations are what a plugin's description is held against."""
     need: type[HostNeed] = HostNeed
     """Says what a caller needs: a dataclass that can be made without arguments."""
     methods: tuple[str, ...]
-    """What the object that ``tokendraw_build`` returns has to have."""
+    """Methods that the object from ``tokendraw_build`` has to have."""
     checks: tuple[Check, ...] = ()
-    """Why a provider cannot serve, beyond what any operation needs of the host; in the order in which they are told."""
+    """Checks beyond those of the host, in the order in which their reasons are given."""
     default_checks: tuple[Check, ...] = ()
     """More checks, for the default choice. An explicit one stands in spite of them where it has a companion."""
     gaps: Gaps = no_gaps
@@ -56,7 +56,7 @@ class Operation:
     """Gaps that are about a call as a whole: whoever serves those meets every other kind in it."""
     offered: Offer = all_offered
     proof: str = "the proof call"
-    """What proving is called in reasons."""
+    """Names the proof in reasons."""
     prove: Prove
     calls: Callable[[], Mapping[str, type[Any]]] | None = None
     """Looks up the :class:`tokendraw._exchange.call.Call` of each of a provider's methods, by the method's name. None:

@@ -1,4 +1,4 @@
-"""What drawing tokens returns. All tensors stay on the device of the logits."""
+"""The outputs of drawing tokens. All tensors stay on the device of the logits."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ PAD_LOGPROB = float("-inf")
 
 
 class TokenLogprob(NamedTuple):
-    """One token of a row, as :meth:`LogprobsTensors.row` lists it."""
+    """A token of a row, as :meth:`LogprobsTensors.row` lists it."""
 
     token_id: int
     logprob: float
     """Natural logarithm, or a logit, by ``logprobs_mode``."""
     rank: int | None
-    """Of the drawn token: how many tokens have a value at least its own, itself included; None if that was not counted.
-    Of the n-th best token: n, so that of equal tokens the lower id has the lower rank."""
+    """For the drawn token the number of tokens with a value at least its own, itself included; None if not counted.
+    For the n-th best token n, so that among equal tokens the lower id has the lower rank."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ class LogprobsTensors:
 
 @dataclass(frozen=True, slots=True)
 class SamplerOutput:
-    """One drawn token a row."""
+    """The output of a sampling step: one drawn token a row."""
 
     token_ids: torch.Tensor
     """[B] int64, each in [0, V) whatever the logits hold."""

@@ -1,4 +1,4 @@
-"""How a plugin describes itself: data only, and the rule that its name follows."""
+"""The description that a plugin gives of itself, as data, and the rule that its name follows."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ API_VERSION = 1
 
 
 NAME_RULE = "at most 64 lowercase letters and digits, a letter first, with single hyphens between them"
-"""What a plugin's name needs: it stands in lists that commas separate, in shells and in tables."""
+"""Rule of a plugin's name, which stands in comma-separated lists, in shells and in tables."""
 LARGEST_PRIORITY = 1_000_000
 """Bound of a priority on both sides of 0, and of an API version."""
 
@@ -39,7 +39,7 @@ class Upstream:
 
 @dataclass(frozen=True, kw_only=True)
 class PluginInfo:
-    """How a plugin describes itself: data only.
+    """The description that a plugin gives of itself, as data.
 
     It is the same on every machine that has the same files installed: a plugin may look at those of its upstream, and
     at nothing else. Texts are one printable line each: 100 characters at most for a name, a version or an architecture,
@@ -52,11 +52,11 @@ class PluginInfo:
     priority: int
     """Higher is preferred. native is 0, specialised kernels are 10 to 90; from -1000000 to 1000000."""
     operations: Mapping[str, HostCapabilities]
-    """By the name of an operation what the plugin can do in it: of the type that the operation names."""
+    """Capabilities by the name of an operation, of the type that the operation names."""
     upstream: Upstream | None = None
     summary: str = ""
-    """One line for ``tokendraw list``."""
+    """Describes it in one line, for ``tokendraw list``."""
     verified: str = ""
-    """On what hardware its authors have run it, for ``tokendraw show``."""
+    """Hardware on which its authors have run it, for ``tokendraw show``."""
     kernels: str = ""
-    """Where its kernels come from on this machine, for ``tokendraw show``: prebuilt, or what compiles them."""
+    """Origin of its kernels on this machine, for ``tokendraw show``: prebuilt, or what compiles them."""

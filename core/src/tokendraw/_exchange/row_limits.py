@@ -1,4 +1,4 @@
-"""Which kinds of rows a sampler cannot serve, so that a companion has to.
+"""Finds the kinds of rows that a sampler cannot serve, so that a companion has to.
 
 A need holds for every batch and is looked at once, by :mod:`tokendraw._resolution.checks`. Seeds, greedy rows, filters
 and logprobs belong to single rows: a sampler that lacks one of them is still the right one for all the
@@ -52,7 +52,7 @@ def _gaps(capabilities: Capabilities, need: Need) -> Iterator[str]:
 
 
 def unserved(capabilities: Capabilities, facts: BatchFacts, vocab_size: int = 0) -> str | None:
-    """A kind of row that a batch may hold and a sampler cannot serve, or None. Costs a few comparisons."""
+    """Return a kind of row that a batch may hold and a sampler cannot serve, or None, by a few comparisons."""
     if capabilities.max_vocab_size is not None and vocab_size > capabilities.max_vocab_size:
         return f"rows of a vocabulary above {capabilities.max_vocab_size}"
     if facts.any_greedy and not capabilities.greedy:

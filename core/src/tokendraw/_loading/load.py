@@ -1,4 +1,4 @@
-"""Where facts, decision and proof meet: the providers of an operation that are built and proven."""
+"""Loads providers: gathers facts, decides, builds and proves."""
 
 from __future__ import annotations
 

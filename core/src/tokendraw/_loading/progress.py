@@ -1,4 +1,4 @@
-"""How far a warmup is, in one line on the terminal that goes away when it ends."""
+"""Shows the progress of a warmup in one line on the terminal, which goes away when it ends."""
 
 from __future__ import annotations
 

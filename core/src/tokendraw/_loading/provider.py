@@ -20,7 +20,7 @@ from tokendraw._torch.untraced import untraced
 
 
 class Provider:
-    """Whoever was negotiated for an operation, built and proven. :func:`tokendraw.load` makes it.
+    """A provider that was negotiated for an operation, built and proven. :func:`tokendraw.load` makes it.
 
     It has the methods of the operation. Where tokendraw chose by default and a call fails (it raises, or returns what
     is no output), the next best plugin serves that call and, if it can, all that follow; a
@@ -55,7 +55,7 @@ class Provider:
 
     @untraced
     def prepare(self, operation: str | None = None) -> None:
-        """Negotiate, build and prove now whoever serves; otherwise the first call does.
+        """Negotiate, build and prove the provider now; otherwise the first call does that.
 
         :param operation: one of several that this object has methods for; None: its own.
         :raises SamplerUnavailableError: nobody does, or not the one that was asked for.

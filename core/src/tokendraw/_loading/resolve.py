@@ -1,4 +1,4 @@
-"""Which plugins there are and which of them would serve, with operations by their names. Builds none."""
+"""Answers which plugins there are and which of them would serve, with operations by their names. Builds none."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 def discover(
     *, operation: str = "sample", host: Host | None = None, need: HostNeed | None = None
 ) -> tuple[Candidate, ...]:
-    """Every installed plugin, sorted by name, with its state and reason. No plugin can make this raise.
+    """List every installed plugin, sorted by name, with its state and reason. No plugin can make this raise.
 
     :param host: the machine to judge them for; None: this one.
     :param need: what they have to do, as a :class:`Need` for ``sample``; None: what that says by default.
@@ -42,7 +42,7 @@ def discover(
 
 @untraced
 def discover_all() -> dict[str, tuple[Candidate, ...]]:
-    """Every installed plugin for this machine, as each operation finds it: by operation, sorted by name.
+    """List every installed plugin for this machine, as each operation finds it: by operation, sorted by name.
 
     :raises SettingsError: a ``TOKENDRAW_*`` variable or the configuration file is malformed.
     """
@@ -60,7 +60,7 @@ def resolve(
     operation: str = "sample",
     device: str | torch.device | None = None,
 ) -> Resolution:
-    """Which sampler would serve, with every decision on the way. Builds none, and warns of nothing.
+    """Decide which plugin would serve, with every decision on the way. Builds none, and warns of nothing.
 
     What is None is gathered from this machine; with all four given the answer depends on nothing else.
 

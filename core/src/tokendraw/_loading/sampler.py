@@ -133,7 +133,7 @@ class Sampler(Provider):
 
     @untraced
     def stats(self) -> dict[str, int]:
-        """How many rows each sampler has drawn here, by name, those of :meth:`draft` among them.
+        """Count the rows that each sampler has drawn here, by name, those of :meth:`draft` among them.
 
         Rows that were verified do not count, nor do :meth:`warmup` and replays of graphs.
         """

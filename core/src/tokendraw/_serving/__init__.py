@@ -1,1 +1,1 @@
-"""What happens from a decision to an output: build, prove, route, watch, count, fall back."""
+"""The way from a decision to an output: build, prove, route, watch, count, fall back."""

@@ -28,7 +28,7 @@ _log = logging.getLogger("tokendraw")
 
 
 class Calls:
-    """Serves the calls of one operation with whoever was negotiated, and whoever takes their place."""
+    """Serves the calls of one operation with the negotiated provider, its companion and their successors."""
 
     def __init__(self, session: Session, operation: Operation, serving: Serving | None = None) -> None:
         """Prepare calls.
@@ -43,7 +43,7 @@ class Calls:
 
     @property
     def serving(self) -> Serving:
-        """Who serves.
+        """Return who serves.
 
         :raises SamplerUnavailableError: nobody does, or not the one that was asked for.
         """
@@ -94,7 +94,7 @@ class Calls:
         return self._recovered(serving, failed, call)
 
     def _served(self, serving: Serving, call: Call) -> Any:
-        """Have a call served that was checked, each row by whoever serves it.
+        """Have a checked call served, each row by the provider that can.
 
         :raises CallFailedError: from what a provider raised.
         """
@@ -147,7 +147,7 @@ class Calls:
         return output
 
     def _recovered(self, serving: Serving, failed: CallFailedError, call: Call) -> Any:
-        """Have a call that a provider failed served by whoever can, and put them in its place; or raise.
+        """Have a failed call served by another provider, which replaces the failed one; or raise.
 
         One thread at a time: one that fails later finds the successor in its place.
         """
@@ -180,7 +180,7 @@ class Calls:
         return output
 
     def _leave_the_rejected(self, facts: Negotiation) -> None:
-        """Negotiate anew, at the next call, where somebody who serves was rejected in another operation."""
+        """Negotiate anew at the next call if a provider that serves was rejected in another operation."""
         if self._serving is not None and not facts.stands(self._serving):
             self._serving = None
 
@@ -198,7 +198,7 @@ class Calls:
             announce(UntestedUpstreamWarning, text, strict=self._session.strict)
 
     def _tell_of_routing(self, serving: Serving, route: Route) -> None:
-        """Log the first time that rows of a kind go to the companion, and that they take others with them."""
+        """Log the first time that rows of a kind go to the companion, or that a whole call goes with them."""
         assert serving.companion is not None
         chosen, companion = serving.chosen.name, serving.companion.name
         for kind in route.lacking:

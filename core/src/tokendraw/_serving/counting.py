@@ -1,4 +1,4 @@
-"""How many rows each provider has served."""
+"""Counts the rows that each provider has served."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 
 class RowCounts:
-    """Counts rows by the name of who served them, from any thread."""
+    """Counts rows by the name of the provider that served them, from any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -20,7 +20,7 @@ class RowCounts:
                 self._rows[name] = self._rows.get(name, 0) + rows
 
     def by_name(self) -> dict[str, int]:
-        """Return how many rows each has served so far."""
+        """Return the number of rows that each has served so far."""
         with self._lock:
             return dict(self._rows)
 

@@ -1,4 +1,4 @@
-"""Faults of a device, as torch tells of them: whatever ran into one, the plugin's other calls on it will too."""
+"""Recognises faults of a device in torch's errors: a plugin's other calls on that device will fail too."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _OUT_OF_MEMORY = (
     "CUDA error: out of memory",
     "HIP error: out of memory",
 )
-"""In a RuntimeError that torch raises where it has no class of its own for it."""
+"""Texts in a RuntimeError that torch raises where it has no class for the fault."""
 
 
 def is_out_of_memory(error: BaseException | None) -> bool:

@@ -1,4 +1,4 @@
-"""Decides what becomes of a call that failed: whose fault it is, who may take over, and what the user reads.
+"""Decides what happens after a call failed: whose fault it is, who may take over, and what the user reads.
 
 A provider is demoted only where it failed a call that another one then served: a call that nobody can serve is its
 caller's mistake. Another one serves a failed call only if the failed one had been given copies of its tensors: nothing
@@ -47,11 +47,11 @@ class CallFailedError(Exception):
     def __init__(self, member: Member, error: BaseException, reason: str) -> None:
         self.member = member
         self.error = error
-        """What it raised, or the PluginError that says what was wrong with its output."""
+        """The exception that it raised, or a PluginError that says what was wrong with its output."""
         self.reason = reason
-        """What speaks against the provider, in words."""
+        """Says what speaks against the provider."""
         self.kind: Hashable = None
-        """Of the call, where another provider could take over."""
+        """Kind of the call, if another provider could take over."""
         self.had_copy = False
         """Whether it was given copies, so that the caller's tensors are as they were."""
 

@@ -1,4 +1,4 @@
-"""From facts to providers that are built and proven; made anew where a fact changes, such as a call that failed."""
+"""Negotiates from facts to providers that are built and proven, anew when a fact changes such as a failed call."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ class Negotiation:
 
     discovery: Discovery
     need: HostNeed
-    """Of the need type of every operation that is settled."""
+    """Need of the caller, of the need type of every operation that is settled."""
     device: torch.device
     companions: bool = True
     """Whether another provider may serve beside the chosen one, or take over from it."""
     rejections: Mapping[tuple[str, str], str] = field(default_factory=dict)
-    """By operation and plugin why building it, its proof or a call of it failed."""
+    """Reasons why building a plugin, its proof or a call of it failed, by operation and plugin."""
     device_faults: Mapping[str, str] = field(default_factory=dict)
-    """By plugin such a failure of the device itself, which counts for every operation of the plugin."""
+    """Reasons of failures of the device itself, by plugin; they count for every operation of the plugin."""
     built: dict[tuple[str, str], Member] = field(default_factory=dict)
-    """By operation and plugin: each is built once, whatever becomes of the others."""
+    """Built providers, by operation and plugin; each is built once."""
 
     def without(self, operation: Operation, name: str, reason: str, error: BaseException | None) -> Self:
         """Copy of the negotiation with a plugin marked as rejected.
@@ -51,7 +51,7 @@ class Negotiation:
         return replace(self, rejections=rejections)
 
     def rejection(self, operation: str, name: str) -> str | None:
-        """Why a plugin was rejected in an operation; None if it was not."""
+        """Return the reason why a plugin was rejected in an operation; None if it was not."""
         return self.rejections.get((operation, name)) or self.device_faults.get(name)
 
     def stands(self, serving: Serving) -> bool:

@@ -1,4 +1,4 @@
-"""The calls of an operation that says nothing of them: any arguments, whose tensors are left as they are."""
+"""Calls of an operation whose record does not describe them: any arguments, whose tensors are left as they are."""
 
 from __future__ import annotations
 

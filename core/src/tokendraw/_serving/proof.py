@@ -1,4 +1,4 @@
-"""Building is proving: a provider is accepted only after it served rightly a call whose outcome is known.
+"""Builds and proves providers: one is accepted only after it served a call whose outcome is known.
 
 A kernel that does not compile, a missing compiler or a wrong driver shows here, as a reason, and not as a
 crash at the first request.
@@ -51,7 +51,7 @@ def build(
 
 
 def package_of(hooks: pluggy.HookRelay) -> str:
-    """Top-level package of the code behind the hooks of one plugin."""
+    """Return the top-level package of the code behind the hooks of one plugin."""
     return places.package_of(hooks.tokendraw_build.get_hookimpls()[-1].plugin)
 
 

@@ -9,19 +9,19 @@ from tokendraw._exchange.params import SamplingParams
 from tokendraw._messages.errors import PluginError
 
 PEAK = 100.0
-"""exp(-100) of the mass is left for all other tokens."""
+"""Logit that leaves exp(-100) of the mass for all other tokens."""
 _VOCAB_SIZE = 2048  # two tiles of the two-level draw
 
 
 def zeros(rows: int, capabilities: Capabilities, device: torch.device, need: Need) -> torch.Tensor:
-    """[rows, V] logits of 0 in a dtype that is needed, or advertised."""
+    """Make logits [rows, V] of 0 in a dtype that is needed, or advertised."""
     vocab_size = min(_VOCAB_SIZE, capabilities.max_vocab_size or _VOCAB_SIZE)
     dtype = getattr(torch, need.dtype or (*capabilities.dtypes, "float32")[0])
     return torch.zeros(rows, vocab_size, dtype=dtype, device=device)
 
 
 def params(capabilities: Capabilities, need: Need) -> SamplingParams:
-    """Parameters that keep two equally likely tokens and use only what is advertised."""
+    """Make parameters that keep two equally likely tokens and use only what is advertised."""
     filters = {name for name, _ in capabilities.filters}
     orders = [order for order in need.filter_orders if order in capabilities.filter_orders]
     return SamplingParams(

@@ -1,4 +1,4 @@
-"""Who serves which part of a call: the chosen provider and its companion, both built and proven."""
+"""Routes the parts of a call to the chosen provider and its companion, both built and proven."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from tokendraw._serving.splitting import Split, is_worthwhile
 from tokendraw._torch.graphs import is_capturing
 
 _MOST_KINDS = 256
-"""So many kinds of calls are remembered of a provider; a caller may change its vocabulary all the time."""
+"""Number of kinds of calls that are remembered of a provider; a caller may change its vocabulary all the time."""
 
 
 @dataclass(slots=True, eq=False)
 class Member:
-    """One provider that was built."""
+    """A provider that was built."""
 
     name: str
     backend: Any
-    """What its plugin built for the operation."""
+    """The object that its plugin built for the operation."""
     package: str = ""
-    """Of its plugin's code."""
+    """Top-level package of its plugin's code."""
     served_kinds: set[Hashable] = field(default_factory=set)
     """Kinds of calls that it has served: see :mod:`tokendraw._serving.fallback`."""
     failed_kinds: set[Hashable] = field(default_factory=set)
-    """Those that it has failed since, where nobody could take over."""
+    """Kinds of calls that it has failed since, where nobody could take over."""
 
     def is_new(self, kind: Hashable) -> bool:
         """Whether a call of this kind is the first that it meets, as far as is remembered."""
@@ -58,29 +58,29 @@ class Route(NamedTuple):
     lacking: tuple[str, ...] = ()
     """Kinds of rows because of which the companion serves any."""
     because: str = ""
-    """Why it serves the whole call, if it does."""
+    """Says why it serves the whole call, if it does."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Serving:
-    """What a resolution came to. Replaced as a whole, so that no thread sees half of a change."""
+    """The providers that a resolution led to. Replaced as a whole, so that no thread sees half of a change."""
 
     resolution: Resolution
     chosen: Member
     companion: Member | None = None
     capabilities: Any = None
-    """Of the chosen one; None: it serves whatever comes."""
+    """Capabilities of the chosen provider; None: it serves every call."""
     companion_capabilities: Any = None
     can_fall_back: bool = False
     """Whether another provider may take over where a call fails, and there is one."""
     key: object = field(default_factory=object, init=False, repr=False)
-    """Stands for it where calls are remembered, and keeps nothing of it alive."""
+    """Identifies it where calls are remembered, and keeps nothing of it alive."""
     _splits: WeakKeyDictionary[RowKinds, Split] = field(default_factory=WeakKeyDictionary, repr=False)
     _captured: list[Split] = field(default_factory=list, repr=False)
-    """Those whose indices are part of a CUDA graph, which does not keep them alive."""
+    """Splits whose indices are part of a CUDA graph, which does not keep them alive."""
 
     def lacking(self, call: Call, rows: BatchFacts | None = None) -> str | None:
-        """Tell what a call may hold that is beyond the chosen provider; None if it serves all of it.
+        """Say what a call may hold that the chosen provider cannot serve; None if it serves all of it.
 
         :param rows: of rows of this kind alone.
         """
@@ -93,7 +93,7 @@ class Serving:
         return self.companion is not None and self._beyond_companion(call) is None
 
     def member(self, call: Call, rows: BatchFacts | None = None) -> Member:
-        """Look up who serves a whole call, or rows of one kind.
+        """Find the provider that serves a whole call, or rows of one kind.
 
         :raises SamplerUnavailableError: nobody here serves all that it may hold.
         """

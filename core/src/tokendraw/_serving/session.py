@@ -1,4 +1,4 @@
-"""What the operations of one provider share: its device, what is known of the plugins, and what was counted."""
+"""The state that the operations of one provider share: its device, the facts about plugins, and the counts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tokendraw._torch.forked import reseed_children
 
 
 class Session:
-    """Negotiates, one thread at a time, whoever serves an operation, and keeps what that rests on."""
+    """Negotiates who serves an operation, one thread at a time, and keeps the facts for that."""
 
     def __init__(
         self,
@@ -62,12 +62,12 @@ class Session:
         return serving
 
     def replace(self, facts: Negotiation) -> None:
-        """Go on from other facts: whoever was rejected by them no longer serves any operation."""
+        """Continue with other facts: a plugin that they reject no longer serves any operation."""
         with self.negotiating:
             self.facts = facts
             for told in self._when_renegotiated:
                 told(facts)
 
     def on_other_facts(self, tell: Callable[[Negotiation], None]) -> None:
-        """Have ``tell`` called with the facts whenever they were replaced."""
+        """Have ``tell`` called with the facts whenever they are replaced."""
         self._when_renegotiated.append(tell)

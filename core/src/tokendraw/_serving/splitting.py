@@ -1,4 +1,4 @@
-"""One batch drawn by two samplers: each row by the one that serves it, the results put together.
+"""Splits a batch between two samplers, each row to the one that serves it, and puts the results together.
 
 The chosen sampler draws from the logits as they are, with harmless parameters in the rows that are not its own: taking
 its rows out would copy nearly all logits. The companion draws from a copy of its few rows. Neither step looks at the
@@ -30,12 +30,12 @@ def is_worthwhile(staying: int, leaving: int) -> bool:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Split:
-    """Which rows of a batch go to the companion. Indices lie on the device, so that a step uploads none."""
+    """The rows of a batch that go to the companion. Indices lie on the device, so that a step uploads none."""
 
     staying: BatchFacts
-    """Of the rows that the chosen sampler draws."""
+    """Facts about the rows that the chosen sampler draws."""
     leaving: BatchFacts
-    """Of the rows that the companion draws."""
+    """Facts about the rows that the companion draws."""
     reasons: tuple[str, ...]
     """Kinds of rows that the chosen sampler cannot serve, in words."""
     num_staying: int
@@ -76,7 +76,7 @@ class Split:
         )
 
     def for_chosen(self, metadata: SamplingMetadata) -> SamplingMetadata:
-        """The parameters of all rows, those of leaving ones such that any sampler draws them, and quickly."""
+        """Return the parameters of all rows, harmless in the rows that leave, which any sampler draws quickly."""
         facts = self.staying
         leaves = self.slot_leaves
         k, width = facts.max_top_k, facts.max_logprobs
@@ -97,7 +97,7 @@ class Split:
         )
 
     def for_companion(self, metadata: SamplingMetadata) -> SamplingMetadata:
-        """The parameters of the leaving rows."""
+        """Return the parameters of the leaving rows."""
         facts, positions = self.leaving, metadata.positions
         return replace(
             metadata,
@@ -111,7 +111,7 @@ class Split:
         )
 
     def merged(self, chosen: SamplerOutput, companion: SamplerOutput, width: int | None) -> SamplerOutput:
-        """One output of both, in the order of the rows.
+        """Merge both outputs, in the order of the rows.
 
         :param width: how many best tokens every row of the whole batch gets; None: no row wants any.
         """
@@ -141,7 +141,7 @@ class Split:
 
 
 def _padded(output: SamplerOutput, width: int) -> tuple[LogprobsTensors, Tensor]:
-    """Its logprobs in ``width`` columns beside the drawn token, and the log of the kept mass."""
+    """Pad logprobs to ``width`` columns beside the drawn token; return them with the log of the kept mass."""
     best, tokens = output.logprobs, output.token_ids
     mass = output.log_kept_mass
     if mass is None:

@@ -1,4 +1,4 @@
-"""What a warmup of an operation has to tell: its calls, in stages."""
+"""The calls of a warmup, in stages."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ class Stage(NamedTuple):
     """Calls that a warmup makes one after the other."""
 
     doing: str
-    """What is shown beside their count."""
+    """Text that is shown beside their count."""
     calls: Iterable[Call]
     total: int | None
-    """How many they are; None where nobody knows yet."""
+    """Number of the calls; None if it is not known yet."""
 
 
 class Warmup(Protocol):

@@ -1,4 +1,4 @@
-"""Made-up batches of every kind that an engine may send: what a warmup of an operation on logits is made of.
+"""Makes up batches of every kind that an engine may send, for the warmups of operations on logits.
 
 Kernels are compiled, or loaded, when they are first launched, and anew for another dtype of the logits, another layout
 of their rows and another set of parameters. These are the batches that make that happen.
@@ -27,12 +27,12 @@ from tokendraw._serving.warming import Stage
 _Name = TypeVar("_Name", bound=str)
 _DTYPES = tuple(getattr(torch, name) for name in INPUT_DTYPES)
 _SEEDINGS = ("none", "positions", "some", "all")
-"""Which rows have a seed; those of ``none`` have no position either."""
+"""Rows that have a seed; those of ``none`` have no position either."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Batches:
-    """Which batches to make. Built by :meth:`of`, which checks the arguments of :meth:`tokendraw.Sampler.warmup`."""
+    """The batches to make. Built by :meth:`of`, which checks the arguments of :meth:`tokendraw.Sampler.warmup`."""
 
     vocab_size: int
     dtypes: tuple[torch.dtype, ...]
@@ -43,7 +43,7 @@ class Batches:
     logprobs: tuple[int | None, ...]
     row_index: bool
     examples: tuple[SamplingMetadata, ...] | None
-    """In place of all kinds."""
+    """Metadata to use in place of all kinds."""
 
     @classmethod
     def of(
@@ -88,7 +88,7 @@ class Batches:
 
     @property
     def seedings(self) -> tuple[str, ...]:
-        """Which rows may have a seed."""
+        """Return which rows may have a seed."""
         return _SEEDINGS if self.seeds else _SEEDINGS[:1]
 
     def stage(self, doing: str, call: type[Sample], serving: Serving, device: torch.device) -> Stage:
@@ -103,7 +103,7 @@ class Batches:
         return Stage(doing, calls(), len(batches) * len(self.dtypes))
 
     def logits(self, rows: int, device: torch.device) -> Iterator[Tensor]:
-        """[rows, V] of each dtype, one after the other in the same memory."""
+        """Yield logits [rows, V] of each dtype, one after the other in the same memory."""
         width = max(dtype.itemsize for dtype in self.dtypes)
         buffer = torch.empty(rows * self.row_stride * width, dtype=torch.uint8, device=device)
         for dtype in self.dtypes:
@@ -113,7 +113,7 @@ class Batches:
     def kinds(
         self, rows: int, device: torch.device, seedings: Iterable[str], *, by_slot: bool
     ) -> Iterator[SamplingMetadata]:
-        """Every combination of filters, seeds and logprobs, as ``from_params`` lays them out.
+        """Make every combination of filters, seeds and logprobs, as ``from_params`` lays them out.
 
         :param by_slot: with a ``row_index`` too, and not only without.
         """
@@ -150,7 +150,7 @@ class Batches:
 
 
 def _requests(k: int) -> Iterator[tuple[SamplingParams, ...]]:
-    """Requests that alternate in one batch."""
+    """Return requests that alternate in one batch."""
     plain, filtered = SamplingParams(), SamplingParams(temperature=0.8, top_k=k, top_p=0.9)
     greedy, floor = SamplingParams(temperature=0.0), SamplingParams(min_p=0.05)
     yield (plain,)

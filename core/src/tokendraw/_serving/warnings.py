@@ -1,4 +1,4 @@
-"""The warnings that a decision is worth, each given once per process."""
+"""Gives the warnings about a decision, each once per process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a call owes its caller: what it was given as it was, and an output of the right form.
+"""Watches a call: its inputs have to stay unmodified, and its output has to have the right form.
 
 The form of an output is always looked at (``output_checks``). The rest is looked at with ``TOKENDRAW_DEBUG=1``
 alone, since it copies the logits and waits for the device, and not while a CUDA graph is captured, when nobody
@@ -15,7 +15,7 @@ from torch import Tensor
 from tokendraw._messages.errors import PluginError
 
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-"""By bytes an element: equal bits, where NaN differs from itself."""
+"""Integer dtype by bytes an element: it compares bits, where NaN differs from itself."""
 
 
 def fault(name: str, needs: str) -> PluginError:
@@ -24,7 +24,7 @@ def fault(name: str, needs: str) -> PluginError:
 
 
 class Watch:
-    """One call of the sampler ``name``, watched from before it starts."""
+    """A call of the sampler ``name``, watched from before it starts."""
 
     def __init__(self, name: str, given: Mapping[str, Tensor]) -> None:
         """Keep what the call is given.

@@ -110,7 +110,7 @@ def drawn_by(sampler: Sampler) -> str:
 
 
 def served_by(sampler: Sampler, resolution: Resolution, done: str, does: str) -> str:
-    """One line: which sampler serves an operation, where, and why.
+    """Say in one line which sampler serves an operation, where, and why.
 
     :param done: what it does, as a participle.
     :param does: the same in the third person.

@@ -16,7 +16,7 @@ FOLDERS: dict[str, str] = {
     "sample": "tokendraw.operations.sample",
     "verify": "tokendraw.operations.verify",
 }
-"""By name: the package whose ``OPERATION`` is the record."""
+"""Packages by the name of an operation; the ``OPERATION`` of each is the record."""
 
 
 def find(name: str) -> Operation | None:

@@ -53,7 +53,7 @@ class _Checkup:
     origins: Sequence[Origin]
     chosen: str | None
     serving: Mapping[str, str | None]
-    """By operation that anybody here offers who would serve; None: nobody can."""
+    """Name of the plugin that would serve each operation that any plugin offers; None: none can."""
     findings: Sequence[Finding]
 
 

@@ -51,13 +51,13 @@ def show(name: str, as_json: bool) -> None:
 
 @dataclass(frozen=True)
 class _Plugin:
-    """One plugin, as each operation finds it."""
+    """A plugin with its candidate in each operation."""
 
     by_operation: Mapping[str, Candidate]
 
     @property
     def main(self) -> Candidate:
-        """In the first operation that it offers."""
+        """Return the candidate in the first operation that it offers."""
         first, *_ = self.by_operation.values()
         info = described(first)
         offered = info.operations if info else ()

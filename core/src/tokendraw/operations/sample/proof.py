@@ -1,4 +1,4 @@
-"""A draw whose tokens are known."""
+"""Proves a sampler by a draw whose tokens are known."""
 
 from __future__ import annotations
 

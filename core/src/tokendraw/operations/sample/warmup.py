@@ -1,4 +1,4 @@
-"""Samples of every kind that an engine may ask for, drawn before its first."""
+"""Warms up sampling: draws batches of every kind that an engine may send."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What plugins build for the operation ``verify``."""
+"""The protocol of the object that plugins build for the operation ``verify``."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @runtime_checkable
 class VerifierBackend(Protocol):
-    """What ``tokendraw_build`` returns for the operation ``verify``; the same object may serve both operations."""
+    """The object that ``tokendraw_build`` returns for ``verify``; the same object may serve ``sample`` too."""
 
     def verify(
         self,

@@ -1,4 +1,4 @@
-"""What a verifier can do, in the words that describe a verification."""
+"""The capabilities of a verifier, and the words that describe a verification."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tokendraw._exchange.capabilities import Capabilities
 
 VerifyMode: TypeAlias = Literal["rejection", "coupled"]
 DraftKind: TypeAlias = Literal["probs", "logits", "chosen"]
-"""What a draft was drawn from, as the caller gives it: probabilities, logits, or nothing since it was not drawn."""
+"""Kind of a draft, by what the caller gives of its distribution: probabilities, logits, or nothing (not drawn)."""
 
 VERIFY_MODES: tuple[VerifyMode, ...] = ("rejection", "coupled")
 DRAFT_KINDS: tuple[DraftKind, ...] = ("probs", "logits", "chosen")
@@ -17,7 +17,7 @@ DRAFT_KINDS: tuple[DraftKind, ...] = ("probs", "logits", "chosen")
 
 @dataclass(frozen=True, kw_only=True)
 class VerifyCapabilities(Capabilities):
-    """What a verifier can do: as for sampling, and with which drafts. The defaults promise nothing."""
+    """The capabilities of a verifier: those of sampling, and its kinds of drafts. The defaults promise nothing."""
 
     verify_modes: tuple[VerifyMode, ...] = ()
     draft_kinds: tuple[DraftKind, ...] = ()
@@ -28,5 +28,5 @@ class VerifyCapabilities(Capabilities):
 
     @classmethod
     def of(cls, sampling: Capabilities, **fields: Any) -> Self:
-        """Advertise for verification what is advertised for sampling, but for ``fields``."""
+        """Advertise for verification what is advertised for sampling, except for ``fields``."""
         return cls(**{**vars(sampling), **fields})

@@ -172,7 +172,7 @@ class Drafts:
 
     @cached_property
     def kind(self) -> DraftKind:
-        """What the drafts were drawn from."""
+        """Kind of the drafts, by what they were drawn from."""
         if self.draft_probs is not None:
             return "probs"
         return "chosen" if self.draft_logits is None else "logits"

@@ -1,4 +1,4 @@
-"""Which drafts a verifier cannot serve, so that a companion has to."""
+"""Finds the drafts that a verifier cannot serve, so that a companion has to."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _draft_gaps(capabilities: VerifyCapabilities) -> Iterator[str]:
 
 
 def undrafted(capabilities: VerifyCapabilities, drafts: Drafts, mode: VerifyMode) -> str | None:
-    """What of the drafts of a batch a verifier cannot serve, or may not be able to; None if it serves them."""
+    """Say which drafts of a batch a verifier cannot serve, or may not be able to; None if it serves them."""
     if mode not in capabilities.verify_modes:
         return f"the mode {mode}"
     if drafts.kind not in capabilities.draft_kinds:

@@ -1,4 +1,4 @@
-"""What a verification returns. All tensors stay on the device of the logits."""
+"""The output of a verification. All tensors stay on the device of the logits."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class VerifyOutput:
-    """What a verification makes of the drafts of B requests, each of which had at most K."""
+    """The outcome of a verification of B requests, each of which had at most K drafts."""
 
     token_ids: torch.Tensor
     """[B, K + 1] int64: the accepted drafts, one token more, then ``PAD_TOKEN_ID``.
@@ -30,5 +30,5 @@ class VerifyOutput:
     those beside them, unless the draft there is a placeholder or the request or the mode looks at no draft's row.
     """
     logprobs: LogprobsTensors | None = None
-    """Of the emitted tokens: ``token_ids`` and ``logprobs`` [B, K + 1, 1 + N], ``ranks`` [B, K + 1], where behind the
-    last token of a request stand ``PAD_TOKEN_ID``, ``PAD_LOGPROB`` and rank 0."""
+    """Log-probabilities of the emitted tokens: ``token_ids`` and ``logprobs`` [B, K + 1, 1 + N], ``ranks`` [B, K + 1],
+    padded behind the last token of a request with ``PAD_TOKEN_ID``, ``PAD_LOGPROB`` and rank 0."""

@@ -1,4 +1,4 @@
-"""The form of what a verification returns, and chains that can be.
+"""Checks the form of a verification's output, and whether its chains are possible.
 
 Each function says what was needed and what was found, or returns None. Those of forms read no values; the other one
 waits for the device.

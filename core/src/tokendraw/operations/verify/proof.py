@@ -1,4 +1,4 @@
-"""A verification whose outcome is known."""
+"""Proves a verifier by a verification whose outcome is known."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Verifications of every kind that an engine may ask for, made before its first.
+"""Warms up verification: verifies drafts of every kind that an engine may send.
 
 What a verification compiles depends, beside what a warmup of ``sample`` varies, on its mode, on what is known of the
 drafts' distribution, on how their ids lie and, by powers of two, on the most drafts of a request. How ids lie and how
@@ -31,7 +31,7 @@ _STEPS = tuple(8 << n for n in range(8))
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Layout:
-    """How many drafts each request has, and how their ids lie."""
+    """Number of drafts of each request, and the layout of their ids."""
 
     width: int
     is_padded: bool = False
@@ -41,7 +41,7 @@ class _Layout:
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class _Batch:
-    """What is verified, but for the mode and what is known of the drafts."""
+    """A verification, without its mode and the distribution of its drafts."""
 
     layout: _Layout
     num_drafts: tuple[int, ...]
@@ -50,11 +50,11 @@ class _Batch:
 
     @property
     def num_rows(self) -> int:
-        """Of the target."""
+        """Logits of the target."""
         return sum(self.num_drafts) + len(self.num_drafts)
 
     def drafts(self, kind: DraftKind, known: Tensor | None, device: torch.device) -> Drafts:
-        """Drafts of which the host knows everything.
+        """Make drafts of which the host knows everything.
 
         :param known: their probabilities or logits, and maybe more rows.
         """
@@ -68,11 +68,11 @@ class _Batch:
 
 @dataclass(frozen=True, kw_only=True)
 class VerifyWarmup:
-    """Drafts from every batch, and verifies. Built by :meth:`of`, which checks it."""
+    """Drafts and verifies with every batch. Built by :meth:`of`, which checks its arguments."""
 
     batches: Batches
     max_drafts: int
-    """K."""
+    """K, the most drafts of a request."""
     modes: tuple[VerifyMode, ...]
     kinds: tuple[DraftKind, ...]
 
@@ -100,7 +100,7 @@ class VerifyWarmup:
         verify_modes: Iterable[VerifyMode],
         draft_kinds: Iterable[DraftKind],
     ) -> Self:
-        """Check what is about drafts; see :meth:`of`."""
+        """Check the arguments about drafts; see :meth:`of`."""
         return cls(
             batches=batches,
             max_drafts=whole("max_drafts", max_drafts, 1),
@@ -140,7 +140,7 @@ class VerifyWarmup:
 
 
 def _layouts(most: int) -> Iterator[_Layout]:
-    """K drafts and fewer, their ids one behind the other and in padded rows; last, no drafts at all."""
+    """List layouts of K drafts and fewer, with ids in one row and in padded rows; last, no drafts at all."""
     for width in (most, *(steps - 1 for steps in _STEPS if steps <= most)):
         yield _Layout(width=width, is_main=width == most)
         yield _Layout(width=width, is_padded=True)
@@ -171,7 +171,7 @@ def _batches(plan: Batches, layout: _Layout, device: torch.device) -> Iterator[_
 
 
 def _told(drafts: Drafts, serving: Serving, mode: VerifyMode) -> Iterator[Drafts]:
-    """Drafts, and the same ones of which the host knows next to nothing, if these are another one's to verify."""
+    """Make drafts, and a copy that the host knows little about, if another provider has to verify those."""
     yield drafts
     vague = replace(drafts, num_drafts=None, any_placeholder=True)
     offered = serving.capabilities

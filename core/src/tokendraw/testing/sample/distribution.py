@@ -142,7 +142,7 @@ def structure(subject: Sampling, trial: Trial) -> str:
 
 @properties.required("levels of the draw")
 def levels(subject: Sampling, trial: Trial) -> str:
-    """Which tile is drawn says nothing about the token within it: no noise serves both."""
+    """The drawn tile says nothing about the token within it: no noise serves both."""
     tiles = 4
     row = np.full(tiles * TILE_SIZE, -np.inf, np.float32)
     row[np.add.outer(np.arange(tiles) * TILE_SIZE, np.arange(tiles)).ravel()] = 0  # ids 0 to 3 of every tile

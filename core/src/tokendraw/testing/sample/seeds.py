@@ -35,7 +35,7 @@ def seeded_draws(subject: Sampling, trial: Trial) -> str:
 
 @properties.advertised("fp64 noise", lambda c: "fp64" in c.gumbel_dtypes, Ask({"gumbel_dtype": "fp64"}))
 def fp64_noise(subject: Sampling, trial: Trial) -> str:
-    """With 53-bit uniforms and float64, too, seeded tokens equal those of the contract."""
+    """Seeded tokens equal those of the contract with 53-bit uniforms and float64 too."""
     if subject.capabilities.seeding != "counter":
         return "advertised without seeds: nothing to compare with"
     return _equal_reference(subject, trial, "fp64")

@@ -114,7 +114,7 @@ def extremes(subject: Sampling, trial: Trial) -> str:
 
 @properties.required("padding is never read")
 def padding(subject: Sampling, trial: Trial) -> str:
-    """What lies behind the V logits of a row in its storage never wins, whatever the row stride."""
+    """Storage behind the V logits of a row never wins, whatever the row stride."""
     rows = subject.effort.rows(16, least=3)
     for size, stride in ((3, 8), (1000, 1024), (1025, 2048), (4097, 4097 + 31)):
         rng = trial.generator(f"{size}")

@@ -31,7 +31,7 @@ def seeded_chains(subject: Verifying, trial: Trial) -> str:
     "verify fp64 noise", lambda c: "fp64" in c.gumbel_dtypes, Ask({"gumbel_dtype": "fp64"})
 )
 def fp64_noise(subject: Verifying, trial: Trial) -> str:
-    """With 53-bit uniforms and float64, too, seeded chains equal those of the contract."""
+    """Seeded chains equal those of the contract with 53-bit uniforms and float64 too."""
     if subject.capabilities.seeding != "counter":
         return "advertised without seeds: nothing to compare with"
     return _equal_walk(subject, trial, "fp64")
