@@ -209,7 +209,7 @@ def verification(
 
 
 def metadata(device: torch.device) -> Iterator[tuple[str, float]]:
-    """What an engine builds from step to step."""
+    """Time the metadata that an engine builds from step to step."""
     for number in (1, 256):
         params, positions = requests(number), list(range(number))
         calls = [lambda p=params, at=positions: SamplingMetadata.from_params(p, device=device, positions=at)]

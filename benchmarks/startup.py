@@ -1,4 +1,4 @@
-"""How long it takes to start: to import tokendraw, and for ``tokendraw list`` to answer; prints a table.
+"""Times how long it takes to import tokendraw, and ``tokendraw list`` to answer; prints a table.
 
     python benchmarks/startup.py
 

@@ -1,4 +1,4 @@
-"""What every command shares: its samplers and device, its logits, the head of its table, what it found."""
+"""Parts that the commands share: samplers and device, logits, the head of a table, the findings."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ class PerRow:
 
 @dataclass(frozen=True, slots=True)
 class Filters(PerRow):
-    """What the rows ask for, [rows] on the device, in range in every row; None where no row can ask for it."""
+    """Filter parameters [rows] on the device, in range in every row; None where no row can have the filter."""
 
     temperature: Tensor | None
     """float32, positive, with a finite reciprocal. 0 and below, and NaN, are the least one."""

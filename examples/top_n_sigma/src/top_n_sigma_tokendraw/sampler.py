@@ -20,7 +20,7 @@ TILE = philox.TILE_SIZE
 
 
 class TopNSigmaSampler:
-    """What `tokendraw.load_sampler("top-n-sigma")` calls."""
+    """The sampler behind `tokendraw.load_sampler("top-n-sigma")`."""
 
     def __init__(self, device: torch.device, need: Need) -> None:
         self._mode = need.logprobs_mode

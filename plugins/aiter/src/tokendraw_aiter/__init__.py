@@ -42,7 +42,7 @@ class AiterPlugin:
 
     @hookimpl
     def tokendraw_describe(self) -> PluginInfo:
-        """What aiter's sources promise; nobody has run it here."""
+        """Describe what aiter's sources promise; it has not run on hardware."""
         return PluginInfo(
             name="aiter",
             api_version=1,

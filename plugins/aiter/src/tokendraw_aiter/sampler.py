@@ -79,7 +79,7 @@ class AiterSampler:
 
 
 def _largest_top_k(facts: BatchFacts, vocab_size: int) -> int:
-    """At least the largest k of :attr:`Filters.top_k`, where a row without top-k has V."""
+    """Return a number that is at least the largest k of :attr:`Filters.top_k`, where a row without top-k has V."""
     if facts.all_top_k and not facts.any_greedy and facts.max_top_k is not None:
         return min(facts.max_top_k, vocab_size)
     return vocab_size

@@ -49,7 +49,7 @@ class FlashInferPlugin:
 
     @hookimpl
     def tokendraw_describe(self) -> PluginInfo:
-        """What the installed version can do, or without one the newest that is known."""
+        """Describe the installed version, or without one the newest that is known."""
         entry_points = EntryPoints.installed()
         operations: dict[str, Capabilities] = {"sample": capabilities(entry_points)}
         verifying = verify_capabilities(entry_points)
@@ -83,7 +83,7 @@ class FlashInferPlugin:
     def tokendraw_build(
         self, operation: str, device: torch.device, need: tokendraw.Need
     ) -> FlashInferSampler:
-        """Build what serves one device; compiles FlashInfer's sampling module if nobody has yet."""
+        """Build the sampler for one device; compiles FlashInfer's sampling module if that was not done before."""
         from tokendraw_flashinfer.sampler import FlashInferSampler  # imports torch and flashinfer
         from tokendraw_flashinfer.verifier import FlashInferVerifier
 
@@ -91,7 +91,7 @@ class FlashInferPlugin:
 
 
 def capabilities(entry_points: EntryPoints) -> Capabilities:
-    """What the entry points of a version allow; all that is known of any if there are none to look at."""
+    """Return the capabilities that a version's entry points allow; those of the newest if there are none to look at."""
     if not entry_points.parameters:
         return _SAMPLE
     kinds = able(WAYS, entry_points)
@@ -107,7 +107,7 @@ def capabilities(entry_points: EntryPoints) -> Capabilities:
 
 
 def verify_capabilities(entry_points: EntryPoints) -> VerifyCapabilities | None:
-    """The same of verifications; None if a version cannot verify drafts."""
+    """Return the capabilities for verification; None if a version cannot verify drafts."""
     sampling, missing = capabilities(entry_points), set()
     if entry_points.parameters:
         if entry_points.lacking(*VERIFY) is not None:

@@ -1,4 +1,4 @@
-"""How a batch is drawn by a way of :mod:`tokendraw_flashinfer.ways`: its steps, one after the other.
+"""Draws a batch by a way of :mod:`tokendraw_flashinfer.ways`: takes its steps, one after the other.
 
 A batch comes with parameters that are in range and clean probabilities (:mod:`tokendraw.probabilities`). What
 FlashInfer's kernels do, beyond what their documentation says:
@@ -35,7 +35,7 @@ from tokendraw_flashinfer.ways import RENORMS, Kind, Way
 
 MAX_ROWS_OF_RENORM: Final = 65535
 _LEAST_MIN_P = 1e-30
-"""Above 0 in every row, so that no token without mass counts as kept."""
+"""Least min-p, above 0 so that no token without mass counts as kept."""
 
 Functions: TypeAlias = Mapping[str, Callable[..., Any]]
 """Functions of FlashInfer by entry point."""
@@ -45,14 +45,14 @@ Drawn: TypeAlias = tuple[Tensor, Tensor | None]
 
 @dataclass(frozen=True, kw_only=True)
 class Batch:
-    """Rows to be drawn, and what to draw them with."""
+    """Rows to be drawn, with their parameters and random numbers."""
 
     functions: Functions
     probs: Tensor
     """[rows, V] float32, contiguous: at the temperatures of the rows. May be overwritten."""
     wanted: Filters
     largest_top_k: int
-    """At least the largest k in ``wanted``."""
+    """Number that is at least the largest k in ``wanted``."""
     seed: Tensor
     """[1] int64. One seed serves the launch: kernels up to 0.7.1 read no other element. Seed and offset are tensors
     because a CUDA graph would keep numbers as they were at its capture."""
@@ -70,7 +70,7 @@ def load(steps: Iterable[Step]) -> Functions:
 
 
 def kind_of(wanted: Filters) -> Kind:
-    """Name what the rows of a batch may ask for."""
+    """Name the kind of a batch, by the filters that its rows may have."""
     if wanted.top_k is not None and wanted.top_p is not None:
         if wanted.joint is None:
             return "top_k_first"
@@ -89,14 +89,14 @@ def draw(way: Way, batch: Batch) -> Drawn:
 
 
 def kept(batch: Batch) -> Tensor:
-    """Return what every way draws from, [rows, V]: the probabilities of the tokens that the rows keep, the others 0."""
+    """Return the probabilities [rows, V] that every way draws from: those of kept tokens, and 0 for others."""
     steps = [step for name, step in RENORMS.items() if getattr(batch.wanted, name) is not None]
     probs: Tensor = _follow(steps, batch)
     return probs
 
 
 def _follow(steps: Sequence[Step], batch: Batch) -> Any:
-    """Take the steps, and return what the last one does; the probabilities themselves if there is none.
+    """Take the steps and return the result of the last; the probabilities themselves if there is none.
 
     Each filter renormalises. So the top-p of rows that count the unfiltered mass is restated for what is left.
     """

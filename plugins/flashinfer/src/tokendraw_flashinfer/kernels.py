@@ -1,4 +1,4 @@
-"""Where FlashInfer's sampling kernels come from on this machine, and why they cannot come from anywhere.
+"""Finds where FlashInfer's sampling kernels come from on this machine, or why there are none.
 
 FlashInfer loads a module called ``sampling`` from the first of these that it finds:
 
@@ -36,18 +36,18 @@ _JIT_CACHE = "flashinfer-jit-cache"
 
 @dataclass(frozen=True)
 class Kernels:
-    """What was found."""
+    """The sampling module that was found, or the reason why there is none."""
 
     source: str
-    """In words; empty if there is none."""
+    """Describes the place of the module; empty if there is none."""
     reason: str | None = None
-    """What is needed and what was found, if there is none."""
+    """Says what is needed and what was found, if there is none."""
 
 
 def find(compute_capability: tuple[int, int] | None = None) -> Kernels:
     """Look for the sampling module in the order in which FlashInfer does.
 
-    :param compute_capability: of the device that it is for, where that is known.
+    :param compute_capability: that of the device, if it is known.
     """
     version = _version(DISTRIBUTION)
     if version is None:
@@ -80,7 +80,7 @@ def find(compute_capability: tuple[int, int] | None = None) -> Kernels:
 
 
 def unnamed_target(host: Host) -> str | None:
-    """Why FlashInfer cannot name the target of a device to its compiler; None if it can.
+    """Say why FlashInfer cannot name the target of a device to its compiler; None if it can.
 
     It takes the version of nvcc, or without one that of torch.
     """
@@ -98,7 +98,7 @@ def unnamed_target(host: Host) -> str | None:
 
 
 def _least_cuda(minor: int) -> tuple[int, int]:
-    """The least CUDA version that the installed FlashInfer takes for compute capability 12.x, as its source says."""
+    """Read the least CUDA version for compute capability 12.x from the installed FlashInfer's source."""
     try:
         source = (package_folder() / "compilation_context.py").read_text(encoding="utf-8")
     except OSError:
@@ -114,7 +114,7 @@ def _version(distribution: str) -> str | None:
 
 
 def _jit_caches() -> Iterator[tuple[str, str]]:
-    """Name and version of every installed jit-cache that holds the sampling module.
+    """Find name and version of every installed jit-cache that holds the sampling module.
 
     They are found by the names of their folders, and their lists of files are searched as text: reading the metadata
     of all that is installed, or looking for each of some thousand files, takes a second on a slow disk.
@@ -128,7 +128,7 @@ def _jit_caches() -> Iterator[tuple[str, str]]:
 
 
 def _metadata_folders(prefix: str) -> Iterator[Path]:
-    """Folders of metadata on ``sys.path`` whose distributions' names begin with ``prefix``, as installers write it."""
+    """Find folders of metadata on ``sys.path``, of distributions whose names (as installers write them) have a prefix."""
     for place in map(Path, sys.path):
         try:
             folders = sorted(place.glob("*.dist-info"))
@@ -171,7 +171,7 @@ def _missing_compilers() -> list[str]:
 
 
 def _toolkit() -> tuple[tuple[int, int], str] | None:
-    """The CUDA version that FlashInfer goes by, and whose it is."""
+    """Return the CUDA version that FlashInfer goes by, and whose it is."""
     try:
         run = subprocess.run(
             [_cuda_home() / "bin" / "nvcc", "--version"],

@@ -1,4 +1,4 @@
-"""Which entry points the installed FlashInfer has, and with which parameters: read from its source, never imported.
+"""Reads from the installed FlashInfer's source which entry points it has, and with which parameters.
 
 Importing FlashInfer imports torch and asks the CUDA devices what they are. Which functions there are decides what can
 be called, and their signatures change between versions that have the same first two numbers. So they are read from the
@@ -38,7 +38,7 @@ class EntryPoints:
     """The public functions of FlashInfer's sampling modules."""
 
     parameters: Mapping[str, frozenset[str]]
-    """By name, such as ``sampling.softmax``: the names of its parameters."""
+    """Names of the parameters, by the name of a function such as ``sampling.softmax``."""
     folder: Path
     """The package itself."""
 

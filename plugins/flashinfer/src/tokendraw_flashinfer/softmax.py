@@ -1,4 +1,4 @@
-"""Clean probabilities in one Triton kernel: what ``probabilities.relative`` and a softmax do in nine passes.
+"""Computes clean probabilities in one Triton kernel, as ``probabilities.relative`` and a softmax do in nine passes.
 
 A row is read twice, in the logits' own dtype, and written once: on an H200 a third to a quarter of the time, where
 there are many rows (``benchmarks/results/h200_flashinfer.md``).
@@ -25,7 +25,7 @@ def _softmax(
     vocab_size: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """Draw up the probabilities of one row."""
+    """Compute the probabilities of one row."""
     row = tl.program_id(0).to(tl.int64)
     source, target = logits + row * row_stride, probs + row * vocab_size
     inverse = 1.0
@@ -58,7 +58,7 @@ def _softmax(
 
 
 def softmax(logits: Tensor, temperature: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Probabilities at the temperatures of the rows, whatever the logits hold.
+    """Compute probabilities at the temperatures of the rows, whatever the logits hold.
 
     NaN counts as -inf, +inf as the largest float32, and a row without any logit has all its mass on token 0.
 
@@ -86,7 +86,7 @@ def softmax(logits: Tensor, temperature: Tensor | None) -> tuple[Tensor, Tensor]
 
 
 def configuration(rows: int, width: int) -> tuple[int, int]:
-    """Logits a step and warps a program, as measured on an H200.
+    """Return logits a step and warps a program, as measured on an H200.
 
     :param width: bytes a logit.
     """

@@ -1,4 +1,4 @@
-"""Verification of drafts by ``chain_speculative_sampling``: every request has K drafts, drawn from known distributions.
+"""Verifies drafts by ``chain_speculative_sampling``: every request has K drafts, drawn from known distributions.
 
 The target's probabilities p are made in full, those that ``sample`` would draw from, beside those of the drafts, q.
 One launch then walks every chain: a draft x is accepted if ``u * q(x) < p(x)``, and what follows the accepted ones
@@ -44,7 +44,7 @@ _ALIGNMENT = 16
 
 @dataclass(frozen=True, kw_only=True)
 class Chains:
-    """Requests with K drafts each, at least one, and all that a launch looks at."""
+    """Requests with K drafts each, at least one, and all inputs of a launch."""
 
     p: Tensor
     """[B, K + 1, V] float32, contiguous. Written to."""
@@ -58,7 +58,7 @@ class Chains:
     """[B, K] bool."""
 
     def walk(self, functions: Functions, noise: Noise) -> VerifyOutput:
-        """Walk them, by two launches."""
+        """Walk the chains, by two launches."""
         vocab_size, most = self.p.shape[-1], self.ids.shape[-1]
         drawn = (self.ids >= 0) & (self.ids < vocab_size)
         ids = torch.where(drawn, self.ids, 0).unsqueeze(-1)
@@ -149,7 +149,7 @@ class FlashInferVerifier(FlashInferSampler):
         )
 
     def _chains(self, logits: Tensor, drafts: Drafts, wanted: Filters, first: int, end: int) -> Chains:
-        """Those of the requests from ``first`` up to ``end``."""
+        """Return the part of the requests from ``first`` up to ``end``."""
         most, vocab_size = drafts.max_drafts, logits.shape[-1]
         judging, judged = slice(first * (most + 1), end * (most + 1)), slice(first * most, end * most)
         ids = drafts.draft_token_ids
@@ -173,12 +173,12 @@ class FlashInferVerifier(FlashInferSampler):
         )
 
     def _kept(self, logits: Tensor, wanted: Filters) -> tuple[Tensor, Tensor]:
-        """What ``sample`` draws from, and which rows are valid."""
+        """Return the probabilities that ``sample`` draws from, and which rows are valid."""
         probs, valid = self._probabilities(logits, wanted.temperature)
         return kept(self._batch(probs, wanted, logits.shape[-1])), valid
 
     def _rehearse_chains(self, device: torch.device, filters: Collection[Filter]) -> None:
-        """Call what a verification calls: see :meth:`_rehearse`."""
+        """Make the calls of a verification; see :meth:`_rehearse`."""
         probs = torch.full((2, 8), 1 / 8, device=device)
         drafts = Drafts.from_lists([[0], [1]], device=device, draft_probs=probs)
         one = torch.ones(4, dtype=torch.int32, device=device)
@@ -198,14 +198,14 @@ def _without_drafts(output: SamplerOutput, most: int) -> VerifyOutput:
 
 
 def _residual(p: Tensor, q: Tensor) -> Tensor:
-    """What p [n, V] has more than q [n, V], with a sum of 1; p where that is nothing."""
+    """Return max(p - q, 0) [n, V] with a sum of 1; p where that is empty."""
     more = (p - q).clamp_(min=0.0)
     mass = more.sum(-1, keepdim=True)
     return torch.where(mass > 0, more.div_(mass), p)
 
 
 def _cleaned(q: Tensor) -> Tensor:
-    """Without NaN, negative and infinite ones; in place."""
+    """Set NaN, negative and infinite probabilities to 0, in place."""
     return q.nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0).clamp_(min=0.0)
 
 

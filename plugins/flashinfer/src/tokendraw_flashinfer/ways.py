@@ -15,25 +15,25 @@ from tokendraw.plugin import Filter, TieNeed, TieRule
 from tokendraw_flashinfer.signatures import EntryPoints, Step
 
 Kind: TypeAlias = Literal["none", "top_k", "top_p", "min_p", "top_k_first", "joint", "both orders"]
-"""What the rows of a batch may ask for. Min-p beside another filter is applied first, and is no kind of its own."""
+"""Kinds of batches, by the filters of their rows. Min-p beside another filter is applied first and makes no kind."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Way:
-    """One way to draw."""
+    """A way to draw."""
 
     steps: tuple[Step, ...]
-    """What is called on the probabilities; the last step draws."""
+    """Calls on the probabilities, in order; the last one draws."""
     ties: TieRule = "value"
     graph_safe: bool = True
     max_top_k: int | None = None
-    """If it has a limit: every row needs a k, of at most that and below V. None: rows may have any, or none."""
+    """Limit of k: every row needs one, at most this and below V. None: rows may have any, or none."""
     compute_capability: tuple[int, int] = (0, 0)
-    """The least one that runs it."""
+    """Least compute capability that runs it."""
 
     @property
     def name(self) -> str:
-        """The entry points that it calls, in their order."""
+        """List the entry points that it calls, in their order."""
         return ", ".join(step.entry_point.removeprefix("sampling.") for step in self.steps)
 
     @property
@@ -61,7 +61,7 @@ _NOISE = ("seed", "offset")
 _DRAW = (*_NOISE, "return_valid")
 
 SOFTMAX = Step("sampling.softmax", ("temperature",))
-"""Comes before every way."""
+"""Step before every way."""
 FROM_PROBS = Step("sampling.sampling_from_probs", _DRAW)
 _TOP_P_FROM_PROBS = Step("sampling.top_p_sampling_from_probs", ("top_p", *_DRAW))
 RENORMS: Mapping[Filter, Step] = {
@@ -106,7 +106,7 @@ WAYS: Mapping[Kind, tuple[Way, ...]] = {
     "joint": (JOINT, TOP_K_RENORM_TOP_P),
     "both orders": (TOP_K_RENORM_TOP_P,),
 }
-"""For each kind of batch the ways that serve it: the first one that version, device, need and batch allow draws.
+"""Lists the ways that serve each kind of batch: the first one that version, device, need and batch allow draws.
 
 The order within a line is that of the times on an H200 (``benchmarks/results/h200_flashinfer.md``). One table serves
 all versions: a way that a version lacks is passed over.

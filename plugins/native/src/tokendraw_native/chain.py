@@ -1,4 +1,4 @@
-"""Which request a row of target logits belongs to, and which draft it judges."""
+"""Assigns rows of target logits to requests, and to the drafts that they judge."""
 
 from __future__ import annotations
 

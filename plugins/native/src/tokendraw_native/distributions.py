@@ -21,7 +21,7 @@ class Distribution(Protocol):
 
     @property
     def valid(self) -> Tensor:
-        """Which rows are valid, as in ``SamplerOutput``: [rows] bool."""
+        """Return which rows are valid, as in ``SamplerOutput``: [rows] bool."""
         ...
 
     def probs_at(self, rows: Tensor, ids: Tensor) -> Tensor:
@@ -43,7 +43,7 @@ class ProcessedLogits:
 
     @property
     def valid(self) -> Tensor:
-        """Which rows have no NaN and at least one value above -inf."""
+        """Return which rows have no NaN and at least one value above -inf."""
         return self.stats.valid.squeeze(-1)
 
     def probs_at(self, rows: Tensor, ids: Tensor) -> Tensor:
@@ -75,7 +75,7 @@ class GivenProbs:
 
     @property
     def valid(self) -> Tensor:
-        """Which rows have finite entries, none negative and one positive."""
+        """Return which rows have finite entries, none negative and one positive."""
         largest = self.given.amax(-1)  # NaN where the row has one
         return (self.given.amin(-1) >= 0) & (largest > 0) & (largest < INF)
 
@@ -98,7 +98,7 @@ class Chosen:
 
     @property
     def valid(self) -> Tensor:
-        """All rows."""
+        """Return that all rows are valid."""
         return torch.ones_like(self.ids, dtype=torch.bool)
 
     def probs_at(self, rows: Tensor, ids: Tensor) -> Tensor:

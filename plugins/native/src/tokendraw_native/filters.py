@@ -28,7 +28,7 @@ from tokendraw_native.rows import INF, Rows, kept, real_dtype, scaled
 from tokendraw_native.threshold_search import threshold_of, threshold_of_sorted
 
 MAX_TOP = 1024
-"""Up to this k ``torch.topk`` finds the largest values faster than the search does."""
+"""Largest k for which ``torch.topk`` finds the largest values faster than the search does."""
 
 
 def thresholds(rows: Rows, weight: Tensor, params: RowParams, vocab_size: int, buffers: Buffers) -> Tensor:

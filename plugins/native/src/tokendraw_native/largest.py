@@ -11,7 +11,7 @@ from torch import Tensor
 
 _BLOCK = 64
 _SHORT = 1 << 14
-"""Up to this vocabulary size one look at every value costs less."""
+"""Largest vocabulary of which one look at every value costs less."""
 
 
 def largest(x: Tensor, n: int) -> tuple[Tensor, Tensor]:

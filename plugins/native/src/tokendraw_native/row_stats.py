@@ -45,7 +45,7 @@ class TopTokens(PerRow):
 
 @dataclass(frozen=True, slots=True)
 class RowStats(PerRow):
-    """What a draw needs to know of each row. [rows, 1] where no shape is given."""
+    """The facts about each row that a draw needs. [rows, 1] where no shape is given."""
 
     max: Tensor
     """float32: the largest value."""
@@ -56,11 +56,11 @@ class RowStats(PerRow):
     tile_weights: Tensor
     """[rows, tiles]: the sum of ``exp(y)`` over the kept tokens of each tile."""
     finite: bool
-    """As in :class:`~tokendraw_native.rows.Rows`."""
+    """Whether every maximum is known to be finite, as in :class:`~tokendraw_native.rows.Rows`."""
     mass: Tensor | None = None
     """Sum of ``exp(y)`` over the row, after temperature and before filters, if it was asked for."""
     raw_mass: Tensor | None = None
-    """The same sum at T = 1."""
+    """Sum of ``exp(y)`` over the row at T = 1."""
     top_tokens: TopTokens | None = None
     """The kept tokens themselves, if only the largest values were read."""
 

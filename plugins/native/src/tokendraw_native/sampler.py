@@ -20,7 +20,7 @@ from tokendraw_native.row_stats import row_stats, top_stats
 from tokendraw_native.verify import verify
 
 _SMALL = 1 << 19
-"""Up to this many logits (three rows of a large vocabulary, some milliseconds) a CPU uses the calling thread alone."""
+"""Most logits (three rows of a large vocabulary, some milliseconds) for which a CPU uses the calling thread alone."""
 
 
 class NativeSampler:

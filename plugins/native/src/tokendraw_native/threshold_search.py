@@ -17,10 +17,10 @@ from tokendraw_native.rows import INF, Rows
 
 _BINS = 1 << 15
 _SORTED = 1 << 13
-"""Up to this vocabulary size a sort costs less than the bins do, on a CPU too."""
+"""Largest vocabulary that a sort handles faster than the bins do, on a CPU too."""
 _BLOCK = 64
 _MAX_SHARE = 1 / 16
-"""Up to this share of all values, picking out the members of a bin costs less than sorting all values."""
+"""Largest share of all values for which picking out the members of a bin costs less than sorting all values."""
 
 
 def threshold_of(rows: Rows, weight: Tensor, target: Tensor, buffers: Buffers) -> Tensor:

@@ -41,7 +41,7 @@ _FUSED = "cake_top_k_top_p_sampling_from_probs"
 _CHAIN = "chain_speculative_sampling"
 
 _Ways: TypeAlias = Mapping[frozenset[str], tuple[tuple[str, ...], ...]]
-"""By the filters that the rows of a batch may ask for: each way as the names of its steps."""
+"""Ways to draw, by the filters that the rows of a batch may have: each way as the names of its steps."""
 _NONE, _K, _P, _M = frozenset[str](), frozenset({"top_k"}), frozenset({"top_p"}), frozenset({"min_p"})
 
 DRAW_WAYS: _Ways = MappingProxyType(

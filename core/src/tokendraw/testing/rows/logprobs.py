@@ -15,7 +15,7 @@ from tokendraw.testing.rows.expected import expect
 
 TOLERANCE: Final = 1e-5
 _ROUNDING: Final = 5e-7
-"""What float32 itself rounds off, relative to a large value."""
+"""Rounding error of float32 itself, relative to a large value."""
 
 Array = NDArray[Any]
 
