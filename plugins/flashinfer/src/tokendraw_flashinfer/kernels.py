@@ -128,7 +128,7 @@ def _jit_caches() -> Iterator[tuple[str, str]]:
 
 
 def _metadata_folders(prefix: str) -> Iterator[Path]:
-    """Find folders of metadata on ``sys.path``, of distributions whose names (as installers write them) have a prefix."""
+    """Find metadata folders on ``sys.path`` of distributions whose names, as installers write them, have a prefix."""
     for place in map(Path, sys.path):
         try:
             folders = sorted(place.glob("*.dist-info"))
