@@ -1,4 +1,4 @@
-"""The plugin `top-n-sigma`: a plain sampler, and with :class:`~.metadata.TopNSigmaMetadata` a filter more.
+"""The plugin `top-n-sigma`: a plain sampler with one more filter, for :class:`~.metadata.TopNSigmaMetadata`.
 
 The entry point names this module, and `tokendraw list` imports it: nothing heavy may be imported at its top.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import tokendraw
-from tokendraw.plugin import Capabilities, PluginInfo, hookimpl
+from tokendraw.plugin import LOGPROBS_MODES, Capabilities, PluginInfo, hookimpl
 
 if TYPE_CHECKING:
     import torch
@@ -18,13 +18,7 @@ if TYPE_CHECKING:
 _SAMPLE = Capabilities(
     device_types=("cpu", "cuda"),
     dtypes=("float32", "bfloat16", "float16"),
-    logprobs_modes=(
-        "raw_logprobs",
-        "raw_logits",
-        "processed_logprobs",
-        "processed_logits",
-        "temperature_logprobs",
-    ),
+    logprobs_modes=LOGPROBS_MODES,
     filters=(("top_k", "per_row"), ("top_p", "per_row"), ("min_p", "per_row")),
     filter_orders=("top_k_first", "joint"),
     tie_rule="value",
@@ -44,7 +38,7 @@ class TopNSigmaPlugin:
 
     @hookimpl
     def tokendraw_describe(self) -> PluginInfo:
-        """Data only, the same on every machine."""
+        """Describe it with data only, the same on every machine."""
         return PluginInfo(
             name="top-n-sigma",
             api_version=1,

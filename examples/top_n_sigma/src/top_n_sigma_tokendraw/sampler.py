@@ -43,7 +43,7 @@ class TopNSigmaSampler:
         outside = (greedy | (top == -INF)) & ~argmax
         y = (below / temperature).masked_fill_(outside, -INF)
 
-        dropped = outside | (x < self._floor(x, top, temperature, metadata))
+        dropped = outside | (x < self._threshold(x, top, temperature, metadata))
         kept = y.masked_fill(dropped, -INF)
         token = self._draw(kept, metadata)
         if metadata.facts.max_logprobs is None:
@@ -61,11 +61,11 @@ class TopNSigmaSampler:
         log_kept_mass = kept.logsumexp(-1) - y.logsumexp(-1)
         return SamplerOutput(token, valid, best, log_kept_mass.to(torch.float32))
 
-    def _floor(self, x: Tensor, top: Tensor, temperature: Tensor, metadata: SamplingMetadata) -> Tensor:
-        """The least value that each row keeps: [B, 1].
+    def _threshold(self, x: Tensor, top: Tensor, temperature: Tensor, metadata: SamplingMetadata) -> Tensor:
+        """Return the least value that each row keeps: [B, 1].
 
-        Each filter keeps some number of the largest values, and the smallest number counts. Comparing values of x
-        with the last of them keeps all its ties; y is no good for that, since dividing by T may make new ones.
+        Each filter keeps some number of the largest values, and the smallest number counts. Comparing x with the last
+        value kept keeps all its ties. y would not do for that, since dividing by T may make new ties.
         """
         facts, vocab_size = metadata.facts, x.shape[-1]
         any_n_sigma = isinstance(metadata, TopNSigmaMetadata) and metadata.n_sigma is not None
@@ -91,7 +91,7 @@ class TopNSigmaSampler:
         return order.gather(-1, count - 1)
 
     def _draw(self, kept: Tensor, metadata: SamplingMetadata) -> Tensor:
-        """[B] int64: the tile by its log-mass plus noise, then the token in it; the lowest id on a tie."""
+        """Draw the tile by its log-mass plus noise, then the token in it, the lowest id on a tie: [B] int64."""
         seed, position = (
             column.unsqueeze(-1)
             for column in philox.seeds_and_positions(metadata, kept.shape[0], kept.device)
@@ -110,11 +110,11 @@ class TopNSigmaSampler:
         return index.gather(-1, best).squeeze(-1)
 
     def _below(self, x: Tensor, top: Tensor) -> Tensor:
-        """`x - max x` in the widest float: 0 at an infinite maximum, -inf below it."""
+        """Return `x - max x` in the widest float: 0 at an infinite maximum, -inf below it."""
         return (x.to(self._real) - top.to(self._real)).nan_to_num_(nan=0.0, neginf=-INF)
 
     def _column(self, metadata: SamplingMetadata, name: str, off: float, like: Tensor) -> Tensor:
-        """A parameter of each row, [B, 1]; `off` where no row has it."""
+        """Return a parameter of each row, [B, 1]; `off` if no row has it."""
         values = metadata.per_row(name)
         if values is None:
             values = torch.full((like.shape[0],), off, device=like.device)
@@ -124,7 +124,11 @@ class TopNSigmaSampler:
 def _logprobs(
     x: Tensor, values: Tensor, hidden: Tensor, token: Tensor, metadata: SamplingMetadata
 ) -> LogprobsTensors:
-    """The drawn token and the N best: `values` [B, V] is what the mode shows, `hidden` whom it ranks below all."""
+    """Describe the drawn token and the N best.
+
+    :param values: [B, V], what the mode shows.
+    :param hidden: [B, V] bool: tokens that the mode ranks below all others.
+    """
     token = token.unsqueeze(-1)
     width, values = metadata.facts.logprobs_width(x.shape[-1]) or 0, values.to(torch.float32)
     # Ranked by x: rounding may give two logits one log-probability. What is shown as -inf is ordered by id.

@@ -1,7 +1,7 @@
 """AMD's aiter as a tokendraw plugin, for ROCm.
 
-This module is what the entry point names, so it imports nothing heavy: importing aiter on an architecture that it was
-not made for can end the process, so the core compares the architectures below before anything is built. The call is in
+The entry point names this module, so it imports nothing heavy. Importing aiter on an architecture that it does not
+support can end the process, so the core compares the architectures below before anything is built. The call is in
 :mod:`tokendraw_aiter.sampler`.
 
 PyPI's ``aiter`` is a library for asyncio; AMD's distribution is ``amd-aiter``, and its import name is the same.

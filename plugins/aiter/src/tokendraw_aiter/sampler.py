@@ -9,9 +9,9 @@ both in order "top_k_first"   ``top_k_renorm_probs``, then ``top_p_sampling_from
 both orders in one batch      the same two, with the p of joint rows restated for what top-k left
 ============================  =========================================================================================
 
-They keep a token if what lies above it counts fewer than k and weighs less than p: all ties stay, a k of V and a p
-above the sum of a row are off. For a row without any mass, releases before 0.1.17 read out of bounds (pull request
-3658), so no such row gets to them. The seed is that of torch's generator of the device, taken on the host.
+They keep a token if fewer than k tokens lie above it and those weigh less than p: all ties stay, a k of V and a p above
+the sum of a row are off. For a row without any mass, releases before 0.1.17 read out of bounds (pull request 3658), so
+they are given none. The seed is that of torch's generator of the device, taken on the host.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class AiterSampler:
                 probs, None, top_k, largest_top_k, top_p, OFF_TOP_P
             )
             return tokens.long(), valid
-        # The operator lays out its scratch by the number, and fills it by the tensor (pull request 5191).
+        # The operator sizes its scratch by the number, and writes to it by the tensor (pull request 5191).
         kept = self._ops.top_k_renorm_probs(probs, top_k, largest_top_k)
         if wanted.joint is not None:
             top_p = top_p_of_kept(top_p, wanted.joint, probs.amax(-1) / kept.amax(-1))

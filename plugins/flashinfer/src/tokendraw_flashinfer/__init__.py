@@ -1,10 +1,9 @@
 """FlashInfer's sampling kernels as a tokendraw plugin.
 
-This module is what the entry point names, so it imports nothing heavy. What the installed version can do is read from
-its source (:mod:`tokendraw_flashinfer.signatures`), where its kernels come from is looked up on disk
-(:mod:`~tokendraw_flashinfer.kernels`), and which entry points draw which rows is a table
-(:mod:`~tokendraw_flashinfer.ways`). The calls are in :mod:`~tokendraw_flashinfer.sampler` and
-:mod:`~tokendraw_flashinfer.verifier`.
+The entry point names this module, so it imports nothing heavy. :mod:`tokendraw_flashinfer.signatures` reads from the
+source of the installed version what it can do, :mod:`~tokendraw_flashinfer.kernels` finds on disk where its kernels
+come from, and :mod:`~tokendraw_flashinfer.ways` is the table of entry points that draw each kind of rows. The calls are
+in :mod:`~tokendraw_flashinfer.sampler` and :mod:`~tokendraw_flashinfer.verifier`.
 """
 
 from __future__ import annotations
@@ -69,7 +68,7 @@ class FlashInferPlugin:
 
     @hookimpl
     def tokendraw_probe(self, operation: str, host: Host, need: tokendraw.Need) -> str | None:
-        """Say why FlashInfer cannot run here, in its own words only where they are the true ones."""
+        """Say why FlashInfer cannot run here; its own messages name the wrong reason in some cases."""
         entry_points = EntryPoints.installed()
         lacking = entry_points.lacking(*(SAMPLE if operation == "sample" else VERIFY))
         if lacking is not None:

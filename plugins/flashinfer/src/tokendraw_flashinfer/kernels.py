@@ -9,8 +9,8 @@ compiled earlier   below ``$FLASHINFER_WORKSPACE_BASE/.cache/flashinfer``; ninja
 compiled now       by nvcc, ninja and a C++ compiler, in one to three minutes
 =================  ================================================================================================
 
-Without any of them the first call of any entry point raises. The same is true where FlashInfer cannot name the target
-of the compiler, which it reports as a device that is older than sm75. Looking takes milliseconds and imports nothing.
+Without any of them the first call of any entry point raises. It also raises where FlashInfer cannot name the target of
+the compiler, which it reports as a device older than sm75. The search takes milliseconds and imports nothing.
 (The distribution ``flashinfer-cubin`` holds no kernel that draws.)
 """
 
@@ -54,7 +54,7 @@ def find(compute_capability: tuple[int, int] | None = None) -> Kernels:
         return Kernels("")
     if (package_folder() / "data" / "aot" / _MODULE).is_file():
         return Kernels(f"prebuilt, in {DISTRIBUTION} {version}")
-    strangers = []
+    other_versions = []
     for name, own in _jit_caches():
         if (
             own == version
@@ -62,7 +62,7 @@ def find(compute_capability: tuple[int, int] | None = None) -> Kernels:
             or os.environ.get("FLASHINFER_DISABLE_VERSION_CHECK")
         ):
             return Kernels(f"prebuilt, in {name} {own}")
-        strangers.append(f"{name} {own}")
+        other_versions.append(f"{name} {own}")
     without_ninja = [] if shutil.which("ninja") else ["ninja"]
     cached = _compiled_earlier(version, compute_capability)
     if cached is not None and not without_ninja and _cuda_home().is_dir() and not _forbidden():
@@ -71,7 +71,7 @@ def find(compute_capability: tuple[int, int] | None = None) -> Kernels:
     if not missing and not _forbidden():
         return Kernels(f"compiled here when the sampler is built, by {_nvcc()}")
     found = "FLASHINFER_DISABLE_JIT set" if _forbidden() else " and ".join(f"no {tool}" for tool in missing)
-    other = f", and {' and '.join(strangers)} of another version" if strangers else ""
+    other = f", and {' and '.join(other_versions)} of another version" if other_versions else ""
     return Kernels(
         "",
         f"needs FlashInfer's sampling module prebuilt, or nvcc, ninja and a C++ compiler to build it, found {found}"
@@ -82,7 +82,7 @@ def find(compute_capability: tuple[int, int] | None = None) -> Kernels:
 def unnamed_target(host: Host) -> str | None:
     """Say why FlashInfer cannot name the target of a device to its compiler; None if it can.
 
-    It takes the version of nvcc, or without one that of torch.
+    It decides by the version of nvcc, or without one by that of torch.
     """
     capability = host.compute_capability
     if capability is None or capability[0] != 12 or os.environ.get("FLASHINFER_CUDA_ARCH_LIST"):
@@ -116,8 +116,8 @@ def _version(distribution: str) -> str | None:
 def _jit_caches() -> Iterator[tuple[str, str]]:
     """Find name and version of every installed jit-cache that holds the sampling module.
 
-    They are found by the names of their folders, and their lists of files are searched as text: reading the metadata
-    of all that is installed, or looking for each of some thousand files, takes a second on a slow disk.
+    They are found by the names of their folders, and their lists of files are searched as text. Reading the metadata of
+    all distributions, or checking some thousand files, would take a second on a slow disk.
     """
     for folder in _metadata_folders("flashinfer_jit_cache"):
         distribution = importlib_metadata.Distribution.at(folder)

@@ -1,7 +1,7 @@
 """Computes clean probabilities in one Triton kernel, as ``probabilities.relative`` and a softmax do in nine passes.
 
-A row is read twice, in the logits' own dtype, and written once: on an H200 a third to a quarter of the time, where
-there are many rows (``benchmarks/results/h200_flashinfer.md``).
+A row is read twice, in the dtype of the logits, and written once. With many rows an H200 takes a third to a quarter of
+the time (``benchmarks/results/h200_flashinfer.md``).
 """
 
 from __future__ import annotations

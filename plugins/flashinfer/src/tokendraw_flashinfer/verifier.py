@@ -1,18 +1,17 @@
 """Verifies drafts by ``chain_speculative_sampling``: every request has K drafts, drawn from known distributions.
 
-The target's probabilities p are made in full, those that ``sample`` would draw from, beside those of the drafts, q.
-One launch then walks every chain: a draft x is accepted if ``u * q(x) < p(x)``, and what follows the accepted ones
-comes from max(p - q, 0), or from p of the bonus row. The u of each step and the noise of that token are successive
-numbers of one Philox sequence a request, so they are independent. What is not as it should be, in all versions up to
-0.7.2, and what is done about it:
+The probabilities p that ``sample`` would draw from are made in full, as are those of the drafts, q. One launch then
+verifies every request: a draft x is accepted if ``u * q(x) < p(x)``, and the token after the accepted ones comes from
+max(p - q, 0), or from p of the bonus row. The u of each step and the noise of that token are successive numbers of one
+Philox sequence a request, so they are independent. Faults of all versions up to 0.7.2, and the remedies:
 
 * u lies in (0, 1], so p(x) = q(x) is rejected where u is 1: p(x) is raised by 1e-6 of itself for the test. That much is
   rounding anyway, in a softmax of float32.
-* q(x) = 0 is accepted if p(x) > 0, as is a negative q(x); an id outside the vocabulary is read at all the same. For the
-  test p(x) is -inf there, which no u passes.
-* Where max(p - q, 0) is empty, the token is whatever shared memory held. Where NaN stands in q, that token is never
-  recovered. Such tokens are drawn anew by ``sampling_from_probs``, and so are those behind what was rejected for the
-  reason above, in every call, since the host does not know whether there are any.
+* q(x) = 0 is accepted if p(x) > 0, as is a negative q(x), and ids outside the vocabulary are read. For the test p(x)
+  is -inf there, which no u passes.
+* Where max(p - q, 0) is 0 throughout, the token is whatever shared memory held. A token with NaN in q is never
+  recovered. Such tokens are drawn again by ``sampling_from_probs``, and so are those after a draft that was rejected
+  for the reason above. Every call does that, since the host does not know whether there are any.
 * ``output_accepted_token_num`` tests the rejected draft a second time. Only ``output_emitted_draft_token_num`` is used.
 """
 
@@ -92,7 +91,7 @@ class Chains:
 class FlashInferVerifier(FlashInferSampler):
     """Chain verification. Made by ``tokendraw.load_sampler("flashinfer").verify``.
 
-    It keeps all ties whatever ``need`` admits, since a draft is verified as what the same filters keep.
+    It keeps all ties whatever ``need`` allows, since the target's filters and the drafts' have to keep the same tokens.
 
     :raises PluginError: the installed FlashInfer cannot verify drafts.
     """
@@ -122,7 +121,7 @@ class FlashInferVerifier(FlashInferSampler):
     ) -> VerifyOutput:
         """Verify the drafts of a batch; see :meth:`tokendraw.Sampler.verify`.
 
-        :raises PluginError: the batch is beyond what is advertised, in a way that the host can see.
+        :raises PluginError: the batch needs more than what is advertised, as far as the host knows.
         """
         requests, most = drafts.num_requests, drafts.max_drafts
         if mode != "rejection" or not drafts.is_uniform or (drafts.kind == "chosen" and requests and most):
