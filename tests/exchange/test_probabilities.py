@@ -6,7 +6,14 @@ import torch
 
 from special_rows import INF, NAN, POISON, V, gaussians
 from tokendraw import BatchFacts, SamplingMetadata, SamplingParams
-from tokendraw.probabilities import OFF_TOP_P, Filters, drop_below, relative, top_p_of_kept
+from tokendraw.probabilities import (
+    OFF_TOP_P,
+    Filters,
+    drop_below,
+    relative,
+    sample_in_parts,
+    top_p_of_kept,
+)
 from tokendraw.testing.reference import prepare
 
 KNOWN = torch.tensor([[0.35, 0.25, 0.20, 0.05, 0.03, 0.03, 0.03, 0.03, 0.03]])
@@ -120,3 +127,32 @@ def test_temperatures_at_the_ends_of_float32_leave_no_nan():
     assert torch.softmax(scaled, -1)[0].tolist() == [0.0, 0.0, 1.0]
     assert torch.softmax(scaled, -1)[1].sum() == pytest.approx(1)
     assert int(np.argmax(prepare(np.array([3e38, -3e38, 3.3e38], np.float32), SamplingParams()).x)) == 2
+
+
+@pytest.mark.parametrize(
+    ("max_elements", "sizes"), [(1 << 31, [7]), (3 * V, [3, 3, 1]), (3 * V + 1, [3, 3, 1]), (1, [1] * 7)]
+)
+def test_rows_are_drawn_in_parts_that_a_kernel_can_count(max_elements, sizes):
+    wanted = Filters.of(SamplingMetadata(top_k=torch.arange(1, 8)), V)
+    parts = []
+
+    def draw(logits, own):
+        parts.append(own.top_k.tolist())
+        return own.top_k.long() + 100, logits[:, 0] > 0
+
+    logits = torch.ones(7, V)
+    logits[4] = -1
+    output = sample_in_parts(logits, wanted, draw, max_elements=max_elements)
+    assert [len(part) for part in parts] == sizes
+    assert output.token_ids.tolist() == [101, 102, 103, 104, 105, 106, 107]
+    assert output.valid.tolist() == [True] * 4 + [False] + [True] * 2
+
+
+@pytest.mark.parametrize("logits", [torch.zeros(0, V), torch.tensor([[3.0], [NAN]])])
+def test_nothing_is_drawn_where_there_is_no_choice(logits):
+    def draw(logits, own):
+        raise AssertionError("it was called")
+
+    output = sample_in_parts(logits, Filters.of(SamplingMetadata(), logits.shape[1]), draw)
+    assert output.token_ids.tolist() == [0] * len(logits)
+    assert output.valid.tolist() == [True, False][: len(logits)]

@@ -149,6 +149,21 @@ def test_every_way_of_a_kind_keeps_the_same_tokens(version, kind):
     assert len(set(map(frozenset, found.values()))) == 1, found
 
 
+def test_a_way_is_named_by_its_steps():
+    names = {kind: [way.name for way in offered] for kind, offered in ways.WAYS.items()}
+    fused = "cake_sampling.top_k_top_p_sampling_from_probs"
+    in_two = "top_k_renorm_probs, top_p_sampling_from_probs"
+    assert names == {
+        "none": ["sampling_from_probs"],
+        "min_p": ["min_p_sampling_from_probs", "sampling_from_probs"],
+        "top_k": [fused, "top_k_sampling_from_probs"],
+        "top_p": ["top_p_sampling_from_probs"],
+        "top_k_first": [fused, in_two],
+        "joint": ["top_k_top_p_sampling_from_probs", in_two],
+        "both orders": [in_two],
+    }
+
+
 def test_kernels_never_see_a_filter_that_is_off_as_a_number_out_of_range(sampler):
     metadata = SamplingMetadata(
         top_k=torch.tensor([0, -1, 2**40, 3]), top_p=torch.tensor([NAN, 1.0, 0.0, 0.5], dtype=torch.float64)
