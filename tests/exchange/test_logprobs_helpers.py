@@ -1,10 +1,10 @@
-"""Helpers for plugins: best tokens, padding by row, and logprobs by request and step; fresh seeds."""
+"""Helpers for plugins: best tokens, padding by row, and fresh seeds."""
 
 import pytest
 import torch
 
-from tokendraw import LogprobsTensors, SamplingMetadata, philox
-from tokendraw.plugin import PAD_LOGPROB, PAD_TOKEN_ID, best_token_ids, logprobs_by_step, pad_logprobs
+from tokendraw import SamplingMetadata, philox
+from tokendraw.plugin import PAD_LOGPROB, PAD_TOKEN_ID, best_token_ids, pad_logprobs
 
 INF = float("inf")
 
@@ -31,24 +31,6 @@ def test_columns_beyond_what_a_row_asked_for_are_padding():
     assert found[0].tolist() == [[0, pad, pad, pad], [4, 5, 6, pad], [8, 9, 10, 11]]
     assert (found[1] == PAD_LOGPROB).tolist() == (found[0] == pad).tolist()
     assert pad_logprobs(ids, values, None) == (ids, values)
-
-
-def test_logprobs_of_rows_are_arranged_by_request_and_step():
-    rows = LogprobsTensors(
-        torch.tensor([[10], [11], [12], [13]]), torch.zeros(4, 1), torch.tensor([1, 2, 3, 4])
-    )
-    found = logprobs_by_step(rows, torch.tensor([0, 3, 4]), torch.tensor([1, 0]), 2)
-    pad = PAD_TOKEN_ID
-    assert found.token_ids.squeeze(-1).tolist() == [[10, 11, pad], [13, pad, pad]]
-    assert found.logprobs.squeeze(-1).tolist() == [[0, 0, PAD_LOGPROB], [0, PAD_LOGPROB, PAD_LOGPROB]]
-    assert found.ranks.tolist() == [[1, 2, 0], [4, 0, 0]]
-
-
-def test_logprobs_of_no_request_are_empty():
-    rows = LogprobsTensors(torch.empty(0, 6, dtype=torch.int64), torch.empty(0, 6), None)
-    found = logprobs_by_step(rows, torch.tensor([0]), torch.empty(0, dtype=torch.int32), 4)
-    assert list(found.token_ids.shape) == list(found.logprobs.shape) == [0, 5, 6]
-    assert found.ranks is None
 
 
 def test_rows_without_a_seed_get_a_fresh_one_that_torch_reproduces():

@@ -64,7 +64,7 @@ if TYPE_CHECKING:
         TieRule,
     )
     from tokendraw._exchange.host import Host
-    from tokendraw._exchange.logprobs import best_token_ids, logprobs_by_step, pad_logprobs
+    from tokendraw._exchange.logprobs import best_token_ids, pad_logprobs
     from tokendraw._exchange.operation import Operation
     from tokendraw._exchange.output import PAD_LOGPROB, PAD_TOKEN_ID
     from tokendraw._exchange.plugin_info import API_VERSION, PluginInfo, Upstream
@@ -78,6 +78,7 @@ if TYPE_CHECKING:
         VerifyCapabilities,
         VerifyMode,
     )
+    from tokendraw.operations.verify.logprobs import logprobs_by_step
 
 _HOMES = {
     "_discovery.hooks": ("hookimpl",),
@@ -102,7 +103,7 @@ _HOMES = {
         "TieRule",
     ),
     "_exchange.host": ("Host",),
-    "_exchange.logprobs": ("best_token_ids", "logprobs_by_step", "pad_logprobs"),
+    "_exchange.logprobs": ("best_token_ids", "pad_logprobs"),
     "_exchange.operation": ("Operation",),
     "_exchange.output": ("PAD_LOGPROB", "PAD_TOKEN_ID"),
     "_exchange.plugin_info": ("API_VERSION", "PluginInfo", "Upstream"),
@@ -116,6 +117,7 @@ _HOMES = {
         "VerifyCapabilities",
         "VerifyMode",
     ),
+    "operations.verify.logprobs": ("logprobs_by_step",),
 }
 
 __all__ = [

@@ -1,11 +1,11 @@
-"""Helpers for plugins that fill a :class:`~tokendraw.LogprobsTensors`: best tokens, padding, and order by step."""
+"""Helpers for plugins that fill a :class:`~tokendraw.LogprobsTensors`: best tokens, and padding."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-from tokendraw._exchange.output import PAD_LOGPROB, PAD_TOKEN_ID, LogprobsTensors
+from tokendraw._exchange.output import PAD_LOGPROB, PAD_TOKEN_ID
 
 
 def best_token_ids(x: Tensor, n: int) -> Tensor:
@@ -35,25 +35,3 @@ def pad_logprobs(token_ids: Tensor, logprobs: Tensor, asked: Tensor | None) -> t
     asked = asked.unsqueeze(-1)
     unasked = (torch.arange(token_ids.shape[-1], device=token_ids.device) > asked) & (asked >= 0)
     return token_ids.masked_fill(unasked, PAD_TOKEN_ID), logprobs.masked_fill(unasked, PAD_LOGPROB)
-
-
-def logprobs_by_step(
-    rows: LogprobsTensors, cu_num_logits: Tensor, num_accepted: Tensor, max_drafts: int
-) -> LogprobsTensors:
-    """Rearrange the logprobs of the rows of a verification by request and step, as its output has them.
-
-    :param rows: tensors whose first dimension is the L rows of logits.
-    :param cu_num_logits: [B + 1] integer, as in :class:`tokendraw.Drafts`.
-    :param num_accepted: [B] integer.
-    :param max_drafts: K.
-    :returns: the same tensors with dimensions [B, K + 1] first; padding, and rank 0, after the last emitted token.
-    """
-    steps = torch.arange(max_drafts + 1, device=num_accepted.device)
-    last = max(len(rows.token_ids) - 1, 0)
-    row = (cu_num_logits[:-1].to(torch.int64).unsqueeze(-1) + steps).clamp(max=last)
-    is_emitted = steps <= num_accepted.unsqueeze(-1)
-    return LogprobsTensors(
-        torch.where(is_emitted.unsqueeze(-1), rows.token_ids[row], PAD_TOKEN_ID),
-        torch.where(is_emitted.unsqueeze(-1), rows.logprobs[row], PAD_LOGPROB),
-        None if rows.ranks is None else torch.where(is_emitted, rows.ranks[row], 0),
-    )

@@ -96,7 +96,7 @@ def prepare(cell: Cell, metadata: SamplingMetadata) -> tuple[Call, ...]:
 
 
 def prepare_chain(cell: Cell, metadata: SamplingMetadata, draft_ids: Tensor, mode: str) -> tuple[Call, ...]:
-    """Make a call for each way to verify drafts.
+    """Make a call for each way to hold drafts against their target.
 
     :param metadata: of the requests of the cell.
     :param draft_ids: [B, K]; a buffer holds the target's B * (K + 1) rows and below them the B * K of the drafts.
@@ -154,24 +154,26 @@ class _Steps:
                 philox_offset=0,
             )
         if name == _CHAIN:
-            return self._verify_chains(partial(self._sampling.chain_speculative_sampling, **self._seed(name)))
+            return self._chain_sampling(
+                partial(self._sampling.chain_speculative_sampling, **self._seed(name))
+            )
         function = getattr(self._sampling, name)
         if name == "softmax":
             return partial(function, temperature=self._rows.temperature)
         own = {filter_: tensor for filter_, tensor in self._filters.items() if filter_ in name}
         return partial(function, **own, **(self._seed(name) if "sampling" in name else {}))
 
-    def _verify_chains(self, function: Callable[..., object]) -> Callable[[Any], object]:
+    def _chain_sampling(self, function: Callable[..., object]) -> Callable[[Any], object]:
         ids = self._draft_ids
         assert ids is not None
         batch, count = ids.shape
         last = batch * (count + 1)
 
-        def verify(probs: Tensor) -> object:
+        def judge(probs: Tensor) -> object:
             target, draft = probs[:last], probs[last:]
             return function(draft.view(batch, count, -1), ids, target.view(batch, count + 1, -1))
 
-        return verify
+        return judge
 
     def _seed(self, name: str) -> dict[str, int]:
         """Return what keeps a function from asking torch's generator; nothing if its version takes none."""
