@@ -200,6 +200,28 @@ def test_without_only_every_property_is_checked(reports):
     assert calls[0][1] == tuple(prop.name for prop in properties())
 
 
+def test_one_operation_can_be_checked_alone(reports):
+    calls = reports(EXACT)
+    check("native", "--operation", "verify")
+    assert calls[0][1] == tuple(prop.name for prop in properties("verify"))
+
+
+def test_an_operation_that_it_does_not_serve_is_refused_with_the_reason(tmp_path, monkeypatch):
+    with fake_dists(tmp_path, monkeypatch) as dists:
+        dists.add_plugin("acme", plugin("acme"))
+        result = check("acme", "--operation", "verify")
+    assert (result.stdout, result.exit_code) == ("", 1)
+    assert result.stderr == ("'acme' cannot be checked on cpu: needs the operation verify, found sample.\n")
+
+
+def test_an_unknown_operation_is_a_usage_error_with_those_that_there_are():
+    result = check("native", "--operation", "draft")
+    assert result.exit_code == 2
+    assert result.stderr.splitlines()[-1] == (
+        "Error: Invalid value for '--operation': 'draft' is not one of 'sample', 'verify'."
+    )
+
+
 def test_json_is_complete(reports):
     reports(STATISTICAL, WRONG)
     result = check("native", "--json", "--only", "top_p", "--only", "ties")
@@ -288,6 +310,10 @@ class TestTheListOfProperties:
                 },
             ]
         }
+
+    def test_it_can_be_that_of_one_operation(self):
+        found = json.loads(call("check", "--list", "--operation", "verify", "--json").stdout)["properties"]
+        assert [prop["name"] for prop in found] == [prop.name for prop in properties("verify")]
 
     def test_it_is_of_no_sampler(self):
         result = call("check", "native", "--list")

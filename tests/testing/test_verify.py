@@ -137,9 +137,9 @@ def test_a_verifier_that_takes_little_is_given_no_more_and_refused_the_rest_in_w
         "verify graph capture",
     }
     assert told["verify chosen drafts"] == (
-        "No sampler here can verify this batch: 'Honest' cannot serve drafts that were not drawn, which it may hold. "
+        "'Honest' cannot serve drafts that were not drawn, which this batch may hold, and has no companion. "
         "Install one that can (`pip install ./plugins/native` in tokendraw's checkout), or, if the batch holds "
-        "none, say so in its facts."
+        "none, say so in SamplingMetadata.facts or Drafts."
     )
     assert (
         "cannot serve the operation 'verify' on cpu: the request needs fp64 noise"

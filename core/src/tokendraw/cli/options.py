@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -57,22 +58,23 @@ quiet_option = click.option(
 )
 
 
-def _known(ctx: click.Context, param: click.Parameter, value: str) -> str:
-    return click.Choice(tuple(operations.FOLDERS)).convert(value, param, ctx)
+def _known(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
+    return None if value is None else click.Choice(tuple(operations.FOLDERS)).convert(value, param, ctx)
 
 
 def _operations(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
     return [name for name in operations.FOLDERS if name.startswith(incomplete)]
 
 
-operation_option = click.option(
+_operation_option = functools.partial(
+    click.option,
     "--operation",
     metavar=f"[{'|'.join(operations.FOLDERS)}]",
-    default="sample",
-    show_default=True,
     callback=_known,
     shell_complete=_operations,
 )
+operation_option = _operation_option(default="sample", show_default=True)
+only_operation_option = _operation_option(help="Check the properties of this operation alone.")
 
 device_option = click.option(
     "--device", metavar="DEVICE", help="cpu, cuda, cuda:1 ... Default: the accelerator, else the CPU."

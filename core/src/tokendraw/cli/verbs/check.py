@@ -30,7 +30,13 @@ from tokendraw._resolution.refusals import INSTALL
 from tokendraw._torch.importing import require_torch
 from tokendraw.cli.app import NOT_USABLE, GuardedCommand, warn
 from tokendraw.cli.describe import candidate_json, host_json
-from tokendraw.cli.options import device_option, installed_names, json_option, verbose_option
+from tokendraw.cli.options import (
+    device_option,
+    installed_names,
+    json_option,
+    only_operation_option,
+    verbose_option,
+)
 from tokendraw.cli.terminal.check_lines import print_report
 from tokendraw.cli.terminal.tables import print_json, progress, progress_bar
 
@@ -45,6 +51,7 @@ if TYPE_CHECKING:
 @device_option
 @click.option("--quick", is_flag=True, help="Fewer draws, smaller vocabularies: under a minute on a CPU.")
 @click.option("--only", multiple=True, metavar="PROPERTY", help="Check this property; may be given again.")
+@only_operation_option
 @click.option(
     "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of all that is random in a run."
 )
@@ -58,6 +65,7 @@ def check(
     device: str | None,
     quick: bool,
     only: tuple[str, ...],
+    operation: str | None,
     seed: int,
     as_list: bool,
     as_json: bool,
@@ -74,17 +82,17 @@ def check(
         if name is not None:
             raise click.UsageError("'--list' prints the properties of every sampler. Leave out it, or NAME.")
         with progress("loading the kit"):
-            listed = _properties(only)
+            listed = _properties(only, operation)
         _print_properties(listed, as_json=as_json)
         return
     if name is None:
         raise click.MissingParameter(param_hint="'NAME'", param_type="argument")
     settings = _settings.read_settings()
     warn(settings.warnings, strict=settings.strict)
-    properties = tuple(prop.name for prop in _properties(only))
+    properties = tuple(prop.name for prop in _properties(only, operation))
     with progress(f"loading {name}"):
         candidate = _candidate(name, device)
-        subject = _subject(name, device, quick=quick, seed=seed)
+        subject = _subject(name, device, operation, quick=quick, seed=seed)
     report = _run(subject, properties)
     if as_json:
         print_json(
@@ -122,7 +130,7 @@ def _print_properties(properties: Sequence[Property], *, as_json: bool) -> None:
         click.echo(f"{prop.name:{width}}  {prop.about}")
 
 
-def _properties(only: Sequence[str]) -> tuple[Property, ...]:
+def _properties(only: Sequence[str], operation: str | None) -> tuple[Property, ...]:
     """Select the properties to check, in the order of a report.
 
     :raises TokendrawError: a library is missing that the kit needs.
@@ -132,7 +140,7 @@ def _properties(only: Sequence[str]) -> tuple[Property, ...]:
     try:
         from tokendraw.testing.kit.run import selected
 
-        return selected(only or None)
+        return selected(only or None, operation)
     except ImportError as error:
         missing = (error.name or "").partition(".")[0]
         if missing not in ("numpy", "scipy"):
@@ -160,7 +168,7 @@ def _candidate(name: str, device: str | None) -> Candidate:
     )
 
 
-def _subject(name: str, device: str | None, *, quick: bool, seed: int) -> Subject:
+def _subject(name: str, device: str | None, operation: str | None, *, quick: bool, seed: int) -> Subject:
     """Build the sampler and prove it.
 
     :raises SamplerUnavailableError: it cannot serve this machine; the reason in words.
@@ -168,9 +176,9 @@ def _subject(name: str, device: str | None, *, quick: bool, seed: int) -> Subjec
     """
     from tokendraw.testing import Subject
 
-    subject = Subject.installed(name, device=device, quick=quick, seed=seed)
+    subject = Subject.installed(name, device=device, quick=quick, seed=seed, operation=operation)
     try:
-        subject.built(next(iter(subject.capabilities)))
+        subject.built(operation or next(iter(subject.capabilities)))
     except PluginError as error:
         raise TokendrawError(
             f"'{name}' needs to build and to draw on {subject.device} before it can be checked, found: {error}. "

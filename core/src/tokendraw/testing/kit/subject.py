@@ -63,12 +63,20 @@ class Subject:
 
     @classmethod
     def installed(
-        cls, name: str, *, device: torch.device | str | None = None, quick: bool = False, seed: int = 0
+        cls,
+        name: str,
+        *,
+        device: torch.device | str | None = None,
+        quick: bool = False,
+        seed: int = 0,
+        operation: str | None = None,
     ) -> Self:
         """Find an installed plugin, as users find it, with the operations that it can serve here.
 
         :param device: None: the accelerator if torch sees one, else the CPU.
+        :param operation: one that it has to serve here; None: any.
         :raises SamplerUnavailableError: it is not installed, or cannot serve this machine; the reason in words.
+        :raises InvalidParameterError: there is no such operation.
         """
         from tokendraw._discovery import settings
         from tokendraw._serving import proof
@@ -76,15 +84,17 @@ class Subject:
         target, host = _target(device)
         choice = replace(settings.read_settings().choice(name), source="the conformance kit")
         discovery = gather(host, choice)
-        found, reasons = {}, []
-        for operation in map(operations.get, operations.FOLDERS):
-            for candidate in discovery.candidates(operation, plain_need(operation.name)):
+        needed = None if operation is None else operations.get(operation).name
+        found: dict[str, HostCapabilities] = {}
+        reasons: dict[str | None, str | None] = {}
+        for record in operations.each():
+            for candidate in discovery.candidates(record, plain_need(record.name)):
                 if candidate.name == name and candidate.state is State.AVAILABLE:
-                    found[operation.name] = discovery.offered(name, operation)
+                    found[record.name] = discovery.offered(name, record)
                 elif candidate.name == name:
-                    reasons.append(candidate.reason)
-        if not found:
-            reason = (*reasons, "no plugin of that name is installed")[0]
+                    reasons.setdefault(needed and record.name, candidate.reason)
+        if not found or needed not in (None, *found):
+            reason = reasons.get(needed) or "no plugin of that name is installed"
             raise SamplerUnavailableError(f"{name!r} cannot be checked on {host}: {reason}.")
 
         def build(operation: str, need: Any) -> Any:
