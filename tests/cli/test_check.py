@@ -13,8 +13,7 @@ import tokendraw
 from command_line import call
 from fake_dists import fake_dists, plugin
 from tokendraw import testing
-from tokendraw.testing import properties
-from tokendraw.testing.kit.report import Line, Report, Status
+from tokendraw.testing import Line, Report, Status, properties
 from tokendraw.testing.kit.trial import MOST_CHECKS
 
 HEADING = (

@@ -14,8 +14,7 @@ from tokendraw import Need, SamplingMetadata, SamplingParams, operations, resolv
 from tokendraw._loading.resolve import gather
 from tokendraw._serving import proof
 from tokendraw.resolution import Candidate, Choice, State
-from tokendraw.testing import Subject, check, properties
-from tokendraw.testing.kit.report import Status
+from tokendraw.testing import Status, Subject, check, properties
 from tokendraw_aiter import plugin
 from tokendraw_aiter.sampler import AiterSampler
 

@@ -23,9 +23,7 @@ from tokendraw import (
 from tokendraw._loading.resolve import gather
 from tokendraw._serving import proof
 from tokendraw.resolution import Choice
-from tokendraw.testing import Subject, check, properties
-from tokendraw.testing.kit.effort import Effort
-from tokendraw.testing.kit.report import Status
+from tokendraw.testing import Effort, Status, Subject, check, properties
 from tokendraw_flashinfer import ways
 from tokendraw_flashinfer.sampler import FlashInferSampler
 from tokendraw_flashinfer.signatures import EntryPoints

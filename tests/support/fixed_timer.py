@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import tokendraw
-from tokendraw.bench.timing.timer import Timing
+from tokendraw.bench import Timing
 
 SOURCE = Path(tokendraw.__file__).parent / "cli" / "verbs" / "bench.py"
 TIMES = {

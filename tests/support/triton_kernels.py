@@ -24,12 +24,12 @@ from triton.runtime import interpreter  # noqa: E402
 
 from tokendraw import Need, SamplingMetadata, SamplingParams  # noqa: E402
 from tokendraw.testing import (  # noqa: E402
+    Effort,
     Subject,
     properties,
     reference,
     run,
 )
-from tokendraw.testing.kit.effort import Effort  # noqa: E402
 from tokendraw.testing.logits_families import FAMILIES  # noqa: E402
 from tokendraw_triton_gumbel import plugin, settle  # noqa: E402
 from tokendraw_triton_gumbel.sampler import TritonGumbelSampler  # noqa: E402

@@ -7,7 +7,7 @@ from typing import ClassVar
 import torch
 
 import tokendraw
-from tokendraw.bench.cells import Cell
+from tokendraw.bench import Cell
 from tokendraw.bench.operation import Axis, BenchOperation, Preset
 
 
