@@ -9,10 +9,10 @@ import torch
 
 from fake_dists import EVERYTHING, fake_dists, plugin
 from tokendraw import SamplerUnavailableError, TokendrawError, discover
+from tokendraw.bench.baselines import flashinfer as _flashinfer
+from tokendraw.bench.baselines.torch_sort import torch_sort
 from tokendraw.bench.cells import FILTERS, Cell
-from tokendraw.bench.contenders import flashinfer as _flashinfer
-from tokendraw.bench.contenders.baselines import BASELINES, torch_sort
-from tokendraw.bench.contenders.selection import chosen
+from tokendraw.bench.contenders import BASELINES, chosen
 from tokendraw.bench.run import make_logits, metadata_of
 from tokendraw.testing import reference
 

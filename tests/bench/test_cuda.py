@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from command_line import call
+from tokendraw.bench.baselines.torch_sort import torch_sort
 from tokendraw.bench.cells import FILTERS, Cell
-from tokendraw.bench.contenders.baselines import torch_sort
 from tokendraw.bench.run import make_logits, metadata_of, timer_for
 from tokendraw.bench.timing import floor
 from tokendraw.bench.timing.timer import Call, Failure, Timing

@@ -7,7 +7,7 @@ import torch
 
 from tokendraw import SamplerUnavailableError, TokendrawError
 from tokendraw.bench.cells import Cell
-from tokendraw.bench.contenders.selection import Contender
+from tokendraw.bench.contenders import Contender
 from tokendraw.bench.report.lines import Line, Report
 from tokendraw.bench.report.table import as_markdown, as_text
 from tokendraw.bench.run import run

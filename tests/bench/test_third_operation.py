@@ -8,7 +8,7 @@ import torch
 from fake_dists import fake_dists
 from third_operation import add_scaler, third_operation
 from tokendraw.bench import Call, Timing, operations
-from tokendraw.bench.contenders.selection import chosen
+from tokendraw.bench.contenders import chosen
 from tokendraw.bench.report.lines import Report
 from tokendraw.bench.report.table import as_text
 from tokendraw.bench.run import run

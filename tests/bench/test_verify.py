@@ -20,7 +20,7 @@ from fixed_timer import SOURCE, FixedTimer
 from tokendraw import Drafts, SamplerUnavailableError
 from tokendraw.bench import make_logits, metadata_of, operations, run
 from tokendraw.bench.cells import FILTERS
-from tokendraw.bench.contenders.selection import chosen
+from tokendraw.bench.contenders import chosen
 from tokendraw.bench.operations.verify import VerifyCell, draft_ids
 from tokendraw.bench.report import plot
 from tokendraw.bench.report.lines import Line, Report

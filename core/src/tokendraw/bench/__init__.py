@@ -13,8 +13,8 @@
 :func:`markdown_table`  writes a table in Markdown
 ======================  ===============================================================================================
 
-Its rooms: ``operations`` has a module for each operation that can be timed, ``contenders`` finds the samplers and has
-the baselines, ``timing`` times calls, ``report`` shows what was found.
+Its rooms: ``operations`` has a module for each operation that can be timed, ``baselines`` what is timed beside the
+installed samplers, ``timing`` times calls, ``report`` shows what was found.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from tokendraw._messages.errors import SamplerUnavailableError, TokendrawError
 from tokendraw._messages.words import spoken
 from tokendraw.bench import operations
 from tokendraw.bench.cells import Cell
-from tokendraw.bench.contenders.selection import Contender
+from tokendraw.bench.contenders import Contender
 from tokendraw.bench.logits import mean_nucleus
 from tokendraw.bench.report.lines import Line
 from tokendraw.bench.timing.floor import measure

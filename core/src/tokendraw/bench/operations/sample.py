@@ -64,9 +64,10 @@ def _step(sampler: Sampler, cell: Cell, metadata: SamplingMetadata) -> Draw:
 
 
 def _baselines() -> Mapping[str, Prepare]:
-    from tokendraw.bench.contenders import baselines, flashinfer
+    from tokendraw.bench.baselines import flashinfer
+    from tokendraw.bench.baselines.torch_sort import torch_sort
 
-    return {"torch-sort": baselines.torch_sort, "flashinfer-direct": flashinfer.prepare}
+    return {"torch-sort": torch_sort, "flashinfer-direct": flashinfer.prepare}
 
 
 BENCH = BenchOperation(

@@ -176,7 +176,7 @@ def _step(sampler: Sampler, cell: VerifyCell, metadata: SamplingMetadata) -> Dra
 
 
 def _by_flashinfer(cell: VerifyCell, metadata: SamplingMetadata) -> Sequence[Call]:
-    from tokendraw.bench.contenders import flashinfer
+    from tokendraw.bench.baselines import flashinfer
 
     assert metadata.device is not None
     ids = draft_ids(cell, metadata.device).view(cell.batch, cell.drafts)

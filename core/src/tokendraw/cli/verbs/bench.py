@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     import torch
 
     from tokendraw._exchange.host import Host
-    from tokendraw.bench.contenders.selection import Contender
+    from tokendraw.bench.contenders import Contender
     from tokendraw.bench.operation import Axis
     from tokendraw.bench.report.lines import Report
 
@@ -194,7 +194,7 @@ def bench(
 
         target, host = _target(device)  # first: it says so where torch is missing
 
-        from tokendraw.bench.contenders.selection import chosen
+        from tokendraw.bench.contenders import chosen
 
         contenders = chosen(sampler, target, operation)
     report = _run(cells, contenders, target, host, seeded=seeded, repeats=repeats, command=_command(ctx))

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import difflib
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 import tokendraw
+from tokendraw._discovery.installed import installed_version
 from tokendraw._exchange.host import Host
 from tokendraw._exchange.metadata import SamplingMetadata
 from tokendraw._machine import detect
@@ -18,10 +19,36 @@ from tokendraw._messages.errors import SamplerUnavailableError, TokendrawError
 from tokendraw._messages.words import all_of
 from tokendraw._resolution.candidate import Candidate, State
 from tokendraw.bench import operations
+from tokendraw.bench.baselines import flashinfer
 from tokendraw.bench.cells import Cell
-from tokendraw.bench.contenders.baselines import BASELINES, Baseline
 from tokendraw.bench.operation import BenchOperation, Prepare
 from tokendraw.bench.timing.timer import Call
+
+
+@dataclass(frozen=True, kw_only=True)
+class Baseline:
+    """A contender that is no plugin, and what it needs to run."""
+
+    name: str
+    versions: Callable[[], dict[str, str]]
+    """Finds the versions of what it needs, by distribution."""
+    lacks: Callable[[Host], str | None]
+    """Says what a machine lacks that it needs, in words, or None."""
+
+
+BASELINES = (
+    Baseline(
+        name="torch-sort",
+        versions=lambda: {"torch": str(torch.__version__)},
+        lacks=lambda host: None,
+    ),
+    Baseline(
+        name="flashinfer-direct",
+        versions=lambda: {flashinfer.DISTRIBUTION: installed_version(flashinfer.DISTRIBUTION) or ""},
+        lacks=flashinfer.lacks,
+    ),
+)
+"""The operations say what each can do: :attr:`tokendraw.bench.operation.BenchOperation.baselines`."""
 
 
 @dataclass(frozen=True, kw_only=True)

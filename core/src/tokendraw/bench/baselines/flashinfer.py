@@ -30,8 +30,8 @@ from tokendraw._discovery.installed import installed_version
 from tokendraw._exchange.host import Host
 from tokendraw._exchange.metadata import SamplingMetadata
 from tokendraw._messages.errors import SamplerUnavailableError
+from tokendraw.bench.baselines.parameters import Parameters
 from tokendraw.bench.cells import Cell
-from tokendraw.bench.contenders.parameters import Parameters
 from tokendraw.bench.timing.timer import Call, Draw
 
 DISTRIBUTION = "flashinfer-python"

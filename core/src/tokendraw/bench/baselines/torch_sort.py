@@ -1,35 +1,14 @@
-"""Baselines that need no plugin: the pipeline of sorts in plain torch, and FlashInfer called directly.
-
-Their parameters are tensors by row, as in a batch of different requests. None of them waits for the device, and none
-takes seeds by row: each draws with the noise of the launch.
-"""
+"""The pipeline of sorts in plain torch, with parameters by row. It does not wait for the device."""
 
 from __future__ import annotations
-
-from collections.abc import Callable
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from tokendraw._discovery.installed import installed_version
-from tokendraw._exchange.host import Host
 from tokendraw._exchange.metadata import SamplingMetadata
+from tokendraw.bench.baselines.parameters import Parameters
 from tokendraw.bench.cells import Cell
-from tokendraw.bench.contenders import flashinfer as _flashinfer
-from tokendraw.bench.contenders.parameters import Parameters
 from tokendraw.bench.timing.timer import Call
-
-
-@dataclass(frozen=True, kw_only=True)
-class Baseline:
-    """A contender that is no plugin, and what it needs to run."""
-
-    name: str
-    versions: Callable[[], dict[str, str]]
-    """Finds the versions of what it needs, by distribution."""
-    lacks: Callable[[Host], str | None]
-    """Says what a machine lacks that it needs, in words, or None."""
 
 
 def torch_sort(cell: Cell, metadata: SamplingMetadata) -> tuple[Call]:
@@ -67,18 +46,3 @@ def _race(y: Tensor) -> Tensor:
     """Draw once a row: take the largest of the probabilities over exponential noise."""
     probability = y.softmax(-1)
     return probability.div_(torch.empty_like(probability).exponential_()).argmax(-1)
-
-
-BASELINES = (
-    Baseline(
-        name="torch-sort",
-        versions=lambda: {"torch": str(torch.__version__)},
-        lacks=lambda host: None,
-    ),
-    Baseline(
-        name="flashinfer-direct",
-        versions=lambda: {_flashinfer.DISTRIBUTION: installed_version(_flashinfer.DISTRIBUTION) or ""},
-        lacks=_flashinfer.lacks,
-    ),
-)
-"""The operations say what each can do: :attr:`tokendraw.bench.operation.BenchOperation.baselines`."""

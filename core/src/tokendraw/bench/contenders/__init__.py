@@ -1,1 +1,0 @@
-"""The contenders that are timed: installed samplers and named baselines."""
