@@ -38,6 +38,7 @@ test-all: $(VENV)/.tools  ## The whole suite, without a GPU: twenty minutes
 check: $(VENV)/.tools  ## Format, lint, import contracts, types
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+	$(BIN)/lint-imports
 	$(BIN)/mypy
 
 bench: $(VENV)/.tools  ## The CPU table, as in benchmarks/results/cpu.md
