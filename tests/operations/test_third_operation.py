@@ -312,3 +312,10 @@ def test_the_doctor_says_who_would_serve_it(dists: FakeDists) -> None:
         "verify": "native",
         "scale": "acme",
     }
+
+
+def test_check_builds_and_proves_it(dists: FakeDists) -> None:
+    add_scaler(dists, result="rows + factor")
+    result = call("check", "acme", "--device", "cpu", "--operation", "scale")
+    assert (result.stdout, result.exit_code) == ("", 1)
+    assert "found: the proof call needs [0.0, 2.0, 4.0], found [2.0, 3.0, 4.0]" in result.stderr
