@@ -9,7 +9,16 @@ import torch
 import tokendraw
 from fake_candidates import EVERYTHING
 from routing import drafting
-from tokendraw import Drafts, PluginError, SamplerOutput, SamplingMetadata, SamplingParams, VerifyOutput
+from tokendraw import (
+    Drafts,
+    InvalidInputError,
+    InvalidParameterError,
+    PluginError,
+    SamplerOutput,
+    SamplingMetadata,
+    SamplingParams,
+    VerifyOutput,
+)
 from tokendraw.plugin import VerifyCapabilities
 
 VERIFYING = VerifyCapabilities.of(
@@ -176,6 +185,37 @@ def test_a_fault_of_a_draft_is_an_error_that_names_the_sampler(act, found):
     with pytest.raises(PluginError) as error:
         sampler.draft(torch.zeros(2, V), SamplingMetadata())
     assert str(error.value) == f"'acme' needs to {found}. Mend the plugin, or set TOKENDRAW_DISABLE=acme."
+
+
+def test_what_does_not_fit_is_refused_after_calls_that_were_right_too():
+    sound = Faulty(((1, 4, -1), (4, -1, -1), (4, -1, -1)))
+    sampler = drafting(VERIFYING, sound, companion_capabilities=None)
+    target, drafts, metadata = torch.zeros(6, V), Drafts.from_lists(IDS), SamplingMetadata()
+    for _ in range(2):
+        sampler.verify(target, drafts, metadata)
+    two = SamplingMetadata.from_params([SamplingParams()] * 2)
+    offsets = torch.tensor([0, 3, 4, 6])
+    untold = Drafts(draft_token_ids=torch.zeros(3, 2).long(), cu_num_logits=offsets, max_drafts=2)
+    sampler.verify(target, untold, metadata)
+    offsets[-1] = 9
+    for given, found in {
+        (target[:5], drafts, metadata): "'target_logits' needs 6 rows, one for each draft",
+        (
+            target,
+            drafts,
+            two,
+        ): "'metadata' needs one entry a request, 3, or one a row of 'target_logits', 6, found 2.",
+        (target[:, 0], drafts, metadata): "'target_logits' needs shape [B, V]",
+        (target, untold, metadata): "'target_logits' needs 9 rows, as 'cu_num_logits' says last, found 6.",
+    }.items():
+        with pytest.raises(InvalidInputError) as refused:
+            sampler.verify(*given)
+        assert str(refused.value).startswith(found)
+    with pytest.raises(InvalidParameterError, match="'mode' needs rejection or coupled, found 'exact'"):
+        sampler.verify(target, drafts, metadata, mode="exact")
+    sound.tokens = 3
+    with pytest.raises(PluginError, match="'acme' needs to return token_ids"):
+        sampler.verify(target, drafts, metadata)
 
 
 def test_without_the_switch_no_value_is_looked_at():

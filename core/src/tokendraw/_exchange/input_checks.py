@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+from typing import TypeAlias
+
 import torch
 from torch import Tensor
 
@@ -14,6 +16,8 @@ from tokendraw._exchange.ranges import check_logprobs
 from tokendraw._messages.errors import InvalidInputError
 from tokendraw._messages.words import type_name
 from tokendraw._torch.tensor_checks import check_plain, is_plain
+
+LogitsForm: TypeAlias = tuple[torch.Size, torch.dtype, torch.device]
 
 _DTYPES = frozenset(getattr(torch, name) for name in INPUT_DTYPES)
 
@@ -35,6 +39,24 @@ def check_logits(name: str, logits: Tensor, device: torch.device) -> None:
             f"'{name}' needs device {device}, where the sampler was built, found {logits.device}. "
             f"Move the logits, or load a sampler for {logits.device}."
         )
+
+
+def form_of(logits: Tensor) -> LogitsForm:
+    """Return what :func:`check_logits` and what follows from it depend on, of logits that passed."""
+    return logits.shape, logits.dtype, logits.device
+
+
+def has_form(logits: object, form: LogitsForm) -> bool:
+    """Whether :func:`check_logits` would find nothing else than it found of other logits of this form."""
+    return (
+        type(logits) is Tensor
+        and not logits.is_nested
+        and logits.shape == form[0]
+        and logits.dtype is form[1]
+        and logits.device == form[2]
+        and logits.layout is torch.strided
+        and not logits.is_neg()
+    )
 
 
 def check_batch(name: str, logits: Tensor, metadata: SamplingMetadata, need: Need) -> None:

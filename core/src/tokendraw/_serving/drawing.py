@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, TypeAlias
 
 import torch
 from torch import Tensor
@@ -19,6 +19,9 @@ from tokendraw._exchange.output import SamplerOutput
 from tokendraw._exchange.output_checks import wrong_form, wrong_tokens
 from tokendraw._exchange.row_limits import unserved
 from tokendraw._serving.splitting import Split
+
+_Known: TypeAlias = tuple[input_checks.LogitsForm, OutputCheck]
+"""What metadata remember of a call."""
 
 
 class Sample(Call):
@@ -69,25 +72,13 @@ class Sample(Call):
         return self.logits.shape[0]
 
     def recall(self, key: object) -> OutputCheck | None:
-        metadata, logits = self.metadata, self.logits
-        if type(metadata) is not SamplingMetadata or type(logits) is not Tensor or logits.is_nested:
+        if type(self.metadata) is not SamplingMetadata:
             return None
-        known = metadata.memo.get(key)
-        if (
-            known is not None
-            and logits.shape == known[0]
-            and logits.dtype is known[1]
-            and logits.device == known[2]
-            and logits.layout is torch.strided
-            and not logits.is_neg()
-        ):
-            check: OutputCheck = known[3]
-            return check
-        return None
+        known: _Known | None = self.metadata.memo.get(key)
+        return known[1] if known is not None and input_checks.has_form(self.logits, known[0]) else None
 
     def remember(self, key: object, check: OutputCheck) -> None:
-        logits = self.logits
-        self.metadata.memo[key] = (logits.shape, logits.dtype, logits.device, check)
+        self.metadata.memo[key] = (input_checks.form_of(self.logits), check)
 
     def kinds_of_rows(self, capabilities: Capabilities) -> RowKinds | str:
         metadata, (rows, vocab_size) = self.metadata, self.logits.shape

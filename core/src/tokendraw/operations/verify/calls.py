@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, TypeAlias
 
 import torch
 from torch import Tensor
@@ -27,6 +27,10 @@ from tokendraw.operations.verify.output_checks import wrong_chains, wrong_verify
 from tokendraw.operations.verify.rows import by_row
 
 _TENSORS = ("draft_token_ids", "cu_num_logits", "draft_probs", "draft_logits")
+
+
+_Known: TypeAlias = tuple[dict[Hashable, Any], VerifyMode, input_checks.LogitsForm, OutputCheck]
+"""What drafts remember of a call; the first is the memo of its metadata."""
 
 
 class Verify(Call):
@@ -104,6 +108,20 @@ class Verify(Call):
         facts = rows or self.metadata.facts
         vocab_size = self.target_logits.shape[1]
         return unserved(capabilities, facts, vocab_size) or undrafted(capabilities, self.drafts, self.mode)
+
+    def recall(self, key: object) -> OutputCheck | None:
+        if type(self.drafts) is not Drafts or type(self.metadata) is not SamplingMetadata:
+            return None
+        known: _Known | None = self.drafts.memo.get(key)
+        if known is None or known[0] is not self.metadata.memo or known[1] != self.mode:
+            return None
+        return known[3] if input_checks.has_form(self.target_logits, known[2]) else None
+
+    def remember(self, key: object, check: OutputCheck) -> None:
+        drafts = self.drafts
+        if drafts.num_rows is None and drafts.cu_num_logits.is_cpu:
+            return  # their values are looked at in every call
+        drafts.memo[key] = self.metadata.memo, self.mode, input_checks.form_of(self.target_logits), check
 
     def run(self, backend: Any) -> Any:
         metadata = by_row(self.metadata, self.drafts, self.target_logits.shape[0])
