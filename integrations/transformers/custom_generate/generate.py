@@ -12,10 +12,10 @@ def generate(
     trust_remote_code: bool | None = None,
     **named: Any,
 ) -> Any:
-    """Hand everything back to ``generate`` of transformers, which draws through tokendraw.
+    """Pass everything back to ``generate`` of transformers, which draws through tokendraw.
 
-    A model that is loaded from a repository with this folder has this function for its ``generate``; any other calls
-    it for ``custom_generate="<repository>"``. Another decoding method of the caller's goes first.
+    A model that is loaded from a repository with this folder has this function as its ``generate``; any other model
+    calls it for ``custom_generate="<repository>"``. A decoding method that the caller passes takes precedence.
 
     :raises InvalidParameterError: a ValueError: ``cache_implementation="paged"``, for which transformers leaves out
         every ``custom_generate``.

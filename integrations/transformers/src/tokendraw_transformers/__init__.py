@@ -1,7 +1,7 @@
-"""Hugging Face ``generate`` draws its tokens through tokendraw.
+"""tokendraw draws the tokens of Hugging Face ``generate``.
 
 Importing this package imports neither torch nor transformers, and changes nothing in either. The first use of a name
-checks that the installed transformers is one that the package knows.
+checks that the installed transformers is a supported one.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Continuous batching with a seed for every request, by names that transformers does not promise to keep.
+"""Continuous batching with a seed for every request, through names that transformers does not promise to keep.
 
-transformers' manager draws with one generator for whatever requests share a step, so a request's tokens depend on its
-neighbours and on the moment at which it came. Its logits processors may bring one int32 a request to the device, in
-tensors that a CUDA graph can hold. Three processors bring the halves of the seed and the position; the last of them
-draws, and leaves scores of which the token drawn is the maximum.
+The manager of transformers draws with one generator for all requests that share a step, so the tokens of a request
+depend on its neighbours and on when it arrived. Its logits processors may bring one int32 a request to the device, in
+tensors that a CUDA graph can hold. Three processors bring the two halves of the seed and the position. The last
+of them draws, and returns scores whose maximum is the drawn token.
 """
 
 from __future__ import annotations
@@ -168,7 +168,7 @@ def _processors(plans: Plan, sampler: str | Sampler | None, device: torch.device
 
 
 class SeedHalf(ContinuousBatchingLogitsProcessor):  # type: ignore[misc]
-    """Brings 32 bits of each request's seed to the device, and leaves the scores alone."""
+    """Brings 32 bits of each request's seed to the device. It does not change the scores."""
 
     supported_kwargs: dict[str, type] = {"seed": int}  # noqa: RUF012  # as its base class has it
     ignored_kwargs: tuple[str, ...] = ()
@@ -178,11 +178,11 @@ class SeedHalf(ContinuousBatchingLogitsProcessor):  # type: ignore[misc]
         self.bits = torch.empty(0)
 
     def fill_defaults(self, int32_tensor: Tensor) -> None:
-        """[N] int32, before the first request."""
+        """Fill the tensor [N] int32 that is used before the first request."""
         int32_tensor.zero_()
 
     def prepare_tensor_args(self, requests_with_new_token: list[Any]) -> Tensor:
-        """[requests] int32; for a request without a seed, fresh bits at every step."""
+        """Return the bits of each request, [requests] int32; without a seed they are fresh at every step."""
         given = [future.state.logit_processor_kwargs.get("seed") for future in requests_with_new_token]
         fresh = torch.randint(0, 1 << 32, (len(given),)).tolist()
         bits = [
@@ -192,7 +192,7 @@ class SeedHalf(ContinuousBatchingLogitsProcessor):  # type: ignore[misc]
         return torch.tensor(bits, dtype=torch.int64).to(torch.int32)
 
     def __call__(self, scores: Tensor, tensor_arg: Tensor) -> Tensor:
-        """Keep the rows' part of ``tensor_arg`` for the processor that draws."""
+        """Keep the bits of the rows for the processor that draws."""
         self.bits = tensor_arg[: scores.shape[0]]
         return scores
 
@@ -213,7 +213,7 @@ class Draw(ContinuousBatchingLogitsProcessor):  # type: ignore[misc]
         self._one = SamplingMetadata.from_params([params], device=device)
 
     def fill_defaults(self, int32_tensor: Tensor) -> None:
-        """[N] int32, before the first request."""
+        """Fill the tensor [N] int32 that is used before the first request."""
         int32_tensor.zero_()
 
     def prepare_tensor_args(self, requests_with_new_token: list[Any]) -> Tensor:

@@ -1,8 +1,8 @@
 """Takes over the last step of transformers' decoding loop without changing the loop.
 
 ``GenerationMixin._sample`` processes the scores [B, V], records them, and takes ``torch.argmax(scores, dim=-1)`` for
-the tokens where it does not sample. So the last processor draws, and returns the scores as a tensor that answers
-this one question with the tokens drawn: no pass over the vocabulary is needed to make the loop take them.
+the tokens where it does not sample. So the last processor draws, and returns the scores as a tensor whose argmax is the
+drawn tokens. The loop takes them without another pass over the vocabulary.
 """
 
 from __future__ import annotations
@@ -22,17 +22,16 @@ _ARGMAX = (torch.argmax, Tensor.argmax)
 
 
 class DrawnScores(Tensor):
-    """Scores [B, V] whose argmax, when it is first asked for, is the tokens that were drawn from them.
+    """Scores [B, V] whose first argmax is the tokens that were drawn from them.
 
-    Shares the memory of the scores it is made of. To everything else, and from the second time on, it is a plain
-    tensor.
+    It shares the memory of the scores. For any other function, and from the second argmax on, it is a plain tensor.
     """
 
     drawn: Tensor | None
 
     @classmethod
     def of(cls, scores: Tensor, token_ids: Tensor) -> DrawnScores:
-        """Dress ``scores`` with the ``token_ids`` [B]."""
+        """Wrap ``scores`` with the ``token_ids`` [B]."""
         dressed = scores.as_subclass(cls)
         dressed.drawn = token_ids
         return dressed
@@ -75,9 +74,9 @@ class DrawProcessor(LogitsProcessor):  # type: ignore[misc]
         return self._last
 
     def check_taken(self) -> None:
-        """Refuse to go on where the loop did not take the tokens of the last step.
+        """Check that the loop took the tokens of the last step.
 
-        :raises TransformersVersionError: it took others, by a way that the adapter does not know.
+        :raises TransformersVersionError: it took others, in a way that the adapter does not know.
         """
         if self._last is not None and self._last.drawn is not None:
             raise TransformersVersionError(
@@ -115,7 +114,7 @@ class RecordingStoppingCriteria(StoppingCriteriaList):  # type: ignore[misc]
         return stopped
 
     def drew(self, steps: int) -> Tensor:
-        """[B, steps] bool: whether a row drew its token at a step, rather than be filled up with padding."""
+        """Return whether a row drew its token at a step, [B, steps] bool, or was filled with padding."""
         stopped = torch.stack(self.stopped[:steps], dim=1)
         if not any(hasattr(criterion, "eos_token_id") for criterion in self):
             return torch.ones_like(

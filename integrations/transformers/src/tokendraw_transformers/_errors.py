@@ -26,9 +26,9 @@ class TransformersVersionError(TokendrawError, ImportError):
 
 
 class InvalidRowsWarning(TokendrawWarning):
-    """Some rows met NaN, or logits without one above -inf, where transformers' own sampling would have raised.
+    """Some rows had NaN, or no logit above -inf, where transformers' own sampling would have raised.
 
-    The other rows are untouched. ``valid`` of the output tells them apart.
+    The other rows are not affected. ``valid`` of the output says which are which.
     """
 
 

@@ -42,14 +42,14 @@ def generate(
     """Draw through tokendraw: ``model.generate(..., custom_generate=tokendraw_transformers.generate)``.
 
     ``model.generate`` prepares the first five arguments and ``model_kwargs``; the others are passed to it by name.
-    Processors, stopping criteria, caches, streamers and outputs are transformers' own, in their own order. What
-    temperature, top-k, top-p and min-p do is done by tokendraw, with the values that transformers prepared. What is
-    left at None is looked up in the ``GenerationConfig``, which may hold any of the four: ``seeds=7`` for one.
+    Processors, stopping criteria, caches, streamers and outputs are transformers' own, in their own order. tokendraw
+    applies temperature, top-k, top-p and min-p, with the values that transformers prepared. Arguments that are None are
+    looked up in the ``GenerationConfig``, which may hold any of the four, such as ``seeds=7``.
 
     :param seeds: a list with one entry a row of the output, so ``num_return_sequences`` of them for each prompt; or a
         base seed, from which each row gets its own by its prompt, see :func:`derived_seed`; or a callable that gets
         each :class:`Row`; None: every row fresh from torch's generator. A row with a seed draws the same tokens in any
-        batch, at any place, with any left padding. Greedy decoding draws nothing: seeds are warned of.
+        batch, at any place, with any left padding. Greedy decoding draws nothing, so seeds cause a warning.
     :param sampler: name of a tokendraw plugin, or one that :func:`tokendraw.load_sampler` returned; None: the best for
         the device of ``input_ids``.
     :param logprobs: log-probabilities of the drawn tokens, and of this many best beside them; None: none. Needs

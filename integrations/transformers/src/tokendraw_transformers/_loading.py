@@ -37,7 +37,7 @@ def loaded(
             f"{type(sampler).__name__}. Pass one of these, or leave it out."
         )
     mode = "raw_logprobs" if logprobs_mode is None else logprobs_mode
-    # what else a decision depends on: the settings in force, and where packages are looked for
+    # a decision also depends on the settings in force, and on where packages are found
     key = (sampler, device, need, repr(mode), read_settings(), tuple(sys.path))
     with _lock:
         if key not in _kept:

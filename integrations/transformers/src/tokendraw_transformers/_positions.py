@@ -18,7 +18,7 @@ def position_offset(
     It is -1, less the left padding, plus what ``input_ids`` does not hold of the sequence: where it goes on from a
     cache, or from embeddings, the attention mask covers the whole.
 
-    :raises InvalidParameterError: the attention mask is not [B, L], and so does not tell padding.
+    :raises InvalidParameterError: the attention mask is not [B, L], so padding is unknown.
     """
     mask = _mask(model, model_kwargs)
     rows, length = input_ids.shape

@@ -15,12 +15,12 @@ from tokendraw_transformers._scores import certain_of
 
 
 class DrawLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
-    """Draw each token through tokendraw and leave nothing but it: the other scores become the least there are.
+    """Draw each token through tokendraw and set all other scores to the least value.
 
     Assisted generation (``assistant_model``, ``prompt_lookup_num_tokens``) keeps the candidates that the model itself
     chooses. With a seed that choice depends on nothing but (seed, position, logits), so the text is token for token
-    the unassisted one; and since the assistant is given the same processor, it drafts with the same noise, and what it
-    drafts is what the model chooses wherever the two think alike::
+    the unassisted one. The assistant is given the same processor, so it drafts with the same noise, and its drafts are
+    what the model chooses wherever their distributions are alike::
 
         draw = DrawLogitsProcessor(tokendraw.SamplingParams(temperature=0.8, top_k=50, seed=7))
         model.generate(**inputs, assistant_model=small, do_sample=False, logits_processor=[draw])

@@ -14,9 +14,9 @@ from tokendraw_transformers._errors import SeedsUnusedWarning, warn
 
 
 class Row(int):
-    """The index of a row in its batch, with what tells it from other rows: the argument of a callable ``seeds``.
+    """The index of a row in its batch, and its prompt: the argument of a callable ``seeds``.
 
-    It counts as the index: ``seeds=lambda row: 100 + row``. In a pipeline the index starts anew with each batch, so
+    It is an integer: ``seeds=lambda row: 100 + row``. In a pipeline the index starts anew with each batch, so
     tell prompts apart by ``prompt_ids`` there.
     """
 
@@ -27,7 +27,7 @@ class Row(int):
 
     @classmethod
     def of(cls, index: int, prompt_ids: tuple[int, ...], repeat: int) -> Row:
-        """Number a row."""
+        """Make the row with this index."""
         row = cls(index)
         row.prompt_ids, row.repeat = prompt_ids, repeat
         return row
@@ -60,10 +60,10 @@ def derived_seed(base: int, token_ids: Iterable[int], repeat: int = 0) -> int:
 def row_seeds(
     seeds: Any, rows: int, prompts: Callable[[], Sequence[Sequence[int]]], *, named: str
 ) -> list[int | None]:
-    """Find the seed of each row. What is listed, or what a callable returns, is checked where the batch is built.
+    """Find the seed of each row. Listed seeds, and those that a callable returns, are checked when the batch is built.
 
     :param seeds: as :data:`Seeds` says.
-    :param prompts: token ids of each row's prompt, without padding; called where they are looked at.
+    :param prompts: returns the token ids of each row's prompt, without padding; called only if they are needed.
     :param named: what a row is, in a message.
     :raises InvalidParameterError: a ValueError: ``seeds`` is of another type, or of another length.
     """

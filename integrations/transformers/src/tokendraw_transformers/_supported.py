@@ -33,7 +33,7 @@ SIGNATURES: dict[str, tuple[str, ...]] = {
 """Methods of ``GenerationMixin`` and their parameters: the decoding loop, and what it is prepared with."""
 
 KEPT_BACK = ("assistant_model", "streamer", "synced_gpus")
-"""Arguments of ``GenerationMixin.generate`` that it does not hand on to a callable ``custom_generate``."""
+"""Arguments of ``GenerationMixin.generate`` that it does not pass on to a callable ``custom_generate``."""
 
 CONTINUOUS = Requirement("transformers>=5.23,<6")
 """Versions whose private names of continuous batching ``generate_batch`` knows. No release promises them."""

@@ -6,8 +6,8 @@ behind one of them has to see what it left, so then that warper stays in the lis
 distribution.
 
 transformers applies min-p last; tokendraw applies it before top-k and top-p. It is relative to the largest
-probability, so with top-k alone both are the same. With top-p, whose mass min-p must not lessen, the order "joint"
-is the one in which top-p counts the whole row; with all three the row is first narrowed to its k largest.
+probability, so with top-k alone both are the same. With top-p, whose mass min-p must not reduce, the order "joint" has
+top-p count the whole row; with all three the row is first cut to its k largest.
 """
 
 from __future__ import annotations
@@ -46,17 +46,17 @@ class Plan:
     """The division of a step between transformers' processors and tokendraw."""
 
     processors: LogitsProcessorList
-    """Run first, in their order: everything that tokendraw does not do."""
+    """Everything that tokendraw does not do, in order; these run first."""
     params: SamplingParams
     """Parameters by which tokendraw draws from the scores that the processors leave."""
     narrowing: LogitsProcessorList = field(default_factory=LogitsProcessorList)
-    """Run on the scores that are drawn from, and on those alone."""
+    """Processors for the scores that are drawn from, and for no others."""
     recorded: LogitsProcessorList = field(default_factory=LogitsProcessorList)
     """Processors that turn the scores into those that ``output_scores`` shows."""
 
 
 def plan(prepared: Sequence[Any], *, do_sample: bool) -> Plan:
-    """Divide a list of prepared processors.
+    """Divide a list of prepared processors between transformers and tokendraw.
 
     :raises InvalidParameterError: it holds a warper that tokendraw does not know.
     """
@@ -76,7 +76,7 @@ def plan(prepared: Sequence[Any], *, do_sample: bool) -> Plan:
     while start and (before := _place(prepared[start - 1])) is not None and before < place:
         start, place = start - 1, before
     warpers = {type(processor): processor for processor in prepared[start:end]}
-    params, narrowing = _in_our_words(warpers)
+    params, narrowing = _sampling_params(warpers)
     return Plan(
         processors=LogitsProcessorList(prepared[:start]),
         params=params,
@@ -97,7 +97,7 @@ def _place(processor: Any) -> int | None:
     return SERVED.index(type(processor))
 
 
-def _in_our_words(warpers: dict[type, Any]) -> tuple[SamplingParams, list[Any]]:
+def _sampling_params(warpers: dict[type, Any]) -> tuple[SamplingParams, list[Any]]:
     params = SamplingParams()
     if TemperatureLogitsWarper in warpers:
         params = replace(params, temperature=warpers[TemperatureLogitsWarper].temperature)
