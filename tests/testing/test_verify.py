@@ -11,7 +11,7 @@ from tokendraw.plugin import VerifyCapabilities
 from tokendraw.testing import Subject, properties, reference, run
 from tokendraw.testing.kit.effort import Effort
 from tokendraw.testing.kit.report import Status
-from tokendraw.testing.verify.edges import AT, LARGEST_U, LEAST_U
+from tokendraw.testing.verify.edges import LARGEST_U, LEAST_U, U_POSITION
 from tokendraw_native import plugin
 
 OPERATIONS = plugin.tokendraw_describe().operations
@@ -176,7 +176,7 @@ def test_the_installed_native_verifies_what_its_plugin_offers():
 
 @pytest.mark.parametrize(("seed", "word"), [(LEAST_U, 0), (LARGEST_U, 2**32 - 1)])
 def test_the_seeds_of_the_ends_of_u_are_what_they_say(seed, word):
-    assert int(reference.random_words(seed, AT, 0, philox.ACCEPT)[0]) == word
+    assert int(reference.random_words(seed, U_POSITION, 0, philox.ACCEPT)[0]) == word
 
 
 @pytest.mark.gpu

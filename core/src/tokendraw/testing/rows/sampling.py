@@ -82,7 +82,7 @@ class Sampling(RowSubject):
         logits = torch.as_tensor(logits).to(self.device)
         if isinstance(params, SamplingParams):
             if params.seed is None and positions is None and row_index is None and len(logits):
-                metadata = for_every_row(params, len(logits), self.device)
+                metadata = equal_rows(params, len(logits), self.device)
                 return self.call(logits, metadata, mode=mode, gumbel_dtype=gumbel_dtype)
             params = [params] * len(logits)
         if positions is None and any(p.seed is not None for p in params):
@@ -110,7 +110,7 @@ class Sampling(RowSubject):
         return found
 
 
-def for_every_row(params: SamplingParams, rows: int, device: torch.device) -> SamplingMetadata:
+def equal_rows(params: SamplingParams, rows: int, device: torch.device) -> SamplingMetadata:
     """Make the metadata of ``rows`` equal requests without a seed, of which one is checked and laid out."""
     one = SamplingMetadata.from_params([params], device=device)
     given = {field.name: getattr(one, field.name) for field in fields(one)}

@@ -28,7 +28,7 @@ from tokendraw.testing.verify.verifying import Verifying
 
 Array = NDArray[Any]
 
-BEYOND = 2**31 - 1
+ID_OUTSIDE = 2**31 - 1
 """An id that no vocabulary has."""
 
 
@@ -43,7 +43,7 @@ def ways(capabilities: VerifyCapabilities) -> list[tuple[VerifyMode, DraftKind]]
     return [(mode, kind) for mode in capabilities.verify_modes for kind in capabilities.draft_kinds]
 
 
-def two_ways(capabilities: VerifyCapabilities) -> list[tuple[VerifyMode, DraftKind]]:
+def first_and_last_way(capabilities: VerifyCapabilities) -> list[tuple[VerifyMode, DraftKind]]:
     """Return the first and the last of them, for checks that hardly depend on it."""
     every = ways(capabilities)
     return [every[0], every[-1]] if len(every) > 1 else every
@@ -91,7 +91,7 @@ class Batch:
                 if kind < 0.1:
                     ids[step] = int(rng.integers(size))
                 elif kind < 0.2 and offered.placeholder_drafts:
-                    ids[step] = int(rng.choice([-1, size, BEYOND]))
+                    ids[step] = int(rng.choice([-1, size, ID_OUTSIDE]))
             own = replace(params, seed=seeds[i]) if seed and offered.seeding == "counter" else params
             rows.append((target, draft, np.array(probs, np.float32).reshape(n, size), ids, own))
         target_rows, draft_rows, probs_rows, drafted, params_of = (

@@ -19,27 +19,27 @@ from tokendraw.testing.rows.draws import seed_torch
 from tokendraw.testing.rows.expected import expect, possible_tokens
 from tokendraw.testing.rows.poison import poisons
 from tokendraw.testing.verify.drafting import (
-    BEYOND,
+    ID_OUTSIDE,
     Batch,
     chains,
     drafts_of,
+    first_and_last_way,
     requests,
     require_same,
     row_metadata,
-    two_ways,
     ways,
 )
-from tokendraw.testing.verify.lines import SURE, sure_chains
+from tokendraw.testing.verify.lines import SURE, require_sure_chains
 from tokendraw.testing.verify.verifying import Verifying, draft_ask
 
 properties = Properties("verify")
 Array = NDArray[Any]
 
 LEAST_U: Final = 228_227_993
-"""A seed whose word of the stream ACCEPT at :data:`AT` is all zeros."""
+"""A seed whose word of the stream ACCEPT at :data:`U_POSITION` is all zeros."""
 LARGEST_U: Final = 12_713_842_529
 """A seed whose word of that stream is all ones."""
-AT: Final = 9
+U_POSITION: Final = 9
 _SIZE: Final = 1100  # two tiles, the last of them not full
 
 
@@ -50,7 +50,7 @@ def poisoned_rows(subject: Verifying, trial: Trial) -> str:
     rng = trial.generator("rows")
     kinds = poisons(rng, _SIZE)
     clean = Batch.of(subject, rng, 2 * len(kinds) + 1, _SIZE)
-    for mode, kind in two_ways(offered) if subject.effort.mixed else ways(offered):
+    for mode, kind in first_and_last_way(offered) if subject.effort.mixed else ways(offered):
         for where in ("target", "draft") if kind != "chosen" else ("target",):
             batch = clean.picked(range(len(clean)))
             for i, poison in zip(range(1, len(batch), 2), kinds.values(), strict=True):
@@ -114,7 +114,7 @@ def sure_drafts(subject: Verifying, trial: Trial) -> str:
     first = rng.integers(0, 2**40, count).tolist()
     seeds: list[int | None] = rng.integers(0, 2**63, count).tolist() if counter else [None] * count
     if counter:
-        seeds[:2], first[:2] = (LEAST_U, LARGEST_U), (AT, AT)
+        seeds[:2], first[:2] = (LEAST_U, LARGEST_U), (U_POSITION, U_POSITION)
     params = [SamplingParams(seed=seed) for seed in seeds]
     sure = np.array([0.0, SURE, 0.0, 0.0], np.float32)
     cases: list[tuple[str, DraftKind, Array, Array, bool]] = [
@@ -181,8 +181,8 @@ def ragged(subject: Verifying, trial: Trial) -> str:
     most = subject.effort.rows(128)
     batch = Batch.of(subject, trial.generator("rows"), subject.effort.rows(32, least=4), 300)
     for mode, kind in ways(subject.capabilities):
-        sure_chains(subject, trial, mode, kind, [3, 0, 1, most])
-        sure_chains(subject, trial, mode, kind, [0, most, 3, 1])
+        require_sure_chains(subject, trial, mode, kind, [3, 0, 1, most])
+        require_sure_chains(subject, trial, mode, kind, [0, most, 3, 1])
         if subject.capabilities.seeding != "counter":
             continue
         flat = batch.drafts(subject, kind)
@@ -214,7 +214,7 @@ def placeholders(subject: Verifying, trial: Trial) -> str:
         target = np.stack([gaussian(rng, size) for _ in range(3 * count)])
         second = target[1::3].argmax(1)
         target[1::3][np.arange(count), second] += SURE
-        ids = [[(-1, size, BEYOND, -(2**63))[i % 4], int(second[i])] for i in range(count)]
+        ids = [[(-1, size, ID_OUTSIDE, -(2**63))[i % 4], int(second[i])] for i in range(count)]
         rows = np.stack([gaussian(rng, size) for _ in range(2 * count)])
         if kind == "probs":
             rows = np.stack([expect(x, plain).probabilities for x in rows]).astype(np.float32)
@@ -236,5 +236,7 @@ def placeholders(subject: Verifying, trial: Trial) -> str:
             found.append(chains(told))
         if offered.seeding == "counter":
             require_same(trial, found[0], found[1], f"{mode}, {kind}: placeholders beside NaN")
-        sure_chains(subject, trial, mode, kind, [4, 4] if not offered.ragged_drafts else [2, 0, 9], wrong=2)
+        require_sure_chains(
+            subject, trial, mode, kind, [4, 4] if not offered.ragged_drafts else [2, 0, 9], wrong=2
+        )
     return "first and later ones, of 4 ids, beside rows of NaN"

@@ -24,9 +24,9 @@ from tokendraw.testing.verify.drafting import (
     Batch,
     chains,
     drafts_of,
+    first_and_last_way,
     require_same,
     row_metadata,
-    two_ways,
     ways,
 )
 from tokendraw.testing.verify.verifying import Verifying, draft_ask
@@ -63,11 +63,11 @@ def output(subject: Verifying, trial: Trial) -> str:
                     )
     for mode, kind in some:
         for counts in ([], [0], [0, 0, 0]) if offered.ragged_drafts else ([], [2]):
-            sure_chains(subject, trial, mode, kind, counts)
+            require_sure_chains(subject, trial, mode, kind, counts)
     return f"{len(some)} ways, {len(sizes)} vocabularies, no drafts, no requests"
 
 
-def sure_chains(
+def require_sure_chains(
     subject: Verifying,
     trial: Trial,
     mode: VerifyMode,
@@ -155,7 +155,7 @@ def dtypes(subject: Verifying, trial: Trial) -> str:
     batch = Batch.of(subject, trial.generator("rows"), subject.effort.rows(24, least=3), _SIZE)
     for name in offered.dtypes:
         dtype = getattr(torch, name)
-        for mode, kind in two_ways(offered):
+        for mode, kind in first_and_last_way(offered):
             logits, drafts = batch.logits(subject).to(dtype), batch.drafts(subject, kind)
             if drafts.draft_logits is not None:
                 drafts = replace(drafts, draft_logits=drafts.draft_logits.to(dtype))
@@ -181,7 +181,7 @@ def logprobs(subject: Verifying, trial: Trial) -> str:
     batch = Batch.of(subject, trial.generator("rows"), subject.effort.rows(24, least=3), size)
     batch = replace(batch, params=[replace(p, logprobs=wanted) for p in batch.params])
     for logprobs_mode in offered.logprobs_modes:
-        for mode, kind in two_ways(offered):
+        for mode, kind in first_and_last_way(offered):
             found = batch.verify(subject, mode, kind, logprobs_mode=logprobs_mode)
             assert found.logprobs is not None
             ids, values, ranks = (

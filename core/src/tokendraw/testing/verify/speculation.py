@@ -24,7 +24,7 @@ from tokendraw.testing.kit.statistical_tests import fit, share
 from tokendraw.testing.kit.trial import Trial, Verdict
 from tokendraw.testing.rows.draws import seed_torch
 from tokendraw.testing.rows.expected import expect
-from tokendraw.testing.rows.sampling import for_every_row
+from tokendraw.testing.rows.sampling import equal_rows
 from tokendraw.testing.verify.verifying import Verifying
 
 Array = NDArray[Any]
@@ -211,6 +211,6 @@ def _metadata(
     positions: torch.Tensor,
     row_index: torch.Tensor | None = None,
 ) -> SamplingMetadata:
-    one = for_every_row(case.params, slots, positions.device)
+    one = equal_rows(case.params, slots, positions.device)
     facts = one.facts if seeds is None else replace(one.facts, any_seeded=True, all_seeded=True)
     return replace(one, seed=seeds, positions=positions, row_index=row_index, facts=facts)
