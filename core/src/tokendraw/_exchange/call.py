@@ -92,7 +92,7 @@ class Call(ABC):
         return
 
     def kinds_of_rows(self, capabilities: Any) -> RowKinds | str:
-        """Tell of which kind each row is, so that rows beyond a provider can go elsewhere; or why they stay together.
+        """Return the kind of each row, so that rows can go to the companion, or say why they stay together.
 
         :param capabilities: of the chosen provider.
         """

@@ -49,7 +49,7 @@ class Member:
 
 
 class Route(NamedTuple):
-    """Who serves one call."""
+    """The providers that serve one call."""
 
     member: Member
     """Serves it, or all of it but the rows of ``split``."""
@@ -117,7 +117,7 @@ class Serving:
         return self.companion
 
     def route(self, call: Call, *, splits_rows: bool = True) -> Route:
-        """Look up who serves a call, row by row where the host knows of which kind each row is.
+        """Find the providers that serve a call, row by row if the host knows the kind of each row.
 
         :param splits_rows: whether rows may leave those that stay.
         :raises SamplerUnavailableError: nobody here serves all that it may hold.
