@@ -296,3 +296,33 @@ class TestThePageOnParameters:
         (source,) = pages.blocks(self.PAGE, "python")
         exec(source, {})
         assert capsys.readouterr().out == "[0, 3]\n"
+
+
+class TestTheGuideForContributors:
+    TEXT = pages.text_of("CONTRIBUTING.md")
+
+    def test_its_map_has_the_layers_that_are_enforced(self):
+        contracts = tomllib.loads(pages.text_of("pyproject.toml"))["tool"]["importlinter"]["contracts"]
+        (layers,) = [contract["layers"] for contract in contracts if contract["type"] == "layers"]
+        rooms = [re.findall(r"`(\w+)`", row[0]) for row in pages.rows(self.TEXT, 2)]
+        assert [row for row in rooms if row and row[0] in re.findall(r"\w+", " ".join(layers))] == [
+            layer.split(" | ") for layer in layers
+        ]
+
+    def test_every_file_and_folder_that_it_names_is_there(self):
+        named = re.findall(
+            r"`((?:core|plugins|tests|docs|benchmarks|examples|integrations)/[\w./]*)`", self.TEXT
+        )
+        made = {"plugins/acme", "tests/plugins/test_acme.py"}
+        assert [path for path in named if path not in made and not (ROOT / path).exists()] == []
+
+    def test_every_target_of_make_that_it_names_exists(self):
+        targets = set(re.findall(r"^([\w-]+):", pages.text_of("Makefile"), re.MULTILINE))
+        assert set(re.findall(r"make ([\w-]+)", " ".join(re.findall(r"`([^`]+)`", self.TEXT)))) <= targets
+
+
+@pytest.mark.parametrize("plugin", ["native", "flashinfer"])
+def test_the_table_of_files_in_the_readme_of_a_plugin_is_complete(plugin):
+    named = set(re.findall(r"^\| `(\w+\.py)` \|", pages.text_of(f"plugins/{plugin}/README.md"), re.MULTILINE))
+    files = {path.name for path in (ROOT / f"plugins/{plugin}/src/tokendraw_{plugin}").glob("*.py")}
+    assert named == files - {"__init__.py"}

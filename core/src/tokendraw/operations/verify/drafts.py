@@ -162,7 +162,7 @@ class Drafts:
 
     @cached_property
     def memo(self) -> dict[Hashable, Any]:
-        """What a verification computed of these drafts once, beside what shows whether it still holds."""
+        """Results that a verification computed from these drafts once, beside what shows whether they still hold."""
         return {}
 
     @cached_property
