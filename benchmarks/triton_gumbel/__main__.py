@@ -7,6 +7,7 @@
     python benchmarks/triton_gumbel worst               # what the worst logits cost
     python benchmarks/triton_gumbel extras              # what mixed rows, logprobs and fp64 noise cost
     python benchmarks/triton_gumbel host                # how long calls keep the host, by their number of rows
+    python benchmarks/triton_gumbel step                # what one step costs the host, with its launches and without
     python benchmarks/triton_gumbel logprobs            # what logprobs cost, by mode, with ranks and without
     python benchmarks/triton_gumbel memcheck-run        # odd shapes, to be run under compute-sanitizer
 

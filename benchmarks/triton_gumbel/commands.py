@@ -17,6 +17,7 @@ import invariance
 import large
 import logprobs
 import memcheck
+import step
 import torch
 import worst
 from click.core import ParameterSource
@@ -121,6 +122,11 @@ _command(
     click.option(
         "--kind", type=click.Choice(list(host.KINDS)), multiple=True, help="May be given again. Default: all."
     ),
+)
+_command(
+    "step",
+    step.run,
+    click.option("--own", is_flag=True, help="Compile and launch no kernel: takes seconds, on a CPU too."),
 )
 _command(
     "logprobs",

@@ -233,6 +233,22 @@ def test_the_host_time_of_each_kind_of_rows_has_a_row(call):
     assert "nan" not in result.stdout
 
 
+def test_the_host_time_of_a_step_has_a_row_for_each_kind_of_call(call):
+    result = call("step")
+    assert result.exit_code == 0, result.output
+    assert [row[0] for row in cells(result)[1:]] == [
+        "seeded",
+        "unseeded",
+        "seeded, top-k and top-p",
+        "seeded, logprobs=0",
+        "seeded, logprobs=5",
+        "verify, draft_logits",
+        "verify, draft_probs, top-k and top-p",
+        "verify, chosen drafts",
+    ]
+    assert all(float(figure) > 0 for row in cells(result)[1:] for figure in row[1:5])
+
+
 def test_odd_shapes_are_drawn_from(call):
     result = call("memcheck-run")
     assert result.exit_code == 0, result.output

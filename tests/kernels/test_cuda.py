@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,12 +13,15 @@ import torch
 
 pytest.importorskip("triton", reason="Triton is not installed")
 
+from triton import knobs
+
 import tokendraw
 from tokendraw import SamplingMetadata, SamplingParams
 
 pytestmark = [pytest.mark.gpu, pytest.mark.slow]
 
 V = 4000
+TENSORS = ("temperature", "top_k", "top_p", "min_p", "seed", "positions", "joint", "logprobs")
 FILTERED = SamplingParams(temperature=0.7, top_k=20, top_p=0.9, seed=1)
 BATCHES = {
     "plain": (SamplingParams(),),
@@ -91,3 +95,77 @@ def test_a_graph_captures_the_first_call_of_a_sampler_whose_kernels_another_one_
         assert torch.equal(found.token_ids, expected.token_ids)
         assert torch.equal(found.logprobs.logprobs, expected.logprobs.logprobs)
     assert compiled == []
+
+
+def seeded_metadata(rows, kind):
+    requests = BATCHES[kind]
+    params = [replace(requests[i % len(requests)], seed=i) for i in range(rows)]
+    return SamplingMetadata.from_params(params, device="cuda", positions=range(rows))
+
+
+def copied(metadata):
+    """The same values in tensors of their own."""
+    tensors = {name: tensor.clone() for name in TENSORS if (tensor := getattr(metadata, name)) is not None}
+    return replace(metadata, **tensors, row_kinds=None)
+
+
+def test_values_that_change_in_place_are_drawn_by_like_those_of_new_metadata():
+    sampler, metadata = load(), seeded_metadata(24, "filtered, logprobs")
+    logits = torch.randn(24, V, device="cuda").to(torch.bfloat16)
+    graph = torch.cuda.CUDAGraph()
+    sampler.sample(logits, metadata)
+    with torch.cuda.graph(graph):
+        captured = sampler.sample(logits, metadata)
+    drawn = []
+    for step in range(1, 5):
+        metadata.positions.add_(step)
+        metadata.seed.mul_(3)
+        metadata.temperature.mul_(1.5)
+        metadata.top_k.add_(5)
+        logits.mul_(0.9)
+        expected = load().sample(logits, copied(metadata))
+        for found in (sampler.sample(logits, metadata), sampler.sample(logits, copied(metadata))):
+            assert torch.equal(found.token_ids, expected.token_ids)
+            assert torch.equal(found.logprobs.logprobs, expected.logprobs.logprobs)
+        graph.replay()
+        assert torch.equal(captured.token_ids, expected.token_ids)
+        drawn.append(expected.token_ids)
+    assert not torch.equal(drawn[0], drawn[-1])
+
+
+def test_threads_on_streams_of_their_own_draw_what_one_thread_does():
+    sampler = load()
+    kinds = ("plain", "filtered", "logprobs", "filtered, logprobs") * 2
+    batches = []
+    for rows, kind in enumerate(kinds, 16):
+        batches.append((torch.randn(rows, V, device="cuda"), seeded_metadata(rows, kind)))
+    expected = [sampler.sample(*batch).token_ids for batch in batches]
+    torch.cuda.synchronize()
+
+    def draw(number):
+        with torch.cuda.stream(torch.cuda.Stream()):
+            found = [sampler.sample(*batches[number]).token_ids for _ in range(50)]
+            torch.cuda.current_stream().synchronize()
+            return all(torch.equal(each, expected[number]) for each in found)
+
+    with ThreadPoolExecutor(len(batches)) as pool:
+        assert all(pool.map(draw, range(len(batches))))
+
+
+def test_a_hook_of_a_profiler_is_called_and_changes_nothing():
+    sampler, metadata = load(), seeded_metadata(8, "filtered")
+    logits, seen = torch.randn(8, V, device="cuda"), []
+    expected = sampler.sample(logits, metadata).token_ids
+
+    def hook(launched):
+        seen.append(launched.get()["name"])
+
+    hooks = knobs.runtime.launch_enter_hook
+    hooks.add(hook)
+    try:
+        found = sampler.sample(logits, metadata).token_ids
+    finally:
+        hooks.remove(hook)
+    assert torch.equal(found, expected)
+    assert seen[:2] == ["tile_statistics", "draw_rows"]
+    assert len(seen) == 3

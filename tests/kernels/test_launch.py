@@ -6,14 +6,14 @@ import torch
 pytest.importorskip("triton", reason="Triton is not installed")
 
 from tokendraw import Need, SamplingMetadata, SamplingParams
-from tokendraw_triton_gumbel import plan as triton_plan
-from tokendraw_triton_gumbel.launch import Layout
+from tokendraw_triton_gumbel.launches.call import Call
+from tokendraw_triton_gumbel.launches.scratch import Scratch
 from tokendraw_triton_gumbel.sampler import TritonGumbelSampler
-from triton_stand_ins import compilations, kernels
+from triton_stand_ins import compilations, flat, kernels
 
 __all__ = ["kernels"]
 
-KERNELS = ("tile_statistics", "draw_rows", "draw_wide")
+KERNELS = ("tile_statistics", "draw_rows", "draw_large_sets")
 FILTERED = SamplingParams(temperature=0.8, top_k=50, top_p=0.9, seed=1)
 V = 3008
 
@@ -36,29 +36,29 @@ def test_every_launch_is_given_addresses_and_numbers(kernels):
         logits, metadata = draw(sampler, FILTERED, FILTERED)
         for name in KERNELS:
             _, arguments = kernels[name].launches[-1]
-            assert arguments[:3] == (logits.data_ptr(), V, V)
-            assert {type(argument) for argument in arguments} <= {int, bool, type(None)}
+            assert arguments[0] == (logits.data_ptr(), V, V)
+            assert {type(argument) for argument in flat(arguments[:-1])} <= {int, bool, type(None)}
             assert len(arguments) == len(kernels[name].arg_names)
-        assert metadata.temperature.data_ptr() in kernels["tile_statistics"].launches[-1][1]
-        drawn = kernels["draw_rows"].launches[-1][1]
+        assert metadata.temperature.data_ptr() in flat(kernels["tile_statistics"].launches[-1][1])
+        drawn = flat(kernels["draw_rows"].launches[-1][1])
         for name in ("temperature", "seed", "seeded", "positions", "top_k", "top_p"):
             assert getattr(metadata, name).data_ptr() in drawn, name
 
 
 def test_scratch_is_one_allocation_whose_pieces_neither_meet_nor_move():
-    layout = Layout()
+    scratch = Scratch()
     for dtype, each, of in (
         (torch.float32, 3, 0),
         (torch.bool, 1, 0),
         (torch.int64, 5, 1),
         (torch.int32, 7, 0),
     ):
-        layout.reserve(dtype, each, of)
+        scratch.reserve(dtype, each, of)
     for rows in range(1, 300):
         counts = (rows, 2)
-        *offsets, size = layout.places(counts)
+        size = scratch.offsets(counts)[-1]
         memory = torch.zeros(size, dtype=torch.uint8)
-        pieces = [layout.tensor(i, memory, o, counts[layout.of[i]]) for i, o in enumerate(offsets)]
+        pieces = scratch.pieces(memory, counts)
         assert [piece.shape[0] for piece in pieces] == [3 * rows, rows, 10, 7 * rows]
         for i, piece in enumerate(pieces):
             piece.fill_(1)
@@ -96,7 +96,7 @@ def test_another_kind_of_request_is_served_by_what_is_compiled(kernels):
     assert [len(kernels[name].launches) for name in KERNELS] == [2, 2, 2]
 
 
-def test_without_filters_nothing_is_launched_for_wide_rows(kernels):
+def test_without_filters_nothing_is_launched_for_large_sets(kernels):
     draw(sampler_here(), SamplingParams())
     assert [len(kernels[name].launches) for name in KERNELS] == [1, 1, 0]
 
@@ -115,7 +115,7 @@ def test_another_number_of_rows_is_laid_out_without_looking_at_anything_else(ker
     sampler = sampler_here()
     draw(sampler, FILTERED)
     made = []
-    monkeypatch.setattr(triton_plan.Kernels, "__init__", lambda *_, **__: made.append(1))
+    monkeypatch.setattr(Call, "__init__", lambda *_, **__: made.append(1))
     for rows in (2, 3, 127, 128):
         draw(sampler, *[FILTERED] * rows)
     assert made == []

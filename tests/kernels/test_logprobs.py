@@ -4,28 +4,16 @@ import pytest
 
 pytest.importorskip("triton", reason="Triton is not installed")
 
-import triton_on_a_cpu
-from tokendraw_triton_gumbel.logprobs_row import FEW, row_logprobs
-from tokendraw_triton_gumbel.ranks import SPAN, count_ranks
-from triton_on_a_cpu import TARGETS
+import torch
 
-TYPES = {
-    "row_stride": "i64",
-    "token_ids": "*i64",
-    "temperature": "*fp64",
-    "row_index": "*i64",
-    "wanted": "*i64",
-    "maxima": "*fp32",
-    "sums": "*fp32",
-    "floors": "*fp32",
-    "log_kept_mass": "*fp32",
-    "listed": "*i32",
-    "keys": "*i64",
-    "ids": "*i64",
-    "values": "*fp32",
-    "ranks": "*i64",
-}
-EVERYTHING = {"TILES": 256, "FEW": FEW}
+import triton_on_a_cpu
+from tokendraw import SamplingMetadata, SamplingParams
+from triton_on_a_cpu import TARGETS, code_of, compiled_call
+from triton_stand_ins import kernels, sampler_for
+
+__all__ = ["kernels"]
+
+V = 4096
 
 
 def interpreted(what):
@@ -62,35 +50,44 @@ def test_parameters_by_slot_or_absent_or_out_of_range_agree_with_native():
     assert judged == 16 * 6
 
 
-def machine_code(constants, dtype, target):
-    """What the compiler made for ``target``."""
-    constants = {**EVERYTHING, **constants}
-    types = {**TYPES, "logits": f"*{dtype}", "granules": f"*{dtype}"}
-    return triton_on_a_cpu.machine_code(row_logprobs, types, constants, target)
+def described(target, dtype, num_logprobs, vocab_size=V):
+    """Make a call that asks for log-probabilities, which the stand-ins note."""
+    params = SamplingParams(temperature=0.8, top_k=50, seed=1, logprobs=num_logprobs)
+    metadata = SamplingMetadata.from_params([params, params], positions=[0, 1])
+    sampler_for(target).sample(torch.zeros(2, vocab_size, dtype=dtype), metadata)
+
+
+def machine_code(kernel, target):
+    """What the compiler makes of the last call of a kernel."""
+    return code_of(compiled_call(kernel.calls[-1], target))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("target", TARGETS)
-@pytest.mark.parametrize(("dtype", "vector", "proof"), [("bf16", 8, 0), ("fp32", 4, 512)])
-def test_the_kernel_compiles(target, dtype, vector, proof):
-    assert len(machine_code({"VECTOR": vector, "PROOF": proof}, dtype, target)) > 1000
+@pytest.mark.parametrize(
+    ("dtype", "num_logprobs"), [(torch.bfloat16, 1), (torch.float32, 20)], ids=["tiles", "quarters of tiles"]
+)
+def test_the_kernel_compiles(kernels, target, dtype, num_logprobs):
+    """The N-th value is bounded by the maxima of tiles, or where these are few by those of their quarters."""
+    described(target, dtype, num_logprobs)
+    config = kernels["row_logprobs"].calls[-1][2]["config"]
+    assert (config.QUARTERS > 0) == (num_logprobs > 2)
+    assert len(machine_code(kernels["row_logprobs"], target)) > 1000
 
 
-def test_the_kernel_compiles_for_a_vocabulary_of_one():
-    one = {"VECTOR": 4, "PROOF": 0, "vocab_size": 1, "row_stride": 1}
-    assert len(machine_code(one, "fp32", "sm_90")) > 1000
+def test_the_kernel_compiles_for_a_vocabulary_of_one(kernels):
+    described("sm_90", torch.float32, 1, vocab_size=1)
+    assert len(machine_code(kernels["row_logprobs"], "sm_90")) > 1000
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("target", TARGETS)
-@pytest.mark.parametrize(("dtype", "vector"), [("bf16", 8), ("fp32", 4)])
-def test_the_count_of_ranks_compiles(target, dtype, vector):
-    types = {**TYPES, "logits": f"*{dtype}", "granules": f"*{dtype}"}
-    constants = {"SPAN": SPAN, "VECTOR": vector}
-    assert len(triton_on_a_cpu.machine_code(count_ranks, types, constants, target, aligned=True)) > 1000
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
+def test_the_count_of_ranks_compiles(kernels, target, dtype):
+    described(target, dtype, 1)
+    assert len(machine_code(kernels["count_ranks"], target)) > 1000
 
 
-@pytest.mark.slow
 def test_what_is_shown_as_minus_infinity_stands_in_the_order_of_its_ids():
     """Beside +inf, and where a quotient is more than float32 holds; of triton-gumbel and of native, N in both ways."""
     judged, wrong = interpreted("order")

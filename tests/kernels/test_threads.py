@@ -9,7 +9,7 @@ import torch
 pytest.importorskip("triton", reason="Triton is not installed")
 
 from tokendraw import Need, SamplingMetadata, SamplingParams
-from tokendraw_triton_gumbel.launch import once
+from tokendraw_triton_gumbel.launches.compiled import once
 from tokendraw_triton_gumbel.sampler import TritonGumbelSampler
 from triton_stand_ins import compilations, kernels
 
@@ -17,7 +17,7 @@ __all__ = ["kernels"]
 
 THREADS, ROWS, V = 8, 4, 2000
 EVERYTHING = SamplingParams(temperature=0.8, top_k=50, top_p=0.9, seed=1, logprobs=2)
-ONCE = {"tile_statistics": 1, "draw_rows": 1, "draw_wide": 1, "row_logprobs": 1, "count_ranks": 1}
+ONCE = {"tile_statistics": 1, "draw_rows": 1, "draw_large_sets": 1, "row_logprobs": 1, "count_ranks": 1}
 
 
 def together(act):
@@ -95,6 +95,6 @@ def test_what_is_compiled_is_found_without_a_lock(kernels, monkeypatch):
         raise AssertionError("a lock was asked for")
 
     monkeypatch.setattr(threading, "Lock", refuse)
-    monkeypatch.setattr("tokendraw_triton_gumbel.launch._locks", None)
+    monkeypatch.setattr("tokendraw_triton_gumbel.launches.compiled._locks", None)
     draw(sampler)
     draw(TritonGumbelSampler(torch.device("cpu"), Need()))

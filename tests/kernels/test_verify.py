@@ -2,30 +2,27 @@
 and what it launches."""
 
 import re
+from dataclasses import replace
 
 import pytest
 import torch
 
 pytest.importorskip("triton", reason="Triton is not installed")
 
-import test_compiled
-from test_compiled import OF_VERIFICATIONS, SOME, TYPES, configurations_of, has_machine_code
+from test_compiled import SOME, compiled, configurations_of, has_machine_code
 
 import triton_on_a_cpu
 from tokendraw import Drafts, Need, SamplingMetadata, SamplingParams, speculative
 from tokendraw.plugin import VerifyCapabilities
-from tokendraw_triton_gumbel import accept, draw, plugin, tiles, wide
-from tokendraw_triton_gumbel.few import LEAST_CANDIDATES, MOST_CANDIDATES
-from tokendraw_triton_gumbel.plan import CHOSEN, COUPLED, LOGITS, PROBS
+from tokendraw_triton_gumbel import configurations, plugin
 from tokendraw_triton_gumbel.sampler import TritonGumbelSampler
-from tokendraw_triton_gumbel.search import CAPACITY
 from triton_on_a_cpu import TARGETS
-from triton_stand_ins import compilations, kernels
+from triton_stand_ins import compilations, flat, kernels, sampler_for
 from verifying import row_metadata
 
 __all__ = ["kernels"]
 
-KERNELS = ("tile_statistics", "draw_rows", "draw_wide", "check_probs", "accept_drafts")
+KERNELS = ("tile_statistics", "draw_rows", "draw_large_sets", "check_probs", "accept_drafts")
 
 
 @pytest.mark.slow
@@ -50,123 +47,90 @@ def test_the_plugin_offers_and_builds_it():
 
 # What is compiled.
 
-MORE_TYPES = {
-    **TYPES,
-    "drafts": "*bf16",
-    "draft_stride": "i64",
-    "cu_num_logits": "*i64",
-    "draft_token_ids": "*i64",
-    "tokens": "*i64",
-    "tops": "*fp32",
-    "masses": "*fp32",
-    "candidates": "*i32",
-    "counters": "*i32",
-    "weights": "*fp32",
-    "num_accepted": "*i32",
-    "all_valid": "*i1",
-    "shown": "*i64",
-    "probs": "*bf16",
-}
-ABSENT = {
-    CHOSEN: ("drafts", "draft_stride"),
-    LOGITS: (),
-    PROBS: (),
-    COUPLED: ("drafts", "draft_stride", *OF_VERIFICATIONS[3:], "weights", "floors", "log_kept"),
-}
+V = 4096
+FILTERED = SamplingParams(temperature=0.8, top_k=50, top_p=0.9, seed=1)
 
 
-def compiled(kernel, target, dtype="bf16", types=None, warps=4, **constants):
-    types = {**MORE_TYPES, "logits": f"*{dtype}", "granules": f"*{dtype}", **(types or {})}
-    if "PTX" in kernel.arg_names:
-        constants["PTX"] = TARGETS[target][0] == "cuda"
-    return triton_on_a_cpu.compiled(kernel, types, constants, target, aligned=True, warps=warps)
+def judged(target, q=None, *, dtype=torch.bfloat16, params=None, mode="rejection", padded=False, **need):
+    """Make a verification that the stand-ins note.
+
+    :param q: the drafts' logits or probabilities, as Drafts names them; None: nothing is known of them.
+    """
+    drafts = Drafts.from_lists([[5, 6, 7], [8]], **(q or {}))
+    metadata = row_metadata(drafts, params or FILTERED)
+    if padded:
+        ids = torch.tensor([[5, 6, 7], [8, -1, -1]])
+        drafts = Drafts(draft_token_ids=ids, cu_num_logits=drafts.cu_num_logits, max_drafts=3, **(q or {}))
+    with configurations.forced(configurations_of(target)[0]):
+        sampler_for(target, **need).verify(torch.zeros(6, V, dtype=dtype), drafts, metadata, mode=mode)
 
 
-def acceptance(target, known, *, dtype="bf16", draft="bf16", fp64=False, filtered=True, shown=None):
-    absent = [*ABSENT[known], *(() if filtered else ("values", "ids", "candidates"))]
-    absent += [] if shown else ["shown"]
-    return compiled(
-        accept.accept_drafts,
-        target,
-        dtype,
-        {"drafts": f"*{draft}"},
-        **dict.fromkeys(absent),
-        KNOWN=known,
-        PADDED=fp64,
-        STEPS=8,
-        FP64=fp64,
-        TILES=256,
-        LESS=LEAST_CANDIDATES,
-        MOST=MOST_CANDIDATES,
-        FILTERED=filtered,
-        WARPS=4,
-        VECTOR=4 if dtype == "fp32" else 8,
-    )
+def logits_of_drafts(dtype=torch.bfloat16):
+    return {"draft_logits": torch.zeros(4, V, dtype=dtype)}
 
 
-def has_code(asm):
-    return has_machine_code(asm.get("cubin") or asm.get("hsaco") or b"")
+def probs_of_drafts(dtype):
+    return {"draft_probs": torch.full((4, V), 1 / V, dtype=dtype)}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("target", TARGETS)
-def test_the_acceptance_compiles(target):
-    assert has_code(acceptance(target, LOGITS))
-    assert has_code(compiled(accept.check_probs, target, AT_ONCE=accept.AT_ONCE))
+def test_the_acceptance_compiles(kernels, target):
+    judged(target, logits_of_drafts())
+    assert has_machine_code(compiled(kernels["accept_drafts"], target))
+    judged(target, probs_of_drafts(torch.bfloat16))
+    assert has_machine_code(compiled(kernels["check_probs"], target))
     if target in SOME:
-        assert has_code(acceptance(target, COUPLED, shown=True))
-        assert has_code(acceptance(target, CHOSEN, filtered=False, fp64=True))
+        judged(target, mode="coupled", params=replace(FILTERED, logprobs=1))
+        assert has_machine_code(compiled(kernels["accept_drafts"], target))
+        judged(target, params=SamplingParams(seed=1), padded=True, gumbel_dtype="fp64")
+        assert has_machine_code(compiled(kernels["accept_drafts"], target))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("target", SOME[:1])
-@pytest.mark.parametrize("draft", ["fp64", "fp32", "bf16", "fp16"])
-def test_probabilities_of_every_dtype_compile(target, draft):
-    assert has_code(acceptance(target, PROBS, dtype="fp32", draft=draft, filtered=draft == "fp32"))
-    types = {"probs": f"*{draft}"}
-    assert has_code(compiled(accept.check_probs, target, types=types, AT_ONCE=accept.AT_ONCE))
+@pytest.mark.parametrize("draft", [torch.float64, torch.float32, torch.bfloat16, torch.float16], ids=str)
+def test_probabilities_of_every_dtype_compile(kernels, target, draft):
+    params = FILTERED if draft == torch.float32 else SamplingParams(seed=1)
+    judged(target, probs_of_drafts(draft), dtype=torch.float32, params=params)
+    assert has_machine_code(compiled(kernels["accept_drafts"], target))
+    assert has_machine_code(compiled(kernels["check_probs"], target))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("target", TARGETS)
-def test_the_pass_over_the_tiles_of_drafts_behind_the_target_compiles(target):
-    tall = {"SPAN": 2, "VECTOR": 8, "PAIRED": TARGETS[target][0] == "cuda"}
-    assert has_code(compiled(tiles.tile_statistics, target, warps=1, **tall))
+def test_the_pass_over_the_tiles_of_drafts_behind_the_target_compiles(kernels, target):
+    judged(target, logits_of_drafts())
+    assert has_machine_code(compiled(kernels["tile_statistics"], target))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("target", ["sm_90", "gfx942"])
-def test_the_draw_with_drafts_behind_the_target_compiles(target):
-    how = configurations_of(target)[0]
-    common = {"FP64": False, "TILES": 256, "VECTOR": 8, "BY": 65536}
-    few = {"LESS": LEAST_CANDIDATES, "MOST": MOST_CANDIDATES, "GATHERED": how.granules_at_once}
-    assert has_code(compiled(draw.draw_rows, target, FILTERED=True, **few, **common))
-    many = {"CAPACITY": CAPACITY, "WARPS": how.wide_warps}
-    assert has_code(compiled(wide.draw_wide, target, warps=how.wide_warps, **many, **common))
+def test_the_draw_with_drafts_behind_the_target_compiles(kernels, target):
+    judged(target, logits_of_drafts())
+    assert has_machine_code(compiled(kernels["draw_rows"], target))
+    assert has_machine_code(compiled(kernels["draw_large_sets"], target))
 
 
-def test_rows_of_drafts_are_read_as_the_targets_are():
+def test_rows_of_drafts_are_read_as_the_targets_are(kernels):
     """A base that is chosen at run time must not keep the compiler from reading 16 bytes at once."""
-    tall = {"SPAN": 2, "VECTOR": 8, "PAIRED": True, "raw_sums": None}
-    codes = [
-        compiled(tiles.tile_statistics, "sm_90", warps=1, **tall),
-        test_compiled.compiled(tiles.tile_statistics, "bf16", "sm_90", warps=1, **tall),
-    ]
-    wide_reads = [len(re.findall(r"ld\.global\.v4", asm["ptx"])) for asm in codes]
+    wide_reads = []
+    for q in (logits_of_drafts(), None):
+        judged("sm_90", q)
+        ptx = compiled(kernels["tile_statistics"], "sm_90")["ptx"]
+        wide_reads.append(len(re.findall(r"ld\.global\.v4", ptx)))
     assert wide_reads[0] == wide_reads[1] >= 8
 
 
 @pytest.mark.slow
-def test_the_program_that_comes_last_sees_what_the_others_wrote():
+def test_the_program_that_comes_last_sees_what_the_others_wrote(kernels):
     """The counter of those that are done releases and acquires."""
-    ptx = acceptance("sm_90", LOGITS, filtered=False)["ptx"]
+    judged("sm_90", logits_of_drafts(), params=SamplingParams(seed=1))
+    ptx = compiled(kernels["accept_drafts"], "sm_90")["ptx"]
     assert len(re.findall(r"atom\.\S*acq_rel\S*\.add", ptx)) == 1
 
 
 # What is launched, by kernels that only note what they are given.
-
-
-FILTERED = SamplingParams(temperature=0.8, top_k=50, top_p=0.9, seed=1)
 
 
 def verified(sampler, params=FILTERED, mode="rejection", **q):
@@ -199,9 +163,10 @@ def test_every_launch_is_given_addresses_and_numbers(kernels, q):
         target, drafts = verified(sampler, **({} if q is None else {q: rows}))
         for kernel in kernels.values():
             for _, arguments in kernel.launches:
-                assert {type(argument) for argument in arguments} <= {int, bool, type(None)}
+                addresses = flat(arguments[: len(arguments) - kernel.constants])
+                assert {type(argument) for argument in addresses} <= {int, bool, type(None)}
                 assert len(arguments) == len(kernel.arg_names)
-        accepting = kernels["accept_drafts"].launches[-1][1]
+        accepting = flat(kernels["accept_drafts"].launches[-1][1])
         for tensor in (target, drafts.draft_token_ids, drafts.cu_num_logits, *(() if q is None else (rows,))):
             assert tensor.data_ptr() in accepting
 

@@ -16,8 +16,13 @@ import torch  # noqa: E402
 import triton  # noqa: E402
 import triton.language as tl  # noqa: E402
 
-from tokendraw_triton_gumbel.bounds import bound_by_granules, bound_by_tiles  # noqa: E402
-from tokendraw_triton_gumbel.gather import list_candidates, list_granules, load_candidates  # noqa: E402
+from tokendraw_triton_gumbel.kernels.row_draw.bounds import bound_by_granules, bound_by_tiles  # noqa: E402
+from tokendraw_triton_gumbel.kernels.row_draw.candidates import (  # noqa: E402
+    list_candidates,
+    list_granules,
+    load_candidates,
+)
+from tokendraw_triton_gumbel.kernels.shared.row_values import Row  # noqa: E402
 
 GRANULES = tl.constexpr(512)
 NUMBER = tl.constexpr(1024)
@@ -26,7 +31,7 @@ NUMBER = tl.constexpr(1024)
 @triton.jit
 def collect(x, size, maxima, tiles, bound, granules, listed, values, ids, counts, vector: tl.constexpr):
     hot = list_granules(maxima, tiles, bound, granules, GRANULES)
-    found = list_candidates(x, size, granules, hot, bound, listed, vector, NUMBER, 32)
+    found = list_candidates(Row(x, size), granules, hot, bound, listed, vector, NUMBER, 32)
     value, token = load_candidates(x, listed, tl.minimum(found, NUMBER), vector, NUMBER)
     tl.store(values + tl.arange(0, NUMBER), value)
     tl.store(ids + tl.arange(0, NUMBER), token)

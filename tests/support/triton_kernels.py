@@ -31,7 +31,8 @@ from tokendraw.testing import (  # noqa: E402
     run,
 )
 from tokendraw.testing.logits_families import FAMILIES  # noqa: E402
-from tokendraw_triton_gumbel import plugin, settle  # noqa: E402
+from tokendraw_triton_gumbel import plugin  # noqa: E402
+from tokendraw_triton_gumbel.kernels.large_set import after_pass  # noqa: E402
 from tokendraw_triton_gumbel.sampler import TritonGumbelSampler  # noqa: E402
 
 REQUESTS = [
@@ -145,7 +146,7 @@ def draws():
 
 def search():
     """The same rows where no pass may follow the first, so that one program searches for what it left open."""
-    settle.ROUNDS = tl.constexpr(1)
+    after_pass.ROUNDS = tl.constexpr(1)
     return wide([torch.float32])
 
 

@@ -26,7 +26,9 @@ from tokendraw_native.logprobs import log_kept_mass, logprobs  # noqa: E402
 from tokendraw_native.row_params import Noise, RowParams  # noqa: E402
 from tokendraw_native.row_stats import row_stats  # noqa: E402
 from tokendraw_native.sampler import NativeSampler  # noqa: E402
-from tokendraw_triton_gumbel.logprobs import describe  # noqa: E402
+from tokendraw_triton_gumbel.arguments import Tensors  # noqa: E402
+from tokendraw_triton_gumbel.launches import parameters  # noqa: E402
+from tokendraw_triton_gumbel.run import Run  # noqa: E402
 from tokendraw_triton_gumbel.sampler import TritonGumbelSampler  # noqa: E402
 
 INF = float("inf")
@@ -82,9 +84,20 @@ def described(logits, m, mode):
     floors = found.threshold.squeeze(-1)
     if not request.filters:
         assert (floors == -INF).all()
-    ranks = torch.zeros(rows, dtype=torch.int64)
-    left = (maxima, sums, raw_sums, granules, floors, kept_mass)
-    return describe(logits, m, token, *left, mode, ranks=ranks), expected
+    params, sampler = parameters.tensors_of(m), TritonGumbelSampler(logits.device, Need(logprobs_mode=mode))
+    call, geometry = sampler._prepare((rows, 0, 0, 0), None, logits, m.facts, parameters.kind_of(m))
+    call.describes_drawn = False  # no draw has been here
+    run = Run(call, geometry, logits, params, Tensors())
+    for piece, left in (
+        (call.draw.maxima, maxima),
+        (call.draw.sums, sums),
+        (call.draw.raw_sums, raw_sums),
+        (call.draw.granules, granules),
+    ):
+        if piece is not None:
+            run.operands.pieces[piece][: left.numel()] = left.flatten()
+    ranks, best = call.room_for_logprobs(rows)
+    return run.describe(m, (token, floors, kept_mass), ranks.zero_(), best), expected
 
 
 def faults(answer: LogprobsTensors, expected: LogprobsTensors):

@@ -7,8 +7,10 @@ import sys
 from pathlib import Path
 
 import triton
+from triton._utils import find_paths_if, get_iterable_path
 from triton.backends.compiler import GPUTarget
-from triton.compiler import ASTSource
+from triton.compiler import ASTSource, make_backend
+from triton.runtime.jit import create_function_from_signature
 
 ROOT = Path(__file__).parents[2]
 TARGETS = {
@@ -23,29 +25,51 @@ TARGETS = {
 }
 
 
-def machine_code(kernel, types, constants, target, *, aligned=False, warps=4):
-    """What the compiler makes of a kernel: bytes. The arguments as :func:`compiled` takes them."""
-    asm = compiled(kernel, types, constants, target, aligned=aligned, warps=warps)
-    return asm.get("cubin") or asm.get("hsaco") or b""
-
-
-def compiled(kernel, types, constants, target, *, aligned=False, anywhere=(), warps=4):
-    """What the compiler makes of a kernel, by the name of the stage.
+def machine_code(kernel, types, constants, target, *, warps=4):
+    """What the compiler makes of a kernel: bytes.
 
     :param types: of its arguments by name; int32 where they say nothing.
-    :param aligned: whether addresses and strides are multiples of 16, as those of torch mostly are.
-    :param anywhere: arguments that are not, all the same.
     """
     signature = {
         name: "constexpr" if name in constants else types.get(name, "i32") for name in kernel.arg_names
     }
-    facts = {
-        (i,): [["tt.divisibility", 16]]
-        for i, (name, kind) in enumerate(signature.items())
-        if aligned and name not in anywhere and (kind.startswith("*") or kind == "i64")
+    source = ASTSource(fn=kernel, signature=signature, constexprs=constants)
+    return code_of(
+        triton.compile(source, target=GPUTarget(*TARGETS[target]), options={"num_warps": warps}).asm
+    )
+
+
+def code_of(asm):
+    """The machine code among the stages of a compilation: bytes."""
+    return asm.get("cubin") or asm.get("hsaco") or b""
+
+
+def compiled_call(call, target, *, attributes=None):
+    """What the compiler makes of a kernel for the arguments of a call, by the name of the stage.
+
+    :param call: as :attr:`triton_stand_ins.Kernel.calls` keeps it: kernel, arguments, named.
+    :param attributes: by the path of an argument whether it is known to be a multiple of 16, whatever the call says.
+    """
+    kernel, arguments, named = call
+    backend = make_backend(GPUTarget(*TARGETS[target]))
+    bind = create_function_from_signature(kernel.signature, kernel.params, backend)
+    bound, specialization, _ = bind(*arguments, **named)
+    types, facts = ([each[part] for each in specialization] for part in (0, 1))
+    constants = find_paths_if(types, lambda _, each: each == "constexpr")
+    known = {
+        path: backend.parse_attr(get_iterable_path(facts, path))
+        for path in find_paths_if(facts, lambda _, each: isinstance(each, str))
     }
-    source = ASTSource(fn=kernel, signature=signature, constexprs=constants, attrs=facts)
-    return triton.compile(source, target=GPUTarget(*TARGETS[target]), options={"num_warps": warps}).asm
+    for path, is_multiple in (attributes or {}).items():
+        known[path] = [["tt.divisibility", 16]] if is_multiple else []
+    source = ASTSource(
+        fn=kernel,
+        signature=dict(zip(kernel.arg_names, types, strict=True)),
+        constexprs={path: get_iterable_path(list(bound.values()), path) for path in constants},
+        attrs=known,
+    )
+    options = {name: value for name, value in named.items() if name not in kernel.arg_names}
+    return triton.compile(source, target=GPUTarget(*TARGETS[target]), options=options).asm
 
 
 def interpreted(script, *what):

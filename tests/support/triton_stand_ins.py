@@ -5,19 +5,22 @@ import time
 from functools import cache
 
 import pytest
+import torch
 from triton.backends.compiler import GPUTarget
 from triton.compiler import make_backend
 from triton.runtime.jit import create_function_from_signature
 
-from tokendraw_triton_gumbel import logprobs
-from tokendraw_triton_gumbel import plan as triton_plan
+from tokendraw import Need
+from tokendraw_triton_gumbel.launches import draw, logprobs, verify
+from tokendraw_triton_gumbel.sampler import TritonGumbelSampler
+from triton_on_a_cpu import TARGETS
 
 SOURCES = {
-    "tile_statistics": triton_plan,
-    "draw_rows": triton_plan,
-    "draw_wide": triton_plan,
-    "check_probs": triton_plan,
-    "accept_drafts": triton_plan,
+    "tile_statistics": draw,
+    "draw_rows": draw,
+    "draw_large_sets": draw,
+    "check_probs": verify,
+    "accept_drafts": verify,
     "row_logprobs": logprobs,
     "count_ranks": logprobs,
 }
@@ -34,8 +37,16 @@ def binder(kernel):
 class Compiled:
     """What Triton makes of a kernel. Notes its launches."""
 
+    function, packed_metadata = "the function", "its metadata"
+
     def __init__(self, launches):
         self.launches = launches
+        self.direct_launches = []
+
+    def run(self, *arguments):
+        """The launcher that Triton made, which is given the grid, stream, function, metadata and hooks in front."""
+        self.direct_launches.append(arguments[:9])
+        self.launches.append((arguments[:3], arguments[9:]))
 
     def __getitem__(self, grid):
         return lambda *arguments: self.launches.append((grid, arguments))
@@ -47,7 +58,11 @@ class Kernel:
     def __init__(self, original, seconds=0.0):
         self.original, self.seconds = original, seconds
         self.params, self.arg_names = original.params, original.arg_names
+        self.constants = sum(param.is_constexpr for param in original.params)
+        """How many constants there are behind the arguments."""
         self.compilations, self.launches = [], []
+        self.calls = []
+        """Kernel, arguments and what is named of each compilation, as triton_on_a_cpu.compiled_call takes them."""
         self.error = None
         self._compiled = {}
 
@@ -64,6 +79,7 @@ class Kernel:
         found = self._compiled.get(key)
         if found is None:
             self.compilations.append((key, threading.get_ident()))
+            self.calls.append((self.original, arguments, named))
             time.sleep(self.seconds)
             if self.error is not None:
                 raise self.error
@@ -85,3 +101,15 @@ def kernels(monkeypatch):
 def compilations(kernels):
     """How many of each kernel there were."""
     return {name: len(kernel.compilations) for name, kernel in kernels.items()}
+
+
+def sampler_for(target, **need):
+    """A sampler that launches for a target, on the CPU's tensors: with the stand-ins, nothing runs."""
+    sampler = TritonGumbelSampler(torch.device("cpu"), Need(**need))
+    sampler._target = sampler._target._replace(family=TARGETS[target][0], processors=132)
+    return sampler
+
+
+def flat(arguments):
+    """The arguments of a launch, and the fields of those that are groups."""
+    return [field for each in arguments for field in (flat(each) if isinstance(each, tuple) else (each,))]

@@ -1,14 +1,8 @@
 """The Triton sampler: kernels for NVIDIA and AMD that read the logits about once.
 
-This module is what the entry point names, so it imports nothing heavy. The call is in
-:mod:`tokendraw_triton_gumbel.sampler`; its launches are :mod:`~tokendraw_triton_gumbel.tiles` (the pass over the logits),
-:mod:`~tokendraw_triton_gumbel.draw` (a row, with :mod:`~tokendraw_triton_gumbel.bounds`,
-:mod:`~tokendraw_triton_gumbel.gather` and :mod:`~tokendraw_triton_gumbel.few`), :mod:`~tokendraw_triton_gumbel.wide` (rows that keep many tokens, with
-:mod:`~tokendraw_triton_gumbel.begin`, :mod:`~tokendraw_triton_gumbel.guess`, :mod:`~tokendraw_triton_gumbel.passes`,
-:mod:`~tokendraw_triton_gumbel.settle`, :mod:`~tokendraw_triton_gumbel.within`, :mod:`~tokendraw_triton_gumbel.finish` and
-:mod:`~tokendraw_triton_gumbel.search`), :mod:`~tokendraw_triton_gumbel.logprobs_row`, and
-:mod:`~tokendraw_triton_gumbel.accept` (a verification, with :mod:`~tokendraw_triton_gumbel.pairs` and
-:mod:`~tokendraw_triton_gumbel.residual`). Which of them a call takes is in :mod:`~tokendraw_triton_gumbel.plan`.
+This module is what the entry point names, so it imports nothing heavy. The call is in :mod:`.sampler`; what it
+launches is in ``launches``, with the settings of :mod:`.configurations`. The device code is in ``kernels``, a room for
+each launch: ``tile_pass``, ``row_draw``, ``large_set``, ``logprobs`` and ``verify``.
 """
 
 from __future__ import annotations

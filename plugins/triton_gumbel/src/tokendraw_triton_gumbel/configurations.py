@@ -16,12 +16,13 @@ tiles, warps a program of the first pass      1, 1     2, 1     2, 2     4, 4   
 =========================================  =======  =======  =======  =======  =======
 
 The whole call, top-k and top-p, by the registers of the launch over the rows: 1024 x 151936 float32 takes 198.5 with
-128, 209.9 with 96, 223.1 with 80 (read 137.4), and 217.0 with all that it wants and 64 granules at once; 1 x 128256 takes
-17.1, 18.0, 19.0 and 16.7. Two warps a row took 22.8 there and gained 2 % at 1024 rows; eight gained 3 % and lost 8 %. To
-begin a launch while the one before ends (programmatic dependent launch) gained nothing.
+128, 209.9 with 96, 223.1 with 80 (read 137.4), and 217.0 with all that it wants and 64 granules at once; 1 x 128256
+takes 17.1, 18.0, 19.0 and 16.7. Two warps a row took 22.8 there and gained 2 % at 1024 rows; eight gained 3 % and lost
+8 %. To begin a launch while the one before ends (programmatic dependent launch) gained nothing.
 (Before bounds and candidates were found with fewer exchanges, which took the last one from 16.4 to 12.4.)
 
-The whole call, top-p on gaussian logits, by warps, programs a multiprocessor and registers of the launch for wide rows:
+The whole call, top-p on gaussian logits, by warps, programs a multiprocessor and registers of the launch for large
+sets:
 
 ==========================================  ==========  ==========  =============  =============  =============
 warps, programs, registers                   4, 4, 128   8, 2, 128      4, 6, 80*      8, 3, 80*      4, 5, 96
@@ -67,19 +68,21 @@ class Configuration:
     """At most so many a thread there; None: as many as the compiler takes. NVIDIA."""
     granules_at_once: int = 32
     """Granules that a row reads at once: more take registers, fewer take turns."""
-    wide_warps: int = 4
-    """Warps a program of the launch for wide rows, and tiles that it reads at once."""
-    wide_registers: int | None = None
+    large_set_warps: int = 4
+    """Warps a program of the launch for large sets, and tiles that it reads at once."""
+    large_set_registers: int | None = None
     """At most so many a thread there. NVIDIA."""
-    wide_programs: int = 4
+    large_set_programs: int = 4
     """Programs a multiprocessor of that launch."""
 
 
 TABLE = MappingProxyType(
     {
-        "cuda": Configuration(raw_registers=80, raw_registers_half=96, row_registers=128, wide_registers=128),
+        "cuda": Configuration(
+            raw_registers=80, raw_registers_half=96, row_registers=128, large_set_registers=128
+        ),
         "cuda, few rows": Configuration(
-            span_half=1, granules_at_once=64, wide_warps=8, wide_programs=2, wide_registers=128
+            span_half=1, granules_at_once=64, large_set_warps=8, large_set_programs=2, large_set_registers=128
         ),
         "hip": Configuration(span=4, span_half=4, tile_warps=4),
     }
@@ -101,12 +104,17 @@ def forced(configuration: Configuration) -> Iterator[None]:
         _forced.reset(token)
 
 
+def forced_here() -> Configuration | None:
+    """Return the configuration that :func:`forced` has set, or None."""
+    return _forced.get()
+
+
 def chosen(family: str, rows: int) -> Configuration:
     """Look up the configuration for a batch.
 
     :param family: ``cuda`` or ``hip``; ``cpu`` for the interpreter, which takes the one of ``cuda``.
     """
-    forced_one = _forced.get()
+    forced_one = forced_here()
     if forced_one is not None:
         return forced_one
     if family == "hip":

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from tokendraw import Drafts, LogprobsTensors
 from tokendraw.plugin import PAD_LOGPROB, PAD_TOKEN_ID
-from tokendraw_triton_gumbel.plan import CHOSEN, COUPLED, LOGITS, PROBS
+from tokendraw_triton_gumbel.launches.variant import CHOSEN, COUPLED, LOGITS, PROBS
 
 _PROBABILITIES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 

@@ -1,0 +1,1 @@
+"""Device code: what every stage shares, then a room for each stage of a call."""

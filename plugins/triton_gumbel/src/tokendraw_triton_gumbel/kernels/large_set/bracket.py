@@ -1,0 +1,133 @@
+"""The bracket of a row's threshold, and how a pass narrows it."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import triton
+import triton.language as tl
+
+from tokendraw_triton_gumbel.kernels.large_set.columns import four_sums
+from tokendraw_triton_gumbel.kernels.large_set.pivots import PerPivot, load_pivots
+from tokendraw_triton_gumbel.kernels.large_set.row_state import (
+    COLUMNS,
+    COUNT_COLUMN,
+    FIND_LARGER,
+    FIND_NUCLEUS,
+    FLOOR_THEN_NUCLEUS,
+    HIGH,
+    HIGH_COLUMN,
+    LOW,
+    LOW_COLUMN,
+    SLOT,
+    TARGET_MAX,
+    TARGET_MIN,
+    TOP,
+    WEIGH_ONLY,
+    K,
+)
+from tokendraw_triton_gumbel.kernels.large_set.weigh_pass import counts_logits
+from tokendraw_triton_gumbel.kernels.shared.float_keys import key_of
+
+
+class Bracket(NamedTuple):
+    """The threshold is at least ``low`` and below ``high``."""
+
+    low: Any
+    high: Any
+    low_column: Any
+    """The column of what the row weighs from ``low`` upwards, or -1."""
+    high_column: Any
+
+
+@triton.jit
+def load_bracket(reals, ints):
+    """Return the bracket of a row."""
+    return Bracket(
+        tl.load(reals + LOW), tl.load(reals + HIGH), tl.load(ints + LOW_COLUMN), tl.load(ints + HIGH_COLUMN)
+    )
+
+
+@triton.jit
+def store_bracket(reals, ints, low, high, low_column, high_column):
+    """Write the bracket of a row."""
+    tl.store(reals + LOW, low)
+    tl.store(reals + HIGH, high)
+    tl.store(ints + LOW_COLUMN, low_column)
+    tl.store(ints + HIGH_COLUMN, high_column)
+
+
+@triton.jit
+def _judge(weight, number, target_min, target_max, k, goal, given):
+    """Return whether the row holds enough from a pivot upwards: 1, or 0; -1 where the target is not known that well."""
+    by_mass = tl.where(weight >= target_max, 1, tl.where(weight < target_min, 0, -1))
+    by_count = (number >= k.to(tl.float32)).to(tl.int32)
+    either = tl.maximum(by_mass, by_count)
+    judged = tl.where(goal == FIND_NUCLEUS, by_mass, tl.where(goal == FIND_LARGER, either, by_count))
+    return tl.where(given > 0, 1, judged)
+
+
+@triton.jit
+def _narrow(bracket, pivots, enough, numbers, slot, weighed):
+    """Return (the bracket after a pass; whether its low end moved; how many logits reach the lowest pivot with enough).
+
+    :param pivots: :class:`~.pivots.PerPivot`, like ``enough``, what :func:`_judge` says, and ``numbers`` of logits.
+    :param weighed: 0 if the pass weighed nothing, and nothing moves.
+    """
+    e0, e1, e2, e3 = enough.p0, enough.p1, enough.p2, enough.p3
+    column = tl.where(e0 > 0, 0, tl.where(e1 > 0, 1, tl.where(e2 > 0, 2, tl.where(e3 > 0, 3, -1))))
+    lower = tl.where(e0 > 0, pivots.p0, tl.where(e1 > 0, pivots.p1, tl.where(e2 > 0, pivots.p2, pivots.p3)))
+    reached = tl.where(
+        e0 > 0, numbers.p0, tl.where(e1 > 0, numbers.p1, tl.where(e2 > 0, numbers.p2, numbers.p3))
+    )
+    moved = weighed * ((column >= 0) & (lower >= bracket.low)).to(tl.int32)
+    low_column = tl.where(moved > 0, slot * COLUMNS + column, bracket.low_column)
+    low = tl.where(moved > 0, lower, bracket.low)
+    column = tl.where(e3 == 0, 3, tl.where(e2 == 0, 2, tl.where(e1 == 0, 1, tl.where(e0 == 0, 0, -1))))
+    upper = tl.where(
+        e3 == 0, pivots.p3, tl.where(e2 == 0, pivots.p2, tl.where(e1 == 0, pivots.p1, pivots.p0))
+    )
+    less = weighed * ((column >= 0) & (upper <= bracket.high)).to(tl.int32)
+    high_column = tl.where(less > 0, slot * COLUMNS + column, bracket.high_column)
+    high = tl.where(less > 0, upper, bracket.high)
+    return Bracket(low, high, low_column, high_column), moved, reached
+
+
+@triton.jit
+def bracket_after_pass(columns, tiles, reals, ints, goal, weighed, config: tl.constexpr):
+    """Return (the bracket after a pass; whether its low end is known to be the threshold).
+
+    :param columns: of all rows; ``reals`` and ``ints`` are the state of the row.
+    :param weighed: 0 if the pass collected.
+    """
+    TILES: tl.constexpr = config.TILES
+    slot = tl.load(ints + SLOT)
+    k = tl.load(ints + K)
+    pivots = load_pivots(reals)
+    top = tl.load(reals + TOP)
+    target_min = tl.load(reals + TARGET_MIN)
+    target_max = tl.load(reals + TARGET_MAX)
+    counts = counts_logits(goal).to(tl.int32)
+    given = ((goal == WEIGH_ONLY) | (goal == FLOOR_THEN_NUCLEUS)).to(tl.int32)
+    w0, w1, w2, w3 = four_sums(columns, slot, 0, tiles, TILES)
+    n0, n1, n2, n3 = w0, w1, w2, w3
+    if counts > 0:
+        n0, n1, n2, n3 = four_sums(columns, slot, COUNT_COLUMN, tiles, TILES)
+    enough = PerPivot(
+        _judge(w0, n0, target_min, target_max, k, goal, given),
+        _judge(w1, n1, target_min, target_max, k, goal, given),
+        _judge(w2, n2, target_min, target_max, k, goal, given),
+        _judge(w3, n3, target_min, target_max, k, goal, given),
+    )
+    numbers = PerPivot(n0, n1, n2, n3)
+    bracket, moved, reached = _narrow(load_bracket(reals, ints), pivots, enough, numbers, slot, weighed)
+    low, high, low_column = bracket.low, bracket.high, bracket.low_column
+    exactly_k = moved * counts * (goal != FIND_LARGER).to(tl.int32)
+    exactly_k *= (reached == k.to(tl.float32)).to(tl.int32)
+    one_value = key_of(tl.minimum(low, top)).to(tl.int64) + config.ULP_STEP >= key_of(high).to(tl.int64)
+    exact = given + exactly_k + one_value.to(tl.int32) + (low >= top).to(tl.int32)
+    exact = ((exact > 0) & (low_column >= 0)).to(tl.int32)
+    # Too little from the floor of the other filters upwards, so that it is the threshold.
+    at_floor = ((bracket.high_column >= 0) & (high <= low)).to(tl.int32)
+    low_column = tl.where(at_floor > 0, bracket.high_column, low_column)
+    return Bracket(low, high, low_column, bracket.high_column), tl.maximum(exact, at_floor)

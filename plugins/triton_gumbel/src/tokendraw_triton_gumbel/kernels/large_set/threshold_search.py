@@ -1,0 +1,253 @@
+"""The exact threshold of a filter, by one program: the largest value from which upwards a weight adds up to a target.
+
+With weight 1 and target k that is the k-th largest value, with weight exp(y) and target p Z the edge of the nucleus.
+What it reads is bounded by the tiles whose maximum reaches the lower bound:
+
+1. Where few values are left between two bounds they are collected (read once) and the search goes on among them.
+2. Until then passes over the tiles add up the weight above 4 pivots at a time: first at distances from the maximum that
+   grow by powers of two, then evenly between two, then evenly in the order of the floats, which ends after 14 passes
+   whatever the values are. Ties need no room: a bracket of one value is found.
+
+Writes at most :data:`CAPACITY` values a row, and a list of tiles.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import triton
+import triton.language as tl
+
+from tokendraw_triton_gumbel.kernels.shared.float_keys import INT32_MAX, LARGEST, LOWEST, key_of, value_of
+from tokendraw_triton_gumbel.kernels.shared.tile_layout import (
+    LANES,
+    TILE_SIZE,
+    element_ids,
+    lane_sums,
+    tile_sums,
+)
+from tokendraw_triton_gumbel.kernels.shared.weights import weigh
+
+CAPACITY = 2048
+"""Values a row among which a search ends in registers."""
+_PIVOTS = tl.constexpr(4)
+_LANE_ELEMENTS = tl.constexpr(32)
+"""Logits of a tile that a lane holds."""
+_EVEN_STEPS = tl.constexpr(4)
+"""Steps before pivots are spread in the order of the floats."""
+
+
+class SearchBracket(NamedTuple):
+    """The bracket of a search: the threshold is at least ``low`` and below ``high``."""
+
+    low: Any
+    high: Any
+    above: Any
+    """What the row weighs from ``high`` upwards."""
+    over: Any
+    """How many values reach ``high``."""
+    inside: Any
+    """How many values are in the bracket, or more."""
+
+
+@triton.jit
+def list_tiles(maximum, tile, tiles, bound, listed):
+    """Write the numbers of the tiles that reach ``bound`` to ``listed``, ascending; return how many."""
+    hot = (maximum >= bound) & (tile < tiles)
+    place = tl.cumsum(hot.to(tl.int32), 0) - 1
+    tl.debug_barrier()  # nobody reads the last list any more
+    tl.store(listed + place, tile, mask=hot)
+    tl.debug_barrier()
+    return tl.sum(hot.to(tl.int32), 0)
+
+
+@triton.jit
+def load_listed(source, listed, start, count, config: tl.constexpr):
+    """Return the logits of the listed tiles from ``start`` on: [LANES, WARPS, chunks, VECTOR].
+
+    NaN and what lies outside are -inf. With them come the numbers of the tiles, and which of them are listed.
+    """
+    slot = start + tl.arange(0, config.WARPS)
+    tile = tl.load(listed + slot, mask=slot < count, other=0)
+    ids = element_ids(1, config.VECTOR) + (tile * TILE_SIZE)[None, :, None, None]
+    inside = (slot < count)[None, :, None, None] & (ids < source.vocab_size)
+    x = tl.load(source.base + ids, mask=inside, other=float("-inf")).to(tl.float32)
+    return tl.where(x == x, x, float("-inf")), tile, slot < count
+
+
+@triton.jit
+def mass_from(source, listed, count, floor, top, scale, config: tl.constexpr):
+    """Return the sum of ``exp(y)`` over ``x >= floor`` in the listed tiles."""
+    WARPS: tl.constexpr = config.WARPS
+    total = tl.zeros((WARPS,), tl.float32)
+    start = 0
+    while start < count:
+        x, _, _ = load_listed(source, listed, start, count, config)
+        total += tile_sums(tl.where(x >= floor, weigh(x, top, scale), 0.0))
+        start += config.WARPS
+    return tl.sum(total, 0)
+
+
+@triton.jit
+def _collect(source, scratch, count, low, high, config: tl.constexpr):
+    """Write the values in [low, high) of the listed tiles, as many as there is room for; return how many there are."""
+    WARPS: tl.constexpr = config.WARPS
+    found = 0
+    start = 0
+    tl.debug_barrier()
+    while start < count:
+        x, _, _ = load_listed(source, scratch.tiles, start, count, config)
+        inside = ((x >= low) & (x < high)).to(tl.int32)
+        flat = tl.reshape(lane_sums(inside), (LANES * WARPS,))
+        before = tl.reshape(found + tl.cumsum(flat, 0) - flat, (LANES, WARPS))
+        mine = tl.reshape(inside, (LANES, WARPS, _LANE_ELEMENTS))
+        place = before[:, :, None] + tl.cumsum(mine, 2) - 1
+        own = tl.reshape(x, (LANES, WARPS, _LANE_ELEMENTS))
+        tl.store(scratch.logits + place, own, mask=(mine > 0) & (place < config.CAPACITY))
+        found += tl.sum(flat, 0)
+        start += WARPS
+    tl.debug_barrier()
+    return found
+
+
+@triton.jit
+def _pick_pivots(step, low, high, top, spread):
+    """Return four pivots, ascending: the first time by powers of two below the maximum, then evenly."""
+    j = tl.arange(0, _PIVOTS)
+    by_distance = top - spread * tl.exp2(-j.to(tl.float32))
+    finite_low = tl.maximum(low, LOWEST)
+    finite_high = tl.minimum(high, LARGEST)
+    share = (j + 1).to(tl.float32) / (_PIVOTS + 1.0)
+    evenly = finite_low * (1.0 - share) + finite_high * share
+    first = key_of(finite_low).to(tl.int64)
+    last = key_of(finite_high).to(tl.int64)
+    step_of = ((last - first) * (j + 1).to(tl.int64) + _PIVOTS) // (_PIVOTS + 1)
+    by_order = value_of((first + step_of).to(tl.int32))
+    pivots = tl.where(step == 0, by_distance, tl.where(step < _EVEN_STEPS, evenly, by_order))
+    return tl.minimum(tl.maximum(pivots, finite_low), finite_high)
+
+
+@triton.jit
+def _element(values, index: tl.constexpr):
+    """Return one of four."""
+    return tl.sum(tl.where(tl.arange(0, _PIVOTS) == index, values, 0.0), 0)
+
+
+@triton.jit
+def _four(a, b, c, d):
+    j = tl.arange(0, _PIVOTS)
+    return tl.where(j == 0, a, tl.where(j == 1, b, tl.where(j == 2, c, d)))
+
+
+@triton.jit
+def _total(block):
+    return tl.sum(tl.sum(block, 1), 0)
+
+
+@triton.jit
+def _weigh_above(source, listed, count, pivots, top, scale, by_mass, config: tl.constexpr):
+    """Return (the weight, the number of values from each of four pivots upwards) in the listed tiles: [4] each."""
+    WARPS: tl.constexpr = config.WARPS
+    p0 = _element(pivots, 0)
+    p1 = _element(pivots, 1)
+    p2 = _element(pivots, 2)
+    p3 = _element(pivots, 3)
+    w0 = tl.zeros((LANES, WARPS), tl.float32)
+    w1, w2, w3 = w0, w0, w0
+    n0 = tl.zeros((LANES, WARPS), tl.int32)
+    n1, n2, n3 = n0, n0, n0
+    start = 0
+    while start < count:
+        x, _, _ = load_listed(source, listed, start, count, config)
+        if by_mass:
+            weight = weigh(x, top, scale)
+            w0 += lane_sums(tl.where(x >= p0, weight, 0.0))
+            w1 += lane_sums(tl.where(x >= p1, weight, 0.0))
+            w2 += lane_sums(tl.where(x >= p2, weight, 0.0))
+            w3 += lane_sums(tl.where(x >= p3, weight, 0.0))
+        n0 += lane_sums((x >= p0).to(tl.int32))
+        n1 += lane_sums((x >= p1).to(tl.int32))
+        n2 += lane_sums((x >= p2).to(tl.int32))
+        n3 += lane_sums((x >= p3).to(tl.int32))
+        start += config.WARPS
+    number = _four(_total(n0), _total(n1), _total(n2), _total(n3))
+    weight = _four(_total(w0), _total(w1), _total(w2), _total(w3))
+    return tl.where(by_mass, weight, number.to(tl.float32)), number
+
+
+@triton.jit
+def _narrowed(pivots, weight, number, low, high, above, over, target):
+    """Return the bracket after a pass, as :class:`SearchBracket` has it."""
+    enough = weight >= target
+    low = tl.maximum(low, tl.max(tl.where(enough, pivots, float("-inf")), 0))
+    beyond = tl.min(tl.where(enough, float("inf"), pivots), 0)
+    moved = beyond < high
+    at_beyond = (pivots == beyond) & (enough == 0)
+    above = tl.where(moved, tl.max(tl.where(at_beyond, weight, float("-inf")), 0), above)
+    over = tl.where(moved, tl.max(tl.where(at_beyond, number, 0), 0), over)
+    high = tl.minimum(high, beyond)
+    at_low = tl.max(tl.where(pivots == low, number, 0), 0)
+    inside = tl.where(at_low > 0, tl.maximum(at_low - over, 0), INT32_MAX)
+    return low, high, above, over, inside
+
+
+@triton.jit
+def search(
+    source,
+    maximum,
+    tile,
+    tiles,
+    scratch,
+    known,
+    target,
+    top,
+    scale,
+    spread,
+    by_mass,
+    config: tl.constexpr,
+):
+    """Return the threshold of a row, at least ``known.low``, from which upwards it weighs ``target``.
+
+    :param maximum: [TILES] float32, -inf beyond the tiles; ``tile`` their numbers.
+    :param known: :class:`SearchBracket`; from its low end upwards the weight is taken to reach ``target``.
+    :param top: the largest value, finite.
+    :param spread: a distance from it at which there are values, positive.
+    """
+    low, high, above, over, inside = known.low, known.high, known.above, known.over, known.inside
+    count = list_tiles(maximum, tile, tiles, low, scratch.tiles)
+    step = 0
+    searching = True
+    while searching:
+        if inside <= config.CAPACITY:
+            inside = _collect(source, scratch, count, low, high, config)
+        if inside <= config.CAPACITY:
+            searching = False
+        else:
+            pivots = _pick_pivots(step, low, high, top, spread)
+            weight, number = _weigh_above(source, scratch.tiles, count, pivots, top, scale, by_mass, config)
+            low, high, above, over, inside = _narrowed(pivots, weight, number, low, high, above, over, target)
+            count = list_tiles(maximum, tile, tiles, low, scratch.tiles)
+            step += 1
+            last_key = key_of(tl.minimum(high, LARGEST)).to(tl.int64)
+            if last_key - key_of(tl.maximum(low, LOWEST)).to(tl.int64) <= 1:
+                inside = -1
+                searching = False
+    return _among(scratch.logits, inside, low, high, above, target, top, scale, by_mass, config.CAPACITY)
+
+
+@triton.jit
+def _among(values, inside, low, high, above, target, top, scale, by_mass, CAPACITY: tl.constexpr):
+    """Return the threshold among the collected values, by halving the keys between ``low`` and ``high``."""
+    place = tl.arange(0, CAPACITY)
+    x = tl.load(values + place, mask=place < inside, other=float("-inf"))
+    weight = tl.where(by_mass, weigh(x, top, scale), tl.where(x > float("-inf"), 1.0, 0.0))
+    first = key_of(tl.maximum(low, LOWEST)).to(tl.int64)
+    last = key_of(tl.minimum(high, tl.maximum(tl.max(x, 0), low))).to(tl.int64) + 1
+    while last - first > 1:
+        middle = first + (last - first) // 2
+        reach = x >= value_of(middle.to(tl.int32))
+        enough = above + tl.sum(tl.where(reach, weight, 0.0), 0) >= target
+        first = tl.where(enough, middle, first)
+        last = tl.where(enough, last, middle)
+    found = value_of(first.to(tl.int32))
+    return tl.where(low > found, low, found)

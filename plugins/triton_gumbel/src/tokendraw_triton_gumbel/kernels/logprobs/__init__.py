@@ -1,0 +1,1 @@
+"""Launch 4: log-probabilities and ranks."""

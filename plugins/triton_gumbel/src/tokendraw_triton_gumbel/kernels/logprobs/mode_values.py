@@ -1,0 +1,50 @@
+"""What a logprobs mode shows of logits: themselves, or ``(x - max x) / T`` less the logarithm of a mass.
+
+The mass comes from what the pass over the logits has left of the tiles.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from tokendraw_triton_gumbel.kernels.shared.float_keys import LARGEST
+from tokendraw_triton_gumbel.kernels.shared.row_params import NORMALISED, SCALED
+from tokendraw_triton_gumbel.kernels.shared.weights import LOG2_E
+
+
+@triton.jit
+def least_shown(top, degrees, flags):
+    """Return the least logit whose ``(x - max x) / T`` float32 holds: what is below is shown as -inf."""
+    least = (top.to(tl.float64) - LARGEST * degrees).to(tl.float32)
+    return tl.where((flags & SCALED) != 0, least, float("-inf"))
+
+
+@triton.jit
+def log_mass(maximum, weight, top, inverse, flags):
+    """Return the logarithm of the sum of ``exp((x - max x) / T)``; 0 where the mode does not normalise.
+
+    :param maximum: [TILES] of the tiles, -inf beyond them; ``weight`` the sums relative to it, or less than 0.
+    """
+    distance = tl.where(maximum == top, 0.0, maximum - top)
+    y = (distance.to(tl.float64) * inverse * LOG2_E).to(tl.float32)
+    shift = tl.log(tl.sum(tl.abs(weight) * tl.exp2(y), 0))
+    return tl.where((flags & NORMALISED) != 0, shift, 0.0)
+
+
+@triton.jit
+def shown(x, top, inverse, shift, least, flags):
+    """Return ``(x - max x) / T - shift``, -inf below ``least``; or x itself."""
+    y = tl.where(x == top, 0.0, x.to(tl.float64) - top.to(tl.float64)) * inverse - shift.to(tl.float64)
+    y = tl.where(x >= least, y, float("-inf"))
+    y = tl.where(top > float("-inf"), y, float("-inf")).to(tl.float32)
+    return tl.where((flags & SCALED) != 0, y, x)
+
+
+@triton.jit
+def shown_of_drawn(base, token, top, inverse, shift, least, greedy, flags):
+    """Return what is shown of the drawn token: 0 in greedy rows."""
+    x = tl.load(base + token).to(tl.float32)
+    x = tl.where(x == x, x, float("-inf"))
+    greedily = tl.where(top > float("-inf"), 0.0, float("-inf"))
+    return tl.where(greedy, greedily, shown(x, top, inverse, shift, least, flags))

@@ -1,0 +1,179 @@
+"""Launch 2, the draw of a row: a tile by its log-sum-exp plus noise, then a token in that tile.
+
+Reads 8 bytes a tile and one tile of logits a row; of a row with filters the maxima of its granules and those granules
+that may hold a kept token. Writes 9 bytes a row. One program a row; greedy rows take the same path without noise. A row
+that keeps more than some 1,000 tokens is left to :mod:`~tokendraw_triton_gumbel.kernels.large_set.draw_large_set`.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from tokendraw_triton_gumbel.kernels.logprobs.mode_values import least_shown, log_mass, shown_of_drawn
+from tokendraw_triton_gumbel.kernels.row_draw.filtered_draw import draw_filtered
+from tokendraw_triton_gumbel.kernels.row_draw.tile_survey import survey_tiles
+from tokendraw_triton_gumbel.kernels.row_draw.token_draw import draw_in_tile
+from tokendraw_triton_gumbel.kernels.shared.noise import gumbel, streams_of
+from tokendraw_triton_gumbel.kernels.shared.row_address import row_logits, row_of
+from tokendraw_triton_gumbel.kernels.shared.row_params import (
+    EXACT,
+    OWN,
+    RANKED,
+    load_filters,
+    noise_key,
+    slot_of,
+)
+from tokendraw_triton_gumbel.kernels.shared.row_values import Filters
+from tokendraw_triton_gumbel.kernels.shared.temperature import (
+    inverse_temperature,
+    load_temperature,
+    shown_temperature,
+)
+from tokendraw_triton_gumbel.kernels.shared.tile_layout import GRANULES_PER_TILE
+from tokendraw_triton_gumbel.kernels.shared.weights import LOG2_E, min_p_floor, scaled, weigh
+
+
+@triton.jit(do_not_specialize=["counts", "flags"])
+def draw_rows(
+    logits,
+    drafts,
+    counts,
+    statistics,
+    row_params,
+    flags,
+    lists,
+    queue,
+    state,
+    out,
+    facts,
+    logprobs,
+    config: tl.constexpr,
+):
+    """One program draws one row. The groups are those of :mod:`.kernels.shared.argument_groups`.
+
+    :param logits: :class:`~.argument_groups.Logits`; ``drafts`` :class:`~.argument_groups.DraftRows`, behind them.
+    :param counts: :class:`~.argument_groups.Counts`.
+    :param statistics: :class:`~.argument_groups.TileStatistics`, as the pass over the logits left them.
+    :param row_params: :class:`~.argument_groups.RowParams` (Triton's own code has a variable ``params``); ``flags``
+        say which of them are there, and what is wanted.
+    :param lists: :class:`~.argument_groups.CandidateLists`.
+    :param queue: :class:`~.argument_groups.WorkQueue` in which rows are announced that are left without a token; what
+        is known of them is in ``state``, :class:`~.argument_groups.RowState`.
+    :param out: :class:`~.argument_groups.Drawn`.
+    :param facts: :class:`~.argument_groups.RowFacts`.
+    :param logprobs: :class:`~.argument_groups.DrawnLogprobs`.
+    :param config: :class:`~.configs.RowConfig`.
+    """
+    FP64: tl.constexpr = config.FP64
+    row, target_row = row_of(tl.program_id(0), drafts, counts)
+    if drafts.cu_num_logits is not None:
+        if row < 0:
+            return
+    wants_token: tl.constexpr = True
+    if drafts.cu_num_logits is not None:
+        wants_token = row < counts.target_rows  # of a draft's row, its token is known
+    slot = slot_of(target_row, flags, row_params)
+    inverse, greedy = inverse_temperature(row_params.temperature, slot)
+    key = noise_key(target_row, slot, flags, row_params)
+    if config.FILTERED:
+        k, p, min_p, joint = load_filters(slot, logits.vocab_size, flags, row_params)
+
+    tile = tl.arange(0, config.TILES)
+    inside = tile < counts.tiles
+    first_tile = row.to(tl.int64) * counts.tiles
+    survey = survey_tiles(statistics, first_tile, counts.tiles, config.TILES)
+    maximum, top = survey.maximum, survey.top
+    source = row_logits(row, logits, drafts, counts)
+    token = tl.full((), -1, tl.int32)
+    is_large = tl.full((), 0, tl.int32)
+    mass = tl.full((), -1.0, tl.float32)
+    floor = tl.full((), float("-inf"), tl.float32)
+    share = tl.full((), 1.0, tl.float32)
+    found = tl.full((), -1, tl.int32)
+    if config.FILTERED:
+        granules = statistics.granules + row.to(tl.int64) * counts.tiles * GRANULES_PER_TILE
+        # Scalars are joined as integers: the interpreter's comparisons of floats are not booleans.
+        on = (k > 0).to(tl.int32) + (p < 1).to(tl.int32) + (min_p > 0).to(tl.int32)
+        bounded = (top > float("-inf")).to(tl.int32) * (top < float("inf")).to(tl.int32)
+        if on * bounded * (greedy == 0).to(tl.int32) > 0:
+            temperature = tl.full((), 1.0, tl.float64)
+            if row_params.temperature is not None:
+                temperature, _ = load_temperature(row_params.temperature, slot)
+            filters = Filters(k, p, min_p_floor(top, temperature, min_p), joint)
+            token, mass, floor, share, found, is_large = draw_filtered(
+                source,
+                row,
+                survey,
+                granules,
+                counts.tiles,
+                inverse,
+                filters,
+                key,
+                flags,
+                wants_token,
+                lists,
+                queue,
+                state,
+                config,
+            )
+    if is_large == 0:
+        if (token < 0) & wants_token:
+            distance = scaled(maximum, top, inverse, FP64)
+            of_token, of_tile = streams_of(flags)
+            noise = gumbel(key, tile, of_tile, FP64)
+            score = tl.log(tl.abs(survey.marked).to(distance.dtype)) + distance + noise
+            score = tl.where(greedy, tl.where(maximum == top, 0.0, float("-inf")).to(score.dtype), score)
+            chosen = tl.argmax(tl.where(inside, score, float("-inf")), 0)
+            token = draw_in_tile(source, chosen, float("-inf"), top, inverse, greedy, key, of_token, FP64)
+        if (flags & EXACT) != 0:
+            tl.store(out.floors + row, floor)
+            tl.store(out.log_kept + row, tl.log(share))
+    some = top > float("-inf")
+    tl.store(
+        logprobs.ranks + row,
+        tl.zeros((), tl.int64),
+        mask=((flags & RANKED) != 0) & (row < counts.target_rows),
+    )
+    if not config.FILTERED:
+        if (flags & OWN) != 0:
+            token = tl.where(some, tl.maximum(token, 0), 0)
+            _describe_drawn(
+                source,
+                row,
+                token,
+                slot,
+                survey,
+                first_tile,
+                counts.tiles,
+                row_params,
+                flags,
+                logprobs,
+                config.TILES,
+            )
+    if facts.tops is not None:
+        if mass < 0:
+            weight = weigh(maximum, top, inverse * LOG2_E)
+            weight = tl.where(top < float("inf"), weight, (maximum == float("inf")).to(tl.float32))
+            mass = tl.where(some, tl.sum(tl.abs(survey.marked) * weight, 0), 1.0)
+        tl.store(facts.tops + row, top)
+        tl.store(facts.masses + row, mass)
+        if facts.num_candidates is not None:
+            tl.store(facts.num_candidates + row, found)
+    tl.store(out.token_ids + row, tl.where(some, tl.maximum(token, 0), 0).to(tl.int64))
+    tl.store(out.valid + row, some.to(tl.int32) * (survey.has_nan == 0).to(tl.int32) > 0)
+
+
+@triton.jit
+def _describe_drawn(
+    source, row, token, slot, survey, first_tile, tiles, row_params, flags, logprobs, TILES: tl.constexpr
+):
+    """Write the drawn token and its value as the logprobs mode shows it."""
+    tile = tl.arange(0, TILES)
+    weight = tl.load(logprobs.sums + first_tile + tile, mask=tile < tiles, other=0.0)
+    degrees, inverse, shows_one = shown_temperature(row_params.temperature, slot, flags)
+    shift = log_mass(survey.maximum, weight, survey.top, inverse, flags)
+    least = least_shown(survey.top, degrees, flags)
+    value = shown_of_drawn(source.base, token, survey.top, inverse, shift, least, shows_one, flags)
+    tl.store(logprobs.ids + row, token.to(tl.int64))
+    tl.store(logprobs.logprobs + row, value)

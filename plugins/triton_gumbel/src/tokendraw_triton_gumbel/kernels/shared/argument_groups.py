@@ -1,0 +1,201 @@
+"""The groups in which the kernels take their arguments.
+
+Triton flattens a NamedTuple when it launches a kernel, so a group costs nothing on the device. What a call has no use
+for is None, which is a constant to the compiler. On the host the fields are addresses, numbers or None; in a kernel
+pointers and scalars; in the interpreter tensors and numbers. No field may be named ``values`` or ``type``: Triton's
+own tuples have those.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+
+class Logits(NamedTuple):
+    """Rows of logits in memory: of a batch, or of a verification's target."""
+
+    base: Any
+    """[rows, V], the elements of a row one behind the other."""
+    row_stride: Any
+    """Elements from row to row."""
+    vocab_size: Any
+
+
+class DraftRows(NamedTuple):
+    """Rows of logits or probabilities of the drafts of a verification; all None where there are none."""
+
+    base: Any = None
+    """[drafts, V]."""
+    row_stride: Any = None
+    cu_num_logits: Any = None
+    """[requests + 1] integer: the first row of the target of each request."""
+
+
+class Counts(NamedTuple):
+    """How many of everything there are in a call."""
+
+    rows: Any
+    """Rows that are drawn from: those of the target, and behind them those of the drafts if their logits are given."""
+    target_rows: Any
+    tiles: Any
+    """Tiles a row."""
+    max_drafts: Any
+    """Drafts that a request may have, at most."""
+    requests: Any
+
+
+class TileStatistics(NamedTuple):
+    """What the pass over the logits leaves of every tile."""
+
+    maxima: Any
+    """[rows, tiles] float32; -inf where a tile has nothing above it. NaN counts as -inf."""
+    sums: Any
+    """[rows, tiles] float32: the sum of ``exp((x - maximum) / T)``; of a tile with +inf, how many there are.
+
+    The sign bit is set where the tile holds NaN.
+    """
+    raw_sums: Any
+    """[rows, tiles] float32: the same at T = 1; or None."""
+    granules: Any
+    """[rows, tiles, 16] of the logits' dtype: the maxima of the granules of each tile; or None."""
+
+
+class RowParams(NamedTuple):
+    """What the requests ask for. Which of the tensors hold anything is said by flags: see :mod:`.row_params`."""
+
+    temperature: Any
+    """[slots] floating point; None where every temperature is 1."""
+    row_index: Any
+    """[rows] integer: the slot of each row."""
+    seeds: Any
+    """[slots] int64."""
+    seeded: Any
+    """[slots] bool: which of the seeds hold."""
+    fresh: Any
+    """[rows] int64: seeds of the other rows."""
+    positions: Any
+    """[rows] integer."""
+    top_k: Any
+    """[slots] integer, and so on."""
+    top_p: Any
+    min_p: Any
+    joint: Any
+    """[slots] bool: whether top-p counts the mass of the whole row, whatever top-k and min-p keep."""
+
+
+class CandidateLists(NamedTuple):
+    """Scratch of the draw of a row, which leaves there what it collected; all None where nothing is filtered."""
+
+    granules: Any = None
+    """[rows, LARGE_CANDIDATES] int32: the granules that may hold a candidate."""
+    logits: Any = None
+    """[rows, LARGE_CANDIDATES] float32: those of the candidates."""
+    ids: Any = None
+    """[rows, LARGE_CANDIDATES] int32."""
+
+
+class WorkQueue(NamedTuple):
+    """The passes of the launch for large sets: see :mod:`~tokendraw_triton_gumbel.kernels.large_set.work_queue`."""
+
+    counters: Any = None
+    """[128] int32."""
+    announced: Any = None
+    """[rows, ROUNDS] int32: 1 more than the row of each pass, in the order in which they come up."""
+    arrivals: Any = None
+    """[rows] int32: parts of the current pass of a row that are done."""
+
+
+class RowState(NamedTuple):
+    """What is known of each row of a large set: see :mod:`~tokendraw_triton_gumbel.kernels.large_set.row_state`."""
+
+    reals: Any = None
+    """[rows, STATE_REALS] float32."""
+    ints: Any = None
+    """[rows, STATE_INTS] int32."""
+
+
+class PassResults(NamedTuple):
+    """What the passes of the launch for large sets write."""
+
+    columns: Any
+    """[rows, SLOTS, tiles, COLUMNS] float32: what each tile weighs above each pivot."""
+    collected: Any
+    """[rows, LATER_PARTS, SEGMENT] int32: ids of the logits in a bracket. Empty where thresholds are not wanted."""
+
+
+class SearchScratch(NamedTuple):
+    """Scratch of a program that searches a whole row for its threshold."""
+
+    tiles: Any
+    """[programs, TILES] int32: the tiles that reach the lower bound."""
+    logits: Any
+    """[programs, CAPACITY] float32: those in the bracket."""
+
+
+class Drawn(NamedTuple):
+    """What is known of a row once it is drawn."""
+
+    token_ids: Any
+    """[rows] int64."""
+    valid: Any
+    """[rows] bool."""
+    floors: Any
+    """[rows] float32: the least kept logit. Not written unless the flags say EXACT, like the next."""
+    log_kept: Any
+    """[rows] float32: the logarithm of the kept share of the mass."""
+
+
+class RowFacts(NamedTuple):
+    """What a verification by probabilities wants to know of each row; all None elsewhere."""
+
+    tops: Any = None
+    """[rows] float32: the largest logit."""
+    masses: Any = None
+    """[rows] float32: the sum of ``exp(y)`` before any filter; 1 where nothing is above -inf."""
+    num_candidates: Any = None
+    """[rows] int32: how many of :class:`CandidateLists` hold what is kept, -1 if they do not. None without filters."""
+
+
+class DrawnLogprobs(NamedTuple):
+    """The log-probability of the drawn token, which the draw of rows without filters describes itself."""
+
+    ranks: Any
+    """[target rows] int64, set to 0 if the flags say RANKED."""
+    sums: Any
+    """[rows, tiles] float32: the sums of the tiles by which the logprobs mode normalises."""
+    ids: Any
+    """[rows] int64, written if the flags say OWN, like the next."""
+    logprobs: Any
+    """[rows] float32."""
+
+
+class DraftTokens(NamedTuple):
+    """The ids that a verification judges."""
+
+    ids: Any
+    """[``count``] integer, or [requests, ``count``] where the configuration says PADDED."""
+    count: Any
+    last_id: Any
+    """The largest id that is one; the logits may be padded behind it."""
+
+
+class ResidualScratch(NamedTuple):
+    """Scratch of a verification by probabilities."""
+
+    counters: Any
+    """[requests] int32 zeros, and behind them what the check of the drafts' probabilities has found."""
+    weights: Any
+    """[requests, 2, tiles] float32."""
+
+
+class Verified(NamedTuple):
+    """The result of a verification."""
+
+    token_ids: Any
+    """[requests, max_drafts + 1] int64."""
+    num_accepted: Any
+    """[requests] int32."""
+    valid: Any
+    """[requests] bool."""
+    row_tokens: Any
+    """[target rows] int64: the token of each row that makes one; or None."""

@@ -1,0 +1,22 @@
+"""Bits of int32 that mark the hits among a thread's elements. Reads and writes nothing."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def lowest_bit(mask):
+    """Return the place of the lowest bit that is set: the exponent of a power of two."""
+    return (((mask & -mask).to(tl.float32).to(tl.int32, bitcast=True) >> 23) & 255) - 127
+
+
+@triton.jit
+def count_bits(mask):
+    """Return how many bits are set."""
+    mask -= (mask >> 1) & 0x55555555
+    mask = (mask & 0x33333333) + ((mask >> 2) & 0x33333333)
+    mask = (mask + (mask >> 4)) & 0x0F0F0F0F
+    mask += mask >> 8
+    return (mask + (mask >> 16)) & 63

@@ -1,0 +1,81 @@
+"""What a kernel is compiled for, beside the types of its arguments: one group of constants for each kernel."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class TileConfig(NamedTuple):
+    """The pass over the logits."""
+
+    SPAN: int
+    """Tiles a program."""
+    VECTOR: int
+    """Neighbouring logits a lane, 16 bytes."""
+    PAIRED: bool
+    """Whether bfloat16 at even addresses is compared two at a time. NVIDIA."""
+    IS_NVIDIA: bool
+    """Whether PTX may be used; elsewhere nothing but Triton is."""
+
+
+class RowConfig(NamedTuple):
+    """The draw of a row."""
+
+    FILTERED: bool
+    FP64: bool
+    """Whether noise is float64."""
+    TILES: int
+    """A power of two from the number of tiles upwards."""
+    VECTOR: int
+    SMALL_CANDIDATES: int
+    """Candidates that are compared with each other."""
+    LARGE_CANDIDATES: int
+    """Candidates that are collected, at most."""
+    GRANULES_AT_ONCE: int
+    """Granules that are read at once."""
+    ULP_STEP: int
+    """Float32 keys from one value of the logits' dtype to the next: 65536 of bfloat16, otherwise 1."""
+
+
+class LargeSetConfig(NamedTuple):
+    """The draw of rows that keep many tokens."""
+
+    FP64: bool
+    TILES: int
+    CAPACITY: int
+    """Values among which a search of a whole row ends in registers."""
+    WARPS: int
+    """Warps of a program, and tiles that it reads at once."""
+    VECTOR: int
+    ULP_STEP: int
+    IS_NVIDIA: bool
+
+
+class AcceptConfig(NamedTuple):
+    """The verification of drafts."""
+
+    KNOWN: int
+    """What is known of the drafts' distribution: CHOSEN, LOGITS, PROBS or COUPLED; see :mod:`..verify.residual`."""
+    PADDED: bool
+    """Whether the drafts' ids stand in a row for each request."""
+    STEPS: int
+    """A power of two above the largest number of drafts a request."""
+    FP64: bool
+    TILES: int
+    SMALL_CANDIDATES: int
+    LARGE_CANDIDATES: int
+    FILTERED: bool
+    WARPS: int
+    VECTOR: int
+    IS_NVIDIA: bool
+
+
+class LogprobsConfig(NamedTuple):
+    """The description of a row's best tokens."""
+
+    VECTOR: int
+    TILES: int
+    QUARTERS: int
+    """0: the maxima of the tiles bound the N-th value; else those of at most so many quarters of tiles do."""
+    CANDIDATES: int
+    """Candidates that are compared with each other."""

@@ -1,0 +1,15 @@
+"""Where the counters of the work queue for large sets lie: launch 1 clears them, launches 2 and 3 use them."""
+
+from __future__ import annotations
+
+import triton.language as tl
+
+QUEUE_COUNTERS = tl.constexpr(128)
+"""Int32 counters; the first says how many rows launch 2 has left to launch 3."""
+TICKETS = tl.constexpr(32)
+DONE = tl.constexpr(64)
+LATER = tl.constexpr(96)
+"""The other counters in use: tickets drawn, rows drawn, passes announced after the first of each row. Each has a cache
+line of its own, since some programs wait for one of them while others count another."""
+ROUNDS = tl.constexpr(6)
+"""Passes that a row takes, at most, before one program finds its threshold."""

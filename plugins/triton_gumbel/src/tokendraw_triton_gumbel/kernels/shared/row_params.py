@@ -1,0 +1,66 @@
+"""What a row asks for, read by the program that draws it: a few scalars a row, nothing else."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from tokendraw_triton_gumbel.kernels.shared.row_values import NoiseKey
+
+HAS_INDEX = tl.constexpr(1)
+HAS_SEEDS = tl.constexpr(2)
+HAS_SEEDED = tl.constexpr(4)
+HAS_FRESH = tl.constexpr(8)
+HAS_POSITIONS = tl.constexpr(16)
+HAS_TOP_K = tl.constexpr(32)
+HAS_TOP_P = tl.constexpr(64)
+HAS_MIN_P = tl.constexpr(128)
+HAS_JOINT = tl.constexpr(256)
+"""The tensors of :class:`~.argument_groups.RowParams` that are there."""
+EXACT = tl.constexpr(512)
+"""Thresholds and kept masses are wanted, not just tokens."""
+DRAFT = tl.constexpr(1024)
+"""The draw is that of a draft: its noise comes from streams of its own."""
+RANKED = tl.constexpr(2048)
+"""Ranks will be counted: they begin at 0."""
+OWN = tl.constexpr(4096)
+"""The draw describes the drawn token, as the logprobs mode shows it."""
+SCALED = tl.constexpr(8192)
+NORMALISED = tl.constexpr(16384)
+TEMPERED = tl.constexpr(32768)
+PROCESSED = tl.constexpr(65536)
+"""What a mode does to logits: takes them relative to the largest, subtracts the logarithm of the mass, divides by the
+temperature, drops what the filters do."""
+
+
+@triton.jit
+def slot_of(row, flags, params):
+    """Return the parameter slot of a row of logits."""
+    own = tl.load(params.row_index + row, mask=(flags & HAS_INDEX) != 0, other=0).to(tl.int64)
+    return tl.where((flags & HAS_INDEX) != 0, own, row.to(tl.int64))
+
+
+@triton.jit
+def noise_key(row, slot, flags, params):
+    """Return the seed and the position of a row, or of a block of rows."""
+    position = tl.load(params.positions + row, mask=(flags & HAS_POSITIONS) != 0, other=0).to(tl.int64)
+    own = tl.load(params.seeds + slot, mask=(flags & HAS_SEEDS) != 0, other=0).to(tl.int64)
+    is_seeded = tl.load(params.seeded + slot, mask=(flags & HAS_SEEDED) != 0, other=1).to(tl.int32)
+    is_seeded *= ((flags & HAS_SEEDS) != 0).to(tl.int32)
+    drawn = tl.load(params.fresh + row, mask=(flags & HAS_FRESH) != 0, other=0)
+    return NoiseKey(tl.where(is_seeded != 0, own, drawn), position)
+
+
+@triton.jit
+def load_filters(slot, vocab_size, flags, params):
+    """Return (k in [1, V) or 0; p or 1, float64; min-p or 0, float64; whether the order is joint).
+
+    What is out of range is off.
+    """
+    k = tl.load(params.top_k + slot, mask=(flags & HAS_TOP_K) != 0, other=0).to(tl.int64)
+    k = tl.where((k > 0) & (k < vocab_size), k, 0)
+    p = tl.load(params.top_p + slot, mask=(flags & HAS_TOP_P) != 0, other=1).to(tl.float64)
+    p = tl.where(p < 1, p, 1.0)  # NaN is off
+    m = tl.load(params.min_p + slot, mask=(flags & HAS_MIN_P) != 0, other=0).to(tl.float64)
+    is_joint = tl.load(params.joint + slot, mask=(flags & HAS_JOINT) != 0, other=0) != 0
+    return k, p, tl.where(m > 0, m, 0.0), is_joint

@@ -1,0 +1,45 @@
+"""Groups of scalars that belong to one row, made in a kernel and handed to its helpers."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+
+class Row(NamedTuple):
+    """The logits of one row in memory."""
+
+    base: Any
+    vocab_size: Any
+
+
+class RowScale(NamedTuple):
+    """What turns a logit x into its weight ``exp((x - top) / T)``."""
+
+    top: Any
+    """The largest logit; finite wherever a filter is at work."""
+    scale: Any
+    """``log2(e) / T``, as :func:`~.weights.times` takes it."""
+    inverse: Any
+    """``1 / T``, likewise."""
+    mass: Any
+    """The sum of all weights of the row."""
+
+
+class Filters(NamedTuple):
+    """The filters of a row."""
+
+    k: Any
+    """In [1, V), or 0 if top-k is off."""
+    p: Any
+    """float64; 1 if top-p is off."""
+    min_p_floor: Any
+    """The least logit that min-p keeps; -inf if it is off."""
+    joint: Any
+    """Whether top-p counts the mass of the whole row, whatever the others keep."""
+
+
+class NoiseKey(NamedTuple):
+    """What the noise of a row is a function of, beside the token: int64 each."""
+
+    seed: Any
+    position: Any

@@ -1,0 +1,1 @@
+"""Launch 1: the pass over all logits."""

@@ -1,0 +1,161 @@
+"""Launch 1, the one pass over the logits: for each tile of 1024 ids its maximum and the sum of exp(y) relative to it.
+
+Reads every logit once. Writes 8 bytes a tile, 0.2 % of float32 logits, 0.4 % of half precision; for rows with filters
+also the maxima of the tile's 16 granules, 1.6 % of whatever the logits are; for raw logprobs 4 bytes a tile more.
+
+A warp owns a tile or several, so every reduction stays in registers and shuffles, without shared memory or barriers:
+see :mod:`~tokendraw_triton_gumbel.kernels.shared.tile_layout`.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from tokendraw_triton_gumbel.kernels.shared.queue_layout import QUEUE_COUNTERS, ROUNDS
+from tokendraw_triton_gumbel.kernels.shared.row_address import row_logits, row_of
+from tokendraw_triton_gumbel.kernels.shared.temperature import inverse_temperature
+from tokendraw_triton_gumbel.kernels.shared.tile_layout import (
+    GRANULES_PER_TILE,
+    LANES,
+    TILE_SIZE,
+    element_ids,
+)
+from tokendraw_triton_gumbel.kernels.shared.weights import LOG2_E
+from tokendraw_triton_gumbel.kernels.tile_pass.tile_sums import (
+    granule_maxima,
+    halves,
+    lane_maxima,
+    larger_pairs,
+    sum_carefully,
+    sum_logits,
+    sum_pairs,
+)
+
+_PAIRS_PER_TILE = tl.constexpr(512)
+_PAIRS_PER_LANE = tl.constexpr(4)
+"""16 bytes, one of the four vectors that a lane has of each tile."""
+_PAIRS_PER_CHUNK = tl.constexpr(128)
+
+
+@triton.jit(do_not_specialize=["counts"])
+def tile_statistics(
+    logits,
+    drafts,
+    counts,
+    temperature,
+    row_index,
+    statistics,
+    queue,
+    counters,
+    config: tl.constexpr,
+):
+    """One program reduces ``SPAN`` neighbouring tiles of one row. Grid (groups of tiles, rows / z, z).
+
+    :param logits: :class:`~.argument_groups.Logits`; ``drafts`` :class:`~.argument_groups.DraftRows`, behind them.
+    :param counts: :class:`~.argument_groups.Counts`.
+    :param temperature: [slots] floating point, or None; ``row_index`` [rows] integer, or None.
+    :param statistics: :class:`~.argument_groups.TileStatistics`, written.
+    :param queue: :class:`~.argument_groups.WorkQueue`, set to 0 for the launches behind.
+    :param counters: [rows] int32, set to 0, or None.
+    :param config: :class:`~.configs.TileConfig`.
+    """
+    group = tl.program_id(0)
+    index = tl.program_id(1) + tl.program_id(2) * tl.num_programs(1)
+    if queue.counters is not None:
+        if group + index == 0:
+            tl.store(queue.counters + tl.arange(0, QUEUE_COUNTERS), tl.zeros((QUEUE_COUNTERS,), tl.int32))
+        if (group == 0) & (index < counts.rows):
+            tl.store(queue.announced + index * ROUNDS + tl.arange(0, 8), 0, mask=tl.arange(0, 8) < ROUNDS)
+    if counters is not None:
+        if (group == 0) & (index < counts.rows):
+            tl.store(counters + index, 0)
+    row, target_row = row_of(index, drafts, counts)
+    if (row >= 0) & (row < counts.rows):
+        source = row_logits(row, logits, drafts, counts)
+        _reduce_tiles(source, temperature, row_index, target_row, group, row, counts, statistics, config)
+
+
+@triton.jit
+def _scale_of(temperature, row_index, row):
+    """Return ``log2(e) / T``."""
+    slot = row
+    if row_index is not None:
+        slot = tl.load(row_index + row)
+    inverse, _ = inverse_temperature(temperature, slot)
+    return inverse * LOG2_E
+
+
+@triton.jit
+def _reduce_tiles(
+    source, temperature, row_index, target_row, group, row, counts, statistics, config: tl.constexpr
+):
+    SPAN: tl.constexpr = config.SPAN
+    IS_NVIDIA: tl.constexpr = config.IS_NVIDIA
+    ids = group * (SPAN * TILE_SIZE) + element_ids(SPAN, config.VECTOR)
+    whole = (group + 1) * (SPAN * TILE_SIZE) <= source.vocab_size
+    if config.PAIRED:
+        if whole:
+            place = tl.arange(0, LANES)[:, None, None] * _PAIRS_PER_LANE
+            place += tl.arange(0, SPAN)[None, :, None] * _PAIRS_PER_TILE
+            place += group * (SPAN * _PAIRS_PER_TILE) + tl.arange(0, _PAIRS_PER_LANE)[None, None, :]
+            pointers = source.base.to(tl.pointer_type(tl.int32)) + place
+            a, b = tl.load(pointers), tl.load(pointers + _PAIRS_PER_CHUNK)
+            c, d = tl.load(pointers + 2 * _PAIRS_PER_CHUNK), tl.load(pointers + 3 * _PAIRS_PER_CHUNK)
+            scale = _scale_of(temperature, row_index, target_row)
+            pairs = larger_pairs(larger_pairs(a, b), larger_pairs(c, d))
+            first, second = tl.split(tl.reshape(pairs, (LANES, SPAN, 2, 2)))
+            first, second = tl.split(larger_pairs(first, second))
+            low, high = halves(larger_pairs(first, second))
+            granule_top = granule_maxima(tl.maximum(low, high), SPAN)
+            top = tl.max(granule_top, 0)
+            total, fine = sum_pairs(a, b, c, d, top, scale, IS_NVIDIA)
+            if statistics.raw_sums is not None:
+                raw = total
+                if scale != LOG2_E:
+                    raw, raw_fine = sum_pairs(a, b, c, d, top, LOG2_E, IS_NVIDIA)
+                    fine &= raw_fine
+        else:
+            scale = _scale_of(temperature, row_index, target_row)
+            granule_top = tl.zeros((GRANULES_PER_TILE, SPAN), tl.float32)
+            top = tl.zeros((SPAN,), tl.float32)
+            total = tl.zeros((SPAN,), tl.float32)
+            raw = total
+            fine = total > 0
+    else:
+        if whole:
+            x = tl.load(source.base + ids).to(tl.float32)
+        else:
+            x = tl.load(source.base + ids, mask=ids < source.vocab_size, other=float("-inf")).to(tl.float32)
+        scale = _scale_of(temperature, row_index, target_row)
+        granule_top = granule_maxima(lane_maxima(x), SPAN)
+        top = tl.max(granule_top, 0)
+        total, fine = sum_logits(x, top, scale, IS_NVIDIA)
+        if statistics.raw_sums is not None:
+            raw = total
+            if scale != LOG2_E:
+                raw, raw_fine = sum_logits(x, top, LOG2_E, IS_NVIDIA)
+                fine &= raw_fine
+
+    # NaN, infinities and what overflows end here; the common path does not look for them.
+    if tl.min(fine.to(tl.int32), 0) == 0:
+        x = tl.load(source.base + ids, mask=ids < source.vocab_size, other=float("-inf")).to(tl.float32)
+        clean = tl.where(x != x, float("-inf"), x)
+        granule_top = granule_maxima(lane_maxima(clean), SPAN)
+        top = tl.max(granule_top, 0)
+        has_nan = tl.max(lane_maxima((x != x).to(tl.int32)), 0) > 0
+        total = sum_carefully(clean, top, scale)
+        total = tl.where(has_nan, -total, total)
+        if statistics.raw_sums is not None:
+            raw = sum_carefully(clean, top, LOG2_E)
+    tile = group * SPAN + tl.arange(0, SPAN)
+    out = row.to(tl.int64) * counts.tiles + tile
+    inside = tile < counts.tiles
+    tl.store(statistics.maxima + out, top, mask=inside)
+    tl.store(statistics.sums + out, total, mask=inside)
+    if statistics.raw_sums is not None:
+        tl.store(statistics.raw_sums + out, raw, mask=inside)
+    if statistics.granules is not None:
+        place = out[None, :] * GRANULES_PER_TILE + tl.arange(0, GRANULES_PER_TILE)[:, None]
+        granules = granule_top.to(statistics.granules.dtype.element_ty)
+        tl.store(statistics.granules + place, granules, mask=inside[None, :])
