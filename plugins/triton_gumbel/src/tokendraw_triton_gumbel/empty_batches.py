@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from tokendraw import Drafts, LogprobsTensors, SamplerOutput, SamplingMetadata, VerifyOutput
-from tokendraw_triton_gumbel.verification import by_step
+from tokendraw.plugin import logprobs_by_step
 
 
 def nothing_drawn(logits: Tensor, m: SamplingMetadata, *, ranked: bool) -> SamplerOutput:
@@ -31,7 +31,7 @@ def nothing_verified(target: Tensor, drafts: Drafts, m: SamplingMetadata, *, ran
         target.new_empty(0, width + 1, dtype=torch.int64),
         num_accepted,
         target.new_empty(0, dtype=torch.bool),
-        None if best is None else by_step(best, drafts.cu_num_logits, num_accepted, width),
+        None if best is None else logprobs_by_step(best, drafts.cu_num_logits, num_accepted, width),
     )
 
 

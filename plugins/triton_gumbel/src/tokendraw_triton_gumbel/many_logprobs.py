@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from tokendraw import SamplingMetadata
-from tokendraw.plugin import PAD_LOGPROB, PAD_TOKEN_ID, LogprobsMode
+from tokendraw.plugin import LogprobsMode, best_token_ids, pad_logprobs
 
 _LOGITS_AT_ONCE = 1 << 23
 """Most logits that ``torch.topk`` gets at once: 40 bytes of scratch each, as measured on a CPU."""
@@ -37,8 +37,8 @@ def describe_many(
     """
     logits = logits.detach()
     (rows, vocab_size), width = logits.shape, 1 + num_best
-    ids = torch.full((rows, width), PAD_TOKEN_ID, dtype=torch.int64, device=logits.device)
-    values = torch.full((rows, width), PAD_LOGPROB, dtype=torch.float32, device=logits.device)
+    ids = torch.empty((rows, width), dtype=torch.int64, device=logits.device)
+    values = torch.empty((rows, width), dtype=torch.float32, device=logits.device)
     temperature, wanted = m.per_row("temperature"), m.per_row("logprobs")
     if temperature is None or mode.startswith("raw"):
         temperature = torch.ones(rows, dtype=torch.float64, device=logits.device)
@@ -59,7 +59,7 @@ def describe_many(
         if mode.startswith("processed"):
             x = torch.where(x >= floor, x, -_INF)
         x = torch.where(greedy, -_INF, x).scatter_(-1, token, drawn)
-        best = _best(x, num_best)
+        best = best_token_ids(x, num_best)
         chosen = torch.cat((token, best), -1)
         x = x.gather(-1, chosen)
         if mode != "raw_logits":
@@ -71,10 +71,7 @@ def describe_many(
                 y -= log_kept_mass[part, None]
             x = torch.where(greedy & (chosen == token), 0.0, y)
         x = torch.where(top > -_INF, x, -_INF)
-        if wanted is not None:
-            asked = wanted[part, None]
-            beyond = (torch.arange(width, device=x.device) > asked) & (asked >= 0)
-            chosen, x = chosen.masked_fill(beyond, PAD_TOKEN_ID), x.masked_fill(beyond, PAD_LOGPROB)
+        chosen, x = pad_logprobs(chosen, x, None if wanted is None else wanted[part])
         ids[part] = chosen
         values[part] = x
     return ids, values
@@ -83,12 +80,3 @@ def describe_many(
 def _scaled(x: Tensor, top: Tensor, inverse: Tensor) -> Tensor:
     """``(x - max x) / T`` in float64: 0 at the maximum, an infinite one too."""
     return torch.where(x == top, 0.0, (x.to(torch.float64) - top) * inverse)
-
-
-def _best(x: Tensor, n: int) -> Tensor:
-    """Return the ids [rows, n] of the largest values, descending; the lowest id first on a tie, unlike ``topk``."""
-    bits = (x + 0.0).view(torch.int32)
-    ordered = (bits ^ ((bits >> 31) & 0x7FFFFFFF)).to(torch.int64)
-    last = x.shape[-1] - 1
-    key = (ordered << 32) | (last - torch.arange(last + 1, device=x.device))
-    return last - (key.topk(n).values & 0xFFFFFFFF)

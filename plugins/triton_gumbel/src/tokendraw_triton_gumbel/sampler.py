@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from tokendraw import BatchFacts, Drafts, Need, SamplerOutput, SamplingMetadata, VerifyOutput
-from tokendraw.plugin import VerifyMode
+from tokendraw.plugin import VerifyMode, logprobs_by_step
 from tokendraw_triton_gumbel import configurations
 from tokendraw_triton_gumbel.arguments import Addresses, Arguments, Tensors
 from tokendraw_triton_gumbel.configurations import Configuration
@@ -34,7 +34,7 @@ from tokendraw_triton_gumbel.launches.variant import (
     layout_of,
 )
 from tokendraw_triton_gumbel.run import Run
-from tokendraw_triton_gumbel.verification import by_step, one_behind_the_other, readable_alike
+from tokendraw_triton_gumbel.verification import one_behind_the_other, readable_alike
 
 _MOST_CALLS, _MOST_SIZES = 256, 2048
 """Most kinds of calls that are remembered, and most sizes of all of them."""
@@ -156,7 +156,9 @@ class TritonGumbelSampler:
             return VerifyOutput(token_ids, num_accepted, valid)
         floors, log_kept = (run.by_row(piece) for piece in verify.exactly[:2])
         logprobs = run.describe(m, (shown, floors, log_kept), ranks, best)
-        return VerifyOutput(token_ids, num_accepted, valid, by_step(logprobs, offsets, num_accepted, width))
+        return VerifyOutput(
+            token_ids, num_accepted, valid, logprobs_by_step(logprobs, offsets, num_accepted, width)
+        )
 
     def _prepare(
         self,

@@ -1,12 +1,11 @@
-"""What a verification is given as the kernels read it, and its log-probabilities as its caller does."""
+"""Brings what a verification is given into the layout that the kernels read."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-from tokendraw import Drafts, LogprobsTensors
-from tokendraw.plugin import PAD_LOGPROB, PAD_TOKEN_ID
+from tokendraw import Drafts
 from tokendraw_triton_gumbel.launches.variant import CHOSEN, COUPLED, LOGITS, PROBS
 
 _PROBABILITIES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
@@ -35,25 +34,3 @@ def readable_alike(target: Tensor, drafts: Drafts, *, is_coupled: bool) -> tuple
 def one_behind_the_other(rows: Tensor) -> Tensor:
     """Rows whose elements are neighbours, whatever their stride."""
     return rows if rows.stride(1) == 1 else rows.contiguous()
-
-
-def by_step(
-    best: LogprobsTensors, cu_num_logits: Tensor, num_accepted: Tensor, width: int
-) -> LogprobsTensors:
-    """Log-probabilities by request and step, from those of the rows."""
-    steps = torch.arange(width + 1, device=num_accepted.device)
-    emitted = steps <= num_accepted.unsqueeze(-1)
-    if not len(num_accepted):
-        shape = (0, width + 1)
-        return LogprobsTensors(
-            best.token_ids.new_empty(*shape, best.token_ids.shape[-1]),
-            best.logprobs.new_empty(*shape, best.logprobs.shape[-1]),
-            None if best.ranks is None else best.ranks.new_empty(shape),
-        )
-    rows = (cu_num_logits[:-1].to(torch.int64).unsqueeze(-1) + steps).clamp(max=len(best.token_ids) - 1)
-    cells = emitted.unsqueeze(-1)
-    return LogprobsTensors(
-        torch.where(cells, best.token_ids[rows], PAD_TOKEN_ID),
-        torch.where(cells, best.logprobs[rows], PAD_LOGPROB),
-        None if best.ranks is None else torch.where(emitted, best.ranks[rows], 0),
-    )
