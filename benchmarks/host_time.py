@@ -31,7 +31,7 @@ import tokendraw
 from tokendraw import Drafts, SamplingMetadata, SamplingParams, speculative
 from tokendraw.testing import fake_dist
 
-ROUNDS, CALLS = 300, 20
+ROUNDS, CALLS, NEW = 300, 20, 200
 ROWS, VOCAB_SIZE, REQUESTS, DRAFTS = 64, 4096, 16, 3
 PLUGIN = """
     import torch
@@ -150,7 +150,7 @@ def sampling(device: torch.device, sampler: tokendraw.Sampler, module: object) -
             yield "sample, metadata made by with_positions", microseconds(calls, device) - own
             new = [
                 SamplingMetadata.from_params(requests(ROWS), device=device, positions=range(ROWS))
-                for _ in range(CALLS)
+                for _ in range(NEW)
             ]
             calls = [lambda m=m: sampler.sample(logits, m) for m in new]
             yield "sample, metadata met for the first time", microseconds_once(calls, device) - own
@@ -204,6 +204,10 @@ def verification(
         calls = repeated(lambda m=metadata, d=drafts: sampler.verify(logits, d, m))
         yield title, microseconds(calls, device) - own
     lists = [list(range(n)) for n in counts]
+    many = [Drafts.from_lists(lists, device=device) for _ in range(NEW)]
+    own = microseconds(repeated(lambda: backend.verify(logits, told, by_request)), device)
+    calls = [lambda d=drafts: sampler.verify(logits, d, by_request) for drafts in many]
+    yield "verify, metadata by request, drafts met for the first time", microseconds_once(calls, device) - own
     calls = repeated(lambda: Drafts.from_lists(lists, device=device))
     yield f"Drafts.from_lists, {REQUESTS} requests of {DRAFTS} drafts", microseconds(calls, device)
 
