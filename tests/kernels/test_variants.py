@@ -9,7 +9,7 @@ pytest.importorskip("triton", reason="Triton is not installed")
 
 from routing import CPU, drafting
 from tokendraw import Drafts, Need, SamplingMetadata, SamplingParams
-from tokendraw._serving.routing import Member
+from tokendraw._serving.routing import BuiltProvider
 from tokendraw_triton_gumbel import plugin
 from tokendraw_triton_gumbel.sampler import TritonGumbelSampler
 from triton_stand_ins import compilations, kernels
@@ -35,7 +35,7 @@ VOCABULARIES = [3008, 3000, 3001]
 def warm(vocab_size, *, mode="raw_logprobs", **options):
     backend = TritonGumbelSampler(CPU, Need(logprobs_mode=mode))
     sampler = drafting(plugin.tokendraw_describe().operations["verify"], backend, companion_capabilities=None)
-    sampler._calls._serving = replace(sampler._calls.serving, chosen=Member("triton-gumbel", backend))
+    sampler._calls._serving = replace(sampler._calls.serving, chosen=BuiltProvider("triton-gumbel", backend))
     sampler.warmup(vocab_size, dtypes=[torch.bfloat16], batch_sizes=[1, 256], **options)
     return sampler
 

@@ -9,7 +9,7 @@ pytest.importorskip("triton", reason="Triton is not installed")
 
 from routing import CPU, drafting
 from tokendraw import Drafts, Need, SamplingMetadata, SamplingParams
-from tokendraw._serving.routing import Member
+from tokendraw._serving.routing import BuiltProvider
 from tokendraw.operations.verify import rows as verifying
 from tokendraw.operations.verify.capabilities import DRAFT_KINDS, VERIFY_MODES
 from tokendraw_triton_gumbel import plugin
@@ -42,7 +42,7 @@ def compiled(kernels):
 def warm(**options):
     backend = TritonGumbelSampler(CPU, Need())
     sampler = drafting(OPERATIONS["verify"], backend, companion_capabilities=None)
-    sampler._calls._serving = replace(sampler._calls.serving, chosen=Member("triton-gumbel", backend))
+    sampler._calls._serving = replace(sampler._calls.serving, chosen=BuiltProvider("triton-gumbel", backend))
     sampler.warmup(V, dtypes=[torch.bfloat16], batch_sizes=[1, 16], **options)
     return sampler
 

@@ -14,7 +14,7 @@ from routing import one_token
 from tokendraw import BatchFacts, InvalidInputError, Need, SamplerUnavailableError, SamplingMetadata
 from tokendraw._loading import warmup
 from tokendraw._loading.sampler import Sampler
-from tokendraw._serving.routing import Member, Serving
+from tokendraw._serving.routing import BuiltProvider, Serving
 from tokendraw._serving.session import Session
 from tokendraw.plugin import Capabilities
 from tokendraw.resolution import Choice, Resolution
@@ -72,8 +72,8 @@ def recording(capabilities=EVERYTHING, companion=None):
     )
     serving = Serving(
         resolution=resolution,
-        chosen=Member("acme", backend),
-        companion=companion and Member(*companion),
+        chosen=BuiltProvider("acme", backend),
+        companion=companion and BuiltProvider(*companion),
         capabilities=capabilities,
     )
     return Sampler(Session(torch.device("cpu"), Need()), serving), backend

@@ -13,7 +13,7 @@ from routing import CPU
 from tokendraw import InvalidInputError, PluginError, SamplerUnavailableError
 from tokendraw._loading.provider import Provider
 from tokendraw._serving.calls import Calls
-from tokendraw._serving.routing import Member, Serving
+from tokendraw._serving.routing import BuiltProvider, Serving
 from tokendraw._serving.session import Session
 from tokendraw.plugin import Call, HostCapabilities, HostNeed, Operation
 from tokendraw.resolution import Choice, Resolution
@@ -92,8 +92,8 @@ def provider(
     )
     serving = Serving(
         resolution=resolution,
-        chosen=Member("acme", chosen),
-        companion=companion and Member("other", companion),
+        chosen=BuiltProvider("acme", chosen),
+        companion=companion and BuiltProvider("other", companion),
         capabilities=ScaleCapabilities(),
         companion_capabilities=ScaleCapabilities(negative=True),
     )

@@ -11,7 +11,7 @@ from routing import CPU
 from tokendraw import InvalidInputError, Need, SamplerOutput, SamplingMetadata, SamplingParams
 from tokendraw._exchange import input_checks
 from tokendraw._loading.sampler import Sampler
-from tokendraw._serving.routing import Member, Serving
+from tokendraw._serving.routing import BuiltProvider, Serving
 from tokendraw._serving.session import Session
 
 V = 8
@@ -114,7 +114,7 @@ def test_the_form_of_every_output_is_looked_at():
     backend = Turning()
     sampler = Sampler(
         Session(CPU, Need()),
-        Serving(resolution=recording()[0].resolution, chosen=Member("acme", backend)),
+        Serving(resolution=recording()[0].resolution, chosen=BuiltProvider("acme", backend)),
     )
     metadata, right = requests(), SamplerOutput(torch.zeros(2).long(), torch.ones(2) > 0)
     for output, wrong in (

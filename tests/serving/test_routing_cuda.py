@@ -9,7 +9,7 @@ import tokendraw
 from calling import assert_same_rows
 from fake_candidates import EVERYTHING, PER_ROW
 from tokendraw import SamplingMetadata, SamplingParams
-from tokendraw._serving.routing import Member, Serving
+from tokendraw._serving.routing import BuiltProvider, Serving
 from tokendraw.plugin import Capabilities
 from tokendraw.testing.kit.device import LONGEST_CALL, seconds_behind_a_busy_device, sync_is_an_error
 
@@ -36,7 +36,7 @@ def limited():
     sampler._calls._serving = Serving(
         resolution=sampler.resolution,
         chosen=sampler._calls.serving.chosen,
-        companion=Member("native", load("native")._calls.serving.chosen.backend),
+        companion=BuiltProvider("native", load("native")._calls.serving.chosen.backend),
         capabilities=Capabilities(filters=PER_ROW, filter_orders=("top_k_first", "joint")),
         companion_capabilities=EVERYTHING,
     )

@@ -16,7 +16,7 @@ from tokendraw import (
 )
 from tokendraw._exchange.row_limits import unserved
 from tokendraw._loading.sampler import Sampler
-from tokendraw._serving.routing import Member, Serving
+from tokendraw._serving.routing import BuiltProvider, Serving
 from tokendraw._serving.session import Session
 from tokendraw.plugin import Capabilities
 from tokendraw.resolution import Choice, Resolution
@@ -81,8 +81,8 @@ def sampler(companion, capabilities=None):
     )
     serving = Serving(
         resolution=resolution,
-        chosen=Member("acme", ACME),
-        companion=companion and Member(*companion),
+        chosen=BuiltProvider("acme", ACME),
+        companion=companion and BuiltProvider(*companion),
         capabilities=capabilities or Capabilities(),
     )
     return Sampler(Session(torch.device("cpu"), Need()), serving)

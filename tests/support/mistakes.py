@@ -10,7 +10,7 @@ import pytest
 from routing import CPU, Recorded
 from tokendraw import Need
 from tokendraw._loading.sampler import Sampler
-from tokendraw._serving.routing import Member, Serving
+from tokendraw._serving.routing import BuiltProvider, Serving
 from tokendraw._serving.session import Session
 from tokendraw.plugin import Host
 from tokendraw.resolution import Choice, Resolution
@@ -28,7 +28,7 @@ def recording(need: Need | None = None, **settings: Any) -> tuple[Sampler, Recor
         companion=None,
         decisions=(),
     )
-    serving = Serving(resolution=resolution, chosen=Member("acme", backend))
+    serving = Serving(resolution=resolution, chosen=BuiltProvider("acme", backend))
     return Sampler(Session(CPU, resolution.need, **settings), serving), backend
 
 

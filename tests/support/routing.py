@@ -10,7 +10,7 @@ import torch
 from fake_candidates import EVERYTHING, LAPTOP
 from tokendraw import LogprobsTensors, Need, SamplerOutput, SamplingMetadata
 from tokendraw._loading.sampler import Sampler
-from tokendraw._serving.routing import Member, Serving
+from tokendraw._serving.routing import BuiltProvider, Serving
 from tokendraw._serving.session import Session
 from tokendraw.plugin import Capabilities
 from tokendraw.resolution import Choice, Resolution
@@ -68,8 +68,8 @@ def pair(
             companion="native",
             decisions=(),
         ),
-        chosen=Member("acme", chosen or NativeSampler(CPU, need)),
-        companion=Member("native", companion or NativeSampler(CPU, need)),
+        chosen=BuiltProvider("acme", chosen or NativeSampler(CPU, need)),
+        companion=BuiltProvider("native", companion or NativeSampler(CPU, need)),
         capabilities=capabilities,
         companion_capabilities=companion_capabilities,
     )
@@ -97,13 +97,13 @@ def drafting(
     )
     sampling = Serving(
         resolution=replace(resolution, operation="sample"),
-        chosen=Member("acme", native),
+        chosen=BuiltProvider("acme", native),
         capabilities=EVERYTHING,
     )
     verifying = Serving(
         resolution=resolution,
-        chosen=Member("acme", chosen or native),
-        companion=Member("native", companion or native) if companion_capabilities else None,
+        chosen=BuiltProvider("acme", chosen or native),
+        companion=BuiltProvider("native", companion or native) if companion_capabilities else None,
         capabilities=capabilities,
         companion_capabilities=companion_capabilities,
     )

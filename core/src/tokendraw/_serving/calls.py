@@ -18,7 +18,7 @@ from tokendraw._resolution import advice
 from tokendraw._serving import fallback
 from tokendraw._serving.fallback import CallFailedError
 from tokendraw._serving.negotiation import Negotiation
-from tokendraw._serving.routing import Member, Route, Serving
+from tokendraw._serving.routing import BuiltProvider, Route, Serving
 from tokendraw._serving.session import Session
 from tokendraw._serving.watch import Watch, fault
 from tokendraw._torch.forked import reseed_if_due
@@ -117,7 +117,13 @@ class Calls:
         return output
 
     def _call(
-        self, serving: Serving, member: Member, call: Call, *, is_copy: bool = False, is_plain: bool = False
+        self,
+        serving: Serving,
+        member: BuiltProvider,
+        call: Call,
+        *,
+        is_copy: bool = False,
+        is_plain: bool = False,
     ) -> Any:
         """Call one provider.
 
@@ -209,7 +215,7 @@ class Calls:
             _log.info("%r cannot serve %s: they go to %r%s", chosen, kind, companion, whole)
 
 
-def _run(member: Member, call: Call, check: OutputCheck, watch: Watch | None = None) -> Any:
+def _run(member: BuiltProvider, call: Call, check: OutputCheck, watch: Watch | None = None) -> Any:
     """Make a call of a provider and look at what it returns.
 
     :raises CallFailedError: from what it raised, or it returned what is no output.

@@ -29,7 +29,7 @@ from tokendraw._resolution.candidate import Choice
 from tokendraw._resolution.refusals import undo
 from tokendraw._serving.device_faults import is_out_of_memory
 from tokendraw._serving.negotiation import Negotiation
-from tokendraw._serving.routing import Member, Serving
+from tokendraw._serving.routing import BuiltProvider, Serving
 from tokendraw._torch.graphs import is_capturing
 
 _NO_VERDICT = (
@@ -44,7 +44,7 @@ hide: the batch was too large for what the host left free."""
 class CallFailedError(Exception):
     """A provider's call raised, or returned what is no output."""
 
-    def __init__(self, member: Member, error: BaseException, reason: str) -> None:
+    def __init__(self, member: BuiltProvider, error: BaseException, reason: str) -> None:
         self.member = member
         self.error = error
         """The exception that it raised, or a PluginError that says what was wrong with its output."""
@@ -75,12 +75,12 @@ class CallFailedError(Exception):
         return self.is_verdict and self.had_copy
 
 
-def raised(error: BaseException, member: Member) -> str:
+def raised(error: BaseException, member: BuiltProvider) -> str:
     """Put into words what speaks against a provider whose call raised."""
     return f"its call raised {spoken(error)}{place_of(error, member.package or package_of(member.backend))}"
 
 
-def copied(call: Call, member: Member, kind: Hashable) -> Call:
+def copied(call: Call, member: BuiltProvider, kind: Hashable) -> Call:
     """Prepare a call of a provider that another one could replace: with copies where they are due and there is room."""
     if is_capturing() or not (kind in member.failed_kinds or member.is_new(kind)):
         return call
@@ -135,7 +135,7 @@ def successor(
     return facts, serving
 
 
-def _as_asked(failed: Member, choice: Choice) -> str:
+def _as_asked(failed: BuiltProvider, choice: Choice) -> str:
     beside = (
         "" if failed.name == choice.sampler else f"{failed.name!r} draws what {choice.sampler!r} cannot. "
     )
@@ -143,7 +143,7 @@ def _as_asked(failed: Member, choice: Choice) -> str:
     return f"{beside}{asked}, so no other sampler takes over. {undo(choice)}"
 
 
-def _not_from_these(failed: Member) -> str:
+def _not_from_these(failed: BuiltProvider) -> str:
     return (
         f"{failed.name!r} may have overwritten the logits before it failed, so no other sampler draws from them. It "
         "draws the next batch of this kind from a copy, and the next best sampler does, from then on, if it fails "

@@ -17,7 +17,7 @@ from tokendraw._resolution.candidate import Resolution
 from tokendraw._resolution.decide import decide
 from tokendraw._serving import proof
 from tokendraw._serving.device_faults import is_device_fault
-from tokendraw._serving.routing import Member, Serving
+from tokendraw._serving.routing import BuiltProvider, Serving
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +37,7 @@ class Negotiation:
     """Reasons why building a plugin, its proof or a call of it failed, by operation and plugin."""
     device_faults: Mapping[str, str] = field(default_factory=dict)
     """Reasons of failures of the device itself, by plugin; they count for every operation of the plugin."""
-    built: dict[tuple[str, str], Member] = field(default_factory=dict)
+    built: dict[tuple[str, str], BuiltProvider] = field(default_factory=dict)
     """Built providers, by operation and plugin; each is built once."""
 
     def without(self, operation: Operation, name: str, reason: str, error: BaseException | None) -> Self:
@@ -86,7 +86,7 @@ class Negotiation:
                 failures[name] = error
                 facts = facts.without(operation, name, said(error, LONGEST_REASON), error.__cause__)
             else:
-                self.built[operation.name, name] = Member(name, backend, proof.package_of(hooks))
+                self.built[operation.name, name] = BuiltProvider(name, backend, proof.package_of(hooks))
         may_be_followed = self.companions and operation.falls_back and choice.sampler is None
         return facts, Serving(
             resolution=resolution,

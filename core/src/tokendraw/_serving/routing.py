@@ -20,7 +20,7 @@ _MOST_KINDS = 256
 
 
 @dataclass(slots=True, eq=False)
-class Member:
+class BuiltProvider:
     """A provider that was built."""
 
     name: str
@@ -51,7 +51,7 @@ class Member:
 class Route(NamedTuple):
     """The providers that serve one call."""
 
-    member: Member
+    member: BuiltProvider
     """Serves it, or all of it but the rows of ``split``."""
     split: Split | None = None
     """The rows that the companion serves."""
@@ -66,8 +66,8 @@ class Serving:
     """The providers that a resolution led to. Replaced as a whole, so that no thread sees half of a change."""
 
     resolution: Resolution
-    chosen: Member
-    companion: Member | None = None
+    chosen: BuiltProvider
+    companion: BuiltProvider | None = None
     capabilities: Any = None
     """Capabilities of the chosen provider; None: it serves every call."""
     companion_capabilities: Any = None
@@ -92,7 +92,7 @@ class Serving:
             return True
         return self.companion is not None and self._beyond_companion(call) is None
 
-    def member(self, call: Call, rows: BatchFacts | None = None) -> Member:
+    def member(self, call: Call, rows: BatchFacts | None = None) -> BuiltProvider:
         """Find the provider that serves a whole call, or rows of one kind.
 
         :raises SamplerUnavailableError: nobody here serves all that it may hold.

@@ -11,7 +11,7 @@ from tokendraw._messages.errors import SamplerUnavailableError
 from tokendraw._resolution.candidate import Choice
 from tokendraw._resolution.decide import decide
 from tokendraw._serving.calls import Calls
-from tokendraw._serving.routing import Member, Serving
+from tokendraw._serving.routing import BuiltProvider, Serving
 from tokendraw._serving.session import Session
 from tokendraw.testing.kit.property import Ask
 from tokendraw.testing.kit.subject import OperationSubject
@@ -42,7 +42,7 @@ def refused(subject: OperationSubject, ask: Ask) -> str:
             raise Violation(f"{need} needs to be refused, found it granted")
         serving = Serving(
             resolution=resolution,
-            chosen=Member(own.name, _Tripwire()),
+            chosen=BuiltProvider(own.name, _Tripwire()),
             capabilities=operation.offered(capabilities, need),
         )
         Calls(Session(subject.device, need), operation, serving).make(ask.call(subject))
