@@ -326,3 +326,11 @@ def test_the_table_of_files_in_the_readme_of_a_plugin_is_complete(plugin):
     named = set(re.findall(r"^\| `(\w+\.py)` \|", pages.text_of(f"plugins/{plugin}/README.md"), re.MULTILINE))
     files = {path.name for path in (ROOT / f"plugins/{plugin}/src/tokendraw_{plugin}").glob("*.py")}
     assert named == files - {"__init__.py"}
+
+
+@cpu_only
+def test_the_python_of_the_core_s_readme_runs():
+    (source,) = pages.blocks(pages.text_of("core/README.md"), "python")
+    names = {"logits": torch.randn(1, 1000)}
+    exec(source, names)
+    assert names["token_ids"].shape == (1,)
