@@ -21,7 +21,7 @@ from tokendraw._exchange.row_limits import unserved
 from tokendraw._serving.splitting import Split
 
 _Known: TypeAlias = tuple[input_checks.LogitsForm, OutputCheck]
-"""What metadata remember of a call."""
+"""Facts about a call that its metadata remember."""
 
 
 class Sample(Call):

@@ -1,4 +1,4 @@
-"""What kernels are given in place of tensors: their addresses; in Triton's interpreter the tensors themselves."""
+"""Arguments that kernels get in place of tensors: their addresses; in Triton's interpreter the tensors themselves."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tokendraw_triton_gumbel.launches.scratch import Scratch
 
 
 class Arguments(Protocol):
-    """How the tensors of a call become arguments of its kernels."""
+    """Turns the tensors of a call into arguments of its kernels."""
 
     def one(self, tensor: Tensor, /) -> Any:
         """Return what stands for a tensor."""

@@ -1,4 +1,4 @@
-"""How the kernels are launched, by architecture: chosen from a table, never tried out at run time.
+"""Configurations of the kernels' launches, by architecture: chosen from a table, never tuned at run time.
 
 No configuration changes what is drawn. A tile is always reduced by one warp in the same order, so a configuration only
 says how many tiles, warps and granules work side by side.
@@ -50,7 +50,7 @@ from types import MappingProxyType
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Configuration:
-    """One way to launch; equal to itself alone, so that it is quickly looked up."""
+    """A configuration of the launches; it equals only itself, so that it is quickly looked up."""
 
     span: int = 1
     """Tiles a program of the first pass, of float32 logits."""
@@ -59,19 +59,19 @@ class Configuration:
     tile_warps: int = 1
     """Warps a program of the first pass; at most as many as it has tiles."""
     raw_registers: int | None = None
-    """At most so many a thread there, of float32 logits that are weighed at T = 1, too. NVIDIA."""
+    """Most registers a thread there, for float32 logits that are weighed at T = 1, too. NVIDIA."""
     raw_registers_half: int | None = None
-    """The same of bfloat16 and float16 logits."""
+    """Most registers a thread there, for bfloat16 and float16 logits."""
     row_warps: int = 4
     """Warps that draw a row."""
     row_registers: int | None = None
-    """At most so many a thread there; None: as many as the compiler takes. NVIDIA."""
+    """Most registers a thread there; None: as many as the compiler takes. NVIDIA."""
     granules_at_once: int = 32
     """Granules that a row reads at once: more take registers, fewer take turns."""
     large_set_warps: int = 4
     """Warps a program of the launch for large sets, and tiles that it reads at once."""
     large_set_registers: int | None = None
-    """At most so many a thread there. NVIDIA."""
+    """Most registers a thread there. NVIDIA."""
     large_set_programs: int = 4
     """Programs a multiprocessor of that launch."""
 
@@ -87,7 +87,7 @@ TABLE = MappingProxyType(
         "hip": Configuration(span=4, span_half=4, tile_warps=4),
     }
 )
-"""By the kind of device, and by the shape where that matters."""
+"""Choose by the kind of device, and by the shape where that matters."""
 
 _FEW_ROWS = 128
 

@@ -1,4 +1,4 @@
-"""What batches without rows and verifications without requests return."""
+"""Makes the outputs of batches without rows and of verifications without requests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One call under way: its scratch, what stands for its tensors, and the stream that its kernels go to."""
+"""A call under way: its scratch, the arguments for its tensors, and the stream that its kernels go to."""
 
 from __future__ import annotations
 

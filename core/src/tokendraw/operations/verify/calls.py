@@ -30,7 +30,7 @@ _TENSORS = ("draft_token_ids", "cu_num_logits", "draft_probs", "draft_logits")
 
 
 _Known: TypeAlias = tuple[dict[Hashable, Any], VerifyMode, input_checks.LogitsForm, OutputCheck]
-"""What drafts remember of a call; the first is the memo of its metadata."""
+"""Facts about a call that its drafts remember; the first is the memo of its metadata."""
 
 
 class Verify(Call):

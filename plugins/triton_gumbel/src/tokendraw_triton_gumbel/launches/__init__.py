@@ -1,1 +1,1 @@
-"""What a call launches: kernels compiled once for each variant of a call, their arguments, grids and scratch."""
+"""The launches of a call: kernels compiled once for each variant of a call, their arguments, grids and scratch."""

@@ -35,7 +35,7 @@ class Call:
         self.whole, self.real, self.truth, self.byte = (
             torch.empty(0, dtype=dtype, device=device) for dtype in (_WHOLE, _REAL, _TRUTH, torch.uint8)
         )
-        """What new tensors are made from: ``new_empty`` need not look at a dtype and a device each time."""
+        """Prototypes of new tensors: ``new_empty`` need not look at a dtype and a device each time."""
         self.scratch = Scratch()
         self.draw = DrawLaunches(variant, target, self.scratch)
         self.verify = (
@@ -47,7 +47,7 @@ class Call:
         self.describes_drawn = variant.num_best == 0 and not variant.filtered and verify is None
         """Whether the draw itself describes the drawn tokens, which is all that N = 0 asks for."""
         self.flags = parameters.presence(variant.params, fresh=variant.fresh)
-        """What every launch is told, as bits of :mod:`~tokendraw_triton_gumbel.kernels.shared.row_params`."""
+        """Flags of every launch, as bits of :mod:`~tokendraw_triton_gumbel.kernels.shared.row_params`."""
         if variant.described or (verify is not None and verify.known != COUPLED):
             self.flags += _EXACT
         if variant.described and variant.ranked:

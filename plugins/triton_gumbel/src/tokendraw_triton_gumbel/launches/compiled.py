@@ -32,7 +32,7 @@ class Pointer:
 
 
 Argument = Pointer | int | None | tuple[Any, ...]
-"""What stands for an argument of a kernel; of a group, a NamedTuple of such."""
+"""Stand-in for an argument of a kernel; for a group, a NamedTuple of stand-ins."""
 
 
 def number_like(value: int) -> int:

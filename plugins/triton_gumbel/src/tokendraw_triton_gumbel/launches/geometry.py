@@ -22,15 +22,15 @@ _ROWS_A_STEP = 8
 
 
 class Geometry(NamedTuple):
-    """What a size makes of a variant."""
+    """The geometry of a variant at one size."""
 
     size: Size
     numbers: Counts
-    """What kernels are told of it."""
+    """Counts that kernels get."""
     counts: tuple[int, ...]
-    """What scratch was laid out for; see :mod:`.scratch`."""
+    """Counts that scratch is laid out for; see :mod:`.scratch`."""
     offsets: list[int]
-    """Where its pieces lie, and in the end how many bytes it takes."""
+    """Offsets of the pieces of scratch, and at the end its number of bytes."""
     tile_grid: Grid
     row_grid: Grid
     large_set_grid: Grid

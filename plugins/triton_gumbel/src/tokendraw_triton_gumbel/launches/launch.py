@@ -1,4 +1,4 @@
-"""One kernel and its launch on addresses, through the launcher that Triton made for it.
+"""Launches one kernel on addresses, through the launcher that Triton made for it.
 
 ``compiled[grid](...)`` collects at each launch what the hooks of a profiler may ask for, and calls them. With nobody
 hooked that is 5 of its 14 us on an H200's host, so then the launcher is called directly, as Triton calls it.
@@ -19,11 +19,11 @@ from tokendraw_triton_gumbel.launches.geometry import Geometry, Grid
 group = tuple.__new__
 """Makes a group of arguments: ``group(Logits, fields)`` is ``Logits(*fields)`` in a third of the time."""
 Step = tuple["Launch", Grid, tuple[Any, ...]]
-"""What is launched, its grid, and its arguments."""
+"""A kernel with its grid and its arguments."""
 
 
 class Operands(NamedTuple):
-    """What all launches of a call are given. What is no number stands for a tensor.
+    """Arguments that all launches of a call share. An entry that is not a number stands for a tensor.
 
     It is an address, a tensor in the interpreter, or None.
     """
@@ -39,7 +39,7 @@ class Operands(NamedTuple):
 
 
 class Launch:
-    """One kernel, and what all its launches have in common."""
+    """A kernel, with everything that its launches have in common."""
 
     __slots__ = ("_compiled", "_function", "_last", "_metadata", "_run", "constants", "kernel", "options")
 

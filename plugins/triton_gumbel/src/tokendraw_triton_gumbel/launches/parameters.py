@@ -23,7 +23,7 @@ MaybeTensors = tuple[Tensor | None, ...]
 tensors_of: Callable[[SamplingMetadata], MaybeTensors] = attrgetter(*NAMES)
 _MEMO = "triton-gumbel: kind of parameters"
 FRESH = 4
-"""Where fresh seeds stand when a kernel is given all of them: in front of the positions."""
+"""Index of fresh seeds when a kernel is given all of them: in front of the positions."""
 _BITS = tuple(
     bit.value
     for bit in (
@@ -44,7 +44,7 @@ Types = Sequence[torch.dtype | None]
 
 
 class ParamsKind(NamedTuple):
-    """What of a batch's parameters decides how kernels read them."""
+    """The properties of a batch's parameters that decide how kernels read them."""
 
     filtered: bool
     """Whether a filter may be active."""
@@ -54,7 +54,7 @@ class ParamsKind(NamedTuple):
     dense: bool
     """Whether the tensors of slots lie one element behind the other."""
     types: tuple[torch.dtype | None, ...]
-    """Of all tensors, in the order of :data:`NAMES`."""
+    """Layouts of all tensors, in the order of :data:`NAMES`."""
 
 
 def readable(tensors: MaybeTensors) -> MaybeTensors:

@@ -22,7 +22,7 @@ class Scratch:
 
     def __init__(self) -> None:
         self.pointers: list[Pointer] = []
-        """What stands for each piece where kernels are compiled."""
+        """Stand-ins for each piece where kernels are compiled."""
         self._of: list[int] = []
         self._bytes: list[int] = []
         self._offsets: dict[tuple[int, ...], list[int]] = {}
@@ -42,7 +42,7 @@ class Scratch:
         return slice(first, len(self.pointers))
 
     def offsets(self, counts: tuple[int, ...]) -> list[int]:
-        """Where in an allocation each piece begins, for these counts, and in the end how many bytes it takes."""
+        """Compute the offset of each piece in an allocation, for these counts, and at the end its number of bytes."""
         found = self._offsets.get(counts)
         if found is None:
             each = zip(self._bytes, self._of, strict=True)

@@ -1,4 +1,4 @@
-"""What decides which kernels a call is made of, and what only its number of rows decides."""
+"""Variants of calls: the properties that decide which kernels a call launches, apart from its number of rows."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CHOSEN: int = known.CHOSEN.value
 LOGITS: int = known.LOGITS.value
 PROBS: int = known.PROBS.value
 COUPLED: int = known.COUPLED.value
-"""What a verification knows of the drafts' distribution."""
+"""Kinds of drafts, by what a verification knows about their distribution."""
 
 Layout = tuple[torch.dtype, int, int, int]
 """Type of a tensor [rows, columns]; its row stride modulo 16, and above 31 bits; its address modulo 16."""
@@ -28,7 +28,7 @@ def layout_of(tensor: Tensor) -> Layout:
 
 
 class Rows(NamedTuple):
-    """What a kernel that reads rows of a caller's tensor is compiled for."""
+    """The properties of a caller's tensor that a kernel reading its rows is compiled for."""
 
     dtype: torch.dtype
     aligned: bool
@@ -49,7 +49,7 @@ class Rows(NamedTuple):
 
     @property
     def pointer(self) -> Pointer:
-        """What stands for them."""
+        """Return stand-ins for them."""
         return Pointer(self.dtype, self.aligned)
 
     @property
@@ -59,7 +59,7 @@ class Rows(NamedTuple):
 
 
 class Target(NamedTuple):
-    """What kernels are launched on, and the noise that they draw with."""
+    """The device that kernels are launched on, and the noise that they draw with."""
 
     family: str
     """``cuda`` or ``hip``; ``cpu`` for the interpreter."""
@@ -70,10 +70,10 @@ class Target(NamedTuple):
 
 
 class VerifyVariant(NamedTuple):
-    """What decides which kernels a verification is made of, beside what does for a draw."""
+    """The properties that decide which kernels a verification launches, beside those of a draw."""
 
     known: int
-    """What is known of the distribution of the drafts."""
+    """Kind of the drafts, by what is known about their distribution."""
     steps: int
     """A power of two above K, the most drafts that a request may have."""
     padded: bool
@@ -100,7 +100,7 @@ class VerifyVariant(NamedTuple):
 
 
 class Variant(NamedTuple):
-    """What decides which kernels a call is made of and what it tells them: all but sizes, addresses and values."""
+    """The properties that decide which kernels a call launches and what they get, without sizes and addresses."""
 
     logits: Rows
     vocab_size: int
@@ -127,10 +127,10 @@ class Variant(NamedTuple):
 
 
 class Size(NamedTuple):
-    """How many of everything there are in a call."""
+    """The counts of everything in a call."""
 
     rows: int
-    """Of the target or of what is sampled from."""
+    """Number of rows of the target, or of the logits that are sampled."""
     requests: int = 0
     drafts: int = 0
     """Rows of logits or probabilities of drafts, if they are known."""

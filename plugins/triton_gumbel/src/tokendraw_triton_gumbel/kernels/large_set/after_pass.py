@@ -1,4 +1,4 @@
-"""What follows a pass over a row, by the program that ends it: the draw, another pass, or a search of the whole row.
+"""Decides, in the program that ends a pass over a row, what follows: the draw, another pass, or a search of the row.
 
 Reads 16 bytes a tile that the pass has left, or 32, and what :mod:`.bracket_draw` says to draw; before another pass a
 sample of 2048 logits. A search reads what :mod:`.threshold_search` says.

@@ -1,4 +1,4 @@
-"""How the draw of a large set begins: what is known of the row is written down, with the pivots of its first pass.
+"""Begins the draw of a large set: writes down what is known of the row, with the pivots of its first pass.
 
 Reads 2048 logits a row, writes 192 bytes. The programs of the launch for large sets find everything there.
 """
@@ -47,7 +47,7 @@ from tokendraw_triton_gumbel.kernels.shared.float_keys import LOWEST
 from tokendraw_triton_gumbel.kernels.shared.weights import COARSEST_OFFSET
 
 _LEAST_SCALE = tl.constexpr(1e-30)
-"""Below it, as of huge temperatures, an offset times the scale may lose all its bits."""
+"""Least scale: below it, at huge temperatures, an offset times the scale may lose all its bits."""
 
 
 @triton.jit(noinline=True)

@@ -1,4 +1,4 @@
-"""What the next pass over a row is for: the nucleus behind another filter, a narrower bracket, or what lies in it."""
+"""Chooses the goal of the next pass over a row: the nucleus after another filter, a narrower bracket, its logits."""
 
 from __future__ import annotations
 

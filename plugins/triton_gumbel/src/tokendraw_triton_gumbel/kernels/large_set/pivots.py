@@ -1,4 +1,4 @@
-"""Where the threshold of a row of a large set lies, guessed: pivots for the pass that then proves it.
+"""Guesses where the threshold of a row of a large set lies: pivots for the pass that then proves it.
 
 A first guess comes from a sample of 2048 logits, later ones from the bracket. What a guess says is never taken for
 true: the worse it is, the more a row costs.
@@ -36,7 +36,7 @@ _RELATIVE = tl.constexpr(1e-6)
 
 
 class PerPivot(NamedTuple):
-    """One value for each of the four pivots of a pass; the pivots themselves descend."""
+    """A value for each of the four pivots of a pass; the pivots themselves descend."""
 
     p0: Any
     p1: Any

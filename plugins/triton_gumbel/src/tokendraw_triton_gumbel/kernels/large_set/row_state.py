@@ -1,4 +1,4 @@
-"""What is known of a row of a large set between its passes: places in its floats and its integers, and its goals."""
+"""The state of a row of a large set between its passes: places in its floats and its integers, and its goals."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ POSITION = tl.constexpr(8)
 """Two integers each: an int64."""
 KTH_ABOVE = tl.constexpr(10)
 KTH_INSIDE = tl.constexpr(11)
-"""How many logits reach KTH_HIGH, and how many more KTH_LOW; -1 where no k-th value came before."""
+"""Number of logits that reach KTH_HIGH, and of those that only reach KTH_LOW; -1 where no k-th value came before."""
 CAREFUL = tl.constexpr(12)
 """Whether the row holds NaN, or logits too large for a weight to cost one multiplication."""
 GOAL_BEFORE = tl.constexpr(13)
 """The goal of the passes around one that collects."""
 COLLECTED = tl.constexpr(16)
-"""How many logits each part of a pass that collects has found: as many integers as there may be parts."""
+"""Number of logits that each part of a collecting pass has found: as many integers as there may be parts."""
 
 FIND_NUCLEUS = tl.constexpr(0)
 FIND_KTH = tl.constexpr(1)
@@ -69,7 +69,7 @@ SLOTS = tl.constexpr(3)
 COLUMNS = tl.constexpr(8)
 """Float32 a tile and slot: the weight, and the number of logits, from each of four pivots upwards."""
 COUNT_COLUMN = tl.constexpr(4)
-"""From the column of a weight to that of the number."""
+"""Distance from the column of a weight to that of the number."""
 LATER_PARTS = tl.constexpr(16)
 """Parts of a row in its later passes: few rows take them, and everybody waits."""
 SEGMENT = tl.constexpr(256)

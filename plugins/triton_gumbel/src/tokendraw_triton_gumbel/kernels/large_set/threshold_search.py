@@ -43,11 +43,11 @@ class SearchBracket(NamedTuple):
     low: Any
     high: Any
     above: Any
-    """What the row weighs from ``high`` upwards."""
+    """Weight of the row from ``high`` upwards."""
     over: Any
-    """How many values reach ``high``."""
+    """Number of values that reach ``high``."""
     inside: Any
-    """How many values are in the bracket, or more."""
+    """Number of values in the bracket, or an upper bound of it."""
 
 
 @triton.jit

@@ -1,4 +1,4 @@
-"""How programs come by their work: a ticket is a part of a pass, and a pass is announced once it can begin.
+"""Distributes work among programs: a ticket is a part of a pass, and a pass is announced once it can begin.
 
 A program waits only for programs that run already, so the launch ends whether or not all of them fit the device at
 once.

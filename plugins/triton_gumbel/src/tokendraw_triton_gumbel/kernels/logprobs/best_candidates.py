@@ -9,7 +9,7 @@ from tokendraw_triton_gumbel.kernels.shared.float_keys import INT32_MAX, key_of,
 from tokendraw_triton_gumbel.kernels.shared.tile_layout import GRANULE_SIZE, TILE_SIZE, granule_ids
 
 _LEAST_KEY = tl.constexpr(-(1 << 63))
-"""Below the key of every candidate."""
+"""Key below that of every candidate."""
 _PIVOTS = tl.constexpr(8)
 _CLOSE = tl.constexpr(8)
 """Maxima beyond N at which a bound is good enough."""

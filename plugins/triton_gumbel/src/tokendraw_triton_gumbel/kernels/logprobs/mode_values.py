@@ -1,4 +1,4 @@
-"""What a logprobs mode shows of logits: themselves, or ``(x - max x) / T`` less the logarithm of a mass.
+"""Computes the values of a logprobs mode: logits themselves, or ``(x - max x) / T`` less the logarithm of a mass.
 
 The mass comes from what the pass over the logits has left of the tiles.
 """

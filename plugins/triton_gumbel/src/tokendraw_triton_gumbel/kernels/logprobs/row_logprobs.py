@@ -1,4 +1,4 @@
-"""One row's log-probabilities, and its N best without a sort.
+"""Computes one row's log-probabilities, and its N best without a sort.
 
 A granule is 64 logits of one tile; the pass over the tiles has left the maximum of each. Of a row's best only granules
 that reach a bound on the N-th value are read, so about N of them. Candidates for the best are what reaches the bound;
@@ -43,7 +43,7 @@ _GRANULES_PER_QUARTER = tl.constexpr(4)
 
 
 class RequestedLogprobs(NamedTuple):
-    """What the rows ask for."""
+    """The parameters of the rows."""
 
     temperature: Any
     """[slots] floating point, or None."""
@@ -54,7 +54,7 @@ class RequestedLogprobs(NamedTuple):
 
 
 class DrawnRows(NamedTuple):
-    """What the draw has left of the rows."""
+    """The results that the draw has left about the rows."""
 
     token_ids: Any
     """[rows] int64."""

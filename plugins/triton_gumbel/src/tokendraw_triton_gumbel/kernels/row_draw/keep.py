@@ -1,4 +1,4 @@
-"""Which candidates the filters keep. No sort, and ties are kept by construction.
+"""Finds the candidates that the filters keep. No sort, and ties are kept by construction.
 
 Up to 128 candidates are all compared with each other, which gives for each of them the count and the mass of the
 strictly greater ones; among more of them the thresholds are found by halving.

@@ -1,4 +1,4 @@
-"""What one program knows of a row from the statistics of its tiles, in registers."""
+"""A row as one program knows it from the statistics of its tiles, in registers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class TileSurvey(NamedTuple):
     lowest: Any
     """The least maximum that is finite or +inf; +inf if there is none."""
     number: Any
-    """How many tiles hold anything above -inf."""
+    """Number of tiles that hold anything above -inf."""
     has_nan: Any
 
 

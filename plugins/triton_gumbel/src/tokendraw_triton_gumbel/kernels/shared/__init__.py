@@ -1,1 +1,1 @@
-"""What several stages compute alike: addresses, parameters and noise of a row, and the order of floats."""
+"""Functions that several stages share: addresses, parameters and noise of a row, and the order of floats."""

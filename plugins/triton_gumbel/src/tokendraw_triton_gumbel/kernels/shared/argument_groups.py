@@ -32,7 +32,7 @@ class DraftRows(NamedTuple):
 
 
 class Counts(NamedTuple):
-    """How many of everything there are in a call."""
+    """The counts of everything in a call."""
 
     rows: Any
     """Rows that are drawn from: those of the target, and behind them those of the drafts if their logits are given."""
@@ -45,7 +45,7 @@ class Counts(NamedTuple):
 
 
 class TileStatistics(NamedTuple):
-    """What the pass over the logits leaves of every tile."""
+    """The statistics of every tile that the pass over the logits leaves."""
 
     maxima: Any
     """[rows, tiles] float32; -inf where a tile has nothing above it. NaN counts as -inf."""
@@ -61,7 +61,7 @@ class TileStatistics(NamedTuple):
 
 
 class RowParams(NamedTuple):
-    """What the requests ask for. Which of the tensors hold anything is said by flags: see :mod:`.row_params`."""
+    """The parameters of the requests. Flags say which of the tensors hold anything: see :mod:`.row_params`."""
 
     temperature: Any
     """[slots] floating point; None where every temperature is 1."""
@@ -106,7 +106,7 @@ class WorkQueue(NamedTuple):
 
 
 class RowState(NamedTuple):
-    """What is known of each row of a large set: see :mod:`~tokendraw_triton_gumbel.kernels.large_set.row_state`."""
+    """The state of each row of a large set: see :mod:`~tokendraw_triton_gumbel.kernels.large_set.row_state`."""
 
     reals: Any = None
     """[rows, STATE_REALS] float32."""
@@ -115,7 +115,7 @@ class RowState(NamedTuple):
 
 
 class PassResults(NamedTuple):
-    """What the passes of the launch for large sets write."""
+    """The tensors that the passes of the launch for large sets write."""
 
     columns: Any
     """[rows, SLOTS, tiles, COLUMNS] float32: what each tile weighs above each pivot."""
@@ -133,7 +133,7 @@ class SearchScratch(NamedTuple):
 
 
 class Drawn(NamedTuple):
-    """What is known of a row once it is drawn."""
+    """The facts about a row once it is drawn."""
 
     token_ids: Any
     """[rows] int64."""
@@ -146,7 +146,7 @@ class Drawn(NamedTuple):
 
 
 class RowFacts(NamedTuple):
-    """What a verification by probabilities wants to know of each row; all None elsewhere."""
+    """The facts about each row that a verification by probabilities needs; all None elsewhere."""
 
     tops: Any = None
     """[rows] float32: the largest logit."""

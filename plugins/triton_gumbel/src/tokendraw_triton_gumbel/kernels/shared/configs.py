@@ -1,4 +1,4 @@
-"""What a kernel is compiled for, beside the types of its arguments: one group of constants for each kernel."""
+"""The constants that a kernel is compiled for, beside the types of its arguments: one group for each kernel."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class AcceptConfig(NamedTuple):
     """The verification of drafts."""
 
     KNOWN: int
-    """What is known of the drafts' distribution: CHOSEN, LOGITS, PROBS or COUPLED; see :mod:`..verify.residual`."""
+    """Kind of the drafts: CHOSEN, LOGITS, PROBS or COUPLED; see :mod:`..verify.residual`."""
     PADDED: bool
     """Whether the drafts' ids stand in a row for each request."""
     STEPS: int

@@ -17,7 +17,7 @@ ACCEPT = tl.constexpr(2)
 RESIDUAL_TOKEN = tl.constexpr(3)
 RESIDUAL_TILE = tl.constexpr(4)
 _DRAFTS = tl.constexpr(5)
-"""From a stream of the draw to that of the draft's draw."""
+"""Distance from a stream of the draw to that of the draft's draw."""
 _HALF_32 = tl.constexpr(0x80000000)
 _LAST_32 = tl.constexpr(0xFFFFFFFF)
 _HALF_53 = tl.constexpr(1 << 52)

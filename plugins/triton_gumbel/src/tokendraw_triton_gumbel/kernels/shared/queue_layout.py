@@ -1,4 +1,4 @@
-"""Where the counters of the work queue for large sets lie: launch 1 clears them, launches 2 and 3 use them."""
+"""The layout of the work queue's counters for large sets: launch 1 clears them, launches 2 and 3 use them."""
 
 from __future__ import annotations
 

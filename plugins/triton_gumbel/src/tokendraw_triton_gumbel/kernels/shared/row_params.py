@@ -1,4 +1,4 @@
-"""What a row asks for, read by the program that draws it: a few scalars a row, nothing else."""
+"""Reads the parameters of a row in the program that draws it: a few scalars a row, nothing else."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ SCALED = tl.constexpr(8192)
 NORMALISED = tl.constexpr(16384)
 TEMPERED = tl.constexpr(32768)
 PROCESSED = tl.constexpr(65536)
-"""What a mode does to logits: takes them relative to the largest, subtracts the logarithm of the mass, divides by the
-temperature, drops what the filters do."""
+"""Steps that a logprobs mode applies to logits: subtract the largest, subtract the logarithm of the mass, divide by the
+temperature, drop what the filters drop."""
 
 
 @triton.jit

@@ -13,7 +13,7 @@ class Row(NamedTuple):
 
 
 class RowScale(NamedTuple):
-    """What turns a logit x into its weight ``exp((x - top) / T)``."""
+    """The scale and the origin that turn a logit x into its weight ``exp((x - top) / T)``."""
 
     top: Any
     """The largest logit; finite wherever a filter is at work."""
@@ -29,7 +29,7 @@ class Filters(NamedTuple):
     """The filters of a row."""
 
     k: Any
-    """In [1, V), or 0 if top-k is off."""
+    """k in [1, V), or 0 if top-k is off."""
     p: Any
     """float64; 1 if top-p is off."""
     min_p_floor: Any
@@ -39,7 +39,7 @@ class Filters(NamedTuple):
 
 
 class NoiseKey(NamedTuple):
-    """What the noise of a row is a function of, beside the token: int64 each."""
+    """The arguments of a row's noise beside the token, int64 each."""
 
     seed: Any
     position: Any

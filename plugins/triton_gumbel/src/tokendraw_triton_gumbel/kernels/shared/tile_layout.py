@@ -1,4 +1,4 @@
-"""How a row is divided: tiles of 1024 ids, each of 16 granules of 64.
+"""Divides a row into tiles of 1024 ids, each of 16 granules of 64.
 
 A warp owns a tile, and a block of tiles has the dimensions [lane, tile, chunk, vector], in the order in which the
 compiler hands out lanes, warps and registers: so every reduction of a tile stays in registers and shuffles. A granule

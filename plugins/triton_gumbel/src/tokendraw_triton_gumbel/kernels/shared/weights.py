@@ -9,7 +9,7 @@ from tokendraw_triton_gumbel.kernels.shared.float_keys import key_of, value_of
 
 LOG2_E = tl.constexpr(1.4426950408889634)
 COARSEST_OFFSET = tl.constexpr(16777216.0)
-"""Where float32 values are 2 apart: from there on no rounded offset stands in for the largest logit."""
+"""Magnitude from which float32 values are 2 apart: there no rounded offset stands in for the largest logit."""
 _TINY_FACTOR = tl.constexpr(18446744073709551616.0)
 """2 ** 64: a negative scale stands for one so many times as large."""
 

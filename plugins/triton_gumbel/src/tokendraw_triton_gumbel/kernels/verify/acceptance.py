@@ -1,4 +1,4 @@
-"""Which drafts of a request are accepted: read by each program of the request, which all find the same."""
+"""Finds the accepted drafts of a request, in each of its programs, which all find the same."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ import triton.language as tl
 PROBS_AT_ONCE = 4096
 """Probabilities that a program looks at."""
 SOME = tl.constexpr(1)
-"""What is found of a row that is fine: a positive probability, and none that is bad."""
+"""Findings about a row that is fine: a positive probability, and none that is bad."""
 _BAD = tl.constexpr(2)
 
 

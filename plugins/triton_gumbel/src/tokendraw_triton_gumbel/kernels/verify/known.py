@@ -1,4 +1,4 @@
-"""What a verification knows of the distribution q that the drafts were drawn from."""
+"""The distribution q that the drafts were drawn from, as a verification knows it."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ _LARGEST = tl.constexpr(3.4e38)
 
 
 class Kept(NamedTuple):
-    """What a row keeps of its logits."""
+    """The logits that a row keeps."""
 
     top: Any
     """The largest logit."""
@@ -41,7 +41,7 @@ class Rejected(NamedTuple):
     """A row whose draft is rejected, or behind whose padding a token is to be drawn."""
 
     target: Any
-    """Where the logits of the target begin; ``draft`` where the logits or probabilities of the draft do."""
+    """Start of the target's logits; ``draft`` is the start of the draft's logits or probabilities."""
     draft: Any
     vocab_size: Any
     token: Any
