@@ -100,6 +100,22 @@ def test_the_rows_of_drafts_follow_a_change_of_their_offsets_in_place(inference)
         assert [spread(drafts), spread(drafts)] == [CHANGED, CHANGED]
 
 
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.uint8])
+@pytest.mark.parametrize("apart", [1, 2])
+def test_rows_of_requests_with_equally_many_drafts_follow_their_positions_in_place(dtype, apart):
+    drafts = Drafts.from_lists([[1, 2], [3, 4], [5, 6]])
+    positions = torch.tensor([10, 0, 20, 0, 30, 0] if apart == 2 else [10, 20, 30], dtype=dtype)[::apart]
+    metadata = SamplingMetadata(seed=torch.tensor([5, 6, 7]), positions=positions)
+    found = by_row(metadata, drafts, 9)
+    assert found.row_index.tolist() == [0, 0, 0, 1, 1, 1, 2, 2, 2]
+    assert (found.positions.tolist(), found.positions.dtype) == (
+        [10, 11, 12, 20, 21, 22, 30, 31, 32],
+        torch.int64,
+    )
+    positions += 1
+    assert by_row(metadata, drafts, 9).positions.tolist() == [11, 12, 13, 21, 22, 23, 31, 32, 33]
+
+
 def test_the_rows_of_drafts_are_computed_once_but_in_a_graph(monkeypatch):
     drafts, counted = Drafts.from_lists([[1, 2], [], [3]]), []
     compute = speculative.rows_of_requests

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
@@ -18,26 +19,36 @@ def by_row(metadata: SamplingMetadata, drafts: Drafts, rows: int) -> SamplingMet
     found = metadata.num_rows
     if found is None or found == rows:
         return metadata
-    request, offset = _rows_of_requests(drafts, rows)
+    request, place, steps = _rows_of_requests(drafts, rows)
     positions = metadata.positions
-    if positions is not None:
+    if positions is not None and steps is not None:
+        positions = torch.add(positions.unsqueeze(1), steps).view(-1)  # one launch
+    elif positions is not None:
         positions = positions.index_select(0, request)
-        positions = (positions if positions.dtype is torch.int64 else positions.to(torch.int64)).add_(offset)
+        positions = (positions if positions.dtype is torch.int64 else positions.to(torch.int64)).add_(place)
     return metadata.for_rows(request, positions)
 
 
-def _rows_of_requests(drafts: Drafts, rows: int) -> tuple[Tensor, Tensor]:
+_Rows: TypeAlias = tuple[Tensor, Tensor, Tensor | None]
+
+
+def _rows_of_requests(drafts: Drafts, rows: int) -> _Rows:
     """Find the request of each row, and its place among that request's rows: once for offsets that do not change.
 
     Inside of a CUDA graph both are computed, so that replays follow what ``cu_num_logits`` is changed to.
+
+    :returns: [L] each; and the places in any request, [K + 1] int64, where all requests have K drafts.
     """
     offsets = drafts.cu_num_logits
     if is_capturing() or offsets.is_inference():  # torch does not count changes of inference tensors
-        return speculative.rows_of_requests(offsets, rows)
+        return *speculative.rows_of_requests(offsets, rows), None
     stream = torch.cuda.current_stream(offsets.device) if offsets.is_cuda else None
     state: Hashable = rows, offsets._version, stream
-    known: tuple[Hashable, tuple[Tensor, Tensor]] | None = drafts.memo.get("rows of requests")
+    known: tuple[Hashable, _Rows] | None = drafts.memo.get("rows of requests")
     if known is None or known[0] != state:
-        known = state, speculative.rows_of_requests(offsets, rows)
+        width, steps = drafts.max_drafts + 1, None
+        if drafts.is_uniform and rows == drafts.num_requests * width:
+            steps = torch.arange(width, device=offsets.device)
+        known = state, (*speculative.rows_of_requests(offsets, rows), steps)
         drafts.memo["rows of requests"] = known
     return known[1]
