@@ -180,17 +180,17 @@ def test_the_seeds_of_the_ends_of_u_are_what_they_say(seed, word):
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("line", ["verify sync-free", "verify graph capture"])
-def test_on_a_device_an_honest_verifier_is_green(line):
-    found = one_line(planted.Honest, line, device="cuda")
+def test_on_a_device_an_honest_verifier_is_green():
+    found = one_line(planted.Honest, "verify graph capture", device="cuda")
     assert found.status is Status.PASSED, found
 
 
 @pytest.mark.gpu
-def test_on_a_device_a_hidden_sync_is_red():
+def test_on_a_device_a_hidden_sync_is_red_where_there_is_to_be_none():
     class Waiting(planted.Honest):
         def change(self, target_logits, drafts, metadata):
             bool(torch.isnan(target_logits[0, 0]))
             return target_logits, drafts, metadata
 
-    assert one_line(Waiting, "verify sync-free", device="cuda").status is Status.FAILED
+    promised = replace(OPERATIONS["verify"], sync_free=True)
+    assert one_line(Waiting, "verify sync-free", promised, device="cuda").status is Status.FAILED
