@@ -201,7 +201,7 @@ def probabilities(history, params):
     return distribution(reference.prepare(story_model(4).row(history).numpy(), params))
 
 
-@pytest.mark.fast_first
+@pytest.mark.slow
 @pytest.mark.parametrize("seeded", [True, False])
 def test_coupled_drafts_share_the_noise_of_the_target(native, seeded):
     """What two independent draws from the two models agree in is far less."""

@@ -52,6 +52,7 @@ print(json.dumps([chosen, str(after.device), str(after.dtype), torch.equal(befor
     assert answer(dists, code) == ["native", "meta", "torch.float64", True, [["WARNING", told]]]
 
 
+@pytest.mark.slow
 def test_an_import_that_brings_torch_and_disturbs_it_leaves_a_fresh_one(dists: FakeDists) -> None:
     dists.add_plugin("acme", DISTURBING + plugin("acme", priority=-1))
     code = """
@@ -69,6 +70,7 @@ print(chosen, absent, torch.zeros(1).device, torch.zeros(1).dtype, torch.initial
     )
 
 
+@pytest.mark.slow
 def test_an_import_that_only_brings_torch_is_not_blamed(dists: FakeDists) -> None:
     dists.add_plugin("acme", "import torch\n" + plugin("acme", priority=-1))
     result = run(dists, "-c", "import tokendraw; print(tokendraw.resolve(device='cpu').chosen)")

@@ -88,6 +88,7 @@ def test_the_count_of_ranks_compiles(kernels, target, dtype):
     assert len(machine_code(kernels["count_ranks"], target)) > 1000
 
 
+@pytest.mark.slow
 def test_what_is_shown_as_minus_infinity_stands_in_the_order_of_its_ids():
     """Beside +inf, and where a quotient is more than float32 holds; of triton-gumbel and of native, N in both ways."""
     judged, wrong = interpreted("order")

@@ -149,6 +149,7 @@ def test_batches_of_ones_own_are_drawn_in_place_of_all_kinds():
     assert [metadata for _, metadata in backend.calls] == [half, anything, anything]
 
 
+@pytest.mark.fast_first
 @pytest.mark.parametrize("mode", ["raw_logprobs", "processed_logprobs"])
 def test_the_random_state_of_torch_is_left_alone(load_native, device, mode):
     sampler = load_native(mode)
@@ -217,6 +218,7 @@ def test_what_an_explicit_choice_raises_is_raised():
         sampler.warmup(10, dtypes=[torch.float32])
 
 
+@pytest.mark.slow
 def test_a_sampler_that_fails_is_replaced_by_one_that_draws_every_kind(tmp_path: Path, monkeypatch):
     with fake_dists(tmp_path, monkeypatch) as dists:
         fault = "if metadata.facts.any_joint: raise RuntimeError('no kernel image')"

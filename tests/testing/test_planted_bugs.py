@@ -108,6 +108,7 @@ def test_a_sampler_that_promises_nothing_is_refused_everything_else_in_words():
     }
 
 
+@pytest.mark.slow
 def test_limits_are_served_up_to_and_refused_beyond():
     limited = replace(NATIVE, max_top_k=50, max_vocab_size=3000)
     report = run(subject(Planted(Honest, "", limited)), only=["limits", "range and support", "top_k"])

@@ -129,6 +129,7 @@ result = [epoch(), epoch(), expected]
     assert drawn[0] == drawn[1] == drawn[2]
 
 
+@pytest.mark.slow
 def test_processes_of_multiprocessing_draw_different_tokens_too() -> None:
     drawn = result(
         """

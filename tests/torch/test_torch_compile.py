@@ -102,6 +102,7 @@ def test_so_it_does_for_batch_sizes_that_nobody_drew_before(sampler: Sampler, dy
     assert drawn == [step(*each).tolist() for each in given]
 
 
+@pytest.mark.slow
 def test_parameters_and_drafts_may_be_laid_out_in_it(sampler: Sampler) -> None:
     device = sampler.device
 

@@ -81,6 +81,7 @@ def test_nan_counts_as_minus_infinity(load_native):
         assert torch.equal(outputs[0].logprobs.ranks, outputs[1].logprobs.ranks)
 
 
+@pytest.mark.fast_first
 @pytest.mark.parametrize(
     "params", [KINDS["plain"], KINDS["all"], KINDS["joint"], SamplingParams(seed=3, top_k=1)]
 )

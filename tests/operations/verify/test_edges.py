@@ -113,7 +113,7 @@ def test_a_target_that_is_sure_of_the_draft_accepts_it(device):
         assert output.valid.all()
 
 
-@pytest.mark.fast_first
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_equal_logits_are_accepted_a_million_times(device, dtype):
     """p = q to the bit, whatever the filters: u < 1 always."""
@@ -149,6 +149,7 @@ def test_equal_logits_are_accepted_a_million_times(device, dtype):
     assert rejected == 0
 
 
+@pytest.mark.slow
 def test_equal_probabilities_are_accepted(device):
     """Exact ones: a flat target."""
     requests = 100_000
