@@ -287,6 +287,8 @@ def test_an_interrupt_exits_with_130_and_no_traceback():
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         encoding="utf-8",
+        # A suite that was started in the background of a shell ignores interrupts, and so would its children.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509
     )
     assert process.stdout is not None
     process.stdout.read(100)  # it is drawing

@@ -74,7 +74,7 @@ def environment_of_make(tmp_path):
 def test_make_demo_shows_which_sampler_serves_and_draws_the_same_text(environment_of_make, drawn):
     demo, _ = MAKE
     result = subprocess.run(
-        [*demo.split(), f"VENV={environment_of_make}"],
+        [*demo.split(), "--no-print-directory", f"VENV={environment_of_make}"],
         cwd=ROOT,
         env=pages.environment(),
         capture_output=True,
