@@ -1,4 +1,4 @@
-"""What one step costs the host in triton-gumbel itself: its own part, and with its launches."""
+"""Times what one step costs the host in triton-gumbel itself: its own part, and with its launches."""
 
 from __future__ import annotations
 

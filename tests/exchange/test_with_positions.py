@@ -1,4 +1,4 @@
-"""What a step does to metadata: other positions, everything else as it was, and what samplers computed of it too."""
+"""A step moves metadata to other positions and leaves everything else, also what samplers computed of it."""
 
 import copy
 import pickle

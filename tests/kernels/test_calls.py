@@ -1,4 +1,4 @@
-"""What triton-gumbel keeps from call to call, and what it looks at anew: its kernels only note what they are given."""
+"""triton-gumbel keeps some facts from call to call and looks at others anew; kernels only note what they are given."""
 
 import ctypes
 import gc
@@ -70,7 +70,7 @@ def group(arguments, kind):
 
 
 def values_at(address, dtype, count):
-    """What lies in memory at an address."""
+    """Read what lies in memory at an address."""
     content = ctypes.string_at(address, count * dtype.itemsize)
     return torch.frombuffer(bytearray(content), dtype=dtype).tolist()
 

@@ -13,10 +13,11 @@ import torch
 
 pytest.importorskip("triton", reason="Triton is not installed")
 
+from compiled_kernels import SOME, compiled, configurations_of, has_machine_code
 from tokendraw import SamplingMetadata, SamplingParams
 from tokendraw_triton_gumbel import configurations
 from tokendraw_triton_gumbel import kernels as device_code
-from triton_on_a_cpu import TARGETS, code_of, compiled_call
+from triton_on_a_cpu import TARGETS
 from triton_stand_ins import kernels, sampler_for
 
 __all__ = ["kernels"]
@@ -25,8 +26,6 @@ V = 4096
 FILTERED = SamplingParams(temperature=0.8, top_k=50, top_p=0.9, seed=1)
 PLAIN = SamplingParams(temperature=0.8, seed=1)
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
-SOME = ("sm_90", "gfx942")
-"""In every configuration, and more kinds of calls: for a target of each kind, since it takes minutes for all."""
 MOST_ARGUMENTS = 15
 
 
@@ -36,20 +35,6 @@ def drawn(target, params, dtype=torch.bfloat16, how=None, *, offset=0, **need):
     metadata = SamplingMetadata.from_params([params, params], positions=[0, 1])
     with configurations.forced(how or configurations_of(target)[0]):
         sampler_for(target, **need).sample(logits, metadata)
-
-
-def compiled(kernel, target, **kwargs):
-    """What the compiler makes of the last call of a kernel, by stages."""
-    return compiled_call(kernel.calls[-1], target, **kwargs)
-
-
-def has_machine_code(asm):
-    return len(code_of(asm)) > 1000
-
-
-def configurations_of(target):
-    """What the table says for a kind of device, for many rows and for few."""
-    return [how for name, how in configurations.TABLE.items() if name.startswith(TARGETS[target][0])]
 
 
 @pytest.mark.parametrize("target", TARGETS)

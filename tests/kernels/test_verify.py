@@ -9,9 +9,8 @@ import torch
 
 pytest.importorskip("triton", reason="Triton is not installed")
 
-from test_compiled import SOME, compiled, configurations_of, has_machine_code
-
 import triton_on_a_cpu
+from compiled_kernels import SOME, compiled, configurations_of, has_machine_code
 from tokendraw import Drafts, Need, SamplingMetadata, SamplingParams, speculative
 from tokendraw.plugin import VerifyCapabilities
 from tokendraw_triton_gumbel import configurations, plugin
