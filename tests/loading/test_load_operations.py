@@ -9,6 +9,7 @@ import torch
 
 import tokendraw
 from fake_dists import EVERYTHING, FakeDists, fake_dists, faulty, plugin
+from registered import ONE_OF_THE_OPERATIONS
 from tokendraw import (
     Drafts,
     InvalidParameterError,
@@ -111,8 +112,11 @@ def test_a_sampler_that_cannot_verify_is_refused_at_load(dists: FakeDists) -> No
     ("operations", "message"),
     [
         ("verify", "'operations' needs a sequence of names, found 'verify'. Pass ('verify',)."),
-        (("sample", "paint"), "'operation' needs sample or verify, found 'paint'. Pass one of these."),
-        ((3,), "'operation' needs sample or verify, found 3. Pass one of these."),
+        (
+            ("sample", "paint"),
+            f"'operation' needs {ONE_OF_THE_OPERATIONS}, found 'paint'. Pass one of these.",
+        ),
+        ((3,), f"'operation' needs {ONE_OF_THE_OPERATIONS}, found 3. Pass one of these."),
     ],
 )
 def test_operations_that_there_are_not_are_refused(operations: object, message: str) -> None:
@@ -167,6 +171,8 @@ def test_show_of_every_operation_is_one_discovery(dists: FakeDists) -> None:
     assert {operation: len(candidates) for operation, candidates in found.items()} == {
         "sample": 2,
         "verify": 2,
+        "plan_paged_kv": 2,
+        "pack_sm90_w4": 2,
     }
     assert (sys.modules[module].DESCRIBED, sys.modules[module].PROBED) == ([1], ["sample", "verify"])
     assert found["sample"] == tokendraw.discover()

@@ -13,6 +13,7 @@ import tokendraw
 from command_line import call
 from fake_candidates import H100
 from fake_dists import FakeDists, discovered, fake_dists, place
+from registered import NATIVE_SERVES, ONE_OF_THE_OPERATIONS, SERVED_BY_NATIVE
 from third_operation import add_scaler, scaler, third_operation
 from tokendraw import (
     InvalidInputError,
@@ -84,7 +85,7 @@ def test_the_best_of_several_serves_and_the_reserve_is_named(dists: FakeDists) -
         "  beyond better (negative factors): go to acme\n"
         "  + better: best available, priority 60\n"
         "  + acme: available, priority 50; serves the rows that better cannot\n"
-        "  - native: needs the operation scale, found sample and verify"
+        f"  - native: needs the operation scale, found {NATIVE_SERVES}"
     )
     assert tokendraw.load("scale", "acme", device="cpu").resolution.beyond == ()
 
@@ -173,7 +174,7 @@ def test_who_cannot_serve_it_is_refused_with_the_reason(
         )
     assert only("scale", device="cpu") == (
         f"No sampler can serve the operation 'scale' on cpu. Found acme: {reason}; native: needs the operation "
-        "scale, found sample and verify. Mend one of them; `tokendraw doctor` says how."
+        f"scale, found {NATIVE_SERVES}. Mend one of them; `tokendraw doctor` says how."
     )
     assert only("scale", plugin="acme", device="cpu") == (
         f"'acme', asked for by the argument plugin=, cannot serve the operation 'scale' on cpu: {reason}. "
@@ -213,7 +214,7 @@ def test_an_operation_that_is_in_no_registry_is_refused(dists: FakeDists) -> Non
         with pytest.raises(InvalidParameterError) as refused:
             ask("paint")
         assert str(refused.value) == (
-            "'operation' needs sample, verify or scale, found 'paint'. Pass one of these."
+            f"'operation' needs {ONE_OF_THE_OPERATIONS.replace(' or', ',')} or scale, found 'paint'. Pass one of these."
         )
 
 
@@ -242,7 +243,7 @@ def test_it_is_listed(dists: FakeDists) -> None:
     add_scaler(dists)
     lines = call("list", "--operation", "scale").stdout.splitlines()
     assert [line.split()[:2] for line in lines[1:3]] == [["acme", "available"], ["native", "unavailable"]]
-    assert "needs the operation scale, found sample and verify" in " ".join(lines)
+    assert f"needs the operation scale, found {NATIVE_SERVES}" in " ".join(" ".join(lines).split())
     assert "needs the operation sample, found scale" in call("list").stdout
 
 
@@ -283,7 +284,7 @@ def test_it_is_resolved_and_explained(dists: FakeDists) -> None:
         "\n"
         "decisions\n"
         "  acme    available    best available, priority 50\n"
-        "  native  unavailable  needs the operation scale, found sample and verify\n"
+        f"  native  unavailable  needs the operation scale, found {NATIVE_SERVES}\n"
         "\n"
         "who serves what\n"
         "  acme    all rows but negative factors\n"
@@ -308,8 +309,7 @@ def test_the_doctor_says_who_would_serve_it(dists: FakeDists) -> None:
     add_scaler(dists)
     report = call("doctor", "--json")
     assert json.loads(report.stdout)["operations"] == {
-        "sample": "native",
-        "verify": "native",
+        **SERVED_BY_NATIVE,
         "scale": "acme",
     }
 

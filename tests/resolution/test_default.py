@@ -17,6 +17,7 @@ from fake_candidates import (
     V100,
     candidate,
 )
+from registered import ONE_OF_THE_OPERATIONS
 from tokendraw import InvalidParameterError, Need, SamplerUnavailableError, resolve
 from tokendraw.plugin import Host, PluginInfo, Upstream
 from tokendraw.resolution import Candidate, Choice, State
@@ -203,7 +204,9 @@ def test_when_the_last_resort_itself_fails_the_error_does_not_say_to_install_it(
 def test_an_unknown_operation_is_an_error_that_lists_the_known_ones() -> None:
     with pytest.raises(InvalidParameterError) as refusal:
         resolve(ALL, LAPTOP, NEED, DEFAULT, operation="samlpe")  # type: ignore[arg-type]
-    assert str(refusal.value) == "'operation' needs sample or verify, found 'samlpe'. Pass one of these."
+    assert str(refusal.value) == (
+        f"'operation' needs {ONE_OF_THE_OPERATIONS}, found 'samlpe'. Pass one of these."
+    )
 
 
 # Upstream versions

@@ -15,7 +15,7 @@ _SOURCE = """
         def tokendraw_describe(self):
             info = native.tokendraw_describe()
             less = {{"sample": {sample}, "verify": {verify}}}
-            operations = {{name: replace(own, **less[name]) for name, own in info.operations.items()}}
+            operations = {{name: replace(own, **less.get(name, {{}})) for name, own in info.operations.items()}}
             return replace(info, name="limited", priority=-1, operations=operations)
 
         @hookimpl

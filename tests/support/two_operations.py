@@ -42,9 +42,9 @@ class Plugin:
         import tokendraw_native
 
         DESCRIBED.append(1)
-        native = tokendraw_native.plugin.tokendraw_describe()
+        native = tokendraw_native.plugin.tokendraw_describe().operations
         return tokendraw.plugin.PluginInfo(
-            name="acme", api_version=1, priority=50, operations=native.operations
+            name="acme", api_version=1, priority=50, operations={{name: native[name] for name in ("sample", "verify")}}
         )
 
     @tokendraw.plugin.hookimpl

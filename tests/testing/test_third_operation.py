@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from fake_dists import fake_dists
+from registered import ONE_OF_THE_OPERATIONS
 from third_operation import add_scaler, third_operation
 from tokendraw import InvalidParameterError, SamplerUnavailableError, operations, testing
 from tokendraw.testing import Status, Subject, run
@@ -91,7 +92,9 @@ def test_an_operation_without_a_folder_has_no_properties(dists, monkeypatch):
 def test_an_unknown_operation_is_refused_with_those_that_there_are():
     with pytest.raises(InvalidParameterError) as error:
         testing.properties("scale")
-    assert str(error.value) == ("'operation' needs sample or verify, found 'scale'. Pass one of these.")
+    assert str(error.value) == (
+        f"'operation' needs {ONE_OF_THE_OPERATIONS}, found 'scale'. Pass one of these."
+    )
 
 
 def test_a_plugin_that_is_not_installed_cannot_be_checked():

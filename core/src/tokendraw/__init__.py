@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     )
     from tokendraw.operations.verify.drafts import Drafts
     from tokendraw.operations.verify.output import VerifyOutput
+    from tokendraw.paged_kv import PagedKVPlan
 
 _HOMES = {
     "_exchange.capabilities": ("Need",),
@@ -60,6 +61,7 @@ _HOMES = {
     ),
     "operations.verify.drafts": ("Drafts",),
     "operations.verify.output": ("VerifyOutput",),
+    "paged_kv": ("PagedKVPlan",),
 }
 
 __all__ = [
@@ -69,6 +71,7 @@ __all__ = [
     "InvalidParameterError",
     "LogprobsTensors",
     "Need",
+    "PagedKVPlan",
     "PluginError",
     "RowKinds",
     "Sampler",
@@ -92,11 +95,13 @@ __all__ = [
 ]
 
 _OTHER_FACES = ("plugin", "resolution")
+_MODULES = (*_OTHER_FACES, "paged_kv", "philox", "probabilities", "sm90_w4", "speculative")
+"""Public modules, which are imported when they are first asked for."""
 _own = lazy_names(globals(), _HOMES)
 
 
 def __getattr__(name: str) -> Any:
-    if name in _OTHER_FACES:
+    if name in _MODULES:
         return importlib.import_module(f"tokendraw.{name}")
     for face in () if name in __all__ or name.startswith("_") else _OTHER_FACES:
         # Their names were this module's once: plugins that were written then still load.

@@ -70,6 +70,9 @@ if TYPE_CHECKING:
     from tokendraw._exchange.plugin_info import API_VERSION, PluginInfo, Upstream
     from tokendraw._messages.words import printable
     from tokendraw._torch.threads import one_thread
+    from tokendraw.operations.pack_sm90_w4.backend import Sm90W4PackerBackend
+    from tokendraw.operations.pack_sm90_w4.capabilities import Sm90W4Capabilities
+    from tokendraw.operations.plan_paged_kv.backend import PagedKVPlannerBackend
     from tokendraw.operations.verify.backend import VerifierBackend
     from tokendraw.operations.verify.capabilities import (
         DRAFT_KINDS,
@@ -109,6 +112,9 @@ _HOMES = {
     "_exchange.plugin_info": ("API_VERSION", "PluginInfo", "Upstream"),
     "_messages.words": ("printable",),
     "_torch.threads": ("one_thread",),
+    "operations.pack_sm90_w4.backend": ("Sm90W4PackerBackend",),
+    "operations.pack_sm90_w4.capabilities": ("Sm90W4Capabilities",),
+    "operations.plan_paged_kv.backend": ("PagedKVPlannerBackend",),
     "operations.verify.backend": ("VerifierBackend",),
     "operations.verify.capabilities": (
         "DRAFT_KINDS",
@@ -143,9 +149,12 @@ __all__ = [
     "LogprobsMode",
     "Need",
     "Operation",
+    "PagedKVPlannerBackend",
     "PluginInfo",
     "SamplerBackend",
     "Seeding",
+    "Sm90W4Capabilities",
+    "Sm90W4PackerBackend",
     "TieNeed",
     "TieRule",
     "Upstream",

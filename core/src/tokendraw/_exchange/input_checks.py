@@ -15,7 +15,7 @@ from tokendraw._exchange.metadata import SamplingMetadata
 from tokendraw._exchange.ranges import check_logprobs
 from tokendraw._messages.errors import InvalidInputError
 from tokendraw._messages.words import type_name
-from tokendraw._torch.tensor_checks import check_plain, is_plain
+from tokendraw._torch.tensor_checks import check_plain, is_plain, same_device
 
 LogitsForm: TypeAlias = tuple[torch.Size, torch.dtype, torch.device]
 
@@ -34,7 +34,7 @@ def check_logits(name: str, logits: Tensor, device: torch.device) -> None:
         raise InvalidInputError(f"'{name}' needs shape [B, V] with V >= 1, found {list(logits.shape)}.")
     if logits.dtype not in _DTYPES:
         raise InvalidInputError(f"'{name}' needs dtype {', '.join(INPUT_DTYPES)}, found {logits.dtype}.")
-    if not _same_device(logits.device, device):
+    if not same_device(logits.device, device):
         raise InvalidInputError(
             f"'{name}' needs device {device}, where the sampler was built, found {logits.device}. "
             f"Move the logits, or load a sampler for {logits.device}."
@@ -92,7 +92,3 @@ def check_metadata(name: str, logits: Tensor, metadata: SamplingMetadata, need: 
         )
     if need.max_logprobs is not None:
         check_logprobs(metadata.facts.max_logprobs, logits.shape[1], need.max_logprobs)
-
-
-def _same_device(found: torch.device, needed: torch.device) -> bool:
-    return found == needed or (found.type == needed.type and needed.index is None)

@@ -70,3 +70,8 @@ def check_integers(name: str, tensor: Tensor) -> None:
     raise InvalidInputError(
         f"'{name}' needs an integer dtype{mend if tensor.dtype in _UNSIGNED else f', found {tensor.dtype}.'}"
     )
+
+
+def same_device(found: torch.device, needed: torch.device) -> bool:
+    """Whether a tensor lies on a device, which may be named without an index."""
+    return found == needed or (found.type == needed.type and needed.index is None)

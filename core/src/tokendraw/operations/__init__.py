@@ -15,6 +15,8 @@ from tokendraw._messages.words import one_of
 FOLDERS: dict[str, str] = {
     "sample": "tokendraw.operations.sample",
     "verify": "tokendraw.operations.verify",
+    "plan_paged_kv": "tokendraw.operations.plan_paged_kv",
+    "pack_sm90_w4": "tokendraw.operations.pack_sm90_w4",
 }
 """Packages by the name of an operation; the ``OPERATION`` of each is the record."""
 

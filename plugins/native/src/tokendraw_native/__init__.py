@@ -2,7 +2,7 @@
 
 The entry point names this module, so it imports nothing heavy. The sampler is in :mod:`tokendraw_native.sampler`, the
 filters in :mod:`~tokendraw_native.filters`, the draw in :mod:`~tokendraw_native.draw`, the verification of drafts in
-:mod:`~tokendraw_native.verify`.
+:mod:`~tokendraw_native.verify`, the planner of pages in :mod:`~tokendraw_native.paged_kv`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ from tokendraw.plugin import (
     LOGPROBS_MODES,
     VERIFY_MODES,
     Capabilities,
+    HostCapabilities,
     PluginInfo,
+    Sm90W4Capabilities,
     Upstream,
     VerifyCapabilities,
     hookimpl,
@@ -27,7 +29,9 @@ from tokendraw.plugin import (
 if TYPE_CHECKING:
     import torch
 
+    from tokendraw_native.paged_kv import NativePlanner
     from tokendraw_native.sampler import NativeSampler
+    from tokendraw_native.sm90_w4.packer import NativePacker
 
 _SAMPLE = Capabilities(
     device_types=None,
@@ -52,10 +56,14 @@ _VERIFY = VerifyCapabilities.of(
     placeholder_drafts=True,
     sync_free=False,  # it makes about a thousand launches, and the last ones may wait for room in a full launch queue
 )
+_PLAN = HostCapabilities(device_types=None, graph_safe=True, sync_free=True)
+_PACK_SM90_W4 = Sm90W4Capabilities(
+    device_types=None, formats=("fp4", "int4", "fp4_fp8"), layouts=("v1", "v2"), unpacks=True
+)
 
 
 class NativePlugin:
-    """Describes and builds the native sampler."""
+    """Describes and builds the native sampler, planner and packer."""
 
     @hookimpl
     def tokendraw_describe(self) -> PluginInfo:
@@ -64,17 +72,33 @@ class NativePlugin:
             name="native",
             api_version=1,
             priority=0,
-            operations={"sample": _SAMPLE, "verify": _VERIFY},
+            operations={
+                "sample": _SAMPLE,
+                "verify": _VERIFY,
+                "plan_paged_kv": _PLAN,
+                "pack_sm90_w4": _PACK_SM90_W4,
+            },
             upstream=Upstream("torch", ">=2.6", tested=("2.11.0", "2.13.0")),
             summary="the reference in plain PyTorch: every device, every request",
             verified="CPU (x86-64, torch 2.13.0), NVIDIA H200 (torch 2.11.0)",
         )
 
     @hookimpl
-    def tokendraw_build(self, operation: str, device: torch.device, need: tokendraw.Need) -> NativeSampler:
-        """Build the sampler for one device: it serves both operations."""
+    def tokendraw_build(
+        self, operation: str, device: torch.device, need: tokendraw.plugin.HostNeed
+    ) -> NativeSampler | NativePlanner | NativePacker:
+        """Build what serves an operation on one device: the sampler draws and verifies."""
+        if operation == "plan_paged_kv":
+            from tokendraw_native.paged_kv import NativePlanner
+
+            return NativePlanner()
+        if operation == "pack_sm90_w4":
+            from tokendraw_native.sm90_w4.packer import NativePacker
+
+            return NativePacker(device)
         from tokendraw_native.sampler import NativeSampler  # imports torch
 
+        assert isinstance(need, tokendraw.Need)
         return NativeSampler(device, need)
 
 

@@ -1,0 +1,40 @@
+"""The capabilities of a packer: formats, layouts, and whether it unpacks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from tokendraw._exchange.capabilities import HostCapabilities
+
+Format: TypeAlias = Literal["fp4", "int4", "fp4_fp8"]
+Layout: TypeAlias = Literal["v1", "v2"]
+
+FORMATS: tuple[Format, ...] = ("fp4", "int4", "fp4_fp8")
+LAYOUTS: tuple[Layout, ...] = ("v1", "v2")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sm90W4Capabilities(HostCapabilities):
+    """The capabilities of a packer. The defaults promise nothing."""
+
+    formats: tuple[Format, ...] = ()
+    """Formats of the weights; ``fp4_fp8`` has the layout ``v2`` alone."""
+    layouts: tuple[Layout, ...] = ()
+    """Layouts that it packs into."""
+    unpacks: bool = False
+    """Whether it has the way back: methods ``unpack_weights`` and ``unpack_scales``."""
+
+
+def has(format: Format, layout: Layout) -> bool:
+    """Whether there is such a format in this layout."""
+    return (format, layout) != ("fp4_fp8", "v1")
+
+
+def pairs(capabilities: Sm90W4Capabilities) -> Iterator[tuple[Format, Layout]]:
+    """Go through the ways in which a packer packs weights."""
+    for format in capabilities.formats:
+        for layout in capabilities.layouts:
+            if has(format, layout):
+                yield format, layout

@@ -1,0 +1,90 @@
+"""The shapes of weights and scales, natural and packed, and what a layout asks of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+from tokendraw.operations.pack_sm90_w4.capabilities import Layout
+
+Shape: TypeAlias = Sequence[int]
+
+ROWS: Final[dict[Layout, int]] = {"v1": 16, "v2": 64}
+COLUMNS: Final[dict[Layout, int]] = {"v1": 64, "v2": 128}
+GROUP: Final = 32
+"""Columns of one scale."""
+_SCALED_COLUMNS: Final = 128
+"""Columns whose scales stand together in either layout."""
+
+
+@dataclass(frozen=True)
+class Multiple:
+    """A dimension that has to be a multiple of a number."""
+
+    name: str
+    """Names it, such as ``N, dimension 1,``."""
+    dimension: int
+    times: int
+    """What is asked of is this times the dimension: two columns of weights a byte, 32 a scale."""
+    of: int
+
+
+@dataclass(frozen=True)
+class Form:
+    """The form of a tensor that a call takes, and of the one that it returns."""
+
+    shape: str
+    """Its dimensions in words."""
+    multiples: tuple[Multiple, ...]
+    result: Callable[[Shape], tuple[int, ...]]
+    """Computes the shape of what is returned from the shape of what is given."""
+    last: tuple[int, ...] = ()
+    """Sizes of its last dimensions, if the layout fixes them."""
+
+    @property
+    def dimensions(self) -> int:
+        """Return the number of its dimensions."""
+        return self.shape.count(",") + 1
+
+
+def weights(layout: Layout) -> Form:
+    """Return the form of weights, which packing does not change."""
+    rows = Multiple("N, dimension 1,", 1, 1, ROWS[layout])
+    columns = Multiple("K, twice dimension 2,", 2, 2, COLUMNS[layout])
+    return Form("[E, N, K / 2]", (rows, columns), tuple)
+
+
+def scales(layout: Layout) -> Form:
+    """Return the form of scales as a quantizer makes them."""
+    rows = Multiple("N, dimension 1,", 1, 1, ROWS[layout])
+    columns = Multiple(f"K, {GROUP} times dimension 2,", 2, GROUP, _SCALED_COLUMNS)
+    result = _packed_v1 if layout == "v1" else _packed_v2
+    return Form(f"[E, N, K / {GROUP}]", (rows, columns), result)
+
+
+def packed_scales(layout: Layout) -> Form:
+    """Return the form of packed scales."""
+    if layout == "v1":
+        rows = Multiple("4 N, dimension 2,", 2, 1, 4 * ROWS[layout])
+        return Form("[E, K / 128, 4 N]", (rows,), _unpacked_v1)
+    return Form("[E, N / 64, K / 128, 16, 16]", (), _unpacked_v2, last=(16, 16))
+
+
+def _packed_v1(shape: Shape) -> tuple[int, ...]:
+    experts, rows, groups = shape
+    return experts, groups // 4, 4 * rows
+
+
+def _packed_v2(shape: Shape) -> tuple[int, ...]:
+    experts, rows, groups = shape
+    return experts, rows // 64, groups // 4, 16, 16
+
+
+def _unpacked_v1(shape: Shape) -> tuple[int, ...]:
+    experts, blocks, values = shape
+    return experts, values // 4, 4 * blocks
+
+
+def _unpacked_v2(shape: Shape) -> tuple[int, ...]:
+    return shape[0], 64 * shape[1], 4 * shape[2]

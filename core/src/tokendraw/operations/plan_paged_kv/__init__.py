@@ -1,0 +1,31 @@
+"""The operation ``plan_paged_kv``: the page metadata of a batch, from lengths that are known on the device alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from tokendraw._exchange.call import Call
+from tokendraw._exchange.capabilities import HostCapabilities, HostNeed
+from tokendraw._exchange.operation import Operation
+
+
+def _prove(backend: Any, capabilities: HostCapabilities, device: Any, need: HostNeed) -> None:
+    from tokendraw.operations.plan_paged_kv.proof import prove
+
+    prove(backend, device)
+
+
+def _calls() -> Mapping[str, type[Call]]:
+    from tokendraw.operations.plan_paged_kv.calls import Plan
+
+    return {"plan": Plan}
+
+
+OPERATION = Operation(
+    name="plan_paged_kv",
+    summary="page metadata of a batch, from lengths on the device, without a wait",
+    methods=("plan",),
+    prove=_prove,
+    calls=_calls,
+)

@@ -1,0 +1,139 @@
+"""Checks the arguments of a plan before anything runs. No value on a device is read."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tokendraw._exchange.ranges import integer
+from tokendraw._messages.errors import InvalidInputError, InvalidParameterError
+from tokendraw._messages.words import shown, type_name
+from tokendraw._torch.tensor_checks import check_plain, check_vector, is_plain, same_device
+from tokendraw.paged_kv import PagedKVPlan
+
+_LARGEST = 2**31 - 1
+
+
+def check_tensors(seq_lens: Tensor, block_table: Tensor, device: torch.device) -> None:
+    """Refuse what is no vector of lengths [B] or no block table [B, W], of int32 on the planner's device.
+
+    :raises InvalidInputError: names the argument, what it needs to be and what it is.
+    """
+    check_vector("seq_lens", seq_lens)
+    _check_int32("seq_lens", seq_lens, device)
+    if not seq_lens.is_contiguous():
+        raise InvalidInputError(
+            f"'seq_lens' needs its lengths one behind the other, found stride {seq_lens.stride(0)}. "
+            "Pass seq_lens.contiguous()."
+        )
+    if not is_plain(block_table):
+        check_plain("block_table", block_table)
+    shape = block_table.shape
+    if len(shape) != 2:
+        raise InvalidInputError(f"'block_table' needs shape [B, W], found {list(shape)}.")
+    _check_int32("block_table", block_table, device)
+    requests, columns = shape
+    if requests != seq_lens.shape[0]:
+        raise InvalidInputError(
+            f"'block_table' needs a row for each length in 'seq_lens', {seq_lens.shape[0]}, found {requests}."
+        )
+    if columns > 1 and block_table.stride(1) != 1:
+        raise InvalidInputError(
+            f"'block_table' needs the pages of a row one behind the other, found stride {block_table.stride(1)}. "
+            "Pass block_table.contiguous()."
+        )
+    if requests * columns > _LARGEST:
+        raise InvalidInputError(
+            f"'block_table' needs at most {_LARGEST} pages, as many as int32 counts, found {requests} rows of "
+            f"{columns}. Plan fewer requests in a call."
+        )
+
+
+def check_numbers(page_size: int, page_indices: bool, pad: int) -> None:
+    """Refuse numbers out of range.
+
+    :raises InvalidParameterError: names the argument, what it needs to be and what it is.
+    """
+    integer("page_size", page_size, None, 1, _LARGEST)
+    if type(page_indices) is not bool:
+        raise InvalidParameterError(f"'page_indices' needs True or False, found {shown(page_indices)}.")
+    integer("pad", pad, None, -(2**31), _LARGEST)
+
+
+def check_out(out: PagedKVPlan, seq_lens: Tensor, block_table: Tensor, *, page_indices: bool) -> None:
+    """Refuse buffers that a plan of these inputs cannot be written to.
+
+    :raises InvalidInputError: names the buffer, what it needs to be and what it is.
+    """
+    if not isinstance(out, PagedKVPlan):
+        raise InvalidInputError(
+            f"'out' needs a tokendraw.PagedKVPlan, found {type_name(out)}. Pass PagedKVPlan.empty(B, W, device=...)."
+        )
+    if (out.page_indices is not None) is not page_indices:
+        needed, mend = ("a buffer", "page_indices=False") if page_indices else ("None", "page_indices=True")
+        raise InvalidInputError(
+            f"'out.page_indices' needs {needed} with page_indices={page_indices}, found "
+            f"{type_name(out.page_indices)}. Pass other buffers, or {mend}."
+        )
+    requests, columns = block_table.shape
+    sizes = {"page_indptr": requests + 1, "last_page_len": requests}
+    if page_indices:
+        sizes["page_indices"] = requests * columns
+    written = {
+        f"out.{name}": _buffer(f"out.{name}", getattr(out, name), size, seq_lens)
+        for name, size in sizes.items()
+    }
+    _check_apart(written, {"seq_lens": _extent(seq_lens), "block_table": _extent(block_table)})
+
+
+def _check_int32(name: str, tensor: Tensor, device: torch.device) -> None:
+    if tensor.dtype is not torch.int32:
+        raise InvalidInputError(
+            f"'{name}' needs dtype torch.int32, found {tensor.dtype}. Pass {name}.to(torch.int32)."
+        )
+    if not same_device(tensor.device, device):
+        raise InvalidInputError(
+            f"'{name}' needs device {device}, where the planner was built, found {tensor.device}. "
+            f"Move it, or load a planner for {tensor.device}."
+        )
+
+
+def _buffer(name: str, buffer: Any, size: int, like: Tensor) -> tuple[int, int]:
+    """Check one buffer, and return the range of its addresses."""
+    if not is_plain(buffer):
+        check_plain(name, buffer)
+    if buffer.shape != (size,) or buffer.dtype is not torch.int32 or buffer.device != like.device:
+        raise InvalidInputError(
+            f"'{name}' needs [{size}] torch.int32 on {like.device}, found {list(buffer.shape)} {buffer.dtype} on "
+            f"{buffer.device}. Pass PagedKVPlan.empty(B, W, device=...)."
+        )
+    if not buffer.is_contiguous():
+        raise InvalidInputError(
+            f"'{name}' needs its elements one behind the other, found stride {buffer.stride(0)}. "
+            "Pass PagedKVPlan.empty(B, W, device=...)."
+        )
+    return _extent(buffer)
+
+
+def _extent(tensor: Tensor) -> tuple[int, int]:
+    """Return the addresses of the first byte of a tensor and of what follows its last."""
+    start = tensor.data_ptr()
+    if tensor.numel() == 0:
+        return start, start
+    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return start, start + 4 * (last + 1)
+
+
+def _check_apart(written: dict[str, tuple[int, int]], read: dict[str, tuple[int, int]]) -> None:
+    """Refuse buffers that share memory with each other or with an input."""
+    others = dict(read)
+    for name, (start, end) in written.items():
+        for other, (from_, to) in others.items():
+            if start < to and from_ < end:
+                raise InvalidInputError(
+                    f"'{name}' needs memory of its own, found some of '{other}'. "
+                    "Pass PagedKVPlan.empty(B, W, device=...)."
+                )
+        others[name] = start, end

@@ -1,0 +1,187 @@
+"""Page metadata of a batch: what a step needs to know of it, and the arithmetic between steps, which never waits.
+
+The plan itself is the operation ``plan_paged_kv``: :func:`tokendraw.load` finds who makes it. What is here needs no
+provider: :func:`requirements` decides on the host, :func:`advance` and :func:`segment_query_indptr` compute on the
+device of what they are given and can be captured in a CUDA graph.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, Self
+
+import torch
+from torch import Tensor
+
+from tokendraw._exchange.ranges import integer
+from tokendraw._messages.errors import InvalidInputError, InvalidParameterError
+from tokendraw._messages.words import shown
+from tokendraw._torch.tensor_checks import check_integers, check_vector
+
+HostSeqLens = Literal["none", "upper_bound", "sync"]
+"""Lengths of the sequences that the host has to know for a step: none; a bound that it keeps itself; or the lengths
+themselves, for which it waits for the device."""
+_LARGEST = 2**31 - 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class PagedKVPlan:
+    """The pages of a batch of B requests whose block table has W columns. All are int32, on one device."""
+
+    page_indptr: Tensor
+    """[B + 1]: 0, then the running sum of the pages of each request. Paged APIs call it ``cum_seq_lens_kv`` or
+    ``paged_kv_indptr``; it counts pages, where ragged APIs count tokens."""
+    last_page_len: Tensor
+    """[B]: tokens in the last page of each request, from 1 to the page size; 0 where the request has no tokens."""
+    page_indices: Tensor | None = None
+    """[B * W]: the pages of each request one behind the other, ``page_indptr[B]`` of them, then padding; None if they
+    were not asked for."""
+
+    @classmethod
+    def empty(
+        cls,
+        num_requests: int,
+        num_columns: int,
+        *,
+        device: torch.device | str | None = None,
+        page_indices: bool = True,
+    ) -> Self:
+        """Allocate buffers that are not filled yet, which ``plan(..., out=)`` takes.
+
+        :param num_requests: B.
+        :param num_columns: W.
+        :param device: None: the CPU.
+        :param page_indices: whether the pages will be asked for.
+        """
+
+        def buffer(size: int) -> Tensor:
+            return torch.empty(size, dtype=torch.int32, device=device)
+
+        return cls(
+            page_indptr=buffer(num_requests + 1),
+            last_page_len=buffer(num_requests),
+            page_indices=buffer(num_requests * num_columns) if page_indices else None,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Requirements:
+    """What the attention metadata of a step needs."""
+
+    host_seq_lens: HostSeqLens
+    """Lengths that the host has to know: ``none``; ``upper_bound``, those that it counts itself; or ``sync``, those on
+    the device, for which it waits."""
+    page_indices: bool
+    """Whether a kernel reads the flat list of pages in place of the block table."""
+
+
+def requirements(
+    *,
+    num_prefills: int,
+    num_decodes: int,
+    prefill_on_device: bool,
+    decode_on_device: bool,
+    dcp: bool = False,
+    causal: bool = True,
+    num_speculative: int = 0,
+    upper_bound_known: bool = False,
+) -> Requirements:
+    """Decide what a step needs from what the host knows of its batch. Needs no device and no tensor.
+
+    :param num_prefills: requests of the batch in their prefill.
+    :param num_decodes: requests that decode.
+    :param prefill_on_device: whether the attention kernel of prefills takes block table and lengths as device tensors.
+    :param decode_on_device: the same for decodes.
+    :param dcp: whether decode context parallelism divides the pages between ranks.
+    :param causal: whether attention is causal.
+    :param num_speculative: drafts a request; with any, the host knows no length before the drafts are judged.
+    :param upper_bound_known: whether the host keeps a bound of every length, which is the length where nothing is
+        rejected.
+    :raises InvalidParameterError: a count is negative or no integer, or a flag is no bool.
+    """
+    for name, count in (
+        ("num_prefills", num_prefills),
+        ("num_decodes", num_decodes),
+        ("num_speculative", num_speculative),
+    ):
+        integer(name, count, None, 0, _LARGEST)
+    for name, flag in (
+        ("prefill_on_device", prefill_on_device),
+        ("decode_on_device", decode_on_device),
+        ("dcp", dcp),
+        ("causal", causal),
+        ("upper_bound_known", upper_bound_known),
+    ):
+        if type(flag) is not bool:
+            raise InvalidParameterError(f"'{name}' needs True or False, found {shown(flag)}.")
+    page_indices = (num_prefills > 0 and not prefill_on_device) or (num_decodes > 0 and not decode_on_device)
+    host_seq_lens: HostSeqLens = "sync"
+    if causal and not dcp and not page_indices:
+        host_seq_lens = "none"
+    elif num_speculative == 0 and upper_bound_known:
+        host_seq_lens = "upper_bound"
+    return Requirements(host_seq_lens=host_seq_lens, page_indices=page_indices)
+
+
+def advance(
+    num_computed: Tensor,
+    query_lens: Tensor,
+    num_logits: Tensor,
+    num_sampled: Tensor,
+    next_query_lens: Tensor,
+) -> tuple[Tensor, Tensor]:
+    """Compute the lengths that the next step attends to, from how many tokens this step kept. Waits for nothing.
+
+    All are [B] int32 on one device; so are the results, which are new tensors.
+
+    :param num_computed: tokens in each request's cache before this step.
+    :param query_lens: tokens that this step computed of it, its drafts among them.
+    :param num_logits: rows of logits that it had in this step: its drafts and one more; 0 while it is in its prefill,
+        where nothing is rejected and ``num_sampled`` does not count.
+    :param num_sampled: tokens that this step gave it: ``VerifyOutput.num_accepted + 1``; 1 without drafts.
+    :param next_query_lens: tokens that the next step computes of it.
+    :returns: tokens in the cache after this step, without those of rejected drafts; and ``seq_lens`` of the next step,
+        which are these and its query.
+    :raises InvalidInputError: a tensor has another shape, dtype or device.
+    """
+    given = {
+        "num_computed": num_computed,
+        "query_lens": query_lens,
+        "num_logits": num_logits,
+        "num_sampled": num_sampled,
+        "next_query_lens": next_query_lens,
+    }
+    for name, tensor in given.items():
+        check_vector(name, tensor)
+        if tensor.dtype is not torch.int32:
+            raise InvalidInputError(
+                f"'{name}' needs dtype torch.int32, found {tensor.dtype}. Pass {name}.to(torch.int32)."
+            )
+        if tensor.shape != num_computed.shape:
+            raise InvalidInputError(
+                f"'{name}' needs the shape of 'num_computed', {list(num_computed.shape)}, found {list(tensor.shape)}."
+            )
+        if tensor.device != num_computed.device:
+            raise InvalidInputError(
+                f"'{name}' needs the device of 'num_computed', {num_computed.device}, found {tensor.device}."
+            )
+    rejected = (num_logits - num_sampled).masked_fill_(num_logits == 0, 0)
+    kept = (num_computed + query_lens).sub_(rejected)
+    return kept, kept + next_query_lens
+
+
+def segment_query_indptr(query_indptr: Tensor, first: int) -> Tensor:
+    """Compute where the queries of the requests from ``first`` on begin, counted from the first of these.
+
+    :param query_indptr: [B + 1] integer: 0, then the running sum of the query lengths of the batch.
+    :param first: from 0 to B.
+    :returns: [B + 1 - first] of the same dtype: ``query_indptr[first + i] - query_indptr[first]``, a tensor of its own.
+    :raises InvalidInputError: ``query_indptr`` is no vector of integers, or is empty.
+    :raises InvalidParameterError: ``first`` is no integer from 0 to B.
+    """
+    check_vector("query_indptr", query_indptr)
+    check_integers("query_indptr", query_indptr)
+    if len(query_indptr) == 0:
+        raise InvalidInputError("'query_indptr' needs shape [B + 1] with B >= 0, found [0].")
+    first = integer("first", first, None, 0, len(query_indptr) - 1)
+    return query_indptr[first:] - query_indptr[first : first + 1]

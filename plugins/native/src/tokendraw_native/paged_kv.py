@@ -1,0 +1,49 @@
+"""The native planner of pages: about a dozen operations of torch, none of which waits for the device."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from tokendraw import PagedKVPlan
+
+_LARGEST = 2**31 - 1
+
+
+class NativePlanner:
+    """Plans the pages of a batch on the device of its lengths."""
+
+    def plan(
+        self,
+        seq_lens: Tensor,
+        block_table: Tensor,
+        page_size: int,
+        page_indices: bool = True,
+        pad: int = -1,
+        out: PagedKVPlan | None = None,
+    ) -> PagedKVPlan:
+        """Write the plan into ``out``, which the core always passes."""
+        requests, columns = block_table.shape
+        if out is None:
+            out = PagedKVPlan.empty(requests, columns, device=seq_lens.device, page_indices=page_indices)
+        lengths = seq_lens.clamp(0, min(columns * page_size, _LARGEST))
+        full_pages = (lengths - 1).div_(
+            page_size, rounding_mode="floor"
+        )  # before the last page; -1 if there is none
+        out.page_indptr[:1].zero_()
+        torch.cumsum(full_pages + 1, 0, dtype=torch.int32, out=out.page_indptr[1:])
+        torch.sub(lengths, full_pages.clamp_(min=0), alpha=page_size, out=out.last_page_len)
+        if out.page_indices is not None and block_table.numel():
+            _gather_pages(block_table, out.page_indptr, pad, out.page_indices)
+        return out
+
+
+def _gather_pages(block_table: Tensor, page_indptr: Tensor, pad: int, page_indices: Tensor) -> None:
+    """Write the pages of each request one behind the other, then ``pad`` up to the end."""
+    requests, columns = block_table.shape
+    slots = torch.arange(requests * columns, dtype=torch.int32, device=page_indptr.device)
+    # A slot behind the last page reads some page of the last request, and is padded afterwards.
+    request = torch.searchsorted(page_indptr[1:], slots, right=True).clamp_(max=requests - 1)
+    column = (slots - page_indptr.index_select(0, request)).clamp_(max=columns - 1)
+    torch.take(block_table, torch.add(column, request, alpha=columns), out=page_indices)
+    page_indices.masked_fill_(slots >= page_indptr[requests:], pad)

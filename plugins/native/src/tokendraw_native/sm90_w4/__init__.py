@@ -1,0 +1,1 @@
+"""Packs 4-bit weights and their scales for FlashInfer's SM90 mixed-input GEMM."""

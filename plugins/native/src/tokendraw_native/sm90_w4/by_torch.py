@@ -1,0 +1,84 @@
+"""Packs and unpacks weights by torch's own functions, piece by piece, on any device.
+
+A piece and its three copies stay below an expert, so that no device needs room for all of them twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from tokendraw_native.sm90_w4.words import ALL_BITS, Shifts, Words
+
+_LARGEST_PIECE: Final = {"cpu": 1 << 20}
+"""Bytes of a piece, by type of device: few enough for a cache, enough for all threads."""
+_LARGEST_ELSEWHERE: Final = 1 << 24
+"""Bytes of a piece where a launch takes microseconds."""
+
+
+def pack(weights: Tensor, words: Words) -> Tensor:
+    """Pack weights [E, N, K / 2] uint8, dense: a new tensor of the same shape."""
+    packed = torch.empty_like(weights)
+    source, target = _rows(weights), _words(packed)
+    for groups, columns in _pieces(weights):
+        given = torch.empty_like(target[groups, :, columns])
+        for place, (h, byte) in enumerate(words.byte_order):
+            given[..., place] = source[groups, h, columns, :, byte].transpose(1, 2)
+        target[groups, :, columns] = _moved(given, words.moves)
+    return packed
+
+
+def unpack(packed: Tensor, words: Words) -> Tensor:
+    """Unpack what :func:`pack` packed: a new tensor of the same shape."""
+    weights = torch.empty_like(packed)
+    source, target = _words(packed), _rows(weights)
+    for groups, columns in _pieces(packed):
+        given = source[groups, :, columns].clone(memory_format=torch.contiguous_format)
+        moved = _moved(given, words.moves_back)
+        for place, (h, byte) in enumerate(words.byte_order):
+            target[groups, h, columns, :, byte] = moved[..., place].transpose(1, 2)
+    return weights
+
+
+def _rows(weights: Tensor) -> Tensor:
+    """View weights by group of 16 rows, ``h``, row and 16 bytes of columns, half of these, and byte."""
+    groups, cells = _sizes(weights)
+    return weights.view(groups, 2, cells, 2, 8)
+
+
+def _words(packed: Tensor) -> Tensor:
+    """View packed weights by group of 16 rows, half, row and 16 bytes of columns, and byte of four words."""
+    groups, cells = _sizes(packed)
+    return packed.view(groups, 2, cells, 16)
+
+
+def _sizes(weights: Tensor) -> tuple[int, int]:
+    experts, rows, columns = weights.shape
+    return experts * rows // 16, 8 * (columns // 16)
+
+
+def _pieces(weights: Tensor) -> Iterator[tuple[slice, slice]]:
+    """Go through groups of rows, several at once if they are small, and parts of them if they are large."""
+    groups, cells = _sizes(weights)
+    limit = min(_LARGEST_PIECE.get(weights.device.type, _LARGEST_ELSEWHERE), weights[0].numel() // 4)
+    some = max(1, limit // (32 * cells))
+    part = min(cells, max(1, limit // 32))
+    for first in range(0, groups, some):
+        for start in range(0, cells, part):
+            yield slice(first, first + some), slice(start, start + part)
+
+
+def _moved(given: Tensor, shifts: Shifts) -> Tensor:
+    """Move the bits of words [..., 16] uint8."""
+    if shifts == ((0, ALL_BITS),):
+        return given
+    words = given.view(torch.int32)
+    part, moved = torch.empty_like(words), torch.zeros_like(words)
+    for shift, mask in shifts:
+        move = torch.bitwise_left_shift if shift > 0 else torch.bitwise_right_shift
+        move(words, abs(shift), out=part)
+        moved |= part.bitwise_and_(mask - (mask >> 31 << 32))  # the mask as int32 has it
+    return moved.view(torch.uint8)

@@ -1,0 +1,132 @@
+"""Packs and unpacks weights in one launch on a GPU, by torch's jiterator.
+
+The jiterator compiles the function of one element into a kernel over strided tensors, through NVRTC or hipRTC. An
+element here is 8 bytes: half of the 16 that two rows make together in packed form, or what one of these rows has of
+them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from tokendraw_native.sm90_w4 import by_torch
+from tokendraw_native.sm90_w4.words import ALL_BITS, WORDS, Shifts, Words
+
+_BYTES: Final = 8
+_WIDE: Final = "unsigned long long"
+
+
+def works(device: torch.device) -> bool:
+    """Whether torch can compile such a kernel here: it is compiled and compared."""
+    if device.type != "cuda":
+        return False
+    words = WORDS["int4", "v1"]
+    weights = torch.arange(16 * 32, device=device).to(torch.uint8).view(1, 16, 32)
+    try:
+        return torch.equal(pack(weights, words), by_torch.pack(weights, words))
+    except (
+        RuntimeError,
+        ImportError,
+        AttributeError,
+    ):  # no jiterator, no NVRTC, or it compiles for no such device
+        return False
+
+
+def is_aligned(weights: Tensor) -> bool:
+    """Whether the bytes of weights can be read eight at a time."""
+    return weights.storage_offset() % _BYTES == 0 and weights.data_ptr() % _BYTES == 0
+
+
+def pack(weights: Tensor, words: Words) -> Tensor:
+    """Pack weights [E, N, K / 2] uint8, dense and aligned: a new tensor of the same shape."""
+    source = _elements(weights)
+    first, second = (row.transpose(1, 2).unsqueeze(3) for row in source.unbind(1))
+    half = torch.arange(2, device=weights.device)
+    return _launched(_kernel(pack_code(words)), weights, first, second, half)
+
+
+def unpack(packed: Tensor, words: Words) -> Tensor:
+    """Unpack what :func:`pack` packed: a new tensor of the same shape."""
+    source = _elements(packed)
+    first, second = (half.transpose(1, 2).unsqueeze(1) for half in source.unbind(3))
+    row = torch.arange(2, device=packed.device).view(2, 1, 1)
+    return _launched(_kernel(unpack_code(words)), packed, first, second, row)
+
+
+def _elements(weights: Tensor) -> Tensor:
+    """View weights as int64 by group of 16 rows, ``h``, row and 16 bytes of columns, and half of these.
+
+    Of packed weights, the halves of columns come second, and those of the packed bytes last.
+    """
+    experts, rows, columns = weights.shape
+    return weights.view(torch.int64).view(experts * rows // 16, 2, 8 * (columns // 16), 2)
+
+
+def _launched(kernel: Callable[..., Tensor], weights: Tensor, *given: Tensor) -> Tensor:
+    # The output gets the strides of the first tensor, whose elements are not used and so not read.
+    with torch.cuda.device(weights.device):
+        out = kernel(_elements(weights), *given)
+    return out.contiguous().view(torch.uint8).view(weights.shape)
+
+
+@cache
+def _kernel(code: str) -> Callable[..., Tensor]:
+    from torch.cuda.jiterator import _create_jit_fn
+
+    return _create_jit_fn(code)
+
+
+def pack_code(words: Words) -> str:
+    """Write the function that makes two packed words of 8 bytes of each row, in C++."""
+    unit, count = words.unit_bits, words.units_of_row
+    lines = [f"{_WIDE} {row} = ({_WIDE}){given} >> ({2 * unit} * half);" for row, given in _ROWS]
+    for i in range(2):
+        units = [
+            f"({row} >> {unit * (4 * c + i)} & {2**unit - 1}u) << {unit * (2 * c + h)}"
+            for c in range(count)
+            for h, (row, _) in enumerate(_ROWS)
+        ]
+        lines += [f"unsigned int word{i} = {' | '.join(units)};", _assigned(f"word{i}", words.moves)]
+    lines.append(f"return (T)(word0 | ({_WIDE})word1 << 32);")
+    return _function(f"tokendraw_pack_{words.name}", "half", lines)
+
+
+def unpack_code(words: Words) -> str:
+    """Write the function that makes 8 bytes of one row of four packed words, in C++."""
+    unit, count = words.unit_bits, words.units_of_row
+    units = []
+    lines = []
+    for d in range(4):
+        given = "first" if d < 2 else "second"
+        lines += [
+            f"unsigned int word{d} = ({_WIDE}){given} >> {32 * (d % 2)};",
+            _assigned(f"word{d}", words.moves_back),
+        ]
+        units += [
+            f"({_WIDE})(word{d} >> ({2 * unit * c} + {unit} * row) & {2**unit - 1}u) << {unit * (4 * c + d)}"
+            for c in range(count)
+        ]
+    lines.append(f"return (T)({' | '.join(units)});")
+    return _function(f"tokendraw_unpack_{words.name}", "row", lines)
+
+
+_ROWS: Final = (("row0", "first"), ("row1", "second"))
+
+
+def _assigned(word: str, shifts: Shifts) -> str:
+    parts = [f"({_shifted(word, shift)} & {mask}u)" for shift, mask in shifts]
+    return "" if shifts == ((0, ALL_BITS),) else f"{word} = {' | '.join(parts)};"
+
+
+def _shifted(word: str, shift: int) -> str:
+    return f"({word} << {shift})" if shift > 0 else f"({word} >> {-shift})"
+
+
+def _function(name: str, which: str, lines: list[str]) -> str:
+    body = "\n  ".join(line for line in lines if line)
+    return f"template <typename T> T {name}(T shape, T first, T second, T {which}) {{\n  {body}\n}}"

@@ -1,0 +1,59 @@
+"""The hazards of page plans, each one test, with native on a CPU and on a CUDA device."""
+
+import functools
+
+import pytest
+import torch
+
+import paged_kv_cuda
+import paged_kv_loop
+import tokendraw
+from no_wait import NoWait
+from paged_kv_hazards import HAZARDS
+from tokendraw_native.paged_kv import NativePlanner
+
+
+@functools.cache
+def load(device):
+    return tokendraw.load("plan_paged_kv", "native", device=device)
+
+
+@pytest.mark.parametrize("hazard", HAZARDS)
+def test_hazard(hazard, device):
+    HAZARDS[hazard](load(device), device)
+
+
+def test_hazard_8_the_loop(device):
+    """20 steps of verify, advance and plan, the latter two without a wait, equal a loop that reads everything back."""
+    paged_kv_loop.run(tokendraw.load_sampler("native", device=device), load(device), device)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("hazard", paged_kv_cuda.HAZARDS)
+def test_hazard_on_a_cuda_device(hazard):
+    paged_kv_cuda.HAZARDS[hazard](load(torch.device("cuda")))
+
+
+@pytest.mark.parametrize("hazard", [name for name in HAZARDS if "3" not in name and "4" not in name])
+def test_hazard_of_the_backend_alone(hazard, device):
+    """Without the core around it, which passes ``out`` where the caller does not."""
+    HAZARDS[hazard](NativePlanner(), device)
+
+
+@pytest.mark.parametrize(
+    "wait",
+    [
+        lambda x: x[0].item(),
+        lambda x: x.nonzero(),
+        lambda x: x[x > 0],
+        lambda x: x.masked_select(x > 0),
+        lambda x: x.unique(),
+        lambda x: x.unique_consecutive(),
+        lambda x: x.repeat_interleave(x),
+        lambda x: x.__setitem__(x > 0, torch.ones(2, dtype=torch.int32)),
+        lambda x: int(x.max()),
+    ],
+)
+def test_the_check_for_waits_sees_one(wait):
+    with NoWait(), pytest.raises(AssertionError, match="waits for the device"):
+        wait(torch.tensor([0, 1, 2], dtype=torch.int32))

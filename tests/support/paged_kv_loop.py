@@ -1,0 +1,153 @@
+"""Hazard 8: steps of verify, advance and plan that read nothing back, beside a Python loop that reads everything.
+
+Four requests decode with up to three drafts; two more have prompts that come in chunks, and decode once these are done.
+The host knows that schedule. How many drafts stand, and so every length, is on the device alone.
+"""
+
+import contextlib
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from no_wait import NoWait
+from paged_kv_model import ints, lists, model, require_equal, table_of
+from tokendraw import Drafts, PagedKVPlan, SamplingMetadata, SamplingParams, VerifyOutput
+from tokendraw.paged_kv import advance
+
+STEPS, DRAFTS, VOCAB_SIZE = 20, 3, 4
+COMPUTED = (4, 1, 9, 6, 0, 0)
+"""Tokens in the cache of each request before the first step."""
+PROMPTS = (4, 1, 9, 6, 30, 45)
+CHUNK, PAGE, COLUMNS = 8, 4, 32
+REQUESTS = len(PROMPTS)
+
+
+@dataclass
+class Step:
+    """What the host knows of a step, and its inputs on the device."""
+
+    queries: list[int]
+    logits_rows: list[int]
+    """Rows of logits of each request: 0 in its prefill, but for the last chunk."""
+    num_prefills: int
+    logits: Any
+    drafts: Any
+    metadata: Any
+
+
+def schedule(device, seed=0):
+    """The steps, one more than are run: the last one is only planned for."""
+    rng = np.random.default_rng(seed)
+    done, steps = list(COMPUTED), []
+    for _ in range(STEPS + 1):
+        queries, rows, ids, prefills = [], [], [], 0
+        for b, prompt in enumerate(PROMPTS):
+            if done[b] < prompt:
+                chunk = min(CHUNK, prompt - done[b])
+                done[b] += chunk
+                prefills += 1
+                queries.append(chunk)
+                rows.append(int(done[b] == prompt))
+                if rows[-1]:
+                    ids.append([])
+            else:
+                drafts = int(rng.integers(0, DRAFTS + 1))
+                queries.append(1 + drafts)
+                rows.append(1 + drafts)
+                ids.append(rng.integers(0, VOCAB_SIZE, drafts).tolist())
+        logits = rng.normal(size=(sum(rows), VOCAB_SIZE)).astype(np.float32)
+        row = 0
+        for drafted in ids:  # half of the drafts are likely tokens, so that whole chains stand now and then
+            for token in drafted:
+                logits[row, token] += rng.choice([0.0, 4.0])
+                row += 1
+            row += 1
+        steps.append(
+            Step(
+                queries=queries,
+                logits_rows=rows,
+                num_prefills=prefills,
+                logits=torch.from_numpy(logits).to(device),
+                drafts=Drafts.from_lists(ids, device=device),
+                metadata=SamplingMetadata.from_params([SamplingParams()] * len(ids), device=device),
+            )
+        )
+    return steps
+
+
+@dataclass
+class Outcome:
+    """What a step left on the device."""
+
+    verified: VerifyOutput
+    num_computed: torch.Tensor
+    seq_lens: torch.Tensor
+    plans: tuple[PagedKVPlan, PagedKVPlan]
+    """Of the decodes, and of the prefills."""
+
+
+class Loop:
+    """An engine's loop, whose lengths live on the device."""
+
+    def __init__(self, sampler, planner, device):
+        self.sampler, self.planner, self.device = sampler, planner, device
+        self.steps = schedule(device)
+        self.table = ints(table_of(REQUESTS, COLUMNS), device)
+        self.on_device = [(ints(s.queries, device), ints(s.logits_rows, device)) for s in self.steps]
+        self.start = ints(COMPUTED, device)
+        self.restart()
+
+    def restart(self):
+        """Begin anew, with draws that repeat themselves."""
+        torch.manual_seed(0)
+        self.outcomes, self.num_computed = [], self.start
+
+    def verify(self, i):
+        step = self.steps[i]
+        return self.sampler.verify(step.logits, step.drafts, step.metadata)
+
+    def plan(self, i, verified):
+        """From what was accepted in step i to the plans of step i + 1."""
+        (queries, rows), (next_queries, _) = self.on_device[i : i + 2]
+        num_sampled = torch.zeros_like(queries)
+        num_sampled[: len(verified.num_accepted)] = verified.num_accepted + 1
+        self.num_computed, seq_lens = advance(self.num_computed, queries, rows, num_sampled, next_queries)
+        first = REQUESTS - self.steps[i + 1].num_prefills
+        plans = tuple(
+            self.planner.plan(seq_lens[part], self.table[part], PAGE)
+            for part in (slice(0, first), slice(first, REQUESTS))
+        )
+        self.outcomes.append(Outcome(verified, self.num_computed, seq_lens, plans))
+
+    def require_right(self):
+        """Compare every step with a loop that reads everything back."""
+        computed, table, accepted = list(COMPUTED), self.table.tolist(), set()
+        for i, (step, following, outcome) in enumerate(
+            zip(self.steps[:-1], self.steps[1:], self.outcomes, strict=True)
+        ):
+            kept = outcome.verified.num_accepted.tolist()
+            for b in range(REQUESTS):
+                drafts = step.logits_rows[b] - 1
+                computed[b] += step.queries[b]
+                if drafts > 0:
+                    computed[b] -= drafts - kept[b]
+                    accepted.add((kept[b], drafts))
+            lengths = [done + more for done, more in zip(computed, following.queries, strict=True)]
+            assert outcome.num_computed.tolist() == computed, f"step {i}"
+            assert outcome.seq_lens.tolist() == lengths, f"step {i}"
+            first = REQUESTS - following.num_prefills
+            for plan, part in zip(outcome.plans, (slice(0, first), slice(first, REQUESTS)), strict=True):
+                require_equal(lists(plan), model(lengths[part], table[part], PAGE), f"step {i}")
+        assert accepted >= {(n, DRAFTS) for n in range(DRAFTS + 1)}, "acceptance needs to be random"
+
+
+def run(sampler, planner, device):
+    """The loop on a device, where nothing but the verification may know a value on the host."""
+    loop = Loop(sampler, planner, torch.device(device))
+    for i in range(STEPS):
+        verified = loop.verify(i)
+        with NoWait() if loop.device.type == "cpu" else contextlib.nullcontext():
+            loop.plan(i, verified)
+    loop.require_right()
