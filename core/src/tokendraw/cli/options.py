@@ -11,7 +11,7 @@ import click
 from tokendraw import operations
 from tokendraw._discovery import settings as _settings
 from tokendraw._discovery.entry_points import found
-from tokendraw._exchange.capabilities import FILTER_ORDERS, LOGPROBS_MODES, Need
+from tokendraw._exchange.capabilities import FILTER_ORDERS, GUMBEL_DTYPES, LOGPROBS_MODES, Need
 from tokendraw._exchange.params import SamplingParams
 from tokendraw._resolution.candidate import Choice
 from tokendraw._torch.importing import require_torch
@@ -96,6 +96,14 @@ logprobs_mode_option = click.option(
     default="raw_logprobs",
     show_default=True,
     help="What log-probabilities are taken of.",
+)
+
+gumbel_dtype_option = click.option(
+    "--gumbel-dtype",
+    type=click.Choice(GUMBEL_DTYPES),
+    default="fp32",
+    show_default=True,
+    help="Precision of the random numbers.",
 )
 
 params_options = all_of_options(

@@ -16,7 +16,7 @@ from click.core import ParameterSource
 import tokendraw
 from tokendraw import operations
 from tokendraw._discovery import settings as _settings
-from tokendraw._exchange.capabilities import FILTER_ORDERS, GUMBEL_DTYPES, INPUT_DTYPES, HostNeed
+from tokendraw._exchange.capabilities import FILTER_ORDERS, INPUT_DTYPES, HostNeed
 from tokendraw._messages.errors import SamplerUnavailableError
 from tokendraw._resolution.candidate import Decision, Resolution
 from tokendraw.cli.app import GuardedCommand, warn
@@ -24,6 +24,7 @@ from tokendraw.cli.describe import decisions_json, resolution_json, settings_in_
 from tokendraw.cli.options import (
     all_of_options,
     chosen,
+    gumbel_dtype_option,
     json_option,
     logprobs_mode_option,
     operation_option,
@@ -43,7 +44,7 @@ _need_options = all_of_options(
         show_default=True,
         help="An order in use; may be given for each.",
     ),
-    click.option("--gumbel-dtype", type=click.Choice(GUMBEL_DTYPES), default="fp32", show_default=True),
+    gumbel_dtype_option,
     click.option("--dtype", type=click.Choice(INPUT_DTYPES), help="Of the logits, if known."),
     click.option("--vocab-size", type=click.IntRange(min=1), help="If known."),
     click.option(
