@@ -8,11 +8,11 @@ import torch
 
 from command_line import DRAWN_BY_NATIVE, NATIVE_ON_CPU, call
 from tokendraw import SamplerOutput, SamplingParams
+from tokendraw.cli.demo import built_in_model as _built_in_model
 from tokendraw.cli.demo.corpus import documentation
 from tokendraw.cli.demo.generation import draw_tokens
 from tokendraw.cli.demo.ngram import UNKNOWN, NGramModel
 from tokendraw.cli.terminal.wrap import Wrapper
-from tokendraw.cli.verbs import generate as _generate
 
 STORY = NGramModel(
     ["The cat sat on the mat, and the dog slept.", "The cat sat on the mat, and the bird sang."]
@@ -28,12 +28,12 @@ def documentation_model():
 
 @pytest.fixture
 def story(monkeypatch):
-    monkeypatch.setattr(_generate, "_language_model", lambda: STORY)
+    monkeypatch.setattr(_built_in_model, "language_model", lambda: STORY)
 
 
 @pytest.fixture
 def docs(monkeypatch):
-    monkeypatch.setattr(_generate, "_language_model", documentation_model)
+    monkeypatch.setattr(_built_in_model, "language_model", documentation_model)
 
 
 def generate(*arguments):

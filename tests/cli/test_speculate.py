@@ -12,11 +12,11 @@ from command_line import NATIVE_ON_CPU, call
 from fake_dists import EVERYTHING, fake_dists, plugin
 from goodness_of_fit import FALSE_ALARM, chi_square
 from tokendraw import SamplerOutput, SamplingParams, VerifyOutput
+from tokendraw.cli.demo import built_in_model as _built_in_model
 from tokendraw.cli.demo.corpus import documentation
 from tokendraw.cli.demo.generation import draw_tokens
 from tokendraw.cli.demo.ngram import NGramModel
 from tokendraw.cli.demo.speculation import Speculation, Tally, _ordinal
-from tokendraw.cli.verbs import generate as _generate
 from tokendraw.testing import reference
 from tokendraw.testing.reference_walk import distribution
 
@@ -54,14 +54,16 @@ def story_model(order):
 
 @pytest.fixture
 def docs(monkeypatch):
-    monkeypatch.setattr(_generate, "_language_model", documentation_model)
-    monkeypatch.setattr(_generate, "_draft_model", lambda: documentation_model(_generate.DRAFT_ORDER))
+    monkeypatch.setattr(_built_in_model, "language_model", documentation_model)
+    monkeypatch.setattr(
+        _built_in_model, "draft_model", lambda: documentation_model(_built_in_model.DRAFT_ORDER)
+    )
 
 
 @pytest.fixture
 def story(monkeypatch):
-    monkeypatch.setattr(_generate, "_language_model", lambda: NGramModel(STORY))
-    monkeypatch.setattr(_generate, "_draft_model", lambda: NGramModel(STORY, order=2))
+    monkeypatch.setattr(_built_in_model, "language_model", lambda: NGramModel(STORY))
+    monkeypatch.setattr(_built_in_model, "draft_model", lambda: NGramModel(STORY, order=2))
 
 
 @pytest.fixture(scope="module")

@@ -10,9 +10,8 @@ was accepted).
 
 from __future__ import annotations
 
-import itertools
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +23,7 @@ from tokendraw.cli.app import GuardedCommand
 from tokendraw.cli.describe import drawn_by, resolution_json, sampler_json, served_by
 from tokendraw.cli.options import (
     checked_params,
+    gumbel_dtype_option,
     json_option,
     load,
     params_options,
@@ -36,13 +36,8 @@ from tokendraw.cli.terminal.wrap import Wrapper
 from tokendraw.operations.verify.capabilities import VERIFY_MODES, VerifyMode
 
 if TYPE_CHECKING:
-    from tokendraw._loading.sampler import Sampler
-    from tokendraw.cli.demo.generation import LanguageModel
-    from tokendraw.cli.demo.ngram import NGramModel
+    from tokendraw._exchange.capabilities import GumbelDtype
     from tokendraw.cli.demo.speculation import Speculation, Tally
-
-    Drawn = list[tuple[list[int], str]]
-    Write = Callable[[str, Sequence[SamplingParams], int, Callable[[str], None] | None], Drawn]
 
 COMPARED = (
     SamplingParams(temperature=0.0),
@@ -52,8 +47,6 @@ COMPARED = (
     SamplingParams(temperature=1.5, min_p=0.1),
 )
 """Settings that ``--compare`` shows, after those of the command line unless they are among these."""
-DRAFT_ORDER = 2
-"""Words in the longest n-gram of the draft model: it knows one word of history, the target three."""
 
 
 @click.command(cls=GuardedCommand, short_help="Draw text from a small language model.")
@@ -84,6 +77,7 @@ DRAFT_ORDER = 2
     help="Rejection accepts as many drafts as can be; coupled prints the very text that there is without drafts. "
     "Default: rejection.",
 )
+@gumbel_dtype_option
 @selection_options
 @quiet_option
 @verbose_option
@@ -96,6 +90,7 @@ def generate(
     compare: bool,
     speculate: int | None,
     verify_mode: VerifyMode | None,
+    gumbel_dtype: GumbelDtype,
     sampler: str | None,
     device: str | None,
     quiet: bool,
@@ -135,16 +130,19 @@ def generate(
     with progress("loading a sampler and the language model"):
         params = checked_params(**fields)
 
-        drawer = load(sampler, device, Need(filter_orders=(params.filter_order,)))
-        tallies: list[Tally] = []
-        how = None
-        if folder is None:
-            model = _language_model()
-            how = _speculation(model, drawer, speculate, verify_mode) if speculate else None
-            write = _ngram(model, drawer, how, tallies)
-        else:
-            write = _on_disk(folder, drawer)
+        drawer = load(sampler, device, Need(filter_orders=(params.filter_order,), gumbel_dtype=gumbel_dtype))
         who = drawn_by(drawer)
+        how: Speculation | None = None
+        tallies: Sequence[Tally] = ()
+        if folder is not None:
+            from tokendraw.cli.demo.model_on_disk import ModelOnDisk
+
+            write = ModelOnDisk(folder, drawer).write
+        else:
+            from tokendraw.cli.demo.built_in_model import BuiltInModel
+
+            model = BuiltInModel(drawer, speculate, verify_mode or "rejection")
+            write, how, tallies = model.write, model.speculation, model.tallies
         if how:
             who = served_by(drawer, drawer.verify_resolution, "verified", "verifies")
     if not (quiet or as_json):
@@ -171,71 +169,11 @@ def generate(
                 click.echo(f"{_label(setting)}: {line}" if compare else line, err=True)
 
 
-def _ngram(model: LanguageModel, drawer: Sampler, how: Speculation | None, tallies: list[Tally]) -> Write:
-    """Write text with the n-gram model.
-
-    :param tallies: receives one entry for each setting if there is speculation.
-    """
-    from tokendraw._torch.threads import one_thread
-    from tokendraw.cli.demo.generation import draw_tokens
-
-    def chunks(
-        encoded: Sequence[int], settings: Sequence[SamplingParams], count: int
-    ) -> Iterator[Sequence[Sequence[int]]]:
-        """Yield the tokens of every setting, step by step."""
-        if how:
-            return how.draw_tokens(encoded, settings, count, tallies)
-        plain = draw_tokens(model, drawer, encoded, settings, count)
-        return ([[token_id] for token_id in step] for step in plain)
-
-    def write(
-        prompt: str, settings: Sequence[SamplingParams], count: int, show: Callable[[str], None] | None
-    ) -> Drawn:
-        encoded = model.encode(prompt)
-        with one_thread():
-            steps = chunks(encoded, settings, count)
-            if show is not None:
-                tokens = itertools.chain.from_iterable(chunk for (chunk,) in steps)
-                for piece in _pieces(model, prompt, encoded, tokens):
-                    show(piece)
-                return []
-            rows = [list(itertools.chain.from_iterable(parts)) for parts in zip(*steps, strict=True)]
-        return [(row, "".join(_pieces(model, prompt, encoded, row))) for row in rows]
-
-    return write
-
-
-def _on_disk(folder: str, drawer: Sampler) -> Write:
-    from tokendraw.cli.demo.model_on_disk import ModelOnDisk
-
-    return ModelOnDisk(folder, drawer).write
-
-
-def _language_model() -> NGramModel:
-    from tokendraw.cli.demo.corpus import documentation
-    from tokendraw.cli.demo.ngram import NGramModel
-
-    return NGramModel(documentation())
-
-
-def _draft_model() -> NGramModel:
-    """Fit the draft model to the same text, so that it has the same vocabulary."""
-    from tokendraw.cli.demo.corpus import documentation
-    from tokendraw.cli.demo.ngram import NGramModel
-
-    return NGramModel(documentation(), order=DRAFT_ORDER)
-
-
-def _speculation(model: LanguageModel, sampler: Sampler, drafts: int, mode: VerifyMode | None) -> Speculation:
-    from tokendraw.cli.demo.speculation import Speculation
-
-    return Speculation(
-        target=model, draft=_draft_model(), sampler=sampler, drafts=drafts, mode=mode or "rejection"
-    )
-
-
 def _entries(
-    settings: Sequence[SamplingParams], drawn: Drawn, how: Speculation | None, tallies: Sequence[Tally]
+    settings: Sequence[SamplingParams],
+    drawn: Sequence[tuple[list[int], str]],
+    how: Speculation | None,
+    tallies: Sequence[Tally],
 ) -> list[dict[str, Any]]:
     """Return the texts as JSON."""
     entries: list[dict[str, Any]] = [
@@ -263,16 +201,6 @@ def _label(params: SamplingParams) -> str:
         f"min-p {params.min_p:g}" if params.min_p > 0 else "",
     ]
     return ", ".join([f"temperature {params.temperature:g}", *filter(None, filters)])
-
-
-def _pieces(model: LanguageModel, prompt: str, encoded: Sequence[int], drawn: Iterable[int]) -> Iterator[str]:
-    """Yield the text of each drawn token, as it continues the prompt."""
-    previous = encoded[-1]
-    spaced = prompt[-1:].isspace()
-    for token_id in drawn:
-        piece = model.decode([token_id], after=previous)
-        yield piece.lstrip(" ") if spaced else piece
-        previous, spaced = token_id, False
 
 
 def _stream(prompt: str, write: Callable[[Callable[[str], None]], object]) -> None:

@@ -22,6 +22,7 @@ from tokendraw.cli.app import GuardedCommand
 from tokendraw.cli.describe import drawn_by, sampler_json
 from tokendraw.cli.options import (
     checked_params,
+    gumbel_dtype_option,
     json_option,
     load,
     logprobs_mode_option,
@@ -33,7 +34,7 @@ from tokendraw.cli.options import (
 from tokendraw.cli.terminal.tables import print_json, print_table, progress
 
 if TYPE_CHECKING:
-    from tokendraw._exchange.capabilities import LogprobsMode
+    from tokendraw._exchange.capabilities import GumbelDtype, LogprobsMode
     from tokendraw._exchange.output import SamplerOutput
     from tokendraw._loading.sampler import Sampler
     from tokendraw.cli.files.logits import LogitsFile
@@ -61,6 +62,7 @@ if TYPE_CHECKING:
     help="Log-probabilities of the drawn token and of the N best; -1: of all.",
 )
 @logprobs_mode_option
+@gumbel_dtype_option
 @click.option(
     "--tensor", "--key", "tensor", metavar="NAME", help="Which tensor or array, where the file holds several."
 )
@@ -73,6 +75,7 @@ def sample(
     position: int,
     sequence: bool,
     logprobs_mode: LogprobsMode,
+    gumbel_dtype: GumbelDtype,
     tensor: str | None,
     sampler: str | None,
     device: str | None,
@@ -101,6 +104,7 @@ def sample(
         need = Need(
             logprobs_mode=logprobs_mode,
             filter_orders=(params.filter_order,),
+            gumbel_dtype=gumbel_dtype,
             dtype=dtype_name(read.logits.dtype),
             vocab_size=vocab_size,
         )
