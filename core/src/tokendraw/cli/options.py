@@ -98,12 +98,13 @@ logprobs_mode_option = click.option(
     help="What log-probabilities are taken of.",
 )
 
-gumbel_dtype_option = click.option(
-    "--gumbel-dtype",
-    type=click.Choice(GUMBEL_DTYPES),
-    default="fp32",
-    show_default=True,
-    help="Precision of the random numbers.",
+_gumbel_dtype_option = functools.partial(
+    click.option, "--gumbel-dtype", type=click.Choice(GUMBEL_DTYPES), help="Precision of the random numbers."
+)
+gumbel_dtype_option = _gumbel_dtype_option(default="fp32", show_default=True)
+only_gumbel_dtype_option = _gumbel_dtype_option(
+    help="Check what draws, built for random numbers of this precision. Default: everything, built for the first that "
+    "it has."
 )
 
 params_options = all_of_options(

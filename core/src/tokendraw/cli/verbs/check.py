@@ -1,13 +1,14 @@
 """``tokendraw check NAME``: hold an installed sampler against everything that it advertises.
 
 JSON: ``sampler``, ``device``, ``host`` (as in ``resolve --json``), ``candidate`` (as in ``list --json``), ``tokendraw``
-and ``torch`` (versions), ``quick``, ``seed``, ``only`` (names; null for all properties), ``passed`` (whether none
-failed), ``false_alarm`` (the most that a correct sampler fails such a run with), ``seconds`` and ``lines``, one a
-property: ``name``, ``about`` (what is demanded), ``status`` (``passed``, ``failed``, ``refused`` or ``not run``),
-``detail`` (what was looked at; of a failure, what was needed and found; of a refusal, its words), ``checks`` (how many
-statistical ones), ``draws``, ``p_value`` (the least; null without statistics), ``worst`` (where it was the least),
-``traceback`` (where a call raised, else "") and ``seconds``. With ``--list``: ``properties``, each with ``name``,
-``about`` (what is demanded), ``operation``, ``advertised`` (whether a capability switches it on) and ``needs_cuda``.
+and ``torch`` (versions), ``quick``, ``seed``, ``only`` (names; null for all properties), ``gumbel_dtype`` (null without
+the option), ``passed`` (whether none failed), ``false_alarm`` (the most that a correct sampler fails such a run with),
+``seconds`` and ``lines``, one a property: ``name``, ``about`` (what is demanded), ``status`` (``passed``, ``failed``,
+``refused`` or ``not run``), ``detail`` (what was looked at; of a failure, what was needed and found; of a refusal, its
+words), ``checks`` (how many statistical ones), ``draws``, ``p_value`` (the least; null without statistics), ``worst``
+(where it was the least), ``traceback`` (where a call raised, else "") and ``seconds``. With ``--list``: ``properties``,
+each with ``name``, ``about`` (what is demanded), ``operation``, ``advertised`` (whether a capability switches it on)
+and ``needs_cuda``.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from typing import TYPE_CHECKING
 import click
 
 import tokendraw
+from tokendraw import operations
 from tokendraw._discovery import settings as _settings
 from tokendraw._machine import detect
 from tokendraw._messages.errors import PluginError, TokendrawError
@@ -34,6 +36,7 @@ from tokendraw.cli.options import (
     device_option,
     installed_names,
     json_option,
+    only_gumbel_dtype_option,
     only_operation_option,
     verbose_option,
 )
@@ -41,6 +44,7 @@ from tokendraw.cli.terminal.check_lines import print_report
 from tokendraw.cli.terminal.tables import print_json, progress, progress_bar
 
 if TYPE_CHECKING:
+    from tokendraw._exchange.capabilities import GumbelDtype
     from tokendraw.testing import Subject
     from tokendraw.testing.kit.property import Property
     from tokendraw.testing.kit.report import Report
@@ -52,6 +56,7 @@ if TYPE_CHECKING:
 @click.option("--quick", is_flag=True, help="Fewer draws, smaller vocabularies: under a minute on a CPU.")
 @click.option("--only", multiple=True, metavar="PROPERTY", help="Check this property; may be given again.")
 @only_operation_option
+@only_gumbel_dtype_option
 @click.option(
     "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of all that is random in a run."
 )
@@ -66,6 +71,7 @@ def check(
     quick: bool,
     only: tuple[str, ...],
     operation: str | None,
+    gumbel_dtype: GumbelDtype | None,
     seed: int,
     as_list: bool,
     as_json: bool,
@@ -87,12 +93,16 @@ def check(
         return
     if name is None:
         raise click.MissingParameter(param_hint="'NAME'", param_type="argument")
+    if gumbel_dtype and operation and not hasattr(operations.get(operation).need(), "gumbel_dtype"):
+        raise click.UsageError(
+            f"'--gumbel-dtype' is no part of what {operation!r} may need. Leave out one of them."
+        )
     settings = _settings.read_settings()
     warn(settings.warnings, strict=settings.strict)
     properties = tuple(prop.name for prop in _properties(only, operation))
     with progress(f"loading {name}"):
         candidate = _candidate(name, device)
-        subject = _subject(name, device, operation, quick=quick, seed=seed)
+        subject = _subject(name, device, operation, gumbel_dtype, quick=quick, seed=seed)
     report = _run(subject, properties)
     if as_json:
         print_json(
@@ -103,10 +113,12 @@ def check(
                 "tokendraw": tokendraw.__version__,
                 "torch": _torch_version(),
                 "only": list(only) or None,
+                "gumbel_dtype": gumbel_dtype,
             }
         )
     else:
-        print_report(report, str(subject.host), _versions(candidate), _again(report))
+        noise = f", {gumbel_dtype} noise" if gumbel_dtype else ""
+        print_report(report, f"{subject.host}{noise}", _versions(candidate), _again(report, gumbel_dtype))
     if report.failed or not report.lines:
         ctx.exit(NOT_USABLE)
 
@@ -168,7 +180,15 @@ def _candidate(name: str, device: str | None) -> Candidate:
     )
 
 
-def _subject(name: str, device: str | None, operation: str | None, *, quick: bool, seed: int) -> Subject:
+def _subject(
+    name: str,
+    device: str | None,
+    operation: str | None,
+    gumbel_dtype: GumbelDtype | None,
+    *,
+    quick: bool,
+    seed: int,
+) -> Subject:
     """Build the sampler and prove it.
 
     :raises SamplerUnavailableError: it cannot serve this machine; the reason in words.
@@ -176,7 +196,8 @@ def _subject(name: str, device: str | None, operation: str | None, *, quick: boo
     """
     from tokendraw.testing import Subject
 
-    subject = Subject.installed(name, device=device, quick=quick, seed=seed, operation=operation)
+    need = {} if gumbel_dtype is None else {"gumbel_dtype": gumbel_dtype}
+    subject = Subject.installed(name, device=device, quick=quick, seed=seed, operation=operation, need=need)
     try:
         subject.built(operation or next(iter(subject.capabilities)))
     except PluginError as error:
@@ -211,10 +232,11 @@ def _torch_version() -> str:
     return str(torch.__version__)
 
 
-def _again(report: Report) -> str:
+def _again(report: Report, gumbel_dtype: GumbelDtype | None) -> str:
     """Write the command that repeats the failed properties: the random numbers of one depend on no other."""
     arguments = ["check", report.sampler, "--device", report.device]
     arguments += ["--quick"] if report.quick else []
+    arguments += ["--gumbel-dtype", gumbel_dtype] if gumbel_dtype else []
     arguments += ["--seed", str(report.seed)] if report.seed else []
     arguments += [part for line in report.failed for part in ("--only", line.name)]
     return shlex.join(["tokendraw", *arguments])

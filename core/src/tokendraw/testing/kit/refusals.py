@@ -34,7 +34,7 @@ def refused(subject: OperationSubject, ask: Ask) -> str:
     :raises Violation: it does not refuse.
     """
     operation, capabilities = operations.get(subject.operation), subject.capabilities
-    need = replace(subject.plain_need(capabilities), **ask.need)
+    need = replace(subject.usual_need, **ask.need)
     own = subject.subject
     try:
         resolution = decide([own.candidate], own.host, need, Choice(sampler=own.name), operation=operation)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
+from types import MappingProxyType
 from typing import Any, ClassVar, Self
 
 import torch
@@ -13,6 +14,7 @@ from tokendraw import operations
 from tokendraw._exchange.call import Call
 from tokendraw._exchange.capabilities import HostCapabilities
 from tokendraw._exchange.host import Host
+from tokendraw._exchange.operation import Operation
 from tokendraw._exchange.plugin_info import API_VERSION, PluginInfo
 from tokendraw._loading.load import _target
 from tokendraw._loading.resolve import gather
@@ -25,6 +27,7 @@ from tokendraw.testing.kit.trial import Violation
 
 Build = Callable[[str, Any], Any]
 """Makes what serves an operation, as the hook ``tokendraw_build``: (operation, need)."""
+_NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 class Subject:
@@ -38,6 +41,8 @@ class Subject:
     :param seed: of everything random in the run. A run repeats itself bit by bit, as far as the provider does.
     :param effort: sizes of one's own in place of quick ones or full ones: :meth:`Effort.tiny` suits kernels in an
         interpreter.
+    :param need: fields of a need that hold throughout the run, such as ``{"gumbel_dtype": "fp64"}``. The operations
+        whose needs have no such fields are left out.
     """
 
     def __init__(
@@ -50,9 +55,13 @@ class Subject:
         quick: bool = False,
         seed: int = 0,
         effort: Effort | None = None,
+        need: Mapping[str, Any] = _NOTHING,
     ) -> None:
         self.name = name
-        self.capabilities = dict(capabilities)
+        self.need = need
+        self.capabilities = {
+            name: offered for name, offered in capabilities.items() if _has(operations.get(name), need)
+        }
         self.device = torch.device(device)
         self.effort = effort or Effort.of(quick=quick, device_type=self.device.type)
         self.seed = seed
@@ -70,11 +79,13 @@ class Subject:
         quick: bool = False,
         seed: int = 0,
         operation: str | None = None,
+        need: Mapping[str, Any] = _NOTHING,
     ) -> Self:
         """Find an installed plugin, as users find it, with the operations that it can serve here.
 
         :param device: None: the accelerator if torch sees one, else the CPU.
         :param operation: one that it has to serve here; None: any.
+        :param need: as above; it has to meet that, too.
         :raises SamplerUnavailableError: it is not installed, or cannot serve this machine; the reason in words.
         :raises InvalidParameterError: there is no such operation.
         """
@@ -87,8 +98,9 @@ class Subject:
         needed = None if operation is None else operations.get(operation).name
         found: dict[str, HostCapabilities] = {}
         reasons: dict[str | None, str | None] = {}
-        for record in operations.each():
-            for candidate in discovery.candidates(record, plain_need(record.name)):
+        for record in filter(lambda record: _has(record, need), operations.each()):
+            wanted = replace(plain_need(record.name), **need)
+            for candidate in discovery.candidates(record, wanted):
                 if candidate.name == name and candidate.state is State.AVAILABLE:
                     found[record.name] = discovery.offered(name, record)
                 elif candidate.name == name:
@@ -101,7 +113,7 @@ class Subject:
             record, hooks = operations.get(operation), discovery.hooks[name]
             return proof.build(record, hooks, found[operation], target, need)
 
-        return cls(name, capabilities=found, device=target, build=build, quick=quick, seed=seed)
+        return cls(name, capabilities=found, device=target, build=build, quick=quick, seed=seed, need=need)
 
     @property
     def candidate(self) -> Candidate:
@@ -117,10 +129,14 @@ class Subject:
     def built(self, operation: str, need: Any = None) -> Any:
         """Build the provider of an operation that the subject offers, once for each need.
 
-        :param need: None: the plainest one that it meets.
+        :param need: None: that of :meth:`usual_need`.
         :raises PluginError: it did not build, or its proof failed.
         """
-        return self._build(operation, need or plain_need(operation, self.capabilities[operation]))
+        return self._build(operation, need or self.usual_need(operation))
+
+    def usual_need(self, operation: str) -> Any:
+        """Return the plainest need that it meets, with the fields that hold throughout the run."""
+        return replace(plain_need(operation, self.capabilities[operation]), **self.need)
 
 
 class OperationSubject:
@@ -141,6 +157,11 @@ class OperationSubject:
         """Return the plainest need that these capabilities meet; without any, one that most providers meet."""
         return operations.get(cls.operation).need()
 
+    @property
+    def usual_need(self) -> Any:
+        """Return the need that :meth:`Subject.usual_need` says."""
+        return self.subject.usual_need(self.operation)
+
     def built(self, need: Any = None) -> Any:
         """Build what serves the operation, as :meth:`Subject.built` does."""
         return self.subject.built(self.operation, need)
@@ -149,15 +170,19 @@ class OperationSubject:
     def make(self, call: Call, need: Any = None) -> Any:
         """Make a call without the core around it, and hold what it returns against the contract.
 
-        :param need: of who makes it; None: the plainest one.
+        :param need: of who makes it; None: the usual one.
         :raises Violation: the output has a wrong form, or values that cannot be.
         """
-        need = need or self.plain_need(self.capabilities)
+        need = need or self.usual_need
         output = call.run(self.built(need))
         reason = call.output_check(need)(output) or call.wrong_values(output)
         if reason is not None:
             raise Violation(f"a call needs to return {reason}")
         return output
+
+
+def _has(operation: Operation, need: Mapping[str, Any]) -> bool:
+    return need.keys() <= {field.name for field in fields(operation.need)}
 
 
 def plain_need(operation: str, capabilities: Any = None) -> Any:

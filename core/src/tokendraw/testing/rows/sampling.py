@@ -44,13 +44,18 @@ class RowSubject(OperationSubject):
     def need(
         self, logprobs_mode: LogprobsMode | None = None, gumbel_dtype: GumbelDtype | None = None
     ) -> Need:
-        """Return the plainest need for a logprobs mode and a precision of the noise; None: the first that it has."""
-        plain = self.plain_need(self.capabilities)
+        """Return the usual need for a logprobs mode and a precision of the noise; None: the usual ones."""
+        usual: Need = self.usual_need
         return replace(
-            plain,
-            logprobs_mode=logprobs_mode or plain.logprobs_mode,
-            gumbel_dtype=gumbel_dtype or plain.gumbel_dtype,
+            usual,
+            logprobs_mode=logprobs_mode or usual.logprobs_mode,
+            gumbel_dtype=gumbel_dtype or usual.gumbel_dtype,
         )
+
+    @property
+    def gumbel_dtype(self) -> GumbelDtype:
+        """Precision of the noise where a check asks for none."""
+        return self.need().gumbel_dtype
 
     def has(self, which: Filter) -> bool:
         """Whether it applies a filter, per row or one value for the whole batch."""

@@ -89,7 +89,7 @@ def _exact_tails(subject: Sampling, trial: Trial, size: int, head: int) -> int:
         )
         prepared = reference.prepare(row, SamplingParams())
         for position, token in zip(positions, found, strict=True):
-            expected, lead = reference.draw(prepared, seed, position)
+            expected, lead = reference.draw(prepared, seed, position, subject.gumbel_dtype)
             trial.require(
                 token == expected or lead < reference.NEAR_TIE,
                 f"gap {gap:g}: seed {seed} at position {position} needs token {expected} of the tail, found {token}",

@@ -16,6 +16,7 @@ from tokendraw.testing import reference
 from tokendraw.testing.kit.property import Ask, Properties
 from tokendraw.testing.kit.trial import Trial
 from tokendraw.testing.logits_families import FAMILIES, gaussian
+from tokendraw.testing.rows import noise_precision
 from tokendraw.testing.rows.draws import random_seeds, seed_torch
 from tokendraw.testing.rows.expected import SAME, expect
 from tokendraw.testing.rows.requests import assigned, combinations, described, has_counter, tokens_of
@@ -30,7 +31,7 @@ _EDGES = (0, 1, -1, -(2**63), 2**63 - 1, 2**63, 2**64 - 1, 2**32 - 1, 2**32, -(2
 @properties.advertised("seeded draws", has_counter, row_ask(SamplingParams(seed=1)))
 def seeded_draws(subject: Sampling, trial: Trial) -> str:
     """Tokens equal the two-level draw of the random-number contract, 99.99 % of them and all that are no near tie."""
-    return _equal_reference(subject, trial, "fp32")
+    return _equal_reference(subject, trial, subject.gumbel_dtype)
 
 
 @properties.advertised("fp64 noise", lambda c: "fp64" in c.gumbel_dtypes, Ask({"gumbel_dtype": "fp64"}))
@@ -68,7 +69,33 @@ def _equal_reference(subject: Sampling, trial: Trial, dtype: GumbelDtype) -> str
     trial.require(
         same >= SAME * judged - 1, f"{judged} draws need {SAME:.2%} of the reference's tokens, found {same}"
     )
-    return f"{judged} draws over mixed filters, {same} of them the reference's token"
+    told = _require_precision(subject, trial, dtype)
+    return f"{judged} draws over mixed filters, {same} of them the reference's token; {told} that tell {dtype} noise"
+
+
+def _require_precision(subject: Sampling, trial: Trial, dtype: GumbelDtype) -> int:
+    """Demand the tokens that only noise of this precision draws; return how many there were."""
+    offered, told = subject.capabilities, 0
+    if (offered.max_vocab_size or noise_precision.VOCAB_SIZE) < noise_precision.VOCAB_SIZE:
+        return told
+    order = (*offered.filter_orders, "top_k_first")[0]
+    for row in noise_precision.telling_rows(reference.TOKEN, reference.TILE):
+        for k in (0, row.kept):
+            if k and (not subject.has("top_k") or k > (offered.max_top_k or k)):
+                continue
+            params = SamplingParams(top_k=k, filter_order=order, seed=row.seed)
+            expected, _ = reference.draw(
+                reference.prepare(row.logits, params), row.seed, noise_precision.POSITION, dtype
+            )
+            logits = torch.from_numpy(row.logits[None])
+            (token,) = subject.tokens(logits, [params], [noise_precision.POSITION], gumbel_dtype=dtype)
+            told += 1
+            trial.require(
+                token == expected,
+                f"V = {logits.shape[1]}, {described(params)}, seed {row.seed}, position {noise_precision.POSITION} "
+                f"needs token {expected} of {dtype} noise, found {token}",
+            )
+    return told
 
 
 @properties.advertised("seeds at the edges", has_counter)
@@ -81,7 +108,7 @@ def seeds_at_the_edges(subject: Sampling, trial: Trial) -> str:
         params = [SamplingParams(seed=seed) for seed in _EDGES]
         found = subject.tokens(torch.from_numpy(row).repeat(len(_EDGES), 1), params, [position] * len(_EDGES))
         for seed, token in zip(_EDGES, found, strict=True):
-            expected, lead = reference.draw(prepared, seed % 2**64, position)
+            expected, lead = reference.draw(prepared, seed % 2**64, position, subject.gumbel_dtype)
             trial.require(
                 token == expected or lead < reference.NEAR_TIE,
                 f"seed {seed} at position {position} needs token {expected}, found {token}",

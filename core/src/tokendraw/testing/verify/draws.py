@@ -80,7 +80,8 @@ def draft(subject: Verifying, trial: Trial) -> str:
     for x, request, seed, position, token in zip(rows, params, seeds, positions, found, strict=True):
         if not expect(x, request, offered.tie_rule).certain:
             continue
-        expected_token, lead = reference.draw(reference.prepare(x, request), seed, position, streams=streams)
+        prepared = reference.prepare(x, request)
+        expected_token, lead = reference.draw(prepared, seed, position, subject.gumbel_dtype, streams)
         looked += 1
         trial.require(
             token == expected_token or lead < reference.NEAR_TIE,

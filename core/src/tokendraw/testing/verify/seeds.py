@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from tokendraw._exchange.capabilities import GumbelDtype
+from tokendraw._exchange.metadata import SamplingMetadata
 from tokendraw._exchange.params import SamplingParams
 from tokendraw._messages.words import all_of
 from tokendraw.testing import reference
 from tokendraw.testing.kit.property import Ask, Properties
 from tokendraw.testing.kit.trial import Trial
 from tokendraw.testing.rows.expected import SAME
+from tokendraw.testing.rows.noise_precision import KEPT, POSITION, VOCAB_SIZE, telling_rows
 from tokendraw.testing.rows.requests import described, has_counter
-from tokendraw.testing.verify.drafting import Batch, chains, ways
+from tokendraw.testing.verify.drafting import Batch, chains, require_same, ways
+from tokendraw.testing.verify.telling_drafts import DRAFT, telling_batch
 from tokendraw.testing.verify.verifying import Verifying, draft_ask
 
 properties = Properties("verify")
@@ -24,7 +30,7 @@ Array = NDArray[Any]
 @properties.advertised("verify seeded chains", has_counter, draft_ask(params=SamplingParams(seed=1)))
 def seeded_chains(subject: Verifying, trial: Trial) -> str:
     """Chains equal the walk of the contract, token by token, 99.99 % of them and all that are no near tie."""
-    return _equal_walk(subject, trial, "fp32")
+    return _equal_walk(subject, trial, subject.gumbel_dtype)
 
 
 @properties.advertised(
@@ -39,7 +45,7 @@ def fp64_noise(subject: Verifying, trial: Trial) -> str:
 
 def _equal_walk(subject: Verifying, trial: Trial, dtype: GumbelDtype) -> str:
     judged = same = 0
-    for size in (2, 31, 1025, 2100) if dtype == "fp32" else (1025,):
+    for size in (2, 31, 1025, 2100) if dtype == subject.gumbel_dtype else (1025,):
         if size > (subject.capabilities.max_vocab_size or size):
             continue
         batch = Batch.of(subject, trial.generator(f"{dtype} {size}"), subject.effort.rows(32, least=3), size)
@@ -57,7 +63,46 @@ def _equal_walk(subject: Verifying, trial: Trial, dtype: GumbelDtype) -> str:
     trial.require(
         same >= SAME * judged - 1, f"{judged} chains need {SAME:.2%} of the reference's, found {same}"
     )
-    return f"{judged} chains over mixed filters, {same} of them the reference's"
+    told = _require_precision(subject, trial, dtype)
+    return (
+        f"{judged} chains over mixed filters, {same} of them the reference's; {told} that tell {dtype} noise"
+    )
+
+
+def _require_precision(subject: Verifying, trial: Trial, dtype: GumbelDtype) -> int:
+    """Demand the chains and the drafts that only noise of this precision draws; return how many there were."""
+    offered, told = subject.capabilities, 0
+    if (offered.max_vocab_size or VOCAB_SIZE) < VOCAB_SIZE:
+        return told
+    plain = SamplingParams(filter_order=(*offered.filter_orders, "top_k_first")[0])
+    filters = ("top_k", "per_row") in offered.filters and (offered.max_top_k or max(KEPT)) >= max(KEPT)
+    for filtered in (False, True)[: 1 + filters]:
+        batch = telling_batch(plain, filtered=filtered)
+        for mode, kind in ways(offered):
+            found = chains(batch.verify(subject, mode, kind, gumbel_dtype=dtype))
+            expected = [batch.walk(i, mode, kind, dtype).tokens for i in range(len(batch))]
+            require_same(trial, expected, found, f"{mode}, {kind}: chains of {dtype} noise")
+            told += len(batch)
+        told += _require_drafts(subject, trial, dtype, plain, filtered=filtered)
+    return told
+
+
+def _require_drafts(
+    subject: Verifying, trial: Trial, dtype: GumbelDtype, plain: SamplingParams, *, filtered: bool
+) -> int:
+    rows = list(telling_rows(*DRAFT))
+    params = [replace(plain, seed=row.seed, top_k=row.kept if filtered else 0) for row in rows]
+    metadata = SamplingMetadata.from_params(params, device=subject.device, positions=[POSITION] * len(rows))
+    logits = torch.from_numpy(np.stack([row.logits for row in rows])).to(subject.device)
+    found = subject.draft(logits, metadata, gumbel_dtype=dtype).token_ids.tolist()
+    for row, request, token in zip(rows, params, found, strict=True):
+        expected, _ = reference.draw(reference.prepare(row.logits, request), row.seed, POSITION, dtype, DRAFT)
+        trial.require(
+            token == expected,
+            f"{described(request)}, seed {row.seed}, position {POSITION} needs the draft {expected} of {dtype} noise, "
+            f"found {token}",
+        )
+    return len(rows)
 
 
 @properties.advertised("verify batch invariance", lambda c: c.batch_invariant, Ask({"batch_invariant": True}))

@@ -58,9 +58,11 @@ class Verifying(RowSubject):
         output: VerifyOutput = self.make(call, self.need(logprobs_mode, gumbel_dtype))
         return output
 
-    def draft(self, logits: torch.Tensor, metadata: SamplingMetadata) -> SamplerOutput:
+    def draft(
+        self, logits: torch.Tensor, metadata: SamplingMetadata, *, gumbel_dtype: GumbelDtype | None = None
+    ) -> SamplerOutput:
         """Draw one draft a row with the verifier, its output checked as in :meth:`Sampling.sample`."""
-        output: SamplerOutput = self.make(Draft(logits, metadata))
+        output: SamplerOutput = self.make(Draft(logits, metadata), self.need(None, gumbel_dtype))
         return output
 
 
