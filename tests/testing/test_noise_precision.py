@@ -1,0 +1,113 @@
+"""The kit sees which precision of noise drew: in every draw, at both levels, and in the acceptance of drafts."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from noise_in_float32 import drop_float64
+from tokendraw import InvalidParameterError, SamplingParams, philox
+from tokendraw.testing import Effort, Status, Subject, reference, run
+from tokendraw.testing.rows.noise_precision import POSITION, SEEDS, telling_rows
+from tokendraw.testing.verify.telling_drafts import DRAFT, RESIDUAL, SAMPLE, telling_batch
+from tokendraw_native import plugin
+from tokendraw_native.sampler import NativeSampler
+
+CAPABILITIES = plugin.tokendraw_describe().operations
+LINES = ("seeded draws", "fp64 noise", "verify seeded chains", "verify fp64 noise")
+
+
+def native(told=lambda need: need, **options):
+    return Subject(
+        "native",
+        capabilities=CAPABILITIES,
+        device="cpu",
+        build=lambda operation, need: NativeSampler(torch.device("cpu"), told(need)),
+        effort=Effort.tiny(),
+        **options,
+    )
+
+
+def failed(subject, lines=LINES):
+    return {line.name for line in run(subject, only=lines).lines if line.status is Status.FAILED}
+
+
+@pytest.mark.parametrize("streams", [SAMPLE, RESIDUAL, DRAFT], ids=["sample", "residual", "draft"])
+def test_each_row_has_a_token_of_its_own_in_either_precision_and_neither_is_a_near_tie(streams):
+    for row in telling_rows(*streams):
+        for top_k in (0, row.kept):
+            prepared = reference.prepare(row.logits, SamplingParams(top_k=top_k))
+            (narrow, lead), (wide, other_lead) = (
+                reference.draw(prepared, row.seed, POSITION, dtype, streams) for dtype in ("fp32", "fp64")
+            )
+            assert prepared.certain
+            assert narrow != wide
+            assert min(lead, other_lead) > 100 * reference.NEAR_TIE
+
+
+@pytest.mark.parametrize("filtered", [False, True])
+@pytest.mark.parametrize("kind", ["chosen", "probs", "logits"])
+def test_each_verification_has_tokens_of_its_own_in_either_precision(kind, filtered):
+    batch = telling_batch(SamplingParams(), filtered=filtered)
+    narrow, wide = (
+        [batch.walk(i, "rejection", kind, dtype).tokens for i in range(len(batch))]
+        for dtype in ("fp32", "fp64")
+    )
+    assert [len(tokens) for tokens in wide[1:]] == [1] * 6 + [2] * 6  # recovered tokens, and bonus tokens
+    assert sorted(map(len, (narrow[0], wide[0]))) == [1, 2]  # accepted in one precision alone
+    assert all(a != b for a, b in zip(narrow, wide, strict=True))
+
+
+def test_the_seeds_are_those_of_the_public_random_numbers():
+    """The kit's reference and ``tokendraw.philox`` make the same of them."""
+    for stream, seed in SEEDS.items():
+        given = (torch.tensor([seed]), torch.tensor([POSITION]), torch.tensor([0]), stream)
+        made = [float(philox.gumbel(*given, dtype=dtype)) for dtype in ("fp32", "fp64")]
+        expected = [float(reference.gumbel(seed, POSITION, 0, stream, dtype)) for dtype in ("fp32", "fp64")]
+        assert made == pytest.approx(expected, rel=1e-6)
+        assert abs(made[0] - made[1]) > 0.05
+
+
+def test_an_honest_sampler_is_green():
+    assert failed(native()) == set()
+
+
+@pytest.mark.parametrize("stream", [philox.TOKEN, philox.TILE])
+def test_float32_noise_of_a_stream_in_place_of_float64_turns_the_line_of_draws_red(monkeypatch, stream):
+    drop_float64(monkeypatch, stream)
+    assert failed(native(), ["seeded draws", "fp64 noise"]) == {"fp64 noise"}
+
+
+@pytest.mark.parametrize("stream", SEEDS)
+def test_float32_noise_of_a_stream_in_place_of_float64_turns_the_line_of_verifications_red(
+    monkeypatch, stream
+):
+    drop_float64(monkeypatch, stream)
+    assert failed(native(), ["verify fp64 noise"]) == {"verify fp64 noise"}
+
+
+def test_float64_noise_in_place_of_float32_turns_the_seeded_lines_red():
+    wide = native(lambda need: replace(need, gumbel_dtype="fp64"))
+    assert failed(wide) == {"seeded draws", "verify seeded chains"}
+
+
+class TestARunForOnePrecision:
+    def test_everything_is_built_for_it(self):
+        needs = []
+        subject = native(lambda need: needs.append(need) or need, need={"gumbel_dtype": "fp64"})
+        report = run(subject, only=["output", "seeded draws", "seeds at the edges", "verify seeded chains"])
+        assert report.failed == ()
+        assert {need.gumbel_dtype for need in needs} == {"fp64"}
+
+    def test_the_seeded_lines_compare_with_it(self):
+        narrow = native(lambda need: replace(need, gumbel_dtype="fp32"), need={"gumbel_dtype": "fp64"})
+        assert failed(narrow) == set(LINES)
+
+    def test_operations_without_noise_are_left_out(self):
+        subject = native(need={"gumbel_dtype": "fp64"})
+        assert subject.capabilities.keys() == {"sample", "verify"}
+        assert native(need={"graph_safe": False}).capabilities.keys() == CAPABILITIES.keys()
+
+    def test_a_precision_that_there_is_not_is_refused(self):
+        with pytest.raises(InvalidParameterError, match="'gumbel_dtype' of Need needs 'fp32' or 'fp64'"):
+            Subject.installed("native", device="cpu", need={"gumbel_dtype": "fp16"})
