@@ -16,7 +16,7 @@ import torch  # noqa: E402
 from tokendraw import Need, SamplingMetadata, SamplingParams  # noqa: E402
 from tokendraw.testing import Effort, Subject, reference  # noqa: E402
 from tokendraw.testing.rows.noise_precision import POSITION, telling_rows  # noqa: E402
-from tokendraw.testing.verify.drafting import chains, ways  # noqa: E402
+from tokendraw.testing.verify.drafting import chains  # noqa: E402
 from tokendraw.testing.verify.telling_drafts import DRAFT, SAMPLE, telling_batch  # noqa: E402
 from tokendraw.testing.verify.verifying import Verifying  # noqa: E402
 from tokendraw_triton_gumbel import plugin  # noqa: E402
@@ -46,7 +46,7 @@ def draws():
 
 
 def verifications():
-    """Chains that one variate decides: of the acceptance, the residual, or the bonus token."""
+    """Chains of float64 noise that one variate decides: of the acceptance, the residual, or the bonus token."""
     capabilities = plugin.tokendraw_describe().operations["verify"]
     subject = Subject(
         "triton-gumbel",
@@ -56,18 +56,17 @@ def verifications():
         effort=Effort.tiny(),
     )
     verifying, wrong, judged = Verifying(subject), [], 0
-    for dtype in DTYPES:
+    for mode in ("rejection", "coupled"):
         for filtered in (False, True):
             batch = telling_batch(SamplingParams(), filtered=filtered)
-            for mode, kind in ways(capabilities):
-                found = chains(batch.verify(verifying, mode, kind, gumbel_dtype=dtype))
-                expected = [batch.walk(i, mode, kind, dtype).tokens for i in range(len(batch))]
-                judged += len(batch)
-                wrong += [
-                    [dtype, filtered, mode, kind, i, expected[i], found[i]]
-                    for i in range(len(batch))
-                    if expected[i] != found[i]
-                ]
+            found = chains(batch.verify(verifying, mode, "chosen", gumbel_dtype="fp64"))
+            expected = [batch.walk(i, mode, "chosen", "fp64").tokens for i in range(len(batch))]
+            judged += len(batch)
+            wrong += [
+                [filtered, mode, i, expected[i], found[i]]
+                for i in range(len(batch))
+                if expected[i] != found[i]
+            ]
     return {"judged": judged, "wrong": wrong}
 
 
