@@ -9,15 +9,21 @@ from tokendraw._serving.calls import Calls
 from tokendraw._serving.routing import BuiltProvider, Serving
 from tokendraw._serving.session import Session
 from tokendraw.operations.plan_paged_kv import OPERATION
-from tokendraw.plugin import HostNeed
+from tokendraw.plugin import API_VERSION, Host, HostCapabilities, HostNeed, PluginInfo
+from tokendraw.resolution import Candidate, Choice, State, decide
 
 SENTINEL = -77_777
 
 
 def planner_of(backend, device):
     """A planner as ``tokendraw.load`` returns it, around an object that nobody negotiated."""
-    session = Session(torch.device(device), HostNeed())
-    serving = Serving(resolution=None, chosen=BuiltProvider("planted", backend))
+    session, name = Session(torch.device(device), HostNeed()), "planted"
+    offered = {"plan_paged_kv": HostCapabilities(device_types=None)}
+    info = PluginInfo(name=name, api_version=API_VERSION, priority=0, operations=offered)
+    candidate = Candidate(name=name, state=State.LOADED, info=info)
+    host = Host(device_type=session.device.type)
+    resolution = decide([candidate], host, session.need, Choice(sampler=name), operation=OPERATION.name)
+    serving = Serving(resolution=resolution, chosen=BuiltProvider(name, backend))
     return Provider(session, OPERATION, Calls(session, OPERATION, serving))
 
 

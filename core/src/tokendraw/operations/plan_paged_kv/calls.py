@@ -10,7 +10,6 @@ from torch import Tensor
 
 from tokendraw._exchange.call import Call, OutputCheck
 from tokendraw._exchange.capabilities import HostNeed
-from tokendraw._messages.words import type_name
 from tokendraw.operations.plan_paged_kv.backend import PagedKVPlannerBackend
 from tokendraw.operations.plan_paged_kv.input_checks import check_numbers, check_out, check_tensors
 from tokendraw.operations.plan_paged_kv.plan_values import wrong_plan
@@ -78,7 +77,7 @@ class Plan(Call):
         if output is self.written:
             return None
         other = "another " if isinstance(output, PagedKVPlan) else ""
-        return f"the plan that it was given as 'out', found {other}{type_name(output)}"
+        return f"the plan that it was given as 'out', found {other}{type(output).__name__}"
 
     def wrong_values(self, output: PagedKVPlan) -> str | None:
         return wrong_plan(output, self.seq_lens, self.block_table, self.page_size, self.pad)
