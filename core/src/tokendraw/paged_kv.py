@@ -24,7 +24,7 @@ themselves, for which it waits for the device."""
 _LARGEST = 2**31 - 1
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class PagedKVPlan:
     """The pages of a batch of B requests whose block table has W columns. All are int32, on one device."""
 
