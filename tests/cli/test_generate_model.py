@@ -1,9 +1,11 @@
 """``tokendraw generate --model``: a Hugging Face model from disk writes, and each token is drawn through tokendraw."""
 
 import json
+import shutil
 import sys
 
 import pytest
+import torch
 
 pytest.importorskip("transformers", reason="needs transformers")
 pytest.importorskip("tokendraw_transformers", reason="needs tokendraw-transformers")
@@ -12,8 +14,12 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from command_line import DRAWN_BY_NATIVE, NATIVE_ON_CPU, call
+from precision_of_noise import SAMPLE
+from tokendraw import SamplingParams
 from tokendraw.cli.verbs.generate import COMPARED
-from transformers_models import draw, model_of
+from tokendraw.testing import reference
+from tokendraw.testing.rows.noise_precision import POSITION, telling_rows
+from transformers_models import constant_model, draw, model_of
 
 WORDS = ["[PAD]", "[UNK]", "[END]", *(f"w{i}" for i in range(97))]
 
@@ -39,8 +45,6 @@ def test_it_writes_what_the_adapter_draws(folder):
     assert (result.stderr, result.exit_code) == ("", 0)
     (entry,) = json.loads(result.stdout)["texts"]
     ids = [WORDS.index(word) for word in ("w1", "w2", "w3")]
-    import torch
-
     expected = draw(model_of("llama", len(WORDS)), torch.tensor([ids]), seeds=[7], top_k=20, max_new_tokens=9)
     assert entry["token_ids"] == expected[0, 3:].tolist()
     assert entry["text"] == "".join(f" {WORDS[i]}" for i in entry["token_ids"] if i > 2)
@@ -62,6 +66,20 @@ def test_compare_shows_what_each_setting_writes_alone(folder):
         options += ("--top-p", setting.top_p, "--min-p", setting.min_p)
         alone = json.loads(generate(folder, *options, "--seed", "1", "-n", "6", "--json").stdout)["texts"]
         assert alone[0]["token_ids"] == entry["token_ids"]
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "fp64"])
+def test_it_draws_with_the_noise_that_was_asked_for(folder, tmp_path, dtype):
+    row = next(telling_rows(*SAMPLE))
+    shutil.copytree(folder, tmp_path / "model")
+    constant_model(row.logits).save_pretrained(tmp_path / "model")
+    prompt = " ".join(["w1"] * (POSITION + 1))
+    options = ("--seed", row.seed, "-n", 1, "--gumbel-dtype", dtype, "--json")
+    result = call("generate", prompt, "--model", tmp_path / "model", *NATIVE_ON_CPU, *options)
+    prepared = reference.prepare(row.logits, SamplingParams())
+    tokens = {each: reference.draw(prepared, row.seed, POSITION, each)[0] for each in ("fp32", "fp64")}
+    assert tokens["fp32"] != tokens["fp64"]
+    assert json.loads(result.stdout)["texts"][0]["token_ids"] == [tokens[dtype]]
 
 
 def test_a_folder_without_a_model_is_refused(tmp_path):

@@ -10,9 +10,12 @@ pytest.importorskip("tokendraw_transformers", reason="needs tokendraw-transforme
 
 import tokendraw
 from fake_dists import fake_dists, faulty
-from tokendraw import Need, SamplerFallbackWarning, SamplerUnavailableError, SamplingMetadata
+from precision_of_noise import SAMPLE
+from tokendraw import Need, SamplerFallbackWarning, SamplerUnavailableError, SamplingMetadata, SamplingParams
+from tokendraw.testing import reference
+from tokendraw.testing.rows.noise_precision import POSITION, telling_rows
 from tokendraw_transformers._loading import loaded
-from transformers_models import draw, model_of, prompts
+from transformers_models import constant_model, draw, model_of, prompts
 
 CPU = torch.device("cpu")
 
@@ -125,3 +128,16 @@ def test_a_step_lays_out_no_batch(monkeypatch):
         draw(model_of("llama"), prompts(2), seeds=[1, 2], max_new_tokens=steps)
         count[steps] = len(made)
     assert count[1] == count[9]
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "fp64"])
+def test_a_sampler_that_is_given_draws_with_the_noise_it_was_loaded_for(dtype):
+    row = next(telling_rows(*SAMPLE))
+    sampler = tokendraw.load_sampler("native", device="cpu", need=Need(gumbel_dtype=dtype))
+    prompt = torch.ones(1, POSITION + 1, dtype=torch.int64)
+    options = {"seeds": [row.seed], "max_new_tokens": 1, "sampler": sampler}
+    found = draw(constant_model(row.logits), prompt, **options)[0, -1].item()
+    prepared = reference.prepare(row.logits, SamplingParams())
+    tokens = {each: reference.draw(prepared, row.seed, POSITION, each)[0] for each in ("fp32", "fp64")}
+    assert tokens["fp32"] != tokens["fp64"]
+    assert found == tokens[dtype]

@@ -8,6 +8,7 @@ import tokendraw
 from calling import assert_same_rows, call, shown_values
 from command_line import call as command
 from installing import importable, install
+from precision_of_noise import DTYPES, drawn_with
 from special_rows import KINDS, MODES, POISON, gaussians
 from tokendraw import BatchFacts, SamplingMetadata, SamplingParams
 from tokendraw._torch.threads import one_thread
@@ -212,3 +213,9 @@ def test_the_logits_are_left_as_they_were(load):
     params = [SamplingParams(top_k=3, top_p=0.5, logprobs=2)] * len(logits)
     load("acme").sample(logits, SamplingMetadata.from_params(params))
     assert torch.equal(logits.view(torch.int32), bits)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_its_noise_is_of_the_precision_that_was_asked_for(load, dtype):
+    assert drawn_with(load("acme", dtype=dtype)) == dtype
+    assert drawn_with(load("acme", dtype=dtype), top_k=2000) == dtype

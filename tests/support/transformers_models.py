@@ -1,5 +1,6 @@
 """Tiny models with random weights, made in memory, and how the tests generate with them."""
 
+import copy
 import functools
 
 import tokenizers
@@ -54,6 +55,18 @@ def model_of(family, vocab_size=V, layers=2):
     model.generation_config.pad_token_id = PAD
     model.generation_config.eos_token_id = None
     return model.eval()
+
+
+def constant_model(row):
+    """A model whose logits are this row [V], whatever comes before."""
+    model = copy.deepcopy(model_of("llama", len(row)))
+    with torch.no_grad():
+        model.model.embed_tokens.weight.fill_(1.0)
+        for layer in model.model.layers:
+            layer.self_attn.o_proj.weight.zero_()
+            layer.mlp.down_proj.weight.zero_()
+        model.lm_head.weight.zero_()[:, 0] = torch.from_numpy(row)
+    return model
 
 
 def prompts(rows, length=5, vocab_size=V):

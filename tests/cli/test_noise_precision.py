@@ -1,0 +1,197 @@
+"""``--gumbel-dtype``: the noise that was asked for draws, wherever a command draws.
+
+Every row here has one token of float32 noise and another of float64 noise.
+"""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from command_line import NATIVE_ON_CPU, call
+from fake_dists import EVERYTHING, fake_dists, plugin
+from noise_in_float32 import drop_float64
+from precision_of_noise import DRAFT, RESIDUAL, SAMPLE
+from tokendraw import SamplingParams, philox
+from tokendraw.cli.demo import built_in_model
+from tokendraw.testing import reference
+from tokendraw.testing.reference_walk import walk
+from tokendraw.testing.rows.noise_precision import POSITION, telling_draft, telling_rows
+
+OPTIONS = {(): "fp32", ("--gumbel-dtype", "fp32"): "fp32", ("--gumbel-dtype", "fp64"): "fp64"}
+REJECTED = 2099
+"""A draft that no row has any mass for."""
+
+with_each_option = pytest.mark.parametrize(
+    "options", OPTIONS, ids=lambda options: " ".join(options) or "default"
+)
+
+
+def token_of(row, dtype, streams=SAMPLE):
+    return reference.draw(
+        reference.prepare(row.logits, SamplingParams()), row.seed, POSITION, dtype, streams
+    )[0]
+
+
+def told_apart(tokens, options):
+    """The token of the precision that the options ask for, which is not the other's."""
+    assert tokens["fp32"] != tokens["fp64"]
+    return tokens[OPTIONS[options]]
+
+
+class Constant:
+    """A language model that looks at no history."""
+
+    def __init__(self, row):
+        self.row = torch.from_numpy(row)
+
+    def encode(self, text):
+        return [1] * (POSITION + 1)
+
+    def decode(self, token_ids, *, after=None):
+        return f" {token_ids}"
+
+    def logits(self, sequences):
+        return self.row.expand(len(sequences), -1)
+
+
+def sure_of(token):
+    return np.where(np.arange(REJECTED + 1) == token, 0.0, -1000.0).astype(np.float32)
+
+
+@pytest.fixture
+def models(monkeypatch):
+    """``models(target, draft)``: the logits [V] of the model that is drawn from, and of the one that drafts for it."""
+
+    def use(target, draft=None):
+        monkeypatch.setattr(built_in_model, "language_model", lambda: Constant(target))
+        monkeypatch.setattr(built_in_model, "draft_model", lambda: Constant(draft))
+
+    return use
+
+
+def generated(seed, *options):
+    """The first token of a text."""
+    result = call("generate", "x", *NATIVE_ON_CPU, "--seed", seed, "--json", *options)
+    assert (result.stderr, result.exit_code) == ("", 0)
+    (entry,) = json.loads(result.stdout)["texts"]
+    return entry["token_ids"][0]
+
+
+@with_each_option
+class TestDraws:
+    def test_sample(self, options, tmp_path):
+        for row in telling_rows(*SAMPLE):
+            np.save(tmp_path / "row.npy", row.logits)
+            file, where = tmp_path / "row.npy", ("--seed", row.seed, "--position", POSITION)
+            found = json.loads(call("sample", file, *NATIVE_ON_CPU, *where, *options, "--json").stdout)
+            expected = {dtype: token_of(row, dtype) for dtype in ("fp32", "fp64")}
+            assert found["rows"][0]["token_id"] == told_apart(expected, options)
+            assert found["resolution"]["need"]["gumbel_dtype"] == OPTIONS[options]
+
+    def test_generate(self, options, models):
+        for row in telling_rows(*SAMPLE):
+            models(row.logits)
+            expected = {dtype: token_of(row, dtype) for dtype in ("fp32", "fp64")}
+            assert generated(row.seed, "-n", 1, *options) == told_apart(expected, options)
+
+
+@with_each_option
+class TestSpeculation:
+    """The first token of a text of two, for which there is one draft."""
+
+    SPECULATE = ("-n", 2, "--speculate", 1)
+
+    def test_drafts(self, options, models):
+        """The target is sure of nothing that the draft model is not, so it accepts."""
+        for row in telling_rows(*DRAFT):
+            models(row.logits, row.logits)
+            expected = {dtype: token_of(row, dtype, DRAFT) for dtype in ("fp32", "fp64")}
+            assert generated(row.seed, *self.SPECULATE, *options) == told_apart(expected, options)
+
+    def test_acceptance(self, options, models):
+        row, draft = telling_draft(), sure_of(0)
+        models(row.logits, draft)
+        self.verified(row, 0, draft, options)
+
+    def test_recovered_tokens(self, options, models):
+        for row in telling_rows(*RESIDUAL):
+            draft = sure_of(REJECTED)
+            models(row.logits, draft)
+            self.verified(row, REJECTED, draft, options)
+
+    def test_coupled_tokens(self, options, models):
+        for row in telling_rows(*SAMPLE):
+            models(row.logits, sure_of(REJECTED))
+            expected = {dtype: token_of(row, dtype) for dtype in ("fp32", "fp64")}
+            found = generated(row.seed, *self.SPECULATE, "--verify-mode", "coupled", *options)
+            assert found == told_apart(expected, options)
+
+    def verified(self, row, drafted, draft, options):
+        params, target = SamplingParams(seed=row.seed), np.stack([row.logits] * 2)
+        positions = range(POSITION, POSITION + 2)
+        expected = {
+            dtype: walk(target, [drafted], params, positions, logits=draft[None], dtype=dtype).tokens[0]
+            for dtype in ("fp32", "fp64")
+        }
+        assert generated(row.seed, *self.SPECULATE, *options) == told_apart(expected, options)
+
+
+class TestCheck:
+    @staticmethod
+    def check(*options):
+        result = call("check", *options, "--device", "cpu", "--quick", "--only", "seeded draws", "--json")
+        assert result.stderr == ""
+        report = json.loads(result.stdout)
+        assert result.exit_code == (0 if report["passed"] else 1)
+        return report
+
+    def test_the_sampler_is_built_for_it_and_compared_with_it(self):
+        report = self.check("native", "--gumbel-dtype", "fp64")
+        assert (report["passed"], report["gumbel_dtype"]) == (True, "fp64")
+        assert report["lines"][0]["detail"].endswith("12 that tell fp64 noise")
+
+    def test_without_the_option_it_is_the_first_that_is_advertised(self):
+        report = self.check("native")
+        assert (report["passed"], report["gumbel_dtype"]) == (True, None)
+        assert report["lines"][0]["detail"].endswith("12 that tell fp32 noise")
+
+    def test_float32_noise_in_its_place_is_seen(self, monkeypatch):
+        drop_float64(monkeypatch, philox.TOKEN)
+        report = self.check("native", "--gumbel-dtype", "fp64")
+        assert [line["status"] for line in report["lines"]] == ["failed"]
+        assert "of fp64 noise, found" in report["lines"][0]["detail"]
+
+    def test_the_heading_names_it_and_the_command_to_run_again_has_it(self, monkeypatch):
+        drop_float64(monkeypatch, philox.TILE)
+        arguments = ("--device", "cpu", "--quick", "--only", "seeded draws", "--gumbel-dtype", "fp64")
+        shown = call("check", "native", *arguments).stdout
+        assert shown.startswith("native on cpu, fp64 noise: tokendraw ")
+        again = (
+            "Again: tokendraw check native --device cpu --quick --gumbel-dtype fp64 --only 'seeded draws'\n"
+        )
+        assert again in shown
+
+    def test_a_sampler_without_it_is_refused_with_its_reason(self, tmp_path, monkeypatch):
+        with fake_dists(tmp_path, monkeypatch) as dists:
+            dists.add_plugin("acme", plugin("acme", capabilities=EVERYTHING))
+            result = call("check", "acme", "--device", "cpu", "--gumbel-dtype", "fp64")
+        assert (result.stdout, result.exit_code) == ("", 1)
+        assert result.stderr == (
+            "'acme' cannot be checked on cpu: the request needs fp64 noise, found fp32.\n"
+        )
+
+    def test_an_operation_without_noise_is_a_usage_error(self):
+        result = call("check", "native", "--operation", "plan_paged_kv", "--gumbel-dtype", "fp64")
+        assert (result.stdout, result.exit_code) == ("", 2)
+        assert result.stderr.endswith(
+            "'--gumbel-dtype' is no part of what 'plan_paged_kv' may need. Leave out one of them.\n"
+        )
+
+
+@pytest.mark.parametrize("command", [["sample", "-"], ["generate", "x"], ["check", "native"], ["resolve"]])
+def test_what_is_no_precision_is_a_usage_error(command):
+    result = call(*command, "--gumbel-dtype", "fp16")
+    assert (result.stdout, result.exit_code) == ("", 2)
+    assert "Invalid value for '--gumbel-dtype': 'fp16' is not one of 'fp32', 'fp64'." in result.stderr
