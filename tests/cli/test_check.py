@@ -250,6 +250,7 @@ def test_json_is_complete(reports):
         "quick": False,
         "seed": 0,
         "only": ["top_p", "ties"],
+        "gumbel_dtype": None,
         "passed": False,
         "false_alarm": 1e-6,
         "seconds": 3.0,
