@@ -3,12 +3,30 @@
 import sys
 
 import pytest
+import torch
 
 import tokendraw
 from fake_dists import EVERYTHING, fake_dists, faulty, plugin
 from limited_native import install_limited
-from precision_of_noise import ACCEPTED, BONUS, DRAFT, DTYPES, RECOVERED, drawn_with, verified_with
-from tokendraw import Need, SamplerFallbackWarning, SamplerUnavailableError
+from precision_of_noise import (
+    ACCEPTED,
+    BONUS,
+    DRAFT,
+    DTYPES,
+    RECOVERED,
+    SAMPLE,
+    drawn_with,
+    verified_with,
+)
+from tokendraw import (
+    Need,
+    SamplerFallbackWarning,
+    SamplerUnavailableError,
+    SamplingMetadata,
+    SamplingParams,
+)
+from tokendraw.testing import reference
+from tokendraw.testing.rows.noise_precision import POSITION, telling_rows
 
 BOTH = EVERYTHING + ", gumbel_dtypes=('fp32', 'fp64')"
 
@@ -41,6 +59,28 @@ class TestNative:
 
     def test_so_it_does_with_a_filter(self, dtype):
         assert drawn_with(load("native", dtype), top_k=2000) == dtype
+
+    def test_so_it_does_where_it_reads_the_largest_logits_alone(self, dtype):
+        assert drawn_with(load("native", dtype), few=True, top_k=2) == dtype
+
+    def test_so_it_does_in_a_vocabulary_of_one_tile(self, dtype):
+        (row, *_) = telling_rows(*SAMPLE)
+        params = SamplingParams(top_k=2, seed=row.seed)
+        metadata = SamplingMetadata.from_params([params], positions=[POSITION])
+        found = load("native", dtype).sample(torch.from_numpy(row.logits[None, :1000]), metadata).token_ids
+        prepared = reference.prepare(row.logits[:1000], params)
+        narrow, wide = (reference.draw(prepared, row.seed, POSITION, each)[0] for each in DTYPES)
+        assert narrow != wide
+        assert found.tolist() == [wide if dtype == "fp64" else narrow]
+
+    def test_so_it_does_in_a_batch_whose_noise_is_made_in_blocks(self, dtype):
+        (row, *_) = telling_rows(*SAMPLE)
+        metadata = SamplingMetadata.from_params(
+            [SamplingParams(seed=row.seed)] * 40, positions=[POSITION] * 40
+        )
+        found = load("native", dtype).sample(torch.from_numpy(row.logits).repeat(40, 1), metadata).token_ids
+        prepared = reference.prepare(row.logits, SamplingParams())
+        assert found.tolist() == [reference.draw(prepared, row.seed, POSITION, dtype)[0]] * 40
 
     def test_the_drafter_draws_its_drafts_with_it(self, dtype):
         assert drawn_with(load("native", dtype), DRAFT) == dtype

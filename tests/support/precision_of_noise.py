@@ -24,13 +24,14 @@ ACCEPTED, RECOVERED, BONUS = slice(0, 1), slice(1, 7), slice(7, 13)
 """The requests of a telling batch, by what decides their tokens."""
 
 
-def drawn_with(sampler, streams=SAMPLE, *, device="cpu", **params):
+def drawn_with(sampler, streams=SAMPLE, *, device="cpu", few=False, **params):
     """The precision of the noise of both levels of a draw; the tokens themselves if it is neither.
 
-    :param streams: those of drafts draw by ``draft``, or by a plugin's own ``sample(..., draft=True)``.
+    :param streams: those of drafts draw by ``draft``.
+    :param few: whether only rows are drawn from that have two likely tokens.
     :param params: of every row, beside its seed.
     """
-    rows = list(telling_rows(*streams))
+    rows = [row for row in telling_rows(*streams) if row.kept == 2 or not few]
     requests = [SamplingParams(seed=row.seed, **params) for row in rows]
     metadata = SamplingMetadata.from_params(requests, device=device, positions=[POSITION] * len(rows))
     logits = torch.stack([torch.from_numpy(row.logits) for row in rows]).to(device)
