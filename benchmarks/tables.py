@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Tensor
 
-from tokendraw.bench import Call, Cell, Failure, Measured, Timing, make_logits, measure, timer_for
+from tokendraw.bench import Call, Cell, Failure, Measured, Timing, make_inputs, measure, timer_for
 from tokendraw.resolution import detect_host, installed_version
 
 
@@ -16,8 +16,7 @@ def measured(
 ) -> Measured:
     """Time calls on the logits of a cell, beside reads of the same logits."""
     timer = timer_for(device, repeats)
-    width = getattr(torch, cell.dtype).itemsize
-    buffers = make_logits(cell, device, timer.buffers(cell.batch * cell.vocab_size * width))
+    buffers = make_inputs(cell, device, timer.buffers(cell.nbytes))
     return measure({name: Call(draw=draw) for name, draw in calls.items()}, buffers, timer)
 
 

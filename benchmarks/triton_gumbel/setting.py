@@ -13,7 +13,7 @@ from torch import Tensor
 
 import tokendraw
 from tokendraw import Need, Sampler
-from tokendraw.bench import Cell, Timer, make_logits, markdown_table
+from tokendraw.bench import Cell, Timer, make_inputs, markdown_table
 from tokendraw.plugin import FILTER_ORDERS, GumbelDtype, LogprobsMode
 from tokendraw.resolution import detect_host, installed_version
 
@@ -87,9 +87,9 @@ def buffers_of(
 ) -> list[Tensor]:
     """Make the buffers of a cell: of the family that the bench knows it by, or of rows that ``make`` makes."""
     dtype = getattr(torch, cell.dtype)
-    count = timer.buffers(cell.batch * cell.vocab_size * dtype.itemsize)
+    count = timer.buffers(cell.nbytes)
     if make is None:
-        return make_logits(cell, device, count)
+        return make_inputs(cell, device, count)
     generator = torch.Generator(device).manual_seed(1)
     return [make(cell.batch, cell.vocab_size, generator).to(dtype) for _ in range(count)]
 

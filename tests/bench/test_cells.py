@@ -7,8 +7,9 @@ import pytest
 import torch
 
 from tokendraw import SamplingParams
-from tokendraw.bench import make_logits, operations
-from tokendraw.bench.cells import DTYPES, FAMILIES, FILTERS, Cell
+from tokendraw._exchange.capabilities import INPUT_DTYPES
+from tokendraw.bench import make_inputs, operations
+from tokendraw.bench.cells import FAMILIES, FILTERS, Cell
 from tokendraw.bench.logits import mean_nucleus
 from tokendraw.testing import reference
 
@@ -45,7 +46,7 @@ def test_cells_of_equal_logits_are_neighbours():
 
 
 def test_what_is_given_takes_the_place_of_the_presets_own_and_nothing_comes_twice():
-    cells = grid("design", batches=[2, 2], dtypes=["float16"], filters=["mixed"], families=["flat"])
+    cells = grid("design", batch=[2, 2], dtype=["float16"], filters=["mixed"], family=["flat"])
     assert cells == (
         Cell(2, 151_936, "float16", "mixed", "flat"),
         Cell(2, 128_256, "float16", "mixed", "flat"),
@@ -71,13 +72,13 @@ def test_mixed_rows_ask_for_every_kind_in_turn():
     assert Cell(7, 1000, "float32", "mixed", "flat").requests == [*kinds, *kinds[:2]]
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", INPUT_DTYPES)
 @pytest.mark.parametrize(
     ("family", "least", "most"),
     [("peaked-7", 7, 7), ("peaked-30", 29, 31), ("gaussian", 600, 2000), ("flat", 28_300, 28_900)],
 )
 def test_the_nucleus_of_a_family_is_as_large_as_it_says(family, least, most, dtype):
-    (logits,) = make_logits(Cell(4, 32_000, dtype, "none", family), CPU, 1)
+    (logits,) = make_inputs(Cell(4, 32_000, dtype, "none", family), CPU, 1)
     assert logits.dtype == getattr(torch, dtype)
     assert least <= mean_nucleus(logits) <= most
 
@@ -85,13 +86,13 @@ def test_the_nucleus_of_a_family_is_as_large_as_it_says(family, least, most, dty
 @pytest.mark.parametrize("family", ["peaked-7", "peaked-30"])
 @pytest.mark.parametrize("vocab_size", [128, 4096, 151_936])
 def test_peaked_families_keep_their_nucleus_at_every_vocabulary(family, vocab_size):
-    (logits,) = make_logits(Cell(2, vocab_size, "float32", "none", family), CPU, 1)
+    (logits,) = make_inputs(Cell(2, vocab_size, "float32", "none", family), CPU, 1)
     assert mean_nucleus(logits) == int(family.removeprefix("peaked-"))
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_measured_nucleus_is_that_of_the_reference_in_float64(family):
-    (logits,) = make_logits(Cell(5, 2000, "bfloat16", "none", family), CPU, 1)
+    (logits,) = make_inputs(Cell(5, 2000, "bfloat16", "none", family), CPU, 1)
     params = SamplingParams(temperature=0.8, top_p=0.9)
     kept = [reference.prepare(row, params).kept.sum() for row in logits.float().numpy()]
     assert mean_nucleus(logits) == pytest.approx(np.mean(kept))
@@ -100,7 +101,7 @@ def test_the_measured_nucleus_is_that_of_the_reference_in_float64(family):
 @pytest.mark.parametrize("family", FAMILIES)
 def test_rows_and_buffers_are_different_and_every_run_makes_the_same(family):
     cell = Cell(3, 1000, "float32", "none", family)
-    buffers = make_logits(cell, CPU, 2)
+    buffers = make_inputs(cell, CPU, 2)
     assert [list(buffer.shape) for buffer in buffers] == [[3, 1000]] * 2
     assert len({tuple(row.tolist()) for buffer in buffers for row in buffer}) == 6
-    assert all(map(torch.equal, buffers, make_logits(cell, CPU, 2)))
+    assert all(map(torch.equal, buffers, make_inputs(cell, CPU, 2)))

@@ -3,6 +3,7 @@
 import inspect
 import sys
 import types
+from dataclasses import replace
 
 import pytest
 import torch
@@ -13,7 +14,8 @@ from tokendraw.bench.baselines import flashinfer as _flashinfer
 from tokendraw.bench.baselines.torch_sort import torch_sort
 from tokendraw.bench.cells import FILTERS, Cell
 from tokendraw.bench.contenders import BASELINES, chosen
-from tokendraw.bench.run import make_logits, metadata_of
+from tokendraw.bench.logits import metadata_of
+from tokendraw.bench.run import make_inputs
 from tokendraw.testing import reference
 
 CPU = torch.device("cpu")
@@ -27,7 +29,8 @@ def dists(tmp_path, monkeypatch):
 
 
 def prepared(contender, cell=CELL, *, seeded=True):
-    (call,) = contender.prepare(cell, metadata_of(cell, CPU, seeded=seeded))
+    cell = replace(cell, seeded=seeded)
+    (call,) = contender.prepare(cell, metadata_of(cell, CPU), make_inputs(cell, CPU, 1)[0])
     return call
 
 
@@ -103,7 +106,7 @@ def test_a_sampler_serves_the_cells_that_are_its_own(dists):
     capabilities = EVERYTHING.replace("'counter'", "'launch'")
     dists.add_plugin("acme", plugin("acme", capabilities=capabilities))
     (acme,) = chosen(("acme",), CPU)
-    (logits,) = make_logits(CELL, CPU, 1)
+    (logits,) = make_inputs(CELL, CPU, 1)
     call = prepared(acme, seeded=False)
     assert call.draw(logits).token_ids.tolist() == logits.argmax(-1).tolist()
     assert not call.graph_safe
@@ -122,7 +125,7 @@ def test_a_dtype_that_a_sampler_does_not_take_is_a_reason(dists):
 def test_tokens_of_the_pipeline_of_sorts_are_those_that_the_reference_keeps(filters, dtype):
     """Without ties: of those the pipeline keeps as many as engines do, not all."""
     cell = Cell(10, 300, dtype, filters, "gaussian")
-    metadata = metadata_of(cell, CPU, seeded=True)
+    metadata = metadata_of(cell, CPU)
     logits = torch.stack([torch.randperm(300) for _ in range(10)]).mul(0.05).to(getattr(torch, dtype))
     if dtype == "bfloat16":
         logits = torch.stack([torch.randperm(300).sub(150).mul(1 / 8) for _ in range(10)]).bfloat16()
@@ -142,7 +145,7 @@ def test_the_pipeline_of_sorts_draws_by_the_softmax_of_what_is_kept():
     cell = Cell(1, 300, "float32", "top-k", "gaussian")
     logits = torch.full((1, 300), -50.0)
     logits[0, [7, 200, 13]] = torch.tensor([2.0, 1.2, 0.4])
-    (call,) = torch_sort(cell, metadata_of(cell, CPU, seeded=False))
+    (call,) = torch_sort(cell, metadata_of(replace(cell, seeded=False), CPU))
     counts = torch.bincount(torch.cat([call.draw(logits) for _ in range(4000)]), minlength=300)
     expected = 4000 * (logits / 0.8).softmax(-1)[0]
     assert (counts - expected).abs().max() < 5 * 4000**0.5 / 2
@@ -203,7 +206,7 @@ def _kind(value):
 def drawn_by_flashinfer(calls, filters):
     """What each way calls, by its name; every way starts from the logits of [5, 300]."""
     cell, found = cell_of(filters), {}
-    for call in _flashinfer.prepare(cell, metadata_of(cell, CPU, seeded=True)):
+    for call in _flashinfer.prepare(cell, metadata_of(cell, CPU)):
         call.draw(torch.zeros(5, 300))
         found[call.way] = (*calls, call.graph_safe)
         calls.clear()

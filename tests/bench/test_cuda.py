@@ -11,7 +11,8 @@ import torch
 from command_line import call
 from tokendraw.bench.baselines.torch_sort import torch_sort
 from tokendraw.bench.cells import FILTERS, Cell
-from tokendraw.bench.run import make_logits, metadata_of, timer_for
+from tokendraw.bench.logits import metadata_of
+from tokendraw.bench.run import make_inputs, timer_for
 from tokendraw.bench.timing import floor
 from tokendraw.bench.timing.timer import Call, Failure, Timing
 
@@ -39,7 +40,7 @@ def test_the_working_set_is_several_times_the_l2(cuda, timer):
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_a_read_is_not_faster_than_any_memory_and_not_slower_than_a_bus(cuda, timer, dtype):
     cell = Cell(256, 151_936, dtype, "none", "gaussian")
-    buffers = make_logits(cell, cuda, timer.buffers(256 * 151_936 * getattr(torch, dtype).itemsize))
+    buffers = make_inputs(cell, cuda, timer.buffers(256 * 151_936 * getattr(torch, dtype).itemsize))
     found = timer.time(floor.readers(cuda), buffers)
     fastest = min(timing.us for timing in found.values())
     assert 30 < buffers[0].nbytes / fastest / 1e3 < 20_000  # GB/s
@@ -58,8 +59,8 @@ def test_every_read_pass_of_triton_folds_every_word(cuda):
 @pytest.mark.parametrize("filters", FILTERS)
 def test_the_pipeline_of_sorts_is_captured_and_its_times_are_of_graphs(cuda, timer, filters):
     cell = Cell(16, 32_000, "bfloat16", filters, "gaussian")
-    (call_,) = torch_sort(cell, metadata_of(cell, cuda, seeded=True))
-    found = timer.time({"torch-sort": call_}, make_logits(cell, cuda, 4))["torch-sort"]
+    (call_,) = torch_sort(cell, metadata_of(cell, cuda))
+    found = timer.time({"torch-sort": call_}, make_inputs(cell, cuda, 4))["torch-sort"]
     assert isinstance(found, Timing), found
     assert found.how == "graph"
     assert 0 < found.q1_us <= found.us <= found.q3_us < math.inf
@@ -67,7 +68,7 @@ def test_the_pipeline_of_sorts_is_captured_and_its_times_are_of_graphs(cuda, tim
 
 
 def test_what_no_graph_takes_is_timed_without_one(cuda, timer):
-    buffers = make_logits(Cell(4, 32_000, "float32", "none", "flat"), cuda, 2)
+    buffers = make_inputs(Cell(4, 32_000, "float32", "none", "flat"), cuda, 2)
     waits = Call(draw=lambda logits: float(logits.sum()), graph_safe=False)
     found = timer.time({"waits": waits}, buffers)["waits"]
     assert (found.how, found.us > 0) == ("eager", True)
@@ -92,7 +93,7 @@ def wait(logits):
 )
 def test_a_call_that_breaks_a_capture_is_a_failure_and_disturbs_no_other(cuda, timer, draw, reason):
     """Not even those that draw random numbers, in the same turns and in the next."""
-    buffers = make_logits(Cell(4, 32_000, "float32", "none", "flat"), cuda, 2)
+    buffers = make_inputs(Cell(4, 32_000, "float32", "none", "flat"), cuda, 2)
     random = Call(draw=lambda logits: logits.new_empty(100).exponential_())
     for calls in ({"breaks": Call(draw=draw), "random": random}, {"random": random}):
         found = timer.time(calls, buffers)
@@ -106,7 +107,7 @@ def test_a_call_that_breaks_a_capture_is_a_failure_and_disturbs_no_other(cuda, t
 def test_twice_the_bytes_take_about_twice_the_time(cuda, timer):
     def us(batch):
         cell = Cell(batch, 151_936, "float32", "none", "flat")
-        found = timer.time(floor.readers(cuda), make_logits(cell, cuda, timer.buffers(batch * 151_936 * 4)))
+        found = timer.time(floor.readers(cuda), make_inputs(cell, cuda, timer.buffers(batch * 151_936 * 4)))
         return min(timing.us for timing in found.values())
 
     assert 1.7 < us(512) / us(256) < 2.3

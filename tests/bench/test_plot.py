@@ -22,11 +22,10 @@ def report(shapes=((64, 32_000), (1, 32_000), (8, 32_000)), families=("flat",)):
     lines = [
         Line(
             cell=Cell(batch, vocab_size, "float32", filters, family),
-            nucleus=28_000.0,
+            figures={"nucleus": 28_000.0},
             buffers=2,
-            nbytes=batch * vocab_size * 4,
-            read=timing(10.0 * batch),
-            read_by="torch.sum",
+            floor=timing(10.0 * batch),
+            floor_by="torch.sum",
             entries={
                 "acme": Failure(reason="it does not serve seeded rows")
                 if batch == 8
@@ -43,7 +42,6 @@ def report(shapes=((64, 32_000), (1, 32_000), (8, 32_000)), families=("flat",)):
         device="cpu",
         host="cpu of a laptop",
         method="wall clock",
-        seeded=True,
         repeats=15,
         threads=2,
         versions={},

@@ -27,7 +27,7 @@ class FakeTimer:
     repeats, method = 15, "by the sun"
 
     def __init__(self, **times):
-        self.times = {name.replace("_", " "): time for name, time in times.items()}
+        self.times = times
         self.asked = []
 
     def buffers(self, nbytes):
@@ -36,22 +36,18 @@ class FakeTimer:
     def time(self, calls, buffers):
         self.asked.append((list(calls), buffers))
         return {
-            name: timing(self.times[name.removeprefix("read: ")])
-            if isinstance(self.times[name.removeprefix("read: ")], int)
-            else self.times[name.removeprefix("read: ")]
+            name: timing(time) if isinstance(time, int) else time
             for name in calls
+            for time in [self.times[name.removeprefix("read: torch.")]]
         }
 
 
-READERS = {"sum": Call(draw=torch.sum), "amax": Call(draw=torch.amax)}
-
-
-def contender(name, prepare=lambda cell, metadata: (Call(draw=lambda logits: None),)):
+def contender(name, prepare=lambda cell, metadata, logits: (Call(draw=lambda logits: None),)):
     return Contender(name=name, versions={f"{name}-tokendraw": "1.0"}, prepare=prepare)
 
 
 def raising(error):
-    def prepare(cell, metadata):
+    def prepare(cell, metadata, logits):
         raise error
 
     return prepare
@@ -59,14 +55,13 @@ def raising(error):
 
 def test_the_fastest_read_is_the_floor_and_ratios_refer_to_it():
     timer = FakeTimer(sum=40, amax=20, acme=50)
-    (line,) = run([SMALL], [contender("acme")], device=CPU, timer=timer, readers=READERS)
+    (line,) = run([SMALL], [contender("acme")], device=CPU, timer=timer)
     assert line == Line(
         cell=SMALL,
-        nucleus=7.0,
+        figures={"nucleus": 7.0},
         buffers=2,
-        nbytes=800,
-        read=timing(20),
-        read_by="amax",
+        floor=timing(20),
+        floor_by="torch.amax",
         entries={"acme": timing(50)},
     )
     assert line.ratio(line.entries["acme"]) == 2.5
@@ -80,8 +75,8 @@ def test_who_cannot_serve_a_cell_is_not_timed_and_has_a_reason():
         contender("late"),
         contender("acme"),
     ]
-    (line,) = run([SMALL], contenders, device=CPU, timer=timer, readers=READERS)
-    assert timer.asked[0][0] == ["read: sum", "read: amax", "late", "acme"]
+    (line,) = run([SMALL], contenders, device=CPU, timer=timer)
+    assert timer.asked[0][0] == ["read: torch.sum", "read: torch.amax", "late", "acme"]
     assert line.entries == {
         "picky": Failure(reason="it does not serve seeded rows"),
         "broken": Failure(reason="RuntimeError: no driver"),
@@ -92,12 +87,14 @@ def test_who_cannot_serve_a_cell_is_not_timed_and_has_a_reason():
 
 
 def in_ways(*names):
-    return contender("acme", lambda cell, metadata: [Call(draw=lambda logits: None, way=n) for n in names])
+    return contender(
+        "acme", lambda cell, metadata, logits: [Call(draw=lambda logits: None, way=n) for n in names]
+    )
 
 
 def test_of_several_ways_to_the_same_tokens_the_fastest_counts():
     timer = FakeTimer(sum=40, amax=20, **{"acme: a": 70, "acme: b": Failure(reason="no"), "acme: c": 50})
-    (line,) = run([SMALL], [in_ways("a", "b", "c")], device=CPU, timer=timer, readers=READERS)
+    (line,) = run([SMALL], [in_ways("a", "b", "c")], device=CPU, timer=timer)
     assert line.entries == {"acme": timing(50)}
     assert line.ways == {"acme": {"a": timing(70), "b": Failure(reason="no"), "c": timing(50)}}
     assert line.way("acme") == "c"
@@ -107,7 +104,7 @@ def test_where_no_way_works_the_entry_is_why_the_first_does_not():
     timer = FakeTimer(
         sum=40, amax=20, **{"acme: a": Failure(reason="no"), "acme: b": Failure(reason="nor this")}
     )
-    (line,) = run([SMALL], [in_ways("a", "b")], device=CPU, timer=timer, readers=READERS)
+    (line,) = run([SMALL], [in_ways("a", "b")], device=CPU, timer=timer)
     assert line.entries == {"acme": Failure(reason="no")}
     assert line.way("acme") == ""
 
@@ -115,7 +112,7 @@ def test_where_no_way_works_the_entry_is_why_the_first_does_not():
 def test_cells_of_equal_logits_share_their_buffers():
     timer, cells = FakeTimer(sum=1, amax=2), [SMALL, replace(SMALL, filters="both"), LARGE]
     started = []
-    run(cells, [], device=CPU, timer=timer, readers=READERS, starting=started.append)
+    run(cells, [], device=CPU, timer=timer, starting=started.append)
     first, second, third = (buffers for _, buffers in timer.asked)
     assert first is second
     assert (third[0].shape, third[0].dtype) == ((64, 200), torch.bfloat16)
@@ -125,18 +122,16 @@ def test_cells_of_equal_logits_share_their_buffers():
 def test_a_contender_gets_the_requests_of_the_cell_with_a_seed_and_a_position_by_row():
     seen = []
 
-    def prepare(cell, metadata):
+    def prepare(cell, metadata, logits):
         seen.append(metadata)
         return (Call(draw=lambda logits: None),)
 
     for seeded in (True, False):
         run(
-            [LARGE],
+            [replace(LARGE, seeded=seeded)],
             [contender("acme", prepare)],
             device=CPU,
             timer=FakeTimer(sum=1, amax=2, acme=3),
-            readers=READERS,
-            seeded=seeded,
         )
     with_seeds, without = seen
     assert with_seeds.facts.all_seeded
@@ -151,10 +146,10 @@ def test_a_contender_gets_the_requests_of_the_cell_with_a_seed_and_a_position_by
 def test_a_cell_that_nothing_can_read_is_an_error():
     timer = FakeTimer(sum=Failure(reason="RuntimeError: no"), amax=Failure(reason="RuntimeError: nor this"))
     with pytest.raises(TokendrawError) as error:
-        run([SMALL], [], device=CPU, timer=timer, readers=READERS)
+        run([SMALL], [], device=CPU, timer=timer)
     assert str(error.value) == (
-        "1 x 200 float32, none, peaked-7 needs a pass that reads its logits, found none that works: "
-        "sum: RuntimeError: no; amax: RuntimeError: nor this."
+        "1 x 200 float32, none, peaked-7 needs a read that ratios refer to, found none that works: "
+        "torch.sum: RuntimeError: no; torch.amax: RuntimeError: nor this."
     )
 
 
@@ -165,7 +160,7 @@ def test_logits_that_do_not_fit_are_an_error_that_says_how_large_they_are():
 
     cell = Cell(1024, 151_936, "bfloat16", "none", "flat")
     with pytest.raises(TokendrawError) as error:
-        run([cell], [], device=CPU, timer=NoRoom(), readers=READERS)
+        run([cell], [], device=CPU, timer=NoRoom())
     assert str(error.value) == (
         "1024 x 151936 bfloat16, none, flat needs buffers of 311 MB on cpu, found no memory for them. "
         "Pass a smaller --batch or --vocab-size."
@@ -175,11 +170,10 @@ def test_logits_that_do_not_fit_are_an_error_that_says_how_large_they_are():
 def line(cell, read, entries, by="amax", nucleus=7.0, ways=None):
     return Line(
         cell=cell,
-        nucleus=nucleus,
+        figures={"nucleus": nucleus},
         buffers=2,
-        nbytes=800,
-        read=read,
-        read_by=by,
+        floor=read,
+        floor_by=by,
         entries=entries,
         ways=ways or {},
     )
@@ -191,7 +185,6 @@ def report(*lines, device="cpu", contenders=("acme", "torch-sort"), threads=2):
         device=device,
         host={"cpu": "cpu", "cuda:0": "cuda, NVIDIA H200"}[device],
         method="by the sun",
-        seeded=True,
         repeats=15,
         threads=threads,
         versions={"tokendraw": "0.1.0", "torch": "2.13.0"},
@@ -252,8 +245,8 @@ def test_on_a_device_the_host_has_columns_of_its_own():
 def test_the_head_says_what_ran_where_and_the_notes_what_the_table_cannot():
     assert ON_A_CPU.head == [
         "cpu, 2 threads: tokendraw 0.1.0, torch 2.13.0.",
-        "T = 0.8, k = 50, p = 0.9, min-p = 0.05; seeded rows. Medians of 15, in turns; by the sun. In brackets the "
-        "ratio to the read; ± half the distance of the quartiles, where it is over 5 %.",
+        "T = 0.8, k = 50, p = 0.9, min-p = 0.05; seeded rows, float32 noise. Medians of 15, in turns; by the sun. In "
+        "brackets the ratio to the read; ± half the distance of the quartiles, where it is over 5 %.",
     ]
     assert ON_A_CPU.notes == [
         "The read is the fastest of several: amax and sum.",

@@ -7,7 +7,7 @@ import torch
 
 from fake_dists import fake_dists
 from third_operation import add_scaler, third_operation
-from tokendraw.bench import Call, Timing, operations
+from tokendraw.bench import Timing, operations
 from tokendraw.bench.contenders import chosen
 from tokendraw.bench.report.lines import Report
 from tokendraw.bench.report.table import as_text
@@ -43,46 +43,53 @@ class Timer:
 
 
 def test_it_has_a_place_behind_the_others(dists):
-    assert operations.names() == ("sample", "verify", "scale")
+    assert operations.names() == ("sample", "verify", "plan_paged_kv", "pack_sm90_w4", "scale")
 
 
-def test_its_cells_have_an_axis_of_their_own(dists):
-    cells = operations.get("scale").grid("quick", axes={"factor": [5]}, batches=[1])
-    assert [(cell.batch, cell.factor) for cell in cells] == [(1, 5)]
+def test_its_cells_have_axes_of_their_own(dists):
+    cells = operations.get("scale").grid("quick", factor=[5], rows=[1])
+    assert [(cell.rows, cell.factor) for cell in cells] == [(1, 5)]
 
 
-def test_who_serves_it_is_timed_and_the_table_has_a_column_for_the_axis(dists):
+def test_who_serves_it_is_timed_beside_its_floor_and_the_table_has_its_columns(dists):
     add_scaler(dists)
     timer = Timer()
-    lines = run(
-        operations.get("scale").grid("quick"),
-        chosen((), CPU, "scale"),
-        device=CPU,
-        timer=timer,
-        readers={"sum": Call(draw=torch.sum)},
-    )
-    assert torch.equal(timer.found["acme"], torch.full((2, 200), 2.0))
+    lines = run(operations.get("scale").grid("quick"), chosen((), CPU, "scale"), device=CPU, timer=timer)
+    assert torch.equal(timer.found["acme"], torch.full((3,), 2.0))
+    assert torch.equal(timer.found["copy: torch.Tensor.copy_"], torch.ones(3))
     report = Report(
         command="",
         device="cpu",
         host="cpu",
-        method="",
-        seeded=True,
+        method="by the sun",
         repeats=3,
         threads=1,
         versions={},
         contenders=("acme",),
         lines=lines,
         seconds=1.0,
-        operation="scale",
     )
     assert as_text(report) == [
-        "batch  vocabulary  dtype    factor  filters  logits  nucleus  read us       acme us",
-        "    2         200  float32       2  none     flat        200     10.0  10.0 (1.00x)",
-        "    2         200  float32       3  none     flat        200     10.0             -",
+        "numbers  factor  sum  copy us       acme us",
+        "      2       2    2     10.0  10.0 (1.00x)",
+        "      2      -3    2     10.0             -",
+        "      3       2    3     10.0  10.0 (1.00x)",
+        "      3      -3    3     10.0             -",
     ]
+    assert report.head[1] == (
+        "Medians of 3, in turns; by the sun. In brackets the ratio to the copy; ± half the distance of the quartiles, "
+        "where it is over 5 %."
+    )
     assert report.notes == [
-        "The read is the fastest of several: sum.",
+        "The copy is of the numbers, by torch.Tensor.copy_.",
         "Numbers are multiplied.",
-        "acme: it does not serve factors above 2 (1 of 2 cells).",
+        "acme: it does not serve negative factors (2 of 4 cells).",
     ]
+    (first, *_) = report.as_json()["cells"]
+    assert {name: first[name] for name in ("rows", "factor", "sum", "nbytes")} == {
+        "rows": 2,
+        "factor": 2,
+        "sum": 2.0,
+        "nbytes": 8,
+    }
+    assert first["copy"]["by"] == "torch.Tensor.copy_"

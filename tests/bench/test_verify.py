@@ -18,9 +18,9 @@ from command_line import call
 from fake_dists import EVERYTHING, fake_dists, plugin
 from fixed_timer import SOURCE, FixedTimer
 from tokendraw import Drafts, SamplerUnavailableError
-from tokendraw.bench import make_logits, metadata_of, operations, run
+from tokendraw.bench import make_inputs, metadata_of, operations, run
 from tokendraw.bench.cells import FILTERS
-from tokendraw.bench.contenders import chosen
+from tokendraw.bench.contenders import chosen, lacking
 from tokendraw.bench.operations.verify import VerifyCell, draft_ids
 from tokendraw.bench.report import plot
 from tokendraw.bench.report.lines import Line, Report
@@ -58,9 +58,7 @@ class TestCells:
         assert list(BENCH.presets) == list(operations.get("sample").presets)
 
     def test_what_is_given_takes_the_place_of_the_presets_own(self):
-        cells = BENCH.grid(
-            "quick", batches=[2], filters=["none"], axes={"drafts": [1, 3], "mode": ["coupled"]}
-        )
+        cells = BENCH.grid("quick", batch=[2], filters=["none"], drafts=[1, 3], mode=["coupled"])
         assert [str(cell) for cell in cells] == [
             "2 x 32000 float32, none, coupled of 1, peaked-30",
             "2 x 32000 float32, none, coupled of 3, peaked-30",
@@ -79,7 +77,7 @@ class TestLogits:
     @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
     def test_below_the_target_are_the_drafts_and_each_is_the_target_plus_noise(self, dtype):
         cell = replace(CELL, dtype=dtype, family="gaussian", batch=20)
-        first, second = make_logits(cell, CPU, 2)
+        first, second = make_inputs(cell, CPU, 2)
         assert list(first.shape) == [20 * 9, 300]
         assert first.dtype == getattr(torch, dtype)
         target = first[:100].view(20, 5, 300)[:, :4].reshape(80, 300).float()
@@ -87,10 +85,10 @@ class TestLogits:
         assert abs(noise.std().item() - 0.5) < 0.02
         assert abs(noise.mean().item()) < 0.02
         assert not torch.equal(first, second)
-        assert all(map(torch.equal, (first, second), make_logits(cell, CPU, 2)))
+        assert all(map(torch.equal, (first, second), make_inputs(cell, CPU, 2)))
 
     def test_where_the_mode_looks_at_no_drafts_there_are_none(self):
-        (both,), (target,) = make_logits(CELL, CPU, 1), make_logits(COUPLED, CPU, 1)
+        (both,), (target,) = make_inputs(CELL, CPU, 1), make_inputs(COUPLED, CPU, 1)
         assert torch.equal(both[:15], target)
 
     @pytest.mark.parametrize("family", ["peaked-7", "peaked-30", "gaussian"])
@@ -99,7 +97,7 @@ class TestLogits:
         cell = replace(CELL, batch=200, family=family)
         ids = draft_ids(cell, CPU)
         assert (ids.shape, len(ids.unique()) > 250) == ((800,), True)
-        for buffer in make_logits(cell, CPU, 2):
+        for buffer in make_inputs(cell, CPU, 2):
             draft = buffer[cell.num_target_rows :] / 0.8
             best, _ = draft.topk(50)
             probability = best.softmax(-1)
@@ -122,9 +120,10 @@ class TestLogits:
 def verified(cell, buffer=None):
     """What the native sampler's call of a cell returns."""
     (native,) = chosen(("native",), CPU, "verify")
-    (one,) = native.prepare(cell, metadata_of(cell, CPU, seeded=True))
+    buffer = make_inputs(cell, CPU, 1)[0] if buffer is None else buffer
+    (one,) = native.prepare(cell, metadata_of(cell, CPU), buffer)
     assert one.graph_safe
-    return one.draw(make_logits(cell, CPU, 1)[0] if buffer is None else buffer)
+    return one.draw(buffer)
 
 
 class TestContenders:
@@ -132,8 +131,8 @@ class TestContenders:
     @pytest.mark.parametrize("cell", [CELL, COUPLED], ids=["rejection", "coupled"])
     def test_the_call_is_the_verification_of_the_requests_of_the_cell(self, cell, filters):
         cell = replace(cell, filters=filters)
-        (buffer,) = make_logits(cell, CPU, 1)
-        metadata = metadata_of(cell, CPU, seeded=True)
+        (buffer,) = make_inputs(cell, CPU, 1)
+        metadata = metadata_of(cell, CPU)
         assert metadata.row_index.tolist() == [0] * 5 + [1] * 5 + [2] * 5
         assert len(set(metadata.positions.tolist())) == 15
         ids = draft_ids(cell, CPU)
@@ -154,11 +153,13 @@ class TestContenders:
         dists.add_plugin("acme", plugin("acme", capabilities=EVERYTHING))
         with pytest.raises(SamplerUnavailableError) as error:
             chosen(("torch-sort",), CPU, "verify")
-        assert str(error.value) == "'torch-sort' cannot be timed on cpu: it does not verify."
+        assert (
+            str(error.value)
+            == "'torch-sort' cannot be timed on cpu: needs the operation sample, found verify."
+        )
         with pytest.raises(SamplerUnavailableError) as error:
             chosen(("acme",), CPU, "verify")
-        reason = "needs the operation verify, found sample"
-        assert str(error.value) == f"'acme' cannot be timed on cpu: {reason}."
+        assert str(error.value) == "'acme' cannot be timed on cpu: needs the operation verify, found sample."
 
     @pytest.mark.parametrize(
         ("cell", "limits", "reason"),
@@ -174,7 +175,8 @@ class TestContenders:
     )
     def test_drafts_that_a_companion_would_verify_are_not_timed(self, cell, limits, reason):
         limited = replace(NATIVE.operations["verify"], **limits)
-        assert BENCH.lacking(limited, cell, metadata_of(cell, CPU, seeded=True)) == reason
+        (buffer,) = make_inputs(cell, CPU, 1)
+        assert lacking(BENCH, limited, cell, metadata_of(cell, CPU), buffer) == reason
 
 
 @pytest.fixture
@@ -258,10 +260,10 @@ class TestFlashInfer:
         self, fake_flashinfer, filters, called
     ):
         cell = replace(CELL, filters=filters)
-        (buffer,) = make_logits(cell, CPU, 1)
+        (buffer,) = make_inputs(cell, CPU, 1)
         probs = (buffer / 0.8).softmax(-1)
         found = {}
-        for one in prepare_flashinfer(cell, metadata_of(cell, CPU, seeded=True)):
+        for one in prepare_flashinfer(cell, metadata_of(cell, CPU)):
             one.draw(buffer)
             *steps, (draft, ids, target) = fake_flashinfer
             found[one.way] = tuple(steps)
@@ -285,7 +287,7 @@ class TestFlashInfer:
     )
     def test_what_its_chain_does_not_do_is_not_timed(self, fake_flashinfer, cell, reason):
         with pytest.raises(SamplerUnavailableError) as error:
-            prepare_flashinfer(cell, metadata_of(cell, CPU, seeded=True))
+            prepare_flashinfer(cell, metadata_of(cell, CPU))
         assert str(error.value) == f"it does not serve {reason}"
 
     def test_a_version_that_takes_no_seed_is_kept_out_of_graphs(self, fake_flashinfer):
@@ -293,8 +295,8 @@ class TestFlashInfer:
         chain = module.chain_speculative_sampling
         kept = [p for n, p in inspect.signature(chain).parameters.items() if n not in ("seed", "offset")]
         chain.__signature__ = inspect.Signature(kept)
-        (buffer,) = make_logits(CELL, CPU, 1)
-        for one in prepare_flashinfer(CELL, metadata_of(CELL, CPU, seeded=True)):
+        (buffer,) = make_inputs(CELL, CPU, 1)
+        for one in prepare_flashinfer(CELL, metadata_of(CELL, CPU)):
             assert not one.graph_safe
             one.draw(buffer)
             assert fake_flashinfer[-2] == ("chain", None, None)
@@ -325,7 +327,7 @@ class TestCommand:
     def test_a_run_has_a_row_a_cell(self, fixed):
         result = bench(*TINY, "--filters", "both")
         assert (result.stderr, result.exit_code) == ("", 0)
-        assert result.stdout.splitlines()[4:] == [
+        assert result.stdout.splitlines()[5:] == [
             "batch  vocabulary  dtype    drafts  mode       filters  logits     nucleus  read us      native us",
             "    2         256  float32       4  rejection  both     peaked-30       30     10.0  100.0 (10.0x)",
             "    2         256  float32       4  coupled    both     peaked-30       30     10.0  100.0 (10.0x)",
@@ -398,11 +400,10 @@ def test_a_picture_has_panels_for_each_mode():
     lines = tuple(
         Line(
             cell=replace(CELL, batch=batch, mode=mode),
-            nucleus=7.0,
+            figures={"nucleus": 7.0},
             buffers=2,
-            nbytes=4,
-            read=one,
-            read_by="torch.sum",
+            floor=one,
+            floor_by="torch.sum",
             entries={"acme": one},
         )
         for batch in (1, 8)
@@ -413,14 +414,12 @@ def test_a_picture_has_panels_for_each_mode():
         device="cpu",
         host="cpu",
         method="",
-        seeded=True,
         repeats=3,
         threads=1,
         versions={},
         contenders=("acme",),
         lines=lines,
         seconds=1.0,
-        operation="verify",
     )
     titles = [axes.get_title() for axes in plot.figure_of(report).axes]
     assert titles == [f"V = 300, float32\nboth, {mode} of 4, peaked-7" for mode in ("rejection", "coupled")]

@@ -47,8 +47,9 @@ VERSIONS = (
 )
 HEAD = (
     f"cpu, 2 threads: {VERSIONS}.\n"
-    "T = 0.8, k = 50, p = 0.9, min-p = 0.05; seeded rows. Medians of 15, in turns; a clock that stands.\n"
-    "In brackets the ratio to the read; ± half the distance of the quartiles, where it is over 5 %.\n"
+    "T = 0.8, k = 50, p = 0.9, min-p = 0.05; seeded rows, float32 noise. Medians of 15, in turns; a clock\n"
+    "that stands. In brackets the ratio to the read; ± half the distance of the quartiles, where it is\n"
+    "over 5 %.\n"
     "\n"
 )
 
@@ -78,7 +79,7 @@ def test_a_sampler_that_cannot_serve_shows_a_dash_and_the_reason(fixed, dists):
     ]
     unseeded = bench(*TINY, "--sampler", "acme", "--filters", "none", "--unseeded")
     assert unseeded.stdout.splitlines()[-3].endswith("  11.0 (1.10x)")
-    assert "; unseeded rows. " in unseeded.stdout
+    assert "; unseeded rows, float32 noise. " in unseeded.stdout
 
 
 def test_nothing_that_could_be_timed_is_no_success(fixed, dists):
@@ -110,6 +111,7 @@ def test_json_is_complete(fixed):
         "device": "cpu",
         "method": "a clock that stands",
         "seeded": True,
+        "gumbel_dtype": "fp32",
         "repeats": 15,
         "threads": 2,
         "cores": 4,
@@ -223,7 +225,7 @@ def test_the_table_is_written_as_markdown_below_the_command_that_repeats_it(fixe
     assert result.exit_code == 0
     lines = path.read_text(encoding="utf-8").splitlines()
     assert lines[0] == (
-        f"`tokendraw bench --batch 2 --vocab-size 256 --filters none --sampler native --unseeded --device cpu "
+        f"`tokendraw bench --batch 2 --vocab-size 256 --filters none --unseeded --sampler native --device cpu "
         f"--output '{path}'`"
     )
     assert lines[2].startswith(f"cpu, 2 threads: {VERSIONS}. T = 0.8, ")
@@ -262,6 +264,39 @@ def test_what_cannot_be_timed_is_a_usage_error_that_names_the_option(arguments):
     result = bench(*arguments)
     assert (result.stdout, result.exit_code) == ("", 2)
     assert f"Invalid value for '{arguments[0]}'" in result.stderr
+
+
+def test_help_has_an_option_for_every_axis_of_every_operation():
+    lines = bench("--help").stdout.splitlines()
+    options = [line.split()[0] for line in lines if line.startswith("  --")]
+    assert options == [
+        "--op",
+        "--preset",
+        *("--batch", "--vocab-size", "--dtype", "--filters", "--family", "--seeded", "--gumbel-dtype"),
+        *("--drafts", "--verify-mode"),
+        *("--width", "--page-size", "--page-indices"),
+        *("--experts", "--rows", "--columns", "--format", "--layout", "--direction"),
+        *("--sampler", "--repeats", "--device", "--plot", "--output", "--json"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("option", "about", "operations"),
+    [
+        (("--drafts", 4), "drafts to verify", "verify"),
+        (("--verify-mode", "coupled"), "drafts to verify", "verify"),
+        (("--page-indices",), "block tables", "plan_paged_kv"),
+        (("--no-page-indices",), "block tables", "plan_paged_kv"),
+        (("--format", "scales"), "weights to pack", "pack_sm90_w4"),
+    ],
+    ids=str,
+)
+def test_an_option_of_another_operation_is_a_usage_error_that_names_it(option, about, operations):
+    result = bench(*option)
+    assert (result.stdout, result.exit_code) == ("", 2)
+    assert result.stderr.endswith(
+        f"'{option[0]}' is about {about}. Add --op {operations}, or leave it out.\n"
+    )
 
 
 def test_a_folder_that_is_not_there_is_refused_before_anything_is_timed(tmp_path):

@@ -332,6 +332,10 @@ class TestCompletion:
             (("check", "nat"), ["native"]),
             (("show", "nat"), ["native"]),
             (("bench", "--sampler", "nat"), ["native"]),
+            (("bench", "--op", "plan"), ["plan_paged_kv"]),
+            (("bench", "--gumbel-dtype", ""), ["fp32", "fp64"]),
+            (("bench", "--form"), ["--format"]),
+            (("bench", "--op", "pack_sm90_w4", "--format", "sc"), ["scales"]),
             (("check", "--lis"), ["--list"]),
         ],
     )

@@ -32,7 +32,7 @@ FACES = {
         installed_version read_settings
     """,
     tokendraw.bench: """
-        Call Cell Failure MIN_P Measured TEMPERATURE TOP_K TOP_P Timer Timing make_logits markdown_table
+        Call Cell Failure MIN_P Measured TEMPERATURE TOP_K TOP_P Timer Timing make_inputs markdown_table
         measure metadata_of readers timer_for
     """,
     tokendraw.testing: """

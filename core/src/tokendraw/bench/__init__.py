@@ -3,7 +3,7 @@
 ======================  ===============================================================================================
 :class:`Cell`           what is timed: a shape, a dtype, filters and a family of logits; ``TEMPERATURE``, ``TOP_K``,
                         ``TOP_P`` and ``MIN_P`` are what its rows ask for
-:func:`make_logits`     makes the buffers of a cell
+:func:`make_inputs`     makes the buffers of a cell
 :func:`metadata_of`     makes what the rows of a cell ask for
 :class:`Call`           one step on a buffer, to be timed
 :func:`timer_for`       makes the :class:`Timer` of a device: CUDA graphs out of a cold cache, or the clock on the wall
@@ -25,15 +25,17 @@ from tokendraw._lazy import lazy_names
 
 if TYPE_CHECKING:
     from tokendraw.bench.cells import MIN_P, TEMPERATURE, TOP_K, TOP_P, Cell
+    from tokendraw.bench.logits import metadata_of
     from tokendraw.bench.report.table import markdown_table
-    from tokendraw.bench.run import make_logits, metadata_of, timer_for
+    from tokendraw.bench.run import make_inputs, timer_for
     from tokendraw.bench.timing.floor import Measured, measure, readers
     from tokendraw.bench.timing.timer import Call, Failure, Timer, Timing
 
 _HOMES = {
     "bench.cells": ("MIN_P", "TEMPERATURE", "TOP_K", "TOP_P", "Cell"),
+    "bench.logits": ("metadata_of",),
     "bench.report.table": ("markdown_table",),
-    "bench.run": ("make_logits", "metadata_of", "timer_for"),
+    "bench.run": ("make_inputs", "timer_for"),
     "bench.timing.floor": ("Measured", "measure", "readers"),
     "bench.timing.timer": ("Call", "Failure", "Timer", "Timing"),
 }
@@ -49,7 +51,7 @@ __all__ = [
     "Measured",
     "Timer",
     "Timing",
-    "make_logits",
+    "make_inputs",
     "markdown_table",
     "measure",
     "metadata_of",

@@ -1,17 +1,15 @@
-"""A cell of a grid, which is timed. Imports no torch, since the command line reads it."""
+"""The cells of operations on logits: what is drawn from what. Imports no torch, since the command line reads it."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import ClassVar
 
+from tokendraw._exchange.capabilities import GumbelDtype
 from tokendraw._exchange.params import SamplingParams
 
 TEMPERATURE, TOP_K, TOP_P, MIN_P = 0.8, 50, 0.9, 0.05
-DTYPES = ("float32", "bfloat16", "float16")
-LEAST_VOCAB_SIZE = 128
-"""Least vocabulary: the peaked families need room for their nucleus, and ``TOP_K`` for something to drop."""
 
 _REQUESTS = MappingProxyType(
     {
@@ -42,6 +40,10 @@ class Cell:
     """Filters of the rows, one of ``FILTERS``."""
     family: str
     """Family of the logits, one of ``FAMILIES``."""
+    seeded: bool = field(default=True, kw_only=True)
+    """Whether every row has a seed, so that no launch is there to make fresh ones."""
+    gumbel_dtype: GumbelDtype = field(default="fp32", kw_only=True)
+    """Dtype of the noise that samplers draw with."""
     operation: ClassVar[str] = "sample"
     """Operation that is timed."""
 
@@ -49,6 +51,11 @@ class Cell:
     def num_rows(self) -> int:
         """Return the number of rows of a buffer of logits."""
         return self.batch
+
+    @property
+    def nbytes(self) -> int:
+        """Return the bytes of a buffer of logits."""
+        return self.num_rows * self.vocab_size * (4 if self.dtype == "float32" else 2)
 
     @property
     def row_index(self) -> list[int] | None:

@@ -11,17 +11,17 @@ from typing import Any
 import torch
 
 import tokendraw
+from tokendraw import operations as _registry
 from tokendraw._discovery.installed import installed_version
 from tokendraw._exchange.host import Host
-from tokendraw._exchange.metadata import SamplingMetadata
+from tokendraw._loading.provider import methods_of
 from tokendraw._machine import detect
 from tokendraw._messages.errors import SamplerUnavailableError, TokendrawError
-from tokendraw._messages.words import all_of
+from tokendraw._messages.words import all_of, one_of
 from tokendraw._resolution.candidate import Candidate, State
 from tokendraw.bench import operations
 from tokendraw.bench.baselines import flashinfer
-from tokendraw.bench.cells import Cell
-from tokendraw.bench.operation import BenchOperation, Prepare
+from tokendraw.bench.operation import AnyCell, BenchOperation
 from tokendraw.bench.timing.timer import Call
 
 
@@ -58,18 +58,20 @@ class Contender:
     name: str
     versions: Mapping[str, str]
     """Versions of the distributions that it comes from."""
-    prepare: Prepare
+    prepare: Callable[[AnyCell, Any, Any], Sequence[Call]]
+    """Makes what is timed of a cell, its arguments and one set of its inputs: as
+    :data:`tokendraw.bench.operation.Prepare` says."""
 
 
 def chosen(names: Sequence[str], device: torch.device, operation: str = "sample") -> tuple[Contender, ...]:
-    """Find the contenders of these names, in this order; of no name, all samplers and baselines that there are.
+    """Find the contenders of these names, in this order; of no name, all providers and baselines that there are.
 
     :raises SamplerUnavailableError: one of them cannot serve this machine; the reason in words.
     :raises TokendrawError: there is none of a name; the message has the nearest.
     """
     host = detect.detect_host(str(device))
     timed = operations.get(operation)
-    candidates = tokendraw.discover(operation=operation, host=host, need=timed.need)
+    candidates = tokendraw.discover(operation=operation, host=host, need=timed.need(None))
     if not names:
         plugins = [_plugin(c, device, timed) for c in candidates if c.state is State.AVAILABLE]
         baselines = [_baseline(b, timed) for b in BASELINES if _cannot(b, timed, host) is None]
@@ -100,24 +102,45 @@ def _named(
     )
 
 
+def lacking(
+    operation: BenchOperation, capabilities: Any, cell: AnyCell, arguments: Any, inputs: Any
+) -> str | None:
+    """Name the part of a cell's call that a provider with these capabilities does not serve, or None."""
+    found: Any = operation.step(_Asked(operation.name, capabilities), cell, arguments)(inputs)
+    return None if found is None else str(found)
+
+
+class _Asked:
+    """Stands in for a provider. Its methods make no call: they say what of it capabilities do not serve."""
+
+    def __init__(self, operation: str, capabilities: Any) -> None:
+        self._calls, self._capabilities = methods_of(_registry.get(operation)), capabilities
+
+    def __getattr__(self, method: str) -> Callable[..., str | None]:
+        make = self._calls[method]
+        return lambda *arguments, **named: make(*arguments, **named).lacking(self._capabilities)
+
+
 def _plugin(candidate: Candidate, device: torch.device, operation: BenchOperation) -> Contender:
-    """Load an installed sampler, called as users call it and never with rows that its companion would draw."""
+    """Load an installed provider, called as users call it and never with what its companion would serve."""
     capabilities: Any = candidate.capabilities(operation.name)
 
     @functools.cache
-    def load(dtype: str, vocab_size: int) -> Any:
-        return operation.load(candidate.name, device, dtype, vocab_size)
+    def load(need: Any) -> Any:
+        if operation.load is not None:
+            return operation.load(candidate.name, device, need)
+        return tokendraw.load(operation.name, candidate.name, device=device, need=need)
 
-    def prepare(cell: Cell, metadata: SamplingMetadata) -> tuple[Call]:
+    def prepare(cell: AnyCell, arguments: Any, inputs: Any) -> tuple[Call]:
         try:
-            provider = load(cell.dtype, cell.vocab_size)
+            provider = load(operation.need(cell))
         except SamplerUnavailableError as error:  # its message is for those who asked for one to draw with
             reasons = [decision.reason for decision in error.decisions if decision.name == candidate.name]
             raise SamplerUnavailableError(reasons[0] if reasons else str(error)) from error
-        lacking = operation.lacking(capabilities, cell, metadata)
-        if lacking is not None:
-            raise SamplerUnavailableError(f"it does not serve {lacking}")
-        return (Call(draw=operation.step(provider, cell, metadata), graph_safe=capabilities.graph_safe),)
+        lacks = lacking(operation, capabilities, cell, arguments, inputs)
+        if lacks is not None:
+            raise SamplerUnavailableError(f"it does not serve {lacks}")
+        return (Call(draw=operation.step(provider, cell, arguments), graph_safe=capabilities.graph_safe),)
 
     versions = {candidate.distribution: candidate.version}
     if candidate.info and candidate.info.upstream and candidate.upstream_version:
@@ -127,9 +150,16 @@ def _plugin(candidate: Candidate, device: torch.device, operation: BenchOperatio
 
 def _baseline(baseline: Baseline, operation: BenchOperation) -> Contender:
     prepare = operation.baselines()[baseline.name]
-    return Contender(name=baseline.name, versions=baseline.versions(), prepare=prepare)
+    return Contender(
+        name=baseline.name,
+        versions=baseline.versions(),
+        prepare=lambda cell, arguments, inputs: prepare(cell, arguments),
+    )
 
 
 def _cannot(baseline: Baseline, operation: BenchOperation, host: Host) -> str | None:
     """Say why a baseline cannot be timed; None if it can."""
-    return baseline.lacks(host) if baseline.name in operation.baselines() else f"it does not {operation.name}"
+    if baseline.name in operation.baselines():
+        return baseline.lacks(host)
+    served = [name for name in operations.names() if baseline.name in operations.get(name).baselines()]
+    return f"needs the operation {one_of(served)}, found {operation.name}"

@@ -1,4 +1,4 @@
-"""Logits of a family, made on the device, and the size of the nucleus that a sampler meets in them.
+"""Logits of a family and the metadata of their rows, made on the device, and the size of the nucleus in them.
 
 * ``peaked-7`` and ``peaked-30``, like a language model's: probability falls as a power of the rank, with the power at
   which 7 or 30 tokens make up ``TOP_P`` of the mass at ``TEMPERATURE``, in an order of its own in every row.
@@ -11,11 +11,13 @@ The halves are rounded from float32, so that they hold ties as logits of a model
 from __future__ import annotations
 
 import functools
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from tokendraw.bench.cells import PEAKED, TEMPERATURE, TOP_P
+from tokendraw._exchange.metadata import SamplingMetadata
+from tokendraw.bench.cells import PEAKED, TEMPERATURE, TOP_P, Cell
 
 _MEASURED_ROWS = 16
 _STEEPEST = 16.0
@@ -61,3 +63,13 @@ def mean_nucleus(logits: Tensor) -> float:
     inside = probability.cumsum(-1) - probability < TOP_P
     last = inside.sum(-1, keepdim=True) - 1
     return float((y >= ranked.gather(-1, last)).sum(-1).double().mean())
+
+
+def metadata_of(cell: Cell, device: torch.device) -> SamplingMetadata:
+    """Make the metadata of a cell; seeds and positions are different in every row."""
+    requests, rows = cell.requests, cell.row_index
+    if not cell.seeded:
+        return SamplingMetadata.from_params(requests, device=device, row_index=rows)
+    requests = [replace(request, seed=row) for row, request in enumerate(requests)]
+    positions = range(len(requests if rows is None else rows))
+    return SamplingMetadata.from_params(requests, device=device, positions=positions, row_index=rows)

@@ -1,55 +1,92 @@
-"""Times every cell of a grid: makes its logits, asks who can serve it, and times them in turns."""
+"""Times every cell of a grid: makes its inputs, asks who can serve it, and times them in turns."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
-from torch import Tensor
 
-from tokendraw._exchange.metadata import SamplingMetadata
+import tokendraw
+from tokendraw._discovery.installed import installed_version
+from tokendraw._exchange.host import Host
 from tokendraw._messages.errors import SamplerUnavailableError, TokendrawError
-from tokendraw._messages.words import spoken
+from tokendraw._messages.words import one_of, spoken
+from tokendraw._serving.device_faults import is_out_of_memory
 from tokendraw.bench import operations
-from tokendraw.bench.cells import Cell
 from tokendraw.bench.contenders import Contender
-from tokendraw.bench.logits import mean_nucleus
-from tokendraw.bench.report.lines import Line
+from tokendraw.bench.operation import AnyCell
+from tokendraw.bench.report.lines import Line, Report
+from tokendraw.bench.timing import contention
 from tokendraw.bench.timing.floor import measure
 from tokendraw.bench.timing.timer import Call, Failure, Timer, Timing, WallTimer
 
 
+def report_of(
+    cells: Sequence[AnyCell],
+    contenders: Sequence[Contender],
+    *,
+    device: torch.device,
+    host: Host,
+    repeats: int,
+    command: str,
+    starting: Callable[[AnyCell], None] | None = None,
+) -> Report:
+    """Time every contender on every cell, with what was found of the machine and the versions.
+
+    :param repeats: number of samples of a median.
+    :param command: the command that repeats it.
+    :param starting: called before each cell.
+    :raises TokendrawError: a cell does not fit into memory, or nothing can be timed that ratios refer to.
+    """
+    timer = timer_for(device, repeats)
+    machine = contention.look()
+    start = time.perf_counter()
+    lines = run(cells, contenders, device=device, timer=timer, starting=starting)
+    versions = {"tokendraw": tokendraw.__version__, "torch": str(torch.__version__)}
+    for contender in contenders:
+        versions |= contender.versions
+    if any("Triton" in line.floor_by for line in lines):
+        versions["triton"] = installed_version("triton") or ""
+    return Report(
+        command=command,
+        device=str(device),
+        host=str(host),
+        method=timer.method,
+        repeats=timer.repeats,
+        threads=torch.get_num_threads(),
+        versions=versions,
+        contenders=tuple(contender.name for contender in contenders),
+        lines=lines,
+        seconds=time.perf_counter() - start,
+        machine=machine,
+    )
+
+
 def run(
-    cells: Sequence[Cell],
+    cells: Sequence[AnyCell],
     contenders: Sequence[Contender],
     *,
     device: torch.device,
     timer: Timer,
-    readers: Mapping[str, Call],
-    seeded: bool = True,
-    starting: Callable[[Cell], None] | None = None,
+    starting: Callable[[AnyCell], None] | None = None,
 ) -> tuple[Line, ...]:
-    """Time every contender on every cell.
-
-    :param readers: passes over the logits; the fastest is what ratios refer to.
-    :param seeded: give every row a seed, so that no launch is there to make fresh ones.
-    :param starting: called before each cell.
-    :raises TokendrawError: a cell does not fit into memory, or its logits cannot be read.
-    """
-    lines = []
-    made: tuple[Cell | None, list[Tensor], float] = (None, [], 0.0)
+    """Time every contender on every cell, as :func:`report_of` does, by a timer."""
+    lines: list[Line] = []
+    about: object = None
+    inputs: list[Any] = []
+    figures: Mapping[str, float] = {}
     for cell in cells:
         if starting:
             starting(cell)
-        rows = replace(cell, filters="")
-        if made[0] != rows:
-            made = (None, [], 0.0)  # two sets of buffers need not fit
-            buffers = _buffers(cell, device, timer)
-            first = buffers[0][: cell.batch]  # behind the first rows may lie others, which draw nothing
-            made = (rows, buffers, mean_nucleus(first))
-        _, buffers, nucleus = made
-        lines.append(_line(cell, contenders, buffers, nucleus, timer, readers, seeded=seeded))
+        operation = operations.get(cell.operation)
+        if about != operation.about_inputs(cell):
+            inputs = []  # two sets of buffers need not fit
+            inputs = _buffers(cell, device, timer)
+            about, figures = operation.about_inputs(cell), operation.measured(cell, inputs[0])
+        lines.append(_line(cell, contenders, inputs, figures, device, timer))
     return tuple(lines)
 
 
@@ -65,66 +102,65 @@ def timer_for(device: torch.device, repeats: int) -> Timer:
     return WallTimer(repeats, synchronize=None if device.type == "cpu" else torch.accelerator.synchronize)
 
 
-def make_logits(cell: Cell, device: torch.device, count: int) -> list[Tensor]:
-    """Make ``count`` buffers [rows, V] of different rows; they are the same in every run on a kind of device."""
+def make_inputs(cell: AnyCell, device: torch.device, count: int) -> list[Any]:
+    """Make ``count`` sets of inputs; they differ, and are the same in every run on a kind of device.
+
+    Those of a :class:`tokendraw.bench.Cell` are buffers of logits [B, V].
+    """
     generator = torch.Generator(device).manual_seed(1)
-    dtype, operation = getattr(torch, cell.dtype), operations.get(cell.operation)
-    return [operation.make_buffer(cell, device, generator).to(dtype) for _ in range(count)]
+    operation = operations.get(cell.operation)
+    return [operation.make_inputs(cell, device, generator) for _ in range(count)]
 
 
-def metadata_of(cell: Cell, device: torch.device, *, seeded: bool) -> SamplingMetadata:
-    """Make the metadata of a cell; seeds and positions are different in every row."""
-    requests, rows = cell.requests, cell.row_index
-    if not seeded:
-        return SamplingMetadata.from_params(requests, device=device, row_index=rows)
-    requests = [replace(request, seed=row) for row, request in enumerate(requests)]
-    positions = range(len(requests if rows is None else rows))
-    return SamplingMetadata.from_params(requests, device=device, positions=positions, row_index=rows)
-
-
-def _buffers(cell: Cell, device: torch.device, timer: Timer) -> list[Tensor]:
-    nbytes = cell.num_rows * cell.vocab_size * getattr(torch, cell.dtype).itemsize
+def _buffers(cell: AnyCell, device: torch.device, timer: Timer) -> list[Any]:
     try:
-        return make_logits(cell, device, timer.buffers(nbytes))
-    except (torch.OutOfMemoryError, MemoryError) as error:
+        return make_inputs(cell, device, timer.buffers(cell.nbytes))
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise
         raise TokendrawError(
-            f"{cell} needs buffers of {nbytes / 1e6:,.0f} MB on {device}, found no memory for them. "
-            "Pass a smaller --batch or --vocab-size."
+            f"{cell} needs buffers of {cell.nbytes / 1e6:,.0f} MB on {device}, found no memory for them. "
+            f"Pass a smaller {one_of(_sizes(cell))}."
         ) from error
 
 
+def _sizes(cell: Any) -> list[str]:
+    """Name the options that the size of a cell's inputs depends on."""
+    numbers = [axis for axis in operations.get(cell.operation).axes if not (axis.choices or axis.is_flag)]
+    return [n.option for n in numbers if replace(cell, **{n.field: n.least}).nbytes < cell.nbytes]
+
+
 def _line(
-    cell: Cell,
+    cell: AnyCell,
     contenders: Sequence[Contender],
-    buffers: list[Tensor],
-    nucleus: float,
+    inputs: list[Any],
+    figures: Mapping[str, float],
+    device: torch.device,
     timer: Timer,
-    readers: Mapping[str, Call],
-    *,
-    seeded: bool,
 ) -> Line:
-    metadata = metadata_of(cell, buffers[0].device, seeded=seeded)
+    operation = operations.get(cell.operation)
+    arguments = operation.arguments(cell, device)
     ways: dict[str, Sequence[Call]] = {}
     refused: dict[str, Failure] = {}
     for contender in contenders:
         try:
-            ways[contender.name] = contender.prepare(cell, metadata)
+            ways[contender.name] = contender.prepare(cell, arguments, inputs[0])
         except SamplerUnavailableError as error:
             refused[contender.name] = Failure(reason=str(error))
         except Exception as error:  # of a plugin, which may raise what it likes
             refused[contender.name] = Failure(reason=spoken(error))
     calls = {_key(name, call): call for name, several in ways.items() for call in several}
-    found = measure(calls, buffers, timer, passes=readers, subject=str(cell))
+    floor = operation.floor
+    found = measure(calls, inputs, timer, passes=floor.passes(inputs[0]), subject=str(cell), floor=floor.name)
     timed = {
         name: {call.way: found.calls[_key(name, call)] for call in several} for name, several in ways.items()
     }
     return Line(
         cell=cell,
-        nucleus=nucleus,
-        buffers=len(buffers),
-        nbytes=buffers[0].nbytes,
-        read=found.read,
-        read_by=found.read_by,
+        figures=figures,
+        buffers=len(inputs),
+        floor=found.read,
+        floor_by=found.read_by,
         entries={c.name: refused.get(c.name) or _best(timed[c.name]) for c in contenders},
         ways={name: entries for name, entries in timed.items() if len(entries) > 1},
     )

@@ -6,32 +6,33 @@ from typing import ClassVar
 
 import torch
 
-import tokendraw
-from tokendraw.bench import Cell
-from tokendraw.bench.operation import Axis, BenchOperation, Preset
+from tokendraw.bench.operation import Axis, BenchOperation, Preset, copy_of
 
 
 @dataclass(frozen=True)
-class ScaleCell(Cell):
+class ScaleCell:
     operation: ClassVar[str] = "scale"
-    factor: int = 2
+    rows: int
+    factor: int
+
+    @property
+    def nbytes(self) -> int:
+        return 4 * self.rows
 
 
-_PRESET = Preset(
-    shapes=((2, 200),),
-    dtypes=("float32",),
-    filters=("none",),
-    families=("flat",),
-    axes={"factor": (2, 3)},
-)
+_PRESET = Preset(shapes=((2,), (3,)), axes={"factor": (2, -3)})
 BENCH = BenchOperation(
     name="scale",
     cell=ScaleCell,
+    axes=(
+        Axis(field="rows", option="--rows-to-scale", title="numbers", help="A row each.", about="scaling"),
+        Axis(field="factor", option="--factor", help="Of all rows.", about="scaling", changes_inputs=False),
+    ),
+    shape=("rows",),
     presets=MappingProxyType({"quick": _PRESET, "design": _PRESET}),
-    axes=(Axis(field="factor", option="--factor", help="Of all rows.", about="numbers to scale"),),
+    floor=copy_of("the numbers", lambda numbers: numbers),
+    make_inputs=lambda cell, device, generator: torch.ones(cell.rows, device=device),
+    step=lambda scaler, cell, arguments: lambda numbers: scaler.scale(numbers, cell.factor),
+    measured=lambda cell, numbers: {"sum": float(numbers.sum())},
     note="Numbers are multiplied.",
-    make_buffer=lambda cell, device, generator: torch.ones(cell.num_rows, cell.vocab_size, device=device),
-    load=lambda name, device, dtype, vocab_size: tokendraw.load("scale", name, device=device),
-    lacking=lambda capabilities, cell, metadata: None if cell.factor < 3 else "factors above 2",
-    step=lambda provider, cell, metadata: lambda rows: provider.scale(rows, cell.factor),
 )

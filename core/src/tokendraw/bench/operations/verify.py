@@ -9,23 +9,23 @@ target.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, ClassVar, cast
 
 import tokendraw
-from tokendraw._exchange.row_limits import unserved
+from tokendraw.bench.axes import BATCH, DTYPE, REQUESTS, VOCABULARY
 from tokendraw.bench.cells import TEMPERATURE, TOP_K, TOP_P, Cell
-from tokendraw.bench.operation import Axis, BenchOperation, Prepare, Preset
-from tokendraw.bench.operations.sample import NEED
-from tokendraw.operations.verify.capabilities import VERIFY_MODES, VerifyCapabilities, VerifyMode
-from tokendraw.operations.verify.limits import undrafted
+from tokendraw.bench.on_logits import on_logits
+from tokendraw.bench.operation import Axis, Prepare, Preset
+from tokendraw.operations.verify.capabilities import VERIFY_MODES, VerifyMode
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
+    from tokendraw._exchange.capabilities import Need
     from tokendraw._exchange.metadata import SamplingMetadata
     from tokendraw._loading.sampler import Sampler
     from tokendraw.bench.timing.timer import Call, Draw
@@ -65,26 +65,29 @@ class VerifyCell(Cell):
         return f"{self.filters}, {self.mode} of {self.drafts}"
 
 
-_DRAFTS: Mapping[str, tuple[int | str, ...]] = {"drafts": (4,), "mode": VERIFY_MODES}
 PRESETS = MappingProxyType(
     {
         "quick": Preset(
             shapes=((1, 32_000), (16, 32_000)),
-            dtypes=("float32",),
-            filters=("none", "both"),
-            families=("peaked-30",),
-            axes=_DRAFTS,
+            axes={
+                "dtype": ("float32",),
+                "family": ("peaked-30",),
+                "mode": VERIFY_MODES,
+                "filters": ("none", "both"),
+            },
         ),
         "design": Preset(
             shapes=tuple((batch, size) for size in (151_936, 128_256) for batch in (256, 64, 1)),
-            dtypes=("float32", "bfloat16"),
-            filters=("none", "both"),
-            families=("peaked-30", "gaussian"),
-            axes=_DRAFTS,
+            axes={
+                "dtype": ("float32", "bfloat16"),
+                "family": ("peaked-30", "gaussian"),
+                "mode": VERIFY_MODES,
+                "filters": ("none", "both"),
+            },
         ),
     }
 )
-AXES = (
+DRAFTS = (
     Axis(
         field="drafts",
         option="--drafts",
@@ -111,7 +114,7 @@ def draft_ids(cell: VerifyCell, device: torch.device) -> Tensor:
     )
 
 
-def _make_buffer(cell: VerifyCell, device: torch.device, generator: torch.Generator) -> Tensor:
+def _make_logits(cell: VerifyCell, device: torch.device, generator: torch.Generator) -> Tensor:
     import torch
 
     from tokendraw import speculative
@@ -125,9 +128,10 @@ def _make_buffer(cell: VerifyCell, device: torch.device, generator: torch.Genera
     draft += _DRAFT_NOISE * torch.empty_like(draft).normal_(generator=generator)
     drawn = _drawn(draft, generator)
     own = torch.arange(len(ids), device=device)
-    for rows, at in ((target, judging.unsqueeze(-1)), (draft, own.unsqueeze(-1))):
-        rows[at, drawn], rows[at, ids] = rows[at, ids], rows[at, drawn]
-    return target if cell.mode == "coupled" else torch.cat([target, draft])
+    for logits, at in ((target, judging.unsqueeze(-1)), (draft, own.unsqueeze(-1))):
+        logits[at, drawn], logits[at, ids] = logits[at, ids], logits[at, drawn]
+    rows = target if cell.mode == "coupled" else torch.cat([target, draft])
+    return rows.to(getattr(torch, cell.dtype))
 
 
 def _drawn(logits: Tensor, generator: torch.Generator) -> Tensor:
@@ -149,23 +153,13 @@ def _with_logits(drafts: Drafts, cell: VerifyCell, logits: Tensor) -> Drafts:
     return drafts if cell.mode == "coupled" else replace(drafts, draft_logits=logits)
 
 
-def _load(name: str, device: torch.device, dtype: str, vocab_size: int) -> Sampler:
-    need = replace(NEED, dtype=dtype, vocab_size=vocab_size)
+def _load(name: str, device: torch.device, need: Need) -> Sampler:
     return tokendraw.load_sampler(name, device=device, need=need, operations=("verify",), companion=False)
 
 
-def _lacking(capabilities: VerifyCapabilities, cell: VerifyCell, metadata: SamplingMetadata) -> str | None:
-    lacking = unserved(capabilities, metadata.facts, cell.vocab_size)
-    if lacking is not None:
-        return lacking
-    import torch
-
-    logits = torch.empty(cell.batch * cell.drafts, 1)  # its shape alone says that there are some
-    return undrafted(capabilities, _with_logits(_drafts(cell, logits.device), cell, logits), cell.mode)
-
-
 def _step(sampler: Sampler, cell: VerifyCell, metadata: SamplingMetadata) -> Draw:
-    drafts, rows = _drafts(cell, sampler.device), cell.num_target_rows
+    assert metadata.device is not None
+    drafts, rows = _drafts(cell, metadata.device), cell.num_target_rows
 
     def verify(logits: Tensor) -> VerifyOutput:
         return sampler.verify(
@@ -183,17 +177,15 @@ def _by_flashinfer(cell: VerifyCell, metadata: SamplingMetadata) -> Sequence[Cal
     return flashinfer.prepare_chain(cell, metadata, ids, cell.mode)
 
 
-BENCH = BenchOperation(
+BENCH = on_logits(
     name="verify",
     cell=VerifyCell,
+    axes=(BATCH, VOCABULARY, DTYPE, *DRAFTS, *REQUESTS),
     presets=PRESETS,
-    need=NEED,
-    axes=AXES,
     note="A draft's logits are those of the target plus noise. The read is of both for rejection, of the target's "
     "alone for coupled, which looks at no others.",
-    make_buffer=_make_buffer,
-    load=_load,
-    lacking=_lacking,
+    make_inputs=_make_logits,
     step=_step,
+    load=_load,
     baselines=lambda: {"flashinfer-direct": cast(Prepare, _by_flashinfer)},
 )

@@ -8,7 +8,7 @@ from typing import Any
 
 from tokendraw._messages.words import all_of
 from tokendraw.bench import operations
-from tokendraw.bench.cells import MIN_P, TEMPERATURE, TOP_K, TOP_P, Cell
+from tokendraw.bench.operation import BenchOperation
 from tokendraw.bench.timing import contention
 from tokendraw.bench.timing.contention import Machine
 from tokendraw.bench.timing.timer import Failure, Timing
@@ -18,24 +18,23 @@ from tokendraw.bench.timing.timer import Failure, Timing
 class Line:
     """The line of one cell."""
 
-    cell: Cell
-    nucleus: float
-    """Mean number of tokens that top-p alone keeps of a row."""
+    cell: Any
+    """A :class:`tokendraw.bench.operation.AnyCell`."""
     buffers: int
-    """Number of buffers that took turns."""
-    nbytes: int
-    """Bytes of one buffer of logits."""
-    read: Timing
-    """Fastest pass that only reads a buffer."""
-    read_by: str
+    """Number of sets of inputs that took turns."""
+    floor: Timing
+    """Fastest pass that ratios refer to."""
+    floor_by: str
     entries: Mapping[str, Timing | Failure]
     """Time of each contender, or the reason why it cannot serve the cell."""
     ways: Mapping[str, Mapping[str, Timing | Failure]] = field(default_factory=dict)
     """Every way that was tried, by contender, for those with several ways; the fastest is their entry."""
+    figures: Mapping[str, float] = field(default_factory=dict)
+    """What was measured of the inputs, by the title of its column."""
 
     def ratio(self, timing: Timing) -> float:
-        """Return a time as a multiple of the read."""
-        return timing.us / self.read.us if self.read.us else float("nan")
+        """Return a time as a multiple of the floor's."""
+        return timing.us / self.floor.us if self.floor.us else float("nan")
 
     def way(self, name: str) -> str:
         """Name the fastest way of a contender; "" where it has only one, or none works."""
@@ -55,7 +54,6 @@ class Report:
     host: str
     method: str
     """Describes how times were taken."""
-    seeded: bool
     repeats: int
     threads: int
     """Number of torch's threads on the host."""
@@ -64,17 +62,27 @@ class Report:
     contenders: tuple[str, ...]
     """Names of the contenders, in the order of the columns."""
     lines: tuple[Line, ...]
+    """At least one, all of one operation."""
     seconds: float
-    operation: str = "sample"
     machine: Machine | None = None
     """State of the host before the run; None if it was not looked at."""
+
+    @property
+    def cell(self) -> Any:
+        """Return one of the cells, for what all have in common."""
+        return self.lines[0].cell
+
+    @property
+    def operation(self) -> BenchOperation:
+        """Return the record of the operation that was timed."""
+        return operations.get(self.cell.operation)
 
     @property
     def busy(self) -> str:
         """Say that other work disturbed the times, and what to set; "" if nothing points to it."""
         spreads: dict[str, float] = {}
         for line in self.lines:
-            for name, entry in {"the read": line.read, **line.entries}.items():
+            for name, entry in {f"the {self.operation.floor.name}": line.floor, **line.entries}.items():
                 if isinstance(entry, Timing):
                     spreads[name] = max(spreads.get(name, 0.0), entry.spread)
         machine = self.machine if self.device == "cpu" else None
@@ -85,22 +93,21 @@ class Report:
         """Describe the run in two sentences."""
         versions = ", ".join(f"{name} {version}" for name, version in self.versions.items())
         threads = f", {self.threads} thread{'s' * (self.threads > 1)}" if self.device == "cpu" else ""
-        rows = "seeded rows" if self.seeded else "unseeded rows"
+        said = self.operation.head(self.cell)
         return [
             f"{self.host}{threads}: {versions}.",
-            f"T = {TEMPERATURE}, k = {TOP_K}, p = {TOP_P}, min-p = {MIN_P}; {rows}. Medians of {self.repeats}, in "
-            f"turns; {self.method}. In brackets the ratio to the read; ± half the distance of the quartiles, where it "
-            "is over 5 %.",
+            f"{said}{' ' * bool(said)}Medians of {self.repeats}, in turns; {self.method}. In brackets the ratio to the "
+            f"{self.operation.floor.name}; ± half the distance of the quartiles, where it is over 5 %.",
         ]
 
     @property
     def notes(self) -> list[str]:
-        """Return notes below the table: a busy machine, the pass that read, the fastest ways, the reasons of dashes."""
-        readers = dict.fromkeys(line.read_by for line in self.lines)
-        notes = [self.busy] if self.busy else []
-        notes += [f"The read is the fastest of several: {all_of(readers)}."] if readers else []
-        about = operations.get(self.operation).note
-        notes += [about] if about else []
+        """Return notes below the table: a busy machine, the floor, the fastest ways, the reasons of dashes."""
+        about = self.operation
+        baselines = [name for name in self.contenders if name in about.baselines()]
+        floor = about.floor.note.format(all_of(dict.fromkeys(line.floor_by for line in self.lines)))
+        notes = [self.busy, floor, about.note, about.of_baselines(self.cell, baselines)]
+        notes = [note for note in notes if note]
         for name in self.contenders:
             ways = dict.fromkeys(way for line in self.lines if (way := line.way(name)))
             if ways:
@@ -126,14 +133,27 @@ class Report:
         """Return everything under the keys that the command documents."""
         return {
             **{name: getattr(self, name) for name in _FACTS},
+            "operation": self.operation.name,
             "cores": self.machine.cores if self.machine else None,
             "load": self.machine.load if self.machine else None,
             "busy": self.busy,
-            "temperature": TEMPERATURE,
-            "top_k": TOP_K,
-            "top_p": TOP_P,
-            "min_p": MIN_P,
-            "cells": [_line_json(line) for line in self.lines],
+            **self.operation.constants,
+            **{axis.field: getattr(self.cell, axis.field) for axis in self.operation.axes if axis.single},
+            "cells": [self._line_json(line) for line in self.lines],
+        }
+
+    def _line_json(self, line: Line) -> dict[str, Any]:
+        axes = [axis.field for axis in self.operation.axes if not axis.single]
+        return {
+            **{name: getattr(line.cell, name) for name in axes},
+            **line.figures,
+            "buffers": line.buffers,
+            "nbytes": line.cell.nbytes,
+            self.operation.floor.name: {**_entry_json(line, line.floor), "by": line.floor_by},
+            "entries": {
+                name: {**_entry_json(line, entry), "by": line.way(name)}
+                for name, entry in line.entries.items()
+            },
         }
 
     def _reasons(self) -> Iterator[tuple[str, str]]:
@@ -151,31 +171,7 @@ class Report:
                 yield line, name, entry
 
 
-_FACTS = (
-    "command",
-    "operation",
-    "device",
-    "method",
-    "seeded",
-    "repeats",
-    "threads",
-    "versions",
-    "contenders",
-    "seconds",
-)
-
-
-def _line_json(line: Line) -> dict[str, Any]:
-    return {
-        **asdict(line.cell),
-        "nucleus": line.nucleus,
-        "buffers": line.buffers,
-        "nbytes": line.nbytes,
-        "read": {**_entry_json(line, line.read), "by": line.read_by},
-        "entries": {
-            name: {**_entry_json(line, entry), "by": line.way(name)} for name, entry in line.entries.items()
-        },
-    }
+_FACTS = ("command", "device", "method", "repeats", "threads", "versions", "contenders", "seconds")
 
 
 def _entry_json(line: Line, entry: Timing | Failure) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Draws a report as a picture: microseconds against the batch, a panel for each dtype, filters and logits.
+"""Draws a report about logits as a picture: microseconds against the batch, a panel for each dtype, filters and logits.
 
 Where a batch was timed with several vocabularies, each vocabulary has panels of its own, else it stands below it.
 """
@@ -73,7 +73,7 @@ def _panels(lines: Sequence[Line]) -> dict[str, list[Line]]:
 def _panel(axes: Any, title: str, lines: Sequence[Line], report: Report) -> None:
     lines = sorted(lines, key=lambda line: line.cell.batch)
     batches = [line.cell.batch for line in lines]
-    floor = [line.read.us for line in lines]
+    floor = [line.floor.us for line in lines]
     axes.plot(batches, floor, color="black", linestyle="--", marker=".", label="read of the logits")
     for name in report.contenders:
         times = [_us(line, name) for line in lines]

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 
-from tokendraw.bench import operations
+from tokendraw.bench.operation import Axis
 from tokendraw.bench.report.lines import Line, Report
 from tokendraw.bench.timing.timer import Failure, Timing
 
 _NOTABLE_SPREAD = 0.05
-_SHAPE = ("batch", "vocabulary", "dtype")
-_ROWS = ("filters", "logits", "nucleus", "read us")
-_IN_WORDS = ("dtype", "filters", "logits")
-"""Columns that are flush left, as are axes with choices; the others are numbers."""
 
 
 def header(report: Report) -> list[str]:
@@ -20,13 +16,13 @@ def header(report: Report) -> list[str]:
     names = [f"{name} us" for name in report.contenders]
     if _has_host(report):
         names = [title for name in report.contenders for title in (f"{name} us", "host us")]
-    own = [axis.field for axis in operations.get(report.operation).axes]
-    return [*_SHAPE, *own, *_ROWS, *names]
+    facts = [axis.heading for axis in _axes(report)]
+    return [*facts, *report.lines[0].figures, f"{report.operation.floor.name} us", *names]
 
 
 def rows(report: Report) -> list[list[str]]:
     """Return the cells as text."""
-    return [[*_facts(line), *_entries(line, report)] for line in report.lines]
+    return [[*_facts(line, report), *_entries(line, report)] for line in report.lines]
 
 
 def as_text(report: Report) -> list[str]:
@@ -52,8 +48,14 @@ def markdown_table(titles: Sequence[str], rows: Iterable[Sequence[str]], in_word
     return "\n".join(f"| {' | '.join(row)} |" for row in (titles, rule, *rows))
 
 
+def _axes(report: Report) -> list[Axis]:
+    """List the axes that have a column."""
+    return [axis for axis in report.operation.axes if not axis.single]
+
+
 def _in_words(report: Report) -> set[str]:
-    return {*_IN_WORDS, *(axis.field for axis in operations.get(report.operation).axes if axis.choices)}
+    """Name the columns that are flush left; the others are numbers."""
+    return {axis.heading for axis in _axes(report) if axis.choices}
 
 
 def _padded(row: Sequence[str], widths: Sequence[int], left: Sequence[bool]) -> list[str]:
@@ -63,12 +65,10 @@ def _padded(row: Sequence[str], widths: Sequence[int], left: Sequence[bool]) -> 
     ]
 
 
-def _facts(line: Line) -> list[str]:
-    cell = line.cell
-    shape = [str(cell.batch), str(cell.vocab_size), cell.dtype]
-    own = [str(getattr(cell, axis.field)) for axis in operations.get(cell.operation).axes]
-    rows = [cell.filters, cell.family, f"{line.nucleus:,.0f}", _microseconds(line.read) + _spread(line.read)]
-    return [*shape, *own, *rows]
+def _facts(line: Line, report: Report) -> list[str]:
+    facts = [str(getattr(line.cell, axis.field)) for axis in _axes(report)]
+    figures = [f"{figure:,.0f}" for figure in line.figures.values()]
+    return [*facts, *figures, _microseconds(line.floor) + _spread(line.floor)]
 
 
 def _entries(line: Line, report: Report) -> list[str]:

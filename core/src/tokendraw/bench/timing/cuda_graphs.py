@@ -1,7 +1,7 @@
 """Times calls on a CUDA or ROCm device: CUDA graphs over buffers in rotation, out of a cold cache.
 
 A sample is one replay of a graph of several calls, each on the next buffer. Before it, and outside the time, a buffer
-of several times the L2 is read: no logits are left in the cache, and the host has queued the replay by the time that
+of several times the L2 is read: no inputs are left in the cache, and the host has queued the replay by the time that
 the device gets to it. So the time holds neither the host nor the start of the graph, and shapes too small to fill the
 L2 between them are as cold as large ones.
 """
@@ -21,7 +21,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from tokendraw._messages.words import spoken
 from tokendraw.bench.timing.timer import Call, Clock, Draw, Failure, Timing, summary
@@ -70,7 +69,7 @@ class CudaTimer:
         """Return at least two buffers, and no more than the calls of a graph."""
         return min(max(2, math.ceil(self.working_set / nbytes)), _MOST_CALLS)
 
-    def time(self, calls: Mapping[str, Call], buffers: Sequence[Tensor]) -> dict[str, Timing | Failure]:
+    def time(self, calls: Mapping[str, Call], buffers: Sequence[Any]) -> dict[str, Timing | Failure]:
         """Capture every call, then replay each in turn, over and over."""
         try:
             with torch.cuda.device(self.device), torch.no_grad():
@@ -78,7 +77,7 @@ class CudaTimer:
         finally:
             torch.cuda.empty_cache()  # the memory of the graphs, which may be most of the device's
 
-    def _times(self, calls: Mapping[str, Call], buffers: Sequence[Tensor]) -> dict[str, Timing | Failure]:
+    def _times(self, calls: Mapping[str, Call], buffers: Sequence[Any]) -> dict[str, Timing | Failure]:
         laps: dict[str, _Lap] = {}
         host: dict[str, float] = {}
         failed: dict[str, Failure] = {}
@@ -113,7 +112,7 @@ class CudaTimer:
         end.synchronize()
         return 1e3 * float(start.elapsed_time(end)) / lap.calls
 
-    def _host_us(self, draw: Draw, buffers: Sequence[Tensor]) -> float:
+    def _host_us(self, draw: Draw, buffers: Sequence[Any]) -> float:
         """Measure the median time until a call returns, each on an idle device: its queue never fills up.
 
         Calls that keep the device busy for milliseconds get fewer samples.
@@ -131,7 +130,7 @@ class CudaTimer:
         return statistics.median(times)
 
 
-def _lap(call: Call, buffers: Sequence[Tensor], pool: Any) -> _Lap:
+def _lap(call: Call, buffers: Sequence[Any], pool: Any) -> _Lap:
     """Warm a call up, and capture as many of it as time and buffers allow."""
     rotation = itertools.cycle(buffers)
     side = torch.cuda.Stream()
@@ -149,15 +148,15 @@ def _lap(call: Call, buffers: Sequence[Tensor], pool: Any) -> _Lap:
     count = max(len(buffers), _LEAST_CALLS)
     if one * count > _LONGEST_SAMPLE_US:
         count = max(1, int(_LONGEST_SAMPLE_US / one))
-    logits = list(itertools.islice(rotation, count))
+    inputs = list(itertools.islice(rotation, count))
 
     def launch() -> None:
-        for buffer in logits:
+        for buffer in inputs:
             call.draw(buffer)
 
     if not call.graph_safe:
         return _Lap(launch=launch, calls=count, how="eager")
-    _check_that_it_does_not_wait(call.draw, logits[0])
+    _check_that_it_does_not_wait(call.draw, inputs[0])
     graph = torch.cuda.CUDAGraph()
     try:
         with torch.cuda.graph(graph, pool=pool):
@@ -168,7 +167,7 @@ def _lap(call: Call, buffers: Sequence[Tensor], pool: Any) -> _Lap:
     return _Lap(launch=graph.replay, calls=count, how="graph")
 
 
-def _check_that_it_does_not_wait(draw: Draw, buffer: Tensor) -> None:
+def _check_that_it_does_not_wait(draw: Draw, buffer: Any) -> None:
     """Raise torch's RuntimeError where a call waits for the device: a capture would fail less gently."""
     mode = torch.cuda.get_sync_debug_mode()
     with warnings.catch_warnings():

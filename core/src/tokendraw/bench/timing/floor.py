@@ -1,6 +1,6 @@
-"""The read-only passes that ratios refer to, which read every byte of the logits once and write next to nothing.
+"""The passes that ratios refer to: those that read every byte of a buffer once and write next to nothing, and copies.
 
-The logits are looked at as words of 32 bits, so that halves cost half of what float32 costs. Which reduction comes
+A read looks at the logits as words of 32 bits, so that halves cost half of what float32 costs. Which reduction comes
 closest to the speed of the memory depends on the shape: several are timed, and the fastest is the floor.
 """
 
@@ -10,6 +10,7 @@ import importlib.util
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,7 +18,6 @@ from torch import Tensor
 from tokendraw._messages.errors import TokendrawError
 from tokendraw.bench.timing.timer import Call, Failure, Timer, Timing
 
-_READ = "read: "
 _PROGRAMS = ((1024, 4), (4096, 4), (8192, 8))
 """Words that a program reads, and its warps: for a single row, and for batches."""
 
@@ -33,9 +33,19 @@ def readers(device: torch.device) -> Mapping[str, Call]:
     return found
 
 
+def copies(source: Callable[[Any], Tensor], inputs: Any) -> Mapping[str, Call]:
+    """Return the passes that copy a tensor of their inputs, by their name in reports.
+
+    :param source: finds the tensor.
+    :param inputs: one set of them; the others have the same form.
+    """
+    copy = torch.empty_like(source(inputs))
+    return {"torch.Tensor.copy_": Call(draw=lambda inputs: copy.copy_(source(inputs)))}
+
+
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """The times of some calls, and of the fastest pass that only reads their buffers."""
+    """The times of some calls, and of the fastest pass that ratios refer to."""
 
     read: Timing
     read_by: str
@@ -45,34 +55,36 @@ class Measured:
 
 def measure(
     calls: Mapping[str, Call],
-    buffers: Sequence[Tensor],
+    buffers: Sequence[Any],
     timer: Timer,
     *,
     passes: Mapping[str, Call] | None = None,
     subject: str = "the benchmark",
+    floor: str = "read",
 ) -> Measured:
     """Time calls and reads of the same buffers, in turns.
 
-    :param passes: what reads the buffers; None: :func:`readers` of their device.
+    :param passes: what reads the buffers, or copies; None: :func:`readers` of their device.
     :param subject: what is timed, for the message of the error.
+    :param floor: what the passes do, likewise.
     :raises TokendrawError: none of the passes works.
     """
     passes = readers(buffers[0].device) if passes is None else passes
-    named = {f"{_READ}{name}": call for name, call in passes.items()}
+    named = {f"{floor}: {name}": call for name, call in passes.items()}
     found = timer.time(named | dict(calls), buffers)
     reads = {name: found.pop(name) for name in named}
     timings = {name: entry for name, entry in reads.items() if isinstance(entry, Timing)}
     if not timings:
         reasons = "; ".join(
-            f"{name.removeprefix(_READ)}: {entry.reason}"
+            f"{name.removeprefix(f'{floor}: ')}: {entry.reason}"
             for name, entry in reads.items()
             if isinstance(entry, Failure)
         )
         raise TokendrawError(
-            f"{subject} needs a pass that reads its logits, found none that works: {reasons}."
+            f"{subject} needs a {floor} that ratios refer to, found none that works: {reasons}."
         )
     fastest = min(timings, key=lambda name: timings[name].us)
-    return Measured(read=timings[fastest], read_by=fastest.removeprefix(_READ), calls=found)
+    return Measured(read=timings[fastest], read_by=fastest.removeprefix(f"{floor}: "), calls=found)
 
 
 def words_of(logits: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:

@@ -8,14 +8,13 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
-
-from torch import Tensor
+from typing import Any, Protocol, TypeAlias
 
 from tokendraw._messages.words import spoken
 
-Draw = Callable[[Tensor], object]
-Clock = Callable[[], float]
+Draw: TypeAlias = Callable[[Any], object]
+"""Takes one set of inputs: whatever the operation makes of them, such as a buffer of logits [B, V]."""
+Clock: TypeAlias = Callable[[], float]
 
 _WORKING_SET = 128 << 20  # bytes; beyond the last cache of most machines
 _MOST_BUFFERS = 1024
@@ -25,7 +24,7 @@ _LEAST_SAMPLE = 1e-3  # seconds that one sample should take, so that the clock's
 
 @dataclass(frozen=True, kw_only=True)
 class Call:
-    """A call that is timed: one step on a buffer of logits [B, V]."""
+    """A call that is timed: one step on one set of inputs."""
 
     draw: Draw
     graph_safe: bool = True
@@ -70,9 +69,9 @@ class Timer(Protocol):
     """Describe the method in words, for the head of a table."""
 
     def buffers(self, nbytes: int) -> int:
-        """Return the number of buffers of this size that no cache holds together."""
+        """Return the number of sets of inputs of this size that no cache holds together."""
 
-    def time(self, calls: Mapping[str, Call], buffers: Sequence[Tensor]) -> dict[str, Timing | Failure]:
+    def time(self, calls: Mapping[str, Call], buffers: Sequence[Any]) -> dict[str, Timing | Failure]:
         """Time every call on all buffers in rotation. A call that raises is a ``Failure`` and disturbs no other."""
 
 
@@ -95,10 +94,10 @@ class WallTimer:
         self._synchronize = synchronize or (lambda: None)
 
     def buffers(self, nbytes: int) -> int:
-        """Return at least two, so that no call finds its own logits in a nearby cache."""
+        """Return at least two, so that no call finds its own inputs in a nearby cache."""
         return min(max(2, math.ceil(_WORKING_SET / nbytes)), _MOST_BUFFERS)
 
-    def time(self, calls: Mapping[str, Call], buffers: Sequence[Tensor]) -> dict[str, Timing | Failure]:
+    def time(self, calls: Mapping[str, Call], buffers: Sequence[Any]) -> dict[str, Timing | Failure]:
         """Warm up, then take one sample of every call in turn, over and over."""
         failed: dict[str, Failure] = {}
         samples: dict[str, list[float]] = {name: [] for name in calls}
@@ -120,12 +119,12 @@ class WallTimer:
             for name in calls
         }
 
-    def _sample(self, draw: Draw, rotation: Iterator[Tensor], count: int) -> float:
+    def _sample(self, draw: Draw, rotation: Iterator[Any], count: int) -> float:
         """Measure the seconds of one call, averaged over ``count``."""
-        logits = list(itertools.islice(rotation, count))
+        inputs = list(itertools.islice(rotation, count))
         self._synchronize()
         start = self._clock()
-        for buffer in logits:
+        for buffer in inputs:
             draw(buffer)
         self._synchronize()
         return (self._clock() - start) / count

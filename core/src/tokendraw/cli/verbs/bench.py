@@ -1,78 +1,46 @@
-"""``tokendraw bench``: time the installed samplers against each other, and against a read of the same logits.
+"""``tokendraw bench``: time the installed plugins against each other, and against a read or a copy of the same bytes.
 
 JSON: ``command`` (the line that repeats the run), ``operation``, ``device``, ``host`` (as in
-``resolve --json``), ``method`` (how times were taken, in words), ``seeded``, ``repeats``, ``threads`` (of torch),
+``resolve --json``), ``method`` (how times were taken, in words), ``repeats``, ``threads`` (of torch),
 ``cores`` (that the process may use) and ``load`` (programs at work in the minute before; null where the system does not
 tell), ``busy`` (that other work disturbed the times, by what signs, and what to set; else ""), ``versions`` (by
-distribution), ``contenders`` (names), ``temperature``, ``top_k``, ``top_p`` and ``min_p`` (of the rows
-that have them), ``seconds`` and ``cells``, each with ``batch``, ``vocab_size``, ``dtype``, ``filters``, ``family``,
-``nucleus`` (tokens that top-p alone keeps of a row; the mean), ``buffers`` (how many took turns), ``nbytes`` (of one),
-``read`` and ``entries``, one a contender by its name. Cells of verifications also have ``drafts`` (of each of the
-``batch`` requests) and ``mode``. The read and an entry have ``us`` (median microseconds of a call), ``q1_us`` and
-``q3_us`` (the quartiles), ``host_us`` (until a call returns on an idle device; null on a CPU), ``how`` (``wall clock``,
-``graph`` or ``eager``), ``ratio`` (to the read), ``reason`` (why there is no time, all else being null; else "") and
-``by`` (which of several ways was the fastest; "" where there is only one, or none works).
+distribution), ``contenders`` (names), ``seconds`` and ``cells``; for operations on logits also ``seeded``,
+``gumbel_dtype``, ``temperature``, ``top_k``, ``top_p`` and ``min_p`` (of the rows that have them), for
+``plan_paged_kv`` ``page_indices``.
+
+A cell has the values of its axes. On logits: ``batch``, ``vocab_size``, ``dtype``, ``filters``, ``family``, and what
+was measured of them, ``nucleus`` (tokens that top-p alone keeps of a row; the mean); verifications also ``drafts`` (of
+each of the ``batch`` requests) and ``mode``. ``plan_paged_kv``: ``batch``, ``width`` (of the block table) and
+``page_size``. ``pack_sm90_w4``: ``experts``, ``rows``, ``columns``, ``format``, ``layout`` and ``direction``. Every one
+has ``buffers`` (sets of inputs that took turns), ``nbytes`` (of one), what ratios refer to under ``read`` or ``copy``,
+and ``entries``, one a contender by its name. These have ``us`` (median microseconds of a call), ``q1_us`` and ``q3_us``
+(the quartiles), ``host_us`` (until a call returns on an idle device; null on a CPU), ``how`` (``wall clock``, ``graph``
+or ``eager``), ``ratio``, ``reason`` (why there is no time, all else being null; else "") and ``by`` (which of several
+ways was the fastest; "" where there is only one, or none works).
 """
 
 from __future__ import annotations
 
 import shlex
 import textwrap
-import time
-from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
 
-import tokendraw
-from tokendraw._discovery.installed import installed_version
 from tokendraw._messages.errors import InvalidParameterError
 from tokendraw._messages.install import pip_install, where
+from tokendraw._messages.words import one_of
 from tokendraw.bench import operations
-from tokendraw.bench.cells import DTYPES, FAMILIES, FILTERS, LEAST_VOCAB_SIZE, Cell
 from tokendraw.cli.app import NOT_USABLE, GuardedCommand
+from tokendraw.cli.bench_axes import axis_options, chosen_cells
 from tokendraw.cli.describe import host_json
 from tokendraw.cli.options import device_option, installed_names, json_option, verbose_option
 from tokendraw.cli.terminal.tables import PIPE_WIDTH, print_json, progress, progress_bar
 
 if TYPE_CHECKING:
-    import torch
-
-    from tokendraw._exchange.host import Host
-    from tokendraw.bench.contenders import Contender
-    from tokendraw.bench.operation import Axis
     from tokendraw.bench.report.lines import Report
-
-_Command = TypeVar("_Command", bound=Callable[..., Any])
-
-
-def _axes() -> list[tuple[str, Axis]]:
-    """Every operation with each axis of its cells."""
-    return [(name, axis) for name in operations.names() for axis in operations.get(name).axes]
-
-
-def _axis_options(command: _Command) -> _Command:
-    """Give the command an option for every axis."""
-    for _, axis in reversed(_axes()):
-        values = click.Choice(axis.choices) if axis.choices else click.IntRange(min=1)
-        option = click.option(axis.option, axis.parameter, multiple=True, type=values, help=axis.help)
-        command = option(command)
-    return command
-
-
-def _values_of_axes(operation: str, given: Mapping[str, tuple[Any, ...]]) -> dict[str, tuple[Any, ...]]:
-    """The values of the axes of an operation, by field; of those that were not given, none.
-
-    :raises click.UsageError: an axis of another operation was given.
-    """
-    for name, axis in _axes():
-        if given[axis.parameter] and name != operation:
-            raise click.UsageError(
-                f"'{axis.option}' is about {axis.about}. Add --op {name}, or leave it out."
-            )
-    return {axis.field: given[axis.parameter] for axis in operations.get(operation).axes}
 
 
 @click.command(cls=GuardedCommand, short_help="Time samplers against each other, and a read.")
@@ -90,47 +58,15 @@ def _values_of_axes(operation: str, given: Mapping[str, tuple[Any, ...]]) -> dic
     default="quick",
     show_default=True,
     help="What is timed where the options below do not say: quick takes seconds on a laptop, design has the "
-    "shapes that GPU samplers are held to.",
+    "shapes that plugins for GPUs are held to.",
 )
-@click.option(
-    "--batch",
-    multiple=True,
-    type=click.IntRange(min=1),
-    help="Rows, or requests that have drafts; may be given again.",
-)
-@click.option(
-    "--vocab-size",
-    multiple=True,
-    type=click.IntRange(min=LEAST_VOCAB_SIZE),
-    help="Logits a row; may be given again.",
-)
-@click.option("--dtype", multiple=True, type=click.Choice(DTYPES), help="Of the logits; may be given again.")
-@click.option(
-    "--filters",
-    multiple=True,
-    type=click.Choice(FILTERS),
-    help="What the rows ask for; may be given again. Both: top-k and top-p. Mixed: each row another.",
-)
-@click.option(
-    "--family",
-    multiple=True,
-    type=click.Choice(FAMILIES),
-    help="What the logits look like, by the size of the nucleus of p = 0.9: 7 or 30 tokens, thousands, most of the "
-    "vocabulary; may be given again.",
-)
-@_axis_options
+@axis_options
 @click.option(
     "--sampler",
     multiple=True,
     metavar="NAME",
     shell_complete=installed_names,
     help="An installed sampler, torch-sort or flashinfer-direct; may be given again. Default: all that there are.",
-)
-@click.option(
-    "--seeded/--unseeded",
-    default=True,
-    show_default=True,
-    help="Whether each row has a seed. Samplers make those of rows without.",
 )
 @click.option(
     "--repeats", type=click.IntRange(min=3), default=15, show_default=True, help="Samples of a median."
@@ -157,47 +93,43 @@ def bench(
     /,
     operation: str,
     preset: str,
-    batch: tuple[int, ...],
-    vocab_size: tuple[int, ...],
-    dtype: tuple[str, ...],
-    filters: tuple[str, ...],
-    family: tuple[str, ...],
     sampler: tuple[str, ...],
-    seeded: bool,
     repeats: int,
     device: str | None,
     plot: Path | None,
     output: Path | None,
     as_json: bool,
-    **given: tuple[Any, ...],
+    **given: Any,
 ) -> None:
-    """Time installed samplers against each other, and against a pass that only reads the same logits.
+    """Time installed plugins against each other, and against a pass that only reads the same logits.
 
-    Each draws by itself, without a companion; one that cannot serve a cell shows a dash, and the reason below. On
+    Each serves by itself, without a companion; one that cannot serve a cell shows a dash, and the reason below. On
     CUDA, times are those of graphs over buffers in rotation that no cache holds; on a CPU, of the clock on the wall.
-    With --op another operation is timed, and the pass reads what that has to read.
+    With --op another operation is timed, against a read or a copy of the bytes that it cannot do without.
 
     Exits with 1 if nothing could be timed.
     """
-    cells = operations.get(operation).grid(
-        preset,
-        batches=batch,
-        vocab_sizes=vocab_size,
-        dtypes=dtype,
-        filters=filters,
-        families=family,
-        axes=_values_of_axes(operation, given),
-    )
-    _check_files(plot, output)
+    cells = chosen_cells(operation, preset, given)
+    _check_files(operation, plot, output)
     with progress("loading samplers"):
         from tokendraw._loading.load import _target
 
         target, host = _target(device)  # first: it says so where torch is missing
 
         from tokendraw.bench.contenders import chosen
+        from tokendraw.bench.run import report_of
 
         contenders = chosen(sampler, target, operation)
-    report = _run(cells, contenders, target, host, seeded=seeded, repeats=repeats, command=_command(ctx))
+    with progress_bar(len(cells)) as show:
+        report = report_of(
+            cells,
+            contenders,
+            device=target,
+            host=host,
+            repeats=repeats,
+            command=_command(ctx),
+            starting=lambda cell: show(str(cell), cells.index(cell)),
+        )
     if report.busy:
         click.echo(report.busy, err=True)
     if output is not None:
@@ -216,12 +148,16 @@ def bench(
         ctx.exit(NOT_USABLE)
 
 
-def _check_files(plot: Path | None, output: Path | None) -> None:
+def _check_files(operation: str, plot: Path | None, output: Path | None) -> None:
     """Check, before anything is timed, that the results can be written afterwards.
 
+    :raises click.UsageError: there are no pictures of this operation.
     :raises TokendrawError: matplotlib is not installed.
     :raises InvalidParameterError: there is no such folder, or no such format.
     """
+    drawn = [name for name in operations.names() if operations.get(name).has_picture]
+    if plot is not None and operation not in drawn:
+        raise click.UsageError(f"'--plot' is about logits. Add --op {one_of(drawn)}, or leave it out.")
     for option, path in (("--plot", plot), ("--output", output)):
         if path is not None and not path.parent.is_dir():
             raise InvalidParameterError(
@@ -231,59 +167,6 @@ def _check_files(plot: Path | None, output: Path | None) -> None:
         from tokendraw.bench.report import plot as _plot
 
         _plot.check(plot)
-
-
-def _run(
-    cells: Sequence[Cell],
-    contenders: Sequence[Contender],
-    device: torch.device,
-    host: Host,
-    *,
-    seeded: bool,
-    repeats: int,
-    command: str,
-) -> Report:
-    """Time the contenders; on a terminal a bar on stderr shows the progress."""
-    import torch
-
-    from tokendraw.bench.report.lines import Report
-    from tokendraw.bench.run import run, timer_for
-    from tokendraw.bench.timing import contention
-    from tokendraw.bench.timing.floor import readers
-
-    timer = timer_for(device, repeats)
-    machine = contention.look()
-    start = time.perf_counter()
-    with progress_bar(len(cells)) as show:
-        lines = run(
-            cells,
-            contenders,
-            device=device,
-            timer=timer,
-            readers=readers(device),
-            seeded=seeded,
-            starting=lambda cell: show(str(cell), cells.index(cell)),
-        )
-    versions = {"tokendraw": tokendraw.__version__, "torch": str(torch.__version__)}
-    for contender in contenders:
-        versions |= contender.versions
-    if any("Triton" in line.read_by for line in lines):
-        versions["triton"] = installed_version("triton") or ""
-    return Report(
-        command=command,
-        device=str(device),
-        host=str(host),
-        method=timer.method,
-        seeded=seeded,
-        repeats=timer.repeats,
-        threads=torch.get_num_threads(),
-        versions=versions,
-        contenders=tuple(contender.name for contender in contenders),
-        lines=lines,
-        seconds=time.perf_counter() - start,
-        operation=cells[0].operation,
-        machine=machine,
-    )
 
 
 def _command(ctx: click.Context) -> str:

@@ -1,0 +1,232 @@
+"""``tokendraw bench --op pack_sm90_w4``: its cells, the bytes that it makes, the calls, and a run of the command."""
+
+import ast
+import json
+import re
+
+import pytest
+import torch
+
+import tokendraw
+import tokendraw_native
+from command_line import call
+from fixed_timer import SOURCE, FixedTimer
+from tokendraw.bench import make_inputs, operations, run
+from tokendraw.bench.contenders import chosen, lacking
+from tokendraw.bench.operations.pack_sm90_w4 import PackCell
+from tokendraw.bench.timing import contention
+from tokendraw.bench.timing.contention import Machine
+from tokendraw.plugin import Sm90W4Capabilities
+
+CPU = torch.device("cpu")
+BENCH = operations.get("pack_sm90_w4")
+KINDS = [
+    (format_, layout, direction)
+    for format_ in ("fp4", "int4", "fp4_fp8", "scales")
+    for layout in ("v1", "v2")
+    for direction in ("pack", "unpack")
+    if (format_, layout) != ("fp4_fp8", "v1")
+]
+
+
+def cell_of(format_, layout, direction):
+    return PackCell(2, 64, 256, format_, layout, direction)
+
+
+class TestCells:
+    def test_the_design_grid_has_the_weights_of_gpt_oss_in_every_form(self):
+        shapes = {
+            "v1": {"fp4": 2880, "int4": 2880, "scales": 2944},
+            "v2": {"fp4": 2944, "int4": 2944, "fp4_fp8": 2944, "scales": 2944},
+        }
+        assert set(BENCH.grid("design")) == {
+            PackCell(32, 5760, shapes[layout][format_], format_, layout, direction)
+            for format_, layout, direction in KINDS
+        }
+
+    def test_the_quick_grid_is_what_a_laptop_does_in_seconds(self):
+        assert [str(cell) for cell in BENCH.grid("quick")] == [
+            "2 x 256 x 256 fp4, pack v1",
+            "2 x 256 x 256 fp4, unpack v1",
+            "2 x 256 x 256 fp4, pack v2",
+            "2 x 256 x 256 fp4, unpack v2",
+            "2 x 256 x 256 scales, pack v1",
+            "2 x 256 x 256 scales, unpack v1",
+            "2 x 256 x 256 scales, pack v2",
+            "2 x 256 x 256 scales, unpack v2",
+        ]
+
+    def test_the_presets_have_the_names_of_the_others(self):
+        assert list(BENCH.presets) == list(operations.get("sample").presets)
+
+    @pytest.mark.parametrize("preset", BENCH.presets)
+    def test_no_cell_of_a_preset_is_refused(self, preset):
+        """Its call is checked, on tensors without memory."""
+        meta, record = torch.device("meta"), tokendraw.operations.get("pack_sm90_w4")
+        for cell in BENCH.grid(preset):
+            named = {} if cell.format == "scales" else {"format": cell.format}
+            given = torch.empty(cell.shape, dtype=torch.uint8, device=meta)
+            record.calls()[cell.method](given, layout=cell.layout, **named).check(meta, record.need())
+
+
+class TestInputs:
+    @pytest.mark.parametrize("kind", KINDS, ids=str)
+    def test_bytes_have_the_shape_that_the_call_takes_and_every_run_makes_the_same(self, kind):
+        cell = cell_of(*kind)
+        first, second = make_inputs(cell, CPU, 2)
+        assert (tuple(first.shape), first.dtype, first.nbytes) == (cell.shape, torch.uint8, cell.nbytes)
+        assert first.max() > 240
+        assert not torch.equal(first, second)
+        assert all(map(torch.equal, (first, second), make_inputs(cell, CPU, 2)))
+
+    def test_the_copy_is_of_the_bytes_of_the_turn(self):
+        first, second = make_inputs(cell_of("fp4", "v1", "pack"), CPU, 2)
+        ((_, copy),) = BENCH.floor.passes(first).items()
+        assert torch.equal(copy.draw(second), second)
+
+
+class TestCall:
+    @pytest.mark.parametrize("kind", KINDS, ids=str)
+    def test_it_is_the_packing_or_the_way_back(self, kind):
+        cell = cell_of(*kind)
+        (given,) = make_inputs(cell, CPU, 1)
+        (native,) = chosen(("native",), CPU, "pack_sm90_w4")
+        (one,) = native.prepare(cell, BENCH.arguments(cell, CPU), given)
+        packer = tokendraw.load("pack_sm90_w4", "native", device="cpu")
+        format_, layout, direction = kind
+        what, named = ("scales", {}) if format_ == "scales" else ("weights", {"format": format_})
+        back = {"pack": "unpack", "unpack": "pack"}[direction]
+        found = one.draw(given)
+        assert not torch.equal(found.flatten(), given.flatten())
+        assert torch.equal(getattr(packer, f"{back}_{what}")(found, layout=layout, **named), given)
+        capabilities = tokendraw_native.plugin.tokendraw_describe().operations["pack_sm90_w4"]
+        assert one.graph_safe == capabilities.graph_safe
+
+    @pytest.mark.parametrize(
+        ("kind", "reason"),
+        [
+            (("fp4", "v1", "pack"), None),
+            (("fp4", "v2", "pack"), "the layout v2"),
+            (("int4", "v1", "pack"), "the format int4"),
+            (("fp4", "v1", "unpack"), "unpacking"),
+            (("scales", "v1", "pack"), None),
+            (("scales", "v2", "pack"), "the layout v2"),
+            (("scales", "v1", "unpack"), "unpacking"),
+        ],
+        ids=str,
+    )
+    def test_what_a_companion_would_serve_is_not_timed(self, kind, reason):
+        capabilities = Sm90W4Capabilities(formats=("fp4",), layouts=("v1",))
+        cell = cell_of(*kind)
+        (given,) = make_inputs(cell, CPU, 1)
+        assert lacking(BENCH, capabilities, cell, None, given) == reason
+
+
+@pytest.fixture
+def fixed(monkeypatch):
+    monkeypatch.setattr(run, "timer_for", lambda device, repeats: FixedTimer(repeats))
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    monkeypatch.setattr(contention, "look", lambda: Machine(cores=4, load=0.25))
+
+
+def bench(*arguments):
+    return call("bench", "--op", "pack_sm90_w4", "--device", "cpu", "--sampler", "native", *arguments)
+
+
+TINY = ("--experts", 1, "--rows", 64, "--columns", 128)
+
+
+class TestCommand:
+    def test_a_run_has_a_row_a_cell(self, fixed):
+        result = bench(*TINY, "--format", "fp4", "--format", "scales")
+        assert (result.stderr, result.exit_code) == ("", 0)
+        assert result.stdout.splitlines()[1:] == [
+            "Medians of 15, in turns; a clock that stands. In brackets the ratio to the copy; ± half the distance",
+            "of the quartiles, where it is over 5 %.",
+            "",
+            "experts  rows  columns  format  layout  direction  copy us      native us",
+            "      1    64      128  fp4     v1      pack           4.0  100.0 (25.0x)",
+            "      1    64      128  fp4     v1      unpack         4.0  100.0 (25.0x)",
+            "      1    64      128  scales  v1      pack           4.0  100.0 (25.0x)",
+            "      1    64      128  scales  v1      unpack         4.0  100.0 (25.0x)",
+            "      1    64      128  fp4     v2      pack           4.0  100.0 (25.0x)",
+            "      1    64      128  fp4     v2      unpack         4.0  100.0 (25.0x)",
+            "      1    64      128  scales  v2      pack           4.0  100.0 (25.0x)",
+            "      1    64      128  scales  v2      unpack         4.0  100.0 (25.0x)",
+            "",
+            "The copy is of the bytes that go in, by torch.Tensor.copy_.",
+        ]
+
+    def test_json_has_what_a_packing_adds_and_every_key_is_documented(self, fixed):
+        options = ("--format", "int4", "--layout", "v2", "--direction", "unpack")
+        found = json.loads(bench(*TINY, *options, "--json").stdout)
+        assert found["operation"] == "pack_sm90_w4"
+        assert found["command"].startswith(
+            "tokendraw bench --op pack_sm90_w4 --experts 1 --rows 64 --columns 128 "
+        )
+        (cell,) = found["cells"]
+        axes = ("experts", "rows", "columns", "format", "layout", "direction", "nbytes")
+        assert [cell[name] for name in axes] == [1, 64, 128, "int4", "v2", "unpack", 4096]
+        assert cell["copy"]["us"] == 4.0
+        docstring = ast.get_docstring(ast.parse(SOURCE.read_text(encoding="utf-8")))
+        assert {*found, *cell} <= set(re.findall(r"``(\w+)``", docstring))
+
+    @pytest.mark.parametrize(
+        "option",
+        [
+            ("--experts", 1),
+            ("--rows", 64),
+            ("--columns", 128),
+            ("--format", "fp4"),
+            ("--layout", "v1"),
+            ("--direction", "pack"),
+        ],
+        ids=str,
+    )
+    def test_weights_without_the_operation_are_a_usage_error(self, option):
+        result = call("bench", "--device", "cpu", *option)
+        assert (result.stdout, result.exit_code) == ("", 2)
+        assert result.stderr.endswith(
+            f"'{option[0]}' is about weights to pack. Add --op pack_sm90_w4, or leave it out.\n"
+        )
+
+    def test_rows_of_logits_are_a_usage_error(self):
+        result = bench("--batch", 4)
+        assert (result.stdout, result.exit_code) == ("", 2)
+        assert result.stderr.endswith(
+            "'--batch' is about rows. Add --op sample, verify or plan_paged_kv, or leave it out.\n"
+        )
+
+    @pytest.mark.parametrize("option", [("--rows", 8), ("--columns", 32), ("--format", "fp8")], ids=str)
+    def test_what_cannot_be_packed_is_a_usage_error_that_names_the_option(self, option):
+        result = bench(*option)
+        assert (result.stdout, result.exit_code) == ("", 2)
+        assert f"Invalid value for '{option[0]}'" in result.stderr
+
+    def test_a_combination_that_there_is_not_shows_a_dash_and_the_reason(self):
+        result = bench(*TINY, "--format", "fp4_fp8", "--layout", "v1", "--direction", "pack", "--repeats", 3)
+        assert result.exit_code == 1
+        assert result.stdout.splitlines()[-2:] == [
+            "native: InvalidParameterError: 'format' needs fp4 or int4 in the layout v1, found 'fp4_fp8'. Use the",
+            "layout v2 (1 of 1 cells).",
+        ]
+
+    @pytest.mark.slow
+    def test_a_short_run_by_the_clock_on_the_wall(self):
+        for cell in json.loads(bench(*TINY, "--repeats", 3, "--json").stdout)["cells"]:
+            for entry in (cell["copy"], cell["entries"]["native"]):
+                assert 0 < entry["q1_us"] <= entry["us"] <= entry["q3_us"]
+                assert entry["reason"] == ""
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_every_form_is_packed_out_of_a_cold_cache():
+    result = call(
+        "bench", "--op", "pack_sm90_w4", "--device", "cuda", "--preset", "design", "--experts", 2, "--repeats", 3,
+        "--sampler", "native", "--json",
+    )  # fmt: skip
+    assert result.exit_code == 0, result.stderr
+    for cell in json.loads(result.stdout)["cells"]:
+        for name, entry in {"copy": cell["copy"], **cell["entries"]}.items():
+            assert entry["reason"] == "", name
+            assert entry["us"] > 0

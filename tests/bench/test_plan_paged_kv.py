@@ -1,0 +1,226 @@
+"""``tokendraw bench --op plan_paged_kv``: its cells, the batches that it makes, the call, and a run of the command."""
+
+import ast
+import json
+import re
+from dataclasses import replace
+
+import pytest
+import torch
+
+import tokendraw
+from command_line import call
+from fixed_timer import SOURCE, FixedTimer
+from tokendraw.bench import make_inputs, operations, run
+from tokendraw.bench.contenders import chosen
+from tokendraw.bench.operations.plan_paged_kv import PlanCell
+from tokendraw.bench.timing import contention
+from tokendraw.bench.timing.contention import Machine
+
+CPU = torch.device("cpu")
+BENCH = operations.get("plan_paged_kv")
+CELL = PlanCell(5, 7, 16)
+
+
+class TestCells:
+    def test_the_design_grid_has_the_shapes_that_planners_are_held_to(self):
+        assert [str(cell) for cell in BENCH.grid("design")] == [
+            "1 x 64 pages of 16",
+            "256 x 64 pages of 16",
+            "1024 x 128 pages of 16",
+            "4096 x 512 pages of 16",
+        ]
+
+    def test_the_presets_have_the_names_of_the_others(self):
+        assert list(BENCH.presets) == list(operations.get("sample").presets)
+
+    def test_what_is_given_takes_the_place_of_the_presets_own(self):
+        cells = BENCH.grid("quick", width=[3], batch=[2, 4], page_size=[1, 8], page_indices=[False])
+        assert cells == tuple(
+            PlanCell(batch, 3, page_size, page_indices=False) for batch in (2, 4) for page_size in (1, 8)
+        )
+
+    def test_without_page_indices_the_inputs_are_the_same(self):
+        assert BENCH.about_inputs(CELL) == BENCH.about_inputs(replace(CELL, page_indices=False))
+        assert BENCH.about_inputs(CELL) != BENCH.about_inputs(replace(CELL, page_size=8))
+
+
+class TestInputs:
+    def test_lengths_fit_the_table_and_every_run_makes_the_same(self):
+        cell = PlanCell(200, 3, 4)
+        found = make_inputs(cell, CPU, 2)
+        for seq_lens, block_table in found:
+            assert (seq_lens.shape, seq_lens.dtype) == ((200,), torch.int32)
+            assert (block_table.shape, block_table.dtype) == ((200, 3), torch.int32)
+            assert set(seq_lens.tolist()) == set(range(1, 3 * 4 + 1))
+            assert 0 <= block_table.min() < block_table.max() < 600
+            assert cell.nbytes == seq_lens.nbytes + block_table.nbytes
+        assert not torch.equal(found[0][1], found[1][1])
+        for ours, theirs in zip(found, make_inputs(cell, CPU, 2), strict=True):
+            assert all(map(torch.equal, ours, theirs))
+
+    def test_the_copy_is_of_the_block_table_of_the_turn(self):
+        first, second = make_inputs(CELL, CPU, 2)
+        ((_, copy),) = BENCH.floor.passes(first).items()
+        assert torch.equal(copy.draw(second), second[1])
+
+
+def planned(cell):
+    """What the native planner's call returns for two sets of inputs, and the call."""
+    (native,) = chosen(("native",), CPU, "plan_paged_kv")
+    inputs = make_inputs(cell, CPU, 2)
+    (one,) = native.prepare(cell, BENCH.arguments(cell, CPU), inputs[0])
+    return inputs, one
+
+
+class TestCall:
+    @pytest.mark.parametrize("page_indices", [True, False])
+    def test_it_is_the_plan_of_the_batch_and_each_goes_into_the_same_buffers(self, page_indices):
+        cell = replace(CELL, page_indices=page_indices)
+        inputs, one = planned(cell)
+        planner = tokendraw.load("plan_paged_kv", "native", device="cpu")
+        buffers = set()
+        for seq_lens, block_table in inputs:
+            found = one.draw((seq_lens, block_table))
+            expected = planner.plan(seq_lens, block_table, 16, page_indices=page_indices)
+            assert torch.equal(found.page_indptr, expected.page_indptr)
+            assert torch.equal(found.last_page_len, expected.last_page_len)
+            if page_indices:
+                assert torch.equal(found.page_indices, expected.page_indices)
+            else:
+                assert found.page_indices is None
+            buffers.add(found.page_indptr.data_ptr())
+        assert len(buffers) == 1
+
+    def test_who_may_be_captured_is(self):
+        assert planned(CELL)[1].graph_safe
+
+
+@pytest.fixture
+def fixed(monkeypatch):
+    monkeypatch.setattr(run, "timer_for", lambda device, repeats: FixedTimer(repeats))
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    monkeypatch.setattr(contention, "look", lambda: Machine(cores=4, load=0.25))
+
+
+def bench(*arguments):
+    return call("bench", "--op", "plan_paged_kv", "--device", "cpu", "--sampler", "native", *arguments)
+
+
+class TestCommand:
+    def test_a_run_has_a_row_a_cell(self, fixed):
+        result = bench()
+        assert (result.stderr, result.exit_code) == ("", 0)
+        assert result.stdout.splitlines()[1:] == [
+            "Plans with page indices, into buffers that are kept. Medians of 15, in turns; a clock that stands.",
+            "In brackets the ratio to the copy; ± half the distance of the quartiles, where it is over 5 %.",
+            "",
+            "batch  width  page size  copy us      native us",
+            "    1     64         16      4.0  100.0 (25.0x)",
+            "  256     64         16      4.0  100.0 (25.0x)",
+            "",
+            "The copy is of the block table, by torch.Tensor.copy_.",
+            "Lengths are random, from one token to all that the table has room for.",
+        ]
+
+    def test_json_has_what_a_plan_adds_and_every_key_is_documented(self, fixed):
+        found = json.loads(bench("--batch", 3, "--no-page-indices", "--json").stdout)
+        assert (found["operation"], found["page_indices"]) == ("plan_paged_kv", False)
+        assert "temperature" not in found
+        (cell,) = found["cells"]
+        assert {name: cell[name] for name in ("batch", "width", "page_size", "buffers", "nbytes")} == {
+            "batch": 3,
+            "width": 64,
+            "page_size": 16,
+            "buffers": 2,
+            "nbytes": 3 * 65 * 4,
+        }
+        assert cell["copy"]["us"] == 4.0
+        assert cell["entries"]["native"]["ratio"] == 24.99
+        docstring = ast.get_docstring(ast.parse(SOURCE.read_text(encoding="utf-8")))
+        assert {*found, *cell} <= set(re.findall(r"``(\w+)``", docstring))
+
+    def test_the_table_is_written_as_markdown_below_the_command_that_repeats_it(self, fixed, tmp_path):
+        path = tmp_path / "table.md"
+        bench("--batch", 3, "--page-size", 8, "--no-page-indices", "--output", path)
+        lines = path.read_text(encoding="utf-8").splitlines()
+        assert lines[0] == (
+            "`tokendraw bench --op plan_paged_kv --batch 3 --page-size 8 --no-page-indices --sampler native "
+            f"--device cpu --output {path}`"
+        )
+        assert "Plans without page indices, into buffers that are kept. " in lines[2]
+        assert lines[4:] == [
+            "| batch | width | page size | copy us | native us |",
+            "| --: | --: | --: | --: | --: |",
+            "| 3 | 64 | 8 | 4.0 | 100.0 (25.0x) |",
+            "",
+            "* The copy is of the block table, by torch.Tensor.copy_.",
+            "* Lengths are random, from one token to all that the table has room for.",
+        ]
+
+    @pytest.mark.parametrize(
+        ("option", "said"),
+        [
+            (("--vocab-size", 256), "'--vocab-size' is about logits. Add --op sample or verify"),
+            (("--unseeded",), "'--unseeded' is about draws. Add --op sample or verify"),
+            (("--gumbel-dtype", "fp64"), "'--gumbel-dtype' is about draws. Add --op sample or verify"),
+            (("--drafts", 4), "'--drafts' is about drafts to verify. Add --op verify"),
+            (("--layout", "v1"), "'--layout' is about weights to pack. Add --op pack_sm90_w4"),
+            (("--plot", "times.svg"), "'--plot' is about logits. Add --op sample or verify"),
+        ],
+        ids=str,
+    )
+    def test_what_belongs_to_other_operations_is_a_usage_error(self, option, said):
+        result = bench(*option)
+        assert (result.stdout, result.exit_code) == ("", 2)
+        assert result.stderr.endswith(f"{said}, or leave it out.\n")
+
+    @pytest.mark.parametrize("option", [("--width", 4), ("--page-size", 16), ("--no-page-indices",)], ids=str)
+    def test_block_tables_without_the_operation_are_a_usage_error(self, option):
+        result = call("bench", "--device", "cpu", *option)
+        assert (result.stdout, result.exit_code) == ("", 2)
+        assert result.stderr.endswith(
+            f"'{option[0]}' is about block tables. Add --op plan_paged_kv, or leave it out.\n"
+        )
+
+    def test_a_baseline_of_another_operation_gives_the_reason(self):
+        result = call("bench", "--op", "plan_paged_kv", "--device", "cpu", "--sampler", "torch-sort")
+        assert (result.stdout, result.stderr, result.exit_code) == (
+            "",
+            "'torch-sort' cannot be timed on cpu: needs the operation sample, found plan_paged_kv.\n",
+            1,
+        )
+
+    def test_tables_that_do_not_fit_are_an_error_that_says_what_to_make_smaller(self, fixed, monkeypatch):
+        def no_room(timer, nbytes):
+            raise RuntimeError(
+                "[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate"
+            )
+
+        monkeypatch.setattr(FixedTimer, "buffers", no_room)
+        result = bench("--batch", 10**6, "--width", 10**7)
+        assert (result.stdout, result.stderr, result.exit_code) == (
+            "",
+            "1000000 x 10000000 pages of 16 needs buffers of 40,000,004 MB on cpu, found no memory for them. "
+            "Pass a smaller --batch or --width.\n",
+            1,
+        )
+
+    @pytest.mark.slow
+    def test_a_short_run_by_the_clock_on_the_wall(self):
+        (cell,) = json.loads(bench("--batch", 2, "--repeats", 3, "--json").stdout)["cells"]
+        for entry in (cell["copy"], cell["entries"]["native"]):
+            assert 0 < entry["q1_us"] <= entry["us"] <= entry["q3_us"]
+            assert entry["reason"] == ""
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_plans_are_captured_out_of_a_cold_cache():
+    result = call("bench", "--op", "plan_paged_kv", "--device", "cuda", "--repeats", 5, "--json")
+    assert result.exit_code == 0, result.stderr
+    found = json.loads(result.stdout)
+    assert "native" in found["contenders"]
+    for cell in found["cells"]:
+        for name, entry in {"copy": cell["copy"], **cell["entries"]}.items():
+            assert (entry["reason"], entry["how"]) == ("", "graph"), name
+            assert entry["host_us"] > 0
