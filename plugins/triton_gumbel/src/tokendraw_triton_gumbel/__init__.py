@@ -1,8 +1,9 @@
-"""The Triton sampler: kernels for NVIDIA and AMD that read the logits about once.
+"""The Triton sampler: kernels for NVIDIA and AMD that read the logits about once; and a planner of pages.
 
-This module is what the entry point names, so it imports nothing heavy. The call is in :mod:`.sampler`; what it
-launches is in ``launches``, with the settings of :mod:`.configurations`. The device code is in ``kernels``, a room for
-each launch: ``tile_pass``, ``row_draw``, ``large_set``, ``logprobs`` and ``verify``.
+This module is what the entry point names, so it imports nothing heavy. The calls are in :mod:`.sampler` and
+:mod:`.planner`; what they launch is in ``launches``, with the settings of :mod:`.configurations`. The device code is in
+``kernels``, a room for each launch: ``tile_pass``, ``row_draw``, ``large_set``, ``logprobs``, ``verify`` and
+``paged_kv``.
 """
 
 from __future__ import annotations
@@ -10,11 +11,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import tokendraw
-from tokendraw.plugin import Capabilities, PluginInfo, Upstream, VerifyCapabilities, hookimpl
+from tokendraw.plugin import (
+    Capabilities,
+    HostCapabilities,
+    PluginInfo,
+    Upstream,
+    VerifyCapabilities,
+    hookimpl,
+)
 
 if TYPE_CHECKING:
     import torch
 
+    from tokendraw_triton_gumbel.planner import TritonPagedKVPlanner
     from tokendraw_triton_gumbel.sampler import TritonGumbelSampler
 
 _SAMPLE = Capabilities(
@@ -48,10 +57,17 @@ _VERIFY = VerifyCapabilities.of(
     ragged_drafts=True,
     placeholder_drafts=True,
 )
+_PLAN = HostCapabilities(
+    device_types=_SAMPLE.device_types,
+    compute_capability=_SAMPLE.compute_capability,
+    rocm_archs=_SAMPLE.rocm_archs,
+    graph_safe=True,
+    sync_free=True,
+)
 
 
 class TritonGumbelPlugin:
-    """Describes and builds the Triton sampler."""
+    """Describes and builds the Triton sampler and planner."""
 
     @hookimpl
     def tokendraw_describe(self) -> PluginInfo:
@@ -60,7 +76,7 @@ class TritonGumbelPlugin:
             name="triton-gumbel",
             api_version=1,
             priority=50,
-            operations={"sample": _SAMPLE, "verify": _VERIFY},
+            operations={"sample": _SAMPLE, "verify": _VERIFY, "plan_paged_kv": _PLAN},
             upstream=Upstream("triton", ">=3.4", tested=("3.6.0",)),
             summary="Triton kernels for NVIDIA and AMD: one read of the logits, seeds per row, exact filters",
             verified="NVIDIA H200 (torch 2.11.0, triton 3.6.0); compiled for AMD, not run there",
@@ -68,11 +84,16 @@ class TritonGumbelPlugin:
 
     @hookimpl
     def tokendraw_build(
-        self, operation: str, device: torch.device, need: tokendraw.Need
-    ) -> TritonGumbelSampler:
-        """Build the sampler for one device: it serves both operations."""
-        from tokendraw_triton_gumbel.sampler import TritonGumbelSampler  # imports torch and triton
+        self, operation: str, device: torch.device, need: tokendraw.plugin.HostNeed
+    ) -> TritonGumbelSampler | TritonPagedKVPlanner:
+        """Build what serves an operation on one device: the sampler draws and verifies."""
+        if operation == "plan_paged_kv":
+            from tokendraw_triton_gumbel.planner import TritonPagedKVPlanner  # imports torch and triton
 
+            return TritonPagedKVPlanner(device)
+        from tokendraw_triton_gumbel.sampler import TritonGumbelSampler
+
+        assert isinstance(need, tokendraw.Need)
         return TritonGumbelSampler(device, need)
 
 

@@ -79,3 +79,14 @@ class LogprobsConfig(NamedTuple):
     """0: the maxima of the tiles bound the N-th value; else those of at most so many quarters of tiles do."""
     CANDIDATES: int
     """Candidates that are compared with each other."""
+
+
+class PlanConfig(NamedTuple):
+    """The page plan of a batch."""
+
+    REQUESTS: int
+    """Requests a program."""
+    AT_ONCE: int
+    """Lengths that a program reads at once."""
+    COLUMNS: int
+    """Entries of each of its requests that it copies at once."""

@@ -1,0 +1,1 @@
+"""Launch K: the page plan of a batch."""

@@ -1,0 +1,74 @@
+"""The launch of a page plan: one kernel for small batches and one for large, with the list of pages and without."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+
+from tokendraw_triton_gumbel.kernels.paged_kv.write_plan import write_plan
+from tokendraw_triton_gumbel.kernels.shared.argument_groups import BlockTable, PagePlan
+from tokendraw_triton_gumbel.kernels.shared.configs import PlanConfig
+from tokendraw_triton_gumbel.launches.compiled import Argument, Pointer
+from tokendraw_triton_gumbel.launches.geometry import Grid
+from tokendraw_triton_gumbel.launches.launch import Launch
+
+_LARGE_BATCH = 1024
+"""Requests from which on a program takes several: each program reads all lengths."""
+_PROGRAMS = 4
+"""Programs a multiprocessor that columns are shared among, at most: each program reads all lengths."""
+_ANY_STRIDE = (1 << 32) + 3
+"""Stand-in for every row stride: 64 bits, a multiple of nothing."""
+
+
+class Division(NamedTuple):
+    """How a plan is divided among programs. What it costs is in ``docs/triton-gumbel.md``."""
+
+    config: PlanConfig
+    warps: int
+
+
+SMALL = Division(PlanConfig(REQUESTS=1, AT_ONCE=512, COLUMNS=256), warps=4)
+LARGE = Division(PlanConfig(REQUESTS=8, AT_ONCE=1024, COLUMNS=128), warps=4)
+
+
+def _stand_ins(*, listed: bool) -> tuple[Argument, ...]:
+    """Return what stands for the arguments of every plan."""
+    some = Pointer(torch.int32, aligned=False)
+    plan = PagePlan(some, some, some if listed else None)
+    return some, BlockTable(some, _ANY_STRIDE, 3), plan, 3, 3, 3
+
+
+class PlanLaunches:
+    """The kernels that plans are launched with on one device."""
+
+    def __init__(self, processors: int) -> None:
+        """Make them.
+
+        :param processors: multiprocessors of the device.
+        """
+        self._most_programs = _PROGRAMS * processors
+        self._launches = {
+            (division, listed): Launch(write_plan, {"config": division.config}, {"num_warps": division.warps})
+            for division in (SMALL, LARGE)
+            for listed in (True, False)
+        }
+
+    def compile(self) -> None:
+        """Compile all of them on the current device, unless that was done: no plan needs another one."""
+        for (_, listed), launch in self._launches.items():
+            launch.compile(_stand_ins(listed=listed))
+
+    def of(self, requests: int, width: int, *, listed: bool) -> tuple[Launch, Grid]:
+        """Return the kernel for a batch, and its grid.
+
+        :param listed: whether the pages are asked for.
+        """
+        division = SMALL if requests < _LARGE_BATCH else LARGE
+        programs, sharing = (
+            max(1, -(-requests // division.config.REQUESTS)),
+            1,
+        )  # of no requests, one writes the 0
+        if listed:
+            sharing = max(1, min(-(-width // division.config.COLUMNS), self._most_programs // programs))
+        return self._launches[division, listed], (programs, sharing, 1)

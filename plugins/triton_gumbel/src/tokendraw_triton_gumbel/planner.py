@@ -1,0 +1,57 @@
+"""The call of ``plan_paged_kv``: one launch, whose kernels are compiled when the planner is built."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from tokendraw import PagedKVPlan
+from tokendraw_triton_gumbel.arguments import Addresses, Tensors
+from tokendraw_triton_gumbel.kernels.shared.argument_groups import BlockTable, PagePlan
+from tokendraw_triton_gumbel.launches.compiled import is_interpreted
+from tokendraw_triton_gumbel.launches.launch import current_stream, group
+from tokendraw_triton_gumbel.launches.paged_kv import PlanLaunches
+
+
+class TritonPagedKVPlanner:
+    """Page plans by one Triton kernel. Made by ``tokendraw.load("plan_paged_kv", "triton-gumbel")``."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._current_device: Callable[[], int] = lambda: -1  # kernels are interpreted on the CPU
+        processors = 1
+        if device.type == "cuda":
+            self._current_device = torch.cuda.current_device
+            processors = torch.cuda.get_device_properties(device).multi_processor_count
+        self._launches = PlanLaunches(processors)
+        self._tensors = Tensors.tensors if is_interpreted() else Addresses.tensors
+        if not is_interpreted():
+            with torch.cuda.device(device if device.type == "cuda" else -1):
+                self._launches.compile()
+
+    def plan(
+        self,
+        seq_lens: Tensor,
+        block_table: Tensor,
+        page_size: int,
+        page_indices: bool = True,
+        pad: int = -1,
+        out: PagedKVPlan | None = None,
+    ) -> PagedKVPlan:
+        """Write the plan of a batch into ``out``; see :class:`tokendraw.plugin.PagedKVPlannerBackend`."""
+        device = seq_lens.get_device()
+        if device != self._current_device():
+            with torch.cuda.device(device):
+                return self.plan(seq_lens, block_table, page_size, page_indices, pad, out)
+        requests, width = block_table.shape
+        if out is None:
+            out = PagedKVPlan.empty(requests, width, device=seq_lens.device, page_indices=page_indices)
+        launch, grid = self._launches.of(requests, width, listed=page_indices)
+        lengths, base, *buffers = self._tensors(
+            (seq_lens, block_table, out.page_indptr, out.last_page_len, out.page_indices)
+        )
+        table = group(BlockTable, (base, block_table.stride(0), width))
+        plan = group(PagePlan, buffers)
+        launch(grid, (lengths, table, plan, requests, page_size, pad), current_stream(device))
+        return out
