@@ -1,6 +1,6 @@
-"""The kernels of triton-gumbel on a CPU, in Triton's interpreter: the conformance kit for ``sample``, without a GPU.
+"""The kernels of triton-gumbel on a CPU, in Triton's interpreter: the conformance kit without a GPU.
 
-Its lines for ``verify`` would take the interpreter too long: chains are compared in ``test_triton_verify.py``.
+Its lines for ``verify`` would take the interpreter too long: chains are compared in ``test_verify.py``.
 """
 
 import pytest
@@ -11,7 +11,8 @@ import triton_on_a_cpu
 from tokendraw.testing import properties
 from tokendraw_triton_gumbel import plugin
 
-OPERATIONS = {"sample": plugin.tokendraw_describe().operations["sample"]}
+OPERATIONS = plugin.tokendraw_describe().operations
+JUDGED = ("sample", "plan_paged_kv")
 PARTS = 4
 """Of the kit, so that two processes share it."""
 
@@ -22,7 +23,7 @@ def interpreted(*what):
 
 def outcome(prop):
     """How the line of a property has to end; None: there is none, as nobody asked for it."""
-    if prop.operation not in OPERATIONS:
+    if prop.operation not in JUDGED:
         return None
     if prop.advertised is None or prop.advertised(OPERATIONS[prop.operation]):
         return "not run" if prop.needs_cuda else "passed"
@@ -32,7 +33,7 @@ def outcome(prop):
 @pytest.mark.slow
 @pytest.mark.parametrize("part", range(PARTS))
 def test_every_line_of_the_kit_is_green(part):
-    found = interpreted("kit", part, PARTS)
+    found = interpreted("kit", part, PARTS, *JUDGED)
     expected = {prop.name: outcome(prop) for prop in properties()[part::PARTS] if outcome(prop)}
     wrong = {name: line for name, line in found.items() if line[0] != expected.get(name)}
     assert wrong == {}
@@ -43,6 +44,8 @@ def test_every_line_but_those_of_a_cuda_device_is_run_or_refused():
     assert {prop.name for prop in properties() if outcome(prop) == "not run"} == {
         "sync-free",
         "graph capture",
+        "plan sync-free",
+        "plan graph replay",
     }
 
 

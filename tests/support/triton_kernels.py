@@ -1,6 +1,6 @@
 """Runs the kernels of triton-gumbel on CPU tensors, in a process of its own: TRITON_INTERPRET counts at import.
 
-``python triton_kernels.py kit 0 4`` prints the first of four parts of the conformance kit as JSON;
+``python triton_kernels.py kit 0 4 sample`` prints the first of four parts of the conformance kit as JSON;
 ``python triton_kernels.py draws``, ``... wide`` and ``... search`` compare seeded draws with the float64 reference and
 print how many were judged and which are wrong.
 """
@@ -102,14 +102,17 @@ def _scan_by_doubling(self, given):
     return [self.to_tensor(array, dtype) for array, dtype in zip(data, dtypes, strict=True)]
 
 
-def kit(part, parts):
-    """Status and detail of each line, of every ``parts``-th property from number ``part``."""
-    capabilities = plugin.tokendraw_describe().operations["sample"]
+def kit(part, parts, *operations):
+    """Status and detail of each line of some operations, of every ``parts``-th property from number ``part``."""
+    described = plugin.tokendraw_describe().operations
     subject = Subject(
         "triton-gumbel",
-        capabilities={"sample": replace(capabilities, device_types=("cpu",), compute_capability=None)},
+        capabilities={
+            operation: replace(described[operation], device_types=("cpu",), compute_capability=None)
+            for operation in operations
+        },
         device="cpu",
-        build=lambda operation, need: TritonGumbelSampler(torch.device("cpu"), need),
+        build=lambda operation, need: plugin.tokendraw_build(operation, torch.device("cpu"), need),
         effort=Effort.tiny(),
     )
     names = [prop.name for prop in properties()[int(part) :: int(parts)]]
