@@ -28,9 +28,8 @@ def _metadata(cell: Cell, device: torch.device) -> SamplingMetadata:
 def _nucleus(cell: Cell, logits: Tensor) -> Mapping[str, float]:
     from tokendraw.bench.logits import mean_nucleus
 
-    return {
-        "nucleus": mean_nucleus(logits[: cell.batch])
-    }  # behind the first rows may lie others, which draw nothing
+    first = logits[: cell.batch]  # behind these may lie others, which draw nothing
+    return {"nucleus": mean_nucleus(first)}
 
 
 def _need_of(cell: Cell | None) -> Need:

@@ -166,9 +166,8 @@ class BenchOperation:
         if any(given.get(name) for name in self.shape):
             columns = zip(self.shape, zip(*own.shapes, strict=True), strict=True)
             values = [given.get(name) or _unique(column) for name, column in columns]
-            shapes = (
-                found[::-1] for found in itertools.product(*reversed(values))
-            )  # the first varies fastest
+            # In the order of the presets: of the fields of a shape the first varies fastest.
+            shapes = [shape[::-1] for shape in itertools.product(*reversed(values))]
         others = {**own.axes, **{name: values for name, values in given.items() if values}}
         fields = [name for name in others if name not in self.shape]
         rest = list(itertools.product(*(others[name] for name in fields)))

@@ -11,12 +11,13 @@ distribution), ``contenders`` (names), ``seconds`` and ``cells``; for operations
 A cell has the values of its axes. On logits: ``batch``, ``vocab_size``, ``dtype``, ``filters``, ``family``, and what
 was measured of them, ``nucleus`` (tokens that top-p alone keeps of a row; the mean); verifications also ``drafts`` (of
 each of the ``batch`` requests) and ``mode``. ``plan_paged_kv``: ``batch``, ``width`` (of the block table) and
-``page_size``. ``pack_sm90_w4``: ``experts``, ``rows``, ``columns``, ``format``, ``layout`` and ``direction``. Every one
-has ``buffers`` (sets of inputs that took turns), ``nbytes`` (of one), what ratios refer to under ``read`` or ``copy``,
-and ``entries``, one a contender by its name. These have ``us`` (median microseconds of a call), ``q1_us`` and ``q3_us``
-(the quartiles), ``host_us`` (until a call returns on an idle device; null on a CPU), ``how`` (``wall clock``, ``graph``
-or ``eager``), ``ratio``, ``reason`` (why there is no time, all else being null; else "") and ``by`` (which of several
-ways was the fastest; "" where there is only one, or none works).
+``page_size``. ``pack_sm90_w4``: ``experts``, ``rows``, ``columns``, ``format``, ``layout`` and ``direction``.
+
+Every cell has ``buffers`` (sets of inputs that took turns), ``nbytes`` (of one), what ratios refer to under ``read`` or
+``copy``, and ``entries``, one a contender by its name. These have ``us`` (median microseconds of a call), ``q1_us`` and
+``q3_us`` (the quartiles), ``host_us`` (until a call returns on an idle device; null on a CPU), ``how``
+(``wall clock``, ``graph`` or ``eager``), ``ratio``, ``reason`` (why there is no time, all else being null; else "") and
+``by`` (which of several ways was the fastest; "" where there is only one, or none works).
 """
 
 from __future__ import annotations
