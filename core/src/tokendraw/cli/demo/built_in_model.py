@@ -11,8 +11,7 @@ from tokendraw._torch.threads import one_thread
 from tokendraw.cli.demo.corpus import documentation
 from tokendraw.cli.demo.generation import LanguageModel, draw_tokens
 from tokendraw.cli.demo.ngram import NGramModel
-from tokendraw.cli.demo.speculation import Speculation, Tally
-from tokendraw.operations.verify.capabilities import VerifyMode
+from tokendraw.cli.demo.speculation import Mode, Speculation, Tally
 
 DRAFT_ORDER = 2
 """Words in the longest n-gram of the draft model: it knows one word of history, the target three."""
@@ -24,7 +23,7 @@ class BuiltInModel:
     :param drafts: most drafts in a step; None: there is no speculation.
     """
 
-    def __init__(self, drawer: Sampler, drafts: int | None, mode: VerifyMode) -> None:
+    def __init__(self, drawer: Sampler, drafts: int | None, mode: Mode) -> None:
         self._model = language_model()
         self._drawer = drawer
         self.tallies: list[Tally] = []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 
@@ -14,6 +14,8 @@ from tokendraw._loading.sampler import Sampler
 from tokendraw.cli.demo.generation import LanguageModel
 from tokendraw.operations.verify.capabilities import VerifyMode
 from tokendraw.operations.verify.drafts import Drafts
+
+Mode: TypeAlias = VerifyMode
 
 
 @dataclass
@@ -79,7 +81,7 @@ class Speculation:
     sampler: Sampler
     drafts: int
     """Most drafts in a step."""
-    mode: VerifyMode
+    mode: Mode
 
     def draw_tokens(
         self, prompt: Sequence[int], params: Sequence[SamplingParams], count: int, tallies: list[Tally]
