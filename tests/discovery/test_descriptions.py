@@ -12,7 +12,7 @@ from fake_dists import FakeDists, discovered, fake_dists, plugin, verdict
 from tokendraw import operations
 from tokendraw._discovery import discover
 from tokendraw._exchange.declared import rules_of
-from tokendraw.plugin import HostCapabilities
+from tokendraw.plugin import HostCapabilities, Release
 from tokendraw.resolution import State
 
 
@@ -248,6 +248,102 @@ def test_what_the_host_has_to_be_is_validated_whatever_the_operation(dists: Fake
 def test_an_unsound_upstream_makes_a_plugin_broken(dists: FakeDists, upstream: str, reason: str) -> None:
     dists.add_plugin("acme", plugin("acme", upstream=upstream))
     assert verdict() == (State.BROKEN, reason)
+
+
+def rows(*table: str) -> str:
+    """Source of an upstream of 2.x whose table has these rows."""
+    return f"tokendraw.plugin.Upstream('a', '>=2,<3', (), ({' '.join(f'{row},' for row in table)}))"
+
+
+def row(arguments: str) -> str:
+    return f"tokendraw.plugin.Release({arguments})"
+
+
+OLD = row("'0', 'lacks it', refused=True")
+
+
+@pytest.mark.parametrize(
+    ("upstream", "reason"),
+    [
+        (
+            "tokendraw.plugin.Upstream('a', '>=2', (), [])",
+            "Upstream.releases needs a tuple of at most 100 Release, found []",
+        ),
+        (rows("'2.0'"), "Upstream.releases needs a tuple of Release, found '2.0' in it"),
+        (rows(row("'new', 'w'")), "Release.since needs a final or post release, found 'new'"),
+        (rows(row("'2.1rc1', 'w'")), "Release.since needs a final or post release, found '2.1rc1'"),
+        (rows(row("'2.1+cu128', 'w'")), "Release.since needs a final or post release, found '2.1+cu128'"),
+        (rows(row("2.1, 'w'")), "Release.since needs a final or post release, found 2.1"),
+        (rows(row("'2.1', ''")), "Release.says of 2.1 needs one printable line, found ''"),
+        (rows(row("'2.1', 'a\\nb'")), "Release.says of 2.1 needs one printable line, found 'a\\nb'"),
+        (rows(row("'2.1', 'w', ''")), "Release.operation of 2.1 needs a name or None, found ''"),
+        (rows(row("'2.1', 'w', refused='no'")), "Release.refused of 2.1 needs True or False, found 'no'"),
+        (rows(row("'2.1', 'w', change=3")), "Release.change of 2.1 needs one printable line, found 3"),
+        (
+            rows(row("'2', 'works'")),
+            "Upstream.releases about all operations needs to begin with the release '0', found '2'",
+        ),
+        (
+            rows(OLD, row("'2', 'works'"), row("'2.1', 'draws', 'sample'")),
+            "Upstream.releases about sample needs to begin with the release '0', found '2.1'",
+        ),
+        (
+            rows(OLD, row("'2.1', 'works'"), row("'2.1.0', 'fails', refused=True")),
+            "Upstream.releases about all operations needs ascending releases, found '2.1.0' behind '2.1'",
+        ),
+        (
+            rows(OLD, row("'2.1', 'works'"), row("'2.0.post1', 'fails', refused=True")),
+            "Upstream.releases about all operations needs ascending releases, found '2.0.post1' behind '2.1'",
+        ),
+        (rows(OLD), "Upstream.releases about all operations needs a row that is used, found none"),
+        (
+            rows(OLD, row("'1.9', 'works'")),
+            "Upstream.releases about all operations needs used releases within '>=2,<3', found '1.9'",
+        ),
+        (
+            rows(OLD, row("'2', 'works'"), row("'3', 'works'")),
+            "Upstream.releases about all operations needs used releases within '>=2,<3', found '3'",
+        ),
+        (
+            rows(
+                OLD,
+                row("'2.1', 'works'"),
+                row("'0', 'draws not', 'sample', refused=True"),
+                row("'2', 'draws', 'sample'"),
+            ),
+            "Upstream.releases about sample uses '2', which the row '0' refuses for all operations",
+        ),
+        (
+            "tokendraw.plugin.Upstream('a', found={'sample': ''}, versions='')",
+            "Upstream.found needs words by operation, found {'sample': ''}",
+        ),
+        (
+            "tokendraw.plugin.Upstream('a', found=('sample',), versions='')",
+            "Upstream.found needs words by operation, found ('sample',)",
+        ),
+        (
+            "tokendraw.plugin.Upstream('a', found={'samlpe': 'w'}, versions='')",
+            "Upstream.found needs operations that Upstream.releases has rows about, found 'samlpe'",
+        ),
+    ],
+)
+def test_a_table_of_releases_that_says_two_things_or_none_makes_a_plugin_broken(
+    dists: FakeDists, upstream: str, reason: str
+) -> None:
+    dists.add_plugin("acme", plugin("acme", upstream=upstream))
+    assert verdict() == (State.BROKEN, reason)
+
+
+def test_a_sound_table_is_kept_as_it_is(dists: FakeDists) -> None:
+    table = [OLD, row("'2', 'works'"), row("'2.5.post1', 'works too', change='nothing'")]
+    dists.add_plugin("acme", plugin("acme", upstream=rows(*table)))
+    upstream = discovered().info.upstream
+    assert upstream.releases == (
+        Release("0", "lacks it", refused=True),
+        Release("2", "works"),
+        Release("2.5.post1", "works too", change="nothing"),
+    )
+    assert upstream.found == {}
 
 
 # Upstream, by the metadata of real distributions

@@ -67,7 +67,7 @@ if TYPE_CHECKING:
     from tokendraw._exchange.logprobs import best_token_ids, pad_logprobs
     from tokendraw._exchange.operation import Operation
     from tokendraw._exchange.output import PAD_LOGPROB, PAD_TOKEN_ID
-    from tokendraw._exchange.plugin_info import API_VERSION, PluginInfo, Upstream
+    from tokendraw._exchange.plugin_info import API_VERSION, PluginInfo, Release, Upstream
     from tokendraw._messages.words import printable
     from tokendraw._torch.threads import one_thread
     from tokendraw.operations.pack_sm90_w4.backend import Sm90W4PackerBackend
@@ -109,7 +109,7 @@ _HOMES = {
     "_exchange.logprobs": ("best_token_ids", "pad_logprobs"),
     "_exchange.operation": ("Operation",),
     "_exchange.output": ("PAD_LOGPROB", "PAD_TOKEN_ID"),
-    "_exchange.plugin_info": ("API_VERSION", "PluginInfo", "Upstream"),
+    "_exchange.plugin_info": ("API_VERSION", "PluginInfo", "Release", "Upstream"),
     "_messages.words": ("printable",),
     "_torch.threads": ("one_thread",),
     "operations.pack_sm90_w4.backend": ("Sm90W4PackerBackend",),
@@ -151,6 +151,7 @@ __all__ = [
     "Operation",
     "PagedKVPlannerBackend",
     "PluginInfo",
+    "Release",
     "SamplerBackend",
     "Seeding",
     "Sm90W4Capabilities",

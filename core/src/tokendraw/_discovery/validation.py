@@ -5,21 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
-from packaging.specifiers import SpecifierSet
-from packaging.utils import canonicalize_name
-from packaging.version import Version
-
-from tokendraw._exchange.capabilities import LONGEST_WORD, HostCapabilities, are_words
+from tokendraw._discovery.upstream_validation import checked_upstream
+from tokendraw._exchange.capabilities import LONGEST_WORD, HostCapabilities
 from tokendraw._exchange.declared import rules_of
 from tokendraw._exchange.operation import Operation
-from tokendraw._exchange.plugin_info import LARGEST_PRIORITY, PluginInfo, Upstream
+from tokendraw._exchange.plugin_info import LARGEST_PRIORITY, MOST_ITEMS, PluginInfo, Upstream
 from tokendraw._messages.errors import PluginError
 from tokendraw._messages.words import LONGEST_TEXT, is_printable, one_of, printable, shown
 
 Find: TypeAlias = Callable[[str], Operation | None]
 """Looks up an operation by its name; None: this core does not know it."""
-
-_MOST_ITEMS = 100  # of a tuple, and operations
 
 
 def check_identity(info: object, name: str) -> PluginInfo:
@@ -60,16 +55,16 @@ def checked(info: PluginInfo, find: Find) -> PluginInfo:
                 f"PluginInfo.{field} needs one printable line of at most {LONGEST_TEXT} characters, found {shown(text)}"
             )
     operations = info.operations
-    if not isinstance(operations, Mapping) or not 0 < len(operations) <= _MOST_ITEMS:
+    if not isinstance(operations, Mapping) or not 0 < len(operations) <= MOST_ITEMS:
         raise PluginError(
-            f"PluginInfo.operations needs 1 to {_MOST_ITEMS} operations, found {shown(operations)}"
+            f"PluginInfo.operations needs 1 to {MOST_ITEMS} operations, found {shown(operations)}"
         )
     return PluginInfo(
         name=info.name,
         api_version=info.api_version,
         priority=info.priority,
         operations={name: _capabilities(name, offered, find) for name, offered in operations.items()},
-        upstream=None if info.upstream is None else _upstream(info.upstream),
+        upstream=_upstream(info.upstream),
         summary=info.summary,
         verified=info.verified,
         kernels=info.kernels,
@@ -90,7 +85,7 @@ def _capabilities(name: object, offered: object, find: Find) -> HostCapabilities
     values = {}
     for field, rule in rules_of(declared).items():
         value = values[field] = getattr(offered, field)
-        too_long = isinstance(value, tuple) and len(value) > _MOST_ITEMS
+        too_long = isinstance(value, tuple) and len(value) > MOST_ITEMS
         if too_long or not rule.fits(value):
             needed = one_of(rule.needed)
             raise PluginError(
@@ -99,35 +94,12 @@ def _capabilities(name: object, offered: object, find: Find) -> HostCapabilities
     return declared(**values)
 
 
-def _upstream(upstream: object) -> Upstream:
-    if not isinstance(upstream, Upstream):
+def _upstream(upstream: object) -> Upstream | None:
+    if upstream is not None and not isinstance(upstream, Upstream):
         raise PluginError(
             f"PluginInfo.upstream needs a tokendraw.plugin.Upstream or None, found {_kind(upstream)}"
         )
-    distribution, versions, tested = upstream.distribution, upstream.versions, upstream.tested
-    if not is_printable(distribution, LONGEST_WORD) or not _parses(_distribution, distribution):
-        raise PluginError(f"Upstream.distribution needs a distribution's name, found {shown(distribution)}")
-    if not is_printable(versions, LONGEST_WORD) or not _parses(SpecifierSet, versions):
-        raise PluginError(f"Upstream.versions needs a PEP 440 range, found {shown(versions)}")
-    if (
-        not are_words(tested)
-        or len(tested) > _MOST_ITEMS
-        or not all(_parses(Version, version) for version in tested)
-    ):
-        raise PluginError(f"Upstream.tested needs a tuple of PEP 440 versions, found {shown(tested)}")
-    return Upstream(distribution, versions, tested)
-
-
-def _distribution(name: str) -> str:
-    return canonicalize_name(name, validate=True)
-
-
-def _parses(kind: Callable[[str], object], text: str) -> bool:
-    try:
-        kind(text)
-    except ValueError:  # as of packaging, and of a number with more digits than Python converts
-        return False
-    return True
+    return None if upstream is None else checked_upstream(upstream)
 
 
 def _kind(value: object) -> str:

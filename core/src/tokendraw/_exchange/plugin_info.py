@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tokendraw._exchange.capabilities import HostCapabilities
 
@@ -16,6 +16,8 @@ NAME_RULE = "at most 64 lowercase letters and digits, a letter first, with singl
 """Rule of a plugin's name, which stands in comma-separated lists, in shells and in tables."""
 LARGEST_PRIORITY = 1_000_000
 """Bound of a priority on both sides of 0, and of an API version."""
+MOST_ITEMS = 100
+"""Bound of the items of a tuple, and of operations."""
 
 _NAME = re.compile(r"(?=.{1,64}\Z)[a-z][a-z0-9]*(-[a-z0-9]+)*")
 
@@ -23,6 +25,25 @@ _NAME = re.compile(r"(?=.{1,64}\Z)[a-z][a-z0-9]*(-[a-z0-9]+)*")
 def is_name(text: str) -> bool:
     """Whether users can select a plugin by this name, as :data:`NAME_RULE` says."""
     return _NAME.fullmatch(text) is not None
+
+
+@dataclass(frozen=True)
+class Release:
+    """A row of what a plugin knows of its upstream by version: it holds from ``since`` up to the next such row.
+
+    Rows about one operation, or about all, ascend and begin with the release ``0``, so that every version has one.
+    """
+
+    since: str
+    """The first release that it is about, such as ``0.6.16.post3``, with the pre-releases and builds of that."""
+    says: str
+    """What these releases do, as words behind a version: ``packs layout v1``. It is the reason of a refusal."""
+    operation: str | None = None
+    """The operation that it is about; None: all of them."""
+    refused: bool = False
+    """Whether these releases are not used."""
+    change: str = ""
+    """What coming to these releases from others asks of a user: ``packed weights have to be packed again``."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +56,11 @@ class Upstream:
     """PEP 440 specifier of the versions that work, such as ``>=0.6.7,<0.8``."""
     tested: tuple[str, ...] = ()
     """Versions that the plugin's authors have run its tests with."""
+    releases: tuple[Release, ...] = ()
+    """What is known by version. Without any, all versions in the range are used."""
+    found: Mapping[str, str] = field(default_factory=dict)
+    """What the files of the installed version do, in the words of a :class:`Release`, by operation. It beats the
+    version's number."""
 
 
 @dataclass(frozen=True, kw_only=True)

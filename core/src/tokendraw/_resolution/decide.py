@@ -31,13 +31,30 @@ def assess(
         return replace(
             candidate, state=State.UNAVAILABLE, reason=candidate.reason or "it never described itself"
         )
-    reason = checks.first_reason(operation, info.operations, host, need)
+    reason = _missing_release(candidate, operation)
+    reason = reason or checks.first_reason(operation, info.operations, host, need)
     if reason is None and capabilities is not None and not explicit:
         reason = checks.first_of(operation.default_checks, capabilities, host, need)
     if reason is None and info.upstream is not None:
-        reason = upstream.reason_against(info.upstream, candidate.upstream_version)
+        reason = upstream.reason_against(info.upstream, candidate.upstream_version, operation.name)
     reason = reason or candidate.probe_reason or candidate.rejection
     return replace(candidate, state=State.UNAVAILABLE if reason else State.AVAILABLE, reason=reason)
+
+
+def _behaviour(candidate: Candidate, operation: Operation) -> str | None:
+    """Say what the installed version of its upstream does in an operation, if its table has words for that."""
+    library = candidate.info.upstream if candidate.info else None
+    return upstream.behaviour(library, candidate.upstream_version, operation.name) if library else None
+
+
+def _missing_release(candidate: Candidate, operation: Operation) -> str | None:
+    """Say why an operation is not offered, where that is for the installed version of the upstream."""
+    info, installed = candidate.info, candidate.upstream_version
+    if info is None or info.upstream is None or installed is None or operation.name in info.operations:
+        return None
+    return (
+        upstream.refusal(info.upstream, installed, operation.name) if upstream.is_version(installed) else None
+    )
 
 
 def decide(
@@ -81,7 +98,7 @@ def decide(
         choice=choice,
         chosen=chosen.name,
         companion=companion.name if companion else None,
-        decisions=_decisions(assessed, chosen, companion, choice),
+        decisions=_decisions(assessed, chosen, companion, operation, choice),
         warnings=(*([fallback] if fallback else []), *untested),
         fallback=fallback,
         beyond=beyond,
@@ -129,24 +146,28 @@ def _missing_by_default(chosen: Candidate, operation: Operation, host: Host, nee
 
 
 def _decisions(
-    assessed: Sequence[Candidate], chosen: Candidate, companion: Candidate | None, choice: Choice
+    assessed: Sequence[Candidate],
+    chosen: Candidate,
+    companion: Candidate | None,
+    operation: Operation,
+    choice: Choice,
 ) -> tuple[Decision, ...]:
     """List one for each candidate: the chosen one, those in reserve, the rejected, each group by rank."""
+
+    def standing(candidate: Candidate) -> str:
+        if candidate.name in choice.priority:
+            place_in_order = f"place {place(candidate, choice) + 1} in the user's order"
+        else:
+            place_in_order = f"priority {candidate.priority}"
+        if candidate is chosen and choice.sampler is not None:
+            return f"asked for by {choice.source or 'the caller'}"
+        return f"{'best ' if candidate is chosen else ''}available, {place_in_order}"
 
     def reason(candidate: Candidate) -> str:
         if candidate.state is not State.AVAILABLE:
             return str(candidate.reason)
-        if candidate.name in choice.priority:
-            standing = f"place {place(candidate, choice) + 1} in the user's order"
-        else:
-            standing = f"priority {candidate.priority}"
-        if candidate is chosen:
-            explicit = choice.sampler is not None
-            return (
-                f"asked for by {choice.source or 'the caller'}" if explicit else f"best available, {standing}"
-            )
-        serves = f"; serves the rows that {chosen.name} cannot" if candidate is companion else ""
-        return f"available, {standing}{serves}"
+        serves = f"serves the rows that {chosen.name} cannot" if candidate is companion else None
+        return "; ".join(filter(None, (standing(candidate), serves, _behaviour(candidate, operation))))
 
     def group(candidate: Candidate) -> int:
         return 0 if candidate is chosen else 1 if candidate.state is State.AVAILABLE else 2

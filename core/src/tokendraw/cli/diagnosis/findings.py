@@ -9,7 +9,7 @@ from tokendraw._exchange.plugin_info import API_VERSION
 from tokendraw._messages.install import pip_install, where
 from tokendraw._resolution.admission import FIRST_PARTY
 from tokendraw._resolution.candidate import Candidate, State
-from tokendraw._resolution.upstream import reason_against
+from tokendraw._resolution.upstream import reason_against, requirement
 from tokendraw.cli.describe import described
 from tokendraw.cli.diagnosis.libraries import Library
 from tokendraw.cli.diagnosis.origins import Origin
@@ -85,9 +85,11 @@ def _mend(candidate: Candidate, candidates: Sequence[Candidate]) -> str | None:
     upstream = info.upstream if (info := described(candidate)) else None
     if candidate.state is not State.UNAVAILABLE or upstream is None:
         return None
-    if candidate.reason != reason_against(upstream, candidate.upstream_version):
-        return None  # something about this machine
-    return f"pip install '{upstream.distribution}{upstream.versions}'"
+    installed = candidate.upstream_version
+    for operation in candidate.info.operations if candidate.info else ():
+        if candidate.reason == reason_against(upstream, installed, operation):
+            return f"pip install '{requirement(upstream, installed, operation)}'"
+    return None  # something about this machine
 
 
 def _upgrade(distribution: str) -> str:

@@ -54,7 +54,7 @@ def _would_change(candidate: Candidate, candidates: Sequence[Candidate], host: H
     assert candidate.info is not None
     upstream, installed = candidate.info.upstream, candidate.upstream_version
     assert upstream is not None
-    fits = installed is not None and _upstream.reason_against(upstream, installed) is None
+    fits = installed is not None and _upstream.reason_against(upstream, installed, "sample") is None
     if not upstream.tested:
         return "unknown: no version was tested"
     if fits and _upstream.is_tested(upstream, str(installed)):
