@@ -78,7 +78,7 @@ def test_the_row_of_a_version_is_told_with_the_decision(installed: str, layout: 
             "2.5rc1",
             refused_by_table("2.5rc1", ">=2,<2.5 or >=2.5.post1", "returns the wrong rows (pull request 17)"),
         ),
-        ("1.9", "needs acme-kernels >=2,<3, found 1.9, which was never looked at"),
+        ("1.9", "needs acme-kernels >=2,<3, found 1.9, which has no kernel that draws"),
         ("2.0rc1", "needs acme-kernels >=2,<3, found 2.0rc1, which has no kernel that draws"),
         ("3.0", "needs acme-kernels >=2,<3, found 3.0"),
         ("3.0.dev1", "needs acme-kernels >=2,<3, found 3.0.dev1"),
@@ -153,6 +153,12 @@ def test_an_operation_that_a_version_lacks_is_not_offered_for_the_reason_of_its_
 )
 def test_what_the_files_say_beats_the_version(installed: str, found: str, words: str) -> None:
     assert reason(installed, replace(ACME, found={"sample": found})) == words
+
+
+def test_a_version_that_no_row_of_the_operation_is_about_is_refused_for_all_of_them() -> None:
+    about_all = replace(ACME, releases=TABLE[:4])
+    assert reason("1.9", about_all) == "needs acme-kernels >=2,<3, found 1.9, which was never looked at"
+    assert reason("2.4", about_all) == "best available, priority 50"
 
 
 def test_a_library_without_a_table_is_judged_by_its_range_alone() -> None:

@@ -100,8 +100,8 @@ def _check_order(rows: list[Release]) -> None:
 
 
 def _check_decision(row: Release, upstream: Upstream) -> None:
-    """Check that releases are not used by one row and refused by what stands above it."""
-    if row.refused:
+    """Check that what a row uses is not refused by the range or for all operations. The first row may span both."""
+    if row.refused or Version(row.since) == Version("0"):
         return
     about = row.operation or "all operations"
     if not is_in_range(upstream, row.since):

@@ -24,8 +24,8 @@ def reason_against(upstream: Upstream, installed: str | None, operation: str) ->
     if not is_version(installed):
         return f"{needed}, found the version {installed!r}, which is no PEP 440 version; reinstall it"
     if is_in_range(upstream, installed):
-        return refusal(upstream, installed, None) or refusal(upstream, installed, operation)
-    rows = (row_of(upstream, installed, about) for about in (None, operation))
+        return refusal(upstream, installed, operation) or refusal(upstream, installed, None)
+    rows = (row_in_force(upstream, installed, about) for about in (operation, None))
     why = next((f", which {row.says}" for row in rows if row is not None and row.refused), "")
     return f"{needed}, found {installed}{why}"
 
@@ -44,7 +44,7 @@ def requirement(upstream: Upstream, installed: str | None, operation: str) -> st
     """Write what pip has to be asked for in place of an installed version that is not used."""
     versions = upstream.versions
     if installed is not None and is_version(installed) and is_in_range(upstream, installed):
-        about = None if refusal(upstream, installed, None) else operation
+        about = operation if refusal(upstream, installed, operation) else None
         *_, versions = versions, *(f"{versions},{used}" for used in _used(upstream, about))
     return f"{upstream.distribution}{versions}"
 

@@ -12,7 +12,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import tokendraw
-from tokendraw.plugin import Capabilities, PluginInfo, Upstream, hookimpl
+from tokendraw.plugin import Capabilities, PluginInfo, hookimpl
+from tokendraw_aiter.upstream import UPSTREAM
 
 if TYPE_CHECKING:
     import torch
@@ -48,8 +49,7 @@ class AiterPlugin:
             api_version=1,
             priority=30,
             operations={"sample": _SAMPLE},
-            # The top-p kernels were wrong before pull request 2035; the operators were read from 0.1.13 on.
-            upstream=Upstream("amd-aiter", ">=0.1.13"),
+            upstream=UPSTREAM,
             summary="AMD's aiter kernels: top-k and top-p per row on ROCm; not run on hardware yet",
             verified="no hardware: it has only run on a CPU, against a stand-in with the operators of 0.1.13 to "
             "0.1.20.post1",

@@ -1,9 +1,10 @@
 """FlashInfer's sampling kernels as a tokendraw plugin.
 
 The entry point names this module, so it imports nothing heavy. :mod:`tokendraw_flashinfer.signatures` reads from the
-source of the installed version what it can do, :mod:`~tokendraw_flashinfer.kernels` finds on disk where its kernels
-come from, and :mod:`~tokendraw_flashinfer.ways` is the table of entry points that draw each kind of rows. The calls are
-in :mod:`~tokendraw_flashinfer.sampler` and :mod:`~tokendraw_flashinfer.verifier`.
+source of the installed version what it can do, :mod:`~tokendraw_flashinfer.upstream` is the table of what versions are
+known to do, :mod:`~tokendraw_flashinfer.kernels` finds on disk where its kernels come from, and
+:mod:`~tokendraw_flashinfer.ways` is the table of entry points that draw each kind of rows. The calls are in
+:mod:`~tokendraw_flashinfer.sampler` and :mod:`~tokendraw_flashinfer.verifier`.
 """
 
 from __future__ import annotations
@@ -12,9 +13,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import tokendraw
-from tokendraw.plugin import Capabilities, Host, PluginInfo, Upstream, VerifyCapabilities, hookimpl, printable
+from tokendraw.plugin import Capabilities, Host, PluginInfo, VerifyCapabilities, hookimpl, printable
 from tokendraw_flashinfer import kernels
 from tokendraw_flashinfer.signatures import DISTRIBUTION, EntryPoints
+from tokendraw_flashinfer.upstream import upstream
 from tokendraw_flashinfer.ways import RENORMS, SAMPLE, VERIFY, WAYS, able
 
 if TYPE_CHECKING:
@@ -22,8 +24,6 @@ if TYPE_CHECKING:
 
     from tokendraw.plugin import FilterOrder
     from tokendraw_flashinfer.sampler import FlashInferSampler
-
-UPSTREAM = Upstream(DISTRIBUTION, ">=0.6.7,<0.8", tested=("0.6.11.post2", "0.7.2.post1"))
 
 _SAMPLE = Capabilities(
     device_types=("cuda",),
@@ -59,7 +59,7 @@ class FlashInferPlugin:
             api_version=1,
             priority=40,
             operations=operations,
-            upstream=UPSTREAM,
+            upstream=upstream(entry_points),
             summary="FlashInfer's kernels: top-k, top-p and min-p per row on NVIDIA GPUs; no seeds, no greedy rows",
             verified="NVIDIA H200, with both tested versions of FlashInfer; "
             "verify with 0.7.2.post1 alone, by the quick kit",

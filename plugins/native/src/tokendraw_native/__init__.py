@@ -21,10 +21,10 @@ from tokendraw.plugin import (
     HostCapabilities,
     PluginInfo,
     Sm90W4Capabilities,
-    Upstream,
     VerifyCapabilities,
     hookimpl,
 )
+from tokendraw_native.upstream import UPSTREAM
 
 if TYPE_CHECKING:
     import torch
@@ -78,7 +78,7 @@ class NativePlugin:
                 "plan_paged_kv": _PLAN,
                 "pack_sm90_w4": _PACK_SM90_W4,
             },
-            upstream=Upstream("torch", ">=2.6", tested=("2.11.0", "2.13.0")),
+            upstream=UPSTREAM,
             summary="the reference in plain PyTorch: every device, every request",
             verified="CPU (x86-64, torch 2.13.0), NVIDIA H200 (torch 2.11.0)",
         )

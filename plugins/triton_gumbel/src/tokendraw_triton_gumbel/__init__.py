@@ -11,14 +11,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import tokendraw
-from tokendraw.plugin import (
-    Capabilities,
-    HostCapabilities,
-    PluginInfo,
-    Upstream,
-    VerifyCapabilities,
-    hookimpl,
-)
+from tokendraw.plugin import Capabilities, HostCapabilities, PluginInfo, VerifyCapabilities, hookimpl
+from tokendraw_triton_gumbel.upstream import UPSTREAM
 
 if TYPE_CHECKING:
     import torch
@@ -77,7 +71,7 @@ class TritonGumbelPlugin:
             api_version=1,
             priority=50,
             operations={"sample": _SAMPLE, "verify": _VERIFY, "plan_paged_kv": _PLAN},
-            upstream=Upstream("triton", ">=3.4", tested=("3.6.0",)),
+            upstream=UPSTREAM,
             summary="Triton kernels for NVIDIA and AMD: one read of the logits, seeds per row, exact filters",
             verified="NVIDIA H200 (torch 2.11.0, triton 3.6.0); compiled for AMD, not run there",
         )

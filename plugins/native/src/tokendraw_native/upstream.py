@@ -1,0 +1,15 @@
+"""What is known of torch by version: which releases are used."""
+
+from __future__ import annotations
+
+from tokendraw.plugin import Release, Upstream
+
+UPSTREAM = Upstream(
+    "torch",
+    ">=2.6",
+    tested=("2.11.0", "2.13.0"),
+    releases=(
+        Release("0", "was never run", refused=True),
+        Release("2.6", "has all that is called"),
+    ),
+)

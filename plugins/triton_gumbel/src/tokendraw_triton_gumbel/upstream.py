@@ -1,0 +1,15 @@
+"""What is known of Triton by version: which releases are used, and why not the others."""
+
+from __future__ import annotations
+
+from tokendraw.plugin import Release, Upstream
+
+UPSTREAM = Upstream(
+    "triton",
+    ">=3.4",
+    tested=("3.6.0",),
+    releases=(
+        Release("0", "takes no NamedTuple as an argument of a kernel", refused=True),
+        Release("3.4", "takes NamedTuples as arguments of a kernel"),
+    ),
+)

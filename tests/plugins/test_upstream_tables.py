@@ -1,0 +1,146 @@
+"""The tables of releases of our plugins: by the metadata of a version, the decision on it and its whole words."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fake_candidates import H100, LAPTOP, MI300X
+from fake_dists import FakeDists, fake_dists
+from tokendraw import SamplerUnavailableError, operations
+from tokendraw._loading.resolve import decide, gather
+from tokendraw._resolution.upstream import is_tested, row_of
+from tokendraw.resolution import Candidate, Choice, State
+from tokendraw_aiter.upstream import UPSTREAM as AITER
+from tokendraw_flashinfer.upstream import UPSTREAM as FLASHINFER
+from tokendraw_native.upstream import UPSTREAM as NATIVE
+from tokendraw_triton_gumbel.upstream import UPSTREAM as TRITON_GUMBEL
+
+TABLES = {"native": NATIVE, "triton-gumbel": TRITON_GUMBEL, "flashinfer": FLASHINFER, "aiter": AITER}
+HOSTS = {"native": LAPTOP, "triton-gumbel": H100, "flashinfer": H100, "aiter": MI300X}
+
+ONE_FILTER = "draws by rejection"
+FUSED = "draws by rejection, or fused where every row has a k up to 1024"
+NO_MASS = "reads out of bounds for rows without mass (pull request 3658), so it gets none"
+ROCM_10 = "has no sampling kernels on ROCm 10 (pull request 4754)"
+
+
+def used(plugin: str, version: str, operation: str, says: str = "") -> tuple[str, ...]:
+    priority = {"native": 0, "triton-gumbel": 50, "flashinfer": 40, "aiter": 30}[plugin]
+    words = f"; {TABLES[plugin].distribution} {version} {says}" if says else ""
+    return plugin, operation, version, f"best available, priority {priority}{words}"
+
+
+def refused(plugin: str, version: str, operation: str, says: str = "") -> tuple[str, ...]:
+    upstream = TABLES[plugin]
+    words = f", which {says}" if says else ""
+    return (
+        plugin,
+        operation,
+        version,
+        f"needs {upstream.distribution} {upstream.versions}, found {version}{words}",
+    )
+
+
+def every(decision: object, plugin: str, versions: str, says: str = "", operation: str = "sample") -> list:
+    return [decision(plugin, version, operation, says) for version in versions.split()]
+
+
+DECISIONS = [
+    *every(refused, "native", "1.13.1 2.5.1 2.5.1+cu121", "was never run"),
+    *every(refused, "native", "2.6.0rc1 2.6.0.dev20241112+cu124"),
+    *every(used, "native", "2.6 2.6.0+cu124 2.11.0 2.13.0+cpu 2.14.0.dev20261101+cpu 2.14.0rc3"),
+    *every(
+        refused, "triton-gumbel", "2.1.0 3.3.1 3.3.1.post1", "takes no NamedTuple as an argument of a kernel"
+    ),
+    *every(refused, "triton-gumbel", "3.4.0rc1"),
+    *every(used, "triton-gumbel", "3.4.0 3.4.0+git8c5c1c2 3.6.0 3.7.1 4.0.0.dev1"),
+    *every(used, "triton-gumbel", "3.4.0 3.7.1", operation="verify"),
+    *every(refused, "flashinfer", "0.5.3 0.6.6 0.6.6.post1 0.6.6+cu128", "returns no valid flag"),
+    *every(refused, "flashinfer", "0.6.7rc1 0.6.7.dev20260301 0.8.0rc1 0.8.0.dev1 0.8 1.0"),
+    *every(used, "flashinfer", "0.6.7 0.6.7.post3 0.6.18.post1 0.7.0.post1+cu130", ONE_FILTER),
+    *every(used, "flashinfer", "0.7.1rc1 0.7.1.dev20260901 0.7.1 0.7.2.post1+cu130 0.7.99", FUSED),
+    *every(refused, "flashinfer", "0.6.6", "returns no valid flag", "verify"),
+    *every(used, "flashinfer", "0.6.7 0.7.2.post1", operation="verify"),
+    *every(refused, "aiter", "0.1.5.post4 0.1.10.post3", "draws top-p wrongly (pull request 2035)"),
+    *every(
+        refused,
+        "aiter",
+        "0.1.11rc1 0.1.11 0.1.12.post2 0.1.12+rocm7",
+        "has operators that were never looked at",
+    ),
+    *every(refused, "aiter", "0.1.13.dev0 0.1.13rc5"),
+    *every(used, "aiter", "0.1.13 0.1.13.post1 0.1.16.post6+rocm7.1", NO_MASS),
+    *every(used, "aiter", "0.1.17rc0 0.1.17 0.1.19.post2", "reads within bounds"),
+    *every(used, "aiter", "0.1.20.dev3 0.1.20", ROCM_10),
+    *every(
+        used,
+        "aiter",
+        "0.1.20.post1 0.1.20.post1+rocm7 0.2",
+        "has sampling kernels on ROCm 10 too (pull request 4843)",
+    ),
+]
+"""Plugin, operation, version, and the words of the decision."""
+
+
+@pytest.fixture
+def dists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDists]:
+    with fake_dists(tmp_path, monkeypatch) as found:
+        for name in TABLES:
+            package = f"tokendraw_{name.replace('-', '_')}"
+            found.add(f"tokendraw-{name}", "0.1.0", plugins={name: f"{package}:plugin"})
+        yield found
+
+
+def installed(dists: FakeDists, name: str, version: str) -> Candidate:
+    """The plugin beside nothing but the metadata of a version; what else its probe misses is no matter."""
+    dists.add(TABLES[name].distribution, version)
+    found = gather(HOSTS[name], Choice()).plugins
+    (candidate,) = [c for c in found if c.name == name]
+    assert (candidate.state, candidate.upstream_version) == (State.LOADED, version)
+    return candidate
+
+
+@pytest.mark.parametrize(("plugin", "operation", "version", "words"), DECISIONS)
+def test_a_version_is_decided_by_its_row_in_the_words_of_that(
+    dists: FakeDists, plugin: str, operation: str, version: str, words: str
+) -> None:
+    candidate = installed(dists, plugin, version)
+    need = operations.get(operation).need()
+    if words.startswith("best available"):
+        made = decide([candidate], HOSTS[plugin], need, Choice(), operation=operation)
+        assert [(d.accepted, d.reason) for d in made.decisions] == [(True, words)]
+        assert bool(made.untested) is not is_tested(TABLES[plugin], version)
+        return
+    asked = Choice(sampler=plugin, source="TOKENDRAW_SAMPLER")
+    with pytest.raises(SamplerUnavailableError) as refusal:
+        decide([candidate], HOSTS[plugin], need, asked, operation=operation)
+    nothing_else = (
+        "Nothing else is available here."
+        if plugin == "native"
+        else "Nothing else is available here; run `pip install ./plugins/native` in tokendraw's checkout."
+    )
+    assert str(refusal.value) == (
+        f"'{plugin}', asked for by TOKENDRAW_SAMPLER, cannot serve the operation '{operation}' on "
+        f"{HOSTS[plugin]}: {words}. {nothing_else} Unset TOKENDRAW_SAMPLER to let tokendraw choose."
+    )
+
+
+@pytest.mark.parametrize("plugin", TABLES)
+def test_every_row_is_met_by_a_version_above(plugin: str) -> None:
+    upstream = TABLES[plugin]
+    met = [
+        row_of(upstream, version, about)
+        for name, operation, version, _ in DECISIONS
+        for about in (None, operation)
+        if name == plugin
+    ]
+    assert [row for row in upstream.releases if row not in met] == []
+
+
+@pytest.mark.parametrize("plugin", TABLES)
+def test_every_release_at_which_the_range_begins_or_a_row_does_is_decided_above(plugin: str) -> None:
+    upstream = TABLES[plugin]
+    decided = {version for name, _, version, _ in DECISIONS if name == plugin}
+    begins = [row.since for row in upstream.releases if row.since != "0"]
+    assert [since for since in begins if since not in decided and f"{since}.0" not in decided] == []
