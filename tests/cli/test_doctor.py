@@ -13,14 +13,17 @@ import tokendraw
 from command_line import BOOM, FUTURE, OFF, be_on, call
 from fake_candidates import FLASHINFER, H100, LAPTOP, NATIVE
 from fake_dists import fake_dists, plugin
+from tokendraw import Need, operations
 from tokendraw._machine import detect as _host
+from tokendraw._resolution.decide import assess
 from tokendraw.cli.diagnosis.findings import Finding, findings
 from tokendraw.cli.diagnosis.libraries import Library, libraries
 from tokendraw.cli.diagnosis.origins import Origin, origins
 from tokendraw.cli.verbs import doctor as _doctor
-from tokendraw.plugin import Upstream
+from tokendraw.plugin import Release, Sm90W4Capabilities, Upstream
 from tokendraw.resolution import Candidate, State
 
+SAMPLE = operations.get("sample")
 AROUND = [
     Library("torch", "2.13.0+cpu", ">=2.6", "tokendraw-native"),
     Library("triton", None),
@@ -196,6 +199,83 @@ def test_what_a_probe_found_of_a_version_that_does_not_fit_says_nothing_of_anoth
     assert found["would_change"] == "nothing: needs nvcc, found no nvcc"
 
 
+STORED = "weights that were packed and stored have to be packed again"
+PACKER = replace(
+    FLASHINFER,
+    info=replace(
+        FLASHINFER.info,
+        operations=FLASHINFER.info.operations
+        | {"pack_sm90_w4": Sm90W4Capabilities(device_types=("cuda",), formats=("fp4",), layouts=("v2",))},
+        upstream=Upstream(
+            "flashinfer-python",
+            ">=0.6.7,<0.8",
+            ("0.7.2.post1",),
+            (
+                Release("0", "packs no layout", "pack_sm90_w4", refused=True),
+                Release("0.6.10", "packs layout v1", "pack_sm90_w4", change=STORED),
+                Release("0.6.18", "packs layout v2", "pack_sm90_w4", change=STORED),
+            ),
+        ),
+    ),
+)
+SILENT = "with 0.7.2.post1 nobody warns that {} is untested"
+REPACK = f"0.7.2.post1 packs layout v2 where {{}} packs layout v1: {STORED}"
+GET = "with 0.7.2.post1 a program would get flashinfer"
+
+
+@pytest.mark.parametrize(
+    ("installed", "says"),
+    [
+        ("0.7.2.post1", "nothing: this version is tested"),
+        ("0.7.1", SILENT.format("0.7.1")),
+        ("0.6.17", f"{SILENT.format('0.6.17')}; {REPACK.format('0.6.17')}"),
+        ("0.6.17+cu130", f"{SILENT.format('0.6.17+cu130')}; {REPACK.format('0.6.17+cu130')}"),
+        (
+            "0.6.9",
+            f"{GET} for pack_sm90_w4; 0.7.2.post1 packs layout v2 where 0.6.9 packs no layout: {STORED}",
+        ),
+        ("0.6.5", f"{GET}; 0.7.2.post1 packs layout v2 where 0.6.5 packs no layout: {STORED}"),
+        (None, GET),
+        ("nightly", GET),
+    ],
+)
+def test_what_another_version_would_change_is_said_of_every_operation(on, installed, says):
+    on(H100, (NATIVE, replace(PACKER, upstream_version=installed)))
+    (found,) = json.loads(call("doctor", "--json").stdout)["upstreams"]
+    assert found["would_change"] == says
+
+
+def test_what_the_files_of_a_version_do_is_what_another_version_would_change(on):
+    library = replace(PACKER.info.upstream, found={"pack_sm90_w4": "packs layout v2"})
+    odd = replace(PACKER, info=replace(PACKER.info, upstream=library), upstream_version="0.6.17")
+    on(H100, (NATIVE, odd))
+    found = found_in_json(exit_code=0)
+    assert found["upstreams"][0]["would_change"] == SILENT.format("0.6.17")
+    assert found["findings"][1:] == [
+        {
+            "problem": "'flashinfer' knows that flashinfer-python 0.6.17 packs layout v1, and finds in its files that "
+            "it packs layout v2. It goes by the files. Report it to tokendraw's maintainers.",
+            "mend": None,
+        }
+    ]
+
+
+def test_without_a_tested_version_the_newest_that_is_known_is_compared(on):
+    library = replace(PACKER.info.upstream, tested=())
+    bare = replace(PACKER, info=replace(PACKER.info, upstream=library))
+    said = {}
+    for installed in (None, "0.6.17", "0.6.18", "0.7.2"):
+        on(H100, (NATIVE, replace(bare, upstream_version=installed)))
+        (found,) = json.loads(call("doctor", "--json").stdout)["upstreams"]
+        said[installed] = found["would_change"]
+    assert said == {
+        None: "with 0.6.18 a program would get flashinfer",
+        "0.6.17": f"0.6.18 packs layout v2 where 0.6.17 packs layout v1: {STORED}",
+        "0.6.18": "unknown: no version was tested",
+        "0.7.2": "unknown: no version was tested",
+    }
+
+
 def test_with_nothing_installed_it_exits_with_1(on, monkeypatch):
     on(LAPTOP, ())
     monkeypatch.setattr(tokendraw, "resolve", refusing("No sampler [at all] can serve. Install one."))
@@ -325,6 +405,22 @@ class TestMending:
         reason = "needs flashinfer-python >=0.6.7,<0.8, found 0.5"
         old = replace(FLASHINFER, state=State.UNAVAILABLE, reason=reason, upstream_version="0.5")
         assert mends(old) == ["pip install 'flashinfer-python>=0.6.7,<0.8'"]
+
+    def test_an_upstream_that_its_table_refuses_is_installed_in_another_version(self):
+        table = (
+            Release("0", "draws", "sample"),
+            Release("0.6.12", "draws wrongly", "sample", refused=True),
+            Release("0.6.12.post1", "draws", "sample"),
+        )
+        info = replace(FLASHINFER.info, upstream=replace(FLASHINFER.info.upstream, releases=table))
+        bad = assess(replace(FLASHINFER, info=info, upstream_version="0.6.12"), SAMPLE, H100, Need())
+        assert findings([], [], [bad]) == [
+            Finding(
+                "'flashinfer' is unavailable: needs flashinfer-python <0.6.12 or >=0.6.12.post1, "
+                "found 0.6.12, which draws wrongly.",
+                "pip install 'flashinfer-python>=0.6.7,<0.8,>=0.6.12.post1'",
+            )
+        ]
 
     def test_a_plugin_of_an_older_api_is_upgraded(self):
         old = replace(FUTURE, info=replace(FUTURE.info, api_version=0))

@@ -7,7 +7,7 @@ import pytest
 
 from command_line import BOOM, FUTURE, OFF, be_on, call
 from fake_candidates import ALL, FLASHINFER, H100, LAPTOP, NATIVE
-from tokendraw.plugin import Capabilities, VerifyCapabilities
+from tokendraw.plugin import Capabilities, HostCapabilities, Release, VerifyCapabilities
 
 
 def test_list_shows_every_sampler_with_the_whole_reason(monkeypatch):
@@ -24,6 +24,12 @@ def test_list_shows_every_sampler_with_the_whole_reason(monkeypatch):
         "                                                import name 'kernels' [see the notes] from\n"
         "                                                'boom_kernels', which is a long story\n"
         "off            disabled                1.0      switched off by TOKENDRAW_DISABLE\n"
+        "\n"
+        "name           operations\n"
+        "flashinfer     sample\n"
+        "triton-gumbel  sample\n"
+        "native         sample\n"
+        "aiter          sample\n"
     )
     assert (result.stderr, result.exit_code) == ("", 0)
 
@@ -33,6 +39,32 @@ def test_list_says_what_an_available_sampler_does(monkeypatch):
     assert call("list").stdout == (
         "name    state      priority  version  what it does, or why it cannot\n"
         "native  available  0         0.1.0    draws on [any] device\n"
+        "\n"
+        "name    operations\n"
+        "native  sample\n"
+    )
+
+
+def test_list_shows_the_operations_of_every_plugin_whichever_is_asked_for(monkeypatch):
+    planner = HostCapabilities(device_types=("cpu",))
+    # A plugin may offer what this core does not know.
+    offered = {
+        "paint": planner,
+        "plan_paged_kv": planner,
+        "verify": VerifyCapabilities(),
+        **NATIVE.info.operations,
+    }
+    both = replace(NATIVE, info=replace(NATIVE.info, operations=offered))
+    be_on(monkeypatch, LAPTOP, (both, FLASHINFER, OFF))
+    assert call("list", "--operation", "plan_paged_kv").stdout == (
+        "name        state        priority  version  what it does, or why it cannot\n"
+        "native      available    0         0.1.0\n"
+        "flashinfer  unavailable  80        0.1.0    needs the operation plan_paged_kv, found sample\n"
+        "off         disabled               1.0      switched off by TOKENDRAW_DISABLE\n"
+        "\n"
+        "name        operations\n"
+        "native      sample, verify, plan_paged_kv, paint\n"
+        "flashinfer  sample\n"
     )
 
 
@@ -43,6 +75,9 @@ def test_list_exits_with_1_if_none_is_available(monkeypatch):
         "name        state        priority  version  what it does, or why it cannot\n"
         "flashinfer  unavailable  80        0.1.0    needs a cuda device, found cpu\n"
         "off         disabled               1.0      switched off by TOKENDRAW_DISABLE\n"
+        "\n"
+        "name        operations\n"
+        "flashinfer  sample\n"
     )
     assert (result.stderr, result.exit_code) == ("", 1)
 
@@ -211,6 +246,53 @@ def test_show_tells_everything_about_a_sampler(monkeypatch):
     assert (result.stderr, result.exit_code) == ("", 0)
 
 
+TABLE = (
+    Release("0", "returns no flag", refused=True),
+    Release("0.6.7", "returns a flag"),
+    Release("0", "draws one way", "sample"),
+    Release("0.7.1", "draws two ways", "sample", change="nothing"),
+)
+
+
+def with_table(installed, **found):
+    upstream = replace(FLASHINFER.info.upstream, releases=TABLE, found=found)
+    return replace(FLASHINFER, info=replace(FLASHINFER.info, upstream=upstream), upstream_version=installed)
+
+
+@pytest.mark.parametrize(
+    ("installed", "found", "marks"),
+    [
+        ("0.7.2", {}, ("", " (installed)", "", " (installed)")),
+        ("0.7.0+cu130", {}, ("", " (installed)", " (installed)", "")),
+        ("0.7.0", {"sample": "draws two ways"}, ("", " (installed)", "", " (installed, by its files)")),
+        ("0.6.6", {}, (" (installed)", "", " (installed)", "")),
+        (None, {}, ("", "", "", "")),
+        ("nightly", {}, ("", "", "", "")),
+    ],
+)
+def test_show_lists_what_is_known_of_the_upstream_by_version(monkeypatch, installed, found, marks):
+    be_on(monkeypatch, H100, (with_table(installed, **found),))
+    text = call("show", "flashinfer").stdout
+    assert (
+        "\n\nflashinfer-python by version\n"
+        "  since  operation  decision  what it does\n"
+        f"  0      all        refused   returns no flag{marks[0]}\n"
+        f"  0.6.7  all        used      returns a flag{marks[1]}\n"
+        f"  0      sample     used      draws one way{marks[2]}\n"
+        f"  0.7.1  sample     used      draws two ways{marks[3]}\n"
+        "\noperation sample\n"
+    ) in text
+    (shown,) = json.loads(call("show", "flashinfer", "--json").stdout)["candidates"]
+    assert shown["upstream"]["found"] == found
+    assert shown["upstream"]["releases"][0] == {
+        "since": "0",
+        "says": "returns no flag",
+        "operation": None,
+        "refused": True,
+        "change": "",
+    }
+
+
 def test_show_gives_each_operation_its_own_table(monkeypatch):
     operations = {"sample": Capabilities(compute_capability=((8, 0), None)), "verify": VerifyCapabilities()}
     be_on(monkeypatch, LAPTOP, (replace(NATIVE, info=replace(NATIVE.info, operations=operations)),))
@@ -281,6 +363,8 @@ def test_show_json_tells_required_installed_and_tested_upstream(monkeypatch):
         "required": ">=0.6.7,<0.8",
         "installed": "0.7.2.post1",
         "tested": ["0.6.11.post2", "0.7.2.post1"],
+        "releases": [],
+        "found": {},
     }
     assert shown["operations"]["sample"]["compute_capability"] == ["7.5", "12.1"]
 

@@ -53,17 +53,21 @@ def behaviour(upstream: Upstream, installed: str | None, operation: str) -> str 
     """Say what the installed version does in an operation, if a row does: ``acme-kernels 2.1 packs layout v1``."""
     if installed is None or not is_version(installed):
         return None
-    row = row_in_force(upstream, installed, operation)
-    words = upstream.found.get(operation) or (row.says if row else None)
+    words = words_of(upstream, installed, operation)
     seen = " by its files" if disagreement(upstream, installed, operation) else ""
     return f"{upstream.distribution} {installed} {words}{seen}" if words else None
 
 
+def words_of(upstream: Upstream, installed: str, operation: str | None) -> str | None:
+    """Return the words about a version, in one operation or in all: those found in its files, else those of its row."""
+    row = row_of(upstream, installed, operation)
+    return upstream.found.get(operation or "") or (row.says if row else None)
+
+
 def disagreement(upstream: Upstream, installed: str, operation: str | None) -> tuple[str, str] | None:
     """Return what the row of a version says and what its files say, where these differ."""
-    found = upstream.found.get(operation) if operation else None
-    row = row_of(upstream, installed, operation)
-    return None if found is None or row is None or row.says == found else (row.says, found)
+    row, found = row_of(upstream, installed, operation), words_of(upstream, installed, operation)
+    return None if row is None or found is None or row.says == found else (row.says, found)
 
 
 def row_in_force(upstream: Upstream, installed: str, operation: str | None) -> Release | None:
@@ -107,11 +111,12 @@ def _rows(upstream: Upstream, operation: str | None) -> Iterator[Release]:
 
 
 def _used(upstream: Upstream, operation: str | None) -> Iterator[str]:
-    """Write the ranges of the releases that are used: ``>=2.1,<2.3``, ``>=2.4``."""
+    """Write the ranges of the releases that are used: ``<2.3``, ``>=2.4``."""
     since = None
     for row in _rows(upstream, operation):
         if row.refused and since is not None:
-            yield f"{since},<{row.since}"
-        since = None if row.refused else since or f">={row.since}"
+            yield f"{since}<{row.since}"
+        lower = "" if row.since == "0" else f">={row.since},"
+        since = None if row.refused else lower if since is None else since
     if since is not None:
-        yield since
+        yield since.rstrip(",")

@@ -150,4 +150,6 @@ def _upstream_json(candidate: Candidate) -> JsonObject | None:
         "required": upstream.versions,
         "installed": candidate.upstream_version,
         "tested": list(upstream.tested),
+        "releases": [asdict(row) for row in upstream.releases],
+        "found": dict(upstream.found),
     }

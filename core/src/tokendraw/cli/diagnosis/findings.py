@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from tokendraw._exchange.plugin_info import API_VERSION
 from tokendraw._messages.install import pip_install, where
-from tokendraw._resolution.admission import FIRST_PARTY
+from tokendraw._resolution.admission import FIRST_PARTY, author_of
 from tokendraw._resolution.candidate import Candidate, State
-from tokendraw._resolution.upstream import reason_against, requirement
+from tokendraw._resolution.upstream import disagreement, is_version, reason_against, requirement
 from tokendraw.cli.describe import described
 from tokendraw.cli.diagnosis.libraries import Library
 from tokendraw.cli.diagnosis.origins import Origin
@@ -44,6 +44,7 @@ def findings(
             if not library.fits and library.name not in upstreams
         ),
         *(finding for candidate in candidates for finding in _of_candidate(candidate, candidates)),
+        *(finding for candidate in candidates for finding in _of_table(candidate)),
         *(_of_origin(origin, origins[0]) for origin in origins if origin.path and not origin.beside_core),
     ]
 
@@ -68,6 +69,20 @@ def _of_candidate(candidate: Candidate, candidates: Sequence[Candidate]) -> Iter
     if mend is not None:
         reason = (candidate.reason or "").removesuffix(f"; run `{mend}`")
         yield Finding(f"'{candidate.name}' is {candidate.state}: {reason}.", mend)
+
+
+def _of_table(candidate: Candidate) -> Iterator[Finding]:
+    """Find where the files of an upstream do something else than the plugin knows of its version."""
+    info, installed = described(candidate), candidate.upstream_version
+    if info is None or info.upstream is None or installed is None or not is_version(installed):
+        return
+    for operation in info.upstream.found:
+        differing = disagreement(info.upstream, installed, operation)
+        if differing is not None:
+            yield Finding(
+                f"'{candidate.name}' knows that {info.upstream.distribution} {installed} {differing[0]}, and finds "
+                f"in its files that it {differing[1]}. It goes by the files. Report it to {author_of(candidate.name)}."
+            )
 
 
 def _mend(candidate: Candidate, candidates: Sequence[Candidate]) -> str | None:

@@ -80,6 +80,7 @@ def _examine() -> _Checkup:
     candidates: list[Candidate] = []
     config = chosen = None
     choice = Choice()
+    assessed: dict[str, tuple[Candidate, ...]] = {}
     serving: dict[str, str | None] = {}
     with plugins_at_work(), warnings.catch_warnings():
         warnings.simplefilter("ignore", TokendrawWarning)  # they are among the findings
@@ -113,7 +114,7 @@ def _examine() -> _Checkup:
         config=config,
         candidates=candidates,
         libraries=around,
-        upstreams=upstreams(candidates, host, choice),
+        upstreams=upstreams(candidates, assessed, host, choice),
         origins=places,
         chosen=chosen,
         serving={name: who for name, who in serving.items() if _is_offered(name, candidates)},

@@ -1,4 +1,4 @@
-"""``tokendraw list``: every plugin that is installed, and why it can or cannot serve.
+"""``tokendraw list``: every plugin that is installed, why it can or cannot serve, and which operations it offers.
 
 JSON: ``candidates``, each as in :func:`tokendraw.cli.describe.candidate_json`.
 """
@@ -10,6 +10,7 @@ from collections.abc import Iterable
 import click
 
 import tokendraw
+from tokendraw import operations
 from tokendraw._discovery import settings as _settings
 from tokendraw._resolution.candidate import Candidate, State
 from tokendraw._resolution.refusals import INSTALL
@@ -25,7 +26,7 @@ from tokendraw.cli.terminal.tables import plugins_at_work, print_json, print_tab
 @json_option
 @click.pass_context
 def list_(ctx: click.Context, operation: str, as_json: bool) -> None:
-    """Show every installed sampler, and for those that cannot serve the operation the reasons.
+    """Show every installed sampler and its operations, with reasons for those that cannot serve the one asked for.
 
     Exits with 1 if none is available. Neither torch nor any backend is imported.
     """
@@ -37,6 +38,7 @@ def list_(ctx: click.Context, operation: str, as_json: bool) -> None:
         print_json({"candidates": [candidate_json(candidate) for candidate in candidates]})
     elif candidates:
         print_candidates(candidates)
+        _print_operations(candidates)
     else:
         click.echo(f"No sampler is installed; {INSTALL}.", err=True)
     if not any(candidate.state is State.AVAILABLE for candidate in candidates):
@@ -62,6 +64,19 @@ def print_candidates(candidates: Iterable[Candidate], *, indent: int = 0) -> Non
     print_table(
         ("name", "state", "priority", "version", "what it does, or why it cannot"), rows, indent=indent
     )
+
+
+def _print_operations(candidates: Iterable[Candidate]) -> None:
+    """Print which operations each plugin offers, in the order in which the core lists them."""
+    order = {name: place for place, name in enumerate(operations.FOLDERS)}
+    rows = [
+        (c.name, ", ".join(sorted(info.operations, key=lambda name: (order.get(name, len(order)), name))))
+        for c in candidates
+        if (info := described(c)) is not None
+    ]
+    if rows:
+        click.echo()
+        print_table(("name", "operations"), rows)
 
 
 def _summary(candidate: Candidate) -> str:

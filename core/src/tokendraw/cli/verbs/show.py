@@ -13,12 +13,13 @@ from dataclasses import dataclass, fields
 import click
 
 from tokendraw._exchange.capabilities import HostCapabilities, HostNeed
-from tokendraw._exchange.plugin_info import API_VERSION
+from tokendraw._exchange.plugin_info import API_VERSION, Upstream
 from tokendraw._loading import resolve as _resolve
 from tokendraw._messages.errors import TokendrawError
 from tokendraw._messages.words import all_of, dotted
 from tokendraw._resolution.candidate import Candidate
 from tokendraw._resolution.refusals import INSTALL
+from tokendraw._resolution.upstream import disagreement, is_version, row_in_force
 from tokendraw.cli.app import GuardedCommand
 from tokendraw.cli.describe import candidate_json, described
 from tokendraw.cli.options import installed_names, json_option, verbose_option
@@ -78,6 +79,11 @@ def _print(plugin: _Plugin) -> None:
     click.echo(click.style(candidate.name, bold=True))
     print_table(("", ""), list(_facts(candidate)), indent=2)
     info = described(candidate)
+    if info and info.upstream and info.upstream.releases:
+        click.echo()
+        click.echo(f"{click.style(info.upstream.distribution, bold=True)} by version")
+        rows = list(_releases(info.upstream, candidate.upstream_version))
+        print_table(("since", "operation", "decision", "what it does"), rows, indent=2)
     for operation, capabilities in (info.operations if info else {}).items():
         click.echo()
         click.echo(f"operation {click.style(operation, bold=True)}")
@@ -111,6 +117,20 @@ def _facts(candidate: Candidate) -> Iterator[tuple[str, str]]:
     if info.kernels:
         yield "kernels", info.kernels
     yield "verified on", info.verified or "nothing stated"
+
+
+def _releases(upstream: Upstream, installed: str | None) -> Iterator[tuple[str, str, str, str]]:
+    """List the table of releases, with a mark at the rows that decide on the installed version."""
+    for row in upstream.releases:
+        mark = ""
+        if (
+            installed is not None
+            and is_version(installed)
+            and row == row_in_force(upstream, installed, row.operation)
+        ):
+            seen = ", by its files" if disagreement(upstream, installed, row.operation) else ""
+            mark = f" (installed{seen})"
+        yield row.since, row.operation or "all", "refused" if row.refused else "used", f"{row.says}{mark}"
 
 
 def _state(candidate: Candidate) -> Iterator[tuple[str, str]]:
