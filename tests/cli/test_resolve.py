@@ -1,17 +1,18 @@
 """``tokendraw resolve``: the name, the explanation, the refusal, complete."""
 
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
 
 from command_line import BOOM, OFF, be_on, call
 from fake_candidates import ALL, H100, LAPTOP, NATIVE
 from tokendraw import Need
+from tokendraw.plugin import HostCapabilities
 
 H100_LINE = "sample on cuda (H100), compute capability 9.0, 132 SMs"
 PASSED_OVER = (
-    f"'boom' was passed over: {BOOM.reason}. Drawing with 'flashinfer'. "
+    f"'boom' was passed over: {BOOM.reason}. Using 'flashinfer'. "
     "Set TOKENDRAW_DISABLE=boom to silence this.\n"
 )
 
@@ -253,6 +254,79 @@ def test_every_need_has_an_option(monkeypatch, options, need):
     found = json.loads(call("resolve", "--json", *options).stdout)["need"]
     expected = {field: getattr(need, field) for field in found}
     assert found == expected | {"filter_orders": list(need.filter_orders)}
+
+
+@pytest.mark.parametrize(
+    ("options", "need"),
+    [
+        (["max_logprobs=8", "logprob_ranks=no"], Need(max_logprobs=8, logprob_ranks=False)),
+        (["logprob_ranks=TRUE", "max_logprobs=none"], Need()),
+        (["filter_orders=joint,top_k_first"], Need(filter_orders=("joint", "top_k_first"))),
+        (["filter_orders=joint"], Need(filter_orders=("joint",))),
+        (["tie_rule=either", "dtype=float16"], Need(tie_rule="either", dtype="float16")),
+        (["seeding=none", "vocab_size=32000", "graph_safe=1"], Need(vocab_size=32000, graph_safe=True)),
+    ],
+)
+def test_every_field_of_a_need_can_be_given_by_its_name(monkeypatch, options, need):
+    be_on(monkeypatch, LAPTOP, (NATIVE,))
+    named = [argument for option in options for argument in ("--need", option)]
+    found = json.loads(call("resolve", "--json", *named).stdout)["need"]
+    assert found == json.loads(json.dumps(asdict(need)))
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (
+            ["--need", "vocab_size"],
+            "'--need' needs FIELD=VALUE, found 'vocab_size'. Pass --need vocab_size=VALUE.",
+        ),
+        (
+            ["--need", "vocab_size=many"],
+            "'vocab_size' of Need needs an integer >= 1 or None, found 'many'. Give one.",
+        ),
+        (
+            ["--need", "logprob_ranks=maybe"],
+            "'logprob_ranks' of Need needs True or False, found 'maybe'. Give one.",
+        ),
+        (
+            ["--need", "dtype=float61"],
+            "'dtype' of Need needs 'float32', 'bfloat16', 'float16' or None, found 'float61'. "
+            "Pass 'float16', the nearest.",
+        ),
+        (
+            ["--dtype", "float16", "--need", "dtype=float16"],
+            "'--need' needs each field once, found 'dtype' twice. Leave one out.",
+        ),
+        (
+            ["--need", "dtype=float16", "--need", "dtype=float32"],
+            "'--need' needs each field once, found 'dtype' twice. Leave one out.",
+        ),
+        (
+            ["--operation", "plan_paged_kv", "--need", "pages=8"],
+            "'pages' needs graph_safe or sync_free, found no such field of HostNeed. Name one of these.",
+        ),
+        (
+            ["--operation", "pack_sm90_w4", "--seeding", "counter"],
+            "'--seeding' is no part of what 'pack_sm90_w4' may need. Leave it out.",
+        ),
+    ],
+)
+def test_what_an_operation_cannot_need_is_a_usage_error(options, words):
+    result = call("resolve", *options)
+    assert (result.stdout, result.exit_code) == ("", 2)
+    assert result.stderr.splitlines()[-1].removeprefix("Error: ") == words
+
+
+@pytest.mark.parametrize(
+    "options", [["--graph-safe", "--sync-free"], ["--need", "graph_safe=yes", "--need", "sync_free=on"]]
+)
+def test_what_every_operation_may_need_has_an_option(monkeypatch, options):
+    planner = HostCapabilities(device_types=("cpu",), graph_safe=True, sync_free=True)
+    info = replace(NATIVE.info, operations={"plan_paged_kv": planner})
+    be_on(monkeypatch, LAPTOP, (replace(NATIVE, info=info),))
+    real = json.loads(call("resolve", "--operation", "plan_paged_kv", "--json", *options).stdout)
+    assert (real["chosen"], real["need"]) == ("native", {"graph_safe": True, "sync_free": True})
 
 
 def test_another_need_gets_another_sampler(monkeypatch):

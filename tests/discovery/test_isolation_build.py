@@ -40,8 +40,7 @@ def test_a_host_draws_beside_a_factory_that_gives(dists: FakeDists, build: str, 
     name, tokens, warned = drawn(dists, code)
     assert (name, tokens) == ("native", [1, 0])
     assert [text for _, text, _ in warned] == [
-        f"'acme' was passed over: {reason}. Drawing with 'native'. "
-        "Set TOKENDRAW_DISABLE=acme to silence this."
+        f"'acme' was passed over: {reason}. Using 'native'. Set TOKENDRAW_DISABLE=acme to silence this."
     ]
 
 
@@ -99,7 +98,7 @@ result.append(warned)
         [4, "native", [1, 0], "not now"],
     ]
     assert [text for _, text, _ in warned] == [
-        "'acme' was passed over: not now. Drawing with 'native'. Set TOKENDRAW_DISABLE=acme to silence this."
+        "'acme' was passed over: not now. Using 'native'. Set TOKENDRAW_DISABLE=acme to silence this."
     ]
 
 

@@ -40,7 +40,7 @@ result = [names, tokens, reasons(sampler), warned, len(acme.CALLED), len(acme.BU
     assert warned == [
         [
             "SamplerFallbackWarning",
-            f"'acme' failed: its call raised RuntimeError: no kernel image {HERE}. Drawing with 'native' from here on. "
+            f"'acme' failed: its call raised RuntimeError: no kernel image {HERE}. Using 'native' from here on. "
             "Set TOKENDRAW_DISABLE=acme to silence this.",
             "<string>",
         ]
@@ -117,7 +117,7 @@ result = [explicit, draw(sampler), sampler.name, [text for _, text, _ in warned]
         [1, 0],
         "native",
         [
-            f"'acme' failed: its call raised SystemExit: 1 {HERE}. Drawing with 'native' from here on. "
+            f"'acme' failed: its call raised SystemExit: 1 {HERE}. Using 'native' from here on. "
             "Set TOKENDRAW_DISABLE=acme to silence this."
         ],
     ]
@@ -142,7 +142,7 @@ result = [pairs, tokens, reasons(sampler), [text for _, text, _ in warned]]
             "beta": f"its call raised RuntimeError: no driver {IN_BETA}",
         },
         [
-            f"'beta' failed: its call raised RuntimeError: no driver {IN_BETA}. Drawing with 'native' from here on. "
+            f"'beta' failed: its call raised RuntimeError: no driver {IN_BETA}. Using 'native' from here on. "
             "Set TOKENDRAW_DISABLE=beta to silence this."
         ],
     ]

@@ -168,7 +168,7 @@ result = [results, [text for _, text, _ in warned], len(sys.modules["fake_acme"]
     results, warned, called = drawn(dists, code)
     assert results == [[[1, 0], [1, 0], "native"]] * 16
     assert warned == [
-        f"'acme' failed: its call raised RuntimeError: no kernel image {place(source, 'kernel')}. Drawing with "
+        f"'acme' failed: its call raised RuntimeError: no kernel image {place(source, 'kernel')}. Using "
         "'native' from here on. Set TOKENDRAW_DISABLE=acme to silence this."
     ]
     assert called == 16

@@ -38,7 +38,7 @@ def test_a_fallback_is_told_once_per_process_and_points_at_the_caller(dists: Fak
         (
             SamplerFallbackWarning,
             "'acme' was passed over: loading 'fake_acme:plugin' raised OSError: no libacme. "
-            "Drawing with 'native'. Set TOKENDRAW_DISABLE=acme to silence this.",
+            "Using 'native'. Set TOKENDRAW_DISABLE=acme to silence this.",
             "test_load_warnings.py",
         )
     ]

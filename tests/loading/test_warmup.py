@@ -245,6 +245,6 @@ result = [names, len(calls), sum(calls), [text for _, text, _ in warned]]
     # Its proof, the batch that failed, and then all 64 kinds, 8 of them joint.
     assert (calls, joint) == (1 + 1 + 64, 1 + 8)
     assert warned == [
-        f"'acme' failed: its call raised RuntimeError: no kernel image {place(source, 'kernel')}. Drawing with "
+        f"'acme' failed: its call raised RuntimeError: no kernel image {place(source, 'kernel')}. Using "
         "'native' from here on. Set TOKENDRAW_DISABLE=acme to silence this."
     ]

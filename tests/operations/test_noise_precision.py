@@ -126,7 +126,7 @@ class TestThoseWhoStandIn:
         )
         sampler = load(None, "fp64")
         assert sampler.name == "acme"
-        with pytest.warns(SamplerFallbackWarning, match="Drawing with 'native' from here on"):
+        with pytest.warns(SamplerFallbackWarning, match="Using 'native' from here on"):
             assert drawn_with(sampler) == "fp64"
         assert sampler.name == "native"
 

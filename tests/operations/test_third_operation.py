@@ -84,7 +84,7 @@ def test_the_best_of_several_serves_and_the_reserve_is_named(dists: FakeDists) -
         "scale on cpu: better\n"
         "  beyond better (negative factors): go to acme\n"
         "  + better: best available, priority 60\n"
-        "  + acme: available, priority 50; serves the rows that better cannot\n"
+        "  + acme: available, priority 50; serves the calls that better cannot\n"
         f"  - native: needs the operation scale, found {NATIVE_SERVES}"
     )
     assert tokendraw.load("scale", "acme", device="cpu").resolution.beyond == ()
@@ -138,7 +138,7 @@ def test_what_does_not_prove_itself_is_passed_over_with_its_reason(dists: FakeDi
         assert tokendraw.load("scale", device="cpu").name == "acme"
     assert [str(warning.message) for warning in caught] == [
         "'wrong' was passed over: the proof call needs [0.0, 2.0, 4.0], found [2.0, 3.0, 4.0]. "
-        "Drawing with 'acme'. Set TOKENDRAW_DISABLE=wrong to silence this."
+        "Using 'acme'. Set TOKENDRAW_DISABLE=wrong to silence this."
     ]
 
 
@@ -287,7 +287,7 @@ def test_it_is_resolved_and_explained(dists: FakeDists) -> None:
         f"  native  unavailable  needs the operation scale, found {NATIVE_SERVES}\n"
         "\n"
         "who serves what\n"
-        "  acme    all rows but negative factors\n"
+        "  acme    all calls but negative factors\n"
         "  nobody  negative factors\n"
     )
     assert json.loads(call("resolve", "--operation", "scale", "--device", "cpu", "--json").stdout)[

@@ -39,7 +39,7 @@ def test_installed_plugins_that_are_passed_over_are_told_in_one_warning() -> Non
     assert resolution.warnings == (
         "'flashinfer' was passed over: needs compute capability 7.5 to 12.1, found 7.0; "
         "'triton-gumbel' was passed over: needs compute capability 8.0 or later, found 7.0. "
-        "Drawing with 'native'. "
+        "Using 'native'. "
         "Set TOKENDRAW_DISABLE=flashinfer,triton-gumbel to silence this.",
     )
     assert resolution.fallback == resolution.warnings[0]
@@ -125,7 +125,7 @@ def test_a_plugin_too_broken_to_tell_its_priority_is_told_of() -> None:
     broken = Candidate(name="zeta", state=State.BROKEN, reason="loading 'zeta:plugin' raised OSError")
     assert resolve([NATIVE, broken], LAPTOP, NEED, DEFAULT).fallback == (
         "'zeta' was passed over: loading 'zeta:plugin' raised OSError. "
-        "Drawing with 'native'. Set TOKENDRAW_DISABLE=zeta to silence this."
+        "Using 'native'. Set TOKENDRAW_DISABLE=zeta to silence this."
     )
     first = Choice(priority=("native",))
     assert resolve([NATIVE, broken], LAPTOP, NEED, first).warnings == ()

@@ -91,7 +91,7 @@ def test_a_refused_version_is_passed_over_by_default_and_an_error_when_explicit(
     resolution = resolve(candidates, LAPTOP, Need(), Choice())
     assert resolution.chosen == "native"
     assert resolution.warnings == (
-        f"'acme' was passed over: {words}. Drawing with 'native'. Set TOKENDRAW_DISABLE=acme to silence this.",
+        f"'acme' was passed over: {words}. Using 'native'. Set TOKENDRAW_DISABLE=acme to silence this.",
     )
     with pytest.raises(SamplerUnavailableError) as refusal:
         resolve(candidates, LAPTOP, Need(), Choice(sampler="acme", source="the argument sampler="))

@@ -174,7 +174,7 @@ def test_the_default_choice_passes_over_a_sampler_without_the_processed_logprobs
     assert resolution.chosen == "triton-gumbel"
     assert resolution.fallback == (
         "'flashinfer' was passed over: the request needs processed_logprobs, found nothing. "
-        "Drawing with 'triton-gumbel'. Set TOKENDRAW_DISABLE=flashinfer to silence this."
+        "Using 'triton-gumbel'. Set TOKENDRAW_DISABLE=flashinfer to silence this."
     )
 
 

@@ -169,7 +169,7 @@ def test_a_wrong_form_counts_as_a_call_that_raised(
     with pytest.warns(SamplerFallbackWarning) as told:
         assert default.sample(batch(), METADATA).token_ids.tolist()[0] == 1
     assert [str(warning.message) for warning in told] == [
-        f"'acme' failed: its call needs to {found}. Drawing with 'native' from here on. "
+        f"'acme' failed: its call needs to {found}. Using 'native' from here on. "
         "Set TOKENDRAW_DISABLE=acme to silence this."
     ]
     assert default.name == "native"

@@ -29,7 +29,7 @@ PLAIN = SamplingMetadata.from_params([SamplingParams()] * 2)
 FAILS = "raise RuntimeError('no kernel image')"
 HERE = place(faulty("acme", FAILS), FAILS)
 IN_BETA = HERE.replace("acme", "beta")
-FAILED = f"'acme' failed: its call raised RuntimeError: no kernel image {HERE}. Drawing with 'native' from here on. "
+FAILED = f"'acme' failed: its call raised RuntimeError: no kernel image {HERE}. Using 'native' from here on. "
 NOT_FROM_THESE = (
     "'acme' may have overwritten the logits before it failed, so no other sampler draws from them. It draws the next "
     "batch of this kind from a copy, and the next best sampler does, from then on, if it fails again. "
@@ -352,7 +352,7 @@ def test_a_successor_that_fails_too_makes_room_for_the_next_in_the_same_call(dis
     told = told_by(lambda: tokens.extend(draw(sampler)))
     assert (tokens, sampler.name) == ([1, 0], "native")
     assert told == [
-        f"'{name}' failed: its call raised OSError: no {name} {here}. Drawing with 'native' from here on. "
+        f"'{name}' failed: its call raised OSError: no {name} {here}. Using 'native' from here on. "
         f"Set TOKENDRAW_DISABLE={name} to silence this."
         for name, here in (("acme", HERE), ("beta", IN_BETA))
     ]

@@ -120,8 +120,7 @@ def test_what_does_not_prove_itself_is_passed_over_with_its_reason(
         sampler = load_sampler(device="cpu")
     assert sampler.name == "native"
     assert [str(warning.message) for warning in caught] == [
-        f"'acme' was passed over: {reason}. Drawing with 'native'. "
-        "Set TOKENDRAW_DISABLE=acme to silence this."
+        f"'acme' was passed over: {reason}. Using 'native'. Set TOKENDRAW_DISABLE=acme to silence this."
     ]
 
 

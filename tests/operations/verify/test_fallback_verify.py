@@ -78,7 +78,7 @@ def test_the_first_call_of_a_kind_is_verified_by_the_next_best_from_what_was_giv
     sampler = tokendraw.load_sampler(device="cpu")
     assert sampler.verify_resolution.chosen == "acme"
     told = (
-        f"'acme' failed: its call raised RuntimeError: no kernel image {place(source, FAILS)}. Drawing with 'native' "
+        f"'acme' failed: its call raised RuntimeError: no kernel image {place(source, FAILS)}. Using 'native' "
         "from here on. Set TOKENDRAW_DISABLE=acme to silence this."
     )
     assert verified(sampler) == (expected, [told])
@@ -104,7 +104,7 @@ def test_a_wrong_form_counts_as_a_call_that_raised(dists, expected):
     assert verified(sampler) == (
         expected,
         [
-            "'acme' failed: its call needs to return a VerifyOutput, found int. Drawing with 'native' from here on. "
+            "'acme' failed: its call needs to return a VerifyOutput, found int. Using 'native' from here on. "
             "Set TOKENDRAW_DISABLE=acme to silence this."
         ],
     )

@@ -6,11 +6,12 @@ all that is written: ``bool``, ``str``, ``int`` with :func:`at_least`, ``Literal
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import functools
 import numbers
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -76,6 +77,36 @@ def rules_of(record: type) -> dict[str, Rule]:
     """Return what each field of a dataclass may be, as it is declared."""
     names, _, rules = _rules(record)
     return dict(zip(names, rules, strict=True))
+
+
+def read_field(record: type, name: str, text: str) -> Any:
+    """Read what a field is to be from a text: ``8``, ``true``, ``none``, a word, or words with commas between them.
+
+    :raises InvalidParameterError: a ValueError: the dataclass has no such field, or that is nothing it may be.
+    """
+    rule = rules_of(record).get(name)
+    if rule is None:
+        raise InvalidParameterError(
+            f"'{name}' needs {one_of(rules_of(record))}, found no such field of {record.__name__}. Name one of these."
+        )
+    for value in _readings(text):
+        if rule.fits(value):
+            return value
+    mend = _advice(rule, text) or "Give one."
+    raise InvalidParameterError(
+        f"'{name}' of {record.__name__} needs {one_of(rule.needed)}, found {shown(text)}. {mend}"
+    )
+
+
+def _readings(text: str) -> Iterator[Any]:
+    yield text
+    with contextlib.suppress(ValueError):
+        yield int(text)
+    if text.lower() in _YES_OR_NO:
+        yield _YES_OR_NO[text.lower()]
+    if text.lower() == "none":
+        yield None
+    yield tuple(text.split(","))
 
 
 @functools.cache

@@ -69,6 +69,11 @@ class Operation:
     falls_back: bool = True
     """Whether another provider may take over a failed call whose inputs are known to be untouched."""
 
+    @property
+    def served(self) -> str:
+        """Names what a companion may take: ``rows`` of a call, or whole ``calls``."""
+        return "rows" if self.splits_rows else "calls"
+
     def covers(self, capabilities: Any, kinds: tuple[str, ...], need: Any) -> bool:
         """Whether a provider serves every one of ``kinds``, as :attr:`gaps` named them of another one."""
         own = set(self.gaps(capabilities, need))

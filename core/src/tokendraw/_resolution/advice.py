@@ -27,13 +27,13 @@ def fallback(
         return None
     found = "; ".join(f"{c.name!r} was passed over: {c.reason}" for c in passed)
     disable = _disable((c.name for c in passed), choice)
-    return f"{found}. Drawing with {chosen.name!r}. {disable} to silence this."
+    return f"{found}. Using {chosen.name!r}. {disable} to silence this."
 
 
 def failed_call(name: str, reason: str, successor: str, choice: Choice) -> str:
     """Tell of a sampler that failed while it drew, and of the one that has taken its place."""
     disable = _disable([name], choice)
-    return f"{name!r} failed: {reason}. Drawing with {successor!r} from here on. {disable} to silence this."
+    return f"{name!r} failed: {reason}. Using {successor!r} from here on. {disable} to silence this."
 
 
 def untested(candidate: Candidate) -> str | None:

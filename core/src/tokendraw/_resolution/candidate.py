@@ -101,14 +101,14 @@ class Resolution:
     choice: Choice
     chosen: str
     companion: str | None
-    """Serves the rows that ``chosen`` cannot; None if it can serve all, or if nobody here can."""
+    """Serves the rows or calls that ``chosen`` cannot; None if it can serve all, or if nobody here can."""
     decisions: tuple[Decision, ...]
     warnings: tuple[str, ...] = ()
     """Warnings to give once: a plugin was passed over, an upstream version is untested."""
     fallback: str | None = None
     """The entry of ``warnings`` about plugins that were passed over."""
     beyond: tuple[str, ...] = ()
-    """Kinds of rows that ``chosen`` cannot serve, such as ``greedy rows``."""
+    """Kinds of rows or calls that ``chosen`` cannot serve, such as ``greedy rows``."""
 
     @property
     def untested(self) -> tuple[str, ...]:

@@ -130,7 +130,7 @@ def _chosen(
 def _companion(
     chosen: Candidate, available: Sequence[Candidate], operation: Operation, need: HostNeed
 ) -> tuple[Candidate | None, tuple[str, ...]]:
-    """Find the best other candidate that serves all rows that the chosen one cannot, and their kinds."""
+    """Find the best other candidate that serves all that the chosen one cannot, and the kinds of that."""
     capabilities = chosen.capabilities(operation.name)
     beyond = operation.gaps(capabilities, need) if capabilities else ()
     for other in available if beyond else ():
@@ -166,7 +166,9 @@ def _decisions(
     def reason(candidate: Candidate) -> str:
         if candidate.state is not State.AVAILABLE:
             return str(candidate.reason)
-        serves = f"serves the rows that {chosen.name} cannot" if candidate is companion else None
+        serves = (
+            f"serves the {operation.served} that {chosen.name} cannot" if candidate is companion else None
+        )
         return "; ".join(filter(None, (standing(candidate), serves, _behaviour(candidate, operation))))
 
     def group(candidate: Candidate) -> int:

@@ -79,7 +79,7 @@ def decisions_json(decisions: tuple[Decision, ...]) -> list[JsonObject]:
 def resolution_json(resolution: Resolution) -> JsonObject:
     """Describe a resolution.
 
-    Keys: ``operation``, ``chosen``, ``companion``, ``companion_serves`` (kinds of rows), ``host``, ``need``,
+    Keys: ``operation``, ``chosen``, ``companion``, ``companion_serves`` (kinds of rows or calls), ``host``, ``need``,
     ``choice``, ``decisions`` (best first) and ``warnings``.
     """
     return {

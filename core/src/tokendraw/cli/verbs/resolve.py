@@ -17,7 +17,8 @@ import tokendraw
 from tokendraw import operations
 from tokendraw._discovery import settings as _settings
 from tokendraw._exchange.capabilities import FILTER_ORDERS, INPUT_DTYPES, HostNeed
-from tokendraw._messages.errors import SamplerUnavailableError
+from tokendraw._exchange.declared import read_field
+from tokendraw._messages.errors import InvalidParameterError, SamplerUnavailableError
 from tokendraw._resolution.candidate import Decision, Resolution
 from tokendraw.cli.app import GuardedCommand, warn
 from tokendraw.cli.describe import decisions_json, resolution_json, settings_in_force
@@ -55,8 +56,15 @@ _need_options = all_of_options(
     click.option("--graph-safe", is_flag=True, help="Need calls that a CUDA graph can capture."),
     click.option("--sync-free", is_flag=True, help="Need calls that do not wait for the device."),
     click.option("--batch-invariant", is_flag=True, help="Need the same token in any batch."),
+    click.option(
+        "--need",
+        "named",
+        metavar="FIELD=VALUE",
+        multiple=True,
+        help="Any field of what the operation may need; may be given for each.",
+    ),
 )
-"""Options for the fields of ``Need``, under the same names."""
+"""Options for the fields of ``Need``, under the same names, and one for those of every other operation."""
 
 
 @click.command(cls=GuardedCommand, short_help="Which sampler a program gets here, and why.")
@@ -74,6 +82,7 @@ def resolve(
     sampler: str | None,
     device: str | None,
     as_json: bool,
+    named: tuple[str, ...],
     **need: Any,
 ) -> None:
     """Print the name of the sampler that a program would get here. No plugin is built.
@@ -86,7 +95,7 @@ def resolve(
     try:
         with plugins_at_work():
             resolution = tokendraw.resolve(
-                need=_need(operation, need),
+                need=_need(operation, need, named),
                 choice=chosen(settings, sampler),
                 operation=operation,
                 device=device,
@@ -115,17 +124,29 @@ def resolve(
         click.echo(resolution.chosen)
 
 
-def _need(operation: str, options: dict[str, Any]) -> HostNeed:
+def _need(operation: str, options: dict[str, Any], named: tuple[str, ...]) -> HostNeed:
     """Make the need of an operation.
 
-    :raises UsageError: an option was given that is no part of it.
+    :param named: fields with their values, ``FIELD=VALUE``.
+    :raises UsageError: something was given that is no part of it, or twice.
     """
     ctx, declared = click.get_current_context(), operations.get(operation).need
     known = {field.name for field in fields(declared)}
-    for name in options.keys() - known:
-        if ctx.get_parameter_source(name) is not ParameterSource.DEFAULT:
-            given = next(p.opts[0] for p in ctx.command.params if p.name == name)
-            raise click.UsageError(f"'{given}' is no part of what {operation!r} may need. Leave it out.")
+    own = {parameter.name: parameter.opts[0] for parameter in ctx.command.params}
+    given = {name for name in options if ctx.get_parameter_source(name) is not ParameterSource.DEFAULT}
+    for name in sorted(given - known):
+        raise click.UsageError(f"'{own[name]}' is no part of what {operation!r} may need. Leave it out.")
+    for text in named:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise click.UsageError(f"'--need' needs FIELD=VALUE, found {text!r}. Pass --need {name}=VALUE.")
+        if name in given:
+            raise click.UsageError(f"'--need' needs each field once, found {name!r} twice. Leave one out.")
+        given.add(name)
+        try:
+            options[name] = read_field(declared, name, value)
+        except InvalidParameterError as error:
+            raise click.UsageError(str(error)) from error
     return declared(**{name: value for name, value in options.items() if name in known})
 
 
@@ -137,7 +158,8 @@ def _print_decisions(decisions: tuple[Decision, ...]) -> None:
 
 def _print_who_serves(resolution: Resolution) -> None:
     beyond = ", ".join(resolution.beyond)
-    rows = [(resolution.chosen, f"all rows but {beyond}" if beyond else "all rows")]
+    served = f"all {operations.get(resolution.operation).served}"
+    rows = [(resolution.chosen, f"{served} but {beyond}" if beyond else served)]
     if beyond:
         rows.append((resolution.companion or "nobody", beyond))
     _print_section("who serves what", rows)
