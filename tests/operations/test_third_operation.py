@@ -284,7 +284,8 @@ def test_it_is_resolved_and_explained(dists: FakeDists) -> None:
         "\n"
         "decisions\n"
         "  acme    available    best available, priority 50\n"
-        f"  native  unavailable  needs the operation scale, found {NATIVE_SERVES}\n"
+        "  native  unavailable  needs the operation scale, found pack_sm90_w4, plan_paged_kv, sample and\n"
+        "                       verify\n"
         "\n"
         "who serves what\n"
         "  acme    all calls but negative factors\n"
@@ -297,6 +298,17 @@ def test_it_is_resolved_and_explained(dists: FakeDists) -> None:
         "sync_free": False,
         "rounding": "nearest",
     }
+
+
+def test_its_own_need_is_given_by_the_names_of_its_fields(dists: FakeDists) -> None:
+    add_scaler(dists, capabilities="roundings=('nearest', 'down')")
+    ask = ("resolve", "--operation", "scale", "--device", "cpu", "--json", "--need")
+    assert json.loads(call(*ask, "rounding=down").stdout)["need"]["rounding"] == "down"
+    refused = call(*ask, "rounding=up")
+    assert (refused.stdout, refused.exit_code) == ("", 2)
+    assert refused.stderr.splitlines()[-1].removeprefix("Error: ") == (
+        "'rounding' of ScaleNeed needs 'nearest' or 'down', found 'up'. Pass one of these."
+    )
 
 
 def test_an_option_that_is_no_part_of_its_need_is_a_usage_error(dists: FakeDists) -> None:
