@@ -16,7 +16,9 @@ import pages
 import tokendraw
 from installing import OFFLINE
 from pages import ROOT
-from tokendraw.plugin import VerifyCapabilities
+from tokendraw._discovery.upstream_validation import checked_upstream
+from tokendraw.plugin import Host, HostNeed, PluginInfo, Sm90W4Capabilities, VerifyCapabilities
+from tokendraw.resolution import Candidate, Choice, State
 
 PAGES = [
     "README.md",
@@ -169,7 +171,7 @@ def run_in(folder, line):
 
 
 class TestThePageForPluginAuthors:
-    CONFORMANCE, DISCOVERY = pages.blocks(PLUGINS, "python")
+    UPSTREAM, CONFORMANCE, DISCOVERY = pages.blocks(PLUGINS, "python")
     TABLES = re.findall(r"tests it by \|\n(.*?)\n\n", PLUGINS, re.DOTALL)
 
     @pytest.mark.slow
@@ -185,6 +187,26 @@ class TestThePageForPluginAuthors:
         names = {}
         exec(self.CONFORMANCE, names)
         assert issubclass(names["TestAcme"], names["SamplerConformance"])
+
+    def test_its_table_of_releases_decides_in_the_words_that_it_shows(self):
+        names = {}
+        exec(self.UPSTREAM, names)
+        packer = Sm90W4Capabilities(formats=("fp4", "int4", "fp4_fp8"), layouts=("v1", "v2"), unpacks=True)
+        reserve = PluginInfo(name="b", api_version=1, priority=0, operations={"pack_sm90_w4": packer})
+        acme = dataclasses.replace(
+            reserve, name="acme", priority=50, upstream=checked_upstream(names["UPSTREAM"])
+        )
+        shown = [row for row in pages.rows(PLUGINS, 2) if "acme-kernels" in row[1]]
+        assert len(shown) == 4
+        for version, words in shown:
+            candidates = [
+                Candidate(name=info.name, state=State.LOADED, info=info, upstream_version=version)
+                for info in (acme, reserve)
+            ]
+            made = tokendraw.resolve(
+                candidates, Host(device_type="cpu"), HostNeed(), Choice(), operation="pack_sm90_w4"
+            )
+            assert {decision.name: decision.reason for decision in made.decisions}["acme"] == words
 
     def test_its_test_of_a_broken_installation_passes(self, tmp_path, monkeypatch):
         names = {}
