@@ -13,6 +13,7 @@ _LARGEST = 2**31 - 1
 class NativePlanner:
     """Plans the pages of a batch on the device of its lengths."""
 
+    @torch.inference_mode()  # in which buffers may be written to that were made in it
     def plan(
         self,
         seq_lens: Tensor,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -14,6 +15,9 @@ from tokendraw._torch.tensor_checks import check_plain, check_vector, is_plain, 
 from tokendraw.paged_kv import PagedKVPlan
 
 _LARGEST = 2**31 - 1
+_MEND_OUT = "Pass PagedKVPlan.empty(B, W, device=...)."
+_known: WeakKeyDictionary[PagedKVPlan, tuple[Any, dict[str, tuple[int, int]]]] = WeakKeyDictionary()
+"""Buffers that were found to fit: for which form of a batch, and their addresses. They come back at every step."""
 
 
 def check_tensors(seq_lens: Tensor, block_table: Tensor, device: torch.device) -> None:
@@ -68,24 +72,44 @@ def check_out(out: PagedKVPlan, seq_lens: Tensor, block_table: Tensor, *, page_i
     :raises InvalidInputError: names the buffer, what it needs to be and what it is.
     """
     if not isinstance(out, PagedKVPlan):
-        raise InvalidInputError(
-            f"'out' needs a tokendraw.PagedKVPlan, found {type_name(out)}. Pass PagedKVPlan.empty(B, W, device=...)."
-        )
+        raise InvalidInputError(f"'out' needs a tokendraw.PagedKVPlan, found {type_name(out)}. {_MEND_OUT}")
+    requests, columns = block_table.shape
+    form = requests, columns, page_indices, seq_lens.device
+    known = _known.get(out)
+    if known is None or known[0] != form:
+        known = _known[out] = form, _memory(out, *form)
+    if requests:
+        start = seq_lens.data_ptr()
+        _check_apart(known[1], "seq_lens", start, start + 4 * requests)
+    if requests and columns:
+        start, rows = block_table.data_ptr(), (requests - 1) * block_table.stride(0)
+        _check_apart(known[1], "block_table", start, start + 4 * (rows + columns))
+
+
+def _memory(
+    out: PagedKVPlan, requests: int, columns: int, page_indices: bool, device: torch.device
+) -> dict[str, tuple[int, int]]:
+    """Check the buffers alone, and return the addresses of each: of its first byte, and behind its last."""
     if (out.page_indices is not None) is not page_indices:
         needed, mend = ("a buffer", "page_indices=False") if page_indices else ("None", "page_indices=True")
         raise InvalidInputError(
             f"'out.page_indices' needs {needed} with page_indices={page_indices}, found "
             f"{type_name(out.page_indices)}. Pass other buffers, or {mend}."
         )
-    requests, columns = block_table.shape
     sizes = {"page_indptr": requests + 1, "last_page_len": requests}
     if page_indices:
         sizes["page_indices"] = requests * columns
-    written = {
-        f"out.{name}": _buffer(f"out.{name}", getattr(out, name), size, seq_lens)
-        for name, size in sizes.items()
-    }
-    _check_apart(written, {"seq_lens": _extent(seq_lens), "block_table": _extent(block_table)})
+    memory: dict[str, tuple[int, int]] = {}
+    for field, size in sizes.items():
+        name, buffer = f"out.{field}", getattr(out, field)
+        _check_buffer(name, buffer, size, device)
+        if size:
+            start = buffer.data_ptr()
+            for other, (from_, to) in memory.items():
+                if start < to and from_ < start + 4 * size:
+                    raise _overlap(name, other)
+            memory[name] = start, start + 4 * size
+    return memory
 
 
 def _check_int32(name: str, tensor: Tensor, device: torch.device) -> None:
@@ -100,40 +124,26 @@ def _check_int32(name: str, tensor: Tensor, device: torch.device) -> None:
         )
 
 
-def _buffer(name: str, buffer: Any, size: int, like: Tensor) -> tuple[int, int]:
-    """Check one buffer, and return the range of its addresses."""
+def _check_buffer(name: str, buffer: Any, size: int, device: torch.device) -> None:
     if not is_plain(buffer):
         check_plain(name, buffer)
-    if buffer.shape != (size,) or buffer.dtype is not torch.int32 or buffer.device != like.device:
+    if buffer.shape != (size,) or buffer.dtype is not torch.int32 or buffer.device != device:
         raise InvalidInputError(
-            f"'{name}' needs [{size}] torch.int32 on {like.device}, found {list(buffer.shape)} {buffer.dtype} on "
-            f"{buffer.device}. Pass PagedKVPlan.empty(B, W, device=...)."
+            f"'{name}' needs [{size}] torch.int32 on {device}, found {list(buffer.shape)} {buffer.dtype} on "
+            f"{buffer.device}. {_MEND_OUT}"
         )
     if not buffer.is_contiguous():
         raise InvalidInputError(
-            f"'{name}' needs its elements one behind the other, found stride {buffer.stride(0)}. "
-            "Pass PagedKVPlan.empty(B, W, device=...)."
+            f"'{name}' needs its elements one behind the other, found stride {buffer.stride(0)}. {_MEND_OUT}"
         )
-    return _extent(buffer)
 
 
-def _extent(tensor: Tensor) -> tuple[int, int]:
-    """Return the addresses of the first byte of a tensor and of what follows its last."""
-    start = tensor.data_ptr()
-    if tensor.numel() == 0:
-        return start, start
-    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
-    return start, start + 4 * (last + 1)
+def _check_apart(memory: dict[str, tuple[int, int]], other: str, start: int, end: int) -> None:
+    """Refuse buffers that share memory with an input."""
+    for name, (from_, to) in memory.items():
+        if from_ < end and start < to:
+            raise _overlap(name, other)
 
 
-def _check_apart(written: dict[str, tuple[int, int]], read: dict[str, tuple[int, int]]) -> None:
-    """Refuse buffers that share memory with each other or with an input."""
-    others = dict(read)
-    for name, (start, end) in written.items():
-        for other, (from_, to) in others.items():
-            if start < to and from_ < end:
-                raise InvalidInputError(
-                    f"'{name}' needs memory of its own, found some of '{other}'. "
-                    "Pass PagedKVPlan.empty(B, W, device=...)."
-                )
-        others[name] = start, end
+def _overlap(name: str, other: str) -> InvalidInputError:
+    return InvalidInputError(f"'{name}' needs memory of its own, found some of '{other}'. {_MEND_OUT}")

@@ -1,0 +1,109 @@
+"""Who plans is negotiated like anything else: by proof, with native as the reserve, and whole calls."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+import tokendraw
+from command_line import call
+from fake_dists import FakeDists, fake_dists
+from paged_kv_model import SENTINEL, ints, lists, model, require_equal, sentinels, table_of
+from tokendraw import PagedKVPlan, SamplerFallbackWarning
+
+LENGTHS, TABLE = [5, 0, 33], table_of(3, 4)
+
+
+def planner(plan: str = "return super().plan(seq_lens, *rest)") -> str:
+    """Source of a plugin ``acme`` that plans as native does, but for the statements ``plan``."""
+    return f"""\
+import tokendraw
+
+
+def build():
+    from tokendraw_native.paged_kv import NativePlanner
+
+    class Planner(NativePlanner):
+        calls = 0
+
+        def plan(self, seq_lens, *rest):
+            self.calls += 1
+            {plan}
+
+    return Planner()
+
+
+class Plugin:
+    @tokendraw.plugin.hookimpl
+    def tokendraw_describe(self):
+        offered = tokendraw.plugin.HostCapabilities(device_types=None)
+        return tokendraw.plugin.PluginInfo(
+            name="acme", api_version=1, priority=50, operations={{"plan_paged_kv": offered}}
+        )
+
+    @tokendraw.plugin.hookimpl
+    def tokendraw_build(self, operation, device, need):
+        return build()
+
+
+plugin = Plugin()
+"""
+
+
+@pytest.fixture
+def dists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDists]:
+    with fake_dists(tmp_path, monkeypatch) as found:
+        yield found
+
+
+def test_the_best_plans_and_native_is_the_reserve(dists: FakeDists) -> None:
+    dists.add_plugin("acme", planner())
+    found = tokendraw.load("plan_paged_kv", device="cpu")
+    assert found.resolution.explain() == (
+        "plan_paged_kv on cpu: acme\n  + acme: best available, priority 50\n  + native: available, priority 0"
+    )
+    need = tokendraw.plugin.HostNeed(sync_free=True, graph_safe=True)
+    assert tokendraw.resolve(operation="plan_paged_kv", device="cpu", need=need).chosen == "native"
+
+
+def test_the_command_explains_who_plans(dists: FakeDists) -> None:
+    dists.add_plugin("acme", planner())
+    explained = call("resolve", "--operation", "plan_paged_kv", "--device", "cpu", "--explain").stdout
+    assert explained.startswith(
+        "plan_paged_kv on cpu: acme\n"
+        "\n"
+        "decisions\n"
+        "  acme    available  best available, priority 50\n"
+        "  native  available  available, priority 0\n"
+    )
+
+
+def test_who_plans_wrongly_is_passed_over(dists: FakeDists) -> None:
+    dists.add_plugin("acme", planner("return super().plan(seq_lens + 1, *rest)"))
+    with pytest.warns(
+        SamplerFallbackWarning, match="'acme' was passed over: the proof call needs page_indptr"
+    ):
+        assert tokendraw.load("plan_paged_kv", device="cpu").name == "native"
+
+
+def test_native_takes_over_and_writes_all_that_the_failed_one_left(dists: FakeDists) -> None:
+    """The failed one got copies of the inputs, and had written to the caller's buffers and its own input."""
+    spoils = f"seq_lens.fill_(3); rest[-1].page_indices.fill_({SENTINEL}); raise RuntimeError('no')"
+    dists.add_plugin(
+        "acme", planner(f"if self.calls > 1: {spoils}\n            return super().plan(seq_lens, *rest)")
+    )
+    found = tokendraw.load("plan_paged_kv", device="cpu")
+    lengths, out = ints(LENGTHS, "cpu"), sentinels(3, 4, "cpu")
+    with pytest.warns(SamplerFallbackWarning, match="'acme' failed: its call raised RuntimeError: no"):
+        assert found.plan(lengths, ints(TABLE, "cpu"), 16, out=out) is out
+    require_equal(lists(out), model(LENGTHS, TABLE, 16), "native")
+    assert (found.name, found.stats(), lengths.tolist()) == ("native", {"native": 3}, LENGTHS)
+
+
+def test_buffers_made_in_inference_mode_are_written_outside_of_it() -> None:
+    found = tokendraw.load("plan_paged_kv", "native", device="cpu")
+    with torch.inference_mode():
+        out = PagedKVPlan.empty(3, 4)
+    found.plan(ints(LENGTHS, "cpu"), ints(TABLE, "cpu"), 16, out=out)
+    require_equal(lists(out), model(LENGTHS, TABLE, 16), "outside")
