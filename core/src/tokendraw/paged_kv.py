@@ -138,7 +138,7 @@ def advance(
     :param query_lens: tokens that this step computed of it, its drafts among them.
     :param num_logits: rows of logits that it had in this step: its drafts and one more; 0 while it is in its prefill,
         where nothing is rejected and ``num_sampled`` does not count.
-    :param num_sampled: tokens that this step gave it: ``VerifyOutput.num_accepted + 1``; 1 without drafts.
+    :param num_sampled: tokens that this step gave it: ``num_accepted + 1`` of a verification; 1 without drafts.
     :param next_query_lens: tokens that the next step computes of it.
     :returns: tokens in the cache after this step, without those of rejected drafts; and ``seq_lens`` of the next step,
         which are these and its query.
