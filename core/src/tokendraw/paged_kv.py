@@ -19,8 +19,7 @@ from tokendraw._messages.words import shown
 from tokendraw._torch.tensor_checks import check_integers, check_vector
 
 HostSeqLens = Literal["none", "upper_bound", "sync"]
-"""Lengths of the sequences that the host has to know for a step: none; a bound that it keeps itself; or the lengths
-themselves, for which it waits for the device."""
+"""How the host has to know the lengths of the sequences; see :class:`Requirements`."""
 _LARGEST = 2**31 - 1
 
 

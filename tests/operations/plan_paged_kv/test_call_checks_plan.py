@@ -188,7 +188,14 @@ def test_buffers_beside_each_other_and_the_inputs_are_served():
 
 
 def test_integers_of_numpy_serve_as_numbers():
-    planner = tokendraw.load("plan_paged_kv", "native", device="cpu")
+    """A provider gets them as integers of Python, which any launcher takes."""
+
+    class Picky(NativePlanner):
+        def plan(self, seq_lens, block_table, page_size, page_indices=True, pad=-1, out=None):
+            assert (type(page_size), type(pad)) == (int, int)
+            return super().plan(seq_lens, block_table, page_size, page_indices, pad, out)
+
+    planner = planner_of(Picky(), "cpu")
     plan = planner.plan(LENGTHS, TABLE, np.int64(16), pad=np.int32(7))
     require_equal(lists(plan), model([5, 0, 33], TABLE.tolist(), 16, 7), "numpy")
 

@@ -36,12 +36,11 @@ class Plan(Call):
         self.page_indices = page_indices
         self.pad = pad
         self.out = out
-        self.written: PagedKVPlan | None = None
-        """The buffers that the provider was given, once it was called."""
+        self.written: PagedKVPlan | None = None  # the buffers that the provider was given, once it was called
 
     def check(self, device: torch.device, need: HostNeed) -> None:
         check_tensors(self.seq_lens, self.block_table, device)
-        check_numbers(self.page_size, self.page_indices, self.pad)
+        self.page_size, self.pad = check_numbers(self.page_size, self.page_indices, self.pad)
         if self.out is not None:
             check_out(self.out, self.seq_lens, self.block_table, page_indices=self.page_indices)
 
@@ -71,7 +70,7 @@ class Plan(Call):
         return backend.plan(seq_lens, block_table, self.page_size, wanted, self.pad, out)
 
     def output_check(self, need: HostNeed) -> OutputCheck:
-        return self._misplaced
+        return self._misplaced  # of this call alone: plans are not remembered
 
     def _misplaced(self, output: object) -> str | None:
         if output is self.written:

@@ -17,7 +17,8 @@ from tokendraw.paged_kv import PagedKVPlan
 _LARGEST = 2**31 - 1
 _MEND_OUT = "Pass PagedKVPlan.empty(B, W, device=...)."
 _known: WeakKeyDictionary[PagedKVPlan, tuple[Any, dict[str, tuple[int, int]]]] = WeakKeyDictionary()
-"""Buffers that were found to fit: for which form of a batch, and their addresses. They come back at every step."""
+"""Buffers that were found to fit: for which form of a batch, and their addresses. Engines pass the same at every step,
+and a tensor keeps its memory."""
 
 
 def check_tensors(seq_lens: Tensor, block_table: Tensor, device: torch.device) -> None:
@@ -55,15 +56,14 @@ def check_tensors(seq_lens: Tensor, block_table: Tensor, device: torch.device) -
         )
 
 
-def check_numbers(page_size: int, page_indices: bool, pad: int) -> None:
-    """Refuse numbers out of range.
+def check_numbers(page_size: int, page_indices: bool, pad: int) -> tuple[int, int]:
+    """Return page size and padding as Python's own integers.
 
     :raises InvalidParameterError: names the argument, what it needs to be and what it is.
     """
-    integer("page_size", page_size, None, 1, _LARGEST)
     if type(page_indices) is not bool:
         raise InvalidParameterError(f"'page_indices' needs True or False, found {shown(page_indices)}.")
-    integer("pad", pad, None, -(2**31), _LARGEST)
+    return integer("page_size", page_size, None, 1, _LARGEST), integer("pad", pad, None, -(2**31), _LARGEST)
 
 
 def check_out(out: PagedKVPlan, seq_lens: Tensor, block_table: Tensor, *, page_indices: bool) -> None:

@@ -1,4 +1,4 @@
-"""The values of a plan, computed on the host: what :meth:`Call.wrong_values` and the proof hold a provider against."""
+"""The values of a plan, computed on the host: what the kit, and ``TOKENDRAW_DEBUG=1``, hold a provider against."""
 
 from __future__ import annotations
 
