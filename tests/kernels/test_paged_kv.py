@@ -115,8 +115,8 @@ def test_a_row_stride_is_64_bits_wide_and_a_multiple_of_nothing(kernels):
 def test_a_plan_is_one_launch_of_about_a_program_a_request(requests, width, grid):
     """In a large batch of one for eight; where there are few programs, several share the columns of a request."""
     launches = paged_kv.PlanLaunches(processors=132)
-    assert launches.of(requests, width, listed=True)[1] == grid
-    assert launches.of(requests, width, listed=False)[1] == (grid[0], 1, 1)
+    assert launches.of(requests, width, True)[1] == grid
+    assert launches.of(requests, width, False)[1] == (grid[0], 1, 1)
 
 
 def test_a_launch_is_given_addresses_and_numbers(kernels):

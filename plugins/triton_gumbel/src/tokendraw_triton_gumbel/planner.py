@@ -47,7 +47,7 @@ class TritonPagedKVPlanner:
         requests, width = block_table.shape
         if out is None:
             out = PagedKVPlan.empty(requests, width, device=seq_lens.device, page_indices=page_indices)
-        launch, grid = self._launches.of(requests, width, listed=page_indices)
+        launch, grid = self._launches.of(requests, width, page_indices)
         lengths, base, *buffers = self._tensors(
             (seq_lens, block_table, out.page_indptr, out.last_page_len, out.page_indices)
         )

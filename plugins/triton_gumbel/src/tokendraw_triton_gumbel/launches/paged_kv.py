@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import NamedTuple
 
 import torch
@@ -17,6 +18,8 @@ _LARGE_BATCH = 1024
 """Requests from which on a program takes several: each program reads all lengths."""
 _PROGRAMS = 4
 """Programs a multiprocessor that columns are shared among, at most: each program reads all lengths."""
+_MOST_SIZES = 2048
+"""Sizes of batches whose grids are remembered, at most."""
 _ANY_STRIDE = (1 << 32) + 3
 """Stand-in for every row stride: 64 bits, a multiple of nothing."""
 
@@ -53,22 +56,16 @@ class PlanLaunches:
             for division in (SMALL, LARGE)
             for listed in (True, False)
         }
+        self.of = functools.lru_cache(_MOST_SIZES)(self._of)
+        """Returns the kernel for a batch and its grid, by (requests, width, whether pages are asked for)."""
 
     def compile(self) -> None:
         """Compile all of them on the current device, unless that was done: no plan needs another one."""
         for (_, listed), launch in self._launches.items():
             launch.compile(_stand_ins(listed=listed))
 
-    def of(self, requests: int, width: int, *, listed: bool) -> tuple[Launch, Grid]:
-        """Return the kernel for a batch, and its grid.
-
-        :param listed: whether the pages are asked for.
-        """
+    def _of(self, requests: int, width: int, listed: bool) -> tuple[Launch, Grid]:
         division = SMALL if requests < _LARGE_BATCH else LARGE
-        programs, sharing = (
-            max(1, -(-requests // division.config.REQUESTS)),
-            1,
-        )  # of no requests, one writes the 0
-        if listed:
-            sharing = max(1, min(-(-width // division.config.COLUMNS), self._most_programs // programs))
-        return self._launches[division, listed], (programs, sharing, 1)
+        programs = max(1, -(-requests // division.config.REQUESTS))  # without requests, one writes the 0
+        sharing = min(-(-width // division.config.COLUMNS), self._most_programs // programs) if listed else 1
+        return self._launches[division, listed], (programs, max(1, sharing), 1)
