@@ -48,6 +48,23 @@ def test_importing_tokendraw_loads_its_own_package_and_the_standard_library_alon
     assert foreign == {"tokendraw"}
 
 
+def test_sampling_loads_of_other_operations_what_describes_them_alone() -> None:
+    code = """
+import json, sys, torch, tokendraw
+
+before = [name for name in sys.modules if "paged_kv" in name or "sm90_w4" in name]
+metadata = tokendraw.SamplingMetadata.from_params([tokendraw.SamplingParams()])
+tokendraw.load_sampler("native", device="cpu").sample(torch.zeros(1, 9), metadata)
+after = [name for name in sys.modules if "paged_kv" in name or "sm90_w4" in name]
+print(json.dumps([before, after]))
+"""
+    before, after = json.loads(python(code))
+    records = {"tokendraw.operations.plan_paged_kv", "tokendraw.operations.pack_sm90_w4"}
+    described = {f"tokendraw.operations.pack_sm90_w4.{part}" for part in ("capabilities", "limits")}
+    assert before == []
+    assert set(after) <= records | described
+
+
 def test_importing_tokendraw_reads_no_setting() -> None:
     code = """
 import os
