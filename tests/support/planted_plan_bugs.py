@@ -167,6 +167,15 @@ class Waits(Honest):
         return out
 
 
+class SetsAnElement(Honest):
+    """``x[0] = 0``, which copies a number of the host."""
+
+    def plan(self, *arguments):
+        out = super().plan(*arguments)
+        out.page_indptr[0] = 0
+        return out
+
+
 class Masks(Honest):
     """The pages are picked by a mask."""
 

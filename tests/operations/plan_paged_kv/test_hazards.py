@@ -10,6 +10,7 @@ import paged_kv_loop
 import tokendraw
 from no_wait import NoWait
 from paged_kv_hazards import HAZARDS
+from paged_kv_model import ints
 from tokendraw_native.paged_kv import NativePlanner
 
 
@@ -52,8 +53,29 @@ def test_hazard_of_the_backend_alone(hazard, device):
         lambda x: x.repeat_interleave(x),
         lambda x: x.__setitem__(x > 0, torch.ones(2, dtype=torch.int32)),
         lambda x: int(x.max()),
+        lambda x: x.__setitem__(0, 0),
+        lambda x: x[[0, 1]],
+        lambda x: x + torch.tensor([1, 2, 3]),
     ],
 )
 def test_the_check_for_waits_sees_one(wait):
     with NoWait(), pytest.raises(AssertionError, match="waits for the device"):
-        wait(torch.tensor([0, 1, 2], dtype=torch.int32))
+        wait(ints([0, 1, 2], "cpu"))
+
+
+@pytest.mark.parametrize(
+    "work",
+    [
+        lambda x: x.__setitem__(slice(0, 1), 0),
+        lambda x: x[:1].zero_(),
+        lambda x: x[1:].copy_(x[:2].clone()),
+        lambda x: x[x.long()],
+        lambda x: x.masked_fill_(x > 0, 0),
+        lambda x: torch.where(x > 0, x, 0),
+        lambda x: x.repeat_interleave(x, output_size=3),
+    ],
+)
+def test_the_check_for_waits_lets_pass_what_does_not_wait(work):
+    given = ints([0, 1, 2], "cpu")
+    with NoWait():
+        work(given)

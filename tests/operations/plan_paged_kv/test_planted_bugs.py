@@ -18,6 +18,7 @@ PLANTED = {
     planted.WritesBehind: "3 one segment leaves the other's buffers alone",
     planted.Waits: "4 no wait",
     planted.Masks: "4 no wait",
+    planted.SetsAnElement: "4 no wait",
     planted.LimitWraps: "5 int32 throughout",
     planted.RoundingWraps: "5 int32 throughout",
     planted.OnePageTooMany: "6 edges",
@@ -29,6 +30,7 @@ PLANTED = {
 }
 NEEDS_CUDA = {
     planted.Waits: "4 no wait",
+    planted.SetsAnElement: "4 no wait",
     planted.Remembers: "7 replays of a graph",
     planted.KeepsTheTail: "7 replays of a graph",
 }
