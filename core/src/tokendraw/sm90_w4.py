@@ -2,13 +2,85 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import importlib
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from tokendraw._messages.errors import InvalidInputError, InvalidParameterError
-from tokendraw._messages.words import shown
+from tokendraw._messages.words import shown, spoken
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+Format: TypeAlias = Literal["fp4", "int4", "fp4_fp8"]
+"""Formats of 4-bit weights; ``fp4_fp8`` is fp4 for activations in float8, whose sign bits stand elsewhere."""
+Layout: TypeAlias = Literal["v1", "v2"]
+
+_log = logging.getLogger("tokendraw")
+_MODULE = "flashinfer.fused_moe"
+_FUNCTION = "interleave_moe_scales_for_sm90_mixed_gemm"
+_LAYOUTS: dict[int, Layout] = {3: "v1", 5: "v2"}
+"""Layouts by the number of dimensions of their scales."""
+
+
+@dataclass(frozen=True)
+class FlashInferLayout:
+    """The layout into which the installed FlashInfer packs, or the reason why it is not known."""
+
+    layout: Layout | None
+    reason: str = ""
+    """Says what is needed and what was found, if there is no layout."""
+
+
+def layout_of_flashinfer() -> Layout | None:
+    """Return the layout into which the installed FlashInfer packs, by packing scales of one expert on the CPU.
+
+    Two incompatible layouts have been released under one function's name and signature, and version numbers do not
+    tell them apart: 0.6.16 has one, its third post-release the other. So no number is looked at. The first call
+    imports FlashInfer, which takes seconds.
+
+    :returns: None if FlashInfer is not installed, cannot be imported, has no such function, or packs into something
+        else; :func:`probe_flashinfer` says which.
+    """
+    return probe_flashinfer().layout
+
+
+def probe_flashinfer() -> FlashInferLayout:
+    """Return what :func:`layout_of_flashinfer` does, with the reason where it is None. It raises nothing."""
+    try:
+        dimensions = _dimensions_of_packed_scales()
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # an import that calls sys.exit must not end the program
+        return _unknown(_found(error), error)
+    if dimensions not in _LAYOUTS:
+        return _unknown(f" to return 3 dimensions (v1) or 5 (v2), found {dimensions}")
+    return FlashInferLayout(_LAYOUTS[dimensions])
+
+
+def _dimensions_of_packed_scales() -> int:
+    """Return the number of dimensions that FlashInfer gives to packed scales."""
+    import torch
+
+    pack = getattr(importlib.import_module(_MODULE), _FUNCTION)
+    packed: Tensor = pack(torch.zeros(1, 64, 4, dtype=torch.uint8, device="cpu"))
+    return packed.dim()
+
+
+def _found(error: BaseException) -> str:
+    # A folder called flashinfer, such as one of a checkout, is a package without modules to Python.
+    if isinstance(error, ModuleNotFoundError) and error.name in ("flashinfer", _MODULE):
+        return f", found no module {error.name}"
+    if isinstance(error, AttributeError) and error.name == _FUNCTION:
+        return ", found no such function"
+    return f", found that its import or a call of it raised {spoken(error)}"
+
+
+def _unknown(clause: str, error: BaseException | None = None) -> FlashInferLayout:
+    reason = f"needs {_MODULE}.{_FUNCTION}{clause}"
+    _log.debug("no layout of FlashInfer: %s", reason, exc_info=error)
+    return FlashInferLayout(None, reason)
 
 
 def shared_activation_scale(scale: Tensor, num_tokens: int) -> Tensor:

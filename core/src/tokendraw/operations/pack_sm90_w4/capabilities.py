@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
 
 from tokendraw._exchange.capabilities import HostCapabilities
-
-Format: TypeAlias = Literal["fp4", "int4", "fp4_fp8"]
-Layout: TypeAlias = Literal["v1", "v2"]
+from tokendraw.sm90_w4 import Format, Layout
 
 FORMATS: tuple[Format, ...] = ("fp4", "int4", "fp4_fp8")
 LAYOUTS: tuple[Layout, ...] = ("v1", "v2")
