@@ -111,7 +111,7 @@ def shared_activation_scale(scale: Tensor, num_tokens: int) -> Tensor:
         for (index,) in (entries != entries[0]).nonzero()[:1].tolist():
             raise InvalidInputError(
                 f"'scale' needs {len(entries)} equal entries to scale {num_tokens} tokens together, found "
-                f"{entries[index].item():g} as entry {index} and {entries[0].item():g} before it. "
+                f"{entries[index].item():.9g} as entry {index} and {entries[0].item():.9g} before it. "
                 "Quantize the activations of all experts with one scale."
             )
     return entries[:1].clone()

@@ -162,7 +162,7 @@ class Calls:
             raise refusal
         failures, session = [failed], self._session
         with session.negotiating:
-            if session.facts is None or not session.facts.companions:
+            if session.facts is None or not (session.facts.companions and self.operation.falls_back):
                 raise failed.shown
             facts, serving = session.facts, self.serving
             while True:

@@ -2,7 +2,8 @@
 
 The entry point names this module, so it imports nothing heavy. The sampler is in :mod:`tokendraw_native.sampler`, the
 filters in :mod:`~tokendraw_native.filters`, the draw in :mod:`~tokendraw_native.draw`, the verification of drafts in
-:mod:`~tokendraw_native.verify`, the planner of pages in :mod:`~tokendraw_native.paged_kv`.
+:mod:`~tokendraw_native.verify`, the planner of pages in :mod:`~tokendraw_native.paged_kv`,
+the packer of weights in :mod:`~tokendraw_native.sm90_w4`.
 """
 
 from __future__ import annotations

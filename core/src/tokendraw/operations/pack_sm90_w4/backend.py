@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-from tokendraw.operations.pack_sm90_w4.capabilities import Format, Layout
+from tokendraw.sm90_w4 import Format, Layout
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -18,7 +18,8 @@ from tokendraw._messages.errors import InvalidInputError, InvalidParameterError
 from tokendraw._messages.words import one_of, shown
 from tokendraw._torch.tensor_checks import check_plain
 from tokendraw.operations.pack_sm90_w4 import limits, shapes
-from tokendraw.operations.pack_sm90_w4.capabilities import FORMATS, LAYOUTS, Layout, Sm90W4Capabilities, has
+from tokendraw.operations.pack_sm90_w4.capabilities import FORMATS, LAYOUTS, Sm90W4Capabilities, has
+from tokendraw.sm90_w4 import Layout
 
 UPSTREAM: Final = "upstream"
 """The layout of the installed FlashInfer, which :meth:`Call.check` looks up."""
@@ -71,8 +72,8 @@ class _Repacking(Call):
         return super().kind(), self.layout
 
     def lacking(self, capabilities: Sm90W4Capabilities, rows: BatchFacts | None = None) -> str | None:
-        lacking = limits.unserved_layout(capabilities, self.layout)
-        return lacking or (limits.unserved_way_back(capabilities) if self.unpacks else None)
+        lacking = limits.unserved_way_back(capabilities) if self.unpacks else None
+        return lacking or limits.unserved_layout(capabilities, self.layout)
 
     def output_check(self, need: Any) -> OutputCheck:
         return partial(_wrong_form, shape=self.form().result(self.tensor.shape), device=self.tensor.device)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
-from tokendraw.operations.pack_sm90_w4.capabilities import Layout
+from tokendraw.sm90_w4 import Layout
 
 Shape: TypeAlias = Sequence[int]
 

@@ -1,6 +1,8 @@
 """Packs and unpacks weights by torch's own functions, piece by piece, on any device.
 
-A piece and its three copies stay below an expert, so that no device needs room for all of them twice.
+A piece and its copies stay below an expert, so that no device needs room for all of them twice. A CPU computes with one
+thread: the functions are short, and threads that wait for each other dozens of times a piece are slower on a busy
+machine.
 """
 
 from __future__ import annotations
@@ -11,10 +13,11 @@ from typing import Final
 import torch
 from torch import Tensor
 
+from tokendraw.plugin import one_thread
 from tokendraw_native.sm90_w4.words import ALL_BITS, Shifts, Words
 
-_LARGEST_PIECE: Final = {"cpu": 1 << 20}
-"""Bytes of a piece, by type of device: few enough for a cache, enough for all threads."""
+_LARGEST_PIECE: Final = {"cpu": 1 << 18}
+"""Bytes of a piece, by type of device: few enough for the cache of a core."""
 _LARGEST_ELSEWHERE: Final = 1 << 24
 """Bytes of a piece where a launch takes microseconds."""
 
@@ -23,11 +26,12 @@ def pack(weights: Tensor, words: Words) -> Tensor:
     """Pack weights [E, N, K / 2] uint8, dense: a new tensor of the same shape."""
     packed = torch.empty_like(weights)
     source, target = _rows(weights), _words(packed)
-    for groups, columns in _pieces(weights):
-        given = torch.empty_like(target[groups, :, columns])
-        for place, (h, byte) in enumerate(words.byte_order):
-            given[..., place] = source[groups, h, columns, :, byte].transpose(1, 2)
-        target[groups, :, columns] = _moved(given, words.moves)
+    with one_thread():
+        for groups, columns in _pieces(weights):
+            given = torch.empty_like(target[groups, :, columns])
+            for place, (h, byte) in enumerate(words.byte_order):
+                given[..., place] = source[groups, h, columns, :, byte].transpose(1, 2)
+            target[groups, :, columns] = _moved(given, words.moves)
     return packed
 
 
@@ -35,11 +39,12 @@ def unpack(packed: Tensor, words: Words) -> Tensor:
     """Unpack what :func:`pack` packed: a new tensor of the same shape."""
     weights = torch.empty_like(packed)
     source, target = _words(packed), _rows(weights)
-    for groups, columns in _pieces(packed):
-        given = source[groups, :, columns].clone(memory_format=torch.contiguous_format)
-        moved = _moved(given, words.moves_back)
-        for place, (h, byte) in enumerate(words.byte_order):
-            target[groups, h, columns, :, byte] = moved[..., place].transpose(1, 2)
+    with one_thread():
+        for groups, columns in _pieces(packed):
+            given = source[groups, :, columns].clone(memory_format=torch.contiguous_format)
+            moved = _moved(given, words.moves_back)
+            for place, (h, byte) in enumerate(words.byte_order):
+                target[groups, h, columns, :, byte] = moved[..., place].transpose(1, 2)
     return weights
 
 
