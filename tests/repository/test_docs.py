@@ -259,6 +259,12 @@ class TestThePageOfNumbers:
         assert len(shown) == 5
         assert [row for row in shown if row not in measured] == []
 
+    def test_its_table_of_page_plans_is_that_of_the_results(self):
+        measured = [row[:4] for row in pages.rows(pages.text_of("benchmarks/results/h200_paged_kv.md"), 6)]
+        shown = [row for row in pages.rows(NUMBERS, 4) if re.fullmatch(r"\d+ x \d+", row[0])]
+        assert len(shown) == 4
+        assert [row for row in shown if row not in measured] == []
+
     def test_its_table_of_a_cpu_is_that_of_the_results(self):
         measured = list(pages.rows(pages.text_of("benchmarks/results/cpu.md"), 6))
         shown = [row for row in pages.rows(NUMBERS, 6) if row[0].startswith(("zipf", "flat"))]
