@@ -9,8 +9,9 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from tokendraw.bench.operation import Axis, BenchOperation, Preset, copy_of
-from tokendraw.operations.pack_sm90_w4.capabilities import FORMATS, LAYOUTS, Layout
+from tokendraw.operations.pack_sm90_w4.capabilities import FORMATS, LAYOUTS
 from tokendraw.operations.pack_sm90_w4.shapes import GROUP, scales
+from tokendraw.sm90_w4 import Layout
 
 if TYPE_CHECKING:
     import torch
