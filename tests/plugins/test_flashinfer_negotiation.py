@@ -10,7 +10,7 @@ import pytest
 
 import flashinfer_stand_in as stand_in
 from fake_candidates import A100, H100, ORIN_NANO, RTX5090, T4, V100
-from fake_dists import fake_dists
+from flashinfer_machine import add_jit_cache, add_tools, bare_machine, write
 from installing import install, run_with
 from tokendraw import Need, resolve
 from tokendraw.resolution import Candidate, Choice, State
@@ -28,40 +28,12 @@ ADVICE = (
 
 @pytest.fixture
 def dists(tmp_path, monkeypatch):
-    """Fake distributions, on a machine that has neither compilers nor anything compiled."""
-    for name in ("CUDA_HOME", "CUDA_PATH", "CXX", "FLASHINFER_NVCC", "FLASHINFER_DISABLE_JIT"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.delenv("FLASHINFER_CUDA_ARCH_LIST", raising=False)
-    monkeypatch.delenv("FLASHINFER_DISABLE_VERSION_CHECK", raising=False)
-    monkeypatch.setenv("CUDA_HOME", str(tmp_path / "cuda"))
-    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
-    monkeypatch.setenv("FLASHINFER_WORKSPACE_BASE", str(tmp_path / "workspace"))
-    with fake_dists(tmp_path, monkeypatch) as dists:
+    with bare_machine(tmp_path, monkeypatch) as dists:
         yield dists
 
 
 def install_flashinfer(dists, version=NEW, modules=None):
     return dists.add("flashinfer-python", version, modules=modules or stand_in.SOURCES[version])
-
-
-def write(path, text=""):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text, encoding="utf-8")
-    path.chmod(0o755)
-
-
-def add_tools(dists, *names):
-    for name in names:
-        folder = dists.folder / ("cuda/bin" if name == "nvcc" else "bin")
-        write(folder / name, "#!/bin/sh\necho 'Cuda compilation tools, release 12.8, V12.8.61'\n")
-
-
-def add_jit_cache(dists, version, name="flashinfer-jit-cache"):
-    folder = dists.add(name, version, modules={"flashinfer_jit_cache": ""})
-    write(folder / "flashinfer_jit_cache/jit_cache/sampling/sampling.so")
-    (info,) = folder.glob("*.dist-info")
-    write(info / "RECORD", "flashinfer_jit_cache/jit_cache/sampling/sampling.so,,\n")
-    return folder
 
 
 def probe(host=H100, need=None):

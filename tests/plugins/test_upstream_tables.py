@@ -21,6 +21,8 @@ HOSTS = {"native": LAPTOP, "triton-gumbel": H100, "flashinfer": H100, "aiter": M
 
 ONE_FILTER = "draws by rejection"
 FUSED = "draws by rejection, or fused where every row has a k up to 1024"
+PACK = "pack_sm90_w4"
+V1, V2 = "packs layout v1", "packs layout v2"
 NO_MASS = "reads out of bounds for rows without mass (pull request 3658), so it gets none"
 ROCM_10 = "has no sampling kernels on ROCm 10 (pull request 4754)"
 
@@ -39,6 +41,18 @@ def refused(plugin: str, version: str, operation: str, says: str = "") -> tuple[
         operation,
         version,
         f"needs {upstream.distribution} {upstream.versions}, found {version}{words}",
+    )
+
+
+def refused_for(plugin: str, version: str, operation: str, says: str) -> tuple[str, ...]:
+    """Refused for one operation alone, of which the first used release is named."""
+    upstream = TABLES[plugin]
+    rows = [row for row in upstream.releases if row.operation == operation and not row.refused]
+    return (
+        plugin,
+        operation,
+        version,
+        f"needs {upstream.distribution} >={rows[0].since}, found {version}, which {says}",
     )
 
 
@@ -62,6 +76,20 @@ DECISIONS = [
     *every(used, "flashinfer", "0.7.1rc1 0.7.1.dev20260901 0.7.1 0.7.2.post1+cu130 0.7.99", FUSED),
     *every(refused, "flashinfer", "0.6.6", "returns no valid flag", "verify"),
     *every(used, "flashinfer", "0.6.7 0.7.2.post1", operation="verify"),
+    *every(
+        refused_for, "flashinfer", "0.6.6 0.6.7 0.6.9 0.6.9.post1+cu128", "packs no weights for SM90", PACK
+    ),
+    *every(used, "flashinfer", "0.6.10.dev20260401 0.6.10 0.6.10.post1 0.6.11 0.6.11.post2 0.6.12", V1, PACK),
+    *every(used, "flashinfer", "0.6.13 0.6.14 0.6.15 0.6.15.post1+cu130", V1, PACK),
+    *every(used, "flashinfer", "0.6.16rc1 0.6.16 0.6.16.post1 0.6.16.post2 0.6.16.post2+cu129", V2, PACK),
+    *every(used, "flashinfer", "0.6.16.post3.dev1 0.6.16.post3 0.6.16.post4 0.6.17 0.6.17+cu130", V1, PACK),
+    *every(
+        used,
+        "flashinfer",
+        "0.6.18rc1 0.6.18 0.6.18.post1 0.7.0 0.7.0.post1 0.7.1 0.7.2 0.7.2.post1",
+        V2,
+        PACK,
+    ),
     *every(refused, "aiter", "0.1.5.post4 0.1.10.post3", "draws top-p wrongly (pull request 2035)"),
     *every(
         refused,

@@ -1,4 +1,4 @@
-"""FlashInfer's functions that pack weights for SM90, on a CPU: modules of both layouts, and of a release without them."""
+"""FlashInfer's functions that pack weights for SM90, on a CPU: both layouts, and a release that has neither."""
 
 from typing import Any
 

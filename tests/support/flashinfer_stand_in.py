@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+import flashinfer_packing_stand_in as packing
+
 IN_MEMORY = -1090519041
 """What the kernel for drafts returns as a token if there is nothing to recover one from."""
 
@@ -75,11 +77,16 @@ def top_k_top_p_sampling_from_probs(
     return stand_in.fused(**locals())
 """
 SOURCES = {
-    "0.6.11.post2": {"flashinfer": "", "flashinfer.sampling": _SAMPLING.replace("{deterministic}", "")},
+    "0.6.11.post2": {
+        "flashinfer": "",
+        "flashinfer.sampling": _SAMPLING.replace("{deterministic}", ""),
+        **packing.MODULES["v1"],
+    },
     "0.7.2.post1": {
         "flashinfer": "",
         "flashinfer.sampling": _SAMPLING.replace("{deterministic}", ", is_deterministic=False"),
         "flashinfer.cake_sampling": _CAKE,
+        **packing.MODULES["v2"],
     },
 }
 """Modules by version, as ``fake_dist`` takes them."""

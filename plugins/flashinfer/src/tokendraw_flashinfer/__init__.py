@@ -4,7 +4,8 @@ The entry point names this module, so it imports nothing heavy. :mod:`tokendraw_
 source of the installed version what it can do, :mod:`~tokendraw_flashinfer.upstream` is the table of what versions are
 known to do, :mod:`~tokendraw_flashinfer.kernels` finds on disk where its kernels come from, and
 :mod:`~tokendraw_flashinfer.ways` is the table of entry points that draw each kind of rows. The calls are in
-:mod:`~tokendraw_flashinfer.sampler` and :mod:`~tokendraw_flashinfer.verifier`.
+:mod:`~tokendraw_flashinfer.sampler` and :mod:`~tokendraw_flashinfer.verifier`; weights are packed by
+:mod:`~tokendraw_flashinfer.packer`, as :mod:`~tokendraw_flashinfer.packing` reads from the source.
 """
 
 from __future__ import annotations
@@ -13,16 +14,27 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import tokendraw
-from tokendraw.plugin import Capabilities, Host, PluginInfo, VerifyCapabilities, hookimpl, printable
+from tokendraw.plugin import (
+    Capabilities,
+    Host,
+    HostCapabilities,
+    PluginInfo,
+    Sm90W4Capabilities,
+    VerifyCapabilities,
+    hookimpl,
+    printable,
+)
 from tokendraw_flashinfer import kernels
+from tokendraw_flashinfer.packing import Packing, gemm_module
 from tokendraw_flashinfer.signatures import DISTRIBUTION, EntryPoints
-from tokendraw_flashinfer.upstream import upstream
+from tokendraw_flashinfer.upstream import PACKING, upstream
 from tokendraw_flashinfer.ways import RENORMS, SAMPLE, VERIFY, WAYS, able
 
 if TYPE_CHECKING:
     import torch
 
     from tokendraw.plugin import FilterOrder
+    from tokendraw_flashinfer.packer import FlashInferPacker
     from tokendraw_flashinfer.sampler import FlashInferSampler
 
 _SAMPLE = Capabilities(
@@ -44,31 +56,34 @@ _SAMPLE = Capabilities(
 
 
 class FlashInferPlugin:
-    """Describes and builds the FlashInfer sampler."""
+    """Describes and builds what draws, verifies and packs by FlashInfer."""
 
     @hookimpl
     def tokendraw_describe(self) -> PluginInfo:
         """Describe the installed version, or without one the newest that is known."""
-        entry_points = EntryPoints.installed()
-        operations: dict[str, Capabilities] = {"sample": capabilities(entry_points)}
-        verifying = verify_capabilities(entry_points)
-        if verifying is not None:
-            operations["verify"] = verifying
+        entry_points, packing = EntryPoints.installed(), Packing.installed()
+        offered: dict[str, HostCapabilities | None] = {
+            "sample": capabilities(entry_points),
+            "verify": verify_capabilities(entry_points),
+            PACKING: packing_capabilities(packing),
+        }
         return PluginInfo(
             name="flashinfer",
             api_version=1,
             priority=40,
-            operations=operations,
-            upstream=upstream(entry_points),
+            operations={name: able for name, able in offered.items() if able is not None},
+            upstream=upstream(entry_points, packing),
             summary="FlashInfer's kernels: top-k, top-p and min-p per row on NVIDIA GPUs; no seeds, no greedy rows",
             verified="NVIDIA H200, with both tested versions of FlashInfer; "
-            "verify with 0.7.2.post1 alone, by the quick kit",
+            "verify with 0.7.2.post1 alone, by the quick kit; pack_sm90_w4 with its packing kernels alone",
             kernels=printable(kernels.find().source),  # with a path of this machine
         )
 
     @hookimpl
     def tokendraw_probe(self, operation: str, host: Host, need: tokendraw.Need) -> str | None:
         """Say why FlashInfer cannot run here; its own messages name the wrong reason in some cases."""
+        if operation == PACKING:
+            return kernels.find(host.compute_capability, gemm_module(host)).reason
         entry_points = EntryPoints.installed()
         lacking = entry_points.lacking(*(SAMPLE if operation == "sample" else VERIFY))
         if lacking is not None:
@@ -81,8 +96,12 @@ class FlashInferPlugin:
     @hookimpl
     def tokendraw_build(
         self, operation: str, device: torch.device, need: tokendraw.Need
-    ) -> FlashInferSampler:
-        """Build the sampler for one device; compiles FlashInfer's sampling module if that was not done before."""
+    ) -> FlashInferSampler | FlashInferPacker:
+        """Build for one device; compiles FlashInfer's sampling module if that was not done before."""
+        if operation == PACKING:
+            from tokendraw_flashinfer.packer import FlashInferPacker
+
+            return FlashInferPacker()
         from tokendraw_flashinfer.sampler import FlashInferSampler  # imports torch and flashinfer
         from tokendraw_flashinfer.verifier import FlashInferVerifier
 
@@ -117,6 +136,19 @@ def verify_capabilities(entry_points: EntryPoints) -> VerifyCapabilities | None:
         filters=tuple(pair for pair in sampling.filters if pair[0] not in missing),
         verify_modes=("rejection",),
         draft_kinds=("probs", "logits"),
+    )
+
+
+def packing_capabilities(packing: Packing) -> Sm90W4Capabilities | None:
+    """Return the capabilities for packing, on the GPUs whose GEMM reads it; None if a version packs nothing."""
+    if packing.layout is None:
+        return None
+    return Sm90W4Capabilities(
+        device_types=("cuda",),
+        compute_capability=((9, 0), (9, 0)),
+        formats=packing.formats,
+        layouts=(packing.layout,),
+        sync_free=True,
     )
 
 

@@ -1,12 +1,12 @@
-"""Finds where FlashInfer's sampling kernels come from on this machine, or why there are none.
+"""Finds where a module of FlashInfer's kernels comes from on this machine, or why there is none.
 
-FlashInfer loads a module called ``sampling`` from the first of these that it finds:
+FlashInfer loads a module, such as ``sampling``, from the first of these that it finds:
 
 =================  ================================================================================================
 in the package     ``flashinfer/data/aot/sampling/sampling.so``
 in a jit-cache     ``.../jit_cache/sampling/sampling.so`` of a distribution ``flashinfer-jit-cache...`` of its version
 compiled earlier   below ``$FLASHINFER_WORKSPACE_BASE/.cache/flashinfer``; ninja has to run to see that it is up to date
-compiled now       by nvcc, ninja and a C++ compiler, in one to three minutes
+compiled now       by nvcc, ninja and a C++ compiler, ``sampling`` in one to three minutes
 =================  ================================================================================================
 
 Without any of them the first call of any entry point raises. It also raises where FlashInfer cannot name the target of
@@ -28,15 +28,33 @@ from pathlib import Path
 import importlib_metadata
 
 from tokendraw.plugin import Host
-from tokendraw_flashinfer.signatures import DISTRIBUTION, package_folder
+from tokendraw_flashinfer.signatures import DISTRIBUTION, installed_version, package_folder
 
-_MODULE = "sampling/sampling.so"
 _JIT_CACHE = "flashinfer-jit-cache"
 
 
 @dataclass(frozen=True)
+class Module:
+    """A module of kernels."""
+
+    name: str
+    description: str
+    """Names it in reasons."""
+    too_long: str = ""
+    """Says why it is not compiled when it is needed; empty: it is."""
+
+    @property
+    def file(self) -> str:
+        """Return its path below each of the places where it may be."""
+        return f"{self.name}/{self.name}.so"
+
+
+SAMPLING = Module("sampling", "sampling module")
+
+
+@dataclass(frozen=True)
 class Kernels:
-    """The sampling module that was found, or the reason why there is none."""
+    """The module that was found, or the reason why there is none."""
 
     source: str
     """Describes the place of the module; empty if there is none."""
@@ -44,18 +62,18 @@ class Kernels:
     """Says what is needed and what was found, if there is none."""
 
 
-def find(compute_capability: tuple[int, int] | None = None) -> Kernels:
-    """Look for the sampling module in the order in which FlashInfer does.
+def find(compute_capability: tuple[int, int] | None = None, module: Module = SAMPLING) -> Kernels:
+    """Look for a module in the order in which FlashInfer does.
 
     :param compute_capability: that of the device, if it is known.
     """
-    version = _version(DISTRIBUTION)
+    version = installed_version()
     if version is None:
         return Kernels("")
-    if (package_folder() / "data" / "aot" / _MODULE).is_file():
+    if (package_folder() / "data" / "aot" / module.file).is_file():
         return Kernels(f"prebuilt, in {DISTRIBUTION} {version}")
     other_versions = []
-    for name, own in _jit_caches():
+    for name, own in _jit_caches(module):
         if (
             own == version
             or own.startswith(f"{version}+")
@@ -64,19 +82,31 @@ def find(compute_capability: tuple[int, int] | None = None) -> Kernels:
             return Kernels(f"prebuilt, in {name} {own}")
         other_versions.append(f"{name} {own}")
     without_ninja = [] if shutil.which("ninja") else ["ninja"]
-    cached = _compiled_earlier(version, compute_capability)
+    cached = _compiled_earlier(module, version, compute_capability)
     if cached is not None and not without_ninja and _cuda_home().is_dir() and not _forbidden():
         return Kernels(f"compiled earlier, in {cached}")
     missing = [*_missing_compilers(), *without_ninja]
-    if not missing and not _forbidden():
+    if not missing and not _forbidden() and not module.too_long:
         return Kernels(f"compiled here when the sampler is built, by {_nvcc()}")
     found = "FLASHINFER_DISABLE_JIT set" if _forbidden() else " and ".join(f"no {tool}" for tool in missing)
+    if module.too_long:
+        found = f"one compiled earlier, but {found or 'no CUDA toolkit'}" if cached else "none"
     other = f", and {' and '.join(other_versions)} of another version" if other_versions else ""
-    return Kernels(
-        "",
-        f"needs FlashInfer's sampling module prebuilt, or nvcc, ninja and a C++ compiler to build it, found {found}"
-        f"{other}; run `pip install {_JIT_CACHE}=={version}` from FlashInfer's index, or install a CUDA toolkit",
-    )
+    return Kernels("", f"{_needed(module)}, found {found}{other}; {_advice(module, version)}")
+
+
+def _needed(module: Module) -> str:
+    if module.too_long:
+        return (
+            f"needs FlashInfer's {module.description} prebuilt or compiled earlier, since {module.too_long}"
+        )
+    tools = "nvcc, ninja and a C++ compiler to build it"
+    return f"needs FlashInfer's {module.description} prebuilt, or {tools}"
+
+
+def _advice(module: Module, version: str) -> str:
+    other = "call FlashInfer's GEMM once" if module.too_long else "install a CUDA toolkit"
+    return f"run `pip install {_JIT_CACHE}=={version}` from FlashInfer's index, or {other}"
 
 
 def unnamed_target(host: Host) -> str | None:
@@ -106,15 +136,8 @@ def _least_cuda(minor: int) -> tuple[int, int]:
     return (12, 8) if minor == 0 and 'is_cuda_version_at_least("12.8")' in source else (12, 9)
 
 
-def _version(distribution: str) -> str | None:
-    try:
-        return str(importlib_metadata.version(distribution))
-    except (importlib_metadata.PackageNotFoundError, KeyError):
-        return None
-
-
-def _jit_caches() -> Iterator[tuple[str, str]]:
-    """Find name and version of every installed jit-cache that holds the sampling module.
+def _jit_caches(module: Module) -> Iterator[tuple[str, str]]:
+    """Find name and version of every installed jit-cache that holds a module.
 
     They are found by the names of their folders, and their lists of files are searched as text. Reading the metadata of
     all distributions, or checking some thousand files, would take a second on a slow disk.
@@ -122,7 +145,7 @@ def _jit_caches() -> Iterator[tuple[str, str]]:
     for folder in _metadata_folders("flashinfer_jit_cache"):
         distribution = importlib_metadata.Distribution.at(folder)
         record = distribution.read_text("RECORD") or ""
-        listed = re.search(rf"^[^,\n]*jit_cache/{re.escape(_MODULE)}(?=,|$)", record, re.MULTILINE)
+        listed = re.search(rf"^[^,\n]*jit_cache/{re.escape(module.file)}(?=,|$)", record, re.MULTILINE)
         if listed and Path(str(distribution.locate_file(listed[0]))).is_file():
             yield str(distribution.name).lower().replace("_", "-"), str(distribution.version)
 
@@ -137,10 +160,12 @@ def _metadata_folders(prefix: str) -> Iterator[Path]:
         yield from (path for path in folders if path.name.lower().replace("-", "_").startswith(prefix))
 
 
-def _compiled_earlier(version: str, compute_capability: tuple[int, int] | None) -> Path | None:
+def _compiled_earlier(
+    module: Module, version: str, compute_capability: tuple[int, int] | None
+) -> Path | None:
     base = Path(os.environ.get("FLASHINFER_WORKSPACE_BASE") or Path.home())
     target = "" if compute_capability is None else "{}{}".format(*compute_capability)
-    for path in sorted((base / ".cache" / "flashinfer" / version).glob(f"*/cached_ops/{_MODULE}")):
+    for path in sorted((base / ".cache" / "flashinfer" / version).glob(f"*/cached_ops/{module.file}")):
         # The folder names the architectures of all devices of that time, such as 80_90a.
         built_for = path.parents[2].name.split("_")
         if any(not target or re.fullmatch(f"{target}[a-z]?", architecture) for architecture in built_for):

@@ -65,6 +65,14 @@ class EntryPoints:
         return None
 
 
+def installed_version() -> str | None:
+    """Return the version of the installed distribution; None without one."""
+    try:
+        return str(importlib_metadata.version(DISTRIBUTION))
+    except (importlib_metadata.PackageNotFoundError, KeyError):  # or metadata without a version
+        return None
+
+
 def package_folder() -> Path:
     """Return the folder of the installed package ``flashinfer``; without one, a path that does not exist."""
     try:

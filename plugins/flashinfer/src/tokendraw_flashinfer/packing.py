@@ -1,0 +1,116 @@
+"""Reads from the installed FlashInfer's source into which layout it packs weights for its SM90 mixed-input GEMM.
+
+The functions of two layouts have one name and one signature, and version numbers tell little: the third post-release
+of 0.6.16 packs as 0.6.15 did, not as 0.6.16. What tells them apart is the shape that the scale function gives to its
+result. So that is read, without importing anything; :mod:`tokendraw_flashinfer.packer` sees whether it is so when it is
+built. The number counts only where there is nothing to read.
+"""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from tokendraw.plugin import Host
+from tokendraw.sm90_w4 import Format, Layout
+from tokendraw_flashinfer.kernels import Module
+from tokendraw_flashinfer.signatures import installed_version, package_folder
+from tokendraw_flashinfer.upstream import layout_by_number
+
+SCALES = "interleave_moe_scales_for_sm90_mixed_gemm"
+WEIGHTS = "interleave_moe_weights_for_sm90_mixed_gemm"
+FORMATS: dict[Layout, tuple[Format, ...]] = {"v1": ("fp4", "int4"), "v2": ("fp4", "int4", "fp4_fp8")}
+"""Formats of the weights that the releases with a layout pack."""
+
+_LAYOUTS: dict[int, Layout] = {3: "v1", 5: "v2"}
+"""Layouts by the number of dimensions of their scales."""
+_H20_SMS = 78
+_H20_MODULE = "fused_moe_90_h20_prebuilt_d"
+
+
+@dataclass(frozen=True)
+class Packing:
+    """What the installed FlashInfer packs."""
+
+    layout: Layout | None
+    """None: nothing."""
+    formats: tuple[Format, ...] = ()
+    is_read: bool = False
+    """Whether the layout was read from its source; otherwise its version promises it."""
+
+    @classmethod
+    def installed(cls) -> Self:
+        """Look at the installed distribution; without one, return what the newest that is known packs."""
+        version = installed_version()
+        if version is None:
+            return cls("v2", FORMATS["v2"])
+        folder = package_folder() / "fused_moe"
+        exported = _text(folder / "__init__.py")
+        if exported is None:
+            return cls._promised(version)
+        if SCALES not in exported or WEIGHTS not in exported:
+            return cls(None, is_read=True)
+        layout = _layout(_definition(folder, SCALES))
+        if layout is None:
+            return cls._promised(version)
+        return cls(layout, _formats(_definition(folder, WEIGHTS)) or FORMATS[layout], is_read=True)
+
+    @classmethod
+    def _promised(cls, version: str) -> Self:
+        layout = layout_by_number(version)
+        return cls(layout, FORMATS[layout] if layout else ())
+
+
+def gemm_module(host: Host) -> Module:
+    """Return the module of kernels that packing weights loads: that of the whole GEMM."""
+    name = "fused_moe_90"
+    if host.sm_count == _H20_SMS and _H20_MODULE in (_text(package_folder() / "jit" / "fused_moe.py") or ""):
+        name = _H20_MODULE
+    return Module(name, f"module {name}", too_long="more than 150 CUDA files take too long to compile")
+
+
+def _definition(folder: Path, name: str) -> ast.FunctionDef | None:
+    """Parse the definition of one function, out of modules that take too long to be parsed as a whole."""
+    for source in ("prepare.py", "core.py"):
+        _, start, rest = (_text(folder / source) or "").partition(f"\ndef {name}(")
+        if not start:
+            continue
+        first, *lines = rest.splitlines()
+        end = next((i for i, line in enumerate(lines) if line[:1].strip(") \t")), len(lines))
+        try:
+            (node,) = ast.parse("\n".join([f"{start}{first}", *lines[:end]])).body
+        except (SyntaxError, ValueError):
+            return None
+        return node if isinstance(node, ast.FunctionDef) else None
+    return None
+
+
+def _layout(function: ast.FunctionDef | None) -> Layout | None:
+    """Return the layout of what a scale function returns, ``....reshape(experts, ..., ...)``; None if it is another."""
+    ranks = set()
+    for node in ast.walk(function) if function else ():
+        match node:
+            case ast.Return(value=ast.Call(func=ast.Attribute(attr="reshape"), args=sizes)):
+                ranks.add(len(sizes))
+            case ast.Return():
+                return None
+    return _LAYOUTS.get(ranks.pop()) if len(ranks) == 1 else None
+
+
+def _formats(function: ast.FunctionDef | None) -> tuple[Format, ...]:
+    """Return the formats that a weight function numbers, ``{"fp4": 1, ...}``; none if there is no such table."""
+    for node in ast.walk(function) if function else ():
+        match node:
+            case ast.Dict(keys=keys):
+                known = {key.value for key in keys if isinstance(key, ast.Constant)}
+                return tuple(name for name in FORMATS["v2"] if name in known)
+    return ()
+
+
+def _text(path: Path) -> str | None:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, ValueError):
+        return None
