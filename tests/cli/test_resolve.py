@@ -6,9 +6,9 @@ from dataclasses import asdict, replace
 import pytest
 
 from command_line import BOOM, OFF, be_on, call
-from fake_candidates import ALL, H100, LAPTOP, NATIVE
+from fake_candidates import AITER, ALL, FLASHINFER, H100, LAPTOP, NATIVE
 from tokendraw import Need
-from tokendraw.plugin import HostCapabilities
+from tokendraw.plugin import HostCapabilities, Release, Sm90W4Capabilities
 
 H100_LINE = "sample on cuda (H100), compute capability 9.0, 132 SMs"
 PASSED_OVER = (
@@ -327,6 +327,53 @@ def test_what_every_operation_may_need_has_an_option(monkeypatch, options):
     be_on(monkeypatch, LAPTOP, (replace(NATIVE, info=info),))
     real = json.loads(call("resolve", "--operation", "plan_paged_kv", "--json", *options).stdout)
     assert (real["chosen"], real["need"]) == ("native", {"graph_safe": True, "sync_free": True})
+
+
+def test_explain_tells_which_calls_of_another_operation_go_to_whom(monkeypatch):
+    everything = Sm90W4Capabilities(
+        device_types=None, formats=("fp4", "int4", "fp4_fp8"), layouts=("v1", "v2"), unpacks=True
+    )
+    library = replace(
+        FLASHINFER.info.upstream,
+        releases=(
+            Release("0", "packs no layout", "pack_sm90_w4", refused=True),
+            Release("0.6.10", "packs layout v1", "pack_sm90_w4"),
+        ),
+    )
+    packer = Sm90W4Capabilities(device_types=("cuda",), formats=("fp4", "int4"), layouts=("v1",))
+    installed = (
+        replace(NATIVE, info=replace(NATIVE.info, operations={"pack_sm90_w4": everything})),
+        replace(
+            FLASHINFER,
+            info=replace(FLASHINFER.info, operations={"pack_sm90_w4": packer}, upstream=library),
+            upstream_version="0.6.11.post2",
+        ),
+        AITER,
+    )
+    ask = ("resolve", "--operation", "pack_sm90_w4", "--explain")
+    be_on(monkeypatch, H100, installed)
+    assert call(*ask).stdout == (
+        "pack_sm90_w4 on cuda (H100), compute capability 9.0, 132 SMs: flashinfer\n"
+        "\n"
+        "decisions\n"
+        "  flashinfer  available    best available, priority 80; flashinfer-python 0.6.11.post2 packs layout\n"
+        "                           v1\n"
+        "  native      available    available, priority 0; serves the calls that flashinfer cannot\n"
+        "  aiter       unavailable  needs the operation pack_sm90_w4, found sample\n"
+        "\n"
+        "who serves what\n"
+        "  flashinfer  all calls but the layout v2, the format fp4_fp8, unpacking\n"
+        "  native      the layout v2, the format fp4_fp8, unpacking\n"
+        "\n"
+        "settings\n"
+        "  none\n"
+    )
+    be_on(monkeypatch, LAPTOP, (installed[0], replace(installed[1], upstream_version="0.6.9")))
+    assert "  flashinfer  unavailable  needs a cuda device, found cpu\n" in call(*ask).stdout
+    be_on(monkeypatch, H100, (installed[0], replace(installed[1], upstream_version="0.6.9")))
+    assert (
+        "  flashinfer  unavailable  needs flashinfer-python >=0.6.10, found 0.6.9, which packs no layout\n"
+    ) in call(*ask).stdout
 
 
 def test_another_need_gets_another_sampler(monkeypatch):

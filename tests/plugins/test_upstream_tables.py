@@ -5,11 +5,13 @@ from pathlib import Path
 
 import pytest
 
+import flashinfer_stand_in
 from fake_candidates import H100, LAPTOP, MI300X
 from fake_dists import FakeDists, fake_dists
 from tokendraw import SamplerUnavailableError, operations
 from tokendraw._loading.resolve import decide, gather
 from tokendraw._resolution.upstream import is_tested, row_of
+from tokendraw.cli.diagnosis.findings import findings
 from tokendraw.resolution import Candidate, Choice, State
 from tokendraw_aiter.upstream import UPSTREAM as AITER
 from tokendraw_flashinfer.upstream import UPSTREAM as FLASHINFER
@@ -172,3 +174,31 @@ def test_every_release_at_which_the_range_begins_or_a_row_does_is_decided_above(
     decided = {version for name, _, version, _ in DECISIONS if name == plugin}
     begins = [row.since for row in upstream.releases if row.since != "0"]
     assert [since for since in begins if since not in decided and f"{since}.0" not in decided] == []
+
+
+@pytest.mark.parametrize(
+    ("version", "files", "words"),
+    [
+        ("0.6.11.post2", "0.6.11.post2", f"0.6.11.post2 {ONE_FILTER}"),
+        ("0.7.2.post1", "0.7.2.post1", f"0.7.2.post1 {FUSED}"),
+        ("0.7.2.post1+cu130", "0.7.2.post1", f"0.7.2.post1+cu130 {FUSED}"),
+        ("0.6.11.post2", "0.7.2.post1", f"0.6.11.post2 {FUSED} by its files"),
+        ("0.7.2.post1", "0.6.11.post2", f"0.7.2.post1 {ONE_FILTER} by its files"),
+    ],
+)
+def test_the_files_of_flashinfer_decide_and_not_its_number(
+    dists: FakeDists, version: str, files: str, words: str
+) -> None:
+    dists.add("flashinfer-python", version, modules=flashinfer_stand_in.SOURCES[files])
+    (candidate,) = [c for c in gather(H100, Choice()).plugins if c.name == "flashinfer"]
+    made = decide([candidate], H100, operations.get("sample").need(), Choice())
+    assert made.decisions[0].reason == f"best available, priority 40; flashinfer-python {words}"
+    reported = [finding.problem for finding in findings([], [], [candidate])]
+    if not words.endswith("by its files"):
+        assert reported == []
+        return
+    expected, found = (ONE_FILTER, FUSED) if FUSED in words else (FUSED, ONE_FILTER)
+    assert reported == [
+        f"'flashinfer' knows that flashinfer-python {version} {expected}, and finds in its files that it {found}. "
+        "It goes by the files. Report it to tokendraw's maintainers."
+    ]
