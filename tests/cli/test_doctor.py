@@ -11,7 +11,7 @@ import pytest
 
 import tokendraw
 from command_line import BOOM, FUTURE, OFF, be_on, call
-from fake_candidates import FLASHINFER, H100, LAPTOP, NATIVE
+from fake_candidates import A100, FLASHINFER, H100, LAPTOP, NATIVE
 from fake_dists import fake_dists, plugin
 from tokendraw import Need, operations
 from tokendraw._machine import detect as _host
@@ -258,6 +258,21 @@ def test_what_the_files_of_a_version_do_is_what_another_version_would_change(on)
             "mend": None,
         }
     ]
+
+
+def test_what_the_files_of_a_version_do_is_not_said_of_another_one(on):
+    library = replace(PACKER.info.upstream, found={"pack_sm90_w4": "packs no layout"})
+    on(H100, (NATIVE, replace(PACKER, info=replace(PACKER.info, upstream=library), upstream_version="0.6.9")))
+    assert found_in_json(exit_code=0)["upstreams"][0]["would_change"] == (
+        f"{GET} for pack_sm90_w4; 0.7.2.post1 packs layout v2 where 0.6.9 packs no layout: {STORED}"
+    )
+
+
+def test_what_another_version_would_change_in_an_operation_that_the_machine_cannot_run_is_not_said(on):
+    packer = replace(PACKER.info.operations["pack_sm90_w4"], compute_capability=((9, 0), (9, 0)))
+    info = replace(PACKER.info, operations=PACKER.info.operations | {"pack_sm90_w4": packer})
+    on(A100, (NATIVE, replace(PACKER, info=info, upstream_version="0.6.17")))
+    assert found_in_json(exit_code=0)["upstreams"][0]["would_change"] == SILENT.format("0.6.17")
 
 
 def test_without_a_tested_version_the_newest_that_is_known_is_compared(on):

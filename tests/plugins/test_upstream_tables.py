@@ -1,9 +1,13 @@
 """The tables of releases of our plugins: by the metadata of a version, the decision on it and its whole words."""
 
+import tomllib
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 
 import flashinfer_stand_in
 from fake_candidates import H100, LAPTOP, MI300X
@@ -18,6 +22,7 @@ from tokendraw_flashinfer.upstream import UPSTREAM as FLASHINFER
 from tokendraw_native.upstream import UPSTREAM as NATIVE
 from tokendraw_triton_gumbel.upstream import UPSTREAM as TRITON_GUMBEL
 
+ROOT = Path(__file__).parents[2]
 TABLES = {"native": NATIVE, "triton-gumbel": TRITON_GUMBEL, "flashinfer": FLASHINFER, "aiter": AITER}
 HOSTS = {"native": LAPTOP, "triton-gumbel": H100, "flashinfer": H100, "aiter": MI300X}
 
@@ -202,3 +207,20 @@ def test_the_files_of_flashinfer_decide_and_not_its_number(
         f"'flashinfer' knows that flashinfer-python {version} {expected}, and finds in its files that it {found}. "
         "It goes by the files. Report it to tokendraw's maintainers."
     ]
+
+
+@pytest.mark.parametrize(
+    ("plugin", "required"),
+    [("native", True), ("triton-gumbel", True), ("flashinfer", True), ("aiter", False)],
+)
+def test_the_range_is_the_one_that_the_distribution_asks_pip_for(plugin: str, required: bool) -> None:
+    folder = ROOT / "plugins" / plugin.replace("-", "_")
+    project = tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    every = [*project["dependencies"], *chain(*project.get("optional-dependencies", {}).values())]
+    upstream = TABLES[plugin]
+    asked = [
+        str(requirement.specifier)
+        for requirement in map(Requirement, every)
+        if requirement.name == upstream.distribution
+    ]
+    assert list(map(SpecifierSet, asked)) == [SpecifierSet(upstream.versions)] * required
