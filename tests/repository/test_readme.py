@@ -13,7 +13,7 @@ from installing import OFFLINE
 from pages import ROOT
 
 README = pages.text_of("README.md")
-(PYTHON,) = pages.blocks(README, "python")
+PYTHON = "\n".join(pages.blocks(README, "python"))
 COMMANDS = dict(pages.commands(README))
 MAKE, INSTALL, PLUGIN = (
     [line.partition("  #")[0].strip() for line in block.splitlines()] for block in pages.blocks(README, "")
@@ -32,6 +32,9 @@ def test_its_python_runs(capsys):
     exec(compile(PYTHON, "README.md", "exec"), names)
     assert names["out"].token_ids.shape == (3,)
     assert names["out"].logprobs.logprobs.shape == (3, 6)
+    plan = names["planner"].plan(names["seq_lens"], names["block_table"], page_size=16)
+    assert plan.page_indices.tolist() == [4, 9, 2, 7, -1, -1]
+    assert names["packed"].shape == names["weights"].shape
     assert capsys.readouterr().out.startswith("native\nsample on cpu: native")
 
 
