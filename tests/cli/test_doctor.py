@@ -421,19 +421,22 @@ class TestMending:
         old = replace(FLASHINFER, state=State.UNAVAILABLE, reason=reason, upstream_version="0.5")
         assert mends(old) == ["pip install 'flashinfer-python>=0.6.7,<0.8'"]
 
-    def test_an_upstream_that_its_table_refuses_is_installed_in_another_version(self):
+    @pytest.mark.parametrize("versions", [">=0.6.7,<0.8", ""])
+    def test_an_upstream_that_its_table_refuses_is_installed_in_another_version(self, versions):
         table = (
             Release("0", "draws", "sample"),
             Release("0.6.12", "draws wrongly", "sample", refused=True),
             Release("0.6.12.post1", "draws", "sample"),
         )
-        info = replace(FLASHINFER.info, upstream=replace(FLASHINFER.info.upstream, releases=table))
+        info = replace(
+            FLASHINFER.info, upstream=replace(FLASHINFER.info.upstream, versions=versions, releases=table)
+        )
         bad = assess(replace(FLASHINFER, info=info, upstream_version="0.6.12"), SAMPLE, H100, Need())
         assert findings([], [], [bad]) == [
             Finding(
                 "'flashinfer' is unavailable: needs flashinfer-python <0.6.12 or >=0.6.12.post1, "
                 "found 0.6.12, which draws wrongly.",
-                "pip install 'flashinfer-python>=0.6.7,<0.8,>=0.6.12.post1'",
+                f"pip install 'flashinfer-python{versions}{versions and ','}>=0.6.12.post1'",
             )
         ]
 

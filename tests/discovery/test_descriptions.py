@@ -334,6 +334,14 @@ def test_a_table_of_releases_that_says_two_things_or_none_makes_a_plugin_broken(
     assert verdict() == (State.BROKEN, reason)
 
 
+def test_a_table_of_too_many_releases_makes_a_plugin_broken(dists: FakeDists) -> None:
+    dists.add_plugin("acme", plugin("acme", upstream=rows(*[OLD] * 101)))
+    state, reason = verdict()
+    assert state is State.BROKEN
+    assert str(reason).startswith("Upstream.releases needs a tuple of at most 100 Release, found (Release(")
+    assert str(reason).endswith(" ...")
+
+
 def test_a_sound_table_is_kept_as_it_is(dists: FakeDists) -> None:
     table = [OLD, row("'2', 'works'"), row("'2.5.post1', 'works too', change='nothing'")]
     dists.add_plugin("acme", plugin("acme", upstream=rows(*table)))

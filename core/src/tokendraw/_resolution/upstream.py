@@ -42,11 +42,11 @@ def refusal(upstream: Upstream, installed: str, operation: str | None) -> str | 
 
 def requirement(upstream: Upstream, installed: str | None, operation: str) -> str:
     """Write what pip has to be asked for in place of an installed version that is not used."""
-    versions = upstream.versions
+    versions = [upstream.versions]
     if installed is not None and is_version(installed) and is_in_range(upstream, installed):
         about = operation if refusal(upstream, installed, operation) else None
-        *_, versions = versions, *(f"{versions},{used}" for used in _used(upstream, about))
-    return f"{upstream.distribution}{versions}"
+        versions += list(_used(upstream, about))[-1:]
+    return f"{upstream.distribution}{','.join(filter(None, versions))}"
 
 
 def behaviour(upstream: Upstream, installed: str | None, operation: str) -> str | None:
