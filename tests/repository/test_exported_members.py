@@ -25,7 +25,7 @@ FACES = {
         Need Operation PAD_LOGPROB PAD_TOKEN_ID PagedKVPlannerBackend PluginInfo Release SamplerBackend Seeding
         Sm90W4Capabilities Sm90W4PackerBackend TieNeed TieRule Upstream VERIFY_MODES
         VerifierBackend VerifyCapabilities VerifyMode best_token_ids hookimpl logprobs_by_step one_thread pad_logprobs
-        printable
+        printable release_of
     """,
     tokendraw.resolution: """
         Candidate Choice Decision DuplicatePluginError Host Resolution Settings State decide detect_host

@@ -69,6 +69,7 @@ if TYPE_CHECKING:
     from tokendraw._exchange.output import PAD_LOGPROB, PAD_TOKEN_ID
     from tokendraw._exchange.plugin_info import API_VERSION, PluginInfo, Release, Upstream
     from tokendraw._messages.words import printable
+    from tokendraw._resolution.upstream import release_of
     from tokendraw._torch.threads import one_thread
     from tokendraw.operations.pack_sm90_w4.backend import Sm90W4PackerBackend
     from tokendraw.operations.pack_sm90_w4.capabilities import Sm90W4Capabilities
@@ -111,6 +112,7 @@ _HOMES = {
     "_exchange.output": ("PAD_LOGPROB", "PAD_TOKEN_ID"),
     "_exchange.plugin_info": ("API_VERSION", "PluginInfo", "Release", "Upstream"),
     "_messages.words": ("printable",),
+    "_resolution.upstream": ("release_of",),
     "_torch.threads": ("one_thread",),
     "operations.pack_sm90_w4.backend": ("Sm90W4PackerBackend",),
     "operations.pack_sm90_w4.capabilities": ("Sm90W4Capabilities",),
@@ -168,6 +170,7 @@ __all__ = [
     "one_thread",
     "pad_logprobs",
     "printable",
+    "release_of",
 ]
 
 __getattr__ = lazy_names(globals(), _HOMES)

@@ -13,7 +13,7 @@ from tokendraw._exchange.capabilities import LONGEST_WORD, are_words
 from tokendraw._exchange.plugin_info import MOST_ITEMS, Release, Upstream
 from tokendraw._messages.errors import PluginError
 from tokendraw._messages.words import is_printable, shown
-from tokendraw._resolution.upstream import is_in_range, row_of
+from tokendraw._resolution.upstream import is_in_range, release_of
 
 
 def checked_upstream(upstream: Upstream) -> Upstream:
@@ -108,7 +108,7 @@ def _check_decision(row: Release, upstream: Upstream) -> None:
         raise PluginError(
             f"Upstream.releases about {about} needs used releases within {upstream.versions!r}, found {row.since!r}"
         )
-    above = row_of(upstream, row.since, None)
+    above = release_of(upstream, row.since, None)
     if above is not None and above.refused:
         raise PluginError(
             f"Upstream.releases about {about} uses {row.since!r}, which the row {above.since!r} refuses for all "

@@ -52,9 +52,7 @@ def _missing_release(candidate: Candidate, operation: Operation) -> str | None:
     info, installed = candidate.info, candidate.upstream_version
     if info is None or info.upstream is None or installed is None or operation.name in info.operations:
         return None
-    return (
-        upstream.refusal(info.upstream, installed, operation.name) if upstream.is_version(installed) else None
-    )
+    return upstream.refusal(info.upstream, installed, operation.name)
 
 
 def decide(

@@ -51,7 +51,7 @@ def requirement(upstream: Upstream, installed: str | None, operation: str) -> st
 
 def behaviour(upstream: Upstream, installed: str | None, operation: str) -> str | None:
     """Say what the installed version does in an operation, if a row does: ``acme-kernels 2.1 packs layout v1``."""
-    if installed is None or not is_version(installed):
+    if installed is None:
         return None
     words = words_of(upstream, installed, operation)
     seen = " by its files" if disagreement(upstream, installed, operation) else ""
@@ -60,26 +60,32 @@ def behaviour(upstream: Upstream, installed: str | None, operation: str) -> str 
 
 def words_of(upstream: Upstream, installed: str, operation: str | None) -> str | None:
     """Return the words about a version, in one operation or in all: those found in its files, else those of its row."""
-    row = row_of(upstream, installed, operation)
+    row = release_of(upstream, installed, operation)
     return upstream.found.get(operation or "") or (row.says if row else None)
 
 
 def disagreement(upstream: Upstream, installed: str, operation: str | None) -> tuple[str, str] | None:
     """Return what the row of a version says and what its files say, where these differ."""
-    row, found = row_of(upstream, installed, operation), words_of(upstream, installed, operation)
+    row, found = release_of(upstream, installed, operation), words_of(upstream, installed, operation)
     return None if row is None or found is None or row.says == found else (row.says, found)
 
 
 def row_in_force(upstream: Upstream, installed: str, operation: str | None) -> Release | None:
     """Find the row that decides: that of the version, unless its files are found to do what another row says."""
     if not disagreement(upstream, installed, operation):
-        return row_of(upstream, installed, operation)
+        return release_of(upstream, installed, operation)
     found = upstream.found[str(operation)]
     return next((row for row in _rows(upstream, operation) if row.says == found), None)
 
 
-def row_of(upstream: Upstream, version: str, operation: str | None) -> Release | None:
-    """Find the row about a version, in one operation or in all, by its number alone."""
+def release_of(upstream: Upstream, version: str, operation: str | None) -> Release | None:
+    """Find the row about a version, by its number alone.
+
+    :param operation: the operation that rows have to be about; None: all of them.
+    :return: None if there are no such rows, or if the version is none of PEP 440.
+    """
+    if not is_version(version):
+        return None
     reached = Version(version)
     # The first developmental release is the least of all that belong to one.
     rows = [row for row in _rows(upstream, operation) if Version(f"{row.since}.dev0") <= reached]

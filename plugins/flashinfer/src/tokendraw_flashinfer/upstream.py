@@ -10,9 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from packaging.version import InvalidVersion, Version
-
-from tokendraw.plugin import Release, Upstream
+from tokendraw.plugin import Release, Upstream, release_of
 from tokendraw_flashinfer.signatures import DISTRIBUTION, EntryPoints
 from tokendraw_flashinfer.ways import FUSED, SAMPLE
 
@@ -60,13 +58,5 @@ def upstream(entry_points: EntryPoints, packing: Packing) -> Upstream:
 
 def layout_by_number(version: str) -> Layout | None:
     """Return the layout into which a version should pack; None if it should not pack."""
-    try:
-        reached = Version(version)
-    except InvalidVersion:
-        return None
-    rows = [
-        row.says
-        for row in UPSTREAM.releases
-        if row.operation == PACKING and Version(f"{row.since}.dev0") <= reached
-    ]
-    return next(layout for layout, says in PACKS.items() if says == rows[-1])
+    row = release_of(UPSTREAM, version, PACKING)
+    return next((layout for layout, says in PACKS.items() if row is not None and row.says == says), None)

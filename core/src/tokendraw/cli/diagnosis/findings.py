@@ -9,7 +9,7 @@ from tokendraw._exchange.plugin_info import API_VERSION
 from tokendraw._messages.install import pip_install, where
 from tokendraw._resolution.admission import FIRST_PARTY, author_of
 from tokendraw._resolution.candidate import Candidate, State
-from tokendraw._resolution.upstream import disagreement, is_version, reason_against, requirement
+from tokendraw._resolution.upstream import disagreement, reason_against, requirement
 from tokendraw.cli.describe import described
 from tokendraw.cli.diagnosis.libraries import Library
 from tokendraw.cli.diagnosis.origins import Origin
@@ -74,7 +74,7 @@ def _of_candidate(candidate: Candidate, candidates: Sequence[Candidate]) -> Iter
 def _of_table(candidate: Candidate) -> Iterator[Finding]:
     """Find where the files of an upstream do something else than the plugin knows of its version."""
     info, installed = described(candidate), candidate.upstream_version
-    if info is None or info.upstream is None or installed is None or not is_version(installed):
+    if info is None or info.upstream is None or installed is None:
         return
     for operation in info.upstream.found:
         differing = disagreement(info.upstream, installed, operation)

@@ -151,8 +151,8 @@ def _differences(upstream: Upstream, installed: str, to: str, about: Iterable[st
     """Say what the other version does where the present one does something else, as the table has it."""
     for operation in about:
         row, other = (
-            _upstream.row_of(upstream, installed, operation),
-            _upstream.row_of(upstream, to, operation),
+            _upstream.release_of(upstream, installed, operation),
+            _upstream.release_of(upstream, to, operation),
         )
         if other is None or (operation is None and row is not None and row.refused):
             continue  # of the latter it is said already that it becomes available

@@ -19,7 +19,7 @@ from tokendraw._messages.errors import TokendrawError
 from tokendraw._messages.words import all_of, dotted
 from tokendraw._resolution.candidate import Candidate
 from tokendraw._resolution.refusals import INSTALL
-from tokendraw._resolution.upstream import disagreement, is_version, row_in_force
+from tokendraw._resolution.upstream import disagreement, row_in_force
 from tokendraw.cli.app import GuardedCommand
 from tokendraw.cli.describe import candidate_json, described
 from tokendraw.cli.options import installed_names, json_option, verbose_option
@@ -123,11 +123,7 @@ def _releases(upstream: Upstream, installed: str | None) -> Iterator[tuple[str, 
     """List the table of releases, with a mark at the rows that decide on the installed version."""
     for row in upstream.releases:
         mark = ""
-        if (
-            installed is not None
-            and is_version(installed)
-            and row == row_in_force(upstream, installed, row.operation)
-        ):
+        if installed is not None and row == row_in_force(upstream, installed, row.operation):
             seen = ", by its files" if disagreement(upstream, installed, row.operation) else ""
             mark = f" (installed{seen})"
         yield row.since, row.operation or "all", "refused" if row.refused else "used", f"{row.says}{mark}"
