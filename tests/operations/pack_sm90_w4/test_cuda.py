@@ -5,6 +5,9 @@ import torch
 
 import tokendraw
 from packing import LAYOUTS, WAYS, random_bytes
+from tokendraw.testing import Subject, run
+from tokendraw.testing.kit.device import sync_is_an_error
+from tokendraw.testing.kit.report import Status
 
 pytestmark = pytest.mark.gpu
 
@@ -72,12 +75,13 @@ def test_more_bytes_than_32_bits_count_are_packed(packers):
 def test_a_call_does_not_wait_for_the_device(packers):
     packer, weights = packers[1], torch.zeros(2, 64, 64, dtype=torch.uint8, device="cuda")
     for format, layout in WAYS:
-        packer.pack_weights(weights, format=format, layout=layout)
-        torch.cuda.synchronize()
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(torch.cuda, "synchronize", None)
-            torch.cuda.set_sync_debug_mode("error")
-            try:
-                packer.pack_weights(weights, format=format, layout=layout)
-            finally:
-                torch.cuda.set_sync_debug_mode("default")
+        packed = packer.pack_weights(weights, format=format, layout=layout)
+        packer.unpack_weights(packed, format=format, layout=layout)
+        with sync_is_an_error():
+            packed = packer.pack_weights(weights, format=format, layout=layout)
+            packer.unpack_weights(packed, format=format, layout=layout)
+
+
+def test_every_line_of_the_kit_is_green():
+    report = run(Subject.installed("native", device="cuda"), operation="pack_sm90_w4")
+    assert [line.name for line in report.lines if line.status is not Status.PASSED] == []

@@ -23,7 +23,7 @@ _WIDE: Final = "unsigned long long"
 
 def works(device: torch.device) -> bool:
     """Whether torch can compile such a kernel here: it is compiled and compared."""
-    if device.type != "cuda":
+    if not _is_gpu(device):
         return False
     words = WORDS["int4", "v1"]
     weights = torch.arange(16 * 32, device=device).to(torch.uint8).view(1, 16, 32)
@@ -35,6 +35,10 @@ def works(device: torch.device) -> bool:
         AttributeError,
     ):  # no jiterator, no NVRTC, or it compiles for no such device
         return False
+
+
+def _is_gpu(device: torch.device) -> bool:
+    return device.type == "cuda"  # ROCm's are called so too
 
 
 def is_aligned(weights: Tensor) -> bool:
@@ -69,7 +73,7 @@ def _elements(weights: Tensor) -> Tensor:
 
 def _launched(kernel: Callable[..., Tensor], weights: Tensor, *given: Tensor) -> Tensor:
     # The output gets the strides of the first tensor, whose elements are not used and so not read.
-    with torch.cuda.device(weights.device):
+    with torch.cuda.device_of(weights):  # type: ignore[no-untyped-call]
         out = kernel(_elements(weights), *given)
     return out.contiguous().view(torch.uint8).view(weights.shape)
 
