@@ -19,6 +19,8 @@ from tokendraw_native.sm90_w4.words import ALL_BITS, WORDS, Shifts, Words
 
 _BYTES: Final = 8
 _WIDE: Final = "unsigned long long"
+_ROWS: Final = (("row0", "first"), ("row1", "second"))
+"""The rows of a cell, and the arguments that hold them."""
 
 
 def works(device: torch.device) -> bool:
@@ -29,12 +31,8 @@ def works(device: torch.device) -> bool:
     weights = torch.arange(16 * 32, device=device).to(torch.uint8).view(1, 16, 32)
     try:
         return torch.equal(pack(weights, words), by_torch.pack(weights, words))
-    except (
-        RuntimeError,
-        ImportError,
-        AttributeError,
-    ):  # no jiterator, no NVRTC, or it compiles for no such device
-        return False
+    except (RuntimeError, ImportError, AttributeError):
+        return False  # no jiterator, no NVRTC, or none for such a device
 
 
 def _is_gpu(device: torch.device) -> bool:
@@ -85,6 +83,7 @@ def _kernel(code: str) -> Callable[..., Tensor]:
     return _create_jit_fn(code)
 
 
+@cache
 def pack_code(words: Words) -> str:
     """Write the function that makes two packed words of 8 bytes of each row, in C++."""
     unit, count = words.unit_bits, words.units_of_row
@@ -100,11 +99,12 @@ def pack_code(words: Words) -> str:
     return _function(f"tokendraw_pack_{words.name}", "half", lines)
 
 
+@cache
 def unpack_code(words: Words) -> str:
     """Write the function that makes 8 bytes of one row of four packed words, in C++."""
     unit, count = words.unit_bits, words.units_of_row
-    units = []
-    lines = []
+    lines: list[str] = []
+    units: list[str] = []
     for d in range(4):
         given = "first" if d < 2 else "second"
         lines += [
@@ -117,9 +117,6 @@ def unpack_code(words: Words) -> str:
         ]
     lines.append(f"return (T)({' | '.join(units)});")
     return _function(f"tokendraw_unpack_{words.name}", "row", lines)
-
-
-_ROWS: Final = (("row0", "first"), ("row1", "second"))
 
 
 def _assigned(word: str, shifts: Shifts) -> str:
