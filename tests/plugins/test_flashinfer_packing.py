@@ -370,5 +370,5 @@ def test_the_layout_upstream_needs_a_version_that_packs(dists):
     with pytest.raises(InvalidParameterError) as refused:
         native.pack_scales(torch.zeros(1, 64, 4, dtype=torch.uint8), layout="upstream")
     assert str(refused.value).startswith(
-        "'layout' needs an installed FlashInfer that packs, for 'upstream', found none"
+        "'layout' needs flashinfer.fused_moe.interleave_moe_scales_for_sm90_mixed_gemm, found no such function; "
     )

@@ -5,17 +5,23 @@ from __future__ import annotations
 import importlib
 import logging
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING
 
+from tokendraw._exchange.weight_layouts import Format, Layout
 from tokendraw._messages.errors import InvalidInputError, InvalidParameterError
 from tokendraw._messages.words import shown, spoken
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-Format: TypeAlias = Literal["fp4", "int4", "fp4_fp8"]
-"""Formats of 4-bit weights; ``fp4_fp8`` is fp4 for activations in float8, whose sign bits stand elsewhere."""
-Layout: TypeAlias = Literal["v1", "v2"]
+__all__ = [
+    "FlashInferLayout",
+    "Format",
+    "Layout",
+    "layout_of_flashinfer",
+    "probe_flashinfer",
+    "shared_activation_scale",
+]
 
 _log = logging.getLogger("tokendraw")
 _MODULE = "flashinfer.fused_moe"

@@ -206,15 +206,16 @@ def test_upstream_is_the_layout_of_the_installed_flashinfer(monkeypatch, layout)
     assert torch.equal(packer.unpack_scales(scales, layout="upstream"), SCALES)
 
 
-def test_upstream_is_refused_without_a_flashinfer_that_packs(packer, monkeypatch):
-    monkeypatch.setattr(sm90_w4, "layout_of_flashinfer", lambda: None)
+def test_upstream_is_refused_without_a_flashinfer_that_packs_and_says_why(packer, monkeypatch):
+    missing = sm90_w4.FlashInferLayout(None, "needs flashinfer.fused_moe, found no FlashInfer")
+    monkeypatch.setattr(sm90_w4, "probe_flashinfer", lambda: missing)
     for call in (
         lambda: packer.pack_scales(SCALES, layout="upstream"),
         lambda: packer.pack_weights(WEIGHTS, format="fp4", layout="upstream"),
     ):
         assert refusal(call, InvalidParameterError) == (
-            "'layout' needs an installed FlashInfer that packs, for 'upstream', found none. Pass v1 or v2, whichever "
-            "your GEMM reads."
+            "'layout' needs flashinfer.fused_moe, found no FlashInfer; 'upstream' is what that packs into. Pass v1 or "
+            "v2, whichever your GEMM reads."
         )
 
 

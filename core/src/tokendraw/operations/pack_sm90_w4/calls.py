@@ -178,10 +178,11 @@ class UnpackScales(_Repacking):
 
 
 def _of_upstream() -> Layout:
-    layout: Layout | None = sm90_w4.layout_of_flashinfer()
+    layout = sm90_w4.layout_of_flashinfer()
     if layout is None:
+        reason = sm90_w4.probe_flashinfer().reason or "needs an installed FlashInfer that packs, found none"
         raise InvalidParameterError(
-            f"'layout' needs an installed FlashInfer that packs, for {UPSTREAM!r}, found none. "
+            f"'layout' {reason}; {UPSTREAM!r} is what that packs into. "
             f"Pass {one_of(LAYOUTS)}, whichever your GEMM reads."
         )
     return layout

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tokendraw._exchange.capabilities import HostCapabilities
-from tokendraw.sm90_w4 import Format, Layout
+from tokendraw._exchange.weight_layouts import Format, Layout
 
 FORMATS: tuple[Format, ...] = ("fp4", "int4", "fp4_fp8")
 LAYOUTS: tuple[Layout, ...] = ("v1", "v2")
