@@ -13,6 +13,8 @@ from fake_candidates import A100, B200, H100
 from flashinfer_machine import add_jit_cache, add_tools, bare_machine, write
 from tokendraw import InvalidParameterError, PluginError, operations
 from tokendraw._loading.resolve import decide, gather
+from tokendraw._resolution.decide import assess
+from tokendraw.cli.diagnosis.upstreams import upstreams
 from tokendraw.resolution import Choice
 from tokendraw.testing import Subject, run
 from tokendraw.testing.kit.report import Status
@@ -159,6 +161,31 @@ def test_a_version_that_packs_nothing_is_passed_over(dists, layout, version, see
 def test_the_layouts_are_for_compute_capability_9_0(dists, host, found):
     install(dists)
     assert reason(decided(dists, host)) == f"needs compute capability 9.0 to 9.0, found {found}"
+
+
+AGAIN = ": weights that were packed in the other layout have to be packed again"
+
+
+@pytest.mark.parametrize(
+    ("layout", "version", "words"),
+    [
+        ("v1", "0.6.17", f"0.7.2.post1 packs layout v2 where 0.6.17 packs layout v1{AGAIN}"),
+        (None, "0.6.9", f"0.7.2.post1 packs layout v2 where 0.6.9 packs no weights for SM90{AGAIN}"),
+        ("v2", "0.6.18", None),
+    ],
+)
+def test_doctor_says_that_another_layout_needs_weights_to_be_packed_again(dists, layout, version, words):
+    install(dists, layout, version)
+    dists.add("tokendraw-flashinfer", "0.1.0", plugins={"flashinfer": "tokendraw_flashinfer:plugin"})
+    (candidate,) = [c for c in gather(H100, Choice()).plugins if c.name == "flashinfer"]
+    assessed = {
+        name: [assess(candidate, record, H100, record.need())]
+        for name in candidate.info.operations
+        if (record := operations.get(name))
+    }
+    (state,) = upstreams([candidate], assessed, H100, Choice())
+    said = [phrase for phrase in state.would_change.split("; ") if "packs" in phrase]
+    assert said == ([words] if words else [])
 
 
 # Where its kernels come from

@@ -105,7 +105,8 @@ def _formats(function: ast.FunctionDef | None) -> tuple[Format, ...]:
         match node:
             case ast.Dict(keys=keys):
                 known = {key.value for key in keys if isinstance(key, ast.Constant)}
-                return tuple(name for name in FORMATS["v2"] if name in known)
+                if formats := tuple(name for name in FORMATS["v2"] if name in known):
+                    return formats
     return ()
 
 
