@@ -1,7 +1,10 @@
 """What the FlashInfer plugin packs: what it reads from the installed version, who serves what, and how it calls."""
 
+import os
+import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -109,6 +112,16 @@ def test_reading_imports_nothing(dists):
     plugin.tokendraw_describe()
     plugin.tokendraw_probe("pack_sm90_w4", H100, None)
     assert not {name for name in set(sys.modules) - before if name.startswith("flashinfer")}
+
+
+def test_a_description_loads_of_packing_what_describes_it_alone():
+    code = "import sys, tokendraw_flashinfer; tokendraw_flashinfer.plugin.tokendraw_describe()\n"
+    code += "print('tokendraw.sm90_w4' in sys.modules)"
+    environ = os.environ | {"PYTHONPATH": str(Path(tokendraw_flashinfer.__file__).parents[1])}
+    run = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environ
+    )
+    assert run.stdout == "False\n"
 
 
 # Who serves what

@@ -11,13 +11,15 @@ from __future__ import annotations
 import ast
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from tokendraw.plugin import Host
-from tokendraw.sm90_w4 import Format, Layout
 from tokendraw_flashinfer.kernels import Module
 from tokendraw_flashinfer.signatures import installed_version, package_folder
 from tokendraw_flashinfer.upstream import layout_by_number
+
+if TYPE_CHECKING:
+    from tokendraw.sm90_w4 import Format, Layout
 
 SCALES = "interleave_moe_scales_for_sm90_mixed_gemm"
 WEIGHTS = "interleave_moe_weights_for_sm90_mixed_gemm"

@@ -14,12 +14,12 @@ from tokendraw import sm90_w4
 from tokendraw._exchange.call import Call, OutputCheck
 from tokendraw._exchange.facts import BatchFacts
 from tokendraw._exchange.output_checks import misfit
+from tokendraw._exchange.weight_layouts import Layout
 from tokendraw._messages.errors import InvalidInputError, InvalidParameterError
 from tokendraw._messages.words import one_of, shown
 from tokendraw._torch.tensor_checks import check_plain
 from tokendraw.operations.pack_sm90_w4 import limits, shapes
 from tokendraw.operations.pack_sm90_w4.capabilities import FORMATS, LAYOUTS, Sm90W4Capabilities, has
-from tokendraw.sm90_w4 import Layout
 
 UPSTREAM: Final = "upstream"
 """The layout of the installed FlashInfer, which :meth:`Call.check` looks up."""

@@ -6,10 +6,10 @@ from typing import Final
 
 import torch
 
+from tokendraw._exchange.weight_layouts import Layout
 from tokendraw.operations.pack_sm90_w4 import reference
 from tokendraw.operations.pack_sm90_w4.calls import PackScales, PackWeights
 from tokendraw.operations.pack_sm90_w4.capabilities import Sm90W4Capabilities, pairs
-from tokendraw.sm90_w4 import Layout
 from tokendraw.testing.kit.inputs import unmodified
 from tokendraw.testing.kit.property import Properties
 from tokendraw.testing.kit.trial import Trial

@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from tokendraw._exchange.weight_layouts import Format, Layout
 from tokendraw.operations.pack_sm90_w4 import reference
 from tokendraw.operations.pack_sm90_w4.calls import PackScales, PackWeights, UnpackScales, UnpackWeights
-from tokendraw.sm90_w4 import Format, Layout
 from tokendraw.testing.kit.property import Ask
 from tokendraw.testing.kit.subject import OperationSubject
 from tokendraw.testing.kit.trial import Trial
