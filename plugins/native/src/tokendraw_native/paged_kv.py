@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import torch
 from torch import Tensor
 
 from tokendraw import PagedKVPlan
+from tokendraw.plugin import one_thread
 
 _LARGEST = 2**31 - 1
 
@@ -27,16 +30,21 @@ class NativePlanner:
         requests, columns = block_table.shape
         if out is None:
             out = PagedKVPlan.empty(requests, columns, device=seq_lens.device, page_indices=page_indices)
-        lengths = seq_lens.clamp(0, min(columns * page_size, _LARGEST))
-        full_pages = (lengths - 1).div_(
-            page_size, rounding_mode="floor"
-        )  # before the last page; -1 if there is none
-        out.page_indptr[:1].zero_()
-        torch.cumsum(full_pages + 1, 0, dtype=torch.int32, out=out.page_indptr[1:])
-        torch.sub(lengths, full_pages.clamp_(min=0), alpha=page_size, out=out.last_page_len)
-        if out.page_indices is not None and block_table.numel():
-            _gather_pages(block_table, out.page_indptr, pad, out.page_indices)
+        # On a busy machine a second thread costs more than it gains.
+        with one_thread() if seq_lens.is_cpu else contextlib.nullcontext():
+            _count_pages(seq_lens, columns, page_size, out)
+            if out.page_indices is not None and block_table.numel():
+                _gather_pages(block_table, out.page_indptr, pad, out.page_indices)
         return out
+
+
+def _count_pages(seq_lens: Tensor, columns: int, page_size: int, out: PagedKVPlan) -> None:
+    """Write how many pages there are up to each request, and the tokens in its last one."""
+    lengths = seq_lens.clamp(0, min(columns * page_size, _LARGEST))
+    before_last = (lengths - 1).div_(page_size, rounding_mode="floor")  # pages; -1 without a token
+    out.page_indptr[:1].zero_()
+    torch.cumsum(before_last + 1, 0, dtype=torch.int32, out=out.page_indptr[1:])
+    torch.sub(lengths, before_last.clamp_(min=0), alpha=page_size, out=out.last_page_len)
 
 
 def _gather_pages(block_table: Tensor, page_indptr: Tensor, pad: int, page_indices: Tensor) -> None:
