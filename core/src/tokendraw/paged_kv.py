@@ -23,7 +23,7 @@ HostSeqLens = Literal["none", "upper_bound", "sync"]
 _LARGEST = 2**31 - 1
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class PagedKVPlan:
     """The pages of a batch of B requests whose block table has W columns. All are int32, on one device."""
 
@@ -64,7 +64,7 @@ class PagedKVPlan:
         )
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Requirements:
     """What the attention metadata of a step needs."""
 
