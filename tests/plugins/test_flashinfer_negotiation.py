@@ -302,7 +302,11 @@ def test_installed_without_flashinfer_it_is_listed_and_everything_else_works(tmp
         install(ROOT / project, tmp_path)
     listed = run_with(tmp_path, "tokendraw", "list")
     assert (listed.stderr, listed.returncode) == ("", 0)
-    rows = {line.split()[0]: " ".join(line.split()[1:]) for line in listed.stdout.splitlines()}
+    states, offered = (
+        {line.split()[0]: line for line in table.splitlines()} for table in listed.stdout.split("\n\n")
+    )
+    rows = {name: " ".join(line.split()[1:]) for name, line in states.items()}
+    assert offered["flashinfer"].endswith("  sample, verify, pack_sm90_w4")
     device = "cuda" if "needs a rocm device, found cuda" in rows["aiter"] else "cpu"
     if device == "cpu":
         assert rows["flashinfer"] == "unavailable 40 0.1.0 needs a cuda device, found cpu"
