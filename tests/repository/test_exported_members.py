@@ -15,15 +15,15 @@ import tokendraw.testing
 FACES = {
     tokendraw: """
         BatchFacts Drafts InvalidInputError InvalidParameterError LogprobsTensors Need PagedKVPlan PluginError
-        RowKinds Sampler SamplerFallbackWarning SamplerOutput SamplerUnavailableError SamplingMetadata
+        RequestSlots RowKinds Sampler SamplerFallbackWarning SamplerOutput SamplerUnavailableError SamplingMetadata
         SamplingParams SettingsError SettingsWarning TokenLogprob TokendrawError TokendrawWarning
         UntestedUpstreamWarning VerifyOutput __version__ discover load load_sampler resolve
     """,
     tokendraw.plugin: """
-        API_VERSION Call Capabilities DRAFT_KINDS DraftKind FILTER_ORDERS Filter FilterOrder GUMBEL_DTYPES
+        API_VERSION Call Capabilities DRAFT_KINDS DraftKind EditFacts FILTER_ORDERS Filter FilterOrder GUMBEL_DTYPES
         Granularity GumbelDtype Host HostCapabilities HostNeed INPUT_DTYPES LOGPROBS_MODES LogprobsMode
-        Need Operation PAD_LOGPROB PAD_TOKEN_ID PagedKVPlannerBackend PluginInfo Release SamplerBackend Seeding
-        Sm90W4Capabilities Sm90W4PackerBackend TieNeed TieRule Upstream VERIFY_MODES
+        Need Operation PAD_LOGPROB PAD_TOKEN_ID PagedKVPlannerBackend PluginInfo Release RequestTables SamplerBackend
+        Seeding Sm90W4Capabilities Sm90W4PackerBackend TieNeed TieRule Upstream VERIFY_MODES
         VerifierBackend VerifyCapabilities VerifyMode best_token_ids hookimpl logprobs_by_step one_thread pad_logprobs
         printable release_of
     """,

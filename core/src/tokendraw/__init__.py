@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from tokendraw._exchange.metadata import SamplingMetadata
     from tokendraw._exchange.output import LogprobsTensors, SamplerOutput, TokenLogprob
     from tokendraw._exchange.params import SamplingParams
+    from tokendraw._exchange.request_slots.slots import RequestSlots
     from tokendraw._loading.load import load, load_sampler
     from tokendraw._loading.resolve import discover, resolve
     from tokendraw._loading.sampler import Sampler
@@ -44,6 +45,7 @@ _HOMES = {
     "_exchange.metadata": ("SamplingMetadata",),
     "_exchange.output": ("LogprobsTensors", "SamplerOutput", "TokenLogprob"),
     "_exchange.params": ("SamplingParams",),
+    "_exchange.request_slots.slots": ("RequestSlots",),
     "_loading.load": ("load", "load_sampler"),
     "_loading.resolve": ("discover", "resolve"),
     "_loading.sampler": ("Sampler",),
@@ -73,6 +75,7 @@ __all__ = [
     "Need",
     "PagedKVPlan",
     "PluginError",
+    "RequestSlots",
     "RowKinds",
     "Sampler",
     "SamplerFallbackWarning",

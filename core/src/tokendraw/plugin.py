@@ -68,6 +68,7 @@ if TYPE_CHECKING:
     from tokendraw._exchange.operation import Operation
     from tokendraw._exchange.output import PAD_LOGPROB, PAD_TOKEN_ID
     from tokendraw._exchange.plugin_info import API_VERSION, PluginInfo, Release, Upstream
+    from tokendraw._exchange.request_slots.tables import EditFacts, RequestTables
     from tokendraw._messages.words import printable
     from tokendraw._resolution.upstream import release_of
     from tokendraw._torch.threads import one_thread
@@ -111,6 +112,7 @@ _HOMES = {
     "_exchange.operation": ("Operation",),
     "_exchange.output": ("PAD_LOGPROB", "PAD_TOKEN_ID"),
     "_exchange.plugin_info": ("API_VERSION", "PluginInfo", "Release", "Upstream"),
+    "_exchange.request_slots.tables": ("EditFacts", "RequestTables"),
     "_messages.words": ("printable",),
     "_resolution.upstream": ("release_of",),
     "_torch.threads": ("one_thread",),
@@ -141,6 +143,7 @@ __all__ = [
     "Call",
     "Capabilities",
     "DraftKind",
+    "EditFacts",
     "Filter",
     "FilterOrder",
     "Granularity",
@@ -154,6 +157,7 @@ __all__ = [
     "PagedKVPlannerBackend",
     "PluginInfo",
     "Release",
+    "RequestTables",
     "SamplerBackend",
     "Seeding",
     "Sm90W4Capabilities",
