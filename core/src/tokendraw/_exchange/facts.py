@@ -155,7 +155,7 @@ class RowKinds:
         :raises InvalidParameterError: a ValueError that names the field, the row and the value.
         :raises InvalidInputError: a ValueError: ``row_index`` is a tensor of another form.
         """
-        columns = checked_columns(params)
+        columns = checked_columns(params, may_edit=True)
         if isinstance(row_index, Tensor):
             check_vector("row_index", row_index)
             check_integers("row_index", row_index)

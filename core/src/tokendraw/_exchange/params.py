@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 import sys
-from dataclasses import dataclass
-from typing import NamedTuple, Self
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, NamedTuple, Self
 
 from tokendraw._exchange.capabilities import FILTER_ORDERS, FilterOrder
+from tokendraw._exchange.edits import checked_edits
 from tokendraw._exchange.ranges import check_logprobs, integer, out_of_range, real
 
 TEMPERATURES = (0.0, sys.float_info.max)
@@ -20,13 +22,24 @@ LARGEST_TOP_K = 2**62  # an int64 with room above; any k >= V is off
 LARGEST_LOGPROBS = 2**31 - 1  # an int32; any N >= V is V
 
 
+class _Noted:
+    """A slot beside the fields: a batch asks each of its requests for it, in place of for eight fields."""
+
+    __slots__ = ("may_edit",)
+    may_edit: bool
+
+
 @dataclass(frozen=True, slots=True)
-class SamplingParams:
+class SamplingParams(_Noted):
     """Sampling parameters of one request. The defaults sample from the plain softmax.
 
     Values are checked by :meth:`check`, and where a batch is built, in
-    :meth:`tokendraw.SamplingMetadata.from_params`, where an error names the row. The stages run in the order
-    temperature, min-p, top-k, top-p, draw.
+    :meth:`tokendraw.SamplingMetadata.from_params`, where an error names the row, or in
+    :meth:`tokendraw.RequestSlots.add`. The stages run in the order temperature, min-p, top-k, top-p, draw.
+
+    The fields from ``repetition_penalty`` on change logits before all of that: ``tokendraw.load("process_logits")``
+    does it for requests in :class:`tokendraw.RequestSlots`. ``from_params`` refuses them, since it keeps no history.
+    The hash leaves out those that are collections, and equality does not.
     """
 
     temperature: float = 1.0
@@ -43,12 +56,49 @@ class SamplingParams:
     """Return log-probabilities of the drawn token and this many best ones; -1 or >= V is all, None is not at all."""
     filter_order: FilterOrder = "top_k_first"
     """``top_k_first``: top-p counts the mass that top-k left. ``joint``: both count the unfiltered mass."""
+    repetition_penalty: float = 1.0
+    """r > 0 for tokens in prompt or output: ``x / r`` if x > 0, else ``x * r``. 1: off."""
+    frequency_penalty: float = 0.0
+    """f in [-2, 2]: ``x - f * n`` for a token that is n times in the output. 0: off."""
+    presence_penalty: float = 0.0
+    """p in [-2, 2]: ``x - p`` for a token in the output. 0: off."""
+    logit_bias: Mapping[int, float] | None = field(default=None, hash=False)
+    """{token id: finite value that is added}. None: off."""
+    allowed_token_ids: Collection[int] | None = field(default=None, hash=False)
+    """All other tokens get -inf. None: off."""
+    bad_words: Collection[Collection[int]] | None = field(default=None, hash=False)
+    """Sequences of token ids: the last id of each gets -inf where the ids before it end the output. None: off."""
+    min_tokens: int = 0
+    """``stop_token_ids`` get -inf until so many tokens are in the output. 0: off."""
+    stop_token_ids: Collection[int] | None = field(default=None, hash=False)
+    """The tokens that ``min_tokens`` holds back. Drawing one ends nothing here: that is the loop's."""
+
+    def __post_init__(self) -> None:
+        """Note whether an edit may be asked for. What is of another type than the default is looked at later."""
+        r, f, p = self.repetition_penalty, self.frequency_penalty, self.presence_penalty
+        plain = (
+            type(r) is type(f) is type(p) is float
+            and r == 1.0
+            and f == p == 0.0
+            and self.logit_bias is None
+            and self.allowed_token_ids is None
+            and self.bad_words is None
+            and type(self.min_tokens) is int
+            and self.min_tokens == 0
+            and self.stop_token_ids is None
+        )
+        object.__setattr__(self, "may_edit", not plain)
+
+    def __setstate__(self, state: list[Any]) -> None:
+        for one, value in zip(fields(self), state, strict=True):
+            object.__setattr__(self, one.name, value)
+        self.__post_init__()
 
     def check(self, vocab_size: int | None = None, *, max_logprobs: int | None = None) -> Self:
         """Refuse this request at a server's door, before it is part of any batch. Imports no torch.
 
         :param vocab_size: V, if it is known. ``top_k`` and ``logprobs`` above it are not refused: they mean "off" and
-            "all". What ``logprobs=-1`` asks for is held against ``max_logprobs``.
+            "all". What ``logprobs=-1`` asks for is held against ``max_logprobs``, and token ids against V.
         :param max_logprobs: the most ``logprobs`` that this server grants, as ``Need(max_logprobs=)``; None: any.
             Without ``vocab_size``, -1 is beyond it.
         :returns: the parameters themselves.
@@ -57,6 +107,8 @@ class SamplingParams:
         logprobs = checked(self).logprobs
         if vocab_size is not None:
             vocab_size = integer("vocab_size", vocab_size, None, 1, 2**62)
+        if self.may_edit:
+            checked_edits(self, vocab_size=vocab_size)
         if max_logprobs is not None:
             check_logprobs(logprobs, vocab_size, integer("max_logprobs", max_logprobs, None, 0, 2**62))
         return self
@@ -76,10 +128,10 @@ class CheckedParams(NamedTuple):
     filter_order: str
 
 
-def checked(params: SamplingParams, row: int | None = None) -> CheckedParams:
+def checked(params: SamplingParams, row: int | str | None = None) -> CheckedParams:
     """Check the parameters of one request.
 
-    :param row: in its batch, for the message.
+    :param row: in its batch, or its place in words, for the message.
     :raises InvalidParameterError: it names the field and the row.
     """
     p = params

@@ -13,7 +13,7 @@ from tokendraw._messages.words import shown, type_name
 T = TypeVar("T")
 
 
-def each(name: str, values: Iterable[T], needed: str, row: int | None = None) -> Iterator[T]:
+def each(name: str, values: Iterable[T], needed: str, row: int | str | None = None) -> Iterator[T]:
     """Iterate over ``values``.
 
     :raises InvalidParameterError: they cannot be iterated over.
@@ -29,14 +29,14 @@ def each(name: str, values: Iterable[T], needed: str, row: int | None = None) ->
 def integer(
     field: str,
     value: Any,
-    row: int | None,
+    row: int | str | None,
     least: int,
     largest: float,
     needed: str | None = None,
 ) -> int:
     """Return ``value`` as an int in [least, largest].
 
-    :param row: in its batch, for the message; None: it is in none.
+    :param row: in its batch, or its place in words, for the message; None: it is in none.
     :raises InvalidParameterError: it is something else, a bool included.
     """
     if type(value) is int and least <= value <= largest:
@@ -60,11 +60,11 @@ def integers(
     largest: int,
     needed: str | None = None,
     *,
-    row: int | None = None,
+    row: int | str | None = None,
 ) -> list[int]:
     """Return ``values`` as a list of ints in [least, largest].
 
-    :param row: whose they all are, for the message; None: each is that of a row.
+    :param row: whose they all are, for the message, "" where there is nobody; None: each is that of a row.
     :raises InvalidParameterError: one is something else; or they are no list.
     """
     found = list(each(field, values, "integers", row))
@@ -81,10 +81,10 @@ def are_integers(values: Sequence[Any], least: int, largest: float) -> bool:
     return not values or ({*map(type, values)} == {int} and least <= min(values) and max(values) <= largest)
 
 
-def real(field: str, value: Any, row: int | None, least: float, largest: float, needed: str) -> float:
+def real(field: str, value: Any, row: int | str | None, least: float, largest: float, needed: str) -> float:
     """Return ``value`` as a float in [least, largest].
 
-    :param row: in its batch, for the message; None: it is in none.
+    :param row: in its batch, or its place in words, for the message; None: it is in none.
     :raises InvalidParameterError: it is something else, NaN or a bool included.
     """
     if type(value) is float and least <= value <= largest:
@@ -128,11 +128,13 @@ def check_logprobs(logprobs: int | None, vocab_size: int | None, limit: int) -> 
     )
 
 
-def out_of_range(field: str, row: int | None, needed: str, found: object) -> InvalidParameterError:
+def out_of_range(field: str, row: int | str | None, needed: str, found: object) -> InvalidParameterError:
     """Make the error for a value that is not as it needs to be."""
     return InvalidParameterError(f"'{field}'{of_row(row)} needs {needed}, found {shown(found)}.")
 
 
-def of_row(row: int | None) -> str:
-    """Write `` of row 3``; nothing where there is no row."""
+def of_row(row: int | str | None) -> str:
+    """Write `` of row 3``, or another place; nothing where there is none."""
+    if isinstance(row, str):
+        return f" of {row}" if row else ""
     return "" if row is None else f" of row {row}"

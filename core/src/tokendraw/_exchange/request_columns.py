@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from tokendraw._exchange.capabilities import FILTER_ORDERS
+from tokendraw._exchange.edits import checked_edits, refuse_edits
 from tokendraw._exchange.params import (
     LARGEST_LOGPROBS,
     LARGEST_TOP_K,
@@ -37,12 +38,14 @@ class RequestColumns(NamedTuple):
 _values_of = operator.attrgetter(*RequestColumns._fields)
 
 
-def checked_columns(params: Iterable[SamplingParams]) -> RequestColumns:
+def checked_columns(params: Iterable[SamplingParams], *, may_edit: bool = False) -> RequestColumns:
     """Check the parameters of a batch.
 
     :param params: one entry a request.
+    :param may_edit: whether requests may ask for edits of their logits, which are no part of the result.
     :raises InvalidParameterError: it names the field and the row; or they are no batch.
     """
+    check_edits = checked_edits if may_edit else refuse_edits
     if isinstance(params, SamplingParams):
         raise InvalidParameterError(
             "'params' needs one SamplingParams a request, found a single SamplingParams. Pass [params]."
@@ -53,6 +56,9 @@ def checked_columns(params: Iterable[SamplingParams]) -> RequestColumns:
     if all(issubclass(kind, SamplingParams) for kind in {*map(type, requests)}):
         columns = RequestColumns(*zip(*map(_values_of, requests), strict=True))
         if _are_plain(columns):
+            for row, request in enumerate(requests):
+                if request.may_edit:
+                    check_edits(request, row)
             return columns._replace(
                 temperature=[value + 0.0 for value in columns.temperature],  # -0.0 is 0.0
                 top_k=[max(0, k) for k in columns.top_k],
@@ -66,6 +72,7 @@ def checked_columns(params: Iterable[SamplingParams]) -> RequestColumns:
                 "Make one a request: SamplingParams(temperature=..., top_k=...)."
             )
         rows.append(checked(request, row))
+        check_edits(request, row)
     return RequestColumns(*zip(*rows, strict=True))
 
 
