@@ -125,3 +125,13 @@ def test_the_rows_of_drafts_are_computed_once_but_in_a_graph(monkeypatch):
     monkeypatch.setattr("tokendraw.operations.verify.rows.is_capturing", lambda: True)
     assert [spread(drafts), spread(drafts)] == [SPREAD, SPREAD]
     assert len(counted) == 3
+
+
+def test_requests_in_slots_keep_their_slots():
+    """One entry a request, whose slots are not their own places in the batch."""
+    drafts = Drafts.from_lists([[1, 2], [], [3]])
+    slots = torch.tensor([7, 0, 4], dtype=torch.int32)
+    metadata = SamplingMetadata(top_k=torch.arange(8), row_index=slots, positions=torch.tensor([10, 20, 30]))
+    found = by_row(metadata, drafts, 6)
+    assert found.per_row("top_k").tolist() == [7, 7, 7, 0, 4, 4]
+    assert found.positions.tolist() == [10, 11, 12, 20, 30, 31]

@@ -10,7 +10,7 @@ from typing import Annotated, Self, TypeAlias
 from torch import Tensor
 
 from tokendraw._exchange.declared import at_least, check_fields
-from tokendraw._exchange.params import SamplingParams
+from tokendraw._exchange.params import CheckedParams, SamplingParams
 from tokendraw._exchange.ranges import integers
 from tokendraw._exchange.request_columns import RequestColumns, checked_columns
 from tokendraw._torch.tensor_checks import check_integers, check_vector
@@ -186,6 +186,19 @@ class RowKinds:
     def is_current(self) -> bool:
         """Return whether its tensors are, as far as torch counts changes, as they were."""
         return all(_version(tensor) == version for tensor, version in self._seen or ())
+
+
+def row_kind(params: CheckedParams) -> RowKind:
+    """Return the kind of rows with these parameters."""
+    return (
+        params.temperature == 0.0,
+        params.seed is not None,
+        params.top_k,
+        params.top_p < 1.0,
+        params.min_p > 0.0,
+        params.filter_order,
+        params.logprobs,
+    )
 
 
 def checked_slots(row_index: Iterable[int] | None, slots: int) -> list[int] | None:

@@ -17,13 +17,13 @@ from tokendraw._torch.graphs import is_capturing
 Column: TypeAlias = tuple[Sequence[float], torch.dtype]
 
 _ALIGNMENT = 16  # bytes: Triton compiles another kernel for a pointer that is not a multiple of it
-_CODES = {torch.float64: "d", torch.float32: "f", torch.int64: "q", torch.bool: "B"}
+_CODES = {torch.float64: "d", torch.float32: "f", torch.int64: "q", torch.int32: "i", torch.bool: "B"}
 
 
 def uploaded(columns: Mapping[str, Column], device: torch.device) -> dict[str, Tensor]:
     """Copy columns of numbers to a device, on its current stream, without waiting for it.
 
-    :param columns: by name: numbers, and one of the dtypes float64, float32, int64 and bool.
+    :param columns: by name: numbers, and one of the dtypes float64, float32, int64, int32 and bool.
     :returns: by name: tensors [n], each aligned to 16 bytes, which count their changes by themselves.
     :raises InvalidInputError: a CUDA graph is being captured, which would copy memory that is gone when it is replayed.
     :raises InvalidParameterError: torch has no such device.

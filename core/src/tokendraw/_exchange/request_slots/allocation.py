@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from tokendraw._exchange.request_slots.tables import RequestTables
+from tokendraw._torch.upload import uploaded
 
 _ALIGNMENT = (
     16  # elements, so at least as many bytes: Triton compiles another kernel for a pointer that is none
@@ -39,11 +40,24 @@ class Sizes(NamedTuple):
         return -(-self.vocab_size // 32)
 
 
-REALS = ("temperature", "top_p", "min_p")
-INTEGERS = ("top_k", "seed", "logprobs")
-FLAGS = ("seeded", "joint", "is_restricted", "is_live")
-COUNTS = ("num_prompt", "num_tokens", "num_distinct", "num_bias", "num_stop", "min_tokens", "num_bad")
-PENALTIES = ("repetition", "frequency", "presence")
+BLOCKS = {
+    "reals": ("temperature", "top_p", "min_p"),
+    "integers": ("top_k", "seed", "logprobs"),
+    "flags": ("seeded", "joint", "is_restricted", "is_live"),
+    "numbers": ("num_prompt", "num_tokens", "num_distinct", "num_bias", "num_stop", "min_tokens", "num_bad"),
+    "penalties": ("repetition", "frequency", "presence"),
+}
+"""The small parameters of a request, by dtype: those of one slot are written as a column of each block."""
+SAMPLING = (*BLOCKS["reals"], *BLOCKS["integers"], "seeded", "joint")
+"""Those that are fields of the metadata."""
+_ONE = frozenset(("temperature", "top_p", "repetition"))
+"""Those that are off, or at rest, at 1; the others at 0."""
+
+
+def block_dtypes(device: torch.device) -> dict[str, torch.dtype]:
+    """Return the dtype of each block."""
+    real = torch.float32 if device.type == "mps" else torch.float64  # so that 0.9 stays 0.9
+    return dict(zip(BLOCKS, (real, torch.int64, torch.bool, torch.int32, torch.float32), strict=True))
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,66 +67,68 @@ class State:
     tables: RequestTables
     sampling: dict[str, Tensor]
     """[S] each, by field of the metadata."""
+    blocks: dict[str, Tensor]
+    """[fields, S] each, by name: those of :data:`BLOCKS`."""
+    empty: dict[str, Tensor]
+    """[fields] each: the column of a slot without a request."""
     is_live: Tensor
-    """[S] bool: whether there is a request."""
-    blocks: tuple[Tensor, ...]
-    """[fields, S] each, of :data:`REALS`, :data:`INTEGERS`, :data:`FLAGS`, :data:`COUNTS` and :data:`PENALTIES`."""
+    """[S + 1] bool: whether there is a request. The last element stands for slots that there are not, and takes what
+    is not to be kept; so in the next two."""
+    num_tokens: Tensor
+    """[S + 1] int32."""
+    num_distinct: Tensor
+    """[S + 1] int32."""
     history: Tensor
-    """[S * M + 1] int32. What is not to be kept is written to the last element; so in the next two."""
+    """[S * M + 1] int32. The last element takes what is not to be kept; so in the next two."""
     distinct: Tensor
     """[S * M + 1] int32."""
     counts: Tensor
     """[S * V + 1] int32."""
 
 
+@torch.inference_mode(False)  # inference tensors could not be changed outside of that mode
 def allocate(sizes: Sizes, device: torch.device) -> State:
     """Allocate slots that hold no requests.
 
-    :raises InvalidParameterError: torch finds no such device.
+    :raises InvalidParameterError: torch finds no such device here.
     """
     slots, tokens, ids = sizes.num_slots, sizes.max_tokens, sizes.vocab_size
+    width = -(-(slots + 1) // _ALIGNMENT) * _ALIGNMENT
 
     def zeros(*shape: int, dtype: torch.dtype = torch.int32) -> Tensor:
         return torch.zeros(shape, dtype=dtype, device=device)
 
-    def block(names: tuple[str, ...], dtype: torch.dtype) -> tuple[Tensor, dict[str, Tensor]]:
-        rows = zeros(len(names), -(-slots // _ALIGNMENT) * _ALIGNMENT, dtype=dtype)[:, :slots]
-        # Views count their changes together; with .data each parameter counts its own.
-        return rows, {name: rows[i].data for i, name in enumerate(names)}
-
-    reals, by_real = block(
-        REALS, torch.float32 if device.type == "mps" else torch.float64
-    )  # so that 0.9 stays 0.9
-    integers, by_integer = block(INTEGERS, torch.int64)
-    flags, by_flag = block(FLAGS, torch.bool)
-    counted, by_count = block(COUNTS, torch.int32)
-    penalties, by_penalty = block(PENALTIES, torch.float32)
-    is_live, is_restricted = by_flag.pop("is_live"), by_flag.pop("is_restricted")
+    dtypes = block_dtypes(device)
+    at_rest = {name: [field in _ONE for field in BLOCKS[name]] for name in BLOCKS}
+    empty = uploaded({name: (at_rest[name], dtype) for name, dtype in dtypes.items()}, device)
+    blocks, wide = {}, {}
+    for name, dtype in dtypes.items():
+        whole = zeros(len(BLOCKS[name]), width, dtype=dtype) + empty[name].unsqueeze(1)
+        for i, field in enumerate(BLOCKS[name]):
+            wide[field] = whole[i, : slots + 1].data  # .data: views would count their changes together
+        blocks[name] = whole[:, :slots]
+    rows = {name: vector[:slots].data for name, vector in wide.items()}
     history, distinct, counts = zeros(slots * tokens + 1), zeros(slots * tokens + 1), zeros(slots * ids + 1)
     tables = RequestTables(
         history=history[:-1].view(slots, tokens),
         distinct=distinct[:-1].view(slots, tokens),
         counts=counts[:-1].view(slots, ids),
-        bias_ids=zeros(slots, sizes.max_bias),
+        bias_ids=zeros(slots, sizes.max_bias).fill_(-1),
         bias=zeros(slots, sizes.max_bias, dtype=torch.float32),
         allowed=zeros(slots, sizes.num_words),
-        is_restricted=is_restricted,
-        stop_ids=zeros(slots, sizes.max_stop_ids),
-        bad_words=zeros(slots, sizes.max_bad_words, sizes.max_bad_word_len),
+        stop_ids=zeros(slots, sizes.max_stop_ids).fill_(-1),
+        bad_words=zeros(slots, sizes.max_bad_words, sizes.max_bad_word_len).fill_(-1),
         bad_lens=zeros(slots, sizes.max_bad_words),
-        **by_count,
-        **by_penalty,
+        **{name: rows[name] for name in (*BLOCKS["numbers"], *BLOCKS["penalties"], "is_restricted")},
     )
-    for padded in (tables.bias_ids, tables.stop_ids, tables.bad_words):
-        padded.fill_(-1)
-    penalties[0].fill_(1.0)
-    reals[0].fill_(1.0)
-    reals[1].fill_(1.0)
     return State(
         tables=tables,
-        sampling={**by_real, **by_integer, **by_flag},
-        is_live=is_live,
-        blocks=(reals, integers, flags, counted, penalties),
+        sampling={name: rows[name] for name in SAMPLING},
+        blocks=blocks,
+        empty=empty,
+        is_live=wide["is_live"],
+        num_tokens=wide["num_tokens"],
+        num_distinct=wide["num_distinct"],
         history=history,
         distinct=distinct,
         counts=counts,

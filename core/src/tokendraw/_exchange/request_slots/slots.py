@@ -2,17 +2,47 @@
 
 from __future__ import annotations
 
-import torch
+from collections.abc import Iterable
+from typing import Protocol
 
-from tokendraw._exchange.ranges import integer
+import torch
+from torch import Tensor
+
+from tokendraw._exchange.metadata import SamplingMetadata
+from tokendraw._exchange.metadata_checks import LARGEST_POSITION, check_positions
+from tokendraw._exchange.params import SamplingParams
+from tokendraw._exchange.ranges import integer, integers
 from tokendraw._exchange.request_slots.allocation import Sizes, allocate
+from tokendraw._exchange.request_slots.counting import Population
+from tokendraw._exchange.request_slots.descriptions import Descriptions
+from tokendraw._exchange.request_slots.request import checked_prompt, checked_request, request_columns
+from tokendraw._exchange.request_slots.room import Room
+from tokendraw._exchange.request_slots.row_inputs import (
+    Given,
+    check_device,
+    check_form,
+    check_slots,
+    given_rows,
+    on_device,
+)
 from tokendraw._exchange.request_slots.tables import EditFacts, RequestTables
-from tokendraw._torch.untraced import made_untraced
-from tokendraw._torch.upload import device_of
+from tokendraw._exchange.request_slots.writes import append_tokens, clean_slot, write_request
+from tokendraw._messages.errors import InvalidInputError, InvalidParameterError
+from tokendraw._torch.graphs import is_capturing
+from tokendraw._torch.untraced import made_untraced, untraced
+from tokendraw._torch.upload import device_of, uploaded
 
 LARGEST_TOKENS = 2**27 - 1  # counts are 16 times as large, in an int32
 LARGEST_VOCABULARY = 2**31 - 1
 LARGEST_SLOTS = 2**31 - 1
+
+
+class HasTokenIds(Protocol):
+    """What is appended of a :class:`tokendraw.VerifyOutput`."""
+
+    @property
+    def token_ids(self) -> Tensor:
+        """[B, K + 1] integer, padded with -1."""
 
 
 @made_untraced
@@ -59,9 +89,10 @@ class RequestSlots:
             max_bad_word_len=integer("max_bad_word_len", max_bad_word_len, None, 1, LARGEST_TOKENS),
         )
         self._state = allocate(self._sizes, device_of(device))
-        self._edit_facts = EditFacts(
-            any_penalty=False, any_bias=False, any_allowed=False, any_bad_words=False, any_min_tokens=False
-        )
+        self._device = self._state.counts.device
+        self._population = Population()
+        self._room = Room()
+        self._descriptions = Descriptions(self._state.sampling)
 
     @property
     def num_slots(self) -> int:
@@ -81,7 +112,7 @@ class RequestSlots:
     @property
     def device(self) -> torch.device:
         """Device of all tensors."""
-        return self._state.tables.counts.device
+        return self._device
 
     @property
     def tables(self) -> RequestTables:
@@ -91,4 +122,137 @@ class RequestSlots:
     @property
     def facts(self) -> EditFacts:
         """Edits that the requests in the slots may ask for, as the host knows without looking at the device."""
-        return self._edit_facts
+        return self._population.edit_facts
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes that all tensors take on the device."""
+        state = self._state
+        blocks = [block.untyped_storage().nbytes() for block in state.blocks.values()]
+        flat = [tensor.nbytes for tensor in (state.history, state.distinct, state.counts)]
+        tables = state.tables
+        lists = (
+            tables.bias_ids,
+            tables.bias,
+            tables.allowed,
+            tables.stop_ids,
+            tables.bad_words,
+            tables.bad_lens,
+        )
+        return sum((*blocks, *flat, *[tensor.nbytes for tensor in lists]))
+
+    @untraced
+    def add(self, slot: int, params: SamplingParams, prompt_token_ids: Iterable[int] | Tensor = ()) -> None:
+        """Put a request into an empty slot. Everything goes there in one copy, for which nobody waits.
+
+        :param slot: from 0 to S - 1.
+        :param prompt_token_ids: at most M integers in [0, V); a tensor [n] on a device is read, which waits for it.
+        :raises InvalidParameterError: a ValueError that names the field, the slot and the value; nothing has changed.
+        :raises InvalidInputError: a ValueError: the prompt is a tensor of another form, or a CUDA graph is being
+            captured; nothing has changed.
+        """
+        slot, sizes = self._slot(slot), self._sizes
+        if slot in self._population.requests:
+            raise InvalidParameterError(
+                f"'slot' needs one without a request, found {slot}, which has one. Remove that first, with "
+                f"slots.remove({slot})."
+            )
+        request = checked_request(slot, params, sizes)
+        prompt = checked_prompt(slot, prompt_token_ids, sizes)
+        columns = uploaded(request_columns(slot, request, prompt, sizes, self._device), self._device)
+        write_request(self._state, slot, columns)
+        self._population.add(slot, request)
+        self._room.set(slot, sizes.max_tokens - len(prompt))
+
+    @untraced
+    def remove(self, slot: int) -> None:
+        """Take a request out of its slot, and all traces of it.
+
+        :raises InvalidParameterError: a ValueError: there is no such slot, or no request in it; nothing has changed.
+        """
+        slot = self._slot(slot)
+        if slot not in self._population.requests:
+            raise InvalidParameterError(f"'slot' needs one with a request, found {slot}, which has none.")
+        clean_slot(self._state, slot, self._sizes)
+        self._population.remove(slot)
+        self._room.drop(slot)
+
+    @untraced
+    def append(self, row_index: Iterable[int] | Tensor, token_ids: Iterable[int] | Tensor) -> None:
+        """Append one token to the output of each of some requests. Waits for nothing, and can be captured.
+
+        On another device than the CPU no value is looked at: rows whose slot is out of range or has no request, and
+        ids outside [0, V), are left out. The host counts what it sees; only where a request may be full by that count
+        it reads how long each is, and waits. A captured call counts nothing: tokens beyond M are then left out.
+
+        :param row_index: [rows] integer: the slot of each row, each at most once.
+        :param token_ids: [rows] integer; -1: no token, as behind the last one of a verification.
+        :raises InvalidParameterError: a ValueError that names the row: a slot or id on the host is out of range, or a
+            request is full; nothing has changed.
+        :raises InvalidInputError: a ValueError: a tensor of another form or device; nothing has changed.
+        """
+        tokens = given_rows("token_ids", token_ids, self._device)
+        if tokens.values is not None:
+            integers("token_ids", tokens.values, -1, self.vocab_size - 1)
+        rows = given_rows("row_index", row_index, self._device)
+        there = on_device(self._device, row_index=rows, token_ids=tokens)
+        self._append(rows.values, there["row_index"], there["token_ids"].unsqueeze(-1))
+
+    @untraced
+    def append_verified(self, row_index: Iterable[int] | Tensor, verify_output: HasTokenIds) -> None:
+        """Append what a verification emitted to the outputs of its requests, as :meth:`append` does.
+
+        :param row_index: [B] integer: the slot of each request, each at most once.
+        :param verify_output: its ``token_ids`` [B, K + 1] are on the device of the slots.
+        """
+        tokens = getattr(verify_output, "token_ids", None)
+        check_form("verify_output.token_ids", tokens, 2)
+        assert isinstance(tokens, Tensor)
+        check_device("verify_output.token_ids", tokens, self._device)
+        rows = given_rows("row_index", row_index, self._device)
+        self._append(rows.values, on_device(self._device, row_index=rows)["row_index"], tokens)
+
+    @untraced
+    def metadata(
+        self, row_index: Iterable[int] | Tensor, positions: Iterable[int] | Tensor | None = None
+    ) -> SamplingMetadata:
+        """Describe rows of logits by the parameters of their requests: nothing is copied but what is on the host.
+
+        It speaks of the requests that are in the slots now: make a new one after :meth:`add`, and where a CUDA graph is
+        to serve other kinds of requests later, give that one other facts with :func:`dataclasses.replace`.
+
+        :param row_index: [rows] integer: the slot of each row. For a verification one entry a request will do.
+        :param positions: [rows] integer, as for :meth:`SamplingMetadata.from_params`; needed if a request has a seed.
+        :raises InvalidParameterError: a ValueError that names the row: a slot or position on the host is out of range.
+        :raises InvalidInputError: a ValueError: a tensor of another form or device.
+        """
+        rows = given_rows("row_index", row_index, self._device)
+        if rows.values is not None and not self._population.slots.issuperset(rows.values):
+            check_slots(rows.values, self._population.slots, self.num_slots)
+        given = {"row_index": rows}
+        if isinstance(positions, Tensor) and positions.device == self._device:
+            check_form("positions", positions, 1)
+            check_positions(positions)
+            given["positions"] = Given(None, positions)
+        elif positions is not None:
+            given["positions"] = at = given_rows("positions", positions, self._device)
+            integers("positions", at.values or (), 0, LARGEST_POSITION)
+        return self._descriptions.of(self._population, **on_device(self._device, **given))
+
+    def _append(self, slots: list[int] | None, row_index: Tensor, tokens: Tensor) -> None:
+        """Append tokens [B, K], if there is room for them.
+
+        :param slots: those of ``row_index``, as far as the host knows them.
+        """
+        if len(row_index) != len(tokens):
+            raise InvalidInputError(
+                f"'row_index' needs one slot for each row of tokens, {len(tokens)}, found {len(row_index)}."
+            )
+        if slots is not None:
+            check_slots(slots, self._population.slots, self.num_slots, once=True)
+        if not is_capturing() and not self._room.take(slots, tokens.shape[1]):
+            self._room.take_exactly(self._state.num_tokens, row_index, tokens, self._sizes)
+        append_tokens(self._state, row_index, tokens, self._sizes)
+
+    def _slot(self, slot: int) -> int:
+        return integer("slot", slot, None, 0, self.num_slots - 1)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 from torch import Tensor
 
@@ -63,12 +63,6 @@ class RequestTables:
     """[S, NW] int32: ids in each sequence, from 1 to LW; 0 behind the last sequence."""
     num_bad: Tensor
     """[S] int32."""
-
-    @property
-    def num_bytes(self) -> int:
-        """Bytes that they take."""
-        tensors: list[Tensor] = [getattr(self, field.name) for field in fields(self)]
-        return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -68,7 +68,7 @@ class Verify(Call):
             )
         drafts.check(target_logits)
         rows, found = target_logits.shape[0], metadata.num_rows
-        if found not in (None, rows) and not (metadata.row_index is None and found == drafts.num_requests):
+        if found not in (None, rows, drafts.num_requests):
             raise InvalidInputError(
                 f"'metadata' needs one entry a request, {drafts.num_requests}, or one a row of 'target_logits', "
                 f"{rows}, found {found}."

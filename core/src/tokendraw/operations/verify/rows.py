@@ -26,7 +26,8 @@ def by_row(metadata: SamplingMetadata, drafts: Drafts, rows: int) -> SamplingMet
     elif positions is not None:
         positions = positions.index_select(0, request)
         positions = (positions if positions.dtype is torch.int64 else positions.to(torch.int64)).add_(place)
-    return metadata.for_rows(request, positions)
+    slot = metadata.row_index
+    return metadata.for_rows(request if slot is None else slot.index_select(0, request), positions)
 
 
 _Rows: TypeAlias = tuple[Tensor, Tensor, Tensor | None]
