@@ -221,6 +221,24 @@ def metadata(device: torch.device) -> Iterator[tuple[str, float]]:
     made = SamplingMetadata.from_params(requests(256), device=device, positions=range(256))
     at = torch.arange(256, device=device)
     yield "with_positions, a tensor", microseconds(repeated(lambda: made.with_positions(at)), device)
+    if hasattr(tokendraw, "RequestSlots"):  # not in an older checkout
+        yield from slots(device)
+
+
+def slots(device: torch.device) -> Iterator[tuple[str, float]]:
+    """Time what an engine that keeps its requests in slots does in a step, and when a request comes and goes."""
+    number, prompt = 256, list(range(512))
+    kept = tokendraw.RequestSlots(number, 8192, VOCAB_SIZE, device=device)
+    for slot, params in enumerate(requests(number)):
+        kept.add(slot, params, prompt)
+    rows, tokens = torch.arange(number, device=device), torch.zeros(number, dtype=torch.int64, device=device)
+    title = f"RequestSlots, {number} rows"
+    yield f"{title}: metadata", microseconds(repeated(lambda: kept.metadata(rows, rows)), device)
+    calls = [lambda: kept.append(rows, tokens)]
+    yield f"{title}: append", microseconds(calls, device)
+    params = SamplingParams(repetition_penalty=1.1)
+    calls = [lambda: kept.remove(7), lambda: kept.add(7, params, prompt)]
+    yield "RequestSlots: remove and add, a prompt of 512", 2 * microseconds(calls, device)
 
 
 def table(device: torch.device) -> list[str]:

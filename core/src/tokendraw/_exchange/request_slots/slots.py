@@ -28,6 +28,7 @@ from tokendraw._exchange.request_slots.row_inputs import (
 from tokendraw._exchange.request_slots.tables import EditFacts, RequestTables
 from tokendraw._exchange.request_slots.writes import append_tokens, clean_slot, write_request
 from tokendraw._messages.errors import InvalidInputError, InvalidParameterError
+from tokendraw._messages.words import type_name
 from tokendraw._torch.graphs import is_capturing
 from tokendraw._torch.untraced import made_untraced, untraced
 from tokendraw._torch.upload import device_of, uploaded
@@ -206,8 +207,12 @@ class RequestSlots:
         :param verify_output: its ``token_ids`` [B, K + 1] are on the device of the slots.
         """
         tokens = getattr(verify_output, "token_ids", None)
+        if tokens is None:
+            raise InvalidInputError(
+                f"'verify_output' needs a tokendraw.VerifyOutput, found {type_name(verify_output)}. "
+                "Pass what sampler.verify returned."
+            )
         check_form("verify_output.token_ids", tokens, 2)
-        assert isinstance(tokens, Tensor)
         check_device("verify_output.token_ids", tokens, self._device)
         rows = given_rows("row_index", row_index, self._device)
         self._append(rows.values, on_device(self._device, row_index=rows)["row_index"], tokens)
