@@ -73,11 +73,9 @@ class State:
     """[fields] each: the column of a slot without a request."""
     is_live: Tensor
     """[S + 1] bool: whether there is a request. The last element stands for slots that there are not, and takes what
-    is not to be kept; so in the next two."""
-    num_tokens: Tensor
-    """[S + 1] int32."""
-    num_distinct: Tensor
-    """[S + 1] int32."""
+    is not to be kept; so in the next one."""
+    lengths: Tensor
+    """[2, S + 1] int32: ``num_tokens`` and ``num_distinct``."""
     history: Tensor
     """[S * M + 1] int32. The last element takes what is not to be kept; so in the next two."""
     distinct: Tensor
@@ -101,13 +99,14 @@ def allocate(sizes: Sizes, device: torch.device) -> State:
     dtypes = block_dtypes(device)
     at_rest = {name: [field in _ONE for field in BLOCKS[name]] for name in BLOCKS}
     empty = uploaded({name: (at_rest[name], dtype) for name, dtype in dtypes.items()}, device)
-    blocks, wide = {}, {}
-    for name, dtype in dtypes.items():
-        whole = zeros(len(BLOCKS[name]), width, dtype=dtype) + empty[name].unsqueeze(1)
-        for i, field in enumerate(BLOCKS[name]):
-            wide[field] = whole[i, : slots + 1].data  # .data: views would count their changes together
-        blocks[name] = whole[:, :slots]
-    rows = {name: vector[:slots].data for name, vector in wide.items()}
+    wide = {
+        name: (zeros(len(BLOCKS[name]), width, dtype=dtype) + empty[name].unsqueeze(1))[:, : slots + 1]
+        for name, dtype in dtypes.items()
+    }
+    rows = {  # .data: views would count their changes together
+        field: wide[name][i, :slots].data for name in BLOCKS for i, field in enumerate(BLOCKS[name])
+    }
+    is_live, num_tokens = BLOCKS["flags"].index("is_live"), BLOCKS["numbers"].index("num_tokens")
     history, distinct, counts = zeros(slots * tokens + 1), zeros(slots * tokens + 1), zeros(slots * ids + 1)
     tables = RequestTables(
         history=history[:-1].view(slots, tokens),
@@ -124,11 +123,10 @@ def allocate(sizes: Sizes, device: torch.device) -> State:
     return State(
         tables=tables,
         sampling={name: rows[name] for name in SAMPLING},
-        blocks=blocks,
+        blocks={name: block[:, :slots] for name, block in wide.items()},
         empty=empty,
-        is_live=wide["is_live"],
-        num_tokens=wide["num_tokens"],
-        num_distinct=wide["num_distinct"],
+        is_live=wide["flags"][is_live],
+        lengths=wide["numbers"][num_tokens : num_tokens + 2],  # and num_distinct
         history=history,
         distinct=distinct,
         counts=counts,

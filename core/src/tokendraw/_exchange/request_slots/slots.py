@@ -256,7 +256,7 @@ class RequestSlots:
         if slots is not None:
             check_slots(slots, self._population.slots, self.num_slots, once=True)
         if not is_capturing() and not self._room.take(slots, tokens.shape[1]):
-            self._room.take_exactly(self._state.num_tokens, row_index, tokens, self._sizes)
+            self._room.take_exactly(self._state.tables.num_tokens, row_index, tokens, self._sizes)
         append_tokens(self._state, row_index, tokens, self._sizes)
 
     def _slot(self, slot: int) -> int:

@@ -59,28 +59,26 @@ def append_tokens(state: State, row_index: Tensor, token_ids: Tensor, sizes: Siz
     :param token_ids: [B, K] integer.
     """
     slots, most, ids = sizes.num_slots, sizes.max_tokens, sizes.vocab_size
-    tokens, slot = token_ids.to(torch.int64), row_index.to(torch.int64)
-    slot = torch.where((slot >= 0) & (slot < slots), slot, slots)
-    slot = torch.where(state.is_live[slot], slot, slots)
-    old_tokens, old_distinct = state.num_tokens[slot], state.num_distinct[slot]
-    at = slot.unsqueeze(1)
-    kept = (tokens >= 0) & (tokens < ids) & (at < slots)
-    place = _places(kept, old_tokens)
+    tokens, slot = token_ids.to(torch.int64), row_index.to(torch.int64).clamp(-1, slots)
+    is_live = state.is_live[slot]  # -1 is the last element too
+    slot = torch.where(is_live, slot, slots)
+    lengths = state.lengths.index_select(1, slot)
+    first = (slot * most).unsqueeze(1)
+    kept = (tokens == tokens.clamp(0, ids - 1)) & is_live.unsqueeze(1)
+    place = _places(kept, lengths[0])
     kept &= place < most
-    _write(state.history, kept, at * most + place, tokens)
+    written = tokens.to(torch.int32)
+    _write(state.history, kept, first + place, written)
 
-    where = torch.where(kept, at * ids + tokens, slots * ids).view(-1)
+    where = torch.where(kept, tokens + (slot * ids).unsqueeze(1), slots * ids).view(-1)
     new = kept & ((state.counts[where].view_as(kept) & ~_EDIT_FLAGS) == 0)
     if tokens.shape[1] > 1:
         same = (tokens.unsqueeze(2) == tokens.unsqueeze(1)) & new.unsqueeze(1)
         new &= ~same.tril_(-1).any(2)  # the first of several is the new one
-    _write(state.distinct, new, at * most + _places(new, old_distinct), tokens)
+    _write(state.distinct, new, first + _places(new, lengths[1]), written)
     state.counts.scatter_add_(0, where, kept.view(-1).to(torch.int32) * ONE_OUTPUT)
-    for vector, old, added in (
-        (state.num_tokens, old_tokens, kept),
-        (state.num_distinct, old_distinct, new),
-    ):
-        vector.scatter_(0, slot, old + added.sum(1, dtype=torch.int32))
+    lengths += torch.stack((kept, new)).sum(2, dtype=torch.int32)
+    state.lengths.scatter_(1, slot.expand(2, -1), lengths)
 
 
 def _places(chosen: Tensor, first: Tensor) -> Tensor:
@@ -91,5 +89,4 @@ def _places(chosen: Tensor, first: Tensor) -> Tensor:
 
 
 def _write(flat: Tensor, chosen: Tensor, where: Tensor, tokens: Tensor) -> None:
-    nowhere = flat.shape[0] - 1
-    flat.scatter_(0, torch.where(chosen, where, nowhere).view(-1), tokens.to(torch.int32).view(-1))
+    flat.scatter_(0, torch.where(chosen, where, flat.shape[0] - 1).view(-1), tokens.view(-1))
