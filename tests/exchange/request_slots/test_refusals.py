@@ -151,3 +151,23 @@ def test_a_full_request_is_found_by_the_host_alone_until_it_may_be_full(monkeypa
     assert read == [1]
     slots.append([1], [7])
     assert (read, slots.tables.num_tokens.tolist()) == ([1], [0, 6, 6, 0])
+
+
+def test_rows_that_only_the_device_knows_may_be_of_any_request():
+    """The host counts their tokens for all requests, and reads lengths once the fullest might be full."""
+    slots, refusal = filled(), "needs room for 1 in slot 2, found 6 tokens"
+    first, second, one = torch.tensor([1]), torch.tensor([2]), torch.tensor([[5]])
+    for _ in range(3):  # slot 2 has room for two
+        slots._append(None, first, one)
+    assert slots.tables.num_tokens.tolist() == [0, 6, 4, 0]
+    for _ in range(2):
+        slots._append(None, second, one)
+    with pytest.raises(InvalidParameterError, match=refusal):
+        slots._append(None, second, one)
+    slots.remove(1)
+    slots.remove(2)
+    slots.add(1, P, [])
+    for _ in range(M):
+        slots._append(None, first, one)
+    with pytest.raises(InvalidParameterError, match="needs room for 1 in slot 1"):
+        slots._append(None, first, one)

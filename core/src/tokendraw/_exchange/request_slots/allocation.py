@@ -8,12 +8,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from tokendraw._exchange.ranges import integer
 from tokendraw._exchange.request_slots.tables import RequestTables
 from tokendraw._torch.upload import uploaded
 
-_ALIGNMENT = (
-    16  # elements, so at least as many bytes: Triton compiles another kernel for a pointer that is none
-)
+_LARGEST = 2**31 - 1
+_LARGEST_TOKENS = 2**27 - 1  # counts are 16 times as large, in an int32
+_ALIGNMENT = 16  # elements: Triton compiles another kernel for a pointer that is no multiple of 16 bytes
 
 
 class Sizes(NamedTuple):
@@ -38,6 +39,18 @@ class Sizes(NamedTuple):
     def num_words(self) -> int:
         """Words of a bit mask of the vocabulary."""
         return -(-self.vocab_size // 32)
+
+
+def checked_sizes(*sizes: int) -> Sizes:
+    """Check the sizes that a caller gives, in the order of :class:`Sizes`.
+
+    :raises InvalidParameterError: it names the one that is out of range.
+    """
+    most = {"max_tokens": _LARGEST_TOKENS, "max_bad_word_len": _LARGEST_TOKENS}
+    named = zip(Sizes._fields, sizes, strict=True)
+    checked = Sizes(*[integer(name, size, None, 1, most.get(name, _LARGEST)) for name, size in named])
+    ids = checked.vocab_size  # lists of distinct ids are no longer than this
+    return checked._replace(max_bias=min(checked.max_bias, ids), max_stop_ids=min(checked.max_stop_ids, ids))
 
 
 BLOCKS = {

@@ -139,7 +139,5 @@ def _bit_mask(ids: tuple[int, ...], num_words: int) -> memoryview:
     """Return words of 32 bits, in which bit i % 32 of word i // 32 is set where id i is among them."""
     mask = bytearray(4 * num_words)
     for token in ids:
-        mask[token >> 3] |= 1 << (
-            token & 7
-        )  # the lowest byte of a word comes first on every machine that torch serves
+        mask[token >> 3] |= 1 << (token & 7)  # the lowest byte of a word comes first
     return memoryview(mask).cast("i")

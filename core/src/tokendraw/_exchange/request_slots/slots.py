@@ -12,7 +12,7 @@ from tokendraw._exchange.metadata import SamplingMetadata
 from tokendraw._exchange.metadata_checks import LARGEST_POSITION, check_positions
 from tokendraw._exchange.params import SamplingParams
 from tokendraw._exchange.ranges import integer, integers
-from tokendraw._exchange.request_slots.allocation import Sizes, allocate
+from tokendraw._exchange.request_slots.allocation import allocate, checked_sizes
 from tokendraw._exchange.request_slots.counting import Population
 from tokendraw._exchange.request_slots.descriptions import Descriptions
 from tokendraw._exchange.request_slots.request import checked_prompt, checked_request, request_columns
@@ -32,10 +32,6 @@ from tokendraw._messages.words import type_name
 from tokendraw._torch.graphs import is_capturing
 from tokendraw._torch.untraced import made_untraced, untraced
 from tokendraw._torch.upload import device_of, uploaded
-
-LARGEST_TOKENS = 2**27 - 1  # counts are 16 times as large, in an int32
-LARGEST_VOCABULARY = 2**31 - 1
-LARGEST_SLOTS = 2**31 - 1
 
 
 class HasTokenIds(Protocol):
@@ -79,15 +75,8 @@ class RequestSlots:
         max_bad_words: int = 128,
         max_bad_word_len: int = 32,
     ) -> None:
-        ids = integer("vocab_size", vocab_size, None, 1, LARGEST_VOCABULARY)
-        self._sizes = Sizes(
-            num_slots=integer("num_slots", num_slots, None, 1, LARGEST_SLOTS),
-            max_tokens=integer("max_tokens", max_tokens, None, 1, LARGEST_TOKENS),
-            vocab_size=ids,
-            max_bias=min(integer("max_bias", max_bias, None, 1, LARGEST_VOCABULARY), ids),
-            max_stop_ids=min(integer("max_stop_ids", max_stop_ids, None, 1, LARGEST_VOCABULARY), ids),
-            max_bad_words=integer("max_bad_words", max_bad_words, None, 1, LARGEST_SLOTS),
-            max_bad_word_len=integer("max_bad_word_len", max_bad_word_len, None, 1, LARGEST_TOKENS),
+        self._sizes = checked_sizes(
+            num_slots, max_tokens, vocab_size, max_bias, max_stop_ids, max_bad_words, max_bad_word_len
         )
         self._state = allocate(self._sizes, device_of(device))
         self._device = self._state.counts.device
