@@ -15,6 +15,7 @@ from tokendraw._version import __version__
 
 if TYPE_CHECKING:
     from tokendraw._exchange.capabilities import Need
+    from tokendraw._exchange.drafts import Drafts
     from tokendraw._exchange.facts import BatchFacts, RowKinds
     from tokendraw._exchange.metadata import SamplingMetadata
     from tokendraw._exchange.output import LogprobsTensors, SamplerOutput, TokenLogprob
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
         TokendrawWarning,
         UntestedUpstreamWarning,
     )
-    from tokendraw.operations.verify.drafts import Drafts
     from tokendraw.operations.verify.output import VerifyOutput
     from tokendraw.paged_kv import PagedKVPlan
 
@@ -61,7 +61,7 @@ _HOMES = {
         "TokendrawWarning",
         "UntestedUpstreamWarning",
     ),
-    "operations.verify.drafts": ("Drafts",),
+    "_exchange.drafts": ("Drafts",),
     "operations.verify.output": ("VerifyOutput",),
     "paged_kv": ("PagedKVPlan",),
 }

@@ -51,6 +51,7 @@ if TYPE_CHECKING:
         INPUT_DTYPES,
         LOGPROBS_MODES,
         Capabilities,
+        DraftKind,
         Filter,
         FilterOrder,
         Granularity,
@@ -79,7 +80,6 @@ if TYPE_CHECKING:
     from tokendraw.operations.verify.capabilities import (
         DRAFT_KINDS,
         VERIFY_MODES,
-        DraftKind,
         VerifyCapabilities,
         VerifyMode,
     )
@@ -95,6 +95,7 @@ _HOMES = {
         "INPUT_DTYPES",
         "LOGPROBS_MODES",
         "Capabilities",
+        "DraftKind",
         "Filter",
         "FilterOrder",
         "Granularity",
@@ -123,7 +124,6 @@ _HOMES = {
     "operations.verify.capabilities": (
         "DRAFT_KINDS",
         "VERIFY_MODES",
-        "DraftKind",
         "VerifyCapabilities",
         "VerifyMode",
     ),

@@ -26,6 +26,8 @@ GumbelDtype: TypeAlias = Literal["fp32", "fp64"]
 Seeding: TypeAlias = Literal["none", "launch", "counter"]
 TieRule: TypeAlias = Literal["value", "exact_k"]
 TieNeed: TypeAlias = TieRule | Literal["either"]
+DraftKind: TypeAlias = Literal["probs", "logits", "chosen"]
+"""Kind of a draft, by what the caller gives of its distribution: probabilities, logits, or nothing (not drawn)."""
 
 LOGPROBS_MODES: tuple[LogprobsMode, ...] = (
     "raw_logprobs",

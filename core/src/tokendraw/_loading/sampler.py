@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 
 from tokendraw import operations
+from tokendraw._exchange.capabilities import DraftKind
+from tokendraw._exchange.drafts import Drafts
 from tokendraw._exchange.metadata import SamplingMetadata
 from tokendraw._exchange.output import SamplerOutput
 from tokendraw._loading.provider import Provider
@@ -22,8 +24,7 @@ from tokendraw._serving.warmup_batches import Batches
 from tokendraw._torch.untraced import untraced
 from tokendraw.operations.sample.warmup import SampleWarmup
 from tokendraw.operations.verify.calls import Verify
-from tokendraw.operations.verify.capabilities import DraftKind, VerifyMode
-from tokendraw.operations.verify.drafts import Drafts
+from tokendraw.operations.verify.capabilities import VerifyMode
 from tokendraw.operations.verify.output import VerifyOutput
 from tokendraw.operations.verify.warmup import VerifyWarmup
 

@@ -8,12 +8,12 @@ from typing import Any, TypeAlias
 
 import torch
 
+from tokendraw._exchange.drafts import Drafts
 from tokendraw._exchange.metadata import SamplingMetadata
 from tokendraw._exchange.params import SamplingParams
 from tokendraw._loading.sampler import Sampler
 from tokendraw.cli.demo.generation import LanguageModel
 from tokendraw.operations.verify.capabilities import VerifyMode
-from tokendraw.operations.verify.drafts import Drafts
 
 Mode: TypeAlias = VerifyMode
 

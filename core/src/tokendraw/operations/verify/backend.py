@@ -9,9 +9,9 @@ from tokendraw.operations.verify.capabilities import VerifyMode
 if TYPE_CHECKING:
     import torch
 
+    from tokendraw._exchange.drafts import Drafts
     from tokendraw._exchange.metadata import SamplingMetadata
     from tokendraw._exchange.output import SamplerOutput
-    from tokendraw.operations.verify.drafts import Drafts
     from tokendraw.operations.verify.output import VerifyOutput
 
 

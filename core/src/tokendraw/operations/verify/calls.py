@@ -13,6 +13,7 @@ from torch import Tensor
 from tokendraw._exchange import input_checks
 from tokendraw._exchange.call import Call, OutputCheck
 from tokendraw._exchange.capabilities import Need
+from tokendraw._exchange.drafts import Drafts
 from tokendraw._exchange.facts import BatchFacts
 from tokendraw._exchange.metadata import SamplingMetadata
 from tokendraw._exchange.row_limits import unserved
@@ -20,7 +21,6 @@ from tokendraw._messages.errors import InvalidInputError, InvalidParameterError
 from tokendraw._messages.words import one_of, type_name
 from tokendraw._serving.drawing import row_kind
 from tokendraw.operations.verify.capabilities import VERIFY_MODES, VerifyCapabilities, VerifyMode
-from tokendraw.operations.verify.drafts import Drafts
 from tokendraw.operations.verify.limits import undrafted
 from tokendraw.operations.verify.output import VerifyOutput
 from tokendraw.operations.verify.output_checks import wrong_chains, wrong_verify_form

@@ -5,11 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal, Self, TypeAlias
 
-from tokendraw._exchange.capabilities import Capabilities
+from tokendraw._exchange.capabilities import Capabilities, DraftKind
 
 VerifyMode: TypeAlias = Literal["rejection", "coupled"]
-DraftKind: TypeAlias = Literal["probs", "logits", "chosen"]
-"""Kind of a draft, by what the caller gives of its distribution: probabilities, logits, or nothing (not drawn)."""
 
 VERIFY_MODES: tuple[VerifyMode, ...] = ("rejection", "coupled")
 DRAFT_KINDS: tuple[DraftKind, ...] = ("probs", "logits", "chosen")

@@ -6,17 +6,16 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from tokendraw._exchange import row_limits
-from tokendraw._exchange.capabilities import Need
+from tokendraw._exchange.capabilities import DraftKind, Need
 from tokendraw.operations.verify.capabilities import (
     DRAFT_KINDS,
     VERIFY_MODES,
-    DraftKind,
     VerifyCapabilities,
     VerifyMode,
 )
 
 if TYPE_CHECKING:
-    from tokendraw.operations.verify.drafts import Drafts
+    from tokendraw._exchange.drafts import Drafts
 
 _FROM: dict[DraftKind, str] = {
     "probs": "drafts with probabilities",

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from tokendraw._exchange.drafts import Drafts
 from tokendraw._exchange.output import PAD_TOKEN_ID
 from tokendraw._exchange.output_checks import first_of, misfit, wrong_logprobs
-from tokendraw.operations.verify.drafts import Drafts
 from tokendraw.operations.verify.output import VerifyOutput
 
 

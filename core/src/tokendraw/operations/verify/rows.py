@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from tokendraw import speculative
+from tokendraw._exchange.drafts import Drafts
 from tokendraw._exchange.metadata import SamplingMetadata
 from tokendraw._torch.graphs import is_capturing
-from tokendraw.operations.verify.drafts import Drafts
 
 
 def by_row(metadata: SamplingMetadata, drafts: Drafts, rows: int) -> SamplingMetadata:

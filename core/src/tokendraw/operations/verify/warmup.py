@@ -14,6 +14,8 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
+from tokendraw._exchange.capabilities import DraftKind
+from tokendraw._exchange.drafts import Drafts
 from tokendraw._exchange.metadata import SamplingMetadata
 from tokendraw._exchange.output import PAD_TOKEN_ID
 from tokendraw._serving.drawing import Draft
@@ -21,8 +23,7 @@ from tokendraw._serving.routing import Serving
 from tokendraw._serving.warming import Stage
 from tokendraw._serving.warmup_batches import Batches, some_of, whole
 from tokendraw.operations.verify.calls import Verify
-from tokendraw.operations.verify.capabilities import DRAFT_KINDS, VERIFY_MODES, DraftKind, VerifyMode
-from tokendraw.operations.verify.drafts import Drafts
+from tokendraw.operations.verify.capabilities import DRAFT_KINDS, VERIFY_MODES, VerifyMode
 from tokendraw.operations.verify.limits import undrafted
 
 _STEPS = tuple(8 << n for n in range(8))

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import torch
 
+from tokendraw._exchange.capabilities import DraftKind
 from tokendraw._exchange.params import SamplingParams
-from tokendraw.operations.verify.capabilities import DraftKind, VerifyMode
+from tokendraw.operations.verify.capabilities import VerifyMode
 from tokendraw.testing.kit.property import Properties
 from tokendraw.testing.kit.statistical_tests import fit
 from tokendraw.testing.kit.trial import Trial, Verdict

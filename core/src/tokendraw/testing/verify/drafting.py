@@ -11,11 +11,11 @@ import torch
 from numpy.typing import NDArray
 
 from tokendraw import speculative
-from tokendraw._exchange.capabilities import GumbelDtype, LogprobsMode
+from tokendraw._exchange.capabilities import DraftKind, GumbelDtype, LogprobsMode
+from tokendraw._exchange.drafts import Drafts
 from tokendraw._exchange.metadata import SamplingMetadata
 from tokendraw._exchange.params import SamplingParams
-from tokendraw.operations.verify.capabilities import DraftKind, VerifyCapabilities, VerifyMode
-from tokendraw.operations.verify.drafts import Drafts
+from tokendraw.operations.verify.capabilities import VerifyCapabilities, VerifyMode
 from tokendraw.operations.verify.output import VerifyOutput
 from tokendraw.testing import reference_walk
 from tokendraw.testing.kit.trial import Trial

@@ -9,10 +9,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from tokendraw._exchange.capabilities import INPUT_DTYPES
+from tokendraw._exchange.capabilities import INPUT_DTYPES, DraftKind
 from tokendraw._exchange.params import SamplingParams
 from tokendraw._messages.words import all_of
-from tokendraw.operations.verify.capabilities import DraftKind, VerifyMode
+from tokendraw.operations.verify.capabilities import VerifyMode
 from tokendraw.testing.kit.inputs import unmodified
 from tokendraw.testing.kit.property import Ask, Properties
 from tokendraw.testing.kit.refusals import refused

@@ -1,4 +1,4 @@
-"""Holds the drafts of a batch, which a verification gets beside the target's logits. The host knows every shape."""
+"""Holds the drafts of a batch, which go beside the target's logits. The host knows every shape."""
 
 from __future__ import annotations
 
@@ -11,14 +11,8 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from tokendraw._exchange.ranges import are_integers, each, integers
-from tokendraw._messages.errors import InvalidInputError, InvalidParameterError
-from tokendraw._messages.words import shown
-from tokendraw._torch.tensor_checks import check_plain, is_plain
-from tokendraw._torch.untraced import made_untraced, untraced
-from tokendraw._torch.upload import device_of, uploaded
-from tokendraw.operations.verify.capabilities import DraftKind
-from tokendraw.operations.verify.draft_checks import (
+from tokendraw._exchange.capabilities import DraftKind
+from tokendraw._exchange.draft_checks import (
     check_counts,
     check_distributions,
     check_ids,
@@ -26,6 +20,12 @@ from tokendraw.operations.verify.draft_checks import (
     first_rows,
     known_most_drafts,
 )
+from tokendraw._exchange.ranges import are_integers, each, integers
+from tokendraw._messages.errors import InvalidInputError, InvalidParameterError
+from tokendraw._messages.words import shown
+from tokendraw._torch.tensor_checks import check_plain, is_plain
+from tokendraw._torch.untraced import made_untraced, untraced
+from tokendraw._torch.upload import device_of, uploaded
 
 _ID_RANGE = (-(2**63), 2**63 - 1)
 
@@ -197,35 +197,36 @@ class Drafts:
         """Device of its tensors."""
         return self.draft_token_ids.device
 
-    def check(self, target_logits: Tensor) -> None:
+    def check(self, target_logits: Tensor, name: str = "target_logits") -> None:
         """Refuse logits [L, V] that these drafts do not fit. Reads no values on other devices than the CPU.
 
+        :param name: of the argument.
         :raises InvalidInputError: names the tensor, what it needs to be and what it is.
         """
         if self.device != target_logits.device:
             raise InvalidInputError(
-                f"'drafts' needs the device of 'target_logits', {target_logits.device}, found {self.device}. "
+                f"'drafts' needs the device of '{name}', {target_logits.device}, found {self.device}. "
                 "Pass device= to Drafts.from_lists."
             )
         rows, needed = target_logits.shape[0], self.num_rows
         if needed is not None and needed != rows:
             raise InvalidInputError(
-                f"'target_logits' needs {needed} rows, one for each draft and one more for each of the "
+                f"'{name}' needs {needed} rows, one for each draft and one more for each of the "
                 f"{self.num_requests} requests, found {rows}."
             )
         if rows < self.num_requests:
             raise InvalidInputError(
-                f"'target_logits' needs a row for each of the {self.num_requests} requests, found {rows}."
+                f"'{name}' needs a row for each of the {self.num_requests} requests, found {rows}."
             )
         if needed is None and self.cu_num_logits.is_cpu and (last := int(self.cu_num_logits[-1])) > rows:
             raise InvalidInputError(
-                f"'target_logits' needs {last} rows, as 'cu_num_logits' says last, found {rows}."
+                f"'{name}' needs {last} rows, as 'cu_num_logits' says last, found {rows}."
             )
-        for name in ("draft_probs", "draft_logits"):
-            tensor = getattr(self, name)
+        for field in ("draft_probs", "draft_logits"):
+            tensor = getattr(self, field)
             if tensor is not None and tensor.shape[1] != target_logits.shape[1]:
                 raise InvalidInputError(
-                    f"'{name}' needs the vocabulary of 'target_logits', {target_logits.shape[1]}, "
+                    f"'{field}' needs the vocabulary of '{name}', {target_logits.shape[1]}, "
                     f"found {tensor.shape[1]}."
                 )
 
