@@ -218,7 +218,7 @@ def test_an_unknown_operation_is_a_usage_error_with_those_that_there_are():
     assert result.exit_code == 2
     assert result.stderr.splitlines()[-1] == (
         "Error: Invalid value for '--operation': 'draft' is not one of 'sample', 'verify', 'plan_paged_kv', "
-        "'pack_sm90_w4'."
+        "'pack_sm90_w4', 'process_logits'."
     )
 
 

@@ -52,15 +52,20 @@ def test_sampling_loads_of_other_operations_what_describes_them_alone() -> None:
     code = """
 import json, sys, torch, tokendraw
 
-before = [name for name in sys.modules if "paged_kv" in name or "sm90_w4" in name]
+parts = "paged_kv", "sm90_w4", "process_logits", "logits_processing"
+before = [name for name in sys.modules if any(part in name for part in parts)]
 metadata = tokendraw.SamplingMetadata.from_params([tokendraw.SamplingParams()])
 tokendraw.load_sampler("native", device="cpu").sample(torch.zeros(1, 9), metadata)
-after = [name for name in sys.modules if "paged_kv" in name or "sm90_w4" in name]
+after = [name for name in sys.modules if any(part in name for part in parts)]
 print(json.dumps([before, after]))
 """
     before, after = json.loads(python(code))
-    records = {"tokendraw.operations.plan_paged_kv", "tokendraw.operations.pack_sm90_w4"}
-    described = {f"tokendraw.operations.pack_sm90_w4.{part}" for part in ("capabilities", "limits")}
+    records = {f"tokendraw.operations.{name}" for name in ("plan_paged_kv", "pack_sm90_w4", "process_logits")}
+    described = {
+        f"tokendraw.operations.{name}.{part}"
+        for name in ("pack_sm90_w4", "process_logits")
+        for part in ("capabilities", "limits")
+    }
     assert before == []
     assert set(after) <= records | described
 

@@ -76,6 +76,8 @@ if TYPE_CHECKING:
     from tokendraw.operations.pack_sm90_w4.backend import Sm90W4PackerBackend
     from tokendraw.operations.pack_sm90_w4.capabilities import Sm90W4Capabilities
     from tokendraw.operations.plan_paged_kv.backend import PagedKVPlannerBackend
+    from tokendraw.operations.process_logits.backend import LogitsProcessorBackend
+    from tokendraw.operations.process_logits.capabilities import ProcessCapabilities, ProcessNeed
     from tokendraw.operations.verify.backend import VerifierBackend
     from tokendraw.operations.verify.capabilities import (
         DRAFT_KINDS,
@@ -120,6 +122,8 @@ _HOMES = {
     "operations.pack_sm90_w4.backend": ("Sm90W4PackerBackend",),
     "operations.pack_sm90_w4.capabilities": ("Sm90W4Capabilities",),
     "operations.plan_paged_kv.backend": ("PagedKVPlannerBackend",),
+    "operations.process_logits.backend": ("LogitsProcessorBackend",),
+    "operations.process_logits.capabilities": ("ProcessCapabilities", "ProcessNeed"),
     "operations.verify.backend": ("VerifierBackend",),
     "operations.verify.capabilities": (
         "DRAFT_KINDS",
@@ -151,11 +155,14 @@ __all__ = [
     "Host",
     "HostCapabilities",
     "HostNeed",
+    "LogitsProcessorBackend",
     "LogprobsMode",
     "Need",
     "Operation",
     "PagedKVPlannerBackend",
     "PluginInfo",
+    "ProcessCapabilities",
+    "ProcessNeed",
     "Release",
     "RequestTables",
     "SamplerBackend",

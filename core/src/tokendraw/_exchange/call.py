@@ -52,6 +52,10 @@ class Call(ABC):
     def with_tensors(self, tensors: Mapping[str, Tensor]) -> Self:
         """Copy the call with other tensors in the place of :meth:`tensors`."""
 
+    def copied(self) -> Self:
+        """Copy the call and the tensors that a provider may overwrite, so that another one can take it over."""
+        return self.with_tensors({name: tensor.clone() for name, tensor in self.tensors().items()})
+
     def kind(self) -> Hashable:
         """Return the properties, apart from its size, that decide which of a provider's kernels serve this call."""
         return tuple([(tensor.dtype, tensor.shape[1:]) for tensor in self.tensors().values()])

@@ -22,10 +22,11 @@ LogitsForm: TypeAlias = tuple[torch.Size, torch.dtype, torch.device]
 _DTYPES = frozenset(getattr(torch, name) for name in INPUT_DTYPES)
 
 
-def check_logits(name: str, logits: Tensor, device: torch.device) -> None:
+def check_logits(name: str, logits: Tensor, device: torch.device, *, built: str = "sampler") -> None:
     """Refuse what is no batch of logits on the device that a sampler was built for.
 
     :param name: of the argument.
+    :param built: names what was built for the device.
     :raises InvalidInputError: says what it needs to be and what it is.
     """
     if not is_plain(logits):
@@ -36,8 +37,8 @@ def check_logits(name: str, logits: Tensor, device: torch.device) -> None:
         raise InvalidInputError(f"'{name}' needs dtype {', '.join(INPUT_DTYPES)}, found {logits.dtype}.")
     if not same_device(logits.device, device):
         raise InvalidInputError(
-            f"'{name}' needs device {device}, where the sampler was built, found {logits.device}. "
-            f"Move the logits, or load a sampler for {logits.device}."
+            f"'{name}' needs device {device}, where the {built} was built, found {logits.device}. "
+            f"Move the logits, or load a {built} for {logits.device}."
         )
 
 

@@ -85,7 +85,7 @@ def copied(call: Call, member: BuiltProvider, kind: Hashable) -> Call:
     if is_capturing() or not (kind in member.failed_kinds or member.is_new(kind)):
         return call
     try:
-        return call.with_tensors({name: tensor.clone() for name, tensor in call.tensors().items()})
+        return call.copied()
     except RuntimeError as error:
         if is_out_of_memory(error):
             return call

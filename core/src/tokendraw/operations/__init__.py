@@ -17,6 +17,7 @@ FOLDERS: dict[str, str] = {
     "verify": "tokendraw.operations.verify",
     "plan_paged_kv": "tokendraw.operations.plan_paged_kv",
     "pack_sm90_w4": "tokendraw.operations.pack_sm90_w4",
+    "process_logits": "tokendraw.operations.process_logits",
 }
 """Packages by the name of an operation; the ``OPERATION`` of each is the record."""
 

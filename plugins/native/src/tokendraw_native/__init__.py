@@ -3,7 +3,8 @@
 The entry point names this module, so it imports nothing heavy. The sampler is in :mod:`tokendraw_native.sampler`, the
 filters in :mod:`~tokendraw_native.filters`, the draw in :mod:`~tokendraw_native.draw`, the verification of drafts in
 :mod:`~tokendraw_native.verify`, the planner of pages in :mod:`~tokendraw_native.paged_kv`,
-the packer of weights in :mod:`~tokendraw_native.sm90_w4`.
+the packer of weights in :mod:`~tokendraw_native.sm90_w4`, the processor of logits in
+:mod:`~tokendraw_native.logits_processing`.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from tokendraw.plugin import (
     Capabilities,
     HostCapabilities,
     PluginInfo,
+    ProcessCapabilities,
     Sm90W4Capabilities,
     VerifyCapabilities,
     hookimpl,
@@ -30,6 +32,7 @@ from tokendraw_native.upstream import UPSTREAM
 if TYPE_CHECKING:
     import torch
 
+    from tokendraw_native.logits_processing import NativeProcessor
     from tokendraw_native.paged_kv import NativePlanner
     from tokendraw_native.sampler import NativeSampler
     from tokendraw_native.sm90_w4.packer import NativePacker
@@ -61,10 +64,13 @@ _PLAN = HostCapabilities(device_types=None, graph_safe=True, sync_free=True)
 _PACK_SM90_W4 = Sm90W4Capabilities(
     device_types=None, formats=("fp4", "int4", "fp4_fp8"), layouts=("v1", "v2"), unpacks=True
 )
+_PROCESS = ProcessCapabilities(
+    device_types=None, dtypes=INPUT_DTYPES, drafts=True, graph_safe=True, sync_free=True
+)
 
 
 class NativePlugin:
-    """Describes and builds the native sampler, planner and packer."""
+    """Describes and builds the native sampler, planner, packer and processor."""
 
     @hookimpl
     def tokendraw_describe(self) -> PluginInfo:
@@ -78,6 +84,7 @@ class NativePlugin:
                 "verify": _VERIFY,
                 "plan_paged_kv": _PLAN,
                 "pack_sm90_w4": _PACK_SM90_W4,
+                "process_logits": _PROCESS,
             },
             upstream=UPSTREAM,
             summary="the reference in plain PyTorch: every device, every request",
@@ -87,7 +94,7 @@ class NativePlugin:
     @hookimpl
     def tokendraw_build(
         self, operation: str, device: torch.device, need: tokendraw.plugin.HostNeed
-    ) -> NativeSampler | NativePlanner | NativePacker:
+    ) -> NativeSampler | NativePlanner | NativePacker | NativeProcessor:
         """Build what serves an operation on one device: the sampler draws and verifies."""
         if operation == "plan_paged_kv":
             from tokendraw_native.paged_kv import NativePlanner
@@ -97,6 +104,10 @@ class NativePlugin:
             from tokendraw_native.sm90_w4.packer import NativePacker
 
             return NativePacker(device)
+        if operation == "process_logits":
+            from tokendraw_native.logits_processing import NativeProcessor
+
+            return NativeProcessor()
         from tokendraw_native.sampler import NativeSampler  # imports torch
 
         assert isinstance(need, tokendraw.Need)

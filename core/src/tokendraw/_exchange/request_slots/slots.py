@@ -111,8 +111,11 @@ class RequestSlots:
 
     @property
     def facts(self) -> EditFacts:
-        """Edits that the requests in the slots may ask for, as the host knows without looking at the device."""
-        return self._population.edit_facts
+        """Edits that the requests in the slots may ask for, as the host knows without looking at the device.
+
+        Anything while a CUDA graph is being captured, which later requests are edited by too.
+        """
+        return EditFacts() if is_capturing() else self._population.edit_facts
 
     @property
     def num_bytes(self) -> int:

@@ -1,0 +1,39 @@
+"""The operation ``process_logits``: penalties, biases and masks of requests, written into their logits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from tokendraw._exchange.call import Call
+from tokendraw._exchange.operation import Operation
+from tokendraw._exchange.row_limits import VOCABULARY
+from tokendraw._resolution import row_checks
+from tokendraw.operations.process_logits import limits
+from tokendraw.operations.process_logits.capabilities import ProcessCapabilities, ProcessNeed
+
+
+def _prove(backend: Any, capabilities: ProcessCapabilities, device: Any, need: ProcessNeed) -> None:
+    from tokendraw.operations.process_logits.proof import prove
+
+    prove(backend, capabilities, device, need)
+
+
+def _calls() -> Mapping[str, type[Call]]:
+    from tokendraw.operations.process_logits.calls import Process
+
+    return {"process": Process}
+
+
+OPERATION = Operation(
+    name="process_logits",
+    summary="penalties, biases and masks of requests, written into the logits before sampling",
+    capabilities=ProcessCapabilities,
+    need=ProcessNeed,
+    methods=("process",),
+    checks=(row_checks.dtype, row_checks.vocab_size),
+    gaps=limits.beyond,
+    whole_call_gaps=frozenset({VOCABULARY}),
+    prove=_prove,
+    calls=_calls,
+)

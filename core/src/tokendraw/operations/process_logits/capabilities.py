@@ -1,0 +1,32 @@
+"""The capabilities of a processor of logits, and the needs of its callers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from tokendraw._exchange.capabilities import INPUT_DTYPES, HostCapabilities, HostNeed
+from tokendraw._exchange.declared import among, at_least
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProcessCapabilities(HostCapabilities):
+    """The capabilities of a processor. The defaults promise little: advertise what you have tested."""
+
+    dtypes: tuple[Annotated[str, among(INPUT_DTYPES)], ...] = ("float32",)
+    """Dtypes of the logits, by their torch names."""
+    drafts: bool = False
+    """Whether rows of a verification are served, which count the drafts before them."""
+    max_vocab_size: Annotated[int, at_least(1)] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProcessNeed(HostNeed):
+    """The needs of a caller of ``process_logits``.
+
+    :raises InvalidParameterError: a ValueError: a field is not of the type that it declares.
+    """
+
+    dtype: Annotated[str, among(INPUT_DTYPES)] | None = None
+    """Dtype of the logits by its torch name; None when not known yet."""
+    vocab_size: Annotated[int, at_least(1)] | None = None

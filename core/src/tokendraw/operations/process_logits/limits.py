@@ -1,0 +1,31 @@
+"""Finds the calls that a processor cannot serve, so that a companion has to."""
+
+from __future__ import annotations
+
+from tokendraw._exchange.capabilities import INPUT_DTYPES
+from tokendraw._exchange.row_limits import VOCABULARY
+from tokendraw.operations.process_logits.capabilities import ProcessCapabilities, ProcessNeed
+
+DRAFTS = "rows of a verification"
+
+
+def beyond(capabilities: ProcessCapabilities, need: ProcessNeed) -> tuple[str, ...]:
+    """Name the kinds of calls that are beyond a processor."""
+    wanted = INPUT_DTYPES if need.dtype is None else (need.dtype,)
+    lacking = [f"logits in {dtype}" for dtype in wanted if dtype not in capabilities.dtypes]
+    if capabilities.max_vocab_size is not None and need.vocab_size is None:
+        lacking.append(VOCABULARY)
+    if not capabilities.drafts:
+        lacking.append(DRAFTS)
+    return tuple(lacking)
+
+
+def unserved(
+    capabilities: ProcessCapabilities, dtype: str, vocab_size: int, *, has_drafts: bool
+) -> str | None:
+    """Name what of a call a processor does not serve; None if it serves all of it."""
+    if dtype not in capabilities.dtypes:
+        return f"logits in {dtype}"
+    if capabilities.max_vocab_size is not None and vocab_size > capabilities.max_vocab_size:
+        return f"rows of a vocabulary above {capabilities.max_vocab_size}"
+    return DRAFTS if has_drafts and not capabilities.drafts else None

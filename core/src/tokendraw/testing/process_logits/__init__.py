@@ -1,0 +1,14 @@
+"""The properties of the operation ``process_logits``."""
+
+from tokendraw.testing.kit.operation import OperationKit
+from tokendraw.testing.process_logits import contract, device, drafts, formulas
+from tokendraw.testing.process_logits.processing import Processing
+
+KIT = OperationKit(
+    view=Processing,
+    properties=tuple(
+        prop for module in (formulas, contract, drafts, device) for prop in module.properties.all
+    ),
+)
+
+__all__ = ["KIT", "Processing"]

@@ -1,0 +1,77 @@
+"""The kit on processors with one bug each: the line that one would expect turns red, and none does on native."""
+
+import pytest
+
+import planted_edit_bugs as planted
+from tokendraw.plugin import INPUT_DTYPES, ProcessCapabilities
+from tokendraw.testing import Effort, Subject, properties, run
+from tokendraw.testing.kit.report import Status
+
+EVERYTHING = ProcessCapabilities(dtypes=INPUT_DTYPES, drafts=True)
+LINES = [prop.name for prop in properties("process_logits") if not prop.needs_cuda]
+PLANTED = {
+    planted.PenaltiesTwice: ("process repetition", "process frequency", "process presence", "process order"),
+    planted.DividesAll: ("process repetition",),
+    planted.PromptForOutput: ("process frequency", "process presence"),
+    planted.OutputForPrompt: ("process frequency", "process presence", "process order"),
+    planted.PresenceByTheTime: ("process presence",),
+    planted.BiasOfWhatOccurred: ("process bias",),
+    planted.AllowsNextToAllowed: ("process allowed ids",),
+    planted.BadWordsInPrompts: ("process bad words",),
+    planted.OneTokenLate: ("process min tokens",),
+    planted.LastWord: ("process bitmask",),
+    planted.BiasBehindPenalties: ("process order",),
+    planted.RoundsBetween: ("process order",),
+    planted.FewerIds: ("process shapes", "process bitmask"),
+    planted.DenseRows: ("process strides",),
+    planted.TouchesAll: ("process rows left alone",),
+    planted.NansAreOff: ("process special values",),
+    planted.SortedSlots: ("process any slots",),
+    planted.StaleSlots: ("process any slots",),
+    planted.ClampsSlots: ("process nobody's rows",),
+    planted.WritesToSlots: ("process inputs unmodified",),
+    planted.DraftsEarly: ("process drafts", "process drafts step by step"),
+    planted.DraftsOnceEach: ("process drafts", "process drafts step by step"),
+    planted.BehindTheLast: ("process drafts on the device",),
+}
+PAIRS = [(bug, line) for bug, lines in PLANTED.items() for line in lines]
+
+
+def subject(bug, capabilities=EVERYTHING):
+    return Subject(
+        bug.__name__,
+        capabilities={"process_logits": capabilities},
+        device="cpu",
+        build=lambda operation, need: bug(),
+        effort=Effort.tiny(),
+    )
+
+
+@pytest.mark.parametrize(("bug", "line"), PAIRS, ids=lambda part: getattr(part, "__name__", part))
+def test_a_planted_bug_turns_its_line_red(bug, line):
+    (found,) = run(subject(bug), only=line).lines
+    assert found.status is Status.FAILED, found
+    assert "a call raised" not in found.detail  # red for its bug, not for a slip of this suite
+
+
+def test_every_line_is_green_without_a_bug_and_has_one_that_turns_it_red():
+    found = {line.name: line.status for line in run(subject(planted.Honest)).lines if line.name in LINES}
+    assert found == dict.fromkeys(LINES, Status.PASSED)
+    assert {line for lines in PLANTED.values() for line in lines} == set(LINES)
+
+
+def test_a_red_line_names_the_first_logit_that_is_wrong():
+    (found,) = run(subject(planted.OneTokenLate), only="process min tokens").lines
+    assert found.detail.startswith("torch.float32: row 1, id 2: needs ")
+    assert found.detail.endswith(" (no edit), found -inf")
+
+
+def test_drafts_that_are_not_advertised_are_refused():
+    found = run(subject(planted.Honest, ProcessCapabilities()))
+    refused = {line.name: line.detail for line in found.lines if line.status is Status.REFUSED}
+    assert set(refused) == {name for name in LINES if "drafts" in name} | {
+        "process sync-free",
+        "process graph replay",
+    }
+    said = refused["process drafts"].partition(",")[0]
+    assert said == "'Honest' cannot serve rows of a verification"
