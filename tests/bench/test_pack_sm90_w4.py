@@ -194,7 +194,7 @@ class TestCommand:
         result = bench("--batch", 4)
         assert (result.stdout, result.exit_code) == ("", 2)
         assert result.stderr.endswith(
-            "'--batch' is about rows. Add --op sample, verify or plan_paged_kv, or leave it out.\n"
+            "'--batch' is about rows. Add --op sample, verify, plan_paged_kv or process_logits, or leave it out.\n"
         )
 
     @pytest.mark.parametrize("option", [("--rows", 8), ("--columns", 32), ("--format", "fp8")], ids=str)

@@ -161,7 +161,10 @@ class TestCommand:
     @pytest.mark.parametrize(
         ("option", "said"),
         [
-            (("--vocab-size", 256), "'--vocab-size' is about logits. Add --op sample or verify"),
+            (
+                ("--vocab-size", 256),
+                "'--vocab-size' is about logits. Add --op sample, verify or process_logits",
+            ),
             (("--unseeded",), "'--unseeded' is about draws. Add --op sample or verify"),
             (("--gumbel-dtype", "fp64"), "'--gumbel-dtype' is about draws. Add --op sample or verify"),
             (("--drafts", 4), "'--drafts' is about drafts to verify. Add --op verify"),

@@ -43,7 +43,14 @@ class Timer:
 
 
 def test_it_has_a_place_behind_the_others(dists):
-    assert operations.names() == ("sample", "verify", "plan_paged_kv", "pack_sm90_w4", "scale")
+    assert operations.names() == (
+        "sample",
+        "verify",
+        "plan_paged_kv",
+        "pack_sm90_w4",
+        "process_logits",
+        "scale",
+    )
 
 
 def test_its_cells_have_axes_of_their_own(dists):

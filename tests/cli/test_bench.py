@@ -276,6 +276,7 @@ def test_help_has_an_option_for_every_axis_of_every_operation():
         *("--drafts", "--verify-mode"),
         *("--width", "--page-size", "--page-indices"),
         *("--experts", "--rows", "--columns", "--format", "--layout", "--direction"),
+        *("--edits", "--distinct"),
         *("--sampler", "--repeats", "--device", "--plot", "--output", "--json"),
     ]
 
@@ -288,6 +289,7 @@ def test_help_has_an_option_for_every_axis_of_every_operation():
         (("--page-indices",), "block tables", "plan_paged_kv"),
         (("--no-page-indices",), "block tables", "plan_paged_kv"),
         (("--format", "scales"), "weights to pack", "pack_sm90_w4"),
+        (("--edits", "all"), "edits of logits", "process_logits"),
     ],
     ids=str,
 )

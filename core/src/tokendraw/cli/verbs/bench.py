@@ -12,6 +12,7 @@ A cell has the values of its axes. On logits: ``batch``, ``vocab_size``, ``dtype
 was measured of them, ``nucleus`` (tokens that top-p alone keeps of a row; the mean); verifications also ``drafts`` (of
 each of the ``batch`` requests) and ``mode``. ``plan_paged_kv``: ``batch``, ``width`` (of the block table) and
 ``page_size``. ``pack_sm90_w4``: ``experts``, ``rows``, ``columns``, ``format``, ``layout`` and ``direction``.
+``process_logits``: ``batch``, ``vocab_size``, ``dtype``, ``edits`` and ``distinct`` (ids that occur in a request).
 
 Every cell has ``buffers`` (sets of inputs that took turns), ``nbytes`` (of one), what ratios refer to under ``read`` or
 ``copy``, and ``entries``, one a contender by its name. These have ``us`` (median microseconds of a call), ``q1_us`` and

@@ -1,0 +1,73 @@
+"""``tokendraw bench --op process_logits``: its cells, what their requests ask for, and a run of the command."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from command_line import call
+from fixed_timer import FixedTimer
+from tokendraw.bench import make_inputs, operations, run
+from tokendraw.bench.contenders import chosen
+from tokendraw.bench.operations.process_logits import ProcessCell
+from tokendraw.bench.timing import contention
+from tokendraw.bench.timing.contention import Machine
+
+CPU = torch.device("cpu")
+BENCH = operations.get("process_logits")
+CELL = ProcessCell(3, 200, "bfloat16", "all", 40)
+
+
+def test_the_design_grid_has_the_shapes_that_processors_are_held_to():
+    cells = [str(cell) for cell in BENCH.grid("design", dtype=["bfloat16"], edits=["penalties", "bitmask"])]
+    assert cells == [
+        f"{rows} x 151936 bfloat16, {edits}, 512 ids"
+        for rows in (256, 64, 1)
+        for edits in ("penalties", "bitmask")
+    ]
+    assert list(BENCH.presets) == list(operations.get("sample").presets)
+
+
+@pytest.mark.parametrize(
+    ("edits", "asked"), [("penalties", (True, False)), ("bitmask", (False, False)), ("all", (True, True))]
+)
+def test_requests_ask_for_the_edits_of_their_cell(edits, asked):
+    slots, row_index, bitmask = BENCH.arguments(replace(CELL, edits=edits), CPU)
+    assert (slots.facts.any_penalty, slots.facts.any_bias) == asked
+    assert slots.tables.num_distinct.tolist() == [40] * 3
+    assert (slots.tables.num_tokens - slots.tables.num_prompt).tolist() == [16] * 3
+    assert (bitmask is None) == (edits == "penalties")
+    assert row_index.tolist() == [0, 1, 2]
+
+
+def test_a_call_edits_the_buffer_of_its_turn_and_is_captured():
+    (native,) = chosen(("native",), CPU, "process_logits")
+    inputs = make_inputs(CELL, CPU, 2)
+    assert inputs[0].nbytes == CELL.nbytes
+    before = [logits.clone() for logits in inputs]
+    (one,) = native.prepare(CELL, BENCH.arguments(CELL, CPU), inputs[0])
+    assert one.graph_safe
+    for logits, old in zip(inputs, before, strict=True):
+        assert one.draw(logits) is logits
+        forbidden = (logits == float("-inf")).float().mean()
+        assert 0.4 < forbidden < 0.6
+        assert not torch.equal(logits, old)
+
+
+def test_a_run_of_the_command_has_a_row_a_cell(monkeypatch):
+    monkeypatch.setattr(run, "timer_for", lambda device, repeats: FixedTimer(repeats))
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    monkeypatch.setattr(contention, "look", lambda: Machine(cores=4, load=0.25))
+    options = ("--batch", 2, "--vocab-size", 256, "--edits", "all", "--distinct", 9)
+    result = call("bench", "--op", "process_logits", "--device", "cpu", "--sampler", "native", *options)
+    assert (result.stderr, result.exit_code) == ("", 0)
+    assert result.stdout.splitlines()[1:] == [
+        "Edits logits in place, again and again. Medians of 15, in turns; a clock that stands. In brackets",
+        "the ratio to the read; ± half the distance of the quartiles, where it is over 5 %.",
+        "",
+        "batch  vocabulary  dtype    edits  distinct  read us      native us",
+        "    2         256  float32  all           9     10.0  100.0 (10.0x)",
+        "",
+        "The read is the fastest of several: torch.sum.",
+        "A bitmask allows half of the ids, which lie anywhere.",
+    ]
