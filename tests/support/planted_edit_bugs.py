@@ -227,6 +227,14 @@ class WritesToSlots(Honest):
         return logits
 
 
+class Waits(Honest):
+    """The number of tokens is read back."""
+
+    def given(self, row_index, bitmask, drafts):
+        row_index.max().item()
+        return row_index, bitmask, drafts
+
+
 class _Drafts(Honest):
     """Counts other drafts than those before the row."""
 

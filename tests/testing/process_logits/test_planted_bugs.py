@@ -7,7 +7,9 @@ from tokendraw.plugin import INPUT_DTYPES, ProcessCapabilities
 from tokendraw.testing import Effort, Subject, properties, run
 from tokendraw.testing.kit.report import Status
 
-EVERYTHING = ProcessCapabilities(dtypes=INPUT_DTYPES, drafts=True)
+EVERYTHING = ProcessCapabilities(
+    device_types=None, dtypes=INPUT_DTYPES, drafts=True, graph_safe=True, sync_free=True
+)
 LINES = [prop.name for prop in properties("process_logits") if not prop.needs_cuda]
 PLANTED = {
     planted.PenaltiesTwice: ("process repetition", "process frequency", "process presence", "process order"),
@@ -34,14 +36,18 @@ PLANTED = {
     planted.DraftsOnceEach: ("process drafts", "process drafts step by step"),
     planted.BehindTheLast: ("process drafts on the device",),
 }
+NEEDS_CUDA = {
+    planted.Waits: "process sync-free",
+    planted.StaleSlots: "process graph replay",
+}
 PAIRS = [(bug, line) for bug, lines in PLANTED.items() for line in lines]
 
 
-def subject(bug, capabilities=EVERYTHING):
+def subject(bug, capabilities=EVERYTHING, device="cpu"):
     return Subject(
         bug.__name__,
         capabilities={"process_logits": capabilities},
-        device="cpu",
+        device=device,
         build=lambda operation, need: bug(),
         effort=Effort.tiny(),
     )
@@ -58,6 +64,20 @@ def test_every_line_is_green_without_a_bug_and_has_one_that_turns_it_red():
     found = {line.name: line.status for line in run(subject(planted.Honest)).lines if line.name in LINES}
     assert found == dict.fromkeys(LINES, Status.PASSED)
     assert {line for lines in PLANTED.values() for line in lines} == set(LINES)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("bug", NEEDS_CUDA, ids=lambda bug: bug.__name__)
+def test_a_planted_bug_turns_its_line_red_on_a_cuda_device(bug):
+    (found,) = run(subject(bug, device="cuda:0"), only=NEEDS_CUDA[bug]).lines
+    assert found.status is Status.FAILED, found
+    assert "a call raised" not in found.detail
+
+
+@pytest.mark.gpu
+def test_every_line_is_green_on_a_cuda_device():
+    report = run(subject(planted.Honest, device="cuda:0"))
+    assert {line.status for line in report.lines} == {Status.PASSED}, report
 
 
 def test_a_red_line_names_the_first_logit_that_is_wrong():
