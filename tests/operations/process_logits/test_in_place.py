@@ -56,13 +56,14 @@ def add(dists, process=""):
 
 def slots_of(params, vocab_size=VOCAB_SIZE):
     slots = RequestSlots(num_slots=2, max_tokens=8, vocab_size=vocab_size, device="cpu")
-    slots.add(1, params, prompt_token_ids=[3])
+    for slot in range(2):
+        slots.add(slot, params, prompt_token_ids=[3])
     return slots
 
 
 def biased(logits, slots, processor, **more):
     """The logit of id 3, to which 2 is added."""
-    assert processor.process(logits, slots, torch.full((len(logits),), 1), **more) is logits
+    assert processor.process(logits, slots, torch.arange(len(logits)), **more) is logits
     return logits[:, 3].tolist()
 
 
@@ -75,6 +76,16 @@ def test_the_first_call_of_a_kind_edits_a_copy_and_later_ones_the_logits_themsel
     assert [biased(logits, slots, processor) for _ in range(3)] == [[3.0], [5.0], [7.0]]
     assert [address == logits.data_ptr() for address in module.CALLS] == [False, True, True]
     assert (processor.name, processor.stats()) == ("acme", {"acme": 3})
+
+
+def test_columns_of_wider_logits_are_edited_and_what_lies_beside_them_is_not(dists):
+    _, processor = add(dists)
+    wide, slots = torch.ones(2, VOCAB_SIZE + 5), slots_of(BIAS)
+    needed = wide.clone()
+    for _ in range(2):  # by way of a copy, then in place
+        assert biased(wide[:, 2:-3], slots, processor) == [needed[0, 5] + 2] * 2
+        needed[:, 5] += 2
+        assert torch.equal(wide, needed)
 
 
 def test_native_takes_over_from_one_that_fails_half_way(dists):
@@ -104,8 +115,8 @@ def test_where_nothing_is_asked_for_nobody_is_called(dists):
     mask = torch.tensor([[~8, -1]], dtype=torch.int32)
     assert biased(logits, slots, processor, bitmask=mask) == [float("-inf")]
     slots.remove(1)
-    slots.add(0, BIAS)
-    slots.remove(0)
+    slots.add(1, BIAS)
+    slots.remove(1)
     assert biased(torch.ones(1, VOCAB_SIZE), slots, processor) == [1.0]
     assert biased(torch.ones(0, VOCAB_SIZE), slots, processor, bitmask=mask[:0]) == []
     assert len(module.CALLS) == 1
