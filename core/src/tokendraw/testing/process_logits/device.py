@@ -4,15 +4,26 @@ from __future__ import annotations
 
 import torch
 
+from tokendraw._exchange.params import SamplingParams
 from tokendraw.testing.kit.device import captured, require_no_wait
 from tokendraw.testing.kit.property import Ask, Properties
 from tokendraw.testing.kit.trial import Trial
 from tokendraw.testing.process_logits.formulas import whole_request
-from tokendraw.testing.process_logits.processing import Processing
+from tokendraw.testing.process_logits.processing import Processing, Request
 
 properties = Properties("process_logits")
 
 _ROWS, _VOCAB_SIZE, _REPLAYS = 16, 2000, 5
+_EVERYTHING = SamplingParams(
+    repetition_penalty=1.5,
+    frequency_penalty=0.5,
+    presence_penalty=0.5,
+    logit_bias={3: 1.0},
+    allowed_token_ids=[1, 2, 3],
+    bad_words=[[1]],
+    min_tokens=5,
+    stop_token_ids=[2],
+)
 
 
 @properties.advertised("process sync-free", lambda c: c.sync_free, Ask({"sync_free": True}), needs_cuda=True)
@@ -41,9 +52,11 @@ def sync_free(subject: Processing, trial: Trial) -> str:
 def graph_replay(subject: Processing, trial: Trial) -> str:
     """What was captured with empty slots follows requests that come, grow and go, and logits that change."""
     rng, vocab_size = trial.generator("steps"), subject.vocab_size(_VOCAB_SIZE)
-    engine = subject.engine({}, _ROWS, vocab_size)
+    engine = subject.engine({0: Request(_EVERYTHING, [1], [2])}, _ROWS, vocab_size)
     logits = subject.logits(rng, _ROWS, vocab_size, subject.dtypes[0])
     row_index, processor = torch.arange(_ROWS, device=subject.device), subject.built()
+    processor.process(logits, engine.slots, row_index)  # compiles: a capture is no place for that
+    engine.remove(0)
     replay, _ = captured(lambda: processor.process(logits, engine.slots, row_index))
     for slot in range(_ROWS):
         engine.add(slot, whole_request(rng, vocab_size))
