@@ -12,7 +12,7 @@ from tokendraw.testing import properties
 from tokendraw_triton_gumbel import plugin
 
 OPERATIONS = plugin.tokendraw_describe().operations
-JUDGED = ("sample", "plan_paged_kv")
+JUDGED = ("sample", "plan_paged_kv", "process_logits")
 PARTS = 4
 """Of the kit, so that two processes share it."""
 
@@ -46,6 +46,8 @@ def test_every_line_but_those_of_a_cuda_device_is_run_or_refused():
         "graph capture",
         "plan sync-free",
         "plan graph replay",
+        "process sync-free",
+        "process graph replay",
     }
 
 

@@ -11,7 +11,7 @@ from triton.compiler import make_backend
 from triton.runtime.jit import create_function_from_signature
 
 from tokendraw import Need
-from tokendraw_triton_gumbel.launches import draw, logprobs, paged_kv, verify
+from tokendraw_triton_gumbel.launches import draw, logits_processing, logprobs, paged_kv, verify
 from tokendraw_triton_gumbel.sampler import TritonGumbelSampler
 from triton_on_a_cpu import TARGETS
 
@@ -24,6 +24,7 @@ SOURCES = {
     "row_logprobs": logprobs,
     "count_ranks": logprobs,
     "write_plan": paged_kv,
+    "process_logits": logits_processing,
 }
 
 

@@ -1,9 +1,9 @@
-"""The Triton sampler: kernels for NVIDIA and AMD that read the logits about once; and a planner of pages.
+"""The Triton sampler: kernels for NVIDIA and AMD that read the logits about once; a planner of pages; edits of logits.
 
-This module is what the entry point names, so it imports nothing heavy. The calls are in :mod:`.sampler` and
-:mod:`.planner`; what they launch is in ``launches``, with the settings of :mod:`.configurations`. The device code is in
-``kernels``, a room for each launch: ``tile_pass``, ``row_draw``, ``large_set``, ``logprobs``, ``verify`` and
-``paged_kv``.
+This module is what the entry point names, so it imports nothing heavy. The calls are in :mod:`.sampler`,
+:mod:`.planner` and :mod:`.processor`; what they launch is in ``launches``, with the settings of
+:mod:`.configurations`. The device code is in ``kernels``, a room for each launch: ``tile_pass``, ``row_draw``,
+``large_set``, ``logprobs``, ``verify``, ``paged_kv`` and ``logits_processing``.
 """
 
 from __future__ import annotations
@@ -11,13 +11,21 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import tokendraw
-from tokendraw.plugin import Capabilities, HostCapabilities, PluginInfo, VerifyCapabilities, hookimpl
+from tokendraw.plugin import (
+    Capabilities,
+    HostCapabilities,
+    PluginInfo,
+    ProcessCapabilities,
+    VerifyCapabilities,
+    hookimpl,
+)
 from tokendraw_triton_gumbel.upstream import UPSTREAM
 
 if TYPE_CHECKING:
     import torch
 
     from tokendraw_triton_gumbel.planner import TritonPagedKVPlanner
+    from tokendraw_triton_gumbel.processor import TritonLogitsProcessor
     from tokendraw_triton_gumbel.sampler import TritonGumbelSampler
 
 _SAMPLE = Capabilities(
@@ -58,10 +66,19 @@ _PLAN = HostCapabilities(
     graph_safe=True,
     sync_free=True,
 )
+_PROCESS = ProcessCapabilities(
+    device_types=_SAMPLE.device_types,
+    compute_capability=_SAMPLE.compute_capability,
+    rocm_archs=_SAMPLE.rocm_archs,
+    dtypes=_SAMPLE.dtypes,
+    drafts=True,
+    graph_safe=True,
+    sync_free=True,
+)
 
 
 class TritonGumbelPlugin:
-    """Describes and builds the Triton sampler and planner."""
+    """Describes and builds the Triton sampler, planner and processor of logits."""
 
     @hookimpl
     def tokendraw_describe(self) -> PluginInfo:
@@ -70,7 +87,12 @@ class TritonGumbelPlugin:
             name="triton-gumbel",
             api_version=1,
             priority=50,
-            operations={"sample": _SAMPLE, "verify": _VERIFY, "plan_paged_kv": _PLAN},
+            operations={
+                "sample": _SAMPLE,
+                "verify": _VERIFY,
+                "plan_paged_kv": _PLAN,
+                "process_logits": _PROCESS,
+            },
             upstream=UPSTREAM,
             summary="Triton kernels for NVIDIA and AMD: one read of the logits, seeds per row, exact filters",
             verified="NVIDIA H200 (torch 2.11.0, triton 3.6.0); compiled for AMD, not run there",
@@ -79,12 +101,16 @@ class TritonGumbelPlugin:
     @hookimpl
     def tokendraw_build(
         self, operation: str, device: torch.device, need: tokendraw.plugin.HostNeed
-    ) -> TritonGumbelSampler | TritonPagedKVPlanner:
+    ) -> TritonGumbelSampler | TritonPagedKVPlanner | TritonLogitsProcessor:
         """Build what serves an operation on one device: the sampler draws and verifies."""
         if operation == "plan_paged_kv":
             from tokendraw_triton_gumbel.planner import TritonPagedKVPlanner  # imports torch and triton
 
             return TritonPagedKVPlanner(device)
+        if operation == "process_logits":
+            from tokendraw_triton_gumbel.processor import TritonLogitsProcessor
+
+            return TritonLogitsProcessor(device)
         from tokendraw_triton_gumbel.sampler import TritonGumbelSampler
 
         assert isinstance(need, tokendraw.Need)

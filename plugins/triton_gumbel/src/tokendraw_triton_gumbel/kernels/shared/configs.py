@@ -90,3 +90,16 @@ class PlanConfig(NamedTuple):
     """Lengths that a program reads at once."""
     COLUMNS: int
     """Entries of each of its requests that it copies at once."""
+
+
+class ProcessConfig(NamedTuple):
+    """The edits of logits before sampling."""
+
+    IDS: int
+    """Ids that a program edits at once, and bad words that one compares with the output."""
+    WORDS: int
+    """Bad words whose last ids it compares with those at once."""
+    TILE: int
+    """Ids of a mask that one program applies."""
+    REQUESTS: int
+    """Offsets of requests that it reads at once, to find that of a row."""

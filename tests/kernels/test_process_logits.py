@@ -1,0 +1,181 @@
+"""The edits of logits by triton-gumbel on a CPU: in Triton's interpreter, what is compiled, and what is launched."""
+
+import pytest
+import torch
+
+pytest.importorskip("triton", reason="Triton is not installed")
+
+import triton_on_a_cpu
+from compiled_kernels import compiled_call, has_machine_code
+from tokendraw import Drafts, RequestSlots, SamplingParams
+from tokendraw.plugin import LogitsProcessorBackend, ProcessCapabilities, ProcessNeed
+from tokendraw_triton_gumbel import plugin
+from tokendraw_triton_gumbel.launches.logits_processing import BITMASK, ProcessLaunches
+from tokendraw_triton_gumbel.processor import TritonLogitsProcessor
+from triton_on_a_cpu import TARGETS
+from triton_stand_ins import flat, kernels
+
+__all__ = ["kernels"]
+
+CPU = torch.device("cpu")
+V = 100
+PENALTIES = 1
+EVERYTHING = {
+    "repetition_penalty": 1.5,
+    "logit_bias": {3: 1.0},
+    "allowed_token_ids": [1, 2],
+    "bad_words": [[1, 2]],
+    "min_tokens": 2,
+    "stop_token_ids": [5],
+}
+
+
+def slots_for(**params):
+    """Slots with one request."""
+    slots = RequestSlots(4, 8, V)
+    slots.add(2, SamplingParams(**params), prompt_token_ids=[1, 2])
+    return slots
+
+
+def process(slots, *, dtype=torch.float32, index=torch.int64, drafts=None, bitmask=False, offset=0):
+    """Process three rows, and return the tensors of the call."""
+    logits = torch.zeros(3 * V + offset, dtype=dtype)[offset:].view(3, V)
+    row_index = torch.tensor([2, 0, 1], dtype=index)
+    words = torch.full((3, 5), -1, dtype=torch.int32)[:, :4] if bitmask else None
+    processor = TritonLogitsProcessor(CPU)
+    assert processor.process(logits, slots, row_index, words, drafts) is logits
+    return logits, row_index, words
+
+
+def drafted(dtype=torch.int64):
+    """Two drafts of one request: three rows."""
+    ids, offsets = torch.tensor([4, 5], dtype=dtype), torch.tensor([0, 3], dtype=dtype)
+    return Drafts(draft_token_ids=ids, cu_num_logits=offsets, max_drafts=2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(2))
+def test_every_edit_in_the_interpreter_has_the_bits_of_float32_arithmetic(seed):
+    found = triton_on_a_cpu.interpreted("triton_process_kernels.py", "edits", seed)
+    assert found == dict.fromkeys(found, 0)
+    assert len(found) == 18
+
+
+def test_the_plugin_offers_and_builds_it(kernels):
+    described = plugin.tokendraw_describe().operations
+    assert described["process_logits"] == ProcessCapabilities(
+        device_types=("cuda", "rocm"),
+        compute_capability=((8, 0), None),
+        rocm_archs=("gfx90a", "gfx942", "gfx950", "gfx1201"),
+        dtypes=("float32", "bfloat16", "float16"),
+        drafts=True,
+        graph_safe=True,
+        sync_free=True,
+    )
+    processor = plugin.tokendraw_build("process_logits", CPU, ProcessNeed())
+    assert isinstance(processor, LogitsProcessorBackend)
+
+
+# What is compiled.
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+def test_the_kernel_compiles(kernels, target, dtype):
+    process(slots_for(**EVERYTHING), dtype=dtype)
+    process(slots_for(**EVERYTHING), dtype=dtype, drafts=drafted())
+    calls = kernels["process_logits"].calls
+    assert [has_machine_code(compiled_call(call, target)) for call in calls] == [True, True]
+
+
+def test_products_are_rounded_before_they_are_subtracted_and_quotients_as_in_ieee_754(kernels):
+    """So that the bits are those of other providers. A fused product would come of the compiler's own options."""
+    process(slots_for(**EVERYTHING))
+    ((kernel, arguments, named),) = kernels["process_logits"].calls
+    code = compiled_call((kernel, arguments, named), "sm_90")["ptx"]
+    fused = compiled_call((kernel, arguments, named | {"enable_fp_fusion": True}), "sm_90")["ptx"]
+    assert "fma.rn.f32" not in code
+    assert "fma.rn.f32" in fused
+    assert "div.rn.f32" in code
+    assert "div.full" not in code
+    assert ".ftz" not in code
+
+
+def test_a_kernel_is_compiled_for_the_types_of_a_call_and_for_nothing_else(kernels):
+    few, many = slots_for(presence_penalty=1.0), slots_for(**EVERYTHING)
+    for slots in (few, many):
+        for bitmask in (True, False):
+            for offset in range(3):
+                process(slots, bitmask=bitmask, offset=offset)
+    kernel = kernels["process_logits"]
+    assert len(kernel.compilations) == 1
+    process(few, dtype=torch.float16)
+    process(few, index=torch.int32)
+    process(few, index=torch.int16)  # is converted, and there is one for int64
+    process(few, drafts=drafted())
+    process(few, drafts=drafted(torch.int32))
+    assert len(kernel.compilations) == 5
+
+
+# What is launched.
+
+
+def test_nothing_is_launched_where_nobody_asks_for_anything(kernels):
+    process(slots_for())
+    process(slots_for(temperature=0.5, stop_token_ids=[3]))
+    assert kernels["process_logits"].launches == []
+    process(slots_for(), bitmask=True)
+    assert len(kernels["process_logits"].launches) == 1
+
+
+def test_all_edits_are_one_launch(kernels):
+    process(slots_for(**EVERYTHING), bitmask=True, drafts=drafted())
+    assert len(kernels["process_logits"].launches) == 1
+
+
+@pytest.mark.parametrize(
+    ("rows", "max_tokens", "flags", "has_drafts", "grid", "division"),
+    [
+        (256, 8192, PENALTIES, False, (256, 4, 1), (4, 0)),
+        (256, 128, PENALTIES, False, (256, 1, 1), (1, 0)),
+        (1, 8192, PENALTIES, False, (1, 64, 1), (64, 0)),
+        (1, 8192, PENALTIES, True, (1, 65, 1), (64, 1)),
+        (4096, 8192, PENALTIES, False, (4096, 1, 1), (1, 0)),
+        (256, 8192, 2, False, (256, 1, 1), (0, 1)),
+        (256, 8192, BITMASK, False, (256, 8, 1), (0, 0)),
+        (1, 8192, BITMASK, False, (1, 75, 1), (0, 0)),
+        (256, 8192, 31 | BITMASK, True, (256, 13, 1), (4, 1)),
+    ],
+)
+def test_the_programs_of_a_row(rows, max_tokens, flags, has_drafts, grid, division):
+    """Few rows get a program for every 128 ids that may occur; many share the multiprocessors."""
+    launches = ProcessLaunches(processors=132)
+    found = launches.divide(rows, 151_936, max_tokens, flags, has_drafts=has_drafts)
+    assert found == (grid, division)
+
+
+def test_a_launch_is_given_addresses_and_numbers(kernels):
+    slots = slots_for(presence_penalty=1.0)
+    logits, row_index, words = process(slots, bitmask=True)
+    process(slots, drafts=drafted())
+    (_, masked), (_, verified) = kernels["process_logits"].launches
+    assert masked[0] == (logits.data_ptr(), V, V)
+    assert masked[1] == (row_index.data_ptr(), 4)
+    assert flat(masked[2:3]) == [None] * 5
+    assert masked[7][:2] == (words.data_ptr(), 5)
+    assert verified[2][1:3] == (2, 0)
+    assert verified[2][4] == 1
+    assert verified[3][0] == slots.tables.history.data_ptr()
+    assert (masked[11], verified[11]) == (PENALTIES | BITMASK, PENALTIES)
+
+
+def test_the_tables_of_slots_are_looked_at_once_and_others_anew(kernels):
+    processor = TritonLogitsProcessor(CPU)
+    logits, row_index = torch.zeros(1, V), torch.tensor([2])
+    first, second = slots_for(presence_penalty=1.0), slots_for(presence_penalty=1.0)
+    for slots in (first, first, second, first):
+        processor.process(logits, slots, row_index)
+    histories = [arguments[3][0] for _, arguments in kernels["process_logits"].launches]
+    a, b = (slots.tables.history.data_ptr() for slots in (first, second))
+    assert histories == [a, a, b, a]

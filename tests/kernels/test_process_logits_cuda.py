@@ -1,0 +1,118 @@
+"""The edits of logits by triton-gumbel on a CUDA device: beside a plain model and native, in graphs, without waits."""
+
+import numpy as np
+import pytest
+import torch
+
+pytest.importorskip("triton", reason="Triton is not installed")
+
+import edit_model
+import tokendraw
+from tokendraw.testing.kit.device import captured, require_no_wait
+from tokendraw.testing.kit.trial import Trial
+
+pytestmark = pytest.mark.gpu
+
+MOST_TOKENS = 300
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+DRAFTED = (None, "listed", "padded")
+
+
+def load(plugin="triton-gumbel"):
+    return tokendraw.load("process_logits", plugin, device="cuda")
+
+
+def requests_of(rng, count, vocab_size, *, listed=True):
+    return [edit_model.random_request(rng, vocab_size, MOST_TOKENS - 20, listed=listed) for _ in range(count)]
+
+
+def bits(tensor):
+    return tensor.view(torch.int32 if tensor.dtype == torch.float32 else torch.int16)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("drafted", DRAFTED)
+def test_edits_have_the_bits_of_float32_arithmetic_and_of_native(dtype, drafted):
+    rng, processor, native = np.random.default_rng(1), load(), load("native")
+    for vocab_size in (1, 97, 5000, 20_011):
+        for listed in (True, False):
+            requests = requests_of(rng, 6, vocab_size, listed=listed)
+            slots = edit_model.slots_of(requests, MOST_TOKENS, vocab_size, "cuda")
+            batch = edit_model.batch(
+                rng, requests, vocab_size, dtype, "cuda", drafted=drafted, masked=rng.random() < 0.5
+            )
+            before = batch.logits.clone()
+            processor.process(batch.logits, slots, batch.row_index, batch.bitmask, batch.drafts)
+            assert batch.wrong() == 0, (vocab_size, listed)
+            expected = native.process(before, slots, batch.row_index, batch.bitmask, batch.drafts)
+            found = batch.logits.contiguous()
+            same = (bits(found) == bits(expected)) | (found.isnan() & expected.isnan())
+            assert same.all(), (vocab_size, listed)
+
+
+def test_rows_may_lie_beyond_what_an_int32_counts():
+    memory = torch.zeros(2**31 + 4096, dtype=torch.bfloat16, device="cuda")
+    logits = memory.as_strided((2, 1000), (2**31 + 2048, 1))
+    slots = tokendraw.RequestSlots(2, 8, 1000, device="cuda")
+    slots.add(1, tokendraw.SamplingParams(presence_penalty=1.0, logit_bias={999: 2.0}))
+    slots.append(torch.tensor([1], device="cuda"), torch.tensor([7], device="cuda"))
+    load().process(logits, slots, torch.tensor([0, 1], device="cuda"))
+    assert [logits[1, 7].item(), logits[1, 999].item()] == [-1.0, 2.0]
+    assert torch.count_nonzero(memory) == 2
+
+
+def test_no_call_waits():
+    rng = np.random.default_rng(2)
+    requests = requests_of(rng, 6, 5000)
+    processor, slots = load(), edit_model.slots_of(requests, MOST_TOKENS, 5000, "cuda")
+    for drafted in DRAFTED:
+        batch = edit_model.batch(rng, requests, 5000, torch.bfloat16, "cuda", drafted=drafted, masked=True)
+
+        def work(batch=batch):
+            return processor.process(batch.logits, slots, batch.row_index, batch.bitmask, batch.drafts)
+
+        require_no_wait(Trial("process", 0), f"drafts {drafted}", work)
+
+
+def test_a_graph_follows_what_is_appended_between_its_replays():
+    rng, vocab_size, device = np.random.default_rng(3), 5000, "cuda"
+    requests = requests_of(rng, 5, vocab_size)
+    processor, slots = load(), edit_model.slots_of(requests, MOST_TOKENS, vocab_size, device)
+    row_index = torch.arange(5, device=device)
+    logits = torch.empty(5, vocab_size, device=device)
+    mask = torch.full((5, -(-vocab_size // 32)), -1, dtype=torch.int32, device=device)
+    replay, out = captured(lambda: processor.process(logits, slots, row_index, mask))
+    assert out is logits
+    for _ in range(6):
+        tokens = rng.integers(0, vocab_size, 5)
+        for request, token in zip(requests, tokens.tolist(), strict=True):
+            request.output.append(token)
+        slots.append(row_index, torch.tensor(tokens, device=device))
+        allowed = rng.random((5, vocab_size)) < 0.5
+        mask.copy_(edit_model.bitmask_of(allowed))
+        rows = edit_model.random_logits(rng, 5, vocab_size, torch.float32)
+        logits.copy_(rows)
+        replay()
+        edited = [
+            edit_model.edit(*each) for each in zip(rows.numpy(), requests, [()] * 5, allowed, strict=True)
+        ]
+        expected = torch.from_numpy(np.stack(edited))
+        found = logits.cpu()
+        assert ((bits(found) == bits(expected)) | (found.isnan() & expected.isnan())).all()
+
+
+def test_edits_are_made_on_the_stream_that_is_current():
+    rng = np.random.default_rng(4)
+    requests = requests_of(rng, 6, 5000)
+    processor, slots = load(), edit_model.slots_of(requests, MOST_TOKENS, 5000, "cuda")
+    batch = edit_model.batch(rng, requests, 5000, torch.float32, "cuda", masked=True)
+    given = batch.memory.clone()
+    batch.memory.zero_()
+    stream = torch.cuda.Stream()
+    torch.cuda.synchronize()
+    with torch.cuda.stream(stream):
+        torch.cuda._sleep(50_000_000)
+        batch.memory.copy_(given)
+        processor.process(batch.logits, slots, batch.row_index, batch.bitmask)
+    torch.cuda.synchronize()
+    assert batch.wrong() == 0

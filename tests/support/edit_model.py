@@ -1,0 +1,204 @@
+"""Requests with every kind of edit, and what ``process_logits`` makes of their rows: a plain model in float32."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+
+from tokendraw import Drafts, RequestSlots, SamplingParams
+
+
+@dataclass
+class Request:
+    """What one request asks for, and its tokens."""
+
+    prompt: list[int]
+    output: list[int]
+    repetition: float = 1.0
+    frequency: float = 0.0
+    presence: float = 0.0
+    bias: dict[int, float] = field(default_factory=dict)
+    allowed: list[int] | None = None
+    bad_words: list[list[int]] = field(default_factory=list)
+    min_tokens: int = 0
+    stop_ids: list[int] = field(default_factory=list)
+
+    @property
+    def params(self):
+        return SamplingParams(
+            repetition_penalty=self.repetition,
+            frequency_penalty=self.frequency,
+            presence_penalty=self.presence,
+            logit_bias=self.bias or None,
+            allowed_token_ids=self.allowed,
+            bad_words=self.bad_words or None,
+            min_tokens=self.min_tokens,
+            stop_token_ids=self.stop_ids or None,
+        )
+
+
+def random_request(rng, vocab_size, most_tokens, *, listed=True):
+    """Ask for anything, of few ids, so that edits of one id meet.
+
+    :param listed: whether for biases, bad words and ``min_tokens``, too.
+    """
+    everywhere = np.arange(vocab_size)
+    pool = rng.choice(everywhere, min(vocab_size, 24), replace=False)
+
+    def some(most, least=0, ids=pool):
+        return rng.choice(ids, rng.integers(least, most + 1)).tolist()
+
+    def perhaps(value, off):
+        return value if rng.random() < 0.7 else off
+
+    def real(least, most):
+        return float(np.float32(rng.uniform(least, most)))
+
+    output = some(most_tokens // 2)
+    words = [[*some(3), int(rng.choice(pool))] for _ in range(rng.integers(0, 40))]
+    words += [[*output[-n:], int(rng.choice(pool))] for n in (1, 2, 5) if n <= len(output)]
+    found = Request(
+        prompt=some(most_tokens // 2, 1, perhaps(everywhere, pool)),
+        output=output,
+        repetition=perhaps(real(0.3, 3), 1.0),
+        frequency=perhaps(real(-2, 2), 0.0),
+        presence=perhaps(real(-2, 2), 0.0),
+        allowed=perhaps(None, sorted(set(some(vocab_size, 1, everywhere)))),
+    )
+    if listed:
+        found.bias = perhaps({i: real(-9, 9) for i in some(12)}, {})
+        found.bad_words = perhaps(words, [])
+        found.min_tokens = perhaps(int(rng.integers(1, most_tokens)), 0)
+        found.stop_ids = sorted(set(some(6, 1)))
+    return found
+
+
+def slots_of(requests, max_tokens, vocab_size, device):
+    """Return the slots of requests, in which number b is request b: prompts are added, outputs appended."""
+    slots = RequestSlots(
+        len(requests),
+        max_tokens,
+        vocab_size,
+        device=device,
+        max_bias=16,
+        max_stop_ids=8,
+        max_bad_words=64,
+        max_bad_word_len=9,
+    )
+    for slot, request in enumerate(requests):
+        slots.add(slot, request.params, prompt_token_ids=request.prompt)
+    for step in range(max(len(request.output) for request in requests)):
+        going = [slot for slot, request in enumerate(requests) if step < len(request.output)]
+        tokens = [requests[slot].output[step] for slot in going]
+        slots.append(torch.tensor(going, device=device), torch.tensor(tokens, device=device))
+    return slots
+
+
+@dataclass
+class Batch:
+    """A call of ``process_logits``, and the bits that it has to leave."""
+
+    memory: torch.Tensor
+    """[R + 1, V + 3]: the logits and what lies around them."""
+    logits: torch.Tensor
+    row_index: torch.Tensor
+    bitmask: torch.Tensor | None
+    drafts: Drafts | None
+    expected: torch.Tensor
+    """What is to be in memory."""
+
+    def wrong(self):
+        """Count the elements of memory with other bits than expected; NaN may be any NaN."""
+        found, expected = self.memory.cpu(), self.expected
+        bits = torch.int32 if found.dtype == torch.float32 else torch.int16
+        same = (found.view(bits) == expected.view(bits)) | (found.isnan() & expected.isnan())
+        return int((~same).sum())
+
+
+def batch(rng, requests, vocab_size, dtype, device, *, drafted=None, masked=False):
+    """Make rows of all requests but one, in whose place there is a slot out of range.
+
+    :param drafted: None, ``listed`` or ``padded``.
+    """
+    order = rng.permutation(len(requests))
+    order[1] = -1 if rng.random() < 0.5 else len(requests)
+    ids = np.r_[requests[0].prompt, requests[-1].output, -1, rng.integers(0, vocab_size, 4)]
+    lists = [rng.choice(ids, rng.integers(0, 4) if drafted else 0).astype(int).tolist() for _ in order]
+    rows = [
+        (slot, drafts[:j]) for slot, drafts in zip(order, lists, strict=True) for j in range(len(drafts) + 1)
+    ]
+    memory = random_logits(rng, len(rows) + 1, vocab_size + 3, dtype)
+    mask = rng.random((len(rows), vocab_size)) < 0.7
+    expected = memory.clone()
+    for (slot, drafts), row, allowed in zip(rows, expected[:, 1 : vocab_size + 1], mask, strict=False):
+        request = requests[slot] if 0 <= slot < len(requests) else Request([], [])
+        row.copy_(
+            torch.from_numpy(edit(row.float().numpy(), request, drafts, allowed if masked else None)).to(
+                dtype
+            )
+        )
+    there = memory.to(device)
+    return Batch(
+        there,
+        there[: len(rows), 1 : vocab_size + 1],
+        torch.tensor(order, device=device),
+        bitmask_of(mask).to(device) if masked else None,
+        drafts_of(lists, device, padded=drafted == "padded") if drafted else None,
+        expected,
+    )
+
+
+def drafts_of(lists, device, *, padded):
+    """Return drafts of lists of ids: one behind the other, or padded to four a request."""
+    if not padded:
+        return Drafts.from_lists(lists, device=device)
+    ids = torch.full((len(lists), 4), -1)
+    for row, drafts in zip(ids, lists, strict=True):
+        row[: len(drafts)] = torch.tensor(drafts)
+    offsets = torch.tensor([0, *(len(drafts) + 1 for drafts in lists)]).cumsum(0)
+    return Drafts(draft_token_ids=ids.to(device), cu_num_logits=offsets.to(device), max_drafts=4)
+
+
+@np.errstate(all="ignore")
+def edit(row, request, drafts=(), mask=None):
+    """Return a row of float32 logits [V] edited.
+
+    :param drafts: those before the row.
+    :param mask: [V] bool: which ids a grammar allows, or None.
+    """
+    f32 = np.float32
+    out, output = row.copy(), [*request.output, *drafts]
+    for i, added in request.bias.items():
+        out[i] = out[i] + f32(added)
+    for i in {i for i in (*request.prompt, *output) if 0 <= i < len(row)}:
+        times = output.count(i)
+        out[i] = out[i] / f32(request.repetition) if out[i] > 0 else out[i] * f32(request.repetition)
+        if times:
+            out[i] = out[i] - f32(f32(request.frequency) * f32(times))
+            out[i] = out[i] - f32(request.presence)
+    forbidden = np.zeros(len(row), bool) if mask is None else ~mask
+    if request.allowed is not None:
+        forbidden |= ~np.isin(np.arange(len(row)), request.allowed)
+    for *before, last in request.bad_words:
+        if len(before) <= len(output) and output[len(output) - len(before) :] == before:
+            forbidden[last] = True
+    if len(output) < request.min_tokens:
+        forbidden[request.stop_ids] = True
+    out[forbidden] = -np.inf
+    return out
+
+
+def bitmask_of(mask):
+    """Return the words of masks [R, V] bool: [R, ceil(V / 32)] int32, the bits behind V set."""
+    rows, vocab_size = mask.shape
+    bits = np.ones((rows, -(-vocab_size // 32) * 32), bool)
+    bits[:, :vocab_size] = mask
+    return torch.from_numpy(np.packbits(bits, axis=1, bitorder="little").view(np.int32).copy())
+
+
+def random_logits(rng, rows, vocab_size, dtype):
+    """Return logits of all sizes, with zeros, infinities, NaN and subnormal numbers."""
+    found = rng.normal(0, 8, (rows, vocab_size)) * np.exp(rng.normal(0, 2, (rows, vocab_size)))
+    picked = rng.random(found.shape) < 0.1
+    found[picked] = rng.choice((0.0, -0.0, np.inf, -np.inf, np.nan, 1e-40, -2e-39), picked.sum())
+    return torch.from_numpy(found.astype(np.float32)).to(dtype)

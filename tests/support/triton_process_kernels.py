@@ -1,0 +1,52 @@
+"""Edits of logits by triton-gumbel on CPU tensors: run as triton_kernels.py, whose interpreter it takes.
+
+``python triton_process_kernels.py edits SEED`` prints, as JSON, how many elements of each batch have wrong bits.
+"""
+
+import json
+import sys
+
+import triton_kernels  # first: it says that kernels are interpreted
+
+triton_kernels.hurry()
+
+import numpy as np  # noqa: E402
+import torch  # noqa: E402
+
+import edit_model  # noqa: E402
+from tokendraw_triton_gumbel.launches import logits_processing  # noqa: E402
+from tokendraw_triton_gumbel.processor import TritonLogitsProcessor  # noqa: E402
+
+CPU = torch.device("cpu")
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+MOST_TOKENS = 40
+
+
+def edits(seed):
+    """Edit batches of all kinds by small programs, so that several share each row and take turns."""
+    logits_processing.CONFIG = logits_processing.ProcessConfig(IDS=8, WORDS=4, TILE=32, REQUESTS=2)
+    logits_processing._PROGRAMS, logits_processing._MASK_PROGRAMS = 24, 16
+    rng, processor, found = np.random.default_rng(int(seed)), TritonLogitsProcessor(CPU), {}
+    for dtype in DTYPES:
+        for drafted in (None, "listed", "padded"):
+            for listed in (True, False):
+                vocab_size = int(rng.choice([1, 31, 32, 97, 300]))
+                masked = bool(rng.random() < 0.5)
+                requests = [
+                    edit_model.random_request(rng, vocab_size, MOST_TOKENS, listed=listed) for _ in range(5)
+                ]
+                slots = edit_model.slots_of(requests, MOST_TOKENS, vocab_size, CPU)
+                batch = edit_model.batch(
+                    rng, requests, vocab_size, dtype, CPU, drafted=drafted, masked=masked
+                )
+                out = processor.process(batch.logits, slots, batch.row_index, batch.bitmask, batch.drafts)
+                assert out is batch.logits
+                name = f"{dtype}, V = {vocab_size}, drafts {drafted}, lists {listed}, masked {masked}"
+                found[name] = batch.wrong()
+    return found
+
+
+PROGRAMS = {"edits": edits}
+
+if __name__ == "__main__":
+    print(json.dumps(PROGRAMS[sys.argv[1]](*sys.argv[2:])))
