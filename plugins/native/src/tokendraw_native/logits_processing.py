@@ -166,8 +166,8 @@ def _add(logits: Tensor, tables: RequestTables, facts: EditFacts, rows: _Rows) -
             times += ids == draft.unsqueeze(1)
         factor = torch.where((times > 0) | ((counts & 1) != 0), repetition, 1.0)
         x = torch.where(x > 0, x / factor, x * factor)
-        x = x - frequency * times.to(torch.float32)
-        x = x - presence * (times > 0)
+        often = x - frequency * times.to(torch.float32)
+        x = torch.where(times > 0, often - presence, x)  # an id of the prompt keeps the sign of its zero
     _write(logits, ids, torch.where(x.isnan(), old, x.to(old.dtype)), edited)
 
 
