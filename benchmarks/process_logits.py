@@ -1,0 +1,142 @@
+"""Times edits of logits beside a read of them, a gather of those edited, and penalties over dense counts in torch.
+
+    python benchmarks/process_logits.py               # 256 x 151936 bfloat16 on a CUDA device
+
+In each request 512 distinct ids occur, anywhere in the vocabulary, half of them in the output. Bitmasks allow half of
+the ids: each id by a coin of its own, runs of 256 ids, or the lower half. Device and host are timed by the bench's own
+timer.
+"""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import click
+import torch
+from tables import head
+from torch import Tensor
+
+import tokendraw
+from tokendraw import RequestSlots, SamplingParams
+from tokendraw.bench import Call, Failure, markdown_table, measure, timer_for
+
+_PROVIDERS = ("triton-gumbel", "native")
+_PENALTIES = SamplingParams(repetition_penalty=1.1, frequency_penalty=0.3, presence_penalty=0.2)
+_DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
+
+
+@click.command()
+@click.option("--device", default="cuda", show_default=True, metavar="DEVICE")
+@click.option("--rows", type=click.IntRange(min=1), default=256, show_default=True)
+@click.option("--vocab-size", type=click.IntRange(min=1024), default=151_936, show_default=True)
+@click.option("--distinct", type=click.IntRange(min=2), default=512, show_default=True, help="Ids a request.")
+@click.option("--dtype", type=click.Choice(list(_DTYPES)), default="bfloat16", show_default=True)
+@click.option(
+    "--repeats", type=click.IntRange(min=3), default=9, show_default=True, help="Samples of a median."
+)
+@click.option("--output", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE")
+def main(
+    device: str, rows: int, vocab_size: int, distinct: int, dtype: str, repeats: int, output: Path | None
+) -> None:
+    """Time edits of B rows of V logits."""
+    target = torch.empty(0, device=device).device
+    generator = torch.Generator(target).manual_seed(1)
+    ids = torch.stack(
+        [
+            torch.randperm(vocab_size, generator=generator, device=target)[: min(distinct, vocab_size)]
+            for _ in range(rows)
+        ]
+    )
+    order = torch.randperm(rows, generator=generator, device=target)
+    penalised, plain = (_slots(ids, vocab_size, params) for params in (_PENALTIES, SamplingParams()))
+    masks = _bitmasks(rows, vocab_size, generator)
+    calls: dict[str, Callable[[Tensor], object]] = {}
+    for name in _PROVIDERS:
+        process = tokendraw.load("process_logits", name, device=target).process
+        calls[f"{name}: penalties"] = _processed(process, penalised, order)
+        calls |= {
+            f"{name}: {mask}": _processed(process, plain, order, words) for mask, words in masks.items()
+        }
+        both = _processed(process, penalised, order, masks["bitmask, any ids"])
+        calls[f"{name}: penalties and bitmask"] = both
+    calls["torch: penalties from dense counts"] = _dense(penalised.tables.counts[order])
+    calls["torch: gather of the ids that occur"] = lambda logits: logits.gather(1, ids)
+    timer = timer_for(target, repeats)
+    buffers = [
+        torch.randn(rows, vocab_size, generator=generator, device=target).to(_DTYPES[dtype])
+        for _ in range(timer.buffers(rows * vocab_size * _DTYPES[dtype].itemsize))
+    ]
+    found = measure({name: Call(draw=call) for name, call in calls.items()}, buffers, timer)
+    lines = [["read", f"{found.read.us:.1f}", "1.00", ""]]
+    for name, entry in found.calls.items():
+        if isinstance(entry, Failure):
+            lines.append([name, entry.reason, "", ""])
+        else:
+            host = "" if entry.host_us is None else f"{entry.host_us:.0f}"
+            lines.append([name, f"{entry.us:.1f}", f"{entry.us / found.read.us:.2f}", host])
+    parts = [
+        f"`{shlex.join(['python', 'benchmarks/process_logits.py', *sys.argv[1:]])}`",
+        head(target, _PROVIDERS),
+        f"{rows} x {vocab_size} {dtype}, {ids.shape[1]} distinct ids a request. Microseconds, medians of {repeats} in "
+        f"turns, {timer.method}; the ratio to a read of the logits; microseconds until a call returns.",
+        markdown_table(["edit", "us", "ratio", "host"], lines, in_words=["edit"]),
+    ]
+    text = "\n\n".join(parts) + "\n"
+    click.echo(text)
+    if output is not None:
+        output.write_text(text, encoding="utf-8")
+
+
+def _slots(ids: Tensor, vocab_size: int, params: SamplingParams) -> RequestSlots:
+    """Fill a slot a row with a request that has half of its ids in the prompt and half in the output."""
+    rows, distinct = ids.shape
+    slots = RequestSlots(rows, 4096, vocab_size, device=ids.device)
+    prompts, outputs = ids.split((distinct // 2, distinct - distinct // 2), 1)
+    for slot, prompt in enumerate(prompts.tolist()):
+        slots.add(slot, params, prompt_token_ids=prompt)
+    row_index = torch.arange(rows, device=ids.device)
+    for tokens in outputs.T.contiguous():
+        slots.append(row_index, tokens)
+    return slots
+
+
+def _bitmasks(rows: int, vocab_size: int, generator: torch.Generator) -> dict[str, Tensor]:
+    words, device = -(-vocab_size // 32), generator.device
+    coins = torch.randint(-(2**31), 2**31, (rows, words), generator=generator, device=device)
+    runs = torch.randint(2, (rows, -(-words // 8)), generator=generator, device=device)
+    lower = torch.arange(words, device=device).expand(rows, -1) < words // 2
+    return {
+        "bitmask, any ids": coins.to(torch.int32),
+        "bitmask, runs": -runs.repeat_interleave(8, 1)[:, :words].to(torch.int32).contiguous(),
+        "bitmask, lower half": -lower.to(torch.int32),
+        "bitmask, all allowed": torch.full((rows, words), -1, dtype=torch.int32, device=device),
+    }
+
+
+def _processed(
+    process: Callable[..., object], slots: RequestSlots, row_index: Tensor, bitmask: Tensor | None = None
+) -> Callable[[Tensor], object]:
+    return lambda logits: process(logits, slots, row_index, bitmask)
+
+
+def _dense(counts: Tensor) -> Callable[[Tensor], object]:
+    """Apply the penalties to all V ids of a row, by counts [rows, V] of its request."""
+    repetition, frequency, presence = (
+        _PENALTIES.repetition_penalty,
+        _PENALTIES.frequency_penalty,
+        _PENALTIES.presence_penalty,
+    )
+
+    def apply(logits: Tensor) -> object:
+        x, times = logits.float(), counts >> 4
+        x = torch.where(counts > 0, torch.where(x > 0, x / repetition, x * repetition), x)
+        return logits.copy_(x - frequency * times - presence * (times > 0))
+
+    return apply
+
+
+if __name__ == "__main__":
+    main()
