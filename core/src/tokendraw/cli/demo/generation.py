@@ -7,9 +7,9 @@ from typing import Protocol
 
 from torch import Tensor
 
-from tokendraw._exchange.metadata import SamplingMetadata
 from tokendraw._exchange.params import SamplingParams
 from tokendraw._loading.sampler import Sampler
+from tokendraw.cli.demo.requests import Editor, requests_of
 
 
 class LanguageModel(Protocol):
@@ -34,19 +34,24 @@ def draw_tokens(
     prompt: Sequence[int],
     params: Sequence[SamplingParams],
     count: int,
+    editor: Editor | None = None,
 ) -> Iterator[list[int]]:
     """Continue one prompt under several settings: ``count`` times, one token id for each of ``params``.
 
     All rows go through the sampler in one batch. The position of a draw is the index of the token before it.
     Rows with the same seed draw with the same noise, so their texts differ only where their settings make them.
+
+    :param editor: edits the logits; needed if one of ``params`` asks for that.
     """
+    requests = requests_of(params, sampler.device, prompt, count, editor)
+    rows = list(range(len(params)))
     sequences = [list(prompt) for _ in params]
     for step in range(count):
         position = len(prompt) - 1 + step
-        metadata = SamplingMetadata.from_params(
-            params, device=sampler.device, positions=[position] * len(params)
-        )
-        drawn = sampler.sample(model.logits(sequences).to(sampler.device), metadata).token_ids.tolist()
+        logits = requests.edited(model.logits(sequences).to(sampler.device), rows)
+        token_ids = sampler.sample(logits, requests.metadata(rows, [position] * len(params))).token_ids
+        requests.append(rows, token_ids)
+        drawn = token_ids.tolist()
         for sequence, token_id in zip(sequences, drawn, strict=True):
             sequence.append(token_id)
         yield drawn

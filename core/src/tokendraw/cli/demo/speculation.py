@@ -9,10 +9,10 @@ from typing import Any, TypeAlias
 import torch
 
 from tokendraw._exchange.drafts import Drafts
-from tokendraw._exchange.metadata import SamplingMetadata
 from tokendraw._exchange.params import SamplingParams
 from tokendraw._loading.sampler import Sampler
 from tokendraw.cli.demo.generation import LanguageModel
+from tokendraw.cli.demo.requests import Editor, Requests, requests_of
 from tokendraw.operations.verify.capabilities import VerifyMode
 
 Mode: TypeAlias = VerifyMode
@@ -82,13 +82,18 @@ class Speculation:
     drafts: int
     """Most drafts in a step."""
     mode: Mode
+    editor: Editor | None = None
+    """Edits the logits of both models; needed if a request asks for that."""
+    stop: frozenset[int] = frozenset()
+    """Token ids that end a text."""
 
     def draw_tokens(
         self, prompt: Sequence[int], params: Sequence[SamplingParams], count: int, tallies: list[Tally]
     ) -> Iterator[list[list[int]]]:
         """Continue one prompt under several settings, and yield the next token ids for each of ``params`` at each step.
 
-        Each gets ``count`` in the end, and none is drawn in vain: a step that lacks n tokens drafts n - 1 at most.
+        Each gets ``count`` in the end, unless it is stopped before, and none is drawn in vain: a step that lacks n
+        tokens drafts n - 1 at most.
 
         ``rejection`` drafts with noise that verification never uses, and accepts by what the draft was drawn from.
         ``coupled`` looks at the drafted id alone, so that any noise is exact; the draft is drawn with the target's
@@ -99,24 +104,33 @@ class Speculation:
         """
         if self.mode == "coupled":
             params = [p if p.seed is not None else replace(p, seed=_fresh_seed()) for p in params]
+        requests = requests_of(params, self.sampler.device, prompt, count, self.editor)
         tallies[:] = [Tally() for _ in params]
         sequences = [list(prompt) for _ in params]
         end = len(prompt) + count
-        while unfinished := [i for i, sequence in enumerate(sequences) if len(sequence) < end]:
-            step = self._step([sequences[i] for i in unfinished], [params[i] for i in unfinished], end)
+        unfinished = list(range(len(params)))
+        while unfinished:
+            step = self._step(requests, unfinished, [sequences[i] for i in unfinished], end)
             emitted: list[list[int]] = [[] for _ in params]
             for i, (drafted, tokens) in zip(unfinished, step, strict=True):
-                tallies[i].add(drafted, len(tokens) - 1)
-                sequences[i] += tokens
-                emitted[i] = tokens
+                emitted[i] = self._until_stopped(tokens)
+                tallies[i].add(drafted, len(emitted[i]) - 1)
+                sequences[i] += emitted[i]
             yield emitted
+            unfinished = [
+                i for i in unfinished if len(sequences[i]) < end and emitted[i][-1] not in self.stop
+            ]
+
+    def _until_stopped(self, tokens: list[int]) -> list[int]:
+        ends = [place for place, token_id in enumerate(tokens, start=1) if token_id in self.stop]
+        return tokens[: ends[0]] if ends else tokens
 
     def _step(
-        self, sequences: Sequence[Sequence[int]], params: Sequence[SamplingParams], end: int
+        self, requests: Requests, rows: Sequence[int], sequences: Sequence[Sequence[int]], end: int
     ) -> list[tuple[int, list[int]]]:
         """Run one step: return for each sequence its number of drafts and the tokens that it continues with."""
         counts = [min(self.drafts, end - len(sequence) - 1) for sequence in sequences]
-        drafted, logits = self._drafted(sequences, params, counts)
+        drafted, logits = self._drafted(requests, rows, sequences, counts)
         device = self.sampler.device
         drafts = Drafts.from_lists(
             drafted,
@@ -129,11 +143,12 @@ class Speculation:
             for place in range(len(ids) + 1)
         ]
         output = self.sampler.verify(
-            self.target.logits(contexts).to(device),
+            requests.edited(self.target.logits(contexts).to(device), rows, drafts),
             drafts,
-            _metadata(params, sequences, self.sampler),
+            requests.metadata(rows, _positions(sequences)),
             mode=self.mode,
         )
+        requests.append_verified(rows, output)
         accepted = output.num_accepted.tolist()
         return [
             (count, tokens[: n + 1])
@@ -141,29 +156,35 @@ class Speculation:
         ]
 
     def _drafted(
-        self, sequences: Sequence[Sequence[int]], params: Sequence[SamplingParams], counts: Sequence[int]
+        self,
+        requests: Requests,
+        rows: Sequence[int],
+        sequences: Sequence[Sequence[int]],
+        counts: Sequence[int],
     ) -> tuple[list[list[int]], list[torch.Tensor]]:
-        """Draw drafts for each sequence, position by position; return their ids, and [V] logits for each of them."""
+        """Draw drafts for each sequence, position by position; return their ids, and [V] logits for each of them.
+
+        Edits count what is in the text, and none of the drafts before: whatever a draft is drawn from, verification
+        makes it right.
+        """
         draw = self.sampler.sample if self.mode == "coupled" else self.sampler.draft
         drafted: list[list[int]] = [[] for _ in sequences]
         logits: list[list[torch.Tensor]] = [[] for _ in sequences]
         for place in range(max(counts)):
             drafting = [i for i, count in enumerate(counts) if place < count]
             contexts = [[*sequences[i], *drafted[i]] for i in drafting]
-            rows = self.draft.logits(contexts).to(self.sampler.device)
-            metadata = _metadata([params[i] for i in drafting], contexts, self.sampler)
-            for i, token_id, row in zip(drafting, draw(rows, metadata).token_ids.tolist(), rows, strict=True):
+            chosen = [rows[i] for i in drafting]
+            edited = requests.edited(self.draft.logits(contexts).to(self.sampler.device), chosen)
+            drawn = draw(edited, requests.metadata(chosen, _positions(contexts))).token_ids.tolist()
+            for i, token_id, row in zip(drafting, drawn, edited, strict=True):
                 drafted[i].append(token_id)
                 logits[i].append(row)
-        return drafted, [row for rows in logits for row in rows]
+        return drafted, [row for of_one in logits for row in of_one]
 
 
-def _metadata(
-    params: Sequence[SamplingParams], contexts: Sequence[Sequence[int]], sampler: Sampler
-) -> SamplingMetadata:
-    """Build the metadata for the token after each context, whose position is that of the context's last token."""
-    positions = [len(context) - 1 for context in contexts]
-    return SamplingMetadata.from_params(params, device=sampler.device, positions=positions)
+def _positions(contexts: Sequence[Sequence[int]]) -> list[int]:
+    """Return the position of the draw after each context: that of the context's last token."""
+    return [len(context) - 1 for context in contexts]
 
 
 def _fresh_seed() -> int:

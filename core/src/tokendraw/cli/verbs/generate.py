@@ -5,7 +5,7 @@ setting with ``params`` (the fields of ``SamplingParams``), ``token_ids`` and ``
 without the prompt). With ``--speculate`` there is ``verify_resolution`` too, who verifies, and in each entry
 ``speculation`` with ``mode``, ``drafts`` (the most a step), ``evaluations`` (of the target), ``speedup`` (tokens for
 one of them), ``drafted`` (in how many steps there was a 1st draft, a 2nd ...) and ``accepted`` (in how many of them it
-was accepted).
+was accepted). Where logits are edited there is ``process_resolution``, who edits them.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from tokendraw._exchange.capabilities import Need
 from tokendraw._exchange.params import SamplingParams
 from tokendraw.cli.app import GuardedCommand
 from tokendraw.cli.describe import drawn_by, resolution_json, sampler_json, served_by
+from tokendraw.cli.edit_options import edit_options, taken
 from tokendraw.cli.options import (
     checked_params,
     gumbel_dtype_option,
@@ -37,6 +38,7 @@ from tokendraw.operations.verify.capabilities import VERIFY_MODES, VerifyMode
 
 if TYPE_CHECKING:
     from tokendraw._exchange.capabilities import GumbelDtype
+    from tokendraw._resolution.candidate import Resolution
     from tokendraw.cli.demo.speculation import Speculation, Tally
 
 COMPARED = (
@@ -52,6 +54,7 @@ COMPARED = (
 @click.command(cls=GuardedCommand, short_help="Draw text from a small language model.")
 @click.argument("prompt")
 @params_options
+@edit_options
 @click.option(
     "--model",
     "folder",
@@ -109,10 +112,14 @@ def generate(
     and they are what a large model's time goes into; this one answers as fast as the model that drafts for it, so
     that its text takes longer.
 
+    Penalties, biases, bad words and --allow edit the model's logits before a word is drawn, through the operation
+    process_logits. Words are those of the model, as it writes them; a comma and a full stop are words too.
+
     \b
     tokendraw generate "The import statement" --temperature 0.7 --top-k 40 --top-p 0.9 --seed 7
     tokendraw generate "A class is" --compare
     tokendraw generate "The import statement" --seed 7 --speculate 4
+    tokendraw generate "A class is" --allow "[a-z.]+" --stop . --min-tokens 8 --repetition-penalty 1.2
     tokendraw generate "A class is" --model ./Qwen2.5-0.5B --top-p 0.9
     """  # noqa: D301 - the escape tells click to leave these lines as they are
     if stream and (as_json or compare):
@@ -127,6 +134,7 @@ def generate(
         raise click.UsageError(
             "'--speculate' drafts for the n-gram model, found --model. Leave out one of them."
         )
+    wishes = taken(fields, folder)
     with progress("loading a sampler and the language model"):
         params = checked_params(**fields)
 
@@ -134,6 +142,7 @@ def generate(
         who = drawn_by(drawer)
         how: Speculation | None = None
         tallies: Sequence[Tally] = ()
+        editing: Resolution | None = None
         if folder is not None:
             from tokendraw.cli.demo.model_on_disk import ModelOnDisk
 
@@ -141,10 +150,15 @@ def generate(
         else:
             from tokendraw.cli.demo.built_in_model import BuiltInModel
 
-            model = BuiltInModel(drawer, speculate, verify_mode or "rejection")
+            model = BuiltInModel(drawer, speculate, verify_mode or "rejection", wishes())
+            params = model.wished(params)
+            if model.editor:
+                editing = model.editor.processor.resolution
             write, how, tallies = model.write, model.speculation, model.tallies
         if how:
             who = served_by(drawer, drawer.verify_resolution, "verified", "verifies")
+        if editing:
+            who += "\n" + served_by(drawer, editing, "edited", "edits")
     if not (quiet or as_json):
         click.echo(who, err=True)
     settings = _compared(params) if compare else [params]
@@ -154,9 +168,11 @@ def generate(
         with progress("drawing"):
             drawn = write(prompt, settings, tokens, None)
         if as_json:
-            verifier = {"verify_resolution": resolution_json(drawer.verify_resolution)} if how else {}
+            others = {"verify_resolution": resolution_json(drawer.verify_resolution)} if how else {}
+            if editing:
+                others["process_resolution"] = resolution_json(editing)
             entries = _entries(settings, drawn, how, tallies)
-            print_json({"prompt": prompt, **sampler_json(drawer), **verifier, "texts": entries})
+            print_json({"prompt": prompt, **sampler_json(drawer), **others, "texts": entries})
         elif compare:
             print_side_by_side(
                 [(_label(s), prompt + text) for s, (_, text) in zip(settings, drawn, strict=True)]
@@ -188,7 +204,10 @@ def _entries(
 
 def _compared(params: SamplingParams) -> list[SamplingParams]:
     """List the settings to compare, the user's own first unless they are among them."""
-    shared = [replace(s, seed=params.seed, filter_order=params.filter_order) for s in COMPARED]
+    shared = [
+        replace(params, temperature=s.temperature, top_k=s.top_k, top_p=s.top_p, min_p=s.min_p)
+        for s in COMPARED
+    ]
     return shared if params in shared else [params, *shared]
 
 
