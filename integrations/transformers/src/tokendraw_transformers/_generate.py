@@ -13,6 +13,7 @@ from transformers.generation import GenerationMode
 
 from tokendraw import InvalidParameterError, Sampler
 from tokendraw_transformers._drawing import DrawProcessor, Processors, RecordingStoppingCriteria
+from tokendraw_transformers._edits import with_edits
 from tokendraw_transformers._errors import InvalidRowsWarning, warn
 from tokendraw_transformers._kept_back import kept_back
 from tokendraw_transformers._output import with_draws
@@ -42,9 +43,11 @@ def generate(
     """Draw through tokendraw: ``model.generate(..., custom_generate=tokendraw_transformers.generate)``.
 
     ``model.generate`` prepares the first five arguments and ``model_kwargs``; the others are passed to it by name.
-    Processors, stopping criteria, caches, streamers and outputs are transformers' own, in their own order. tokendraw
-    applies temperature, top-k, top-p and min-p, with the values that transformers prepared. Arguments that are None are
-    looked up in the ``GenerationConfig``, which may hold any of the four, such as ``seeds=7``.
+    Stopping criteria, caches, streamers and outputs are transformers' own. So are its processors, in their own order,
+    but for those that tokendraw does with the same result: repetition_penalty, min_new_tokens, suppress_tokens, and
+    sequence_bias and bad_words_ids of single tokens. Temperature, top-k, top-p and min-p are tokendraw's, with the
+    values that transformers prepared. Arguments that are None are looked up in the ``GenerationConfig``, which may hold
+    any of the four, such as ``seeds=7``.
 
     :param seeds: a list with one entry a row of the output, so ``num_return_sequences`` of them for each prompt; or a
         base seed, from which each row gets its own by its prompt, see :func:`derived_seed`; or a callable that gets
@@ -96,7 +99,7 @@ def generate(
     by_argmax.do_sample = False
     result = model._sample(
         input_ids,
-        logits_processor=Processors(plans.processors, draws),
+        logits_processor=Processors(with_edits(plans.processors), draws),
         stopping_criteria=criteria,
         generation_config=by_argmax,
         synced_gpus=mode["synced_gpus"],

@@ -1,10 +1,11 @@
-"""Keeps loaded samplers, because to negotiate and prove one may take longer than a call of ``generate``."""
+"""Keeps what was loaded, because to negotiate and prove it may take longer than a call of ``generate``."""
 
 from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
+from typing import Any
 
 import torch
 
@@ -13,9 +14,9 @@ from tokendraw import InvalidParameterError, Need, Sampler
 from tokendraw.resolution import read_settings
 
 _lock = threading.Lock()
-_kept: dict[Hashable, Sampler] = {}
+_kept: dict[Hashable, Any] = {}
 _MOST_KEPT = 16
-"""Number of samplers that are kept: settings may change at every call."""
+"""Number of objects that are kept: settings may change at every call."""
 
 
 def loaded(
@@ -37,16 +38,32 @@ def loaded(
             f"{type(sampler).__name__}. Pass one of these, or leave it out."
         )
     mode = "raw_logprobs" if logprobs_mode is None else logprobs_mode
+    found: Sampler = _kept_by(
+        (sampler, device, need, repr(mode)),
+        lambda: tokendraw.load_sampler(
+            sampler,
+            device=device,
+            logprobs_mode=mode,  # type: ignore[arg-type]  # load_sampler refuses what is not a mode
+            need=need,
+        ),
+    )
+    return found
+
+
+def loaded_processor(device: torch.device) -> Any:
+    """Load the best processor of logits for a device, or return the one that was loaded before.
+
+    :raises SamplerUnavailableError: no plugin in force has one.
+    """
+    return _kept_by(("process_logits", device), lambda: tokendraw.load("process_logits", device=device))
+
+
+def _kept_by(key: tuple[Hashable, ...], load: Callable[[], Any]) -> Any:
     # a decision also depends on the settings in force, and on where packages are found
-    key = (sampler, device, need, repr(mode), read_settings(), tuple(sys.path))
+    key = (*key, read_settings(), tuple(sys.path))
     with _lock:
         if key not in _kept:
-            found = tokendraw.load_sampler(
-                sampler,
-                device=device,
-                logprobs_mode=mode,  # type: ignore[arg-type]  # load_sampler refuses what is not a mode
-                need=need,
-            )
+            found = load()
             while len(_kept) >= _MOST_KEPT:
                 del _kept[next(iter(_kept))]
             _kept[key] = found

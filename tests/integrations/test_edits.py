@@ -1,0 +1,213 @@
+"""Processors of transformers that ``process_logits`` stands in for: which, and that their result is the same."""
+
+import pytest
+import torch
+
+pytest.importorskip("transformers", reason="needs transformers")
+pytest.importorskip("tokendraw_transformers", reason="needs tokendraw-transformers")
+
+from transformers import (
+    LogitsProcessorList,
+    MinNewTokensLengthLogitsProcessor,
+    NoBadWordsLogitsProcessor,
+    NoRepeatNGramLogitsProcessor,
+    RepetitionPenaltyLogitsProcessor,
+    SequenceBiasLogitsProcessor,
+    SuppressTokensLogitsProcessor,
+)
+
+import tokendraw
+from tokendraw_transformers import _edits, _loading
+from tokendraw_transformers._edits import EditProcessor, with_edits
+from transformers_models import PAD, draw, model_of, prompts
+
+V, END = 200, 7
+
+
+def bias(**_):
+    return SequenceBiasLogitsProcessor({(3,): 2.5, (5,): -1.25, (9,): 0.1, (11,): float("-inf")})
+
+
+def penalty(skipped=None):
+    return RepetitionPenaltyLogitsProcessor(1.3, prompt_ignore_length=skipped)
+
+
+def bad():
+    return NoBadWordsLogitsProcessor([[3], [8], [END]], END)
+
+
+def bad_pairs():
+    return NoBadWordsLogitsProcessor([[3], [8, 4]], END)
+
+
+def early(length=5, least=4):
+    return MinNewTokensLengthLogitsProcessor(length, least, [END, V + 3])
+
+
+def suppressed():
+    return SuppressTokensLogitsProcessor([2, 9, -1, V, V + 7])
+
+
+def ngrams():
+    return NoRepeatNGramLogitsProcessor(2)
+
+
+class OwnPenalty(RepetitionPenaltyLogitsProcessor):
+    """May do anything."""
+
+
+EVERY = [bias, penalty, bad, early, suppressed]
+STRETCHES = {
+    "all that generate prepares": (EVERY, [[0, 1, 2, 3, 4]]),
+    "one that stays between": ([bias, penalty, ngrams, bad, early], [[0, 1], 2, [3, 4]]),
+    "a bias behind a penalty": ([penalty, bias], [[0], [1]]),
+    "a bias behind what forbids": ([bad, suppressed, bias, penalty], [[0, 1, 2, 3]]),
+    "two of a kind": ([penalty, penalty], [[0], [1]]),
+    "sequences of several ids": ([bad_pairs, suppressed], [0, [1]]),
+    "a class of one's own": ([lambda: OwnPenalty(1.3), suppressed], [0, [1]]),
+    "none": ([], []),
+}
+
+
+@pytest.mark.parametrize(("makers", "expected"), STRETCHES.values(), ids=STRETCHES)
+def test_stretches_of_served_processors_are_replaced_at_their_place(makers, expected):
+    prepared = [make() for make in makers]
+    found = [
+        [prepared.index(own) for own in processor.stretch]
+        if isinstance(processor, EditProcessor)
+        else prepared.index(processor)
+        for processor in with_edits(prepared)
+    ]
+    assert found == expected
+
+
+@pytest.fixture
+def transformers_does_nothing(monkeypatch):
+    """Let no served processor of transformers run in a list that was replaced."""
+
+    def refuse(self, input_ids, scores):
+        raise AssertionError(f"{type(self.stretch[0]).__name__} was called")
+
+    class Refused(LogitsProcessorList):
+        def __call__(self, input_ids, scores, **kwargs):
+            raise AssertionError(f"{[type(own).__name__ for own in self]} were called")
+
+    own = EditProcessor.__init__
+
+    def made(self, stretch):
+        own(self, stretch)
+        self.stretch = Refused(stretch)
+
+    monkeypatch.setattr(EditProcessor, "__init__", made)
+
+
+def run(processors, input_ids, steps=10, seed=0):
+    """Scores [B, V] that processors leave at each step, where tokens come that they did not choose."""
+    generator = torch.Generator().manual_seed(seed)
+    found = []
+    for _ in range(steps):
+        scores = 3 * torch.randn(len(input_ids), V, generator=generator)
+        scores[0, ::7] = -torch.inf
+        scores[-1, 4] = 0.0
+        before = scores.clone()
+        found.append(processors(input_ids, scores))
+        assert torch.equal(scores, before)  # transformers may record them
+        token = torch.randint(0, V, (len(input_ids), 1), generator=generator)
+        input_ids = torch.cat([input_ids, token], 1)
+    return torch.stack(found)
+
+
+PADDED = {
+    "no padding known": penalty,
+    "padding of each row": lambda: penalty(torch.tensor([0, 3, 4])),
+    "a part of the prompt": lambda: penalty(2),
+}
+
+
+@pytest.mark.parametrize("makers", [c[0] for c in STRETCHES.values()], ids=STRETCHES)
+def test_scores_are_those_of_transformers_bit_for_bit(makers):
+    ids = prompts(3, vocab_size=V)
+    expected = run(LogitsProcessorList(make() for make in makers), ids)
+    assert torch.equal(run(with_edits([make() for make in makers]), ids), expected)
+
+
+@pytest.mark.parametrize("make", PADDED.values(), ids=PADDED)
+@pytest.mark.parametrize("ahead", [1024, 3])
+def test_tokens_count_from_where_transformers_counts_them(
+    make, ahead, monkeypatch, transformers_does_nothing
+):
+    monkeypatch.setattr(_edits, "AHEAD", ahead)  # 3: the slots are made anew on the way
+    ids = prompts(3, vocab_size=V)
+    ids[1, :3] = ids[2, :4] = PAD
+    makers = [bias, make, bad, early, suppressed]
+    expected = run(LogitsProcessorList(make() for make in makers), ids)
+    assert torch.equal(run(with_edits([make() for make in makers]), ids), expected)
+
+
+REFUSED = {
+    "ids that a larger embedding has": (lambda: SequenceBiasLogitsProcessor({(V,): 1.0}), ValueError),
+    "a bias that is no number": (lambda: SequenceBiasLogitsProcessor({(3,): float("nan")}), None),
+    "more passed over than there is": (lambda: penalty(7), None),
+}
+
+
+@pytest.mark.parametrize(("make", "error"), REFUSED.values(), ids=REFUSED)
+def test_what_tokendraw_refuses_is_left_to_transformers(make, error):
+    ids = prompts(2, vocab_size=V)
+    if error is None:
+        expected, found = run(make(), ids), run(with_edits([make()]), ids)
+        assert torch.equal(found.nan_to_num(1e9), expected.nan_to_num(1e9))
+        return
+    with pytest.raises(error) as own:
+        run(make(), ids)
+    with pytest.raises(error) as found:
+        run(with_edits([make()]), ids)
+    assert str(found.value) == str(own.value)
+
+
+def test_without_a_provider_transformers_edits(monkeypatch):
+    def none(*_, **__):
+        raise tokendraw.SamplerUnavailableError("none")
+
+    monkeypatch.setattr(_loading, "_kept", {})
+    monkeypatch.setattr(tokendraw, "load", none)
+    ids = prompts(2, vocab_size=V)
+    assert torch.equal(run(with_edits([penalty()]), ids), run(penalty(), ids))
+
+
+SETTINGS = {
+    "repetition_penalty": 1.7,
+    "bad_words_ids": [[9], [17]],
+    "min_new_tokens": 9,
+    "eos_token_id": list(range(1, 400)),
+    "sequence_bias": {(500,): 4.0, (600,): -3.0},
+    "suppress_tokens": [700, 701],
+}
+
+
+@pytest.mark.parametrize("family", ["llama", "t5"])
+@pytest.mark.parametrize("do_sample", [False, True])
+def test_generate_gives_the_text_that_transformers_processors_give(
+    family, do_sample, monkeypatch, transformers_does_nothing
+):
+    ids = torch.nn.functional.pad(prompts(3), (2, 0), value=PAD)
+    mask = (torch.arange(ids.shape[1]) >= 2).long().expand_as(ids)
+    settings = {
+        "attention_mask": mask,
+        "output_logits": True,
+        "output_scores": True,
+        "return_dict_in_generate": True,
+    }
+    seeds = {"seeds": [1, 2, 3]} if do_sample else {}
+
+    def text():
+        return draw(model_of(family), ids, do_sample=do_sample, **seeds, **settings, **SETTINGS)
+
+    served = text()
+    monkeypatch.setattr("tokendraw_transformers._generate.with_edits", LogitsProcessorList)
+    own = text()
+    assert torch.equal(served.sequences, own.sequences)
+    for name in ("scores", "logits"):
+        assert torch.equal(torch.stack(served[name]), torch.stack(own[name]))
+    plain = draw(model_of(family), ids, do_sample=do_sample, **seeds, **settings)
+    assert not torch.equal(plain.sequences[:, :12], served.sequences[:, :12])
