@@ -11,6 +11,7 @@ from request_slots_model import Held, assert_holds, random_params
 from tokendraw import RequestSlots, SamplingParams, VerifyOutput
 from tokendraw._exchange.request_slots import writes
 from tokendraw._torch import upload
+from tokendraw.testing import sync_is_an_error
 
 EVERYTHING = SamplingParams(
     temperature=0.5,
@@ -205,12 +206,9 @@ def test_a_step_waits_for_no_device():
     slots.add(1, EVERYTHING, [1, 2])
     rows, tokens = torch.tensor([1], device="cuda"), torch.tensor([4], device="cuda")
     chains = VerifyOutput(torch.tensor([[4, -1]], device="cuda"), tokens, tokens)
-    torch.cuda.set_sync_debug_mode("error")
-    try:
+    with sync_is_an_error():
         slots.metadata(rows, tokens)
         slots.append(rows, tokens)
         slots.append_verified(rows, chains)
         slots.add(2, EVERYTHING, [1, 2])
         slots.remove(2)
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
