@@ -66,7 +66,7 @@ class PagedKVPlan:
 
 @dataclass(frozen=True)
 class Requirements:
-    """What the attention metadata of a step needs."""
+    """The needs of a step's attention metadata."""
 
     host_seq_lens: HostSeqLens
     """Lengths that the host has to know: ``none``; ``upper_bound``, those that it counts itself; or ``sync``, those on

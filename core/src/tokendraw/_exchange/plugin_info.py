@@ -37,13 +37,13 @@ class Release:
     since: str
     """The first release that it is about, such as ``0.6.16.post3``, with the pre-releases and builds of that."""
     says: str
-    """What these releases do, as words behind a version: ``packs layout v1``. It is the reason of a refusal."""
+    """Says what these releases do, behind a version: ``packs layout v1``. It is the reason of a refusal."""
     operation: str | None = None
     """The operation that it is about; None: all of them."""
     refused: bool = False
     """Whether these releases are not used."""
     change: str = ""
-    """What coming to these releases from others asks of a user: ``packed weights have to be packed again``."""
+    """Says what a user has to do who comes to these releases: ``packed weights have to be packed again``."""
 
 
 @dataclass(frozen=True)
@@ -57,9 +57,9 @@ class Upstream:
     tested: tuple[str, ...] = ()
     """Versions that the plugin's authors have run its tests with."""
     releases: tuple[Release, ...] = ()
-    """What is known by version. Without any, all versions in the range are used."""
+    """Table of what is known by version. Without any row, all versions in the range are used."""
     found: Mapping[str, str] = field(default_factory=dict)
-    """What the files of the installed version do, in the words of a :class:`Release`, by operation. It beats the
+    """Findings in the files of the installed version, in the words of a :class:`Release`, by operation. They beat the
     version's number."""
 
 

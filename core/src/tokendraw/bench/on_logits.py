@@ -1,4 +1,4 @@
-"""What operations on logits have in common when they are timed. Imports no torch."""
+"""Shares what operations on logits have in common when they are timed. Imports no torch."""
 
 from __future__ import annotations
 

@@ -150,7 +150,7 @@ class BenchOperation:
     of_baselines: Callable[[Any, Sequence[str]], str] = lambda cell, names: ""
     """Says what baselines of these names do otherwise than the cells of a run ask, or ""."""
     constants: Mapping[str, Any] = field(default_factory=dict)
-    """What all calls have in common, for JSON."""
+    """Return what all calls have in common, for JSON."""
     has_picture: bool = False
     """Whether :mod:`tokendraw.bench.report.plot` can draw its tables."""
 

@@ -1,4 +1,4 @@
-"""What is known of aiter by version: which releases are used, and what they do.
+"""States what is known of aiter by version: which releases are used, and what they do.
 
 It was read from the sources; no version has run on hardware. What is done about the faults stands in the ``README.md``.
 """

@@ -34,7 +34,7 @@ _H20_MODULE = "fused_moe_90_h20_prebuilt_d"
 
 @dataclass(frozen=True)
 class Packing:
-    """What the installed FlashInfer packs."""
+    """The layout and formats into which the installed FlashInfer packs."""
 
     layout: Layout | None
     """None: nothing."""

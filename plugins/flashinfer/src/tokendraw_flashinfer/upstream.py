@@ -1,4 +1,4 @@
-"""What is known of FlashInfer by version: which releases are used, and what they do.
+"""States what is known of FlashInfer by version: which releases are used, and what they do.
 
 The table is what is expected of a version, as read from the wheels. Functions change between versions that have the
 same first two numbers, and some changes were taken back. So what decides is what the plugin finds in the installed

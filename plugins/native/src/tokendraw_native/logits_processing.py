@@ -45,7 +45,7 @@ class NativeProcessor:
 
 
 class _Rows(NamedTuple):
-    """What each row is about."""
+    """The request and the drafts of each row."""
 
     slot: Tensor
     """[R] int64, in range."""

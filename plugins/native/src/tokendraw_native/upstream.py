@@ -1,4 +1,4 @@
-"""What is known of torch by version: which releases are used."""
+"""States what is known of torch by version: which releases are used."""
 
 from __future__ import annotations
 

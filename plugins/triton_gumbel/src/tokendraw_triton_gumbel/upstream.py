@@ -1,4 +1,4 @@
-"""What is known of Triton by version: which releases are used, and why not the others."""
+"""States what is known of Triton by version: which releases are used, and why not the others."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ from tokendraw._torch.upload import Column
 
 @dataclass(frozen=True, eq=False)
 class Request:
-    """What the host keeps of a request in a slot."""
+    """The part of a request in a slot that the host keeps."""
 
     params: CheckedParams
     edits: CheckedEdits

@@ -35,7 +35,7 @@ from tokendraw._torch.upload import device_of, uploaded
 
 
 class HasTokenIds(Protocol):
-    """What is appended of a :class:`tokendraw.VerifyOutput`."""
+    """The part of a :class:`tokendraw.VerifyOutput` that is appended."""
 
     @property
     def token_ids(self) -> Tensor:

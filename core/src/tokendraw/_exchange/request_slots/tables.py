@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from torch import Tensor
 
 ONE_OUTPUT = 16
-"""What ``RequestTables.counts`` grows by with each time that an id is in the output."""
+"""Step of ``RequestTables.counts`` for each time that an id is in the output."""
 IN_PROMPT, HAS_BIAS, IS_STOP, ENDS_BAD_WORD = 1, 2, 4, 8
 """The flags of ``RequestTables.counts``."""
 
 
 @dataclass(frozen=True, eq=False)
 class RequestTables:
-    """What a provider of ``process_logits`` reads of requests. All lie dense on one device, and never move.
+    """The tensors of requests that a provider of ``process_logits`` reads. All lie dense on one device, and never move.
 
     S are the slots, M the tokens that one holds, V the vocabulary. A slot without a request asks for nothing: its
     counts are 0 and its lists are empty. Entries behind those that a number counts are undefined, unless a field says
@@ -67,7 +67,7 @@ class RequestTables:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EditFacts:
-    """What the requests in the slots may ask for, by counting them. The defaults say "anything"."""
+    """Facts about the edits that requests in the slots may ask for, by counting them. The defaults say "anything"."""
 
     any_penalty: bool = True
     """Whether one has a repetition, frequency or presence penalty."""

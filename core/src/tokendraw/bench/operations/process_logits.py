@@ -34,7 +34,7 @@ class ProcessCell:
     vocab_size: int
     dtype: str
     edits: str
-    """What the requests ask for, one of ``EDITS``."""
+    """Edits that the requests ask for, one of ``EDITS``."""
     distinct: int = 512
     """Ids that occur in prompt and output of each request."""
 

@@ -30,7 +30,7 @@ class Line:
     ways: Mapping[str, Mapping[str, Timing | Failure]] = field(default_factory=dict)
     """Every way that was tried, by contender, for those with several ways; the fastest is their entry."""
     figures: Mapping[str, float] = field(default_factory=dict)
-    """What was measured of the inputs, by the title of its column."""
+    """Measures of the inputs, by the title of their column."""
 
     def ratio(self, timing: Timing) -> float:
         """Return a time as a multiple of the floor's."""

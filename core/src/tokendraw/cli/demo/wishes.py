@@ -1,4 +1,4 @@
-"""What is asked of a text beyond its sampling parameters, in words, and the same in the ids of a model."""
+"""Translates what is asked of a text beyond its sampling parameters from words to the ids of a model."""
 
 from __future__ import annotations
 

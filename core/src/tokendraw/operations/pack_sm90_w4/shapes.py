@@ -26,7 +26,7 @@ class Multiple:
     """Names it, such as ``N, dimension 1,``."""
     dimension: int
     times: int
-    """What is asked of is this times the dimension: two columns of weights a byte, 32 a scale."""
+    """Factor of the dimension: two columns of weights a byte, 32 a scale."""
     of: int
 
 

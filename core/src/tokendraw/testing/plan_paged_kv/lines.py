@@ -1,4 +1,4 @@
-"""What a plan holds, for every batch; and what it leaves alone."""
+"""Checks what a plan holds, for every batch, and what it leaves alone."""
 
 from __future__ import annotations
 

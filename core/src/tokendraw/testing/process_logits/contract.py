@@ -1,4 +1,4 @@
-"""What edits leave alone: rows and ids that nobody edits, requests of other slots, memory beside the logits."""
+"""Checks what edits leave alone: rows and ids that nobody edits, requests of other slots, memory beside the logits."""
 
 from __future__ import annotations
 

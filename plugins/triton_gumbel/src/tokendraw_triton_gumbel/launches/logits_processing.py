@@ -59,7 +59,7 @@ class Variant(NamedTuple):
     logits: torch.dtype
     row_index: torch.dtype
     drafts: tuple[torch.dtype, torch.dtype] | None = None
-    """Of the ids of drafts and of the offsets of their requests, where there are any."""
+    """Dtypes of the ids of drafts and of the offsets of their requests, where there are any."""
 
 
 def flags_of(facts: EditFacts, *, has_bitmask: bool) -> int:

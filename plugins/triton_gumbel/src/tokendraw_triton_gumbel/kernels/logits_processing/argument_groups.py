@@ -64,7 +64,7 @@ class Penalties(NamedTuple):
 
 
 class Bias(NamedTuple):
-    """What each request adds to logits."""
+    """The biases of each request."""
 
     ids: Any
     """[S, ``room``] int32: each once."""

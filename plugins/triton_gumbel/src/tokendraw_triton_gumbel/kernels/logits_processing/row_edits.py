@@ -1,4 +1,4 @@
-"""What a row of logits is edited by: its request, the drafts before it, and the edit of some of its ids.
+"""Collects what a row of logits is edited by: its request, the drafts before it, and the edit of some of its ids.
 
 An id that several edits name is written by one of them, so the programs of a row need no order: an id that is forbidden
 gets -inf from whatever forbids it, and all others leave it alone; else an id with a bias is edited by the program that
@@ -26,7 +26,7 @@ ALLOWED = tl.constexpr(4)
 BAD_WORDS = tl.constexpr(8)
 MIN_TOKENS = tl.constexpr(16)
 BITMASK = tl.constexpr(32)
-"""What the rows of a call may ask for."""
+"""Edits that the rows of a call may ask for."""
 
 
 class EditedRow(NamedTuple):
