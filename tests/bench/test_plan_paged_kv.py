@@ -66,7 +66,7 @@ class TestInputs:
 
 
 def planned(cell):
-    """What the native planner's call returns for two sets of inputs, and the call."""
+    """Return what the native planner's call returns for two sets of inputs, and the call."""
     (native,) = chosen(("native",), CPU, "plan_paged_kv")
     inputs = make_inputs(cell, CPU, 2)
     (one,) = native.prepare(cell, BENCH.arguments(cell, CPU), inputs[0])

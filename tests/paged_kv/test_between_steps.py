@@ -11,7 +11,7 @@ NAMES = ("num_computed", "query_lens", "num_logits", "num_sampled", "next_query_
 
 
 def test_lengths_go_on_by_what_was_kept(device):
-    """Of three drafts none, one and all stand; then a decode without drafts."""
+    """None, one and all of three drafts stand; then comes a decode without drafts."""
     computed, lengths = advance(
         ints([10, 10, 10, 10], device),
         ints([4, 4, 4, 1], device),

@@ -1,4 +1,4 @@
-"""What a step needs of the host: the whole table, and what is refused."""
+"""A step's needs of the host: the whole table, and what is refused."""
 
 import itertools
 

@@ -1,4 +1,4 @@
-"""What slots refuse, in which words, and that a refusal changes nothing."""
+"""Slots refuse what is out of range, in words, and a refusal changes nothing."""
 
 import pytest
 import torch

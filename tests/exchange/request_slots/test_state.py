@@ -95,7 +95,7 @@ def test_no_write_waits_for_the_device():
 
 
 def test_what_the_host_cannot_see_is_left_out():
-    """As on a device: slots that there are not, or without a request; ids out of range; tokens that do not fit."""
+    """Rows are left out whose slot is missing or empty, whose id is out of range, or whose token does not fit."""
     slots = RequestSlots(3, 4, 10)
     held = {0: Held(SamplingParams(), [1]), 1: Held(SamplingParams(), [2, 2])}
     for slot, one in held.items():

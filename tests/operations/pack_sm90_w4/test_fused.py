@@ -22,7 +22,7 @@ extern "C" void loop(const long long *a, const long long *b, const long long *c,
 
 @pytest.fixture(scope="module")
 def compiled(tmp_path_factory):
-    """What makes a kernel of the text of a function: element by element, over tensors as they broadcast."""
+    """Make a kernel of the text of a function: element by element, over tensors as they broadcast."""
     folder = tmp_path_factory.mktemp("kernels")
 
     def kernel(code):

@@ -81,7 +81,7 @@ def scales_v2(subject: Packing, trial: Trial) -> str:
 
 @properties.advertised("pack round trips", lambda c: c.unpacks, unpacking_ask())
 def round_trips(subject: Packing, trial: Trial) -> str:
-    """What the formulas packed is unpacked again, weights and scales."""
+    """Unpacking gives back the weights and scales that the formulas packed."""
     ways = list(pairs(subject.capabilities))
     for format, layout in ways:
         for experts, rows, columns in SHAPES[layout]:

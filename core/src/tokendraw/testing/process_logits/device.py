@@ -50,7 +50,7 @@ def sync_free(subject: Processing, trial: Trial) -> str:
     "process graph replay", lambda c: c.graph_safe, Ask({"graph_safe": True}), needs_cuda=True
 )
 def graph_replay(subject: Processing, trial: Trial) -> str:
-    """What was captured with empty slots follows requests that come, grow and go, and logits that change."""
+    """A graph captured with empty slots follows requests that come, grow and go, and logits that change."""
     rng, vocab_size = trial.generator("steps"), subject.vocab_size(_VOCAB_SIZE)
     engine = subject.engine({0: Request(_EVERYTHING, [1], [2])}, _ROWS, vocab_size)
     logits = subject.logits(rng, _ROWS, vocab_size, subject.dtypes[0])
