@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor
 
 from tokendraw import PagedKVPlan
-from tokendraw_triton_gumbel.arguments import Addresses, Tensors
+from tokendraw_triton_gumbel.device import LaunchDevice
 from tokendraw_triton_gumbel.kernels.shared.argument_groups import BlockTable, PagePlan
-from tokendraw_triton_gumbel.launches.compiled import is_interpreted
 from tokendraw_triton_gumbel.launches.launch import current_stream, group
 from tokendraw_triton_gumbel.launches.paged_kv import PlanLaunches
 
@@ -19,14 +16,10 @@ class TritonPagedKVPlanner:
     """Page plans by one Triton kernel. Made by ``tokendraw.load("plan_paged_kv", "triton-gumbel")``."""
 
     def __init__(self, device: torch.device) -> None:
-        self._current_device: Callable[[], int] = lambda: -1  # kernels are interpreted on the CPU
-        processors = 1
-        if device.type == "cuda":
-            self._current_device = torch.cuda.current_device
-            processors = torch.cuda.get_device_properties(device).multi_processor_count
-        self._launches = PlanLaunches(processors)
-        self._tensors = Tensors.tensors if is_interpreted() else Addresses.tensors
-        if not is_interpreted():
+        here = LaunchDevice.of(device)
+        self._current_device, self._tensors = here.current, here.arguments.tensors
+        self._launches = PlanLaunches(here.processors)
+        if not here.is_interpreted:
             with torch.cuda.device(device if device.type == "cuda" else -1):
                 self._launches.compile()
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -11,10 +10,9 @@ from torch import Tensor
 
 from tokendraw import Drafts, RequestSlots
 from tokendraw.plugin import RequestTables
-from tokendraw_triton_gumbel.arguments import Addresses, Tensors
+from tokendraw_triton_gumbel.device import LaunchDevice
 from tokendraw_triton_gumbel.kernels.logits_processing.argument_groups import SlotRows, StepDrafts
 from tokendraw_triton_gumbel.kernels.shared.argument_groups import Logits
-from tokendraw_triton_gumbel.launches.compiled import is_interpreted
 from tokendraw_triton_gumbel.launches.launch import current_stream, group
 from tokendraw_triton_gumbel.launches.logits_processing import (
     TABLES,
@@ -32,13 +30,9 @@ class TritonLogitsProcessor:
     """Edits of logits by one Triton kernel. Made by ``tokendraw.load("process_logits", "triton-gumbel")``."""
 
     def __init__(self, device: torch.device) -> None:
-        self._current_device: Callable[[], int] = lambda: -1  # kernels are interpreted on the CPU
-        processors = 1
-        if device.type == "cuda":
-            self._current_device = torch.cuda.current_device
-            processors = torch.cuda.get_device_properties(device).multi_processor_count
-        self._launches = ProcessLaunches(processors)
-        self._tensors = Tensors.tensors if is_interpreted() else Addresses.tensors
+        here = LaunchDevice.of(device)
+        self._current_device, self._tensors = here.current, here.arguments.tensors
+        self._launches = ProcessLaunches(here.processors)
         self._known: tuple[weakref.ref[RequestTables], tuple[Any, ...]] | None = None
         """The tables of the last call, which never move, and the arguments for them."""
 

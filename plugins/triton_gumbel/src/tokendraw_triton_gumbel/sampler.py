@@ -7,7 +7,6 @@ call, so that tensors may change in place or give way to others, and nothing of 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TypeVar
 
 import torch
@@ -16,13 +15,12 @@ from torch import Tensor
 from tokendraw import BatchFacts, Drafts, Need, SamplerOutput, SamplingMetadata, VerifyOutput
 from tokendraw.plugin import VerifyMode, logprobs_by_step
 from tokendraw_triton_gumbel import configurations
-from tokendraw_triton_gumbel.arguments import Addresses, Arguments, Tensors
 from tokendraw_triton_gumbel.configurations import Configuration
+from tokendraw_triton_gumbel.device import LaunchDevice
 from tokendraw_triton_gumbel.empty_batches import nothing_drawn, nothing_verified
 from tokendraw_triton_gumbel.kernels.shared import row_params
 from tokendraw_triton_gumbel.launches import parameters
 from tokendraw_triton_gumbel.launches.call import Call
-from tokendraw_triton_gumbel.launches.compiled import is_interpreted
 from tokendraw_triton_gumbel.launches.geometry import Geometry
 from tokendraw_triton_gumbel.launches.parameters import ParamsKind
 from tokendraw_triton_gumbel.launches.variant import (
@@ -51,15 +49,10 @@ class TritonGumbelSampler:
         self._ranked = need.logprob_ranks
         self._calls: dict[object, Call] = {}
         self._prepared: dict[object, tuple[Call, Geometry]] = {}
-        self._is_interpreted = is_interpreted()
-        self._arguments: Arguments = Tensors() if self._is_interpreted else Addresses()
-        self._current_device: Callable[[], int] = lambda: -1  # kernels are interpreted on the CPU
-        family, processors = "cpu", 1
-        if device.type == "cuda":
-            self._current_device = torch.cuda.current_device
-            processors = torch.cuda.get_device_properties(device).multi_processor_count
-            family = "hip" if torch.version.hip else "cuda"
-        self._target = Target(family, processors, need.gumbel_dtype == "fp64")
+        here = LaunchDevice.of(device)
+        self._current_device, self._arguments = here.current, here.arguments
+        self._is_interpreted = here.is_interpreted
+        self._target = Target(here.family, here.processors, need.gumbel_dtype == "fp64")
 
     def sample(self, logits: Tensor, metadata: SamplingMetadata, *, draft: bool = False) -> SamplerOutput:
         """Draw one token a row; see :class:`tokendraw.plugin.VerifierBackend`."""
