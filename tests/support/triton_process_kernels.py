@@ -1,10 +1,12 @@
 """Edits of logits by triton-gumbel on CPU tensors: run as triton_kernels.py, whose interpreter it takes.
 
-``python triton_process_kernels.py edits SEED`` prints, as JSON, how many elements of each batch have wrong bits.
+``python triton_process_kernels.py edits SEED`` prints, as JSON, how many elements of each batch have wrong bits,
+``warmup`` how many calls a warmup made.
 """
 
 import json
 import sys
+from itertools import islice
 
 import triton_kernels  # first: it says that kernels are interpreted
 
@@ -14,6 +16,8 @@ import numpy as np  # noqa: E402
 import torch  # noqa: E402
 
 import edit_model  # noqa: E402
+from tokendraw.operations.process_logits.warmup import ProcessWarmup  # noqa: E402
+from tokendraw.plugin import ProcessNeed  # noqa: E402
 from tokendraw_triton_gumbel.launches import logits_processing  # noqa: E402
 from tokendraw_triton_gumbel.processor import TritonLogitsProcessor  # noqa: E402
 
@@ -46,7 +50,21 @@ def edits(seed):
     return found
 
 
-PROGRAMS = {"edits": edits}
+def warmup():
+    """Make every seventh call of a warmup, which are some of each form, and count them."""
+    processor, found = TritonLogitsProcessor(CPU), 0
+    plan = ProcessWarmup.of(
+        40, dtypes=[torch.float32], batch_sizes=[2], index_dtypes=[torch.int64], max_drafts=1
+    )
+    (stage,) = plan.stages(None, CPU)
+    for call in islice(stage.calls, 0, None, 7):
+        call.check(CPU, ProcessNeed())
+        call.run(processor)
+        found += 1
+    return found
+
+
+PROGRAMS = {"edits": edits, "warmup": warmup}
 
 if __name__ == "__main__":
     print(json.dumps(PROGRAMS[sys.argv[1]](*sys.argv[2:])))

@@ -71,7 +71,9 @@ class Provider:
     def warmup(self, *arguments: Any, **named: Any) -> float:
         """Make calls of every kind that may come, so that none waits for a kernel to be compiled or loaded.
 
-        :param arguments: those that the operation's ``warm_up`` takes; for logits as :meth:`tokendraw.Sampler.warmup`.
+        :param arguments: those that the operation's ``warm_up`` takes: for logits to draw from those of
+            :meth:`tokendraw.Sampler.warmup`, for logits to edit those that docs/logits-processing.md lists. Operations
+            without one have nothing to warm up, and take any.
         :param progress: whether a line on stderr shows how far it is; None: if stderr is a terminal.
         :returns: the seconds that it took; 0.0 on a CPU.
         :raises InvalidInputError: a ValueError that names the argument; or a CUDA graph is being captured.

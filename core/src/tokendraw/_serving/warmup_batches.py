@@ -25,7 +25,6 @@ from tokendraw._serving.routing import Serving
 from tokendraw._serving.warming import Stage
 
 _Name = TypeVar("_Name", bound=str)
-_DTYPES = tuple(getattr(torch, name) for name in INPUT_DTYPES)
 _SEEDINGS = ("none", "positions", "some", "all")
 """Rows that have a seed; those of ``none`` have no position either."""
 
@@ -63,10 +62,7 @@ class Batches:
         :raises InvalidInputError: one of them cannot be drawn; the message names it.
         """
         size = whole("vocab_size", vocab_size, 1)
-        found = _several("dtypes", dtypes, "dtypes of logits")
-        for dtype in found:
-            if dtype not in _DTYPES:
-                raise InvalidInputError(f"'dtypes' needs {one_of(INPUT_DTYPES)}, found {dtype!r}.")
+        found = some_dtypes("dtypes", dtypes, "dtypes of logits", INPUT_DTYPES)
         batches = {whole("batch_sizes", rows, 1) for rows in _several("batch_sizes", batch_sizes, "numbers")}
         widths = [whole("logprobs", n, -1) for n in _several("logprobs", logprobs, "numbers", least=0)]
         examples = None
@@ -77,7 +73,7 @@ class Batches:
                     raise InvalidInputError(f"'metadata' needs SamplingMetadata, found {example!r}.")
         return cls(
             vocab_size=size,
-            dtypes=tuple(dict.fromkeys(found)),
+            dtypes=found,
             batch_sizes=tuple(sorted(batches)),
             row_stride=size if row_stride is None else whole("row_stride", row_stride, size),
             seeds=bool(seeds),
@@ -182,10 +178,21 @@ def some_of(name: str, values: Any, what: str, known: Sequence[_Name]) -> tuple[
 
     :raises InvalidInputError: it does not.
     """
-    found = _several(name, values, what)
+    return _among(_several(name, values, what), name, known, known)
+
+
+def some_dtypes(name: str, values: Any, what: str, known: Sequence[str]) -> tuple[torch.dtype, ...]:
+    """Return an argument that has to list one or more of the dtypes that torch calls ``known``, each once.
+
+    :raises InvalidInputError: it does not.
+    """
+    return _among(_several(name, values, what), name, [getattr(torch, each) for each in known], known)
+
+
+def _among(found: tuple[Any, ...], name: str, known: Sequence[Any], names: Sequence[str]) -> tuple[Any, ...]:
     for value in found:
         if value not in known:
-            raise InvalidInputError(f"'{name}' needs {one_of(known)}, found {value!r}.")
+            raise InvalidInputError(f"'{name}' needs {one_of(names)}, found {value!r}.")
     return tuple(dict.fromkeys(found))
 
 

@@ -25,6 +25,12 @@ def _calls() -> Mapping[str, type[Call]]:
     return {"process": Process}
 
 
+def _warm_up(vocab_size: int, **arguments: Any) -> Any:
+    from tokendraw.operations.process_logits.warmup import ProcessWarmup
+
+    return ProcessWarmup.of(vocab_size, **arguments)
+
+
 OPERATION = Operation(
     name="process_logits",
     summary="penalties, biases and masks of requests, written into the logits before sampling",
@@ -36,4 +42,5 @@ OPERATION = Operation(
     whole_call_gaps=frozenset({VOCABULARY}),
     prove=_prove,
     calls=_calls,
+    warm_up=_warm_up,
 )

@@ -1,0 +1,129 @@
+"""Warms up edits: edits made-up logits in every way that requests may ask for.
+
+What an edit compiles may depend on the dtypes of the logits and of all indices, on whether there are drafts and how
+their ids lie, and on which edits occur together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import compress, product
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+
+from tokendraw._exchange.drafts import Drafts
+from tokendraw._exchange.params import SamplingParams
+from tokendraw._exchange.request_slots.slots import RequestSlots
+from tokendraw._serving.routing import Serving
+from tokendraw._serving.warming import Stage
+from tokendraw._serving.warmup_batches import Batches, some_dtypes, whole
+from tokendraw.operations.process_logits.calls import Process
+
+_INDEX_DTYPES = ("int64", "int32")
+_EDITS: tuple[dict[str, Any], ...] = (
+    {"repetition_penalty": 1.1, "frequency_penalty": 0.1, "presence_penalty": 0.1},
+    {"logit_bias": {0: 1.0}},
+    {"allowed_token_ids": [0]},
+    {"bad_words": [[0]]},
+    {"min_tokens": 1, "stop_token_ids": [0]},
+)
+"""One for each field of :class:`tokendraw.plugin.EditFacts`."""
+_MAX_TOKENS = 8
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProcessWarmup:
+    """Edits logits as every combination of requests asks. Built by :meth:`of`, which checks its arguments."""
+
+    batches: Batches
+    index_dtypes: tuple[torch.dtype, ...]
+    bitmask: bool
+    max_drafts: int
+    """K; 0: no verification comes."""
+
+    @classmethod
+    def of(
+        cls,
+        vocab_size: int,
+        *,
+        dtypes: Iterable[torch.dtype],
+        batch_sizes: Iterable[int] = (1, 64),
+        row_stride: int | None = None,
+        index_dtypes: Iterable[torch.dtype] = (torch.int64, torch.int32),
+        bitmask: bool = True,
+        max_drafts: int | None = None,
+    ) -> Self:
+        """Check the arguments of a warmup of ``process_logits``.
+
+        :param vocab_size: V of the logits to come.
+        :param dtypes: of the logits to come.
+        :param batch_sizes: numbers of rows; with drafts numbers of requests, of K + 1 rows each. Beside the largest
+            logits, slots for as many requests are allocated: 4 bytes for each request and id.
+        :param row_stride: of the logits in elements, where their rows are padded; None: V.
+        :param index_dtypes: of ``row_index``, and of the ids and ``cu_num_logits`` of drafts, in every combination:
+            int64 or int32. Name those alone that come where kernels take long to compile.
+        :param bitmask: whether bitmasks may come.
+        :param max_drafts: K, the most drafts that a request may have; None: no verification is edited.
+        :raises InvalidInputError: one of them cannot be edited; the message names it.
+        """
+        return cls(
+            batches=Batches.of(vocab_size, dtypes=dtypes, batch_sizes=batch_sizes, row_stride=row_stride),
+            index_dtypes=some_dtypes("index_dtypes", index_dtypes, "dtypes of indices", _INDEX_DTYPES),
+            bitmask=bool(bitmask),
+            max_drafts=0 if max_drafts is None else whole("max_drafts", max_drafts, 1),
+        )
+
+    def stages(self, serving: Serving, device: torch.device) -> Iterator[Stage]:
+        """Make up the edits. Whoever serves no such logits, or no drafts, says so."""
+        given = self.batches
+        forms = len(self.index_dtypes) * len(list(self._drafts(1, torch.device("cpu"))))
+        asked = 2 ** len(_EDITS) * (1 + self.bitmask) - 1
+        total = len(given.dtypes) * len(given.batch_sizes) * forms * asked
+        yield Stage("edits", self._calls(device), total)
+
+    def _calls(self, device: torch.device) -> Iterator[Process]:
+        size, most = self.batches.vocab_size, max(self.batches.batch_sizes)
+        slots = RequestSlots(most, _MAX_TOKENS, size, device=device)
+        rows = most * (1 + self.max_drafts)
+        words = torch.full((rows, -(-size // 32)), -1, dtype=torch.int32, device=device)
+        for logits in self.batches.logits(rows, device):
+            for chosen in product(
+                (True, False), repeat=len(_EDITS)
+            ):  # first a request that asks for everything
+                asked = {name: value for edit in compress(_EDITS, chosen) for name, value in edit.items()}
+                slots.add(0, SamplingParams(**asked), prompt_token_ids=[0])
+                masks = (None, words)[not asked : 1 + self.bitmask]
+                for requests in self.batches.batch_sizes:
+                    yield from self._edits(logits, slots, masks, requests)
+                slots.remove(0)
+
+    def _edits(
+        self, logits: Tensor, slots: RequestSlots, masks: Iterable[Tensor | None], requests: int
+    ) -> Iterator[Process]:
+        """Edit the rows of some requests, without drafts and with them."""
+        for index_dtype, drafts in product(self.index_dtypes, self._drafts(requests, logits.device)):
+            rows = requests if drafts is None else requests * (1 + self.max_drafts)
+            row_index = torch.arange(requests, dtype=index_dtype, device=logits.device)
+            for words in masks:
+                yield Process(
+                    logits[:rows], slots, row_index, None if words is None else words[:rows], drafts
+                )
+
+    def _drafts(self, requests: int, device: torch.device) -> Iterator[Drafts | None]:
+        """Make no drafts, and K of every request, with their ids in one row and in one for each request."""
+        yield None
+        most = self.max_drafts
+        if not most:
+            return
+        for (ids, offsets), shape in product(
+            product(self.index_dtypes, repeat=2), ((requests * most,), (requests, most))
+        ):
+            yield Drafts(
+                draft_token_ids=torch.zeros(shape, dtype=ids, device=device),
+                cu_num_logits=torch.arange(requests + 1, dtype=offsets, device=device) * (1 + most),
+                num_drafts=(most,) * requests,
+                any_placeholder=False,
+            )

@@ -1,0 +1,102 @@
+"""After a warmup no edit compiles anything: kernels note what they would be compiled for, and some are compiled."""
+
+from itertools import product
+
+import pytest
+import torch
+
+pytest.importorskip("triton", reason="Triton is not installed")
+
+import triton_on_a_cpu
+from compiled_kernels import compiled_call, has_machine_code
+from provided import provider_of
+from routing import CPU
+from tokendraw import Drafts, RequestSlots, SamplingParams
+from tokendraw_triton_gumbel import plugin
+from tokendraw_triton_gumbel.processor import TritonLogitsProcessor
+from triton_stand_ins import kernels
+
+__all__ = ["kernels"]
+
+pytestmark = pytest.mark.usefixtures("warmup_on_a_cpu")
+V, ROWS = 3000, 9
+ASKED = (
+    {"presence_penalty": 1.0},
+    {"logit_bias": {5: 1.0}, "allowed_token_ids": [5, 2999]},
+    {"bad_words": [[1, 2]], "min_tokens": 2, "stop_token_ids": [5]},
+    {},
+)
+INTS = (torch.int64, torch.int32)
+
+
+def warm(**options):
+    offered = plugin.tokendraw_describe().operations["process_logits"]
+    processor = provider_of("process_logits", TritonLogitsProcessor(CPU), offered)
+    processor.warmup(V, dtypes=[torch.bfloat16], **options)
+    return processor
+
+
+def layouts(ids, offsets):
+    """Drafts of three requests, nine rows, in every form that an engine may have them in."""
+    counts = torch.tensor([0, 3, 4, 9], dtype=offsets)
+    for shape, most in (((6,), 4), ((3, 4), 4), ((3, 7), 7)):
+        yield Drafts(draft_token_ids=torch.ones(shape, dtype=ids), cu_num_logits=counts, max_drafts=most)
+
+
+def edit(processor, *, drafts=(None,), indices=(*INTS, torch.int16), dtype=torch.bfloat16):
+    """Everything that an engine may ask for, of logits at every address."""
+    for params in ASKED:
+        slots = RequestSlots(2 * ROWS, 100, V, max_bias=7, max_bad_words=3)
+        slots.add(4, SamplingParams(**params), prompt_token_ids=[1, 2])
+        slots.add(ROWS, SamplingParams(**params), prompt_token_ids=range(99))
+        for index, drafted, masked, offset in product(indices, drafts, (True, False), range(3)):
+            logits = torch.zeros(ROWS * (V + 5) + offset, dtype=dtype)[offset:].view(ROWS, V + 5)[:, :V]
+            words = torch.full((ROWS, 100), -1, dtype=torch.int32)[:, :94] if masked else None
+            named = torch.arange(ROWS if drafted is None else 3).to(index)
+            processor.process(logits, slots, named, words, drafted)
+
+
+def test_without_drafts_no_edit_compiles_anything(kernels):
+    processor = warm()
+    kernel = kernels["process_logits"]
+    before = len(kernel.compilations)
+    launched = len(kernel.launches)
+    edit(processor)
+    assert len(kernel.launches) > launched
+    assert len(kernel.compilations) == before > 0
+
+
+def test_with_drafts_no_edit_compiles_anything(kernels):
+    processor = warm(max_drafts=2, batch_sizes=[2])
+    kernel = kernels["process_logits"]
+    before = len(kernel.compilations)
+    edit(processor)
+    for dtypes in product(INTS, INTS):
+        edit(processor, drafts=list(layouts(*dtypes)))
+    assert len(kernel.compilations) == before > 0
+
+
+def test_what_was_not_asked_for_is_compiled_when_it_comes(kernels):
+    processor = warm(index_dtypes=[torch.int64])
+    kernel = kernels["process_logits"]
+    for more in (
+        {"indices": [torch.int32]},
+        {"indices": [torch.int64], "drafts": list(layouts(*INTS))},
+        {"indices": [torch.int64], "dtype": torch.float32},
+    ):
+        before = len(kernel.compilations)
+        edit(processor, **more)
+        assert len(kernel.compilations) > before, more
+
+
+@pytest.mark.slow
+def test_what_it_compiles_compiles(kernels):
+    warm(max_drafts=2, batch_sizes=[1])
+    calls = kernels["process_logits"].calls
+    assert calls
+    assert [call for call in calls if not has_machine_code(compiled_call(call, "sm_90"))] == []
+
+
+@pytest.mark.slow
+def test_what_it_makes_up_runs_in_the_interpreter():
+    assert triton_on_a_cpu.interpreted("triton_process_kernels.py", "warmup") == 3 * 63 / 7

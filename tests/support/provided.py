@@ -1,0 +1,29 @@
+"""A provider of an operation around a backend of one's own, on a CPU."""
+
+from typing import Any
+
+from fake_candidates import LAPTOP
+from routing import CPU
+from tokendraw import operations
+from tokendraw._loading.provider import Provider
+from tokendraw._serving.calls import Calls
+from tokendraw._serving.routing import BuiltProvider, Serving
+from tokendraw._serving.session import Session
+from tokendraw.resolution import Choice, Resolution
+
+
+def provider_of(operation: str, backend: Any, capabilities: Any) -> Any:
+    """What ``tokendraw.load(operation, "acme")`` returns where that is ``backend``."""
+    record = operations.get(operation)
+    resolution = Resolution(
+        operation=operation,
+        host=LAPTOP,
+        need=record.need(),
+        choice=Choice(),
+        chosen="acme",
+        companion=None,
+        decisions=(),
+    )
+    serving = Serving(resolution=resolution, chosen=BuiltProvider("acme", backend), capabilities=capabilities)
+    session = Session(CPU, record.need())
+    return Provider(session, record, Calls(session, record, serving))
