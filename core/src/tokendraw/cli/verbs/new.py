@@ -1,17 +1,15 @@
-"""``tokendraw new NAME DIR``: a sampler plugin to start from, as a complete distribution.
+"""``tokendraw new NAME DIR``: a plugin to start from, as a complete distribution.
 
-JSON: ``name``, ``distribution``, ``package``, ``directory``, ``files`` (each with ``path``, below the directory, and
-``holds``) and ``next`` (the commands that install and test it).
+JSON: ``name``, ``distribution``, ``package``, ``operations``, ``directory``, ``files`` (each with ``path``, below the
+directory, and ``holds``) and ``next`` (the commands that install and test it).
 """
 
 from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Mapping
-from importlib.resources import files
+from collections.abc import Sequence
 from pathlib import Path
-from string import Template
 
 import click
 from packaging.utils import canonicalize_name
@@ -24,52 +22,52 @@ from tokendraw._messages.words import shown
 from tokendraw._resolution.admission import FIRST_PARTY, claimants
 from tokendraw.cli.app import GuardedCommand, warn
 from tokendraw.cli.options import json_option
+from tokendraw.cli.template import OPERATIONS, File, package_of, plugin_files
 from tokendraw.cli.terminal.tables import print_json, print_table
 
-_FILES = (
-    ("pyproject.toml", "the distribution, its entry point and what it needs"),
-    ("README.md", "what its users read"),
-    (".gitignore", "what git leaves alone"),
-    ("src/$package/__init__.py", "the plugin: what it can do, as data; imports no torch"),
-    ("src/$package/sampler.py", "the sampler, in plain PyTorch"),
-    ("tests/test_conformance.py", "tokendraw's conformance kit, as pytest tests"),
-)
-"""Files that are written, each with what it holds."""
 
-
-@click.command(cls=GuardedCommand, short_help="Start a sampler plugin of your own.")
+@click.command(cls=GuardedCommand, short_help="Start a plugin of your own.")
 @click.argument("name")
 @click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
+@click.option(
+    "--operation",
+    "chosen",
+    type=click.Choice(OPERATIONS),
+    multiple=True,
+    default=OPERATIONS[:1],
+    show_default=True,
+    help="What it serves. May be given more than once.",
+)
 @json_option
-def new(name: str, directory: Path, as_json: bool) -> None:
-    """Write a complete sampler plugin, NAME-tokendraw, into the folder DIR.
+def new(name: str, directory: Path, chosen: tuple[str, ...], as_json: bool) -> None:
+    """Write a complete plugin, NAME-tokendraw, into the folder DIR.
 
-    It passes the conformance kit as it is: a sampler in plain PyTorch, to be replaced piece by piece. NAME is what
-    users will select. DIR has to be empty or not there yet; nothing is ever overwritten.
+    It passes the conformance kit as it is: plain PyTorch, to be replaced piece by piece. NAME is what users will
+    select. DIR has to be empty or not there yet; nothing is ever overwritten.
     """
     _check_name(name)
     distribution = f"{name}-tokendraw"
     settings = _settings.read_settings()
     warn(_already_installed(name, distribution), strict=settings.strict)
-    words = {"name": name, "distribution": distribution, "package": distribution.replace("-", "_")}
-    words["class_name"] = "".join(part.capitalize() for part in name.split("-"))
-    written = {Template(path).substitute(words): holds for path, holds in _FILES}
-    _write(directory, words)
+    served = [each for each in OPERATIONS if each in chosen]
+    written = list(plugin_files(name, served))
+    _write(directory, written)
     steps = _next_steps(name, directory)
     if as_json:
         print_json(
             {
                 "name": name,
                 "distribution": distribution,
-                "package": words["package"],
+                "package": package_of(name),
+                "operations": served,
                 "directory": str(directory),
-                "files": [{"path": path, "holds": holds} for path, holds in written.items()],
+                "files": [{"path": file.path, "holds": file.holds} for file in written],
                 "next": list(steps),
             }
         )
         return
     click.echo(f"{click.style(distribution, bold=True)} in {_place(directory)}")
-    print_table(("", ""), list(written.items()), indent=2)
+    print_table(("", ""), [(file.path, file.holds) for file in written], indent=2)
     click.echo("\nnext")
     for step in steps:
         click.echo(f"  {step}")
@@ -101,12 +99,11 @@ def _already_installed(name: str, distribution: str) -> list[str]:
     return [f"{claimants(claims)} is installed already; installing this one replaces it." for _ in claims[:1]]
 
 
-def _write(directory: Path, words: Mapping[str, str]) -> None:
+def _write(directory: Path, written: Sequence[File]) -> None:
     """Write every file; the folder is empty or not there.
 
     :raises TokendrawError: it is neither, or cannot be written to.
     """
-    template = files("tokendraw") / "_template"
     try:
         if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
             holds = "one with files in it" if directory.is_dir() else "a file"
@@ -114,12 +111,11 @@ def _write(directory: Path, words: Mapping[str, str]) -> None:
                 f"'DIR' needs a folder that is empty or not there, found {str(directory)!r}, {holds}. "
                 "Choose another."
             )
-        for path, _ in _FILES:
-            target = directory / Template(path).substitute(words)
-            source = template / f"{target.name.removeprefix('.')}.template"
+        for each in written:
+            target = directory / each.path
             target.parent.mkdir(parents=True, exist_ok=True)
             with target.open("x", encoding="utf-8") as file:  # x: whatever appeared meanwhile stays as it is
-                file.write(Template(source.read_text(encoding="utf-8")).substitute(words))
+                file.write(each.text)
     except OSError as error:
         raise TokendrawError(
             f"'DIR' needs a folder that can be written to, found {str(directory)!r}: {error.strerror}. "

@@ -1,0 +1,93 @@
+"""The processor of logits that ``tokendraw new`` writes: its bits, the kit, and its own tests."""
+
+import importlib
+
+import numpy as np
+import pytest
+import torch
+
+import edit_model
+import tokendraw
+from command_line import call
+from installing import importable, install, run_with
+from tokendraw import RequestSlots, SamplingParams
+from tokendraw._torch.threads import one_thread
+
+MOST_TOKENS = 60
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Holds what ``new`` wrote, ``acme-tokendraw``, and ``site``, where that is installed."""
+    folder = tmp_path_factory.mktemp("vendor")
+    written = call("new", "acme", folder / "acme-tokendraw", "--operation", "process_logits")
+    assert written.exit_code == 0
+    install(folder / "acme-tokendraw", folder / "site")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def processor(folder):
+    with importable(folder / "site"), one_thread():
+        loaded = tokendraw.load("process_logits", "acme", device="cpu")
+        assert loaded.name == "acme"
+        yield importlib.import_module("acme_tokendraw.processor").AcmeProcessor()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("drafted", [None, "listed", "padded"])
+def test_every_edit_has_the_bits_of_float32_arithmetic(processor, dtype, drafted):
+    rng = np.random.default_rng(2)
+    for vocab_size in (1, 97, 500):
+        for masked in (False, True):
+            requests = [edit_model.random_request(rng, vocab_size, MOST_TOKENS - 10) for _ in range(5)]
+            slots = edit_model.slots_of(requests, MOST_TOKENS, vocab_size, "cpu")
+            batch = edit_model.batch(rng, requests, vocab_size, dtype, "cpu", drafted=drafted, masked=masked)
+            edited = processor.process(batch.logits, slots, batch.row_index, batch.bitmask, batch.drafts)
+            assert edited is batch.logits
+            assert batch.wrong() == 0, (vocab_size, masked)
+
+
+def test_logits_that_were_made_in_inference_mode_are_edited_too(processor):
+    slots = RequestSlots(num_slots=1, max_tokens=4, vocab_size=8)
+    slots.add(0, SamplingParams(logit_bias={3: 2.0}))
+    with torch.inference_mode():
+        logits = torch.zeros(1, 8)
+    processor.process(logits, slots, torch.zeros(1, dtype=torch.int64))
+    assert logits.tolist() == [[0, 0, 0, 2, 0, 0, 0, 0]]
+
+
+def test_nobody_s_default_choice_moves_to_it(folder):
+    result = run_with(
+        folder / "site", "tokendraw", "resolve", "--operation", "process_logits", "--device", "cpu"
+    )
+    assert result.stdout == "native\n"
+
+
+@pytest.mark.slow
+def test_it_passes_the_conformance_kit(folder):
+    asked = ("--operation", "process_logits", "--device", "cpu", "--quick")
+    result = run_with(folder / "site", "tokendraw", "check", "acme", *asked)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "\n19 passed, 0 failed, 2 refused (not advertised), 0 not run.\n" in result.stdout
+
+
+@pytest.mark.slow
+def test_its_own_tests_pass(folder):
+    result = run_with(
+        folder / "site", "pytest", "-q", "-p", "no:cacheprovider", str(folder / "acme-tokendraw")
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "21 passed, " in result.stdout
+
+
+@pytest.mark.slow
+def test_beside_a_sampler_both_pass(tmp_path):
+    both = ("--operation", "process_logits", "--operation", "sample")
+    assert call("new", "acme", tmp_path / "acme-tokendraw", *both).exit_code == 0
+    install(tmp_path / "acme-tokendraw", tmp_path / "site")
+    lines = ("output", "process order")
+    only = [option for line in lines for option in ("--only", line)]
+    result = run_with(tmp_path / "site", "tokendraw", "check", "acme", "--device", "cpu", "--quick", *only)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "\n2 passed, 0 failed, 0 refused, 0 not run.\n" in result.stdout
