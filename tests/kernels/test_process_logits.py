@@ -61,6 +61,17 @@ def test_every_edit_in_the_interpreter_has_the_bits_of_float32_arithmetic(seed):
     assert len(found) == 18
 
 
+@pytest.mark.slow
+def test_tables_without_memory_are_no_hindrance_in_the_interpreter():
+    assert triton_on_a_cpu.interpreted("triton_process_kernels.py", "families") == {
+        "logit_bias": [0, 1],
+        "allowed_token_ids": [0, 68],
+        "bad_words": [0, 1],
+        "stop_token_ids": [0, 1],
+        "repetition_penalty": [0, 1],
+    }
+
+
 def test_the_plugin_offers_and_builds_it(kernels):
     described = plugin.tokendraw_describe().operations
     assert described["process_logits"] == ProcessCapabilities(
@@ -179,3 +190,15 @@ def test_the_tables_of_slots_are_looked_at_once_and_others_anew(kernels):
     histories = [arguments[3][0] for _, arguments in kernels["process_logits"].launches]
     a, b = (slots.tables.history.data_ptr() for slots in (first, second))
     assert histories == [a, a, b, a]
+
+
+def test_lists_that_come_later_are_looked_at(kernels):
+    processor, slots = TritonLogitsProcessor(CPU), slots_for(presence_penalty=1.0)
+    logits, row_index = torch.zeros(1, V), torch.tensor([2])
+    processor.process(logits, slots, row_index)
+    slots.add(1, SamplingParams(logit_bias={3: 1.0}))
+    processor.process(logits, slots, row_index)
+    (_, before), (_, after) = kernels["process_logits"].launches
+    assert before[6][3] == 0
+    assert (after[6][0], after[6][3]) == (slots.tables.bias_ids.data_ptr(), 100)
+    assert before[3] == after[3]

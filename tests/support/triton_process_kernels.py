@@ -1,7 +1,8 @@
 """Edits of logits by triton-gumbel on CPU tensors: run as triton_kernels.py, whose interpreter it takes.
 
 ``python triton_process_kernels.py edits SEED`` prints, as JSON, how many elements of each batch have wrong bits,
-``warmup`` how many calls a warmup made.
+``warmup`` how many calls a warmup made, ``families`` how many elements differ from native's and how many were edited,
+by requests with one list alone.
 """
 
 import json
@@ -16,8 +17,10 @@ import numpy as np  # noqa: E402
 import torch  # noqa: E402
 
 import edit_model  # noqa: E402
+from tokendraw import RequestSlots, SamplingParams  # noqa: E402
 from tokendraw.operations.process_logits.warmup import ProcessWarmup  # noqa: E402
 from tokendraw.plugin import ProcessNeed  # noqa: E402
+from tokendraw_native.logits_processing import NativeProcessor  # noqa: E402
 from tokendraw_triton_gumbel.launches import logits_processing  # noqa: E402
 from tokendraw_triton_gumbel.processor import TritonLogitsProcessor  # noqa: E402
 
@@ -64,7 +67,26 @@ def warmup():
     return found
 
 
-PROGRAMS = {"edits": edits, "warmup": warmup}
+def families():
+    """Edit by requests that ask for one list alone, beside native."""
+    native, found = NativeProcessor(), {}
+    for field, value in {
+        "logit_bias": {3: 1.0},
+        "allowed_token_ids": [1, 69],
+        "bad_words": [[4]],
+        "stop_token_ids": [5],
+        "repetition_penalty": 1.5,
+    }.items():
+        slots = RequestSlots(3, 8, 70)
+        slots.add(1, SamplingParams(**{field: value}, min_tokens=1), [2])
+        needed, logits, rows = torch.ones(2, 70), torch.ones(2, 70), torch.tensor([1, 0])
+        native.process(needed, slots, rows)
+        TritonLogitsProcessor(CPU).process(logits, slots, rows)
+        found[field] = [int((logits != needed).sum()), int((logits != 1).sum())]
+    return found
+
+
+PROGRAMS = {"edits": edits, "families": families, "warmup": warmup}
 
 if __name__ == "__main__":
     print(json.dumps(PROGRAMS[sys.argv[1]](*sys.argv[2:])))

@@ -1,15 +1,15 @@
 """The state of slots on its device: what it takes, that nobody waits for it, and what is left out."""
 
-import math
 import random
 
 import pytest
 import torch
 
 from no_wait import NoWait
+from operation_count import Operations
 from request_slots_model import Held, assert_holds, random_params
 from tokendraw import RequestSlots, SamplingParams, VerifyOutput
-from tokendraw._exchange.request_slots import writes
+from tokendraw._exchange.request_slots import appending, writes
 from tokendraw._torch import upload
 from tokendraw.testing import sync_is_an_error
 
@@ -30,18 +30,9 @@ EVERYTHING = SamplingParams(
 )
 
 
-@pytest.mark.parametrize(("slots", "tokens", "ids"), [(1, 1, 1), (3, 100, 1000), (64, 2048, 32001)])
-def test_memory_is_8_bytes_a_token_4_bytes_an_id_and_short_lists(slots, tokens, ids):
-    found = RequestSlots(slots, tokens, ids, device="meta")
-    history, counts, mask = 8 * tokens, 4 * ids, 4 * math.ceil(ids / 32)
-    lists = 8 * min(1024, ids) + 4 * min(128, ids) + 128 * 32 * 4 + 128 * 4
-    small, shared = 3 * 8 + 3 * 8 + 4 + 7 * 4 + 3 * 4, 12
-    assert found.num_bytes <= (slots + 16) * small + shared + slots * (history + counts + mask + lists)
-    assert found.num_bytes >= slots * (history + counts + mask + lists + small)
-
-
 def test_tensors_never_move_and_lie_aligned():
     slots = RequestSlots(5, 10, 33)
+    slots.add(0, EVERYTHING, [])
     tables = slots.tables
     places = {name: tensor.data_ptr() for name, tensor in vars(tables).items()}
     slots.add(2, EVERYTHING, [1, 2])
@@ -87,11 +78,31 @@ def test_no_write_waits_for_the_device():
     slots.add(1, EVERYTHING, [1, 2])
     rows, one, several = torch.tensor([1]), torch.tensor([[4]]), torch.tensor([[4, 5, 5]])
     with NoWait():
-        writes.append_tokens(slots._state, rows, one, slots._sizes)
-        writes.append_tokens(slots._state, rows, several, slots._sizes)
-        writes.clean_slot(slots._state, 1, slots._sizes)
+        appending.append_tokens(slots._state, rows, one, slots._sizes)
+        appending.append_tokens(slots._state, rows, several, slots._sizes)
+        writes.clean_slot(slots._state, 1, slots._population.requests[1])
         slots.add(2, EVERYTHING, [1, 2])
         slots.remove(2)
+
+
+@pytest.mark.parametrize("width", [None, 1])
+def test_a_step_is_at_most_15_operations_of_torch(width):
+    slots = RequestSlots(4, 10, 33, device="meta")
+    slots.add(1, EVERYTHING, [1, 2])
+    rows = torch.empty(2, dtype=torch.int64, device="meta")
+    tokens = rows if width is None else rows.unsqueeze(1)
+    out = VerifyOutput(tokens, rows, rows)
+    with Operations() as found:
+        slots.append(rows, tokens) if width is None else slots.append_verified(rows, out)
+    assert found.count <= 15
+
+
+def test_a_request_comes_and_goes_by_few_operations_of_torch():
+    slots = RequestSlots(4, 600, 1000, device="meta")
+    with Operations() as found:
+        slots.add(1, SamplingParams(repetition_penalty=1.5), range(512))
+        slots.remove(1)
+    assert found.count <= 40
 
 
 def test_what_the_host_cannot_see_is_left_out():
@@ -102,10 +113,10 @@ def test_what_the_host_cannot_see_is_left_out():
         slots.add(slot, one.params, one.prompt)
     rows = torch.tensor([3, -1, 2, 1, 2**40])
     tokens = torch.tensor([[5, 6], [5, 6], [5, 6], [10, 7], [5, 6]])
-    writes.append_tokens(slots._state, rows, tokens, slots._sizes)
+    appending.append_tokens(slots._state, rows, tokens, slots._sizes)
     held[1].output = [7]
     assert_holds(slots, held)
-    writes.append_tokens(
+    appending.append_tokens(
         slots._state, torch.tensor([1, 0]), torch.tensor([[-1, 8, 8], [3, -1, 3]]), slots._sizes
     )
     held[1].output, held[0].output = [7, 8], [3, 3]
@@ -116,7 +127,7 @@ def test_a_slot_named_twice_on_the_device_leaves_ids_and_lengths_within_bounds()
     slots = RequestSlots(1, 4, 10)
     slots.add(0, SamplingParams(), [1])
     for step in range(3):
-        writes.append_tokens(
+        appending.append_tokens(
             slots._state,
             torch.zeros(2, dtype=torch.int64),
             torch.tensor([[2, 3], [4, 5]]) + step,

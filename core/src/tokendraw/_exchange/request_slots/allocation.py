@@ -2,99 +2,62 @@
 
 from __future__ import annotations
 
+from array import array
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from tokendraw._exchange.ranges import integer
+from tokendraw._exchange.request_slots.families import Families
+from tokendraw._exchange.request_slots.parameters import AT_REST, SAMPLING, column_of, layout_on
+from tokendraw._exchange.request_slots.sizes import Sizes
 from tokendraw._exchange.request_slots.tables import RequestTables
+from tokendraw._exchange.request_slots.workspace import Workspace, workspace
 from tokendraw._torch.upload import uploaded
 
-_LARGEST = 2**31 - 1
-_LARGEST_TOKENS = 2**27 - 1  # counts are 16 times as large, in an int32
 _ALIGNMENT = 16  # elements: Triton compiles another kernel for a pointer that is no multiple of 16 bytes
+_OF_TABLES = (
+    *("num_prompt", "num_tokens", "num_distinct", "repetition", "frequency", "presence"),
+    *("num_bias", "is_restricted", "num_stop", "min_tokens", "num_bad"),
+)
 
 
-class Sizes(NamedTuple):
-    """How much of everything there is room for."""
-
-    num_slots: int
-    """S."""
-    max_tokens: int
-    """M."""
-    vocab_size: int
-    """V."""
-    max_bias: int
-    """NB."""
-    max_stop_ids: int
-    """NS."""
-    max_bad_words: int
-    """NW."""
-    max_bad_word_len: int
-    """LW."""
-
-    @property
-    def num_words(self) -> int:
-        """Words of a bit mask of the vocabulary."""
-        return -(-self.vocab_size // 32)
-
-
-def checked_sizes(*sizes: int) -> Sizes:
-    """Check the sizes that a caller gives, in the order of :class:`Sizes`.
-
-    :raises InvalidParameterError: it names the one that is out of range.
-    """
-    most = {"max_tokens": _LARGEST_TOKENS, "max_bad_word_len": _LARGEST_TOKENS}
-    named = zip(Sizes._fields, sizes, strict=True)
-    checked = Sizes(*[integer(name, size, None, 1, most.get(name, _LARGEST)) for name, size in named])
-    ids = checked.vocab_size  # lists of distinct ids are no longer than this
-    return checked._replace(max_bias=min(checked.max_bias, ids), max_stop_ids=min(checked.max_stop_ids, ids))
-
-
-BLOCKS = {
-    "reals": ("temperature", "top_p", "min_p"),
-    "integers": ("top_k", "seed", "logprobs"),
-    "flags": ("seeded", "joint", "is_restricted", "is_live"),
-    "numbers": ("num_prompt", "num_tokens", "num_distinct", "num_bias", "num_stop", "min_tokens", "num_bad"),
-    "penalties": ("repetition", "frequency", "presence"),
-}
-"""The small parameters of a request, by dtype: those of one slot are written as a column of each block."""
-SAMPLING = (*BLOCKS["reals"], *BLOCKS["integers"], "seeded", "joint")
-"""Those that are fields of the metadata."""
-_ONE = frozenset(("temperature", "top_p", "repetition"))
-"""Those that are off, or at rest, at 1; the others at 0."""
-
-
-def block_dtypes(device: torch.device) -> dict[str, torch.dtype]:
-    """Return the dtype of each block."""
-    real = torch.float32 if device.type == "mps" else torch.float64  # so that 0.9 stays 0.9
-    return dict(zip(BLOCKS, (real, torch.int64, torch.bool, torch.int32, torch.float32), strict=True))
-
-
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class State:
     """The tensors of all slots. The small parameters of one slot are a column of a few blocks, and written as such."""
 
     tables: RequestTables
+    """Replaced when a family of lists gets its memory, by others that share all that had some."""
+    families: Families
     sampling: dict[str, Tensor]
     """[S] each, by field of the metadata."""
     blocks: dict[str, Tensor]
-    """[fields, S] each, by name: those of :data:`BLOCKS`."""
-    empty: dict[str, Tensor]
-    """[fields] each: the column of a slot without a request."""
-    is_live: Tensor
-    """[S + 1] bool: whether there is a request. The last element stands for slots that there are not, and takes what
-    is not to be kept; so in the next one."""
+    """[parameters, more than S] each, by its name."""
+    at_rest: dict[str, Tensor]
+    """[parameters] each: the column of a slot without a request."""
+    tokens: Tensor
+    """[2, S, M] int32: ``history`` and ``distinct``, 0 behind what they hold, so that a step may add to it."""
     lengths: Tensor
-    """[2, S + 1] int32: ``num_tokens`` and ``num_distinct``."""
-    history: Tensor
-    """[S * M + 1] int32. The last element takes what is not to be kept; so in the next two."""
-    distinct: Tensor
-    """[S * M + 1] int32."""
-    counts: Tensor
-    """[S * V + 1] int32."""
+    """[3, S + 1] int32: ``num_tokens``, ``num_distinct``, and the most tokens: M, or 0 without a request. The last
+    slot stands for those that there are not: it is always empty."""
+    workspace: Workspace
+    """That of a step with one token a request."""
+
+    def give_memory(self, asked: Iterable[str]) -> None:
+        """Give memory to the lists that these edits need.
+
+        :param asked: fields of :class:`tokendraw.plugin.EditFacts`.
+        :raises torch.OutOfMemoryError: there is too little memory; nothing has changed.
+        """
+        self.tables = self.families.extended(self.tables, asked)
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes that all tensors take on the device."""
+        lists = [getattr(self.tables, name) for lists in self.families.padding.values() for name in lists]
+        own = (*self.blocks.values(), *self.at_rest.values(), self.tokens, self.tables.counts)
+        return sum(tensor.nbytes for tensor in (*own, *lists, *self.workspace.memory))
 
 
 @torch.inference_mode(False)  # inference tensors could not be changed outside of that mode
@@ -103,44 +66,30 @@ def allocate(sizes: Sizes, device: torch.device) -> State:
 
     :raises InvalidParameterError: torch finds no such device here.
     """
-    slots, tokens, ids = sizes.num_slots, sizes.max_tokens, sizes.vocab_size
+    slots = sizes.num_slots
     width = -(-(slots + 1) // _ALIGNMENT) * _ALIGNMENT
-
-    def zeros(*shape: int, dtype: torch.dtype = torch.int32) -> Tensor:
-        return torch.zeros(shape, dtype=dtype, device=device)
-
-    dtypes = block_dtypes(device)
-    at_rest = {name: [field in _ONE for field in BLOCKS[name]] for name in BLOCKS}
-    empty = uploaded({name: (at_rest[name], dtype) for name, dtype in dtypes.items()}, device)
-    wide = {
-        name: (zeros(len(BLOCKS[name]), width, dtype=dtype) + empty[name].unsqueeze(1))[:, : slots + 1]
-        for name, dtype in dtypes.items()
-    }
+    layout = layout_on(device.type)
+    words = uploaded({"words": (array("i", layout.packed(AT_REST)), torch.int32)}, device)["words"]
+    pieces = zip(layout.sizes, torch.split(words, [*layout.sizes.values()]), strict=True)
+    at_rest = {block: column_of(piece, block) for block, piece in pieces}
+    blocks = {block: column.unsqueeze(1).repeat(1, width) for block, column in at_rest.items()}
     rows = {  # .data: views would count their changes together
-        field: wide[name][i, :slots].data for name in BLOCKS for i, field in enumerate(BLOCKS[name])
+        name: blocks[block][i, :slots].view(layout.dtypes[name]).data
+        for block, names in layout.rows.items()
+        for i, name in enumerate(names)
     }
-    is_live, num_tokens = BLOCKS["flags"].index("is_live"), BLOCKS["numbers"].index("num_tokens")
-    history, distinct, counts = zeros(slots * tokens + 1), zeros(slots * tokens + 1), zeros(slots * ids + 1)
+    first = layout.rows["words"].index("num_tokens")
+    lengths = blocks["words"][first : first + 3, : slots + 1]
+    tokens = torch.zeros(2, slots, sizes.max_tokens, dtype=torch.int32, device=device)
+    families = Families(sizes, tokens.device)  # which has an index, unlike 'cuda'
     tables = RequestTables(
-        history=history[:-1].view(slots, tokens),
-        distinct=distinct[:-1].view(slots, tokens),
-        counts=counts[:-1].view(slots, ids),
-        bias_ids=zeros(slots, sizes.max_bias).fill_(-1),
-        bias=zeros(slots, sizes.max_bias, dtype=torch.float32),
-        allowed=zeros(slots, sizes.num_words),
-        stop_ids=zeros(slots, sizes.max_stop_ids).fill_(-1),
-        bad_words=zeros(slots, sizes.max_bad_words, sizes.max_bad_word_len).fill_(-1),
-        bad_lens=zeros(slots, sizes.max_bad_words),
-        **{name: rows[name] for name in (*BLOCKS["numbers"], *BLOCKS["penalties"], "is_restricted")},
+        history=tokens[0],
+        distinct=tokens[1],
+        counts=torch.zeros(slots, sizes.vocab_size, dtype=torch.int32, device=device),
+        **{name: rows[name] for name in _OF_TABLES},
+        **families.absent(),
     )
+    sampling = {name: rows[name] for name in SAMPLING}
     return State(
-        tables=tables,
-        sampling={name: rows[name] for name in SAMPLING},
-        blocks={name: block[:, :slots] for name, block in wide.items()},
-        empty=empty,
-        is_live=wide["flags"][is_live],
-        lengths=wide["numbers"][num_tokens : num_tokens + 2],  # and num_distinct
-        history=history,
-        distinct=distinct,
-        counts=counts,
+        tables, families, sampling, blocks, at_rest, tokens, lengths, workspace(lengths, sizes.max_tokens, 1)
     )

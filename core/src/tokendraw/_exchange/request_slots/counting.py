@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import fields
 
 from tokendraw._exchange.facts import BatchFacts, RowKind
 from tokendraw._exchange.request_slots.request import Request
-from tokendraw._exchange.request_slots.tables import EditFacts
-
-_EDITS = [field.name for field in fields(EditFacts)]
+from tokendraw._exchange.request_slots.tables import EDITS, EditFacts
 
 
 class Population:
@@ -21,9 +18,9 @@ class Population:
         self.slots: set[int] = set()
         """Those that have a request."""
         self._kinds: Counter[RowKind] = Counter()
-        self._asks = [0] * len(_EDITS)
+        self._asks = dict.fromkeys(EDITS, 0)
         self._facts: BatchFacts | None = None
-        self.edit_facts = EditFacts(**dict.fromkeys(_EDITS, False))
+        self.edit_facts = EditFacts(**dict.fromkeys(EDITS, False))
 
     @property
     def facts(self) -> BatchFacts:
@@ -50,7 +47,8 @@ class Population:
             del self._kinds[request.kind]
         if len(self._kinds) != before:
             self._facts = None
-        self._asks = [n + by * asks for n, asks in zip(self._asks, request.asks, strict=True)]
-        found = EditFacts(**{name: n > 0 for name, n in zip(_EDITS, self._asks, strict=True)})
+        for edit in request.asks:
+            self._asks[edit] += by
+        found = EditFacts(**{edit: n > 0 for edit, n in self._asks.items()})
         if found != self.edit_facts:
             self.edit_facts = found

@@ -1,23 +1,21 @@
-"""Checks a request that comes to a slot, and lays it out as the columns that go to the device in one copy."""
+"""Checks a request that comes to a slot."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from tokendraw._exchange.edits import CheckedEdits, checked_edits
 from tokendraw._exchange.facts import RowKind, row_kind
 from tokendraw._exchange.params import CheckedParams, SamplingParams, checked
 from tokendraw._exchange.ranges import integers
-from tokendraw._exchange.request_slots.allocation import Sizes, block_dtypes
-from tokendraw._exchange.request_slots.tables import ENDS_BAD_WORD, HAS_BIAS, IN_PROMPT, IS_STOP
+from tokendraw._exchange.request_slots.sizes import Sizes
+from tokendraw._exchange.request_slots.tables import EDITS
 from tokendraw._messages.errors import InvalidParameterError
 from tokendraw._messages.words import type_name
 from tokendraw._torch.tensor_checks import check_integers, check_vector
-from tokendraw._torch.upload import Column
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,12 +27,12 @@ class Request:
     kind: RowKind
 
     @property
-    def asks(self) -> tuple[bool, ...]:
-        """Whether it asks for each kind of edit, in the order of :class:`tokendraw.plugin.EditFacts`."""
+    def asks(self) -> list[str]:
+        """The edits that it asks for, as :class:`tokendraw.plugin.EditFacts` calls them."""
         edits = self.edits
         penalty = (edits.repetition, edits.frequency, edits.presence) != (1.0, 0.0, 0.0)
-        lists = edits.bias, edits.allowed, edits.bad_words, edits.stop_ids
-        return penalty, *map(bool, lists)
+        asked = penalty, edits.bias, edits.allowed, edits.bad_words, edits.stop_ids
+        return [edit for edit, asks in zip(EDITS, asked, strict=True) if asks]
 
 
 def checked_request(slot: int, params: SamplingParams, sizes: Sizes) -> Request:
@@ -82,62 +80,3 @@ def checked_prompt(slot: int, prompt: Iterable[int] | Tensor, sizes: Sizes) -> l
             "Shorten the prompt, or make RequestSlots with a larger max_tokens."
         )
     return ids
-
-
-def request_columns(
-    slot: int, request: Request, prompt: list[int], sizes: Sizes, device: torch.device
-) -> dict[str, Column]:
-    """Return the columns of a request: one for each block, and those of its lists that are not empty."""
-    own, edits = request.params, request.edits
-    flags = dict.fromkeys(prompt, IN_PROMPT)
-    num_distinct = len(flags)
-    for ids, flag in (
-        (edits.bias, HAS_BIAS),
-        (edits.stop_ids, IS_STOP),
-        ([word[-1] for word in edits.bad_words], ENDS_BAD_WORD),
-    ):
-        for token in ids:
-            flags[token] = flags.get(token, 0) | flag
-    numbers = (
-        len(prompt),
-        len(prompt),
-        num_distinct,
-        len(edits.bias),
-        len(edits.stop_ids),
-        edits.min_tokens,
-        len(edits.bad_words),
-    )
-    values = {
-        "reals": (own.temperature, own.top_p, own.min_p),
-        "integers": (own.top_k, own.seed or 0, own.logprobs or 0),
-        "flags": (own.seed is not None, own.filter_order == "joint", bool(edits.allowed), True),
-        "numbers": numbers,
-        "penalties": (edits.repetition, edits.frequency, edits.presence),
-    }
-    columns: dict[str, Column] = {name: (values[name], dtype) for name, dtype in block_dtypes(device).items()}
-    first = slot * sizes.vocab_size
-    lists: dict[str, Column] = {
-        "history": (prompt, torch.int32),
-        "distinct": ([*flags][:num_distinct], torch.int32),
-        "flagged": ([first + token for token in flags], torch.int64),
-        "flags of ids": ([*flags.values()], torch.int32),
-        "bias_ids": ([*edits.bias], torch.int32),
-        "bias": ([*edits.bias.values()], torch.float32),
-        "stop_ids": (edits.stop_ids, torch.int32),
-        "bad_words": (_right_aligned(edits.bad_words, sizes.max_bad_word_len), torch.int32),
-        "bad_lens": ([*map(len, edits.bad_words)], torch.int32),
-        "allowed": (_bit_mask(edits.allowed, sizes.num_words) if edits.allowed else (), torch.int32),
-    }
-    return columns | {name: column for name, column in lists.items() if len(column[0])}
-
-
-def _right_aligned(words: tuple[tuple[int, ...], ...], width: int) -> list[int]:
-    return [token for word in words for token in (*[-1] * (width - len(word)), *word)]
-
-
-def _bit_mask(ids: tuple[int, ...], num_words: int) -> memoryview:
-    """Return words of 32 bits, in which bit i % 32 of word i // 32 is set where id i is among them."""
-    mask = bytearray(4 * num_words)
-    for token in ids:
-        mask[token >> 3] |= 1 << (token & 7)  # the lowest byte of a word comes first
-    return memoryview(mask).cast("i")

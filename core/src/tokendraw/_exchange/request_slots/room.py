@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from tokendraw._exchange.request_slots.allocation import Sizes
+from tokendraw._exchange.request_slots.sizes import Sizes
 from tokendraw._messages.errors import InvalidParameterError
 
 
@@ -25,13 +25,14 @@ class Room:
 
     def set(self, slot: int, left: int) -> None:
         """Say how many tokens a request may get, exactly."""
-        self._full_at[slot] = self._used + left
-        self._first_full_at = min(self._full_at.values())
+        full_at = self._used + left
+        self._first_full_at = min(self._first_full_at, full_at) if self._full_at else full_at
+        self._full_at[slot] = full_at
 
     def drop(self, slot: int) -> None:
         """Forget a request."""
-        del self._full_at[slot]
-        self._first_full_at = min(self._full_at.values(), default=0)
+        if self._full_at.pop(slot) == self._first_full_at:
+            self._first_full_at = min(self._full_at.values(), default=0)
 
     def take(self, slots: Sequence[int] | None, width: int) -> bool:
         """Use room of ``width`` tokens for each of these requests, or return False: one may have less.
@@ -57,12 +58,13 @@ class Room:
 
         :param num_tokens: by slot.
         :param row_index: [B] integer: the slot of each row.
-        :param tokens: [B, K] integer.
+        :param tokens: [B] or [B, K] integer.
         :raises InvalidParameterError: one is too long for what it gets; names the row.
         """
         most = sizes.max_tokens
         lengths: list[int] = num_tokens.tolist()
-        added: list[int] = ((tokens >= 0) & (tokens < sizes.vocab_size)).sum(1).tolist()
+        is_id = (tokens >= 0) & (tokens < sizes.vocab_size)
+        added: list[int] = is_id.unsqueeze(-1).flatten(1).sum(1).tolist()
         rows = [*zip(row_index.tolist(), added, strict=True)]
         for row, (slot, more) in enumerate(rows):
             if slot in self._full_at and lengths[slot] + more > most:

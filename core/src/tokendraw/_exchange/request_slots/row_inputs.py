@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
 from tokendraw._exchange.ranges import each, integers
 from tokendraw._messages.errors import InvalidInputError, InvalidParameterError
+from tokendraw._messages.words import type_name
 from tokendraw._torch.tensor_checks import check_integers, check_plain, is_plain
 from tokendraw._torch.upload import uploaded
+
+
+class HasTokenIds(Protocol):
+    """The part of a :class:`tokendraw.VerifyOutput` that is appended."""
+
+    @property
+    def token_ids(self) -> Tensor:
+        """[B, K + 1] integer, padded with -1."""
 
 
 class Given(NamedTuple):
@@ -37,6 +46,22 @@ def given_rows(name: str, given: Iterable[int] | Tensor, device: torch.device) -
         return Given(given.tolist(), given if device.type == "cpu" else None)
     check_device(name, given, device)
     return Given(None, given)
+
+
+def verified_tokens(verify_output: HasTokenIds, device: torch.device) -> Tensor:
+    """Take the tokens of a verification.
+
+    :raises InvalidInputError: it is none, or its tensor is of another form or on another device.
+    """
+    tokens: Tensor | None = getattr(verify_output, "token_ids", None)
+    if tokens is None:
+        raise InvalidInputError(
+            f"'verify_output' needs a tokendraw.VerifyOutput, found {type_name(verify_output)}. "
+            "Pass what sampler.verify returned."
+        )
+    check_form("verify_output.token_ids", tokens, 2)
+    check_device("verify_output.token_ids", tokens, device)
+    return tokens
 
 
 def check_form(name: str, given: object, dims: int) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -12,45 +11,40 @@ from tokendraw._exchange.metadata import SamplingMetadata
 from tokendraw._exchange.metadata_checks import LARGEST_POSITION, check_positions
 from tokendraw._exchange.params import SamplingParams
 from tokendraw._exchange.ranges import integer, integers
-from tokendraw._exchange.request_slots.allocation import allocate, checked_sizes
+from tokendraw._exchange.request_slots.allocation import allocate
+from tokendraw._exchange.request_slots.appending import append_tokens
 from tokendraw._exchange.request_slots.counting import Population
 from tokendraw._exchange.request_slots.descriptions import Descriptions
-from tokendraw._exchange.request_slots.request import checked_prompt, checked_request, request_columns
+from tokendraw._exchange.request_slots.packing import packed_request
+from tokendraw._exchange.request_slots.request import checked_prompt, checked_request
 from tokendraw._exchange.request_slots.room import Room
 from tokendraw._exchange.request_slots.row_inputs import (
     Given,
-    check_device,
+    HasTokenIds,
     check_form,
     check_slots,
     given_rows,
     on_device,
+    verified_tokens,
 )
+from tokendraw._exchange.request_slots.sizes import checked_sizes
 from tokendraw._exchange.request_slots.tables import EditFacts, RequestTables
-from tokendraw._exchange.request_slots.writes import append_tokens, clean_slot, write_request
+from tokendraw._exchange.request_slots.writes import clean_slot, write_request
 from tokendraw._messages.errors import InvalidInputError, InvalidParameterError
-from tokendraw._messages.words import type_name
 from tokendraw._torch.graphs import is_capturing
 from tokendraw._torch.untraced import made_untraced, untraced
-from tokendraw._torch.upload import device_of, uploaded
-
-
-class HasTokenIds(Protocol):
-    """The part of a :class:`tokendraw.VerifyOutput` that is appended."""
-
-    @property
-    def token_ids(self) -> Tensor:
-        """[B, K + 1] integer, padded with -1."""
+from tokendraw._torch.upload import device_of
 
 
 @made_untraced
 class RequestSlots:
     """Parameters and histories of the requests that an engine serves, on the device, for the engine's life.
 
-    A request has a slot from :meth:`add` to :meth:`remove`. The tensors are allocated here, and never move: a CUDA
-    graph may read them. One thread uses an object, and its calls launch on the device's current stream.
+    A request has a slot from :meth:`add` to :meth:`remove`. A tensor that has memory never moves: a CUDA graph may
+    read it. One thread uses an object, and its calls launch on the device's current stream.
 
-    Memory: 8 bytes for each slot and token, 4 bytes and a bit for each slot and id of the vocabulary, and in each slot
-    8 bytes for each of ``max_bias``, 4 for each of ``max_stop_ids`` and of the ids of bad words; see :attr:`num_bytes`.
+    Memory: 8 bytes for each slot and token, 4 bytes for each slot and id of the vocabulary, and about 150 bytes for
+    each slot. Lists get theirs when the first request asks for one, or a CUDA graph is captured: see :attr:`tables`.
 
     :param num_slots: S, the most requests at a time.
     :param max_tokens: M, the most tokens of a request, prompt and output together; at most 2**27 - 1.
@@ -79,7 +73,7 @@ class RequestSlots:
             num_slots, max_tokens, vocab_size, max_bias, max_stop_ids, max_bad_words, max_bad_word_len
         )
         self._state = allocate(self._sizes, device_of(device))
-        self._device = self._state.counts.device
+        self._device = self._state.tokens.device
         self._population = Population()
         self._room = Room()
         self._descriptions = Descriptions(self._state.sampling)
@@ -106,7 +100,15 @@ class RequestSlots:
 
     @property
     def tables(self) -> RequestTables:
-        """Tensors that edits of logits are computed from: the same for the life of the object."""
+        """Tensors that edits of logits are computed from.
+
+        What has memory never moves. Those of bias, allowed ids, stop ids and bad words have none, and no width, until
+        the first request that asks for such an edit is added, or a CUDA graph is captured: this is then another object.
+        """
+        if (
+            self._state.families.missing and is_capturing()
+        ):  # requests that the graph serves later may ask for any
+            self._state.give_memory(self._state.families.missing)
         return self._state.tables
 
     @property
@@ -119,20 +121,8 @@ class RequestSlots:
 
     @property
     def num_bytes(self) -> int:
-        """Bytes that all tensors take on the device."""
-        state = self._state
-        blocks = [block.untyped_storage().nbytes() for block in state.blocks.values()]
-        flat = [tensor.nbytes for tensor in (state.history, state.distinct, state.counts)]
-        tables = state.tables
-        lists = (
-            tables.bias_ids,
-            tables.bias,
-            tables.allowed,
-            tables.stop_ids,
-            tables.bad_words,
-            tables.bad_lens,
-        )
-        return sum((*blocks, *flat, *[tensor.nbytes for tensor in lists]))
+        """Bytes that all tensors take on the device now."""
+        return self._state.num_bytes
 
     @untraced
     def add(self, slot: int, params: SamplingParams, prompt_token_ids: Iterable[int] | Tensor = ()) -> None:
@@ -143,6 +133,8 @@ class RequestSlots:
         :raises InvalidParameterError: a ValueError that names the field, the slot and the value; nothing has changed.
         :raises InvalidInputError: a ValueError: the prompt is a tensor of another form, or a CUDA graph is being
             captured; nothing has changed.
+        :raises torch.OutOfMemoryError: the device has no memory for :attr:`tables` of a kind that is asked for first
+            here; nothing has changed.
         """
         slot, sizes = self._slot(slot), self._sizes
         if slot in self._population.requests:
@@ -152,8 +144,10 @@ class RequestSlots:
             )
         request = checked_request(slot, params, sizes)
         prompt = checked_prompt(slot, prompt_token_ids, sizes)
-        columns = uploaded(request_columns(slot, request, prompt, sizes, self._device), self._device)
-        write_request(self._state, slot, columns)
+        pieces = packed_request(request, prompt, sizes, self._device).uploaded(self._device)
+        self._state.give_memory(request.asks)
+        self._state.families.fill(self._state.tables)
+        write_request(self._state, slot, pieces)
         self._population.add(slot, request)
         self._room.set(slot, sizes.max_tokens - len(prompt))
 
@@ -166,7 +160,7 @@ class RequestSlots:
         slot = self._slot(slot)
         if slot not in self._population.requests:
             raise InvalidParameterError(f"'slot' needs one with a request, found {slot}, which has none.")
-        clean_slot(self._state, slot, self._sizes)
+        clean_slot(self._state, slot, self._population.requests[slot])
         self._population.remove(slot)
         self._room.drop(slot)
 
@@ -189,7 +183,7 @@ class RequestSlots:
             integers("token_ids", tokens.values, -1, self.vocab_size - 1)
         rows = given_rows("row_index", row_index, self._device)
         there = on_device(self._device, row_index=rows, token_ids=tokens)
-        self._append(rows.values, there["row_index"], there["token_ids"].unsqueeze(-1))
+        self._append(rows.values, there["row_index"], there["token_ids"])
 
     @untraced
     def append_verified(self, row_index: Iterable[int] | Tensor, verify_output: HasTokenIds) -> None:
@@ -198,14 +192,7 @@ class RequestSlots:
         :param row_index: [B] integer: the slot of each request, each at most once.
         :param verify_output: its ``token_ids`` [B, K + 1] are on the device of the slots.
         """
-        tokens = getattr(verify_output, "token_ids", None)
-        if tokens is None:
-            raise InvalidInputError(
-                f"'verify_output' needs a tokendraw.VerifyOutput, found {type_name(verify_output)}. "
-                "Pass what sampler.verify returned."
-            )
-        check_form("verify_output.token_ids", tokens, 2)
-        check_device("verify_output.token_ids", tokens, self._device)
+        tokens = verified_tokens(verify_output, self._device)
         rows = given_rows("row_index", row_index, self._device)
         self._append(rows.values, on_device(self._device, row_index=rows)["row_index"], tokens)
 
@@ -237,7 +224,7 @@ class RequestSlots:
         return self._descriptions.of(self._population, **on_device(self._device, **given))
 
     def _append(self, slots: list[int] | None, row_index: Tensor, tokens: Tensor) -> None:
-        """Append tokens [B, K], if there is room for them.
+        """Append tokens [B] or [B, K], if there is room for them.
 
         :param slots: those of ``row_index``, as far as the host knows them.
         """
@@ -247,7 +234,7 @@ class RequestSlots:
             )
         if slots is not None:
             check_slots(slots, self._population.slots, self.num_slots, once=True)
-        if not is_capturing() and not self._room.take(slots, tokens.shape[1]):
+        if not is_capturing() and not self._room.take(slots, tokens.shape[1] if tokens.dim() == 2 else 1):
             self._room.take_exactly(self._state.tables.num_tokens, row_index, tokens, self._sizes)
         append_tokens(self._state, row_index, tokens, self._sizes)
 

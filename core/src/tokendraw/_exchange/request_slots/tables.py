@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from torch import Tensor
 
@@ -15,6 +15,9 @@ IN_PROMPT, HAS_BIAS, IS_STOP, ENDS_BAD_WORD = 1, 2, 4, 8
 @dataclass(frozen=True, eq=False)
 class RequestTables:
     """The tensors of requests that a provider of ``process_logits`` reads. All lie dense on one device, and never move.
+
+    NB, NS, NW, LW and the words of ``allowed`` are 0 until a request may ask for such an edit. Then ``slots.tables`` is
+    another object, in which those tensors are new and the others are the same.
 
     S are the slots, M the tokens that one holds, V the vocabulary. A slot without a request asks for nothing: its
     counts are 0 and its lists are empty. Entries behind those that a number counts are undefined, unless a field says
@@ -82,3 +85,7 @@ class EditFacts:
         return (
             self.any_penalty or self.any_bias or self.any_allowed or self.any_bad_words or self.any_min_tokens
         )
+
+
+EDITS = tuple(field.name for field in fields(EditFacts))
+"""What requests may ask for."""

@@ -12,7 +12,8 @@ from torch import Tensor
 from tokendraw._exchange.drafts import Drafts
 from tokendraw._exchange.metadata import SamplingMetadata
 from tokendraw._exchange.params import SamplingParams
-from tokendraw._exchange.request_slots.slots import HasTokenIds, RequestSlots
+from tokendraw._exchange.request_slots.row_inputs import HasTokenIds
+from tokendraw._exchange.request_slots.slots import RequestSlots
 
 
 class Requests(Protocol):

@@ -1,0 +1,39 @@
+"""Allocates memory during the capture of a CUDA graph that does not belong to the graph."""
+
+from __future__ import annotations
+
+import weakref
+
+import torch
+from torch import Tensor
+
+
+class _Memory:
+    """Memory of torch's allocator, as other libraries show theirs."""
+
+    def __init__(self, address: int, num_bytes: int) -> None:
+        self.__cuda_array_interface__ = {
+            "shape": (num_bytes,),
+            "typestr": "|u1",
+            "data": (address, False),
+            "strides": None,
+            "version": 2,
+        }
+
+
+@torch.inference_mode(False)  # inference tensors could not be changed outside of that mode
+def memory_outside_graphs(num_bytes: int, device: torch.device) -> Tensor:
+    """Allocate memory while a CUDA graph is being captured. Launches nothing.
+
+    What torch allocates for the stream that is captured is the graph's: there its replays, and those of graphs captured
+    before it, write what they need only for a moment. The default stream is never captured, so its memory is not.
+
+    :returns: [num_bytes] uint8, undefined.
+    :raises torch.OutOfMemoryError: there is too little memory.
+    """
+    stream = torch.cuda.default_stream(device)
+    address: int = torch.cuda.caching_allocator_alloc(num_bytes, device, stream)
+    memory = _Memory(address, num_bytes)  # the tensor holds it
+    given_back = weakref.finalize(memory, torch.cuda.caching_allocator_delete, address)
+    given_back.atexit = False
+    return torch.as_tensor(memory, device=device)
