@@ -72,6 +72,13 @@ def test_tables_without_memory_are_no_hindrance_in_the_interpreter():
     }
 
 
+@pytest.mark.slow
+def test_masks_in_the_interpreter_change_what_they_forbid_and_no_bit_beside_whatever_the_alignment():
+    found = triton_on_a_cpu.interpreted("triton_process_kernels.py", "masks", 64)
+    assert found == dict.fromkeys(found, 0)
+    assert len(found) == 90
+
+
 def test_the_plugin_offers_and_builds_it(kernels):
     described = plugin.tokendraw_describe().operations
     assert described["process_logits"] == ProcessCapabilities(
@@ -120,13 +127,14 @@ def test_a_kernel_is_compiled_for_the_types_of_a_call_and_for_nothing_else(kerne
             for offset in range(3):
                 process(slots, bitmask=bitmask, offset=offset)
     kernel = kernels["process_logits"]
-    assert len(kernel.compilations) == 1
+    assert len(kernel.compilations) == 2  # one for penalties and masks, and one for whatever requests may ask
     process(few, dtype=torch.float16)
     process(few, index=torch.int32)
     process(few, index=torch.int16)  # is converted, and there is one for int64
     process(few, drafts=drafted())
+    process(many, drafts=drafted())
     process(few, drafts=drafted(torch.int32))
-    assert len(kernel.compilations) == 5
+    assert len(kernel.compilations) == 6
 
 
 # What is launched.
@@ -146,24 +154,24 @@ def test_all_edits_are_one_launch(kernels):
 
 
 @pytest.mark.parametrize(
-    ("rows", "max_tokens", "flags", "has_drafts", "grid", "division"),
+    ("rows", "max_tokens", "flags", "has_drafts", "division"),
     [
-        (256, 8192, PENALTIES, False, (256, 4, 1), (4, 0)),
-        (256, 128, PENALTIES, False, (256, 1, 1), (1, 0)),
-        (1, 8192, PENALTIES, False, (1, 64, 1), (64, 0)),
-        (1, 8192, PENALTIES, True, (1, 65, 1), (64, 1)),
-        (4096, 8192, PENALTIES, False, (4096, 1, 1), (1, 0)),
-        (256, 8192, 2, False, (256, 1, 1), (0, 1)),
-        (256, 8192, BITMASK, False, (256, 8, 1), (0, 0)),
-        (1, 8192, BITMASK, False, (1, 75, 1), (0, 0)),
-        (256, 8192, 31 | BITMASK, True, (256, 13, 1), (4, 1)),
+        (256, 8192, PENALTIES, False, (8, 0, 0)),
+        (256, 128, PENALTIES, False, (2, 0, 0)),
+        (1, 8192, PENALTIES, False, (128, 0, 0)),
+        (1, 8192, PENALTIES, True, (128, 1, 0)),
+        (4096, 8192, PENALTIES, False, (1, 0, 0)),
+        (256, 8192, 2, False, (0, 1, 0)),
+        (256, 8192, BITMASK, False, (0, 0, 33)),
+        (1, 8192, BITMASK, False, (0, 0, 149)),
+        (256, 8192, 31 | BITMASK, True, (8, 1, 33)),
     ],
 )
-def test_the_programs_of_a_row(rows, max_tokens, flags, has_drafts, grid, division):
-    """Few rows get a program for every 128 ids that may occur; many share the multiprocessors."""
-    launches = ProcessLaunches(processors=132)
+def test_the_programs_of_a_row(rows, max_tokens, flags, has_drafts, division):
+    """Few rows get a program for every 64 ids that may occur; many share the multiprocessors."""
+    launches = ProcessLaunches("cuda", processors=132)
     found = launches.divide(rows, 151_936, max_tokens, flags, has_drafts=has_drafts)
-    assert found == (grid, division)
+    assert found == ((rows * sum(division), 1, 1), division)
 
 
 def test_a_launch_is_given_addresses_and_numbers(kernels):
@@ -171,14 +179,13 @@ def test_a_launch_is_given_addresses_and_numbers(kernels):
     logits, row_index, words = process(slots, bitmask=True)
     process(slots, drafts=drafted())
     (_, masked), (_, verified) = kernels["process_logits"].launches
-    assert masked[0] == (logits.data_ptr(), V, V)
-    assert masked[1] == (row_index.data_ptr(), 4)
-    assert flat(masked[2:3]) == [None] * 5
-    assert masked[7][:2] == (words.data_ptr(), 5)
-    assert verified[2][1:3] == (2, 0)
-    assert verified[2][4] == 1
-    assert verified[3][0] == slots.tables.history.data_ptr()
-    assert (masked[11], verified[11]) == (PENALTIES | BITMASK, PENALTIES)
+    assert masked[2:4] == ((row_index.data_ptr(), 4), (logits.data_ptr(), V, V))
+    assert masked[6][:2] == (words.data_ptr(), 5)
+    assert flat(masked[8:9]) == [None] * 5
+    assert verified[7][0] == slots.tables.history.data_ptr()
+    assert verified[8][1:3] == (2, 0)
+    assert verified[8][4] == 1
+    assert (masked[0], verified[0]) == (PENALTIES | BITMASK, PENALTIES)
 
 
 def test_the_tables_of_slots_are_looked_at_once_and_others_anew(kernels):
@@ -187,7 +194,7 @@ def test_the_tables_of_slots_are_looked_at_once_and_others_anew(kernels):
     first, second = slots_for(presence_penalty=1.0), slots_for(presence_penalty=1.0)
     for slots in (first, first, second, first):
         processor.process(logits, slots, row_index)
-    histories = [arguments[3][0] for _, arguments in kernels["process_logits"].launches]
+    histories = [arguments[7][0] for _, arguments in kernels["process_logits"].launches]
     a, b = (slots.tables.history.data_ptr() for slots in (first, second))
     assert histories == [a, a, b, a]
 
@@ -199,6 +206,6 @@ def test_lists_that_come_later_are_looked_at(kernels):
     slots.add(1, SamplingParams(logit_bias={3: 1.0}))
     processor.process(logits, slots, row_index)
     (_, before), (_, after) = kernels["process_logits"].launches
-    assert before[6][3] == 0
-    assert (after[6][0], after[6][3]) == (slots.tables.bias_ids.data_ptr(), 100)
-    assert before[3] == after[3]
+    assert before[9][3] == 0
+    assert (after[9][0], after[9][3]) == (slots.tables.bias_ids.data_ptr(), 100)
+    assert before[7] == after[7]

@@ -7,6 +7,7 @@ import torch
 pytest.importorskip("triton", reason="Triton is not installed")
 
 import edit_model
+import mask_alignments
 import tokendraw
 from tokendraw.testing.kit.device import captured, require_no_wait
 from tokendraw.testing.kit.trial import Trial
@@ -48,6 +49,36 @@ def test_edits_have_the_bits_of_float32_arithmetic_and_of_native(dtype, drafted)
             found = batch.logits.contiguous()
             same = (bits(found) == bits(expected)) | (found.isnan() & expected.isnan())
             assert same.all(), (vocab_size, listed)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_masks_change_what_they_forbid_and_no_bit_beside_whatever_the_alignment(dtype):
+    process = load().process
+    found = {str(case): case.wrong(process, "cuda") for case in mask_alignments.cases(dtype, 2048)}
+    assert found == dict.fromkeys(found, 0)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("biased", [False, True])
+def test_a_mask_writes_nothing_back_to_ids_that_are_edited_beside_those_that_it_forbids(dtype, biased):
+    """Programs have no order: one that read, chose and wrote whole words would undo edits of others, now and then."""
+    rows, vocab_size = 256, 8192
+    edited = list(range(0, vocab_size, 2))
+    bias = {"logit_bias": dict.fromkeys(edited[:1000], 3.0)} if biased else {}
+    params = tokendraw.SamplingParams(repetition_penalty=1.5, **bias)
+    slots = tokendraw.RequestSlots(rows, vocab_size // 2, vocab_size, device="cuda", max_bias=1000)
+    for slot in range(rows):
+        slots.add(slot, params, prompt_token_ids=edited)
+    logits = torch.randn(rows, vocab_size, device="cuda").to(dtype)
+    row_index = torch.arange(rows, device="cuda")
+    mask = torch.full((rows, vocab_size // 32), 0x55555555, dtype=torch.int32, device="cuda")  # the even ids
+    mask[:, ::3] = 0x55000055  # some words have vectors that are forbidden as a whole
+    expected = load("native").process(logits.clone(), slots, row_index, mask)
+    processor, found = load(), torch.empty_like(logits)
+    for _ in range(100):
+        found.copy_(logits)
+        processor.process(found, slots, row_index, mask)
+        assert torch.equal(bits(found), bits(expected))
 
 
 def test_rows_may_lie_beyond_what_an_int32_counts():

@@ -1,8 +1,8 @@
 """Edits of logits by triton-gumbel on CPU tensors: run as triton_kernels.py, whose interpreter it takes.
 
 ``python triton_process_kernels.py edits SEED`` prints, as JSON, how many elements of each batch have wrong bits,
-``warmup`` how many calls a warmup made, ``families`` how many elements differ from native's and how many were edited,
-by requests with one list alone.
+``masks TILE`` how many of each alignment, ``warmup`` how many calls a warmup made, ``families`` how many elements
+differ from native's and how many were edited, by requests with one list alone.
 """
 
 import json
@@ -17,6 +17,7 @@ import numpy as np  # noqa: E402
 import torch  # noqa: E402
 
 import edit_model  # noqa: E402
+import mask_alignments  # noqa: E402
 from tokendraw import RequestSlots, SamplingParams  # noqa: E402
 from tokendraw.operations.process_logits.warmup import ProcessWarmup  # noqa: E402
 from tokendraw.plugin import ProcessNeed  # noqa: E402
@@ -86,7 +87,18 @@ def families():
     return found
 
 
-PROGRAMS = {"edits": edits, "families": families, "warmup": warmup}
+def masks(tile):
+    """Apply masks by small programs to rows of every alignment."""
+    logits_processing.CONFIG = logits_processing.CONFIG._replace(TILE=int(tile))
+    logits_processing._MASK_PROGRAMS = 6
+    process, found = TritonLogitsProcessor(CPU).process, {}
+    for dtype in DTYPES:
+        for case in mask_alignments.cases(dtype, int(tile)):
+            found[str(case)] = case.wrong(process, CPU)
+    return found
+
+
+PROGRAMS = {"edits": edits, "families": families, "masks": masks, "warmup": warmup}
 
 if __name__ == "__main__":
     print(json.dumps(PROGRAMS[sys.argv[1]](*sys.argv[2:])))

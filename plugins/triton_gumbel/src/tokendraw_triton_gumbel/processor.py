@@ -15,6 +15,7 @@ from tokendraw_triton_gumbel.kernels.logits_processing.argument_groups import Sl
 from tokendraw_triton_gumbel.kernels.shared.argument_groups import Logits
 from tokendraw_triton_gumbel.launches.launch import current_stream, group
 from tokendraw_triton_gumbel.launches.logits_processing import (
+    LISTED,
     TABLES,
     ProcessLaunches,
     Variant,
@@ -32,7 +33,7 @@ class TritonLogitsProcessor:
     def __init__(self, device: torch.device) -> None:
         here = LaunchDevice.of(device)
         self._current_device, self._tensors = here.current, here.arguments.tensors
-        self._launches = ProcessLaunches(here.processors)
+        self._launches = ProcessLaunches(here.family, here.processors)
         self._known: tuple[weakref.ref[RequestTables], tuple[Any, ...]] | None = None
         """The tables of the last call, which never move, and the arguments for them."""
 
@@ -59,7 +60,12 @@ class TritonLogitsProcessor:
         )
         tables = slots.tables
         launch = self._launches.of(
-            Variant(logits.dtype, row_index.dtype, given and (given[0].dtype, given[1].dtype))
+            Variant(
+                logits.dtype,
+                row_index.dtype,
+                given and (given[0].dtype, given[1].dtype),
+                given is not None or flags & LISTED != 0,
+            )
         )
         grid, division = self._launches.divide(
             rows, vocab_size, tables.history.shape[1], flags, has_drafts=drafts is not None
@@ -69,18 +75,18 @@ class TritonLogitsProcessor:
         if bitmask is not None:
             masks = masks._replace(bitmask=mask, bitmask_stride=bitmask.stride(0))
         arguments = (
-            group(Logits, (base, logits.stride(0), vocab_size)),
+            flags,
+            division,
             group(SlotRows, (index, slots.num_slots)),
-            _NO_DRAFTS if given is None else self._drafts(*given),
-            history,
+            group(Logits, (base, logits.stride(0), vocab_size)),
             occurrences,
             penalties,
-            bias,
             masks,
+            history,
+            _NO_DRAFTS if given is None else self._drafts(*given),
+            bias,
             stops,
             words,
-            division,
-            flags,
         )
         launch(grid, arguments, current_stream(device))
         return logits

@@ -48,11 +48,12 @@ class Occurrences(NamedTuple):
     """The ids that occur in each request."""
 
     ids: Any
-    """[S, M] int32: each once."""
+    """[S, ``room``] int32: each once."""
     num_ids: Any
     """[S] int32."""
     counts: Any
     """[S, V] int32: 16 times how often an id is in the output, and the flags of :mod:`.row_edits`."""
+    room: Any
 
 
 class Penalties(NamedTuple):
@@ -118,4 +119,6 @@ class Division(NamedTuple):
     of_ids: Any
     """Programs that take the ids that occur, in turns."""
     of_lists: Any
-    """1 if a program takes the lists and drafts, else 0. The programs behind it take a tile of the masks each."""
+    """1 if a program takes the lists and drafts, else 0."""
+    of_masks: Any
+    """Programs that take tiles of the masks, in turns."""

@@ -1,9 +1,9 @@
 """Launch E: bitmasks, allowed ids, bad words, early stops, biases and penalties, in place, by programs without order.
 
-A row has programs that take the ids that occur in its request, one that takes its lists and drafts, and one for each
-tile of ids where there are masks. Which are there, the host knows; a program without anything to do ends at once. Of
-the logits nothing is read or written but what is edited: see :mod:`.row_edits`. Masks are read once, and -inf is
-written where they say so.
+A row has programs that take the ids that occur in its request, one that takes its lists and drafts, and some that take
+tiles of ids where there are masks. Which are there, the host knows; a program without anything to do ends at once. Of
+the logits nothing is read or written but what is edited: see :mod:`.row_edits`. Masks are read once, from memory, and
+-inf is written where they say so.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import triton
 import triton.language as tl
 
 from tokendraw_triton_gumbel.kernels.logits_processing.row_edits import (
+    ALLOWED,
     BAD_WORDS,
     BIAS,
     BITMASK,
@@ -43,15 +44,16 @@ def _edit_ids(
     IDS: tl.constexpr = config.IDS
     start = part * IDS
     at = start + tl.arange(0, IDS)
-    listed = occurrences.ids + row.slot * history.max_tokens
+    listed = occurrences.ids + row.slot * occurrences.room
     row_counts = occurrences.counts + row.slot * row.vocab_size
-    ids = tl.load(listed + at, mask=at < history.max_tokens, other=-1)
+    ids = tl.load(listed + at, mask=at < occurrences.room, other=-1)
     number = tl.load(occurrences.num_ids + row.slot)
     own = load_penalties(row.slot, penalties, flags)
     is_restricted = load_restricted(row, masks, flags)
     repeats = (own.repetition != 1.0).to(tl.int32)
     number = tl.where((repeats > 0) | (own.frequency != 0.0) | (own.presence != 0.0), number, 0)
-    while start < number:
+    is_more = True
+    while is_more:  # the first turn asks for logits and counts before it is known whether there are any ids
         there = (at < number) & (ids >= 0) & (ids < row.vocab_size)
         counts = tl.load(row_counts + ids, mask=there, other=0)
         value = load_logits(row, ids, there)
@@ -64,6 +66,7 @@ def _edit_ids(
         start += division.of_ids * IDS
         at = start + tl.arange(0, IDS)
         ids = tl.load(listed + at, mask=at < number, other=-1)
+        is_more = start < number
 
 
 @triton.jit
@@ -126,105 +129,155 @@ def _forbid_listed(row, history, drafts, stops, words, flags, config: tl.constex
 
 
 @triton.jit
-def _forbid_unset(part, parts, base, words, vocab_size, TILE: tl.constexpr):
-    """Write -inf to the ids whose bit is not set and nothing to the others: tiles by turns with other programs.
+def _forbid_ids(base, words, size, all_of_them, TILE: tl.constexpr, VECTOR: tl.constexpr):
+    """Write -inf to the forbidden ids of a tile, one by one.
 
-    A lane has the same bit of every word, and all its addresses differ by constants: a few instructions for 32 ids. The
-    words of the next tile are on their way while -inf is written to one.
+    :param size: ids in the tile.
+    :param all_of_them: whether also to those of vectors that are forbidden as a whole.
+
+    A lane has the same bit of every word, and all its addresses differ by constants: a few instructions for 32 ids.
     """
     at = tl.arange(0, TILE)
     bit = 1 << (at & 31)
+    vector = ((1 << VECTOR) - 1) << (at & (32 - VECTOR))
+    bits = tl.load(words + (at >> 5), mask=at < size, other=-1)
+    there = ((bits & bit) == 0) & (((bits & vector) != 0) | all_of_them)
+    tl.store(base + at, -float("inf"), mask=there)
+
+
+@triton.jit
+def _forbid_unset(part, parts, base, words, vocab_size, config: tl.constexpr):
+    """Write -inf to the ids whose bit is not set and nothing to the others: tiles by turns with other programs.
+
+    A vector of 16 bytes that is forbidden as a whole is one store. Memory writes whole sectors, so the others are
+    fetched into the cache before single ids are written there; what they hold is not written back, since another
+    program may be editing it. The words of the next tile are on their way while one is written.
+    """
+    TILE: tl.constexpr = config.TILE
+    VECTOR: tl.constexpr = 128 // base.dtype.element_ty.primitive_bitwidth
+    ONES: tl.constexpr = (1 << VECTOR) - 1
+    is_aligned = (base.to(tl.int64) & 15) == 0
+    vectors = tl.arange(0, TILE // VECTOR)
+    place = vectors * VECTOR >> 5
+    shift = vectors * VECTOR & 31
+    elements = vectors[:, None] * VECTOR + tl.arange(0, VECTOR)[None, :]
     full = vocab_size // TILE
     step: tl.constexpr = TILE // 32
-    bits = tl.load(words + part * step + (at >> 5), mask=part < full, other=-1)
+    bits = tl.load(words + part * step + place, mask=part < full, other=-1)
     for tile in range(part, full, parts):
         later = tile + parts
-        next_bits = tl.load(words + later * step + (at >> 5), mask=later < full, other=-1)
-        tl.store(base + tile * TILE + at, -float("inf"), mask=(bits & bit) == 0)
+        next_bits = tl.load(words + later * step + place, mask=later < full, other=-1)
+        start = base + tile * TILE
+        allowed = (bits >> shift) & ONES
+        is_whole = (allowed == 0) & is_aligned
+        whole = tl.broadcast_to(is_whole[:, None], [TILE // VECTOR, VECTOR])
+        tl.store(tl.multiple_of(start + elements, (16, 16)), -float("inf"), mask=whole)
+        is_mixed = ((allowed != ONES) & (is_whole == 0)).to(tl.int32)
+        if config.IS_NVIDIA:
+            _fetch(start + vectors * VECTOR, is_mixed)
+        if tl.max(is_mixed, 0) > 0:
+            _forbid_ids(start, words + tile * step, TILE, is_aligned == 0, TILE, VECTOR)
         bits = next_bits
     if part == full % parts:
-        there = full * TILE + at < vocab_size
-        bits = tl.load(words + full * step + (at >> 5), mask=there, other=-1)
-        tl.store(base + full * TILE + at, -float("inf"), mask=there & ((bits & bit) == 0))
+        _forbid_ids(base + full * TILE, words + full * step, vocab_size - full * TILE, True, TILE, VECTOR)
+
+
+@triton.jit
+def _fetch(addresses, wanted):
+    """Have the sectors at some addresses brought into the L2, without waiting for them."""
+    tl.inline_asm_elementwise(
+        "{ .reg .pred p; setp.ne.s32 p, $2, 0; @p prefetch.global.L2 [$1]; mov.u32 $0, 0; }",
+        "=r,l,r",
+        [addresses, wanted],
+        dtype=tl.int32,
+        is_pure=False,
+        pack=1,
+    )
 
 
 @triton.jit(
     do_not_specialize=[
+        "flags",
+        "division",
         "rows",
-        "drafts",
         "logits",
-        "history",
-        "bias",
+        "occurrences",
         "masks",
+        "history",
+        "drafts",
+        "bias",
         "stops",
         "words",
-        "division",
-        "flags",
     ],
-    do_not_specialize_on_alignment=[  # ids stand anywhere, and neighbours of a tile are written one by one
-        "logits",
+    do_not_specialize_on_alignment=[  # ids stand anywhere, and rows begin anywhere
         "rows",
-        "drafts",
-        "history",
+        "logits",
         "occurrences",
         "penalties",
-        "bias",
         "masks",
+        "history",
+        "drafts",
+        "bias",
         "stops",
         "words",
     ],
 )
 def process_logits(
-    logits,
+    flags,
+    division,
     rows,
-    drafts,
-    history,
+    logits,
     occurrences,
     penalties,
-    bias,
     masks,
+    history,
+    drafts,
+    bias,
     stops,
     words,
-    division,
-    flags,
     config: tl.constexpr,
 ):
-    """One program does a part of what is done to a row. Grid (rows, parts).
+    """One program does a part of what is done to a row. Grid (rows * parts), the parts of a row side by side.
 
-    :param logits: :class:`~.shared.argument_groups.Logits`, to be edited; V is that of the slots.
-    :param rows: :class:`~.argument_groups.SlotRows`; the next eight are of that module, too.
-    :param division: :class:`~.argument_groups.Division`.
+    What most calls read stands in front, side by side.
+
     :param flags: bits of :mod:`.row_edits`: what rows may ask for.
+    :param division: :class:`~.argument_groups.Division`; all others but the logits are of that module, too.
+    :param logits: :class:`~.shared.argument_groups.Logits`, to be edited; V is that of the slots.
     :param config: :class:`~.shared.configs.ProcessConfig`.
     """
-    part = tl.program_id(1)
-    row = tl.program_id(0)
+    programs = division.of_ids + division.of_lists + division.of_masks
+    row = tl.program_id(0) // programs
+    part = tl.program_id(0) % programs
     others = division.of_ids + division.of_lists
     if part >= others:
+        tile = part - others
         if flags & BITMASK != 0:
             number = row.to(tl.int64)
             given = masks.bitmask + number * masks.bitmask_stride
             base = logits.base + number * logits.row_stride
-            _forbid_unset(
-                part - others, tl.num_programs(1) - others, base, given, logits.vocab_size, config.TILE
-            )
-    own = load_row(row, logits, rows, drafts, history, stops, flags, config)
-    if part >= others:
-        if load_restricted(own, masks, flags):
-            allowed = masks.allowed + own.slot * ((logits.vocab_size + 31) >> 5)
-            _forbid_unset(
-                part - others, tl.num_programs(1) - others, own.base, allowed, logits.vocab_size, config.TILE
-            )
-    elif own.has_request:
-        if part < division.of_ids:
-            _edit_ids(
-                part, own, occurrences, penalties, history, drafts, masks, words, division, flags, config
-            )
-        else:
-            if flags & (BAD_WORDS | MIN_TOKENS) != 0:
-                _forbid_listed(own, history, drafts, stops, words, flags, config)
-            if flags & BIAS != 0:
-                _edit_biased(own, occurrences, penalties, bias, history, drafts, masks, words, flags, config)
-            if drafts.ids is not None:
-                if flags & PENALTIES != 0:
-                    _edit_drafted(own, occurrences, penalties, history, drafts, masks, words, flags, config)
+            _forbid_unset(tile, division.of_masks, base, given, logits.vocab_size, config)
+        if flags & ALLOWED != 0:
+            own = load_row(row, logits, rows, drafts, history, stops, flags, config)
+            if load_restricted(own, masks, flags):
+                allowed = masks.allowed + own.slot * ((logits.vocab_size + 31) >> 5)
+                _forbid_unset(tile, division.of_masks, own.base, allowed, logits.vocab_size, config)
+    else:
+        own = load_row(row, logits, rows, drafts, history, stops, flags, config)
+        if own.has_request:
+            if part < division.of_ids:
+                _edit_ids(
+                    part, own, occurrences, penalties, history, drafts, masks, words, division, flags, config
+                )
+            elif config.LISTED:
+                if flags & (BAD_WORDS | MIN_TOKENS) != 0:
+                    _forbid_listed(own, history, drafts, stops, words, flags, config)
+                if flags & BIAS != 0:
+                    _edit_biased(
+                        own, occurrences, penalties, bias, history, drafts, masks, words, flags, config
+                    )
+                if drafts.ids is not None:
+                    if flags & PENALTIES != 0:
+                        _edit_drafted(
+                            own, occurrences, penalties, history, drafts, masks, words, flags, config
+                        )

@@ -90,8 +90,10 @@ def load_row(row, logits, rows, drafts, history, stops, flags, config: tl.conste
     slot = tl.load(rows.row_index + entry, mask=has_request, other=-1).to(tl.int64)
     has_request &= (slot >= 0) & (slot < rows.num_slots)
     slot = tl.where(has_request, slot, 0)
-    num_prompt = tl.load(history.num_prompt + slot)
-    num_tokens = tl.load(history.num_tokens + slot)
+    # A number that a branch hangs on is waited for, so none is loaded that no edit asks for.
+    has_length = (flags & (BAD_WORDS | MIN_TOKENS)) != 0
+    num_prompt = tl.load(history.num_prompt + slot, mask=has_length, other=0)
+    num_tokens = tl.load(history.num_tokens + slot, mask=has_length, other=0)
     least = tl.load(stops.min_tokens + slot, mask=(flags & MIN_TOKENS) != 0, other=0)
     num_output = num_tokens - num_prompt + step
     row = row.to(tl.int64)
@@ -177,14 +179,17 @@ def is_forbidden(ids, there, counts, row, is_restricted, history, drafts, masks,
 
     :param counts: their words of counts.
     """
-    forbidden = (allowed_bits(ids, there, row, masks, is_restricted, flags) & 1) == 0
-    forbidden |= ((counts & IS_STOP) != 0) & row.is_early
-    if flags & BAD_WORDS != 0:
-        if tl.max(counts & ENDS_BAD_WORD, 0) > 0:
-            for first in range(0, tl.load(words.count + row.slot), config.WORDS):
-                last, is_banned = banned_ids(first, row, history, drafts, words, config.WORDS)
-                meets = (ids[:, None] == last[None, :]) & is_banned[None, :]
-                forbidden |= tl.max(meets.to(tl.int32), 1) > 0
+    forbidden = tl.zeros_like(there)
+    if flags & (ALLOWED | BITMASK) != 0:
+        forbidden = (allowed_bits(ids, there, row, masks, is_restricted, flags) & 1) == 0
+    if config.LISTED:
+        forbidden |= ((counts & IS_STOP) != 0) & row.is_early
+        if flags & BAD_WORDS != 0:
+            if tl.max(counts & ENDS_BAD_WORD, 0) > 0:
+                for first in range(0, tl.load(words.count + row.slot), config.WORDS):
+                    last, is_banned = banned_ids(first, row, history, drafts, words, config.WORDS)
+                    meets = (ids[:, None] == last[None, :]) & is_banned[None, :]
+                    forbidden |= tl.max(meets.to(tl.int32), 1) > 0
     return forbidden
 
 

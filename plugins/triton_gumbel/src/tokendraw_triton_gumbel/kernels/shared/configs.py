@@ -100,6 +100,10 @@ class ProcessConfig(NamedTuple):
     WORDS: int
     """Bad words whose last ids it compares with those at once."""
     TILE: int
-    """Ids of a mask that one program applies."""
+    """Ids of a mask that one program applies at once."""
     REQUESTS: int
     """Offsets of requests that it reads at once, to find that of a row."""
+    LISTED: bool = True
+    """Whether there may be more than penalties and masks: biases, bad words, ``min_tokens``, drafts."""
+    IS_NVIDIA: bool = False
+    """As above."""
