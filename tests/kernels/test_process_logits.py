@@ -37,12 +37,15 @@ def slots_for(**params):
     return slots
 
 
-def process(slots, *, dtype=torch.float32, index=torch.int64, drafts=None, bitmask=False, offset=0):
+def process(
+    slots, *, dtype=torch.float32, index=torch.int64, drafts=None, bitmask=False, offset=0, family="cuda"
+):
     """Process three rows, and return the tensors of the call."""
     logits = torch.zeros(3 * V + offset, dtype=dtype)[offset:].view(3, V)
     row_index = torch.tensor([2, 0, 1], dtype=index)
     words = torch.full((3, 5), -1, dtype=torch.int32)[:, :4] if bitmask else None
     processor = TritonLogitsProcessor(CPU)
+    processor._launches = ProcessLaunches(family, processors=132)
     assert processor.process(logits, slots, row_index, words, drafts) is logits
     return logits, row_index, words
 
@@ -101,10 +104,24 @@ def test_the_plugin_offers_and_builds_it(kernels):
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
 def test_the_kernel_compiles(kernels, target, dtype):
-    process(slots_for(**EVERYTHING), dtype=dtype)
-    process(slots_for(**EVERYTHING), dtype=dtype, drafts=drafted())
+    family = TARGETS[target][0]
+    process(slots_for(), dtype=dtype, bitmask=True, family=family)
+    process(slots_for(**EVERYTHING), dtype=dtype, family=family)
+    process(slots_for(**EVERYTHING), dtype=dtype, drafts=drafted(), family=family)
     calls = kernels["process_logits"].calls
-    assert [has_machine_code(compiled_call(call, target)) for call in calls] == [True, True]
+    assert [has_machine_code(compiled_call(call, target)) for call in calls] == [True, True, True]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_masks_store_vectors_of_16_bytes_and_have_the_others_fetched_at_any_alignment_of_the_arguments(
+    kernels, dtype
+):
+    process(slots_for(), dtype=dtype, bitmask=True, offset=1)
+    (call,) = kernels["process_logits"].calls
+    code = compiled_call(call, "sm_90")["ptx"]
+    assert "st.global.v4.b32" in code
+    assert "prefetch.global.L2" in code
+    assert "ld.global.v4" not in code  # what a vector holds is not read, so it cannot be written back
 
 
 def test_products_are_rounded_before_they_are_subtracted_and_quotients_as_in_ieee_754(kernels):
