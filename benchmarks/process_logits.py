@@ -26,6 +26,7 @@ from torch import Tensor
 import tokendraw
 from tokendraw import RequestSlots, SamplingParams
 from tokendraw.bench import Call, Failure, Timing, markdown_table, measure, timer_for
+from tokendraw.plugin import EditFacts
 
 _PROVIDERS = ("triton-gumbel", "native")
 _PENALTIES = SamplingParams(repetition_penalty=1.1, frequency_penalty=0.3, presence_penalty=0.2)
@@ -63,6 +64,9 @@ def main(
     for name in _PROVIDERS:
         process = tokendraw.load("process_logits", name, device=target).process
         calls[f"{name}: penalties"] = _processed(process, penalised, order)
+        calls[f"{name}: penalties, in a graph for any edit"] = _processed(
+            process, penalised, order, edits=EditFacts()
+        )
         calls |= {
             f"{name}: {mask}": _processed(process, plain, order, words) for mask, words in masks.items()
         }
@@ -169,9 +173,23 @@ def _ones_of_a_hundred(rows: int, words: int, generator: torch.Generator) -> Ten
 
 
 def _processed(
-    process: Callable[..., object], slots: RequestSlots, row_index: Tensor, bitmask: Tensor | None = None
+    process: Callable[..., object],
+    slots: RequestSlots,
+    row_index: Tensor,
+    bitmask: Tensor | None = None,
+    edits: EditFacts | None = None,
 ) -> Callable[[Tensor], object]:
-    return lambda logits: process(logits, slots, row_index, bitmask)
+    """Return the call.
+
+    :param edits: what its graph serves; None: what the requests in the slots ask for.
+    """
+    edits = edits or slots.facts
+
+    def call(logits: Tensor) -> object:
+        slots.captured_edits = edits
+        return process(logits, slots, row_index, bitmask)
+
+    return call
 
 
 def _dense(counts: Tensor) -> Callable[[Tensor], object]:

@@ -139,6 +139,16 @@ def test_a_capture_gives_all_families_memory_and_writes_nothing_to_it(monkeypatc
         assert_holds(slots, held)
 
 
+def test_a_capture_records_the_edits_that_the_engine_names_and_gives_memory_to_no_others(monkeypatch):
+    slots = small_slots()
+    slots.captured_edits = EditFacts(
+        any_bias=False, any_allowed=False, any_bad_words=False, any_min_tokens=False
+    )
+    before = slots.num_bytes
+    monkeypatch.setattr(slots_module, "is_capturing", lambda: True)
+    assert (slots.facts, slots.tables.bias.numel(), slots.num_bytes) == (slots.captured_edits, 0, before)
+
+
 def test_memory_for_a_family_is_no_reason_to_wait():
     slots = small_slots()
     with no_wait.NoWait():

@@ -77,6 +77,9 @@ class RequestSlots:
         self._population = Population()
         self._room = Room()
         self._descriptions = Descriptions(self._state.sampling)
+        self.captured_edits = EditFacts()
+        """Edits that CUDA graphs record when they are captured: anything, unless an engine names those that a graph of
+        its own is to serve. It replays that graph only while :attr:`facts` name no others."""
 
     @property
     def num_slots(self) -> int:
@@ -107,17 +110,18 @@ class RequestSlots:
         """
         if (
             self._state.families.missing and is_capturing()
-        ):  # requests that the graph serves later may ask for any
-            self._state.give_memory(self._state.families.missing)
+        ):  # requests that the graph serves later may ask for them
+            asked = [name for name in self._state.families.missing if getattr(self.captured_edits, name)]
+            self._state.give_memory(asked)
         return self._state.tables
 
     @property
     def facts(self) -> EditFacts:
         """Edits that the requests in the slots may ask for, as the host knows without looking at the device.
 
-        Anything while a CUDA graph is being captured, which later requests are edited by too.
+        While a CUDA graph is being captured, :attr:`captured_edits`: later requests are edited by it too.
         """
-        return EditFacts() if is_capturing() else self._population.edit_facts
+        return self.captured_edits if is_capturing() else self._population.edit_facts
 
     @property
     def num_bytes(self) -> int:
