@@ -1,14 +1,57 @@
-"""Computes the answer of a sampling step, row by row in float64 with numpy alone: slow, plain and independent.
+"""Computes the answer of a sampling step, row by row in float64 with numpy alone: plain and independent.
 
 Nothing here imports tokendraw. Requests are read by attribute (``temperature``, ``top_k``, ``top_p``, ``min_p``,
 ``filter_order``), so ``tokendraw.SamplingParams`` fits; values outside the table of ranges are clamped to it.
+
+A row is sorted once, into its distinct values with their counts, and every filter is a number of those that it keeps.
 """
 
+import functools
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
-from numpy.typing import NDArray
+
+from tokendraw.testing.reference_noise import (
+    Array,
+    Ask,
+    Drawing,
+    gumbel,
+    gumbel_of,
+    inverse_philox4x32,
+    philox4x32,
+    random_words,
+    together,
+    uniform,
+)
+
+__all__ = [
+    "EDGE",
+    "NEAR_TIE",
+    "TILE",
+    "TILE_SIZE",
+    "TOKEN",
+    "Array",
+    "Ask",
+    "Drawing",
+    "Logits",
+    "Row",
+    "centre",
+    "draw",
+    "drawing",
+    "gumbel",
+    "inverse_philox4x32",
+    "log_kept_mass",
+    "log_softmax",
+    "merged",
+    "near",
+    "philox4x32",
+    "prepare",
+    "random_words",
+    "together",
+    "uniform",
+    "values",
+]
 
 TOKEN, TILE = 0, 1
 TILE_SIZE = 1024
@@ -17,65 +60,48 @@ EDGE = 1e-6
 NEAR_TIE = 2e-5
 """Two Gumbel maxima closer than this may swap places in float32."""
 
-_MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
-_WEYL = (0x9E3779B9, 0xBB67AE85)
-_WORD = np.uint64(0xFFFFFFFF)
-_32 = np.uint64(32)
 
-Array = NDArray[Any]
+@dataclass(frozen=True)
+class Logits:
+    """One row of logits, read and sorted once for all the requests that it is asked about."""
 
+    x: Array
+    """[V] float64, NaN replaced by -inf."""
+    top: float
+    """The largest of them."""
+    has_nan: bool
 
-def words(*values: Any) -> tuple[Array, ...]:
-    """The values, modulo 2**32, as uint64 arrays."""
-    return tuple(np.asarray(v, np.uint64) & _WORD for v in values)
+    @classmethod
+    def of(cls, logits: Any) -> Self:
+        """Read a row [V]; what is read already stays as it is."""
+        if isinstance(logits, cls):
+            return logits
+        x = np.asarray(logits).astype(np.float64)
+        top = float(x.max())
+        has_nan = top != top
+        if has_nan:
+            x[np.isnan(x)] = -np.inf
+            top = float(x.max())
+        return cls(x, top, has_nan)
 
+    @functools.cached_property
+    def levels(self) -> tuple[Array, Array]:
+        """The distinct values in descending order, and how many tokens have each: float64 and int64."""
+        ordered = np.sort(self.x)[::-1]
+        is_first = np.ones(len(ordered), bool)
+        np.not_equal(ordered[1:], ordered[:-1], out=is_first[1:])
+        first = np.flatnonzero(is_first)
+        counts = np.empty_like(first)
+        counts[:-1], counts[-1] = first[1:] - first[:-1], len(ordered) - first[-1]
+        return ordered[first], counts
 
-def philox4x32(counter: Any, key: Any) -> tuple[Array, ...]:
-    """Philox4x32-10 of Salmon et al. 2011: four counter words and two key words give four output words."""
-    c0, c1, c2, c3 = words(*counter)
-    k0, k1 = words(*key)
-    m0, m1 = words(*_MULTIPLIERS)
-    for _ in range(10):
-        p0, p1 = m0 * c0, m1 * c2
-        c0, c1, c2, c3 = (p1 >> _32) ^ c1 ^ k0, p1 & _WORD, (p0 >> _32) ^ c3 ^ k1, p0 & _WORD
-        k0, k1 = (k0 + np.uint64(_WEYL[0])) & _WORD, (k1 + np.uint64(_WEYL[1])) & _WORD
-    return c0, c1, c2, c3
+    def depths(self, temperature: float) -> Array:
+        """How far each level lies below the largest: ``-y``, ascending."""
+        return -_scaled(self.levels[0], self.top, temperature)
 
-
-def inverse_philox4x32(output: Any, key: tuple[int, int]) -> tuple[int, ...]:
-    """The counter whose output words are ``output``: Philox is a bijection of the counter for every key."""
-    c = list(output)
-    inverses = [pow(m, -1, 1 << 32) for m in _MULTIPLIERS]
-    for step in reversed(range(10)):
-        k0, k1 = ((key[i] + step * _WEYL[i]) % (1 << 32) for i in (0, 1))
-        low0, low1 = c[3] * inverses[0] % (1 << 32), c[1] * inverses[1] % (1 << 32)
-        high0, high1 = low0 * _MULTIPLIERS[0] >> 32, low1 * _MULTIPLIERS[1] >> 32
-        c = [low0, c[0] ^ high1 ^ k0, low1, c[2] ^ high0 ^ k1]
-    return tuple(c)
-
-
-def random_words(seed: Any, position: Any, index: Any, stream: Any) -> tuple[Array, ...]:
-    """Output words of the counter (index, position low, position high, stream) under the key ``seed``."""
-    seed, position = (
-        np.uint64(v % (1 << 64)) if isinstance(v, int) else np.asarray(v).astype(np.uint64)
-        for v in (seed, position)
-    )
-    return philox4x32((index, position & _WORD, position >> _32, stream), (seed & _WORD, seed >> _32))
-
-
-def uniform(w0: Any, w1: Any = None) -> Array:
-    """``(w0 + 1/2) / 2**32``, or with ``w1`` the 53-bit ``((w0 * 2**21 + w1 >> 11) + 1/2) / 2**53``."""
-    if w1 is None:
-        return np.asarray((np.asarray(w0, np.float64) + 0.5) / 2.0**32)
-    (w0, w1) = words(w0, w1)
-    bits = (w0 << np.uint64(21)) | (w1 >> np.uint64(11))
-    return np.asarray((bits.astype(np.float64) + 0.5) / 2.0**53)
-
-
-def gumbel(seed: Any, position: Any, index: Any, stream: Any, dtype: str = "fp32") -> Array:
-    """``-log(-log1p(-u))`` in float64; ``dtype`` says only how many bits of noise make ``u``."""
-    w0, w1, _, _ = random_words(seed, position, index, stream)
-    return -np.log(-np.log1p(-uniform(w0, w1 if dtype == "fp64" else None)))
+    def scaled(self, temperature: float) -> Array:
+        """[V] ``y = (x - max x) / T``, as :attr:`Row.y`."""
+        return _scaled(self.x, self.top, temperature)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,12 +123,21 @@ class Row:
     """Whether nothing stands above -inf."""
 
 
+def _scaled(x: Array, top: float, temperature: float) -> Array:
+    if np.isinf(top):  # +inf is the only finite result of a row that holds it, and all -inf is left alone
+        return np.where(x == np.inf, 0.0, -np.inf)
+    y: Array = x - top
+    if temperature != 1:
+        with np.errstate(over="ignore", invalid="ignore"):
+            y /= temperature
+        if temperature == np.inf:
+            y[np.isnan(y)] = -np.inf
+    return y
+
+
 def centre(x: Array) -> Array:
     """``x - max x`` with +inf as the only finite result of a row that holds it, and all -inf left alone."""
-    top = x.max()
-    if np.isinf(top):
-        return np.where(x == np.inf, 0.0, -np.inf)
-    return np.asarray(x - top)
+    return _scaled(x, float(x.max()), 1.0)
 
 
 def log_softmax(values: Array) -> Array:
@@ -113,89 +148,103 @@ def log_softmax(values: Array) -> Array:
 
 
 def prepare(logits: Any, params: Any) -> Row:
-    """Temperature and filters of one row."""
-    given = np.asarray(logits, np.float64)
-    x = np.where(np.isnan(given), -np.inf, given)
-    greedy = not params.temperature > 0
-    centred = centre(x)
-    with np.errstate(over="ignore", invalid="ignore"):
-        y = centred if greedy else np.where(centred == -np.inf, -np.inf, centred / params.temperature)
-    empty = bool(x.max() == -np.inf)
+    """Temperature and filters of one row.
+
+    :param logits: [V], or a :class:`Logits`: then requests share the sorting.
+    """
+    own = Logits.of(logits)
+    greedy, empty = not params.temperature > 0, own.top == -np.inf
+    y = own.scaled(1.0 if greedy else params.temperature)
     if greedy or empty:
-        kept, certain = np.arange(len(x)) == np.argmax(x), True
+        kept, certain = np.zeros(len(y), bool), True
+        kept[own.x.argmax()] = True
     else:
-        kept, certain = kept_set(y, params)
-        certain = certain and not _merged(x, y)
-    valid = not (empty or np.isnan(given).any())
-    return Row(x=x, y=y, kept=kept, certain=certain, valid=valid, greedy=greedy, empty=empty)
+        depths, counts = own.depths(params.temperature), own.levels[1]
+        count, certain = _kept_levels(depths, counts, params)
+        certain = certain and not merged(depths)
+        kept = y >= -depths[count - 1] if depths[count - 1] < np.inf else y > -np.inf
+    valid = not (empty or own.has_nan)
+    return Row(x=own.x, y=y, kept=kept, certain=certain, valid=valid, greedy=greedy, empty=empty)
 
 
-def _merged(x: Array, y: Array) -> bool:
+def merged(depths: Array) -> bool:
     """Whether rounding made one y of two different logits: a tie in y, and none in the logits."""
-    finite = np.isfinite(y)
-    return len(np.unique(x[finite])) != len(np.unique(y[finite]))
+    finite = depths[: depths.searchsorted(np.inf)]
+    return bool((finite[1:] == finite[:-1]).any())
 
 
-def kept_set(y: Array, params: Any) -> tuple[Array, bool]:
-    """Find the tokens that survive min-p, top-k and top-p; tell whether no decision depends on float32 rounding."""
-    thresholds, certain = [], True
+def near(depths: Array, depth: float) -> tuple[int, int]:
+    """Which levels, from the first to behind the last, lie within ``EDGE`` of a threshold or equal it."""
+    slack = EDGE * max(1.0, depth) if depth < np.inf else 0.0
+    return int(depths.searchsorted(depth - slack)), int(depths.searchsorted(depth + slack, "right"))
+
+
+def _kept_levels(depths: Array, counts: Array, params: Any) -> tuple[int, bool]:
+    """Count the levels that survive min-p, top-k and top-p; tell whether no decision depends on float32 rounding."""
+    kept, certain, thresholds = len(depths), True, []
     if params.min_p > 0:
-        thresholds.append(min(float(np.log(params.min_p)), 0.0))
-        certain = not _close(y, thresholds[0]).any()
-    if 0 < params.top_k < len(y):
-        thresholds.append(np.sort(y)[-params.top_k])
-    kept = y >= max(thresholds, default=-np.inf)
+        floor = max(-float(np.log(params.min_p)), 0.0)
+        kept = int(depths.searchsorted(floor, "right"))
+        first, last = near(depths, floor)
+        certain = bool((depths[first:last] == floor).all())
+        thresholds.append(floor)
+    if params.top_k > 0 and (cumulated := counts.cumsum())[-1] > params.top_k:
+        nth = int(cumulated.searchsorted(params.top_k))
+        kept = min(kept, nth + 1)
+        thresholds.append(depths[nth])
     if params.top_p < 1:
-        counted = y if params.filter_order == "joint" else y[kept]
-        threshold, clear = nucleus_threshold(counted, params.top_p)
-        thresholds.append(threshold)
-        kept, certain = kept & (y >= threshold), certain and clear
-    for threshold in thresholds:  # what lies above a kept token stays above it in float32, or ties with it
-        certain = certain and not (_close(y, threshold) & (y < threshold)).any()
-    return kept & (y > -np.inf), certain
+        counted = len(depths) if params.filter_order == "joint" else kept
+        nth, clear = _nucleus(depths[:counted], counts[:counted], params.top_p)
+        kept, certain = min(kept, nth + 1), certain and clear
+        thresholds.append(depths[nth])
+    for depth in thresholds:  # what lies above a kept token stays above it in float32, or ties with it
+        _, last = near(depths, depth)
+        certain = certain and bool(depths[last - 1] <= depth)
+    return kept, certain
 
 
-def _close(y: Array, threshold: float) -> Array:
-    """Find the tokens that lie within ``EDGE`` of the threshold without being equal to it."""
-    if threshold == -np.inf:
-        return np.zeros(y.shape, bool)
-    return np.asarray((y != threshold) & (np.abs(y - threshold) <= EDGE * max(1.0, abs(threshold))))
+def _nucleus(depths: Array, counts: Array, top_p: float) -> tuple[int, bool]:
+    """The number of the last level of the smallest set of largest tokens with mass >= top_p."""
+    masses = counts * np.exp(-depths)
+    above = masses.cumsum()[:-1] / masses.sum()
+    contested = above.searchsorted((top_p - EDGE, top_p + EDGE))
+    return int(above.searchsorted(top_p)), bool(contested[0] == contested[1])
 
 
-def nucleus_threshold(y: Array, top_p: float) -> tuple[float, bool]:
-    """The value of the last token of the smallest set of largest tokens with mass >= top_p."""
-    values, counts = np.unique(y, return_counts=True)
-    values, masses = values[::-1], (counts * np.exp(values))[::-1]
-    above = (np.cumsum(masses) - masses) / masses.sum()
-    inside = above < top_p
-    inside[0] = True
-    contested = np.abs(above[1:] - top_p) <= EDGE
-    return values[inside][-1], not contested.any()
+def drawing(row: Row, position: int, streams: tuple[int, int] = (TOKEN, TILE)) -> Drawing[tuple[int, float]]:
+    """Draw in two levels, as :func:`draw` does alone and :func:`together` for many rows.
+
+    :param streams: of the noise of tokens and of tiles.
+    """
+    if row.greedy or row.empty or np.count_nonzero(row.kept) == 1:
+        return int(row.kept.argmax()), np.inf
+    tile, lead = 0, np.inf
+    if len(row.y) > TILE_SIZE:
+        first = np.arange(0, len(row.y), TILE_SIZE)
+        masses = np.add.reduceat(np.exp(row.y) * row.kept, first)
+        noise = gumbel_of((yield Ask(position, np.arange(len(first)), streams[1])))
+        with np.errstate(divide="ignore"):
+            tile, lead = _best(np.log(masses) + noise)
+    start = tile * TILE_SIZE
+    members = start + np.flatnonzero(row.kept[start : start + TILE_SIZE])
+    noise = gumbel_of((yield Ask(position, members, streams[0])))
+    best, other = _best(row.y[members] + noise)
+    return int(members[best]), min(lead, other)
+
+
+def _best(scores: Array) -> tuple[int, float]:
+    """Find the largest score, and how far it leads."""
+    best = int(scores.argmax())
+    others = scores.copy()
+    others[best] = -np.inf
+    return best, float(scores[best] - others.max())
 
 
 def draw(
     row: Row, seed: int, position: int, dtype: str = "fp32", streams: tuple[int, int] = (TOKEN, TILE)
 ) -> tuple[int, float]:
-    """The two-level draw: (token, how far the runner-up lies behind at the closer of the two levels).
-
-    :param streams: of the noise of tokens and of tiles.
-    """
-    kept = np.flatnonzero(row.kept)
-    if row.greedy or row.empty or len(kept) == 1:
-        return int(kept[0]), np.inf
-    tiles, first = np.unique(kept // TILE_SIZE, return_index=True)
-    masses = np.add.reduceat(np.exp(row.y[kept]), first)
-    with np.errstate(divide="ignore"):
-        scores = np.log(masses) + gumbel(seed, position, tiles, streams[1], dtype)
-    tile = tiles[np.argmax(scores)]
-    members = kept[kept // TILE_SIZE == tile]
-    keys = row.y[members] + gumbel(seed, position, members, streams[0], dtype)
-    return int(members[np.argmax(keys)]), min(_lead(scores), _lead(keys))
-
-
-def _lead(scores: Array) -> float:
-    best = np.sort(scores)[-2:]
-    return float(best[1] - best[0]) if len(best) == 2 else np.inf
+    """The two-level draw: (token, how far the runner-up lies behind at the closer of the two levels)."""
+    return together([drawing(row, position, streams)], [seed], dtype)[0]
 
 
 def values(row: Row, token: int, mode: str) -> Array:
