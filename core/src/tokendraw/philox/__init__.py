@@ -109,9 +109,12 @@ def exponential(w0: Tensor) -> Tensor:
 
 def _log_survival(bits: Tensor, width: int, dtype: torch.dtype) -> Tensor:
     """Return ``log1p(-u)``."""
-    lower = bits < 1 << (width - 1)
-    distance = torch.where(lower, bits, (1 << width) - 1 - bits).to(dtype).add_(0.5).mul_(2.0**-width)
-    return torch.where(lower, torch.log1p(-distance), distance.log_())
+    integer = torch.int64 if dtype == torch.float64 else torch.int32
+    spare = 8 * dtype.itemsize - width
+    shifted = (bits << spare if spare else bits).to(integer)  # the highest bit of u becomes the sign
+    distance = shifted ^ (shifted >> (8 * dtype.itemsize - 1))  # u where it is below one half, 1 - u above
+    distance = (distance >> spare if spare else distance).to(dtype).add_(0.5).mul_(2.0**-width)
+    return torch.where(shifted < 0, distance.log(), torch.log1p(-distance))
 
 
 def uniform(
