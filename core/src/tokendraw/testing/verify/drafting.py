@@ -17,7 +17,7 @@ from tokendraw._exchange.metadata import SamplingMetadata
 from tokendraw._exchange.params import SamplingParams
 from tokendraw.operations.verify.capabilities import VerifyCapabilities, VerifyMode
 from tokendraw.operations.verify.output import VerifyOutput
-from tokendraw.testing import reference_walk
+from tokendraw.testing import reference, reference_walk
 from tokendraw.testing.kit.trial import Trial
 from tokendraw.testing.logits_families import Family, gaussian, tied, zipf
 from tokendraw.testing.rows.draws import random_seeds, seed_torch
@@ -161,18 +161,28 @@ class Batch:
         ends = np.cumsum([len(rows) for rows in self.target])
         return [tokens[end - len(rows) : end] for rows, end in zip(self.target, ends, strict=True)]
 
+    def walks(
+        self, mode: VerifyMode, kind: DraftKind, dtype: str = "fp32", which: Iterable[int] | None = None
+    ) -> list[reference_walk.Answer]:
+        """Compute what the requests ``which`` (None: all), which have seeds, have to emit."""
+        order = range(len(self)) if which is None else list(which)
+        walks = [
+            reference_walk.walking(
+                self.target[i],
+                self.ids[i],
+                self.params[i],
+                range(self.first[i], self.first[i] + len(self.target[i])),
+                probs=self.probs[i] if kind == "probs" else None,
+                logits=self.draft[i] if kind == "logits" else None,
+                coupled=mode == "coupled",
+            )
+            for i in order
+        ]
+        return reference.together(walks, [self.params[i].seed or 0 for i in order], dtype)
+
     def walk(self, i: int, mode: VerifyMode, kind: DraftKind, dtype: str = "fp32") -> reference_walk.Answer:
-        """Compute what request ``i``, which has a seed, has to emit."""
-        return reference_walk.walk(
-            self.target[i],
-            self.ids[i],
-            self.params[i],
-            range(self.first[i], self.first[i] + len(self.target[i])),
-            probs=self.probs[i] if kind == "probs" else None,
-            logits=self.draft[i] if kind == "logits" else None,
-            coupled=mode == "coupled",
-            dtype=dtype,
-        )
+        """Compute what request ``i`` alone has to emit."""
+        return self.walks(mode, kind, dtype, [i])[0]
 
     def is_certain(self, subject: Verifying, i: int) -> bool:
         """Whether rounding decides no filter of request ``i``, and the sampler none of its ties."""

@@ -52,8 +52,8 @@ def _equal_walk(subject: Verifying, trial: Trial, dtype: GumbelDtype) -> str:
         certain = [i for i in range(len(batch)) if batch.is_certain(subject, i)]
         for mode, kind in ways(subject.capabilities):
             found = chains(batch.verify(subject, mode, kind, gumbel_dtype=dtype))
-            for i, tokens in [(i, found[i]) for i in certain]:
-                expected = batch.walk(i, mode, kind, dtype)
+            for i, expected in zip(certain, batch.walks(mode, kind, dtype, certain), strict=True):
+                tokens = found[i]
                 judged, same = judged + 1, same + int(tokens == expected.tokens)
                 trial.require(
                     tokens == expected.tokens or expected.lead < reference.NEAR_TIE,
@@ -80,7 +80,7 @@ def _require_precision(subject: Verifying, trial: Trial, dtype: GumbelDtype) -> 
         batch = telling_batch(plain, filtered=filtered)
         for mode, kind in ways(offered):
             found = chains(batch.verify(subject, mode, kind, gumbel_dtype=dtype))
-            expected = [batch.walk(i, mode, kind, dtype).tokens for i in range(len(batch))]
+            expected = [answer.tokens for answer in batch.walks(mode, kind, dtype)]
             require_same(trial, expected, found, f"{mode}, {kind}: chains of {dtype} noise")
             told += len(batch)
         told += _require_drafts(subject, trial, dtype, plain, filtered=filtered)
