@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from tokendraw._exchange.params import SamplingParams
 from tokendraw.testing.kit.statistical_tests import fit, pooled
 from tokendraw.testing.kit.trial import Trial, Verdict
 from tokendraw.testing.rows.expected import Expected, expect
-from tokendraw.testing.rows.sampling import Sampling
+from tokendraw.testing.rows.sampling import Sampling, equal_rows
 
 Array = NDArray[Any]
 
@@ -47,11 +47,23 @@ def draw_many(
         count = min(rows, draws - start)
         if seeded:
             seeds, positions = random_seeds(rng, count)
-            requests = [replace(params, seed=seed) for seed in seeds]
-            found.append(subject.tokens(batch[:count], requests, positions))
+            found.append(seeded_tokens(subject, batch[:count], params, seeds, positions))
         else:
             found.append(subject.tokens(batch[:count], params))
     return np.concatenate(found)
+
+
+def seeded_tokens(
+    subject: Sampling,
+    logits: torch.Tensor,
+    params: SamplingParams,
+    seeds: Sequence[int],
+    positions: Sequence[int],
+) -> Array:
+    """Draw a token a row [B, V], for equal requests whose seeds and positions differ: [B] int64 on the host."""
+    metadata = equal_rows(params, len(logits), subject.device, seeds, positions)
+    found: Array = subject.call(logits.to(subject.device), metadata).token_ids.cpu().numpy()
+    return found
 
 
 def judge_fit(

@@ -27,7 +27,8 @@ def expected_values(
 
     :returns: None where rounding, or the sampler's own choice among tied tokens, decides what a filter keeps.
     """
-    told, row = expect(x, request, tie_rule), reference.prepare(x, request)
+    own = reference.Logits.of(x)
+    told, row = expect(own, request, tie_rule), reference.prepare(own, request)
     if not told.certain or told.count != row.kept.sum():
         return None
     return reference.values(row, token, mode)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import fields, replace
 from typing import Any
 
+import numpy as np
 import torch
 from numpy.typing import NDArray
 
@@ -115,13 +116,26 @@ class Sampling(RowSubject):
         return found
 
 
-def equal_rows(params: SamplingParams, rows: int, device: torch.device) -> SamplingMetadata:
-    """Make the metadata of ``rows`` equal requests without a seed, of which one is checked and laid out."""
+def equal_rows(
+    params: SamplingParams,
+    rows: int,
+    device: torch.device,
+    seeds: Sequence[int] | None = None,
+    positions: Sequence[int] | None = None,
+) -> SamplingMetadata:
+    """Make the metadata of ``rows`` equal requests, of which one is checked and laid out.
+
+    :param seeds: one a row, in [0, 2**64), each with its position; None: no row has one.
+    """
     one = SamplingMetadata.from_params([params], device=device)
     given = {field.name: getattr(one, field.name) for field in fields(one)}
     columns: dict[str, Any] = {
         name: c.repeat(rows) for name, c in given.items() if isinstance(c, torch.Tensor)
     }
+    if seeds is not None:
+        columns["seed"] = torch.from_numpy(np.array(seeds, np.uint64).view(np.int64)).to(device)
+        columns["positions"] = torch.tensor(positions, dtype=torch.int64, device=device)
+        columns["facts"] = replace(one.facts, any_seeded=True, all_seeded=True)
     return replace(one, **columns)
 
 

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from tokendraw._exchange.capabilities import FilterOrder
 from tokendraw._exchange.params import SamplingParams
+from tokendraw.testing import reference
 from tokendraw.testing.kit.property import Properties
 from tokendraw.testing.kit.statistical_tests import share
 from tokendraw.testing.kit.trial import Trial, Verdict
@@ -193,13 +194,14 @@ def _kept_as_shown(subject: Sampling, trial: Trial, requests: list[SamplingParam
     for turn, (name, family) in enumerate(FAMILIES.items()):
         rng = trial.generator(name)
         logits = np.stack([family(rng, _SIZE) for _ in range(subject.effort.rows(_COPIES, least=2))])
+        rows = [reference.Logits.of(row) for row in logits]
         for batch in batches(subject, requests, len(logits), turn):
             shown = [replace(params, logprobs=-1) for params in batch]
             output = subject.sample(torch.from_numpy(logits), shown, mode=mode)
             assert output.logprobs is not None
             ids = output.logprobs.token_ids[:, 1:].cpu().numpy()
             finite = np.isfinite(output.logprobs.logprobs[:, 1:].cpu().numpy())
-            for row, params, row_ids, row_finite in zip(logits, batch, ids, finite, strict=True):
+            for row, params, row_ids, row_finite in zip(rows, batch, ids, finite, strict=True):
                 expected = expect(row, params, subject.capabilities.tie_rule)
                 if not expected.certain:
                     continue

@@ -13,7 +13,7 @@ from tokendraw._messages.words import all_of
 from tokendraw.testing.kit.property import Properties
 from tokendraw.testing.kit.statistical_tests import independence
 from tokendraw.testing.kit.trial import Trial, Verdict
-from tokendraw.testing.rows.draws import seed_torch
+from tokendraw.testing.rows.draws import seed_torch, seeded_tokens
 from tokendraw.testing.rows.requests import has_counter
 from tokendraw.testing.rows.sampling import Sampling, row_ask
 
@@ -103,11 +103,7 @@ def _neighbours(subject: Sampling, trial: Trial, which: str) -> str:
             # Every other one, so that no draw stands in two pairs.
             pairs = [pair(start + 2 * i) for i in range(draws)]
             left, right = (
-                subject.tokens(
-                    torch.zeros(draws, _SIZE),
-                    [SamplingParams(seed=seed) for seed, _ in side],
-                    [position for _, position in side],
-                )
+                seeded_tokens(subject, torch.zeros(draws, _SIZE), SamplingParams(), *zip(*side, strict=True))
                 for side in zip(*pairs, strict=True)
             )
             return independence(left, right, _UNIFORM, label)

@@ -55,11 +55,17 @@ def _equal_reference(subject: Sampling, trial: Trial, dtype: GumbelDtype) -> str
         picked = rng.integers(0, len(requests), len(logits))
         params = [replace(requests[i], seed=seed) for i, seed in zip(picked, seeds, strict=True)]
         found = subject.tokens(torch.from_numpy(logits), params, positions, gumbel_dtype=dtype)
-        for row, request, position, token in zip(logits, params, positions, found, strict=True):
-            assert request.seed is not None
+        rows = [reference.Logits.of(row) for row in logits]
+        draws = [
+            reference.drawing(reference.prepare(row, request), position)
+            for row, request, position in zip(rows, params, positions, strict=True)
+        ]
+        answers = reference.together(draws, seeds, dtype)
+        for row, request, position, token, (expected, lead) in zip(
+            rows, params, positions, found, answers, strict=True
+        ):
             if not expect(row, request, subject.capabilities.tie_rule).certain:
                 continue
-            expected, lead = reference.draw(reference.prepare(row, request), request.seed, position, dtype)
             judged, same = judged + 1, same + int(token == expected)
             trial.require(
                 token == expected or lead < reference.NEAR_TIE,
