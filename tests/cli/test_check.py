@@ -14,6 +14,7 @@ from command_line import call
 from fake_dists import fake_dists, plugin
 from tokendraw import testing
 from tokendraw.testing import Line, Report, Status, properties
+from tokendraw.testing.kit.looked import Place
 from tokendraw.testing.kit.trial import MOST_CHECKS
 
 HEADING = (
@@ -22,6 +23,8 @@ HEADING = (
     f"torch {importlib_metadata.version('torch')}\n\n"
 )
 
+SMALL = Place("sample", "float32", 1 << 10, "unseeded")
+WIDE = SMALL._replace(up_to=None)
 EXACT = Line(name="greedy rows", status=Status.PASSED, detail="5 vocabularies", about="Argmax.", seconds=0.25)
 STATISTICAL = Line(
     name="top_p",
@@ -33,6 +36,7 @@ STATISTICAL = Line(
     p_value=0.03412,
     worst="top_p = 0.1: token 6 drawn 1757 times, expected 1670.8",
     seconds=3.0,
+    looked=((SMALL, 7),),
 )
 CLEARED = Line(
     name="min_p",
@@ -74,9 +78,9 @@ def reports(monkeypatch):
     """``reports(*lines)``: let the kit find these, with whatever it is asked for; returns the calls."""
     calls = []
 
-    def find(*lines):
-        def run(subject, *, only=None, starting=None, finished=None):
-            calls.append((subject, only))
+    def find(*lines, places=()):
+        def run(subject, *, only=None, jobs=1, starting=None, finished=None):
+            calls.append((subject, only, jobs))
             print("the sampler is at work")
             return Report(
                 sampler=subject.name,
@@ -85,6 +89,9 @@ def reports(monkeypatch):
                 seed=subject.seed,
                 false_alarm=1e-6,
                 lines=lines,
+                places=places,
+                jobs=jobs,
+                elapsed=2.5,
             )
 
         monkeypatch.setattr(testing, "run", run)
@@ -100,7 +107,7 @@ def dists(tmp_path, monkeypatch):
 
 
 def check(*arguments):
-    return call("check", *arguments, "--device", "cpu")
+    return call("check", *arguments, "--device", "cpu", "--jobs", "1")
 
 
 def test_a_green_run_has_a_line_a_property_and_says_how_sure_it_is(reports):
@@ -114,7 +121,7 @@ def test_a_green_run_has_a_line_a_property_and_says_how_sure_it_is(reports):
         "sync-free    not run                    needs a CUDA device, found cpu\n"
         "\n"
         "2 passed, 0 failed, 0 refused, 1 not run (needs a CUDA device, found cpu).\n"
-        "Quick run, seed 0, 3.2 s, 148,060 draws for 14 statistics.\n"
+        "Quick run, seed 0, 2.5 s, 148,060 draws for 14 statistics.\n"
         "By chance, a correct sampler fails at most one such run in 1,000,000.\n"
     )
     assert (result.stderr, result.exit_code) == ("the sampler is at work\n", 0)
@@ -144,7 +151,7 @@ def test_a_red_run_tells_what_was_needed_and_found_and_how_to_see_it_again(repor
         "Again: tokendraw check native --device cpu --seed 7 --only 'filter order joint' --only ties\n"
         "\n"
         "1 passed, 2 failed, 1 refused (not advertised), 0 not run.\n"
-        "Full run, seed 7, 0.2 s, 50,000 draws for 1 statistic.\n"
+        "Full run, seed 7, 2.5 s, 50,000 draws for 1 statistic.\n"
         "By chance, a correct sampler fails at most one such run in 1,000,000.\n"
     )
     assert result.exit_code == 1
@@ -169,7 +176,7 @@ def test_a_statistic_that_a_second_look_cleared_says_so(reports):
 def test_a_run_without_statistics_claims_nothing_about_chance(reports):
     reports(EXACT)
     assert check("native").stdout.endswith(
-        "1 passed, 0 failed, 0 refused, 0 not run.\nFull run, seed 0, 0.2 s.\n"
+        "1 passed, 0 failed, 0 refused, 0 not run.\nFull run, seed 0, 2.5 s.\n"
     )
 
 
@@ -183,7 +190,7 @@ def test_nothing_to_check_is_no_success(reports):
 def test_the_options_reach_the_kit(reports):
     calls = reports(EXACT)
     check("native", "--quick", "--seed", "3", "--only", "top_k", "--only", "output")
-    ((subject, only),) = calls
+    ((subject, only, _),) = calls
     assert (subject.name, str(subject.device), subject.effort.quick, subject.seed) == (
         "native",
         "cpu",
@@ -223,7 +230,7 @@ def test_an_unknown_operation_is_a_usage_error_with_those_that_there_are():
 
 
 def test_json_is_complete(reports):
-    reports(STATISTICAL, WRONG)
+    reports(STATISTICAL, WRONG, places=[SMALL, WIDE])
     result = check("native", "--json", "--only", "top_p", "--only", "ties")
     found = json.loads(result.stdout)
     (listed,) = [c for c in json.loads(call("list", "--json").stdout)["candidates"] if c["name"] == "native"]
@@ -241,6 +248,7 @@ def test_json_is_complete(reports):
         "worst": STATISTICAL.worst,
         "traceback": "",
         "seconds": 3.0,
+        "looked": [{"call": "sample", "dtype": "float32", "up_to": 1024, "kind": "unseeded", "rows": 7}],
     }
     assert found == {
         "sampler": "native",
@@ -254,6 +262,9 @@ def test_json_is_complete(reports):
         "passed": False,
         "false_alarm": 1e-6,
         "seconds": 3.0,
+        "elapsed": 2.5,
+        "jobs": 1,
+        "missed": [{"call": "sample", "dtype": "float32", "up_to": None, "kind": "unseeded"}],
     }
     assert (result.stderr, result.exit_code) == ("the sampler is at work\n", 1)
 
@@ -469,4 +480,4 @@ def test_native_passes_the_quick_run_on_a_cpu_in_its_time():
     assert (
         100 < sum(line["checks"] for line in found["lines"]) <= MOST_CHECKS
     )  # what the false-alarm rate is for
-    assert found["seconds"] < 120
+    assert found["elapsed"] < 120

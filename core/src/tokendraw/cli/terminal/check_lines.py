@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from tokendraw.cli.terminal.matrix_lines import print_matrix
 from tokendraw.cli.terminal.tables import _console, _print, print_table
 
 if TYPE_CHECKING:
@@ -22,14 +23,20 @@ def print_report(report: Report, host: str, versions: Mapping[str, str], again: 
     :param versions: version of each distribution that took part.
     :param again: the command that repeats the failed lines.
     """
-    taking_part = ", ".join(f"{name} {version}" for name, version in versions.items())
-    click.echo(f"{click.style(report.sampler, bold=True)} on {host}: {taking_part}")
+    click.echo(heading(report.sampler, host, versions))
     click.echo()
     if report.lines:
         _print_lines(report)
+        print_matrix([(line.name, line.looked) for line in report.lines], report.places)
         _print_failures(report, again)
         click.echo()
     _print_end(report)
+
+
+def heading(sampler: str, host: str, versions: Mapping[str, str]) -> str:
+    """Say what was looked at, where, and which distributions took part."""
+    taking_part = ", ".join(f"{name} {version}" for name, version in versions.items())
+    return f"{click.style(sampler, bold=True)} on {host}: {taking_part}"
 
 
 def _print_lines(report: Report) -> None:
@@ -89,7 +96,8 @@ def _print_end(report: Report) -> None:
         return
     click.echo(f"{report.summary}.")
     draws, checks = (sum(getattr(line, figure) for line in report.lines) for figure in ("draws", "checks"))
-    facts = ["Quick run" if report.quick else "Full run", f"seed {report.seed}", f"{report.seconds:.1f} s"]
+    time = f"{report.elapsed:.1f} s" + (f" in {report.jobs} processes" if report.jobs > 1 else "")
+    facts = ["Quick run" if report.quick else "Full run", f"seed {report.seed}", time]
     if checks:
         facts.append(f"{draws:,} draws for {checks} statistic{'s' if checks > 1 else ''}")
     click.echo(f"{', '.join(facts)}.")

@@ -106,12 +106,17 @@ def on_terminal() -> bool:
     return sys.stdout.isatty()
 
 
+def console_width() -> int:
+    """Return the columns that a table may take on stdout."""
+    from rich.console import Console
+
+    return max(Console().width, _LEAST_WIDTH) if on_terminal() else PIPE_WIDTH
+
+
 def _console() -> Console:
     from rich.console import Console
 
-    if not on_terminal():
-        return Console(width=PIPE_WIDTH)
-    return Console(width=max(Console().width, _LEAST_WIDTH))
+    return Console(width=console_width())
 
 
 def _print(console: Console, content: RenderableType) -> None:

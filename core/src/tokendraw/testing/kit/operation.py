@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
+
+import numpy as np
 
 from tokendraw import operations
 from tokendraw.testing.kit.property import Property
+from tokendraw.testing.kit.trial import Trial
+
+Fuzz: TypeAlias = Callable[[Any, np.random.Generator, Trial], str]
+"""Makes one random case from the generator alone, looks at it as a property's check does, and says what it looked at,
+in words; raises Violation with the whole case in words."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,6 +27,8 @@ class OperationKit:
     """The subject that its properties get: a :class:`tokendraw.testing.kit.subject.OperationSubject`."""
     properties: tuple[Property, ...]
     """The properties, in the order of a report: exact ones, then statistics, then those of optional capabilities."""
+    fuzz: Fuzz | None = None
+    """Looks at a random case of what the operation's subject advertises; None: the kit has no random cases of it."""
 
 
 def find(operation: str) -> OperationKit | None:

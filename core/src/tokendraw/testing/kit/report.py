@@ -6,6 +6,8 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
 
+from tokendraw.testing.kit.looked import Looked, Place, together
+
 
 class Status(StrEnum):
     """The outcome of a line."""
@@ -37,11 +39,17 @@ class Line:
     traceback: str = ""
     """Traceback of a call that raised: the sampler's frames, the innermost last; "" if none did."""
     seconds: float = 0.0
+    looked: Looked = ()
+    """Numbers of rows that it has looked at, by call, dtype, width of the vocabulary and kind of row."""
 
     def __str__(self) -> str:
         """Say what was found and what is demanded, as a failing test prints it."""
         text = f"{self.name}: {self.detail}\ndemanded: {self.about}"
         return f"{text}\nraised in:\n{self.traceback.rstrip()}" if self.traceback else text
+
+    def as_json(self) -> dict[str, Any]:
+        """Return everything in a form that JSON can hold."""
+        return {**asdict(self), "status": str(self.status), "looked": looked_json(self.looked)}
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -55,6 +63,12 @@ class Report:
     false_alarm: float
     """Highest probability that a correct sampler fails such a run."""
     lines: tuple[Line, ...]
+    places: tuple[Place, ...] = ()
+    """Places that the advertised capabilities let lines look at."""
+    jobs: int = 1
+    """Number of processes that shared the lines."""
+    elapsed: float = 0.0
+    """Seconds from the start of the run to its end."""
 
     def __str__(self) -> str:
         """Write the counts, then every failure in full."""
@@ -81,6 +95,12 @@ class Report:
         return sum(line.seconds for line in self.lines)
 
     @property
+    def missed(self) -> tuple[Place, ...]:
+        """Return the places that no line has looked at."""
+        seen = dict(together(line.looked for line in self.lines))
+        return tuple(place for place in self.places if place not in seen)
+
+    @property
     def summary(self) -> str:
         """Count the lines by outcome: ``40 passed, 0 failed, 4 refused (not advertised), 0 not run``."""
         not_run = dict.fromkeys(line.detail for line in self.ended(Status.NOT_RUN))
@@ -98,5 +118,12 @@ class Report:
     def as_json(self) -> dict[str, Any]:
         """Return everything in a form that JSON can hold."""
         facts = {**asdict(self), "passed": self.passed, "seconds": self.seconds}
-        facts["lines"] = [{**asdict(line), "status": str(line.status)} for line in self.lines]
+        del facts["places"]
+        facts["lines"] = [line.as_json() for line in self.lines]
+        facts["missed"] = [place._asdict() for place in self.missed]
         return facts
+
+
+def looked_json(looked: Looked) -> list[dict[str, Any]]:
+    """Return a matrix in a form that JSON can hold, a row for each place."""
+    return [{**place._asdict(), "rows": rows} for place, rows in looked]

@@ -1,26 +1,23 @@
-"""Checks all properties of a subject, one after the other; a failure ends its own line and no other."""
+"""Checks all properties of a subject, in one process or in several; a failure ends its own line and no other."""
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import time
-import traceback
-from collections.abc import Callable, Iterable
-from pathlib import Path
-
-import torch
+from collections.abc import Callable, Generator, Iterable, Sequence
 
 from tokendraw._messages.errors import InvalidParameterError
-from tokendraw._messages.words import one_of, spoken
-from tokendraw._torch.threads import one_thread
+from tokendraw._messages.words import one_of
+from tokendraw.testing.kit.attempt import attempt, repeatable
+from tokendraw.testing.kit.looked import Place, in_order
 from tokendraw.testing.kit.operation import find, properties
 from tokendraw.testing.kit.property import Property
 from tokendraw.testing.kit.refusals import refused
 from tokendraw.testing.kit.report import Line, Report, Status
 from tokendraw.testing.kit.subject import OperationSubject, Subject
-from tokendraw.testing.kit.trial import FALSE_ALARM, Trial, Violation
-
-_KIT = Path(__file__).parents[1]
+from tokendraw.testing.kit.trial import FALSE_ALARM, Trial
+from tokendraw.testing.kit.workers import Death, results
 
 
 def run(
@@ -28,6 +25,7 @@ def run(
     *,
     only: Iterable[str] | None = None,
     operation: str | None = None,
+    jobs: int = 1,
     starting: Callable[[Property], None] | None = None,
     finished: Callable[[Line], None] | None = None,
 ) -> Report:
@@ -35,17 +33,23 @@ def run(
 
     :param only: names of the properties to check, or one name; None: all.
     :param operation: check those of this operation alone; None: of every operation that the subject offers.
-    :param starting: called before each one.
+    :param jobs: number of processes, for a subject that is installed; the results are the same. They import the
+        main module, so a script that asks for several has to begin under ``if __name__ == "__main__":``.
+    :param starting: called before each one that makes a line.
     :param finished: called with each line when it is complete.
-    :raises InvalidParameterError: there is no such operation, or it has no property of a name in ``only``.
+    :raises InvalidParameterError: there is no such operation, or it has no property of a name in ``only``; or there
+        are several ``jobs`` for a subject that is not installed.
     """
-    lines = []
-    for prop in selected(only, operation):
-        if starting:
-            starting(prop)
-        line = check(subject, prop)
-        if line is not None:
-            lines.append(line)
+    start = time.perf_counter()
+    chosen = [prop for prop in selected(only, operation) if applies(subject, prop)]
+    jobs = min(jobs, len(chosen)) or 1
+    in_turn = (
+        _in_turn(subject, chosen, starting) if jobs == 1 else _side_by_side(subject, chosen, jobs, starting)
+    )
+    lines = {}
+    with contextlib.closing(in_turn):
+        for line in in_turn:
+            lines[line.name] = line
             if finished:
                 finished(line)
     return Report(
@@ -54,7 +58,10 @@ def run(
         quick=subject.effort.quick,
         seed=subject.seed,
         false_alarm=FALSE_ALARM,
-        lines=tuple(lines),
+        lines=tuple(lines[prop.name] for prop in chosen),
+        places=every_place(subject, dict.fromkeys(prop.operation for prop in chosen)),
+        jobs=jobs,
+        elapsed=time.perf_counter() - start,
     )
 
 
@@ -79,15 +86,34 @@ def selected(only: Iterable[str] | None = None, operation: str | None = None) ->
     return tuple(prop for prop in every if prop.name in wanted)
 
 
+def applies(subject: Subject, prop: Property) -> bool:
+    """Whether a property makes a line for a subject: it offers the operation, and promises this or has to refuse it."""
+    offered = subject.capabilities.get(prop.operation)
+    if offered is None or find(prop.operation) is None:
+        return False
+    return prop.advertised is None or prop.advertised(offered) or prop.refusal is not None
+
+
+def every_place(subject: Subject, operations: Iterable[str]) -> tuple[Place, ...]:
+    """List the places of a matrix of these operations, which the subject offers."""
+    kits = {operation: find(operation) for operation in operations}
+    return tuple(place for kit in kits.values() if kit for place in kit.view(subject).places())
+
+
 def check(subject: Subject, prop: Property) -> Line | None:
     """Check one property; None if it is not for this subject. Torch's random state is put back."""
-    start = time.perf_counter()
-    trial = Trial(prop.name, subject.seed)
-    devices = [subject.device.index or 0] if subject.device.type == "cuda" else []
-    with torch.random.fork_rng(devices=devices), one_thread():
-        status, detail, raised_in = _outcome(subject, prop, trial)
-    if status is None:
+    kit = find(prop.operation)
+    if kit is None or not applies(subject, prop):
         return None
+    start = time.perf_counter()
+    trial, viewed = Trial(prop.name, subject.seed), kit.view(subject)
+    status, detail, raised_in = Status.NOT_RUN, f"needs a CUDA device, found {subject.device.type}", ""
+    is_refusal = prop.advertised is not None and not prop.advertised(viewed.capabilities)
+    if is_refusal or not prop.needs_cuda or subject.device.type == "cuda":
+        with repeatable(int(trial.generator("torch").integers(2**63)), subject.device):
+            outcome = attempt(lambda: _look(viewed, prop, trial, is_refusal=is_refusal))
+        detail, raised_in = outcome.detail, outcome.traceback
+        status = Status.FAILED if outcome.failed else Status.REFUSED if is_refusal else Status.PASSED
     return Line(
         name=prop.name,
         about=prop.about,
@@ -99,35 +125,46 @@ def check(subject: Subject, prop: Property) -> Line | None:
         worst=trial.least[1] if trial.least else "",
         traceback=raised_in,
         seconds=time.perf_counter() - start,
+        looked=in_order(viewed.looked, viewed.places()),
     )
 
 
-def _outcome(subject: Subject, prop: Property, trial: Trial) -> tuple[Status | None, str, str]:
-    """Return status, detail and traceback."""
-    try:
-        kit, capabilities = find(prop.operation), subject.capabilities.get(prop.operation)
-        if kit is None or capabilities is None:
-            return None, "", ""
-        viewed: OperationSubject = kit.view(subject)
-        if prop.advertised is not None and not prop.advertised(capabilities):
-            words = refused(viewed, prop.refusal) if prop.refusal else ""
-            return (Status.REFUSED, words, "") if prop.refusal else (None, "", "")
-        if prop.needs_cuda and subject.device.type != "cuda":
-            return Status.NOT_RUN, f"needs a CUDA device, found {subject.device.type}", ""
-        return Status.PASSED, prop.check(viewed, trial), ""
-    except Violation as violation:
-        return Status.FAILED, str(violation), _frames(violation.__cause__)
-    except KeyboardInterrupt:
-        raise
-    except BaseException as error:  # a sampler that calls sys.exit must not end the run
-        return Status.FAILED, f"a call raised {spoken(error)}", _frames(error)
+def _look(viewed: OperationSubject, prop: Property, trial: Trial, *, is_refusal: bool) -> str:
+    if is_refusal:
+        assert prop.refusal is not None, "without one the property does not apply"
+        return refused(viewed, prop.refusal)
+    return prop.check(viewed, trial)
 
 
-def _frames(error: BaseException | None) -> str:
-    """Format the frames below the kit's own, where the sampler raised; all of them if the kit itself did."""
-    if error is None:
-        return ""
-    frames = traceback.extract_tb(error.__traceback__)
-    kit = [i for i, frame in enumerate(frames) if _KIT in Path(frame.filename).parents]
-    below = frames[kit[-1] + 1 :] if kit else frames
-    return "".join(traceback.format_list(below or frames))
+def _in_turn(
+    subject: Subject, chosen: Sequence[Property], starting: Callable[[Property], None] | None
+) -> Generator[Line]:
+    for prop in chosen:
+        if starting:
+            starting(prop)
+        line = check(subject, prop)
+        assert line is not None, "those without were left out"
+        yield line
+
+
+def _side_by_side(
+    subject: Subject, chosen: Sequence[Property], jobs: int, starting: Callable[[Property], None] | None
+) -> Generator[Line]:
+    by_name = {prop.name: prop for prop in chosen}
+    begin = (lambda name: starting(by_name[name])) if starting else None
+    found = results(subject, check_named, by_name, jobs, begin)
+    with contextlib.closing(found):
+        for name, line in found:
+            yield _killed(by_name[name], line) if isinstance(line, Death) else line
+
+
+def check_named(subject: Subject, name: str) -> Line:
+    """Check the property of this name, which makes a line."""
+    (prop,) = selected(name)
+    line = check(subject, prop)
+    assert line is not None, "those without were left out"
+    return line
+
+
+def _killed(prop: Property, death: Death) -> Line:
+    return Line(name=prop.name, about=prop.about, status=Status.FAILED, detail=f"a call {death.how}")

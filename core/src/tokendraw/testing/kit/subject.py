@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
 from types import MappingProxyType
@@ -22,6 +23,7 @@ from tokendraw._machine import detect
 from tokendraw._messages.errors import SamplerUnavailableError
 from tokendraw._resolution.candidate import Candidate, State
 from tokendraw.testing.kit.effort import Effort
+from tokendraw.testing.kit.looked import Place
 from tokendraw.testing.kit.operation import find
 from tokendraw.testing.kit.trial import Violation
 
@@ -66,6 +68,8 @@ class Subject:
         self.effort = effort or Effort.of(quick=quick, device_type=self.device.type)
         self.seed = seed
         self._build: Build = functools.cache(build)
+        self.again: Callable[[], Subject] | None = None
+        """Makes the same subject in another process; None: only one that is installed can be made there."""
 
     def __repr__(self) -> str:
         return f"<Subject {self.name!r} on {self.device}>"
@@ -113,7 +117,15 @@ class Subject:
             record, hooks = operations.get(operation), discovery.hooks[name]
             return proof.build(record, hooks, found[operation], target, need)
 
-        return cls(name, capabilities=found, device=target, build=build, quick=quick, seed=seed, need=need)
+        subject = cls(name, capabilities=found, device=target, build=build, quick=quick, seed=seed, need=need)
+        options: Mapping[str, Any] = {
+            "quick": quick,
+            "seed": seed,
+            "operation": operation,
+            "need": dict(need),
+        }
+        subject.again = functools.partial(cls.installed, name, device=target, **options)
+        return subject
 
     @property
     def candidate(self) -> Candidate:
@@ -151,6 +163,8 @@ class OperationSubject:
         self.subject = subject
         self.capabilities: Any = subject.capabilities[self.operation]
         self.device, self.effort = subject.device, subject.effort
+        self.looked: Counter[Place] = Counter()
+        """Number of rows that :meth:`make` has looked at, by place."""
 
     @classmethod
     def plain_need(cls, capabilities: Any = None) -> Any:
@@ -178,7 +192,16 @@ class OperationSubject:
         reason = call.output_check(need)(output) or call.wrong_values(output)
         if reason is not None:
             raise Violation(f"a call needs to return {reason}")
+        self.looked.update(self.rows_by_place(call))
         return output
+
+    def places(self) -> tuple[Place, ...]:
+        """List the places where rows could be looked at, in the order of a matrix; none where rows are no rows."""
+        return ()
+
+    def rows_by_place(self, call: Call) -> Mapping[Place, int]:
+        """Count the rows of a call by place."""
+        return {}
 
 
 def _has(operation: Operation, need: Mapping[str, Any]) -> bool:

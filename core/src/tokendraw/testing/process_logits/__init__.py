@@ -1,7 +1,7 @@
 """The properties of the operation ``process_logits``."""
 
 from tokendraw.testing.kit.operation import OperationKit
-from tokendraw.testing.process_logits import contract, device, drafts, formulas
+from tokendraw.testing.process_logits import contract, device, drafts, formulas, fuzz
 from tokendraw.testing.process_logits.processing import Processing
 
 KIT = OperationKit(
@@ -9,6 +9,7 @@ KIT = OperationKit(
     properties=tuple(
         prop for module in (formulas, contract, drafts, device) for prop in module.properties.all
     ),
+    fuzz=fuzz.random_case,
 )
 
 __all__ = ["KIT", "Processing"]

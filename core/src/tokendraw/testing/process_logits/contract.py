@@ -153,7 +153,7 @@ def any_slots(subject: Processing, trial: Trial) -> str:
             if slot in engine.requests:
                 engine.remove(slot)
             elif rng.random() < 0.9:
-                engine.add(slot, whole_request(rng, vocab_size))
+                engine.add({slot: whole_request(rng, vocab_size)})
         live = rng.permutation(sorted(engine.requests)).tolist()
         order = live[: int(rng.integers(0, len(live) + 1))]
         logits = subject.logits(rng, len(order), vocab_size, dtype)

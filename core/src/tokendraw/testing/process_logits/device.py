@@ -58,12 +58,11 @@ def graph_replay(subject: Processing, trial: Trial) -> str:
     processor.process(logits, engine.slots, row_index)  # compiles: a capture is no place for that
     engine.remove(0)
     replay, _ = captured(lambda: processor.process(logits, engine.slots, row_index))
-    for slot in range(_ROWS):
-        engine.add(slot, whole_request(rng, vocab_size))
+    engine.add({slot: whole_request(rng, vocab_size) for slot in range(_ROWS)})
     for step in range(_REPLAYS):
         logits.copy_(subject.logits(rng, _ROWS, vocab_size, subject.dtypes[0]))
         subject.edited(trial, f"replay {step + 1}", engine, range(_ROWS), logits, replay=replay)
         engine.append({slot: int(rng.integers(0, vocab_size)) for slot in range(_ROWS)})
         engine.remove(step)
-        engine.add(step, whole_request(rng, vocab_size))
+        engine.add({step: whole_request(rng, vocab_size)})
     return f"{_REPLAYS} replays"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -10,10 +11,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from tokendraw._exchange.call import Call
 from tokendraw._exchange.drafts import Drafts
 from tokendraw._exchange.params import SamplingParams
 from tokendraw._exchange.request_slots.slots import RequestSlots
 from tokendraw.operations.process_logits.calls import Process
+from tokendraw.testing.kit.looked import Place, places, width_class
 from tokendraw.testing.kit.subject import OperationSubject
 from tokendraw.testing.kit.trial import Trial
 from tokendraw.testing.reference import Array
@@ -41,13 +44,16 @@ class Engine:
     slots: RequestSlots
     requests: dict[int, Request]
 
-    def add(self, slot: int, request: Request) -> None:
-        """Add a request, and append its output token by token."""
-        self.slots.add(slot, request.params, prompt_token_ids=request.prompt)
-        self.requests[slot] = request
-        output, request.output = request.output, []
-        for token in output:
-            self.append({slot: token})
+    def add(self, requests: Mapping[int, Request]) -> None:
+        """Add requests to empty slots, and append their outputs token by token."""
+        outputs = {}
+        for slot, request in requests.items():
+            self.slots.add(slot, request.params, prompt_token_ids=request.prompt)
+            self.requests[slot] = request
+            outputs[slot], request.output = request.output, []
+        for tokens in itertools.zip_longest(*outputs.values()):
+            given = zip(outputs, tokens, strict=True)
+            self.append({slot: token for slot, token in given if token is not None})
 
     def append(self, tokens: Mapping[int, int]) -> None:
         """Append one token to each of some slots."""
@@ -73,6 +79,20 @@ class Processing(OperationSubject):
         """Dtypes that it advertises."""
         return [getattr(torch, name) for name in self.capabilities.dtypes]
 
+    def places(self) -> tuple[Place, ...]:
+        """Cross the advertised dtypes, the widths that it takes, and rows of samples with rows of verifications."""
+        c = self.capabilities
+        kinds = ("plain", "drafts") if c.drafts else ("plain",)
+        return places([self.operation], c.dtypes, c.max_vocab_size, kinds)
+
+    def rows_by_place(self, call: Call) -> Mapping[Place, int]:
+        """Count the rows of a call by place."""
+        assert isinstance(call, Process)
+        rows, vocab_size = call.logits.shape
+        dtype = str(call.logits.dtype).removeprefix("torch.")
+        kind = "plain" if call.drafts is None else "drafts"
+        return {Place(self.operation, dtype, width_class(vocab_size), kind): rows} if rows else {}
+
     def vocab_size(self, wanted: int) -> int:
         """Return a size of the vocabulary that it takes."""
         return min(wanted, self.capabilities.max_vocab_size or wanted)
@@ -81,8 +101,7 @@ class Processing(OperationSubject):
         """Put requests into the slots that they are named by."""
         slots = RequestSlots(num_slots, MAX_TOKENS, vocab_size, device=self.device)
         engine = Engine(slots, {})
-        for slot, request in requests.items():
-            engine.add(slot, request)
+        engine.add(requests)
         return engine
 
     def logits(self, rng: np.random.Generator, rows: int, vocab_size: int, dtype: torch.dtype) -> Tensor:

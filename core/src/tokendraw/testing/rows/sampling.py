@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any
 
@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from tokendraw._exchange.call import Call
 from tokendraw._exchange.capabilities import (
     FILTER_ORDERS,
     Capabilities,
@@ -22,8 +23,10 @@ from tokendraw._exchange.metadata import SamplingMetadata
 from tokendraw._exchange.output import SamplerOutput
 from tokendraw._exchange.params import SamplingParams
 from tokendraw._serving.drawing import Sample
+from tokendraw.testing.kit.looked import Place, places, width_class
 from tokendraw.testing.kit.property import Ask
 from tokendraw.testing.kit.subject import OperationSubject
+from tokendraw.testing.rows.kinds import kinds, rows_by_kind
 
 
 class RowSubject(OperationSubject):
@@ -61,6 +64,26 @@ class RowSubject(OperationSubject):
     def has(self, which: Filter) -> bool:
         """Whether it applies a filter, per row or one value for the whole batch."""
         return any(name == which for name, _ in self.capabilities.filters)
+
+    def calls(self) -> tuple[str, ...]:
+        """Name the calls whose rows are counted apart."""
+        return (self.operation,)
+
+    def places(self) -> tuple[Place, ...]:
+        """Cross the calls, the advertised dtypes, the widths that it takes and the kinds of rows."""
+        c = self.capabilities
+        return places(self.calls(), c.dtypes, c.max_vocab_size, kinds(c))
+
+    def rows_by_place(self, call: Call) -> Mapping[Place, int]:
+        """Count the rows of a call by place."""
+        name, logits, metadata = self.rows_of(call)
+        dtype, up_to = str(logits.dtype).removeprefix("torch."), width_class(logits.shape[1])
+        rows = rows_by_kind(metadata, len(logits))
+        return {Place(name, dtype, up_to, kind): number for kind, number in rows.items() if number}
+
+    def rows_of(self, call: Any) -> tuple[str, torch.Tensor, SamplingMetadata]:
+        """Return a call's name among :meth:`calls`, its logits [B, V], and the metadata of these rows."""
+        return self.operation, call.logits, call.metadata
 
 
 class Sampling(RowSubject):

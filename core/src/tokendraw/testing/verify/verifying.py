@@ -15,6 +15,7 @@ from tokendraw._serving.drawing import Draft
 from tokendraw.operations.verify.calls import Verify
 from tokendraw.operations.verify.capabilities import VerifyCapabilities, VerifyMode
 from tokendraw.operations.verify.output import VerifyOutput
+from tokendraw.operations.verify.rows import by_row
 from tokendraw.testing.kit.property import Ask
 from tokendraw.testing.rows.sampling import RowSubject, Sampling
 
@@ -64,6 +65,17 @@ class Verifying(RowSubject):
         """Draw one draft a row with the verifier, its output checked as in :meth:`Sampling.sample`."""
         output: SamplerOutput = self.make(Draft(logits, metadata), self.need(None, gumbel_dtype))
         return output
+
+    def calls(self) -> tuple[str, ...]:
+        """Name the modes, and ``draft``."""
+        return (*(f"verify {mode}" for mode in self.capabilities.verify_modes), "verify draft")
+
+    def rows_of(self, call: Any) -> tuple[str, torch.Tensor, SamplingMetadata]:
+        """Return the mode of a verification, the logits of its rows and their metadata; likewise for drafts."""
+        if isinstance(call, Draft):
+            return "verify draft", call.logits, call.metadata
+        logits = call.target_logits
+        return f"verify {call.mode}", logits, by_row(call.metadata, call.drafts, len(logits))
 
 
 def draft_ask(

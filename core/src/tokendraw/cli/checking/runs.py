@@ -1,0 +1,82 @@
+"""Runs the kit and shows on a terminal how far it is."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from tokendraw.cli.terminal.tables import plugins_at_work, progress_bar
+
+if TYPE_CHECKING:
+    from tokendraw.testing import Subject
+    from tokendraw.testing.kit.fuzz_report import FuzzReport
+    from tokendraw.testing.kit.property import Property
+    from tokendraw.testing.kit.report import Line, Report
+
+_MOST_NAMES = 3
+
+
+def check_properties(subject: Subject, properties: Sequence[Property], jobs: int | None) -> Report:
+    """Check the properties; on a terminal a bar on stderr shows those in work.
+
+    :param jobs: number of processes; None: what suits the subject.
+    """
+    from tokendraw import testing
+    from tokendraw.testing.kit.run import applies
+    from tokendraw.testing.kit.workers import usual_jobs
+
+    total = sum(applies(subject, prop) for prop in properties)
+    in_work: dict[str, None] = {}
+    done = 0
+    with progress_bar(total) as show:
+
+        def starting(prop: Property) -> None:
+            in_work[prop.name] = None
+            show(_some(list(in_work)), done)
+
+        def finished(line: Line) -> None:
+            nonlocal done
+            done += 1
+            in_work.pop(line.name)
+            show(_some(list(in_work)), done)
+
+        return testing.run(
+            subject,
+            only=tuple(prop.name for prop in properties),
+            jobs=jobs or usual_jobs(subject),
+            starting=starting,
+            finished=finished,
+        )
+
+
+def fuzz(subject: Subject, seconds: float, operation: str | None, jobs: int | None) -> FuzzReport:
+    """Look at random cases; on a terminal a bar on stderr shows the seconds, the cases and the findings."""
+    from tokendraw.testing.kit import fuzz
+    from tokendraw.testing.kit.workers import usual_jobs
+
+    start = time.monotonic()
+    with progress_bar(round(seconds)) as show:
+
+        def progress(cases: int, findings: int) -> None:
+            show(
+                f"{cases:,} cases, {findings:,} findings",
+                min(round(time.monotonic() - start), round(seconds)),
+            )
+
+        return fuzz.fuzz(
+            subject, seconds, operation=operation, jobs=jobs or usual_jobs(subject), progress=progress
+        )
+
+
+def fuzz_case(subject: Subject, number: int, operation: str | None) -> FuzzReport:
+    """Look at one random case, in this process."""
+    from tokendraw.testing.kit import fuzz
+
+    with plugins_at_work():
+        return fuzz.fuzz_case(subject, number, operation=operation)
+
+
+def _some(names: Sequence[str]) -> str:
+    more = len(names) - _MOST_NAMES
+    return ", ".join(names[:_MOST_NAMES]) + (f" and {more} more" if more > 0 else "")

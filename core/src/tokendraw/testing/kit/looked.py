@@ -1,0 +1,55 @@
+"""The matrix of a run: how many rows each line has looked at, by call, dtype, width of the vocabulary and kind."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from itertools import product
+from typing import Final, NamedTuple, TypeAlias
+
+WIDTHS: Final = (1 << 10, 1 << 16, 1 << 17, None)
+"""Widest vocabulary of each class; None: any."""
+
+
+class Place(NamedTuple):
+    """A cell of the matrix."""
+
+    call: str
+    """``sample``, ``verify rejection`` ..."""
+    dtype: str
+    """Dtype of the logits, by its torch name."""
+    up_to: int | None
+    """Widest vocabulary of its class; None: any that is wider than those of the other classes."""
+    kind: str
+    """``greedy``, ``seeded`` or ``unseeded``, where rows draw."""
+
+
+Looked: TypeAlias = tuple[tuple[Place, int], ...]
+"""Numbers of rows by place, in the order of the places."""
+
+
+def width_class(vocab_size: int) -> int | None:
+    """Return the widest vocabulary of the class that this one is in."""
+    return next(width for width in WIDTHS if width is None or vocab_size <= width)
+
+
+def places(
+    calls: Iterable[str], dtypes: Iterable[str], max_vocab_size: int | None, kinds: Iterable[str]
+) -> tuple[Place, ...]:
+    """List the places that a provider with these limits can be looked at, in the order of a matrix."""
+    last = WIDTHS.index(None if max_vocab_size is None else width_class(max_vocab_size))
+    return tuple(Place(*place) for place in product(calls, dtypes, WIDTHS[: last + 1], kinds))
+
+
+def in_order(rows: Mapping[Place, int], every: Iterable[Place]) -> Looked:
+    """Put places in the order of ``every``; those that it lacks follow."""
+    ordered = dict.fromkeys([*every, *rows])
+    return tuple((place, rows[place]) for place in ordered if rows.get(place))
+
+
+def together(parts: Iterable[Looked]) -> Looked:
+    """Add up several lines."""
+    rows: Counter[Place] = Counter()
+    for part in parts:
+        rows.update(dict(part))
+    return tuple(rows.items())

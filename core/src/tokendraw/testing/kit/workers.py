@@ -1,0 +1,176 @@
+"""Shares tasks among processes, each of which builds the subject once; one that dies costs its task and no other."""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import functools
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Generator, Iterable, Iterator
+from dataclasses import dataclass
+from multiprocessing import connection
+from typing import Any, Final, Generic, TypeVar
+
+import torch
+
+from tokendraw._messages.errors import InvalidParameterError
+from tokendraw._messages.words import spoken
+from tokendraw.testing.kit.subject import Subject
+
+_Task = TypeVar("_Task")
+_Result = TypeVar("_Result")
+
+MOST_JOBS: Final = 16
+"""Most processes where nobody says how many: the longest line takes longer than a share of the others by then."""
+_SECONDS_TO_END: Final = 5
+_SPAWNING: Final = multiprocessing.get_context("spawn")  # a fork of a process with torch's threads may hang
+
+
+@dataclass(frozen=True)
+class Death:
+    """A process ended in place of giving the result of a task."""
+
+    how: str
+    """Says how: ``ended the process by SIGSEGV``."""
+
+
+def usual_jobs(subject: Subject) -> int:
+    """Return how many processes suit a subject: as many as this one may use cores, on a CPU; elsewhere one."""
+    if subject.again is None or subject.device.type != "cpu":
+        return 1
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(cores, MOST_JOBS)
+
+
+def results(
+    subject: Subject,
+    work: Callable[[Subject, _Task], _Result],
+    tasks: Iterable[_Task],
+    jobs: int,
+    starting: Callable[[_Task], None] | None = None,
+) -> Generator[tuple[_Task, _Result | Death]]:
+    """Yield each task with its result, in the order in which they end. Close it to end every process at once.
+
+    :param work: has to be picklable, like the tasks and results.
+    :param starting: called with each task as it is given to a process.
+    :raises InvalidParameterError: the subject is not an installed one, so no other process can make it.
+    """
+    again = subject.again
+    if again is None:
+        raise InvalidParameterError(
+            f"'jobs' needs 1 for a subject that is not installed, found {jobs}. Make it by Subject.installed(...)."
+        )
+    left = iter(tasks)
+    workers: set[_Worker[_Task, _Result]] = set()
+    at_work: dict[connection.Connection, tuple[_Worker[_Task, _Result], _Task]] = {}
+
+    def give(worker: _Worker[_Task, _Result] | None) -> None:
+        for task in left:
+            if worker is None or not worker.takes(task):
+                with _interrupts_blocked():
+                    worker = _Worker(again, work, task)
+                    workers.add(worker)
+            at_work[worker.pipe] = worker, task
+            if starting:
+                starting(task)
+            return
+
+    try:
+        for _ in range(jobs):
+            give(None)
+        while at_work:
+            for pipe in connection.wait(list(at_work)):
+                assert isinstance(pipe, connection.Connection)
+                worker, task = at_work.pop(pipe)
+                result = worker.result()
+                give(worker if worker.is_alive else None)
+                yield task, result
+    finally:
+        for worker in workers:
+            worker.kill()
+
+
+class _Worker(Generic[_Task, _Result]):
+    """A process and the pipe to it."""
+
+    def __init__(
+        self, again: Callable[[], Subject], work: Callable[[Subject, _Task], _Result], task: _Task
+    ) -> None:
+        self.pipe, its_end = _SPAWNING.Pipe()
+        self._process = _SPAWNING.Process(target=_serve, args=(its_end, again, work, task))
+        self._process.start()
+        its_end.close()
+        self.is_alive = True
+
+    def takes(self, task: _Task) -> bool:
+        """Give it another task; False if it is dead."""
+        try:
+            self.pipe.send(task)
+        except OSError:
+            return False
+        return True
+
+    def result(self) -> _Result | Death:
+        """Receive the result of its task."""
+        try:
+            return self.pipe.recv()  # type: ignore[no-any-return]
+        except (EOFError, OSError):
+            self.is_alive = False
+            self._process.join(_SECONDS_TO_END)
+            code = self._process.exitcode
+            if code is None:
+                return Death("closed the files of the process")
+            if code < 0:
+                return Death(f"ended the process by signal {-code}, {signal.strsignal(-code)}")
+            return Death(f"ended the process with exit code {code}")
+
+    def kill(self) -> None:
+        """End the process, whatever it is at."""
+        self._process.kill()
+        self._process.join()
+        self.pipe.close()
+
+
+def _serve(
+    pipe: connection.Connection, again: Callable[[], Subject], work: Callable[[Subject, Any], Any], task: Any
+) -> None:
+    """Work on tasks until the pipe is closed."""
+    with contextlib.suppress(OSError):  # stderr is closed
+        os.dup2(2, 1)  # stdout is the command's own
+        faulthandler.enable()
+    sys.stdout = sys.stderr
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    torch.set_num_threads(1)
+    subject = functools.cache(again)
+    with contextlib.suppress(EOFError):
+        while True:
+            try:
+                result = work(subject(), task)
+            except Exception as error:  # to build it raised, which it did not where the run began
+                result = Death(f"raised {spoken(error)}")
+            pipe.send(result)
+            task = pipe.recv()
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
+
+
+@contextlib.contextmanager
+def _interrupts_blocked() -> Iterator[None]:
+    """Let a process that starts here be deaf to Ctrl-C, which its parent answers by ending it."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
