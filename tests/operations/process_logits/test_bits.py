@@ -5,6 +5,7 @@ import pytest
 import torch
 
 import edit_model
+from tokendraw import RequestSlots, SamplingParams
 from tokendraw_native.logits_processing import NativeProcessor
 
 MOST_TOKENS = 60
@@ -27,3 +28,17 @@ def test_every_edit_has_the_bits_of_float32_arithmetic(dtype, drafted):
                 )
                 processor.process(batch.logits, slots, batch.row_index, batch.bitmask, batch.drafts)
                 assert batch.wrong() == 0, (vocab_size, masked, listed)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_a_nan_that_nobody_edits_keeps_its_bits_beside_ids_that_are_edited(dtype):
+    """A list long enough that torch copies it in vectors, which give other bits to every NaN."""
+    vocab_size, prompt = 40, list(range(40))
+    slots = RequestSlots(3, MOST_TOKENS, vocab_size, device="cpu")
+    for slot in range(3):
+        slots.add(slot, SamplingParams(presence_penalty=1.0, logit_bias={1: 1.0}), prompt_token_ids=prompt)
+        slots.append([slot], [2])
+    logits = torch.full((3, vocab_size), float("nan"), dtype=dtype)
+    before = logits.view(torch.int16).clone()
+    NativeProcessor().process(logits, slots, torch.arange(3))
+    assert torch.equal(logits.view(torch.int16), before)

@@ -156,8 +156,8 @@ def _add(logits: Tensor, tables: RequestTables, facts: EditFacts, rows: _Rows) -
     edited = torch.cat(wanted, 1)
     counts = tables.counts[slot, ids]
     edited[:, :occurring] &= (counts[:, :occurring] & 2) == 0
-    old = logits.gather(1, ids)
-    x = old.to(torch.float32)
+    old = _as_integers(logits).gather(1, ids)
+    x = old.view(logits.dtype).to(torch.float32)
     if facts.any_bias:
         x[:, occurring:] += tables.bias[rows.slot]
     if facts.any_penalty:
@@ -168,7 +168,13 @@ def _add(logits: Tensor, tables: RequestTables, facts: EditFacts, rows: _Rows) -
         x = torch.where(x > 0, x / factor, x * factor)
         often = x - frequency * times.to(torch.float32)
         x = torch.where(times > 0, often - presence, x)  # an id of the prompt keeps the sign of its zero
-    _write(logits, ids, torch.where(x.isnan(), old, x.to(old.dtype)), edited)
+    new = _as_integers(x.to(logits.dtype))
+    _write(logits, ids, torch.where(x.isnan(), old, new), edited)
+
+
+def _as_integers(values: Tensor) -> Tensor:
+    """View the bits of floating point numbers: to move a NaN as a number may change it."""
+    return values.view(torch.int32 if values.element_size() == 4 else torch.int16)
 
 
 def _write(logits: Tensor, ids: Tensor, values: Tensor | None, wanted: Tensor) -> None:
@@ -177,16 +183,13 @@ def _write(logits: Tensor, ids: Tensor, values: Tensor | None, wanted: Tensor) -
     What is not wanted is written like the first of its row that is, and so to nowhere else; where none is, an old
     logit is written again.
 
-    :param values: None: -inf.
+    :param values: their bits; None: those of -inf.
     """
-    bits = logits.view(
-        torch.int32 if logits.element_size() == 4 else torch.int16
-    )  # moving a NaN may change it
+    bits = _as_integers(logits)
     first = wanted.to(torch.uint8).argmax(1, keepdim=True)
     ids = ids.to(torch.int64).clamp(0, logits.shape[1] - 1)
     ids = torch.where(wanted, ids, ids.gather(1, first))
     new = logits.new_full((), _OFF).view(bits.dtype)
     if values is not None:
-        values = values.view(bits.dtype)
         new = torch.where(wanted, values, values.gather(1, first))
     bits.scatter_(1, ids, torch.where(wanted.any(1, keepdim=True), new, bits.gather(1, ids)))
