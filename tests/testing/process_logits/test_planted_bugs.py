@@ -83,7 +83,10 @@ def test_every_line_is_green_on_a_cuda_device():
 def test_a_red_line_names_the_first_logit_that_is_wrong():
     (found,) = run(subject(planted.OneTokenLate), only="process min tokens").lines
     assert found.detail.startswith("torch.float32: row 1, id 2: needs ")
-    assert found.detail.endswith(" (no edit), found -inf")
+    assert found.detail.endswith(
+        " (no edit), found -inf, where a request asks for min_tokens=7, stop_token_ids=[2, 5, 250], its prompt is "
+        "[7, 3, 3, 299, 0], its output [5, 3, 5, 5, 298, 31, 32], its bitmask none"
+    )
 
 
 def test_drafts_that_are_not_advertised_are_refused():

@@ -8,7 +8,7 @@ line looked at) and ``lines``, one a property: ``name``, ``about`` (what is dema
 ``failed``, ``refused`` or ``not run``), ``detail`` (what was looked at; of a failure, what was needed and found; of a
 refusal, its words), ``checks`` (how many statistical ones), ``draws``, ``p_value`` (the least; null without
 statistics), ``worst`` (where it was the least), ``traceback`` (where a call raised, else ""), ``seconds`` and
-``looked``, the places where it looked at ``rows``: ``call`` (``sample``, ``verify rejection`` ...), ``dtype``,
+``looked``, the places where it looked at ``rows``: ``call`` (the operation, and its mode if it has some), ``dtype``,
 ``up_to`` (widest vocabulary of the class of widths: 1024, 65536, 131072; null for wider ones) and ``kind`` (of row:
 ``greedy``, ``seeded`` ...).
 

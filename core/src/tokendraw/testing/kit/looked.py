@@ -15,7 +15,7 @@ class Place(NamedTuple):
     """A cell of the matrix."""
 
     call: str
-    """``sample``, ``verify rejection`` ..."""
+    """Name of the operation, and of its mode if it has some."""
     dtype: str
     """Dtype of the logits, by its torch name."""
     up_to: int | None

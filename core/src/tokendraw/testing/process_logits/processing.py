@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, Final
 
 import numpy as np
@@ -174,9 +174,19 @@ def _compare(
     for (token,) in np.argwhere(unequal.numpy() | (far & single.edited))[:1].tolist():
         want, exact = float((before if kept[token] else needed)[token]), float(double.values[token])
         why = "no edit" if kept[token] else f"float64: {exact:.9g}"
+        asked = _asked(request.params) or "nothing"
         trial.require(
-            False, f"{where}, id {token}: needs {want:.9g} ({why}), found {float(found[token]):.9g}"
+            False,
+            f"{where}, id {token}: needs {want:.9g} ({why}), found {float(found[token]):.9g}, where a request asks for "
+            f"{asked}, its prompt is {request.prompt}, its output {output}, its bitmask "
+            f"{'none' if mask is None else 'allows it' if mask[token] else 'forbids it'}",
         )
+
+
+def _asked(params: SamplingParams) -> str:
+    plain = SamplingParams()
+    values = {part.name: getattr(params, part.name) for part in fields(params)}
+    return ", ".join(f"{name}={value}" for name, value in values.items() if value != getattr(plain, name))
 
 
 def _ulp(scale: Array, dtype: torch.dtype) -> Array:

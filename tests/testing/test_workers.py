@@ -1,0 +1,126 @@
+"""Lines and cases that are shared among processes: the same results, and what becomes of a process that dies."""
+
+import itertools
+import os
+import time
+
+import pytest
+
+from deadly_plugin import deadly
+from fake_dists import fake_dists
+from tokendraw import InvalidParameterError
+from tokendraw.plugin import Capabilities
+from tokendraw.testing import Line, Report, Status, Subject, run
+from tokendraw.testing.kit import workers
+from tokendraw.testing.kit.fuzz import fuzz
+
+LINES = ["greedy rows", "rows of a batch", "torch.manual_seed", "process bias", "process order"]
+
+
+@pytest.fixture
+def install(tmp_path, monkeypatch):
+    """``install(**options)``: a plugin that dies, as a subject."""
+    with fake_dists(tmp_path, monkeypatch) as dists:
+
+        def install(**options):
+            dists.add_plugin("acme", deadly(**options))
+            return Subject.installed("acme", device="cpu", quick=True, seed=4)
+
+        yield install
+
+
+def without_times(report: Report):
+    return [{**line.as_json(), "seconds": 0} for line in report.lines]
+
+
+@pytest.mark.slow
+def test_the_lines_are_those_of_one_process_in_the_order_of_the_registry(install):
+    subject = install()
+    begun: list[str] = []
+    ended: list[Line] = []
+    alone = run(subject, only=LINES)
+    report = run(
+        subject, only=LINES, jobs=3, starting=lambda prop: begun.append(prop.name), finished=ended.append
+    )
+    assert without_times(report) == without_times(alone)
+    assert [line.name for line in report.lines] == LINES
+    assert begun == LINES
+    assert sorted(line.name for line in ended) == sorted(LINES)
+    assert (report.jobs, alone.jobs) == (3, 1)
+
+
+@pytest.mark.slow
+def test_a_process_that_dies_turns_the_line_that_it_was_at_red_and_no_other(install):
+    subject = install(in_process="slots.facts.any_bias and logits.shape[1] == 300")
+    report = run(subject, operation="process_logits", only=["process bias", "process repetition"], jobs=2)
+    found = {line.name: (line.status, line.detail) for line in report.lines}
+    assert found["process bias"] == (Status.FAILED, "a call ended the process with exit code 3")
+    assert found["process repetition"][0] is Status.PASSED
+
+
+@pytest.mark.slow
+def test_a_signal_is_named(install):
+    subject = install(in_process="True", death="os.kill(os.getpid(), signal.SIGKILL)")
+    report = run(subject, only=["process bias", "process order"], jobs=2)
+    assert {line.detail for line in report.lines} == {"a call ended the process by signal 9, Killed"}
+
+
+@pytest.mark.slow
+def test_a_process_in_which_the_sampler_cannot_be_found_gives_the_reason(install, monkeypatch):
+    subject = install()
+    monkeypatch.setenv("TOKENDRAW_DISABLE", "acme")
+    report = run(subject, only=["process bias", "process order"], jobs=2)
+    (detail,) = {line.detail for line in report.lines}
+    assert detail.startswith("a call raised SamplerUnavailableError: 'acme' cannot be checked on cpu: ")
+
+
+@pytest.mark.slow
+def test_a_case_in_which_a_process_dies_is_a_finding_and_others_follow(install, monkeypatch):
+    monkeypatch.setattr(time, "perf_counter", itertools.count().__next__)  # a second for each case
+    subject = install(in_process="logits.shape[1] == 300")
+    report = fuzz(subject, 8, jobs=2)
+    (finding,) = report.findings
+    assert finding.detail == "a call ended the process with exit code 3"
+    assert 6 <= report.cases["process_logits"] <= 8
+    assert 1 <= finding.times < report.cases["process_logits"]
+
+
+@pytest.mark.slow
+def test_closing_the_results_ends_every_process_at_once(install):
+    subject = install(in_process="True", death="__import__('time').sleep(60)")
+    found = workers.results(subject, pid_then_nap, ["pid", "nap", "nap"], 2)
+    task, pid = next(found)
+    start = time.monotonic()
+    found.close()
+    assert task == "pid"
+    assert time.monotonic() - start < 20
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+
+
+def pid_then_nap(subject, task):
+    if task == "nap":
+        time.sleep(60)
+    return os.getpid()
+
+
+def test_a_subject_that_is_not_installed_is_checked_in_one_process():
+    subject = Subject(
+        "acme", capabilities={"sample": Capabilities()}, device="cpu", build=lambda *asked: None
+    )
+    assert workers.usual_jobs(subject) == 1
+    with pytest.raises(InvalidParameterError) as error:
+        run(subject, jobs=2)
+    assert str(error.value) == (
+        "'jobs' needs 1 for a subject that is not installed, found 2. Make it by Subject.installed(...)."
+    )
+
+
+def test_an_installed_sampler_on_a_cpu_gets_the_cores_of_this_process(install, monkeypatch):
+    subject = install()
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 2, 3}, raising=False)
+    assert workers.usual_jobs(subject) == 3
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(96)), raising=False)
+    assert workers.usual_jobs(subject) == workers.MOST_JOBS
+    monkeypatch.setattr(subject, "device", type("Device", (), {"type": "cuda"}))
+    assert workers.usual_jobs(subject) == 1
