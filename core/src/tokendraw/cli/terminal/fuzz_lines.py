@@ -49,7 +49,8 @@ def _print_finding(finding: Finding, again: str) -> None:
         facts.append(("raised in", finding.traceback.rstrip()))
     if finding.times > 1:
         facts.append(("times", f"{finding.times}, which differ in numbers alone"))
-    print_table(("", ""), [*facts, ("again", again)], indent=2)
+    print_table(("", ""), facts, indent=2)
+    click.echo(f"  Again: {again}")
 
 
 def _print_end(report: FuzzReport) -> None:
