@@ -12,7 +12,7 @@ import sys
 import threading
 from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass
-from multiprocessing import connection
+from multiprocessing import connection, resource_tracker
 from typing import Any, Final, Generic, TypeVar
 
 import torch
@@ -143,6 +143,7 @@ def _serve(
         os.dup2(2, 1)  # stdout is the command's own
         faulthandler.enable()
     sys.stdout = sys.stderr
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # where they cannot be blocked
     threading.Thread(target=_end_with_parent, daemon=True).start()
     torch.set_num_threads(1)
     subject = functools.cache(again)
@@ -169,6 +170,7 @@ def _interrupts_blocked() -> Iterator[None]:
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
+    resource_tracker.ensure_running()  # which the first start would do, and unblock them
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield

@@ -1,0 +1,97 @@
+"""``tokendraw check --jobs``: several processes, one that dies, and Ctrl-C while they work."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from command_line import call
+from deadly_plugin import deadly
+from fake_dists import fake_dists
+from tokendraw import testing
+from tokendraw.testing import Report
+
+TWO = ("--only", "process bias", "--only", "process frequency")
+
+
+@pytest.fixture
+def install(tmp_path, monkeypatch):
+    """``install(**options)``: a plugin that dies, also for child processes."""
+    with fake_dists(tmp_path, monkeypatch) as dists:
+
+        def install(**options):
+            dists.add_plugin("acme", deadly(in_process="logits.shape[1] == 300", **options))
+            monkeypatch.setenv("PYTHONPATH", str(dists.folders[0]), prepend=os.pathsep)
+
+        yield install
+
+
+@pytest.mark.parametrize(("given", "jobs"), [([], 2), (["--jobs", "5"], 5), (["--jobs", "1"], 1)])
+def test_the_number_of_processes_reaches_the_kit_and_is_that_of_the_cores(given, jobs, monkeypatch):
+    asked = []
+
+    def run(subject, *, jobs, **rest):
+        asked.append(jobs)
+        return Report(
+            sampler="native", device="cpu", quick=True, seed=0, false_alarm=1e-6, lines=(), jobs=jobs
+        )
+
+    monkeypatch.setattr(testing, "run", run)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1}, raising=False)
+    call("check", "native", "--device", "cpu", *given)
+    assert asked == [jobs]
+
+
+def command(*arguments):
+    return [sys.executable, "-m", "tokendraw", "check", "acme", "--device", "cpu", "--quick", *arguments]
+
+
+@pytest.mark.slow
+def test_a_sampler_that_ends_its_process_is_red_and_spoils_no_json(install):
+    install(death="print('to stdout', flush=True); os.write(1, b'again'); os._exit(3)")
+    result = subprocess.run(
+        command(*TWO, "--jobs", "2", "--json"),
+        capture_output=True,
+        encoding="utf-8",
+        timeout=200,
+        check=False,
+    )
+    found = json.loads(result.stdout)
+    assert [(line["name"], line["detail"]) for line in found["lines"]] == [
+        ("process frequency", "a call ended the process with exit code 3"),
+        ("process bias", "a call ended the process with exit code 3"),
+    ]
+    assert result.returncode == 1
+    assert result.stderr.count("to stdout") == 2
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX signals")
+def test_an_interrupt_ends_all_processes_at_once(install, tmp_path):
+    """A terminal sends it to every process of its group."""
+    marks = tmp_path / "marks"
+    marks.mkdir()
+    install(death=f"open(f'{marks}/{{os.getpid()}}', 'w').close(); __import__('time').sleep(300)")
+    process = subprocess.Popen(
+        command(*TWO, "--jobs", "2"),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        encoding="utf-8",
+        start_new_session=True,
+        # A suite that was started in the background of a shell ignores interrupts, and so would its children.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509
+    )
+    deadline = time.monotonic() + 200
+    while len(list(marks.iterdir())) < 2:
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    os.killpg(process.pid, signal.SIGINT)
+    stdout, stderr = process.communicate(timeout=60)
+    assert (stdout, stderr, process.returncode) == ("", "\n", 130)
+    for mark in marks.iterdir():
+        with pytest.raises(ProcessLookupError):
+            os.kill(int(mark.name), 0)
