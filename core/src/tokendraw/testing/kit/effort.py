@@ -8,6 +8,8 @@ from typing import Self
 VOCAB_SIZES = (1, 2, 3, 31, 33, 999, 1024, 1025, 4097, 50257, 128256, 151936, 262145)
 BATCH_SIZES = (0, 1, 2, 7, 8, 9, 64, 65, 1000)
 LARGE_VOCAB_SIZE = 262145
+_CROSSED_SIZES = (33, 1025, 5003, 65_543, 131_113)
+"""Vocabularies of less than a tile, of a few tiles, and on the two sides of 2**17; each leaves a remainder by 4."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,6 +44,12 @@ class Effort:
     """Divisor of the rows of an exact check."""
     mixed: bool = False
     """Whether requests share a batch, instead of taking turns, and few of them are judged by their draws."""
+    crossed_sizes: tuple[int, ...] = _CROSSED_SIZES
+    """Vocabularies that dtypes, values and requests are crossed with."""
+    crossed_rows: int | None = None
+    """Most cases of a covering table that are looked at; None: all of it."""
+    crossed_batch: int = 300
+    """Rows of a large batch of crossed requests."""
 
     @classmethod
     def of(cls, *, quick: bool, device_type: str) -> Self:
@@ -60,6 +68,9 @@ class Effort:
             tiled_draws=4_000 if quick else 16_000,
             tails=tails,
             elements=1 << 22 if on_cpu else 1 << 27,
+            crossed_sizes=_CROSSED_SIZES
+            if quick
+            else (2, *_CROSSED_SIZES[:3], 20_011, *_CROSSED_SIZES[3:], 262_147),
         )
 
     @classmethod
@@ -87,6 +98,9 @@ class Effort:
             most_draws=24,
             fewer=16,
             mixed=True,
+            crossed_sizes=(33, 1025, 2051),
+            crossed_rows=24,
+            crossed_batch=9,
         )
 
     def rows(self, wanted: int, least: int = 1) -> int:

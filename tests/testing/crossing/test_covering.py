@@ -1,0 +1,66 @@
+"""Covering tables hold every pair that may be, in few cases; random cases keep to what is allowed."""
+
+import itertools
+import re
+
+import numpy as np
+import pytest
+
+from tokendraw.testing.crossing.covering import covering, random_case
+
+FACTORS = {"a": range(8), "b": range(7), "c": range(5), "d": (0, 1), "e": ("x", "y", "z")}
+
+
+def pairs(cases):
+    return {
+        ((one, case[one]), (other, case[other]))
+        for case in cases
+        for one, other in itertools.combinations(FACTORS, 2)
+    }
+
+
+def every(allowed=lambda case: True):
+    cases = [dict(zip(FACTORS, values, strict=True)) for values in itertools.product(*FACTORS.values())]
+    return [case for case in cases if allowed(case)]
+
+
+def test_every_pair_of_values_is_held_in_little_more_than_the_fewest_cases_that_could():
+    cases = covering(FACTORS, np.random.default_rng(0))
+    assert pairs(cases) == pairs(every())
+    assert 56 <= len(cases) <= 66
+    assert all(list(case) == list(FACTORS) for case in cases)
+
+
+def test_what_is_not_allowed_stays_out_and_every_other_pair_is_held():
+    def allowed(case):
+        return (
+            not (case.get("a", 1) == 0 and case.get("d", 0) == 1) and case.get("b", 0) + case.get("c", 0) < 9
+        )
+
+    cases = covering(FACTORS, np.random.default_rng(1), allowed)
+    assert all(map(allowed, cases))
+    assert pairs(cases) == pairs(every(allowed))
+
+
+def test_one_factor_gives_each_of_its_values_once():
+    assert sorted(case["a"] for case in covering({"a": (3, 1, 2)}, np.random.default_rng(0))) == [1, 2, 3]
+
+
+def test_equal_generators_give_equal_tables():
+    first, second = (covering(FACTORS, np.random.default_rng(5)) for _ in range(2))
+    assert first == second
+
+
+def test_random_cases_reach_every_pair_that_is_allowed():
+    def allowed(case):
+        return case.get("a", 1) != 0 or case.get("d", 1) == 1
+
+    rng = np.random.default_rng(2)
+    cases = [random_case(FACTORS, rng, allowed) for _ in range(3000)]
+    assert pairs(cases) == pairs(every(allowed))
+
+
+def test_factors_that_no_case_meets_are_an_error():
+    message = "'factors' need values that are allowed together, found none of ['a', 'b', 'c', 'd', 'e']."
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        random_case(FACTORS, np.random.default_rng(0), lambda case: len(case) < 3)
