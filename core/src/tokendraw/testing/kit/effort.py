@@ -8,6 +8,7 @@ from typing import Self
 VOCAB_SIZES = (1, 2, 3, 31, 33, 999, 1024, 1025, 4097, 50257, 128256, 151936, 262145)
 BATCH_SIZES = (0, 1, 2, 7, 8, 9, 64, 65, 1000)
 LARGE_VOCAB_SIZE = 262145
+_WIDE = 1 << 14
 _CROSSED_SIZES = (33, 1025, 5003, 65_543, 131_113)
 """Vocabularies of less than a tile, of a few tiles, and on the two sides of 2**17; each leaves a remainder by 4."""
 
@@ -106,6 +107,10 @@ class Effort:
     def rows(self, wanted: int, least: int = 1) -> int:
         """Return the number of rows of an exact check that asks for ``wanted``."""
         return max(least, wanted // self.fewer)
+
+    def batch_of(self, size: int) -> int:
+        """Return the rows of a large batch of crossed requests for a vocabulary of ``size``."""
+        return self.crossed_batch if size <= _WIDE else max(1, self.crossed_batch // 6)
 
     def draws_of(self, wanted: int) -> int:
         """Return the number of draws of a statistical check that asks for ``wanted``."""

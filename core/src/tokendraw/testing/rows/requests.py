@@ -86,18 +86,22 @@ def tokens_of(
     logits: torch.Tensor | NDArray[Any],
     params: Sequence[SamplingParams],
     positions: Sequence[int] | None = None,
+    **options: Any,
 ) -> NDArray[Any]:
-    """Draw the tokens of rows with requests of their own: in one call, or in one for each value of a scalar filter."""
+    """Draw the tokens of rows with requests of their own: in one call, or in one for each value of a scalar filter.
+
+    :param options: of :meth:`Sampling.tokens`.
+    """
     logits = torch.as_tensor(logits)
     names = scalar_filters(subject.capabilities)
     if not names:
-        return subject.tokens(logits, params, positions)
+        return subject.tokens(logits, params, positions, **options)
     found = np.zeros(len(params), np.int64)
     keys = [tuple(getattr(p, name) for name in names) for p in params]
     for key in dict.fromkeys(keys):
         rows = [i for i, k in enumerate(keys) if k == key]
         part = None if positions is None else [positions[i] for i in rows]
-        found[rows] = subject.tokens(logits[rows], [params[i] for i in rows], part)
+        found[rows] = subject.tokens(logits[rows], [params[i] for i in rows], part, **options)
     return found
 
 

@@ -4,6 +4,7 @@ from tokendraw.testing.kit.operation import OperationKit
 from tokendraw.testing.rows.sampling import Sampling
 from tokendraw.testing.sample import (
     calls,
+    crossing,
     device,
     distribution,
     filters,
@@ -14,7 +15,18 @@ from tokendraw.testing.sample import (
     support,
 )
 
-_MODULES = (support, special_values, calls, filters, distribution, independence, seeds, logprobs, device)
+_MODULES = (
+    support,
+    special_values,
+    calls,
+    filters,
+    distribution,
+    independence,
+    seeds,
+    logprobs,
+    crossing,
+    device,
+)
 KIT = OperationKit(
     view=Sampling, properties=tuple(prop for module in _MODULES for prop in module.properties.all)
 )
