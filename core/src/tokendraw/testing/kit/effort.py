@@ -112,6 +112,14 @@ class Effort:
         """Return the rows of a large batch of crossed requests for a vocabulary of ``size``."""
         return self.crossed_batch if size <= _WIDE else max(1, self.crossed_batch // 6)
 
+    def crossed_draws(self, size: int) -> int:
+        """Return the draws of a designed row for a vocabulary of ``size``."""
+        return self.draws_of(400 if size <= _WIDE else 54)
+
+    def crowd_of(self, size: int) -> int:
+        """Return the rows of a batch in which no two may share noise, for a vocabulary of ``size``."""
+        return min(self.batch_rows, 1100 if size <= _WIDE else 330)
+
     def draws_of(self, wanted: int) -> int:
         """Return the number of draws of a statistical check that asks for ``wanted``."""
         return wanted if self.most_draws is None else min(wanted, self.most_draws)

@@ -30,14 +30,14 @@ def random_seeds(rng: np.random.Generator, rows: int) -> tuple[list[int], list[i
 
 def draw_many(
     subject: Sampling,
-    logits: Array,
+    logits: Array | torch.Tensor,
     params: SamplingParams,
     draws: int,
     rng: np.random.Generator,
     *,
     seeded: bool = False,
 ) -> Array:
-    """Draw ``draws`` tokens from one row [V]: the rows of a batch differ only in their noise."""
+    """Draw ``draws`` tokens from one row [V] in any dtype: the rows of a batch differ only in their noise."""
     rows = max(1, min(draws, subject.effort.elements // len(logits), 1 << 16))
     row = torch.as_tensor(logits).to(subject.device)
     batch = row.expand(rows, -1) if len(logits) > 1 << 14 else row.repeat(rows, 1)

@@ -4,6 +4,7 @@ from tokendraw.testing.kit.operation import OperationKit
 from tokendraw.testing.rows.sampling import Sampling
 from tokendraw.testing.sample import (
     calls,
+    crossed_statistics,
     crossing,
     device,
     distribution,
@@ -24,6 +25,7 @@ _MODULES = (
     independence,
     seeds,
     logprobs,
+    crossed_statistics,
     crossing,
     device,
 )

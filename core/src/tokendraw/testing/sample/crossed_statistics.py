@@ -1,0 +1,153 @@
+"""Unseeded rows in every dtype and at wide vocabularies: their distribution, and noise that rows share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy import stats
+
+from tokendraw._exchange.params import SamplingParams
+from tokendraw.testing.crossing.comparison import Request
+from tokendraw.testing.crossing.covering import covering
+from tokendraw.testing.crossing.factors import Site, allowed, sites
+from tokendraw.testing.crossing.rows import CrossedRow, crossed_row
+from tokendraw.testing.kit.property import Properties
+from tokendraw.testing.kit.statistical_tests import fit, pooled
+from tokendraw.testing.kit.trial import Experiment, Trial, Verdict
+from tokendraw.testing.rows.draws import draw_many, seed_torch
+from tokendraw.testing.rows.requests import tokens_of
+from tokendraw.testing.rows.sampling import Sampling
+from tokendraw.testing.sample.crossing import factors
+
+properties = Properties("sample")
+Array = NDArray[Any]
+
+_LEVELS: Final = ("stairs", "last ids", "deep bulk", "ties at k", "plateau at p", "edges of min-p")
+"""Designs of a few heavy levels, of which a few dozen draws say whether each is drawn, and all of it."""
+
+
+@properties.required("crossed distributions")
+def crossed_distributions(subject: Sampling, trial: Trial) -> str:
+    """Unseeded rows draw every level of designed rows as often as they should, in each half of its ids."""
+    rows = _designed(subject, trial)
+    for site, crossed in rows.items():
+        for i, row in enumerate(crossed):
+            label = f"{Request(row, row.params, 0)}"
+            trial.judge(f"{i}: {label}", _experiment(subject, row), subject.effort.crossed_draws(site.size))
+    return f"{sum(map(len, rows.values()))} designed rows over {len(rows)} dtypes and vocabularies"
+
+
+def _designed(subject: Sampling, trial: Trial) -> dict[Site, list[CrossedRow]]:
+    """Make rows of every design in every dtype and vocabulary, their filters and temperatures by a covering table."""
+    rng = trial.generator("table")
+    crossed = factors(subject)
+    crossed["design"] = [design for design in crossed["design"] if design.name in _LEVELS]
+    found: dict[Site, list[CrossedRow]] = {}
+    met = set()
+    for case in covering(crossed, rng, lambda case: allowed(case) and _visible(case)):
+        key = case["site"], case["design"].name
+        row = crossed_row(case, rng, subject.capabilities.tie_rule)
+        if key not in met and row.expected.certain:
+            met.add(key)
+            found.setdefault(case["site"], []).append(row)
+    return found
+
+
+def _visible(case: Any) -> bool:
+    """Allow designed filters alone, and a top-p that drops enough to be seen."""
+    design = case.get("design")
+    if design is not None and design.needs is None:
+        return all(case.get(name, off) == off for name, off in (("top_k", 0), ("top_p", 1.0), ("min_p", 0.0)))
+    return bool(case.get("top_p", 1.0) in (1.0, 0.3, 0.9))
+
+
+def _experiment(subject: Sampling, row: CrossedRow) -> Experiment:
+    def experiment(rng: np.random.Generator, count: int) -> Verdict:
+        tokens = draw_many(subject, row.logits, row.params, count, rng)
+        return fit(tokens, row.expected.probabilities, _bins(row, count))
+
+    return experiment
+
+
+def _bins(row: CrossedRow, draws: int) -> Array:
+    """Put every token into a bin by its level, half a unit of y wide, and by the half of it that its id is in."""
+    expected = row.expected
+    drawn = np.flatnonzero(expected.probabilities > 0)
+    level = np.floor(2 * np.log(expected.probabilities[drawn] / expected.probabilities.max()) - 1e-6)
+    order = np.argsort(level, kind="stable")
+    starts = np.flatnonzero(np.diff(level[order], prepend=np.nan) != 0)
+    sizes = np.diff(starts, append=len(order))
+    later = np.arange(len(order)) - np.repeat(starts, sizes) >= np.repeat(sizes, sizes) // 2
+    cell = np.empty(len(order), np.int64)
+    cell[order] = 2 * np.repeat(np.arange(len(starts)), sizes) + later
+    masses = np.bincount(cell, expected.probabilities[drawn])
+    in_part = np.bincount(cell, expected.in_part[drawn]) > 0
+    bins = np.full(len(expected.probabilities), -1)
+    bins[drawn] = pooled(masses, draws, in_part)[cell]
+    return bins
+
+
+@dataclass(frozen=True)
+class _Crowd:
+    """A batch of equal rows over equal tokens, in which two rows hardly ever draw the same token."""
+
+    site: Site
+    rows: int
+
+
+@properties.required("noise of distant rows")
+def distant_rows(subject: Sampling, trial: Trial) -> str:
+    """No two rows of a batch or of successive batches share noise, at any distance, in any dtype and vocabulary."""
+    crowds = [
+        _Crowd(site, subject.effort.crowd_of(site.size))
+        for site in sites(subject.capabilities, subject.effort)
+    ]
+    crowds = [crowd for crowd in crowds if crowd.site.size > crowd.rows]
+    filters = {name for name, _ in subject.capabilities.filters}
+    for crowd in crowds:
+        logits = torch.zeros(1, crowd.site.size, dtype=crowd.site.torch_dtype, device=subject.device)
+        requests = [SamplingParams(), *[SamplingParams(min_p=0.5)] * ("min_p" in filters)]
+
+        def experiment(
+            rng: np.random.Generator,
+            calls: int,
+            crowd: _Crowd = crowd,
+            logits: torch.Tensor = logits,
+            requests: list[SamplingParams] = requests,
+        ) -> Verdict:
+            seed_torch(rng)
+            mixed = [requests[i // 2 % len(requests)] for i in range(crowd.rows)]
+            batch = logits.expand(crowd.rows, -1)
+            drawn = [tokens_of(subject, batch, mixed) for _ in range(2 * calls)]
+            return coincidences(np.concatenate(drawn), crowd.site.size)
+
+        trial.judge(f"{crowd.rows} rows of {crowd.site}", experiment, 1)
+    return ", ".join(f"{crowd.rows} rows of {crowd.site}" for crowd in crowds)
+
+
+def coincidences(tokens: Array, size: int) -> Verdict:
+    """Test rows over ``size`` equal tokens for noise that two of them share, at every distance.
+
+    Whether rows i and i + d draw the same token is independent for all i, given d, even though most rows stand in two
+    of these pairs: the pairs of one distance make no circle. So their number is binomial, exactly, for each distance.
+    """
+    order = np.argsort(tokens, kind="stable")
+    lags = np.zeros(len(tokens), np.int64)
+    ends = np.flatnonzero(np.diff(tokens[order], append=-1)) + 1
+    for group in np.split(order, ends[:-1]):
+        if len(group) > 1:
+            apart = np.abs(np.subtract.outer(group, group))
+            np.add.at(lags, apart[np.triu_indices(len(group), 1)], 1)
+    distance = np.arange(1, len(tokens))
+    tails = stats.binom.sf(lags[1:] - 1, len(tokens) - distance, 1 / size)
+    worst = int(tails.argmin())
+    return Verdict(
+        min(1.0, float(tails[worst]) * len(tails)),
+        f"rows {worst + 1} apart draw the same of {size} tokens {lags[worst + 1]} times, "
+        f"expected {(len(tokens) - worst - 1) / size:.2f}",
+        len(tokens),
+    )
