@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from tokendraw._exchange.capabilities import LogprobsMode
+from tokendraw._exchange.capabilities import GumbelDtype, LogprobsMode
 from tokendraw._exchange.output import PAD_LOGPROB, PAD_TOKEN_ID
 from tokendraw._exchange.params import SamplingParams
 from tokendraw.testing import reference
@@ -21,6 +21,8 @@ from tokendraw.testing.rows.logprobs import TOLERANCE, require_values
 from tokendraw.testing.rows.requests import described
 
 Array = NDArray[Any]
+Named = tuple[int, float]
+"""A token, and how far the runner-up lies behind."""
 
 _MOST_POSITIONS: Final = 1 << 17
 _MOST_TILES: Final = 8
@@ -58,7 +60,6 @@ class Shown:
     """[1 + N] float32."""
     rank: int
     log_kept_mass: float
-    valid: bool
 
 
 def requested(row: CrossedRow, kinds: Sequence[Kind], rng: np.random.Generator) -> list[Request]:
@@ -73,6 +74,7 @@ def requested(row: CrossedRow, kinds: Sequence[Kind], rng: np.random.Generator) 
         "unseeded": lambda seed: row.params,
         "seeded": lambda seed: replace(row.params, seed=seed),
         "greedy": lambda seed: replace(row.params, temperature=0.0),
+        "greedy with a seed": lambda seed: replace(row.params, temperature=0.0, seed=seed),
     }
     return [
         Request(row, made[kind](seed), position)
@@ -103,30 +105,45 @@ def telling_positions(row: CrossedRow, seed: int, rng: np.random.Generator, coun
     return [int(position) for position in positions[apart][:count]]
 
 
-def require_token(trial: Trial, request: Request, token: int, dtype: str, where: str = "") -> bool:
-    """Demand of a drawn token all that is known of it; return whether the reference named it.
+def named_tokens(batch: Sequence[Request], dtype: GumbelDtype) -> list[Named | None]:
+    """Return the token that the reference names for each request, with its lead; None where nobody can know it.
 
     :param dtype: precision of the noise.
-    :param where: begins the message.
-    :raises Violation: it is not kept, or not the one of the seed.
     """
-    row, params = request.row, request.params
-    if params.temperature == 0:
-        best = int(row.x.argmax())
-        trial.require(token == best, f"{where}{request} needs token {best}, found {token}")
-        return True
-    possible = row.expected.possible
-    trial.require(
-        possible[token],
-        f"{where}{request} needs one of {possible.sum()} kept tokens, found {token}",
-    )
-    if params.seed is None or not row.is_settled:
-        return False
-    needed, lead = reference.draw(row.prepared, params.seed, request.position, dtype)
-    trial.require(
-        token == needed or lead < reference.NEAR_TIE, f"{where}{request} needs token {needed}, found {token}"
-    )
-    return True
+    found: list[Named | None] = [None] * len(batch)
+    drawn = []
+    for i, request in enumerate(batch):
+        if request.params.temperature == 0:
+            found[i] = int(request.row.x.argmax()), np.inf
+        elif request.params.seed is not None and request.row.is_settled:
+            drawn.append(i)
+    drawings = [reference.drawing(batch[i].row.prepared, batch[i].position) for i in drawn]
+    seeds = [batch[i].params.seed or 0 for i in drawn]
+    for i, named in zip(drawn, reference.together(drawings, seeds, dtype), strict=True):
+        found[i] = named
+    return found
+
+
+def require_tokens(trial: Trial, batch: Sequence[Request], tokens: Sequence[int], dtype: GumbelDtype) -> int:
+    """Demand of the tokens of a call all that is known of them; return how many the reference named.
+
+    :param dtype: precision of the noise.
+    :raises Violation: one is not kept, not the argmax of its greedy row, or not that of its seed.
+    """
+    named = named_tokens(batch, dtype)
+    for i, (request, known, token) in enumerate(zip(batch, named, tokens, strict=True)):
+        where = f"row {i} of {len(batch)}: {request}"
+        if known is not None:
+            needed, lead = known
+            trial.require(
+                token == needed or lead < reference.NEAR_TIE, f"{where} needs token {needed}, found {token}"
+            )
+        if request.params.temperature > 0:
+            possible = request.row.expected.possible
+            trial.require(
+                possible[token], f"{where} needs one of {possible.sum()} kept tokens, found {token}"
+            )
+    return len(batch) - named.count(None)
 
 
 def require_shown(trial: Trial, request: Request, token: int, shown: Shown, where: str = "") -> None:
@@ -136,7 +153,6 @@ def require_shown(trial: Trial, request: Request, token: int, shown: Shown, wher
     """
     row, params, x = request.row, request.params, request.row.x
     what = f"{where}{request}, {shown.mode}"
-    trial.require(shown.valid, f"{what} needs a valid row, found valid False")
     rank = int((x >= x[token]).sum())
     trial.require(shown.rank == rank, f"{what}: token {token} needs rank {rank}, found {shown.rank}")
     trial.require(

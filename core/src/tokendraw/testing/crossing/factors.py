@@ -14,7 +14,7 @@ from tokendraw.testing.kit.effort import Effort
 
 Factors = dict[str, Sequence[Any]]
 """The values of each factor, by its name."""
-Kind = Literal["seeded", "unseeded", "greedy"]
+Kind = Literal["seeded", "unseeded", "greedy", "greedy with a seed"]
 
 ALL_BUT_ONE: Final = "V - 1"
 """A value of the factor ``top_k``, for which :func:`params_of` puts a number."""
@@ -53,12 +53,12 @@ def request_factors(capabilities: Capabilities) -> Factors:
     """Return temperatures, filters, per row or scalar, and their order, as far as they are advertised."""
     filters = {name for name, _ in capabilities.filters}
     limit = capabilities.max_top_k
-    ks = [k for k in (1, 40, 1025, 3000) if limit is None or k <= limit]
+    ks = [k for k in (1, 40, 256, 1025, 3000) if limit is None or k <= limit]
     return {
-        "temperature": (1.0, 0.003, 0.5, 1.7, 12.0),
+        "temperature": (1.0, 0.003, 0.5, 1.7, 12.0, 150.0, 1e-6),
         "top_k": (0, *ks, *[ALL_BUT_ONE] * (limit is None)) if "top_k" in filters else (0,),
-        "top_p": (1.0, 0.3, 0.9, 0.999, 0.9999) if "top_p" in filters else (1.0,),
-        "min_p": (0.0, 0.001, 0.05, 0.4) if "min_p" in filters else (0.0,),
+        "top_p": (1.0, 0.0005, 0.3, 0.9, 0.999, 0.9999) if "top_p" in filters else (1.0,),
+        "min_p": (0.0, 0.00002, 0.05, 0.4, 1.0) if "min_p" in filters else (0.0,),
         "filter_order": capabilities.filter_orders or ("top_k_first",),
     }
 
@@ -70,6 +70,8 @@ def kinds(capabilities: Capabilities) -> list[Kind]:
         found.append("seeded")
     if capabilities.greedy:
         found.append("greedy")
+    if capabilities.greedy and capabilities.seeding == "counter":
+        found.append("greedy with a seed")
     return found
 
 
@@ -81,7 +83,10 @@ def allowed(case: Mapping[str, Any]) -> bool:
     on = {name for name, off in _OFF.items() if case.get(name, off) != off}
     if needs is None:
         return len(on) <= _MOST_FILTERS
-    return on <= {needs} and case.get(needs) not in (_OFF[needs], ALL_BUT_ONE)
+    # Far from zero, a dtype has no room for the levels of a designed row.
+    return (
+        on <= {needs} and case.get(needs) not in (_OFF[needs], ALL_BUT_ONE) and abs(case.get("top", 0)) < 1000
+    )
 
 
 def params_of(case: Mapping[str, Any], **changes: Any) -> SamplingParams:

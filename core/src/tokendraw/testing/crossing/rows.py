@@ -29,7 +29,8 @@ Make = Callable[[np.random.Generator, int, SamplingParams], Array]
 
 NEGLIGIBLE: Final = -60.0
 _SHIFT: Final = 3.0
-"""Largest logit, in units of the temperature: the precision of the dtype is then spent around three below it."""
+TOPS: Final = (_SHIFT, -4.0, 0.0, 2e4, -12e3)
+"""Largest logits, the small ones in units of the temperature: at 3, the dtype is at its finest three below it."""
 
 
 @dataclass(frozen=True)
@@ -58,35 +59,55 @@ class CrossedRow:
     tie_rule: TieRule
 
     @functools.cached_property
+    def own(self) -> reference.Logits:
+        """The same values in float64, sorted once."""
+        return reference.Logits.of(self.logits.double().numpy())
+
+    @property
     def x(self) -> Array:
-        """The same values, [V] float64."""
-        return self.logits.double().numpy()
+        """The same values, [V] float64, NaN replaced by -inf."""
+        return self.own.x
 
     @functools.cached_property
     def expected(self) -> Expected:
         """What may be drawn and what is kept."""
-        return expect(self.x, self.params, self.tie_rule)
+        return expect(self.own, self.params, self.tie_rule)
 
     @functools.cached_property
     def prepared(self) -> reference.Row:
         """The state before the draw, for :func:`tokendraw.testing.reference.draw`."""
-        return reference.prepare(self.x, self.params)
+        return reference.prepare(self.own, self.params)
 
     @property
     def is_settled(self) -> bool:
         """Whether neither rounding nor the sampler's choice among tied tokens decides what is kept."""
         told = self.expected
-        return told.certain and self.prepared.certain and told.count == self.prepared.kept.sum()
+        return told.certain and self.prepared.certain and told.count == np.count_nonzero(self.prepared.kept)
 
 
 def crossed_row(case: Case, rng: np.random.Generator, tie_rule: TieRule) -> CrossedRow:
-    """Make the row of a case with a ``site``, a ``design`` and the fields of a request."""
+    """Make the row of a case with a ``site``, a ``design``, a ``top`` and the fields of a request.
+
+    Zeros in it have either sign.
+    """
     site, params = case["site"], params_of(case)
     y = case["design"].make(rng, site.size, params)
-    shift = -np.log(params.min_p) if case["design"].needs == "min_p" else _SHIFT
-    top = in_dtype(np.array(params.temperature * shift), site.torch_dtype).double().numpy()
-    logits = in_dtype(top + params.temperature * y, site.torch_dtype)
+    logits = in_dtype(_largest(case, site) + params.temperature * y, site.torch_dtype)
+    logits[(logits == 0) & torch.from_numpy(rng.random(site.size) < 0.5)] *= -1
     return CrossedRow(site, str(case["design"]), logits, params, tie_rule)
+
+
+def _largest(case: Case, site: Site) -> Array:
+    """Return the largest logit, exact in the dtype.
+
+    On the threshold of min-p the values of a dtype lie densest if it is at zero.
+    """
+    top, temperature = case.get("top", _SHIFT), case["temperature"]
+    if case["design"].needs == "min_p":
+        top = -np.log(case["min_p"])
+    return (
+        in_dtype(np.array(top if abs(top) > 1000 else top * temperature), site.torch_dtype).double().numpy()
+    )
 
 
 def in_dtype(values: Array, dtype: torch.dtype) -> torch.Tensor:
@@ -173,7 +194,7 @@ def _edges_of_min_p(rng: np.random.Generator, size: int, params: SamplingParams)
     floor = np.log(params.min_p)
     group = max(1, min(size // 3, int(20 / params.min_p)))
     y = np.full(size, floor - 9.0)
-    y[0], y[1 : 1 + group], y[1 + group : 1 + 2 * group] = 0.0, floor + 0.003, floor - 0.003
+    y[0], y[1 : 1 + group], y[1 + group : 1 + 2 * group] = 0.0, min(floor + 0.003, 0.0), floor - 0.003
     return rng.permutation(y)
 
 

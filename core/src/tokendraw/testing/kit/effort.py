@@ -9,6 +9,9 @@ VOCAB_SIZES = (1, 2, 3, 31, 33, 999, 1024, 1025, 4097, 50257, 128256, 151936, 26
 BATCH_SIZES = (0, 1, 2, 7, 8, 9, 64, 65, 1000)
 LARGE_VOCAB_SIZE = 262145
 _WIDE = 1 << 14
+_SMALL = (1, 2, 3, 5, 7, 8, 9, 15, 16, 17, 31, 33, 48, 63)
+_REMAINDERS = (*_SMALL, *(1024 + r for r in (0, 1, 2, 3, 4, 5, 7, 8, 9, 11, 15, 63, 1024)))
+_WIDE_REMAINDERS = (*((1 << 16) + r for r in (0, 1, 2, 3, 5, 9, 1024)), *((1 << 17) + r for r in (0, 1, 6)))
 _CROSSED_SIZES = (33, 1025, 5003, 65_543, 131_113)
 """Vocabularies of less than a tile, of a few tiles, and on the two sides of 2**17; each leaves a remainder by 4."""
 
@@ -49,6 +52,8 @@ class Effort:
     """Vocabularies that dtypes, values and requests are crossed with."""
     crossed_rows: int | None = None
     """Most cases of a covering table that are looked at; None: all of it."""
+    remainders: tuple[int, ...] = (*_REMAINDERS, *_WIDE_REMAINDERS)
+    """Vocabularies whose last ids are looked at."""
     crossed_batch: int = 300
     """Rows of a large batch of crossed requests."""
 
@@ -101,6 +106,7 @@ class Effort:
             mixed=True,
             crossed_sizes=(33, 1025, 2051),
             crossed_rows=24,
+            remainders=(1, 3, 33, 1025, 1031),
             crossed_batch=9,
         )
 
@@ -111,6 +117,14 @@ class Effort:
     def batch_of(self, size: int) -> int:
         """Return the rows of a large batch of crossed requests for a vocabulary of ``size``."""
         return self.crossed_batch if size <= _WIDE else max(1, self.crossed_batch // 6)
+
+    def shown_copies(self, size: int) -> int:
+        """Return how often a row stands in the largest of its batches with logprobs, for a vocabulary of ``size``."""
+        return 1 if self.fewer > 1 or size > _WIDE else 10
+
+    def poisoned_copies(self, size: int) -> int:
+        """Return how often a poisoned row stands in a batch, for a vocabulary of ``size``."""
+        return 1 if self.fewer > 1 or size > _WIDE else 4
 
     def crossed_draws(self, size: int) -> int:
         """Return the draws of a designed row for a vocabulary of ``size``."""

@@ -59,3 +59,27 @@ def poisons(rng: np.random.Generator, size: int = SIZE) -> dict[str, Poison]:
             np.where(np.arange(size) == 40, np.float32(-7), np.float32(-INF)), valid=True
         ),
     }
+
+
+def far_poisons(rng: np.random.Generator, size: int) -> dict[str, Poison]:
+    """Make rows by name that are poisoned in far places alone: behind the last vector, tile or power of two.
+
+    :param size: V, at least 64.
+    """
+
+    def row(value: float, *ids: int) -> NDArray[Any]:
+        x = gaussian(rng, size)
+        x[list(ids)] = value
+        return x
+
+    behind = (1 << (size - 1).bit_length() - 1) % size  # the largest power of two below V
+    signed = row(0.0)
+    signed.view(np.int32)[3 * size // 4] = -0x400000  # a NaN with its sign bit set
+    return {
+        "NaN at the last id": Poison(row(NAN, size - 1), valid=False),
+        "NaN behind the last power of two": Poison(row(NAN, behind), valid=False),
+        "a NaN with a sign": Poison(signed, valid=False),
+        "+inf at the last id": Poison(row(INF, size - 1), valid=True),
+        "+inf behind the last power of two": Poison(row(INF, behind, size - 1), valid=True),
+        "+inf and far NaN": Poison(np.where(np.arange(size) == size - 2, NAN, row(INF, 1)), valid=False),
+    }

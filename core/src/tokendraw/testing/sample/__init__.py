@@ -4,6 +4,7 @@ from tokendraw.testing.kit.operation import OperationKit
 from tokendraw.testing.rows.sampling import Sampling
 from tokendraw.testing.sample import (
     calls,
+    corners,
     crossed_statistics,
     crossing,
     device,
@@ -25,6 +26,7 @@ _MODULES = (
     independence,
     seeds,
     logprobs,
+    corners,
     crossed_statistics,
     crossing,
     device,

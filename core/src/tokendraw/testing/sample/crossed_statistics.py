@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -14,14 +14,14 @@ from tokendraw._exchange.params import SamplingParams
 from tokendraw.testing.crossing.comparison import Request
 from tokendraw.testing.crossing.covering import covering
 from tokendraw.testing.crossing.factors import Site, allowed, sites
-from tokendraw.testing.crossing.rows import CrossedRow, crossed_row
+from tokendraw.testing.crossing.rows import TOPS, CrossedRow, crossed_row
 from tokendraw.testing.kit.property import Properties
 from tokendraw.testing.kit.statistical_tests import fit, pooled
 from tokendraw.testing.kit.trial import Experiment, Trial, Verdict
-from tokendraw.testing.rows.draws import draw_many, seed_torch
-from tokendraw.testing.rows.requests import tokens_of
+from tokendraw.testing.rows.draws import draw_many, random_seeds, seed_torch
+from tokendraw.testing.rows.requests import has_counter, tokens_of
 from tokendraw.testing.rows.sampling import Sampling
-from tokendraw.testing.sample.crossing import factors
+from tokendraw.testing.sample.crossed_calls import factors
 
 properties = Properties("sample")
 Array = NDArray[Any]
@@ -45,7 +45,7 @@ def _designed(subject: Sampling, trial: Trial) -> dict[Site, list[CrossedRow]]:
     """Make rows of every design in every dtype and vocabulary, their filters and temperatures by a covering table."""
     rng = trial.generator("table")
     crossed = factors(subject)
-    crossed["design"] = [design for design in crossed["design"] if design.name in _LEVELS]
+    crossed |= {"design": [design for design in crossed["design"] if design.name in _LEVELS], "top": TOPS[:1]}
     found: dict[Site, list[CrossedRow]] = {}
     met = set()
     for case in covering(crossed, rng, lambda case: allowed(case) and _visible(case)):
@@ -111,18 +111,27 @@ def distant_rows(subject: Sampling, trial: Trial) -> str:
     for crowd in crowds:
         logits = torch.zeros(1, crowd.site.size, dtype=crowd.site.torch_dtype, device=subject.device)
         requests = [SamplingParams(), *[SamplingParams(min_p=0.5)] * ("min_p" in filters)]
+        mixed = [requests[i // 2 % len(requests)] for i in range(crowd.rows)]
 
         def experiment(
             rng: np.random.Generator,
             calls: int,
             crowd: _Crowd = crowd,
             logits: torch.Tensor = logits,
-            requests: list[SamplingParams] = requests,
+            mixed: list[SamplingParams] = mixed,
         ) -> Verdict:
             seed_torch(rng)
-            mixed = [requests[i // 2 % len(requests)] for i in range(crowd.rows)]
+            seeds, positions = random_seeds(rng, crowd.rows)
+            beside = [
+                replace(params, seed=seed) if i % 7 == 3 and has_counter(subject.capabilities) else params
+                for i, (params, seed) in enumerate(zip(mixed, seeds, strict=True))
+            ]
             batch = logits.expand(crowd.rows, -1)
-            drawn = [tokens_of(subject, batch, mixed) for _ in range(2 * calls)]
+            drawn = [
+                tokens_of(subject, batch, params, positions)
+                for _ in range(calls)
+                for params in (mixed, beside)
+            ]
             return coincidences(np.concatenate(drawn), crowd.site.size)
 
         trial.judge(f"{crowd.rows} rows of {crowd.site}", experiment, 1)

@@ -1,0 +1,126 @@
+"""Places that kernels handle by code of their own: last ids, far ids with NaN and infinities, near ties."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any, Final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from tokendraw._exchange.params import SamplingParams
+from tokendraw.testing.crossing.comparison import requested
+from tokendraw.testing.crossing.contested import contested
+from tokendraw.testing.crossing.factors import Site, kinds, sites
+from tokendraw.testing.crossing.rows import NEGLIGIBLE, CrossedRow, in_dtype
+from tokendraw.testing.kit.property import Properties
+from tokendraw.testing.kit.trial import Trial
+from tokendraw.testing.logits_families import gaussian
+from tokendraw.testing.rows.draws import seed_torch
+from tokendraw.testing.rows.poison import far_poisons, poisons
+from tokendraw.testing.rows.requests import combinations, has_counter
+from tokendraw.testing.rows.sampling import Sampling
+from tokendraw.testing.sample.crossed_calls import judge_call
+
+properties = Properties("sample")
+Array = NDArray[Any]
+
+_TIES: Final = 8
+"""Near ties in each dtype and vocabulary."""
+
+
+@properties.required("last ids")
+def last_ids(subject: Sampling, trial: Trial) -> str:
+    """The last ids are drawn, in every dtype, for vocabularies of every remainder by 4, 8, 16 and 1024."""
+    offered = kinds(subject.capabilities)
+    sizes = [
+        size for size in subject.effort.remainders if size <= (subject.capabilities.max_vocab_size or size)
+    ]
+    rng = trial.generator("rows")
+    seed_torch(rng)
+    for size in sizes:
+        for dtype in subject.capabilities.dtypes:
+            rows = _with_last_ids(subject, Site(dtype, size), rng)
+            batch = [request for row in rows for request in requested(row, offered, rng)]
+            judge_call(subject, trial, batch)
+    return f"{len(sizes)} vocabularies from {min(sizes)} to {max(sizes)} in {len(subject.capabilities.dtypes)} dtypes"
+
+
+def _with_last_ids(subject: Sampling, site: Site, rng: np.random.Generator) -> Iterator[CrossedRow]:
+    size = site.size
+    last = np.arange(size) >= size - (size % 1024 or 1024) % 16 - 1
+    far = np.isin(np.arange(size), [size // 4, size - 1 - size // 4, size - 1])
+    levels = {
+        "the last id alone": np.arange(size) == size - 1,
+        "the last ids": last,
+        "ties of both halves": far,
+        "all alike": np.ones(size, bool),
+    }
+    some = [p for p in combinations(subject.capabilities, size) if p.temperature > 0]
+    for name, heavy in levels.items():
+        logits = in_dtype(np.where(heavy, 1.0, NEGLIGIBLE), site.torch_dtype)
+        params = some[int(rng.integers(len(some)))]
+        yield CrossedRow(site, name, logits, params, subject.capabilities.tie_rule)
+
+
+@properties.required("far NaN and infinities")
+def far_poison(subject: Sampling, trial: Trial) -> str:
+    """NaN, +inf and -inf anywhere in a row, and rows beside them, in every dtype and vocabulary, with the flag."""
+    offered = kinds(subject.capabilities)
+    looked = 0
+    places = [site for site in sites(subject.capabilities, subject.effort) if site.size >= 64]
+    for site in places:
+        rng = trial.generator(str(site))
+        seed_torch(rng)
+        made = {**poisons(rng, site.size), **far_poisons(rng, site.size)}
+        clean = [("a clean row", gaussian(rng, site.size)) for _ in range(3)]
+        named = [(name, poison.logits) for name, poison in made.items()] + clean
+        some = [p for p in combinations(subject.capabilities, site.size) if p.temperature > 0]
+        rows = [
+            CrossedRow(
+                site,
+                name,
+                torch.from_numpy(logits).to(site.torch_dtype),
+                some[int(rng.integers(len(some)))],
+                subject.capabilities.tie_rule,
+            )
+            for name, logits in named
+        ]
+        copies = subject.effort.poisoned_copies(site.size)
+        batch = [
+            request
+            for i, row in enumerate(rows)
+            for request in requested(row, [offered[(i + j) % len(offered)] for j in range(copies)], rng)
+        ]
+        for _ in range(2):  # in another order, so that what is left of a call meets other rows
+            judge_call(subject, trial, [batch[i] for i in rng.permutation(len(batch))])
+            looked += len(batch)
+    return f"{looked} rows of {len(named)} kinds in {len(places)} dtypes and vocabularies"
+
+
+@properties.advertised("near ties", has_counter)
+def near_ties(subject: Sampling, trial: Trial) -> str:
+    """Seeded rows draw the winner of scores that lie 0.0002 apart: nothing on the way to them is rounded."""
+    filters = {name for name, _ in subject.capabilities.filters}
+    looked = 0
+    for site in sites(subject.capabilities, subject.effort):
+        if site.size < 16:
+            continue
+        rng = trial.generator(str(site))
+        limit = subject.capabilities.max_top_k
+        asked = [SamplingParams(temperature=t) for t in (1.0, 0.7, 1.7, 0.003, 12.0)]
+        asked += [SamplingParams(temperature=0.9, min_p=1e-7)] * ("min_p" in filters)
+        if "top_k" in filters and (limit or site.size) >= site.size - 1:
+            asked.append(SamplingParams(temperature=1.3, top_k=site.size - 1))
+        order = (*subject.capabilities.filter_orders, "top_k_first")[0]
+        asked = [replace(params, filter_order=order) for params in asked]
+        wanted = [asked[i % len(asked)] for i in range(subject.effort.rows(_TIES, least=1))]
+        for dtype in subject.capabilities.gumbel_dtypes:
+            made = [contested(site, params, rng, dtype) for params in wanted]
+            batch = [request for request in made if request is not None]
+            if batch:
+                judge_call(subject, trial, batch, dtype)
+            looked += len(batch)
+    return f"{looked} seeded rows"

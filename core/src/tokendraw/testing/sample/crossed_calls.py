@@ -1,0 +1,102 @@
+"""Makes calls of crossed rows, and judges every row by all that float64 knows of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import torch
+
+from tokendraw._exchange.capabilities import GumbelDtype, LogprobsMode
+from tokendraw._exchange.params import SamplingParams
+from tokendraw.testing.crossing.comparison import Request, Shown, require_shown, require_tokens
+from tokendraw.testing.crossing.covering import covering
+from tokendraw.testing.crossing.factors import Factors, Site, allowed, request_factors, sites
+from tokendraw.testing.crossing.rows import DESIGNS, TOPS, CrossedRow, crossed_row
+from tokendraw.testing.kit.trial import Trial
+from tokendraw.testing.rows.requests import scalar_filters
+from tokendraw.testing.rows.sampling import Sampling
+
+
+def factors(subject: Sampling) -> Factors:
+    """Return the factors that rows of logits are crossed over."""
+    asked = request_factors(subject.capabilities)
+    designs = [design for design in DESIGNS if design.needs is None or len(asked[design.needs]) > 1]
+    return {"site": sites(subject.capabilities, subject.effort), "design": designs, "top": TOPS, **asked}
+
+
+def table(subject: Sampling, rng: np.random.Generator) -> dict[Site, list[CrossedRow]]:
+    """Make the rows of a covering table, by site."""
+    cases = covering(factors(subject), rng, allowed)
+    limit = subject.effort.crossed_rows
+    if limit is not None:
+        cases = [cases[i] for i in rng.permutation(len(cases))[:limit]]
+    found: dict[Site, list[CrossedRow]] = {}
+    for case in cases:
+        found.setdefault(case["site"], []).append(crossed_row(case, rng, subject.capabilities.tie_rule))
+    return found
+
+
+def judge_call(
+    subject: Sampling, trial: Trial, batch: Sequence[Request], dtype: GumbelDtype | None = None
+) -> int:
+    """Draw all of a batch in one call and judge every row; return how many tokens were known.
+
+    :param dtype: precision of the noise; None: the usual one.
+    """
+    dtype, named = dtype or subject.gumbel_dtype, 0
+    for part in _by_scalar_filters(subject, batch):
+        positions = [request.position for request in part]
+        output = subject.sample(*_stacked(subject, part), positions, gumbel_dtype=dtype)
+        named += require_tokens(trial, part, output.token_ids.tolist(), dtype)
+        _require_valid(subject, trial, part, output.valid)
+    return named
+
+
+def judge_logprobs(
+    subject: Sampling, trial: Trial, batch: Sequence[Request], mode: LogprobsMode, dtype: GumbelDtype
+) -> None:
+    """Draw a batch whose requests ask for logprobs, and judge every row by all that it shows."""
+    for part in _by_scalar_filters(subject, batch):
+        positions = [request.position for request in part]
+        output = subject.sample(*_stacked(subject, part), positions, mode=mode, gumbel_dtype=dtype)
+        tokens, found, masses = output.token_ids.tolist(), output.logprobs, output.log_kept_mass
+        require_tokens(trial, part, tokens, dtype)
+        _require_valid(subject, trial, part, output.valid)
+        if all(request.params.logprobs is None for request in part):
+            continue
+        assert found is not None
+        assert found.ranks is not None
+        assert masses is not None
+        ids, values = found.token_ids.cpu().numpy(), found.logprobs.cpu().numpy()
+        for i, (rank, mass) in enumerate(zip(found.ranks.tolist(), masses.tolist(), strict=True)):
+            shown = Shown(mode, ids[i], values[i], rank, mass)
+            require_shown(trial, part[i], tokens[i], shown, f"row {i} of {len(part)}: ")
+
+
+def _require_valid(subject: Sampling, trial: Trial, batch: Sequence[Request], valid: torch.Tensor) -> None:
+    if not subject.capabilities.valid_flag:
+        return
+    for i, (request, found) in enumerate(zip(batch, valid.tolist(), strict=True)):
+        needed = request.row.prepared.valid
+        trial.require(
+            found == needed, f"row {i} of {len(batch)}: {request} needs valid {needed}, found {found}"
+        )
+
+
+def _by_scalar_filters(subject: Sampling, batch: Sequence[Request]) -> Iterator[list[Request]]:
+    """Divide a batch by the values of the filters that have one for a whole batch."""
+    names = scalar_filters(subject.capabilities)
+    parts: dict[tuple[object, ...], list[Request]] = {}
+    for request in batch:
+        parts.setdefault(tuple(getattr(request.params, name) for name in names), []).append(request)
+    yield from parts.values()
+
+
+def _stacked(subject: Sampling, batch: Sequence[Request]) -> tuple[torch.Tensor, list[SamplingParams]]:
+    """Return the logits [B, V] of a batch on the device, in their dtype, and its requests."""
+    rows = {id(request.row): request.row for request in batch}
+    places = {key: i for i, key in enumerate(rows)}
+    distinct = torch.stack([row.logits for row in rows.values()]).to(subject.device)
+    which = torch.tensor([places[id(request.row)] for request in batch], device=subject.device)
+    return distinct[which], [request.params for request in batch]
