@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from tokendraw.testing import reference, reference_walk
@@ -34,6 +35,8 @@ VOCAB_SIZE: Final = 2100
 KEPT: Final = (2, 500, 2000)
 """Numbers of tokens that share the mass of a row: kernels draw in other ways from few than from many."""
 _NEGLIGIBLE = -200.0
+_LUCK = 1.5
+"""More than the two precisions are apart, less than 24 bits fall short of 32 at these seeds."""
 _UNLIKELY = -12.0
 """Logit of tokens of another tile than the one that has to win."""
 
@@ -56,18 +59,38 @@ def telling_rows(token_stream: int, tile_stream: int) -> Iterator[TellingRow]:
         yield TellingRow(SEEDS[tile_stream], _contested_tile(tile_stream, kept), kept)
 
 
-def _contested_token(stream: int, kept: int) -> Array:
-    """Make a row [V] float32 in which one precision of the noise draws token 0, the other another of its tile."""
+def lucky_rows(token_stream: int, tile_stream: int) -> Iterator[TellingRow]:
+    """Make rows that both precisions draw token 0 or its tile from, and no noise of 24 bits does, at either level."""
+    for kept in KEPT:
+        yield TellingRow(SEEDS[token_stream], _contested_token(token_stream, kept, _LUCK), kept)
+        yield TellingRow(SEEDS[tile_stream], _contested_tile(tile_stream, kept, _LUCK), kept)
+
+
+def placed(row: TellingRow, dtype: torch.dtype, size: int) -> torch.Tensor:
+    """Return the row in another dtype and a vocabulary of ``size``, not less than its own, all of it as telling.
+
+    The decisive logits are moved to zero, where the values of a dtype lie densest, by a distance that each dtype has.
+    """
+    moved = torch.tensor(-float(row.logits[0])).bfloat16().double()
+    logits = torch.full((size,), _NEGLIGIBLE, dtype=torch.float64)
+    logits[: len(row.logits)] = torch.from_numpy(row.logits).double() + moved
+    return logits.to(dtype)
+
+
+def _contested_token(stream: int, kept: int, luck: float = 0.0) -> Array:
+    """Make a row [V] float32 in which one precision of the noise draws token 0, the other another of its tile.
+
+    :param luck: raises it, so that both draw it.
+    """
     row = np.full(VOCAB_SIZE, _NEGLIGIBLE)
     row[:kept] = np.where(np.arange(kept) < TILE_SIZE, 0.0, _UNLIKELY)
     rivals = np.arange(1, TILE_SIZE)
-    row[0] = (row[rivals] + reference.gumbel(SEEDS[stream], POSITION, rivals, stream)).max() - _between(
-        stream
-    )
+    best = (row[rivals] + reference.gumbel(SEEDS[stream], POSITION, rivals, stream)).max()
+    row[0] = best - _between(stream) + luck
     return row.astype(np.float32)
 
 
-def _contested_tile(stream: int, kept: int) -> Array:
+def _contested_tile(stream: int, kept: int, luck: float = 0.0) -> Array:
     """Make a row [V] float32 in which one precision of the noise draws from tile 0, the other from tile 1."""
     row = np.full(VOCAB_SIZE, _NEGLIGIBLE)
     row[: kept // 2] = row[TILE_SIZE : TILE_SIZE + kept - kept // 2] = 0.0
@@ -75,7 +98,7 @@ def _contested_tile(stream: int, kept: int) -> Array:
     masses = np.log(np.add.reduceat(np.exp(row), first))
     rivals = np.arange(1, len(first))
     best = (masses[rivals] + reference.gumbel(SEEDS[stream], POSITION, rivals, stream)).max()
-    row[:TILE_SIZE] += best - masses[0] - _between(stream)
+    row[:TILE_SIZE] += best - masses[0] - _between(stream) + luck
     return row.astype(np.float32)
 
 

@@ -13,6 +13,9 @@ from tokendraw._exchange.capabilities import GumbelDtype
 from tokendraw._exchange.params import SamplingParams
 from tokendraw._messages.words import all_of
 from tokendraw.testing import reference
+from tokendraw.testing.crossing.comparison import Request
+from tokendraw.testing.crossing.factors import Site, sites
+from tokendraw.testing.crossing.rows import CrossedRow
 from tokendraw.testing.kit.property import Ask, Properties
 from tokendraw.testing.kit.trial import Trial
 from tokendraw.testing.logits_families import FAMILIES, gaussian
@@ -21,6 +24,7 @@ from tokendraw.testing.rows.draws import random_seeds, seed_torch
 from tokendraw.testing.rows.expected import SAME, expect
 from tokendraw.testing.rows.requests import assigned, combinations, described, has_counter, tokens_of
 from tokendraw.testing.rows.sampling import Sampling, row_ask
+from tokendraw.testing.sample.crossed_calls import judge_call
 
 properties = Properties("sample")
 Array = NDArray[Any]
@@ -80,28 +84,37 @@ def _equal_reference(subject: Sampling, trial: Trial, dtype: GumbelDtype) -> str
 
 
 def _require_precision(subject: Sampling, trial: Trial, dtype: GumbelDtype) -> int:
-    """Demand the tokens that only noise of this precision draws; return how many there were."""
-    offered, told = subject.capabilities, 0
-    if (offered.max_vocab_size or noise_precision.VOCAB_SIZE) < noise_precision.VOCAB_SIZE:
-        return told
+    """Demand the tokens that only noise of this precision draws, and rows of luck that less of it has not.
+
+    Each row is alone in a call of the first dtype, and among all of them in every dtype and vocabulary that holds them.
+
+    :returns: how many there were.
+    """
+    narrow = [Site(name, noise_precision.VOCAB_SIZE) for name in subject.capabilities.dtypes[:1]]
+    wide = [s for s in sites(subject.capabilities, subject.effort) if s.size > noise_precision.VOCAB_SIZE]
+    limit = subject.capabilities.max_vocab_size or noise_precision.VOCAB_SIZE
+    told = 0
+    for site in (*narrow * (limit >= noise_precision.VOCAB_SIZE), *wide):
+        batch = _telling(subject, site)
+        for call in ([request] for request in batch) if site in narrow else [batch]:
+            judge_call(subject, trial, call, dtype)
+        told += len(batch)
+    return told
+
+
+def _telling(subject: Sampling, site: Site) -> list[Request]:
+    offered, streams = subject.capabilities, (reference.TOKEN, reference.TILE)
     order = (*offered.filter_orders, "top_k_first")[0]
-    for row in noise_precision.telling_rows(reference.TOKEN, reference.TILE):
+    batch = []
+    for row in (*noise_precision.telling_rows(*streams), *noise_precision.lucky_rows(*streams)):
         for k in (0, row.kept):
             if k and (not subject.has("top_k") or k > (offered.max_top_k or k)):
                 continue
-            params = SamplingParams(top_k=k, filter_order=order, seed=row.seed)
-            expected, _ = reference.draw(
-                reference.prepare(row.logits, params), row.seed, noise_precision.POSITION, dtype
-            )
-            logits = torch.from_numpy(row.logits[None])
-            (token,) = subject.tokens(logits, [params], [noise_precision.POSITION], gumbel_dtype=dtype)
-            told += 1
-            trial.require(
-                token == expected,
-                f"V = {logits.shape[1]}, {described(params)}, seed {row.seed}, position {noise_precision.POSITION} "
-                f"needs token {expected} of {dtype} noise, found {token}",
-            )
-    return told
+            params = SamplingParams(top_k=k, filter_order=order)
+            logits = noise_precision.placed(row, site.torch_dtype, site.size)
+            crossed = CrossedRow(site, "a row that tells noise", logits, params, offered.tie_rule)
+            batch.append(Request(crossed, replace(params, seed=row.seed), noise_precision.POSITION))
+    return batch
 
 
 @properties.advertised("seeds at the edges", has_counter)
