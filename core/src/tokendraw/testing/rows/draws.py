@@ -75,13 +75,19 @@ def judge_fit(
     draws: int,
     *,
     seeded: bool = False,
+    dtype: torch.dtype = torch.float32,
 ) -> Expected:
-    """Compare the draws of one row with its float64 distribution."""
+    """Compare the draws of one row with its float64 distribution.
+
+    :param logits: [V] float32, exact in ``dtype``, in which they are given.
+    """
     expected = expect(logits, params, subject.capabilities.tie_rule)
     assert expected.certain, f"the kit chose a row that rounding decides: {label}"
 
+    given = torch.from_numpy(logits).to(dtype)
+
     def experiment(rng: np.random.Generator, count: int) -> Verdict:
-        tokens = draw_many(subject, logits, params, count, rng, seeded=seeded)
+        tokens = draw_many(subject, given, params, count, rng, seeded=seeded)
         bins = pooled(expected.probabilities, count, expected.in_part)
         return fit(tokens, expected.probabilities, bins)
 

@@ -15,6 +15,7 @@ from tokendraw.testing.kit.statistical_tests import fit
 from tokendraw.testing.kit.trial import Trial, Verdict
 from tokendraw.testing.logits_families import FAMILIES, gaussian
 from tokendraw.testing.rows.draws import random_seeds, seed_torch
+from tokendraw.testing.rows.dtypes import dtypes_of, in_turn
 from tokendraw.testing.rows.expected import expect
 from tokendraw.testing.rows.requests import assigned, batches, combinations
 from tokendraw.testing.rows.sampling import Sampling
@@ -32,8 +33,8 @@ def inputs_unmodified(subject: Sampling, trial: Trial) -> str:
     requests = combinations(subject.capabilities, size)
     for mode in modes:
         some = requests[:: 1 if mode is None else max(1, len(requests) // 5)]
-        for batch in batches(subject, some, len(rows)):
-            logits = torch.from_numpy(rows).to(subject.device)
+        for turn, batch in enumerate(batches(subject, some, len(rows))):
+            logits = in_turn(subject, turn, rows)[0].to(subject.device)
             wanted = [replace(params, logprobs=None if mode is None else 3) for params in batch]
             metadata = SamplingMetadata.from_params(wanted, device=subject.device)
             with unmodified(trial, logits=logits, metadata=metadata):
@@ -46,16 +47,11 @@ def strides(subject: Sampling, trial: Trial) -> str:
     """Rows of any stride, views with an offset and expanded rows draw what contiguous ones draw."""
     rows, size = subject.effort.rows(12, least=5), 1100
     rng = trial.generator("rows")
-    logits = torch.from_numpy(np.stack([gaussian(rng, size) for _ in range(rows)])).to(subject.device)
-    wide = torch.zeros(rows, size + 37, device=subject.device)
-    wide[:, 5 : 5 + size] = logits
-    doubled = torch.zeros(2 * rows, size, device=subject.device)
-    doubled[::2] = logits
-    same = logits[:1].expand(rows, size)
+    exact = np.stack([gaussian(rng, size) for _ in range(rows)])
     layouts = {
-        "rows of a wider buffer": (logits, wide[:, 5 : 5 + size]),
-        "every other row": (logits, doubled[::2]),
-        "one row expanded": (same.contiguous(), same),
+        f"{label} in {dtype}".replace("torch.", ""): pair
+        for dtype in dtypes_of(subject)
+        for label, pair in _layouts(torch.from_numpy(exact).to(subject.device, dtype)).items()
     }
     seeds, positions = random_seeds(rng, rows)
     counter = subject.capabilities.seeding == "counter"
@@ -63,8 +59,9 @@ def strides(subject: Sampling, trial: Trial) -> str:
         p for p in combinations(subject.capabilities, size) if counter or p.temperature == 0 or p.top_k == 1
     ]
     requests = requests or [SamplingParams()]
-    for label, (contiguous, view) in layouts.items():
-        for batch in batches(subject, requests[:: max(1, len(requests) // 8)], rows):
+    some = requests[:: max(1, len(requests) // 8)]
+    for turn, (label, (contiguous, view)) in enumerate(layouts.items()):
+        for batch in batches(subject, some[turn % 2 :: 2] or some, rows):
             seeded = [
                 replace(p, seed=s) if counter and p.temperature else p
                 for p, s in zip(batch, seeds, strict=True)
@@ -77,10 +74,23 @@ def strides(subject: Sampling, trial: Trial) -> str:
             trial.require(
                 (first == second)[settled].all(), f"{label} need the tokens of contiguous rows, found others"
             )
-            for x, params, token in zip(view.cpu().numpy(), batch, second, strict=True):
+            for x, params, token in zip(view.float().cpu().numpy(), batch, second, strict=True):
                 possible = expect(x, params, subject.capabilities.tie_rule).possible
                 trial.require(possible[token], f"{label} need tokens that are kept, found {token}")
     return ", ".join(layouts)
+
+
+def _layouts(logits: torch.Tensor) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
+    """Return rows [B, V] that lie side by side, and views with the same values, by what they are views of."""
+    rows, size = logits.shape
+    wide, doubled = logits.new_zeros(rows, size + 37), logits.new_zeros(2 * rows, size)
+    wide[:, 5 : 5 + size], doubled[::2] = logits, logits
+    same = logits[:1].expand(rows, size)
+    return {
+        "rows of a wider buffer": (logits, wide[:, 5 : 5 + size]),
+        "every other row": (logits, doubled[::2]),
+        "one row expanded": (same.contiguous(), same),
+    }
 
 
 @properties.required("rows of shared slots")
@@ -90,18 +100,21 @@ def shared_slots(subject: Sampling, trial: Trial) -> str:
     rng = trial.generator("row")
     row = gaussian(rng, size)
     likely = int(row.argmax())
-    requests = [SamplingParams(temperature=1e-6), SamplingParams(temperature=50.0)]
-    index = [0, 1, 0, 0, 1, 1] * subject.effort.rows(50, least=6)
+    slots = 300  # more than a byte can number
+    temperatures = np.where(rng.random(slots) < 0.5, 1e-6, 50.0)
+    index = rng.integers(0, slots, 6 * subject.effort.rows(50, least=6)).tolist()
+    requests = [SamplingParams(temperature=t) for t in temperatures.tolist()]
     seed_torch(rng)
-    found = subject.tokens(torch.from_numpy(row).repeat(len(index), 1), requests, row_index=index)
-    cold = np.array(index) == 0
+    given, _ = in_turn(subject, 1, row)
+    found = subject.tokens(given.repeat(len(index), 1), requests, row_index=index)
+    cold = temperatures[index] < 1
     trial.require((found[cold] == likely).all(), f"rows of a cold request need token {likely}, found others")
     hot = int((found[~cold] == likely).sum())
     trial.require(
         hot < len(index) // 6,
-        f"rows of a hot request need tokens of all kinds, found the likeliest {hot} times of {len(index) // 2}",
+        f"rows of a hot request need tokens of all kinds, found the likeliest {hot} times of {(~cold).sum()}",
     )
-    return f"{len(index)} rows of 2 requests"
+    return f"{len(index)} rows of {slots} requests"
 
 
 def _dtype(name: str) -> None:

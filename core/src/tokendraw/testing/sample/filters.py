@@ -17,6 +17,7 @@ from tokendraw.testing.kit.statistical_tests import share
 from tokendraw.testing.kit.trial import Trial, Verdict
 from tokendraw.testing.logits_families import FAMILIES
 from tokendraw.testing.rows.draws import draw_many, judge_fit, seed_torch
+from tokendraw.testing.rows.dtypes import dtypes_of, in_turn, rounded
 from tokendraw.testing.rows.expected import Expected, expect, possible_tokens
 from tokendraw.testing.rows.requests import batches, described, has_filter
 from tokendraw.testing.rows.sampling import Sampling, row_ask
@@ -104,8 +105,8 @@ def ties(subject: Sampling, trial: Trial) -> str:
     requests = _fitting(subject, requests)
     if subject.effort.mixed:
         requests = requests[:: max(1, len(requests) - 1)]
-    for params in requests:
-        _kept_by_draws(subject, trial, described(params), row, params)
+    for number, params in enumerate(requests):
+        _kept_by_draws(subject, trial, described(params), row, params, number)
     return f"tie rule {subject.capabilities.tie_rule}, groups of 24 equal logits"
 
 
@@ -113,10 +114,14 @@ def _filter(subject: Sampling, trial: Trial, requests: list[SamplingParams]) -> 
     """Compare requests with float64, by draws from rows whose edges can be seen, and by logprobs."""
     requests = _fitting(subject, requests)
     judged = _sharpest(subject, trial, requests) if subject.effort.mixed else requests
-    for params in judged:
-        row = _clear_row(trial, params, subject)
-        expected = judge_fit(subject, trial, described(params), row, params, subject.effort.draws // 4)
-        _judge_edge(subject, trial, row, params, expected)
+    every = dtypes_of(subject)
+    for number, params in enumerate(judged):
+        dtype = every[number % len(every)]
+        row = _clear_row(trial, params, subject, dtype)
+        expected = judge_fit(
+            subject, trial, described(params), row, params, subject.effort.draws // 4, dtype=dtype
+        )
+        _judge_edge(subject, trial, torch.from_numpy(row).to(dtype), params, expected)
     _support(subject, trial, requests)
     shown = _kept_as_shown(subject, trial, requests)
     return f"{len(judged)} requests by draws{shown}"
@@ -138,10 +143,11 @@ def _support(subject: Sampling, trial: Trial, requests: list[SamplingParams]) ->
         rng = trial.generator(name, 3)
         rows = np.stack([family(rng, _SIZE) for _ in range(subject.effort.rows(4))])
         rows = rows.repeat(subject.effort.rows(_COPIES, least=2), 0)
-        for batch in batches(subject, requests, len(rows), turn):
+        for number, batch in enumerate(batches(subject, requests, len(rows), turn)):
             seed_torch(rng)
-            found = subject.tokens(torch.from_numpy(rows), batch)
-            for row, params, token in zip(rows, batch, found, strict=True):
+            given, exact = in_turn(subject, turn + number, rows)
+            found = subject.tokens(given, batch)
+            for row, params, token in zip(exact, batch, found, strict=True):
                 possible = possible_tokens(row, params, subject.capabilities.tie_rule)
                 trial.require(
                     possible[token],
@@ -155,18 +161,21 @@ def _fitting(subject: Sampling, requests: list[SamplingParams]) -> list[Sampling
     return [p if p.filter_order in orders else replace(p, filter_order=orders[0]) for p in requests]
 
 
-def _clear_row(trial: Trial, params: SamplingParams, subject: Sampling) -> Array:
-    """Make 60 distinct logits, none of them unlikely, and no decision within rounding of an edge."""
+def _clear_row(
+    trial: Trial, params: SamplingParams, subject: Sampling, dtype: torch.dtype = torch.float32
+) -> Array:
+    """Make 60 logits of a dtype, none of them unlikely, and no decision within rounding of an edge."""
     for attempt in range(100):
         rng = trial.generator(f"{params}", 10 + attempt)
         row = rng.permutation(np.linspace(0, 2.2, 60) + rng.uniform(-0.01, 0.01, 60)).astype(np.float32)
+        _, row = rounded(row, dtype)
         if expect(row, params, subject.capabilities.tie_rule).certain:
             return row
     raise AssertionError(f"the kit found no clear row for {params}")
 
 
 def _judge_edge(
-    subject: Sampling, trial: Trial, row: Array, params: SamplingParams, expected: Expected
+    subject: Sampling, trial: Trial, row: torch.Tensor, params: SamplingParams, expected: Expected
 ) -> None:
     """Separate the last kept token, which every off-by-one mistake concerns."""
     probability = float(expected.probabilities[expected.edge].sum())
@@ -181,8 +190,11 @@ def _judge_edge(
     trial.judge(f"{described(params)}, last kept token", experiment, draws)
 
 
-def _kept_by_draws(subject: Sampling, trial: Trial, label: str, row: Array, params: SamplingParams) -> None:
-    judge_fit(subject, trial, label, row, params, subject.effort.draws // 2)
+def _kept_by_draws(
+    subject: Sampling, trial: Trial, label: str, row: Array, params: SamplingParams, turn: int = 0
+) -> None:
+    given, exact = in_turn(subject, turn, row)
+    judge_fit(subject, trial, label, exact, params, subject.effort.draws // 2, dtype=given.dtype)
 
 
 def _kept_as_shown(subject: Sampling, trial: Trial, requests: list[SamplingParams]) -> str:
@@ -194,14 +206,17 @@ def _kept_as_shown(subject: Sampling, trial: Trial, requests: list[SamplingParam
     for turn, (name, family) in enumerate(FAMILIES.items()):
         rng = trial.generator(name)
         logits = np.stack([family(rng, _SIZE) for _ in range(subject.effort.rows(_COPIES, least=2))])
-        rows = [reference.Logits.of(row) for row in logits]
-        for batch in batches(subject, requests, len(logits), turn):
+        read: dict[torch.dtype, list[reference.Logits]] = {}
+        for number, batch in enumerate(batches(subject, requests, len(logits), turn)):
             shown = [replace(params, logprobs=-1) for params in batch]
-            output = subject.sample(torch.from_numpy(logits), shown, mode=mode)
+            given, exact = in_turn(subject, turn + number, logits)
+            output = subject.sample(given, shown, mode=mode)
             assert output.logprobs is not None
             ids = output.logprobs.token_ids[:, 1:].cpu().numpy()
             finite = np.isfinite(output.logprobs.logprobs[:, 1:].cpu().numpy())
-            for row, params, row_ids, row_finite in zip(rows, batch, ids, finite, strict=True):
+            if given.dtype not in read:
+                read[given.dtype] = [reference.Logits.of(row) for row in exact]
+            for row, params, row_ids, row_finite in zip(read[given.dtype], batch, ids, finite, strict=True):
                 expected = expect(row, params, subject.capabilities.tie_rule)
                 if not expected.certain:
                     continue

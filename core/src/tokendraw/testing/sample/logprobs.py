@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,6 +18,7 @@ from tokendraw.testing.kit.property import Properties
 from tokendraw.testing.kit.trial import Trial
 from tokendraw.testing.logits_families import FAMILIES
 from tokendraw.testing.rows.draws import seed_torch
+from tokendraw.testing.rows.dtypes import dtypes_of, rounded
 from tokendraw.testing.rows.expected import expect
 from tokendraw.testing.rows.logprobs import TOLERANCE, expected_values, require_values
 from tokendraw.testing.rows.requests import combinations, described, has_logprobs, has_mode, scalar_filters
@@ -25,17 +28,27 @@ properties = Properties("sample")
 Array = NDArray[Any]
 
 
-def _batch(subject: Sampling, trial: Trial, size: int, wanted: int) -> tuple[Array, list[SamplingParams]]:
-    """Make one row of every family for about every third request."""
-    rng = trial.generator(f"{size} {wanted}")
+def _batches(
+    subject: Sampling, trial: Trial, wanted: int, sizes: Sequence[int] = (1, 50, 1300)
+) -> Iterator[tuple[torch.Tensor, Array, list[SamplingParams]]]:
+    """Make a batch of every vocabulary in every dtype: rows [B, V], their float32 values, and their requests."""
+    for size, dtype in itertools.product(sizes, dtypes_of(subject)):
+        yield _batch(subject, trial, size, wanted, dtype)
+
+
+def _batch(
+    subject: Sampling, trial: Trial, size: int, wanted: int, dtype: torch.dtype
+) -> tuple[torch.Tensor, Array, list[SamplingParams]]:
+    """Make some rows of every family, with requests of all kinds."""
+    rng = trial.generator(f"{size} {wanted} {dtype}")
     requests = combinations(subject.capabilities, size)
     if scalar_filters(subject.capabilities):
         requests = requests[:1]
-    copies = subject.effort.rows(6)
+    copies = max(1, subject.effort.rows(6) // len(subject.capabilities.dtypes))
     logits = np.stack([family(rng, size) for family in FAMILIES.values() for _ in range(copies)])
     picked = rng.integers(0, len(requests), len(logits))
     seed_torch(rng)
-    return logits, [replace(requests[i], logprobs=wanted) for i in picked]
+    return *rounded(logits, dtype), [replace(requests[i], logprobs=wanted) for i in picked]
 
 
 def _shown(output: SamplerOutput) -> tuple[Array, Array, Array]:
@@ -53,9 +66,9 @@ def _mode(mode: LogprobsMode) -> None:
     def check(subject: Sampling, trial: Trial) -> str:
         """The values of all V tokens and of the drawn one agree with float64 to 1e-5, by id."""
         looked = 0
-        for size in (1, 50, 1300):
-            logits, params = _batch(subject, trial, size, -1)
-            output = subject.sample(torch.from_numpy(logits), params, mode=mode)
+        for given, logits, params in _batches(subject, trial, -1):
+            size = given.shape[1]
+            output = subject.sample(given, params, mode=mode)
             ids, values, _ = _shown(output)
             drawn = output.token_ids.cpu().numpy()
             for i, request in enumerate(params):
@@ -81,9 +94,9 @@ for _each in LOGPROBS_MODES:
 def ranks(subject: Sampling, trial: Trial) -> str:
     """The rank is the number of tokens whose value is at least the drawn one's, all ties counted."""
     looked = 0
-    for size in (1, 50, 1300):
-        logits, params = _batch(subject, trial, size, 0)
-        output = subject.sample(torch.from_numpy(logits), params)
+    for given, logits, params in _batches(subject, trial, 0):
+        size = given.shape[1]
+        output = subject.sample(given, params)
         found, drawn = _shown(output)[2], output.token_ids.cpu().numpy()
         for x, token, rank in zip(logits, drawn, found, strict=True):
             expected = int((x >= x[token]).sum())
@@ -99,9 +112,10 @@ def n_best(subject: Sampling, trial: Trial) -> str:
     if mode is None:
         return "no raw mode to compare the order in"
     size = 1300
-    for wanted in (0, 1, 20, size, 10 * size):
-        logits, params = _batch(subject, trial, size, wanted)
-        ids, values, _ = _shown(subject.sample(torch.from_numpy(logits), params, mode=mode))
+    counts = (0, 1, 20, 21, 33, size, 10 * size)
+    for wanted, dtype in itertools.product(counts, dtypes_of(subject)):
+        given, logits, params = _batch(subject, trial, size, wanted, dtype)
+        ids, values, _ = _shown(subject.sample(given, params, mode=mode))
         for x, row in zip(logits, ids, strict=True):
             best = np.lexsort((np.arange(size), -x))[:wanted]
             apart = np.flatnonzero(row[1:] != best)
@@ -109,9 +123,8 @@ def n_best(subject: Sampling, trial: Trial) -> str:
                 not len(apart),
                 f"N = {wanted} needs token {best[apart[:1]]} in place {apart[:1] + 1}, found {row[1:][apart[:1]]}",
             )
-    logits = logits[:4]
     few = [SamplingParams(logprobs=n) for n in (None, 0, 2, 5)]
-    ids, values, _ = _shown(subject.sample(torch.from_numpy(logits), few, mode=mode))
+    ids, values, _ = _shown(subject.sample(given[:4], few, mode=mode))
     for i, wanted in enumerate((0, 0, 2, 5)):
         padded = (ids[i, 1 + wanted :] == PAD_TOKEN_ID).all() and (
             values[i, 1 + wanted :] == PAD_LOGPROB
@@ -119,16 +132,16 @@ def n_best(subject: Sampling, trial: Trial) -> str:
         trial.require(
             padded, f"a row that asked for {wanted} of 5 needs padding behind them, found {ids[i].tolist()}"
         )
-    return f"N of 0, 1, 20, V = {size} and more, and rows that ask for less"
+    return f"N of 0, 1, 20, 21, 33, V = {size} and more, and rows that ask for less"
 
 
 @properties.advertised("log_kept_mass", has_logprobs)
 def kept_mass(subject: Sampling, trial: Trial) -> str:
     """The log of the kept set's share of the temperature-scaled mass, to 1e-5."""
     looked = 0
-    for size in (1, 50, 1300):
-        logits, params = _batch(subject, trial, size, 0)
-        output = subject.sample(torch.from_numpy(logits), params)
+    for given, logits, params in _batches(subject, trial, 0):
+        size = given.shape[1]
+        output = subject.sample(given, params)
         assert output.log_kept_mass is not None
         found = output.log_kept_mass.cpu().numpy()
         for x, request, mass in zip(logits, params, found, strict=True):

@@ -15,6 +15,7 @@ from tokendraw.testing.kit.statistical_tests import fit
 from tokendraw.testing.kit.trial import Trial, Verdict
 from tokendraw.testing.logits_families import gaussian
 from tokendraw.testing.rows.draws import random_seeds, seed_torch
+from tokendraw.testing.rows.dtypes import in_turn
 from tokendraw.testing.rows.expected import expect, possible_tokens
 from tokendraw.testing.rows.poison import SIZE, poisons
 from tokendraw.testing.rows.requests import batches, combinations, tokens_of
@@ -32,10 +33,11 @@ def poisoned_rows(subject: Sampling, trial: Trial) -> str:
     copies = subject.effort.rows(3, least=2)
     rows = [(name, kind.logits) for name, kind in kinds.items() for _ in range(copies)]
     logits = np.stack([row for _, row in rows])
-    for batch in batches(subject, combinations(subject.capabilities, SIZE), len(rows)):
+    for turn, batch in enumerate(batches(subject, combinations(subject.capabilities, SIZE), len(rows))):
         seed_torch(rng)
-        found = tokens_of(subject, torch.from_numpy(logits), batch)
-        for (name, row), params, token in zip(rows, batch, found, strict=True):
+        given, exact = in_turn(subject, turn, logits)
+        found = tokens_of(subject, given, batch)
+        for (name, _), row, params, token in zip(rows, exact, batch, found, strict=True):
             possible = possible_tokens(row, params, subject.capabilities.tie_rule)
             trial.require(possible[token], f"a row with {name} needs a token that is kept, found {token}")
     return f"{len(kinds)} kinds of rows"
@@ -49,13 +51,13 @@ def neighbours(subject: Sampling, trial: Trial) -> str:
     clean = np.stack([gaussian(rng, SIZE) for _ in range(2 * len(kinds) + 1)])
     poisoned = clean.copy()
     poisoned[1::2] = np.stack([kind.logits for kind in kinds])
-    both = [torch.from_numpy(x) for x in (clean, poisoned)]
     settled = [
         params
         for params in combinations(subject.capabilities, SIZE)
         if subject.capabilities.seeding == "counter" or params.temperature == 0
     ]
-    for batch in batches(subject, settled, len(clean)):
+    for turn, batch in enumerate(batches(subject, settled, len(clean))):
+        both = [in_turn(subject, turn, x)[0] for x in (clean, poisoned)]
         seeds, positions = random_seeds(rng, len(clean))
         rows = [replace(p, seed=s) if p.temperature else p for p, s in zip(batch, seeds, strict=True)]
         first, second = (tokens_of(subject, x, rows, positions)[::2] for x in both)
@@ -94,16 +96,18 @@ def plus_infinity(subject: Sampling, trial: Trial) -> str:
     for i, params in enumerate(_some(combinations(subject.capabilities, 1100))):
         if params.temperature == 0 or params.top_k == 1:
             continue
-        probabilities = expect(row, params, subject.capabilities.tie_rule).probabilities
+        given, exact = in_turn(subject, i, row)
+        probabilities = expect(exact, params, subject.capabilities.tie_rule).probabilities
 
         def experiment(
             generator: np.random.Generator,
             draws: int,
             params: SamplingParams = params,
             probabilities: Array = probabilities,
+            given: torch.Tensor = given,
         ) -> Verdict:
             seed_torch(generator)
-            batch = torch.from_numpy(row).repeat(draws, 1)
+            batch = given.repeat(draws, 1)
             return fit(subject.tokens(batch, params), probabilities)
 
         trial.judge(f"request {i}", experiment, subject.effort.draws_of(600))
@@ -114,9 +118,11 @@ def plus_infinity(subject: Sampling, trial: Trial) -> str:
 def valid_flag(subject: Sampling, trial: Trial) -> str:
     """False for rows with NaN or without anything above -inf, True for all others."""
     kinds = poisons(trial.generator("rows"))
-    logits = torch.from_numpy(np.stack([kind.logits for kind in kinds.values()]))
-    for batch in batches(subject, _some(combinations(subject.capabilities, SIZE)), len(logits)):
-        valid = subject.sample(logits, batch).valid.tolist()
+    logits = np.stack([kind.logits for kind in kinds.values()])
+    for turn, batch in enumerate(
+        batches(subject, _some(combinations(subject.capabilities, SIZE)), len(logits))
+    ):
+        valid = subject.sample(in_turn(subject, turn, logits)[0], batch).valid.tolist()
         for (name, kind), found in zip(kinds.items(), valid, strict=True):
             trial.require(found == kind.valid, f"a row with {name} needs valid {kind.valid}, found {found}")
     return f"{len(kinds)} kinds of rows"

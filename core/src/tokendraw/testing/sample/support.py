@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 from typing import Any
 
@@ -15,6 +16,7 @@ from tokendraw.testing.kit.refusals import refused
 from tokendraw.testing.kit.trial import Trial
 from tokendraw.testing.logits_families import FAMILIES, flat, gaussian, tied, zipf
 from tokendraw.testing.rows.draws import random_seeds, seed_torch
+from tokendraw.testing.rows.dtypes import dtypes_of, in_turn, rounded
 from tokendraw.testing.rows.expected import expect
 from tokendraw.testing.rows.requests import combinations, described, tokens_of
 from tokendraw.testing.rows.sampling import Sampling, row_ask
@@ -44,18 +46,17 @@ def range_and_support(subject: Sampling, trial: Trial) -> str:
         for v, b in subject.effort.pairs()
         if subject.capabilities.max_vocab_size is None or v <= subject.capabilities.max_vocab_size
     ]
-    for size, rows in pairs:
+    for turn, (size, rows) in enumerate(pairs):
         rng = trial.generator(f"{size} x {rows}")
         seed_torch(rng)
         logits = np.stack([family(rng, size) for family in (zipf, flat, tied, gaussian, zipf, gaussian)])
         params = combinations(subject.capabilities, size)
         chosen = [params[i] for i in rng.integers(0, len(params), _DISTINCT)]
         which = np.arange(rows) % _DISTINCT
-        found = _tokens(
-            subject, torch.from_numpy(logits)[torch.from_numpy(which)], [chosen[i] for i in which], rng
-        )
+        given, exact = in_turn(subject, turn, logits)
+        found = _tokens(subject, given[torch.from_numpy(which)], [chosen[i] for i in which], rng)
         for i in range(min(rows, _DISTINCT)):
-            possible = expect(logits[i], chosen[i], subject.capabilities.tie_rule).possible
+            possible = expect(exact[i], chosen[i], subject.capabilities.tie_rule).possible
             wrong = np.flatnonzero((which == i) & ~possible[found])
             trial.require(
                 not len(wrong),
@@ -96,12 +97,19 @@ def extremes(subject: Sampling, trial: Trial) -> str:
         subject_rows += [(x, SamplingParams(min_p=p)) for x in (base, steep) for p in (1.0, 1e-45, 0.0)]
     orders = subject.capabilities.filter_orders or ("top_k_first",)
     subject_rows = [(x, replace(p, filter_order=orders[0])) for x, p in subject_rows]
-    copies = subject.effort.rows(40)
+    every = dtypes_of(subject)
+    copies = max(1, subject.effort.rows(40) // len(every))
     logits = np.stack([x for x, _ in subject_rows for _ in range(copies)])
     params = [p for _, p in subject_rows for _ in range(copies)]
     seed_torch(rng)
-    found = _tokens(subject, torch.from_numpy(logits), params, rng).reshape(len(subject_rows), copies)
-    for (x, p), drawn in zip(subject_rows, found, strict=True):
+    looked: list[tuple[NDArray[Any], SamplingParams, NDArray[Any]]] = []
+    with np.errstate(over="ignore"):
+        for dtype in every:
+            given, exact = rounded(logits, dtype)
+            found = _tokens(subject, given, params, rng).reshape(len(subject_rows), copies)
+            own = exact[::copies]
+            looked += [(x, p, drawn) for x, (_, p), drawn in zip(own, subject_rows, found, strict=True)]
+    for x, p, drawn in looked:
         possible = expect(x, p, subject.capabilities.tie_rule).possible
         wrong = drawn[~possible[drawn]]
         trial.require(
@@ -115,11 +123,16 @@ def extremes(subject: Sampling, trial: Trial) -> str:
 @properties.required("padding is never read")
 def padding(subject: Sampling, trial: Trial) -> str:
     """Storage behind the V logits of a row never wins, whatever the row stride."""
-    rows = subject.effort.rows(16, least=3)
-    for size, stride in ((3, 8), (1000, 1024), (1025, 2048), (4097, 4097 + 31)):
+    limit = subject.capabilities.max_vocab_size
+    wide = [(v, v + 9) for v in subject.effort.crossed_sizes if v > 1 << 16 and (limit is None or v <= limit)]
+    shapes = [(3, 8), (1000, 1024), (1025, 2048), (4097, 4097 + 31), *wide[:1]]
+    for (size, stride), dtype in itertools.product(shapes, dtypes_of(subject)):
         rng = trial.generator(f"{size}")
-        storage = torch.full((rows, stride), float("inf"))
-        storage[:, :size] = torch.from_numpy(np.stack([gaussian(rng, size) - 50 for _ in range(rows)]))
+        rows = subject.effort.rows(16, least=3) if size < 1 << 16 else 3
+        storage = torch.full((rows, stride), float("inf"), dtype=dtype)
+        storage[:, :size] = torch.from_numpy(np.stack([gaussian(rng, size) - 50 for _ in range(rows)])).to(
+            dtype
+        )
         seed_torch(rng)
         logits = storage.to(subject.device)[:, :size]
         counter = subject.capabilities.seeding == "counter"
@@ -135,7 +148,7 @@ def padding(subject: Sampling, trial: Trial) -> str:
                 torch.equal(found.token_ids, alone.token_ids),
                 f"V = {size} in rows of {stride} needs the tokens of rows with nothing behind them, found others",
             )
-    return "4 strides, +inf behind every row"
+    return f"{len(shapes)} strides in {len(dtypes_of(subject))} dtypes, +inf behind every row"
 
 
 @properties.advertised("greedy rows", lambda c: c.greedy, row_ask(SamplingParams(temperature=0.0)))
@@ -143,14 +156,15 @@ def greedy(subject: Sampling, trial: Trial) -> str:
     """Temperature 0 takes the argmax, the lowest id on a tie, beside rows that draw."""
     sizes = [v for v in (1, 2, 31, 1025, 5000) if v <= (subject.capabilities.max_vocab_size or v)]
     copies = subject.effort.rows(4, least=2)
-    for size in sizes:
+    for size, dtype in itertools.product(sizes, dtypes_of(subject)):
         rng = trial.generator(f"{size}")
         logits = np.stack([family(rng, size) for family in FAMILIES.values() for _ in range(copies)])
         params = [SamplingParams(temperature=float(i % 2)) for i in range(len(logits))]
         seed_torch(rng)
-        found = _tokens(subject, torch.from_numpy(logits), params, rng)
+        given, exact = rounded(logits, dtype)
+        found = _tokens(subject, given, params, rng)
         for i in range(0, len(logits), 2):
-            best = int(logits[i].argmax())
+            best = int(exact[i].argmax())
             trial.require(found[i] == best, f"V = {size}: a greedy row needs token {best}, found {found[i]}")
     return f"{len(sizes)} vocabularies, {len(FAMILIES)} families"
 
