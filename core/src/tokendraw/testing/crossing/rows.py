@@ -167,12 +167,12 @@ def _plateau_at_p(rng: np.random.Generator, size: int, params: SamplingParams) -
     In a large vocabulary each level has a tile of its own: the noise of three tiles then tells what was kept.
     """
     p, head = params.top_p, max(1, min(5, size // 6))
-    tied = max(1, min(400, size // 3))
+    tied = min(size - head, max(1, min(400, size // 3)))
     below = min(500, size - head - tied)
     shares = np.concatenate(
         [
             np.full(head, 0.6 * p / head) * np.linspace(1.1, 0.9, head),
-            np.full(tied, (p + 0.6 * (1 - p) - 0.6 * p) / tied),
+            np.full(tied, (p + 0.6 * (1 - p) - 0.6 * p) / max(tied, 1)),
             np.full(below, 0.4 * (1 - p) / max(below, 1)),
         ]
     )

@@ -16,6 +16,7 @@ from tokendraw.testing.sample import (
     special_values,
     support,
 )
+from tokendraw.testing.sample.fuzz import fuzz
 
 _MODULES = (
     support,
@@ -32,7 +33,9 @@ _MODULES = (
     device,
 )
 KIT = OperationKit(
-    view=Sampling, properties=tuple(prop for module in _MODULES for prop in module.properties.all)
+    view=Sampling,
+    properties=tuple(prop for module in _MODULES for prop in module.properties.all),
+    fuzz=fuzz,
 )
 
 __all__ = ["KIT", "Sampling"]

@@ -16,12 +16,15 @@ from tokendraw.testing.kit.statistical_tests import fit, independence, share
 from tokendraw.testing.kit.trial import Trial, Verdict
 from tokendraw.testing.logits_families import bimodal, gaussian, zipf
 from tokendraw.testing.rows.draws import draw_many, judge_fit
+from tokendraw.testing.rows.dtypes import dtypes_of
 from tokendraw.testing.rows.requests import seedings
 from tokendraw.testing.rows.sampling import Sampling
 
 properties = Properties("sample")
 Array = NDArray[Any]
 
+_WIDE_TAIL, _TILE_TAIL = (14.0, 40), (13.0, 30)
+"""Gap below the head, and how many draws of the tail to expect, in every dtype."""
 _EXACT_TAILS = ((14.0, 20), (18.0, 20), (20.5, 20))
 """Gaps below the head, each with how many seeded draws of the tail are compared with the reference."""
 
@@ -66,9 +69,34 @@ def tails(subject: Sampling, trial: Trial) -> str:
             return share(int((tokens != head).sum()), draws, probability, f"{size - 1} tail tokens")
 
         trial.judge(f"gap {gap:g}", experiment, int(np.ceil(expected / probability)))
+    _tails_in_dtypes(subject, trial, size, head)
     looked = _exact_tails(subject, trial, size, head) if subject.capabilities.seeding == "counter" else 0
     gaps = ", ".join(f"{gap:g}" for gap, _ in subject.effort.tails)
     return f"gaps {gaps}" + f"; {looked} seeded draws from tails down to gap 20.5" * bool(looked)
+
+
+def _tails_in_dtypes(subject: Sampling, trial: Trial, size: int, head: int) -> None:
+    """Judge tails in every dtype: in a wide vocabulary, and in one tile, where the noise of tokens alone decides."""
+    wanted = _WIDE_TAIL, (min(size, TILE_SIZE), *_TILE_TAIL)
+    for dtype in dtypes_of(subject):
+        for width, gap, hits in ((size, *wanted[0]), wanted[1]):
+            row = torch.full((width,), -gap, dtype=dtype)
+            row[head % width] = 0
+            mass = (width - 1) * np.exp(-gap)
+            probability = float(mass / (1 + mass))
+
+            def experiment(
+                rng: np.random.Generator,
+                draws: int,
+                row: torch.Tensor = row,
+                probability: float = probability,
+            ) -> Verdict:
+                tokens = draw_many(subject, row, SamplingParams(), draws, rng)
+                hit = int((tokens != int(row.argmax())).sum())
+                return share(hit, draws, probability, f"{len(row) - 1} tail tokens")
+
+            draws = subject.effort.draws_of(int(np.ceil(hits / probability)))
+            trial.judge(f"gap {gap:g} below one of {width} in {dtype}", experiment, draws)
 
 
 def _exact_tails(subject: Sampling, trial: Trial, size: int, head: int) -> int:
