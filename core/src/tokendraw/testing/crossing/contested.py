@@ -13,7 +13,7 @@ from tokendraw._exchange.params import SamplingParams
 from tokendraw.testing import reference
 from tokendraw.testing.crossing.comparison import Request
 from tokendraw.testing.crossing.factors import Site
-from tokendraw.testing.crossing.rows import CrossedRow, in_dtype
+from tokendraw.testing.crossing.rows import SHIFT, CrossedRow, in_dtype
 from tokendraw.testing.rows.draws import random_seeds
 
 Array = NDArray[Any]
@@ -39,7 +39,8 @@ def contested(
     for seed, position in zip(*random_seeds(rng, _ATTEMPTS), strict=True):
         y = np.minimum(-np.log(site.size) - 0.5 + 0.2 * rng.standard_normal(site.size), 0.0)
         y[rng.integers(site.size)] = 0.0
-        logits = in_dtype(params.temperature * y, site.torch_dtype)
+        top = in_dtype(np.array(SHIFT * params.temperature), site.torch_dtype).double().numpy()
+        logits = in_dtype(top + params.temperature * y, site.torch_dtype)
         row = CrossedRow(site, "a near tie", logits, params, "value")
         winner, _ = reference.draw(row.prepared, seed, position, dtype)
         rival, value = _rival(row, winner, seed, position, dtype)
@@ -59,8 +60,9 @@ def _rival(row: CrossedRow, winner: int, seed: int, position: int, dtype: Gumbel
     y, temperature = row.prepared.y[ids], row.params.temperature
     noise = reference.gumbel(seed, position, ids, reference.TOKEN, dtype)
     best = y[winner - start] + noise[winner - start]
-    values = in_dtype(temperature * (best - LEAST_LEAD - noise), row.site.torch_dtype).double().numpy()
-    moved = values / temperature
+    wanted = row.own.top + temperature * (best - LEAST_LEAD - noise)
+    values = in_dtype(wanted, row.site.torch_dtype).double().numpy()
+    moved = (values - row.own.top) / temperature
     lead = best - moved - noise
     fits = (lead >= LEAST_LEAD) & (np.abs(moved - y) < _MOST_MOVED) & (moved < 0) & (ids != winner)
     chosen = int(np.where(fits, lead, np.inf).argmin())

@@ -28,9 +28,12 @@ Make = Callable[[np.random.Generator, int, SamplingParams], Array]
 """Makes y [V] float64, the largest of which is 0, for a request."""
 
 NEGLIGIBLE: Final = -60.0
-_SHIFT: Final = 3.0
-TOPS: Final = (_SHIFT, -4.0, 0.0, 2e4, -12e3)
-"""Largest logits, the small ones in units of the temperature: at 3, the dtype is at its finest three below it."""
+SHIFT: Final = 2.7
+TOPS: Final = (SHIFT, -4.3, 0.0, 2e4, -12e3)
+"""Largest logits, the small ones in units of the temperature.
+
+At 2.7 a dtype is at its finest 2.7 below the largest, and y has more bits than the logits, so that rounding it shows.
+"""
 
 
 @dataclass(frozen=True)
@@ -102,7 +105,7 @@ def _largest(case: Case, site: Site) -> Array:
 
     On the threshold of min-p the values of a dtype lie densest if it is at zero.
     """
-    top, temperature = case.get("top", _SHIFT), case["temperature"]
+    top, temperature = case.get("top", SHIFT), case["temperature"]
     if case["design"].needs == "min_p":
         top = -np.log(case["min_p"])
     return (

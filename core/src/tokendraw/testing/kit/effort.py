@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 
 VOCAB_SIZES = (1, 2, 3, 31, 33, 999, 1024, 1025, 4097, 50257, 128256, 151936, 262145)
 BATCH_SIZES = (0, 1, 2, 7, 8, 9, 64, 65, 1000)
@@ -81,7 +81,7 @@ class Effort:
 
     @classmethod
     def tiny(cls) -> Self:
-        """Return the effort for kernels in an interpreter, at tens of milliseconds a row: every property in 3,000 rows.
+        """Return the effort for kernels in an interpreter, at tens of milliseconds a row: every property in 5,000 rows.
 
         Exact demands cost little and keep most of their power. Statistics of a few dozen draws see only what is
         grossly wrong, such as noise that is used twice: exact binomials and the two looks of a run keep the rate of
@@ -114,6 +114,16 @@ class Effort:
         """Return the number of rows of an exact check that asks for ``wanted``."""
         return max(least, wanted // self.fewer)
 
+    def some(self, cases: list[Any], divisor: int = 1) -> list[Any]:
+        """Pick cases of a covering table, spread over all of it, where the effort has no time for all."""
+        if self.crossed_rows is None:
+            return cases
+        return cases[:: max(1, len(cases) * divisor // self.crossed_rows)]
+
+    def skips(self, size: int, turn: int) -> bool:
+        """Whether a quick run leaves out a call for this vocabulary, as it does with two of three wide ones."""
+        return self.quick and size > _WIDE and turn % 3 > 0
+
     def batch_of(self, size: int) -> int:
         """Return the rows of a large batch of crossed requests for a vocabulary of ``size``."""
         return self.crossed_batch if size <= _WIDE else max(1, self.crossed_batch // 6)
@@ -128,11 +138,11 @@ class Effort:
 
     def crossed_draws(self, size: int) -> int:
         """Return the draws of a designed row for a vocabulary of ``size``."""
-        return self.draws_of(400 if size <= _WIDE else 54)
+        return self.draws_of(300 if size <= _WIDE else 48)
 
     def crowd_of(self, size: int) -> int:
         """Return the rows of a batch in which no two may share noise, for a vocabulary of ``size``."""
-        return min(self.batch_rows, 1100 if size <= _WIDE else 330)
+        return min(self.batch_rows // 4, 1100 if size <= _WIDE else 330)
 
     def draws_of(self, wanted: int) -> int:
         """Return the number of draws of a statistical check that asks for ``wanted``."""

@@ -27,10 +27,7 @@ def factors(subject: Sampling) -> Factors:
 
 def table(subject: Sampling, rng: np.random.Generator) -> dict[Site, list[CrossedRow]]:
     """Make the rows of a covering table, by site."""
-    cases = covering(factors(subject), rng, allowed)
-    limit = subject.effort.crossed_rows
-    if limit is not None:
-        cases = [cases[i] for i in rng.permutation(len(cases))[:limit]]
+    cases = subject.effort.some(covering(factors(subject), rng, allowed))
     found: dict[Site, list[CrossedRow]] = {}
     for case in cases:
         found.setdefault(case["site"], []).append(crossed_row(case, rng, subject.capabilities.tie_rule))

@@ -48,7 +48,7 @@ def _designed(subject: Sampling, trial: Trial) -> dict[Site, list[CrossedRow]]:
     crossed |= {"design": [design for design in crossed["design"] if design.name in _LEVELS], "top": TOPS[:1]}
     found: dict[Site, list[CrossedRow]] = {}
     met = set()
-    for case in covering(crossed, rng, lambda case: allowed(case) and _visible(case)):
+    for case in subject.effort.some(covering(crossed, rng, lambda case: allowed(case) and _visible(case)), 6):
         key = case["site"], case["design"].name
         row = crossed_row(case, rng, subject.capabilities.tie_rule)
         if key not in met and row.expected.certain:
@@ -106,7 +106,7 @@ def distant_rows(subject: Sampling, trial: Trial) -> str:
         _Crowd(site, subject.effort.crowd_of(site.size))
         for site in sites(subject.capabilities, subject.effort)
     ]
-    crowds = [crowd for crowd in crowds if crowd.site.size > crowd.rows]
+    crowds = [crowd for crowd in crowds if crowd.site.size > 4 * crowd.rows]
     filters = {name for name, _ in subject.capabilities.filters}
     for crowd in crowds:
         logits = torch.zeros(1, crowd.site.size, dtype=crowd.site.torch_dtype, device=subject.device)

@@ -60,6 +60,8 @@ def crossed_logprobs(subject: Sampling, trial: Trial) -> str:
     seed_torch(rng)
     for number, (site, crossed) in enumerate(rows.items()):
         for turn, mode in enumerate(modes):
+            if subject.effort.skips(site.size, number + turn):
+                continue
             copies = subject.effort.shown_copies(site.size) if turn == number % len(modes) else 1
             batch = [
                 request.showing(_SHOWN[(number + turn + i * copies + j) % len(_SHOWN)])

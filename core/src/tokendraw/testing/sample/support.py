@@ -155,7 +155,7 @@ def padding(subject: Sampling, trial: Trial) -> str:
 def greedy(subject: Sampling, trial: Trial) -> str:
     """Temperature 0 takes the argmax, the lowest id on a tie, beside rows that draw."""
     sizes = [v for v in (1, 2, 31, 1025, 5000) if v <= (subject.capabilities.max_vocab_size or v)]
-    copies = subject.effort.rows(4, least=2)
+    copies = subject.effort.rows(4)
     for size, dtype in itertools.product(sizes, dtypes_of(subject)):
         rng = trial.generator(f"{size}")
         logits = np.stack([family(rng, size) for family in FAMILIES.values() for _ in range(copies)])
