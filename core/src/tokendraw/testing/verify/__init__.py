@@ -1,12 +1,25 @@
 """The properties of the operation ``verify``."""
 
 from tokendraw.testing.kit.operation import OperationKit
-from tokendraw.testing.verify import bonus, device, draws, edges, lines, seeds
+from tokendraw.testing.verify import (
+    bonus,
+    crossing,
+    device,
+    draws,
+    edges,
+    lines,
+    near_distributions,
+    seeds,
+    unseeded,
+)
+from tokendraw.testing.verify.crossing import lines as crossing
 from tokendraw.testing.verify.verifying import Verifying
 
-_MODULES = (lines, edges, draws, bonus, seeds, device)
+_MODULES = (lines, edges, crossing, draws, bonus, near_distributions, unseeded, seeds, device)
 KIT = OperationKit(
-    view=Verifying, properties=tuple(prop for module in _MODULES for prop in module.properties.all)
+    view=Verifying,
+    properties=tuple(prop for module in _MODULES for prop in module.properties.all),
+    fuzz=crossing.fuzz,
 )
 
 __all__ = ["KIT", "Verifying"]
