@@ -3,7 +3,6 @@
 from tokendraw.testing.kit.operation import OperationKit
 from tokendraw.testing.verify import (
     bonus,
-    crossing,
     device,
     draws,
     edges,

@@ -37,6 +37,8 @@ POISON: Final = (
 )
 """Where poison is, and what."""
 _DRAFTS: Final = (0, 1, 2, 5, 8, 9, 16)
+_FEW_DRAFTS: Final = (0, 1, 3, 9)
+"""Those of wide vocabularies."""
 _MOST_DIFFERENT: Final = 7
 """Requests of a call that differ; a larger batch holds them several times."""
 _MOST_ELEMENTS: Final = 1 << 21
@@ -97,7 +99,8 @@ def fuzz(subject: Verifying, rng: np.random.Generator, trial: Trial) -> str:
 
 def _factors(subject: Verifying, sites: list[Site]) -> Factors:
     offered: VerifyCapabilities = subject.capabilities
-    drafts = _DRAFTS if offered.ragged_drafts else _DRAFTS[1:]
+    numbers = _DRAFTS if any(site.size <= WIDE for site in sites) else _FEW_DRAFTS
+    drafts = numbers if offered.ragged_drafts else numbers[1:]
     per_row = tuple(pair for pair in offered.filters if pair[1] == "per_row")
     requests = factors.request_factors(_only(offered, per_row))
     if offered.greedy:
