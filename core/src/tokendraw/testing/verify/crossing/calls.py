@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from tokendraw._exchange.capabilities import LogprobsMode
 from tokendraw._exchange.drafts import Drafts
-from tokendraw._exchange.output import PAD_LOGPROB, PAD_TOKEN_ID
+from tokendraw._exchange.metadata import SamplingMetadata
+from tokendraw._exchange.output import PAD_LOGPROB, PAD_TOKEN_ID, SamplerOutput
 from tokendraw.operations.verify.output import VerifyOutput
 from tokendraw.testing import reference, reference_walk
 from tokendraw.testing.kit.trial import Trial
@@ -69,6 +70,16 @@ class CrossedCall:
         """Lay rows out on the device, in their own dtype."""
         held = np.stack(rows) if rows else np.zeros((0, self.form.site.size), np.float32)
         return torch.from_numpy(held).to(getattr(torch, dtype)).to(subject.device)
+
+    def draft(self, subject: Verifying) -> SamplerOutput:
+        """Draw a draft from the first row of each request that differs."""
+        metadata = SamplingMetadata.from_params(
+            [request.params for request in self.requests],
+            device=subject.device,
+            positions=[request.first for request in self.requests],
+        )
+        rows = self._on(subject, [request.target[0] for request in self.requests], self.form.site.dtype)
+        return subject.draft(rows, metadata, gumbel_dtype=self.form.gumbel_dtype)
 
     def answers(self) -> list[reference_walk.Answer | None]:
         """Walk along the drafts of every request; None for those without a seed, unless they are greedy."""
@@ -136,7 +147,28 @@ def require_answers(subject: Verifying, trial: Trial, call: CrossedCall) -> int:
         )
     if output.logprobs is not None:
         _require_logprobs(subject, trial, call, output, found)
+    _require_drafts(subject, trial, call)
     return named
+
+
+def _require_drafts(subject: Verifying, trial: Trial, call: CrossedCall) -> None:
+    """Demand drafts that are kept, those of the seeds where there are some, and ``valid``."""
+    output = call.draft(subject)
+    streams = (reference_walk.DRAFT_TOKEN, reference_walk.DRAFT_TILE)
+    drawings = [reference.drawing(request.rows[0], request.first, streams) for request in call.requests]
+    needed = reference.together(drawings, [r.params.seed or 0 for r in call.requests], call.form.gumbel_dtype)
+    given = zip(output.token_ids.tolist(), output.valid.tolist(), needed, strict=True)
+    for request, (found, valid, (token, lead)) in zip(call.requests, given, strict=True):
+        row, what = request.rows[0], f"{call}: a draft from the first row of {request}"
+        is_known = request.params.seed is not None or row.greedy
+        if _is_settled(subject, request, 1):
+            trial.require(row.kept[found], f"{what} needs a kept token, found {found}")
+            is_free = not is_known or lead < reference.NEAR_TIE
+            trial.require(is_free or found == token, f"{what} needs {token}, found {found}")
+        trial.require(
+            valid == row.valid or not subject.capabilities.valid_flag,
+            f"{what} needs valid {row.valid}, found {valid}",
+        )
 
 
 def _is_settled(subject: Verifying, request: Request, used: int) -> bool:
