@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
@@ -63,16 +64,26 @@ class Batch:
     params: list[SamplingParams]
     first: list[int]
     """Position of the first row."""
+    dtype: str
+    """Of the logits, by its torch name; all of them are values of it."""
 
     @classmethod
     def of(
-        cls, subject: Verifying, rng: np.random.Generator, count: int, size: int, seed: bool = True
+        cls,
+        subject: Verifying,
+        rng: np.random.Generator,
+        count: int,
+        size: int,
+        seed: bool = True,
+        dtype: str | None = None,
     ) -> Self:
         """Random requests of every kind, with up to 4 drafts that lie near the target, some of them elsewhere.
 
         :param seed: whether they bring seeds, if the subject serves any.
+        :param dtype: of the logits; None: the first that is advertised.
         """
         offered = subject.capabilities
+        dtype = dtype or offered.dtypes[0]
         kinds = requests(offered, size)
         families: list[Family] = [gaussian, zipf, *[tied] * (offered.tie_rule == "value")]
         seeds, first = random_seeds(rng, count)
@@ -81,9 +92,9 @@ class Batch:
         for i in range(count):
             params = kinds[-1 if rng.random() < 0.1 else int(rng.integers(len(kinds)))]
             n = int(rng.integers(5)) if offered.ragged_drafts else 3
-            target = np.stack([families[i % len(families)](rng, size) for _ in range(n + 1)])
+            target = rounded(np.stack([families[i % len(families)](rng, size) for _ in range(n + 1)]), dtype)
             draft = target[:n] + np.float32(rng.choice([0.0, 0.3, 2.0])) * rng.standard_normal((n, size))
-            draft = draft.astype(np.float32)
+            draft = rounded(draft, dtype)
             probs = [expect(x, params, offered.tie_rule).probabilities for x in draft]
             ids = [int(rng.choice(size, p=q)) for q in probs]
             for step in range(n):
@@ -104,6 +115,7 @@ class Batch:
             ids=drafted,
             params=params_of,
             first=first,
+            dtype=dtype,
         )
 
     def __len__(self) -> int:
@@ -117,17 +129,18 @@ class Batch:
     def picked(self, which: Iterable[int]) -> Batch:
         """Pick some of the requests, in this order."""
         order = [int(i) for i in which]
-        columns = {name: [getattr(self, name)[i] for i in order] for name in self.__dataclass_fields__}
-        return Batch(**columns)
+        names = [name for name in self.__dataclass_fields__ if name != "dtype"]
+        return Batch(**{name: [getattr(self, name)[i] for i in order] for name in names}, dtype=self.dtype)
 
     def logits(self, subject: Verifying) -> torch.Tensor:
         """Return the target's logits [L, V] on the device."""
-        return torch.from_numpy(np.concatenate(self.target)).to(subject.device)
+        return on(subject, np.concatenate(self.target), self.dtype)
 
     def drafts(self, subject: Verifying, kind: DraftKind) -> Drafts:
         """Return the drafts on the device, given by kind."""
         rows = {"probs": self.probs, "logits": self.draft, "chosen": []}[kind]
-        given = torch.from_numpy(np.concatenate(rows)).to(subject.device) if rows else None
+        own = self.dtype if kind == "logits" else "float32"
+        given = on(subject, np.concatenate(rows), own) if rows else None
         return drafts_of(subject, self.ids, self.size, kind, given)
 
     def metadata(self, drafts: Drafts) -> SamplingMetadata:
@@ -189,6 +202,35 @@ class Batch:
         rule = subject.capabilities.tie_rule
         rows = [expect(x, self.params[i], rule) for x in (*self.target[i], *self.draft[i])]
         return all(row.certain and not row.in_part.any() for row in rows)
+
+
+def spread(subject: Verifying, sizes: Iterable[int], count: int) -> list[tuple[str, int, int]]:
+    """Share ``count`` requests of each vocabulary among the dtypes that are advertised.
+
+    :returns: dtype, V and number of requests. Where kernels are interpreted, each V has one dtype, by turns.
+    """
+    offered, rows = subject.capabilities, subject.effort.rows(count, least=3)
+    served = [size for size in sizes if size <= (offered.max_vocab_size or size)]
+    if subject.effort.mixed:
+        return [(offered.dtypes[i % len(offered.dtypes)], size, rows) for i, size in enumerate(served)]
+    each = -(-rows // len(offered.dtypes))
+    return [(dtype, size, each) for size in served for dtype in offered.dtypes]
+
+
+def by_turns(subject: Verifying) -> Iterator[str]:
+    """Yield the dtypes that are advertised, again and again, for checks that look at many things alike."""
+    return itertools.cycle(subject.capabilities.dtypes)
+
+
+def rounded(values: Array, dtype: str) -> Array:
+    """Round to a dtype by its torch name; returned as float32, which holds every value of it."""
+    found: Array = torch.from_numpy(np.asarray(values, np.float32)).to(getattr(torch, dtype)).float().numpy()
+    return found
+
+
+def on(subject: Verifying, rows: Array, dtype: str) -> torch.Tensor:
+    """Put rows on the device, in a dtype by its torch name."""
+    return torch.from_numpy(rows).to(getattr(torch, dtype)).to(subject.device)
 
 
 def drafts_of(

@@ -22,7 +22,17 @@ from tokendraw.testing.logits_families import gaussian
 from tokendraw.testing.rows.draws import random_seeds, seed_torch
 from tokendraw.testing.rows.expected import expect
 from tokendraw.testing.rows.requests import seedings
-from tokendraw.testing.verify.drafting import Batch, chains, drafts_of, requests, row_metadata
+from tokendraw.testing.verify.drafting import (
+    Batch,
+    by_turns,
+    chains,
+    drafts_of,
+    on,
+    requests,
+    rounded,
+    row_metadata,
+    spread,
+)
 from tokendraw.testing.verify.speculation import Case, judge
 from tokendraw.testing.verify.verifying import Verifying, draft_ask
 
@@ -50,33 +60,41 @@ def markov(trial: Trial, kind: DraftKind, mode: VerifyMode, placeholders: tuple[
 @properties.required("verify draft")
 def draft(subject: Verifying, trial: Trial) -> str:
     """``draft`` draws from the softmax after the filters, with seeds from streams of its own."""
-    offered = subject.capabilities
-    row = NEAR_EIGHT.astype(np.float32)
+    offered, dtypes = subject.capabilities, by_turns(subject)
     for name, own in {"no filter": SamplingParams(), **_served(offered)}.items():
-        expected = expect(row, own, offered.tie_rule).probabilities
+        dtype = next(dtypes)
+        row = rounded(NEAR_EIGHT, dtype)
+        x, expected = on(subject, row, dtype), expect(row, own, offered.tie_rule).probabilities
 
         def experiment(
-            rng: np.random.Generator, draws: int, params: SamplingParams = own, p: Array = expected
+            rng: np.random.Generator,
+            draws: int,
+            params: SamplingParams = own,
+            p: Array = expected,
+            x: torch.Tensor = x,
         ) -> Verdict:
             seed_torch(rng)
             metadata = row_metadata(
-                drafts_of(subject, [[]] * draws, len(row), "chosen"), [params] * draws, [3] * draws
+                drafts_of(subject, [[]] * draws, len(x), "chosen"), [params] * draws, [3] * draws
             )
-            logits = torch.from_numpy(row).to(subject.device).repeat(draws, 1)
-            return fit(subject.draft(logits, metadata).token_ids.cpu().numpy(), p)
+            return fit(subject.draft(x.repeat(draws, 1), metadata).token_ids.cpu().numpy(), p)
 
-        trial.judge(name, experiment, subject.effort.tiled_draws)
+        trial.judge(f"{name}, {dtype}", experiment, subject.effort.tiled_draws)
     if offered.seeding != "counter":
         return "distribution"
-    rng = trial.generator("rows")
-    looked = 0
-    kinds = requests(offered, 2500)
-    seeds, positions = random_seeds(rng, subject.effort.rows(60, least=4))
-    rows = np.stack([gaussian(rng, 2500) for _ in seeds])
+    looked = sum(_require_drafts(subject, trial, *look) for look in spread(subject, [2500], 60))
+    return f"distribution, and {looked} seeded drafts token by token"
+
+
+def _require_drafts(subject: Verifying, trial: Trial, dtype: str, size: int, count: int) -> int:
+    offered, rng, looked = subject.capabilities, trial.generator(f"rows {dtype}"), 0
+    kinds = requests(offered, size)
+    seeds, positions = random_seeds(rng, count)
+    rows = rounded(np.stack([gaussian(rng, size) for _ in seeds]), dtype)
     params = [replace(kinds[int(rng.integers(len(kinds)))], seed=seed) for seed in seeds]
-    given = drafts_of(subject, [[]] * len(rows), 2500, "chosen")
+    given = drafts_of(subject, [[]] * len(rows), size, "chosen")
     metadata = row_metadata(given, params, positions)
-    found = subject.draft(torch.from_numpy(rows).to(subject.device), metadata).token_ids.tolist()
+    found = subject.draft(on(subject, rows, dtype), metadata).token_ids.tolist()
     streams = (reference_walk.DRAFT_TOKEN, reference_walk.DRAFT_TILE)
     for x, request, seed, position, token in zip(rows, params, seeds, positions, found, strict=True):
         if not expect(x, request, offered.tie_rule).certain:
@@ -86,9 +104,9 @@ def draft(subject: Verifying, trial: Trial) -> str:
         looked += 1
         trial.require(
             token == expected_token or lead < reference.NEAR_TIE,
-            f"a draft at seed {seed}, position {position} needs token {expected_token}, found {token}",
+            f"{dtype}: a draft at seed {seed}, position {position} needs token {expected_token}, found {token}",
         )
-    return f"distribution, and {looked} seeded drafts token by token"
+    return looked
 
 
 def _served(capabilities: VerifyCapabilities) -> dict[str, SamplingParams]:
@@ -118,8 +136,9 @@ def rejection(subject: Verifying, trial: Trial) -> str:
     seeded = seedings(subject.capabilities)[-1]
     for label, case in cases.items():
         judge(subject, trial, label, case, subject.effort.draws // 4, seeded=seeded)
-    if seeded:
-        judge(subject, trial, "Markov", cases["Markov"], subject.effort.draws // 4, seeded=False)
+    for dtype in subject.capabilities.dtypes[not seeded :]:
+        own = replace(cases["Markov"], dtype=dtype)
+        judge(subject, trial, f"Markov, {dtype}", own, subject.effort.draws // 8, seeded=False)
     judge(subject, trial, "three tiles", _tiles(kind), subject.effort.tiled_draws // 4, seeded=seeded)
     return f"{all_of(cases)}; residuals of three tiles"
 
@@ -137,14 +156,17 @@ def coupled(subject: Verifying, trial: Trial) -> str:
     """The tokens are those that ``sample`` draws at the same seeds and positions, drafts accepted while they are."""
     offered = subject.capabilities
     case = markov(trial, offered.draft_kinds[0], "coupled")
-    for seeded in seedings(offered):
-        judge(subject, trial, "Markov", case, subject.effort.draws // 4, seeded=seeded)
+    if seedings(offered)[-1]:
+        judge(subject, trial, "Markov", case, subject.effort.draws // 4, seeded=True)
+    for dtype in offered.dtypes:
+        own_case = replace(case, dtype=dtype)
+        judge(subject, trial, f"Markov, {dtype}", own_case, subject.effort.draws // 8, seeded=False)
     sampling = subject.seeded_sampling
     if sampling is None:
         return "distribution"
     looked = 0
-    for size in (31, 1100):
-        batch = Batch.of(subject, trial.generator(f"{size}"), subject.effort.rows(60, least=4), size)
+    for dtype, size, count in spread(subject, (31, 1100), 60):
+        batch = Batch.of(subject, trial.generator(f"{size} {dtype}"), count, size, dtype=dtype)
         own = batch.sampled(subject, sampling)
         for kind in offered.draft_kinds:
             for i, tokens in enumerate(chains(batch.verify(subject, "coupled", kind))):
@@ -153,7 +175,7 @@ def coupled(subject: Verifying, trial: Trial) -> str:
                 looked += end
                 trial.require(
                     tokens == own[i][:end],
-                    f"drafts {ids[:-1]} where sample draws {own[i]} need {own[i][:end]}, found {tokens}",
+                    f"{dtype}: drafts {ids[:-1]} where sample draws {own[i]} need {own[i][:end]}, found {tokens}",
                 )
     return f"distribution, and {looked} tokens equal to those of sample"
 
@@ -167,8 +189,10 @@ def _kind(name: str, kind: DraftKind) -> None:
             "three tokens": Case(target=_FEW, draft=_FEWER, kind=kind, mode=mode),
             "Markov": markov(trial, kind, mode),
         }
+        dtypes = by_turns(subject)
         for seeded in seedings(subject.capabilities):
-            for label, case in cases.items():
+            for label, own in cases.items():
+                case = replace(own, dtype=next(dtypes))
                 judge(subject, trial, label, case, subject.effort.draws // 4, seeded=seeded)
         return all_of(cases)
 
@@ -186,10 +210,12 @@ def _some_filter(capabilities: VerifyCapabilities) -> bool:
 def filters(subject: Verifying, trial: Trial) -> str:
     """Tokens follow the filtered target, under every filter that is advertised; the others are refused."""
     offered = subject.capabilities
-    served = _served(offered)
+    served, dtypes = _served(offered), by_turns(subject)
     for mode, kind in [(mode, offered.draft_kinds[0]) for mode in offered.verify_modes]:
         for name, params in served.items():
-            case = Case(target=EIGHT, draft=NEAR_EIGHT, kind=kind, mode=mode, params=params)
+            case = Case(
+                target=EIGHT, draft=NEAR_EIGHT, kind=kind, mode=mode, params=params, dtype=next(dtypes)
+            )
             seeded = seedings(offered)[-1]
             judge(subject, trial, f"{name}, {mode}", case, subject.effort.draws // 4, seeded=seeded)
         hot = Case(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 from typing import Any, Final
 
@@ -21,12 +22,16 @@ from tokendraw.testing.rows.poison import poisons
 from tokendraw.testing.verify.drafting import (
     ID_OUTSIDE,
     Batch,
+    by_turns,
     chains,
     drafts_of,
     first_and_last_way,
+    on,
     requests,
     require_same,
+    rounded,
     row_metadata,
+    spread,
     ways,
 )
 from tokendraw.testing.verify.lines import SURE, require_sure_chains
@@ -49,12 +54,13 @@ def poisoned_rows(subject: Verifying, trial: Trial) -> str:
     offered = subject.capabilities
     rng = trial.generator("rows")
     kinds = poisons(rng, _SIZE)
-    clean = Batch.of(subject, rng, 2 * len(kinds) + 1, _SIZE)
+    dtypes = by_turns(subject)
     for mode, kind in first_and_last_way(offered) if subject.effort.mixed else ways(offered):
         for where in ("target", "draft") if kind != "chosen" else ("target",):
+            clean = Batch.of(subject, rng, 2 * len(kinds) + 1, _SIZE, dtype=next(dtypes))
             batch = clean.picked(range(len(clean)))
             for i, poison in zip(range(1, len(batch), 2), kinds.values(), strict=True):
-                _poison(batch, i, where, kind, poison.logits, int(rng.integers(5)))
+                _poison(batch, i, where, kind, rounded(poison.logits, batch.dtype), int(rng.integers(5)))
             found = batch.verify(subject, mode, kind)
             told, given = chains(found), found.valid.tolist()
             for i, tokens in enumerate(told):
@@ -130,21 +136,23 @@ def sure_drafts(subject: Verifying, trial: Trial) -> str:
         ("q = 0", "logits", flat, never, False),
     ]
     looked = 0
-    for label, kind, target, draft, accepted in cases:
-        if kind not in offered.draft_kinds:
-            continue
-        given = torch.from_numpy(draft).to(subject.device).repeat(count, 1)
+    served = [case for case in cases if case[1] in offered.draft_kinds]
+    for (label, kind, target, draft, accepted), dtype in itertools.product(served, offered.dtypes):
+        given = on(subject, draft, dtype if kind == "logits" else "float32").repeat(count, 1)
         drafts = drafts_of(subject, [[1]] * count, size, kind, given)
-        logits = torch.from_numpy(target).to(subject.device).repeat(2 * count, 1)
+        logits = on(subject, target, dtype).repeat(2 * count, 1)
         seed_torch(rng)
         found = subject.verify(logits, drafts, row_metadata(drafts, params, first), "rejection")
         hits = int(found.num_accepted.sum())
         trial.require(
             hits == count * accepted,
-            f"{label}, {kind}: of {count} drafts {count * accepted} need to be accepted, found {hits}",
+            f"{label}, {dtype}, {kind}: of {count} drafts {count * accepted} need to be accepted, found {hits}",
         )
         looked += 1
-    return f"{looked} cases, {count} drafts each" + ", the least and the largest u among them" * counter
+    return (
+        f"{looked} cases and dtypes, {count} drafts each"
+        + ", the least and the largest u among them" * counter
+    )
 
 
 @properties.advertised(
@@ -152,10 +160,17 @@ def sure_drafts(subject: Verifying, trial: Trial) -> str:
 )
 def greedy(subject: Verifying, trial: Trial) -> str:
     """A greedy request accepts the argmax, the lowest id on a tie, and emits it in place of another draft."""
-    offered, size = subject.capabilities, _SIZE
-    count = subject.effort.rows(32, least=4)
-    rng = trial.generator("rows")
-    batch = Batch.of(subject, rng, count, size)
+    looks = spread(subject, [_SIZE], 48)
+    for dtype, size, count in looks:
+        rng = trial.generator(f"rows {dtype}")
+        _require_greedy(subject, trial, rng, Batch.of(subject, rng, count, size, dtype=dtype))
+    return (
+        f"every other of {sum(count for *_, count in looks)} requests, {len(ways(subject.capabilities))} ways"
+    )
+
+
+def _require_greedy(subject: Verifying, trial: Trial, rng: np.random.Generator, batch: Batch) -> None:
+    count, size = len(batch), batch.size
     for i in range(0, count, 2):
         batch.params[i] = replace(batch.params[i], temperature=0.0)
         for x in batch.target[i]:
@@ -163,28 +178,29 @@ def greedy(subject: Verifying, trial: Trial) -> str:
         for step in range(len(batch.ids[i])):
             if rng.random() < 0.7:
                 batch.ids[i][step] = int(batch.target[i][step].argmax())
-    for mode, kind in ways(offered):
+    for mode, kind in ways(subject.capabilities):
         for i, tokens in list(enumerate(chains(batch.verify(subject, mode, kind))))[::2]:
             best = [int(x.argmax()) for x in batch.target[i]]
             ids = [*batch.ids[i], -1]
             end = next(step for step, token in enumerate(ids) if token != best[step]) + 1
             trial.require(
                 tokens == best[:end],
-                f"{mode}, {kind}: a greedy request with drafts {ids[:-1]} needs {best[:end]}, found {tokens}",
+                f"{batch.dtype}, {mode}, {kind}: a greedy request with drafts {ids[:-1]} needs {best[:end]}, found "
+                f"{tokens}",
             )
-    return f"every other of {count} requests, {len(ways(offered))} ways"
 
 
 @properties.advertised("verify ragged drafts", lambda c: c.ragged_drafts, draft_ask(ragged=True))
 def ragged(subject: Verifying, trial: Trial) -> str:
     """Requests of 3, 0, 1 and 128 drafts share a batch, and ids padded to [B, K] give the chains of flat ones."""
     most = subject.effort.rows(128)
-    batch = Batch.of(subject, trial.generator("rows"), subject.effort.rows(32, least=4), 300)
-    for mode, kind in ways(subject.capabilities):
-        require_sure_chains(subject, trial, mode, kind, [3, 0, 1, most])
-        require_sure_chains(subject, trial, mode, kind, [0, most, 3, 1])
+    rng = trial.generator("rows")
+    for (mode, kind), dtype in zip(ways(subject.capabilities), by_turns(subject), strict=False):
+        require_sure_chains(subject, trial, mode, kind, [3, 0, 1, most], dtype=dtype)
+        require_sure_chains(subject, trial, mode, kind, [0, most, 3, 1], dtype=dtype)
         if subject.capabilities.seeding != "counter":
             continue
+        batch = Batch.of(subject, rng, subject.effort.rows(32, least=4), 300, dtype=dtype)
         flat = batch.drafts(subject, kind)
         wide = torch.full((len(batch), 6), -1, device=subject.device)
         for i, ids in enumerate(batch.ids):
@@ -209,7 +225,7 @@ def placeholders(subject: Verifying, trial: Trial) -> str:
     offered, size = subject.capabilities, 300
     count = subject.effort.rows(24, least=4)
     plain = requests(offered, size)[0]
-    for mode, kind in ways(offered):
+    for (mode, kind), dtype in zip(ways(offered), by_turns(subject), strict=False):
         rng = trial.generator(f"{mode} {kind}")
         target = np.stack([gaussian(rng, size) for _ in range(3 * count)])
         second = target[1::3].argmax(1)
@@ -221,9 +237,10 @@ def placeholders(subject: Verifying, trial: Trial) -> str:
         params = [replace(plain, seed=i if offered.seeding == "counter" else None) for i in range(count)]
         found = []
         for drafted in (rows, np.where(np.arange(2 * count)[:, None] % 2 == 0, np.float32(np.nan), rows)):
-            drafts = drafts_of(subject, ids, size, kind, torch.from_numpy(drafted).to(subject.device))
+            held = on(subject, drafted, dtype if kind == "logits" else "float32")
+            drafts = drafts_of(subject, ids, size, kind, held)
             metadata = row_metadata(drafts, params, list(range(count)))
-            told = subject.verify(torch.from_numpy(target).to(subject.device), drafts, metadata, mode)
+            told = subject.verify(on(subject, target, dtype), drafts, metadata, mode)
             trial.require(
                 not told.num_accepted.any(),
                 f"{mode}, {kind}: a request that begins with a placeholder needs 0 drafts accepted, found "
@@ -236,7 +253,6 @@ def placeholders(subject: Verifying, trial: Trial) -> str:
             found.append(chains(told))
         if offered.seeding == "counter":
             require_same(trial, found[0], found[1], f"{mode}, {kind}: placeholders beside NaN")
-        require_sure_chains(
-            subject, trial, mode, kind, [4, 4] if not offered.ragged_drafts else [2, 0, 9], wrong=2
-        )
+        counts = [4, 4] if not offered.ragged_drafts else [2, 0, 9]
+        require_sure_chains(subject, trial, mode, kind, counts, wrong=2, dtype=dtype)
     return "first and later ones, of 4 ids, beside rows of NaN"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 from typing import Any, Final
 
@@ -25,8 +26,10 @@ from tokendraw.testing.verify.drafting import (
     chains,
     drafts_of,
     first_and_last_way,
+    on,
     require_same,
     row_metadata,
+    spread,
     ways,
 )
 from tokendraw.testing.verify.verifying import Verifying, draft_ask
@@ -35,6 +38,7 @@ properties = Properties("verify")
 Array = NDArray[Any]
 
 _SIZE: Final = 1100  # two tiles, the last of them not full
+_WIDE: Final = 65_543
 SURE: Final = 60.0
 """A logit beside zeros that leaves nothing for anything else."""
 
@@ -45,9 +49,9 @@ def output(subject: Verifying, trial: Trial) -> str:
     offered = subject.capabilities
     some = ways(offered)
     trial.require(some, "'verify' needs a mode and a kind of drafts, found none advertised")
-    sizes = [size for size in (1, 31, 1025, 2600) if size <= (offered.max_vocab_size or size)]
-    for size in sizes:
-        batch = Batch.of(subject, trial.generator(f"{size}"), subject.effort.rows(24, least=3), size)
+    looks = spread(subject, (1, 31, 1025, 2600), 24)
+    for dtype, size, count in looks:
+        batch = Batch.of(subject, trial.generator(f"{size} {dtype}"), count, size, dtype=dtype)
         possible = [
             [expect(x, params, offered.tie_rule).possible for x in rows]
             for rows, params in zip(batch.target, batch.params, strict=True)
@@ -58,13 +62,14 @@ def output(subject: Verifying, trial: Trial) -> str:
                 for token, kept in zip(tokens, rows, strict=False):
                     trial.require(
                         kept[token],
-                        f"V = {size}, {mode}, {kind}: {described(params)} needs one of {kept.sum()} kept tokens, "
-                        f"found {token}",
+                        f"V = {size}, {dtype}, {mode}, {kind}: {described(params)} needs one of {kept.sum()} kept "
+                        f"tokens, found {token}",
                     )
     for mode, kind in some:
         for counts in ([], [0], [0, 0, 0]) if offered.ragged_drafts else ([], [2]):
-            require_sure_chains(subject, trial, mode, kind, counts)
-    return f"{len(some)} ways, {len(sizes)} vocabularies, no drafts, no requests"
+            for dtype in offered.dtypes:
+                require_sure_chains(subject, trial, mode, kind, counts, dtype=dtype)
+    return f"{len(some)} ways, {len(looks)} dtypes and vocabularies, no drafts, no requests"
 
 
 def require_sure_chains(
@@ -74,6 +79,8 @@ def require_sure_chains(
     kind: DraftKind,
     counts: list[int],
     wrong: int | None = None,
+    *,
+    dtype: str,
 ) -> None:
     """Make requests whose target is sure of the drafts: all are accepted up to draft ``wrong`` of the last request."""
     size = 300
@@ -89,9 +96,10 @@ def require_sure_chains(
         ids[-1][wrong], accepted[-1] = -1, wrong
     rows = [s + step for s, n in zip(start, counts, strict=False) for step in range(n)]
     given = target[rows] if kind == "logits" else (target[rows] > 0).astype(np.float32)
-    drafts = drafts_of(subject, ids, size, kind, torch.from_numpy(given).to(subject.device))
+    held = on(subject, given, dtype if kind == "logits" else "float32")
+    drafts = drafts_of(subject, ids, size, kind, held)
     metadata = row_metadata(drafts, [SamplingParams()] * len(counts), [7] * len(counts))
-    found = subject.verify(torch.from_numpy(target).to(subject.device), drafts, metadata, mode)
+    found = subject.verify(on(subject, target, dtype), drafts, metadata, mode)
     trial.require(
         found.num_accepted.tolist() == accepted,
         f"{mode}, {kind}: drafts that the target is sure of need to be accepted, {accepted} of {counts}, found "
@@ -107,12 +115,13 @@ def require_sure_chains(
 @properties.required("verify inputs unmodified")
 def inputs_unmodified(subject: Verifying, trial: Trial) -> str:
     """Logits, drafts and the tensors of the request keep every bit."""
-    batch = Batch.of(subject, trial.generator("rows"), subject.effort.rows(24, least=3), _SIZE)
-    for mode, kind in ways(subject.capabilities):
-        logits, drafts = batch.logits(subject), batch.drafts(subject, kind)
-        metadata = batch.metadata(drafts)
-        with unmodified(trial, target_logits=logits, drafts=drafts, metadata=metadata):
-            subject.verify(logits, drafts, metadata, mode)
+    for dtype, size, count in spread(subject, [_SIZE], 24):
+        batch = Batch.of(subject, trial.generator(f"rows {dtype}"), count, size, dtype=dtype)
+        for mode, kind in ways(subject.capabilities):
+            logits, drafts = batch.logits(subject), batch.drafts(subject, kind)
+            metadata = batch.metadata(drafts)
+            with unmodified(trial, target_logits=logits, drafts=drafts, metadata=metadata):
+                subject.verify(logits, drafts, metadata, mode)
     return f"{len(ways(subject.capabilities))} ways"
 
 
@@ -120,7 +129,14 @@ def inputs_unmodified(subject: Verifying, trial: Trial) -> str:
 def strides(subject: Verifying, trial: Trial) -> str:
     """Rows of a wider buffer, with +inf and NaN behind each, give the chains of contiguous ones."""
     counter = subject.capabilities.seeding == "counter"
-    batch = Batch.of(subject, trial.generator("rows"), subject.effort.rows(24, least=3), _SIZE)
+    for dtype, size, count in spread(subject, [_SIZE, *[_WIDE] * (not subject.effort.mixed)], 24):
+        few = count if size == _SIZE else 2
+        batch = Batch.of(subject, trial.generator(f"rows {size} {dtype}"), few, size, dtype=dtype)
+        _require_stride_is_free(subject, trial, batch, counter=counter)
+    return "+inf and NaN behind every row of target and drafts"
+
+
+def _require_stride_is_free(subject: Verifying, trial: Trial, batch: Batch, *, counter: bool) -> None:
     for mode, kind in ways(subject.capabilities):
         drafts = batch.drafts(subject, kind)
         metadata = batch.metadata(drafts)
@@ -137,8 +153,9 @@ def strides(subject: Verifying, trial: Trial) -> str:
             found.valid.all(), f"{mode}, {kind}: what lies behind a row needs to be left alone, found read"
         )
         if counter:
-            require_same(trial, chains(plain), chains(found), f"{mode}, {kind}: rows of a wider buffer")
-    return "+inf and NaN behind every row of target and drafts"
+            require_same(
+                trial, chains(plain), chains(found), f"{batch.dtype}, {mode}, {kind}: rows of a wider buffer"
+            )
 
 
 def _in_a_wider_buffer(rows: torch.Tensor) -> torch.Tensor:
@@ -155,7 +172,7 @@ def dtypes(subject: Verifying, trial: Trial) -> str:
     batch = Batch.of(subject, trial.generator("rows"), subject.effort.rows(24, least=3), _SIZE)
     for name in offered.dtypes:
         dtype = getattr(torch, name)
-        for mode, kind in first_and_last_way(offered):
+        for mode, kind in ways(offered):
             logits, drafts = batch.logits(subject).to(dtype), batch.drafts(subject, kind)
             if drafts.draft_logits is not None:
                 drafts = replace(drafts, draft_logits=drafts.draft_logits.to(dtype))
@@ -178,9 +195,11 @@ def logprobs(subject: Verifying, trial: Trial) -> str:
     """Values, ranks and the N best of every emitted token agree with float64 to 1e-5; then there is padding."""
     offered, size, wanted = subject.capabilities, 700, 3
     looked = 0
-    batch = Batch.of(subject, trial.generator("rows"), subject.effort.rows(24, least=3), size)
-    batch = replace(batch, params=[replace(p, logprobs=wanted) for p in batch.params])
-    for logprobs_mode in offered.logprobs_modes:
+    batches = []
+    for dtype, _, count in spread(subject, [size], 24):
+        batch = Batch.of(subject, trial.generator(f"rows {dtype}"), count, size, dtype=dtype)
+        batches.append(replace(batch, params=[replace(p, logprobs=wanted) for p in batch.params]))
+    for batch, logprobs_mode in itertools.product(batches, offered.logprobs_modes):
         for mode, kind in first_and_last_way(offered):
             found = batch.verify(subject, mode, kind, logprobs_mode=logprobs_mode)
             assert found.logprobs is not None
@@ -206,7 +225,9 @@ def logprobs(subject: Verifying, trial: Trial) -> str:
                     if expected is None:
                         continue
                     looked += 1
-                    require_values(trial, f"{mode}, {kind}", ids[i, step], values[i, step], expected)
+                    require_values(
+                        trial, f"{batch.dtype}, {mode}, {kind}", ids[i, step], values[i, step], expected
+                    )
                     rank = int((np.nan_to_num(x, nan=-np.inf) >= x[token]).sum())
                     trial.require(
                         ranks[i, step] == rank, f"token {token} needs rank {rank}, found {ranks[i, step]}"

@@ -19,7 +19,7 @@ from tokendraw.testing.kit.trial import Trial
 from tokendraw.testing.rows.expected import SAME
 from tokendraw.testing.rows.noise_precision import KEPT, POSITION, VOCAB_SIZE, telling_rows
 from tokendraw.testing.rows.requests import described, has_counter
-from tokendraw.testing.verify.drafting import Batch, chains, require_same, ways
+from tokendraw.testing.verify.drafting import Batch, by_turns, chains, require_same, spread, ways
 from tokendraw.testing.verify.telling_drafts import DRAFT, telling_batch
 from tokendraw.testing.verify.verifying import Verifying, draft_ask
 
@@ -45,10 +45,9 @@ def fp64_noise(subject: Verifying, trial: Trial) -> str:
 
 def _equal_walk(subject: Verifying, trial: Trial, dtype: GumbelDtype) -> str:
     judged = same = 0
-    for size in (2, 31, 1025, 2100) if dtype == subject.gumbel_dtype else (1025,):
-        if size > (subject.capabilities.max_vocab_size or size):
-            continue
-        batch = Batch.of(subject, trial.generator(f"{dtype} {size}"), subject.effort.rows(32, least=3), size)
+    sizes = (2, 31, 1025, 2100) if dtype == subject.gumbel_dtype else (1025,)
+    for own, size, count in spread(subject, sizes, 36):
+        batch = Batch.of(subject, trial.generator(f"{dtype} {size} {own}"), count, size, dtype=own)
         certain = [i for i in range(len(batch)) if batch.is_certain(subject, i)]
         for mode, kind in ways(subject.capabilities):
             found = chains(batch.verify(subject, mode, kind, gumbel_dtype=dtype))
@@ -57,8 +56,8 @@ def _equal_walk(subject: Verifying, trial: Trial, dtype: GumbelDtype) -> str:
                 judged, same = judged + 1, same + int(tokens == expected.tokens)
                 trial.require(
                     tokens == expected.tokens or expected.lead < reference.NEAR_TIE,
-                    f"V = {size}, {mode}, {kind}, {described(batch.params[i])}, seed {batch.params[i].seed}, from "
-                    f"position {batch.first[i]}, drafts {batch.ids[i]}: needs {expected.tokens}, found {tokens}",
+                    f"V = {size}, {own}, {mode}, {kind}, {described(batch.params[i])}, seed {batch.params[i].seed}, "
+                    f"from position {batch.first[i]}, drafts {batch.ids[i]}: needs {expected.tokens}, found {tokens}",
                 )
     trial.require(
         same >= SAME * judged - 1, f"{judged} chains need {SAME:.2%} of the reference's, found {same}"
@@ -113,8 +112,8 @@ def batch_invariance(subject: Verifying, trial: Trial) -> str:
     count = subject.effort.rows(12, least=3)
     sizes = [n for n in (2, 9, 64) if n <= max(subject.effort.batch_sizes)]
     rng = trial.generator("rows")
-    batch = Batch.of(subject, rng, count, 1100)
-    for mode, kind in ways(subject.capabilities):
+    for (mode, kind), dtype in zip(ways(subject.capabilities), by_turns(subject), strict=False):
+        batch = Batch.of(subject, rng, count, 1100, dtype=dtype)
         alone = [chains(batch.picked([i]).verify(subject, mode, kind))[0] for i in range(count)]
         for rows in sizes:
             order = rng.permutation(rows) % count

@@ -26,6 +26,7 @@ from tokendraw.testing.kit.trial import Trial, Verdict
 from tokendraw.testing.rows.draws import seed_torch
 from tokendraw.testing.rows.expected import expect
 from tokendraw.testing.rows.sampling import equal_rows
+from tokendraw.testing.verify.drafting import on, rounded
 from tokendraw.testing.verify.verifying import Verifying
 
 Array = NDArray[Any]
@@ -51,18 +52,25 @@ class Case:
     params: SamplingParams = _PLAIN
     placeholders: tuple[int, ...] = ()
     """Places without a draft, where the target's next row continues from token 0."""
+    dtype: str | None = None
+    """Of the logits, by its torch name; None: the first that is advertised."""
 
     def probabilities(self, subject: Verifying) -> tuple[Array, Array]:
         """Return p and q that tokens are drawn from, float64: [V + 1, V], or [1, V] where all rows are alike."""
         rule = subject.capabilities.tie_rule
-        rows = [[expect(x, self.params, rule) for x in _rows(logits)] for logits in (self.target, self.draft)]
+        given = [self.rows(subject, logits) for logits in (self.target, self.draft)]
+        rows = [[expect(x, self.params, rule) for x in logits] for logits in given]
         assert all(row.certain for both in rows for row in both), "the kit chose a row that rounding decides"
         p, q = (np.stack([row.probabilities for row in both]) for both in rows)
         return p, q
 
+    def rows(self, subject: Verifying, logits: Array) -> Array:
+        """Return the rows of target or draft as they are in the dtype of the logits: [V + 1, V] or [1, V] float32."""
+        return rounded(np.atleast_2d(logits), self.own_dtype(subject))
 
-def _rows(logits: Array) -> Array:
-    return np.atleast_2d(np.asarray(logits, np.float32))
+    def own_dtype(self, subject: Verifying) -> str:
+        """Return the dtype of the logits."""
+        return self.dtype or subject.capabilities.dtypes[0]
 
 
 def judge(subject: Verifying, trial: Trial, label: str, case: Case, draws: int, *, seeded: bool) -> None:
@@ -124,7 +132,8 @@ def decode(
     :param q: [V + 1, V] or [1, V]: what the drafts are drawn by, where the verification is told so.
     """
     seed_torch(rng)
-    target, draft = (torch.from_numpy(_rows(x)).to(subject.device) for x in (case.target, case.draft))
+    dtype = case.own_dtype(subject)
+    target, draft = (on(subject, case.rows(subject, x), dtype) for x in (case.target, case.draft))
     probs = torch.from_numpy(q.astype(np.float32)).to(subject.device)
     size = target.shape[1]
     rows = min(_MOST_ROWS, subject.effort.elements // size) // (case.drafts + 1)

@@ -43,6 +43,7 @@ def telling_batch(params: SamplingParams, *, filtered: bool) -> Batch:
         probs=[np.exp(_sure_of(draft))[None] for _, draft, _ in requests],
         ids=[[draft] for _, draft, _ in requests],
         params=[replace(params, seed=row.seed, top_k=row.kept if filtered else 0) for row, _, _ in requests],
+        dtype="float32",
         first=[POSITION - 1 if bonus else POSITION for _, _, bonus in requests],
     )
 

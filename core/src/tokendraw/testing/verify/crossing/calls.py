@@ -19,7 +19,7 @@ from tokendraw.testing.kit.trial import Trial
 from tokendraw.testing.rows.expected import expect
 from tokendraw.testing.rows.logprobs import require_values
 from tokendraw.testing.verify.crossing.requests import Form, Request, given_probs
-from tokendraw.testing.verify.drafting import chains, drafts_of, row_metadata
+from tokendraw.testing.verify.drafting import chains, drafts_of, on, row_metadata
 from tokendraw.testing.verify.verifying import Verifying
 
 Array = NDArray[Any]
@@ -69,7 +69,7 @@ class CrossedCall:
     def _on(self, subject: Verifying, rows: list[Array], dtype: str) -> torch.Tensor:
         """Lay rows out on the device, in their own dtype."""
         held = np.stack(rows) if rows else np.zeros((0, self.form.site.size), np.float32)
-        return torch.from_numpy(held).to(getattr(torch, dtype)).to(subject.device)
+        return on(subject, held, dtype)
 
     def draft(self, subject: Verifying) -> SamplerOutput:
         """Draw a draft from the first row of each request that differs."""

@@ -17,7 +17,7 @@ from tokendraw.testing.crossing.factors import Site
 from tokendraw.testing.rows.requests import described
 from tokendraw.testing.verify.crossing import rows as crossed_rows
 from tokendraw.testing.verify.crossing.noise import FIRST, AcceptanceNoise
-from tokendraw.testing.verify.drafting import ID_OUTSIDE
+from tokendraw.testing.verify.drafting import ID_OUTSIDE, rounded
 
 Array = NDArray[Any]
 
@@ -145,11 +145,11 @@ class _Making:
         if self.is_greedy:
             ids = crossed_rows.places(rng, self.size, min(self.size, 4))
             y[ids] = y.max()
-        x = crossed_rows.rounded(crossed_rows.scaled(y, self.params, rng), form.site.dtype)
+        x = rounded(crossed_rows.scaled(y, self.params, rng), form.site.dtype)
         d = crossed_rows.scaled(other, self.params, rng).astype(np.float32)
         if form.kind == "probs" and form.mode == "rejection":
             d = reference_walk.distribution(reference.prepare(d, given))
-        return x, crossed_rows.rounded(d, form.draft_dtype)
+        return x, rounded(d, form.draft_dtype)
 
     def _poison(self, where: str, what: str) -> None:
         """Put what a broken model leaves into one row: the bonus row, one behind the last used one, or a used one."""

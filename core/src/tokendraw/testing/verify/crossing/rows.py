@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import Any, Final
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from tokendraw._exchange.params import SamplingParams
@@ -24,12 +23,6 @@ _DENSE: Final = 8192
 """Largest V of which each token may have a value of its own."""
 _BORDERS: Final = (1024, 4096, 1 << 15, 1 << 16, 1 << 17, 1 << 18)
 NAN, INF = float("nan"), float("inf")
-
-
-def rounded(values: Array, dtype: str) -> Array:
-    """Round to a torch dtype by name; returned as float32, which holds every value of it."""
-    found: Array = torch.from_numpy(np.asarray(values, np.float32)).to(getattr(torch, dtype)).float().numpy()
-    return found
 
 
 def pair(rng: np.random.Generator, family: str, size: int, params: SamplingParams) -> tuple[Array, Array]:
