@@ -45,7 +45,7 @@ def shared_noise(subject: Verifying, trial: Trial) -> str:
     if is_filtered:
         looks.append((_TILED, most, replace(plain, top_k=_KEPT)))
     if not subject.effort.mixed:
-        looks += [(size, 72 if size == _WIDE[0] else 36, plain) for size in _WIDE]
+        looks += [(size, 70, plain) for size in _WIDE[: 1 if subject.effort.quick else None]]
     served = [look for look in looks if look[0] <= (offered.max_vocab_size or look[0])]
     for dtype in offered.dtypes:
         for size, count, params in served:

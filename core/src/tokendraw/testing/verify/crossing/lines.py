@@ -39,6 +39,8 @@ POISON: Final = (
 _DRAFTS: Final = (0, 1, 2, 5, 8, 9, 16)
 _FEW_DRAFTS: Final = (0, 1, 3, 9)
 """Those of wide vocabularies."""
+_QUICK_WIDE: Final = 48
+"""Wide cases of a quick run; the rest of a table holds the last few pairs."""
 _MOST_DIFFERENT: Final = 7
 """Requests of a call that differ; a larger batch holds them several times."""
 _MOST_ELEMENTS: Final = 1 << 21
@@ -80,7 +82,8 @@ def _look(subject: Verifying, trial: Trial, sites: list[Site]) -> str:
     given = _factors(subject, sites)
     noise = AcceptanceNoise(rng, subject.effort.rows(8192))
     chains = named = 0
-    cases = covering(given, rng, _allowed)[: subject.effort.crossed_rows]
+    most = _QUICK_WIDE if subject.effort.quick and sites[0].size > WIDE else None
+    cases = covering(given, rng, _allowed)[: subject.effort.crossed_rows or most]
     for case in cases:
         call = make_call(subject, rng, case, given, noise)
         chains += len(call.order)
