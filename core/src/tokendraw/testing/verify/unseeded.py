@@ -40,7 +40,7 @@ def shared_noise(subject: Verifying, trial: Trial) -> str:
     offered = subject.capabilities
     plain = SamplingParams(filter_order=(*offered.filter_orders, "top_k_first")[0])
     is_filtered = ("top_k", "per_row") in offered.filters and (offered.max_top_k or _KEPT) >= _KEPT
-    most = subject.effort.rows(1100, least=24)
+    most = subject.effort.draws_of(1100)
     looks = [(_NARROW, most, plain)]
     if is_filtered:
         looks.append((_TILED, most, replace(plain, top_k=_KEPT)))
@@ -137,7 +137,7 @@ def _crowded(values: Array, probabilities: Array) -> float:
 def acceptance(subject: Verifying, trial: Trial) -> str:
     """Drafts of one request, of neighbours and of requests far apart are accepted independently."""
     offered = subject.capabilities
-    most = subject.effort.rows(1100, least=24)
+    most = subject.effort.draws_of(1100)
     looks = [(_SMALL, most, _STEPS)]
     if not subject.effort.mixed:
         looks.append((_WIDE[0], 40, 3))

@@ -115,7 +115,7 @@ def _factors(subject: Verifying, sites: list[Site]) -> Factors:
         "gumbel_dtype": tuple({subject.gumbel_dtype: None} | dict.fromkeys(offered.gumbel_dtypes)),
         "logprobs_mode": (None, *offered.logprobs_modes),
         "padded": (False, True) if offered.ragged_drafts else (False,),
-        "batch": (1, 2, 9, 65, subject.effort.crossed_batch),
+        "batch": (1, 2, 9, *[65] * (not subject.effort.mixed), subject.effort.crossed_batch),
         **requests,
         "best": (None, 0, 1, 5, 21, 50, -1) if offered.logprobs_modes else (None,),
         "seeded": (True, True, True, False) if offered.seeding == "counter" else (False,),
