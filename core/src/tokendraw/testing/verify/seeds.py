@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import torch
 from numpy.typing import NDArray
 
@@ -17,9 +17,24 @@ from tokendraw.testing import reference
 from tokendraw.testing.kit.property import Ask, Properties
 from tokendraw.testing.kit.trial import Trial
 from tokendraw.testing.rows.expected import SAME
-from tokendraw.testing.rows.noise_precision import KEPT, POSITION, VOCAB_SIZE, telling_rows
+from tokendraw.testing.rows.noise_precision import (
+    KEPT,
+    POSITION,
+    VOCAB_SIZE,
+    lucky_rows,
+    placed,
+    telling_rows,
+)
 from tokendraw.testing.rows.requests import described, has_counter
-from tokendraw.testing.verify.drafting import Batch, by_turns, chains, require_same, spread, ways
+from tokendraw.testing.verify.drafting import (
+    Batch,
+    by_turns,
+    chains,
+    first_and_last_way,
+    require_same,
+    spread,
+    ways,
+)
 from tokendraw.testing.verify.telling_drafts import DRAFT, telling_batch
 from tokendraw.testing.verify.verifying import Verifying, draft_ask
 
@@ -75,31 +90,34 @@ def _require_precision(subject: Verifying, trial: Trial, dtype: GumbelDtype) -> 
         return told
     plain = SamplingParams(filter_order=(*offered.filter_orders, "top_k_first")[0])
     filters = ("top_k", "per_row") in offered.filters and (offered.max_top_k or max(KEPT)) >= max(KEPT)
-    for filtered in (False, True)[: 1 + filters]:
-        batch = telling_batch(plain, filtered=filtered)
-        for mode, kind in ways(offered):
+    looks = [(name, filtered) for name in offered.dtypes for filtered in (False, True)[: 1 + filters]]
+    for name, filtered in looks if not subject.effort.mixed else looks[:2]:
+        some = ways(offered) if name == offered.dtypes[0] else first_and_last_way(offered)
+        for (mode, kind), rows in itertools.product(some, (telling_rows, lucky_rows)):
+            batch = telling_batch(plain, name, filtered=filtered, rows=rows)
             found = chains(batch.verify(subject, mode, kind, gumbel_dtype=dtype))
             expected = [answer.tokens for answer in batch.walks(mode, kind, dtype)]
-            require_same(trial, expected, found, f"{mode}, {kind}: chains of {dtype} noise")
+            require_same(trial, expected, found, f"{name}, {mode}, {kind}: chains of {dtype} noise")
             told += len(batch)
-        told += _require_drafts(subject, trial, dtype, plain, filtered=filtered)
+        told += _require_drafts(subject, trial, dtype, plain, name, filtered=filtered)
     return told
 
 
 def _require_drafts(
-    subject: Verifying, trial: Trial, dtype: GumbelDtype, plain: SamplingParams, *, filtered: bool
+    subject: Verifying, trial: Trial, dtype: GumbelDtype, plain: SamplingParams, name: str, *, filtered: bool
 ) -> int:
-    rows = list(telling_rows(*DRAFT))
+    rows = [*telling_rows(*DRAFT), *lucky_rows(*DRAFT)]
     params = [replace(plain, seed=row.seed, top_k=row.kept if filtered else 0) for row in rows]
     metadata = SamplingMetadata.from_params(params, device=subject.device, positions=[POSITION] * len(rows))
-    logits = torch.from_numpy(np.stack([row.logits for row in rows])).to(subject.device)
-    found = subject.draft(logits, metadata, gumbel_dtype=dtype).token_ids.tolist()
-    for row, request, token in zip(rows, params, found, strict=True):
-        expected, _ = reference.draw(reference.prepare(row.logits, request), row.seed, POSITION, dtype, DRAFT)
+    logits = torch.stack([placed(row, getattr(torch, name), VOCAB_SIZE) for row in rows])
+    found = subject.draft(logits.to(subject.device), metadata, gumbel_dtype=dtype).token_ids.tolist()
+    for x, request, token in zip(logits.float().numpy(), params, found, strict=True):
+        assert request.seed is not None
+        expected, _ = reference.draw(reference.prepare(x, request), request.seed, POSITION, dtype, DRAFT)
         trial.require(
             token == expected,
-            f"{described(request)}, seed {row.seed}, position {POSITION} needs the draft {expected} of {dtype} noise, "
-            f"found {token}",
+            f"{name}, {described(request)}, seed {request.seed}, position {POSITION} needs the draft {expected} of "
+            f"{dtype} noise, found {token}",
         )
     return len(rows)
 

@@ -22,6 +22,8 @@ from tokendraw.testing.verify.drafting import ID_OUTSIDE, rounded
 Array = NDArray[Any]
 
 FATES: Final = ("all accepted", "rejected first", "rejected midway", "rejected last", "placeholder")
+_UNLIKELY: Final = 0.35
+"""Share of narrow decisions about any token that is open to them."""
 _WIDE: Final = 8192
 """Above this V a request has two different rows and a bonus row, since each costs the reference milliseconds."""
 
@@ -245,11 +247,13 @@ def _accepted(rng: np.random.Generator, p: Array, q: Array | None) -> int:
 
 
 def _narrow(rng: np.random.Generator, p: Array, q: Array | None) -> int | None:
-    """Pick a draft whose acceptance depends on u, a likely one; None if there is none."""
+    """Pick a draft whose acceptance depends on u, mostly a likely one; None if there is none."""
     ratio = p if q is None else np.divide(p, q, out=np.zeros_like(p), where=q > 0)
     open_to = np.where((ratio > 0.1) & (ratio < 0.9995), p, 0.0)
     if not open_to.any():
         return None
+    if rng.random() < _UNLIKELY:
+        return int(rng.choice(np.flatnonzero(open_to)))
     return int(rng.choice(np.argsort(-open_to)[: min(12, int((open_to > 0).sum()))]))
 
 
