@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Final
 
 import numpy as np
 import torch
@@ -24,7 +24,10 @@ from tokendraw.testing.verify.verifying import Verifying
 
 Array = NDArray[Any]
 
-_SURELY_MORE = 1e-4
+LAYOUTS: Final = ("flat", "padded", "padded int32", "padded, rows behind")
+"""Of the ids: [L - B], or [B, K] with more rows of logits than the requests have."""
+_BEHIND: Final = 3
+_SURELY_MORE: Final = 1e-4
 """A token belongs to a residual if p is larger than q by this share, and does not if it is smaller by it."""
 
 
@@ -37,15 +40,15 @@ class CrossedCall:
     order: list[int]
     """The request in each place of the batch."""
     logprobs_mode: LogprobsMode | None
-    padded: bool
-    """Whether ids are laid out [B, K], flat otherwise."""
+    layout: str
+    """How the ids are laid out, one of :data:`LAYOUTS`."""
 
     def __str__(self) -> str:
         form = self.form
         given = "" if form.kind == "chosen" else f" in {form.draft_dtype}"
         return (
             f"{form.site}, {form.mode}, {form.kind}{given}, {form.gumbel_dtype} noise, B = {len(self.order)}"
-            + ", padded ids" * self.padded
+            + f", {self.layout} ids"
         )
 
     def verify(self, subject: Verifying) -> VerifyOutput:
@@ -57,9 +60,12 @@ class CrossedCall:
         flat = drafts_of(subject, ids, form.site.size, form.kind, given)
         target = self._on(subject, [row for request in batch for row in request.target], form.site.dtype)
         metadata = row_metadata(flat, [r.params for r in batch], [r.first for r in batch])
+        drafts = flat if self.layout == "flat" else padded(flat, ids, self.layout)
+        if self.layout == "padded, rows behind":
+            drafts, target, metadata = rows_behind(drafts, target, metadata)
         return subject.verify(
             target,
-            padded(flat, ids) if self.padded else flat,
+            drafts,
             metadata,
             form.mode,
             logprobs_mode=self.logprobs_mode,
@@ -105,12 +111,33 @@ def _walking(form: Form, request: Request) -> reference.Drawing[reference_walk.A
     )
 
 
-def padded(flat: Drafts, ids: list[list[int]]) -> Drafts:
-    """Lay the ids out [B, K + 2], padded with -1."""
+def rows_behind(
+    drafts: Drafts, target: torch.Tensor, metadata: SamplingMetadata
+) -> tuple[Drafts, torch.Tensor, SamplingMetadata]:
+    """Put rows of NaN behind those of the last request, as engines leave them in buffers of one size."""
+
+    def longer(rows: torch.Tensor, value: float) -> torch.Tensor:
+        return torch.cat((rows, rows.new_full((_BEHIND, *rows.shape[1:]), value)))
+
+    given = {name: getattr(drafts, name) for name in ("draft_probs", "draft_logits")}
+    held = {name: longer(rows, float("nan")) for name, rows in given.items() if rows is not None}
+    assert metadata.positions is not None
+    assert metadata.row_index is not None
+    positions, row_index = longer(metadata.positions, 0), longer(metadata.row_index, 0)
+    return (
+        replace(drafts, **held),  # type: ignore[arg-type]
+        longer(target, float("nan")),
+        replace(metadata, positions=positions, row_index=row_index),
+    )
+
+
+def padded(flat: Drafts, ids: list[list[int]], layout: str) -> Drafts:
+    """Lay the ids out [B, K + 2], padded with -1, in a short dtype if the layout says so."""
     most = max(map(len, ids), default=0) + 2
-    wide = torch.full((len(ids), most), -1, device=flat.device)
+    short = layout == "padded int32" and all(abs(token) < 2**31 for own in ids for token in own)
+    wide = torch.full((len(ids), most), -1, device=flat.device, dtype=torch.int32 if short else torch.int64)
     for i, own in enumerate(ids):
-        wide[i, : len(own)] = torch.tensor(own, dtype=torch.int64)
+        wide[i, : len(own)] = torch.tensor(own, dtype=wide.dtype)
     return Drafts(
         draft_token_ids=wide,
         cu_num_logits=flat.cu_num_logits.to(torch.int32),

@@ -15,7 +15,7 @@ from tokendraw.testing.crossing.covering import Case, covering, random_case
 from tokendraw.testing.crossing.factors import Factors, Site
 from tokendraw.testing.kit.property import Properties
 from tokendraw.testing.kit.trial import Trial
-from tokendraw.testing.verify.crossing.calls import CrossedCall, require_answers
+from tokendraw.testing.verify.crossing.calls import LAYOUTS, CrossedCall, require_answers
 from tokendraw.testing.verify.crossing.noise import AcceptanceNoise
 from tokendraw.testing.verify.crossing.requests import FATES, Form, Request, design
 from tokendraw.testing.verify.crossing.rows import FAMILIES, VALUE_FAMILIES
@@ -114,7 +114,7 @@ def _factors(subject: Verifying, sites: list[Site]) -> Factors:
         "way": ways(offered),
         "gumbel_dtype": tuple({subject.gumbel_dtype: None} | dict.fromkeys(offered.gumbel_dtypes)),
         "logprobs_mode": (None, *offered.logprobs_modes),
-        "padded": (False, True) if offered.ragged_drafts else (False,),
+        "layout": LAYOUTS if offered.ragged_drafts else LAYOUTS[:1],
         "batch": (1, 2, 9, *[65] * (not subject.effort.mixed), subject.effort.crossed_batch),
         **requests,
         "best": (None, 0, 1, 5, 21, 50, -1) if offered.logprobs_modes else (None,),
@@ -177,7 +177,7 @@ def make_call(
         requests=requests,
         order=rng.permutation(order).tolist(),
         logprobs_mode=case["logprobs_mode"],
-        padded=case["padded"],
+        layout=case["layout"],
     )
 
 
