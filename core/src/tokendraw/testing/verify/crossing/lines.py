@@ -120,7 +120,7 @@ def _factors(subject: Verifying, sites: list[Site]) -> Factors:
         "best": (None, 0, 1, 5, 21, 50, -1) if offered.logprobs_modes else (None,),
         "seeded": (True, True, True, False) if offered.seeding == "counter" else (False,),
         "drafts": drafts,
-        "fate": FATES if offered.placeholder_drafts else FATES[:-1],
+        "fate": FATES if offered.placeholder_drafts else FATES[:-2],
         "family": FAMILIES if offered.tie_rule == "value" else tuple(set(FAMILIES) - set(VALUE_FAMILIES)),
         "poison": POISON,
     }

@@ -21,7 +21,14 @@ from tokendraw.testing.verify.drafting import ID_OUTSIDE, rounded
 
 Array = NDArray[Any]
 
-FATES: Final = ("all accepted", "rejected first", "rejected midway", "rejected last", "placeholder")
+FATES: Final = (
+    "all accepted",
+    "rejected first",
+    "rejected midway",
+    "rejected last",
+    "placeholder first",
+    "placeholder",
+)
 _UNLIKELY: Final = 0.35
 """Share of narrow decisions about any token that is open to them."""
 _WIDE: Final = 8192
@@ -89,6 +96,7 @@ def design(
         "rejected first": 0,
         "rejected midway": count // 2,
         "rejected last": count - 1,
+        "placeholder first": 0,
         "placeholder": int(rng.integers(count)) if count else 0,
     }[fate]
     made = _Making(rng, form, case["family"], replace(params, seed=seed), first, count, end, case["poison"])
@@ -179,7 +187,7 @@ class _Making:
             kept = np.flatnonzero(row.x == row.x.max()) if self.is_greedy else np.flatnonzero(row.kept)
             others = kept[kept != own]
             other = int(rng.choice(others)) if len(others) else (own + 1) % self.size
-            ids.append(self._outside() if fate == "placeholder" or other == own else other)
+            ids.append(self._outside() if fate.startswith("placeholder") or other == own else other)
         return ids
 
     def _own(self, row: reference.Row, step: int) -> int:
@@ -194,11 +202,13 @@ class _Making:
             return []
         rejected = self.end < self.count
         critical = (
-            last if rejected and fate != "placeholder" and rng.random() < 0.5 else int(rng.integers(last + 1))
+            last
+            if rejected and not fate.startswith("placeholder") and rng.random() < 0.5
+            else int(rng.integers(last + 1))
         )
         ids, ratios = [], []
         for step in range(last + 1):
-            if fate == "placeholder" and step == self.end:
+            if fate.startswith("placeholder") and step == self.end:
                 ids.append(self._outside())
                 continue
             p, q = reference_walk.distribution(self.row(self.target[step])), self._q(step)
@@ -209,7 +219,7 @@ class _Making:
             given = 1.0 if q is None else q[x]
             ratios.append(float(p[x] / given) if given > 0 else 0.0)
         if self.params.seed is not None and ratios:
-            is_last_rejected = rejected and fate != "placeholder"
+            is_last_rejected = rejected and not fate.startswith("placeholder")
             seed = noise.narrow(self.first, ratios, is_last_rejected, min(critical, len(ratios) - 1))
             self.params = self.params if seed is None else replace(self.params, seed=seed)
         return ids
