@@ -114,7 +114,7 @@ def _factors(subject: Verifying, sites: list[Site]) -> Factors:
         "way": ways(offered),
         "gumbel_dtype": tuple({subject.gumbel_dtype: None} | dict.fromkeys(offered.gumbel_dtypes)),
         "logprobs_mode": (None, *offered.logprobs_modes),
-        "layout": LAYOUTS if offered.ragged_drafts else LAYOUTS[:1],
+        "layout": (LAYOUTS[0], *LAYOUTS) if offered.ragged_drafts else LAYOUTS[:1],
         "batch": (1, 2, 9, *[65] * (not subject.effort.mixed), subject.effort.crossed_batch),
         **requests,
         "best": (None, 0, 1, 5, 21, 50, -1) if offered.logprobs_modes else (None,),

@@ -239,7 +239,7 @@ class _Making:
         return reference_walk.distribution(self.row(self.draft[step]))
 
     def _outside(self) -> int:
-        return int(self.rng.choice([-1, self.size, ID_OUTSIDE]))
+        return int(self.rng.choice([-1, -1, -1, self.size, ID_OUTSIDE]))
 
 
 def given_probs(row: Array) -> Array:
