@@ -159,8 +159,9 @@ def coupled(subject: Verifying, trial: Trial) -> str:
     if seedings(offered)[-1]:
         judge(subject, trial, "Markov", case, subject.effort.draws // 4, seeded=True)
     for dtype in offered.dtypes:
-        own_case = replace(case, dtype=dtype)
-        judge(subject, trial, f"Markov, {dtype}", own_case, subject.effort.draws // 8, seeded=False)
+        for drafts, label in ((2, "Markov"), (1, "Markov, one draft")):  # its second token is a bonus token
+            own_case = replace(case, dtype=dtype, drafts=drafts)
+            judge(subject, trial, f"{label}, {dtype}", own_case, subject.effort.draws // 8, seeded=False)
     sampling = subject.seeded_sampling
     if sampling is None:
         return "distribution"
