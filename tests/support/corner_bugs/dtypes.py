@@ -1,0 +1,273 @@
+"""Mistakes that sampling makes in one dtype of logits alone."""
+
+from dataclasses import replace
+
+import torch
+
+from corner_bugs.call import INF, places
+from corner_bugs.plugin import Draws, Filters, bugs_of, native, noise
+
+
+class BfloatY(Draws):
+    """bfloat16: y is rounded to bfloat16 before the draw."""
+
+    dtype = "bfloat16"
+
+    def where(self, call):
+        return call.metadata.facts.max_logprobs is None
+
+    def change(self, call):
+        return call.drawn_from(call.y().bfloat16())
+
+
+class FiltersBeforeTemperature(Filters):
+    """bfloat16: top-p sees the probabilities at T = 1."""
+
+    dtype = "bfloat16"
+
+    def filtered(self, call):
+        return (call.top_p < 1) & (call.temperature != 1)
+
+    def change(self, call):
+        return call.only(call.request(temperature=None).kept())
+
+
+class MinPOfRawValues(Filters):
+    """float16: min-p sees the probabilities at T = 1."""
+
+    dtype = "float16"
+
+    def filtered(self, call):
+        return (call.min_p > 0) & (call.temperature != 1)
+
+    def change(self, call):
+        others = call.request(min_p=None).kept()
+        return call.only(others & call.request(temperature=None, top_k=None, top_p=None).kept())
+
+
+class BfloatLogprobs(Draws):
+    """bfloat16: logprobs are rounded to bfloat16."""
+
+    dtype = "bfloat16"
+
+    def shown(self, call, output):
+        values = output.logprobs
+        if values is None:
+            return output
+        return replace(output, logprobs=replace(values, logprobs=values.logprobs.bfloat16().float()))
+
+
+class StrictRank(Draws):
+    """bfloat16: the rank counts the tokens that are strictly larger, and the drawn one."""
+
+    dtype = "bfloat16"
+
+    def shown(self, call, output):
+        if output.logprobs is None or output.logprobs.ranks is None:
+            return output
+        x = call.logits.float().nan_to_num(nan=-INF, posinf=INF, neginf=-INF)
+        own = x.gather(1, output.token_ids.unsqueeze(1))
+        return replace(output, logprobs=replace(output.logprobs, ranks=(x > own).sum(1) + 1))
+
+
+class GreedyTakesTheLast(Draws):
+    """float16: a greedy row takes the highest id on a tie."""
+
+    dtype = "float16"
+
+    def where(self, call):
+        return call.greedy
+
+    def shown(self, call, output):
+        x = call.logits.float().nan_to_num(nan=-INF, posinf=INF, neginf=-INF)
+        last = call.size - 1 - x.flip(1).argmax(1)
+        return replace(output, token_ids=torch.where(x.amax(1) > -INF, last, 0))
+
+
+class BestTokensByHighestId(Draws):
+    """float16: of tied tokens among the N best, the highest id comes first."""
+
+    dtype = "float16"
+
+    def where(self, call):
+        return call.metadata.facts.max_logprobs is not None
+
+    def change(self, call):
+        return call.rows(call.logits.flip(1))
+
+    def shown(self, call, output):
+        # the N best of the row read backwards, beside the token that the right call drew
+        right = native(self.device, self.need).sample(call.logits, call.metadata, draft=call.draft)
+        ids = torch.where(output.logprobs.token_ids >= 0, call.size - 1 - output.logprobs.token_ids, -1)
+        own = right.logprobs
+        shown = replace(
+            own,
+            token_ids=torch.cat((own.token_ids[:, :1], ids[:, 1:]), 1),
+            logprobs=torch.cat((own.logprobs[:, :1], output.logprobs.logprobs[:, 1:]), 1),
+        )
+        return replace(right, logprobs=shown)
+
+
+class ShortNoise(Draws):
+    """bfloat16: the noise has 24 bits."""
+
+    dtype = "bfloat16"
+
+    def patches(self):
+        return [noise(bits=24)]
+
+
+class ShortUnseededNoise(ShortNoise):
+    """float16, rows without a seed: the noise has 16 bits, so that no token 11 below another is drawn in its tile."""
+
+    dtype, unseeded = "float16", True
+
+    def patches(self):
+        return [noise(bits=16)]
+
+
+class BfloatMinP(Filters):
+    """bfloat16: log(min_p) is rounded to bfloat16."""
+
+    dtype = "bfloat16"
+
+    def filtered(self, call):
+        return call.min_p > 0
+
+    def change(self, call):
+        rounded = call.min_p.double().log().bfloat16().double().exp()
+        return call.request(min_p=torch.where(call.min_p > 0, rounded, 0.0))
+
+
+class BfloatTopP(Filters):
+    """bfloat16: p is rounded to bfloat16, so that 0.999 is off."""
+
+    dtype = "bfloat16"
+
+    def filtered(self, call):
+        return call.top_p < 1
+
+    def change(self, call):
+        return call.request(top_p=call.top_p.bfloat16().double())
+
+
+class BfloatTemperature(Draws):
+    """bfloat16: the temperature is rounded to bfloat16."""
+
+    dtype = "bfloat16"
+
+    def change(self, call):
+        return call.request(temperature=call.temperature.bfloat16().double())
+
+
+class HalfQuotientOverflows(Draws):
+    """float16: x / T is formed in float16 before the maximum is taken off, so that large ones tie at infinity."""
+
+    dtype = "float16"
+
+    def where(self, call):
+        return ~call.greedy
+
+    def change(self, call):
+        quotient = call.logits.float() / call.temperature.float().unsqueeze(1)
+        return call.rows(torch.where(quotient > 65504, INF, call.logits.float()))
+
+
+class HalfEmptyRow(Draws):
+    """float16: -inf is loaded as -65504, so that a row of nothing draws among all tokens, and is valid."""
+
+    dtype = "float16"
+
+    def change(self, call):
+        return call.rows(call.logits.float().clamp(min=-65504.0))
+
+    def where(self, call):
+        return call.logits.amax(1) == -INF
+
+
+class NegativeZero(Filters):
+    """float16: top-k orders bit patterns, by which -0.0 lies below 0.0."""
+
+    dtype = "float16"
+
+    def filtered(self, call):
+        return call.top_k > 0
+
+    def change(self, call):
+        x = call.logits.float()
+        lower = torch.where((x == 0) & x.signbit(), -1e-30, x)
+        return call.only(call.rows(lower).kept())
+
+
+class GreedyNegativeZero(Draws):
+    """bfloat16: a greedy row orders bit patterns, by which -0.0 lies below 0.0."""
+
+    dtype = "bfloat16"
+
+    def where(self, call):
+        return call.greedy
+
+    def change(self, call):
+        x = call.logits.float()
+        return call.rows(torch.where((x == 0) & x.signbit(), -1e-30, x))
+
+
+class SubnormalsFlushed(Draws):
+    """float16: subnormal logits are flushed to zero."""
+
+    dtype = "float16"
+
+    def change(self, call):
+        x = call.logits.float()
+        return call.rows(torch.where(x.abs() < 2.0**-14, 0.0, x))
+
+
+class NegativeNan(Draws):
+    """bfloat16: a NaN with its sign bit set is the least of all keys, and leaves valid True."""
+
+    dtype = "bfloat16"
+
+    def change(self, call):
+        x = call.logits
+        return call.rows(torch.where(x.isnan() & (x.view(torch.int16) < 0), -INF, x.float()))
+
+
+class TensorFloat(Draws):
+    """float32: logits lose the lower 13 bits of their mantissa, as tensor cores do."""
+
+    dtype = "float32"
+
+    def change(self, call):
+        return call.rows((call.logits.contiguous().view(torch.int32) & ~0x1FFF).view(torch.float32))
+
+
+class BfloatMassStalls(Filters):
+    """bfloat16: the mass that top-p counts against is summed in bfloat16, which stalls at 256."""
+
+    dtype = "bfloat16"
+
+    def filtered(self, call):
+        return call.top_p < 1
+
+    def change(self, call):
+        others = call.request(top_p=None).kept()
+        y = call.y().masked_fill(~others, -INF)
+        mass = y.exp().sum(1)
+        p = call.top_p.double() * (256.0 / mass).clamp(max=1.0)
+        return call.only(call.request(top_p=torch.where(call.top_p < 1, p, 1.0)).kept())
+
+
+class GreedyHalfRows(Draws):
+    """float16: greedy rows of a batch beside others take the k-th largest token, by their own ignored top_k."""
+
+    dtype = "float16"
+
+    def where(self, call):
+        return call.greedy & (call.top_k > 1) & (call.top_k < call.size)
+
+    def change(self, call):
+        place = (call.top_k.long() - 1).clamp(min=0).unsqueeze(1)
+        return call.only(places(call.logits) == place)
+
+
+BUGS = bugs_of(globals())

@@ -1,0 +1,255 @@
+"""Mistakes that sampling makes where two corners meet alone."""
+
+from dataclasses import replace
+
+import torch
+
+from corner_bugs.call import INF, places
+from corner_bugs.plugin import Draws, Filters, bugs_of, noise
+
+WIDE = 1 << 16
+
+
+class LargeKOfHalf(Filters):
+    """float16 and k > 512: exactly k tokens are kept, the highest ids of those that tie."""
+
+    dtype = "float16"
+
+    def filtered(self, call):
+        return (call.top_k > 512) & (call.top_k < call.size)
+
+    def change(self, call):
+        k = call.top_k.unsqueeze(1)
+        backwards = places(call.logits.flip(1)).flip(1)
+        return call.only(call.kept() & (backwards < k))
+
+
+class LargePOfWideRows(Filters):
+    """V > 65,536 and p >= 0.99: top-p is off."""
+
+    above = WIDE
+
+    def filtered(self, call):
+        return (call.top_p < 1) & (call.top_p > 0.9899)
+
+    def change(self, call):
+        return call.request(top_p=torch.where(self.filtered(call), 1.0, call.top_p.double()))
+
+
+class JointOfWideRows(Filters):
+    """V > 65,536 and order joint: top-p counts the mass that top-k left."""
+
+    above = WIDE
+
+    def filtered(self, call):
+        joint = call.metadata.joint
+        return False if joint is None else joint & (call.top_p < 1)
+
+    def change(self, call):
+        return call.only(call.request(joint=None).kept())
+
+
+class FirstOfJointInBfloat(Filters):
+    """bfloat16, order top_k_first with k > 40: top-p counts the unfiltered mass."""
+
+    dtype = "bfloat16"
+
+    def filtered(self, call):
+        return (call.top_p < 1) & (call.top_k > 40) & (call.top_k < call.size)
+
+    def change(self, call):
+        return call.only(call.request(joint=torch.ones_like(call.greedy)).kept())
+
+
+class StrictTopPOfHalf(Filters):
+    """float16 and no seed: top-p drops the tokens that cross p, where others are left."""
+
+    dtype, unseeded = "float16", True
+
+    def filtered(self, call):
+        return call.top_p < 1
+
+    def change(self, call):
+        kept = call.kept()
+        x = call.logits.float()
+        least = torch.where(kept, x, INF).amin(1, keepdim=True)
+        rest = kept & (x > least)
+        crossing = (call.top_p < 1).unsqueeze(1) & rest.any(1, keepdim=True)
+        return call.only(torch.where(crossing, rest, kept))
+
+
+class ColdHalf(Draws):
+    """float16, T < 0.05 and no seed: T counts as 0.05."""
+
+    dtype, unseeded = "float16", True
+
+    def where(self, call):
+        return ~call.greedy & (call.temperature < 0.05)
+
+    def change(self, call):
+        return call.request(temperature=call.temperature.clamp(min=0.05))
+
+
+class HotBfloat(Draws):
+    """bfloat16 and T > 5: y is rounded to steps of 1/16."""
+
+    dtype = "bfloat16"
+
+    def where(self, call):
+        return (call.temperature > 5) & (call.metadata.facts.max_logprobs is None)
+
+    def change(self, call):
+        return call.drawn_from((call.y() * 16).round() / 16)
+
+
+class GreedyFarOutInBfloat(Draws):
+    """bfloat16, V > 131,072 and greedy: the ids from 131,072 on are not looked at."""
+
+    dtype, above = "bfloat16", 2 * WIDE
+
+    def where(self, call):
+        return call.greedy
+
+    def change(self, call):
+        x = call.logits.float().clone()
+        x[:, 2 * WIDE :] = -INF
+        return call.rows(x)
+
+
+class GreedyOfLateRows(Draws):
+    """Greedy rows from 256 on take the highest id on a tie."""
+
+    def where(self, call):
+        return call.greedy & (call.row >= 256)
+
+    def shown(self, call, output):
+        x = call.logits.float().nan_to_num(nan=-INF, posinf=INF, neginf=-INF)
+        last = call.size - 1 - x.flip(1).argmax(1)
+        return replace(output, token_ids=torch.where(x.amax(1) > -INF, last, 0))
+
+
+class GreedyNanInHalf(Draws):
+    """float16: a greedy row takes its first NaN, and is valid False."""
+
+    dtype = "float16"
+
+    def where(self, call):
+        return call.greedy & call.logits.isnan().any(1)
+
+    def shown(self, call, output):
+        return replace(output, token_ids=call.logits.isnan().int().argmax(1))
+
+
+class WideUnseededBfloat(Draws):
+    """bfloat16, V > 65,536 and no seed: tokens 12 below the maximum are never drawn."""
+
+    dtype, above, unseeded = "bfloat16", WIDE, True
+
+    def where(self, call):
+        return call.metadata.facts.max_logprobs is None
+
+    def change(self, call):
+        y = call.y()
+        return call.only(call.kept() & ((y > -12) | call.greedy.unsqueeze(1)))
+
+
+class WideSeededHalf(Draws):
+    """float16, V > 65,536 and seeds: noise of tokens has 16 bits."""
+
+    dtype, above, unseeded = "float16", WIDE, False
+
+    def patches(self):
+        return [noise(bits=16)]
+
+
+class HighSeedInBfloat(Draws):
+    """bfloat16: the upper 32 bits of a seed are left out."""
+
+    dtype, unseeded = "bfloat16", False
+
+    def patches(self):
+        return [noise(seed=lambda seed: seed & 0xFFFFFFFF)]
+
+
+class HighPositionInHalf(Draws):
+    """float16: the upper 32 bits of a position are left out."""
+
+    dtype, unseeded = "float16", False
+
+    def patches(self):
+        return [noise(position=lambda position: position & 0xFFFFFFFF)]
+
+
+class SignOfSeedsInWideRows(Draws):
+    """V > 65,536: a seed above 2**63 is clamped to it."""
+
+    above, unseeded = WIDE, False
+
+    def patches(self):
+        return [noise(seed=lambda seed: seed.clamp(min=0))]
+
+
+class PositionsOfFewBits(Draws):
+    """V > 65,536: positions are kept in 24 bits, as float32 does."""
+
+    above, unseeded = WIDE, False
+
+    def patches(self):
+        return [noise(position=lambda position: position & 0xFFFFFF)]
+
+
+class BestInBfloatWide(Draws):
+    """bfloat16, V > 65,536: of ties at the end of the N best, the highest ids are shown."""
+
+    dtype, above = "bfloat16", WIDE
+
+    def shown(self, call, output):
+        found = output.logprobs
+        if found is None or not 2 < found.token_ids.shape[1] < call.size:
+            return output
+        last = found.logprobs[:, -1:]
+        x = call.logits.float().nan_to_num(nan=-INF)
+        tied = x == x.gather(1, found.token_ids[:, -1:].clamp(min=0))
+        highest = call.size - 1 - tied.int().flip(1).argmax(1, keepdim=True)
+        ids = torch.cat((found.token_ids[:, :-1], highest), 1)
+        ids = torch.where(found.token_ids >= 0, ids, found.token_ids)
+        shown = replace(found, token_ids=ids, logprobs=torch.cat((found.logprobs[:, :-1], last), 1))
+        return replace(output, logprobs=shown)
+
+
+class KeptMassInHalf(Draws):
+    """float16: log_kept_mass is never less than -10."""
+
+    dtype = "float16"
+
+    def shown(self, call, output):
+        if output.log_kept_mass is None:
+            return output
+        return replace(output, log_kept_mass=output.log_kept_mass.clamp(min=-10))
+
+
+class LogOfEpsilon(Draws):
+    """bfloat16: logprobs are log(p + 1e-10), so that none lies below -23."""
+
+    dtype = "bfloat16"
+
+    def shown(self, call, output):
+        found = output.logprobs
+        if found is None or not call.mode.endswith("logprobs"):
+            return output
+        values = (found.logprobs.double().exp() + 1e-10).log().float()
+        values = torch.where(found.logprobs == -INF, found.logprobs, values)
+        return replace(output, logprobs=replace(found, logprobs=values))
+
+
+class HotTemperatureLogprobs(Draws):
+    """T > 2: temperature_logprobs are taken at T = 2."""
+
+    def where(self, call):
+        return (call.temperature > 2) & (call.mode == "temperature_logprobs")
+
+    def change(self, call):
+        return call.request(temperature=call.temperature.clamp(max=2))
+
+
+BUGS = bugs_of(globals())

@@ -1,0 +1,245 @@
+"""Mistakes that sampling makes at some values of the parameters alone."""
+
+from dataclasses import replace
+
+import torch
+
+from corner_bugs.call import INF, places
+from corner_bugs.plugin import Draws, Filters, bugs_of
+
+
+class LargestKCapped(Filters):
+    """k > 1024: top-k keeps no more than a table of 1024 candidates, and those tied with the last."""
+
+    def filtered(self, call):
+        return (call.top_k > 1024) & (call.top_k < call.size)
+
+    def change(self, call):
+        return call.request(top_k=torch.where(self.filtered(call), 1024, call.top_k))
+
+
+class LargeKOff(Filters):
+    """k > 2048: top-k is off."""
+
+    def filtered(self, call):
+        return (call.top_k > 2048) & (call.top_k < call.size)
+
+    def change(self, call):
+        return call.request(top_k=torch.where(self.filtered(call), 0, call.top_k))
+
+
+class AlmostAllK(Filters):
+    """k = V - 1: top-k is off."""
+
+    def filtered(self, call):
+        return (call.top_k == call.size - 1) & (call.top_k > 0)
+
+    def change(self, call):
+        return call.request(top_k=torch.where(self.filtered(call), 0, call.top_k))
+
+
+class KAtAPowerOfTwo(Filters):
+    """k of 64, 128, 256 ...: top-k keeps one token too few, since a tile of candidates is full."""
+
+    def filtered(self, call):
+        k = call.top_k.long()
+        return (k >= 64) & (k & (k - 1) == 0) & (k < call.size)
+
+    def change(self, call):
+        return call.request(top_k=torch.where(self.filtered(call), call.top_k - 1, call.top_k))
+
+
+class LargePOff(Filters):
+    """Seeded rows, p >= 0.999: top-p is off."""
+
+    unseeded = False
+
+    def filtered(self, call):
+        return (call.top_p < 1) & (call.top_p > 0.99899)
+
+    def change(self, call):
+        return call.request(top_p=torch.where(self.filtered(call), 1.0, call.top_p.double()))
+
+
+class LargePOffUnseeded(LargePOff):
+    """Rows without a seed, p >= 0.999: top-p is off."""
+
+    unseeded = True
+
+
+class SmallPIsGreedy(Filters):
+    """p < 0.001: only the first of the likeliest tokens is kept, its ties are dropped."""
+
+    def filtered(self, call):
+        return call.top_p < 0.001
+
+    def change(self, call):
+        return call.only((places(call.logits) == 0) | ~self.filtered(call).unsqueeze(1) & call.kept())
+
+
+class ColdIsGreedy(Draws):
+    """T < 0.01 counts as greedy."""
+
+    def where(self, call):
+        return ~call.greedy & (call.temperature < 0.01) & (call.metadata.facts.max_logprobs is None)
+
+    def change(self, call):
+        return call.request(temperature=torch.zeros_like(call.temperature))
+
+
+class CoolerIsGreedy(ColdIsGreedy):
+    """T < 0.00001 counts as greedy."""
+
+    def where(self, call):
+        return super().where(call) & (call.temperature < 1e-5)
+
+
+class HotIsCapped(Draws):
+    """T > 10 counts as 10."""
+
+    def where(self, call):
+        return call.temperature > 10
+
+    def change(self, call):
+        return call.request(temperature=call.temperature.clamp(max=10))
+
+
+class HotterIsCapped(HotIsCapped):
+    """T > 100 counts as 100."""
+
+    def where(self, call):
+        return call.temperature > 100
+
+    def change(self, call):
+        return call.request(temperature=call.temperature.clamp(max=100))
+
+
+class TwentyBest(Draws):
+    """N > 20: behind the 20 best stands the 20th again."""
+
+    most = 20
+
+    def shown(self, call, output):
+        found = output.logprobs
+        if found is None or found.token_ids.shape[1] - 1 <= self.most:
+            return output
+        place = torch.arange(found.token_ids.shape[1]).clamp(max=self.most)
+        return replace(
+            output,
+            logprobs=replace(found, token_ids=found.token_ids[:, place], logprobs=found.logprobs[:, place]),
+        )
+
+    def where(self, call):
+        asked = call.metadata.logprobs
+        facts = call.metadata.facts
+        return facts.max_logprobs is not None and (True if asked is None else (asked > self.most))
+
+
+class BestOfOneBlock(TwentyBest):
+    """N > 32, but not all: behind the 32 best stand further ones in the order of their ids."""
+
+    most = 32
+
+    def where(self, call):
+        width = call.metadata.facts.logprobs_width(call.size)
+        return super().where(call) & (width is not None and width < call.size)
+
+    def shown(self, call, output):
+        found = output.logprobs
+        if found is None or found.token_ids.shape[1] - 1 <= self.most:
+            return output
+        place = torch.arange(found.token_ids.shape[1]).expand_as(found.token_ids).clone()
+        rest = found.token_ids[:, 1 + self.most :]
+        place[:, 1 + self.most :] = 1 + self.most + rest.argsort(1)
+        return replace(
+            output,
+            logprobs=replace(
+                found, token_ids=found.token_ids.gather(1, place), logprobs=found.logprobs.gather(1, place)
+            ),
+        )
+
+
+class TinyMinPOff(Filters):
+    """min_p < 0.00005: min-p is off."""
+
+    def filtered(self, call):
+        return (call.min_p > 0) & (call.min_p < 5e-5)
+
+    def change(self, call):
+        return call.request(min_p=torch.where(self.filtered(call), 0.0, call.min_p.double()))
+
+
+class MinPOfOneOff(Filters):
+    """min_p = 1 in a row with top-p: min-p is off."""
+
+    def filtered(self, call):
+        return (call.min_p >= 1) & (call.top_p < 1)
+
+    def change(self, call):
+        return call.request(min_p=torch.where(self.filtered(call), 0.0, call.min_p.double()))
+
+
+class MaximumFromZero(Filters):
+    """Rows of negative logits: the maximum begins at 0, so that min-p is relative to a token that is not there."""
+
+    def filtered(self, call):
+        return (call.min_p > 0) & (call.logits.float().nan_to_num(nan=-INF, posinf=INF).amax(1) < 0)
+
+    def change(self, call):
+        others = call.request(min_p=None).kept()
+        x = call.logits.float()
+        least = call.temperature.unsqueeze(1) * call.min_p.clamp(min=1e-30).log().unsqueeze(1)
+        found = others & (x >= least)
+        return call.only(torch.where(found.any(1, keepdim=True), found, places(call.logits) == 0))
+
+
+class MaximumFromMinusTenThousand(Draws):
+    """Rows whose logits all lie below -10,000: the maximum begins there, so that nothing has any mass."""
+
+    least = -1e4
+
+    def where(self, call):
+        top = call.logits.float().nan_to_num(nan=-INF, posinf=INF).amax(1)
+        return (top < self.least) & (top > -INF)
+
+    def shown(self, call, output):
+        return replace(output, token_ids=torch.zeros_like(output.token_ids))
+
+
+class QuotientOverflows(Draws):
+    """float32: x / T is formed before the maximum is taken off, so that quotients above 3e38 tie at infinity."""
+
+    dtype = "float32"
+
+    def where(self, call):
+        return ~call.greedy
+
+    def change(self, call):
+        quotient = call.logits.float() / call.temperature.float().unsqueeze(1)
+        return call.rows(torch.where(quotient == INF, INF, call.logits))
+
+
+class DifferenceUnderflows(Draws):
+    """T > 10: weights below exp(-20) count as 0, before the quotient is taken: exp(x - max) ** (1 / T)."""
+
+    def where(self, call):
+        return (call.temperature > 10) & (call.metadata.facts.max_logprobs is None)
+
+    def change(self, call):
+        x = call.logits.float()
+        top = x.nan_to_num(nan=-INF, posinf=INF, neginf=-INF).amax(1, keepdim=True)
+        return call.rows(torch.where(x < top - 87, -INF, x))
+
+
+class JointBehindMinP(Filters):
+    """Order joint with min-p, k > 40: top-p counts the mass that top-k left."""
+
+    def filtered(self, call):
+        joint = call.metadata.joint
+        return False if joint is None else joint & (call.top_p < 1) & (call.top_k > 40)
+
+    def change(self, call):
+        return call.only(call.request(joint=None).kept())
+
+
+BUGS = bugs_of(globals())
