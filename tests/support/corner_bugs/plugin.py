@@ -64,18 +64,20 @@ class Draws(Honest):
         if not self.in_corner(logits) or draft != self.drafts:
             return sampler.sample(logits, metadata, draft=draft)
         call = Call.of(logits, metadata, self.need.logprobs_mode, draft=draft)
-        right = sampler.sample(logits, call.metadata, draft=draft)
         at = self.where(call) & torch.ones_like(call.unseeded)
         if self.unseeded is not None:
             at = at & (call.unseeded == self.unseeded)
         if not at.any():
-            return right
+            return sampler.sample(logits, call.metadata, draft=draft)
         with ExitStack() as stack:
             for patch in self.patches():
                 stack.enter_context(patch)
             changed = self.change(call)
             wrong = sampler.sample(changed.logits, changed.metadata, draft=draft)
-        return merged(at, self.shown(call, wrong), right)
+        shown = self.shown(call, wrong)
+        if at.all():
+            return shown
+        return merged(at, shown, sampler.sample(logits, call.metadata, draft=draft))
 
     def verify(
         self, target_logits: Tensor, drafts: Drafts, metadata: SamplingMetadata, *, mode: str = "rejection"
@@ -93,6 +95,13 @@ class Draws(Honest):
     def shown(self, call: Call, output: SamplerOutput) -> SamplerOutput:
         """What becomes of the output."""
         return output
+
+
+class NoBug(Draws):
+    """The native sampler, without a mistake."""
+
+    def in_corner(self, logits: Tensor) -> bool:
+        return False
 
 
 class Filters(Draws):
@@ -120,19 +129,21 @@ class Verifies(Honest):
         if not self.in_corner(target_logits) or not drafts.num_requests:
             return sampler.verify(target_logits, drafts, metadata, mode=mode)
         call = Call.of(target_logits, metadata, self.need.logprobs_mode)
-        right = sampler.verify(target_logits, drafts, call.metadata, mode=mode)
         first = drafts.cu_num_logits[:-1].long()
         at = self.which(call, drafts, mode) & torch.ones_like(first, dtype=torch.bool)
         if self.unseeded is not None:
             at = at & (call.unseeded[first] == self.unseeded)
         if not at.any():
-            return right
+            return sampler.verify(target_logits, drafts, call.metadata, mode=mode)
         with ExitStack() as stack:
             for patch in self.patches():
                 stack.enter_context(patch)
             changed, own = self.change(call, drafts)
             wrong = sampler.verify(changed.logits, own, changed.metadata, mode=mode)
-        return merged(at, self.shown(call, drafts, wrong), right)
+        shown = self.shown(call, drafts, wrong)
+        if at.all():
+            return shown
+        return merged(at, shown, sampler.verify(target_logits, drafts, call.metadata, mode=mode))
 
     def which(self, call: Call, drafts: Drafts, mode: str) -> Tensor | bool:
         """Which requests go wrong: [B] bool."""
