@@ -86,6 +86,16 @@ class Call:
         facts = BatchFacts(all_seeded=True, max_logprobs=known.max_logprobs)
         return replace(self, metadata=replace(self.metadata, **columns, facts=facts))
 
+    def sharing(self, source: Tensor) -> Call:
+        """Give rows without a seed the noise of the rows ``source`` [rows]."""
+        own = {
+            name: torch.where(
+                self.unseeded, getattr(self.metadata, name)[source], getattr(self.metadata, name)
+            )
+            for name in ("seed", "positions")
+        }
+        return replace(self, metadata=replace(self.metadata, **own))
+
     def rows(self, logits: Tensor) -> Call:
         """The same requests of other logits."""
         return replace(self, logits=logits)

@@ -17,8 +17,7 @@ class NoiseAThousandApart(Draws):
         return len(call.row) > self.period
 
     def change(self, call):
-        seed = torch.where(call.unseeded, call.metadata.seed[call.row % self.period], call.metadata.seed)
-        return replace(call, metadata=replace(call.metadata, seed=seed))
+        return call.sharing(call.row % self.period)
 
 
 class NoiseNinetyApart(NoiseAThousandApart):
@@ -36,8 +35,7 @@ class NoiseOfPairs(NoiseAThousandApart):
         return len(call.row) > 1
 
     def change(self, call):
-        seed = torch.where(call.unseeded, call.metadata.seed[call.row // 2 * 2], call.metadata.seed)
-        return replace(call, metadata=replace(call.metadata, seed=seed))
+        return call.sharing(call.row // 2 * 2)
 
 
 class NoiseBesideSeeds(NoiseAThousandApart):
@@ -47,12 +45,7 @@ class NoiseBesideSeeds(NoiseAThousandApart):
         return (~call.unseeded).any()
 
     def change(self, call):
-        first = call.metadata.seed[call.unseeded][:1]
-        if not len(first):
-            return call
-        return replace(
-            call, metadata=replace(call.metadata, seed=torch.where(call.unseeded, first, call.metadata.seed))
-        )
+        return call.sharing(call.unseeded.int().argmax().expand_as(call.row))
 
 
 class NoiseOfTheWideBatch(NoiseAThousandApart):

@@ -62,10 +62,7 @@ class NoiseOfSome(Draws):
     unseeded, apart = True, 2
 
     def change(self, call):
-        seed = torch.where(
-            call.unseeded, call.metadata.seed[call.row // self.apart * self.apart], call.metadata.seed
-        )
-        return replace(call, metadata=replace(call.metadata, seed=seed))
+        return call.sharing(call.row // self.apart * self.apart)
 
 
 class NoiseWithLogprobs(NoiseOfSome):
@@ -108,8 +105,7 @@ class NoiseWithSlots(NoiseOfSome):
         first = torch.zeros(int(slots.max()) + 1, dtype=torch.int64).scatter_reduce(
             0, slots, call.row, "amin", include_self=False
         )
-        seed = torch.where(call.unseeded, call.metadata.seed[first[slots]], call.metadata.seed)
-        return replace(call, metadata=replace(call.metadata, seed=seed))
+        return call.sharing(first[slots])
 
 
 class NoiseOfOneTile(NoiseOfSome):
@@ -123,7 +119,7 @@ class NoiseOfOneTile(NoiseOfSome):
         def gumbel(noise, index, stream, dtype):
             if isinstance(stream, int) and stream == 1:
                 rows = torch.arange(len(noise.seed)) // 2 * 2
-                return own(replace(noise, seed=noise.seed[rows]), index, stream, dtype)
+                return own(noise.chunk(rows), index, stream, dtype)
             return own(noise, index, stream, dtype)
 
         return [mock.patch.object(Noise, "gumbel", gumbel)]

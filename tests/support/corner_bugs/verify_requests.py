@@ -228,8 +228,7 @@ class ManyRowsShareNoise(Verifies):
         return len(call.logits) > 512
 
     def change(self, call, drafts):
-        seed = torch.where(call.unseeded, call.metadata.seed[call.row % 512], call.metadata.seed)
-        return replace(call, metadata=replace(call.metadata, seed=seed)), drafts
+        return call.sharing(call.row % 512), drafts
 
 
 class LargePUnfiltered(Verifies):
@@ -269,7 +268,7 @@ class DraftsShareNoise(Draws):
     drafts, unseeded = True, True
 
     def change(self, call):
-        return replace(call, metadata=replace(call.metadata, seed=call.metadata.seed[call.row % 2]))
+        return call.sharing(call.row % 2)
 
 
 class DraftsOfLargeBatchesShareNoise(Draws):
@@ -281,7 +280,7 @@ class DraftsOfLargeBatchesShareNoise(Draws):
         return call.row >= 128
 
     def change(self, call):
-        return replace(call, metadata=replace(call.metadata, seed=call.metadata.seed[call.row % 128]))
+        return call.sharing(call.row % 128)
 
 
 class ZeroDraftsBehindMany(Verifies):
@@ -307,11 +306,10 @@ class CoupledBonusShared(Verifies):
         return mode == "coupled"
 
     def change(self, call, drafts):
-        seed = call.metadata.seed.clone()
         bonus = speculative.bonus_rows(drafts.cu_num_logits)
-        before = torch.where(self.counts(drafts) > 0, bonus - 1, bonus)
-        seed[bonus] = seed[before]
-        return replace(call, metadata=replace(call.metadata, seed=seed)), drafts
+        source = call.row
+        source[bonus] = torch.where(self.counts(drafts) > 0, bonus - 1, bonus)
+        return call.sharing(source), drafts
 
 
 class AcceptedWithoutQ(Verifies):
