@@ -7,7 +7,7 @@ import torch
 
 import tokendraw_native.verify as pieces
 from corner_bugs.call import INF, places
-from corner_bugs.plugin import Draws, Verifies, bugs_of
+from corner_bugs.plugin import Verifies, bugs_of
 from corner_bugs.verify_dtypes import Mapped, exchanged, other_draft
 from tokendraw import philox, speculative
 from tokendraw_native.distributions import GivenProbs
@@ -211,67 +211,6 @@ class FirstOfManyPlaceholders(Verifies):
 
     def patches(self):
         return [mock.patch.dict(vars(pieces), {"RESIDUAL": SAMPLE})]
-
-
-class DraftsOfOneRow(Draws):
-    """Drafts, B = 1: top-k keeps exactly k tokens."""
-
-    drafts = True
-
-    def where(self, call):
-        return (call.top_k > 0) & (call.top_k < call.size) & (len(call.row) == 1)
-
-    def change(self, call):
-        return call.only(call.kept() & (places(call.logits) < call.top_k.unsqueeze(1)))
-
-
-class WideDraftsOfBfloat(Draws):
-    """Drafts in bfloat16, V > 65,536: the ids behind the last full vector of 8 are never drawn."""
-
-    drafts, dtype, above = True, "bfloat16", 1 << 16
-
-    def change(self, call):
-        x = call.logits.float().clone()
-        x[:, call.size // 8 * 8 :] = -INF
-        return call.rows(x)
-
-
-class HotDrafts(Draws):
-    """Drafts, T > 10: T counts as 10."""
-
-    drafts = True
-
-    def where(self, call):
-        return call.temperature > 10
-
-    def change(self, call):
-        return call.request(temperature=call.temperature.clamp(max=10))
-
-
-class DraftsOfLargeK(Draws):
-    """Drafts, k > 1024: top-k is off."""
-
-    drafts = True
-
-    def where(self, call):
-        return (call.top_k > 1024) & (call.top_k < call.size)
-
-    def change(self, call):
-        return call.request(top_k=torch.where(call.top_k > 1024, 0, call.top_k))
-
-
-class DraftsNextToGreedy(Draws):
-    """Drafts: a greedy row beside others takes the highest id on a tie."""
-
-    drafts = True
-
-    def where(self, call):
-        return call.greedy & (~call.greedy).any()
-
-    def shown(self, call, output):
-        x = call.logits.float().nan_to_num(nan=-INF, posinf=INF, neginf=-INF)
-        last = call.size - 1 - x.flip(1).argmax(1)
-        return replace(output, token_ids=torch.where(x.amax(1) > -INF, last, 0))
 
 
 BUGS = bugs_of(globals())
