@@ -11,6 +11,9 @@ from corner_bugs.plugin import Draws, bugs_of, noise
 class DraftsOfOneRow(Draws):
     """Drafts, B = 1: top-k keeps exactly k tokens."""
 
+    line = "verify crossing"
+    crossed_sizes = (33, 1025, 5003)
+
     drafts = True
 
     def where(self, call):
@@ -23,6 +26,8 @@ class DraftsOfOneRow(Draws):
 class WideDraftsOfBfloat(Draws):
     """Drafts in bfloat16, V > 65,536: the ids behind the last full vector of 8 are never drawn."""
 
+    line = "verify crossing, wide"
+
     drafts, dtype, above = True, "bfloat16", 1 << 16
 
     def change(self, call):
@@ -33,6 +38,8 @@ class WideDraftsOfBfloat(Draws):
 
 class HotDrafts(Draws):
     """Drafts, T > 10: T counts as 10."""
+
+    line = "verify crossing"
 
     drafts = True
 
@@ -46,6 +53,9 @@ class HotDrafts(Draws):
 class DraftsOfLargeK(Draws):
     """Drafts, k > 1024: top-k is off."""
 
+    line = "verify crossing"
+    crossed_sizes = (33, 1025, 5003)
+
     drafts = True
 
     def where(self, call):
@@ -57,6 +67,8 @@ class DraftsOfLargeK(Draws):
 
 class DraftsNextToGreedy(Draws):
     """Drafts: a greedy row beside others takes the highest id on a tie."""
+
+    line = "verify crossing"
 
     drafts = True
 
@@ -72,6 +84,8 @@ class DraftsNextToGreedy(Draws):
 class DraftStreamInBfloat(Draws):
     """bfloat16: a draft is drawn with the noise of tokens."""
 
+    line = "verify draft"
+
     dtype, drafts = "bfloat16", True
 
     def patches(self):
@@ -81,6 +95,8 @@ class DraftStreamInBfloat(Draws):
 class DraftNoise24Bits(Draws):
     """float16: the noise of drafts has 24 bits."""
 
+    unseen = "drafts of seeds that tell the precision of noise are looked at in float32"
+
     dtype, drafts = "float16", True
 
     def patches(self):
@@ -89,6 +105,8 @@ class DraftNoise24Bits(Draws):
 
 class DraftTopP(Draws):
     """bfloat16: drafts are drawn without top-p."""
+
+    line = "verify draft"
 
     dtype, drafts = "bfloat16", True
 
@@ -102,6 +120,8 @@ class DraftTopP(Draws):
 class DraftsShareNoise(Draws):
     """Drafts without a seed: rows of one call 2 apart share their noise."""
 
+    line = "verify draft"
+
     drafts, unseeded = True, True
 
     def change(self, call):
@@ -110,6 +130,8 @@ class DraftsShareNoise(Draws):
 
 class DraftsOfLargeBatchesShareNoise(Draws):
     """Drafts without a seed: rows from 128 on have the noise of row - 128."""
+
+    line = "verify draft"
 
     drafts, unseeded = True, True
 

@@ -9,6 +9,8 @@ from corner_bugs.plugin import Draws, Filters, bugs_of, noise
 class BfloatY(Draws):
     """bfloat16: y is rounded to bfloat16 before the draw."""
 
+    line = "near ties"
+
     dtype = "bfloat16"
 
     def where(self, call):
@@ -21,6 +23,8 @@ class BfloatY(Draws):
 class FiltersBeforeTemperature(Filters):
     """bfloat16: top-p sees the probabilities at T = 1."""
 
+    line = "crossed requests"
+
     dtype = "bfloat16"
 
     def filtered(self, call):
@@ -32,6 +36,8 @@ class FiltersBeforeTemperature(Filters):
 
 class MinPOfRawValues(Filters):
     """float16: min-p sees the probabilities at T = 1."""
+
+    line = "crossed requests"
 
     dtype = "float16"
 
@@ -46,6 +52,8 @@ class MinPOfRawValues(Filters):
 class ShortNoise(Draws):
     """bfloat16: the noise has 24 bits."""
 
+    line = "seeded draws"
+
     dtype = "bfloat16"
 
     def patches(self):
@@ -55,6 +63,9 @@ class ShortNoise(Draws):
 class ShortUnseededNoise(ShortNoise):
     """float16, rows without a seed: the noise has 16 bits, so that no token 11 below another is drawn in its tile."""
 
+    line = ""
+    unseen = "too few draws look at tokens that 16 bits of noise do not reach"
+
     dtype, unseeded = "float16", True
 
     def patches(self):
@@ -63,6 +74,8 @@ class ShortUnseededNoise(ShortNoise):
 
 class BfloatMinP(Filters):
     """bfloat16: log(min_p) is rounded to bfloat16."""
+
+    line = "crossed requests"
 
     dtype = "bfloat16"
 
@@ -77,6 +90,8 @@ class BfloatMinP(Filters):
 class BfloatTopP(Filters):
     """bfloat16: p is rounded to bfloat16, so that 0.999 is off."""
 
+    line = "crossed logprobs"
+
     dtype = "bfloat16"
 
     def filtered(self, call):
@@ -89,6 +104,8 @@ class BfloatTopP(Filters):
 class BfloatTemperature(Draws):
     """bfloat16: the temperature is rounded to bfloat16."""
 
+    line = "near ties"
+
     dtype = "bfloat16"
 
     def change(self, call):
@@ -98,10 +115,12 @@ class BfloatTemperature(Draws):
 class HalfQuotientOverflows(Draws):
     """float16: x / T is formed in float16 before the maximum is taken off, so that large ones tie at infinity."""
 
+    line = "crossed logprobs"
+
     dtype = "float16"
 
     def where(self, call):
-        return ~call.greedy
+        return ~call.greedy & (call.metadata.facts.max_logprobs is None)
 
     def change(self, call):
         quotient = call.logits.float() / call.temperature.float().unsqueeze(1)
@@ -110,6 +129,8 @@ class HalfQuotientOverflows(Draws):
 
 class HalfEmptyRow(Draws):
     """float16: -inf is loaded as -65504, so that a row of nothing draws among all tokens, and is valid."""
+
+    line = "far NaN and infinities"
 
     dtype = "float16"
 
@@ -122,6 +143,8 @@ class HalfEmptyRow(Draws):
 
 class NegativeZero(Filters):
     """float16: top-k orders bit patterns, by which -0.0 lies below 0.0."""
+
+    line = "crossed logprobs"
 
     dtype = "float16"
 
@@ -137,6 +160,8 @@ class NegativeZero(Filters):
 class SubnormalsFlushed(Draws):
     """float16: subnormal logits are flushed to zero."""
 
+    line = "crossed requests"
+
     dtype = "float16"
 
     def change(self, call):
@@ -146,6 +171,8 @@ class SubnormalsFlushed(Draws):
 
 class NegativeNan(Draws):
     """bfloat16: a NaN with its sign bit set is the least of all keys, and leaves valid True."""
+
+    line = "far NaN and infinities"
 
     dtype = "bfloat16"
 
@@ -157,6 +184,8 @@ class NegativeNan(Draws):
 class TensorFloat(Draws):
     """float32: logits lose the lower 13 bits of their mantissa, as tensor cores do."""
 
+    line = "near ties"
+
     dtype = "float32"
 
     def change(self, call):
@@ -165,6 +194,8 @@ class TensorFloat(Draws):
 
 class BfloatMassStalls(Filters):
     """bfloat16: the mass that top-p counts against is summed in bfloat16, which stalls at 256."""
+
+    line = "crossed logprobs"
 
     dtype = "bfloat16"
 

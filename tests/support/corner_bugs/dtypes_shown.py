@@ -11,6 +11,8 @@ from corner_bugs.plugin import Draws, bugs_of, native
 class BfloatLogprobs(Draws):
     """bfloat16: logprobs are rounded to bfloat16."""
 
+    line = "crossed logprobs"
+
     dtype = "bfloat16"
 
     def shown(self, call, output):
@@ -22,6 +24,8 @@ class BfloatLogprobs(Draws):
 
 class StrictRank(Draws):
     """bfloat16: the rank counts the tokens that are strictly larger, and the drawn one."""
+
+    line = "crossed logprobs"
 
     dtype = "bfloat16"
 
@@ -36,6 +40,8 @@ class StrictRank(Draws):
 class GreedyTakesTheLast(Draws):
     """float16: a greedy row takes the highest id on a tie."""
 
+    line = "crossed requests"
+
     dtype = "float16"
 
     def where(self, call):
@@ -49,6 +55,8 @@ class GreedyTakesTheLast(Draws):
 
 class BestTokensByHighestId(Draws):
     """float16: of tied tokens among the N best, the highest id comes first."""
+
+    line = "crossed logprobs"
 
     dtype = "float16"
 
@@ -74,6 +82,8 @@ class BestTokensByHighestId(Draws):
 class GreedyNegativeZero(Draws):
     """bfloat16: a greedy row orders bit patterns, by which -0.0 lies below 0.0."""
 
+    line = "crossed logprobs"
+
     dtype = "bfloat16"
 
     def where(self, call):
@@ -86,6 +96,8 @@ class GreedyNegativeZero(Draws):
 
 class GreedyHalfRows(Draws):
     """float16: greedy rows of a batch beside others take the k-th largest token, by their own ignored top_k."""
+
+    line = "crossed requests"
 
     dtype = "float16"
 

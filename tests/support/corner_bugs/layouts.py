@@ -11,6 +11,8 @@ from corner_bugs.plugin import Draws, bugs_of
 class PaddingOfHalf(Draws):
     """float16: the element behind the last id is read where V is odd and the rows of a buffer are wider."""
 
+    line = "padding is never read"
+
     dtype = "float16"
 
     def change(self, call):
@@ -28,11 +30,15 @@ class PaddingOfHalf(Draws):
 class PaddingOfWideRows(PaddingOfHalf):
     """V > 65,536: the element behind the last id is read where V is odd and the rows of a buffer are wider."""
 
+    line = "padding is never read"
+
     dtype, above = None, 1 << 16
 
 
 class UnalignedRows(Draws):
     """bfloat16: a view that begins at an odd element is read from the even one before."""
+
+    line = "strides"
 
     dtype = "bfloat16"
 
@@ -47,6 +53,9 @@ class UnalignedRows(Draws):
 class ExpandedHalf(Draws):
     """float16: rows that share their memory share their noise, too."""
 
+    line = "noise of distant rows"
+    crossed_sizes = (5003,)
+
     dtype = "float16"
 
     def where(self, call):
@@ -58,6 +67,8 @@ class ExpandedHalf(Draws):
 
 class EveryOtherRowOfBfloat(Draws):
     """bfloat16: rows whose stride is larger than V + 1024 are read as if they lay side by side."""
+
+    line = "strides"
 
     dtype = "bfloat16"
 
@@ -88,6 +99,8 @@ class Slots(Draws):
 class SlotsIn7Bits(Slots):
     """row_index: slots are kept in 7 bits."""
 
+    line = "rows of shared slots"
+
     def slot(self, slots):
         return slots % 128
 
@@ -98,6 +111,8 @@ class ReadyTensors(Draws):
 
 class NanTemperature(ReadyTensors):
     """Ready tensors: a temperature that is NaN or negative counts as 1."""
+
+    unseen = "the kit lays parameters out by from_params, which checks them, and never as ready tensors"
 
     def where(self, call):
         t = call.temperature
@@ -110,6 +125,8 @@ class NanTemperature(ReadyTensors):
 class NegativeK(ReadyTensors):
     """Ready tensors: a k below -1 counts as 1."""
 
+    unseen = "the kit lays parameters out by from_params, which checks them, and never as ready tensors"
+
     def where(self, call):
         return call.top_k < -1
 
@@ -120,6 +137,8 @@ class NegativeK(ReadyTensors):
 class ZeroP(ReadyTensors):
     """Ready tensors: a p of 0 or less counts as off."""
 
+    unseen = "the kit lays parameters out by from_params, which checks them, and never as ready tensors"
+
     def where(self, call):
         return call.top_p <= 0
 
@@ -129,6 +148,8 @@ class ZeroP(ReadyTensors):
 
 class SlicedParameters(ReadyTensors):
     """Ready tensors: parameters that are every other entry of a buffer are read one behind another."""
+
+    unseen = "the kit lays parameters out by from_params, which checks them, and never as ready tensors"
 
     def sample(self, logits, metadata, *, draft=False):
         def dense(c):
@@ -146,6 +167,8 @@ class SlicedParameters(ReadyTensors):
 
 class ShortIntegers(ReadyTensors):
     """Ready tensors: positions in int32 are read as int64, so those of rows from 2 on are others."""
+
+    unseen = "the kit lays parameters out by from_params, which checks them, and never as ready tensors"
 
     def sample(self, logits, metadata, *, draft=False):
         found = metadata.positions

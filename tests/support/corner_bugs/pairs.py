@@ -11,6 +11,8 @@ WIDE = 1 << 16
 class LargeKOfHalf(Filters):
     """float16 and k > 512: exactly k tokens are kept, the highest ids of those that tie."""
 
+    line = "seeded draws"
+
     dtype = "float16"
 
     def filtered(self, call):
@@ -25,6 +27,8 @@ class LargeKOfHalf(Filters):
 class LargePOfWideRows(Filters):
     """V > 65,536 and p >= 0.99: top-p is off."""
 
+    line = "crossed requests"
+
     above = WIDE
 
     def filtered(self, call):
@@ -36,6 +40,8 @@ class LargePOfWideRows(Filters):
 
 class JointOfWideRows(Filters):
     """V > 65,536 and order joint: top-p counts the mass that top-k left."""
+
+    line = "crossed requests"
 
     above = WIDE
 
@@ -50,6 +56,8 @@ class JointOfWideRows(Filters):
 class FirstOfJointInBfloat(Filters):
     """bfloat16, order top_k_first with k > 40: top-p counts the unfiltered mass."""
 
+    line = "crossed logprobs"
+
     dtype = "bfloat16"
 
     def filtered(self, call):
@@ -61,6 +69,8 @@ class FirstOfJointInBfloat(Filters):
 
 class StrictTopPOfHalf(Filters):
     """float16 and no seed: top-p drops the tokens that cross p, where others are left."""
+
+    line = "crossed distributions"
 
     dtype, unseeded = "float16", True
 
@@ -79,6 +89,8 @@ class StrictTopPOfHalf(Filters):
 class ColdHalf(Draws):
     """float16, T < 0.05 and no seed: T counts as 0.05."""
 
+    line = "crossed distributions"
+
     dtype, unseeded = "float16", True
 
     def where(self, call):
@@ -91,6 +103,8 @@ class ColdHalf(Draws):
 class HotBfloat(Draws):
     """bfloat16 and T > 5: y is rounded to steps of 1/16."""
 
+    line = "near ties"
+
     dtype = "bfloat16"
 
     def where(self, call):
@@ -102,6 +116,8 @@ class HotBfloat(Draws):
 
 class WideUnseededBfloat(Draws):
     """bfloat16, V > 65,536 and no seed: tokens 12 below the maximum are never drawn."""
+
+    line = "crossed requests"
 
     dtype, above, unseeded = "bfloat16", WIDE, True
 
@@ -116,6 +132,8 @@ class WideUnseededBfloat(Draws):
 class WideSeededHalf(Draws):
     """float16, V > 65,536 and seeds: noise of tokens has 16 bits."""
 
+    line = "seeded draws"
+
     dtype, above, unseeded = "float16", WIDE, False
 
     def patches(self):
@@ -124,6 +142,8 @@ class WideSeededHalf(Draws):
 
 class HighSeedInBfloat(Draws):
     """bfloat16: the upper 32 bits of a seed are left out."""
+
+    line = "seeded draws"
 
     dtype, unseeded = "bfloat16", False
 
@@ -134,6 +154,8 @@ class HighSeedInBfloat(Draws):
 class HighPositionInHalf(Draws):
     """float16: the upper 32 bits of a position are left out."""
 
+    line = "seeded draws"
+
     dtype, unseeded = "float16", False
 
     def patches(self):
@@ -143,6 +165,8 @@ class HighPositionInHalf(Draws):
 class SignOfSeedsInWideRows(Draws):
     """V > 65,536: a seed above 2**63 is clamped to it."""
 
+    line = "crossed requests"
+
     above, unseeded = WIDE, False
 
     def patches(self):
@@ -151,6 +175,8 @@ class SignOfSeedsInWideRows(Draws):
 
 class PositionsOfFewBits(Draws):
     """V > 65,536: positions are kept in 24 bits, as float32 does."""
+
+    line = "crossed requests"
 
     above, unseeded = WIDE, False
 

@@ -13,6 +13,8 @@ WIDE = 1 << 16
 class GreedyFarOutInBfloat(Draws):
     """bfloat16, V > 131,072 and greedy: the ids from 131,072 on are not looked at."""
 
+    line = "last ids"
+
     dtype, above = "bfloat16", 2 * WIDE
 
     def where(self, call):
@@ -27,6 +29,8 @@ class GreedyFarOutInBfloat(Draws):
 class GreedyOfLateRows(Draws):
     """Greedy rows from 256 on take the highest id on a tie."""
 
+    line = "crossed requests"
+
     def where(self, call):
         return call.greedy & (call.row >= 256)
 
@@ -39,6 +43,8 @@ class GreedyOfLateRows(Draws):
 class GreedyNanInHalf(Draws):
     """float16: a greedy row takes its first NaN, and is valid False."""
 
+    line = "far NaN and infinities"
+
     dtype = "float16"
 
     def where(self, call):
@@ -50,6 +56,8 @@ class GreedyNanInHalf(Draws):
 
 class BestInBfloatWide(Draws):
     """bfloat16, V > 65,536: of ties at the end of the N best, the highest ids are shown."""
+
+    line = "crossed requests"
 
     dtype, above = "bfloat16", WIDE
 
@@ -70,6 +78,8 @@ class BestInBfloatWide(Draws):
 class KeptMassInHalf(Draws):
     """float16: log_kept_mass is never less than -10."""
 
+    unseen = "no filter of a crossed row keeps less than exp(-10) of its mass"
+
     dtype = "float16"
 
     def shown(self, call, output):
@@ -80,6 +90,8 @@ class KeptMassInHalf(Draws):
 
 class LogOfEpsilon(Draws):
     """bfloat16: logprobs are log(p + 1e-10), so that none lies below -23."""
+
+    line = "crossed logprobs"
 
     dtype = "bfloat16"
 
@@ -94,6 +106,8 @@ class LogOfEpsilon(Draws):
 
 class HotTemperatureLogprobs(Draws):
     """T > 2: temperature_logprobs are taken at T = 2."""
+
+    line = "crossed logprobs"
 
     def where(self, call):
         return (call.temperature > 2) & (call.mode == "temperature_logprobs")

@@ -19,6 +19,8 @@ def exact_k(call):
 class AllTopKOfBfloat(Filters):
     """bfloat16, batches in which every row has a top-k: exactly k tokens are kept."""
 
+    line = "crossed requests"
+
     dtype = "bfloat16"
 
     def filtered(self, call):
@@ -30,6 +32,8 @@ class AllTopKOfBfloat(Filters):
 
 class AllGreedyOfHalf(Draws):
     """float16, batches of greedy rows alone: the highest id is taken on a tie."""
+
+    unseen = "a batch of many rows of one dtype mixes all kinds of them"
 
     dtype = "float16"
 
@@ -45,6 +49,8 @@ class AllGreedyOfHalf(Draws):
 class AllPlainOfBfloat(Draws):
     """bfloat16, batches without any filter and seed: y is rounded to steps of 1/4."""
 
+    unseen = "a batch of many rows of one dtype mixes all kinds of them"
+
     dtype, unseeded = "bfloat16", True
 
     def where(self, call):
@@ -58,6 +64,8 @@ class AllPlainOfBfloat(Draws):
 
 class SingleRowOfHalf(Filters):
     """float16, B = 1: top-p drops the tokens that cross p, where others are left."""
+
+    line = "crossed requests"
 
     dtype = "float16"
 
@@ -73,6 +81,8 @@ class SingleRowOfHalf(Filters):
 class SingleWideRow(Draws):
     """B = 1 and V > 65,536: the last of 8 parts of the vocabulary is left out."""
 
+    line = "crossed requests"
+
     above = WIDE
 
     def where(self, call):
@@ -87,6 +97,8 @@ class SingleWideRow(Draws):
 class FewRowsOfBfloat(Draws):
     """bfloat16, B of 2 to 8: the noise has 16 bits."""
 
+    unseen = "seeds that tell the precision of noise stand in batches of one and of many rows"
+
     dtype = "bfloat16"
 
     def where(self, call):
@@ -98,6 +110,8 @@ class FewRowsOfBfloat(Draws):
 
 class LateRowsOfWideBatches(Draws):
     """V > 65,536: rows from 64 on have the filters of row - 64."""
+
+    line = "crossed requests"
 
     above = WIDE
 
@@ -113,6 +127,8 @@ class LateRowsOfWideBatches(Draws):
 class ThousandRows(Draws):
     """B > 1000: a row from 1000 on draws from the logits of row - 1000."""
 
+    unseen = "no batch of more than a thousand rows holds rows that differ"
+
     def where(self, call):
         return call.row >= 1000
 
@@ -122,6 +138,8 @@ class ThousandRows(Draws):
 
 class OffsetsIn32Bits(Draws):
     """A row that begins 2**31 elements or more behind the first is read from where that wraps to."""
+
+    unseen = "no call lays out 2**31 elements"
 
     def where(self, call):
         return call.row * call.logits.stride(0) >= 1 << 31
@@ -135,6 +153,8 @@ class OffsetsIn32Bits(Draws):
 class MiddleWidth(Filters):
     """bfloat16, V of 8,193 to 65,536: exactly k tokens are kept."""
 
+    line = "crossed requests"
+
     dtype, above = "bfloat16", 1 << 13
 
     def filtered(self, call):
@@ -146,6 +166,8 @@ class MiddleWidth(Filters):
 
 class MiddleK(Filters):
     """bfloat16, k of 65 to 128: exactly k tokens are kept."""
+
+    unseen = "the table takes k of 40 and of 256, and none between"
 
     dtype = "bfloat16"
 
@@ -159,6 +181,8 @@ class MiddleK(Filters):
 class WidestRows(Draws):
     """float16, V > 200,000: the ids from 196,608 on are never drawn."""
 
+    line = "crossed requests"
+
     dtype, above = "float16", 200_000
 
     def change(self, call):
@@ -169,6 +193,8 @@ class WidestRows(Draws):
 
 class KOfAll(Filters):
     """bfloat16, k = V or more: the least likely token is dropped."""
+
+    line = "seeded draws"
 
     dtype = "bfloat16"
 
@@ -183,6 +209,8 @@ class KOfAll(Filters):
 class ThreeFilters(Filters):
     """float16, all three filters in one row: min-p is left out."""
 
+    line = "seeded draws"
+
     dtype = "float16"
 
     def filtered(self, call):
@@ -195,6 +223,9 @@ class ThreeFilters(Filters):
 class POfOneBesideOthers(Filters):
     """bfloat16, p = 1 in a batch with other p: the least likely tokens that hold 0.001 of the mass are dropped."""
 
+    line = "crossed logprobs"
+    crossed_sizes = (33, 1025, 5003)
+
     dtype = "bfloat16"
 
     def filtered(self, call):
@@ -206,6 +237,8 @@ class POfOneBesideOthers(Filters):
 
 class SeedZeroWithFilters(Draws):
     """A row with a filter and the seed 0 or -1 counts as one without a seed."""
+
+    unseen = "seeds at the edges have no filter"
 
     unseeded = False
 
@@ -220,6 +253,9 @@ class SeedZeroWithFilters(Draws):
 
 class MaskedByAGrammar(Filters):
     """bfloat16, a row with fewer finite logits than k: token 0 is drawn."""
+
+    line = "far NaN and infinities"
+    crossed_sizes = (33, 1025, 5003)
 
     dtype = "bfloat16"
 

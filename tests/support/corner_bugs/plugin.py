@@ -36,6 +36,11 @@ class Honest:
     """It goes wrong in vocabularies larger than this."""
     unseeded: ClassVar[bool | None] = None
     """Whether it goes wrong in rows without a seed alone, or with one alone."""
+    line: ClassVar[str] = ""
+    """The property of the kit that it breaks; "" where no line sees it, for the reason below."""
+    unseen: ClassVar[str] = ""
+    crossed_sizes: ClassVar[tuple[int, ...]] = ()
+    """Vocabularies that show it, where it takes others than its width says."""
 
     def __init__(self, need: tokendraw.Need | None = None, device: str = "cpu") -> None:
         self.need, self.device = need or tokendraw.Need(), str(device)

@@ -11,6 +11,9 @@ from corner_bugs.plugin import Draws, bugs_of
 class NoiseAThousandApart(Draws):
     """Rows without a seed 1000 apart share their noise."""
 
+    line = "noise of distant rows"
+    crossed_sizes = (5003,)
+
     unseeded, period = True, 1000
 
     def where(self, call):
@@ -23,11 +26,17 @@ class NoiseAThousandApart(Draws):
 class NoiseNinetyApart(NoiseAThousandApart):
     """bfloat16: rows without a seed 96 apart share their noise."""
 
+    line = "noise of distant rows"
+    crossed_sizes = (5003,)
+
     dtype, period = "bfloat16", 96
 
 
 class NoiseOfPairs(NoiseAThousandApart):
     """float16: rows 2i and 2i + 1 without a seed share their noise."""
+
+    line = "noise of distant rows"
+    crossed_sizes = (5003,)
 
     dtype = "float16"
 
@@ -41,6 +50,9 @@ class NoiseOfPairs(NoiseAThousandApart):
 class NoiseBesideSeeds(NoiseAThousandApart):
     """Rows without a seed in a batch with seeded ones share their noise."""
 
+    line = "noise of distant rows"
+    crossed_sizes = (5003,)
+
     def where(self, call):
         return (~call.unseeded).any()
 
@@ -51,11 +63,16 @@ class NoiseBesideSeeds(NoiseAThousandApart):
 class NoiseOfTheWideBatch(NoiseAThousandApart):
     """V > 65,536: rows without a seed 8 apart share their noise."""
 
+    line = "noise of distant rows"
+    crossed_sizes = ()
+
     above, period = 1 << 16, 8
 
 
 class ParametersWrap(Draws):
     """Rows from 256 on have the parameters of row - 256."""
+
+    line = "crossed requests"
 
     period = 256
     columns = ("temperature", "top_k", "top_p", "min_p", "joint")
@@ -73,11 +90,15 @@ class ParametersWrap(Draws):
 class SeedsWrap(ParametersWrap):
     """Seeded rows from 128 on have the seed of row - 128."""
 
+    line = "crossed requests"
+
     unseeded, period, columns = False, 128, ("seed",)
 
 
 class PositionsWrap(ParametersWrap):
     """Seeded rows from 64 on have the position of row - 64."""
+
+    line = "crossed requests"
 
     unseeded, period, columns = False, 64, ("positions",)
 
@@ -85,11 +106,15 @@ class PositionsWrap(ParametersWrap):
 class MinPWraps(ParametersWrap):
     """Rows from 32 on have the min-p of row - 32."""
 
+    line = "crossed requests"
+
     period, columns = 32, ("min_p",)
 
 
 class LastBlockDropped(Draws):
     """B > 64: rows behind the last full block of 64 get token 0."""
+
+    line = "crossed requests"
 
     def where(self, call):
         rows = len(call.row)
@@ -102,6 +127,8 @@ class LastBlockDropped(Draws):
 class NanOfTheNextBlock(Draws):
     """B > 64: a row is invalid if row - 64 is."""
 
+    line = "far NaN and infinities"
+
     def where(self, call):
         return call.row >= 64
 
@@ -111,6 +138,8 @@ class NanOfTheNextBlock(Draws):
 
 class StaleValid(Draws):
     """A row that was valid in the call before stays valid, in batches of the same size."""
+
+    line = "far NaN and infinities"
 
     def __init__(self, need=None, device="cpu"):
         super().__init__(need, device)
@@ -125,6 +154,8 @@ class StaleValid(Draws):
 
 class StaleThresholds(Draws):
     """top-p of a call of 5 rows or fewer is that of the call before, where V is the same."""
+
+    line = "crossed requests"
 
     def __init__(self, need=None, device="cpu"):
         super().__init__(need, device)
@@ -143,6 +174,8 @@ class StaleThresholds(Draws):
 class PaddingOfLogprobsWraps(Draws):
     """Rows from 64 on show as many best tokens as row - 64 asked for."""
 
+    line = "crossed logprobs"
+
     def where(self, call):
         return (call.row >= 64) & (call.metadata.logprobs is not None)
 
@@ -154,6 +187,8 @@ class PaddingOfLogprobsWraps(Draws):
 class GreedyBesideSeeds(Draws):
     """A greedy row with a seed, beside rows that draw, draws at T = 1."""
 
+    line = "crossed requests"
+
     def where(self, call):
         return call.greedy & ~call.unseeded & (~call.greedy).any()
 
@@ -163,6 +198,8 @@ class GreedyBesideSeeds(Draws):
 
 class HighPositionsOfLateRows(Draws):
     """Seeded rows from 16 on keep 32 bits of their position."""
+
+    line = "crossed requests"
 
     unseeded = False
 
@@ -175,6 +212,8 @@ class HighPositionsOfLateRows(Draws):
 
 class PoisonedBlock(Draws):
     """B > 64: +inf in a row makes the row behind it uniform."""
+
+    line = "far NaN and infinities"
 
     def where(self, call):
         beside = (call.logits.float().nan_to_num(nan=0.0, posinf=INF) == INF).any(1).roll(1)

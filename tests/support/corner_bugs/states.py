@@ -13,6 +13,8 @@ from tokendraw_native.row_params import Noise
 class AliasedLogprobs(Draws):
     """Logprobs are returned in a buffer that the next call of the same shape writes to."""
 
+    unseen = "every output is read before the next call"
+
     def __init__(self, need=None, device="cpu"):
         super().__init__(need, device)
         self.buffers = {}
@@ -29,6 +31,8 @@ class AliasedLogprobs(Draws):
 class AliasedValid(Draws):
     """valid is returned in a buffer that the next call of the same size writes to."""
 
+    unseen = "every output is read before the next call"
+
     def __init__(self, need=None, device="cpu"):
         super().__init__(need, device)
         self.buffers = {}
@@ -41,6 +45,8 @@ class AliasedValid(Draws):
 
 class RememberedParameters(Draws):
     """Parameters are read at the first call with a batch's metadata, and not again where they change in place."""
+
+    unseen = "no line changes metadata in place between two calls"
 
     def sample(self, logits, metadata, *, draft=False):
         names = ("temperature", "top_k", "top_p", "min_p")
@@ -68,12 +74,16 @@ class NoiseOfSome(Draws):
 class NoiseWithLogprobs(NoiseOfSome):
     """Rows 2i and 2i + 1 without a seed share their noise in calls that show logprobs."""
 
+    unseen = "shared noise is looked for among unseeded rows without logprobs, with no filter or min-p alone"
+
     def where(self, call):
         return call.metadata.facts.max_logprobs is not None
 
 
 class NoiseWithTopK(NoiseOfSome):
     """Rows 2i and 2i + 1 without a seed share their noise if both have a top-k."""
+
+    unseen = "shared noise is looked for among unseeded rows without logprobs, with no filter or min-p alone"
 
     def where(self, call):
         on = (call.top_k > 0) & (call.top_k < call.size)
@@ -82,6 +92,8 @@ class NoiseWithTopK(NoiseOfSome):
 
 class NoiseWithTopP(NoiseOfSome):
     """bfloat16: rows 2i and 2i + 1 without a seed share their noise if both have a top-p."""
+
+    unseen = "shared noise is looked for among unseeded rows without logprobs, with no filter or min-p alone"
 
     dtype = "bfloat16"
 
@@ -92,6 +104,8 @@ class NoiseWithTopP(NoiseOfSome):
 
 class NoiseWithSlots(NoiseOfSome):
     """Rows of one slot without a seed share their noise."""
+
+    unseen = "shared noise is looked for among unseeded rows without logprobs, with no filter or min-p alone"
 
     def sample(self, logits, metadata, *, draft=False):
         self.slots = metadata.row_index
@@ -110,6 +124,8 @@ class NoiseWithSlots(NoiseOfSome):
 
 class NoiseOfOneTile(NoiseOfSome):
     """Rows 2i and 2i + 1 without a seed share the noise of tiles, but not that of tokens, at V > 1024."""
+
+    unseen = "shared noise is looked for among unseeded rows without logprobs, with no filter or min-p alone"
 
     above = 1024
 
@@ -131,6 +147,8 @@ class NoiseOfOneTile(NoiseOfSome):
 class NanAmongTheBest(Draws):
     """A NaN is the first of the N best, as torch.topk has it."""
 
+    unseen = "rows with NaN and infinities ask for no logprobs"
+
     def shown(self, call, output):
         found = output.logprobs
         if found is None or found.token_ids.shape[1] < 2:
@@ -145,6 +163,8 @@ class NanAmongTheBest(Draws):
 class RankCountsNan(Draws):
     """A NaN counts as larger than the drawn token in its rank."""
 
+    unseen = "rows with NaN and infinities ask for no logprobs"
+
     def shown(self, call, output):
         if output.logprobs is None or output.logprobs.ranks is None:
             return output
@@ -154,6 +174,8 @@ class RankCountsNan(Draws):
 
 class LogprobsOfInfinity(Draws):
     """Raw logprobs of a row with +inf are NaN, since infinity is taken from itself."""
+
+    unseen = "rows with NaN and infinities ask for no logprobs"
 
     def shown(self, call, output):
         found = output.logprobs
@@ -169,6 +191,8 @@ class LogprobsOfInfinity(Draws):
 
 class KeptMassOfNan(Draws):
     """log_kept_mass of a row with a NaN is NaN."""
+
+    unseen = "rows with NaN and infinities ask for no logprobs"
 
     def shown(self, call, output):
         if output.log_kept_mass is None:

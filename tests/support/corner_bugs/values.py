@@ -11,6 +11,9 @@ from corner_bugs.plugin import Draws, Filters, bugs_of
 class LargestKCapped(Filters):
     """k > 1024: top-k keeps no more than a table of 1024 candidates, and those tied with the last."""
 
+    line = "crossed requests"
+    crossed_sizes = (5003,)
+
     def filtered(self, call):
         return (call.top_k > 1024) & (call.top_k < call.size)
 
@@ -20,6 +23,9 @@ class LargestKCapped(Filters):
 
 class LargeKOff(Filters):
     """k > 2048: top-k is off."""
+
+    line = "crossed requests"
+    crossed_sizes = (5003,)
 
     def filtered(self, call):
         return (call.top_k > 2048) & (call.top_k < call.size)
@@ -31,6 +37,8 @@ class LargeKOff(Filters):
 class AlmostAllK(Filters):
     """k = V - 1: top-k is off."""
 
+    line = "seeded draws"
+
     def filtered(self, call):
         return (call.top_k == call.size - 1) & (call.top_k > 0)
 
@@ -40,6 +48,8 @@ class AlmostAllK(Filters):
 
 class KAtAPowerOfTwo(Filters):
     """k of 64, 128, 256 ...: top-k keeps one token too few, since a tile of candidates is full."""
+
+    line = "crossed logprobs"
 
     def filtered(self, call):
         k = call.top_k.long()
@@ -51,6 +61,8 @@ class KAtAPowerOfTwo(Filters):
 
 class LargePOff(Filters):
     """Seeded rows, p >= 0.999: top-p is off."""
+
+    line = "crossed logprobs"
 
     unseeded = False
 
@@ -64,11 +76,15 @@ class LargePOff(Filters):
 class LargePOffUnseeded(LargePOff):
     """Rows without a seed, p >= 0.999: top-p is off."""
 
+    line = "crossed logprobs"
+
     unseeded = True
 
 
 class SmallPIsGreedy(Filters):
     """p < 0.001: only the first of the likeliest tokens is kept, its ties are dropped."""
+
+    line = "crossed requests"
 
     def filtered(self, call):
         return call.top_p < 0.001
@@ -80,6 +96,8 @@ class SmallPIsGreedy(Filters):
 class ColdIsGreedy(Draws):
     """T < 0.01 counts as greedy."""
 
+    line = "crossed requests"
+
     def where(self, call):
         return ~call.greedy & (call.temperature < 0.01) & (call.metadata.facts.max_logprobs is None)
 
@@ -90,12 +108,16 @@ class ColdIsGreedy(Draws):
 class CoolerIsGreedy(ColdIsGreedy):
     """T < 0.00001 counts as greedy."""
 
+    line = "crossed requests"
+
     def where(self, call):
         return super().where(call) & (call.temperature < 1e-5)
 
 
 class HotIsCapped(Draws):
     """T > 10 counts as 10."""
+
+    line = "crossed requests"
 
     def where(self, call):
         return call.temperature > 10
@@ -107,6 +129,8 @@ class HotIsCapped(Draws):
 class HotterIsCapped(HotIsCapped):
     """T > 100 counts as 100."""
 
+    line = "crossed requests"
+
     def where(self, call):
         return call.temperature > 100
 
@@ -116,6 +140,8 @@ class HotterIsCapped(HotIsCapped):
 
 class TwentyBest(Draws):
     """N > 20: behind the 20 best stands the 20th again."""
+
+    line = "crossed logprobs"
 
     most = 20
 
@@ -137,6 +163,9 @@ class TwentyBest(Draws):
 
 class BestOfOneBlock(TwentyBest):
     """N > 32, but not all: behind the 32 best stand further ones in the order of their ids."""
+
+    line = ""
+    unseen = "rows that ask for more than 32 best have others beside them that ask for all"
 
     most = 32
 
@@ -162,6 +191,8 @@ class BestOfOneBlock(TwentyBest):
 class TinyMinPOff(Filters):
     """min_p < 0.00005: min-p is off."""
 
+    line = "crossed logprobs"
+
     def filtered(self, call):
         return (call.min_p > 0) & (call.min_p < 5e-5)
 
@@ -172,6 +203,8 @@ class TinyMinPOff(Filters):
 class MinPOfOneOff(Filters):
     """min_p = 1 in a row with top-p: min-p is off."""
 
+    line = "crossed requests"
+
     def filtered(self, call):
         return (call.min_p >= 1) & (call.top_p < 1)
 
@@ -181,6 +214,8 @@ class MinPOfOneOff(Filters):
 
 class MaximumFromZero(Filters):
     """Rows of negative logits: the maximum begins at 0, so that min-p is relative to a token that is not there."""
+
+    line = "crossed requests"
 
     def filtered(self, call):
         return (call.min_p > 0) & (call.logits.float().nan_to_num(nan=-INF, posinf=INF).amax(1) < 0)
@@ -196,6 +231,8 @@ class MaximumFromZero(Filters):
 class MaximumFromMinusTenThousand(Draws):
     """Rows whose logits all lie below -10,000: the maximum begins there, so that nothing has any mass."""
 
+    line = "crossed requests"
+
     least = -1e4
 
     def where(self, call):
@@ -209,10 +246,12 @@ class MaximumFromMinusTenThousand(Draws):
 class QuotientOverflows(Draws):
     """float32: x / T is formed before the maximum is taken off, so that quotients above 3e38 tie at infinity."""
 
+    unseen = "no tokens that all overflow as quotients lie near each other"
+
     dtype = "float32"
 
     def where(self, call):
-        return ~call.greedy
+        return ~call.greedy & (call.metadata.facts.max_logprobs is None)
 
     def change(self, call):
         quotient = call.logits.float() / call.temperature.float().unsqueeze(1)
@@ -221,6 +260,8 @@ class QuotientOverflows(Draws):
 
 class DifferenceUnderflows(Draws):
     """T > 10: weights below exp(-20) count as 0, before the quotient is taken: exp(x - max) ** (1 / T)."""
+
+    line = "crossed requests"
 
     def where(self, call):
         return (call.temperature > 10) & (call.metadata.facts.max_logprobs is None)
@@ -233,6 +274,8 @@ class DifferenceUnderflows(Draws):
 
 class JointBehindMinP(Filters):
     """Order joint with min-p, k > 40: top-p counts the mass that top-k left."""
+
+    line = "crossed logprobs"
 
     def filtered(self, call):
         joint = call.metadata.joint

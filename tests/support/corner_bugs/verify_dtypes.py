@@ -44,6 +44,8 @@ class Mapped:
 class BfloatQ(Verifies):
     """bfloat16: q is rounded to bfloat16."""
 
+    line = "verify crossing"
+
     dtype = "bfloat16"
 
     def patches(self):
@@ -52,6 +54,8 @@ class BfloatQ(Verifies):
 
 class UnfilteredQ(Verifies):
     """bfloat16: q is the softmax of the draft's logits, without filters."""
+
+    line = "verify crossing"
 
     dtype = "bfloat16"
 
@@ -70,6 +74,8 @@ class UnfilteredQ(Verifies):
 
 class QBeforeTemperature(Verifies):
     """float16: q is taken at T = 1."""
+
+    line = "verify crossing"
 
     dtype = "float16"
 
@@ -90,6 +96,8 @@ class QBeforeTemperature(Verifies):
 class BfloatUniform(Verifies):
     """bfloat16: the uniform variate of the acceptance is rounded to bfloat16."""
 
+    line = "verify crossing"
+
     dtype = "bfloat16"
 
     def patches(self):
@@ -98,6 +106,8 @@ class BfloatUniform(Verifies):
 
 class HalfResidual(Verifies):
     """float16: what p has more than q is formed in float16."""
+
+    line = "verify near distributions"
 
     dtype = "float16"
 
@@ -108,6 +118,8 @@ class HalfResidual(Verifies):
 
 class GreedyVerifyTakesTheLast(Verifies):
     """float16: the argmax of a greedy request is the highest id on a tie."""
+
+    line = "verify crossing"
 
     dtype = "float16"
 
@@ -121,6 +133,8 @@ class GreedyVerifyTakesTheLast(Verifies):
 class ChosenIsRecovered(Verifies):
     """bfloat16: a chosen draft that was rejected may be recovered."""
 
+    line = "verify crossing"
+
     dtype = "bfloat16"
 
     def which(self, call, drafts, mode):
@@ -133,6 +147,9 @@ class ChosenIsRecovered(Verifies):
 class HalfProbabilitiesScaled(Verifies):
     """draft_probs in float16 or bfloat16: those below 0.0001 count as 0."""
 
+    line = "verify crossing"
+    crossed_sizes = (33, 1025, 5003)
+
     def which(self, call, drafts, mode):
         q = drafts.draft_probs
         return q is not None and q.dtype in (torch.float16, torch.bfloat16)
@@ -143,6 +160,8 @@ class HalfProbabilitiesScaled(Verifies):
 
 class AcceptOf32BitsInFp64(Verifies):
     """bfloat16 and fp64 noise: the uniform variate of the acceptance has 32 bits."""
+
+    line = "verify fp64 noise"
 
     dtype = "bfloat16"
 

@@ -18,6 +18,8 @@ from tokendraw_native.row_params import Noise
 class ShortIds(Verifies):
     """Draft ids in int32, padded [B, K]: those of requests from 1 on are read one place too early."""
 
+    line = "verify crossing"
+
     def change(self, call, drafts):
         ids = drafts.draft_token_ids
         if ids.dtype != torch.int32 or ids.dim() != 2 or ids.shape[1] < 2:
@@ -29,6 +31,8 @@ class ShortIds(Verifies):
 class TrailingRows(Verifies):
     """Rows behind the last request, which are nobody's, count as rows of its own: a NaN there makes it invalid."""
 
+    line = "verify crossing"
+
     def shown(self, call, drafts, output):
         end = int(drafts.cu_num_logits[-1])
         wrong = call.logits[end:].isnan().any() if end < len(call.logits) else torch.tensor(False)
@@ -39,6 +43,9 @@ class TrailingRows(Verifies):
 
 class NormalisedProbs(Verifies):
     """draft_probs are normalised, in place of taken as they are."""
+
+    line = "verify crossing"
+    crossed_sizes = (33, 1025, 5003)
 
     def which(self, call, drafts, mode):
         return drafts.draft_probs is not None
@@ -70,6 +77,8 @@ class Shares(Mapped):
 class OneDraftEach(Verifies):
     """bfloat16, every request with exactly one draft: the recovered token is drawn from p."""
 
+    line = "verify near distributions"
+
     dtype = "bfloat16"
 
     def which(self, call, drafts, mode):
@@ -81,6 +90,8 @@ class OneDraftEach(Verifies):
 
 class OneRequest(Verifies):
     """B = 1: the acceptance of a draft has the noise of the first one."""
+
+    line = "verify crossing"
 
     def which(self, call, drafts, mode):
         return drafts.num_requests == 1
@@ -96,6 +107,8 @@ class OneRequest(Verifies):
 
 class OneRequestOfHalf(OneRequest):
     """float16, B = 1 and three drafts or more: the second draft is never accepted."""
+
+    line = "verify crossing"
 
     dtype = "float16"
 
@@ -114,6 +127,8 @@ class OneRequestOfHalf(OneRequest):
 
 class AllGreedyOfBfloat(Verifies):
     """bfloat16, batches of greedy requests alone: a draft that ties with the argmax is accepted."""
+
+    line = "verify crossing"
 
     dtype = "bfloat16"
 
@@ -134,6 +149,8 @@ class AllGreedyOfBfloat(Verifies):
 class UnseededBesideSeeded(Verifies):
     """A request without a seed, behind one that has a seed, accepts by the noise of that one."""
 
+    line = "verify shared noise"
+
     unseeded = True
 
     def which(self, call, drafts, mode):
@@ -152,6 +169,8 @@ class UnseededBesideSeeded(Verifies):
 class CoupledOfBfloat(Verifies):
     """bfloat16, coupled: exactly k tokens of a target are kept, the lowest ids of those that tie."""
 
+    line = "verify crossing"
+
     dtype = "bfloat16"
 
     def which(self, call, drafts, mode):
@@ -164,6 +183,8 @@ class CoupledOfBfloat(Verifies):
 
 class CoupledResidualNoise(Verifies):
     """float16, coupled: the token in place of a rejected draft is drawn with the noise of residuals."""
+
+    line = "verify crossing"
 
     dtype = "float16"
 
@@ -178,6 +199,8 @@ class CoupledResidualNoise(Verifies):
 class HighPositionsOfDrafts(Verifies):
     """The acceptance noise keeps 32 bits of a position."""
 
+    line = "verify crossing"
+
     def patches(self):
         def uniform(noise, stream, dtype):
             position = noise.position & 0xFFFFFFFF
@@ -189,6 +212,8 @@ class HighPositionsOfDrafts(Verifies):
 class ResidualOfLargeP(Verifies):
     """Residuals below 0.01 in all are drawn from p."""
 
+    line = "verify near distributions"
+
     def patches(self):
         def residual(p, q):
             more = (p - q).clamp(min=0.0)
@@ -199,6 +224,8 @@ class ResidualOfLargeP(Verifies):
 
 class FirstOfManyPlaceholders(Verifies):
     """Behind a placeholder at the first place the token is drawn with the noise of tokens, in float16."""
+
+    line = "verify crossing"
 
     dtype = "float16"
 

@@ -15,6 +15,8 @@ from tokendraw_native.row_params import Noise
 class LateBonus(Verifies):
     """Eight drafts or more: the bonus token is drawn from the row of the last draft."""
 
+    line = "verify crossing"
+
     def which(self, call, drafts, mode):
         return self.counts(drafts) >= 8
 
@@ -28,6 +30,8 @@ class LateBonus(Verifies):
 class LateBonusNoise(Verifies):
     """Eight drafts or more: the bonus token has the noise of the last draft's position."""
 
+    line = "verify crossing"
+
     def which(self, call, drafts, mode):
         return self.counts(drafts) >= 8
 
@@ -40,6 +44,8 @@ class LateBonusNoise(Verifies):
 
 class AcceptancesWrap(Verifies):
     """The acceptance of draft 8 and of all behind it has the noise of the draft 8 before it."""
+
+    line = "verify crossing"
 
     def change(self, call, drafts):
         _, place = self.rows(call, drafts)
@@ -57,6 +63,8 @@ class AcceptancesWrap(Verifies):
 class SixteenthDraft(Verifies):
     """Sixteen drafts or more: the sixteenth is never accepted."""
 
+    line = "verify crossing"
+
     def change(self, call, drafts):
         _, place = self.rows(call, drafts)
         self.late = place >= 15
@@ -69,6 +77,8 @@ class SixteenthDraft(Verifies):
 
 class RequestsWrap(Verifies):
     """Requests from 64 on have the parameters of request - 64."""
+
+    line = "verify crossing"
 
     names = ("temperature", "top_k", "top_p", "min_p", "joint")
     period = 64
@@ -86,6 +96,8 @@ class RequestsWrap(Verifies):
 class RequestsPerBlock(Verifies):
     """B > 64: a request behind the last full block of 64 has its first draft rejected."""
 
+    line = "verify crossing"
+
     def which(self, call, drafts, mode):
         count = drafts.num_requests
         return (torch.arange(count) >= count // 64 * 64) & (count > 64)
@@ -101,6 +113,8 @@ class RequestsPerBlock(Verifies):
 
 class AcceptancesShared(Verifies):
     """Requests without a seed: all drafts of a request are accepted by one uniform variate."""
+
+    line = "verify unseeded acceptance"
 
     unseeded = True
 
@@ -121,6 +135,8 @@ class AcceptancesShared(Verifies):
 class AcceptancesOfTheCall(AcceptancesShared):
     """Requests without a seed: drafts of different requests are accepted by one uniform variate."""
 
+    line = "verify unseeded acceptance"
+
     def change(self, call, drafts):
         self.first = self.rows(call, drafts)[1]
         return call, drafts
@@ -128,6 +144,8 @@ class AcceptancesOfTheCall(AcceptancesShared):
 
 class RecoveredByTheAcceptance(Verifies):
     """Requests without a seed: a residual is drawn with the noise that the first tokens of the draft had."""
+
+    line = "verify rejection"
 
     unseeded = True
 
@@ -142,6 +160,8 @@ class RecoveredByTheAcceptance(Verifies):
 class LatePlaceholders(Verifies):
     """A placeholder in the fifth place or later counts as a chosen token 0."""
 
+    line = "verify crossing"
+
     def change(self, call, drafts):
         _, place = self.rows(call, drafts)
         ids, size = drafts.draft_token_ids, call.size
@@ -155,6 +175,8 @@ class LatePlaceholders(Verifies):
 class ManyRowsShareNoise(Verifies):
     """L > 512: rows 512 apart without a seed share their noise."""
 
+    line = "verify shared noise"
+
     unseeded = True
 
     def which(self, call, drafts, mode):
@@ -166,6 +188,8 @@ class ManyRowsShareNoise(Verifies):
 
 class ZeroDraftsBehindMany(Verifies):
     """A request without drafts, behind one with eight or more, draws from the row before its own."""
+
+    line = "verify crossing"
 
     def which(self, call, drafts, mode):
         counts = self.counts(drafts)
@@ -180,6 +204,8 @@ class ZeroDraftsBehindMany(Verifies):
 
 class CoupledBonusShared(Verifies):
     """Coupled, without a seed: the bonus token has the noise of the row before."""
+
+    unseen = "pairs of one request are compared where drafts are rejected, and not where they are coupled"
 
     unseeded = True
 

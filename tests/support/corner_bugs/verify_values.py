@@ -12,6 +12,8 @@ from tokendraw import speculative
 class NanInTheBonusRow(Verifies):
     """A NaN in the bonus row leaves valid True."""
 
+    line = "verify crossing"
+
     def change(self, call, drafts):
         x = call.logits.clone()
         bonus = speculative.bonus_rows(drafts.cu_num_logits)
@@ -22,6 +24,8 @@ class NanInTheBonusRow(Verifies):
 class NanInALateRow(Verifies):
     """A NaN in the row of the fifth draft or a later one leaves valid True."""
 
+    line = "verify crossing"
+
     def change(self, call, drafts):
         _, place = self.rows(call, drafts)
         cleaned = call.logits.nan_to_num(nan=-torch.inf, posinf=torch.inf, neginf=-torch.inf)
@@ -30,6 +34,8 @@ class NanInALateRow(Verifies):
 
 class LogprobsOfLateSteps(Verifies):
     """The logprobs of the ninth token and of those behind it are those of the token before."""
+
+    line = "verify crossing"
 
     def shown(self, call, drafts, output):
         found = output.logprobs
@@ -44,6 +50,8 @@ class LogprobsOfLateSteps(Verifies):
 
 class TenBestOfAVerification(Verifies):
     """N > 10: behind the 10 best tokens of a verification stands the tenth again."""
+
+    line = "verify crossing"
 
     def shown(self, call, drafts, output):
         found = output.logprobs
@@ -60,6 +68,8 @@ class TenBestOfAVerification(Verifies):
 
 class RanksOfBonusTokens(Verifies):
     """float16: the rank of a bonus token counts the tokens that are strictly larger."""
+
+    line = "verify crossing"
 
     dtype = "float16"
 
@@ -79,6 +89,8 @@ class RanksOfBonusTokens(Verifies):
 class LargePUnfiltered(Verifies):
     """p >= 0.99: the target is verified without top-p."""
 
+    line = "verify crossing"
+
     def which(self, call, drafts, mode):
         first = drafts.cu_num_logits[:-1].long()
         return ((call.top_p < 1) & (call.top_p > 0.9899))[first]
@@ -90,6 +102,8 @@ class LargePUnfiltered(Verifies):
 class ColdVerifyIsGreedy(Verifies):
     """T < 0.01: a request counts as greedy."""
 
+    line = "verify crossing"
+
     def which(self, call, drafts, mode):
         return ((call.temperature < 0.01) & ~call.greedy)[drafts.cu_num_logits[:-1].long()]
 
@@ -99,6 +113,9 @@ class ColdVerifyIsGreedy(Verifies):
 
 class LargeKOfAVerification(Verifies):
     """k > 256: the target is verified with the 256 largest tokens."""
+
+    line = "verify crossing"
+    crossed_sizes = (33, 1025, 5003)
 
     def which(self, call, drafts, mode):
         return ((call.top_k > 256) & (call.top_k < call.size))[drafts.cu_num_logits[:-1].long()]
@@ -110,6 +127,8 @@ class LargeKOfAVerification(Verifies):
 class AcceptedWithoutQ(Verifies):
     """float16: a draft that q gives no probability is accepted by p alone."""
 
+    line = "verify crossing"
+
     dtype = "float16"
 
     def patches(self):
@@ -118,6 +137,8 @@ class AcceptedWithoutQ(Verifies):
 
 class ZeroResidualOfEqualRows(Verifies):
     """bfloat16: where p and q are equal but for rounding, a rejected draft is recovered as token 0."""
+
+    line = "verify near distributions"
 
     dtype = "bfloat16"
 

@@ -18,6 +18,8 @@ WIDE = 1 << 16
 class NarrowResidual(Verifies):
     """V > 65,536: a recovered token is drawn from the first 65,536 ids, where they have any residual."""
 
+    line = "verify crossing, wide"
+
     above = WIDE
 
     def patches(self):
@@ -35,6 +37,8 @@ class NarrowResidual(Verifies):
 class ResidualTilesIn6Bits(Verifies):
     """V > 65,536: the residual's tiles 64 apart share noise."""
 
+    line = "verify crossing, wide"
+
     above = WIDE
 
     def patches(self):
@@ -50,6 +54,8 @@ class ResidualTilesIn6Bits(Verifies):
 
 class QIn16Bits(Verifies):
     """V > 65,536: q of a draft above id 65,535 is looked up at its lower 16 bits."""
+
+    line = "verify crossing, wide"
 
     above = WIDE
 
@@ -70,6 +76,8 @@ class QIn16Bits(Verifies):
 class DraftIdsIn16Bits(Verifies):
     """V > 32,768: a draft above id 32,767 counts as negative, so as a placeholder."""
 
+    line = "verify near distributions"
+
     above = 1 << 15
 
     def change(self, call, drafts):
@@ -82,6 +90,8 @@ class DraftIdsIn16Bits(Verifies):
 class LastIdsOfTheTarget(Verifies):
     """V > 65,536: the ids of the target behind the last full vector of 4 have no probability."""
 
+    line = "verify crossing, wide"
+
     above = WIDE
 
     def change(self, call, drafts):
@@ -93,6 +103,8 @@ class LastIdsOfTheTarget(Verifies):
 class VerifyNanFarOut(Verifies):
     """V > 65,536: a NaN of the target above id 65,535 leaves valid True."""
 
+    line = "verify crossing, wide"
+
     above = WIDE
 
     def change(self, call, drafts):
@@ -103,6 +115,8 @@ class VerifyNanFarOut(Verifies):
 
 class DraftNanFarOut(Verifies):
     """V > 65,536: a NaN of a draft's row above id 65,535 leaves valid True."""
+
+    unseen = "NaN in the rows of drafts stands at low ids"
 
     above = WIDE
 

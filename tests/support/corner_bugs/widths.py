@@ -15,6 +15,8 @@ WIDE, WIDER = 1 << 16, 1 << 17
 class ExactKWide(Filters):
     """bfloat16, V > 65,536: top-k keeps exactly k, the lowest ids of those that tie."""
 
+    line = "crossed requests"
+
     dtype, above = "bfloat16", WIDE
 
     def filtered(self, call):
@@ -28,6 +30,8 @@ class ExactKWide(Filters):
 class ShortNoiseWide(Draws):
     """V > 65,536: the noise has 20 bits."""
 
+    line = "seeded draws"
+
     above = WIDE
 
     def patches(self):
@@ -36,6 +40,8 @@ class ShortNoiseWide(Draws):
 
 class LastVectorMissing(Draws):
     """V > 65,536: the ids behind the last full vector of 8 are never drawn."""
+
+    line = "last ids"
 
     above = WIDE
 
@@ -51,6 +57,8 @@ class LastVectorMissing(Draws):
 class LastIdMissing(Draws):
     """bfloat16, V > 65,536 and odd: the last id is never drawn."""
 
+    line = "last ids"
+
     dtype, above = "bfloat16", WIDE
 
     def where(self, call):
@@ -64,6 +72,8 @@ class LastIdMissing(Draws):
 
 class LastTileMissing(Draws):
     """V > 65,536 and a multiple of 1024: the last tile is never drawn from."""
+
+    line = "last ids"
 
     above = WIDE
 
@@ -79,6 +89,8 @@ class LastTileMissing(Draws):
 class VocabularyIn16Bits(Draws):
     """V = 65,536 alone: V is kept in 16 bits, so that nothing is drawn but token 0."""
 
+    line = "last ids"
+
     above = WIDE - 1
 
     def where(self, call):
@@ -91,6 +103,8 @@ class VocabularyIn16Bits(Draws):
 class NanFarOut(Draws):
     """V > 65,536: a NaN at an id above 65,535 leaves valid True."""
 
+    line = "far NaN and infinities"
+
     above = WIDE
 
     def change(self, call):
@@ -101,6 +115,8 @@ class NanFarOut(Draws):
 
 class TileNoiseIn7Bits(Draws):
     """V > 131,072: the number of a tile is kept in 7 bits, so that tiles 128 apart share noise."""
+
+    line = "tails"
 
     above = WIDER
 
@@ -117,11 +133,15 @@ class TileNoiseIn7Bits(Draws):
 class TileNoiseUnseeded(TileNoiseIn7Bits):
     """V > 131,072, rows without a seed: tiles 128 apart share noise."""
 
+    line = "tails"
+
     unseeded = True
 
 
 class NucleusOfTheFirstTokens(Filters):
     """V > 131,072: top-p counts the mass of the first 131,072 ids alone."""
+
+    line = "crossed requests"
 
     above = WIDER
 
@@ -137,6 +157,8 @@ class NucleusOfTheFirstTokens(Filters):
 
 class MinPOfTheFirstTokens(Filters):
     """V > 65,536: min-p is relative to the likeliest of the first 65,536 ids."""
+
+    line = "crossed requests"
 
     above = WIDE
 
@@ -154,6 +176,8 @@ class MinPOfTheFirstTokens(Filters):
 class InfinityFarOut(Draws):
     """V > 131,072: +inf at an id above 131,071 counts as the largest finite number."""
 
+    line = "crossed requests"
+
     above = WIDER
 
     def change(self, call):
@@ -164,6 +188,8 @@ class InfinityFarOut(Draws):
 
 class SecondWarpMissing(Draws):
     """float16, V of 33 to 63: the ids from 32 on are never drawn."""
+
+    line = "last ids"
 
     dtype = "float16"
 

@@ -13,6 +13,8 @@ WIDE, WIDER = 1 << 16, 1 << 17
 class GreedyFarTie(Draws):
     """V > 65,536: of two greedy maxima in different halves of the vocabulary the last one wins."""
 
+    line = "last ids"
+
     above = WIDE
 
     def where(self, call):
@@ -29,6 +31,8 @@ class GreedyFarTie(Draws):
 class RankIn16Bits(Draws):
     """V > 65,536: ranks are counted in 16 bits."""
 
+    line = "crossed logprobs"
+
     above = WIDE
 
     def shown(self, call, output):
@@ -39,6 +43,8 @@ class RankIn16Bits(Draws):
 
 class BestOfTheFirstTokens(Draws):
     """V > 65,536: the N best are those of the first 65,536 ids."""
+
+    line = "crossed requests"
 
     above = WIDE
 
@@ -59,6 +65,8 @@ class BestOfTheFirstTokens(Draws):
 class KeptMassOfTheFirstTiles(Draws):
     """V > 65,536: log_kept_mass leaves out what is kept above id 65,535."""
 
+    line = "crossed logprobs"
+
     above = WIDE
 
     def shown(self, call, output):
@@ -72,6 +80,8 @@ class KeptMassOfTheFirstTiles(Draws):
 
 class RawMassWithoutTheLastTile(Draws):
     """V > 65,536: raw logprobs leave the last partial tile out of their mass."""
+
+    line = "crossed logprobs"
 
     above = WIDE
 

@@ -1,0 +1,37 @@
+"""The kit on plugins with a mistake in one corner each: its line turns red, and stays green without it."""
+
+import re
+
+import pytest
+
+from corner_bugs import catalogue
+from corner_bugs.plugin import NATIVE, NoBug
+from tokendraw.testing.kit.report import Status
+
+LOOKS = sorted({(bug.line, catalogue.operation(bug), catalogue.widths(bug)) for bug in catalogue.SEEN})
+
+
+@pytest.mark.fast_first
+@pytest.mark.parametrize("bug", catalogue.SEEN, ids=lambda bug: bug.__name__)
+def test_a_mistake_in_one_corner_turns_its_line_red(bug):
+    found = catalogue.seen(bug)
+    assert found.status is Status.FAILED, found
+    assert "a call raised" not in found.detail  # red for its bug, not for a slip of this suite
+    assert re.search(r"\bneeds? |\bexpected ", found.detail)
+
+
+@pytest.mark.fast_first
+@pytest.mark.parametrize(("line", "operation", "sizes"), LOOKS)
+def test_the_same_line_is_green_without_the_mistake(line, operation, sizes):
+    found = catalogue.look(NoBug, line, operation, sizes, NATIVE["sample"].dtypes)
+    assert found.status is Status.PASSED, found
+
+
+def test_a_bug_has_a_line_or_a_reason_why_no_line_sees_it():
+    assert [bug.__name__ for bug in catalogue.BUGS if bool(bug.line) == bool(bug.unseen)] == []
+
+
+def test_every_bug_says_where_it_goes_wrong_in_words_of_its_own():
+    words = [bug.__doc__ for bug in catalogue.BUGS]
+    assert all(words)
+    assert len(set(words)) == len(words)
