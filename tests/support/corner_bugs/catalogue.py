@@ -18,7 +18,7 @@ def _bugs() -> dict[str, tuple[type[Honest], ...]]:
     modules = [
         importlib.import_module(f"corner_bugs.{m.name}")
         for m in pkgutil.iter_modules(corner_bugs.__path__)
-        if m.name != "catalogue"
+        if m.name not in ("catalogue", "table")
     ]
     return {str(m.__doc__): m.BUGS for m in modules if hasattr(m, "BUGS")}
 
