@@ -5,10 +5,9 @@ Run as ``python tests/support/corner_bugs/table.py`` from the checkout, with ``t
 
 from __future__ import annotations
 
+from checkout import ROOT
 from corner_bugs import catalogue
 from corner_bugs.catalogue import ROOMS
-
-from checkout import ROOT
 
 PAGE = ROOT / "docs/planted-bugs.md"
 _WIDTH = 150
