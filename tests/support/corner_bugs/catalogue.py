@@ -5,7 +5,7 @@ import pkgutil
 from dataclasses import replace
 
 import corner_bugs
-from corner_bugs.plugin import Draws, Honest, subject
+from corner_bugs.plugin import NATIVE, Draws, Honest, subject
 from tokendraw.testing import Subject, run
 from tokendraw.testing.kit.effort import Effort
 from tokendraw.testing.kit.report import Line
@@ -64,4 +64,5 @@ def restricted(under_test: Subject, dtypes: tuple[str, ...]) -> Subject:
 def seen(bug: type[Honest]) -> Line:
     """The line that a bug turns red."""
     assert bug.line
-    return look(bug, bug.line, operation(bug), widths(bug), (bug.dtype or "float32",))
+    dtypes = NATIVE["sample"].dtypes if bug.all_dtypes else (bug.dtype or "float32",)
+    return look(bug, bug.line, operation(bug), widths(bug), dtypes)

@@ -95,7 +95,7 @@ class DraftStreamInBfloat(Draws):
 class DraftNoise24Bits(Draws):
     """float16: the noise of drafts has 24 bits."""
 
-    unseen = "drafts of seeds that tell the precision of noise are looked at in float32"
+    line = "verify fp64 noise"
 
     dtype, drafts = "float16", True
 

@@ -64,7 +64,7 @@ class ShortUnseededNoise(ShortNoise):
     """float16, rows without a seed: the noise has 16 bits, so that no token 11 below another is drawn in its tile."""
 
     line = ""
-    unseen = "too few draws look at tokens that 16 bits of noise do not reach"
+    line = "tails"
 
     dtype, unseeded = "float16", True
 
@@ -115,7 +115,7 @@ class BfloatTemperature(Draws):
 class HalfQuotientOverflows(Draws):
     """float16: x / T is formed in float16 before the maximum is taken off, so that large ones tie at infinity."""
 
-    line = "crossed logprobs"
+    unseen = "no tokens that all overflow as quotients lie near each other"
 
     dtype = "float16"
 

@@ -41,6 +41,8 @@ class Honest:
     unseen: ClassVar[str] = ""
     crossed_sizes: ClassVar[tuple[int, ...]] = ()
     """Vocabularies that show it, where it takes others than its width says."""
+    all_dtypes: ClassVar[bool] = False
+    """Whether it shows only where rows of several dtypes meet."""
 
     def __init__(self, need: tokendraw.Need | None = None, device: str = "cpu") -> None:
         self.need, self.device = need or tokendraw.Need(), str(device)

@@ -148,6 +148,7 @@ class HalfProbabilitiesScaled(Verifies):
     """draft_probs in float16 or bfloat16: those below 0.0001 count as 0."""
 
     line = "verify crossing"
+    all_dtypes = True
     crossed_sizes = (33, 1025, 5003)
 
     def which(self, call, drafts, mode):

@@ -45,6 +45,7 @@ class NormalisedProbs(Verifies):
     """draft_probs are normalised, in place of taken as they are."""
 
     line = "verify crossing"
+    all_dtypes = True
     crossed_sizes = (33, 1025, 5003)
 
     def which(self, call, drafts, mode):
