@@ -53,7 +53,7 @@ def request_factors(capabilities: Capabilities) -> Factors:
     """Return temperatures, filters, per row or scalar, and their order, as far as they are advertised."""
     filters = {name for name, _ in capabilities.filters}
     limit = capabilities.max_top_k
-    ks = [k for k in (1, 40, 256, 1025, 3000) if limit is None or k <= limit]
+    ks = [k for k in (1, 40, 100, 256, 1025, 3000) if limit is None or k <= limit]
     return {
         "temperature": (1.0, 0.003, 0.5, 1.7, 12.0, 150.0, 1e-6),
         "top_k": (0, *ks, *[ALL_BUT_ONE] * (limit is None)) if "top_k" in filters else (0,),

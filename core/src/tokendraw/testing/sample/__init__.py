@@ -12,10 +12,12 @@ from tokendraw.testing.sample import (
     filters,
     independence,
     logprobs,
+    outputs,
     ready_tensors,
     seeds,
     special_values,
     support,
+    uniform,
 )
 from tokendraw.testing.sample.fuzz import fuzz
 
@@ -23,12 +25,14 @@ _MODULES = (
     support,
     special_values,
     calls,
+    outputs,
     ready_tensors,
     filters,
     distribution,
     independence,
     seeds,
     logprobs,
+    uniform,
     corners,
     crossed_statistics,
     crossing,

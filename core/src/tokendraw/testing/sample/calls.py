@@ -14,7 +14,7 @@ from tokendraw.testing.kit.property import Ask, Properties
 from tokendraw.testing.kit.statistical_tests import fit
 from tokendraw.testing.kit.trial import Trial, Verdict
 from tokendraw.testing.logits_families import FAMILIES, gaussian
-from tokendraw.testing.rows.draws import random_seeds, seed_torch
+from tokendraw.testing.rows.draws import draw_many, random_seeds, seed_torch
 from tokendraw.testing.rows.dtypes import dtypes_of, in_turn
 from tokendraw.testing.rows.expected import expect
 from tokendraw.testing.rows.requests import assigned, batches, combinations
@@ -123,10 +123,7 @@ def _dtype(name: str) -> None:
         """Logits of this dtype are served exactly, as the float32 values that they are."""
         dtype = getattr(torch, name)
         rng = trial.generator("rows")
-        row = torch.from_numpy(gaussian(rng, 60)).to(dtype)
-        found = subject.tokens(row.repeat(subject.effort.rows(50), 1), SamplingParams())
-        trial.require(((found >= 0) & (found < 60)).all(), "ids need to lie in [0, 60)")
-        _draws_like_float32(subject, trial, row)
+        _draws_like_float32(subject, trial, _between_steps(dtype))
         if subject.capabilities.seeding == "counter":
             count = subject.effort.rows(32, least=8)
             rows = torch.from_numpy(np.stack([gaussian(rng, 1300) for _ in range(count)])).to(dtype)
@@ -141,14 +138,28 @@ def _dtype(name: str) -> None:
         return "distribution, and seeded tokens where there are seeds"
 
 
+def _between_steps(dtype: torch.dtype) -> torch.Tensor:
+    """Make a row of one token on top and levels just above and just below where coarse steps of y would round.
+
+    The top is at 4 and the levels are near zero, where a dtype has room for them: rounding y to bfloat16, in steps of
+    1/32 there, moves the first two apart by one of them, and steps of 1/4 the last two.
+    """
+    levels = -torch.tensor([1 / 64 - 0.004, 1 / 64 + 0.004, 1 / 8 - 0.004, 1 / 8 + 0.004])
+    return torch.cat([torch.tensor([4.0]), levels.repeat_interleave(torch.tensor([35, 35, 15, 15]))]).to(
+        dtype
+    )
+
+
 def _draws_like_float32(subject: Sampling, trial: Trial, row: torch.Tensor) -> None:
     expected = expect(row.float().numpy(), SamplingParams())
+    _, level = torch.unique(row, return_inverse=True)
 
     def experiment(rng: np.random.Generator, draws: int) -> Verdict:
-        seed_torch(rng)
-        return fit(subject.tokens(row.repeat(draws, 1), SamplingParams()), expected.probabilities)
+        tokens = draw_many(subject, row, SamplingParams(), draws, rng)
+        return fit(tokens, expected.probabilities, level.numpy())
 
-    trial.judge("distribution", experiment, subject.effort.draws // 2)
+    coarse, effort = row.dtype == torch.bfloat16, subject.effort
+    trial.judge("distribution", experiment, 8 * effort.draws if coarse else effort.draws // 2)
 
 
 for _name in ("float32", "bfloat16", "float16"):

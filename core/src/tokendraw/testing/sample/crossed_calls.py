@@ -35,16 +35,23 @@ def table(subject: Sampling, rng: np.random.Generator) -> dict[Site, list[Crosse
 
 
 def judge_call(
-    subject: Sampling, trial: Trial, batch: Sequence[Request], dtype: GumbelDtype | None = None
+    subject: Sampling,
+    trial: Trial,
+    batch: Sequence[Request],
+    dtype: GumbelDtype | None = None,
+    logits: torch.Tensor | None = None,
 ) -> int:
     """Draw all of a batch in one call and judge every row; return how many tokens were known.
 
     :param dtype: precision of the noise; None: the usual one.
+    :param logits: those of the requests, laid out by the caller, where all of them have equal filters.
     """
     dtype, named = dtype or subject.gumbel_dtype, 0
     for part in _by_scalar_filters(subject, batch):
         positions = [request.position for request in part]
-        output = subject.sample(*_stacked(subject, part), positions, gumbel_dtype=dtype)
+        stacked, params = _stacked(subject, part)
+        given = stacked if logits is None else logits
+        output = subject.sample(given, params, positions, gumbel_dtype=dtype)
         named += require_tokens(trial, part, output.token_ids.tolist(), dtype)
         _require_valid(subject, trial, part, output.valid)
     return named

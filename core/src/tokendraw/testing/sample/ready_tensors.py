@@ -49,7 +49,7 @@ _Columns = dict[str, torch.Tensor]
 
 @properties.required("ready tensors")
 def ready_tensors(subject: Sampling, trial: Trial) -> str:
-    """Tensors made elsewhere are clamped, read by their stride and integer type, and anew where they change in place."""
+    """Tensors made elsewhere are clamped, read by their stride and integer type, and anew in each call."""
     rng = trial.generator("rows")
     seed_torch(rng)
     size = min(_SIZE, subject.capabilities.max_vocab_size or _SIZE)
@@ -58,7 +58,9 @@ def ready_tensors(subject: Sampling, trial: Trial) -> str:
     for dtype in subject.capabilities.dtypes:
         steps = [_made(subject, cases, Site(dtype, size), rng) for _ in range(2)]
         for layout in (torch.clone, _every_other):
-            own = {name: layout(column.to(subject.device)) for name, column in steps[0][1].items()}
+            own: dict[str, Any] = {
+                name: layout(column.to(subject.device)) for name, column in steps[0][1].items()
+            }
             metadata = SamplingMetadata(**own, facts=_facts(subject))
             for batch, columns in steps:
                 for name, column in columns.items():
@@ -97,7 +99,9 @@ def _made(
             column.append(value if field == name else asked[field])
         params = SamplingParams(**(asked | {name: meant}), filter_order=order, seed=seed if counter else None)
         logits = torch.from_numpy(gaussian(rng, site.size)).to(site.torch_dtype)
-        row = CrossedRow(site, f"'{name}' = {value:g} in a tensor", logits, params, subject.capabilities.tie_rule)
+        row = CrossedRow(
+            site, f"'{name}' = {value:g} in a tensor", logits, params, subject.capabilities.tie_rule
+        )
         batch.append(Request(row, params, position))
     columns = {"temperature": torch.tensor(given["temperature"])}
     columns |= {n: torch.tensor(given[n]) for n in ("top_p", "min_p") if _served(subject, n, 0.5)}

@@ -90,7 +90,8 @@ def _equal_reference(subject: Sampling, trial: Trial, dtype: GumbelDtype) -> str
 def _require_precision(subject: Sampling, trial: Trial, dtype: GumbelDtype) -> int:
     """Demand the tokens that only noise of this precision draws, and rows of luck that less of it has not.
 
-    Each row is alone in a call of the first dtype, and among all of them in every dtype and vocabulary that holds them.
+    Each row is alone in a call of the first dtype; of every dtype and vocabulary that holds them it is among few and
+    among all of them.
 
     :returns: how many there were.
     """
@@ -100,7 +101,9 @@ def _require_precision(subject: Sampling, trial: Trial, dtype: GumbelDtype) -> i
     told = 0
     for site in (*narrow * (limit >= noise_precision.VOCAB_SIZE), *wide):
         batch = _telling(subject, site)
-        for call in ([request] for request in batch) if site in narrow else [batch]:
+        alone = [[request] for request in batch] if site in narrow else []
+        few = [batch[i : i + 5] for i in range(0, len(batch), 5)] if site.size < 1 << 14 else []
+        for call in (*alone, *few, *[batch] * (site not in narrow)):
             judge_call(subject, trial, call, dtype)
         told += len(batch)
     return told
@@ -126,10 +129,14 @@ def seeds_at_the_edges(subject: Sampling, trial: Trial) -> str:
     """Seeds are taken modulo 2**64, from -2**63 to 2**64 - 1, and positions reach beyond 32 bits."""
     rng = trial.generator("row")
     row = gaussian(rng, 1500)
+    filtered = [p for p in combinations(subject.capabilities, len(row)) if p.temperature > 0 and p.top_k != 1]
     for turn, position in enumerate((0, 1, 2**32 - 1, 2**32, 2**40 + 3, 2**63 - 1)):
         given, exact = in_turn(subject, turn, row)
-        prepared = reference.prepare(exact, SamplingParams())
-        params = [SamplingParams(seed=seed) for seed in _EDGES]
+        request = filtered[turn * 7 % len(filtered)] if turn % 2 else SamplingParams()
+        prepared = reference.prepare(exact, request)
+        if not expect(exact, request, subject.capabilities.tie_rule).certain:
+            continue
+        params = [replace(request, seed=seed) for seed in _EDGES]
         found = subject.tokens(given.repeat(len(_EDGES), 1), params, [position] * len(_EDGES))
         for seed, token in zip(_EDGES, found, strict=True):
             expected, lead = reference.draw(prepared, seed % 2**64, position, subject.gumbel_dtype)
