@@ -51,6 +51,11 @@ class CrossedCall:
             + f", {self.layout} ids"
         )
 
+    def of_most_drafts(self) -> CrossedCall:
+        """Return the same call of one request alone, that with the most drafts."""
+        longest = max(self.requests, key=lambda request: len(request.ids))
+        return replace(self, requests=[longest], order=[0])
+
     def verify(self, subject: Verifying) -> VerifyOutput:
         """Make the call."""
         form, batch = self.form, [self.requests[i] for i in self.order]

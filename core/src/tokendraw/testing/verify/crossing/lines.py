@@ -8,8 +8,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from tokendraw._exchange.capabilities import Capabilities
-from tokendraw.operations.verify.capabilities import VerifyCapabilities
+from tokendraw._exchange.capabilities import Capabilities, DraftKind
+from tokendraw.operations.verify.capabilities import VerifyCapabilities, VerifyMode
 from tokendraw.testing.crossing import factors
 from tokendraw.testing.crossing.covering import Case, covering, random_case
 from tokendraw.testing.crossing.factors import Factors, Site
@@ -41,7 +41,7 @@ POISON: Final = (
 _DRAFTS: Final = (0, 1, 2, 5, 8, 9, 16)
 _FEW_DRAFTS: Final = (0, 1, 3, 9)
 """Those of wide vocabularies."""
-_QUICK_WIDE: Final = 48
+_QUICK_WIDE: Final = 56
 """Wide cases of a quick run; the rest of a table holds the last few pairs."""
 _MOST_DIFFERENT: Final = 7
 """Requests of a call that differ; a larger batch holds them several times."""
@@ -88,8 +88,10 @@ def _look(subject: Verifying, trial: Trial, sites: list[Site]) -> str:
     cases = covering(given, rng, _allowed)[: subject.effort.crossed_rows or most]
     for case in cases:
         call = make_call(subject, rng, case, given, noise)
-        chains += len(call.order)
-        named += require_answers(subject, trial, call)
+        alone = [call.of_most_drafts()] * (1 < len(call.requests) and call.form.site.size <= WIDE)
+        for each in (call, *alone):
+            chains += len(each.order)
+            named += require_answers(subject, trial, each)
     return f"{chains} chains in {len(cases)} calls, {named} of them named by the reference"
 
 
@@ -113,7 +115,7 @@ def _factors(subject: Verifying, sites: list[Site]) -> Factors:
     return {
         "site": sites,
         "draft_dtype": offered.dtypes,
-        "way": ways(offered),
+        "way": ways(offered) if numbers is _DRAFTS else _wide_ways(offered),
         "gumbel_dtype": tuple({subject.gumbel_dtype: None} | dict.fromkeys(offered.gumbel_dtypes)),
         "logprobs_mode": (None, *offered.logprobs_modes),
         "layout": (LAYOUTS[0], *LAYOUTS) if offered.ragged_drafts else LAYOUTS[:1],
@@ -123,9 +125,19 @@ def _factors(subject: Verifying, sites: list[Site]) -> Factors:
         "seeded": (True, True, True, False) if offered.seeding == "counter" else (False,),
         "drafts": drafts,
         "fate": FATES if offered.placeholder_drafts else FATES[:-2],
-        "family": FAMILIES if offered.tie_rule == "value" else tuple(set(FAMILIES) - set(VALUE_FAMILIES)),
+        "family": FAMILIES
+        if offered.tie_rule == "value"
+        else tuple(family for family in FAMILIES if family not in VALUE_FAMILIES),
         "poison": POISON if numbers is _DRAFTS else (*POISON, _DRAFT_NAN, _DRAFT_NAN),
     }
+
+
+def _wide_ways(offered: VerifyCapabilities) -> list[tuple[VerifyMode, DraftKind]]:
+    """Return the ways that look at a draft's rows twice, and one way of a mode that never does."""
+    every = ways(offered)
+    judged = [way for way in every if way[0] == "rejection"]
+    looked = [way for way in judged if way[1] != "chosen"]
+    return [*judged, *looked, *[way for way in every if way[0] == "coupled"][-1:]]
 
 
 def _only(offered: VerifyCapabilities, per_row: Any) -> Capabilities:
