@@ -163,13 +163,16 @@ class Silent:
 def test_a_line_has_the_rows_of_its_own_calls_and_the_report_says_what_none_looked_at(native):
     report = run(native, only=["rows of shared slots", "torch.manual_seed"])
     lines = {line.name: {tuple(place): rows for place, rows in line.looked} for line in report.lines}
-    place = Place("sample", "float32", 1024, "unseeded")
-    assert [set(looked) for looked in lines.values()] == [{place}, {place}]
-    assert lines["rows of shared slots"] != lines["torch.manual_seed"]
-    assert place not in report.missed
-    assert len(report.missed) == 35
+    every = {Place("sample", dtype, 1024, "unseeded") for dtype in ("float32", "bfloat16", "float16")}
+    half = Place("sample", "bfloat16", 1024, "unseeded")
+    assert {name: set(looked) for name, looked in lines.items()} == {
+        "rows of shared slots": {half},
+        "torch.manual_seed": every,
+    }
+    assert not every & set(report.missed)
+    assert len(report.missed) == 33
     (entry,) = report.as_json()["lines"][0]["looked"]
-    assert entry == {**place._asdict(), "rows": lines["rows of shared slots"][place]}
+    assert entry == {**half._asdict(), "rows": lines["rows of shared slots"][half]}
 
 
 def test_an_operation_without_rows_of_logits_has_no_matrix(native):

@@ -179,7 +179,7 @@ def test_random_cases_find_a_mistake_and_name_the_request():
             return target_logits, drafts, replace(metadata, **off, facts=facts)
 
     found = []
-    for number in range(30):
+    for number in range(32):
         try:
             fuzzed(Unfiltered, number)
         except Violation as violation:

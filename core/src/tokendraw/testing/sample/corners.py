@@ -71,7 +71,7 @@ def _with_last_ids(subject: Sampling, site: Site, rng: np.random.Generator) -> I
 def far_poison(subject: Sampling, trial: Trial) -> str:
     """NaN, +inf and -inf anywhere in a row, and rows beside them, in every dtype and vocabulary, with the flag."""
     offered = kinds(subject.capabilities)
-    looked = 0
+    looked, names = 0, set[str]()
     places = [site for site in sites(subject.capabilities, subject.effort) if site.size >= 64]
     for site in places:
         rng = trial.generator(str(site))
@@ -79,6 +79,7 @@ def far_poison(subject: Sampling, trial: Trial) -> str:
         made = {**poisons(rng, site.size), **far_poisons(rng, site.size)}
         clean = [("a clean row", gaussian(rng, site.size)) for _ in range(3)]
         named = [(name, poison.logits) for name, poison in made.items()] + clean
+        names |= {name for name, _ in named}
         some = [p for p in combinations(subject.capabilities, site.size) if p.temperature > 0]
         rows = [
             CrossedRow(
@@ -99,7 +100,7 @@ def far_poison(subject: Sampling, trial: Trial) -> str:
         for _ in range(min(2, copies)):  # in another order, so that what is left of a call meets other rows
             judge_call(subject, trial, [batch[i] for i in rng.permutation(len(batch))])
             looked += len(batch)
-    return f"{looked} rows of {len(named)} kinds in {len(places)} dtypes and vocabularies"
+    return f"{looked} rows of {len(names)} kinds in {len(places)} dtypes and vocabularies"
 
 
 @properties.advertised("near ties", has_counter)

@@ -171,7 +171,10 @@ def structure(subject: Sampling, trial: Trial) -> str:
 @properties.required("levels of the draw")
 def levels(subject: Sampling, trial: Trial) -> str:
     """The drawn tile says nothing about the token within it: no noise serves both."""
-    tiles = 4
+    limit = subject.capabilities.max_vocab_size
+    tiles = 4 if limit is None else min(4, limit // TILE_SIZE)
+    if tiles < 2:
+        return "advertised for less than two tiles"
     row = np.full(tiles * TILE_SIZE, -np.inf, np.float32)
     row[np.add.outer(np.arange(tiles) * TILE_SIZE, np.arange(tiles)).ravel()] = 0  # ids 0 to 3 of every tile
     for seeded in seedings(subject.capabilities):

@@ -46,6 +46,8 @@ def near_distributions(subject: Verifying, trial: Trial) -> str:
     offered = subject.capabilities
     sizes = (_SIZE,) if subject.effort.mixed else (_SIZE, _WIDE)
     served = [size for size in sizes if size <= (offered.max_vocab_size or size)]
+    if not served:
+        return f"advertised for vocabularies below {_SIZE} alone: nothing to compare"
     kinds = [kind for kind in offered.draft_kinds if kind != "chosen"]
     for dtype in offered.dtypes:
         for kind in kinds:

@@ -187,7 +187,7 @@ class _Making:
             kept = np.flatnonzero(row.x == row.x.max()) if self.is_greedy else np.flatnonzero(row.kept)
             others = kept[kept != own]
             other = int(rng.choice(others)) if len(others) else (own + 1) % self.size
-            ids.append(self._outside() if fate.startswith("placeholder") or other == own else other)
+            ids.append(self._outside() if fate.startswith("placeholder") else other)
         return ids
 
     def _own(self, row: reference.Row, step: int) -> int:

@@ -1,0 +1,72 @@
+"""The kit asks for what is advertised and no more: samplers that promise little are green, in every line, in few rows."""
+
+import pytest
+
+from modest import modest
+from tokendraw.testing import Effort, run
+from tokendraw.testing.kit.report import Status
+
+NOTHING = {
+    "dtypes": ("float32",),
+    "logprobs_modes": (),
+    "filters": (),
+    "seeding": "none",
+    "greedy": False,
+    "gumbel_dtypes": ("fp32",),
+    "valid_flag": False,
+    "batch_invariant": False,
+}
+UNSEEDED = {"seeding": "launch", "batch_invariant": False}
+SCALAR = {"filters": (("top_k", "scalar"), ("top_p", "scalar"), ("min_p", "per_row"))}
+EXACTLY_K = {"tie_rule": "exact_k", "filter_orders": ("top_k_first",), "logprobs_modes": ()}
+PROMISES = {
+    "nothing at all": NOTHING,
+    "one value of a filter for all rows": SCALAR,
+    "one value of a filter for all rows, no seeds": SCALAR | UNSEEDED,
+    "one seed a call": UNSEEDED,
+    "exactly k": EXACTLY_K,
+    "k up to 50": {"max_top_k": 50},
+    "V up to 3000": {"max_vocab_size": 3000},
+    "V and k, no seeds": {"max_vocab_size": 3000, "max_top_k": 50} | UNSEEDED,
+    "no float16": {"dtypes": ("float32", "bfloat16")},
+    "no logprobs": {"logprobs_modes": ()},
+    "one order": {"filter_orders": ("joint",)},
+    "float64 noise alone": {"gumbel_dtypes": ("fp64",)},
+}
+DENSE = {
+    "verify_modes": ("rejection",),
+    "draft_kinds": ("probs",),
+    "ragged_drafts": False,
+    "placeholder_drafts": False,
+}
+NARROW = (
+    "crossed requests",
+    "crossed logprobs",
+    "crossed distributions",
+    "noise of distant rows",
+    "last ids",
+    "far NaN and infinities",
+    "near ties",
+    "verify crossing",
+    "verify near distributions",
+    "verify shared noise",
+    "verify unseeded acceptance",
+)
+
+
+def assert_green(promises, verify, only=None):
+    report = run(modest(Effort.tiny(), verify=verify, **promises), only=only)
+    assert [(line.name, line.detail) for line in report.failed] == []
+    return [line.name for line in report.lines if line.status is Status.PASSED]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("promises", PROMISES)
+def test_a_sampler_and_a_verifier_are_asked_for_what_they_promise(promises):
+    passed = assert_green(PROMISES[promises], DENSE)
+    assert {"crossed requests", "last ids", "verify crossing"} <= set(passed)
+
+
+@pytest.mark.parametrize("size", [1, 20])
+def test_crossed_lines_stay_within_the_smallest_vocabularies(size):
+    assert_green({"max_vocab_size": size}, DENSE, NARROW)
