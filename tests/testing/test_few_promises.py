@@ -1,4 +1,4 @@
-"""The kit asks for what is advertised and no more: samplers that promise little are green, in every line, in few rows."""
+"""The kit asks for what is advertised and no more: samplers that promise little are green in every line."""
 
 import pytest
 

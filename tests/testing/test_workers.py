@@ -3,7 +3,6 @@
 import itertools
 import os
 import time
-from types import SimpleNamespace
 
 import pytest
 
@@ -77,10 +76,9 @@ def test_a_process_in_which_the_sampler_cannot_be_found_gives_the_reason(install
 
 @pytest.mark.slow
 def test_a_case_in_which_a_process_dies_is_a_finding_and_others_follow(install, monkeypatch):
-    seconds = SimpleNamespace(perf_counter=itertools.count().__next__)  # one for each case
-    monkeypatch.setattr("tokendraw.testing.kit.fuzz.time", seconds)
+    monkeypatch.setattr(time, "perf_counter", itertools.count().__next__)  # a second for each case
     subject = install(in_process="logits.shape[1] == 300")
-    report = fuzz(subject, 8, jobs=2)
+    report = fuzz(subject, 8, operation="process_logits", jobs=2)
     (finding,) = report.findings
     assert finding.detail == "a call ended the process with exit code 3"
     assert 6 <= report.cases["process_logits"] <= 8
