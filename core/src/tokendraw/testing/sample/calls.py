@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from tokendraw._exchange.metadata import SamplingMetadata
 from tokendraw._exchange.params import SamplingParams
@@ -16,7 +18,7 @@ from tokendraw.testing.kit.trial import Trial, Verdict
 from tokendraw.testing.logits_families import FAMILIES, gaussian
 from tokendraw.testing.rows.draws import draw_many, random_seeds, seed_torch
 from tokendraw.testing.rows.dtypes import dtypes_of, in_turn
-from tokendraw.testing.rows.expected import expect
+from tokendraw.testing.rows.expected import Expected, expect
 from tokendraw.testing.rows.requests import assigned, batches, combinations, tokens_of
 from tokendraw.testing.rows.sampling import Sampling
 
@@ -125,7 +127,7 @@ def _dtype(name: str) -> None:
         """Logits of this dtype are served exactly, as the float32 values that they are."""
         dtype = getattr(torch, name)
         rng = trial.generator("rows")
-        _draws_like_float32(subject, trial, _between_steps(dtype))
+        _draws_like_float32(subject, trial, dtype)
         if subject.capabilities.seeding == "counter":
             count = subject.effort.rows(32, least=8)
             rows = torch.from_numpy(np.stack([gaussian(rng, 1300) for _ in range(count)])).to(dtype)
@@ -140,28 +142,35 @@ def _dtype(name: str) -> None:
         return "distribution, and seeded tokens where there are seeds"
 
 
-def _between_steps(dtype: torch.dtype) -> torch.Tensor:
-    """Make a row of one token on top and levels just above and just below where coarse steps of y would round.
+def _between_steps(dtype: torch.dtype, step: float) -> torch.Tensor:
+    """Make a row of one token on top and two levels, just above and just below where steps of y would round.
 
-    The top is at 4 and the levels are near zero, where a dtype has room for them: rounding y to bfloat16, in steps of
-    1/32 there, moves the first two apart by one of them, and steps of 1/4 the last two.
+    The top is at 4 and the levels are near zero, where a dtype has room for them.
     """
-    levels = -torch.tensor([1 / 64 - 0.004, 1 / 64 + 0.004, 1 / 8 - 0.004, 1 / 8 + 0.004])
-    return torch.cat([torch.tensor([4.0]), levels.repeat_interleave(torch.tensor([35, 35, 15, 15]))]).to(
-        dtype
-    )
+    levels = -torch.tensor([step / 2 - 0.001, step / 2 + 0.001])
+    return torch.cat([torch.tensor([4.0]), levels.repeat_interleave(40)]).to(dtype)
 
 
-def _draws_like_float32(subject: Sampling, trial: Trial, row: torch.Tensor) -> None:
-    expected = expect(row.float().numpy(), SamplingParams())
-    _, level = torch.unique(row, return_inverse=True)
+def _draws_like_float32(subject: Sampling, trial: Trial, dtype: torch.dtype) -> None:
+    """Judge the levels between steps of 1/4, and between those of bfloat16 where y could be rounded to it."""
+    draws = subject.effort.draws
+    steps = [(1 / 4, draws // 2)] + [(1 / 32, 8 * draws)] * (dtype == torch.bfloat16)
+    for step, wanted in steps:
+        row = _between_steps(dtype, step)
+        expected = expect(row.float().numpy(), SamplingParams())
+        level = torch.unique(row, return_inverse=True)[1].numpy()
 
-    def experiment(rng: np.random.Generator, draws: int) -> Verdict:
-        tokens = draw_many(subject, row, SamplingParams(), draws, rng)
-        return fit(tokens, expected.probabilities, level.numpy())
+        def experiment(
+            rng: np.random.Generator,
+            count: int,
+            row: torch.Tensor = row,
+            expected: Expected = expected,
+            level: NDArray[Any] = level,
+        ) -> Verdict:
+            tokens = draw_many(subject, row, SamplingParams(), count, rng)
+            return fit(tokens, expected.probabilities, level)
 
-    coarse, effort = row.dtype == torch.bfloat16, subject.effort
-    trial.judge("distribution", experiment, 8 * effort.draws if coarse else effort.draws // 2)
+        trial.judge(f"levels between steps of {step:g}", experiment, subject.effort.draws_of(wanted))
 
 
 for _name in ("float32", "bfloat16", "float16"):

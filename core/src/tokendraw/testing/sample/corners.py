@@ -22,11 +22,14 @@ from tokendraw.testing.rows.draws import seed_torch
 from tokendraw.testing.rows.poison import far_poisons, poisons
 from tokendraw.testing.rows.requests import combinations, has_counter
 from tokendraw.testing.rows.sampling import Sampling
-from tokendraw.testing.sample.crossed_calls import judge_call
+from tokendraw.testing.sample.crossed_calls import judge_call, judge_logprobs
 
 properties = Properties("sample")
 Array = NDArray[Any]
 
+_FEW_TILES: Final = 2000
+"""Largest vocabulary in which poisoned rows show logprobs."""
+_HUGE: Final = "huge logits"
 _TIES: Final = 8
 """Near ties in each dtype and vocabulary."""
 
@@ -94,13 +97,33 @@ def far_poison(subject: Sampling, trial: Trial) -> str:
         copies = subject.effort.poisoned_copies(site.size)
         batch = [
             request
-            for i, row in enumerate(rows)
+            for i, row in enumerate(rows + _huge(subject, site))
             for request in requested(row, [offered[(i + j) % len(offered)] for j in range(copies)], rng)
         ]
         for _ in range(min(2, copies)):  # in another order, so that what is left of a call meets other rows
             judge_call(subject, trial, [batch[i] for i in rng.permutation(len(batch))])
             looked += len(batch)
+        for mode in subject.capabilities.logprobs_modes if site.size <= _FEW_TILES else ():
+            shown = [request.showing(3) for request in batch[::copies] if request.row.design != _HUGE]
+            judge_logprobs(subject, trial, shown, mode, subject.gumbel_dtype)
     return f"{looked} rows of {len(names)} kinds in {len(places)} dtypes and vocabularies"
+
+
+def _huge(subject: Sampling, site: Site) -> list[CrossedRow]:
+    """Make rows of logits whose quotient by the temperature, or whose difference, no longer fits their dtype."""
+    limit = torch.finfo(site.torch_dtype).max
+    logits = torch.full((site.size,), -limit, dtype=torch.float64)
+    logits[3], logits[site.size // 2], logits[-1] = 0.8 * limit, 0.9 * limit, 0.7 * limit
+    return [
+        CrossedRow(
+            site,
+            _HUGE,
+            logits.to(site.torch_dtype),
+            SamplingParams(temperature=temperature),
+            subject.capabilities.tie_rule,
+        )
+        for temperature in (0.5, 0.003)
+    ]
 
 
 @properties.advertised("near ties", has_counter)

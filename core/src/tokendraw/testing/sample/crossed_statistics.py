@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 from scipy import stats
 
+from tokendraw._exchange.capabilities import LogprobsMode
 from tokendraw._exchange.params import SamplingParams
 from tokendraw.testing.crossing.comparison import Request
 from tokendraw.testing.crossing.covering import covering
@@ -19,7 +20,7 @@ from tokendraw.testing.kit.property import Properties
 from tokendraw.testing.kit.statistical_tests import fit, pooled
 from tokendraw.testing.kit.trial import Experiment, Trial, Verdict
 from tokendraw.testing.rows.draws import draw_many, random_seeds, seed_torch
-from tokendraw.testing.rows.requests import has_counter, tokens_of
+from tokendraw.testing.rows.requests import has_counter, scalar_filters, tokens_of
 from tokendraw.testing.rows.sampling import Sampling
 from tokendraw.testing.sample.crossed_calls import factors
 
@@ -91,6 +92,13 @@ def _bins(row: CrossedRow, draws: int) -> Array:
     return bins
 
 
+_NARROW: Final = 1 << 14
+"""Largest vocabulary in which crowds have every filter, shared slots and logprobs."""
+
+
+_FEW: Final = 200
+
+
 @dataclass(frozen=True)
 class _Crowd:
     """A batch of equal rows over equal tokens, in which two rows hardly ever draw the same token."""
@@ -107,11 +115,13 @@ def distant_rows(subject: Sampling, trial: Trial) -> str:
         for site in sites(subject.capabilities, subject.effort)
     ]
     crowds = [crowd for crowd in crowds if crowd.site.size > 4 * crowd.rows]
-    filters = {name for name, _ in subject.capabilities.filters}
-    for crowd in crowds:
+    for turn, crowd in enumerate(crowds):
         logits = torch.zeros(1, crowd.site.size, dtype=crowd.site.torch_dtype, device=subject.device)
-        requests = [SamplingParams(), *[SamplingParams(min_p=0.5)] * ("min_p" in filters)]
+        is_narrow = crowd.site.size <= _NARROW
+        requests = _keeping_all(subject, crowd.site)[: None if is_narrow else 2]
         mixed = [requests[i // 2 % len(requests)] for i in range(crowd.rows)]
+        modes = subject.capabilities.logprobs_modes
+        mode = modes[turn % len(modes)] if modes and is_narrow else None
 
         def experiment(
             rng: np.random.Generator,
@@ -119,23 +129,42 @@ def distant_rows(subject: Sampling, trial: Trial) -> str:
             crowd: _Crowd = crowd,
             logits: torch.Tensor = logits,
             mixed: list[SamplingParams] = mixed,
+            requests: list[SamplingParams] = requests,
+            mode: LogprobsMode | None = mode,
         ) -> Verdict:
             seed_torch(rng)
             seeds, positions = random_seeds(rng, crowd.rows)
             beside = [
-                replace(params, seed=seed) if i % 7 == 3 and has_counter(subject.capabilities) else params
-                for i, (params, seed) in enumerate(zip(mixed, seeds, strict=True))
+                replace(requests[0], seed=seed if i % 7 == 3 and has_counter(subject.capabilities) else None)
+                for i, seed in enumerate(seeds)
             ]
-            batch = logits.expand(crowd.rows, -1)
-            drawn = [
-                tokens_of(subject, batch, params, positions)
-                for _ in range(calls)
-                for params in (mixed, beside)
-            ]
+            batch, few = logits.expand(crowd.rows, -1), min(crowd.rows, _FEW)
+            drawn = []
+            for _ in range(calls):
+                drawn += [tokens_of(subject, batch, params, positions) for params in (mixed, beside)]
+                if crowd.site.size <= _NARROW and not scalar_filters(subject.capabilities):
+                    slots = torch.arange(few) % len(requests)
+                    drawn.append(subject.tokens(batch[:few], requests, row_index=slots))
+                if mode is not None:
+                    shown = [replace(params, logprobs=1) for params in mixed[:few]]
+                    drawn.append(tokens_of(subject, batch[:few], shown, mode=mode))
             return coincidences(np.concatenate(drawn), crowd.site.size)
 
         trial.judge(f"{crowd.rows} rows of {crowd.site}", experiment, 1)
     return ", ".join(f"{crowd.rows} rows of {crowd.site}" for crowd in crowds)
+
+
+def _keeping_all(subject: Sampling, site: Site) -> list[SamplingParams]:
+    """Make a request of each filter that keeps all, or all but a few, of equal tokens."""
+    found = [SamplingParams()]
+    if subject.has("min_p"):
+        found.append(SamplingParams(min_p=0.5))
+    if subject.has("top_k") and subject.capabilities.max_top_k is None:
+        found.append(SamplingParams(top_k=site.size - 1))
+    if subject.has("top_p"):
+        found.append(SamplingParams(top_p=0.999))
+    order = (*subject.capabilities.filter_orders, "top_k_first")[0]
+    return [replace(params, filter_order=order) for params in found]
 
 
 def coincidences(tokens: Array, size: int) -> Verdict:

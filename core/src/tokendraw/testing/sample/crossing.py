@@ -15,8 +15,14 @@ from tokendraw.testing.sample.crossed_calls import judge_call, judge_logprobs, t
 
 properties = Properties("sample")
 
-_SHOWN: Final = (5, 0, 21, 1, None, 50, 5, 200, -1)
-"""Numbers of best tokens that rows ask for."""
+_SHOWN: Final = (
+    (5, 0, 1, None),
+    (5, 21, 1),
+    (50, 0, 21, None),
+    (200, 5, 50),
+    (5, 0, 21, 1, None, 50, 5, 200, -1),
+)
+"""Numbers of best tokens that the rows of a call ask for; the largest says how the call finds them."""
 
 
 @properties.required("crossed requests")
@@ -62,9 +68,10 @@ def crossed_logprobs(subject: Sampling, trial: Trial) -> str:
         for turn, mode in enumerate(modes):
             if subject.effort.skips(site.size, number + turn):
                 continue
+            shown = _SHOWN[(number + 2 * turn) % len(_SHOWN)]
             copies = subject.effort.shown_copies(site.size) if turn == number % len(modes) else 1
             batch = [
-                request.showing(_SHOWN[(number + turn + i * copies + j) % len(_SHOWN)])
+                request.showing(shown[(i * copies + j) % len(shown)])
                 for i, row in enumerate(crossed)
                 for j, request in enumerate(
                     requested(row, [offered[(i + j + turn) % len(offered)] for j in range(copies)], rng)
