@@ -12,6 +12,7 @@ from scipy import stats
 
 from tokendraw._exchange.capabilities import LogprobsMode
 from tokendraw._exchange.params import SamplingParams
+from tokendraw.philox import TILE_SIZE
 from tokendraw.testing.crossing.comparison import Request
 from tokendraw.testing.crossing.covering import covering
 from tokendraw.testing.crossing.factors import Site, allowed, sites
@@ -148,7 +149,12 @@ def distant_rows(subject: Sampling, trial: Trial) -> str:
                 if mode is not None:
                     shown = [replace(params, logprobs=1) for params in mixed[:few]]
                     drawn.append(tokens_of(subject, batch[:few], shown, mode=mode))
-            return coincidences(np.concatenate(drawn), crowd.site.size)
+            tokens, size = np.concatenate(drawn), crowd.site.size
+            found = [coincidences(tokens, size)]
+            if size > _NARROW:  # so many tiles that those of two rows are seldom the same
+                found.append(coincidences(tokens // TILE_SIZE, size / TILE_SIZE, "tiles"))
+            worst = min(found, key=lambda verdict: verdict.p_value)
+            return replace(worst, p_value=min(1.0, worst.p_value * len(found)))
 
         trial.judge(f"{crowd.rows} rows of {crowd.site}", experiment, 1)
     return ", ".join(f"{crowd.rows} rows of {crowd.site}" for crowd in crowds)
@@ -167,7 +173,7 @@ def _keeping_all(subject: Sampling, site: Site) -> list[SamplingParams]:
     return [replace(params, filter_order=order) for params in found]
 
 
-def coincidences(tokens: Array, size: int) -> Verdict:
+def coincidences(tokens: Array, size: float, what: str = "tokens") -> Verdict:
     """Test rows over ``size`` equal tokens for noise that two of them share, at every distance.
 
     Whether rows i and i + d draw the same token is independent for all i, given d, even though most rows stand in two
@@ -185,7 +191,7 @@ def coincidences(tokens: Array, size: int) -> Verdict:
     worst = int(tails.argmin())
     return Verdict(
         min(1.0, float(tails[worst]) * len(tails)),
-        f"rows {worst + 1} apart draw the same of {size} tokens {lags[worst + 1]} times, "
+        f"rows {worst + 1} apart draw the same of {size:.0f} {what} {lags[worst + 1]} times, "
         f"expected {(len(tokens) - worst - 1) / size:.2f}",
         len(tokens),
     )

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from typing import Final
 
+import torch
+
+from tokendraw._exchange.params import SamplingParams
 from tokendraw.testing.crossing.comparison import requested
-from tokendraw.testing.crossing.factors import Kind, kinds
+from tokendraw.testing.crossing.factors import Kind, Site, kinds
+from tokendraw.testing.crossing.rows import CrossedRow
 from tokendraw.testing.kit.property import Properties
 from tokendraw.testing.kit.trial import Trial
 from tokendraw.testing.rows.draws import seed_torch
@@ -72,7 +76,7 @@ def crossed_logprobs(subject: Sampling, trial: Trial) -> str:
             copies = subject.effort.shown_copies(site.size) if turn == number % len(modes) else 1
             batch = [
                 request.showing(shown[(i * copies + j) % len(shown)])
-                for i, row in enumerate(crossed)
+                for i, row in enumerate([*crossed, *_flat(subject, site)])
                 for j, request in enumerate(
                     requested(row, [offered[(i + j + turn) % len(offered)] for j in range(copies)], rng)
                 )
@@ -80,3 +84,14 @@ def crossed_logprobs(subject: Sampling, trial: Trial) -> str:
             judge_logprobs(subject, trial, batch, mode, dtypes[(number + turn) % len(dtypes)])
             looked += len(batch)
     return f"{looked} rows in {len(modes)} modes over {len(rows)} dtypes and vocabularies"
+
+
+def _flat(subject: Sampling, site: Site) -> list[CrossedRow]:
+    """Make a flat row whose top-k keeps one token of all, and so hardly any of the mass."""
+    if not subject.has("top_k"):
+        return []
+    logits = torch.full((site.size,), -1 / 64, dtype=site.torch_dtype)
+    logits[site.size // 2] = 0.0
+    order = (*subject.capabilities.filter_orders, "top_k_first")[0]
+    params = SamplingParams(top_k=1, filter_order=order)
+    return [CrossedRow(site, "one of a flat row", logits, params, subject.capabilities.tie_rule)]
