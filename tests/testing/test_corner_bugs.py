@@ -4,7 +4,8 @@ import re
 
 import pytest
 
-from corner_bugs import catalogue
+from checkout import ROOT
+from corner_bugs import catalogue, table
 from corner_bugs.plugin import NATIVE, NoBug
 from tokendraw.testing.kit.report import Status
 
@@ -35,3 +36,11 @@ def test_every_bug_says_where_it_goes_wrong_in_words_of_its_own():
     words = [bug.__doc__ for bug in catalogue.BUGS]
     assert all(words)
     assert len(set(words)) == len(words)
+
+
+def test_the_page_names_every_bug_with_its_line_or_its_reason():
+    page = (ROOT / "docs/planted-bugs.md").read_text()
+    told = [
+        f"| {table.words(bug)} | {f'`{bug.line}`' if bug.line else bug.unseen} |" for bug in catalogue.BUGS
+    ]
+    assert [words for words in told if words not in page] == []

@@ -63,7 +63,6 @@ class ShortNoise(Draws):
 class ShortUnseededNoise(ShortNoise):
     """float16, rows without a seed: the noise has 16 bits, so that no token 11 below another is drawn in its tile."""
 
-    line = ""
     line = "tails"
 
     dtype, unseeded = "float16", True

@@ -97,7 +97,7 @@ class SingleWideRow(Draws):
 class FewRowsOfBfloat(Draws):
     """bfloat16, B of 2 to 8: the noise has 16 bits."""
 
-    unseen = "seeds that tell the precision of noise stand in batches of one and of many rows"
+    line = "near ties"
 
     dtype = "bfloat16"
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from checkout import ROOT
 from corner_bugs import catalogue
 from corner_bugs.catalogue import ROOMS
+from tokendraw.testing.kit.report import Status
 
 PAGE = ROOT / "docs/planted-bugs.md"
 _WIDTH = 150
@@ -40,7 +41,10 @@ def words(bug: type) -> str:
 
 def found(bug: type) -> str:
     """What its line found, cut to a width."""
-    detail = catalogue.seen(bug).detail.replace("|", "\\|")
+    line = catalogue.seen(bug)
+    if line.status is not Status.FAILED:
+        raise SystemExit(f"{bug.__name__!r} needs {bug.line!r} to be red, found it {line.status}.")
+    detail = line.detail.replace("|", "\\|")
     return detail if len(detail) <= _WIDTH else detail[:_WIDTH].rsplit(" ", 1)[0] + " ..."
 
 
