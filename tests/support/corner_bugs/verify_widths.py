@@ -137,6 +137,7 @@ class DraftNanFarOut(Verifies):
 
 class Looked(Mapped):
     """A distribution that is looked up in another way."""
+    all_dtypes = True
 
     def __init__(self, inner, probs_at):
         super().__init__(inner, lambda values: values)
