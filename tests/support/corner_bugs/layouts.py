@@ -112,7 +112,7 @@ class ReadyTensors(Draws):
 class NanTemperature(ReadyTensors):
     """Ready tensors: a temperature that is NaN or negative counts as 1."""
 
-    unseen = "the kit lays parameters out by from_params, which checks them, and never as ready tensors"
+    line = "ready tensors"
 
     def where(self, call):
         t = call.temperature
@@ -125,7 +125,7 @@ class NanTemperature(ReadyTensors):
 class NegativeK(ReadyTensors):
     """Ready tensors: a k below -1 counts as 1."""
 
-    unseen = "the kit lays parameters out by from_params, which checks them, and never as ready tensors"
+    line = "ready tensors"
 
     def where(self, call):
         return call.top_k < -1
@@ -137,7 +137,7 @@ class NegativeK(ReadyTensors):
 class ZeroP(ReadyTensors):
     """Ready tensors: a p of 0 or less counts as off."""
 
-    unseen = "the kit lays parameters out by from_params, which checks them, and never as ready tensors"
+    line = "ready tensors"
 
     def where(self, call):
         return call.top_p <= 0
@@ -149,7 +149,7 @@ class ZeroP(ReadyTensors):
 class SlicedParameters(ReadyTensors):
     """Ready tensors: parameters that are every other entry of a buffer are read one behind another."""
 
-    unseen = "the kit lays parameters out by from_params, which checks them, and never as ready tensors"
+    line = "ready tensors"
 
     def sample(self, logits, metadata, *, draft=False):
         def dense(c):
@@ -168,7 +168,7 @@ class SlicedParameters(ReadyTensors):
 class ShortIntegers(ReadyTensors):
     """Ready tensors: positions in int32 are read as int64, so those of rows from 2 on are others."""
 
-    unseen = "the kit lays parameters out by from_params, which checks them, and never as ready tensors"
+    line = "ready tensors"
 
     def sample(self, logits, metadata, *, draft=False):
         found = metadata.positions

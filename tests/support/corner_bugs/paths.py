@@ -33,7 +33,7 @@ class AllTopKOfBfloat(Filters):
 class AllGreedyOfHalf(Draws):
     """float16, batches of greedy rows alone: the highest id is taken on a tie."""
 
-    unseen = "a batch of many rows of one dtype mixes all kinds of them"
+    line = "batches of one kind"
 
     dtype = "float16"
 
@@ -49,7 +49,7 @@ class AllGreedyOfHalf(Draws):
 class AllPlainOfBfloat(Draws):
     """bfloat16, batches without any filter and seed: y is rounded to steps of 1/4."""
 
-    unseen = "a batch of many rows of one dtype mixes all kinds of them"
+    unseen = "batches of plain rows alone draw from designs that a rounding of y moves little"
 
     dtype, unseeded = "bfloat16", True
 
@@ -127,7 +127,7 @@ class LateRowsOfWideBatches(Draws):
 class ThousandRows(Draws):
     """B > 1000: a row from 1000 on draws from the logits of row - 1000."""
 
-    unseen = "no batch of more than a thousand rows holds rows that differ"
+    line = "batches of one kind"
 
     def where(self, call):
         return call.row >= 1000
@@ -139,7 +139,7 @@ class ThousandRows(Draws):
 class OffsetsIn32Bits(Draws):
     """A row that begins 2**31 elements or more behind the first is read from where that wraps to."""
 
-    unseen = "no call lays out 2**31 elements"
+    line = "rows behind 2**31 elements"
 
     def where(self, call):
         return call.row * call.logits.stride(0) >= 1 << 31
@@ -167,7 +167,7 @@ class MiddleWidth(Filters):
 class MiddleK(Filters):
     """bfloat16, k of 65 to 128: exactly k tokens are kept."""
 
-    unseen = "the table takes k of 40 and of 256, and none between"
+    line = "every k"
 
     dtype = "bfloat16"
 
@@ -238,7 +238,7 @@ class POfOneBesideOthers(Filters):
 class SeedZeroWithFilters(Draws):
     """A row with a filter and the seed 0 or -1 counts as one without a seed."""
 
-    unseen = "seeds at the edges have no filter"
+    line = "seeds at the edges"
 
     unseeded = False
 

@@ -13,7 +13,7 @@ from tokendraw_native.row_params import Noise
 class AliasedLogprobs(Draws):
     """Logprobs are returned in a buffer that the next call of the same shape writes to."""
 
-    unseen = "every output is read before the next call"
+    line = "outputs outlive calls"
 
     def __init__(self, need=None, device="cpu"):
         super().__init__(need, device)
@@ -31,7 +31,7 @@ class AliasedLogprobs(Draws):
 class AliasedValid(Draws):
     """valid is returned in a buffer that the next call of the same size writes to."""
 
-    unseen = "every output is read before the next call"
+    line = "outputs outlive calls"
 
     def __init__(self, need=None, device="cpu"):
         super().__init__(need, device)
@@ -46,7 +46,7 @@ class AliasedValid(Draws):
 class RememberedParameters(Draws):
     """Parameters are read at the first call with a batch's metadata, and not again where they change in place."""
 
-    unseen = "no line changes metadata in place between two calls"
+    line = "ready tensors"
 
     def sample(self, logits, metadata, *, draft=False):
         names = ("temperature", "top_k", "top_p", "min_p")

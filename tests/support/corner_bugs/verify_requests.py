@@ -205,7 +205,7 @@ class ZeroDraftsBehindMany(Verifies):
 class CoupledBonusShared(Verifies):
     """Coupled, without a seed: the bonus token has the noise of the row before."""
 
-    unseen = "pairs of one request are compared where drafts are rejected, and not where they are coupled"
+    line = "verify coupled"
 
     unseeded = True
 

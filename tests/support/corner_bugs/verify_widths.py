@@ -116,7 +116,7 @@ class VerifyNanFarOut(Verifies):
 class DraftNanFarOut(Verifies):
     """V > 65,536: a NaN of a draft's row above id 65,535 leaves valid True."""
 
-    unseen = "NaN in the rows of drafts stands at low ids"
+    line = "verify crossing, wide"
 
     above = WIDE
 
@@ -137,6 +137,7 @@ class DraftNanFarOut(Verifies):
 
 class Looked(Mapped):
     """A distribution that is looked up in another way."""
+
     all_dtypes = True
 
     def __init__(self, inner, probs_at):
