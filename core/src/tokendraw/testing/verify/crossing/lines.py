@@ -88,7 +88,7 @@ def _look(subject: Verifying, trial: Trial, sites: list[Site]) -> str:
     cases = covering(given, rng, _allowed)[: subject.effort.crossed_rows or most]
     for case in cases:
         call = make_call(subject, rng, case, given, noise)
-        alone = [call.of_most_drafts()] * (1 < len(call.requests) and call.form.site.size <= WIDE)
+        alone = [call.of_most_drafts()] * (len(call.requests) > 1 and call.form.site.size <= WIDE)
         for each in (call, *alone):
             chains += len(each.order)
             named += require_answers(subject, trial, each)
