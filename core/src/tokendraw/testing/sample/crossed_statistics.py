@@ -151,8 +151,9 @@ def distant_rows(subject: Sampling, trial: Trial) -> str:
                     drawn.append(tokens_of(subject, batch[:few], shown, mode=mode))
             tokens, size = np.concatenate(drawn), crowd.site.size
             found = [coincidences(tokens, size)]
-            if size > _NARROW:  # so many tiles that those of two rows are seldom the same
-                found.append(coincidences(tokens // TILE_SIZE, size / TILE_SIZE, "tiles"))
+            if size > 4 * TILE_SIZE:
+                shares = np.bincount(np.arange(size) // TILE_SIZE) / size
+                found.append(coincidences(tokens // TILE_SIZE, 1 / (shares**2).sum(), "tiles"))
             worst = min(found, key=lambda verdict: verdict.p_value)
             return replace(worst, p_value=min(1.0, worst.p_value * len(found)))
 
@@ -191,7 +192,7 @@ def coincidences(tokens: Array, size: float, what: str = "tokens") -> Verdict:
     worst = int(tails.argmin())
     return Verdict(
         min(1.0, float(tails[worst]) * len(tails)),
-        f"rows {worst + 1} apart draw the same of {size:.0f} {what} {lags[worst + 1]} times, "
+        f"rows {worst + 1} apart draw the same of {round(size)} {what} {lags[worst + 1]} times, "
         f"expected {(len(tokens) - worst - 1) / size:.2f}",
         len(tokens),
     )
