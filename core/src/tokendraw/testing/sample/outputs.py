@@ -36,7 +36,7 @@ def outputs_outlive(subject: Sampling, trial: Trial) -> str:
         for mode in (None, *modes[turn :: len(subject.capabilities.dtypes)]):
             params = SamplingParams(logprobs=None if mode is None else 3)
             kept: list[tuple[Any, dict[str, torch.Tensor]]] = []
-            for rows in (5, 5, 5, 64, 64, 3):
+            for rows in (5, 5, 5, 64, 64, 3) if subject.effort.fewer == 1 else (3, 3):
                 logits = np.stack([gaussian(rng, _SIZE) for _ in range(rows)])
                 if len(kept) % 2:
                     logits[::2, 7] = np.nan

@@ -86,7 +86,7 @@ def _made(
     subject: Sampling, cases: Sequence[tuple[str, float, float]], site: Site, rng: np.random.Generator
 ) -> tuple[list[Request], _Columns]:
     """Make requests in an order of their own, and the tensors on the host that ask for the same."""
-    picked = [cases[i % len(cases)] for i in rng.permutation(_COPIES * len(cases))]
+    picked = [cases[i % len(cases)] for i in rng.permutation(subject.effort.rows(_COPIES) * len(cases))]
     seeds, _ = random_seeds(rng, len(picked))
     positions = rng.integers(0, 2**31, len(picked)).tolist()
     counter = has_counter(subject.capabilities)

@@ -102,7 +102,8 @@ def _require_precision(subject: Sampling, trial: Trial, dtype: GumbelDtype) -> i
     for site in (*narrow * (limit >= noise_precision.VOCAB_SIZE), *wide):
         batch = _telling(subject, site)
         alone = [[request] for request in batch] if site in narrow else []
-        few = [batch[i : i + 5] for i in range(0, len(batch), 5)] if site.size < 1 << 14 else []
+        is_few = site.size < 1 << 14 and subject.effort.fewer == 1
+        few = [batch[i : i + 5] for i in range(0, len(batch), 5)] if is_few else []
         for call in (*alone, *few, *[batch] * (site not in narrow)):
             judge_call(subject, trial, call, dtype)
         told += len(batch)

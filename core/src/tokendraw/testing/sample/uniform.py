@@ -65,7 +65,7 @@ def one_kind(subject: Sampling, trial: Trial) -> str:
         site = Site(dtype, size)
         for rows in _ROWS:
             looked += _largest(subject, trial, site, subject.effort.rows(rows), rng)
-        for number, params in enumerate(requests):
+        for number, params in enumerate(requests[:: subject.effort.fewer]):
             for seeded in (False, True)[: 1 + has_counter(subject.capabilities)]:
                 rows = (10, 3)[number % 2]
                 made = [_row(subject, site, params, rng) for _ in range(subject.effort.rows(rows))]
@@ -122,7 +122,7 @@ def every_k(subject: Sampling, trial: Trial) -> str:
     for dtype in subject.capabilities.dtypes:
         site = Site(dtype, min(_LARGE_SIZE, subject.capabilities.max_vocab_size or _LARGE_SIZE))
         ks = [k for k in _KS if k <= (subject.capabilities.max_top_k or k) and k + 2 < site.size]
-        ks = ks[:: max(1, subject.effort.fewer // 4)]
+        ks = ks[:: subject.effort.fewer]
         batch = [request for k in ks for request in _around(subject, site, k, rng)]
         judge_call(subject, trial, batch)
         looked += len(batch)
