@@ -142,7 +142,7 @@ class Effort:
 
     def crowd_of(self, size: int) -> int:
         """Return the rows of a batch in which no two may share noise, for a vocabulary of ``size``."""
-        return min(self.batch_rows // 4, 1100 if size <= _WIDE else 140)
+        return min(self.batch_rows // 5, 1100 if size <= _WIDE else 140)
 
     def draws_of(self, wanted: int) -> int:
         """Return the number of draws of a statistical check that asks for ``wanted``."""

@@ -103,9 +103,8 @@ def far_poison(subject: Sampling, trial: Trial) -> str:
         for _ in range(min(2, copies)):  # in another order, so that what is left of a call meets other rows
             judge_call(subject, trial, [batch[i] for i in rng.permutation(len(batch))])
             looked += len(batch)
-        for mode in (
-            subject.capabilities.logprobs_modes[:: subject.effort.fewer] if site.size <= _FEW_TILES else ()
-        ):
+        is_shown = site.size <= _FEW_TILES and subject.effort.fewer == 1
+        for mode in subject.capabilities.logprobs_modes if is_shown else ():
             shown = [request.showing(3) for request in batch[::copies] if request.row.design != _HUGE]
             judge_logprobs(subject, trial, shown, mode, subject.gumbel_dtype)
     return f"{looked} rows of {len(names)} kinds in {len(places)} dtypes and vocabularies"

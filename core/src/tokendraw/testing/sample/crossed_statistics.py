@@ -98,6 +98,7 @@ _NARROW: Final = 1 << 14
 
 
 _FEW: Final = 200
+"""Rows of such a call."""
 
 
 @dataclass(frozen=True)
@@ -118,7 +119,7 @@ def distant_rows(subject: Sampling, trial: Trial) -> str:
     crowds = [crowd for crowd in crowds if crowd.site.size > 4 * crowd.rows]
     for turn, crowd in enumerate(crowds):
         logits = torch.zeros(1, crowd.site.size, dtype=crowd.site.torch_dtype, device=subject.device)
-        is_narrow = crowd.site.size <= _NARROW
+        is_narrow = crowd.site.size <= _NARROW and crowd.rows > _FEW
         requests = _keeping_all(subject, crowd.site)[: None if is_narrow else 2]
         mixed = [requests[i // 2 % len(requests)] for i in range(crowd.rows)]
         modes = subject.capabilities.logprobs_modes
@@ -132,6 +133,7 @@ def distant_rows(subject: Sampling, trial: Trial) -> str:
             mixed: list[SamplingParams] = mixed,
             requests: list[SamplingParams] = requests,
             mode: LogprobsMode | None = mode,
+            is_narrow: bool = is_narrow,
         ) -> Verdict:
             seed_torch(rng)
             seeds, positions = random_seeds(rng, crowd.rows)
@@ -139,11 +141,11 @@ def distant_rows(subject: Sampling, trial: Trial) -> str:
                 replace(requests[0], seed=seed if i % 7 == 3 and has_counter(subject.capabilities) else None)
                 for i, seed in enumerate(seeds)
             ]
-            batch, few = logits.expand(crowd.rows, -1), min(crowd.rows, _FEW)
+            batch, few = logits.expand(crowd.rows, -1), _FEW
             drawn = []
             for _ in range(calls):
                 drawn += [tokens_of(subject, batch, params, positions) for params in (mixed, beside)]
-                if crowd.site.size <= _NARROW and not scalar_filters(subject.capabilities):
+                if is_narrow and not scalar_filters(subject.capabilities):
                     slots = torch.arange(few) % len(requests)
                     drawn.append(subject.tokens(batch[:few], requests, row_index=slots))
                 if mode is not None:

@@ -29,6 +29,9 @@ _SHOWN: Final = (
 """Numbers of best tokens that the rows of a call ask for; the largest says how the call finds them."""
 
 
+_WIDE: Final = 1 << 14
+
+
 @properties.required("crossed requests")
 def crossed_requests(subject: Sampling, trial: Trial) -> str:
     """Each row, alone and in a large batch, draws a kept token, its argmax, or its seed's token."""
@@ -88,7 +91,7 @@ def crossed_logprobs(subject: Sampling, trial: Trial) -> str:
 
 def _flat(subject: Sampling, site: Site) -> list[CrossedRow]:
     """Make a flat row whose top-k keeps one token of all, and so hardly any of the mass."""
-    if not subject.has("top_k"):
+    if not subject.has("top_k") or site.size < _WIDE:
         return []
     logits = torch.full((site.size,), -1 / 64, dtype=site.torch_dtype)
     logits[site.size // 2] = 0.0

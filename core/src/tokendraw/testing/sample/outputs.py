@@ -32,7 +32,7 @@ def outputs_outlive(subject: Sampling, trial: Trial) -> str:
     rng = trial.generator("rows")
     seed_torch(rng)
     modes = subject.capabilities.logprobs_modes
-    for turn, dtype in enumerate(subject.capabilities.dtypes):
+    for turn, dtype in enumerate(subject.capabilities.dtypes[:: subject.effort.fewer]):
         for mode in (None, *modes[turn :: len(subject.capabilities.dtypes)]):
             params = SamplingParams(logprobs=None if mode is None else 3)
             kept: list[tuple[Any, dict[str, torch.Tensor]]] = []

@@ -55,9 +55,9 @@ def ready_tensors(subject: Sampling, trial: Trial) -> str:
     size = min(_SIZE, subject.capabilities.max_vocab_size or _SIZE)
     cases = [case for case in _CLAMPED if _served(subject, case[0], case[2])]
     looked = 0
-    for dtype in subject.capabilities.dtypes:
+    for dtype in subject.capabilities.dtypes[:: subject.effort.fewer]:
         steps = [_made(subject, cases, Site(dtype, size), rng) for _ in range(2)]
-        for layout in (torch.clone, _every_other):
+        for layout in (_every_other, torch.clone)[:: subject.effort.fewer]:
             own: dict[str, Any] = {
                 name: layout(column.to(subject.device)) for name, column in steps[0][1].items()
             }

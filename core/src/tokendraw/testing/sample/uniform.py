@@ -63,8 +63,8 @@ def one_kind(subject: Sampling, trial: Trial) -> str:
     looked = 0
     for dtype in subject.capabilities.dtypes:
         site = Site(dtype, size)
-        for rows in _ROWS:
-            looked += _largest(subject, trial, site, subject.effort.rows(rows), rng)
+        for rows in _ROWS if subject.effort.fewer == 1 else _ROWS[:1]:
+            looked += _largest(subject, trial, site, rows, rng)
         for number, params in enumerate(requests[:: subject.effort.fewer]):
             for seeded in (False, True)[: 1 + has_counter(subject.capabilities)]:
                 rows = (10, 3)[number % 2]
