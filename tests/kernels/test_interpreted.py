@@ -59,6 +59,13 @@ def test_seeded_draws_equal_the_reference_under_every_filter():
 
 
 @pytest.mark.slow
+def test_a_nan_that_is_alone_in_its_tile_is_told():
+    found = interpreted("lonely")
+    assert found["wrong"] == []
+    assert found["judged"] > 40
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ["candidates", "bounds"])
 def test_candidates_are_all_that_reach_a_bound_and_bounds_are_reached_by_enough(what):
     found = triton_on_a_cpu.interpreted("triton_candidates_kernels.py", what)

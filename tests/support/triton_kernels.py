@@ -231,7 +231,22 @@ def wide(dtypes=(torch.bfloat16,)):
     return {"judged": judged, "wrong": wrong}
 
 
-PROGRAMS = {"kit": kit, "draws": draws, "wide": wide, "wide32": wide32, "search": search}
+def lonely():
+    """Rows with NaN in a tile that holds nothing else above -inf: at the last id, and among logits of -inf."""
+    sampler = TritonGumbelSampler(torch.device("cpu"), Need())
+    judged, wrong, requests = 0, [], REQUESTS[::11]
+    for size, place in ((1025, 1024), (3000, 1500)):
+        for value in (0.0, float("nan")):
+            logits = torch.zeros(len(requests), size)
+            logits[:, place // 1024 * 1024 : (place // 1024 + 1) * 1024] = float("-inf")
+            logits[:, place] = value
+            valid = sampler.sample(logits, SamplingMetadata.from_params(requests)).valid.tolist()
+            judged += len(valid)
+            wrong += [[size, value != value, i] for i, found in enumerate(valid) if found != (value == value)]
+    return {"judged": judged, "wrong": wrong}
+
+
+PROGRAMS = {"kit": kit, "draws": draws, "lonely": lonely, "wide": wide, "wide32": wide32, "search": search}
 
 if __name__ == "__main__":
     hurry()

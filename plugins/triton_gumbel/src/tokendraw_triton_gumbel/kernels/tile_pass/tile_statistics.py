@@ -145,7 +145,8 @@ def _reduce_tiles(
         top = tl.max(granule_top, 0)
         has_nan = tl.max(lane_maxima((x != x).to(tl.int32)), 0) > 0
         total = sum_carefully(clean, top, scale)
-        total = tl.where(has_nan, -total, total)
+        # In Triton -total is 0 - total, which has no sign where total is 0.
+        total = tl.where(has_nan, -1.0 * total, total)
         if statistics.raw_sums is not None:
             raw = sum_carefully(clean, top, LOG2_E)
     tile = group * SPAN + tl.arange(0, SPAN)
