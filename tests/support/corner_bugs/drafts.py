@@ -12,6 +12,7 @@ class DraftsOfOneRow(Draws):
     """Drafts, B = 1: top-k keeps exactly k tokens."""
 
     line = "verify crossing"
+    all_dtypes = True
     crossed_sizes = (33, 1025, 5003)
 
     drafts = True

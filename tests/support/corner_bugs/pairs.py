@@ -42,6 +42,7 @@ class JointOfWideRows(Filters):
     """V > 65,536 and order joint: top-p counts the mass that top-k left."""
 
     line = "crossed requests"
+    all_dtypes = True
 
     above = WIDE
 
@@ -117,7 +118,7 @@ class HotBfloat(Draws):
 class WideUnseededBfloat(Draws):
     """bfloat16, V > 65,536 and no seed: tokens 12 below the maximum are never drawn."""
 
-    line = "crossed requests"
+    line = "tails"
 
     dtype, above, unseeded = "bfloat16", WIDE, True
 

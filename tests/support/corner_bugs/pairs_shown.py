@@ -57,7 +57,7 @@ class GreedyNanInHalf(Draws):
 class BestInBfloatWide(Draws):
     """bfloat16, V > 65,536: of ties at the end of the N best, the highest ids are shown."""
 
-    line = "crossed requests"
+    unseen = "the last of the N best of a crossed wide row hardly ever ties with one that is left out"
 
     dtype, above = "bfloat16", WIDE
 

@@ -181,7 +181,7 @@ class MiddleK(Filters):
 class WidestRows(Draws):
     """float16, V > 200,000: the ids from 196,608 on are never drawn."""
 
-    line = "crossed requests"
+    unseen = "a quick run crosses no vocabulary above 131,113"
 
     dtype, above = "float16", 200_000
 
@@ -223,8 +223,7 @@ class ThreeFilters(Filters):
 class POfOneBesideOthers(Filters):
     """bfloat16, p = 1 in a batch with other p: the least likely tokens that hold 0.001 of the mass are dropped."""
 
-    line = "crossed logprobs"
-    crossed_sizes = (33, 1025, 5003)
+    unseen = "tokens that hold 0.001 of the mass are drawn too seldom beside rows with another p"
 
     dtype = "bfloat16"
 

@@ -93,6 +93,7 @@ class OneRequest(Verifies):
     """B = 1: the acceptance of a draft has the noise of the first one."""
 
     line = "verify crossing"
+    all_dtypes = True
 
     def which(self, call, drafts, mode):
         return drafts.num_requests == 1

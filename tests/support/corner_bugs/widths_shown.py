@@ -44,7 +44,7 @@ class RankIn16Bits(Draws):
 class BestOfTheFirstTokens(Draws):
     """V > 65,536: the N best are those of the first 65,536 ids."""
 
-    line = "crossed requests"
+    unseen = "crossed wide rows that show few tokens stand beside some that show all"
 
     above = WIDE
 
