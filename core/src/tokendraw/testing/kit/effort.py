@@ -62,7 +62,7 @@ class Effort:
         """Return the effort for a device: a quick run takes under a minute, a full one minutes."""
         on_cpu = device_type == "cpu"
         if quick:
-            tails = ((12.0, 100), (14.0, 100), (17.0, 25)) if on_cpu else _ALL_TAILS
+            tails = ((12.0, 100), (14.0, 100), (17.0, 20)) if on_cpu else _ALL_TAILS
         else:
             tails = (*_ALL_TAILS[:3], (18.0, 100), (20.5, 15)) if on_cpu else _ALL_TAILS
         return cls(

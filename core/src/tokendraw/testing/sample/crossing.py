@@ -79,10 +79,15 @@ def crossed_logprobs(subject: Sampling, trial: Trial) -> str:
             copies = subject.effort.shown_copies(site.size) if turn == number % len(modes) else 1
             batch = [
                 request.showing(shown[(i * copies + j) % len(shown)])
-                for i, row in enumerate([*crossed, *_flat(subject, site)])
+                for i, row in enumerate(crossed)
                 for j, request in enumerate(
                     requested(row, [offered[(i + j + turn) % len(offered)] for j in range(copies)], rng)
                 )
+            ]
+            batch += [
+                request.showing(0)
+                for row in _flat(subject, site)
+                for request in requested(row, ["unseeded"], rng)
             ]
             judge_logprobs(subject, trial, batch, mode, dtypes[(number + turn) % len(dtypes)])
             looked += len(batch)

@@ -46,7 +46,8 @@ def distribution(subject: Sampling, trial: Trial) -> str:
     ]
     for seeded in seedings(subject.capabilities):
         for label, row, params, draws in rows:
-            judge_fit(subject, trial, f"{label}{', seeded' * seeded}", row, params, draws, seeded=seeded)
+            wanted = draws // (1 + seeded)  # tokens of seeds are compared one by one, too
+            judge_fit(subject, trial, f"{label}{', seeded' * seeded}", row, params, wanted, seeded=seeded)
     return f"{len(rows)} rows"
 
 
@@ -77,9 +78,9 @@ def tails(subject: Sampling, trial: Trial) -> str:
 
 def _tails_in_dtypes(subject: Sampling, trial: Trial, size: int, head: int) -> None:
     """Judge tails in every dtype: in a wide vocabulary, and in one tile, where the noise of tokens alone decides."""
-    wanted = _WIDE_TAIL, (min(size, TILE_SIZE), *_TILE_TAIL)
+    wanted = (size, *_WIDE_TAIL), (min(size, TILE_SIZE), *_TILE_TAIL)
     for dtype in dtypes_of(subject):
-        for width, gap, hits in ((size, *wanted[0]), wanted[1]):
+        for width, gap, hits in wanted[dtype == torch.float32 :]:  # float32 has had the wide one
             row = torch.full((width,), -gap, dtype=dtype)
             row[head % width] = 0
             mass = (width - 1) * np.exp(-gap)

@@ -67,7 +67,7 @@ def one_kind(subject: Sampling, trial: Trial) -> str:
             looked += _largest(subject, trial, site, rows, rng)
         for number, params in enumerate(requests[:: subject.effort.fewer]):
             for seeded in (False, True)[: 1 + has_counter(subject.capabilities)]:
-                rows = (10, 3)[number % 2]
+                rows = (6, 3)[number % 2]
                 made = [_row(subject, site, params, rng) for _ in range(subject.effort.rows(rows))]
                 kind: Kind = "seeded" if seeded else "unseeded"
                 batch = [request for row in made for request in requested(row, [kind], rng)]
