@@ -27,6 +27,7 @@ def in_turn(subject: RowSubject, turn: int, rows: NDArray[Any]) -> tuple[torch.T
 
 
 def rounded(rows: NDArray[Any], dtype: torch.dtype) -> tuple[torch.Tensor, NDArray[Any]]:
-    """Round rows to a dtype; return them, and the float32 values that they have there."""
-    given = torch.from_numpy(rows).to(dtype)
+    """Round rows to a dtype, finite values to finite ones; return them, and the float32 values that they have there."""
+    exact, limit = torch.from_numpy(rows), torch.finfo(dtype).max
+    given = torch.where(exact.isinf(), exact, exact.clamp(-limit, limit)).to(dtype)
     return given, given.float().numpy()
