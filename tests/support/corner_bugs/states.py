@@ -74,7 +74,8 @@ class NoiseOfSome(Draws):
 class NoiseWithLogprobs(NoiseOfSome):
     """Rows 2i and 2i + 1 without a seed share their noise in calls that show logprobs."""
 
-    unseen = "shared noise is looked for among unseeded rows without logprobs, with no filter or min-p alone"
+    line = "noise of distant rows"
+    crossed_sizes = (1025, 5003)
 
     def where(self, call):
         return call.metadata.facts.max_logprobs is not None
@@ -83,7 +84,8 @@ class NoiseWithLogprobs(NoiseOfSome):
 class NoiseWithTopK(NoiseOfSome):
     """Rows 2i and 2i + 1 without a seed share their noise if both have a top-k."""
 
-    unseen = "shared noise is looked for among unseeded rows without logprobs, with no filter or min-p alone"
+    line = "noise of distant rows"
+    crossed_sizes = (1025, 5003)
 
     def where(self, call):
         on = (call.top_k > 0) & (call.top_k < call.size)
@@ -93,7 +95,8 @@ class NoiseWithTopK(NoiseOfSome):
 class NoiseWithTopP(NoiseOfSome):
     """bfloat16: rows 2i and 2i + 1 without a seed share their noise if both have a top-p."""
 
-    unseen = "shared noise is looked for among unseeded rows without logprobs, with no filter or min-p alone"
+    line = "noise of distant rows"
+    crossed_sizes = (1025, 5003)
 
     dtype = "bfloat16"
 
@@ -105,7 +108,8 @@ class NoiseWithTopP(NoiseOfSome):
 class NoiseWithSlots(NoiseOfSome):
     """Rows of one slot without a seed share their noise."""
 
-    unseen = "shared noise is looked for among unseeded rows without logprobs, with no filter or min-p alone"
+    line = "noise of distant rows"
+    crossed_sizes = (1025, 5003)
 
     def sample(self, logits, metadata, *, draft=False):
         self.slots = metadata.row_index
@@ -125,7 +129,8 @@ class NoiseWithSlots(NoiseOfSome):
 class NoiseOfOneTile(NoiseOfSome):
     """Rows 2i and 2i + 1 without a seed share the noise of tiles, but not that of tokens, at V > 1024."""
 
-    unseen = "shared noise is looked for among unseeded rows without logprobs, with no filter or min-p alone"
+    line = "noise of distant rows"
+    crossed_sizes = (1025, 5003)
 
     above = 1024
 
