@@ -146,7 +146,7 @@ class TestOverriding:
                 def test_output(self, subject):
                     super().test_output(subject)
             """,
-            "-k=test_output",
+            "-k=test_output and not outlive",
             "-rx",
         )
         result.assert_outcomes(xfailed=1)
@@ -156,7 +156,7 @@ class TestOverriding:
 
 
 def test_a_subclass_without_the_fixture_is_told_what_to_define(outcome):
-    result = outcome("class TestAcme(SamplerConformance): ...", "-k=test_output")
+    result = outcome("class TestAcme(SamplerConformance): ...", "-k=test_output and not outlive")
     result.assert_outcomes(errors=1)
     result.stdout.fnmatch_lines(
         [
@@ -174,7 +174,7 @@ def test_a_fixture_that_returns_something_else_is_told_what_to_return(outcome):
             def subject(self):
                 return Tiny()
         """,
-        "-k=test_output",
+        "-k=test_output and not outlive",
     )
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(
@@ -194,7 +194,7 @@ def test_what_is_not_advertised_passes_by_being_refused_and_what_needs_a_gpu_is_
             def subject(cls):
                 return a_subject(Tiny(), graph_safe=True)
         """,
-        "-k=test_output or top_k or greedy or ranks or sync_free or graph_capture or manual_seed",
+        "-k=(test_output and not outlive) or top_k or greedy or ranks or sync_free or graph_capture or manual_seed",
         "-v",
         "-rs",
     )
@@ -221,7 +221,7 @@ def test_a_failure_reads_as_needed_and_found_without_the_frames_of_the_kit(outco
             def subject(cls):
                 return a_subject(Wrong())
         """,
-        "-k=test_output",
+        "-k=test_output and not outlive",
     )
     result.assert_outcomes(failed=1)
     shown = result.stdout.str()
@@ -240,7 +240,7 @@ def test_a_sampler_that_raises_is_shown_with_its_own_frames(outcome):
             def subject(cls):
                 return a_subject(Raising())
         """,
-        "-k=test_output",
+        "-k=test_output and not outlive",
     )
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(

@@ -16,7 +16,7 @@ from tokendraw._torch.upload import uploaded
 
 
 class HasTokenIds(Protocol):
-    """The part of a :class:`tokendraw.VerifyOutput` that is appended."""
+    """The part of an output with several tokens a request that is appended."""
 
     @property
     def token_ids(self) -> Tensor:
@@ -48,19 +48,18 @@ def given_rows(name: str, given: Iterable[int] | Tensor, device: torch.device) -
     return Given(None, given)
 
 
-def verified_tokens(verify_output: HasTokenIds, device: torch.device) -> Tensor:
-    """Take the tokens of a verification.
+def tokens_of(name: str, output: HasTokenIds, needed: str, advice: str, device: torch.device) -> Tensor:
+    """Take the tokens of an output.
 
-    :raises InvalidInputError: it is none, or its tensor is of another form or on another device.
+    :param needed: what it has to be, in words.
+    :param advice: what mends it, in a sentence.
+    :raises InvalidInputError: it is something else, or its tensor is of another form or on another device.
     """
-    tokens: Tensor | None = getattr(verify_output, "token_ids", None)
+    tokens: Tensor | None = getattr(output, "token_ids", None)
     if tokens is None:
-        raise InvalidInputError(
-            f"'verify_output' needs a tokendraw.VerifyOutput, found {type_name(verify_output)}. "
-            "Pass what sampler.verify returned."
-        )
-    check_form("verify_output.token_ids", tokens, 2)
-    check_device("verify_output.token_ids", tokens, device)
+        raise InvalidInputError(f"{name!r} needs {needed}, found {type_name(output)}. {advice}")
+    check_form(f"{name}.token_ids", tokens, 2)
+    check_device(f"{name}.token_ids", tokens, device)
     return tokens
 
 

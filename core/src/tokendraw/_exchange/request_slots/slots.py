@@ -25,7 +25,7 @@ from tokendraw._exchange.request_slots.row_inputs import (
     check_slots,
     given_rows,
     on_device,
-    verified_tokens,
+    tokens_of,
 )
 from tokendraw._exchange.request_slots.sizes import checked_sizes
 from tokendraw._exchange.request_slots.tables import EditFacts, RequestTables
@@ -196,7 +196,8 @@ class RequestSlots:
         :param row_index: [B] integer: the slot of each request, each at most once.
         :param verify_output: its ``token_ids`` [B, K + 1] are on the device of the slots.
         """
-        tokens = verified_tokens(verify_output, self._device)
+        needed, advice = "a tokendraw.VerifyOutput", "Pass what sampler.verify returned."
+        tokens = tokens_of("verify_output", verify_output, needed, advice, self._device)
         rows = given_rows("row_index", row_index, self._device)
         self._append(rows.values, on_device(self._device, row_index=rows)["row_index"], tokens)
 
