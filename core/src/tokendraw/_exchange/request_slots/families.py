@@ -22,7 +22,7 @@ class _Layout(NamedTuple):
     shape: tuple[int, ...]
     dtype: torch.dtype
     padding: int
-    """What stands behind the entries of a list."""
+    """Stands behind the entries of a list."""
 
 
 def _layouts(sizes: Sizes) -> dict[str, dict[str, _Layout]]:
@@ -54,7 +54,7 @@ class Families:
             family: {name: own.padding for name, own in tensors.items()}
             for family, tensors in self.missing.items()
         }
-        """What stands behind the entries of each tensor of a family."""
+        """Stands behind the entries of each tensor of a family."""
 
     def absent(self) -> dict[str, Tensor]:
         """Return what stands in the tables for what has no memory: tensors of lists that hold nothing."""

@@ -24,7 +24,7 @@ _DTYPES = {
 }
 _CODES = {torch.float64: "d", torch.float32: "f", torch.int64: "q", torch.int32: "i", torch.bool: "?"}
 _BLOCKS = {"wide": torch.int64, "words": torch.int32, "bytes": torch.uint8}
-"""What a block is made of. It holds the parameters of all types of this size."""
+"""Makes up a block, which holds the parameters of all types of this size."""
 _WORD = 4
 AT_REST = dict.fromkeys((name for names in _DTYPES.values() for name in names), 0) | dict.fromkeys(
     ("temperature", "top_p", "repetition"), 1

@@ -88,4 +88,4 @@ class EditFacts:
 
 
 EDITS = tuple(field.name for field in fields(EditFacts))
-"""What requests may ask for."""
+"""Lists what requests may ask for."""

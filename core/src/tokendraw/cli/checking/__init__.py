@@ -1,1 +1,1 @@
-"""What ``tokendraw check`` selects, and how it says what repeats a part of a run."""
+"""Selects what ``tokendraw check`` runs, and says what repeats a part of a run."""

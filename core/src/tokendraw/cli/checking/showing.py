@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Showing:
-    """What took part in a run, and how its report is shown."""
+    """Names what took part in a run, and shows its report."""
 
     subject: Subject
     candidate: Candidate

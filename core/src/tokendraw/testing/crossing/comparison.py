@@ -51,7 +51,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Shown:
-    """What one row of a call shows beside its token, on the host."""
+    """Holds what one row of a call shows beside its token, on the host."""
 
     mode: LogprobsMode
     ids: Array

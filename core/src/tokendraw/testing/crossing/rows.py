@@ -63,7 +63,7 @@ class CrossedRow:
 
     @functools.cached_property
     def own(self) -> reference.Logits:
-        """The same values in float64, sorted once."""
+        """Holds the values in float64, sorted once."""
         return reference.Logits.of(self.logits.double().numpy())
 
     @property
