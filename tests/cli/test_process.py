@@ -67,7 +67,7 @@ def test_help_lists_every_command_as_a_newcomer_meets_them():
         "  bench     Time samplers against each other, and a read.",
         "  sample    Draw tokens for the logits in a file.",
         "  generate  Draw text from a small language model.",
-        "  new       Start a sampler plugin of your own.",
+        "  new       Start a plugin of your own.",
     ]
 
 

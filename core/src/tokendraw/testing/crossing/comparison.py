@@ -135,8 +135,10 @@ def require_tokens(trial: Trial, batch: Sequence[Request], tokens: Sequence[int]
         where = f"row {i} of {len(batch)}: {request}"
         if known is not None:
             needed, lead = known
+            drawn = f" of {dtype} noise" * (request.params.temperature > 0)
             trial.require(
-                token == needed or lead < reference.NEAR_TIE, f"{where} needs token {needed}, found {token}"
+                token == needed or lead < reference.NEAR_TIE,
+                f"{where} needs token {needed}{drawn}, found {token}",
             )
         if request.params.temperature > 0:
             possible = request.row.expected.possible
