@@ -152,3 +152,19 @@ def test_a_uniform_that_rounds_to_1_in_float32_leaves_a_finite_score(load_native
     params = [SamplingParams(seed=20261121)] * 6
     found = call(load_native(gumbel_dtype=gumbel_dtype), logits, params, tile + token).token_ids.cpu().numpy()
     assert np.array_equal(found, reference_tokens(logits, params, tile + token, gumbel_dtype))
+
+
+@pytest.mark.parametrize("size", [400, 20_000])
+@pytest.mark.parametrize("min_p", [0.0, 0.01])
+def test_tokens_tied_with_the_k_th_count_in_the_mass_of_top_p(load_native, size, min_p):
+    """Two hundred tokens tie at k = 10 and hold 30 % of what survives: they decide how many of the nine are drawn."""
+    rng, k = np.random.default_rng(8), 10
+    y = np.concatenate([np.linspace(0.0, -1.0, k - 1), np.full(200, -4.3), np.full(size - 200 - k + 1, -9.0)])
+    logits = np.stack([rng.permutation(y) for _ in range(100)]).astype(np.float32)
+    params = [SamplingParams(top_k=k, top_p=0.5, min_p=min_p, seed=row) for row in range(len(logits))]
+    found = call(load_native(), logits, params, positions=[0] * len(params)).token_ids.tolist()
+    expected = [
+        reference.draw(reference.prepare(x, p), p.seed, 0) for x, p in zip(logits, params, strict=True)
+    ]
+    assert min(lead for _, lead in expected) > reference.NEAR_TIE
+    assert found == [token for token, _ in expected]

@@ -18,6 +18,8 @@ the weights from there upwards add up to a target, with weight 1 and target k, o
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
@@ -31,13 +33,23 @@ MAX_TOP = 1024
 """Largest k for which ``torch.topk`` finds the largest values faster than the search does."""
 
 
-def thresholds(rows: Rows, weight: Tensor, params: RowParams, vocab_size: int, buffers: Buffers) -> Tensor:
-    """Return the least value that each row keeps.
+class Thresholds(NamedTuple):
+    """The least values that rows keep: [rows, 1] float32 each, at most ``rows.max``, so that a token is left."""
+
+    survivors: Tensor
+    """Behind min-p and top-k, whose mass is what top-p is a share of (``top_k_first``)."""
+    kept: Tensor
+    """Behind all filters."""
+
+
+def thresholds(
+    rows: Rows, weight: Tensor, params: RowParams, vocab_size: int, buffers: Buffers
+) -> Thresholds:
+    """Find the least value that each row keeps.
 
     :param rows: the rows, or as many of their largest values as hold all that is kept.
     :param weight: [rows, n] float64, ``exp(y)`` of each of those.
     :param vocab_size: V; a k of V or more is off.
-    :returns: [rows, 1] float32, at most ``rows.max``, so that a token is left.
     """
     threshold, top = None, None
     if params.min_p is not None:
@@ -46,9 +58,16 @@ def thresholds(rows: Rows, weight: Tensor, params: RowParams, vocab_size: int, b
         top = _top_values(rows, params, vocab_size)
         kth = _top_k_threshold(rows, top, params, vocab_size, buffers)
         threshold = kth if threshold is None else threshold.maximum(kth)
+    survivors = threshold
     if params.top_p is not None:
         nucleus = _top_p_threshold(rows, top, weight, threshold, params, buffers)
         threshold = nucleus if threshold is None else threshold.maximum(nucleus)
+    least = _in_each_row(threshold, rows, params)
+    return Thresholds(least if survivors is threshold else _in_each_row(survivors, rows, params), least)
+
+
+def _in_each_row(threshold: Tensor | None, rows: Rows, params: RowParams) -> Tensor:
+    """Leave a token in each row, and the maximum alone in greedy ones. None: every token is kept."""
     if threshold is None:
         threshold = torch.full_like(rows.max, -INF)
     if params.greedy is not None:

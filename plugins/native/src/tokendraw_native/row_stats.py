@@ -116,7 +116,7 @@ def _chunk_stats(rows: Rows, params: RowParams, buffers: Buffers, masses: bool) 
     scaled(rows.x, rows.max, params.inverse_temperature, out=weight, finite=rows.finite).exp_()
     if masses:
         mass = _padded_tile_sums(padded).sum(-1, keepdim=True)
-    threshold = thresholds(rows, weight, params, vocab_size, buffers)
+    threshold = thresholds(rows, weight, params, vocab_size, buffers).kept
     if params.filters:
         weight *= kept(rows.x, threshold, buffers)
     return RowStats(rows.max, rows.valid, threshold, _padded_tile_sums(padded), rows.finite, mass, raw_mass)
@@ -133,12 +133,17 @@ def _padded_tile_sums(padded: Tensor) -> Tensor:
     return padded.view(rows, -(-width // _TILE), min(width, _TILE)).sum(-1)
 
 
+def _enough(top_k: int) -> int:
+    """Return how many of the largest values to read, so that those tied with the k-th are hardly ever more."""
+    return top_k + 8 + top_k // 4
+
+
 def top_stats(logits: Tensor, params: RowParams) -> RowStats | None:
     """Read only the largest values; None if they cannot be enough, or turn out not to be."""
     vocab_size = logits.shape[-1]
     if not params.all_top_k or params.joint is not None or (params.max_top_k or 0) >= MAX_TOP:
         return None
-    n = min(max(params.max_top_k or 0, 1) + 1, vocab_size)
+    n = min(_enough(params.max_top_k or 0), vocab_size)
     values, ids = largest(logits, n)
     x_max = values[:, :1].to(torch.float32)
     if not known_finite(x_max):  # NaN comes first
@@ -147,10 +152,8 @@ def top_stats(logits: Tensor, params: RowParams) -> RowStats | None:
     y = scaled(x, x_max, params.inverse_temperature, finite=True)
     weight = y.exp()
     rows = Rows(x, x_max, torch.ones_like(x_max, dtype=torch.bool), finite=True, descending=True)
-    threshold = thresholds(rows, weight, params, vocab_size, buffers)
-    if (
-        n < vocab_size and not (threshold > x[:, -1:]).all()
-    ):  # tokens that were not read may be tied with the last
+    survivors, threshold = thresholds(rows, weight, params, vocab_size, buffers)
+    if n < vocab_size and not (survivors > x[:, -1:]).all():  # some that were not read may survive, as ties
         return None
     tile = ids // _TILE
     tile_weights = weight.new_zeros(logits.shape[0], -(-vocab_size // _TILE))

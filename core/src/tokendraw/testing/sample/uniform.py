@@ -73,6 +73,10 @@ def one_kind(subject: Sampling, trial: Trial) -> str:
                 batch = [request for row in made for request in requested(row, [kind], rng)]
                 judge_call(subject, trial, batch)
                 looked += len(batch)
+        batch = _tied_under_p(subject, site, rng)
+        for rows in (1, len(batch)) if batch else ():
+            judge_call(subject, trial, batch[:rows])
+            looked += rows
     return f"{looked} rows of {len(requests)} requests in {len(subject.capabilities.dtypes)} dtypes"
 
 
@@ -93,6 +97,39 @@ def _row(subject: Sampling, site: Site, params: SamplingParams, rng: np.random.G
     return CrossedRow(
         site, "a batch of one kind", in_dtype(logits, site.torch_dtype), params, subject.capabilities.tie_rule
     )
+
+
+def _tied_under_p(subject: Sampling, site: Site, rng: np.random.Generator) -> list[Request]:
+    """Make seeded rows with top-k and top-p of which the mass that ties with the k-th decides what top-p keeps.
+
+    Most of the ties lie beyond the first k: without them two fifths of what is drawn would be dropped.
+    """
+    offered, above, p = subject.capabilities, min(40, site.size // 8), 0.3
+    if not (has_filter("top_k")(offered) and has_filter("top_p")(offered) and has_counter(offered)):
+        return []
+    if not 0 < above < (offered.max_top_k or site.size) or "top_k_first" not in offered.filter_orders:
+        return []
+    params = SamplingParams(top_k=above + 1, top_p=p)
+    y = np.full(site.size, NEGLIGIBLE)
+    y[:above] = np.linspace(0.0, -1.0, above)
+    tied = site.size // 2
+    mass = 0.6 * (1 - p) / p * np.exp(y[:above]).sum()
+    y[above : above + tied] = min(np.log(mass / tied), -1.1)
+    rows = [
+        CrossedRow(
+            site,
+            "ties at k under p",
+            in_dtype(rng.permutation(y), site.torch_dtype),
+            params,
+            offered.tie_rule,
+        )
+        for _ in range(subject.effort.rows(16))
+    ]
+    seeds, positions = random_seeds(rng, len(rows))
+    return [
+        Request(row, replace(params, seed=seed), position)
+        for row, seed, position in zip(rows, seeds, positions, strict=True)
+    ]
 
 
 def _largest(subject: Sampling, trial: Trial, site: Site, rows: int, rng: np.random.Generator) -> int:
