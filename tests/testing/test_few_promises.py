@@ -1,9 +1,10 @@
 """The kit asks for what is advertised and no more: samplers that promise little are green in every line."""
 
 import pytest
+import torch
 
 from modest import modest
-from tokendraw.testing import Effort, run
+from tokendraw.testing import Effort, Subject, run
 from tokendraw.testing.kit.report import Status
 
 NOTHING = {
@@ -70,3 +71,21 @@ def test_a_sampler_and_a_verifier_are_asked_for_what_they_promise(promises):
 @pytest.mark.parametrize("size", [1, 20])
 def test_crossed_lines_stay_within_the_smallest_vocabularies(size):
     assert_green({"max_vocab_size": size}, DENSE, NARROW)
+
+
+def test_a_sampler_that_draws_while_it_is_built_may_be_built_by_any_line():
+    subject = modest(Effort.tiny())
+
+    def rehearsed(operation, need):
+        torch.rand(3)
+        return subject.built(operation, need)
+
+    found = Subject(
+        "rehearsed",
+        capabilities=subject.capabilities,
+        device="cpu",
+        build=rehearsed,
+        effort=subject.effort,
+    )
+    (line,) = run(found, only="torch.manual_seed").lines
+    assert line.status is Status.PASSED, line

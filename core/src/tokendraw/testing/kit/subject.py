@@ -67,7 +67,7 @@ class Subject:
         self.device = torch.device(device)
         self.effort = effort or Effort.of(quick=quick, device_type=self.device.type)
         self.seed = seed
-        self._build: Build = functools.cache(build)
+        self._build: Build = functools.cache(functools.partial(_built_apart, build, self.device))
         self.again: Callable[[], Subject] | None = None
         """Makes the same subject in another process; None: only one that is installed can be made there."""
 
@@ -202,6 +202,14 @@ class OperationSubject:
     def rows_by_place(self, call: Call) -> Mapping[Place, int]:
         """Count the rows of a call by place."""
         return {}
+
+
+def _built_apart(build: Build, device: torch.device, operation: str, need: Any) -> Any:
+    """Build, and leave torch's random state as it was: which property comes first makes no difference to it."""
+    from tokendraw._serving.proof import random_state_kept
+
+    with random_state_kept(device):
+        return build(operation, need)
 
 
 def _has(operation: Operation, need: Mapping[str, Any]) -> bool:
