@@ -38,7 +38,7 @@ def top_k_renorm_probs(probs: Tensor, maybe_top_k_arr: Tensor | None, top_k_val:
     _check(probs)
     top_k = _parameter(maybe_top_k_arr, top_k_val, probs).long()
     _fill_scratch(top_k, top_k_val)
-    kept = torch.where(_count_above(probs) < top_k.unsqueeze(-1), probs.double(), 0.0)
+    kept = torch.where(_above(probs)[0] < top_k.unsqueeze(-1), probs.double(), 0.0)
     return (kept / kept.sum(-1, keepdim=True).clamp(min=1e-8)).float()
 
 
@@ -53,7 +53,7 @@ def top_p_sampling_from_probs(
     _check(probs)
     weights = probs.double()
     top_p = _parameter(maybe_top_p_arr, top_p_val, probs)
-    return _pick(weights, _mass_above(weights) < top_p.unsqueeze(-1))
+    return _pick(weights, _within_mass(weights, top_p))
 
 
 def top_k_top_p_sampling_from_probs(
@@ -70,8 +70,7 @@ def top_k_top_p_sampling_from_probs(
     weights = probs.double()
     top_k = _parameter(maybe_top_k_arr, top_k_val, probs)
     top_p = _parameter(maybe_top_p_arr, top_p_val, probs)
-    few = _count_above(probs) < top_k.unsqueeze(-1)
-    return _pick(weights, few & (_mass_above(weights) < top_p.unsqueeze(-1)))
+    return _pick(weights, (_above(probs)[0] < top_k.unsqueeze(-1)) & _within_mass(weights, top_p))
 
 
 def _check(probs: Tensor) -> None:
@@ -116,11 +115,18 @@ def _pick(weights: Tensor, kept: Tensor) -> Tensor:
     )
 
 
-def _count_above(x: Tensor) -> Tensor:
-    ordered = x.sort(-1).values
-    return x.shape[-1] - torch.searchsorted(ordered, x, right=True)
+def _above(x: Tensor) -> tuple[Tensor, Tensor]:
+    """How many values of its row are larger than each, and their sum."""
+    ordered, order = x.sort(-1, descending=True)
+    is_first = torch.ones_like(ordered, dtype=torch.bool)
+    torch.ne(ordered[:, 1:], ordered[:, :-1], out=is_first[:, 1:])
+    first = torch.where(is_first, torch.arange(x.shape[-1]), 0).cummax(-1).values
+    sums = (ordered.cumsum(-1) - ordered).gather(-1, first)
+    return torch.empty_like(order).scatter_(-1, order, first), torch.empty_like(x).scatter_(-1, order, sums)
 
 
-def _mass_above(weights: Tensor) -> Tensor:
-    ordered = weights.sort(-1, descending=True).values
-    return torch.nn.functional.pad(ordered.cumsum(-1), (1, 0)).gather(-1, _count_above(weights))
+def _within_mass(weights: Tensor, top_p: Tensor) -> Tensor:
+    """Which tokens have less than their row's p above them: all of them where no row has less than 1."""
+    if (top_p >= 1).all():
+        return torch.ones_like(weights, dtype=torch.bool)
+    return _above(weights)[1] < top_p.unsqueeze(-1)
