@@ -6,13 +6,12 @@ triton_logprobs_kernels.py NAME`` prints as JSON how many rows were judged and w
 
 import itertools
 import json
-import os
 import sys
-import warnings
 from dataclasses import replace
 
-os.environ["TRITON_INTERPRET"] = "1"
-warnings.simplefilter("ignore")  # the interpreter computes with numpy, which tells of every infinity
+import triton_kernels  # first: it has Triton interpret
+
+triton_kernels.hurry()
 
 import numpy as np  # noqa: E402
 import torch  # noqa: E402
