@@ -27,7 +27,7 @@ class DraftsOfOneRow(Draws):
 class WideDraftsOfBfloat(Draws):
     """Drafts in bfloat16, V > 65,536: the ids behind the last full vector of 8 are never drawn."""
 
-    unseen = "a quick run draws few drafts of wide vocabularies, and hardly one of a last id"
+    line = "verify crossed drafts"
 
     drafts, dtype, above = True, "bfloat16", 1 << 16
 

@@ -114,7 +114,7 @@ class BfloatTemperature(Draws):
 class HalfQuotientOverflows(Draws):
     """float16: x / T is formed in float16 before the maximum is taken off, so that large ones tie at infinity."""
 
-    unseen = "no tokens that all overflow as quotients lie near each other"
+    line = "far NaN and infinities"
 
     dtype = "float16"
 

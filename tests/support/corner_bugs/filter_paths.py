@@ -71,7 +71,8 @@ class ThreeFilters(Filters):
 class POfOneBesideOthers(Filters):
     """bfloat16, p = 1 in a batch with other p: the least likely tokens that hold 0.001 of the mass are dropped."""
 
-    unseen = "tokens that hold 0.001 of the mass are drawn too seldom beside rows with another p"
+    line = "crossed requests"
+    crossed_sizes = (5003,)
 
     dtype = "bfloat16"
 

@@ -42,7 +42,7 @@ class MaximumFromMinusTenThousand(Draws):
 class QuotientOverflows(Draws):
     """float32: x / T is formed before the maximum is taken off, so that quotients above 3e38 tie at infinity."""
 
-    unseen = "no tokens that all overflow as quotients lie near each other"
+    line = "far NaN and infinities"
 
     dtype = "float32"
 

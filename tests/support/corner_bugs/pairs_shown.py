@@ -57,7 +57,7 @@ class GreedyNanInHalf(Draws):
 class BestInBfloatWide(Draws):
     """bfloat16, V > 65,536: of ties at the end of the N best, the highest ids are shown."""
 
-    unseen = "the last of the N best of a crossed wide row hardly ever ties with one that is left out"
+    line = "crossed logprobs"
 
     dtype, above = "bfloat16", WIDE
 
@@ -78,7 +78,8 @@ class BestInBfloatWide(Draws):
 class KeptMassInHalf(Draws):
     """float16: log_kept_mass is never less than -10."""
 
-    unseen = "no filter of a crossed row keeps less than exp(-10) of its mass"
+    line = "crossed logprobs"
+    crossed_sizes = (65_543,)
 
     dtype = "float16"
 

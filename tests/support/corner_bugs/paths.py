@@ -49,7 +49,7 @@ class AllGreedyOfHalf(Draws):
 class AllPlainOfBfloat(Draws):
     """bfloat16, batches without any filter and seed: y is rounded to steps of 1/4."""
 
-    unseen = "batches of plain rows alone draw from designs that a rounding of y moves little"
+    line = "crossed distributions"
 
     dtype, unseeded = "bfloat16", True
 
@@ -153,7 +153,7 @@ class OffsetsIn32Bits(Draws):
 class WidestRows(Draws):
     """float16, V > 200,000: the ids from 196,608 on are never drawn."""
 
-    unseen = "a quick run crosses no vocabulary above 131,113"
+    line = "widest vocabulary"
 
     dtype, above = "float16", 200_000
 

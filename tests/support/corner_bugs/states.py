@@ -152,7 +152,7 @@ class NoiseOfOneTile(NoiseOfSome):
 class NanAmongTheBest(Draws):
     """A NaN is the first of the N best, as torch.topk has it."""
 
-    unseen = "rows with NaN and infinities ask for no logprobs"
+    line = "far NaN and infinities"
 
     def shown(self, call, output):
         found = output.logprobs
@@ -168,7 +168,7 @@ class NanAmongTheBest(Draws):
 class RankCountsNan(Draws):
     """A NaN counts as larger than the drawn token in its rank."""
 
-    unseen = "rows with NaN and infinities ask for no logprobs"
+    line = "far NaN and infinities"
 
     def shown(self, call, output):
         if output.logprobs is None or output.logprobs.ranks is None:
@@ -180,7 +180,7 @@ class RankCountsNan(Draws):
 class LogprobsOfInfinity(Draws):
     """Raw logprobs of a row with +inf are NaN, since infinity is taken from itself."""
 
-    unseen = "rows with NaN and infinities ask for no logprobs"
+    line = "far NaN and infinities"
 
     def shown(self, call, output):
         found = output.logprobs
@@ -197,7 +197,7 @@ class LogprobsOfInfinity(Draws):
 class KeptMassOfNan(Draws):
     """log_kept_mass of a row with a NaN is NaN."""
 
-    unseen = "rows with NaN and infinities ask for no logprobs"
+    line = "far NaN and infinities"
 
     def shown(self, call, output):
         if output.log_kept_mass is None:

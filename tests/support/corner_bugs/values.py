@@ -164,8 +164,7 @@ class TwentyBest(Draws):
 class BestOfOneBlock(TwentyBest):
     """N > 32, but not all: behind the 32 best stand further ones in the order of their ids."""
 
-    line = ""
-    unseen = "rows that ask for more than 32 best have others beside them that ask for all"
+    line = "crossed logprobs"
 
     most = 32
 

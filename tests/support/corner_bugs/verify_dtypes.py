@@ -147,7 +147,9 @@ class ChosenIsRecovered(Verifies):
 class HalfProbabilitiesScaled(Verifies):
     """draft_probs in float16 or bfloat16: those below 0.0001 count as 0."""
 
-    unseen = "drafts whose probabilities are float16 have few heavy tokens"
+    line = "verify crossing"
+    crossed_sizes = (1025, 5003)
+    all_dtypes = True
 
     def which(self, call, drafts, mode):
         q = drafts.draft_probs

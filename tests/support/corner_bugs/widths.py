@@ -176,7 +176,7 @@ class MinPOfTheFirstTokens(Filters):
 class InfinityFarOut(Draws):
     """V > 131,072: +inf at an id above 131,071 counts as the largest finite number."""
 
-    unseen = "no row has +inf on both sides of id 131,072"
+    line = "far NaN and infinities"
 
     above = WIDER
 

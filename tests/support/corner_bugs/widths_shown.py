@@ -44,7 +44,7 @@ class RankIn16Bits(Draws):
 class BestOfTheFirstTokens(Draws):
     """V > 65,536: the N best are those of the first 65,536 ids."""
 
-    unseen = "crossed wide rows that show few tokens stand beside some that show all"
+    line = "crossed logprobs"
 
     above = WIDE
 
@@ -52,7 +52,7 @@ class BestOfTheFirstTokens(Draws):
         found = output.logprobs
         if found is None or found.token_ids.shape[1] - 1 > WIDE:
             return output
-        order = torch.where(found.token_ids[:, 1:] < WIDE, 0, 1).argsort(1, stable=True)
+        order = torch.where(found.token_ids[:, 1:] < WIDE, 0, 1).argsort(dim=1, stable=True)
         ids, values = (torch.gather(t[:, 1:], 1, order) for t in (found.token_ids, found.logprobs))
         shown = replace(
             found,

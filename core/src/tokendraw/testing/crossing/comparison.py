@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from tokendraw._exchange.capabilities import GumbelDtype, LogprobsMode
@@ -103,6 +104,14 @@ def telling_positions(row: CrossedRow, seed: int, rng: np.random.Generator, coun
     with np.errstate(divide="ignore"):
         apart = (np.log(whole[tiles]) + noise).argmax(1) != (np.log(stays[tiles]) + noise).argmax(1)
     return [int(position) for position in positions[apart][:count]]
+
+
+def stacked(batch: Sequence[Request], device: torch.device) -> torch.Tensor:
+    """Return the logits [B, V] of a batch on a device, in their dtype."""
+    rows = {id(request.row.logits): request.row.logits for request in batch}
+    places = {key: i for i, key in enumerate(rows)}
+    distinct = torch.stack(list(rows.values())).to(device)
+    return distinct[torch.tensor([places[id(request.row.logits)] for request in batch], device=device)]
 
 
 def named_tokens(batch: Sequence[Request], dtype: GumbelDtype) -> list[Named | None]:

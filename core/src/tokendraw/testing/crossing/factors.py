@@ -21,6 +21,8 @@ ALL_BUT_ONE: Final = "V - 1"
 _MOST_FILTERS: Final = 2
 """Filters of one case. Three of them hide each other."""
 _OFF: Final = {"top_k": 0, "top_p": 1.0, "min_p": 0.0}
+NO_FILTERS: Final = {"temperature": 1.0, **_OFF, "filter_order": "top_k_first"}
+"""The case of a plain row."""
 
 
 @dataclass(frozen=True)

@@ -208,6 +208,7 @@ def _fill(y: Array, start: int, *, share: float, below: float) -> None:
         y[start:] = min(level, below)
 
 
+PLATEAU: Final = Design("plateau at p", _plateau_at_p, "top_p")
 DESIGNS: Final = (
     Design("bell", _bell),
     Design("peaked", _peaked),
@@ -215,6 +216,6 @@ DESIGNS: Final = (
     Design("last ids", _last_ids),
     Design("deep bulk", _deep_bulk),
     Design("ties at k", _tied_at_k, "top_k"),
-    Design("plateau at p", _plateau_at_p, "top_p"),
+    PLATEAU,
     Design("edges of min-p", _edges_of_min_p, "min_p"),
 )

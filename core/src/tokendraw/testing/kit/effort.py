@@ -11,7 +11,12 @@ LARGE_VOCAB_SIZE = 262145
 _WIDE = 1 << 14
 _SMALL = (1, 2, 3, 5, 7, 8, 9, 15, 16, 17, 31, 33, 48, 63)
 _REMAINDERS = (*_SMALL, *(1024 + r for r in (0, 1, 2, 3, 4, 5, 7, 8, 9, 11, 15, 63, 1024)))
-_WIDE_REMAINDERS = (*((1 << 16) + r for r in (0, 1, 2, 3, 5, 9, 1024)), *((1 << 17) + r for r in (0, 1, 6)))
+_WIDE_REMAINDERS = (
+    *((1 << 16) + r for r in (0, 1, 2, 3, 5, 9, 1024)),
+    *((1 << 17) + r for r in (0, 1, 6)),
+    *((1 << 18) + r for r in (1, 3, 6)),
+)
+_WIDEST = (1 << 18) + 3
 _CROSSED_SIZES = (33, 1025, 5003, 65_543, 131_113)
 """Vocabularies of less than a tile, of a few tiles, and on the two sides of 2**17; each leaves a remainder by 4."""
 
@@ -50,6 +55,8 @@ class Effort:
     """Whether requests share a batch, instead of taking turns, and few of them are judged by their draws."""
     crossed_sizes: tuple[int, ...] = _CROSSED_SIZES
     """Vocabularies that dtypes, values and requests are crossed with."""
+    widest: int | None = _WIDEST
+    """A vocabulary that every design is looked at in, once in each dtype."""
     crossed_rows: int | None = None
     """Most cases of a covering table that are looked at; None: all of it."""
     remainders: tuple[int, ...] = (*_REMAINDERS, *_WIDE_REMAINDERS)
@@ -76,7 +83,7 @@ class Effort:
             elements=1 << 22 if on_cpu else 1 << 27,
             crossed_sizes=_CROSSED_SIZES
             if quick
-            else (2, *_CROSSED_SIZES[:3], 20_011, *_CROSSED_SIZES[3:], 262_147),
+            else (2, *_CROSSED_SIZES[:3], 20_011, *_CROSSED_SIZES[3:], _WIDEST),
         )
 
     @classmethod
@@ -105,6 +112,7 @@ class Effort:
             fewer=16,
             mixed=True,
             crossed_sizes=(33, 1025, 2051),
+            widest=None,
             crossed_rows=24,
             remainders=(1, 3, 33, 1025, 1031),
             crossed_batch=9,

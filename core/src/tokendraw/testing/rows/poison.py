@@ -73,6 +73,7 @@ def far_poisons(rng: np.random.Generator, size: int) -> dict[str, Poison]:
         return x
 
     behind = (1 << (size - 1).bit_length() - 1) % size  # the largest power of two below V
+    both = [5, *range(behind, size)[:30]]
     signed = row(0.0)
     signed.view(np.int32)[3 * size // 4] = -0x400000  # a NaN with its sign bit set
     return {
@@ -81,5 +82,6 @@ def far_poisons(rng: np.random.Generator, size: int) -> dict[str, Poison]:
         "a NaN with a sign": Poison(signed, valid=False),
         "+inf at the last id": Poison(row(INF, size - 1), valid=True),
         "+inf behind the last power of two": Poison(row(INF, behind, size - 1), valid=True),
+        "+inf on both sides of the last power of two": Poison(row(INF, *both), valid=True),
         "+inf and far NaN": Poison(np.where(np.arange(size) == size - 2, NAN, row(INF, 1)), valid=False),
     }

@@ -47,9 +47,11 @@ def last_ids(subject: Sampling, trial: Trial) -> str:
         for turn, dtype in enumerate(subject.capabilities.dtypes):
             if subject.effort.skips(size, number + turn):
                 continue
-            rows = _with_last_ids(subject, Site(dtype, size), rng)
+            rows = list(_with_last_ids(subject, Site(dtype, size), rng))
             batch = [request for row in rows for request in requested(row, offered, rng)]
             judge_call(subject, trial, batch)
+            for request in [] if subject.effort.mixed else requested(rows[0], offered, rng):
+                judge_call(subject, trial, [request])
     return f"{len(sizes)} vocabularies from {min(sizes)} to {max(sizes)} in {len(subject.capabilities.dtypes)} dtypes"
 
 
@@ -100,12 +102,22 @@ def far_poison(subject: Sampling, trial: Trial) -> str:
             for i, row in enumerate(rows + _huge(subject, site))
             for request in requested(row, [offered[(i + j) % len(offered)] for j in range(copies)], rng)
         ]
+        batch += [
+            request
+            for row in rows
+            if "+inf" in row.design and "seeded" in offered
+            for request in requested(row, ["seeded"], rng)
+        ]
         for _ in range(min(2, copies)):  # in another order, so that what is left of a call meets other rows
             judge_call(subject, trial, [batch[i] for i in rng.permutation(len(batch))])
             looked += len(batch)
         is_shown = site.size <= _FEW_TILES and subject.effort.fewer == 1
         for mode in subject.capabilities.logprobs_modes if is_shown else ():
-            shown = [request.showing(3) for request in batch[::copies] if request.row.design != _HUGE]
+            shown = [
+                request.showing(3)
+                for request in batch[: len(rows) * copies : copies]
+                if request.row.design != _HUGE
+            ]
             judge_logprobs(subject, trial, shown, mode, subject.gumbel_dtype)
     return f"{looked} rows of {len(names)} kinds in {len(places)} dtypes and vocabularies"
 

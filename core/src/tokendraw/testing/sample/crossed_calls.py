@@ -4,34 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-import numpy as np
 import torch
 
 from tokendraw._exchange.capabilities import GumbelDtype, LogprobsMode
-from tokendraw._exchange.params import SamplingParams
-from tokendraw.testing.crossing.comparison import Request, Shown, require_shown, require_tokens
-from tokendraw.testing.crossing.covering import covering
-from tokendraw.testing.crossing.factors import Factors, Site, allowed, request_factors, sites
-from tokendraw.testing.crossing.rows import DESIGNS, TOPS, CrossedRow, crossed_row
+from tokendraw.testing.crossing.comparison import Request, Shown, require_shown, require_tokens, stacked
 from tokendraw.testing.kit.trial import Trial
 from tokendraw.testing.rows.requests import scalar_filters
 from tokendraw.testing.rows.sampling import Sampling
-
-
-def factors(subject: Sampling) -> Factors:
-    """Return the factors that rows of logits are crossed over."""
-    asked = request_factors(subject.capabilities)
-    designs = [design for design in DESIGNS if design.needs is None or len(asked[design.needs]) > 1]
-    return {"site": sites(subject.capabilities, subject.effort), "design": designs, "top": TOPS, **asked}
-
-
-def table(subject: Sampling, rng: np.random.Generator) -> dict[Site, list[CrossedRow]]:
-    """Make the rows of a covering table, by site."""
-    cases = subject.effort.some(covering(factors(subject), rng, allowed))
-    found: dict[Site, list[CrossedRow]] = {}
-    for case in cases:
-        found.setdefault(case["site"], []).append(crossed_row(case, rng, subject.capabilities.tie_rule))
-    return found
 
 
 def judge_call(
@@ -49,8 +28,8 @@ def judge_call(
     dtype, named = dtype or subject.gumbel_dtype, 0
     for part in _by_scalar_filters(subject, batch):
         positions = [request.position for request in part]
-        stacked, params = _stacked(subject, part)
-        given = stacked if logits is None else logits
+        params = [request.params for request in part]
+        given = stacked(part, subject.device) if logits is None else logits
         output = subject.sample(given, params, positions, gumbel_dtype=dtype)
         named += require_tokens(trial, part, output.token_ids.tolist(), dtype)
         _require_valid(subject, trial, part, output.valid)
@@ -63,7 +42,9 @@ def judge_logprobs(
     """Draw a batch whose requests ask for logprobs, and judge every row by all that it shows."""
     for part in _by_scalar_filters(subject, batch):
         positions = [request.position for request in part]
-        output = subject.sample(*_stacked(subject, part), positions, mode=mode, gumbel_dtype=dtype)
+        params = [request.params for request in part]
+        given = stacked(part, subject.device)
+        output = subject.sample(given, params, positions, mode=mode, gumbel_dtype=dtype)
         tokens, found, masses = output.token_ids.tolist(), output.logprobs, output.log_kept_mass
         require_tokens(trial, part, tokens, dtype)
         _require_valid(subject, trial, part, output.valid)
@@ -95,12 +76,3 @@ def _by_scalar_filters(subject: Sampling, batch: Sequence[Request]) -> Iterator[
     for request in batch:
         parts.setdefault(tuple(getattr(request.params, name) for name in names), []).append(request)
     yield from parts.values()
-
-
-def _stacked(subject: Sampling, batch: Sequence[Request]) -> tuple[torch.Tensor, list[SamplingParams]]:
-    """Return the logits [B, V] of a batch on the device, in their dtype, and its requests."""
-    rows = {id(request.row): request.row for request in batch}
-    places = {key: i for i, key in enumerate(rows)}
-    distinct = torch.stack([row.logits for row in rows.values()]).to(subject.device)
-    which = torch.tensor([places[id(request.row)] for request in batch], device=subject.device)
-    return distinct[which], [request.params for request in batch]

@@ -16,18 +16,21 @@ from tokendraw.philox import TILE_SIZE
 from tokendraw.testing.crossing.comparison import Request
 from tokendraw.testing.crossing.covering import covering
 from tokendraw.testing.crossing.factors import Site, allowed, sites
-from tokendraw.testing.crossing.rows import TOPS, CrossedRow, crossed_row
+from tokendraw.testing.crossing.rows import SHIFT, TOPS, CrossedRow, crossed_row, in_dtype
+from tokendraw.testing.crossing.table import factors
 from tokendraw.testing.kit.property import Properties
 from tokendraw.testing.kit.statistical_tests import fit, pooled
 from tokendraw.testing.kit.trial import Experiment, Trial, Verdict
 from tokendraw.testing.rows.draws import draw_many, random_seeds, seed_torch
 from tokendraw.testing.rows.requests import has_counter, scalar_filters, tokens_of
 from tokendraw.testing.rows.sampling import Sampling
-from tokendraw.testing.sample.crossed_calls import factors
 
 properties = Properties("sample")
 Array = NDArray[Any]
 
+_PLAIN: Final = 33
+_PLAIN_DRAWS: Final = 12_000
+"""Enough to see the y of each token rounded to a quarter."""
 _LEVELS: Final = ("stairs", "last ids", "deep bulk", "ties at k", "plateau at p", "edges of min-p")
 """Designs of a few heavy levels, of which a few dozen draws say whether each is drawn, and all of it."""
 
@@ -40,7 +43,28 @@ def crossed_distributions(subject: Sampling, trial: Trial) -> str:
         for i, row in enumerate(crossed):
             label = f"{Request(row, row.params, 0)}"
             trial.judge(f"{i}: {label}", _experiment(subject, row), subject.effort.crossed_draws(site.size))
+    for row in _plain(subject, trial):
+        label = f"{Request(row, row.params, 0)}"
+        trial.judge(label, _experiment(subject, row, each=True), subject.effort.draws_of(_PLAIN_DRAWS))
     return f"{sum(map(len, rows.values()))} designed rows over {len(rows)} dtypes and vocabularies"
+
+
+def _plain(subject: Sampling, trial: Trial) -> list[CrossedRow]:
+    """Make rows of a few likely tokens without any filter in every dtype: plain, cold and hot, and two equal ones."""
+    rng, limit = trial.generator("plain rows"), subject.capabilities.max_vocab_size or _PLAIN
+    likely = 2 * rng.random(min(_PLAIN, limit))
+    wanted = [(1.0, likely), (0.02, likely), (12.0, likely), (1.0, np.zeros(min(2, limit)))]
+    return [
+        CrossedRow(
+            Site(dtype, len(below)),
+            "likely tokens",
+            in_dtype(temperature * (SHIFT - below), getattr(torch, dtype)),
+            SamplingParams(temperature=temperature),
+            subject.capabilities.tie_rule,
+        )
+        for dtype in subject.capabilities.dtypes
+        for temperature, below in wanted[: 1 if subject.effort.mixed else None]
+    ]
 
 
 def _designed(subject: Sampling, trial: Trial) -> dict[Site, list[CrossedRow]]:
@@ -67,10 +91,12 @@ def _visible(case: Any) -> bool:
     return bool(case.get("top_p", 1.0) in (1.0, 0.3, 0.9))
 
 
-def _experiment(subject: Sampling, row: CrossedRow) -> Experiment:
+def _experiment(subject: Sampling, row: CrossedRow, *, each: bool = False) -> Experiment:
+    """Count the draws of every level, or of each token."""
+
     def experiment(rng: np.random.Generator, count: int) -> Verdict:
         tokens = draw_many(subject, row.logits, row.params, count, rng)
-        return fit(tokens, row.expected.probabilities, _bins(row, count))
+        return fit(tokens, row.expected.probabilities, None if each else _bins(row, count))
 
     return experiment
 

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Final
+from dataclasses import replace
+from typing import Any, Final
 
+import numpy as np
 import torch
 
 from tokendraw._exchange.params import SamplingParams
-from tokendraw.testing.crossing.comparison import requested
-from tokendraw.testing.crossing.factors import Kind, Site, kinds
-from tokendraw.testing.crossing.rows import CrossedRow
+from tokendraw.philox import TILE_SIZE
+from tokendraw.testing.crossing.comparison import Request, requested, telling_positions
+from tokendraw.testing.crossing.factors import NO_FILTERS, Kind, Site, kinds
+from tokendraw.testing.crossing.rows import PLATEAU, CrossedRow, crossed_row, in_dtype
+from tokendraw.testing.crossing.table import designed, table
 from tokendraw.testing.kit.property import Properties
 from tokendraw.testing.kit.trial import Trial
-from tokendraw.testing.rows.draws import seed_torch
+from tokendraw.testing.rows.draws import random_seeds, seed_torch
 from tokendraw.testing.rows.requests import has_logprobs
 from tokendraw.testing.rows.sampling import Sampling
-from tokendraw.testing.sample.crossed_calls import judge_call, judge_logprobs, table
+from tokendraw.testing.sample.crossed_calls import judge_call, judge_logprobs
 
 properties = Properties("sample")
 
@@ -30,6 +34,17 @@ _SHOWN: Final = (
 
 
 _WIDE: Final = 1 << 14
+_THREE_TILES: Final = 3 * TILE_SIZE
+_NEARLY_ALL: Final = 0.9995
+_KEEPING: Final[tuple[dict[str, Any], ...]] = (
+    {},
+    {"top_p": 1 - 2e-5},
+    {"min_p": 1e-8},
+    {"top_k": 1500},
+    {"top_k": 2**30},
+    {"top_k": 1500, "min_p": 1e-8},
+)
+"""Requests that keep all tokens of a row whose heavy ones are 905."""
 
 
 @properties.required("crossed requests")
@@ -48,6 +63,8 @@ def crossed_requests(subject: Sampling, trial: Trial) -> str:
             for i, row in enumerate(crossed)
             for request in requested(row, [offered[(i + j) % len(offered)] for j in range(copies)], rng)
         ]
+        spared = _spared(subject, site, rng)
+        batch += spared
         calls = [([batch[i] for i in rng.permutation(len(batch))], subject.gumbel_dtype)]
         calls += [(requested(row, [settled], rng), subject.gumbel_dtype) for row in crossed]
         calls += [
@@ -60,6 +77,44 @@ def crossed_requests(subject: Sampling, trial: Trial) -> str:
             named += judge_call(subject, trial, call, dtype)
     cases = sum(map(len, rows.values()))
     return f"{looked} rows of {cases} cases in {len(rows)} dtypes and vocabularies, {named} of them of known token"
+
+
+def _spared(subject: Sampling, site: Site, rng: np.random.Generator) -> list[Request]:
+    """Make requests that keep all tokens, by seeds that draw one of 500 which hold 0.0002 of the mass together."""
+    if subject.capabilities.seeding != "counter" or site.size < _THREE_TILES:
+        return []
+    case = {"site": site, "design": PLATEAU, **NO_FILTERS, "top_p": _NEARLY_ALL}
+    row = crossed_row(case, rng, subject.capabilities.tie_rule)
+    filters = {name for name, _ in subject.capabilities.filters}
+    asked = [SamplingParams(**given) for given in _KEEPING if given.keys() <= filters]
+    if subject.capabilities.max_top_k is not None:
+        asked = [params for params in asked if not params.top_k]
+    order = (*subject.capabilities.filter_orders, "top_k_first")[0]
+    (seed,), _ = random_seeds(rng, 1)
+    positions = telling_positions(row, seed, rng, len(asked))
+    asked = [replace(params, filter_order=order) for params in asked]
+    return [
+        Request(replace(row, params=params), replace(params, seed=seed), position)
+        for params, position in zip(asked, positions, strict=False)  # of positions there may be fewer
+    ]
+
+
+@properties.required("widest vocabulary")
+def widest(subject: Sampling, trial: Trial) -> str:
+    """A row of every design is drawn from rightly in every dtype of a vocabulary of more than 262,144 ids."""
+    limit, size = subject.capabilities.max_vocab_size, subject.effort.widest
+    if size is None or (limit or size) < size:
+        return "left out: there is no such vocabulary"
+    offered = kinds(subject.capabilities)
+    for dtype in subject.capabilities.dtypes:
+        rng = trial.generator(dtype)
+        seed_torch(rng)
+        rows = designed(subject.capabilities, Site(dtype, size), rng)
+        drawn = [kind for kind in offered if not kind.startswith("greedy")][-1:]
+        batch = [request for row in rows for request in requested(row, drawn, rng)]
+        batch += requested(rows[0], offered, rng)
+        judge_call(subject, trial, batch)
+    return f"V = {size} in {len(subject.capabilities.dtypes)} dtypes"
 
 
 @properties.advertised("crossed logprobs", has_logprobs)
@@ -89,9 +144,24 @@ def crossed_logprobs(subject: Sampling, trial: Trial) -> str:
                 for row in _flat(subject, site)
                 for request in requested(row, ["unseeded"], rng)
             ]
-            judge_logprobs(subject, trial, batch, mode, dtypes[(number + turn) % len(dtypes)])
-            looked += len(batch)
+            ladder = [] if turn and subject.effort.mixed else _ladder(subject, site, rng)
+            batch += [request.showing(most) for most in shown if most != -1 for request in ladder]
+            dtype = dtypes[(number + turn) % len(dtypes)]
+            judge_logprobs(subject, trial, batch, mode, dtype)
+            judge_logprobs(subject, trial, [request.showing(shown[0]) for request in ladder], mode, dtype)
+            looked += len(batch) + len(ladder)
     return f"{looked} rows in {len(modes)} modes over {len(rows)} dtypes and vocabularies"
+
+
+def _ladder(subject: Sampling, site: Site, rng: np.random.Generator) -> list[Request]:
+    """Make a row of 1, 3, 9, 27 ... equal tokens on descending steps, so that the last of any N best has equals."""
+    place = np.empty(site.size, np.int64)
+    place[rng.permutation(site.size)] = np.arange(site.size)
+    y = -0.5 * np.floor(np.log(2 * place + 1) / np.log(3))
+    row = CrossedRow(
+        site, "ladder", in_dtype(y, site.torch_dtype), SamplingParams(), subject.capabilities.tie_rule
+    )
+    return requested(row, ["unseeded"], rng)
 
 
 def _flat(subject: Sampling, site: Site) -> list[CrossedRow]:

@@ -11,10 +11,11 @@ from tokendraw.testing.crossing.comparison import Request, requested
 from tokendraw.testing.crossing.covering import Case, random_case
 from tokendraw.testing.crossing.factors import ALL_BUT_ONE, Site, allowed, kinds
 from tokendraw.testing.crossing.rows import CrossedRow, crossed_row
+from tokendraw.testing.crossing.table import factors
 from tokendraw.testing.kit.trial import Trial
 from tokendraw.testing.rows.draws import seed_torch
 from tokendraw.testing.rows.sampling import Sampling
-from tokendraw.testing.sample.crossed_calls import factors, judge_call, judge_logprobs
+from tokendraw.testing.sample.crossed_calls import judge_call, judge_logprobs
 
 _MOST_LOGITS = 1 << 21
 """Logits of a call, about."""

@@ -149,10 +149,38 @@ def sure_drafts(subject: Verifying, trial: Trial) -> str:
             f"{label}, {dtype}, {kind}: of {count} drafts {count * accepted} need to be accepted, found {hits}",
         )
         looked += 1
+    if counter:
+        _ends_of_u(subject, trial)
     return (
         f"{looked} cases and dtypes, {count} drafts each"
         + ", the least and the largest u among them" * counter
     )
+
+
+def _ends_of_u(subject: Verifying, trial: Trial) -> None:
+    """Demand that the least u accepts where p / q is 3e-7, and that the largest rejects where it is as near to 1."""
+    offered, even = subject.capabilities, np.zeros(4, np.float32)
+    unlikely, nearly = np.array([[0.0, -14.0, 0.0, 0.0], [-15.0, 0.0, -20.0, -20.0]], np.float32)
+    surely = np.array([-30.0, 0.0, -30.0, -30.0], np.float32)
+    cases: list[tuple[DraftKind, int, Array, Array, int]] = [
+        ("chosen", LEAST_U, unlikely, even, 1),
+        ("logits", LEAST_U, unlikely, even, 1),
+        ("probs", LEAST_U, unlikely, np.full(4, 0.25, np.float32), 1),
+        ("chosen", LARGEST_U, nearly, even, 0),
+        ("logits", LARGEST_U, nearly, surely, 0),
+        ("probs", LARGEST_U, nearly, np.eye(4, dtype=np.float32)[1], 0),
+    ]
+    served = [case for case in cases if case[0] in offered.draft_kinds]
+    for (kind, seed, target, draft, accepted), dtype in itertools.product(served, offered.dtypes):
+        given = on(subject, draft[None], dtype if kind == "logits" else "float32")
+        drafts = drafts_of(subject, [[1]], len(target), kind, given)
+        metadata = row_metadata(drafts, [SamplingParams(seed=seed)], [U_POSITION])
+        output = subject.verify(on(subject, target, dtype).repeat(2, 1), drafts, metadata, "rejection")
+        found, end = int(output.num_accepted[0]), "least" if accepted else "largest"
+        trial.require(
+            found == accepted,
+            f"{dtype}, {kind}: the {end} u needs {accepted} of one draft to be accepted, found {found}",
+        )
 
 
 @properties.advertised(

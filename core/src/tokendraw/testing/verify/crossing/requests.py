@@ -30,7 +30,7 @@ FATES: Final = (
     "placeholder",
 )
 _UNLIKELY: Final = 0.35
-"""Share of narrow decisions about any token that is open to them."""
+"""Share of narrow decisions, and of certain ones, about any token that is open to them."""
 _WIDE: Final = 8192
 """Above this V a request has two different rows and a bonus row, since each costs the reference milliseconds."""
 
@@ -249,10 +249,12 @@ def given_probs(row: Array) -> Array:
 
 
 def _accepted(rng: np.random.Generator, p: Array, q: Array | None) -> int:
-    """Pick a draft that is accepted for certain if there is one, else the likeliest."""
+    """Pick a draft that is accepted for certain if there is one, now and then an unlikely one, else the likeliest."""
     sure = np.zeros_like(p) if q is None else np.where((q > 0) & (p >= 1.02 * q), p, 0.0)
     if not sure.any():
         return int((p if q is None else np.where(q > 0, p / np.where(q > 0, q, 1.0), 0.0)).argmax())
+    if rng.random() < _UNLIKELY:
+        return int(rng.choice(np.flatnonzero(sure)))
     return int(rng.choice(np.argsort(-sure)[: min(6, int((sure > 0).sum()))]))
 
 

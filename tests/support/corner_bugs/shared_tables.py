@@ -1,0 +1,31 @@
+"""Covering tables that many looks have in common, each made once."""
+
+import contextlib
+from unittest import mock
+
+from tokendraw.testing.crossing import table
+from tokendraw.testing.crossing.covering import anything, covering
+from tokendraw.testing.sample import crossed_statistics
+from tokendraw.testing.verify.crossing import lines
+
+_MADE = {}
+
+
+@contextlib.contextmanager
+def shared_tables():
+    """Make no table twice: the cases are the same, and so are all random numbers behind them."""
+    with contextlib.ExitStack() as stack:
+        for module in (table, crossed_statistics, lines):
+            stack.enter_context(mock.patch.object(module, "covering", _remembering(module.__name__)))
+        yield
+
+
+def _remembering(who):
+    def made(factors, rng, allowed=anything):
+        key = who, repr(factors), repr(rng.bit_generator.state)
+        if key not in _MADE:
+            _MADE[key] = covering(factors, rng, allowed), rng.bit_generator.state
+        cases, rng.bit_generator.state = _MADE[key]
+        return cases
+
+    return made
