@@ -41,8 +41,10 @@ POISON: Final = (
 _DRAFTS: Final = (0, 1, 2, 5, 8, 9, 16)
 _FEW_DRAFTS: Final = (0, 1, 3, 9)
 """Those of wide vocabularies."""
-_QUICK_WIDE: Final = 56
+_QUICK_WIDE: Final = 48
 """Wide cases of a quick run; the rest of a table holds the last few pairs."""
+_RECOVERED: Final = 2
+"""Recovered tokens of each dtype and kind of drafts in the widest vocabulary."""
 _MOST_DIFFERENT: Final = 7
 """Requests of a call that differ; a larger batch holds them several times."""
 _MOST_ELEMENTS: Final = 1 << 21
@@ -86,6 +88,7 @@ def _look(subject: Verifying, trial: Trial, sites: list[Site]) -> str:
     chains = named = 0
     most = _QUICK_WIDE if subject.effort.quick and sites[0].size > WIDE else None
     cases = covering(given, rng, _allowed)[: subject.effort.crossed_rows or most]
+    cases += _recoveries(given, rng) if sites[0].size > WIDE else []
     for case in cases:
         call = make_call(subject, rng, case, given, noise)
         alone = [call.of_most_drafts()] * (len(call.requests) > 1 and call.form.site.size <= WIDE)
@@ -93,6 +96,30 @@ def _look(subject: Verifying, trial: Trial, sites: list[Site]) -> str:
             chains += len(each.order)
             named += require_answers(subject, trial, each)
     return f"{chains} chains in {len(cases)} calls, {named} of them named by the reference"
+
+
+def _recoveries(given: Factors, rng: np.random.Generator) -> list[Case]:
+    """Return cases of one draft that is rejected by its seed, in each dtype of the widest vocabulary."""
+    if True not in given["seeded"]:
+        return []
+    widest = max(site.size for site in given["site"])
+    own = {
+        "fate": "rejected first",
+        "family": "places",
+        "poison": (),
+        "seeded": True,
+        "drafts": 1,
+        "batch": 1,
+    }
+    fixed = {name: [value] for name, value in own.items()}
+    judged = dict.fromkeys(way for way in given["way"] if way[0] == "rejection")
+    return [
+        random_case({**given, **fixed, "site": [site], "way": [way]}, rng, _allowed)
+        for site in given["site"]
+        if site.size == widest
+        for way in judged
+        for _ in range(_RECOVERED)
+    ]
 
 
 def fuzz(subject: Verifying, rng: np.random.Generator, trial: Trial) -> str:

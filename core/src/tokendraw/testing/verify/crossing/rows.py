@@ -22,7 +22,7 @@ _NEGLIGIBLE: Final = -18.0
 _DENSE: Final = 8192
 """Largest V of which each token may have a value of its own."""
 _FAR: Final = 0.6
-"""Share of rows of a wide vocabulary whose residual lies in the last ids, for the most part."""
+"""Share of rows of a wide vocabulary whose residual lies behind the last power of two, for the most part."""
 _BORDERS: Final = (1024, 4096, 1 << 15, 1 << 16, 1 << 17, 1 << 18)
 NAN, INF = float("nan"), float("inf")
 
@@ -42,10 +42,11 @@ def pair(rng: np.random.Generator, family: str, size: int, params: SamplingParam
     draft = y.copy()
     if family == "close":  # p and q differ by little more than they would lose in half precision
         draft[ids] += 10 ** rng.uniform(-3.3, -1.5) * rng.choice([-1, 1], len(ids))
+    elif size > _DENSE and rng.random() < _FAR:
+        draft[ids] += 0.1 * rng.standard_normal(len(ids))
+        draft[ids[ids >= 1 << (size - 1).bit_length() - 1]] -= 6.0
     else:
         draft[ids] = rng.permutation(y[ids])
-        if size > _DENSE and rng.random() < _FAR:  # behind the last power of two the target alone has mass
-            draft[ids[ids >= 1 << (size - 1).bit_length() - 1]] -= 6.0
     if family == "bulk":
         heavy, draft = draft[ids], _bulk(rng, size)
         draft[ids] = heavy
