@@ -55,11 +55,13 @@ def look(
     sizes: tuple[int, ...],
     dtypes: tuple[str, ...],
     seed: int = 0,
+    *,
+    all_cases: bool = False,
 ) -> Line:
     """One line of the report on a sampler that has these dtypes alone, on few vocabularies."""
     under_test = restricted(subject(sampler, seed=seed), dtypes)
     under_test.effort = replace(_QUICK, crossed_sizes=sizes)
-    if max(sizes) > _WIDE and line.startswith(("crossed", "verify crossing")):
+    if max(sizes) > _WIDE and not all_cases and line.startswith(("crossed", "verify crossing")):
         under_test.effort = replace(under_test.effort, crossed_batch=_WIDE_ROWS, crossed_rows=_WIDE_CASES)
     with shared_tables():
         (found,) = run(under_test, only=[line], operation=own).lines
@@ -78,4 +80,4 @@ def seen(bug: type[Honest], seed: int = 0) -> Line:
     """The line that a bug turns red, by the random numbers of a seed of the kit."""
     assert bug.line
     dtypes = NATIVE["sample"].dtypes if bug.all_dtypes else (bug.dtype or "float32",)
-    return look(bug, bug.line, operation(bug), widths(bug), dtypes, seed)
+    return look(bug, bug.line, operation(bug), widths(bug), dtypes, seed, all_cases=bug.all_cases)

@@ -42,6 +42,7 @@ class ThresholdInHalf(Filters):
     """float16: the least logit that min-p keeps is rounded to float16."""
 
     line = "crossed requests"
+    crossed_sizes = (33, 1025, 5003)
 
     dtype = "float16"
 
@@ -60,6 +61,7 @@ class LargePOfWideHalf(Filters):
     """float16, V > 65,536, rows without a seed: top-p is off from 0.99 on."""
 
     line = "crossed logprobs"
+    all_cases = True
 
     dtype, above, unseeded = "float16", WIDE, True
 
@@ -152,7 +154,7 @@ class NoKCountsAsMany(Filters):
     """bfloat16, no top-k beside rows with one: k counts as 4096."""
 
     line = "crossed requests"
-    crossed_sizes = (5003,)
+    crossed_sizes = (65_543,)
 
     dtype = "bfloat16"
 

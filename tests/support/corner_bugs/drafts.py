@@ -54,7 +54,7 @@ class HotDrafts(Draws):
 class DraftsOfLargeK(Draws):
     """Drafts, k > 1024: top-k is off."""
 
-    line = "verify crossing"
+    line = "verify crossed drafts"
     crossed_sizes = (1025, 5003)
     all_dtypes = True
 

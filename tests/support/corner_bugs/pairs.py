@@ -28,6 +28,7 @@ class LargePOfWideRows(Filters):
     """V > 65,536 and p >= 0.99: top-p is off."""
 
     line = "crossed requests"
+    all_cases = True
 
     above = WIDE
 

@@ -112,6 +112,7 @@ class LateRowsOfWideBatches(Draws):
     """V > 65,536: rows from 64 on have the filters of row - 64."""
 
     line = "crossed requests"
+    all_cases = True
 
     above = WIDE
 

@@ -41,6 +41,8 @@ class Honest:
     unseen: ClassVar[str] = ""
     crossed_sizes: ClassVar[tuple[int, ...]] = ()
     """Vocabularies that show it, where it takes others than its width says."""
+    all_cases: ClassVar[bool] = False
+    """Whether a part of the cases of wide vocabularies does not show it."""
     all_dtypes: ClassVar[bool] = False
     """Whether it shows only where rows of several dtypes meet."""
 

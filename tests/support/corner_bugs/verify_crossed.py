@@ -68,6 +68,7 @@ class NarrowResidualOfHalf(Verifies):
     """float16, draft_logits, V > 131,072: a recovered token is one of the first 131,072 ids, if they have any."""
 
     line = "verify crossing, wide"
+    all_cases = True
     crossed_sizes = (131_113,)
 
     dtype, above = "float16", WIDER

@@ -134,6 +134,7 @@ class ChosenIsRecovered(Verifies):
     """bfloat16: a chosen draft that was rejected may be recovered."""
 
     line = "verify crossing"
+    crossed_sizes = (33, 1025, 5003)
 
     dtype = "bfloat16"
 

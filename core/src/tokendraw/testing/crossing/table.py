@@ -6,7 +6,7 @@ import numpy as np
 
 from tokendraw._exchange.capabilities import Capabilities
 from tokendraw.testing.crossing.covering import covering, random_case
-from tokendraw.testing.crossing.factors import Factors, Site, allowed, request_factors, sites
+from tokendraw.testing.crossing.factors import NO_FILTERS, Factors, Site, allowed, request_factors, sites
 from tokendraw.testing.crossing.rows import DESIGNS, TOPS, CrossedRow, crossed_row
 from tokendraw.testing.rows.sampling import RowSubject
 
@@ -30,6 +30,19 @@ def designed(capabilities: Capabilities, site: Site, rng: np.random.Generator) -
     given = {"site": [site], **_of_rows(capabilities), "top": TOPS[:1]}
     cases = [random_case({**given, "design": [design]}, rng, allowed) for design in given["design"]]
     return [crossed_row(case, rng, capabilities.tie_rule) for case in cases]
+
+
+def by_value(capabilities: Capabilities, site: Site, rng: np.random.Generator) -> list[CrossedRow]:
+    """Make a row on the threshold of each value of each filter, in one dtype and vocabulary."""
+    given = {"site": [site], **_of_rows(capabilities), "top": TOPS[:1]}
+    fixed = [(design, value) for design in given["design"] if design.needs for value in given[design.needs]]
+    off = {name: [NO_FILTERS[name]] for name in ("top_k", "top_p", "min_p")}
+    found = []
+    for design, value in fixed:
+        own = {**given, **off, "design": [design], design.needs: [value]}
+        if allowed({"site": site, "design": design, design.needs: value}):
+            found.append(crossed_row(random_case(own, rng, allowed), rng, capabilities.tie_rule))
+    return found
 
 
 def _of_rows(capabilities: Capabilities) -> Factors:

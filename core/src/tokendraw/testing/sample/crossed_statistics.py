@@ -17,7 +17,7 @@ from tokendraw.testing.crossing.comparison import Request
 from tokendraw.testing.crossing.covering import covering
 from tokendraw.testing.crossing.factors import Site, allowed, sites
 from tokendraw.testing.crossing.rows import SHIFT, TOPS, CrossedRow, crossed_row, in_dtype
-from tokendraw.testing.crossing.table import factors
+from tokendraw.testing.crossing.table import by_value, factors
 from tokendraw.testing.kit.property import Properties
 from tokendraw.testing.kit.statistical_tests import fit, pooled
 from tokendraw.testing.kit.trial import Experiment, Trial, Verdict
@@ -46,6 +46,9 @@ def crossed_distributions(subject: Sampling, trial: Trial) -> str:
     for row in _plain(subject, trial):
         label = f"{Request(row, row.params, 0)}"
         trial.judge(label, _experiment(subject, row, each=True), subject.effort.draws_of(_PLAIN_DRAWS))
+    for i, row in enumerate(_of_values(subject, trial)):
+        label = f"value {i}: {Request(row, row.params, 0)}"
+        trial.judge(label, _experiment(subject, row), 2 * subject.effort.crossed_draws(row.site.size))
     return f"{sum(map(len, rows.values()))} designed rows over {len(rows)} dtypes and vocabularies"
 
 
@@ -65,6 +68,17 @@ def _plain(subject: Sampling, trial: Trial) -> list[CrossedRow]:
         for dtype in subject.capabilities.dtypes
         for temperature, below in wanted[: 1 if subject.effort.mixed else None]
     ]
+
+
+def _of_values(subject: Sampling, trial: Trial) -> list[CrossedRow]:
+    """Make a row for each value of min-p, in a vocabulary of a tile or little more."""
+    if subject.effort.mixed:
+        return []
+    rng, found = trial.generator("values"), sites(subject.capabilities, subject.effort)
+    size = min((site.size for site in found if site.size >= TILE_SIZE), default=0)
+    own = [site for site in found if site.size == size]
+    rows = [row for site in own for row in by_value(subject.capabilities, site, rng)]
+    return [row for row in rows if row.expected.certain and row.params.min_p > 0]
 
 
 def _designed(subject: Sampling, trial: Trial) -> dict[Site, list[CrossedRow]]:

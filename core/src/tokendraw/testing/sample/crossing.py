@@ -13,7 +13,7 @@ from tokendraw.philox import TILE_SIZE
 from tokendraw.testing.crossing.comparison import Request, requested, telling_positions
 from tokendraw.testing.crossing.factors import NO_FILTERS, Kind, Site, kinds
 from tokendraw.testing.crossing.rows import PLATEAU, CrossedRow, crossed_row, in_dtype
-from tokendraw.testing.crossing.table import designed, table
+from tokendraw.testing.crossing.table import by_value, designed, table
 from tokendraw.testing.kit.property import Properties
 from tokendraw.testing.kit.trial import Trial
 from tokendraw.testing.rows.draws import random_seeds, seed_torch
@@ -56,7 +56,8 @@ def crossed_requests(subject: Sampling, trial: Trial) -> str:
     settled: Kind = "seeded" if "seeded" in offered else "unseeded"
     looked = named = 0
     seed_torch(rng)
-    for site, crossed in rows.items():
+    for site, covered in rows.items():
+        crossed = covered + ([] if site.size > _WIDE else by_value(subject.capabilities, site, rng))
         copies = -(-subject.effort.batch_of(site.size) // len(crossed))
         batch = [
             request
@@ -80,22 +81,30 @@ def crossed_requests(subject: Sampling, trial: Trial) -> str:
 
 
 def _spared(subject: Sampling, site: Site, rng: np.random.Generator) -> list[Request]:
-    """Make requests that keep all tokens, by seeds that draw one of 500 which hold 0.0002 of the mass together."""
+    """Make requests that keep all tokens, of a row that slopes, and of one with 500 that hold 0.0002 of the mass.
+
+    The latter bring seeds that draw one of the 500.
+    """
     if subject.capabilities.seeding != "counter" or site.size < _THREE_TILES:
         return []
+    filters = {name for name, _ in subject.capabilities.filters}
+    if subject.capabilities.max_top_k is not None:
+        filters.remove("top_k")
+    order = (*subject.capabilities.filter_orders, "top_k_first")[0]
+    asked = [SamplingParams(**given, filter_order=order) for given in _KEEPING if given.keys() <= filters]
     case = {"site": site, "design": PLATEAU, **NO_FILTERS, "top_p": _NEARLY_ALL}
     row = crossed_row(case, rng, subject.capabilities.tie_rule)
-    filters = {name for name, _ in subject.capabilities.filters}
-    asked = [SamplingParams(**given) for given in _KEEPING if given.keys() <= filters]
-    if subject.capabilities.max_top_k is not None:
-        asked = [params for params in asked if not params.top_k]
-    order = (*subject.capabilities.filter_orders, "top_k_first")[0]
-    (seed,), _ = random_seeds(rng, 1)
-    positions = telling_positions(row, seed, rng, len(asked))
-    asked = [replace(params, filter_order=order) for params in asked]
+    y = -2 * rng.permutation(site.size) / site.size
+    slope = replace(row, design="a slope", logits=in_dtype(y, site.torch_dtype))
+    (seed, other), (first, _) = random_seeds(rng, 2)
+    sloping = [params for params in asked if params.top_k in (0, 2**30)]
+    drawn = [
+        *zip([row] * len(asked), asked, telling_positions(row, seed, rng, len(asked)), strict=False),
+        *((slope, params, first + i) for i, params in enumerate(sloping)),
+    ]
     return [
-        Request(replace(row, params=params), replace(params, seed=seed), position)
-        for params, position in zip(asked, positions, strict=False)  # of positions there may be fewer
+        Request(replace(own, params=params), replace(params, seed=other if own is slope else seed), position)
+        for own, params, position in drawn
     ]
 
 

@@ -10,7 +10,7 @@ from tokendraw.testing import reference, reference_walk
 from tokendraw.testing.crossing import factors
 from tokendraw.testing.crossing.comparison import Request, requested, stacked
 from tokendraw.testing.crossing.factors import Site
-from tokendraw.testing.crossing.table import designed
+from tokendraw.testing.crossing.table import by_value, designed
 from tokendraw.testing.kit.property import Properties
 from tokendraw.testing.kit.trial import Trial
 from tokendraw.testing.rows.draws import seed_torch
@@ -31,8 +31,8 @@ def crossed_drafts(subject: Verifying, trial: Trial) -> str:
     for site in found:
         rng = trial.generator(str(site))
         seed_torch(rng)
-        turns = 1 if site.size > _WIDE else 3
-        rows = [row for _ in range(turns) for row in designed(per_row, site, rng)]
+        rows = designed(per_row, site, rng)
+        rows += [] if site.size > _WIDE else by_value(per_row, site, rng)
         kinds = factors.kinds(per_row)[:2]  # drafts of greedy rows stand beside verifications
         batch = [request for row in rows for request in requested(row, kinds, rng)]
         _require_drafts(subject, trial, batch)

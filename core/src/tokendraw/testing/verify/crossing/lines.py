@@ -87,8 +87,9 @@ def _look(subject: Verifying, trial: Trial, sites: list[Site]) -> str:
     noise = AcceptanceNoise(rng, subject.effort.rows(8192))
     chains = named = 0
     most = _QUICK_WIDE if subject.effort.quick and sites[0].size > WIDE else None
-    cases = covering(given, rng, _allowed)[: subject.effort.crossed_rows or most]
-    cases += _recoveries(given, rng) if sites[0].size > WIDE else []
+    table = covering(given, rng, _allowed)[: subject.effort.crossed_rows or most]
+    few = _recoveries(given, rng) if sites[0].size > WIDE else _alone(given, rng)
+    cases = [*few, *table] if not subject.effort.mixed else table
     for case in cases:
         call = make_call(subject, rng, case, given, noise)
         alone = [call.of_most_drafts()] * (len(call.requests) > 1 and call.form.site.size <= WIDE)
@@ -96,6 +97,23 @@ def _look(subject: Verifying, trial: Trial, sites: list[Site]) -> str:
             chains += len(each.order)
             named += require_answers(subject, trial, each)
     return f"{chains} chains in {len(cases)} calls, {named} of them named by the reference"
+
+
+def _alone(given: Factors, rng: np.random.Generator) -> list[Case]:
+    """Return cases of one request with few drafts and with many, for every way and fate, in the dtypes by turns."""
+    least = min(site.size for site in given["site"])
+    small = [site for site in given["site"] if site.size == least]
+    found: list[Case] = []
+    for way in given["way"]:
+        for fate in given["fate"]:
+            for drafts in (2, 9, 16):
+                own = {"way": way, "fate": fate, "drafts": drafts, "batch": 1, "poison": (), "seeded": True}
+                fixed = {
+                    name: [value] for name, value in own.items() if name != "seeded" or True in given[name]
+                }
+                fixed["site"] = [small[len(found) % len(small)]]
+                found.append(random_case({**given, **fixed}, rng, _allowed))
+    return found if True in given["seeded"] else []
 
 
 def _recoveries(given: Factors, rng: np.random.Generator) -> list[Case]:

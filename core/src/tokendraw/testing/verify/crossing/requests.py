@@ -31,6 +31,8 @@ FATES: Final = (
 )
 _UNLIKELY: Final = 0.35
 """Share of narrow decisions, and of certain ones, about any token that is open to them."""
+_MUCH: Final = 0.05
+"""Probability of a draft that would often be recovered if a residual still held it."""
 _WIDE: Final = 8192
 """Above this V a request has two different rows and a bonus row, since each costs the reference milliseconds."""
 
@@ -270,12 +272,15 @@ def _narrow(rng: np.random.Generator, p: Array, q: Array | None) -> int | None:
 
 
 def _rejected(rng: np.random.Generator, p: Array, q: Array | None) -> int:
-    """Pick a draft that the target has little mass for, none at all, or that cannot have been drawn."""
+    """Pick a draft that the target has little mass for, none at all, much but less, or that cannot have been drawn."""
     ways = (
         [np.flatnonzero(p == 0)]
         if q is None
         else [np.flatnonzero((p == 0) & (q > 0)), np.flatnonzero((q == 0) & (p > 0))]
     )
-    ways.append(np.argsort(p - (1.0 if q is None else q))[:8])
+    given = np.ones_like(p) if q is None else q
+    less = np.where(p < 0.9 * given, p, 0.0)
+    likeliest = np.flatnonzero((less == less.max()) & (less > _MUCH))
+    ways += [np.argsort(p - given)[:8], likeliest, likeliest]
     found = [way for way in ways if len(way)]
     return int(rng.choice(found[int(rng.integers(len(found)))]))
