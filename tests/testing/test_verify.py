@@ -103,8 +103,8 @@ def test_an_honest_verifier_is_green_and_what_a_device_decides_is_not_run():
 
 @pytest.mark.slow
 def test_other_random_numbers_leave_it_green():
-    """As those of the seeds 2 to 7 did."""
-    assert run(subject(planted.Honest, seed=1), only=LINES).failed == ()
+    """At the smallest effort, as quick runs of many more seeds did."""
+    assert run(subject(planted.Honest, seed=1, effort=Effort.tiny()), only=LINES).failed == ()
 
 
 @pytest.mark.slow
@@ -118,7 +118,7 @@ def test_the_smallest_effort_runs_every_line_and_sees_what_is_exact():
 
 @pytest.mark.slow
 def test_a_verifier_that_takes_little_is_given_no_more_and_refused_the_rest_in_words():
-    report = run(subject(planted.Honest, DENSE), only=LINES)
+    report = run(subject(planted.Honest, DENSE, effort=Effort.tiny()), only=LINES)
     assert report.failed == ()
     told = {line.name: line.detail for line in report.ended(Status.REFUSED)}
     assert told.keys() == {

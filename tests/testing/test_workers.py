@@ -40,13 +40,13 @@ def test_the_lines_are_those_of_one_process_in_the_order_of_the_registry(install
     ended: list[Line] = []
     alone = run(subject, only=LINES)
     report = run(
-        subject, only=LINES, jobs=3, starting=lambda prop: begun.append(prop.name), finished=ended.append
+        subject, only=LINES, jobs=2, starting=lambda prop: begun.append(prop.name), finished=ended.append
     )
     assert without_times(report) == without_times(alone)
     assert [line.name for line in report.lines] == LINES
     assert begun == LINES
     assert sorted(line.name for line in ended) == sorted(LINES)
-    assert (report.jobs, alone.jobs) == (3, 1)
+    assert (report.jobs, alone.jobs) == (2, 1)
 
 
 @pytest.mark.slow
