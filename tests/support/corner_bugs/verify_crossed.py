@@ -256,6 +256,7 @@ class CoupledJoint(Verifies):
     """Coupled, order joint: top-p counts the mass that top-k left."""
 
     line = "verify crossing"
+    crossed_sizes = (33, 1025, 5003)
 
     def which(self, call, drafts, mode):
         joint = call.metadata.joint
