@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import torch
 
-from corner_bugs.call import INF
+from corner_bugs.call import INF, places
 from corner_bugs.paths import exact_k
 from corner_bugs.plugin import Filters, bugs_of
 
@@ -97,6 +97,24 @@ class MaskedByAGrammar(Filters):
 
     def shown(self, call, output):
         return replace(output, token_ids=torch.zeros_like(output.token_ids))
+
+
+class TiesBehindK(Filters):
+    """Batches in which every row has a top-k: what ties with the k-th behind the k + 1 largest has no part in p."""
+
+    line = "batches of one kind"
+
+    def filtered(self, call):
+        facts = call.metadata.facts
+        is_known = facts.all_top_k and facts.max_logprobs is None and not facts.any_joint
+        # Where the k-th is kept, its ties are looked for.
+        ends_above = ~(self.change(call).kept() & (places(call.logits) >= call.top_k.unsqueeze(1) - 1)).any(1)
+        return is_known & (call.top_k > 0) & (call.top_p < 1) & ends_above
+
+    def change(self, call):
+        k = call.top_k.unsqueeze(1)
+        behind = (places(call.logits) > k) & (k > 0) & ~call.logits.isnan()
+        return call.rows(call.logits.masked_fill(behind, -INF))
 
 
 BUGS = bugs_of(globals())
