@@ -147,6 +147,7 @@ NATIVE_CAPABILITIES = {
     "batch_invariant": True,
     "max_top_k": None,
     "max_vocab_size": None,
+    "vocab_parallel": True,
 }
 
 
@@ -242,6 +243,7 @@ def test_show_tells_everything_about_a_sampler(monkeypatch):
         "  batch invariant     no\n"
         "  largest top-k       no limit\n"
         "  largest vocabulary  no limit\n"
+        "  vocab parallel      no\n"
     )
     assert (result.stderr, result.exit_code) == ("", 0)
 

@@ -196,6 +196,7 @@ def test_json_is_complete(monkeypatch):
             "tie_rule": None,
             "max_logprobs": None,
             "logprob_ranks": True,
+            "vocab_parallel": False,
         },
         "choice": {
             "sampler": None,
@@ -247,6 +248,7 @@ def test_strict_mode_makes_a_fallback_an_error(monkeypatch):
         (["--graph-safe"], Need(graph_safe=True)),
         (["--sync-free"], Need(sync_free=True)),
         (["--batch-invariant"], Need(batch_invariant=True)),
+        (["--vocab-parallel"], Need(vocab_parallel=True)),
     ],
 )
 def test_every_need_has_an_option(monkeypatch, options, need):

@@ -17,7 +17,7 @@ FACES = {
         BatchFacts Drafts InvalidInputError InvalidParameterError LogprobsTensors Need PagedKVPlan PluginError
         RequestSlots RowKinds Sampler SamplerFallbackWarning SamplerOutput SamplerUnavailableError SamplingMetadata
         SamplingParams SettingsError SettingsWarning TokenLogprob TokendrawError TokendrawWarning
-        UntestedUpstreamWarning VerifyOutput __version__ discover load load_sampler resolve
+        UntestedUpstreamWarning VerifyOutput VocabShard __version__ discover load load_sampler resolve
     """,
     tokendraw.plugin: """
         API_VERSION Call Capabilities DRAFT_KINDS DraftKind EditFacts FILTER_ORDERS Filter FilterOrder GUMBEL_DTYPES

@@ -28,6 +28,7 @@ EVERYTHING = Capabilities(
     graph_safe=True,
     sync_free=True,
     batch_invariant=True,
+    vocab_parallel=True,
 )
 
 

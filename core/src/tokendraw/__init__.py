@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     )
     from tokendraw.operations.verify.output import VerifyOutput
     from tokendraw.paged_kv import PagedKVPlan
+    from tokendraw.vocab_parallel.shard import VocabShard
 
 _HOMES = {
     "_exchange.capabilities": ("Need",),
@@ -64,6 +65,7 @@ _HOMES = {
     "_exchange.drafts": ("Drafts",),
     "operations.verify.output": ("VerifyOutput",),
     "paged_kv": ("PagedKVPlan",),
+    "vocab_parallel.shard": ("VocabShard",),
 }
 
 __all__ = [
@@ -90,6 +92,7 @@ __all__ = [
     "TokendrawWarning",
     "UntestedUpstreamWarning",
     "VerifyOutput",
+    "VocabShard",
     "__version__",
     "discover",
     "load",
@@ -98,7 +101,7 @@ __all__ = [
 ]
 
 _OTHER_FACES = ("plugin", "resolution")
-_MODULES = (*_OTHER_FACES, "paged_kv", "philox", "probabilities", "sm90_w4", "speculative")
+_MODULES = (*_OTHER_FACES, "paged_kv", "philox", "probabilities", "sm90_w4", "speculative", "vocab_parallel")
 """Public modules, which are imported when they are first asked for."""
 _own = lazy_names(globals(), _HOMES)
 

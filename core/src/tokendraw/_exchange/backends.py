@@ -21,5 +21,8 @@ class SamplerBackend(Protocol):
         :param logits: [rows, V] float32, bfloat16 or float16 on the device it was built for, any row stride.
             Not to be modified. The core has checked shape, dtype and device.
         :param metadata: the parameters of the rows, on the same device.
+
+        A sampler that advertises ``vocab_parallel`` also takes ``shard=``: a :class:`tokendraw.VocabShard` on which
+        the ranks have agreed, with logits [rows, n] of its columns, n perhaps 0. It is passed only when it is given.
         """
         ...

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from tokendraw._exchange.facts import BatchFacts, RowKinds
+    from tokendraw._messages.errors import TokendrawError
 
 OutputCheck: TypeAlias = Callable[[object], str | None]
 """Checks the form of a call's output, without its values: returns None, or what is needed and what was found."""
@@ -29,6 +30,8 @@ class Call(ABC):
 
     told_in: ClassVar[str] = "its arguments"
     """Names where a caller says what a call does not hold, for the message of a refusal."""
+    is_collective: ClassVar[bool] = False
+    """Whether several processes make it together, so that the chosen provider alone serves it, in all of them."""
 
     @abstractmethod
     def check(self, device: torch.device, need: Any) -> None:
@@ -36,6 +39,15 @@ class Call(ABC):
 
         :raises InvalidInputError: says what is needed and what was found.
         """
+
+    def join(self, provider: str, need: Any, wrong: TokendrawError | None) -> None:
+        """Meet the other processes of a collective call, before it runs.
+
+        :param provider: name of who serves it here.
+        :param wrong: what speaks against the call in this process.
+        :raises TokendrawError: something speaks against it in one of them.
+        """
+        return
 
     def check_values(self) -> None:
         """Refuse values that are out of range, and wait for the device: with ``TOKENDRAW_DEBUG=1``.

@@ -131,6 +131,8 @@ class Capabilities(HostCapabilities):
     """Whether a seeded row's token is the same in any batch."""
     max_top_k: _Number | None = None
     max_vocab_size: _Number | None = None
+    vocab_parallel: bool = False
+    """Whether ``sample`` takes a ``shard``: logits of which each rank of a group holds some columns."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -182,3 +184,5 @@ class Need(HostNeed):
     """The most that ``SamplingParams.logprobs`` may be; None: any, up to all of the vocabulary. A batch that asks for
     more, or for all (-1) of a larger vocabulary, is refused before anything is launched or allocated.
     """
+    vocab_parallel: bool = False
+    """Whether calls come with a :class:`tokendraw.VocabShard`. Their rows go to no companion."""

@@ -22,17 +22,21 @@ LogitsForm: TypeAlias = tuple[torch.Size, torch.dtype, torch.device]
 _DTYPES = frozenset(getattr(torch, name) for name in INPUT_DTYPES)
 
 
-def check_logits(name: str, logits: Tensor, device: torch.device, *, built: str = "sampler") -> None:
+def check_logits(
+    name: str, logits: Tensor, device: torch.device, *, built: str = "sampler", least_columns: int = 1
+) -> None:
     """Refuse what is no batch of logits on the device that a sampler was built for.
 
     :param name: of the argument.
     :param built: names what was built for the device.
+    :param least_columns: 0 where they are those of one rank of several.
     :raises InvalidInputError: says what it needs to be and what it is.
     """
     if not is_plain(logits):
         check_plain(name, logits, f"Pass torch.as_tensor({name}), of shape [B, V].")
-    if logits.dim() != 2 or logits.shape[1] == 0:
-        raise InvalidInputError(f"'{name}' needs shape [B, V] with V >= 1, found {list(logits.shape)}.")
+    if logits.dim() != 2 or logits.shape[1] < least_columns:
+        needed = "[B, V] with V >= 1" if least_columns else "[B, n]"
+        raise InvalidInputError(f"'{name}' needs shape {needed}, found {list(logits.shape)}.")
     if logits.dtype not in _DTYPES:
         raise InvalidInputError(f"'{name}' needs dtype {', '.join(INPUT_DTYPES)}, found {logits.dtype}.")
     if not same_device(logits.device, device):
@@ -60,13 +64,16 @@ def has_form(logits: object, form: LogitsForm) -> bool:
     )
 
 
-def check_batch(name: str, logits: Tensor, metadata: SamplingMetadata, need: Need) -> None:
+def check_batch(
+    name: str, logits: Tensor, metadata: SamplingMetadata, need: Need, vocab_size: int | None = None
+) -> None:
     """Refuse metadata that does not fit the logits, one entry a row, or that asks for more than was settled.
 
+    :param vocab_size: V; None: the number of columns.
     :raises InvalidInputError: says what it needs to be and what it is.
     :raises InvalidParameterError: more logprobs than ``need`` grants.
     """
-    check_metadata(name, logits, metadata, need)
+    check_metadata(name, logits, metadata, need, vocab_size)
     rows = metadata.num_rows
     if rows is not None and rows != logits.shape[0]:
         raise InvalidInputError(
@@ -74,9 +81,12 @@ def check_batch(name: str, logits: Tensor, metadata: SamplingMetadata, need: Nee
         )
 
 
-def check_metadata(name: str, logits: Tensor, metadata: SamplingMetadata, need: Need) -> None:
+def check_metadata(
+    name: str, logits: Tensor, metadata: SamplingMetadata, need: Need, vocab_size: int | None = None
+) -> None:
     """Refuse what is no metadata on the device of the logits, of whatever number of rows.
 
+    :param vocab_size: as for :func:`check_batch`.
     :raises InvalidInputError: says what it needs to be and what it is.
     :raises InvalidParameterError: more logprobs than ``need`` grants.
     """
@@ -92,4 +102,4 @@ def check_metadata(name: str, logits: Tensor, metadata: SamplingMetadata, need: 
             "Pass device= to SamplingMetadata.from_params."
         )
     if need.max_logprobs is not None:
-        check_logprobs(metadata.facts.max_logprobs, logits.shape[1], need.max_logprobs)
+        check_logprobs(metadata.facts.max_logprobs, vocab_size or logits.shape[1], need.max_logprobs)

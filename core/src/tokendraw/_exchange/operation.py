@@ -58,8 +58,8 @@ class Operation:
     proof: str = "the proof call"
     """Names the proof in reasons."""
     prove: Prove
-    calls: Callable[[], Mapping[str, type[Any]]] | None = None
-    """Looks up the :class:`tokendraw._exchange.call.Call` of each of a provider's methods, by the method's name. None:
+    calls: Callable[[], Mapping[str, Callable[..., Any]]] | None = None
+    """Looks up what makes the :class:`tokendraw._exchange.call.Call` of each method, by the method's name. None:
     those of ``methods``, with any arguments."""
     warm_up: Callable[..., Any] | None = None
     """Builds the :class:`tokendraw._serving.warming.Warmup` of the arguments that it checks; None: nothing to warm."""

@@ -41,12 +41,11 @@ def wrong_form(
     )
 
 
-def wrong_tokens(output: SamplerOutput, logits: Tensor) -> str | None:
+def wrong_tokens(output: SamplerOutput, vocab_size: int) -> str | None:
     """Hold the ids that ``sample`` returned, of the right form, against the vocabulary."""
-    rows, vocab_size = logits.shape
     ids = output.token_ids
     for (row,) in first_of((ids < 0) | (ids >= vocab_size)):
-        return f"token_ids in [0, {vocab_size}), found {int(ids[row])} in row {row} of {rows}"
+        return f"token_ids in [0, {vocab_size}), found {int(ids[row])} in row {row} of {len(ids)}"
     return None
 
 

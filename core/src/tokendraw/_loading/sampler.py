@@ -19,6 +19,7 @@ from tokendraw._serving.calls import Calls
 from tokendraw._serving.drawing import Draft, Sample
 from tokendraw._serving.routing import Serving
 from tokendraw._serving.session import Session
+from tokendraw._serving.sharded import ShardedSample
 from tokendraw._serving.warming import Warmup
 from tokendraw._serving.warmup_batches import Batches
 from tokendraw._torch.untraced import untraced
@@ -27,6 +28,7 @@ from tokendraw.operations.verify.calls import Verify
 from tokendraw.operations.verify.capabilities import VerifyMode
 from tokendraw.operations.verify.output import VerifyOutput
 from tokendraw.operations.verify.warmup import VerifyWarmup
+from tokendraw.vocab_parallel import VocabShard
 
 
 class Sampler(Provider):
@@ -57,7 +59,9 @@ class Sampler(Provider):
         return f"<tokendraw.Sampler {self.name!r} on {self.device}>"
 
     @untraced
-    def sample(self, logits: Tensor, metadata: SamplingMetadata) -> SamplerOutput:
+    def sample(
+        self, logits: Tensor, metadata: SamplingMetadata, *, shard: VocabShard | None = None
+    ) -> SamplerOutput:
         """Draw one token a row.
 
         Waits for the device only where whoever draws does (``Capabilities.sync_free``), or where ``TOKENDRAW_DEBUG=1``
@@ -68,15 +72,20 @@ class Sampler(Provider):
         them pristine. The copy takes the memory of the logits, and a read and a write of them, for that call; of kinds
         that :meth:`warmup` drew there is none. The logits are never modified.
 
-        :param logits: [B, V] float32, bfloat16 or float16, any row stride.
+        With a ``shard`` every rank of a group calls with the columns that it holds and the same metadata, and gets the
+        same output, the one of all columns together. Only this sampler draws then: no companion, and no successor.
+
+        :param logits: [B, V] float32, bfloat16 or float16, any row stride; with ``shard`` [B, n], its columns.
         :param metadata: the parameters of the B rows, on the same device.
-        :raises InvalidInputError: a ValueError, before anything is launched.
+        :param shard: which ids the columns are, where other ranks hold the rest.
+        :raises InvalidInputError: a ValueError, before anything is launched; with ``shard`` on every rank alike.
         :raises SamplerUnavailableError: the batch may hold rows that nobody here can serve, or whoever could has
             failed.
         :raises PluginError: what a sampler returned has the wrong type, shape, dtype or device, or
             ``TOKENDRAW_DEBUG=1`` found another fault; or a sampler raised what would end the program.
         """
-        output: SamplerOutput = self._calls.make(Sample(logits, metadata))
+        call = Sample(logits, metadata) if shard is None else ShardedSample(logits, metadata, shard)
+        output: SamplerOutput = self._calls.make(call)
         return output
 
     @untraced

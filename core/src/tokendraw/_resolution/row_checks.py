@@ -61,6 +61,13 @@ CHECKS: tuple[Check, ...] = (dtype, vocab_size, filter_orders, gumbel_dtype, see
 """The checks, in the order in which a person would look."""
 
 
+def vocab_parallel(capabilities: Capabilities, host: Host, need: Need) -> str | None:
+    """Look for draws from logits that lie on several ranks. Nothing else than ``sample`` makes any."""
+    if capabilities.vocab_parallel or not need.vocab_parallel:
+        return None
+    return "the request needs a vocabulary that is split over ranks, found no such promise"
+
+
 def processed_logprobs(capabilities: Capabilities, host: Host, need: Need) -> str | None:
     """Look for logprobs after the filters, which only the sampler that filters can tell.
 

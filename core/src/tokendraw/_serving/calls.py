@@ -12,6 +12,7 @@ from tokendraw._messages.announce import announce
 from tokendraw._messages.errors import (
     SamplerFallbackWarning,
     SamplerUnavailableError,
+    TokendrawError,
     UntestedUpstreamWarning,
 )
 from tokendraw._resolution import advice
@@ -82,6 +83,8 @@ class Calls:
 
     def _looked_at(self, call: Call) -> Any:
         """Make a call that has to be checked and routed."""
+        if call.is_collective:
+            return self._made_together(call)
         session = self._session
         call.check(session.device, session.need)
         if session.debug and not is_capturing():
@@ -92,6 +95,31 @@ class Calls:
         except CallFailedError as error:
             failed = error
         return self._recovered(serving, failed, call)
+
+    def _made_together(self, call: Call) -> Any:
+        """Make a collective call: the chosen provider serves all of it, and nobody takes over, or processes would part.
+
+        What speaks against it here goes to the other processes first, so that none of them waits for this one.
+        """
+        session, serving = self._session, self.serving
+        name, wrong, debug = serving.chosen.name, None, session.debug and not is_capturing()
+        try:
+            call.check(session.device, session.need)
+            if debug:
+                call.check_values()
+            serving.check_alone(call)
+        except TokendrawError as error:
+            wrong = error
+        call.join(name, session.need, wrong)
+        watch = Watch(name, call.tensors()) if debug else None
+        try:
+            output = _run(serving.chosen, call, call.output_check(session.need), watch)
+        except CallFailedError as error:
+            failed = error
+        else:
+            session.counts.add(name, call.num_rows)
+            return output
+        raise failed.shown
 
     def _served(self, serving: Serving, call: Call) -> Any:
         """Have a checked call served, each row by the provider that can.

@@ -65,7 +65,7 @@ class Sample(Call):
         )
 
     def wrong_values(self, output: SamplerOutput) -> str | None:
-        return wrong_tokens(output, self.logits)
+        return wrong_tokens(output, self.logits.shape[1])
 
     @property
     def num_rows(self) -> int:

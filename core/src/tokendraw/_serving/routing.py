@@ -92,6 +92,18 @@ class Serving:
             return True
         return self.companion is not None and self._beyond_companion(call) is None
 
+    def check_alone(self, call: Call) -> None:
+        """Refuse a call that the chosen provider has to serve alone and cannot.
+
+        :raises SamplerUnavailableError: says what of it is beyond the provider.
+        """
+        lacking = self.lacking(call)
+        if lacking is not None:
+            raise SamplerUnavailableError(
+                f"'{self.chosen.name}' cannot serve {lacking}, and no companion serves a part of a call that several "
+                f"ranks make together. Load a sampler that can, with tokendraw.Need(vocab_parallel=True) ({NATIVE})."
+            )
+
     def member(self, call: Call, rows: BatchFacts | None = None) -> BuiltProvider:
         """Find the provider that serves a whole call, or rows of one kind.
 

@@ -157,14 +157,23 @@ def fresh_seeds(rows: int, device: torch.device) -> Tensor:
     return torch.empty(rows, dtype=torch.int64, device=device).random_(-(2**63), None)
 
 
-def seeds_and_positions(metadata: SamplingMetadata, rows: int, device: torch.device) -> tuple[Tensor, Tensor]:
+def has_every_seed(metadata: SamplingMetadata) -> bool:
+    """Whether the host knows that every row has a seed, so that none gets a fresh one."""
+    return metadata.facts.all_seeded and metadata.seed is not None
+
+
+def seeds_and_positions(
+    metadata: SamplingMetadata, rows: int, device: torch.device, fresh: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
     """Return the seed and the position of each logits row, [rows] int64 each.
 
     Rows without a seed get a fresh one; position is 0 where the metadata has no positions.
+
+    :param fresh: [rows] int64: what those rows get; None: :func:`fresh_seeds`.
     """
     seed, seeded = metadata.per_row("seed"), metadata.per_row("seeded")
-    if not metadata.facts.all_seeded or seed is None:
-        fresh = fresh_seeds(rows, device)
+    if seed is None or not metadata.facts.all_seeded:
+        fresh = fresh_seeds(rows, device) if fresh is None else fresh
         if seed is None:
             seed = fresh
         elif seeded is not None:

@@ -51,6 +51,7 @@ _SAMPLE = Capabilities(
     graph_safe=True,
     sync_free=True,
     batch_invariant=True,
+    vocab_parallel=True,
 )
 _VERIFY = VerifyCapabilities.of(
     _SAMPLE,
@@ -58,6 +59,7 @@ _VERIFY = VerifyCapabilities.of(
     draft_kinds=DRAFT_KINDS,
     ragged_drafts=True,
     placeholder_drafts=True,
+    vocab_parallel=False,
     sync_free=False,  # it makes about a thousand launches, and the last ones may wait for room in a full launch queue
 )
 _PLAN = HostCapabilities(device_types=None, graph_safe=True, sync_free=True)

@@ -65,7 +65,7 @@ def draw(
     tile = draw_tile(stats.tile_weights, params, noise, dtype, streams)
     ids, outside = _ids_of(tile, logits.shape[-1])
     x = clean(_gather(logits, ids), finite=stats.finite)
-    dropped = _either(outside, x < stats.threshold if params.filters else None)
+    dropped = either(outside, x < stats.threshold if params.filters else None)
     y = scaled(x, stats.max, params.inverse_temperature, finite=stats.finite)
     token = draw_token(ids, y, dropped, params, noise, dtype, streams)
     return (token if stats.finite else torch.where(stats.max > -INF, token, 0)).squeeze(-1)
@@ -90,8 +90,8 @@ def _draw_top_tokens(
         both = noise.gumbel(index, stream, dtype)
         tile_noise, token_noise = both[:, :tiles], both[:, tiles:]
     tile = _best_tile(stats.tile_weights, tile_noise, params)
-    dropped = _either(top.x < stats.threshold, None if tiles == 1 else top.tile != tile)
-    score = _scores(top.y, token_noise, dropped, params)
+    dropped = either(top.x < stats.threshold, None if tiles == 1 else top.tile != tile)
+    score = scores(top.y, token_noise, dropped, params)
     best = score == score.amax(-1, keepdim=True)
     return torch.where(best, top.ids, torch.iinfo(torch.int64).max).amin(-1)
 
@@ -130,7 +130,7 @@ def draw_or_recover(
     x, weight = clean(_gather(logits, ids), finite=stats.finite), _gather(residual, ids)
     y = scaled(x, stats.max, params.inverse_temperature, finite=stats.finite)
     y = torch.where(is_plain, y, weight.log())
-    dropped = _either(outside, torch.where(is_plain, x < stats.threshold, weight <= 0))
+    dropped = either(outside, torch.where(is_plain, x < stats.threshold, weight <= 0))
     token = draw_token(ids, y, dropped, params, noise, dtype, streams)
     return torch.where(is_plain & (stats.max == -INF), 0, token).squeeze(-1)
 
@@ -156,7 +156,7 @@ def draw_token(
     streams: Streams,
 ) -> Tensor:
     """Draw a token a row, [rows, 1] int64, from the ``y`` [rows, n] of successive ``ids`` that are not ``dropped``."""
-    score = _scores(y, noise.gumbel(ids, streams.token, dtype) if noise else None, dropped, params)
+    score = scores(y, noise.gumbel(ids, streams.token, dtype) if noise else None, dropped, params)
     return ids[..., :1] + score.argmax(-1, keepdim=True)  # of equal ones the first
 
 
@@ -169,7 +169,7 @@ def _best_tile(weights: Tensor, noise: Tensor | None, params: RowParams) -> Tens
     return score.argmax(-1, keepdim=True)
 
 
-def _scores(y: Tensor, noise: Tensor | None, dropped: Tensor | None, params: RowParams) -> Tensor:
+def scores(y: Tensor, noise: Tensor | None, dropped: Tensor | None, params: RowParams) -> Tensor:
     """Return scores [rows, n], of which the largest is drawn."""
     score = y if noise is None else y + noise
     if params.greedy is not None:
@@ -177,7 +177,8 @@ def _scores(y: Tensor, noise: Tensor | None, dropped: Tensor | None, params: Row
     return score if dropped is None else score.masked_fill(dropped, -INF)
 
 
-def _either(one: Tensor | None, other: Tensor | None) -> Tensor | None:
+def either(one: Tensor | None, other: Tensor | None) -> Tensor | None:
+    """Return where one of two masks is True; None is a mask that is True nowhere."""
     if one is None or other is None:
         return one if other is None else other
     return one | other

@@ -88,10 +88,10 @@ def row_stats(logits: Tensor, params: RowParams, *, masses: bool) -> RowStats:
     for rows, part in chunks(logits):
         own = params if len(part) == len(logits) else params.chunk(rows)
         parts.append(_chunk_stats(load(part, buffers), own, buffers, masses))
-    return parts[0] if len(parts) == 1 else _joined(parts)
+    return parts[0] if len(parts) == 1 else joined(parts)
 
 
-def _joined(parts: list[RowStats]) -> RowStats:
+def joined(parts: list[RowStats]) -> RowStats:
     """Join the statistics of successive rows."""
 
     def column(name: str) -> Any:
@@ -103,32 +103,47 @@ def _joined(parts: list[RowStats]) -> RowStats:
 
 
 def _chunk_stats(rows: Rows, params: RowParams, buffers: Buffers, masses: bool) -> RowStats:
-    count, vocab_size = rows.x.shape
-    width = vocab_size if vocab_size < _TILE else -(-vocab_size // _TILE) * _TILE
-    padded = buffers.take("weight", count, width, real_dtype(rows.x.device))
-    if width > vocab_size:
-        padded[:, vocab_size:].zero_()
-    weight = padded[:, :vocab_size]
-    mass = raw_mass = None
-    if masses:
-        one = torch.ones_like(params.temperature)
-        raw_mass = scaled(rows.x, rows.max, one, finite=rows.finite).exp_().sum(-1, keepdim=True)
-    scaled(rows.x, rows.max, params.inverse_temperature, out=weight, finite=rows.finite).exp_()
-    if masses:
-        mass = _padded_tile_sums(padded).sum(-1, keepdim=True)
-    threshold = thresholds(rows, weight, params, vocab_size, buffers).kept
+    weight, padded = weights(rows, params, buffers)
+    raw_mass = raw_masses(rows) if masses else None
+    mass = padded_tile_sums(padded).sum(-1, keepdim=True) if masses else None
+    threshold = thresholds(rows, weight, params, rows.x.shape[-1], buffers).kept
     if params.filters:
         weight *= kept(rows.x, threshold, buffers)
-    return RowStats(rows.max, rows.valid, threshold, _padded_tile_sums(padded), rows.finite, mass, raw_mass)
+    return RowStats(rows.max, rows.valid, threshold, padded_tile_sums(padded), rows.finite, mass, raw_mass)
+
+
+def weights(rows: Rows, params: RowParams, buffers: Buffers, lead: int = 0) -> tuple[Tensor, Tensor]:
+    """Return ``exp(y)`` [rows, n], and the padded tensor of which it is a part: whole tiles, 0 around the weights.
+
+    :param lead: columns before the first one in its tile, which lie elsewhere.
+    """
+    count, size = rows.x.shape
+    end = lead + size
+    width = end if end < _TILE else -(-end // _TILE) * _TILE
+    padded = buffers.take("weight", count, width, real_dtype(rows.x.device))
+    if lead:
+        padded[:, :lead].zero_()
+    if width > end:
+        padded[:, end:].zero_()
+    weight = padded[:, lead:end]
+    scaled(rows.x, rows.max, params.inverse_temperature, out=weight, finite=rows.finite).exp_()
+    return weight, padded
+
+
+def raw_masses(rows: Rows) -> Tensor:
+    """Return the sums of ``exp(x - max x)``, [rows, 1]."""
+    one = torch.ones_like(rows.max, dtype=real_dtype(rows.x.device))
+    return scaled(rows.x, rows.max, one, finite=rows.finite).exp_().sum(-1, keepdim=True)
 
 
 def tile_sums(weight: Tensor) -> Tensor:
     """Add up the weights [rows, V] of all tokens by tile: [rows, tiles]."""
     vocab_size = weight.shape[-1]
-    return _padded_tile_sums(weight if vocab_size < _TILE else pad(weight, (0, -vocab_size % _TILE)))
+    return padded_tile_sums(weight if vocab_size < _TILE else pad(weight, (0, -vocab_size % _TILE)))
 
 
-def _padded_tile_sums(padded: Tensor) -> Tensor:
+def padded_tile_sums(padded: Tensor) -> Tensor:
+    """Add up weights [rows, width] by tile, as :func:`weights` pads them: [rows, tiles]."""
     rows, width = padded.shape
     return padded.view(rows, -(-width // _TILE), min(width, _TILE)).sum(-1)
 

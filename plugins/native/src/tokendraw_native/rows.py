@@ -31,6 +31,8 @@ class Rows:
     """Every maximum is known to be finite, so no value is NaN or +inf and every row is valid."""
     descending: bool = False
     """The values of each row stand in descending order."""
+    has_nan: Tensor | None = None
+    """[rows, 1] bool: whether the logits held NaN; None: no row did."""
 
 
 def clean(logits: Tensor, *, finite: bool = False) -> Tensor:
@@ -54,7 +56,7 @@ def load(logits: Tensor, buffers: Buffers) -> Rows:
         return Rows(x, x_max, torch.ones_like(x_max, dtype=torch.bool), finite=True)
     valid = x_max > -INF
     x = torch.nan_to_num(x, nan=-INF, posinf=INF, neginf=-INF, out=buffers.like("logits", x, torch.float32))
-    return Rows(x, x.amax(-1, keepdim=True), valid, finite=False)
+    return Rows(x, x.amax(-1, keepdim=True), valid, finite=False, has_nan=x_max.isnan())
 
 
 def known_finite(x_max: Tensor) -> bool:

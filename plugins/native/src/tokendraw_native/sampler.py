@@ -11,7 +11,7 @@ import contextlib
 import torch
 from torch import Tensor
 
-from tokendraw import Drafts, Need, SamplerOutput, SamplingMetadata, VerifyOutput
+from tokendraw import Drafts, Need, SamplerOutput, SamplingMetadata, VerifyOutput, VocabShard
 from tokendraw.plugin import VerifyMode, one_thread
 from tokendraw_native.draw import DRAFT, SAMPLE, draw, draw_greedy
 from tokendraw_native.logprobs import log_kept_mass, logprobs
@@ -28,13 +28,23 @@ class NativeSampler:
 
     def __init__(self, device: torch.device, need: Need) -> None:
         self._on_cpu = device.type == "cpu"
+        self._need = need
         self._mode = need.logprobs_mode
         self._ranked = need.logprob_ranks
         self._gumbel_dtype = need.gumbel_dtype
 
     @torch.no_grad()
-    def sample(self, logits: Tensor, metadata: SamplingMetadata, *, draft: bool = False) -> SamplerOutput:
+    def sample(
+        self,
+        logits: Tensor,
+        metadata: SamplingMetadata,
+        *,
+        draft: bool = False,
+        shard: VocabShard | None = None,
+    ) -> SamplerOutput:
         """Draw one token a row; see :class:`tokendraw.plugin.VerifierBackend`."""
+        if shard is not None:
+            return self._sample_shard(logits, metadata, shard)
         rows, vocab_size = logits.shape
         width = metadata.facts.logprobs_width(vocab_size)
         with self._threads(logits):
@@ -51,6 +61,15 @@ class NativeSampler:
             asked = metadata.per_row("logprobs")
             best = logprobs(logits, token, stats, params, self._mode, width, asked, ranked=self._ranked)
             return SamplerOutput(token, valid, best, log_kept_mass(stats, params))
+
+    def _sample_shard(self, logits: Tensor, metadata: SamplingMetadata, shard: VocabShard) -> SamplerOutput:
+        from tokendraw.vocab_parallel import sample_shard
+        from tokendraw_native.shards import LocalColumns
+
+        params = RowParams.of(metadata, len(logits), logits.device)
+        columns = LocalColumns(logits, params, shard.agreement.layout, self._gumbel_dtype)
+        with self._threads(logits):
+            return sample_shard(columns, params, metadata, shard, self._need)
 
     @torch.no_grad()
     def verify(

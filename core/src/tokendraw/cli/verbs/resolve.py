@@ -56,6 +56,7 @@ _need_options = all_of_options(
     click.option("--graph-safe", is_flag=True, help="Need calls that a CUDA graph can capture."),
     click.option("--sync-free", is_flag=True, help="Need calls that do not wait for the device."),
     click.option("--batch-invariant", is_flag=True, help="Need the same token in any batch."),
+    click.option("--vocab-parallel", is_flag=True, help="Need draws from logits that are split over ranks."),
     click.option(
         "--need",
         "named",

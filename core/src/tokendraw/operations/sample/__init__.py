@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from tokendraw._exchange import row_limits
@@ -18,10 +18,10 @@ def _prove(backend: Any, capabilities: Capabilities, device: Any, need: Need) ->
     prove(backend, capabilities, device, need)
 
 
-def _calls() -> Mapping[str, type[Call]]:
-    from tokendraw._serving.drawing import Sample
+def _calls() -> Mapping[str, Callable[..., Call]]:
+    from tokendraw._serving.sharded import sample_call
 
-    return {"sample": Sample}
+    return {"sample": sample_call}
 
 
 def _warm_up(vocab_size: int, **arguments: Any) -> Any:
@@ -36,7 +36,7 @@ OPERATION = Operation(
     capabilities=Capabilities,
     need=Need,
     methods=("sample",),
-    checks=row_checks.CHECKS,
+    checks=(*row_checks.CHECKS, row_checks.vocab_parallel),
     default_checks=(row_checks.processed_logprobs,),
     gaps=row_limits.beyond,
     whole_call_gaps=frozenset({row_limits.VOCABULARY}),

@@ -1,0 +1,76 @@
+"""Calls that draw from logits of which each rank of a group holds some columns."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from tokendraw._exchange import input_checks
+from tokendraw._exchange.call import Call, OutputCheck
+from tokendraw._exchange.capabilities import Capabilities, Need
+from tokendraw._exchange.facts import BatchFacts
+from tokendraw._exchange.metadata import SamplingMetadata
+from tokendraw._exchange.output import SamplerOutput
+from tokendraw._exchange.output_checks import wrong_form, wrong_tokens
+from tokendraw._exchange.row_limits import unserved
+from tokendraw._messages.errors import InvalidInputError, TokendrawError
+from tokendraw._messages.words import type_name
+from tokendraw._serving.drawing import Sample
+from tokendraw.vocab_parallel.agreement import agree
+from tokendraw.vocab_parallel.shard import VocabShard
+
+
+def sample_call(logits: Tensor, metadata: SamplingMetadata, *, shard: VocabShard | None = None) -> Call:
+    """Make the call of ``sample``."""
+    return Sample(logits, metadata) if shard is None else ShardedSample(logits, metadata, shard)
+
+
+class ShardedSample(Sample):
+    """The columns [B, n] of this rank, and the parameters of the rows, the same on every rank."""
+
+    __slots__ = ("shard",)
+
+    is_collective: ClassVar[bool] = True
+
+    def __init__(self, logits: Tensor, metadata: SamplingMetadata, shard: VocabShard) -> None:
+        super().__init__(logits, metadata)
+        self.shard = shard
+
+    def join(self, provider: str, need: Need, wrong: TokendrawError | None) -> None:
+        if wrong is not None and not isinstance(self.shard, VocabShard):
+            raise wrong
+        agree(self.shard, self.logits, self.metadata, need, provider, wrong)
+
+    def check(self, device: torch.device, need: Need) -> None:
+        if not isinstance(self.shard, VocabShard):
+            raise InvalidInputError(
+                f"'shard' needs a tokendraw.VocabShard, found {type_name(self.shard)}. "
+                "Pass VocabShard(start, vocab_size)."
+            )
+        input_checks.check_logits("logits", self.logits, device, least_columns=0)
+        input_checks.check_batch("logits", self.logits, self.metadata, need, self.shard.vocab_size)
+
+    def lacking(self, capabilities: Capabilities, rows: BatchFacts | None = None) -> str | None:
+        if not capabilities.vocab_parallel:
+            return "a vocabulary that is split over ranks"
+        return unserved(capabilities, rows or self.metadata.facts, self.shard.vocab_size)
+
+    def run(self, backend: Any) -> Any:
+        return backend.sample(self.logits, self.metadata, shard=self.shard)
+
+    def output_check(self, need: Need) -> OutputCheck:
+        width = self.metadata.facts.logprobs_width(self.shard.vocab_size)
+        shape, device = self.logits.shape[:1], self.logits.device
+        return partial(wrong_form, shape=shape, device=device, width=width, ranks=need.logprob_ranks)
+
+    def wrong_values(self, output: SamplerOutput) -> str | None:
+        return wrong_tokens(output, self.shard.vocab_size)
+
+    def recall(self, key: object) -> OutputCheck | None:
+        return None
+
+    def remember(self, key: object, check: OutputCheck) -> None:
+        return

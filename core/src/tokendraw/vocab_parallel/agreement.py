@@ -1,0 +1,173 @@
+"""The ranks of a shard agree, once, on who holds what, or raise the same error."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+
+import torch
+from torch import Tensor
+
+from tokendraw._exchange.capabilities import Need
+from tokendraw._exchange.facts import BatchFacts
+from tokendraw._exchange.metadata import SamplingMetadata
+from tokendraw._messages.errors import InvalidInputError, SamplerUnavailableError, TokendrawError
+from tokendraw._messages.words import shown
+from tokendraw._torch.graphs import is_capturing
+from tokendraw.vocab_parallel.layout import Layout, Span
+from tokendraw.vocab_parallel.shard import Agreement, VocabShard
+from tokendraw.vocab_parallel.transport import transport_of
+
+_FACTS = tuple(field.name for field in fields(BatchFacts))
+MESSAGES = 1
+"""Version of what ranks say to each other: others may run another release."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Description:
+    """What a rank brings to the first call of a shard."""
+
+    ids: Span
+    alike: Mapping[str, object]
+    """What has to be the same on every rank, by its name in messages."""
+
+
+def agree(
+    shard: VocabShard,
+    logits: Tensor,
+    metadata: SamplingMetadata,
+    need: Need,
+    sampler: str,
+    wrong: TokendrawError | None,
+) -> None:
+    """Have the ranks of a shard agree, if they have not.
+
+    :param logits: [B, n] on this rank.
+    :param sampler: name of who draws.
+    :param wrong: what speaks against this rank's call.
+    :raises InvalidInputError: they do not agree: the same on every rank, at this and every later call.
+    :raises SamplerUnavailableError: likewise, if that is what is wrong on the first rank on which something is.
+    """
+    agreed = shard.agreed
+    if agreed.by_all is None and agreed.error is None:
+        if is_capturing():
+            raise wrong or InvalidInputError(
+                "'shard' needs a call before a CUDA graph is captured, at which its ranks agree, found none. "
+                "Call the sampler once with this shard, then capture."
+            )
+        try:
+            talk = transport_of(shard.group)
+        except InvalidInputError as error:
+            raise wrong or error from None
+        heard = talk.gather_objects(wrong or _described(shard, logits, metadata, need, sampler))
+        agreed.error = disagreement(heard, shard.vocab_size)
+        if agreed.error is None:
+            shards = [description.ids for description in heard]
+            agreed.by_all = Agreement(talk, Layout.of(shards, talk.rank, shard.vocab_size, logits.device))
+    if agreed.by_all is None:
+        assert agreed.error is not None
+        raise type(agreed.error)(str(agreed.error))  # a new one: a traceback would grow with every call
+    if wrong is not None:
+        raise wrong
+    found, size = logits.shape[1], agreed.by_all.layout.ids.size
+    if found != size:
+        raise InvalidInputError(
+            f"'logits' needs {size} columns, as this shard had when its ranks agreed, found {found}. "
+            "Make a new VocabShard on every rank."
+        )
+
+
+def _described(
+    shard: VocabShard, logits: Tensor, metadata: SamplingMetadata, need: Need, sampler: str
+) -> Description:
+    facts = metadata.facts
+    return Description(
+        ids=Span(shard.start, shard.start + logits.shape[1]),
+        alike={
+            "'vocab_size' of the shard": shard.vocab_size,
+            "the number of rows of 'logits'": logits.shape[0],
+            "the dtype of 'logits'": str(logits.dtype).removeprefix("torch."),
+            "the device type of 'logits'": logits.device.type,
+            "the sampler": sampler,
+            "the version of the ranks' messages": MESSAGES,
+            "'logprobs_mode' of the sampler": need.logprobs_mode,
+            "'logprob_ranks' of the sampler": need.logprob_ranks,
+            "'gumbel_dtype' of the sampler": need.gumbel_dtype,
+            **{f"'facts.{name}' of the metadata": getattr(facts, name) for name in _FACTS},
+            **_digests(metadata),
+        },
+    )
+
+
+def _digests(metadata: SamplingMetadata) -> dict[str, object]:
+    """Digest the values of each parameter, row by row."""
+    seeded = metadata.per_row("seeded")
+    found: dict[str, object] = {}
+    for name in (
+        "temperature",
+        "top_k",
+        "top_p",
+        "min_p",
+        "seed",
+        "seeded",
+        "joint",
+        "logprobs",
+        "positions",
+    ):
+        values = metadata.per_row(name)
+        if values is None:
+            found[f"'{name}' of the metadata"] = "none"
+            continue
+        if name == "seed" and seeded is not None:
+            values = values.masked_fill(~seeded, 0)
+        values = values.to(torch.float64 if values.is_floating_point() else torch.int64)
+        digest = hashlib.sha256(values.cpu().contiguous().view(torch.uint8).numpy().tobytes())
+        found[f"'{name}' of the metadata"] = f"values of digest {digest.hexdigest()[:8]}"
+    return found
+
+
+def disagreement(heard: Sequence[Description | Exception], vocab_size: int) -> TokendrawError | None:
+    """Return the first thing on which the ranks do not agree: the same on every rank.
+
+    :param heard: what each rank brings, or what speaks against its call.
+    :param vocab_size: V of this rank, which is every rank's unless that is what they do not agree on.
+    """
+    for rank, said in enumerate(heard):
+        if isinstance(said, Exception):
+            kind = SamplerUnavailableError if isinstance(said, SamplerUnavailableError) else InvalidInputError
+            return kind(f"'shard' needs a call that every rank can serve, found on rank {rank}: {said}")
+    described = [said for said in heard if isinstance(said, Description)]
+    return _difference(described) or _misplaced([each.ids for each in described], vocab_size)
+
+
+def _difference(described: Sequence[Description]) -> InvalidInputError | None:
+    first = described[0].alike
+    for rank, other in enumerate(described):
+        for name, value in other.alike.items():
+            if value != first.get(name):
+                return InvalidInputError(
+                    f"{name} needs to be the same on every rank, found {shown(first.get(name))} on rank 0 and "
+                    f"{shown(value)} on rank {rank}. Call every rank with the same batch."
+                )
+    return None
+
+
+def _misplaced(shards: Sequence[Span], vocab_size: int) -> InvalidInputError | None:
+    """Look for a gap or an overlap."""
+    end, before = 0, "the vocabulary begins"
+    for rank, ids in enumerate(shards):
+        if ids.start != end:
+            found = "a gap" if ids.start > end else "an overlap"
+            return InvalidInputError(
+                f"'start' of the shard on rank {rank} needs to be {end}, where {before}, found {ids.start}: {found}. "
+                "Let the ranks hold successive ids in rank order."
+            )
+        end, before = ids.end, f"the shard of rank {rank} ends"
+    if end != vocab_size:
+        found = "a gap" if end < vocab_size else "more"
+        return InvalidInputError(
+            f"the shards need to end at {vocab_size}, their 'vocab_size', found {end} on rank {len(shards) - 1}: "
+            f"{found}. Let the ranks hold all ids and no padding: pass logits[:, :n] where columns are padded."
+        )
+    return None

@@ -1,0 +1,85 @@
+"""How the shards of all ranks divide the tiles of a vocabulary, which every rank knows alike."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Self
+
+import torch
+from torch import Tensor
+
+from tokendraw import philox
+
+TILE = philox.TILE_SIZE
+
+
+class Span(NamedTuple):
+    """Successive ids ``[start, end)``."""
+
+    start: int
+    end: int
+
+    @property
+    def size(self) -> int:
+        """Return the number of ids."""
+        return self.end - self.start
+
+
+@dataclass(frozen=True, slots=True)
+class Tiles:
+    """The tiles of one shard: some whole, and at each end at most one of which other ranks hold a part."""
+
+    head: Span
+    """Ids of the first tile, if this rank holds a part of it alone; else empty."""
+    whole: Span
+    """Ids of tiles that are whole here. The last tile of a vocabulary has fewer than 1,024."""
+    tail: Span
+    """Ids of the last tile, if it is another one than the first and this rank holds a part of it alone; else empty."""
+
+    @classmethod
+    def of(cls, ids: Span, vocab_size: int) -> Self:
+        """Divide the ids of a shard."""
+        start = min(-(-ids.start // TILE) * TILE, ids.end)  # of what follows the head
+        end = ids.end if ids.end == vocab_size else max(ids.end // TILE * TILE, start)
+        return cls(Span(ids.start, start), Span(start, end), Span(end, ids.end))
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The shards of all ranks. Tensors are int64 on the device of the logits, made once."""
+
+    ids: Span
+    """Those of this rank."""
+    tiles: Tiles
+    """Those of this rank."""
+    vocab_size: int
+    shared_tiles: Tensor
+    """[S]: the tiles of which several ranks hold a part."""
+    parts: Tensor
+    """[S, m]: the parts of each of them among the 2 R heads and tails of all ranks, in the order of their ids: 2 r is
+    the head of rank r, 2 r + 1 its tail, and 2 R stands where a tile has fewer than m."""
+
+    @property
+    def lead(self) -> int:
+        """Return the number of ids that the first tile of this rank begins before it."""
+        return self.ids.start % TILE
+
+    @classmethod
+    def of(cls, shards: Sequence[Span], rank: int, vocab_size: int, device: torch.device) -> Self:
+        """Lay out the shards [R], which hold successive ids, for one of their ranks."""
+        parts: dict[int, list[int]] = {}
+        for r, ids in enumerate(shards):
+            tiles = Tiles.of(ids, vocab_size)
+            for side, part in enumerate((tiles.head, tiles.tail)):
+                if part.size:
+                    parts.setdefault(part.start // TILE, []).append(2 * r + side)
+        most = max(map(len, parts.values()), default=0)
+        rows = [own + [2 * len(shards)] * (most - len(own)) for own in parts.values()]
+        return cls(
+            ids=shards[rank],
+            tiles=Tiles.of(shards[rank], vocab_size),
+            vocab_size=vocab_size,
+            shared_tiles=torch.tensor(list(parts), dtype=torch.int64, device=device),
+            parts=torch.tensor(rows, dtype=torch.int64, device=device).view(len(rows), most),
+        )

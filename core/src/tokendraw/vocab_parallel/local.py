@@ -1,0 +1,95 @@
+"""What a sampler computes of the columns that a rank holds: the seam between its kernels and what ranks exchange."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple, Protocol, TypeAlias
+
+from torch import Tensor
+
+
+class Seeds(NamedTuple):
+    """What the random numbers of each row come from, the same on every rank: [B, 1] int64."""
+
+    seed: Tensor
+    position: Tensor
+
+
+AwaitSeeds: TypeAlias = Callable[[], Seeds]
+"""Returns the seeds once they are there. They may still be on their way, so whoever draws asks as late as it can."""
+
+
+class Bounds(NamedTuple):
+    """What all ranks know of each row before it is drawn from: [B, 1] float32."""
+
+    max: Tensor
+    """The largest value on any rank; NaN counts as -inf."""
+    threshold: Tensor
+    """A token is kept if its value is at least this."""
+
+
+class Best(NamedTuple):
+    """A rank's largest values. As a message it takes 8 bytes a row and value."""
+
+    x: Tensor
+    """[B, N] float32 in descending order, -inf behind the last of n < N."""
+    ids: Tensor
+    """[B, N] int32: the ids of the vocabulary; of equal values the lowest comes first; V behind the last."""
+
+
+class Sums(NamedTuple):
+    """Sums of weights over a rank's columns, in the widest float, [B, 1] each."""
+
+    kept: Tensor
+    """Of ``exp(y)`` over the kept tokens."""
+    mass: Tensor
+    """Of ``exp(y)`` over all."""
+    raw: Tensor
+    """Of ``exp(x - max x)`` over all."""
+
+
+class Draws(NamedTuple):
+    """A rank's candidates for the token of each row, of 40 bytes a row with noise in float32.
+
+    ``y = (x - max x) / T`` is relative to ``Bounds.max`` where that is given, else to the rank's own ``max``. A
+    candidate that is not there has a score, key or log-sum of -inf. The columns of ``ids`` and ``x`` are: whole tiles,
+    head, tail; those of ``log_sum`` and ``key``: head, tail. Scores and keys are float32, or float64 with noise in
+    float64.
+    """
+
+    max: Tensor
+    """[B, 1] float32: the rank's largest value; NaN counts as -inf."""
+    has_nan: Tensor
+    """[B, 1] int32: 1 or 0."""
+    score: Tensor
+    """[B, 1]: of the best whole tile, ``log W + G`` at its number in the stream TILE."""
+    ids: Tensor
+    """[B, 3] int32: the token drawn in that tile, and the best ones of the head and the tail: the largest ``y + G`` at
+    their ids in the stream TOKEN. In greedy rows the first is the rank's argmax, the lowest id on a tie."""
+    log_sum: Tensor
+    """[B, 2]: log of the weight that is kept of the tiles that other ranks hold parts of."""
+    key: Tensor
+    """[B, 2]: ``y + G`` of the best token there."""
+    x: Tensor | None = None
+    """[B, 3] float32: the values of the tokens ``ids``, with logprobs."""
+    kept: Tensor | None = None
+    """:class:`Sums`, with logprobs."""
+    mass: Tensor | None = None
+    raw: Tensor | None = None
+
+
+class LocalLogits(Protocol):
+    """The columns [B, n] of a rank, n perhaps 0, under one call's parameters."""
+
+    def argmax(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Return ``max`` and ``has_nan`` as in :class:`Draws`, and the lowest id of the largest: [B, 1] int32."""
+        ...
+
+    def draw(self, bounds: Bounds | None, seeds: AwaitSeeds | None, *, sums: bool) -> Draws:
+        """Draw the candidates.
+
+        :param bounds: None: no row has a filter.
+        :param seeds: None: every row is greedy.
+        :param sums: whether the fields are wanted that come with logprobs.
+        """
+        ...

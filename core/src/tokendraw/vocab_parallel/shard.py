@@ -1,0 +1,68 @@
+"""The part of a vocabulary whose logits a rank holds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from tokendraw._messages.errors import InvalidParameterError, TokendrawError
+from tokendraw._messages.words import shown
+
+if TYPE_CHECKING:
+    from tokendraw.vocab_parallel.layout import Layout
+    from tokendraw.vocab_parallel.transport import Transport
+
+
+@dataclass(frozen=True, eq=False)
+class VocabShard:
+    """The ids ``[start, start + n)`` of a vocabulary, whose n columns of logits lie on this rank.
+
+    The ranks of a group hold successive ids, in rank order, and together all of them. Their numbers may differ, be no
+    multiples of anything, or be 0. Make one and keep it: at its first call the ranks compare what they hold, by a
+    gather through the host, and any disagreement is the same error on every rank, then and in later calls. Later calls
+    trust that the ranks still agree in everything but the logits: the number of rows, their dtype, the metadata.
+
+    :raises InvalidParameterError: a ValueError: ``start`` or ``vocab_size`` is no integer.
+    """
+
+    start: int
+    """First id on this rank."""
+    vocab_size: int
+    """V: number of ids on all ranks together, without padding."""
+    group: Any = None
+    """A torch.distributed process group; None: the default one. Or a
+    :class:`tokendraw.vocab_parallel.Transport`."""
+    agreed: Agreed = field(init=False, repr=False)
+    """What came of the first call."""
+
+    def __post_init__(self) -> None:
+        for name in ("start", "vocab_size"):
+            value = getattr(self, name)
+            if not isinstance(value, int) or isinstance(value, bool):
+                raise InvalidParameterError(
+                    f"'{name}' of VocabShard needs an integer, found {shown(value)}. Pass a number of ids."
+                )
+        object.__setattr__(self, "agreed", Agreed())
+
+    @property
+    def agreement(self) -> Agreement:
+        """Return what the ranks agreed on. For samplers, which get no other shards."""
+        assert self.agreed.by_all is not None
+        return self.agreed.by_all
+
+
+class Agreement(NamedTuple):
+    """What the ranks of a shard agreed on."""
+
+    transport: Transport
+    """What they talk through."""
+    layout: Layout
+
+
+@dataclass(slots=True)
+class Agreed:
+    """The outcome of a shard's first call; empty before it."""
+
+    by_all: Agreement | None = None
+    error: TokendrawError | None = None
+    """Says why they did not agree."""
