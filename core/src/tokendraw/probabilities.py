@@ -149,6 +149,39 @@ def top_p_of_kept(top_p: Tensor, joint: Tensor | None, kept_mass: Tensor) -> Ten
     return restated if joint is None else torch.where(joint, restated, top_p)
 
 
+def min_p_threshold(x_max: Tensor, min_p: Tensor, temperature: Tensor) -> Tensor:
+    """Return the least float32 that min-p keeps, [rows, 1]; -inf where it is off.
+
+    :param x_max: [rows, 1] float32: the largest value.
+    :param min_p: [rows, 1] in the widest float; 0 and below, and NaN, are off.
+    :param temperature: [rows, 1] in the widest float, positive and finite.
+    """
+    # finite, so that it leaves an infinite maximum as it is
+    below = (temperature * min_p.clamp(max=1).log()).clamp(min=torch.finfo(temperature.dtype).min)
+    exact = torch.where(min_p > 0, x_max + below, -_INF)
+    rounded = exact.to(torch.float32)
+    # x >= exact is the same as x >= the next float32 that is not below exact
+    return torch.where(rounded < exact, rounded.nextafter(torch.full_like(rounded, _INF)), rounded)
+
+
+def threshold_of_sorted(x: Tensor, weight: Tensor, target: Tensor) -> Tensor:
+    """Return the largest value v such that the weight of ``x >= v`` is at least ``target``, or as near as it comes.
+
+    :param x: [rows, n] in descending order.
+    :param weight: [rows, n], non-negative.
+    :param target: [rows, 1]; 0 or less finds the first with a weight.
+    :returns: [rows, 1], a value of the row.
+    """
+    return x.gather(-1, first_reaching(weight.cumsum(-1), target))
+
+
+def first_reaching(from_above: Tensor, target: Tensor) -> Tensor:
+    """Return the first place at which a running sum [rows, n] reaches the target: [rows, 1] int64."""
+    tiny = torch.finfo(from_above.dtype).tiny
+    reachable = target.to(from_above.dtype).minimum(from_above[:, -1:]).clamp_(min=tiny)
+    return torch.searchsorted(from_above, reachable).clamp_(max=from_above.shape[-1] - 1)
+
+
 def sample_in_parts(
     logits: Tensor,
     wanted: Filters,

@@ -13,16 +13,18 @@ from tokendraw._lazy import lazy_names
 
 if TYPE_CHECKING:
     from tokendraw.vocab_parallel.layout import Layout, Span, Tiles
-    from tokendraw.vocab_parallel.local import AwaitSeeds, Bounds, Draws, LocalLogits, Seeds
+    from tokendraw.vocab_parallel.local import AwaitSeeds, Bounds, Digits, Draws, LocalLogits, Seeds, Weighing
     from tokendraw.vocab_parallel.parameters import RowParameters
+    from tokendraw.vocab_parallel.radix import keys
     from tokendraw.vocab_parallel.sampling import sample_shard
     from tokendraw.vocab_parallel.shard import VocabShard
     from tokendraw.vocab_parallel.transport import Transport
 
 _HOMES = {
     "vocab_parallel.layout": ("Layout", "Span", "Tiles"),
-    "vocab_parallel.local": ("AwaitSeeds", "Bounds", "Draws", "LocalLogits", "Seeds"),
+    "vocab_parallel.local": ("AwaitSeeds", "Bounds", "Digits", "Draws", "LocalLogits", "Seeds", "Weighing"),
     "vocab_parallel.parameters": ("RowParameters",),
+    "vocab_parallel.radix": ("keys",),
     "vocab_parallel.sampling": ("sample_shard",),
     "vocab_parallel.shard": ("VocabShard",),
     "vocab_parallel.transport": ("Transport",),
@@ -31,6 +33,7 @@ _HOMES = {
 __all__ = [
     "AwaitSeeds",
     "Bounds",
+    "Digits",
     "Draws",
     "Layout",
     "LocalLogits",
@@ -40,6 +43,8 @@ __all__ = [
     "Tiles",
     "Transport",
     "VocabShard",
+    "Weighing",
+    "keys",
     "sample_shard",
 ]
 

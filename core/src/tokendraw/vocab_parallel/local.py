@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple, Protocol, TypeAlias
 
+import torch
 from torch import Tensor
 
 
@@ -28,13 +29,24 @@ class Bounds(NamedTuple):
     """A token is kept if its value is at least this."""
 
 
-class Best(NamedTuple):
-    """A rank's largest values. As a message it takes 8 bytes a row and value."""
+class Digits(NamedTuple):
+    """The next 8 bits of values' keys: see :mod:`tokendraw.vocab_parallel.radix`."""
 
-    x: Tensor
-    """[B, N] float32 in descending order, -inf behind the last of n < N."""
-    ids: Tensor
-    """[B, N] int32: the ids of the vocabulary; of equal values the lowest comes first; V behind the last."""
+    prefix: Tensor | None
+    """[B, 1] int64: the bits above them, which a value has to have to be counted; None: there are none."""
+    shift: int
+    """Number of bits below them."""
+
+
+class Weighing(NamedTuple):
+    """What values weigh in a histogram: ``exp(y)`` in integer units."""
+
+    max: Tensor
+    """[B, 1] float32: the largest value on any rank, to which ``y`` is relative."""
+    floor: Tensor
+    """[B, 1] float32: values below it weigh nothing."""
+    bits: int
+    """A weight of 1 is 2 to this many units. Rounded to the nearest."""
 
 
 class Sums(NamedTuple):
@@ -83,6 +95,26 @@ class LocalLogits(Protocol):
 
     def argmax(self) -> tuple[Tensor, Tensor, Tensor]:
         """Return ``max`` and ``has_nan`` as in :class:`Draws`, and the lowest id of the largest: [B, 1] int32."""
+        ...
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Return the dtype of the logits."""
+        ...
+
+    def largest(self, count: int, *, mass: bool) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Return ``x``, ``ties`` and ``mass`` as in :class:`tokendraw.vocab_parallel.thresholds.Survey`.
+
+        :param count: K.
+        :param mass: whether it is wanted.
+        """
+        ...
+
+    def histogram(self, digits: Digits, weighing: Weighing | None) -> Tensor:
+        """Add up what values weigh by a digit of their keys: [B, 256] int64.
+
+        :param weighing: None: 1.
+        """
         ...
 
     def draw(self, bounds: Bounds | None, seeds: AwaitSeeds | None, *, sums: bool) -> Draws:

@@ -31,6 +31,16 @@ class RowParameters(Protocol):
         ...
 
     @property
+    def max_top_k(self) -> int | None:
+        """Return the largest active k; None where the host does not know it."""
+        ...
+
+    @property
+    def all_top_k(self) -> bool:
+        """Return whether every row is greedy or has an active k."""
+        ...
+
+    @property
     def top_p(self) -> Tensor | None:
         """Return p; 1 and above is off."""
         ...

@@ -20,12 +20,13 @@ from tokendraw import philox
 from tokendraw._exchange.capabilities import Need
 from tokendraw._exchange.metadata import SamplingMetadata
 from tokendraw._exchange.output import SamplerOutput
-from tokendraw.vocab_parallel.local import AwaitSeeds, LocalLogits, Seeds
+from tokendraw.vocab_parallel.local import Bounds, LocalLogits, Seeds
 from tokendraw.vocab_parallel.merging import greedy_token, merged
 from tokendraw.vocab_parallel.messages import gathered
 from tokendraw.vocab_parallel.parameters import RowParameters
 from tokendraw.vocab_parallel.shard import VocabShard
-from tokendraw.vocab_parallel.transport import Transport
+from tokendraw.vocab_parallel.thresholds import thresholds
+from tokendraw.vocab_parallel.transport import Wait
 
 
 class _Argmax(NamedTuple):
@@ -53,25 +54,28 @@ def sample_shard(
         token, top = greedy_token(found.max, found.ids)
         valid = (found.has_nan.amax(0) == 0) & (top > -float("inf"))
         return SamplerOutput(token.where(top > -float("inf"), 0).squeeze(-1), valid.squeeze(-1))
-    seeds = _seeds(metadata, params, talk)
-    draws = gathered(talk, local.draw(None, seeds, sums=False))
-    drawn = merged(draws, None, layout, params, seeds() if seeds else None, need.gumbel_dtype)
+    rows, device = len(params.temperature), params.temperature.device
+    # Every rank draws them, so that generators that were seeded alike stay alike; those of rank 0 count.
+    fresh = None if philox.has_every_seed(metadata) else philox.fresh_seeds(rows, device).unsqueeze(-1)
+    is_drawn = not metadata.facts.all_greedy
+    bounds: Bounds | None = None
+    wait: Wait = _at_once
+    if params.top_k is not None or params.top_p is not None or params.min_p is not None:
+        bounds, fresh = thresholds(local, talk, layout, params, fresh)
+    elif fresh is not None and is_drawn:
+        wait = talk.broadcast_from_first(fresh)
+
+    def seeds() -> Seeds:
+        wait()
+        found = philox.seeds_and_positions(
+            metadata, rows, device, None if fresh is None else fresh.squeeze(-1)
+        )
+        return Seeds(*(column.unsqueeze(-1) for column in found))
+
+    draws = gathered(talk, local.draw(bounds, seeds if is_drawn else None, sums=False))
+    drawn = merged(draws, bounds, layout, params, seeds() if is_drawn else None, need.gumbel_dtype)
     return SamplerOutput(drawn.token.squeeze(-1), drawn.valid.squeeze(-1))
 
 
-def _seeds(metadata: SamplingMetadata, params: RowParameters, talk: Transport) -> AwaitSeeds | None:
-    """Begin to bring the seeds of rank 0 to rows that have none."""
-    rows, device = len(params.temperature), params.temperature.device
-    # Every rank draws, so that generators that were seeded alike stay alike.
-    fresh = None if philox.has_every_seed(metadata) else philox.fresh_seeds(rows, device)
-    if metadata.facts.all_greedy:
-        return None
-    wait = None if fresh is None else talk.broadcast_from_first(fresh)
-
-    def arrived() -> Seeds:
-        if wait is not None:
-            wait()
-        seed, position = philox.seeds_and_positions(metadata, rows, device, fresh)
-        return Seeds(seed.unsqueeze(-1), position.unsqueeze(-1))
-
-    return arrived
+def _at_once() -> None:
+    """Wait for nothing."""

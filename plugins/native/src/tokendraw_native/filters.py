@@ -23,11 +23,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from tokendraw.probabilities import min_p_threshold, threshold_of_sorted
 from tokendraw_native.buffers import Buffers
 from tokendraw_native.largest import largest
 from tokendraw_native.row_params import RowParams
 from tokendraw_native.rows import INF, Rows, kept, real_dtype, scaled
-from tokendraw_native.threshold_search import threshold_of, threshold_of_sorted
+from tokendraw_native.threshold_search import threshold_of
 
 MAX_TOP = 1024
 """Largest k for which ``torch.topk`` finds the largest values faster than the search does."""
@@ -53,7 +54,7 @@ def thresholds(
     """
     threshold, top = None, None
     if params.min_p is not None:
-        threshold = _min_p_threshold(rows.max, params.min_p, params.temperature)
+        threshold = min_p_threshold(rows.max, params.min_p, params.temperature)
     if params.top_k is not None:
         top = _top_values(rows, params, vocab_size)
         kth = _top_k_threshold(rows, top, params, vocab_size, buffers)
@@ -123,13 +124,3 @@ def _top_p_threshold(
             own = scaled(top, rows.max, params.inverse_temperature, finite=rows.finite).exp_()
         nucleus = threshold_of_sorted(top, own, top_p * mass)
     return torch.where(top_p < 1, nucleus, -INF)
-
-
-def _min_p_threshold(x_max: Tensor, min_p: Tensor, temperature: Tensor) -> Tensor:
-    """Return the least float32 that min-p keeps: [rows, 1]."""
-    # finite, so that it leaves an infinite maximum as it is
-    below = (temperature * min_p.clamp(max=1).log()).clamp(min=torch.finfo(temperature.dtype).min)
-    exact = torch.where(min_p > 0, x_max + below, -INF)
-    rounded = exact.to(torch.float32)
-    # x >= exact is the same as x >= the next float32 that is not below exact
-    return torch.where(rounded < exact, rounded.nextafter(torch.full_like(rounded, INF)), rounded)

@@ -12,15 +12,19 @@ from dataclasses import replace
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from tokendraw.plugin import GumbelDtype
-from tokendraw.vocab_parallel import AwaitSeeds, Bounds, Draws, Layout
+from tokendraw.vocab_parallel import AwaitSeeds, Bounds, Digits, Draws, Layout, Weighing, keys
 from tokendraw_native.buffers import Buffers
-from tokendraw_native.largest import first_largest
+from tokendraw_native.largest import first_largest, largest
 from tokendraw_native.row_params import Noise, RowParams
 from tokendraw_native.row_stats import RowStats, chunks, joined, padded_tile_sums, raw_masses, weights
-from tokendraw_native.rows import INF, Rows, kept, known_finite, load
+from tokendraw_native.rows import INF, Rows, kept, known_finite, load, scaled
 from tokendraw_native.shard_draw import ShardDraw
+
+_DIGIT_BITS = 8
+_BINS = 1 << _DIGIT_BITS
 
 
 class LocalColumns:
@@ -39,13 +43,48 @@ class LocalColumns:
         x_max, has_nan, ids = (torch.cat(column) for column in zip(*found, strict=True))
         return x_max, has_nan, ids
 
+    @property
+    def dtype(self) -> torch.dtype:
+        """Return the dtype of the logits."""
+        return self._logits.dtype
+
+    def largest(self, count: int, *, mass: bool) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Find the largest values, how many more tie with the last, and the mass of each row."""
+        buffers, found = Buffers(self._logits.device), []
+        for part, rows in self._rows():
+            x = rows.x
+            values = largest(x, min(count, x.shape[-1]))[0]
+            last = values[:, -1:]
+            ties = (x == last).sum(-1, keepdim=True) - (values == last).sum(-1, keepdim=True)
+            own = weights(rows, self._params.chunk(part), buffers)[0].sum(-1, keepdim=True) if mass else None
+            found.append((pad(values, (0, count - values.shape[-1]), value=-INF), ties.to(torch.int32), own))
+        best, times, masses = ([*column] for column in zip(*found, strict=True))
+        return torch.cat(best), torch.cat(times), torch.cat(masses) if mass else None
+
+    def histogram(self, digits: Digits, weighing: Weighing | None) -> Tensor:
+        """Add up what values weigh by a digit of their keys."""
+        found = []
+        for part, rows in self._rows():
+            digit = keys(rows.x) >> digits.shift
+            if digits.prefix is not None:
+                digit -= digits.prefix[part] << _DIGIT_BITS
+            digit = torch.where((digit >= 0) & (digit < _BINS), digit, _BINS)
+            units = torch.ones_like(digit)
+            if weighing is not None:
+                y = scaled(rows.x, weighing.max[part], self._params.chunk(part).inverse_temperature)
+                units = y.exp_().mul_(2.0**weighing.bits).round_().to(torch.int64)
+                units *= rows.x >= weighing.floor[part]
+            histogram = torch.zeros(len(digit), _BINS + 1, dtype=torch.int64, device=digit.device)
+            found.append(histogram.scatter_add_(-1, digit, units)[:, :_BINS])
+        return torch.cat(found)
+
     def draw(self, bounds: Bounds | None, seeds: AwaitSeeds | None, *, sums: bool) -> Draws:
         """Draw the candidates for the token of each row."""
-        largest, stats = [], []
+        maxima, stats = [], []
         buffers = Buffers(self._logits.device)
         for part, rows in self._rows():
             first = None if self._params.greedy is None else self._argmax(rows)
-            largest.append((rows.max, _has_nan(rows), first))
+            maxima.append((rows.max, _has_nan(rows), first))
             own = None if bounds is None else Bounds(*(column[part] for column in bounds))
             stats.append(self._stats(rows, self._params.chunk(part), own, buffers, sums))
         whole = joined(stats)
@@ -53,7 +92,7 @@ class LocalColumns:
             self._logits, whole, self._params, self._layout, self._dtype, filtered=bounds is not None
         )
         drawn = draw.candidates(Noise(*seeds()) if seeds else None, values=sums)
-        x_max, has_nan, ids = ([*column] for column in zip(*largest, strict=True))
+        x_max, has_nan, ids = ([*column] for column in zip(*maxima, strict=True))
         if self._params.greedy is not None:
             first_ids = torch.where(self._params.greedy, torch.cat(ids), drawn.ids[:, :1])
             drawn = drawn._replace(ids=torch.cat((first_ids, drawn.ids[:, 1:]), -1))

@@ -12,6 +12,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from tokendraw.probabilities import first_reaching, threshold_of_sorted
 from tokendraw_native.buffers import Buffers
 from tokendraw_native.rows import INF, Rows
 
@@ -38,18 +39,6 @@ def threshold_of(rows: Rows, weight: Tensor, target: Tensor, buffers: Buffers) -
     return threshold_of_sorted(values, weight.gather(-1, order), target)
 
 
-def threshold_of_sorted(x: Tensor, weight: Tensor, target: Tensor) -> Tensor:
-    """Do the same as :func:`threshold_of` for rows [rows, n] in descending order."""
-    return x.gather(-1, _first_reaching(weight.cumsum(-1), target))
-
-
-def _first_reaching(from_above: Tensor, target: Tensor) -> Tensor:
-    """Return the first place at which a running sum reaches the target: [rows, 1] int64."""
-    tiny = torch.finfo(from_above.dtype).tiny
-    reachable = target.to(from_above.dtype).minimum(from_above[:, -1:]).clamp_(min=tiny)
-    return torch.searchsorted(from_above, reachable).clamp_(max=from_above.shape[-1] - 1)
-
-
 def _by_bins(rows: Rows, weight: Tensor, target: Tensor, buffers: Buffers) -> Tensor | None:
     """Search by bins; None if the last bin holds too many values. Its shapes depend on the data: for CPUs only."""
     x = rows.x
@@ -60,7 +49,7 @@ def _by_bins(rows: Rows, weight: Tensor, target: Tensor, buffers: Buffers) -> Te
     bins = buffers.like("bins", x, torch.int64).copy_(distance.view(torch.uint16)[:, 1::2])
     histogram = buffers.take("histogram", len(x), _BINS, weight.dtype).zero_().scatter_add_(-1, bins, weight)
     from_above = histogram.cumsum_(-1)
-    last = _first_reaching(from_above, target)
+    last = first_reaching(from_above, target)
     above = torch.where(last > 0, from_above.gather(-1, (last - 1).clamp_(min=0)), 0.0)
 
     inside = torch.ge(distance, _first_of(last), out=buffers.like("mask", x))

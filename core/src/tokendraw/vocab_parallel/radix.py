@@ -1,0 +1,67 @@
+"""The search for a threshold in values that lie on several ranks, by the bits of the values.
+
+A float32 and the integer that its bits make are ordered alike once the bits of negative ones are inverted: its key. A
+histogram of weights over the keys' upper 8 bits, summed over all ranks, says which digit the threshold has there; the
+next histogram is of the values with that digit alone. Counts and weights are integers, so their sums are the same for
+any number of ranks, and every rank decides alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from tokendraw.vocab_parallel.local import Digits, LocalLogits, Weighing
+from tokendraw.vocab_parallel.transport import Transport
+
+DIGIT_BITS: Final = 8
+"""Bits of a digit; a histogram has a bin for each value of it."""
+_KEY_BITS: Final = {torch.bfloat16: 16, torch.float16: 24}
+"""Upper bits of a key that tell the values of a dtype apart, in whole digits; 32 for float32."""
+
+
+def keys(x: Tensor) -> Tensor:
+    """Return the keys of float32 values without NaN: int64 in [0, 2^32), in the order of the values."""
+    bits = (x + 0.0).view(torch.int32).to(torch.int64)  # -0.0 becomes 0.0
+    return torch.where(bits < 0, ~bits, bits + (1 << 31))
+
+
+def _value(prefix: Tensor, missing: int) -> Tensor:
+    """Return the value of a key whose lower ``missing`` bits are those of every value of its dtype."""
+    key = (prefix << missing) + torch.where(prefix >> (31 - missing) > 0, 0, (1 << missing) - 1)
+    bits = torch.where(key < 1 << 31, ~key, key - (1 << 31))
+    return bits.to(torch.int32).view(torch.float32)
+
+
+def search(
+    local: LocalLogits,
+    talk: Transport,
+    weighing: Weighing | None,
+    target_of: Callable[[Tensor], Tensor],
+) -> Tensor:
+    """Return the largest value v such that what is weighed of ``x >= v`` on all ranks is at least a target.
+
+    :param weighing: None: every value weighs 1.
+    :param target_of: computes the target from the total, [B, 1] int64 both; below 1 it is the largest value, above the
+        total the least that weighs anything.
+    :returns: [B, 1] float32.
+    """
+    digits = _KEY_BITS.get(local.dtype, 32) // DIGIT_BITS
+    prefix, target, missing = None, None, 32
+    for _ in range(digits):
+        missing -= DIGIT_BITS
+        histogram = local.histogram(Digits(prefix, missing), weighing)
+        talk.all_sum(histogram)
+        downwards = histogram.flip(-1)
+        from_above = downwards.cumsum(-1)
+        target = target_of(from_above[:, -1:]) if target is None else target
+        target = target.clamp(min=1).minimum(from_above[:, -1:])
+        place = torch.searchsorted(from_above, target)
+        target = target - (from_above - downwards).gather(-1, place)
+        digit = (1 << DIGIT_BITS) - 1 - place
+        prefix = digit if prefix is None else (prefix << DIGIT_BITS) + digit
+    assert prefix is not None
+    return _value(prefix, missing)

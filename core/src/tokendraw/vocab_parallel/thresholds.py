@@ -1,0 +1,165 @@
+"""The thresholds of rows whose values lie on several ranks, as one device finds them: the same on every rank.
+
+The K largest values of each rank, and how many more tie with the last of them, hold the k-th largest value of the row
+for every k <= K, and all that such a top-k keeps. A nucleus without a top-k may be wider than that. Where the host may
+look at values, on a CPU, it looks whether it is; elsewhere it is searched for in any case.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+import torch
+from torch import Tensor
+
+from tokendraw.probabilities import min_p_threshold, threshold_of_sorted
+from tokendraw.vocab_parallel.layout import Layout
+from tokendraw.vocab_parallel.local import Bounds, LocalLogits, Weighing
+from tokendraw.vocab_parallel.messages import gathered
+from tokendraw.vocab_parallel.parameters import RowParameters
+from tokendraw.vocab_parallel.radix import search
+from tokendraw.vocab_parallel.transport import Transport
+
+MOST_VALUES: Final = 1024
+"""Largest K. A search by digits takes twice the bytes, and three rounds more."""
+NUCLEUS_VALUES: Final = 256
+"""K where a nucleus may be found among the largest values of a CPU."""
+_INF: Final = float("inf")
+
+
+class Survey(NamedTuple):
+    """What a rank says of each row before it draws."""
+
+    x: Tensor
+    """[B, K] float32: its largest values in descending order, -inf behind the last of n < K."""
+    ties: Tensor
+    """[B, 1] int32: how many more equal the last of them."""
+    mass: Tensor | None
+    """[B, 1] in the widest float: the sum of ``exp(y)``, relative to the first, if it is needed."""
+    fresh: Tensor | None
+    """[B, 1] int64: seeds for rows that have none, of which those of rank 0 count."""
+
+
+class _Plan(NamedTuple):
+    """What the host knows of the filters of a batch."""
+
+    values: int
+    """K."""
+    any_large_k: bool
+    """Whether a k may be above K."""
+    any_wide: bool
+    """Whether a nucleus may hold more than the K largest values of a rank."""
+    may_look: bool
+
+    @classmethod
+    def of(cls, params: RowParameters, vocab_size: int) -> _Plan:
+        on_cpu = params.temperature.device.type == "cpu"
+        most = params.max_top_k
+        if params.top_k is not None and most is None and on_cpu:
+            active = torch.where(params.top_k < vocab_size, params.top_k, 0)
+            most = int(active.amax()) if len(active) else 0
+        any_large_k = params.top_k is not None and (most is None or min(most, vocab_size) > MOST_VALUES)
+        any_wide = params.top_p is not None and (any_large_k or not params.all_top_k)
+        values = max(1, 0 if params.top_k is None or any_large_k else most or 0)
+        if any_wide and on_cpu:
+            values = max(values, NUCLEUS_VALUES)
+        return cls(min(values, vocab_size), any_large_k, any_wide, on_cpu)
+
+
+def thresholds(
+    local: LocalLogits, talk: Transport, layout: Layout, params: RowParameters, fresh: Tensor | None
+) -> tuple[Bounds, Tensor | None]:
+    """Find the largest value of each row and the least that it keeps, and bring rank 0's ``fresh`` to all ranks.
+
+    :param fresh: [B, 1] int64 or None.
+    """
+    plan = _Plan.of(params, layout.vocab_size)
+    whole = params.top_p is not None and (params.joint is not None or (plan.any_wide and plan.may_look))
+    x, ties, mass = local.largest(plan.values, mass=whole)
+    heard = gathered(talk, Survey(x, ties, mass, fresh))
+    largest = _Largest(heard, params)
+    base = torch.full_like(largest.max, -_INF)
+    if params.min_p is not None:
+        base = min_p_threshold(largest.max, params.min_p, params.temperature)
+    if params.top_k is not None:
+        k, active = params.top_k, (params.top_k > 0) & (params.top_k < layout.vocab_size)
+        kth = search(local, talk, None, lambda _: k) if plan.any_large_k else largest.kth(k)
+        base = torch.where(active, base.maximum(kth), base)
+    threshold = base
+    if params.top_p is not None:
+        threshold = base.maximum(_nucleus(local, talk, layout, params, plan, largest, base))
+    return Bounds(largest.max, threshold.minimum(largest.max)), None if heard.fresh is None else heard.fresh[
+        0
+    ]
+
+
+class _Largest:
+    """The largest values of all ranks together."""
+
+    def __init__(self, heard: Survey, params: RowParameters) -> None:
+        ranks, rows, count = heard.x.shape
+        self.complete_from = heard.x[..., -1:].amax(0)
+        """[B, 1]: at and above it every value of the row is there; -inf behind the last makes that all of them."""
+        times = torch.ones_like(heard.x, dtype=torch.int64)
+        times[..., -1:] += heard.ties
+        self.x, order = heard.x.transpose(0, 1).reshape(rows, ranks * count).sort(-1, descending=True)
+        """[B, R K] in descending order."""
+        self.max = self.x[:, :1]
+        y = (self.x.to(params.inverse_temperature.dtype) - self.max) * params.inverse_temperature
+        times = times.transpose(0, 1).reshape(rows, ranks * count).gather(-1, order)
+        self.weight = y.nan_to_num_(nan=0.0, neginf=-_INF).exp_() * times
+        """Weights ``exp(y)``, those of ties together."""
+        self.mass = None
+        """[B, 1]: the weight of the row, if ranks told theirs."""
+        if heard.mass is not None:
+            below = (heard.x[..., :1].to(y.dtype) - self.max) * params.inverse_temperature
+            self.mass = (heard.mass * below.nan_to_num_(nan=0.0, neginf=-_INF).exp_()).sum(0)
+
+    def mass_from(self, least: Tensor) -> Tensor:
+        """Return the weight of those that are at least ``least`` [B, 1]: [B, 1]."""
+        return (self.weight * (self.x >= least)).sum(-1, keepdim=True)
+
+    def kth(self, k: Tensor) -> Tensor:
+        """Return the k-th largest values, [B, 1]."""
+        return self.x.gather(-1, (k - 1).clamp(0, self.x.shape[-1] - 1))
+
+
+def _nucleus(
+    local: LocalLogits,
+    talk: Transport,
+    layout: Layout,
+    params: RowParameters,
+    plan: _Plan,
+    largest: _Largest,
+    base: Tensor,
+) -> Tensor:
+    """Return the smallest value of top-p's set, [B, 1]; -inf in rows without top-p.
+
+    :param base: [B, 1]: threshold of the other filters.
+    """
+    top_p = params.top_p
+    assert top_p is not None
+    counts_all = base == -_INF if params.joint is None else params.joint | (base == -_INF)
+    found = complete = None
+    if not plan.any_wide or plan.may_look:
+        target = top_p * largest.mass_from(base)
+        if largest.mass is not None:
+            target = torch.where(counts_all, top_p * largest.mass, target)
+        found = threshold_of_sorted(largest.x, largest.weight, target)
+        known = largest.complete_from
+        is_reached = (known == -_INF) | (largest.mass_from(known) >= target)
+        complete = is_reached & (counts_all | (base >= known))
+    if found is None or (plan.any_wide and not _all(complete, params)):
+        floor = torch.where(counts_all, -_INF, base)
+        weighing = Weighing(largest.max, floor, 62 - layout.vocab_size.bit_length())
+        wide = search(local, talk, weighing, lambda total: (top_p * total).ceil().to(torch.int64))
+        found = wide if found is None or complete is None else torch.where(complete, found, wide)
+    return torch.where(top_p < 1, found, -_INF)
+
+
+def _all(complete: Tensor | None, params: RowParameters) -> bool:
+    """Return whether every row that has a nucleus has its threshold. Waits for the device, so only for CPUs."""
+    assert complete is not None
+    assert params.top_p is not None
+    settled = complete | (params.top_p >= 1)
+    return bool((settled if params.greedy is None else settled | params.greedy).all())
