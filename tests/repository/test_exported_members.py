@@ -23,9 +23,10 @@ FACES = {
         API_VERSION Call Capabilities DRAFT_KINDS DraftKind EditFacts FILTER_ORDERS Filter FilterOrder GUMBEL_DTYPES
         Granularity GumbelDtype Host HostCapabilities HostNeed INPUT_DTYPES LOGPROBS_MODES LogitsProcessorBackend
         LogprobsMode Need Operation PAD_LOGPROB PAD_TOKEN_ID PagedKVPlannerBackend PluginInfo ProcessCapabilities
-        ProcessNeed Release RequestTables SamplerBackend Seeding Sm90W4Capabilities Sm90W4PackerBackend TieNeed
-        TieRule Upstream VERIFY_MODES
-        VerifierBackend VerifyCapabilities VerifyMode best_token_ids hookimpl logprobs_by_step one_thread pad_logprobs
+        ProcessNeed Release RequestTables RowMasses SamplerBackend Seeding Sm90W4Capabilities Sm90W4PackerBackend
+        TieNeed TieRule Upstream VERIFY_MODES
+        VerifierBackend VerifyCapabilities VerifyMode best_token_ids hookimpl least_shown logprobs_by_step
+        mode_values one_thread pad_logprobs
         printable release_of
     """,
     tokendraw.resolution: """

@@ -65,7 +65,13 @@ if TYPE_CHECKING:
         TieRule,
     )
     from tokendraw._exchange.host import Host
-    from tokendraw._exchange.logprobs import best_token_ids, pad_logprobs
+    from tokendraw._exchange.logprobs import (
+        RowMasses,
+        best_token_ids,
+        least_shown,
+        mode_values,
+        pad_logprobs,
+    )
     from tokendraw._exchange.operation import Operation
     from tokendraw._exchange.output import PAD_LOGPROB, PAD_TOKEN_ID
     from tokendraw._exchange.plugin_info import API_VERSION, PluginInfo, Release, Upstream
@@ -111,7 +117,7 @@ _HOMES = {
         "TieRule",
     ),
     "_exchange.host": ("Host",),
-    "_exchange.logprobs": ("best_token_ids", "pad_logprobs"),
+    "_exchange.logprobs": ("RowMasses", "best_token_ids", "least_shown", "mode_values", "pad_logprobs"),
     "_exchange.operation": ("Operation",),
     "_exchange.output": ("PAD_LOGPROB", "PAD_TOKEN_ID"),
     "_exchange.plugin_info": ("API_VERSION", "PluginInfo", "Release", "Upstream"),
@@ -165,6 +171,7 @@ __all__ = [
     "ProcessNeed",
     "Release",
     "RequestTables",
+    "RowMasses",
     "SamplerBackend",
     "Seeding",
     "Sm90W4Capabilities",
@@ -177,7 +184,9 @@ __all__ = [
     "VerifyMode",
     "best_token_ids",
     "hookimpl",
+    "least_shown",
     "logprobs_by_step",
+    "mode_values",
     "one_thread",
     "pad_logprobs",
     "printable",

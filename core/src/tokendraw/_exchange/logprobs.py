@@ -1,26 +1,93 @@
-"""Helpers for plugins that fill a :class:`~tokendraw.LogprobsTensors`: best tokens, and padding."""
+"""Helpers for plugins that fill a :class:`~tokendraw.LogprobsTensors`: best tokens, values by mode, and padding."""
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from tokendraw._exchange.capabilities import LogprobsMode
 from tokendraw._exchange.output import PAD_LOGPROB, PAD_TOKEN_ID
+
+_INF = float("inf")
+
+
+class RowMasses(NamedTuple):
+    """What the values of a row's tokens depend on in any mode: [rows, 1] each, the masses in the widest float."""
+
+    max: Tensor
+    """float32: the largest value."""
+    threshold: Tensor
+    """float32: a token is kept if its value is at least this."""
+    kept: Tensor
+    """Sum of ``exp((x - max x) / T)`` over the kept tokens."""
+    mass: Tensor
+    """The same over all tokens."""
+    raw: Tensor
+    """Sum of ``exp(x - max x)`` over all tokens."""
 
 
 def best_token_ids(x: Tensor, n: int) -> Tensor:
     """Return the ids of the ``n`` largest values of each row in descending order, the lowest id first on a tie.
 
+    :param x: [rows, V] float32 without NaN.
+    :returns: [rows, n] int64.
+    """
+    return best_places(x, torch.arange(x.shape[-1], device=x.device), n)
+
+
+def best_places(x: Tensor, ids: Tensor, n: int) -> Tensor:
+    """Return the places of the ``n`` largest values of each row in descending order, the lowest id first on a tie.
+
     ``topk`` promises nothing about ties, so it is given distinct integers: the value above, the reversed id below.
 
-    :param x: [rows, V] float32 without NaN.
+    :param x: [rows, m] float32 without NaN.
+    :param ids: [m] or [rows, m] integers in [0, 2^31]: the id at each place.
     :returns: [rows, n] int64.
     """
     bits = (x + 0.0).view(torch.int32)  # -0.0 becomes 0.0
     ordered = (bits ^ ((bits >> 31) & 0x7FFFFFFF)).to(torch.int64)
-    last = x.shape[-1] - 1
-    key = (ordered << 32) | (last - torch.arange(last + 1, device=x.device))
-    return last - (key.topk(n).values & 0xFFFFFFFF)
+    return ((ordered << 32) | ((1 << 31) - ids)).topk(n).indices
+
+
+def least_shown(row: RowMasses, temperature: Tensor, mode: LogprobsMode) -> Tensor:
+    """Return the least logit that a mode shows as more than -inf, [rows, 1] float32.
+
+    Below it lie the tokens that a filter dropped, and those whose quotient float32 does not hold, as beside +inf.
+    Tokens shown as -inf are ordered by their ids.
+
+    :param temperature: [rows, 1] in the widest float, positive and finite.
+    """
+    if mode == "raw_logits":
+        return torch.full_like(row.max, -_INF)
+    if mode.startswith("raw"):
+        temperature = torch.ones_like(temperature)
+    least = (row.max.to(temperature.dtype) - torch.finfo(torch.float32).max * temperature).to(torch.float32)
+    return torch.maximum(least, row.threshold) if mode.startswith("processed") else least
+
+
+def mode_values(x: Tensor, row: RowMasses, inverse_temperature: Tensor, mode: LogprobsMode) -> Tensor:
+    """Return what a mode shows of the values ``x`` [rows, n] float32 without NaN, in the widest float.
+
+    :param inverse_temperature: [rows, 1] in the widest float, positive and finite.
+    """
+    x = x.to(inverse_temperature.dtype)
+    if mode == "raw_logits":
+        return x
+    if mode == "raw_logprobs":
+        return _relative(x, row.max) - row.raw.log()
+    y = _relative(x, row.max, inverse_temperature)
+    if mode == "temperature_logprobs":
+        return y - row.mass.log()
+    if mode == "processed_logprobs":
+        y = y - row.kept.log()
+    return torch.where(x >= row.threshold, y, -_INF)
+
+
+def _relative(x: Tensor, x_max: Tensor, inverse_temperature: Tensor | None = None) -> Tensor:
+    y = x - x_max if inverse_temperature is None else (x - x_max) * inverse_temperature
+    return y.nan_to_num_(nan=0.0, neginf=-_INF)  # infinity minus itself
 
 
 def pad_logprobs(token_ids: Tensor, logprobs: Tensor, asked: Tensor | None) -> tuple[Tensor, Tensor]:

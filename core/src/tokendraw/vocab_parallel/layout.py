@@ -54,6 +54,8 @@ class Layout:
     tiles: Tiles
     """Those of this rank."""
     vocab_size: int
+    most_columns: int
+    """Number of ids of the rank that holds most."""
     shared_tiles: Tensor
     """[S]: the tiles of which several ranks hold a part."""
     parts: Tensor
@@ -80,6 +82,7 @@ class Layout:
             ids=shards[rank],
             tiles=Tiles.of(shards[rank], vocab_size),
             vocab_size=vocab_size,
+            most_columns=max(ids.size for ids in shards),
             shared_tiles=torch.tensor(list(parts), dtype=torch.int64, device=device),
             parts=torch.tensor(rows, dtype=torch.int64, device=device).view(len(rows), most),
         )

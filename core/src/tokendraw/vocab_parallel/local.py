@@ -88,6 +88,10 @@ class Draws(NamedTuple):
     """:class:`Sums`, with logprobs."""
     mass: Tensor | None = None
     raw: Tensor | None = None
+    best_x: Tensor | None = None
+    """[B, m] float32, with logprobs: the largest values in descending order, -inf behind the last of n < m."""
+    best_ids: Tensor | None = None
+    """[B, m] int32: their ids; of equal values the lowest comes first; V behind the last."""
 
 
 class LocalLogits(Protocol):
@@ -117,11 +121,15 @@ class LocalLogits(Protocol):
         """
         ...
 
-    def draw(self, bounds: Bounds | None, seeds: AwaitSeeds | None, *, sums: bool) -> Draws:
+    def draw(self, bounds: Bounds | None, seeds: AwaitSeeds | None, *, best: int | None) -> Draws:
         """Draw the candidates.
 
         :param bounds: None: no row has a filter.
         :param seeds: None: every row is greedy.
-        :param sums: whether the fields are wanted that come with logprobs.
+        :param best: m; None: the fields that come with logprobs are not wanted.
         """
+        ...
+
+    def count(self, least: Tensor) -> Tensor:
+        """Count the values that are at least ``least`` [B, 1] float32: [B] int64."""
         ...

@@ -14,13 +14,16 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 from tokendraw import philox
 from tokendraw._exchange.capabilities import Need
+from tokendraw._exchange.logprobs import RowMasses
 from tokendraw._exchange.metadata import SamplingMetadata
 from tokendraw._exchange.output import SamplerOutput
 from tokendraw.vocab_parallel.local import Bounds, LocalLogits, Seeds
+from tokendraw.vocab_parallel.logprobs import log_kept_mass, logprobs
 from tokendraw.vocab_parallel.merging import greedy_token, merged
 from tokendraw.vocab_parallel.messages import gathered
 from tokendraw.vocab_parallel.parameters import RowParameters
@@ -72,9 +75,22 @@ def sample_shard(
         )
         return Seeds(*(column.unsqueeze(-1) for column in found))
 
-    draws = gathered(talk, local.draw(bounds, seeds if is_drawn else None, sums=False))
+    width = metadata.facts.logprobs_width(layout.vocab_size)
+    columns = None if width is None else min(width, layout.most_columns)
+    draws = gathered(talk, local.draw(bounds, seeds if is_drawn else None, best=columns))
     drawn = merged(draws, bounds, layout, params, seeds() if is_drawn else None, need.gumbel_dtype)
-    return SamplerOutput(drawn.token.squeeze(-1), drawn.valid.squeeze(-1))
+    token, valid = drawn.token.squeeze(-1), drawn.valid.squeeze(-1)
+    if width is None or drawn.sums is None or draws.best_x is None or draws.best_ids is None:
+        return SamplerOutput(token, valid)
+    ranks = None
+    if need.logprob_ranks and drawn.x is not None:
+        ranks = local.count(drawn.x)
+        talk.all_sum(ranks)
+    threshold = torch.full_like(drawn.max, -float("inf")) if bounds is None else bounds.threshold
+    row, asked = RowMasses(drawn.max, threshold, *drawn.sums), metadata.per_row("logprobs")
+    best = draws.best_x, draws.best_ids
+    shown = logprobs(drawn, row, best, width, asked, params, need.logprobs_mode, ranks)
+    return SamplerOutput(token, valid, shown, log_kept_mass(row, params))
 
 
 def _at_once() -> None:

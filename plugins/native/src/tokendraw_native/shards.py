@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from tokendraw.plugin import GumbelDtype
+from tokendraw.plugin import GumbelDtype, best_token_ids
 from tokendraw.vocab_parallel import AwaitSeeds, Bounds, Digits, Draws, Layout, Weighing, keys
 from tokendraw_native.buffers import Buffers
 from tokendraw_native.largest import first_largest, largest
@@ -78,7 +78,7 @@ class LocalColumns:
             found.append(histogram.scatter_add_(-1, digit, units)[:, :_BINS])
         return torch.cat(found)
 
-    def draw(self, bounds: Bounds | None, seeds: AwaitSeeds | None, *, sums: bool) -> Draws:
+    def draw(self, bounds: Bounds | None, seeds: AwaitSeeds | None, *, best: int | None) -> Draws:
         """Draw the candidates for the token of each row."""
         maxima, stats = [], []
         buffers = Buffers(self._logits.device)
@@ -86,20 +86,38 @@ class LocalColumns:
             first = None if self._params.greedy is None else self._argmax(rows)
             maxima.append((rows.max, _has_nan(rows), first))
             own = None if bounds is None else Bounds(*(column[part] for column in bounds))
-            stats.append(self._stats(rows, self._params.chunk(part), own, buffers, sums))
+            stats.append(self._stats(rows, self._params.chunk(part), own, buffers, best is not None))
         whole = joined(stats)
         draw = ShardDraw(
             self._logits, whole, self._params, self._layout, self._dtype, filtered=bounds is not None
         )
-        drawn = draw.candidates(Noise(*seeds()) if seeds else None, values=sums)
+        drawn = draw.candidates(Noise(*seeds()) if seeds else None, values=best is not None)
         x_max, has_nan, ids = ([*column] for column in zip(*maxima, strict=True))
         if self._params.greedy is not None:
             first_ids = torch.where(self._params.greedy, torch.cat(ids), drawn.ids[:, :1])
             drawn = drawn._replace(ids=torch.cat((first_ids, drawn.ids[:, 1:]), -1))
-        if sums:
-            kept_mass = whole.tile_weights.sum(-1, keepdim=True)
+        if best is not None:
+            kept_mass, (best_x, best_ids) = whole.tile_weights.sum(-1, keepdim=True), self._best(best)
             drawn = drawn._replace(kept=kept_mass, mass=whole.mass, raw=whole.raw_mass)
+            drawn = drawn._replace(best_x=best_x, best_ids=best_ids)
         return drawn._replace(max=torch.cat(x_max), has_nan=torch.cat(has_nan))
+
+    def count(self, least: Tensor) -> Tensor:
+        """Count the values that are at least ``least``."""
+        if not self._layout.ids.size:
+            return torch.zeros(len(least), dtype=torch.int64, device=least.device)
+        return torch.cat([(rows.x >= least[part]).sum(-1) for part, rows in self._rows()])
+
+    def _best(self, count: int) -> tuple[Tensor, Tensor]:
+        """Find the largest values and their ids."""
+        ids_here, found = self._layout.ids, []
+        missing = count - min(count, ids_here.size)
+        for _, rows in self._rows():
+            columns = best_token_ids(rows.x, count - missing)
+            ids = pad(columns + ids_here.start, (0, missing), value=self._layout.vocab_size).to(torch.int32)
+            found.append((pad(rows.x.gather(-1, columns), (0, missing), value=-INF), ids))
+        x, ids = (torch.cat(column) for column in zip(*found, strict=True))
+        return x, ids
 
     def _rows(self) -> Iterator[tuple[slice, Rows]]:
         buffers = Buffers(self._logits.device)
