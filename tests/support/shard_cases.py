@@ -8,6 +8,7 @@ import torch
 
 import tokendraw
 from tokendraw import SamplingMetadata, SamplingParams, VocabShard
+from tokendraw.vocab_parallel import thresholds
 
 MODES = ("raw_logprobs", "raw_logits", "processed_logprobs", "processed_logits", "temperature_logprobs")
 NAN, INF = float("nan"), float("inf")
@@ -128,3 +129,12 @@ def logprobs(rank, size, mode, batches, rows, ranks=True):
         torch.testing.assert_close(found.logprobs[same], expected.logprobs[same], rtol=2e-6, atol=2e-6)
         torch.testing.assert_close(out.log_kept_mass, alone.log_kept_mass, rtol=2e-6, atol=2e-6)
     return equal, rows * len(batches)
+
+
+def tokens_as_on_a_gpu(rank, size, batches, rows):
+    """What :func:`tokens` returns where the host looks at no value."""
+    looking, thresholds.may_look = thresholds.may_look, lambda device: False
+    try:
+        return tokens(rank, size, batches, rows)
+    finally:
+        thresholds.may_look = looking

@@ -33,6 +33,13 @@ def test_noise_in_float64_gives_the_tokens_of_one_device():
         assert differ == []
 
 
+def test_where_the_host_may_not_look_the_tokens_are_those_of_one_device():
+    """A nucleus is searched for by digits then, in every row."""
+    batches = [(family, dtype, 3500) for family in ("mixed", "top-p", "large k", "joint") for dtype in DTYPES]
+    for _, differ in world(3).run(shard_cases.tokens_as_on_a_gpu, 3, batches, 60):
+        assert differ == []
+
+
 @pytest.mark.fast_first
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("size", [3, 1, 8])

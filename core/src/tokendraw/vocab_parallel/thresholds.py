@@ -27,6 +27,11 @@ NUCLEUS_VALUES: Final = 256
 _INF: Final = float("inf")
 
 
+def may_look(device: torch.device) -> bool:
+    """Whether the host reads values of a device without waiting for it."""
+    return device.type == "cpu"
+
+
 class Survey(NamedTuple):
     """What a rank says of each row before it draws."""
 
@@ -53,7 +58,7 @@ class _Plan(NamedTuple):
 
     @classmethod
     def of(cls, params: RowParameters, vocab_size: int) -> _Plan:
-        on_cpu = params.temperature.device.type == "cpu"
+        on_cpu = may_look(params.temperature.device)
         most = params.max_top_k
         if params.top_k is not None and most is None and on_cpu:
             active = torch.where(params.top_k < vocab_size, params.top_k, 0)
