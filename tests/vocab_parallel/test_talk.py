@@ -52,13 +52,26 @@ def test_min_p_needs_the_largest_value_alone():
 
 
 def test_a_narrow_nucleus_lies_among_the_largest_values():
-    assert said(SamplingParams(seed=7, top_p=0.9), scale=8.0) == [("gather", LARGEST + 8), DRAW]
+    assert said(SamplingParams(seed=7, top_p=0.9), scale=8.0) == [("gather", LARGEST + HISTOGRAM), DRAW]
 
 
-@pytest.mark.parametrize(("dtype", "rounds"), [("float32", 4), ("float16", 3), ("bfloat16", 2)])
+@pytest.mark.parametrize(("dtype", "rounds"), [("float32", 3), ("float16", 2), ("bfloat16", 1)])
 def test_a_wide_nucleus_is_searched_for_by_digits_as_many_as_the_dtype_has(dtype, rounds):
     rest = [("sum", HISTOGRAM)] * rounds
-    assert said(SamplingParams(seed=7, top_p=0.9), dtype) == [("gather", LARGEST + 8), *rest, DRAW]
+    assert said(SamplingParams(seed=7, top_p=0.9), dtype) == [("gather", LARGEST + HISTOGRAM), *rest, DRAW]
+
+
+def test_a_wide_nucleus_of_what_another_filter_keeps_takes_a_round_more():
+    params = SamplingParams(seed=7, top_p=0.9, min_p=1e-3)
+    assert said(params) == [("gather", LARGEST + 8), *[("sum", HISTOGRAM)] * 4, DRAW]
+
+
+def test_where_the_host_may_not_look_a_nucleus_takes_five_collectives_of_8240_bytes_in_all():
+    found = world(2).run(
+        shard_talk.said_as_on_a_gpu, 2, SamplingParams(seed=7, top_p=0.9), "float32", 1.0, 4, Need()
+    )
+    assert found[0] == [("gather", 8 + HISTOGRAM), *[("sum", HISTOGRAM)] * 3, DRAW]
+    assert sum(given for _, given in found[0]) == 8240
 
 
 def test_a_large_k_is_searched_for_by_digits_of_the_values():

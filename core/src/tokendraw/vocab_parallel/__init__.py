@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from tokendraw.vocab_parallel.layout import Layout, Span, Tiles
     from tokendraw.vocab_parallel.local import AwaitSeeds, Bounds, Digits, Draws, LocalLogits, Seeds, Weighing
     from tokendraw.vocab_parallel.parameters import RowParameters
-    from tokendraw.vocab_parallel.radix import keys
+    from tokendraw.vocab_parallel.radix import BINS, DIGIT_BITS, keys
     from tokendraw.vocab_parallel.sampling import sample_shard
     from tokendraw.vocab_parallel.shard import VocabShard
     from tokendraw.vocab_parallel.transport import Transport
@@ -24,13 +24,15 @@ _HOMES = {
     "vocab_parallel.layout": ("Layout", "Span", "Tiles"),
     "vocab_parallel.local": ("AwaitSeeds", "Bounds", "Digits", "Draws", "LocalLogits", "Seeds", "Weighing"),
     "vocab_parallel.parameters": ("RowParameters",),
-    "vocab_parallel.radix": ("keys",),
+    "vocab_parallel.radix": ("BINS", "DIGIT_BITS", "keys"),
     "vocab_parallel.sampling": ("sample_shard",),
     "vocab_parallel.shard": ("VocabShard",),
     "vocab_parallel.transport": ("Transport",),
 }
 
 __all__ = [
+    "BINS",
+    "DIGIT_BITS",
     "AwaitSeeds",
     "Bounds",
     "Digits",

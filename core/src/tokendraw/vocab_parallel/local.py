@@ -106,11 +106,11 @@ class LocalLogits(Protocol):
         """Return the dtype of the logits."""
         ...
 
-    def largest(self, count: int, *, mass: bool) -> tuple[Tensor, Tensor, Tensor | None]:
+    def largest(self, count: int, masses: int) -> tuple[Tensor, Tensor, Tensor | None]:
         """Return ``x``, ``ties`` and ``mass`` as in :class:`tokendraw.vocab_parallel.thresholds.Survey`.
 
         :param count: K.
-        :param mass: whether it is wanted.
+        :param masses: 0: none is wanted; 1: that of all values; 256: of those with each first digit of their keys.
         """
         ...
 

@@ -9,16 +9,19 @@ any number of ranks, and every rank decides alike.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
+from typing import Final, NamedTuple
 
 import torch
 from torch import Tensor
 
+from tokendraw.probabilities import first_reaching
 from tokendraw.vocab_parallel.local import Digits, LocalLogits, Weighing
 from tokendraw.vocab_parallel.transport import Transport
 
 DIGIT_BITS: Final = 8
-"""Bits of a digit; a histogram has a bin for each value of it."""
+"""Bits of a digit."""
+BINS: Final = 1 << DIGIT_BITS
+"""Bins of a histogram: one for each value of a digit."""
 _KEY_BITS: Final = {torch.bfloat16: 16, torch.float16: 24}
 """Upper bits of a key that tell the values of a dtype apart, in whole digits; 32 for float32."""
 
@@ -36,22 +39,46 @@ def _value(prefix: Tensor, missing: int) -> Tensor:
     return bits.to(torch.int32).view(torch.float32)
 
 
+class Begun(NamedTuple):
+    """A search whose first digit is known: [B, 1] int64 each."""
+
+    digit: Tensor
+    target: Tensor
+    """What is left to reach among the values with that digit."""
+
+
+def begun(masses: Tensor, target: Tensor, bits: int) -> Begun:
+    """Find the first digit from the mass of the values with each, where ranks told it before the search.
+
+    :param masses: [B, 256] in the widest float, the same on every rank.
+    :param target: [B, 1] of them.
+    :param bits: of the units in which the search goes on: :attr:`Weighing.bits`.
+    """
+    downwards = masses.flip(-1)
+    from_above = downwards.cumsum(-1)
+    place = first_reaching(from_above, target)
+    rest = target - (from_above - downwards).gather(-1, place)
+    return Begun(BINS - 1 - place, (rest * 2.0**bits).ceil().to(torch.int64))
+
+
 def search(
     local: LocalLogits,
     talk: Transport,
     weighing: Weighing | None,
     target_of: Callable[[Tensor], Tensor],
+    known: Begun | None = None,
 ) -> Tensor:
     """Return the largest value v such that what is weighed of ``x >= v`` on all ranks is at least a target.
 
     :param weighing: None: every value weighs 1.
     :param target_of: computes the target from the total, [B, 1] int64 both; below 1 it is the largest value, above the
         total the least that weighs anything.
+    :param known: what is known of the first digit.
     :returns: [B, 1] float32.
     """
-    digits = _KEY_BITS.get(local.dtype, 32) // DIGIT_BITS
-    prefix, target, missing = None, None, 32
-    for _ in range(digits):
+    prefix, target = (None, None) if known is None else known
+    missing = 32 if known is None else 32 - DIGIT_BITS
+    while missing > 32 - _KEY_BITS.get(local.dtype, 32):
         missing -= DIGIT_BITS
         histogram = local.histogram(Digits(prefix, missing), weighing)
         talk.all_sum(histogram)
@@ -61,7 +88,7 @@ def search(
         target = target.clamp(min=1).minimum(from_above[:, -1:])
         place = torch.searchsorted(from_above, target)
         target = target - (from_above - downwards).gather(-1, place)
-        digit = (1 << DIGIT_BITS) - 1 - place
+        digit = BINS - 1 - place
         prefix = digit if prefix is None else (prefix << DIGIT_BITS) + digit
     assert prefix is not None
     return _value(prefix, missing)

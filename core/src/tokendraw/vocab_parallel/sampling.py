@@ -64,7 +64,8 @@ def sample_shard(
     bounds: Bounds | None = None
     wait: Wait = _at_once
     if params.top_k is not None or params.top_p is not None or params.min_p is not None:
-        bounds, fresh = thresholds(local, talk, layout, params, fresh)
+        of_survivors = metadata.facts.any_top_k_first
+        bounds, fresh = thresholds(local, talk, layout, params, fresh, of_survivors=of_survivors)
     elif fresh is not None and is_drawn:
         wait = talk.broadcast_from_first(fresh)
 

@@ -17,7 +17,7 @@ from tokendraw.vocab_parallel.layout import Layout
 from tokendraw.vocab_parallel.local import Bounds, LocalLogits, Weighing
 from tokendraw.vocab_parallel.messages import gathered
 from tokendraw.vocab_parallel.parameters import RowParameters
-from tokendraw.vocab_parallel.radix import search
+from tokendraw.vocab_parallel.radix import BINS, begun, search
 from tokendraw.vocab_parallel.transport import Transport
 
 MOST_VALUES: Final = 1024
@@ -40,7 +40,8 @@ class Survey(NamedTuple):
     ties: Tensor
     """[B, 1] int32: how many more equal the last of them."""
     mass: Tensor | None
-    """[B, 1] in the widest float: the sum of ``exp(y)``, relative to the first, if it is needed."""
+    """[B, 1] in the widest float: the sum of ``exp(y)``, relative to the first of ``x``, if it is needed. [B, 256]: of
+    the values with each first digit, where a nucleus may be searched for by digits."""
     fresh: Tensor | None
     """[B, 1] int64: seeds for rows that have none, of which those of rank 0 count."""
 
@@ -55,9 +56,15 @@ class _Plan(NamedTuple):
     any_wide: bool
     """Whether a nucleus may hold more than the K largest values of a rank."""
     may_look: bool
+    masses: int
+    """How many masses each rank tells: none, that of the row, or one for each first digit."""
 
     @classmethod
-    def of(cls, params: RowParameters, vocab_size: int) -> _Plan:
+    def of(cls, params: RowParameters, vocab_size: int, *, of_survivors: bool) -> _Plan:
+        """Plan a batch.
+
+        :param of_survivors: whether a nucleus may be of what other filters keep.
+        """
         on_cpu = may_look(params.temperature.device)
         most = params.max_top_k
         if params.top_k is not None and most is None and on_cpu:
@@ -68,20 +75,28 @@ class _Plan(NamedTuple):
         values = max(1, 0 if params.top_k is None or any_large_k else most or 0)
         if any_wide and on_cpu:
             values = max(values, NUCLEUS_VALUES)
-        return cls(min(values, vocab_size), any_large_k, any_wide, on_cpu)
+        masses = int(params.top_p is not None and (params.joint is not None or (any_wide and on_cpu)))
+        if any_wide and not of_survivors:
+            masses = BINS
+        return cls(min(values, vocab_size), any_large_k, any_wide, on_cpu, masses)
 
 
 def thresholds(
-    local: LocalLogits, talk: Transport, layout: Layout, params: RowParameters, fresh: Tensor | None
+    local: LocalLogits,
+    talk: Transport,
+    layout: Layout,
+    params: RowParameters,
+    fresh: Tensor | None,
+    *,
+    of_survivors: bool,
 ) -> tuple[Bounds, Tensor | None]:
     """Find the largest value of each row and the least that it keeps, and bring rank 0's ``fresh`` to all ranks.
 
     :param fresh: [B, 1] int64 or None.
+    :param of_survivors: whether a row may have top-p count what its other filters keep.
     """
-    plan = _Plan.of(params, layout.vocab_size)
-    whole = params.top_p is not None and (params.joint is not None or (plan.any_wide and plan.may_look))
-    x, ties, mass = local.largest(plan.values, mass=whole)
-    heard = gathered(talk, Survey(x, ties, mass, fresh))
+    plan = _Plan.of(params, layout.vocab_size, of_survivors=of_survivors)
+    heard = gathered(talk, Survey(*local.largest(plan.values, plan.masses), fresh))
     largest = _Largest(heard, params)
     base = torch.full_like(largest.max, -_INF)
     if params.min_p is not None:
@@ -114,11 +129,11 @@ class _Largest:
         times = times.transpose(0, 1).reshape(rows, ranks * count).gather(-1, order)
         self.weight = y.nan_to_num_(nan=0.0, neginf=-_INF).exp_() * times
         """Weights ``exp(y)``, those of ties together."""
-        self.mass = None
-        """[B, 1]: the weight of the row, if ranks told theirs."""
+        self.masses = None
+        """[B, 1 or 256]: the weight of the row, if ranks told theirs."""
         if heard.mass is not None:
             below = (heard.x[..., :1].to(y.dtype) - self.max) * params.inverse_temperature
-            self.mass = (heard.mass * below.nan_to_num_(nan=0.0, neginf=-_INF).exp_()).sum(0)
+            self.masses = (heard.mass * below.nan_to_num_(nan=0.0, neginf=-_INF).exp_()).sum(0)
 
     def mass_from(self, least: Tensor) -> Tensor:
         """Return the weight of those that are at least ``least`` [B, 1]: [B, 1]."""
@@ -145,19 +160,24 @@ def _nucleus(
     top_p = params.top_p
     assert top_p is not None
     counts_all = base == -_INF if params.joint is None else params.joint | (base == -_INF)
+    whole = None if largest.masses is None else top_p * largest.masses.sum(-1, keepdim=True)
     found = complete = None
     if not plan.any_wide or plan.may_look:
         target = top_p * largest.mass_from(base)
-        if largest.mass is not None:
-            target = torch.where(counts_all, top_p * largest.mass, target)
+        if whole is not None:
+            target = torch.where(counts_all, whole, target)
         found = threshold_of_sorted(largest.x, largest.weight, target)
         known = largest.complete_from
         is_reached = (known == -_INF) | (largest.mass_from(known) >= target)
         complete = is_reached & (counts_all | (base >= known))
     if found is None or (plan.any_wide and not _all(complete, params)):
         floor = torch.where(counts_all, -_INF, base)
-        weighing = Weighing(largest.max, floor, 62 - layout.vocab_size.bit_length())
-        wide = search(local, talk, weighing, lambda total: (top_p * total).ceil().to(torch.int64))
+        bits = 62 - layout.vocab_size.bit_length()  # so that no sum overflows
+        first = None
+        if largest.masses is not None and whole is not None and plan.masses == BINS:
+            first = begun(largest.masses, whole, bits)
+        weighing = Weighing(largest.max, floor, bits)
+        wide = search(local, talk, weighing, lambda total: (top_p * total).ceil().to(torch.int64), first)
         found = wide if found is None or complete is None else torch.where(complete, found, wide)
     return torch.where(top_p < 1, found, -_INF)
 

@@ -15,16 +15,23 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from tokendraw.plugin import GumbelDtype, best_token_ids
-from tokendraw.vocab_parallel import AwaitSeeds, Bounds, Digits, Draws, Layout, Weighing, keys
+from tokendraw.vocab_parallel import (
+    BINS,
+    DIGIT_BITS,
+    AwaitSeeds,
+    Bounds,
+    Digits,
+    Draws,
+    Layout,
+    Weighing,
+    keys,
+)
 from tokendraw_native.buffers import Buffers
 from tokendraw_native.largest import first_largest, largest
 from tokendraw_native.row_params import Noise, RowParams
 from tokendraw_native.row_stats import RowStats, chunks, joined, padded_tile_sums, raw_masses, weights
 from tokendraw_native.rows import INF, Rows, kept, known_finite, load, scaled
 from tokendraw_native.shard_draw import ShardDraw
-
-_DIGIT_BITS = 8
-_BINS = 1 << _DIGIT_BITS
 
 
 class LocalColumns:
@@ -48,7 +55,7 @@ class LocalColumns:
         """Return the dtype of the logits."""
         return self._logits.dtype
 
-    def largest(self, count: int, *, mass: bool) -> tuple[Tensor, Tensor, Tensor | None]:
+    def largest(self, count: int, masses: int) -> tuple[Tensor, Tensor, Tensor | None]:
         """Find the largest values, how many more tie with the last, and the mass of each row."""
         buffers, found = Buffers(self._logits.device), []
         for part, rows in self._rows():
@@ -56,10 +63,13 @@ class LocalColumns:
             values = largest(x, min(count, x.shape[-1]))[0]
             last = values[:, -1:]
             ties = (x == last).sum(-1, keepdim=True) - (values == last).sum(-1, keepdim=True)
-            own = weights(rows, self._params.chunk(part), buffers)[0].sum(-1, keepdim=True) if mass else None
+            own = None
+            if masses:
+                own = weights(rows, self._params.chunk(part), buffers)[0]
+                own = own.sum(-1, keepdim=True) if masses == 1 else _by_first_digit(x, own)
             found.append((pad(values, (0, count - values.shape[-1]), value=-INF), ties.to(torch.int32), own))
-        best, times, masses = ([*column] for column in zip(*found, strict=True))
-        return torch.cat(best), torch.cat(times), torch.cat(masses) if mass else None
+        best, times, weighed = ([*column] for column in zip(*found, strict=True))
+        return torch.cat(best), torch.cat(times), torch.cat(weighed) if masses else None
 
     def histogram(self, digits: Digits, weighing: Weighing | None) -> Tensor:
         """Add up what values weigh by a digit of their keys."""
@@ -67,15 +77,15 @@ class LocalColumns:
         for part, rows in self._rows():
             digit = keys(rows.x) >> digits.shift
             if digits.prefix is not None:
-                digit -= digits.prefix[part] << _DIGIT_BITS
-            digit = torch.where((digit >= 0) & (digit < _BINS), digit, _BINS)
+                digit -= digits.prefix[part] << DIGIT_BITS
+            digit = torch.where((digit >= 0) & (digit < BINS), digit, BINS)
             units = torch.ones_like(digit)
             if weighing is not None:
                 y = scaled(rows.x, weighing.max[part], self._params.chunk(part).inverse_temperature)
                 units = y.exp_().mul_(2.0**weighing.bits).round_().to(torch.int64)
                 units *= rows.x >= weighing.floor[part]
-            histogram = torch.zeros(len(digit), _BINS + 1, dtype=torch.int64, device=digit.device)
-            found.append(histogram.scatter_add_(-1, digit, units)[:, :_BINS])
+            histogram = torch.zeros(len(digit), BINS + 1, dtype=torch.int64, device=digit.device)
+            found.append(histogram.scatter_add_(-1, digit, units)[:, :BINS])
         return torch.cat(found)
 
     def draw(self, bounds: Bounds | None, seeds: AwaitSeeds | None, *, best: int | None) -> Draws:
@@ -140,6 +150,11 @@ class LocalColumns:
             weight *= kept(rows.x, threshold, buffers)
         tiles = padded_tile_sums(padded)
         return RowStats(rows.max, rows.valid, threshold, tiles, rows.finite, mass, raw_mass)
+
+
+def _by_first_digit(x: Tensor, weight: Tensor) -> Tensor:
+    """Add up weights [rows, n] by the first digit of their values' keys."""
+    return weight.new_zeros(len(x), BINS).scatter_add_(-1, keys(x) >> (32 - DIGIT_BITS), weight)
 
 
 def _has_nan(rows: Rows) -> Tensor:
