@@ -122,7 +122,7 @@ def _digests(metadata: SamplingMetadata) -> dict[str, object]:
         if name == "seed" and seeded is not None:
             values = values.masked_fill(~seeded, 0)
         values = values.to(torch.float64 if values.is_floating_point() else torch.int64)
-        digest = hashlib.sha256(values.cpu().contiguous().view(torch.uint8).numpy().tobytes())
+        digest = hashlib.sha256(bytes(values.cpu().contiguous().view(torch.uint8).tolist()))
         found[f"'{name}' of the metadata"] = f"values of digest {digest.hexdigest()[:8]}"
     return found
 

@@ -78,15 +78,19 @@ class TorchDistributed:
     def all_gather(self, tensor: Tensor) -> Tensor:
         """Return [R, ...], the contiguous tensors [...] of all ranks in rank order."""
         gathered = torch.empty((self.size, *tensor.shape), dtype=tensor.dtype, device=tensor.device)
-        self._gather(gathered.view(-1), tensor.view(-1), group=self._group)
+        if tensor.numel():  # the ranks of an empty batch have nothing to say
+            self._gather(gathered.view(-1), tensor.view(-1), group=self._group)
         return gathered
 
     def all_sum(self, tensor: Tensor) -> None:
         """Replace a contiguous tensor of integers by its sum over all ranks."""
-        self._dist.all_reduce(tensor, group=self._group)
+        if tensor.numel():
+            self._dist.all_reduce(tensor, group=self._group)
 
     def broadcast_from_first(self, tensor: Tensor) -> Wait:
         """Begin to replace a contiguous tensor by that of rank 0."""
+        if not tensor.numel():
+            return lambda: None
         work = self._dist.broadcast(tensor, self._first, group=self._group, async_op=True)
         wait: Wait = work.wait
         return wait
