@@ -18,11 +18,11 @@ def unmodified(trial: Trial, **given: object) -> Iterator[None]:
     :param given: tensors by name, and dataclasses whose fields hold some.
     """
     tensors = _tensors(given)
-    before = {name: _bits(tensor).clone() for name, tensor in tensors.items()}
+    before = {name: bits(tensor).clone() for name, tensor in tensors.items()}
     yield
     for name, tensor in tensors.items():
         trial.require(
-            torch.equal(_bits(tensor), before[name]), f"'{name}' needs to stay as it is, found changed"
+            torch.equal(bits(tensor), before[name]), f"'{name}' needs to stay as it is, found changed"
         )
 
 
@@ -36,6 +36,6 @@ def _tensors(given: dict[str, object]) -> dict[str, torch.Tensor]:
     return found
 
 
-def _bits(tensor: torch.Tensor) -> torch.Tensor:
+def bits(tensor: torch.Tensor) -> torch.Tensor:
     """View a tensor as bytes: NaN equals no NaN, its bits do."""
-    return tensor.reshape(-1).view(torch.uint8)
+    return tensor.reshape(-1).contiguous().view(torch.uint8)

@@ -38,7 +38,8 @@ class Subject:
     :param name: its name in reports.
     :param capabilities: what it advertises, by operation: that decides what it is tested for.
     :param device: where it computes.
-    :param build: makes what serves an operation, for a need; called once for every need that the kit comes up with.
+    :param build: makes what serves an operation, for a need; called once for every need that the kit comes up with, and
+        rank.
     :param quick: fewer draws, vocabularies up to 50,257.
     :param seed: of everything random in the run. A run repeats itself bit by bit, as far as the provider does.
     :param effort: sizes of one's own in place of quick ones or full ones: :meth:`Effort.tiny` suits kernels in an
@@ -67,7 +68,9 @@ class Subject:
         self.device = torch.device(device)
         self.effort = effort or Effort.of(quick=quick, device_type=self.device.type)
         self.seed = seed
-        self._build: Build = functools.cache(functools.partial(_built_apart, build, self.device))
+        self._build = functools.cache(
+            lambda operation, need, rank: _built_apart(build, self.device, operation, need)
+        )
         self.again: Callable[[], Subject] | None = None
         """Makes the same subject in another process; None: only one that is installed can be made there."""
 
@@ -138,13 +141,14 @@ class Subject:
         """Return the facts about its device."""
         return detect.detect_host(str(self.device))
 
-    def built(self, operation: str, need: Any = None) -> Any:
-        """Build the provider of an operation that the subject offers, once for each need.
+    def built(self, operation: str, need: Any = None, rank: int = 0) -> Any:
+        """Build the provider of an operation that the subject offers, once for each need and rank.
 
         :param need: None: that of :meth:`usual_need`.
+        :param rank: of several that make a call together, each with a provider of its own.
         :raises PluginError: it did not build, or its proof failed.
         """
-        return self._build(operation, need or self.usual_need(operation))
+        return self._build(operation, need or self.usual_need(operation), rank)
 
     def usual_need(self, operation: str) -> Any:
         """Return the plainest need that it meets, with the fields that hold throughout the run."""

@@ -15,6 +15,7 @@ from tokendraw.testing.sample import (
     outputs,
     ready_tensors,
     seeds,
+    sharded,
     special_values,
     support,
     uniform,
@@ -36,6 +37,7 @@ _MODULES = (
     corners,
     crossed_statistics,
     crossing,
+    sharded,
     device,
 )
 KIT = OperationKit(

@@ -81,21 +81,8 @@ def far_poison(subject: Sampling, trial: Trial) -> str:
     for site in places:
         rng = trial.generator(str(site))
         seed_torch(rng)
-        made = {**poisons(rng, site.size), **far_poisons(rng, site.size)}
-        clean = [("a clean row", gaussian(rng, site.size)) for _ in range(3)]
-        named = [(name, poison.logits) for name, poison in made.items()] + clean
-        names |= {name for name, _ in named}
-        some = [p for p in combinations(subject.capabilities, site.size) if p.temperature > 0]
-        rows = [
-            CrossedRow(
-                site,
-                name,
-                torch.from_numpy(logits).to(site.torch_dtype),
-                some[int(rng.integers(len(some)))],
-                subject.capabilities.tie_rule,
-            )
-            for name, logits in named
-        ]
+        rows = poisoned(subject, site, rng)
+        names |= {row.design for row in rows}
         copies = subject.effort.poisoned_copies(site.size)
         batch = [
             request
@@ -120,6 +107,24 @@ def far_poison(subject: Sampling, trial: Trial) -> str:
             ]
             judge_logprobs(subject, trial, shown, mode, subject.gumbel_dtype)
     return f"{looked} rows of {len(names)} kinds in {len(places)} dtypes and vocabularies"
+
+
+def poisoned(subject: Sampling, site: Site, rng: np.random.Generator) -> list[CrossedRow]:
+    """Make a row of every kind of poison, and clean ones, for a vocabulary of at least 64."""
+    made = {**poisons(rng, site.size), **far_poisons(rng, site.size)}
+    clean = [("a clean row", gaussian(rng, site.size)) for _ in range(3)]
+    named = [(name, poison.logits) for name, poison in made.items()] + clean
+    some = [p for p in combinations(subject.capabilities, site.size) if p.temperature > 0]
+    return [
+        CrossedRow(
+            site,
+            name,
+            torch.from_numpy(logits).to(site.torch_dtype),
+            some[int(rng.integers(len(some)))],
+            subject.capabilities.tie_rule,
+        )
+        for name, logits in named
+    ]
 
 
 def _huge(subject: Sampling, site: Site) -> list[CrossedRow]:

@@ -44,7 +44,7 @@ def outputs_outlive(subject: Sampling, trial: Trial) -> str:
                 output = subject.sample(given, params, mode=mode)
                 kept.append((output, _copied(output)))
             for number, (output, before) in enumerate(kept):
-                for name, tensor in _tensors(output).items():
+                for name, tensor in tensors_of(output).items():
                     trial.require(
                         torch.equal(tensor.nan_to_num(nan=7.0), before[name]),
                         f"'{name}' of call {number} of {len(kept)} in {dtype} needs to stay as it is, "
@@ -54,10 +54,10 @@ def outputs_outlive(subject: Sampling, trial: Trial) -> str:
 
 
 def _copied(output: Any) -> dict[str, torch.Tensor]:
-    return {name: tensor.nan_to_num(nan=7.0).clone() for name, tensor in _tensors(output).items()}
+    return {name: tensor.nan_to_num(nan=7.0).clone() for name, tensor in tensors_of(output).items()}
 
 
-def _tensors(output: Any) -> dict[str, torch.Tensor]:
+def tensors_of(output: Any) -> dict[str, torch.Tensor]:
     """List the tensors of an output by field."""
     found: dict[str, torch.Tensor] = {}
     for field in fields(output):
@@ -65,7 +65,7 @@ def _tensors(output: Any) -> dict[str, torch.Tensor]:
         if isinstance(value, torch.Tensor):
             found[field.name] = value
         elif is_dataclass(value):
-            found |= {f"{field.name}.{name}": tensor for name, tensor in _tensors(value).items()}
+            found |= {f"{field.name}.{name}": tensor for name, tensor in tensors_of(value).items()}
     return found
 
 
