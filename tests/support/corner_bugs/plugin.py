@@ -13,7 +13,15 @@ from torch import Tensor
 
 import tokendraw
 from corner_bugs.call import Call, request_of_rows
-from tokendraw import Drafts, LogprobsTensors, SamplerOutput, SamplingMetadata, VerifyOutput, philox
+from tokendraw import (
+    Drafts,
+    LogprobsTensors,
+    SamplerOutput,
+    SamplingMetadata,
+    VerifyOutput,
+    VocabShard,
+    philox,
+)
 from tokendraw.testing import Subject
 from tokendraw_native import plugin
 from tokendraw_native.row_params import Noise
@@ -68,10 +76,17 @@ class Draws(Honest):
     drafts: ClassVar[bool] = False
     """Whether drafts go wrong, in place of tokens."""
 
-    def sample(self, logits: Tensor, metadata: SamplingMetadata, *, draft: bool = False) -> SamplerOutput:
+    def sample(
+        self,
+        logits: Tensor,
+        metadata: SamplingMetadata,
+        *,
+        draft: bool = False,
+        shard: VocabShard | None = None,
+    ) -> SamplerOutput:
         sampler = native(self.device, self.need)
-        if not self.in_corner(logits) or draft != self.drafts:
-            return sampler.sample(logits, metadata, draft=draft)
+        if not self.in_corner(logits) or draft != self.drafts or shard is not None:
+            return sampler.sample(logits, metadata, draft=draft, shard=shard)
         call = Call.of(logits, metadata, self.need.logprobs_mode, draft=draft)
         at = self.where(call) & torch.ones_like(call.unseeded)
         if self.unseeded is not None:
