@@ -277,7 +277,7 @@ def test_help_has_an_option_for_every_axis_of_every_operation():
         *("--width", "--page-size", "--page-indices"),
         *("--experts", "--rows", "--columns", "--format", "--layout", "--direction"),
         *("--edits", "--distinct"),
-        *("--sampler", "--repeats", "--device", "--plot", "--output", "--json"),
+        *("--sampler", "--repeats", "--device", "--ranks", "--plot", "--output", "--json"),
     ]
 
 

@@ -69,9 +69,13 @@ def chosen(names: Sequence[str], device: torch.device, operation: str = "sample"
     :raises SamplerUnavailableError: one of them cannot serve this machine; the reason in words.
     :raises TokendrawError: there is none of a name; the message has the nearest.
     """
+    return contenders(names, device, operations.get(operation))
+
+
+def contenders(names: Sequence[str], device: torch.device, timed: BenchOperation) -> tuple[Contender, ...]:
+    """Find contenders, as :func:`chosen` does, by the record of what is timed."""
     host = detect.detect_host(str(device))
-    timed = operations.get(operation)
-    candidates = tokendraw.discover(operation=operation, host=host, need=timed.need(None))
+    candidates = tokendraw.discover(operation=timed.name, host=host, need=timed.need(None))
     if not names:
         plugins = [_plugin(c, device, timed) for c in candidates if c.state is State.AVAILABLE]
         baselines = [_baseline(b, timed) for b in BASELINES if _cannot(b, timed, host) is None]
@@ -162,4 +166,6 @@ def _cannot(baseline: Baseline, operation: BenchOperation, host: Host) -> str | 
     if baseline.name in operation.baselines():
         return baseline.lacks(host)
     served = [name for name in operations.names() if baseline.name in operations.get(name).baselines()]
+    if operation.name in served:
+        return "needs all of the logits on one device, found them on ranks"
     return f"needs the operation {one_of(served)}, found {operation.name}"

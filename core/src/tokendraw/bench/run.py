@@ -22,6 +22,7 @@ from tokendraw.bench.report.lines import Line, Report
 from tokendraw.bench.timing import contention
 from tokendraw.bench.timing.floor import measure
 from tokendraw.bench.timing.timer import Call, Failure, Timer, Timing, WallTimer
+from tokendraw.bench.timing.together import Together
 
 
 def report_of(
@@ -33,15 +34,17 @@ def report_of(
     repeats: int,
     command: str,
     starting: Callable[[AnyCell], None] | None = None,
+    timer: Timer | None = None,
 ) -> Report:
     """Time every contender on every cell, with what was found of the machine and the versions.
 
     :param repeats: number of samples of a median.
     :param command: the command that repeats it.
     :param starting: called before each cell.
+    :param timer: takes the times; None: that of the device.
     :raises TokendrawError: a cell does not fit into memory, or nothing can be timed that ratios refer to.
     """
-    timer = timer_for(device, repeats)
+    timer = timer or timer_for(device, repeats)
     machine = contention.look()
     start = time.perf_counter()
     lines = run(cells, contenders, device=device, timer=timer, starting=starting)
@@ -90,16 +93,18 @@ def run(
     return tuple(lines)
 
 
-def timer_for(device: torch.device, repeats: int) -> Timer:
+def timer_for(device: torch.device, repeats: int, together: Together | None = None) -> Timer:
     """Make the timer for a kind of device.
 
     :param repeats: number of samples of a median.
+    :param together: the ranks that make each call with this process; None: it is alone.
     """
     if device.type == "cuda":
         from tokendraw.bench.timing.cuda_graphs import CudaTimer
 
-        return CudaTimer(device, repeats)
-    return WallTimer(repeats, synchronize=None if device.type == "cpu" else torch.accelerator.synchronize)
+        return CudaTimer(device, repeats, together=together)
+    synchronize = None if device.type == "cpu" else torch.accelerator.synchronize
+    return WallTimer(repeats, synchronize=synchronize, together=together)
 
 
 def make_inputs(cell: AnyCell, device: torch.device, count: int) -> list[Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from tokendraw._messages.words import all_of
@@ -12,6 +12,17 @@ from tokendraw.bench.operation import BenchOperation
 from tokendraw.bench.timing import contention
 from tokendraw.bench.timing.contention import Machine
 from tokendraw.bench.timing.timer import Failure, Timing
+
+
+@dataclass(frozen=True, kw_only=True)
+class Traffic:
+    """What one call over ranks takes beside its time, on the rank where it takes most."""
+
+    collectives: int
+    received: int
+    """Bytes that the rank receives."""
+    peak: int
+    """Most bytes of tensors that the call has alive at a time, beside its inputs."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +42,8 @@ class Line:
     """Every way that was tried, by contender, for those with several ways; the fastest is their entry."""
     figures: Mapping[str, float] = field(default_factory=dict)
     """Measures of the inputs, by the title of their column."""
+    traffic: Mapping[str, Traffic] = field(default_factory=dict)
+    """What calls over ranks take beside their time, by contender."""
 
     def ratio(self, timing: Timing) -> float:
         """Return a time as a multiple of the floor's."""
@@ -151,7 +164,7 @@ class Report:
             "nbytes": line.cell.nbytes,
             self.operation.floor.name: {**_entry_json(line, line.floor), "by": line.floor_by},
             "entries": {
-                name: {**_entry_json(line, entry), "by": line.way(name)}
+                name: {**_entry_json(line, entry), "by": line.way(name), **_traffic_json(line, name)}
                 for name, entry in line.entries.items()
             },
         }
@@ -178,3 +191,10 @@ def _entry_json(line: Line, entry: Timing | Failure) -> dict[str, Any]:
     if isinstance(entry, Failure):
         return dict.fromkeys(("us", "q1_us", "q3_us", "host_us", "how", "ratio")) | {"reason": entry.reason}
     return {**asdict(entry), "ratio": line.ratio(entry), "reason": ""}
+
+
+def _traffic_json(line: Line, name: str) -> dict[str, Any]:
+    if not line.traffic:
+        return {}
+    found = line.traffic.get(name)
+    return asdict(found) if found else dict.fromkeys(item.name for item in fields(Traffic))

@@ -12,10 +12,9 @@ _NOTABLE_SPREAD = 0.05
 
 
 def header(report: Report) -> list[str]:
-    """Return the titles of the columns; on a device each contender has a second one for the host's time."""
-    names = [f"{name} us" for name in report.contenders]
-    if _has_host(report):
-        names = [title for name in report.contenders for title in (f"{name} us", "host us")]
+    """Return the titles of the columns; a contender has more on a device, for the host's time, and over ranks."""
+    more = ["host us"] * _has_host(report) + ["collectives", "received", "peak"] * _has_traffic(report)
+    names = [title for name in report.contenders for title in (f"{name} us", *more)]
     facts = [axis.heading for axis in _axes(report)]
     return [*facts, *report.lines[0].figures, f"{report.operation.floor.name} us", *names]
 
@@ -79,6 +78,11 @@ def _entries(line: Line, report: Report) -> list[str]:
         if _has_host(report):
             host = None if isinstance(entry, Failure) else entry.host_us
             texts.append("-" if host is None else _number(host))
+        if _has_traffic(report):
+            took = line.traffic.get(name)
+            texts += (
+                ["-"] * 3 if took is None else [f"{took.collectives}", _size(took.received), _size(took.peak)]
+            )
     return texts
 
 
@@ -100,6 +104,17 @@ def _number(us: float) -> str:
 
 def _spread(timing: Timing) -> str:
     return f" ±{100 * timing.spread:.0f} %" if timing.spread > _NOTABLE_SPREAD else ""
+
+
+def _size(nbytes: int) -> str:
+    for unit, of in (("MB", 10**6), ("KB", 10**3)):
+        if nbytes >= of:
+            return f"{nbytes / of:,.1f} {unit}"
+    return f"{nbytes} B"
+
+
+def _has_traffic(report: Report) -> bool:
+    return any(line.traffic for line in report.lines)
 
 
 def _has_host(report: Report) -> bool:

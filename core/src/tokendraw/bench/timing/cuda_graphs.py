@@ -24,6 +24,7 @@ import torch
 
 from tokendraw._messages.words import spoken
 from tokendraw.bench.timing.timer import Call, Clock, Draw, Failure, Timing, summary
+from tokendraw.bench.timing.together import Alone, Together
 
 _BEYOND_L2 = 4
 _LEAST_WORKING_SET = 128 << 20
@@ -50,10 +51,19 @@ class CudaTimer:
     :param device: with its index.
     :param repeats: number of samples of a median.
     :param clock: of the host, for the time until a call returns.
+    :param together: the ranks that make each call with this one, each on a device of its own.
     """
 
-    def __init__(self, device: torch.device, repeats: int, *, clock: Clock = time.perf_counter) -> None:
+    def __init__(
+        self,
+        device: torch.device,
+        repeats: int,
+        *,
+        clock: Clock = time.perf_counter,
+        together: Together | None = None,
+    ) -> None:
         self.device = device
+        self._together = together or Alone()
         self.repeats = repeats
         cache = getattr(torch.cuda.get_device_properties(device), "L2_cache_size", 0)
         least = _LEAST_ON_ROCM if torch.version.hip else _LEAST_WORKING_SET
@@ -86,7 +96,7 @@ class CudaTimer:
         pool = torch.cuda.graph_pool_handle()
         for name, call in calls.items():
             try:
-                laps[name] = _lap(call, buffers, pool)
+                laps[name] = _lap(call, buffers, pool, self._together)
                 host[name] = self._host_us(call.draw, buffers)
             except Exception as error:  # of a plugin, which may raise what it likes
                 laps.pop(name, None)
@@ -105,12 +115,13 @@ class CudaTimer:
 
     def _sample_us(self, lap: _Lap) -> float:
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        self._together.meet()
         self._evicting.amax()
         start.record()
         lap.launch()
         end.record()
         end.synchronize()
-        return 1e3 * float(start.elapsed_time(end)) / lap.calls
+        return self._together.most(1e3 * float(start.elapsed_time(end)) / lap.calls)
 
     def _host_us(self, draw: Draw, buffers: Sequence[Any]) -> float:
         """Measure the median time until a call returns, each on an idle device: its queue never fills up.
@@ -121,16 +132,19 @@ class CudaTimer:
         begin = self._clock()
         for buffer in itertools.islice(itertools.cycle(buffers), _HOST_SAMPLES):
             torch.cuda.synchronize()
-            start = self._clock()
-            if len(times) >= _LEAST_HOST_SAMPLES and start - begin > _LONGEST_HOST_SECONDS:
+            if (
+                len(times) >= _LEAST_HOST_SAMPLES
+                and self._together.most(self._clock() - begin) > _LONGEST_HOST_SECONDS
+            ):
                 break
+            start = self._clock()
             draw(buffer)
             times.append(1e6 * (self._clock() - start))
         torch.cuda.synchronize()
         return statistics.median(times)
 
 
-def _lap(call: Call, buffers: Sequence[Any], pool: Any) -> _Lap:
+def _lap(call: Call, buffers: Sequence[Any], pool: Any, together: Together) -> _Lap:
     """Warm a call up, and capture as many of it as time and buffers allow."""
     rotation = itertools.cycle(buffers)
     side = torch.cuda.Stream()
@@ -144,7 +158,7 @@ def _lap(call: Call, buffers: Sequence[Any], pool: Any) -> _Lap:
         end.record()
     torch.cuda.current_stream().wait_stream(side)
     torch.cuda.synchronize()
-    one = 1e3 * start.elapsed_time(end)
+    one = together.most(1e3 * start.elapsed_time(end))
     count = max(len(buffers), _LEAST_CALLS)
     if one * count > _LONGEST_SAMPLE_US:
         count = max(1, int(_LONGEST_SAMPLE_US / one))

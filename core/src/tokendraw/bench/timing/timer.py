@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
 from tokendraw._messages.words import spoken
+from tokendraw.bench.timing.together import Alone, Together
 
 Draw: TypeAlias = Callable[[Any], object]
 """Takes one set of inputs: whatever the operation makes of them, such as a buffer of logits [B, V]."""
@@ -79,6 +80,7 @@ class WallTimer:
     """Times calls by the wall clock, where the host computes or waits for the device.
 
     :param synchronize: waits for the device; None for the CPU.
+    :param together: the ranks that make each call with this one.
     """
 
     def __init__(
@@ -87,11 +89,13 @@ class WallTimer:
         *,
         clock: Clock = time.perf_counter,
         synchronize: Callable[[], object] | None = None,
+        together: Together | None = None,
     ) -> None:
         self.repeats = repeats
         self.method = f"wall clock over buffers of {_WORKING_SET >> 20} MiB in rotation"
         self._clock = clock
         self._synchronize = synchronize or (lambda: None)
+        self._together = together or Alone()
 
     def buffers(self, nbytes: int) -> int:
         """Return at least two, so that no call finds its own inputs in a nearby cache."""
@@ -105,11 +109,13 @@ class WallTimer:
         inner = dict.fromkeys(calls, 1)
         for turn in range(-_WARM_UP, self.repeats):
             for name in [name for name in calls if name not in failed]:
+                self._together.meet()
                 try:
                     seconds = self._sample(calls[name].draw, rotation[name], inner[name])
                 except Exception as error:  # of a plugin, which may raise what it likes
                     failed[name] = Failure(reason=spoken(error))
                     continue
+                seconds = self._together.most(seconds)
                 if turn >= 0:
                     samples[name].append(1e6 * seconds)
                 elif seconds > 0:

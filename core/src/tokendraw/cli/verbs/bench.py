@@ -19,12 +19,17 @@ Every cell has ``buffers`` (sets of inputs that took turns), ``nbytes`` (of one)
 ``q3_us`` (the quartiles), ``host_us`` (until a call returns on an idle device; null on a CPU), ``how``
 (``wall clock``, ``graph`` or ``eager``), ``ratio``, ``reason`` (why there is no time, all else being null; else "") and
 ``by`` (which of several ways was the fastest; "" where there is only one, or none works).
+
+With ``--ranks`` there is also ``ranks``, ``nbytes`` is that of one rank, and entries have ``collectives`` (of a call),
+``received`` (bytes that a rank receives in it) and ``peak`` (most bytes of tensors beside its inputs), each on the rank
+where it is most; null where there is no time.
 """
 
 from __future__ import annotations
 
 import shlex
 import textwrap
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +40,7 @@ from tokendraw._messages.errors import InvalidParameterError
 from tokendraw._messages.install import pip_install, where
 from tokendraw._messages.words import one_of
 from tokendraw.bench import operations
+from tokendraw.bench.operations.sample_on_ranks import RANKS
 from tokendraw.cli.app import NOT_USABLE, GuardedCommand
 from tokendraw.cli.bench_axes import axis_options, chosen_cells
 from tokendraw.cli.describe import host_json
@@ -42,6 +48,7 @@ from tokendraw.cli.options import device_option, installed_names, json_option, v
 from tokendraw.cli.terminal.tables import PIPE_WIDTH, print_json, progress, progress_bar
 
 if TYPE_CHECKING:
+    from tokendraw.bench.operation import AnyCell
     from tokendraw.bench.report.lines import Report
 
 
@@ -74,6 +81,7 @@ if TYPE_CHECKING:
     "--repeats", type=click.IntRange(min=3), default=15, show_default=True, help="Samples of a median."
 )
 @device_option
+@click.option(RANKS.option, RANKS.field, type=click.IntRange(min=RANKS.least), help=RANKS.help)
 @click.option(
     "--plot",
     type=click.Path(path_type=Path, dir_okay=False, writable=True),
@@ -98,6 +106,7 @@ def bench(
     sampler: tuple[str, ...],
     repeats: int,
     device: str | None,
+    ranks: int | None,
     plot: Path | None,
     output: Path | None,
     as_json: bool,
@@ -107,31 +116,27 @@ def bench(
 
     Each serves by itself, without a companion; one that cannot serve a cell shows a dash, and the reason below. On
     CUDA, times are those of graphs over buffers in rotation that no cache holds; on a CPU, of the clock on the wall.
-    With --op another operation is timed, against a read or a copy of the bytes that it cannot do without.
+    With --op another operation is timed, against a read or a copy of the bytes that it cannot do without. With --ranks
+    each rank holds a part of the vocabulary, and every sampler draws from the parts, and behind an all-gather of them.
 
     Exits with 1 if nothing could be timed.
     """
     cells = chosen_cells(operation, preset, given)
+    if ranks is not None and operation != "sample":
+        raise click.UsageError(f"'{RANKS.option}' is about {RANKS.about}. Add --op sample, or leave it out.")
     _check_files(operation, plot, output)
     with progress("loading samplers"):
         from tokendraw._loading.load import _target
 
         target, host = _target(device)  # first: it says so where torch is missing
+    settings: dict[str, Any] = {"device": target, "host": host, "repeats": repeats, "command": _command(ctx)}
+    if ranks is None:
+        report = _timed(cells, sampler, operation, settings)
+    else:
+        from tokendraw.bench.ranks.launch import report_on_ranks
 
-        from tokendraw.bench.contenders import chosen
-        from tokendraw.bench.run import report_of
-
-        contenders = chosen(sampler, target, operation)
-    with progress_bar(len(cells)) as show:
-        report = report_of(
-            cells,
-            contenders,
-            device=target,
-            host=host,
-            repeats=repeats,
-            command=_command(ctx),
-            starting=lambda cell: show(str(cell), cells.index(cell)),
-        )
+        with progress(f"timing {len(cells)} cells on {ranks} ranks"):
+            report = report_on_ranks(cells, sampler, ranks, **settings)
     if report.busy:
         click.echo(report.busy, err=True)
     if output is not None:
@@ -148,6 +153,21 @@ def bench(
         _print(report)
     if not report.has_times:
         ctx.exit(NOT_USABLE)
+
+
+def _timed(
+    cells: Sequence[AnyCell], names: tuple[str, ...], operation: str, settings: Mapping[str, Any]
+) -> Report:
+    """Time the contenders of these names in this process."""
+    with progress("loading samplers"):
+        from tokendraw.bench.contenders import chosen
+        from tokendraw.bench.run import report_of
+
+        contenders = chosen(names, settings["device"], operation)
+    with progress_bar(len(cells)) as show:
+        return report_of(
+            cells, contenders, starting=lambda cell: show(str(cell), cells.index(cell)), **settings
+        )
 
 
 def _check_files(operation: str, plot: Path | None, output: Path | None) -> None:
