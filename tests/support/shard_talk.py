@@ -116,7 +116,7 @@ def after_an_agreement(rank, size):
     sampler = tokendraw.load_sampler("native", device="cpu")
     lo, hi = list(pairwise(cuts(size, V, 1)))[rank]
     shard, found = VocabShard(lo, V), []
-    for rows, dtype in ((0, "float32"), (4, "float32"), (7, "bfloat16"), (1, "float16")):
+    for rows, dtype in ((4, "float32"), (0, "float32"), (7, "bfloat16"), (1, "float16")):
         metadata = SamplingMetadata.from_params(
             [SamplingParams(seed=3, top_p=0.9, logprobs=2)] * rows, positions=range(rows)
         )
