@@ -71,6 +71,7 @@ def test_show_tells_everything_about_it(site):
         "  batch invariant     yes\n"
         "  largest top-k       no limit\n"
         "  largest vocabulary  no limit\n"
+        "  vocab parallel      no\n"
     )
     assert (result.stderr, result.returncode) == ("", 0)
 
