@@ -131,3 +131,22 @@ def after_an_agreement(rank, size):
     except ValueError as error:
         return found, str(error)
     return found, ""
+
+
+def in_a_group_of_two(rank, size):
+    """The tokens of ranks 1 and 2, which are a group of their own, beside one device's; of rank 0 its error."""
+    import torch.distributed as dist
+
+    group = dist.new_group([1, 2])
+    sampler = tokendraw.load_sampler("native", device="cpu")
+    logits = logits_of(8, V, 5, torch.float32)
+    metadata = SamplingMetadata.from_params([SamplingParams(top_p=0.9)] * 8)
+    lo, hi = ((0, 0), (0, 1700), (1700, V))[rank]
+    torch.manual_seed(4)
+    alone = sampler.sample(logits, metadata).token_ids.tolist()
+    torch.manual_seed(4 if rank == 1 else 5)  # the group's first rank decides
+    try:
+        out = sampler.sample(logits[:, lo:hi], metadata, shard=VocabShard(lo, V, group))
+    except ValueError as error:
+        return str(error)
+    return out.token_ids.tolist() == alone

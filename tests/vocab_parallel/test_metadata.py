@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import shard_metadata
+import shard_talk
 from gloo_world import world
 from goodness_of_fit import FALSE_ALARM, chi_square
 
@@ -33,3 +34,12 @@ def test_rows_without_seeds_follow_the_softmax_of_all_columns(params):
         above = np.cumsum(share[order]) / share.sum() - share[order] / share.sum()
         share[order[above >= params["top_p"]]] = 0
     assert chi_square(np.array(found[0]), share / share.sum()) > FALSE_ALARM
+
+
+def test_some_ranks_may_be_a_group_of_their_own():
+    outside, *inside = world(3).run(shard_talk.in_a_group_of_two, 3)
+    assert inside == [True, True]
+    assert outside == (
+        "'group' of a VocabShard needs a torch.distributed process group of which this process is a rank, found int. "
+        "Pass what torch.distributed.new_group returned here, or None."
+    )
