@@ -78,6 +78,10 @@ def test_a_large_k_is_searched_for_by_digits_of_the_values():
     assert said(SamplingParams(seed=7, top_k=1500)) == [("gather", 8), *[("sum", HISTOGRAM)] * 4, DRAW]
 
 
+def test_a_k_of_the_whole_vocabulary_is_off_and_searched_for_by_nobody():
+    assert said(SamplingParams(seed=7, top_k=shard_talk.V)) == [("gather", 8), DRAW]
+
+
 def test_logprobs_send_masses_values_and_the_best_and_then_ranks():
     params = SamplingParams(seed=7, logprobs=5)
     with_best = ("gather", 40 + 3 * 8 + 3 * 4 + 5 * 8)

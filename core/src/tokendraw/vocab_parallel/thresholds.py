@@ -67,11 +67,12 @@ class _Plan(NamedTuple):
         """
         on_cpu = may_look(params.temperature.device)
         most = params.max_top_k
-        if params.top_k is not None and most is None and on_cpu:
+        is_small = most is not None and min(most, vocab_size) <= MOST_VALUES
+        if params.top_k is not None and not is_small and on_cpu:
             active = torch.where(params.top_k < vocab_size, params.top_k, 0)
             most = int(active.amax()) if len(active) else 0
         any_large_k = params.top_k is not None and (most is None or min(most, vocab_size) > MOST_VALUES)
-        any_wide = params.top_p is not None and (any_large_k or not params.all_top_k)
+        any_wide = params.top_p is not None and not (params.all_top_k and is_small)
         values = max(1, 0 if params.top_k is None or any_large_k else most or 0)
         if any_wide and on_cpu:
             values = max(values, NUCLEUS_VALUES)
@@ -108,9 +109,8 @@ def thresholds(
     threshold = base
     if params.top_p is not None:
         threshold = base.maximum(_nucleus(local, talk, layout, params, plan, largest, base))
-    return Bounds(largest.max, threshold.minimum(largest.max)), None if heard.fresh is None else heard.fresh[
-        0
-    ]
+    first = None if heard.fresh is None else heard.fresh[0]
+    return Bounds(largest.max, threshold.minimum(largest.max)), first
 
 
 class _Largest:
