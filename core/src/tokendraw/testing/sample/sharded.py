@@ -14,13 +14,14 @@ from tokendraw.testing.crossing.comparison import Request, requested
 from tokendraw.testing.crossing.covering import random_case
 from tokendraw.testing.crossing.factors import Site, allowed, kinds, sites
 from tokendraw.testing.crossing.rows import CrossedRow, crossed_row
+from tokendraw.testing.crossing.table import factors
 from tokendraw.testing.kit.property import Ask, Properties
 from tokendraw.testing.kit.trial import Trial
 from tokendraw.testing.rows.draws import seed_torch
 from tokendraw.testing.rows.requests import has_logprobs
 from tokendraw.testing.rows.sampling import Sampling
 from tokendraw.testing.sample import corners, support
-from tokendraw.testing.sample.crossed_calls import factors, judge_call, judge_logprobs
+from tokendraw.testing.sample.crossed_calls import judge_call, judge_logprobs
 from tokendraw.testing.sample.over_ranks import over_ranks
 from tokendraw.testing.shards.designed_rows import DESIGNED, designed_rows
 
