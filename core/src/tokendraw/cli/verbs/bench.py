@@ -40,6 +40,7 @@ from tokendraw._messages.errors import InvalidParameterError
 from tokendraw._messages.install import pip_install, where
 from tokendraw._messages.words import one_of
 from tokendraw.bench import operations
+from tokendraw.bench.operations.sample_on_ranks import BENCH as ON_RANKS
 from tokendraw.bench.operations.sample_on_ranks import RANKS
 from tokendraw.cli.app import NOT_USABLE, GuardedCommand
 from tokendraw.cli.bench_axes import axis_options, chosen_cells
@@ -122,8 +123,10 @@ def bench(
     Exits with 1 if nothing could be timed.
     """
     cells = chosen_cells(operation, preset, given)
-    if ranks is not None and operation != "sample":
-        raise click.UsageError(f"'{RANKS.option}' is about {RANKS.about}. Add --op sample, or leave it out.")
+    if ranks is not None and operation != ON_RANKS.name:
+        raise click.UsageError(
+            f"'{RANKS.option}' is about {RANKS.about}. Add --op {ON_RANKS.name}, or leave it out."
+        )
     _check_files(operation, plot, output)
     with progress("loading samplers"):
         from tokendraw._loading.load import _target
