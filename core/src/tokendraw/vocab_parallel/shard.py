@@ -21,7 +21,7 @@ class VocabShard:
     multiples of anything, or be 0. Make one and keep it: at its first call the ranks compare what they hold, by a
     gather through the host, and any disagreement is the same error on every rank, then and in later calls. Later calls
     trust that the ranks still agree in everything but the logits: the number of rows, their dtype, the metadata.
-    ``verify`` and ``draft`` take no shard.
+    ``sample`` alone takes one.
 
     :raises InvalidParameterError: a ValueError: ``start`` or ``vocab_size`` is no integer.
     """
