@@ -85,7 +85,7 @@ def test_it_passes_the_conformance_kit(site):
     result = run_with(site, "tokendraw", "check", "top-n-sigma", "--device", "cpu", "--quick")
     assert result.returncode == 0, result.stdout + result.stderr
     assert re.search(
-        r"^\d+ passed, 0 failed, 2 refused \(not advertised\), 0 not run\.$", result.stdout, re.MULTILINE
+        r"^\d+ passed, 0 failed, 3 refused \(not advertised\), 0 not run\.$", result.stdout, re.MULTILINE
     )
 
 

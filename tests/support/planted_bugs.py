@@ -27,10 +27,10 @@ class Honest:
     def __init__(self, need, device):
         self.need, self.device = need, device
 
-    def sample(self, logits, metadata):
+    def sample(self, logits, metadata, **shard):
         self.spoil(logits)
         logits, metadata = self.change(logits, metadata)
-        output = native(self.told(self.need), self.device).sample(logits, metadata)
+        output = native(self.told(self.need), self.device).sample(logits, metadata, **shard)
         return self.shown(output)
 
     def told(self, need):

@@ -109,6 +109,7 @@ def test_a_sampler_that_promises_nothing_is_refused_everything_else_in_words():
         "temperature_logprobs",
         "sync-free",
         "graph capture",
+        "sharded requests",
     }
 
 

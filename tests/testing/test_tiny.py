@@ -39,7 +39,7 @@ def test_every_line_is_run_in_few_rows():
         "sync-free",
         "graph capture",
     ]
-    assert Counting.rows < 5300
+    assert Counting.rows < 7000
 
 
 @pytest.mark.parametrize("bug", [bug for bug in PLANTED if bug not in TOO_SMALL_FOR])

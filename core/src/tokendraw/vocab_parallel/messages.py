@@ -22,4 +22,6 @@ def gathered(transport: Transport, message: _Message) -> _Message:
     widths = [column.shape[-1] * column.element_size() // words.element_size() for column in columns]
     parts = iter(torch.split(received, widths, -1))
     kind: Any = type(message)
-    return kind(*[c if c is None else next(parts).contiguous().view(c.dtype) for c in message])  # type: ignore[no-any-return]
+    # Of one rank and one row any part counts as contiguous, wherever its words begin: a clone has words of its own.
+    words_of = (part.clone(memory_format=torch.contiguous_format) for part in parts)
+    return kind(*[c if c is None else next(words_of).view(c.dtype) for c in message])  # type: ignore[no-any-return]

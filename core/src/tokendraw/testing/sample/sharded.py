@@ -55,7 +55,7 @@ def sharded_requests(subject: Sampling, trial: Trial) -> str:
         for number, site in enumerate(_sites(subject)):
             for turn, rows in enumerate(_calls(subject, site, rng)):
                 judge_call(view, trial, _mixed(subject, rows, turn, rng), dtypes[turn % len(dtypes)])
-            flat = torch.zeros(_FLAT, site.size, dtype=site.torch_dtype)
+            flat = torch.zeros(subject.effort.rows(_FLAT), site.size, dtype=site.torch_dtype)
             view.sample(flat, keeping_all[number % len(keeping_all)])
     return view.words
 
@@ -110,7 +110,8 @@ def _keeping_all(subject: Sampling) -> list[SamplingParams]:
 def _sites(subject: Sampling) -> list[Site]:
     """List dtypes and vocabularies, without large ones in a quick run: a call over ranks takes as long as several."""
     every = sites(subject.capabilities, subject.effort)
-    return [site for site in every if site.size <= _WIDEST or not subject.effort.quick]
+    some = [site for site in every if site.size <= _WIDEST or not subject.effort.quick]
+    return some[:: min(4, subject.effort.fewer)]
 
 
 def _calls(subject: Sampling, site: Site, rng: np.random.Generator) -> Iterator[list[CrossedRow]]:
