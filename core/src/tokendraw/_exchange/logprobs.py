@@ -14,7 +14,7 @@ _INF = float("inf")
 
 
 class RowMasses(NamedTuple):
-    """What the values of a row's tokens depend on in any mode: [rows, 1] each, the masses in the widest float."""
+    """Holds what the values of a row's tokens depend on in any mode: [rows, 1] each, the masses in the widest float."""
 
     max: Tensor
     """float32: the largest value."""
@@ -23,7 +23,7 @@ class RowMasses(NamedTuple):
     kept: Tensor
     """Sum of ``exp((x - max x) / T)`` over the kept tokens."""
     mass: Tensor
-    """The same over all tokens."""
+    """Sum of ``exp((x - max x) / T)`` over all tokens."""
     raw: Tensor
     """Sum of ``exp(x - max x)`` over all tokens."""
 

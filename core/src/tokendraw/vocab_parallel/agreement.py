@@ -26,11 +26,11 @@ MESSAGES = 1
 
 @dataclass(frozen=True, kw_only=True)
 class Description:
-    """What a rank brings to the first call of a shard."""
+    """Holds what a rank brings to the first call of a shard."""
 
     ids: Span
     alike: Mapping[str, object]
-    """What has to be the same on every rank, by its name in messages."""
+    """Values that have to be the same on every rank, by their names in messages."""
 
 
 def agree(

@@ -50,9 +50,9 @@ class Layout:
     """The shards of all ranks. Tensors are int64 on the device of the logits, made once."""
 
     ids: Span
-    """Those of this rank."""
+    """Held by this rank."""
     tiles: Tiles
-    """Those of this rank."""
+    """Held by this rank."""
     vocab_size: int
     most_columns: int
     """Number of ids of the rank that holds most."""

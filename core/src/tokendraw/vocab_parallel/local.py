@@ -1,4 +1,4 @@
-"""What a sampler computes of the columns that a rank holds: the seam between its kernels and what ranks exchange."""
+"""Says what a sampler computes of the columns that a rank holds: the seam between its kernels and the messages."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 
 
 class Seeds(NamedTuple):
-    """What the random numbers of each row come from, the same on every rank: [B, 1] int64."""
+    """Holds what the random numbers of each row come from, the same on every rank: [B, 1] int64."""
 
     seed: Tensor
     position: Tensor
@@ -21,7 +21,7 @@ AwaitSeeds: TypeAlias = Callable[[], Seeds]
 
 
 class Bounds(NamedTuple):
-    """What all ranks know of each row before it is drawn from: [B, 1] float32."""
+    """Holds what all ranks know of each row before it is drawn from: [B, 1] float32."""
 
     max: Tensor
     """The largest value on any rank; NaN counts as -inf."""
@@ -39,7 +39,7 @@ class Digits(NamedTuple):
 
 
 class Weighing(NamedTuple):
-    """What values weigh in a histogram: ``exp(y)`` in integer units."""
+    """Says what values weigh in a histogram: ``exp(y)`` in integer units."""
 
     max: Tensor
     """[B, 1] float32: the largest value on any rank, to which ``y`` is relative."""
@@ -53,11 +53,11 @@ class Sums(NamedTuple):
     """Sums of weights over a rank's columns, in the widest float, [B, 1] each."""
 
     kept: Tensor
-    """Of ``exp(y)`` over the kept tokens."""
+    """Sum of ``exp(y)`` over the kept tokens."""
     mass: Tensor
-    """Of ``exp(y)`` over all."""
+    """Sum of ``exp(y)`` over all."""
     raw: Tensor
-    """Of ``exp(x - max x)`` over all."""
+    """Sum of ``exp(x - max x)`` over all."""
 
 
 class Draws(NamedTuple):

@@ -44,7 +44,7 @@ class Begun(NamedTuple):
 
     digit: Tensor
     target: Tensor
-    """What is left to reach among the values with that digit."""
+    """Part of the target that is left to reach among the values with that digit."""
 
 
 def begun(masses: Tensor, target: Tensor, bits: int) -> Begun:

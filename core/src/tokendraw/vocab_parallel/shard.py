@@ -34,7 +34,7 @@ class VocabShard:
     """A torch.distributed process group; None: the default one. Or a
     :class:`tokendraw.vocab_parallel.Transport`."""
     agreed: Agreed = field(init=False, repr=False)
-    """What came of the first call."""
+    """Outcome of the first call."""
 
     def __post_init__(self) -> None:
         for name in ("start", "vocab_size"):
@@ -53,10 +53,10 @@ class VocabShard:
 
 
 class Agreement(NamedTuple):
-    """What the ranks of a shard agreed on."""
+    """Holds what the ranks of a shard agreed on."""
 
     transport: Transport
-    """What they talk through."""
+    """Carries what they say."""
     layout: Layout
 
 

@@ -33,7 +33,7 @@ def may_look(device: torch.device) -> bool:
 
 
 class Survey(NamedTuple):
-    """What a rank says of each row before it draws."""
+    """Holds what a rank says of each row before it draws."""
 
     x: Tensor
     """[B, K] float32: its largest values in descending order, -inf behind the last of n < K."""
@@ -47,7 +47,7 @@ class Survey(NamedTuple):
 
 
 class _Plan(NamedTuple):
-    """What the host knows of the filters of a batch."""
+    """Holds what the host knows of the filters of a batch."""
 
     values: int
     """K."""

@@ -1,4 +1,4 @@
-"""What ranks say to each other: a gather, a sum and a broadcast, by torch.distributed."""
+"""Carries what ranks say to each other: a gather, a sum and a broadcast, by torch.distributed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the native sampler computes of the columns that one rank of several holds.
+"""Computes of the columns of one rank what the messages of several need, in plain PyTorch.
 
 It reads them in chunks of rows as :mod:`tokendraw_native.row_stats` does, and draws in the two levels of
 :mod:`tokendraw_native.draw` from the tiles that are whole here. Of the tiles at both ends, which other ranks hold parts

@@ -137,4 +137,4 @@ BENCH = replace(
     baselines=dict,
 )
 GATHERED = replace(BENCH, step=_gathered)
-"""The same sampler on every rank, behind an all-gather of the logits."""
+"""Puts the same sampler behind an all-gather of the logits."""

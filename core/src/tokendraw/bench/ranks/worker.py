@@ -1,4 +1,4 @@
-"""What every rank of ``tokendraw bench --ranks`` does: joins the others, and times the same cells with them."""
+"""Runs on every rank of ``tokendraw bench --ranks``: joins the others, and times the same cells with them."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ _TIMEOUT = datetime.timedelta(minutes=5)
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """What all ranks time."""
+    """Says what all ranks time."""
 
     cells: tuple[RankCell, ...]
     names: tuple[str, ...]
     """Samplers; each stands beside itself behind an all-gather of the logits."""
     device_type: str
     backend: str
-    """Of torch.distributed."""
+    """Backend of torch.distributed."""
     host: Host
     repeats: int
     command: str

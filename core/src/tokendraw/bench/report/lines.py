@@ -16,7 +16,7 @@ from tokendraw.bench.timing.timer import Failure, Timing
 
 @dataclass(frozen=True, kw_only=True)
 class Traffic:
-    """What one call over ranks takes beside its time, on the rank where it takes most."""
+    """Holds what one call over ranks takes beside its time, on the rank where it takes most."""
 
     collectives: int
     received: int
@@ -43,7 +43,7 @@ class Line:
     figures: Mapping[str, float] = field(default_factory=dict)
     """Measures of the inputs, by the title of their column."""
     traffic: Mapping[str, Traffic] = field(default_factory=dict)
-    """What calls over ranks take beside their time, by contender."""
+    """Costs of calls over ranks beside their time, by contender."""
 
     def ratio(self, timing: Timing) -> float:
         """Return a time as a multiple of the floor's."""

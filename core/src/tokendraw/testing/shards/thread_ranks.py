@@ -70,7 +70,7 @@ class ThreadRank:
 
 @dataclass(eq=False)
 class _World:
-    """What the ranks share: whose turn it is, and the offers to the collective under way."""
+    """Holds what the ranks share: whose turn it is, and the offers to the collective under way."""
 
     size: int
     seconds: float = SECONDS
