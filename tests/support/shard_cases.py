@@ -132,7 +132,7 @@ def logprobs(rank, size, mode, batches, rows, ranks=True):
 
 
 def tokens_as_on_a_gpu(rank, size, batches, rows):
-    """What :func:`tokens` returns where the host looks at no value."""
+    """Return what :func:`tokens` does, where the host looks at no value."""
     looking, thresholds.may_look = thresholds.may_look, lambda device: False
     try:
         return tokens(rank, size, batches, rows)

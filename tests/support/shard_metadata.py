@@ -25,7 +25,7 @@ def by_slot():
 
 
 def moved():
-    """The same requests, one step on."""
+    """Take the same requests one step on."""
     return from_params().with_positions([row + 1 for row in range(ROWS)])
 
 

@@ -1,4 +1,4 @@
-"""What ranks do that do not agree, and what they say to each other, counted."""
+"""Runs on ranks that do not agree, and counts what ranks say to each other."""
 
 from dataclasses import replace
 from itertools import pairwise

@@ -64,7 +64,7 @@ def test_a_planted_bug_of_a_device_turns_its_line_red_there(bug):
 
 @pytest.mark.slow
 def test_a_sampler_in_float64_numpy_is_green_in_every_line():
-    """As in 200 quick runs of other seeds: a false alarm comes once in a million runs."""
+    """It stays so at other seeds: a false alarm comes once in a million runs."""
     under_test = numpy_sampler.subject()
     under_test.effort = FEW_ROWS
     assert run(under_test).failed == ()

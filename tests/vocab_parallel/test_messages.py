@@ -1,4 +1,4 @@
-"""What ranks pack into one gather comes out as it went in."""
+"""A gather hands over what ranks packed as it went in."""
 
 from typing import NamedTuple
 

@@ -61,7 +61,7 @@ class Ranks(Draws):
 
 
 class Talk:
-    """What goes through to the other ranks, with places to go wrong in."""
+    """Passes what goes to the other ranks, with places to go wrong in."""
 
     def __init__(self, talk):
         self.rank, self.size, self.own = talk.rank, talk.size, talk
