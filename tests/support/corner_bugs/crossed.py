@@ -113,7 +113,7 @@ class ShortNoiseOfWideBfloat(Draws):
 class LargeKOfWideBfloat(Filters):
     """bfloat16, V > 65,536: a k above 1024 counts as 1024."""
 
-    line = "crossed requests"
+    line = "every k"
 
     dtype, above = "bfloat16", WIDE
 

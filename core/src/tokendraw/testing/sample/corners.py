@@ -30,6 +30,8 @@ Array = NDArray[Any]
 _FEW_TILES: Final = 2000
 """Largest vocabulary in which poisoned rows show logprobs."""
 _HUGE: Final = "huge logits"
+_K_OF_ONE: Final = 50
+"""Top-k of a row of which one token alone can be drawn."""
 _TIES: Final = 8
 """Near ties in each dtype and vocabulary."""
 
@@ -115,12 +117,17 @@ def poisoned(subject: Sampling, site: Site, rng: np.random.Generator) -> list[Cr
     clean = [("a clean row", gaussian(rng, site.size)) for _ in range(3)]
     named = [(name, poison.logits) for name, poison in made.items()] + clean
     some = [p for p in combinations(subject.capabilities, site.size) if p.temperature > 0]
+    asked = {name: some[int(rng.integers(len(some)))] for name, _ in named}
+    if subject.has("top_k"):  # of tokens that a grammar leaves too few
+        order = (*subject.capabilities.filter_orders, "top_k_first")[0]
+        k = min(_K_OF_ONE, subject.capabilities.max_top_k or _K_OF_ONE)
+        asked["one finite logit"] = SamplingParams(top_k=k, filter_order=order)
     return [
         CrossedRow(
             site,
             name,
             torch.from_numpy(logits).to(site.torch_dtype),
-            some[int(rng.integers(len(some)))],
+            asked[name],
             subject.capabilities.tie_rule,
         )
         for name, logits in named

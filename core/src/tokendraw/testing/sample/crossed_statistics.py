@@ -14,7 +14,7 @@ from tokendraw._exchange.capabilities import LogprobsMode
 from tokendraw._exchange.params import SamplingParams
 from tokendraw.philox import TILE_SIZE
 from tokendraw.testing.crossing.comparison import Request
-from tokendraw.testing.crossing.covering import covering
+from tokendraw.testing.crossing.covering import covering, random_case
 from tokendraw.testing.crossing.factors import Site, allowed, sites
 from tokendraw.testing.crossing.rows import SHIFT, TOPS, CrossedRow, crossed_row, in_dtype
 from tokendraw.testing.crossing.table import by_value, factors
@@ -33,6 +33,9 @@ _PLAIN_DRAWS: Final = 12_000
 """Enough to see the y of each token rounded to a quarter."""
 _LEVELS: Final = ("stairs", "last ids", "deep bulk", "ties at k", "plateau at p", "edges of min-p")
 """Designs of a few heavy levels, of which a few dozen draws say whether each is drawn, and all of it."""
+_SMALL_KS: Final = (1, 40, 100)
+_NARROW: Final = 1 << 14
+"""Largest vocabulary in which crowds have every filter, shared slots and logprobs."""
 
 
 @properties.required("crossed distributions")
@@ -94,6 +97,15 @@ def _designed(subject: Sampling, trial: Trial) -> dict[Site, list[CrossedRow]]:
         if key not in met and row.expected.certain:
             met.add(key)
             found.setdefault(case["site"], []).append(row)
+    for site in (
+        crossed["site"] if subject.has("top_k") else ()
+    ):  # whatever the table holds, ties at a small k
+        if 4 * TILE_SIZE < site.size <= _NARROW:
+            small = {"top_k": [k for k in crossed["top_k"] if k in _SMALL_KS], "temperature": [1.0]}
+            own = [design for design in crossed["design"] if design.needs == "top_k"]
+            given = {**crossed, **small, "site": [site], "design": own, "top_p": [1.0], "min_p": [0.0]}
+            row = crossed_row(random_case(given, rng, allowed), rng, subject.capabilities.tie_rule)
+            found.setdefault(site, []).append(row)
     return found
 
 
@@ -131,10 +143,6 @@ def _bins(row: CrossedRow, draws: int) -> Array:
     bins = np.full(len(expected.probabilities), -1)
     bins[drawn] = pooled(masses, draws, in_part)[cell]
     return bins
-
-
-_NARROW: Final = 1 << 14
-"""Largest vocabulary in which crowds have every filter, shared slots and logprobs."""
 
 
 _FEW: Final = 200

@@ -51,6 +51,8 @@ _KS: Final = (
     1025,
     2048,
 )
+_WIDE_K: Final = (1500, 66_001)
+"""Such a k in a vocabulary above 65,536."""
 
 
 @properties.required("batches of one kind")
@@ -163,6 +165,12 @@ def every_k(subject: Sampling, trial: Trial) -> str:
         batch = [request for k in ks for request in _around(subject, site, k, rng)]
         judge_call(subject, trial, batch)
         looked += len(batch)
+        k, size = _WIDE_K
+        limits = subject.capabilities.max_top_k, subject.capabilities.max_vocab_size
+        if subject.effort.fewer == 1 and k <= (limits[0] or k) and size <= (limits[1] or size):
+            batch = list(_around(subject, Site(dtype, size), k, rng))
+            judge_call(subject, trial, batch)
+            looked += len(batch)
     return f"{looked} seeded rows"
 
 
