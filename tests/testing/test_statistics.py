@@ -2,9 +2,11 @@
 
 import numpy as np
 import pytest
+import torch
 from scipy import stats
 
 from tokendraw.testing.kit.statistical_tests import fit, independence, pooled, share, two_sided
+from tokendraw.testing.verify.near_distributions import bins_of_residuals
 
 RNG = np.random.default_rng(1)
 PROBABILITIES = RNG.dirichlet(np.full(60, 0.4))
@@ -92,3 +94,11 @@ def test_the_binomial_is_exact_and_never_smaller_than_that_of_scipy(hits):
     doubled = 2 * min(stats.binom.cdf(hits, 100, 0.5), stats.binom.sf(hits - 1, 100, 0.5))
     assert two_sided(hits, 100, 0.5) == pytest.approx(min(1.0, doubled))
     assert two_sided(hits, 100, 0.5) >= stats.binomtest(hits, 100, 0.5).pvalue * (1 - 1e-9)
+
+
+def test_bins_of_residuals_have_no_gap_where_the_residual_has_not_every_kind_of_rounding():
+    p, q = torch.tensor([[0.3002, 0.2, 0.4998], [0.3001, 0.3, 0.3999]], dtype=torch.float64)
+    assert bins_of_residuals(p, q).tolist() == [1, -1, 0]
+    p, q = p[:2], q[:2]  # the token that would be in bin 0 is not of the residual
+    assert bins_of_residuals(p, q).tolist() == [0, -1]
+    assert fit(np.array([0, 0]), (p - q).clamp(min=0).numpy(), bins_of_residuals(p, q)).p_value == 1.0

@@ -55,7 +55,7 @@ def fit(tokens: Array, probabilities: Array, bins: Array | None = None) -> Verdi
 
     Where a bin expects fewer than 100 draws, there is no G-test.
 
-    :param bins: [V] the bin of each token, -1 for what must not be drawn; None: :func:`pooled`.
+    :param bins: [V] the bin of each token, from 0 without a gap, -1 for what must not be drawn; None: :func:`pooled`.
     :returns: twice the smaller of the two p-values; that of the binomials is the least, times their number.
     """
     draws = len(tokens)

@@ -8,6 +8,7 @@ from typing import Final
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from scipy import stats
 
 from tokendraw._exchange.capabilities import DraftKind
@@ -75,8 +76,6 @@ def _residual(
         draft = ((steps + np.where(more, -_APART, _APART)) / _PER_UNIT).astype(np.float32)
         target[missing], draft[missing] = -np.inf, _RARE
         p, q = (torch.from_numpy(expect(x, SamplingParams()).probabilities) for x in (target, draft))
-        bins = sum(((p.to(half) == q.to(half)) * (place + 1) for place, half in enumerate(_HALVES)))
-        assert isinstance(bins, torch.Tensor)
         given = q.float() if kind == "probs" else torch.from_numpy(draft).to(getattr(torch, dtype))
         drafts = drafts_of(
             subject, [[missing]] * count, size, kind, given.to(subject.device).expand(count, -1)
@@ -87,11 +86,20 @@ def _residual(
         verdict = fit(
             found.token_ids[:, 0].cpu().numpy(),
             (p - q).clamp(min=0).numpy(),
-            np.where((p > q).numpy(), np.unique(bins.numpy(), return_inverse=True)[1], -1),
+            bins_of_residuals(p, q),
         )
         return replace(verdict, worst=f"of residuals in the last digits of p, {verdict.worst}")
 
     return experiment
+
+
+def bins_of_residuals(p: torch.Tensor, q: torch.Tensor) -> NDArray[np.int64]:
+    """Sort the tokens of max(p - q, 0) by the types of half precision in which they lose it: bins [V] from 0, or -1."""
+    lost = sum(((p.to(half) == q.to(half)) * (place + 1) for place, half in enumerate(_HALVES)))
+    assert isinstance(lost, torch.Tensor)
+    inside, bins = (p > q).numpy(), np.full(len(p), -1)
+    bins[inside] = np.unique(lost.numpy()[inside], return_inverse=True)[1]
+    return bins
 
 
 def _equal(subject: Verifying, dtype: str, kind: DraftKind) -> Callable[[np.random.Generator, int], Verdict]:
