@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tokendraw.vocab_parallel.messages import gathered
+from tokendraw.vocab_parallel.messages import exchanged
 
 
 class Said(NamedTuple):
@@ -40,10 +40,72 @@ def test_a_message_comes_out_as_it_went_in(ranks, rows, has_two):
         torch.arange(rows, dtype=torch.int32).unsqueeze(-1).repeat(1, 3),
         torch.full((rows, 1), -(2**62) + 1),
     )
-    heard = gathered(Echo(ranks), said)
+    heard = exchanged(Echo(ranks), said).tensors()
     for sent, received in zip(said, heard, strict=True):
         if sent is None:
             assert received is None
             continue
         assert received.dtype == sent.dtype
         assert torch.equal(received, sent.expand(ranks, *sent.shape))
+
+
+class Noting(Echo):
+    """Keeps what it was given to send."""
+
+    def all_gather(self, tensor):
+        self.sent = tensor
+        return super().all_gather(tensor)
+
+
+def in_one_buffer(rows, width=10):
+    """A message that kernels would write: fields at even words where they take two, and a word that nobody uses."""
+    buffer = torch.randint(-(2**31), 2**31 - 1, (rows + 1, width), dtype=torch.int32)[1:]
+    columns = (
+        buffer[:, :1].view(torch.float32),
+        buffer[:, 2:6].view(torch.int64),
+        buffer[:, 6:9],
+        buffer[:, 8:10].view(torch.int64),
+    )
+    return buffer, Said(*columns)
+
+
+@pytest.mark.parametrize("rows", [1, 2, 5])
+def test_columns_of_one_buffer_are_sent_as_they_are(rows):
+    buffer, said = in_one_buffer(rows)
+    talk = Noting(3)
+    heard = exchanged(talk, said)
+    assert (talk.sent.data_ptr(), talk.sent.shape, talk.sent.is_contiguous()) == (
+        buffer.data_ptr(),
+        buffer.shape,
+        True,
+    )
+    assert heard.offsets == (0, 2, 6, 8)
+    for sent, received in zip(said, heard.tensors(), strict=True):
+        assert received.dtype == sent.dtype
+        assert torch.equal(received, sent.expand(3, *sent.shape))
+
+
+def test_a_field_that_is_not_there_has_no_place():
+    _, said = in_one_buffer(4)
+    heard = exchanged(Echo(2), said._replace(two=None))
+    assert heard.offsets == (0, -1, 6, 8)
+    assert heard.tensors().two is None
+
+
+APART = {
+    "of another buffer": lambda buffer, said: said._replace(three=buffer.clone()[:, 6:9]),
+    "of every second row": lambda buffer, said: Said(*[column[::2] for column in said]),
+    "of other rows": lambda buffer, said: Said(*[column[:-1] for column in said[:3]], said.four[1:]),
+    "before the first": lambda buffer, said: Said(said.three, said.two, said.one, said.four),
+    "one element behind the other down the rows": lambda buffer, said: said._replace(
+        three=torch.zeros(3, len(buffer), dtype=torch.int32).T
+    ),
+}
+
+
+@pytest.mark.parametrize("apart", APART)
+def test_other_fields_are_packed(apart):
+    said = APART[apart](*in_one_buffer(6))
+    heard = exchanged(Echo(2), said)
+    for sent, received in zip(said, heard.tensors(), strict=True):
+        assert torch.equal(received, sent.expand(2, *sent.shape))

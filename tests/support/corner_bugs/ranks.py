@@ -134,8 +134,8 @@ class LaterRankOnATie(Ranks):
 
     class Columns(Columns):
         def argmax(self):
-            x_max, has_nan, ids = super().argmax()
-            return (x_max.nextafter(torch.tensor(INF)) if self.rank else x_max), has_nan, ids
+            found = super().argmax()
+            return found._replace(max=found.max.nextafter(torch.tensor(INF))) if self.rank else found
 
         def drawn(self, draws, seeds):
             later = draws.max.nextafter(torch.tensor(INF)) if self.rank else draws.max
@@ -162,8 +162,8 @@ class LocalNan(Ranks):
 
     class Columns(Columns):
         def argmax(self):
-            x_max, has_nan, ids = super().argmax()
-            return x_max, has_nan * (self.rank == 0), ids
+            found = super().argmax()
+            return found._replace(has_nan=found.has_nan * (self.rank == 0))
 
         def drawn(self, draws, seeds):
             return draws._replace(has_nan=draws.has_nan * (self.rank == 0))

@@ -42,9 +42,9 @@ class TiesOfTheLastOnce(Ranks):
     """Over ranks: of the tokens that tie with the last of the largest, those that are not among them do not count."""
 
     class Columns(Columns):
-        def largest(self, count, masses):
-            x, ties, mass = super().largest(count, masses)
-            return x, torch.zeros_like(ties), mass
+        def largest(self, count, masses, fresh):
+            found = super().largest(count, masses, fresh)
+            return found._replace(ties=torch.zeros_like(found.ties))
 
 
 class JointBySurvivors(Ranks):
@@ -60,9 +60,10 @@ class MassOfSecondRankTwice(Ranks):
     line = "sharded logprobs"
 
     class Columns(Columns):
-        def largest(self, count, masses):
-            x, ties, mass = super().largest(count, masses)
-            return x, ties, None if mass is None else mass * (1 + (self.rank == 1))
+        def largest(self, count, masses, fresh):
+            found = super().largest(count, masses, fresh)
+            mass = found.mass
+            return found._replace(mass=None if mass is None else mass * (1 + (self.rank == 1)))
 
 
 class HistogramOfFirstRank(Ranks):

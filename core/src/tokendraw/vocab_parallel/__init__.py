@@ -13,36 +13,53 @@ from tokendraw._lazy import lazy_names
 
 if TYPE_CHECKING:
     from tokendraw.vocab_parallel.layout import Layout, Span, Tiles
-    from tokendraw.vocab_parallel.local import AwaitSeeds, Bounds, Digits, Draws, LocalLogits, Seeds, Weighing
-    from tokendraw.vocab_parallel.parameters import RowParameters
-    from tokendraw.vocab_parallel.radix import BINS, DIGIT_BITS, keys
+    from tokendraw.vocab_parallel.local import Argmax, Bounds, Digits, Draws, LocalLogits, Survey, Weighing
+    from tokendraw.vocab_parallel.merging import Merging, TorchMerging
+    from tokendraw.vocab_parallel.messages import Received
+    from tokendraw.vocab_parallel.parameters import MetadataParameters, RowParameters
+    from tokendraw.vocab_parallel.radix import BINS, DIGIT_BITS, KEY_BITS, Histograms, keys
     from tokendraw.vocab_parallel.sampling import sample_shard
+    from tokendraw.vocab_parallel.seeds import RowSeeds, Seeds
     from tokendraw.vocab_parallel.shard import VocabShard
+    from tokendraw.vocab_parallel.thresholds import Plan
     from tokendraw.vocab_parallel.transport import Transport
 
 _HOMES = {
     "vocab_parallel.layout": ("Layout", "Span", "Tiles"),
-    "vocab_parallel.local": ("AwaitSeeds", "Bounds", "Digits", "Draws", "LocalLogits", "Seeds", "Weighing"),
-    "vocab_parallel.parameters": ("RowParameters",),
-    "vocab_parallel.radix": ("BINS", "DIGIT_BITS", "keys"),
+    "vocab_parallel.local": ("Argmax", "Bounds", "Digits", "Draws", "LocalLogits", "Survey", "Weighing"),
+    "vocab_parallel.merging": ("Merging", "TorchMerging"),
+    "vocab_parallel.messages": ("Received",),
+    "vocab_parallel.parameters": ("MetadataParameters", "RowParameters"),
+    "vocab_parallel.radix": ("BINS", "DIGIT_BITS", "KEY_BITS", "Histograms", "keys"),
     "vocab_parallel.sampling": ("sample_shard",),
+    "vocab_parallel.seeds": ("RowSeeds", "Seeds"),
     "vocab_parallel.shard": ("VocabShard",),
+    "vocab_parallel.thresholds": ("Plan",),
     "vocab_parallel.transport": ("Transport",),
 }
 
 __all__ = [
     "BINS",
     "DIGIT_BITS",
-    "AwaitSeeds",
+    "KEY_BITS",
+    "Argmax",
     "Bounds",
     "Digits",
     "Draws",
+    "Histograms",
     "Layout",
     "LocalLogits",
+    "Merging",
+    "MetadataParameters",
+    "Plan",
+    "Received",
     "RowParameters",
+    "RowSeeds",
     "Seeds",
     "Span",
+    "Survey",
     "Tiles",
+    "TorchMerging",
     "Transport",
     "VocabShard",
     "Weighing",

@@ -2,22 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import NamedTuple, Protocol
 
-import torch
 from torch import Tensor
 
-
-class Seeds(NamedTuple):
-    """Holds what the random numbers of each row come from, the same on every rank: [B, 1] int64."""
-
-    seed: Tensor
-    position: Tensor
-
-
-AwaitSeeds: TypeAlias = Callable[[], Seeds]
-"""Returns the seeds once they are there. They may still be on their way, so whoever draws asks as late as it can."""
+from tokendraw.vocab_parallel.seeds import RowSeeds
 
 
 class Bounds(NamedTuple):
@@ -47,6 +36,31 @@ class Weighing(NamedTuple):
     """[B, 1] float32: values below it weigh nothing."""
     bits: int
     """A weight of 1 is 2 to this many units. Rounded to the nearest."""
+
+
+class Argmax(NamedTuple):
+    """A rank's candidates for the token of each row where all rows are greedy, of 12 bytes a row: [B, 1] each."""
+
+    max: Tensor
+    """float32: the rank's largest value; NaN counts as -inf."""
+    has_nan: Tensor
+    """int32: 1 or 0."""
+    ids: Tensor
+    """int32: the lowest id of the largest value."""
+
+
+class Survey(NamedTuple):
+    """Holds what a rank says of each row before it draws."""
+
+    x: Tensor
+    """[B, K] float32: its largest values in descending order, -inf behind the last of n < K."""
+    ties: Tensor
+    """[B, 1] int32: how many more equal the last of them."""
+    mass: Tensor | None
+    """[B, 1] in the widest float: the sum of ``exp(y)``, relative to the first of ``x``, if it is needed. [B, 256]: of
+    the values with each first digit, where a nucleus may be searched for by digits."""
+    fresh: Tensor | None
+    """[B, 1] int64: seeds for rows that have none, of which those of rank 0 count."""
 
 
 class Sums(NamedTuple):
@@ -95,22 +109,27 @@ class Draws(NamedTuple):
 
 
 class LocalLogits(Protocol):
-    """The columns [B, n] of a rank, n perhaps 0, under one call's parameters."""
+    """The columns [B, n] of a rank, n perhaps 0, under one call's parameters.
 
-    def argmax(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Return ``max`` and ``has_nan`` as in :class:`Draws`, and the lowest id of the largest: [B, 1] int32."""
-        ...
+    A message whose fields are columns of one buffer, the first of them at the beginning of its rows, is sent without a
+    copy: see :func:`tokendraw.vocab_parallel.messages.exchanged`.
+    """
 
     @property
-    def dtype(self) -> torch.dtype:
-        """Return the dtype of the logits."""
+    def logits(self) -> Tensor:
+        """Return the logits, of which rows, dtype and device count."""
         ...
 
-    def largest(self, count: int, masses: int) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Return ``x``, ``ties`` and ``mass`` as in :class:`tokendraw.vocab_parallel.thresholds.Survey`.
+    def argmax(self) -> Argmax:
+        """Find the largest value of each row."""
+        ...
+
+    def largest(self, count: int, masses: int, fresh: Tensor | None) -> Survey:
+        """Find the largest values.
 
         :param count: K.
         :param masses: 0: none is wanted; 1: that of all values; 256: of those with each first digit of their keys.
+        :param fresh: [B, 1] int64 or None: goes with them.
         """
         ...
 
@@ -121,11 +140,12 @@ class LocalLogits(Protocol):
         """
         ...
 
-    def draw(self, bounds: Bounds | None, seeds: AwaitSeeds | None, *, best: int | None) -> Draws:
+    def draw(self, bounds: Bounds | None, seeds: RowSeeds | None, *, best: int | None) -> Draws:
         """Draw the candidates.
 
         :param bounds: None: no row has a filter.
-        :param seeds: None: every row is greedy.
+        :param seeds: None: every row is greedy. They may still be on their way, so whoever draws asks as late as it
+            can.
         :param best: m; None: the fields that come with logprobs are not wanted.
         """
         ...

@@ -7,7 +7,7 @@ relative to the row's maximum M after a shift by ``(M_r - M) / T``.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -16,8 +16,12 @@ from torch.nn.functional import pad
 from tokendraw import philox
 from tokendraw._exchange.capabilities import GumbelDtype
 from tokendraw.vocab_parallel.layout import Layout
-from tokendraw.vocab_parallel.local import Bounds, Draws, Seeds, Sums
+from tokendraw.vocab_parallel.local import Argmax, Bounds, Draws, Sums, Survey
+from tokendraw.vocab_parallel.messages import Received
 from tokendraw.vocab_parallel.parameters import RowParameters
+from tokendraw.vocab_parallel.radix import Histograms
+from tokendraw.vocab_parallel.seeds import RowSeeds, Seeds
+from tokendraw.vocab_parallel.thresholds import Plan, thresholds
 
 _INF = float("inf")
 
@@ -35,6 +39,64 @@ class Merged(NamedTuple):
     """float32: value of the token, with logprobs."""
     sums: Sums | None
     """Over all columns, relative to ``max``, with logprobs."""
+
+
+class Merging(Protocol):
+    """Merges what all ranks said of the rows of one call, bit for bit the same on every rank.
+
+    It waits for nothing, and makes the same sums of histograms as the other ranks, whatever the values are.
+    """
+
+    def greedy(self, heard: Received[Argmax]) -> tuple[Tensor, Tensor]:
+        """Return the tokens [B] int64, and which rows are valid, [B] bool: of greedy rows alone."""
+        ...
+
+    def thresholds(
+        self, heard: Received[Survey], plan: Plan, histograms: Histograms
+    ) -> tuple[Bounds, Tensor | None]:
+        """Return the thresholds of all filters, and the fresh seeds of rank 0, [B, 1] int64, if ranks told any."""
+        ...
+
+    def token(self, heard: Received[Draws], bounds: Bounds | None, seeds: RowSeeds) -> tuple[Tensor, Tensor]:
+        """Return the tokens [B] int64, and which rows are valid, [B] bool."""
+        ...
+
+
+class TorchMerging:
+    """The :class:`Merging` of plain torch."""
+
+    def __init__(self, params: RowParameters, layout: Layout, dtype: GumbelDtype) -> None:
+        self._params = params
+        self._layout = layout
+        self._dtype: GumbelDtype = dtype
+
+    def greedy(self, heard: Received[Argmax]) -> tuple[Tensor, Tensor]:
+        """Take the lowest id of the largest value."""
+        found = heard.tensors()
+        token, top = greedy_token(found.max, found.ids)
+        valid = (found.has_nan.amax(0) == 0) & (top > -_INF)
+        return token.where(top > -_INF, 0).squeeze(-1), valid.squeeze(-1)
+
+    def thresholds(
+        self, heard: Received[Survey], plan: Plan, histograms: Histograms
+    ) -> tuple[Bounds, Tensor | None]:
+        """Find them as :func:`tokendraw.vocab_parallel.thresholds.thresholds` does."""
+        found = heard.tensors()
+        fresh = None if found.fresh is None else found.fresh[0]
+        return thresholds(found, plan, self._params, histograms), fresh
+
+    def token(self, heard: Received[Draws], bounds: Bounds | None, seeds: RowSeeds) -> tuple[Tensor, Tensor]:
+        """Merge the candidates."""
+        found = self.merged(heard, bounds, seeds)
+        return found.token.squeeze(-1), found.valid.squeeze(-1)
+
+    def merged(self, heard: Received[Draws], bounds: Bounds | None, seeds: RowSeeds | None) -> Merged:
+        """Merge all that comes with logprobs, too.
+
+        :param seeds: None: every row is greedy.
+        """
+        own = None if seeds is None else seeds()
+        return merged(heard.tensors(), bounds, self._layout, self._params, own, self._dtype)
 
 
 def greedy_token(max_of: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:

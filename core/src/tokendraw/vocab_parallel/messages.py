@@ -2,26 +2,88 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
 
 import torch
+from torch import Tensor
 
 from tokendraw.vocab_parallel.transport import Transport
 
 _Message = TypeVar("_Message", bound=tuple[Any, ...])
+_WORD = 4
 
 
-def gathered(transport: Transport, message: _Message) -> _Message:
-    """Gather a NamedTuple of tensors [B, n], or None: the same with [R, B, n] in rank order, by one gather.
+@dataclass(frozen=True, slots=True)
+class Received(Generic[_Message]):
+    """What all ranks said of the rows of a call."""
 
-    A float64 or int64 takes two words, a float32 or int32 one.
+    words: Tensor
+    """[R, B, W] int32, contiguous, in rank order."""
+    sent: _Message
+    """What this rank said: a NamedTuple of tensors [B, n], or None."""
+    offsets: tuple[int, ...]
+    """The word of a row at which each field begins; -1 where there is none."""
+
+    def tensors(self) -> _Message:
+        """Return the fields of all ranks, [R, B, n] each."""
+        kind: Any = type(self.sent)
+        fields = zip(self.sent, self.offsets, strict=True)
+        return kind(*[None if own is None else self._field(own, first) for own, first in fields])  # type: ignore[no-any-return]
+
+    def _field(self, own: Tensor, first: int) -> Tensor:
+        part = self.words[..., first : first + _words(own)]
+        if own.element_size() > _WORD:
+            # Of one rank and one row any part counts as contiguous, wherever its words begin: a clone begins anew.
+            part = part.clone(memory_format=torch.contiguous_format)
+        return part.view(own.dtype)
+
+
+def exchanged(transport: Transport, message: _Message) -> Received[_Message]:
+    """Gather a NamedTuple of tensors [B, n] of 4 or 8 bytes an element, or None, by one gather.
+
+    Fields that are columns of one buffer, whose rows the first of them begins, are sent as they are: the whole buffer.
+    Others are packed.
     """
-    columns = [column for column in message if column is not None]
-    words = torch.cat([column.contiguous().view(torch.int32) for column in columns], -1)
-    received = transport.all_gather(words)
-    widths = [column.shape[-1] * column.element_size() // words.element_size() for column in columns]
-    parts = iter(torch.split(received, widths, -1))
-    kind: Any = type(message)
-    # Of one rank and one row any part counts as contiguous, wherever its words begin: a clone has words of its own.
-    words_of = (part.clone(memory_format=torch.contiguous_format) for part in parts)
-    return kind(*[c if c is None else next(words_of).view(c.dtype) for c in message])  # type: ignore[no-any-return]
+    words, offsets = _in_one_buffer(message) or _packed(message)
+    return Received(transport.all_gather(words), message, offsets)
+
+
+def _in_one_buffer(message: tuple[Tensor | None, ...]) -> tuple[Tensor, tuple[int, ...]] | None:
+    """Return the buffer [B, W] int32 of which all fields are columns, and where; None if there is no such one."""
+    first = next(column for column in message if column is not None)
+    begin, width = first.data_ptr(), first.stride(0) * first.element_size()
+    storage = first.untyped_storage()
+    if (
+        not first.numel()
+        or width % _WORD
+        or begin + len(first) * width > storage.data_ptr() + storage.nbytes()
+    ):
+        return None
+    offsets = []
+    for column in message:
+        if column is None:
+            offsets.append(-1)
+            continue
+        offset = column.data_ptr() - begin
+        is_inside = 0 <= offset <= width - _words(column) * _WORD
+        is_beside = column.stride(0) * column.element_size() == width and column.stride(1) == 1
+        if not (is_inside and is_beside and column.untyped_storage().data_ptr() == storage.data_ptr()):
+            return None
+        offsets.append(offset // _WORD)
+    shape = len(first), width // _WORD
+    return first.view(torch.int32).as_strided(shape, (shape[1], 1)), tuple(offsets)
+
+
+def _packed(message: tuple[Tensor | None, ...]) -> tuple[Tensor, tuple[int, ...]]:
+    """Copy the fields into a buffer, one behind the other."""
+    words = torch.cat([column.contiguous().view(torch.int32) for column in message if column is not None], -1)
+    offsets, end = [], 0
+    for column in message:
+        offsets.append(-1 if column is None else end)
+        end += 0 if column is None else _words(column)
+    return words, tuple(offsets)
+
+
+def _words(column: Tensor) -> int:
+    return column.shape[-1] * column.element_size() // _WORD

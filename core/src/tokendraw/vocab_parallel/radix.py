@@ -22,8 +22,10 @@ DIGIT_BITS: Final = 8
 """Bits of a digit."""
 BINS: Final = 1 << DIGIT_BITS
 """Bins of a histogram: one for each value of a digit."""
-_KEY_BITS: Final = {torch.bfloat16: 16, torch.float16: 24}
-"""Upper bits of a key that tell the values of a dtype apart, in whole digits; 32 for float32."""
+KEY_BITS: Final = 32
+"""Bits of a key."""
+_TELLING_BITS: Final = {torch.bfloat16: 16, torch.float16: 24}
+"""Upper bits of a key that tell the values of a dtype apart, in whole digits; all for float32."""
 
 
 def keys(x: Tensor) -> Tensor:
@@ -61,9 +63,24 @@ def begun(masses: Tensor, target: Tensor, bits: int) -> Begun:
     return Begun(BINS - 1 - place, (rest * 2.0**bits).ceil().to(torch.int64))
 
 
+class Histograms:
+    """Adds up by digits what the values on all ranks weigh."""
+
+    def __init__(self, local: LocalLogits, talk: Transport) -> None:
+        self._local = local
+        self._talk = talk
+        self.missing_at_last: int = KEY_BITS - _TELLING_BITS.get(local.logits.dtype, KEY_BITS)
+        """Number of lower bits of a key that no digit says, since they are the same in all values of the dtype."""
+
+    def __call__(self, digits: Digits, weighing: Weighing | None) -> Tensor:
+        """Return the histogram over all ranks, [B, 256] int64."""
+        histogram = self._local.histogram(digits, weighing)
+        self._talk.all_sum(histogram)
+        return histogram
+
+
 def search(
-    local: LocalLogits,
-    talk: Transport,
+    histograms: Histograms,
     weighing: Weighing | None,
     target_of: Callable[[Tensor], Tensor],
     known: Begun | None = None,
@@ -77,11 +94,10 @@ def search(
     :returns: [B, 1] float32.
     """
     prefix, target = (None, None) if known is None else known
-    missing = 32 if known is None else 32 - DIGIT_BITS
-    while missing > 32 - _KEY_BITS.get(local.dtype, 32):
+    missing = KEY_BITS if known is None else KEY_BITS - DIGIT_BITS
+    while missing > histograms.missing_at_last:
         missing -= DIGIT_BITS
-        histogram = local.histogram(Digits(prefix, missing), weighing)
-        talk.all_sum(histogram)
+        histogram = histograms(Digits(prefix, missing), weighing)
         downwards = histogram.flip(-1)
         from_above = downwards.cumsum(-1)
         target = target_of(from_above[:, -1:]) if target is None else target

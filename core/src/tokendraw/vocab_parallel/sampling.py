@@ -19,30 +19,23 @@ not know, so that nothing waits for the device.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import torch
-from torch import Tensor
 
 from tokendraw import philox
 from tokendraw._exchange.capabilities import Need
 from tokendraw._exchange.logprobs import RowMasses
 from tokendraw._exchange.metadata import SamplingMetadata
 from tokendraw._exchange.output import SamplerOutput
-from tokendraw.vocab_parallel.local import Bounds, LocalLogits, Seeds
+from tokendraw.vocab_parallel.local import Bounds, LocalLogits
 from tokendraw.vocab_parallel.logprobs import log_kept_mass, logprobs
-from tokendraw.vocab_parallel.merging import greedy_token, merged
-from tokendraw.vocab_parallel.messages import gathered
-from tokendraw.vocab_parallel.parameters import RowParameters
+from tokendraw.vocab_parallel.merging import Merging, TorchMerging
+from tokendraw.vocab_parallel.messages import exchanged
+from tokendraw.vocab_parallel.parameters import Filters, RowParameters
+from tokendraw.vocab_parallel.radix import Histograms
+from tokendraw.vocab_parallel.seeds import RowSeeds
 from tokendraw.vocab_parallel.shard import VocabShard
-from tokendraw.vocab_parallel.thresholds import thresholds
+from tokendraw.vocab_parallel.thresholds import Plan
 from tokendraw.vocab_parallel.transport import Wait
-
-
-class _Argmax(NamedTuple):
-    max: Tensor
-    has_nan: Tensor
-    ids: Tensor
 
 
 def sample_shard(
@@ -51,44 +44,43 @@ def sample_shard(
     metadata: SamplingMetadata,
     shard: VocabShard,
     need: Need,
+    merging: Merging | None = None,
 ) -> SamplerOutput:
     """Draw one token a row, the same on every rank.
 
     :param local: this rank's columns.
     :param params: the parameters of their rows.
     :param shard: one on which the ranks agreed: what a sampler's ``sample`` is given.
+    :param merging: merges what the ranks say of rows without logprobs; None: plain torch does.
     """
     talk, layout = shard.agreement
+    in_torch = TorchMerging(params, layout, need.gumbel_dtype)
+    merging = merging or in_torch
     if metadata.facts.all_greedy and metadata.facts.max_logprobs is None:
-        found = gathered(talk, _Argmax(*local.argmax()))
-        token, top = greedy_token(found.max, found.ids)
-        valid = (found.has_nan.amax(0) == 0) & (top > -float("inf"))
-        return SamplerOutput(token.where(top > -float("inf"), 0).squeeze(-1), valid.squeeze(-1))
-    rows, device = len(params.temperature), params.temperature.device
+        return SamplerOutput(*merging.greedy(exchanged(talk, local.argmax())))
+    rows, device = len(local.logits), local.logits.device
     # Every rank draws them, so that generators that were seeded alike stay alike; those of rank 0 count.
     fresh = None if philox.has_every_seed(metadata) else philox.fresh_seeds(rows, device).unsqueeze(-1)
     is_drawn = not metadata.facts.all_greedy
+    filters = Filters.of(metadata)
     bounds: Bounds | None = None
     wait: Wait = _at_once
-    if params.top_k is not None or params.top_p is not None or params.min_p is not None:
+    if filters.top_k or filters.top_p or filters.min_p:
         of_survivors = metadata.facts.any_top_k_first
-        bounds, fresh = thresholds(local, talk, layout, params, fresh, of_survivors=of_survivors)
+        plan = Plan.of(filters, params, layout.vocab_size, device, of_survivors=of_survivors)
+        heard = exchanged(talk, local.largest(plan.values, plan.masses, fresh))
+        bounds, fresh = merging.thresholds(heard, plan, Histograms(local, talk))
     elif fresh is not None and is_drawn:
         wait = talk.broadcast_from_first(fresh)
-
-    def seeds() -> Seeds:
-        wait()
-        found = philox.seeds_and_positions(
-            metadata, rows, device, None if fresh is None else fresh.squeeze(-1)
-        )
-        return Seeds(*(column.unsqueeze(-1) for column in found))
-
+    seeds = RowSeeds(metadata, local.logits, fresh, wait) if is_drawn else None
     width = metadata.facts.logprobs_width(layout.vocab_size)
     columns = None if width is None else min(width, layout.most_columns)
-    draws = gathered(talk, local.draw(bounds, seeds if is_drawn else None, best=columns))
-    drawn = merged(draws, bounds, layout, params, seeds() if is_drawn else None, need.gumbel_dtype)
+    draws = exchanged(talk, local.draw(bounds, seeds, best=columns))
+    if width is None and seeds is not None:
+        return SamplerOutput(*merging.token(draws, bounds, seeds))
+    drawn, told = in_torch.merged(draws, bounds, seeds), draws.tensors()
     token, valid = drawn.token.squeeze(-1), drawn.valid.squeeze(-1)
-    if width is None or drawn.sums is None or draws.best_x is None or draws.best_ids is None:
+    if width is None or drawn.sums is None or told.best_x is None or told.best_ids is None:
         return SamplerOutput(token, valid)
     ranks = None
     if need.logprob_ranks and drawn.x is not None:
@@ -96,7 +88,7 @@ def sample_shard(
         talk.all_sum(ranks)
     threshold = torch.full_like(drawn.max, -float("inf")) if bounds is None else bounds.threshold
     row, asked = RowMasses(drawn.max, threshold, *drawn.sums), metadata.per_row("logprobs")
-    best = draws.best_x, draws.best_ids
+    best = told.best_x, told.best_ids
     shown = logprobs(drawn, row, best, width, asked, params, need.logprobs_mode, ranks)
     return SamplerOutput(token, valid, shown, log_kept_mass(row, params))
 

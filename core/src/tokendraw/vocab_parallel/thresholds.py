@@ -13,12 +13,9 @@ import torch
 from torch import Tensor
 
 from tokendraw.probabilities import min_p_threshold, threshold_of_sorted
-from tokendraw.vocab_parallel.layout import Layout
-from tokendraw.vocab_parallel.local import Bounds, LocalLogits, Weighing
-from tokendraw.vocab_parallel.messages import gathered
-from tokendraw.vocab_parallel.parameters import RowParameters
-from tokendraw.vocab_parallel.radix import BINS, begun, search
-from tokendraw.vocab_parallel.transport import Transport
+from tokendraw.vocab_parallel.local import Bounds, Survey, Weighing
+from tokendraw.vocab_parallel.parameters import Filters, RowParameters
+from tokendraw.vocab_parallel.radix import BINS, Histograms, begun, search
 
 MOST_VALUES: Final = 1024
 """Largest K. A search by digits takes twice the bytes, and three rounds more."""
@@ -32,23 +29,11 @@ def may_look(device: torch.device) -> bool:
     return device.type == "cpu"
 
 
-class Survey(NamedTuple):
-    """Holds what a rank says of each row before it draws."""
+class Plan(NamedTuple):
+    """Holds what the host knows of the filters of a batch: the same on every rank."""
 
-    x: Tensor
-    """[B, K] float32: its largest values in descending order, -inf behind the last of n < K."""
-    ties: Tensor
-    """[B, 1] int32: how many more equal the last of them."""
-    mass: Tensor | None
-    """[B, 1] in the widest float: the sum of ``exp(y)``, relative to the first of ``x``, if it is needed. [B, 256]: of
-    the values with each first digit, where a nucleus may be searched for by digits."""
-    fresh: Tensor | None
-    """[B, 1] int64: seeds for rows that have none, of which those of rank 0 count."""
-
-
-class _Plan(NamedTuple):
-    """Holds what the host knows of the filters of a batch."""
-
+    vocab_size: int
+    filters: Filters
     values: int
     """K."""
     any_large_k: bool
@@ -59,58 +44,61 @@ class _Plan(NamedTuple):
     masses: int
     """How many masses each rank tells: none, that of the row, or one for each first digit."""
 
+    @property
+    def unit_bits(self) -> int:
+        """Return :attr:`Weighing.bits`, such that no sum overflows."""
+        return 62 - self.vocab_size.bit_length()
+
     @classmethod
-    def of(cls, params: RowParameters, vocab_size: int, *, of_survivors: bool) -> _Plan:
+    def of(
+        cls,
+        filters: Filters,
+        params: RowParameters,
+        vocab_size: int,
+        device: torch.device,
+        *,
+        of_survivors: bool,
+    ) -> Plan:
         """Plan a batch.
 
+        :param device: of the logits.
         :param of_survivors: whether a nucleus may be of what other filters keep.
         """
-        on_cpu = may_look(params.temperature.device)
+        on_cpu = may_look(device)
         most = params.max_top_k
         is_small = most is not None and min(most, vocab_size) <= MOST_VALUES
-        if params.top_k is not None and not is_small and on_cpu:
+        if filters.top_k and not is_small and on_cpu:
+            assert params.top_k is not None
             active = torch.where(params.top_k < vocab_size, params.top_k, 0)
             most = int(active.amax()) if len(active) else 0
-        any_large_k = params.top_k is not None and (most is None or min(most, vocab_size) > MOST_VALUES)
-        any_wide = params.top_p is not None and not (params.all_top_k and is_small)
-        values = max(1, 0 if params.top_k is None or any_large_k else most or 0)
+        any_large_k = filters.top_k and (most is None or min(most, vocab_size) > MOST_VALUES)
+        any_wide = filters.top_p and not (params.all_top_k and is_small)
+        values = max(1, 0 if not filters.top_k or any_large_k else most or 0)
         if any_wide and on_cpu:
             values = max(values, NUCLEUS_VALUES)
-        masses = int(params.top_p is not None and (params.joint is not None or (any_wide and on_cpu)))
+        masses = int(filters.top_p and (filters.joint or (any_wide and on_cpu)))
         if any_wide and not of_survivors:
             masses = BINS
-        return cls(min(values, vocab_size), any_large_k, any_wide, on_cpu, masses)
+        return cls(vocab_size, filters, min(values, vocab_size), any_large_k, any_wide, on_cpu, masses)
 
 
-def thresholds(
-    local: LocalLogits,
-    talk: Transport,
-    layout: Layout,
-    params: RowParameters,
-    fresh: Tensor | None,
-    *,
-    of_survivors: bool,
-) -> tuple[Bounds, Tensor | None]:
-    """Find the largest value of each row and the least that it keeps, and bring rank 0's ``fresh`` to all ranks.
+def thresholds(heard: Survey, plan: Plan, params: RowParameters, histograms: Histograms) -> Bounds:
+    """Find the largest value of each row and the least that it keeps.
 
-    :param fresh: [B, 1] int64 or None.
-    :param of_survivors: whether a row may have top-p count what its other filters keep.
+    :param heard: tensors [R, B, n].
     """
-    plan = _Plan.of(params, layout.vocab_size, of_survivors=of_survivors)
-    heard = gathered(talk, Survey(*local.largest(plan.values, plan.masses), fresh))
     largest = _Largest(heard, params)
     base = torch.full_like(largest.max, -_INF)
     if params.min_p is not None:
         base = min_p_threshold(largest.max, params.min_p, params.temperature)
     if params.top_k is not None:
-        k, active = params.top_k, (params.top_k > 0) & (params.top_k < layout.vocab_size)
-        kth = search(local, talk, None, lambda _: k) if plan.any_large_k else largest.kth(k)
+        k, active = params.top_k, (params.top_k > 0) & (params.top_k < plan.vocab_size)
+        kth = search(histograms, None, lambda _: k) if plan.any_large_k else largest.kth(k)
         base = torch.where(active, base.maximum(kth), base)
     threshold = base
     if params.top_p is not None:
-        threshold = base.maximum(_nucleus(local, talk, layout, params, plan, largest, base))
-    first = None if heard.fresh is None else heard.fresh[0]
-    return Bounds(largest.max, threshold.minimum(largest.max)), first
+        threshold = base.maximum(_nucleus(histograms, params, plan, largest, base))
+    return Bounds(largest.max, threshold.minimum(largest.max))
 
 
 class _Largest:
@@ -145,13 +133,7 @@ class _Largest:
 
 
 def _nucleus(
-    local: LocalLogits,
-    talk: Transport,
-    layout: Layout,
-    params: RowParameters,
-    plan: _Plan,
-    largest: _Largest,
-    base: Tensor,
+    histograms: Histograms, params: RowParameters, plan: Plan, largest: _Largest, base: Tensor
 ) -> Tensor:
     """Return the smallest value of top-p's set, [B, 1]; -inf in rows without top-p.
 
@@ -172,12 +154,11 @@ def _nucleus(
         complete = is_reached & (counts_all | (base >= known))
     if found is None or (plan.any_wide and not _all(complete, params)):
         floor = torch.where(counts_all, -_INF, base)
-        bits = 62 - layout.vocab_size.bit_length()  # so that no sum overflows
         first = None
         if largest.masses is not None and whole is not None and plan.masses == BINS:
-            first = begun(largest.masses, whole, bits)
-        weighing = Weighing(largest.max, floor, bits)
-        wide = search(local, talk, weighing, lambda total: (top_p * total).ceil().to(torch.int64), first)
+            first = begun(largest.masses, whole, plan.unit_bits)
+        weighing = Weighing(largest.max, floor, plan.unit_bits)
+        wide = search(histograms, weighing, lambda total: (top_p * total).ceil().to(torch.int64), first)
         found = wide if found is None or complete is None else torch.where(complete, found, wide)
     return torch.where(top_p < 1, found, -_INF)
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from tokendraw import SamplingMetadata, philox
 from tokendraw.plugin import GumbelDtype
 from tokendraw.probabilities import PerRow
-from tokendraw_native.rows import real_dtype
+from tokendraw.vocab_parallel import MetadataParameters
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,31 +35,17 @@ class RowParams(PerRow):
     @classmethod
     def of(cls, metadata: SamplingMetadata, rows: int, device: torch.device) -> RowParams:
         """Read the parameters of a batch of ``rows`` rows."""
-        real, facts = real_dtype(device), metadata.facts
-
-        def column(name: str, dtype: torch.dtype, *, wanted: bool = True) -> Tensor | None:
-            tensor = metadata.per_row(name) if wanted else None
-            return None if tensor is None else tensor.to(dtype).unsqueeze(-1)
-
-        temperature = column("temperature", real)
-        if temperature is None:
-            temperature = torch.ones(rows, 1, dtype=real, device=device)
-        greedy = None
-        if facts.any_greedy:
-            greedy = ~(temperature > 0)  # 0, below, and NaN
-            temperature = torch.where(greedy, 1.0, temperature)
-        temperature = temperature.clamp(max=torch.finfo(real).max)
-        top_p = column("top_p", real, wanted=facts.any_top_p)
+        read = MetadataParameters(metadata, rows, device)
         return cls(
-            temperature=temperature,
-            inverse_temperature=temperature.reciprocal().clamp_(max=torch.finfo(real).max),
-            greedy=greedy,
-            top_k=column("top_k", torch.int64, wanted=facts.max_top_k != 0),
-            top_p=None if top_p is None else top_p.nan_to_num(nan=1.0),
-            min_p=column("min_p", real, wanted=facts.any_min_p),
-            joint=column("joint", torch.bool, wanted=facts.any_joint),
-            max_top_k=facts.max_top_k,
-            all_top_k=facts.all_top_k,
+            temperature=read.temperature,
+            inverse_temperature=read.inverse_temperature,
+            greedy=read.greedy,
+            top_k=read.top_k,
+            top_p=read.top_p,
+            min_p=read.min_p,
+            joint=read.joint,
+            max_top_k=read.max_top_k,
+            all_top_k=read.all_top_k,
         )
 
     @property

@@ -18,11 +18,13 @@ from tokendraw.plugin import GumbelDtype, best_token_ids
 from tokendraw.vocab_parallel import (
     BINS,
     DIGIT_BITS,
-    AwaitSeeds,
+    Argmax,
     Bounds,
     Digits,
     Draws,
     Layout,
+    RowSeeds,
+    Survey,
     Weighing,
     keys,
 )
@@ -44,18 +46,17 @@ class LocalColumns:
         self._layout = layout
         self._dtype: GumbelDtype = dtype
 
-    def argmax(self) -> tuple[Tensor, Tensor, Tensor]:
+    @property
+    def logits(self) -> Tensor:
+        """Return the logits."""
+        return self._logits
+
+    def argmax(self) -> Argmax:
         """Find the largest value of each row."""
         found = [(rows.max, _has_nan(rows), self._argmax(rows)) for _, rows in self._rows()]
-        x_max, has_nan, ids = (torch.cat(column) for column in zip(*found, strict=True))
-        return x_max, has_nan, ids
+        return Argmax(*(torch.cat(column) for column in zip(*found, strict=True)))
 
-    @property
-    def dtype(self) -> torch.dtype:
-        """Return the dtype of the logits."""
-        return self._logits.dtype
-
-    def largest(self, count: int, masses: int) -> tuple[Tensor, Tensor, Tensor | None]:
+    def largest(self, count: int, masses: int, fresh: Tensor | None) -> Survey:
         """Find the largest values, how many more tie with the last, and the mass of each row."""
         buffers, found = Buffers(self._logits.device), []
         for part, rows in self._rows():
@@ -69,7 +70,7 @@ class LocalColumns:
                 own = own.sum(-1, keepdim=True) if masses == 1 else _by_first_digit(x, own)
             found.append((pad(values, (0, count - values.shape[-1]), value=-INF), ties.to(torch.int32), own))
         best, times, weighed = ([*column] for column in zip(*found, strict=True))
-        return torch.cat(best), torch.cat(times), torch.cat(weighed) if masses else None
+        return Survey(torch.cat(best), torch.cat(times), torch.cat(weighed) if masses else None, fresh)
 
     def histogram(self, digits: Digits, weighing: Weighing | None) -> Tensor:
         """Add up what values weigh by a digit of their keys."""
@@ -88,7 +89,7 @@ class LocalColumns:
             found.append(histogram.scatter_add_(-1, digit, units)[:, :BINS])
         return torch.cat(found)
 
-    def draw(self, bounds: Bounds | None, seeds: AwaitSeeds | None, *, best: int | None) -> Draws:
+    def draw(self, bounds: Bounds | None, seeds: RowSeeds | None, *, best: int | None) -> Draws:
         """Draw the candidates for the token of each row."""
         maxima, stats = [], []
         buffers = Buffers(self._logits.device)
