@@ -85,6 +85,15 @@ def test_columns_of_one_buffer_are_sent_as_they_are(rows):
         assert torch.equal(received, sent.expand(3, *sent.shape))
 
 
+def test_any_field_may_begin_the_rows_of_the_buffer():
+    buffer, said = in_one_buffer(3)
+    talk = Noting(2)
+    heard = exchanged(talk, said._replace(one=said.three, three=said.one))
+    assert talk.sent.data_ptr() == buffer.data_ptr()
+    assert heard.offsets == (6, 2, 0, 8)
+    assert torch.equal(heard.tensors().three[1], said.one)
+
+
 def test_a_field_that_is_not_there_has_no_place():
     _, said = in_one_buffer(4)
     heard = exchanged(Echo(2), said._replace(two=None))
@@ -96,7 +105,9 @@ APART = {
     "of another buffer": lambda buffer, said: said._replace(three=buffer.clone()[:, 6:9]),
     "of every second row": lambda buffer, said: Said(*[column[::2] for column in said]),
     "of other rows": lambda buffer, said: Said(*[column[:-1] for column in said[:3]], said.four[1:]),
-    "before the first": lambda buffer, said: Said(said.three, said.two, said.one, said.four),
+    "that overlap the end of a row": lambda buffer, said: said._replace(
+        one=buffer.as_strided((5, 4), buffer.stride(), buffer.storage_offset() + 8)
+    )._replace(**{n: c[:5] for n, c in zip(Said._fields[1:], said[1:], strict=True)}),
     "one element behind the other down the rows": lambda buffer, said: said._replace(
         three=torch.zeros(3, len(buffer), dtype=torch.int32).T
     ),

@@ -111,8 +111,8 @@ class Draws(NamedTuple):
 class LocalLogits(Protocol):
     """The columns [B, n] of a rank, n perhaps 0, under one call's parameters.
 
-    A message whose fields are columns of one buffer, the first of them at the beginning of its rows, is sent without a
-    copy: see :func:`tokendraw.vocab_parallel.messages.exchanged`.
+    A message whose fields are columns of one buffer, one of them at the beginning of its rows, is sent without a copy:
+    see :func:`tokendraw.vocab_parallel.messages.exchanged`.
     """
 
     @property

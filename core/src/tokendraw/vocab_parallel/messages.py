@@ -42,7 +42,7 @@ class Received(Generic[_Message]):
 def exchanged(transport: Transport, message: _Message) -> Received[_Message]:
     """Gather a NamedTuple of tensors [B, n] of 4 or 8 bytes an element, or None, by one gather.
 
-    Fields that are columns of one buffer, whose rows the first of them begins, are sent as they are: the whole buffer.
+    Fields that are columns of one buffer, whose rows begin with one of them, are sent as they are: the whole buffer.
     Others are packed.
     """
     words, offsets = _in_one_buffer(message) or _packed(message)
@@ -51,7 +51,7 @@ def exchanged(transport: Transport, message: _Message) -> Received[_Message]:
 
 def _in_one_buffer(message: tuple[Tensor | None, ...]) -> tuple[Tensor, tuple[int, ...]] | None:
     """Return the buffer [B, W] int32 of which all fields are columns, and where; None if there is no such one."""
-    first = next(column for column in message if column is not None)
+    first = min((column for column in message if column is not None), key=torch.Tensor.data_ptr)
     begin, width = first.data_ptr(), first.stride(0) * first.element_size()
     storage = first.untyped_storage()
     if (
