@@ -80,7 +80,11 @@ def _reduce_by_pairs(self, given):
         shape = halves[0][0].shape
         flat = [[array.reshape(-1) for array in half] for half in halves]
         data = [array.reshape(shape) for array in _combined(self, *flat, dtypes)]
-    assert not self.keep_dims
+    if self.keep_dims:
+        return [
+            self.to_tensor(np.moveaxis(array, -1, self.axis), dtype)
+            for array, dtype in zip(data, dtypes, strict=True)
+        ]
     shape = data[0].shape[:-1]
     return [
         self.to_tensor(array.reshape(shape) if shape else array.item(), dtype)

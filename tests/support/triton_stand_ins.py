@@ -11,7 +11,14 @@ from triton.compiler import make_backend
 from triton.runtime.jit import create_function_from_signature
 
 from tokendraw import Need
-from tokendraw_triton_gumbel.launches import draw, logits_processing, logprobs, paged_kv, verify
+from tokendraw_triton_gumbel.launches import (
+    draw,
+    logits_processing,
+    logprobs,
+    paged_kv,
+    shard_messages,
+    verify,
+)
 from tokendraw_triton_gumbel.sampler import TritonGumbelSampler
 from triton_on_a_cpu import TARGETS
 
@@ -25,6 +32,9 @@ SOURCES = {
     "count_ranks": logprobs,
     "write_plan": paged_kv,
     "process_logits": logits_processing,
+    "merge_draws": shard_messages,
+    "find_thresholds": shard_messages,
+    "next_digit": shard_messages,
 }
 
 

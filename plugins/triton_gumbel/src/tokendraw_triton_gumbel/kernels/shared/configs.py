@@ -107,3 +107,30 @@ class ProcessConfig(NamedTuple):
     """Whether there may be more than penalties and masks: biases, bad words, ``min_tokens``, drafts."""
     IS_NVIDIA: bool = False
     """As above."""
+
+
+class MergeConfig(NamedTuple):
+    """The token of a row from what all ranks drew."""
+
+    RANKS: int
+    """A power of two from the number of ranks upwards."""
+    SHARED: int
+    """Likewise of tiles that lie on several ranks; 0 if there is none."""
+    PARTS: int
+    """Likewise of the parts of such a tile."""
+    DRAWN: bool
+    """Whether a row may not be greedy."""
+    FP64: bool
+
+
+class ThresholdConfig(NamedTuple):
+    """The threshold of a row from the surveys of all ranks."""
+
+    N: int
+    """A power of two from the number of values of all ranks upwards."""
+    MASSES: int
+    """Masses that each rank tells: none, that of the row, or 256."""
+    HAS_KTH: bool
+    """Whether the k-th value is among them, for every k."""
+    HAS_NUCLEUS: bool
+    """Whether the nucleus lies among them."""

@@ -1,0 +1,1 @@
+"""What the ranks of a split vocabulary told each other: thresholds and tokens of it, the same on every rank."""

@@ -1,0 +1,81 @@
+"""The kernels of triton-gumbel for what ranks tell each other: in Triton's interpreter, and what is compiled."""
+
+import pytest
+import torch
+
+pytest.importorskip("triton", reason="Triton is not installed")
+
+import triton_on_a_cpu
+from compiled_kernels import SOME, compiled_call, has_machine_code
+from shard_cases import FAMILIES
+from tokendraw_triton_gumbel.kernels.shared.configs import MergeConfig, ThresholdConfig
+from tokendraw_triton_gumbel.launches.shard_messages import MessageLaunches
+from triton_on_a_cpu import TARGETS
+from triton_stand_ins import kernels
+
+__all__ = ["kernels"]
+
+REAL, LONG, TRUTH = torch.float32, torch.int64, torch.bool
+PARAMS = (REAL, None, LONG, TRUTH, LONG, LONG, REAL, REAL, TRUTH, None)
+"""Types of temperature, row_index, seed, seeded, positions, top_k, top_p, min_p, joint and logprobs."""
+MERGED = MergeConfig(RANKS=2, SHARED=1, PARTS=2, DRAWN=True, FP64=False)
+MERGES = [
+    MERGED,
+    MERGED._replace(SHARED=0, DRAWN=False),
+    MergeConfig(RANKS=8, SHARED=8, PARTS=8, DRAWN=True, FP64=True),
+]
+SURVEYED = ThresholdConfig(N=128, MASSES=0, HAS_KTH=True, HAS_NUCLEUS=True)
+SURVEYS = [SURVEYED, ThresholdConfig(N=16, MASSES=256, HAS_KTH=False, HAS_NUCLEUS=False)]
+LARGE = ThresholdConfig(N=4096, MASSES=1, HAS_KTH=True, HAS_NUCLEUS=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", FAMILIES)
+def test_kernels_make_the_tokens_of_one_device_of_what_three_ranks_tell(family):
+    found = triton_on_a_cpu.interpreted("triton_message_kernels.py", "tokens", family, 3)
+    assert found == {"judged": 288, "wrong": []}
+
+
+def test_kernels_merge_the_draws_of_any_number_of_ranks():
+    for size in (1, 2, 5):
+        found = triton_on_a_cpu.interpreted("triton_message_kernels.py", "tokens", "plain", size)
+        assert found == {"judged": 96 * size, "wrong": []}
+
+
+@pytest.mark.slow
+def test_kernels_merge_draws_with_noise_in_float64():
+    found = triton_on_a_cpu.interpreted("triton_message_kernels.py", "tokens", "plain", 3, 24, "fp64")
+    assert found == {"judged": 288, "wrong": []}
+
+
+def compiled(kernels, name, target):
+    calls = kernels[name].calls
+    return [has_machine_code(compiled_call(call, target)) for call in calls]
+
+
+@pytest.mark.fast_first
+@pytest.mark.parametrize("target", TARGETS)
+def test_the_kernels_compile(kernels, target):
+    launches = MessageLaunches(is_interpreted=False)
+    for merge in MERGES:
+        launches.merge(merge, PARAMS)
+    for survey in SURVEYS:
+        launches.thresholds(survey, PARAMS, fresh=survey.MASSES > 0)
+    launches.digit(PARAMS)
+    assert compiled(kernels, "merge_draws", target) == [True] * len(MERGES)
+    assert compiled(kernels, "find_thresholds", target) == [True] * len(SURVEYS)
+    assert compiled(kernels, "next_digit", target) == [True]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", SOME)
+def test_a_survey_of_as_many_values_as_a_kernel_compares_compiles(kernels, target):
+    MessageLaunches(is_interpreted=False).thresholds(LARGE, PARAMS, fresh=True)
+    assert compiled(kernels, "find_thresholds", target) == [True]
+
+
+def test_a_kernel_is_compiled_once_whatever_the_sizes_are(kernels):
+    launches = MessageLaunches(is_interpreted=False)
+    assert launches.merge(MERGED, PARAMS) is launches.merge(MergeConfig(*MERGED), PARAMS)
+    assert launches.digit(PARAMS) is launches.digit(PARAMS)
+    assert [len(kernels[name].calls) for name in ("merge_draws", "next_digit")] == [1, 1]
