@@ -78,6 +78,8 @@ class Calls:
                 else:
                     self._session.counts.add(member.name, call.num_rows)
                     return output
+                if call.is_collective:
+                    raise failed.shown
                 return self._recovered(serving, failed, call)
         return self._looked_at(call)
 
@@ -112,11 +114,14 @@ class Calls:
             wrong = error
         call.join(name, session.need, wrong)
         watch = Watch(name, call.tensors()) if debug else None
+        check = call.output_check(session.need)
         try:
-            output = _run(serving.chosen, call, call.output_check(session.need), watch)
+            output = _run(serving.chosen, call, check, watch)
         except CallFailedError as error:
             failed = error
         else:
+            if not session.debug:
+                call.remember(serving.key, check)
             session.counts.add(name, call.num_rows)
             return output
         raise failed.shown

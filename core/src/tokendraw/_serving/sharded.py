@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import weakref
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final, NamedTuple
 
 import torch
 from torch import Tensor
@@ -20,7 +21,7 @@ from tokendraw._messages.errors import InvalidInputError, TokendrawError
 from tokendraw._messages.words import type_name
 from tokendraw._serving.drawing import Sample
 from tokendraw.vocab_parallel.agreement import agree
-from tokendraw.vocab_parallel.shard import VocabShard
+from tokendraw.vocab_parallel.shard import Agreed, VocabShard
 
 
 def sample_call(logits: Tensor, metadata: SamplingMetadata, *, shard: VocabShard | None = None) -> Call:
@@ -70,7 +71,25 @@ class ShardedSample(Sample):
         return wrong_tokens(output, self.shard.vocab_size)
 
     def recall(self, key: object) -> OutputCheck | None:
-        return None
+        if type(self.metadata) is not SamplingMetadata or type(self.shard) is not VocabShard:
+            return None
+        known: _Known | None = self.metadata.memo.get((key, _MEMO))
+        if known is None or known.agreed() is not self.shard.agreed:
+            return None
+        return known.check if input_checks.has_form(self.logits, known.form) else None
 
     def remember(self, key: object, check: OutputCheck) -> None:
-        return
+        form = input_checks.form_of(self.logits)
+        self.metadata.memo[key, _MEMO] = _Known(form, check, weakref.ref(self.shard.agreed))
+
+
+class _Known(NamedTuple):
+    """Facts about a call that its metadata remember."""
+
+    form: input_checks.LogitsForm
+    check: OutputCheck
+    agreed: weakref.ref[Agreed]
+    """What the ranks of its shard agreed on, which metadata do not keep alive."""
+
+
+_MEMO: Final = "checked over ranks"
