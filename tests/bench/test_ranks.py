@@ -17,8 +17,8 @@ from tokendraw.bench.operations.sample_on_ranks import RankCell
 from tokendraw.bench.ranks import launch, worker
 from tokendraw.bench.ranks.traffic import CountingTransport, peak_memory
 from tokendraw.bench.ranks.worker import Task
-from tokendraw.bench.report.table import as_text
-from tokendraw.bench.timing.timer import Call, WallTimer
+from tokendraw.bench.report.table import as_text, header, rows
+from tokendraw.bench.timing.timer import Call, Failure, WallTimer
 from tokendraw.resolution import detect_host
 from tokendraw.testing.shards.thread_ranks import on_ranks
 
@@ -137,12 +137,32 @@ def test_a_table_has_the_sampler_beside_itself_behind_an_all_gather(alone, monke
     nucleus = round(report.lines[0].figures["nucleus"])
     peaks = {name: f"{took.peak / 1000:.1f} KB" for name, took in report.lines[0].traffic.items()}
     assert re.sub(" +", " ", "\n".join(as_text(report))) == (
-        "batch vocabulary dtype filters logits nucleus read us native us collectives received peak "
-        "all-gather, native us collectives received peak\n"
-        f" 4 257 float32 none gaussian {nucleus} 10.0 10.0 (1.00x) 1 0 B {peaks['native']} "
-        f"10.0 (1.00x) 1 0 B {peaks['all-gather, native']}"
+        "batch vocabulary dtype filters logits nucleus read us native us of all-gather collectives received a row peak "
+        "all-gather, native us collectives received a row peak\n"
+        f" 4 257 float32 none gaussian {nucleus} 10.0 10.0 (1.00x) 1.00x 1 0 B 0 B {peaks['native']} "
+        f"10.0 (1.00x) 1 0 B 0 B {peaks['all-gather, native']}"
     )
     assert report.lines[0].traffic["all-gather, native"].peak >= 4 * 257 * 4
+
+
+class Halving(StandingTimer):
+    """Says of the all-gather that it takes twice as long, or that it fails."""
+
+    def __init__(self, *, fails):
+        self.fails = fails
+
+    def time(self, calls, buffers):
+        found = super().time(calls, buffers)
+        other = Failure(reason="no") if self.fails else replace(found["native"], us=20)
+        return found | {"all-gather, native": other}
+
+
+@pytest.mark.parametrize(("fails", "share"), [(False, "0.50x"), (True, "-")])
+def test_a_sampler_is_held_against_itself_behind_an_all_gather(alone, monkeypatch, fails, share):
+    monkeypatch.setattr(worker, "timer_for", lambda device, repeats, together: Halving(fails=fails))
+    report = worker._report(task(), CPU)
+    (row,) = rows(report)
+    assert row[header(report).index("of all-gather")] == share
 
 
 class TestRefusals:

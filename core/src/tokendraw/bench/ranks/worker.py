@@ -19,7 +19,7 @@ from tokendraw.bench.contenders import Contender, contenders
 from tokendraw.bench.operations import sample_on_ranks
 from tokendraw.bench.operations.sample_on_ranks import RankCell
 from tokendraw.bench.ranks.traffic import CountingTransport, peak_memory
-from tokendraw.bench.report.lines import Line, Report, Traffic
+from tokendraw.bench.report.lines import BEHIND_GATHER, Line, Report, Traffic
 from tokendraw.bench.run import make_inputs, report_of, timer_for
 from tokendraw.bench.timing import contention
 from tokendraw.bench.timing.timer import Call, Timing
@@ -72,7 +72,7 @@ def on_ranks(names: Sequence[str], device: torch.device) -> tuple[Contender, ...
     sharded = contenders(names, device, sample_on_ranks.BENCH)
     gathered = contenders([c.name for c in sharded], device, sample_on_ranks.GATHERED) if sharded else ()
     pairs = zip(sharded, gathered, strict=True)
-    found = [c for own, other in pairs for c in (own, replace(other, name=f"all-gather, {other.name}"))]
+    found = [c for own, other in pairs for c in (own, replace(other, name=BEHIND_GATHER + other.name))]
     return tuple(replace(c, prepare=partial(_both_ways, c.prepare)) for c in found)
 
 

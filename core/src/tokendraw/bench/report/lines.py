@@ -13,6 +13,9 @@ from tokendraw.bench.timing import contention
 from tokendraw.bench.timing.contention import Machine
 from tokendraw.bench.timing.timer import Failure, Timing
 
+BEHIND_GATHER = "all-gather, "
+"""Stands before the name of a sampler that draws from logits which were gathered from all ranks."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Traffic:
@@ -48,6 +51,13 @@ class Line:
     def ratio(self, timing: Timing) -> float:
         """Return a time as a multiple of the floor's."""
         return timing.us / self.floor.us if self.floor.us else float("nan")
+
+    def share_of_gather(self, name: str) -> float:
+        """Return the time of a sampler over ranks as a share of what it takes behind an all-gather; NaN if unknown."""
+        own, other = self.entries[name], self.entries.get(BEHIND_GATHER + name)
+        if not isinstance(own, Timing) or not isinstance(other, Timing):
+            return float("nan")
+        return own.us / other.us
 
     def way(self, name: str) -> str:
         """Name the fastest way of a contender; "" where it has only one, or none works."""

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Sequence
 
 from tokendraw.bench.operation import Axis
-from tokendraw.bench.report.lines import Line, Report
+from tokendraw.bench.report.lines import BEHIND_GATHER, Line, Report
 from tokendraw.bench.timing.timer import Failure, Timing
 
 _NOTABLE_SPREAD = 0.05
+_TRAFFIC = ("collectives", "received", "a row", "peak")
 
 
 def header(report: Report) -> list[str]:
     """Return the titles of the columns; a contender has more on a device, for the host's time, and over ranks."""
-    more = ["host us"] * _has_host(report) + ["collectives", "received", "peak"] * _has_traffic(report)
-    names = [title for name in report.contenders for title in (f"{name} us", *more)]
+    host, traffic = ["host us"] * _has_host(report), [*_TRAFFIC] * _has_traffic(report)
+    names = [
+        title
+        for name in report.contenders
+        for title in (f"{name} us", *["of all-gather"] * _is_paired(name, report), *host, *traffic)
+    ]
     facts = [axis.heading for axis in _axes(report)]
     return [*facts, *report.lines[0].figures, f"{report.operation.floor.name} us", *names]
 
@@ -75,15 +81,24 @@ def _entries(line: Line, report: Report) -> list[str]:
     for name in report.contenders:
         entry = line.entries[name]
         texts.append(_entry(line, entry))
+        if _is_paired(name, report):
+            share = line.share_of_gather(name)
+            texts.append("-" if math.isnan(share) else f"{share:.2f}x")
         if _has_host(report):
             host = None if isinstance(entry, Failure) else entry.host_us
             texts.append("-" if host is None else _number(host))
         if _has_traffic(report):
-            took = line.traffic.get(name)
-            texts += (
-                ["-"] * 3 if took is None else [f"{took.collectives}", _size(took.received), _size(took.peak)]
-            )
+            texts += _took(line, name)
     return texts
+
+
+def _took(line: Line, name: str) -> list[str]:
+    """Return the columns of :data:`_TRAFFIC`."""
+    took = line.traffic.get(name)
+    if took is None:
+        return ["-"] * len(_TRAFFIC)
+    a_row = took.received / max(1, line.cell.num_rows)
+    return [f"{took.collectives}", _size(took.received), _size(round(a_row)), _size(took.peak)]
 
 
 def _entry(line: Line, entry: Timing | Failure) -> str:
@@ -111,6 +126,10 @@ def _size(nbytes: int) -> str:
         if nbytes >= of:
             return f"{nbytes / of:,.1f} {unit}"
     return f"{nbytes} B"
+
+
+def _is_paired(name: str, report: Report) -> bool:
+    return BEHIND_GATHER + name in report.contenders
 
 
 def _has_traffic(report: Report) -> bool:
