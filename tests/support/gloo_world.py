@@ -1,4 +1,4 @@
-"""Ranks of gloo, each in a process that is forked from one in which torch and tokendraw are imported already."""
+"""Ranks of gloo or NCCL, each in a process forked from one in which torch and tokendraw are imported already."""
 
 import atexit
 import functools
@@ -19,7 +19,7 @@ _PRELOADED = ["torch.distributed", "tokendraw_native.shards", "tokendraw._loadin
 class World:
     """A group of ranks that run the same functions."""
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, backend: str) -> None:
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(_PRELOADED)
         self._folder = tempfile.TemporaryDirectory()
@@ -27,7 +27,7 @@ class World:
         self._ends, self._processes = [], []
         for rank in range(size):
             own, other = context.Pipe()
-            process = context.Process(target=_serve, args=(other, rank, size, store), daemon=True)
+            process = context.Process(target=_serve, args=(other, rank, size, store, backend), daemon=True)
             process.start()
             other.close()
             self._ends.append(own)
@@ -66,20 +66,22 @@ class World:
 
 
 @functools.cache
-def world(size: int) -> World:
-    """The world of ``size`` ranks of this process."""
-    made = World(size)
+def world(size: int, backend: str = "gloo") -> World:
+    """The world of ``size`` ranks of this process; those of NCCL have a GPU each."""
+    made = World(size, backend)
     atexit.register(made.end)
     return made
 
 
-def _serve(end: Connection, rank: int, size: int, store: str) -> None:
+def _serve(end: Connection, rank: int, size: int, store: str, backend: str) -> None:
     import torch
     import torch.distributed as dist
 
     torch.set_num_threads(1)
+    if backend == "nccl":
+        torch.cuda.set_device(rank)
     dist.init_process_group(
-        "gloo",
+        backend,
         init_method=f"file://{store}",
         rank=rank,
         world_size=size,

@@ -2,6 +2,7 @@
 
 import random
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 
 import torch
@@ -85,18 +86,18 @@ def both(rank, size, sampler, logits, metadata, seed, group=None):
     return alone, sampler.sample(own, metadata, shard=VocabShard(lo, logits.shape[1], group))
 
 
-def tokens(rank, size, batches, rows, gumbel_dtype="fp32"):
+def tokens(rank, size, batches, rows, gumbel_dtype="fp32", *, name="native", device="cpu"):
     """The tokens that this rank got, and on rank 0 the rows in which they differ from one device's.
 
     ``batches`` are triples of a family, a dtype and a vocabulary.
     """
     need = tokendraw.Need(gumbel_dtype=gumbel_dtype, vocab_parallel=True)
-    sampler = tokendraw.load_sampler("native", device="cpu", need=need)
+    sampler = tokendraw.load_sampler(name, device=device, need=need)
     drawn, differ = [], []
     for seed, (family, dtype, vocab_size) in enumerate(batches):
-        logits = logits_of(rows, vocab_size, seed, getattr(torch, dtype))
+        logits = logits_of(rows, vocab_size, seed, getattr(torch, dtype)).to(device)
         params = params_of(rows, vocab_size, family, seed)
-        metadata = SamplingMetadata.from_params(params, positions=range(rows))
+        metadata = SamplingMetadata.from_params(params, device=device, positions=range(rows))
         alone, out = both(rank, size, sampler, logits, metadata, seed)
         drawn += out.token_ids.tolist()
         if alone is not None:
@@ -106,17 +107,17 @@ def tokens(rank, size, batches, rows, gumbel_dtype="fp32"):
     return drawn, differ
 
 
-def logprobs(rank, size, mode, batches, rows, ranks=True):
+def logprobs(rank, size, mode, batches, rows, ranks=True, *, name="native", device="cpu", tolerance=2e-6):
     """Hold all that comes with logprobs against one device's: how many rows have its token, and how many there are."""
     need = tokendraw.Need(logprobs_mode=mode, logprob_ranks=ranks)
-    sampler = tokendraw.load_sampler("native", device="cpu", need=need, logprobs_mode=mode)
+    sampler = tokendraw.load_sampler(name, device=device, need=need, logprobs_mode=mode)
     equal = 0
     for seed, (family, dtype, vocab_size) in enumerate(batches):
         widths = (-1, 2) if vocab_size < 10 else (None, 0, 3, 20)
         params = params_of(rows, vocab_size, family, seed)
         params = [replace(p, logprobs=widths[i % len(widths)]) for i, p in enumerate(params)]
-        metadata = SamplingMetadata.from_params(params, positions=range(rows))
-        logits = logits_of(rows, vocab_size, seed, getattr(torch, dtype))
+        metadata = SamplingMetadata.from_params(params, device=device, positions=range(rows))
+        logits = logits_of(rows, vocab_size, seed, getattr(torch, dtype)).to(device)
         alone, out = both(rank, size, sampler, logits, metadata, seed)
         if alone is None:
             continue
@@ -126,8 +127,9 @@ def logprobs(rank, size, mode, batches, rows, ranks=True):
         assert torch.equal(found.token_ids[same], expected.token_ids[same]), (family, dtype, vocab_size)
         assert (found.ranks is None) == (not ranks)
         assert not ranks or torch.equal(found.ranks[same], expected.ranks[same])
-        torch.testing.assert_close(found.logprobs[same], expected.logprobs[same], rtol=2e-6, atol=2e-6)
-        torch.testing.assert_close(out.log_kept_mass, alone.log_kept_mass, rtol=2e-6, atol=2e-6)
+        close = partial(torch.testing.assert_close, rtol=tolerance, atol=tolerance)
+        close(found.logprobs[same], expected.logprobs[same])
+        close(out.log_kept_mass, alone.log_kept_mass)
     return equal, rows * len(batches)
 
 
