@@ -5,6 +5,7 @@ import torch
 
 pytest.importorskip("triton", reason="Triton is not installed")
 
+import shard_metadata
 import triton_on_a_cpu
 from compiled_kernels import SOME, compiled_call, has_machine_code
 from shard_cases import FAMILIES
@@ -46,6 +47,12 @@ def test_kernels_merge_the_draws_of_any_number_of_ranks():
 def test_kernels_merge_draws_with_noise_in_float64():
     found = triton_on_a_cpu.interpreted("triton_message_kernels.py", "tokens", "plain", 3, 24, "fp64")
     assert found == {"judged": 288, "wrong": []}
+
+
+@pytest.mark.slow
+def test_kernels_read_metadata_as_engines_make_it():
+    found = triton_on_a_cpu.interpreted("triton_message_kernels.py", "made")
+    assert found == {name: [] for name in shard_metadata.MADE}
 
 
 def compiled(kernels, name, target):

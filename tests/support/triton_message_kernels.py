@@ -14,6 +14,7 @@ triton_kernels.hurry()
 
 import torch  # noqa: E402
 
+import shard_metadata  # noqa: E402
 import tokendraw  # noqa: E402
 from shard_cases import cuts, logits_of, params_of  # noqa: E402
 from tokendraw import Need, SamplingMetadata, VocabShard  # noqa: E402
@@ -43,36 +44,52 @@ def merged(logits, metadata, shard, need):
     return sample_shard(columns, params, metadata, shard, need, merging)
 
 
-def tokens(family, size, rows=24, gumbel_dtype="fp32"):
-    """Compare seeded and unseeded rows of every dtype and several vocabularies with one device's."""
-    size, need, wrong, judged = int(size), Need(gumbel_dtype=gumbel_dtype), [], 0
+def differing(logits, metadata, borders, need, seed):
+    """Compare what each rank gets with one device's: the number of rows, and those that differ."""
+    rows, vocab_size = logits.shape
     thresholds.may_look = lambda device: False
     native = tokendraw.load_sampler("native", device="cpu", need=need)
+    torch.manual_seed(seed)
+    alone = native.sample(logits, metadata)
+
+    def work(group):
+        lo, hi = list(pairwise(borders))[group.rank]
+        if not group.rank:
+            torch.manual_seed(seed)
+        return merged(logits[:, lo:hi], metadata, VocabShard(lo, vocab_size, group), need)
+
+    outputs, wrong = on_ranks(len(borders) - 1, work), []
+    for rank, out in enumerate(outputs):
+        for name in ("token_ids", "valid"):
+            differ = (getattr(out, name) != getattr(alone, name)).nonzero().flatten().tolist()
+            wrong += [[vocab_size, rank, name, row] for row in differ]
+    return rows * len(outputs), wrong
+
+
+def tokens(family, size, rows=24, gumbel_dtype="fp32"):
+    """Seeded and unseeded rows of every dtype and several vocabularies."""
+    need, judged, wrong = Need(gumbel_dtype=gumbel_dtype), 0, []
     for seed, vocab_size in enumerate((1, 7, 1030, 3500)):
-        logits = logits_of(rows, vocab_size, seed, DTYPES[seed % 3])
-        metadata = SamplingMetadata.from_params(
-            params_of(rows, vocab_size, family, seed), positions=range(rows)
-        )
-        borders = cuts(size, vocab_size, seed)
-        torch.manual_seed(seed)
-        alone = native.sample(logits, metadata)
-
-        def work(group, logits=logits, metadata=metadata, borders=borders, seed=seed):
-            lo, hi = list(pairwise(borders))[group.rank]
-            if not group.rank:
-                torch.manual_seed(seed)
-            shard = VocabShard(lo, logits.shape[1], group)
-            return merged(logits[:, lo:hi], metadata, shard, need)
-
-        for out in on_ranks(size, work):
-            judged += rows
-            for name in ("token_ids", "valid"):
-                differ = (getattr(out, name) != getattr(alone, name)).nonzero().flatten().tolist()
-                wrong += [[family, vocab_size, name, row] for row in differ]
+        logits = logits_of(int(rows), vocab_size, seed, DTYPES[seed % 3])
+        params = params_of(len(logits), vocab_size, family, seed)
+        metadata = SamplingMetadata.from_params(params, positions=range(len(logits)))
+        borders = cuts(int(size), vocab_size, seed)
+        more, other = differing(logits, metadata, borders, need, seed)
+        judged, wrong = judged + more, wrong + other
     return {"judged": judged, "wrong": wrong}
 
 
-PROGRAMS = {"tokens": tokens}
+def made():
+    """Metadata as engines make it: in slots, at other positions, of values that the host does not know."""
+    found = {}
+    for name, make in shard_metadata.MADE.items():
+        logits = logits_of(shard_metadata.ROWS, shard_metadata.V, 2, torch.bfloat16)
+        borders = cuts(2, shard_metadata.V, 1)
+        _, found[name] = differing(logits, make(), borders, Need(), 3)
+    return found
+
+
+PROGRAMS = {"tokens": tokens, "made": made}
 
 if __name__ == "__main__":
     print(json.dumps(PROGRAMS[sys.argv[1]](*sys.argv[2:])))

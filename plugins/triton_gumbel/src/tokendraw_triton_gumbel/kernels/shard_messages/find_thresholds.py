@@ -63,8 +63,10 @@ def find_thresholds(words, sizes, fields, row_params, flags, search, fresh, conf
             tl.store(search.target + row, target)
     if config.HAS_NUCLEUS:
         from_above = tl.cumsum(tl.exp(distance(x, top, inverse)), 0)
-        for other in range(sizes.ranks):
+        other = row * 0
+        while other < sizes.ranks:
             from_above += _ties(words, sizes, fields, other, row, x, top, inverse)
+            other += 1
         goal = p * tl.max(tl.where(x >= base, from_above, 0.0), 0)
         if config.MASSES > 0:
             goal = tl.where(counts_all, whole, goal)
@@ -82,7 +84,7 @@ def find_thresholds(words, sizes, fields, row_params, flags, search, fresh, conf
 @triton.jit
 def _ties(words, sizes, fields, rank, row, x, top, inverse):
     """Return what weighs, from each of ``x`` upwards, that a rank does not list: ties with its last value."""
-    place = row_words(words, sizes, row * 0 + rank, row)
+    place = row_words(words, sizes, rank, row)
     last = tl.load(place + fields.x + fields.count - 1).to(tl.float32, bitcast=True)
     weight = tl.load(place + fields.ties).to(tl.float64) * tl.exp(distance(last, top, inverse))
     return tl.where(last >= x, weight, 0.0)
@@ -93,11 +95,13 @@ def _row_masses(words, sizes, fields, row, top, inverse, MASSES: tl.constexpr):
     """Add up the masses of all ranks: [MASSES] float64, those of the largest values first."""
     place = MASSES - 1 - tl.arange(0, MASSES)
     total = tl.zeros((MASSES,), tl.float64)
-    for rank in range(sizes.ranks):
-        own = row_words(words, sizes, row * 0 + rank, row)
+    rank = row * 0
+    while rank < sizes.ranks:
+        own = row_words(words, sizes, rank, row)
         largest = tl.load(own + fields.x).to(tl.float32, bitcast=True)
         mass = load_double(own + fields.mass + 2 * place, place >= 0)
         total += mass * tl.exp(distance(largest, top, inverse))
+        rank += 1
     return total
 
 
