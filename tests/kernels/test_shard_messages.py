@@ -50,6 +50,12 @@ def test_kernels_merge_draws_with_noise_in_float64():
 
 
 @pytest.mark.slow
+def test_kernels_find_thresholds_that_ties_tails_and_single_tokens_decide():
+    found = triton_on_a_cpu.interpreted("triton_message_kernels.py", "designed")
+    assert found == {name: [] for name in ("small k", "top-p", "top-p and min-p")}
+
+
+@pytest.mark.slow
 def test_kernels_read_metadata_as_engines_make_it():
     found = triton_on_a_cpu.interpreted("triton_message_kernels.py", "made")
     assert found == {name: [] for name in shard_metadata.MADE}

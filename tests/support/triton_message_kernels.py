@@ -5,6 +5,7 @@ tokens plain 2`` prints, as JSON, how many rows there were and which of them dif
 """
 
 import json
+import math
 import sys
 from itertools import pairwise
 
@@ -17,7 +18,7 @@ import torch  # noqa: E402
 import shard_metadata  # noqa: E402
 import tokendraw  # noqa: E402
 from shard_cases import cuts, logits_of, params_of  # noqa: E402
-from tokendraw import Need, SamplingMetadata, VocabShard  # noqa: E402
+from tokendraw import Need, SamplingMetadata, SamplingParams, VocabShard  # noqa: E402
 from tokendraw.testing.shards.thread_ranks import on_ranks  # noqa: E402
 from tokendraw.vocab_parallel import MetadataParameters, sample_shard, thresholds  # noqa: E402
 from tokendraw.vocab_parallel.agreement import agree  # noqa: E402
@@ -32,16 +33,29 @@ LAUNCHES = MessageLaunches(is_interpreted=True)
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
+class Checked(KernelMerging):
+    """Looks whether thresholds are those of plain torch."""
+
+    def thresholds(self, heard, plan, histograms):
+        found, fresh = super().thresholds(heard, plan, histograms)
+        expected, other_fresh = self._torch.thresholds(heard, plan, histograms)
+        self.apart = sum(int((own != other).sum()) for own, other in zip(found, expected, strict=True))
+        if fresh is not None:
+            self.apart += int((fresh != other_fresh).sum())
+        return found, fresh
+
+
 def merged(logits, metadata, shard, need):
-    """Draw from native's columns, and merge by kernels."""
+    """Draw from native's columns, and merge by kernels: the output, and how many bounds are not torch's."""
     agree(shard, logits, metadata, need, "kernels", None)
     layout = shard.agreement.layout
     params = RowParams.of(metadata, len(logits), logits.device)
     columns = LocalColumns(logits, params, layout, need.gumbel_dtype)
     given = parameters.readable(parameters.tensors_of(metadata))
     plain = MetadataParameters(metadata, len(logits), logits.device)
-    merging = KernelMerging(LAUNCHES, Tensors(), layout, given, plain, need)
-    return sample_shard(columns, params, metadata, shard, need, merging)
+    merging = Checked(LAUNCHES, Tensors(), layout, given, plain, need)
+    merging.apart = 0
+    return sample_shard(columns, params, metadata, shard, need, merging), merging.apart
 
 
 def differing(logits, metadata, borders, need, seed):
@@ -59,7 +73,8 @@ def differing(logits, metadata, borders, need, seed):
         return merged(logits[:, lo:hi], metadata, VocabShard(lo, vocab_size, group), need)
 
     outputs, wrong = on_ranks(len(borders) - 1, work), []
-    for rank, out in enumerate(outputs):
+    for rank, (out, apart) in enumerate(outputs):
+        wrong += [[vocab_size, rank, "bounds", apart]] * (apart > 0)
         for name in ("token_ids", "valid"):
             differ = (getattr(out, name) != getattr(alone, name)).nonzero().flatten().tolist()
             wrong += [[vocab_size, rank, name, row] for row in differ]
@@ -79,6 +94,30 @@ def tokens(family, size, rows=24, gumbel_dtype="fp32"):
     return {"judged": judged, "wrong": wrong}
 
 
+def designed():
+    """Rows whose token shows what counts: ties with the k-th value, a tail below it, one token on one rank."""
+    size, rows = 2600, 24
+    y = torch.full((rows, size), -20.0)
+    y[:, :3], y[:, 3:43] = 0.0, -1.0
+    y[1::3], y[1::3, :5] = math.log(5 / (size - 5)), torch.linspace(0.0, -1.0, 5)
+    y[2::3], y[2::3, 0] = torch.linspace(0.0, -2.0, size) + math.log(3 / size), 0.0
+    shuffled = torch.stack(
+        [row[torch.randperm(size, generator=torch.Generator().manual_seed(i))] for i, row in enumerate(y)]
+    )
+    kinds = [{"top_k": 4, "top_p": 0.5}, {"top_k": 5, "top_p": 0.2}, {"top_k": 3, "top_p": 0.7}]
+    orders = ("top_k_first", "joint")
+    params = [
+        SamplingParams(seed=row, filter_order=orders[row // 3 % 2], **kinds[row % 3]) for row in range(rows)
+    ]
+    wide = [SamplingParams(seed=row, top_p=0.9, min_p=0.01 * (row % 2)) for row in range(rows)]
+    found = {}
+    for name, requests in (("small k", params), ("top-p", wide[::2]), ("top-p and min-p", wide)):
+        metadata = SamplingMetadata.from_params(requests, positions=range(len(requests)))
+        logits = shuffled[:: rows // len(requests)]
+        _, found[name] = differing(logits, metadata, [0, 700, 1300, size], Need(), 0)
+    return found
+
+
 def made():
     """Metadata as engines make it: in slots, at other positions, of values that the host does not know."""
     found = {}
@@ -89,7 +128,7 @@ def made():
     return found
 
 
-PROGRAMS = {"tokens": tokens, "made": made}
+PROGRAMS = {"tokens": tokens, "designed": designed, "made": made}
 
 if __name__ == "__main__":
     print(json.dumps(PROGRAMS[sys.argv[1]](*sys.argv[2:])))
