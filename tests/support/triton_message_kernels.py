@@ -104,7 +104,7 @@ def designed():
     shuffled = torch.stack(
         [row[torch.randperm(size, generator=torch.Generator().manual_seed(i))] for i, row in enumerate(y)]
     )
-    kinds = [{"top_k": 4, "top_p": 0.5}, {"top_k": 5, "top_p": 0.2}, {"top_k": 3, "top_p": 0.7}]
+    kinds = [{"top_k": 4, "top_p": 0.3}, {"top_k": 5, "top_p": 0.2}, {"top_k": 3, "top_p": 0.7}]
     orders = ("top_k_first", "joint")
     params = [
         SamplingParams(seed=row, filter_order=orders[row // 3 % 2], **kinds[row % 3]) for row in range(rows)
