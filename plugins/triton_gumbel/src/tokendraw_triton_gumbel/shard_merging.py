@@ -40,7 +40,12 @@ from tokendraw_triton_gumbel.kernels.shared.configs import MergeConfig, Threshol
 from tokendraw_triton_gumbel.launches import parameters
 from tokendraw_triton_gumbel.launches.launch import current_stream, group
 from tokendraw_triton_gumbel.launches.parameters import MaybeTensors
-from tokendraw_triton_gumbel.launches.shard_messages import MOST_VALUES, MessageLaunches, power_of_two
+from tokendraw_triton_gumbel.launches.shard_messages import (
+    MOST_VALUES,
+    MessageLaunches,
+    power_of_two,
+    ranks_at_once,
+)
 
 _LEAST_VALUES = 16
 _NO_TILES = SharedTiles(None, None)
@@ -98,6 +103,7 @@ class KernelMerging:
         begins = plan.masses == 1 << DIGIT_BITS
         config = ThresholdConfig(
             N=count,
+            RANKS_AT_ONCE=ranks_at_once(ranks, count),
             MASSES=plan.masses,
             HAS_KTH=plan.filters.top_k and not plan.any_large_k,
             HAS_NUCLEUS=plan.filters.top_p and not plan.any_wide,

@@ -28,6 +28,9 @@ from tokendraw_triton_gumbel.launches.parameters import Types
 
 MOST_VALUES = 4096
 """Most values of all ranks among which a kernel finds a threshold."""
+_RANKS_AT_ONCE = 4
+_MANY_VALUES = 1024
+"""Beyond so many, ranks are looked at one by one: registers hold no more."""
 _VALUES_A_WARP = 128
 _MOST_WARPS = 8
 _MOST_KINDS = 256
@@ -46,6 +49,11 @@ def _some(kind: Any) -> Any:
 def power_of_two(count: int) -> int:
     """Return the least power of two from a count upwards; 0 for none."""
     return 1 << (count - 1).bit_length() if count else 0
+
+
+def ranks_at_once(ranks: int, count: int) -> int:
+    """Return how many ranks a kernel looks at together which holds ``count`` values of all of them."""
+    return 1 if count > _MANY_VALUES else min(power_of_two(ranks), _RANKS_AT_ONCE)
 
 
 class MessageLaunches:
@@ -81,7 +89,7 @@ class MessageLaunches:
         seeds = _LONG if fresh else None
         row_params = parameters.stand_ins(types)
         arguments = (_WHOLE, _some(Sizes), _some(SurveyFields), row_params, 3, _SEARCH, seeds)
-        warps = max(1, min(_MOST_WARPS, config.N // _VALUES_A_WARP))
+        warps = max(1, min(_MOST_WARPS, max(config.N, config.MASSES) // _VALUES_A_WARP))
         return self._of(find_thresholds, config, warps, arguments, (types, fresh))
 
     def digit(self, types: Types) -> Launch:

@@ -55,7 +55,7 @@ def find_thresholds(words, sizes, fields, row_params, flags, search, fresh, conf
     threshold = base
     counts_all = joint | (base == float("-inf"))
     if config.MASSES > 0:
-        mass = _row_masses(words, sizes, fields, row, top, inverse, config.MASSES)
+        mass = _row_masses(words, sizes, fields, row, top, inverse, config)
         whole = p * tl.sum(mass, 0)
         if config.MASSES > 1:
             digit, target = _first_digit(mass, whole, fields.bits, config.MASSES)
@@ -63,10 +63,7 @@ def find_thresholds(words, sizes, fields, row_params, flags, search, fresh, conf
             tl.store(search.target + row, target)
     if config.HAS_NUCLEUS:
         from_above = tl.cumsum(tl.exp(distance(x, top, inverse)), 0)
-        other = row * 0
-        while other < sizes.ranks:
-            from_above += _ties(words, sizes, fields, other, row, x, top, inverse)
-            other += 1
+        from_above += _ties(words, sizes, fields, row, x, top, inverse, config)
         goal = p * tl.max(tl.where(x >= base, from_above, 0.0), 0)
         if config.MASSES > 0:
             goal = tl.where(counts_all, whole, goal)
@@ -82,26 +79,40 @@ def find_thresholds(words, sizes, fields, row_params, flags, search, fresh, conf
 
 
 @triton.jit
-def _ties(words, sizes, fields, rank, row, x, top, inverse):
-    """Return what weighs, from each of ``x`` upwards, that a rank does not list: ties with its last value."""
-    place = row_words(words, sizes, rank, row)
-    last = tl.load(place + fields.x + fields.count - 1).to(tl.float32, bitcast=True)
-    weight = tl.load(place + fields.ties).to(tl.float64) * tl.exp(distance(last, top, inverse))
-    return tl.where(last >= x, weight, 0.0)
+def _ties(words, sizes, fields, row, x, top, inverse, config: tl.constexpr):
+    """Return what weighs, from each of ``x`` [N] upwards, that no rank lists: ties with the last value of each."""
+    N: tl.constexpr = config.N
+    AT_ONCE: tl.constexpr = config.RANKS_AT_ONCE
+    total = tl.zeros((N,), tl.float64)
+    first = row * 0
+    while first < sizes.ranks:
+        rank = first + tl.arange(0, AT_ONCE)
+        there = rank < sizes.ranks
+        place = row_words(words, sizes, rank, row)
+        last = load_float(place + fields.x + fields.count - 1, there)
+        ties = tl.load(place + fields.ties, mask=there, other=0).to(tl.float64)
+        weight = ties * tl.exp(distance(last, top, inverse))
+        total += tl.sum(tl.where(last[None, :] >= x[:, None], weight[None, :], 0.0), 1)
+        first += AT_ONCE
+    return total
 
 
 @triton.jit
-def _row_masses(words, sizes, fields, row, top, inverse, MASSES: tl.constexpr):
+def _row_masses(words, sizes, fields, row, top, inverse, config: tl.constexpr):
     """Add up the masses of all ranks: [MASSES] float64, those of the largest values first."""
-    place = MASSES - 1 - tl.arange(0, MASSES)
+    MASSES: tl.constexpr = config.MASSES
+    AT_ONCE: tl.constexpr = config.RANKS_AT_ONCE
+    place = fields.mass + 2 * (MASSES - 1 - tl.arange(0, MASSES))
     total = tl.zeros((MASSES,), tl.float64)
-    rank = row * 0
-    while rank < sizes.ranks:
+    first = row * 0
+    while first < sizes.ranks:
+        rank = first + tl.arange(0, AT_ONCE)
+        there = rank < sizes.ranks
         own = row_words(words, sizes, rank, row)
-        largest = tl.load(own + fields.x).to(tl.float32, bitcast=True)
-        mass = load_double(own + fields.mass + 2 * place, place >= 0)
-        total += mass * tl.exp(distance(largest, top, inverse))
-        rank += 1
+        share = tl.exp(distance(load_float(own + fields.x, there), top, inverse))
+        mass = load_double(own[:, None] + place[None, :], there[:, None] & (place >= 0)[None, :])
+        total += tl.sum(mass * share[:, None], 0)
+        first += AT_ONCE
     return total
 
 

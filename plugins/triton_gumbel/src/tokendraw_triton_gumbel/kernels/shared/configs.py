@@ -128,6 +128,8 @@ class ThresholdConfig(NamedTuple):
 
     N: int
     """A power of two from the number of values of all ranks upwards."""
+    RANKS_AT_ONCE: int
+    """A power of two: ranks whose masses and ties are read at once."""
     MASSES: int
     """Masses that each rank tells: none, that of the row, or 256."""
     HAS_KTH: bool
