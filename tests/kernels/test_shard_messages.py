@@ -30,23 +30,26 @@ SURVEYS = [SURVEYED, ThresholdConfig(N=16, RANKS_AT_ONCE=4, MASSES=256, HAS_KTH=
 LARGE = ThresholdConfig(N=4096, RANKS_AT_ONCE=1, MASSES=1, HAS_KTH=True, HAS_NUCLEUS=True)
 
 
+def merged(family, size, *others):
+    """How many rows of four vocabularies were looked at on all ranks, and which of them are wrong."""
+    return triton_on_a_cpu.interpreted("triton_message_kernels.py", "tokens", family, size, *others)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("family", FAMILIES)
-def test_kernels_make_the_tokens_of_one_device_of_what_three_ranks_tell(family):
-    found = triton_on_a_cpu.interpreted("triton_message_kernels.py", "tokens", family, 3)
-    assert found == {"judged": 288, "wrong": []}
+def test_kernels_make_the_tokens_and_bounds_of_one_device_of_what_three_ranks_tell(family):
+    assert merged(family, 3, 16) == {"judged": 4 * 3 * 16, "wrong": []}
 
 
-def test_kernels_merge_the_draws_of_any_number_of_ranks():
-    for size in (1, 2, 5):
-        found = triton_on_a_cpu.interpreted("triton_message_kernels.py", "tokens", "plain", size)
-        assert found == {"judged": 96 * size, "wrong": []}
+@pytest.mark.fast_first
+@pytest.mark.parametrize("size", [2, 1, 5])
+def test_kernels_merge_the_draws_of_any_number_of_ranks(size):
+    assert merged("plain", size, 8) == {"judged": 4 * size * 8, "wrong": []}
 
 
 @pytest.mark.slow
 def test_kernels_merge_draws_with_noise_in_float64():
-    found = triton_on_a_cpu.interpreted("triton_message_kernels.py", "tokens", "plain", 3, 24, "fp64")
-    assert found == {"judged": 288, "wrong": []}
+    assert merged("plain", 3, 16, "fp64") == {"judged": 4 * 3 * 16, "wrong": []}
 
 
 @pytest.mark.slow
