@@ -17,6 +17,7 @@ from tokendraw_triton_gumbel.launches import (
     logprobs,
     paged_kv,
     shard_messages,
+    shards,
     verify,
 )
 from tokendraw_triton_gumbel.sampler import TritonGumbelSampler
@@ -35,6 +36,9 @@ SOURCES = {
     "merge_draws": shard_messages,
     "find_thresholds": shard_messages,
     "next_digit": shard_messages,
+    "shard_statistics": shards,
+    "weigh_kept": shards,
+    "draw_shard": shards,
 }
 
 

@@ -51,6 +51,7 @@ _SAMPLE = Capabilities(
     sync_free=True,
     batch_invariant=True,
     max_vocab_size=1 << 21,
+    vocab_parallel=True,
 )
 _VERIFY = VerifyCapabilities.of(
     _SAMPLE,
@@ -58,6 +59,7 @@ _VERIFY = VerifyCapabilities.of(
     draft_kinds=("probs", "logits", "chosen"),
     ragged_drafts=True,
     placeholder_drafts=True,
+    vocab_parallel=False,
 )
 _PLAN = HostCapabilities(
     device_types=_SAMPLE.device_types,

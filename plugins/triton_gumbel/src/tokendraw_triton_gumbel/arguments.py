@@ -10,10 +10,9 @@ from torch import Tensor
 
 from tokendraw_triton_gumbel.kernels.shared.argument_groups import RowParams
 from tokendraw_triton_gumbel.launches import parameters
-from tokendraw_triton_gumbel.launches.geometry import Geometry
 from tokendraw_triton_gumbel.launches.launch import group
 from tokendraw_triton_gumbel.launches.parameters import MaybeTensors
-from tokendraw_triton_gumbel.launches.scratch import Scratch
+from tokendraw_triton_gumbel.launches.scratch import Places, Scratch
 
 
 class Arguments(Protocol):
@@ -31,7 +30,7 @@ class Arguments(Protocol):
         :param tensors: as :func:`.launches.parameters.readable` returns them.
         """
 
-    def pieces(self, scratch: Scratch, geometry: Geometry, memory: Tensor) -> Sequence[Any]:
+    def pieces(self, scratch: Scratch, geometry: Places, memory: Tensor) -> Sequence[Any]:
         """Return what stands for the pieces of scratch."""
 
 
@@ -53,7 +52,7 @@ class Addresses:
         return group(RowParams, found)
 
     @staticmethod
-    def pieces(scratch: Scratch, geometry: Geometry, memory: Tensor) -> list[int]:
+    def pieces(scratch: Scratch, geometry: Places, memory: Tensor) -> list[int]:
         """Return the addresses of the pieces."""
         base = memory.data_ptr()
         return [base + offset for offset in geometry.offsets]
@@ -86,6 +85,6 @@ class Tensors:
         )
 
     @staticmethod
-    def pieces(scratch: Scratch, geometry: Geometry, memory: Tensor) -> list[Tensor]:
+    def pieces(scratch: Scratch, geometry: Places, memory: Tensor) -> list[Tensor]:
         """Return the pieces."""
         return scratch.pieces(memory, geometry.counts)

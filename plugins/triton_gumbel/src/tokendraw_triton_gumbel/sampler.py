@@ -7,12 +7,13 @@ call, so that tensors may change in place or give way to others, and nothing of 
 
 from __future__ import annotations
 
-from typing import TypeVar
+import functools
+from typing import TYPE_CHECKING, TypeVar
 
 import torch
 from torch import Tensor
 
-from tokendraw import BatchFacts, Drafts, Need, SamplerOutput, SamplingMetadata, VerifyOutput
+from tokendraw import BatchFacts, Drafts, Need, SamplerOutput, SamplingMetadata, VerifyOutput, VocabShard
 from tokendraw.plugin import VerifyMode, logprobs_by_step
 from tokendraw_triton_gumbel import configurations
 from tokendraw_triton_gumbel.configurations import Configuration
@@ -34,6 +35,9 @@ from tokendraw_triton_gumbel.launches.variant import (
 from tokendraw_triton_gumbel.run import Run
 from tokendraw_triton_gumbel.verification import one_behind_the_other, readable_alike
 
+if TYPE_CHECKING:
+    from tokendraw_triton_gumbel.sharding import ShardSampler
+
 _MOST_CALLS, _MOST_SIZES = 256, 2048
 """Most kinds of calls that are remembered, and most sizes of all of them."""
 _K = TypeVar("_K")
@@ -53,9 +57,19 @@ class TritonGumbelSampler:
         self._current_device, self._arguments = here.current, here.arguments
         self._is_interpreted = here.is_interpreted
         self._target = Target(here.family, here.processors, need.gumbel_dtype == "fp64")
+        self._sharded = functools.cache(lambda: _shard_sampler(here, self._target, need))
 
-    def sample(self, logits: Tensor, metadata: SamplingMetadata, *, draft: bool = False) -> SamplerOutput:
+    def sample(
+        self,
+        logits: Tensor,
+        metadata: SamplingMetadata,
+        *,
+        draft: bool = False,
+        shard: VocabShard | None = None,
+    ) -> SamplerOutput:
         """Draw one token a row; see :class:`tokendraw.plugin.VerifierBackend`."""
+        if shard is not None:
+            return self._sharded().sample(logits, metadata, shard)
         return self._draw(logits, metadata, _DRAFT if draft else 0)
 
     def verify(
@@ -204,6 +218,13 @@ class TritonGumbelSampler:
             fresh=seed is None or not asked.all_seeded,
             verify=verify,
         )
+
+
+def _shard_sampler(here: LaunchDevice, target: Target, need: Need) -> ShardSampler:
+    """Make what serves ranks: few callers need it, so that its modules are imported here."""
+    from tokendraw_triton_gumbel.sharding import ShardSampler
+
+    return ShardSampler(here, target, need)
 
 
 def _kind(logits: Tensor) -> tuple[object, ...]:

@@ -68,7 +68,7 @@ class DrawLaunches:
         def options(warps: int, registers: int | None) -> dict[str, int]:
             return {"num_warps": warps} | ({"maxnreg": registers} if registers and is_nvidia else {})
 
-        tile_config = TileConfig(span_of(variant), self.vector, variant.paired, is_nvidia)
+        tile_config = TileConfig(span_of(how, variant.logits), self.vector, variant.paired, is_nvidia)
         row_config = RowConfig(
             FILTERED=variant.filtered,
             FP64=target.fp64,

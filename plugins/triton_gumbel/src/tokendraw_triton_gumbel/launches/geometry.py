@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from tokendraw_triton_gumbel.configurations import Configuration
 from tokendraw_triton_gumbel.kernels.shared.argument_groups import Counts
 from tokendraw_triton_gumbel.kernels.shared.tile_layout import TILE_SIZE
 from tokendraw_triton_gumbel.kernels.verify.check_probs import PROBS_AT_ONCE
 from tokendraw_triton_gumbel.launches.scratch import Scratch
-from tokendraw_triton_gumbel.launches.variant import COUPLED, LOGITS, Size, Target, Variant
+from tokendraw_triton_gumbel.launches.variant import COUPLED, LOGITS, Rows, Size, Target, Variant
 
 Grid = tuple[int, int, int]
 ACCEPTING_WARPS = 4
@@ -38,9 +39,14 @@ class Geometry(NamedTuple):
     probs_grid: Grid
 
 
-def span_of(variant: Variant) -> int:
+def span_of(how: Configuration, logits: Rows) -> int:
     """Tiles a program of the first pass."""
-    return variant.how.span if variant.logits.dtype.itemsize == 4 else variant.how.span_half
+    return how.span if logits.dtype.itemsize == 4 else how.span_half
+
+
+def grid_of_rows(rows: int) -> tuple[int, int]:
+    """Divide rows among the last two dimensions of a grid: row ``y + z * grid y``, if there is one."""
+    return min(rows, _MOST_ROWS_A_COLUMN), -(-rows // _MOST_ROWS_A_COLUMN)
 
 
 def lay_out(variant: Variant, target: Target, scratch: Scratch, size: Size) -> Geometry:
@@ -55,14 +61,13 @@ def lay_out(variant: Variant, target: Target, scratch: Scratch, size: Size) -> G
         places = max(rows + drafts, rows + requests * width)
         rows += drafts
     most_programs = variant.how.large_set_programs * target.processors
-    room = _rounded(rows)
-    counts = (1, room, _rounded(requests), min(room * tiles, most_programs))
+    room = rounded(rows)
+    counts = (1, room, rounded(requests), min(room * tiles, most_programs))
     parts = 1
     if verify is not None and verify.known != COUPLED:
         groups = -(-tiles // ACCEPTING_WARPS)
         parts = max(1, min(groups, -(-ACCEPTING_PROGRAMS * target.processors // requests)))
-    columns = -(-places // _MOST_ROWS_A_COLUMN)
-    tile_grid = (-(-tiles // span_of(variant)), min(places, _MOST_ROWS_A_COLUMN), columns)
+    tile_grid = (-(-tiles // span_of(variant.how, variant.logits)), *grid_of_rows(places))
     large_set_grid, request_grid = (min(rows * tiles, most_programs), 1, 1), (requests, parts, 1)
     probs_grid = (drafts, -(-variant.vocab_size // PROBS_AT_ONCE), 1)
     numbers = Counts(rows, size.rows, tiles, width, requests)
@@ -70,5 +75,6 @@ def lay_out(variant: Variant, target: Target, scratch: Scratch, size: Size) -> G
     return Geometry(size, numbers, counts, scratch.offsets(counts), *grids)
 
 
-def _rounded(count: int) -> int:
+def rounded(count: int) -> int:
+    """Return the count that scratch is laid out for."""
     return -(-count // _ROWS_A_STEP) * _ROWS_A_STEP

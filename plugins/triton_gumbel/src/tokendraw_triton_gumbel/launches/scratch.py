@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import accumulate
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -15,6 +16,18 @@ CALL, ROWS, REQUESTS, PROGRAMS = range(4)
 _ALIGNED = 256
 _MOST_PLACES = 256
 """Most counts that are remembered."""
+
+
+class Places(Protocol):
+    """Where the scratch of a call lies."""
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """Return the counts that it is laid out for."""
+
+    @property
+    def offsets(self) -> list[int]:
+        """Return what :meth:`Scratch.offsets` does of them."""
 
 
 class Scratch:

@@ -81,6 +81,33 @@ class LogprobsConfig(NamedTuple):
     """Candidates that are compared with each other."""
 
 
+class ShardDrawConfig(NamedTuple):
+    """The draw from the columns of one rank."""
+
+    TILES: int
+    FP64: bool
+    DRAWN: bool
+    """Whether a row may not be greedy."""
+    DESCRIBED: bool
+    """Whether logprobs are wanted."""
+    PARTS: int
+    """1: the token of a whole tile alone; 3: those of the tiles at both ends, too."""
+    REAL: int
+    """Words of a score."""
+    WIDTH: int
+    """Words of a row, of which the others are the first that each field has; -1: it has none."""
+    MAX: int
+    HAS_NAN: int
+    SCORE: int
+    IDS: int
+    LOG_SUM: int
+    KEY: int
+    X: int
+    KEPT: int
+    MASS: int
+    RAW: int
+
+
 class PlanConfig(NamedTuple):
     """The page plan of a batch."""
 

@@ -73,7 +73,7 @@ def tile_statistics(
     row, target_row = row_of(index, drafts, counts)
     if (row >= 0) & (row < counts.rows):
         source = row_logits(row, logits, drafts, counts)
-        _reduce_tiles(source, temperature, row_index, target_row, group, row, counts, statistics, config)
+        reduce_tiles(source, None, temperature, row_index, target_row, group, row, counts, statistics, config)
 
 
 @triton.jit
@@ -87,13 +87,28 @@ def _scale_of(temperature, row_index, row):
 
 
 @triton.jit
-def _reduce_tiles(
-    source, temperature, row_index, target_row, group, row, counts, statistics, config: tl.constexpr
+def _is_inside(ids, source, lead):
+    inside = ids < source.vocab_size
+    if lead is not None:
+        inside = inside & (ids >= lead)
+    return inside
+
+
+@triton.jit
+def reduce_tiles(
+    source, lead, temperature, row_index, target_row, group, row, counts, statistics, config: tl.constexpr
 ):
+    """Reduce a group of tiles of one row.
+
+    :param source: the :class:`~.row_values.Row`; ``row`` its number, ``target_row`` that whose temperature it has.
+    :param lead: ids of the first tile that are not there, so that nothing is read of them; None: there are none.
+    """
     SPAN: tl.constexpr = config.SPAN
     IS_NVIDIA: tl.constexpr = config.IS_NVIDIA
     ids = group * (SPAN * TILE_SIZE) + element_ids(SPAN, config.VECTOR)
     whole = (group + 1) * (SPAN * TILE_SIZE) <= source.vocab_size
+    if lead is not None:
+        whole = whole & ((group > 0) | (lead == 0))
     if config.PAIRED:
         if whole:
             place = tl.arange(0, LANES)[:, None, None] * _PAIRS_PER_LANE
@@ -126,7 +141,8 @@ def _reduce_tiles(
         if whole:
             x = tl.load(source.base + ids).to(tl.float32)
         else:
-            x = tl.load(source.base + ids, mask=ids < source.vocab_size, other=float("-inf")).to(tl.float32)
+            x = tl.load(source.base + ids, mask=_is_inside(ids, source, lead), other=float("-inf"))
+            x = x.to(tl.float32)
         scale = _scale_of(temperature, row_index, target_row)
         granule_top = granule_maxima(lane_maxima(x), SPAN)
         top = tl.max(granule_top, 0)
@@ -139,7 +155,7 @@ def _reduce_tiles(
 
     # NaN, infinities and what overflows end here; the common path does not look for them.
     if tl.min(fine.to(tl.int32), 0) == 0:
-        x = tl.load(source.base + ids, mask=ids < source.vocab_size, other=float("-inf")).to(tl.float32)
+        x = tl.load(source.base + ids, mask=_is_inside(ids, source, lead), other=float("-inf")).to(tl.float32)
         clean = tl.where(x != x, float("-inf"), x)
         granule_top = granule_maxima(lane_maxima(clean), SPAN)
         top = tl.max(granule_top, 0)

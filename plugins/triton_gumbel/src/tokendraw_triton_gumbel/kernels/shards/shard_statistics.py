@@ -1,0 +1,42 @@
+"""The one pass over a rank's columns: for each tile, or part of one, its maximum and the sum of exp(y) relative to it.
+
+Reads every logit once, and writes what :mod:`~tokendraw_triton_gumbel.kernels.tile_pass.tile_statistics` does. Tiles
+are those of the whole vocabulary, of which a rank may hold a part of the first and of the last.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from tokendraw_triton_gumbel.kernels.shared.row_values import Row
+from tokendraw_triton_gumbel.kernels.tile_pass.tile_statistics import reduce_tiles
+
+
+@triton.jit(do_not_specialize=["counts"])
+def shard_statistics(logits, lead, counts, slots, statistics, config: tl.constexpr):
+    """One program reduces ``SPAN`` neighbouring tiles of one row. Grid (groups of tiles, rows / z, z).
+
+    :param logits: :class:`~..shared.argument_groups.Logits`, whose ``vocab_size`` counts the columns with ``lead``.
+    :param lead: of :class:`.argument_groups.Shard`. By itself, since it says how tiles are aligned.
+    :param counts: :class:`~..shared.argument_groups.Counts`.
+    :param slots: :class:`.argument_groups.SlotTemperatures`.
+    :param statistics: :class:`~..shared.argument_groups.TileStatistics`, written.
+    :param config: :class:`~..shared.configs.TileConfig`.
+    """
+    group = tl.program_id(0)
+    row = tl.program_id(1) + tl.program_id(2) * tl.num_programs(1)
+    if row < counts.rows:
+        source = Row(logits.base + row.to(tl.int64) * logits.row_stride - lead, logits.vocab_size)
+        reduce_tiles(
+            source,
+            lead,
+            slots.temperature,
+            slots.row_index,
+            row,
+            group,
+            row,
+            counts,
+            statistics,
+            config,
+        )

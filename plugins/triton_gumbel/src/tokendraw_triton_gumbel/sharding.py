@@ -1,0 +1,97 @@
+"""The calls of ``sample`` for one rank of several that hold the vocabulary together."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from tokendraw import BatchFacts, Need, SamplerOutput, SamplingMetadata, VocabShard
+from tokendraw.vocab_parallel import Layout, MetadataParameters, RowParameters, sample_shard
+from tokendraw_triton_gumbel import configurations
+from tokendraw_triton_gumbel.device import LaunchDevice
+from tokendraw_triton_gumbel.empty_batches import nothing_drawn
+from tokendraw_triton_gumbel.launches import parameters
+from tokendraw_triton_gumbel.launches.parameters import MaybeTensors, ParamsKind
+from tokendraw_triton_gumbel.launches.shard_messages import MessageLaunches
+from tokendraw_triton_gumbel.launches.shards import ShardLaunches, ShardPlaces, ShardVariant, shard_of
+from tokendraw_triton_gumbel.launches.variant import Rows, Target, layout_of
+from tokendraw_triton_gumbel.shard_merging import KernelMerging
+from tokendraw_triton_gumbel.shards import ShardColumns
+from tokendraw_triton_gumbel.verification import one_behind_the_other
+
+_MOST_SIZES = 2048
+"""Most kinds and sizes of calls that are remembered."""
+
+
+class ShardSampler:
+    """Draws from the columns of one rank; made by :class:`.sampler.TritonGumbelSampler`."""
+
+    def __init__(self, here: LaunchDevice, target: Target, need: Need) -> None:
+        self._here, self._target, self._need = here, target, need
+        self._messages = MessageLaunches(is_interpreted=here.is_interpreted)
+        self._prepared: dict[object, tuple[ShardLaunches, ShardPlaces]] = {}
+
+    def sample(self, logits: Tensor, m: SamplingMetadata, shard: VocabShard) -> SamplerOutput:
+        """Draw one token a row, the same on every rank."""
+        if logits.get_device() != self._here.current():
+            with torch.cuda.device(logits.device):
+                return self.sample(logits, m, shard)
+        layout, rows = shard.agreement.layout, len(logits)
+        if not rows:  # on every rank, so that none has anything to say
+            whole = logits.new_empty(0, layout.vocab_size)
+            return nothing_drawn(whole, m, ranked=self._need.logprob_ranks)
+        with torch.no_grad():
+            tensors, asked = parameters.tensors_of(m), parameters.kind_of(m)
+            if not (asked.dense and parameters.are_placed_densely(m)):
+                tensors = parameters.readable(tensors)
+                asked = parameters.kind_by(m.facts, tensors)
+            params, given = MetadataParameters(m, rows, logits.device), self._here.arguments
+            columns = self._columns(logits, m.facts, layout, tensors, asked, params)
+            merging = KernelMerging(self._messages, given, layout, tensors, params, self._need)
+            return sample_shard(columns, params, m, shard, self._need, merging)
+
+    def _columns(
+        self,
+        logits: Tensor,
+        facts: BatchFacts,
+        layout: Layout,
+        tensors: MaybeTensors,
+        asked: ParamsKind,
+        params: RowParameters,
+    ) -> ShardColumns:
+        if not layout.ids.size:
+            logits = logits.new_full((len(logits), 1), -float("inf"))
+        logits = one_behind_the_other(logits)
+        launches, places = self._prepare(logits, facts, layout, asked)
+        return ShardColumns(launches, places, logits, layout, tensors, params, self._here.arguments)
+
+    def _prepare(
+        self, logits: Tensor, facts: BatchFacts, layout: Layout, asked: ParamsKind
+    ) -> tuple[ShardLaunches, ShardPlaces]:
+        """Return what calls like this one have in common, and remember it."""
+        (rows, columns), shard = logits.shape, shard_of(layout)
+        how = configurations.chosen(self._target.family, rows)
+        read = layout_of(logits)
+        key = rows, columns, read, shard, how, facts.all_greedy, asked
+        found = self._prepared.get(key)
+        if found is None:
+            dtype, stride, high, address = read
+            first_tile = Rows.of((dtype, stride, high, (address - shard.lead * dtype.itemsize) % 16))
+            variant = ShardVariant(
+                logits=Rows.of(read),
+                paired=self._target.family == "cuda" and first_tile.paired,
+                columns=shard.lead + columns,
+                shard=shard,
+                filtered=asked.filtered,
+                described=facts.max_logprobs is not None,
+                drawn=not facts.all_greedy,
+                how=how,
+                params=asked.types,
+            )
+            launches = ShardLaunches(variant, self._target)
+            if not self._here.is_interpreted:
+                launches.compile()
+            if len(self._prepared) >= _MOST_SIZES:
+                self._prepared.clear()
+            found = self._prepared[key] = launches, launches.places(rows)
+        return found

@@ -1,0 +1,72 @@
+"""Draws from columns of ranks by triton-gumbel on CPU tensors: run as triton_kernels.py, whose interpreter it takes.
+
+Ranks are threads. ``python triton_shards_kernels.py tokens SIZE DTYPE`` prints, as JSON, how many rows were drawn by so
+many ranks, and which differ from native's draw on one device.
+"""
+
+import json
+import sys
+
+import triton_kernels  # first: it says that kernels are interpreted
+
+triton_kernels.hurry()
+
+import torch  # noqa: E402
+
+import shard_cases  # noqa: E402
+import tokendraw  # noqa: E402
+from tokendraw import Need, SamplingMetadata  # noqa: E402
+from tokendraw.testing.shards.thread_ranks import on_ranks  # noqa: E402
+from tokendraw.vocab_parallel.agreement import agree  # noqa: E402
+from tokendraw_triton_gumbel.sampler import TritonGumbelSampler  # noqa: E402
+
+CPU = torch.device("cpu")
+ROWS = 12
+
+
+class Beside:
+    """Draws from a shard by triton-gumbel, and from all columns by native."""
+
+    def __init__(self, need):
+        self.need = need
+        self.triton = TritonGumbelSampler(CPU, need)
+        self.native = tokendraw.load_sampler(
+            "native", device="cpu", need=need, logprobs_mode=need.logprobs_mode
+        )
+
+    def sample(self, logits, metadata, shard=None):
+        if shard is None:
+            return self.native.sample(logits, metadata)
+        generator = torch.get_rng_state()
+        agree(shard, logits, metadata, self.need, "triton-gumbel", None)
+        torch.set_rng_state(generator)  # other ranks had their turn
+        return self.triton.sample(logits, metadata, shard=shard)
+
+
+def tokens(size, dtype, *families, gumbel_dtype="fp32"):
+    """Draw batches of some families by so many ranks."""
+    sampler = Beside(Need(gumbel_dtype=gumbel_dtype))
+    drawn, wrong = 0, []
+    for seed, (family, vocab_size) in enumerate((f, v) for f in families for v in (1, 7, 1024, 3500)):
+        logits = shard_cases.logits_of(ROWS, vocab_size, seed, getattr(torch, dtype))
+        params = shard_cases.params_of(ROWS, vocab_size, family, seed)
+        metadata = SamplingMetadata.from_params(params, positions=range(ROWS))
+
+        def work(rank, batch=(logits, metadata, seed)):
+            return shard_cases.both(rank.rank, rank.size, sampler, *batch, rank)
+
+        found = on_ranks(int(size), work, seconds=300)
+        alone, first = found[0]
+        drawn += ROWS
+        for _, out in found:
+            same = (out.token_ids == alone.token_ids) & (out.valid == alone.valid)
+            same &= out.token_ids == first.token_ids
+            rows = (~same).nonzero().flatten().tolist()
+            wrong += [[family, vocab_size, row, str(params[row])] for row in rows]
+    return {"drawn": drawn, "wrong": wrong}
+
+
+PROGRAMS = {"tokens": tokens}
+
+if __name__ == "__main__":
+    print(json.dumps(PROGRAMS[sys.argv[1]](*sys.argv[2:])))
