@@ -8,7 +8,7 @@ import torch
 pytest.importorskip("triton", reason="Triton is not installed")
 
 import triton_on_a_cpu
-from compiled_kernels import compiled, has_machine_code
+from compiled_kernels import compiled, compiled_call, has_machine_code
 from echoing_rank import agreed_shard
 from tokendraw import SamplingMetadata, SamplingParams
 from triton_on_a_cpu import TARGETS
@@ -18,9 +18,10 @@ __all__ = ["kernels"]
 
 PLAIN = SamplingParams(temperature=0.8, seed=1)
 FILTERED = replace(PLAIN, top_k=50, top_p=0.9)
+NUCLEUS = replace(PLAIN, top_p=0.9)
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 BOUNDS = (0, 4000, 8192)
-KERNELS = ("shard_statistics", "weigh_kept", "draw_shard")
+KERNELS = ("shard_statistics", "weigh_kept", "draw_shard", "survey_columns", "add_by_digit")
 
 
 @pytest.mark.slow
@@ -39,6 +40,24 @@ def test_the_tokens_in_the_interpreter_are_those_of_native_on_one_device(size, d
     assert found["drawn"] == 48 * len(families)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+def test_largest_values_ties_masses_and_histograms_are_those_of_native(dtype):
+    found = triton_on_a_cpu.interpreted("triton_shards_kernels.py", "surveys", dtype)
+    assert found["wrong"] == []
+    assert found["judged"] == 410
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_where_the_host_may_not_look_the_tokens_are_those_of_one_device(dtype):
+    found = triton_on_a_cpu.interpreted(
+        "triton_shards_kernels.py", "blind", 3, dtype, "mixed", "top-p", "large k"
+    )
+    assert found["wrong"] == []
+    assert found["drawn"] == 144
+
+
 def drawn(target, params, dtype=torch.bfloat16, bounds=BOUNDS, rank=1, **need):
     """Make a draw on one rank that the stand-ins note."""
     shard = agreed_shard(bounds, rank)
@@ -52,8 +71,10 @@ def drawn(target, params, dtype=torch.bfloat16, bounds=BOUNDS, rank=1, **need):
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_the_kernels_compile(kernels, target, dtype):
     drawn(target, FILTERED, dtype)
+    drawn(target, NUCLEUS, dtype)
     for name in KERNELS:
-        assert has_machine_code(compiled(kernels[name], target)), name
+        for call in kernels[name].calls:
+            assert has_machine_code(compiled_call(call, target)), name
 
 
 @pytest.mark.slow
@@ -62,18 +83,20 @@ def test_the_kernels_compile(kernels, target, dtype):
     ("params", "need"),
     [
         (PLAIN, {}),
+        (replace(FILTERED, top_k=300, seed=None), {}),
+        (replace(PLAIN, top_k=3000, top_p=0.9, filter_order="joint"), {}),
         (PLAIN, {"gumbel_dtype": "fp64"}),
         (SamplingParams(temperature=0.0), {}),
         (replace(FILTERED, logprobs=3), {"gumbel_dtype": "fp64"}),
         (SamplingParams(temperature=0.0, logprobs=3), {}),
     ],
-    ids=["plain", "float64", "greedy", "logprobs", "greedy logprobs"],
+    ids=["plain", "fresh", "joint", "float64", "greedy", "logprobs", "greedy logprobs"],
 )
 def test_the_kernels_of_other_calls_compile(kernels, target, params, need):
     drawn(target, params, **need)
     for name in KERNELS:
-        for _ in kernels[name].calls:
-            assert has_machine_code(compiled(kernels[name], target)), name
+        for call in kernels[name].calls:
+            assert has_machine_code(compiled_call(call, target)), name
 
 
 def launched(kernels):
@@ -84,6 +107,23 @@ def launched(kernels):
 def test_rows_without_filters_take_three_launches(kernels):
     drawn("sm_90", PLAIN)
     assert launched(kernels) == {"shard_statistics": 1, "draw_shard": 1, "merge_draws": 1}
+
+
+def test_rows_with_top_k_take_six_launches(kernels):
+    drawn("sm_90", FILTERED)
+    assert launched(kernels) == dict.fromkeys(
+        ("shard_statistics", "survey_columns", "find_thresholds", "weigh_kept", "draw_shard", "merge_draws"),
+        1,
+    )
+
+
+def test_a_nucleus_takes_two_launches_more_for_each_digit_that_tells_values_of_the_dtype_apart(kernels):
+    drawn("sm_90", NUCLEUS)  # bfloat16 has two digits, and the survey tells the first
+    alone = launched(kernels)
+    assert (alone["add_by_digit"], alone["next_digit"]) == (2, 1)
+    drawn("sm_90", NUCLEUS, torch.float32)
+    both = launched(kernels)
+    assert (both["add_by_digit"], both["next_digit"]) == (2 + 4, 1 + 3)
 
 
 def test_a_pass_over_columns_reads_vectors_of_16_bytes_where_the_tiles_lie_so(kernels):

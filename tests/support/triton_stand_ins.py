@@ -17,6 +17,7 @@ from tokendraw_triton_gumbel.launches import (
     logprobs,
     paged_kv,
     shard_messages,
+    shard_searches,
     shards,
     verify,
 )
@@ -39,6 +40,8 @@ SOURCES = {
     "shard_statistics": shards,
     "weigh_kept": shards,
     "draw_shard": shards,
+    "survey_columns": shard_searches,
+    "add_by_digit": shard_searches,
 }
 
 

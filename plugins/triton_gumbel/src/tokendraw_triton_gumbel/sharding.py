@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from tokendraw import BatchFacts, Need, SamplerOutput, SamplingMetadata, VocabShard
-from tokendraw.vocab_parallel import Layout, MetadataParameters, RowParameters, sample_shard
+from tokendraw.vocab_parallel import Layout, MetadataParameters, sample_shard
 from tokendraw_triton_gumbel import configurations
 from tokendraw_triton_gumbel.device import LaunchDevice
 from tokendraw_triton_gumbel.empty_batches import nothing_drawn
@@ -46,7 +46,7 @@ class ShardSampler:
                 tensors = parameters.readable(tensors)
                 asked = parameters.kind_by(m.facts, tensors)
             params, given = MetadataParameters(m, rows, logits.device), self._here.arguments
-            columns = self._columns(logits, m.facts, layout, tensors, asked, params)
+            columns = self._columns(logits, m.facts, layout, tensors, asked)
             merging = KernelMerging(self._messages, given, layout, tensors, params, self._need)
             return sample_shard(columns, params, m, shard, self._need, merging)
 
@@ -57,13 +57,12 @@ class ShardSampler:
         layout: Layout,
         tensors: MaybeTensors,
         asked: ParamsKind,
-        params: RowParameters,
     ) -> ShardColumns:
         if not layout.ids.size:
             logits = logits.new_full((len(logits), 1), -float("inf"))
         logits = one_behind_the_other(logits)
         launches, places = self._prepare(logits, facts, layout, asked)
-        return ShardColumns(launches, places, logits, layout, tensors, params, self._here.arguments)
+        return ShardColumns(launches, places, logits, layout, tensors, self._here.arguments)
 
     def _prepare(
         self, logits: Tensor, facts: BatchFacts, layout: Layout, asked: ParamsKind

@@ -10,23 +10,27 @@ import torch
 from torch import Tensor
 
 from tokendraw.vocab_parallel import (
+    BINS,
+    DIGIT_BITS,
+    KEY_BITS,
     Argmax,
     Bounds,
     Digits,
     Draws,
     Layout,
-    RowParameters,
     RowSeeds,
     Survey,
     Weighing,
 )
 from tokendraw_triton_gumbel.arguments import Arguments
-from tokendraw_triton_gumbel.kernels.shards.argument_groups import RowBounds
+from tokendraw_triton_gumbel.kernels.shards.argument_groups import Counted, Digit, RowBounds
 from tokendraw_triton_gumbel.launches import parameters
 from tokendraw_triton_gumbel.launches.launch import Step, current_stream
 from tokendraw_triton_gumbel.launches.parameters import MaybeTensors
+from tokendraw_triton_gumbel.launches.shard_searches import MOST_VALUES, ShardSearches
+from tokendraw_triton_gumbel.launches.shard_words import Words, words_of_survey
 from tokendraw_triton_gumbel.launches.shards import ShardLaunches, ShardOperands, ShardPlaces
-from tokendraw_triton_gumbel.shard_search import best_tokens, histogram, largest_values, mass_by_first_digit
+from tokendraw_triton_gumbel.many_best import best_tokens
 
 _INF = float("inf")
 
@@ -41,16 +45,14 @@ class ShardColumns:
         logits: Tensor,
         layout: Layout,
         tensors: MaybeTensors,
-        params: RowParameters,
         arguments: Arguments,
     ) -> None:
         """Allocate scratch.
 
         :param logits: [B, n], n > 0: without columns one of -inf.
-        :param tensors: what :func:`.launches.parameters.readable` returned; ``params`` likewise, for plain torch.
+        :param tensors: what :func:`.launches.parameters.readable` returned.
         """
         self._launches, self._logits, self._layout, self._arguments = launches, logits, layout, arguments
-        self._params = params
         self._tensors, self._stream = tensors, current_stream(logits.get_device())
         # What kernels are given the address of has to live until they are launched.
         self._memory = torch.empty(places.offsets[-1], dtype=torch.uint8, device=logits.device)
@@ -73,15 +75,31 @@ class ShardColumns:
 
     def largest(self, count: int, masses: int, fresh: Tensor | None) -> Survey:
         """Find the largest values, how many more tie with the last, and the mass of each row."""
-        x, ties = largest_values(self._logits, count)
-        mass = None
-        if masses:
-            mass = mass_by_first_digit(self._logits, x[:, :1], self._params.inverse_temperature)
-        return Survey(x, ties, mass if masses != 1 or mass is None else mass.sum(-1, keepdim=True), fresh)
+        assert count <= MOST_VALUES
+        self._read()
+        searches, operands, given = self._searches, self._operands, self._arguments
+        bits = self._unit_bits
+        if masses == BINS:
+            self._launch(searches.add(operands, Digit(KEY_BITS - DIGIT_BITS, bits), Counted(), None))
+        layout = words_of_survey(count, masses, fresh=fresh is not None)
+        words = self._words(layout)
+        its_fresh, out = given.tensors((fresh, words))
+        self._launch(searches.survey(operands, layout, count, bits, its_fresh, out))
+        views = layout.views(words)
+        return Survey(views["x"], views["ties"], views.get("mass"), views.get("fresh"))
 
     def histogram(self, digits: Digits, weighing: Weighing | None) -> Tensor:
         """Add up what values weigh by a digit of their keys."""
-        return histogram(self._logits, digits, weighing, self._params.inverse_temperature)
+        self._read()
+        device = self._logits.device
+        histogram = torch.zeros((len(self._logits), BINS), dtype=torch.int64, device=device)
+        columns = (digits.prefix, *((None, None) if weighing is None else weighing[:2]))
+        # What kernels are given the address of has to live until they are launched.
+        alive = [None if column is None else column.contiguous() for column in columns]
+        *counted, out = self._arguments.tensors((*alive, histogram))
+        step = Digit(digits.shift, 0 if weighing is None else weighing.bits)
+        self._launch(self._searches.add(self._operands, step, Counted(*counted), out))
+        return histogram
 
     def draw(self, bounds: Bounds | None, seeds: RowSeeds | None, *, best: int | None) -> Draws:
         """Draw the candidates for the token of each row."""
@@ -98,9 +116,7 @@ class ShardColumns:
     def _drawn(self, bounds: Bounds | None, seeds: RowSeeds | None) -> dict[str, Tensor]:
         launches, given = self._launches, self._arguments
         self._read()
-        words = torch.empty(
-            (len(self._logits), launches.words.width), dtype=torch.int32, device=self._logits.device
-        )
+        words = self._words(launches.words)
         bounded = self._weighed(bounds)
         fresh = None if seeds is None else seeds.fresh()  # they may be on their way while logits are read
         fresh = None if fresh is None else fresh.contiguous()
@@ -123,6 +139,21 @@ class ShardColumns:
         if not self._is_read:
             self._launch(self._launches.statistics(self._operands))
             self._is_read = True
+
+    @property
+    def _searches(self) -> ShardSearches:
+        searches = self._launches.searches
+        assert searches is not None  # a batch without filters searches for nothing
+        return searches
+
+    @property
+    def _unit_bits(self) -> int:
+        """Return how many bits the units of a weight of 1 have, such that no sum overflows."""
+        return 62 - self._layout.vocab_size.bit_length()
+
+    def _words(self, layout: Words) -> Tensor:
+        shape = len(self._logits), layout.width
+        return torch.empty(shape, dtype=torch.int32, device=self._logits.device)
 
     def _launch(self, step: Step) -> None:
         launch, grid, arguments = step

@@ -47,6 +47,10 @@ class Words:
         """Return the first word of a field, -1 if there is none of this name."""
         return self.places.get(name, -1)
 
+    def columns(self, name: str) -> int:
+        """Return the columns of a field, 0 if there is none of this name."""
+        return next((field.columns for field in self._fields if field.name == name), 0)
+
     def views(self, words: Tensor) -> dict[str, Tensor]:
         """Return the fields by name, [rows, columns] each."""
         by_type = {dtype: words.view(dtype) for dtype in {field.dtype for field in self._fields}}
@@ -60,6 +64,16 @@ class Words:
 def words_of_argmax() -> Words:
     """Lay out what :meth:`tokendraw.vocab_parallel.LocalLogits.argmax` returns."""
     return Words([Field("max", 1, _REAL), Field("has_nan", 1, _WHOLE), Field("ids", 1, _WHOLE)])
+
+
+def words_of_survey(count: int, masses: int, *, fresh: bool) -> Words:
+    """Lay out the fields of :class:`tokendraw.vocab_parallel.Survey`."""
+    fields = [Field("x", count, _REAL), Field("ties", 1, _WHOLE)]
+    if masses:
+        fields.append(Field("mass", masses, torch.float64))
+    if fresh:
+        fields.append(Field("fresh", 1, torch.int64))
+    return Words(fields)
 
 
 def words_of_draws(*, fp64: bool, described: bool) -> Words:

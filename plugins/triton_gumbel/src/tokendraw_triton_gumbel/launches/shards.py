@@ -25,6 +25,7 @@ from tokendraw_triton_gumbel.launches.compiled import Pointer
 from tokendraw_triton_gumbel.launches.geometry import Grid, grid_of_rows, rounded, span_of
 from tokendraw_triton_gumbel.launches.launch import Launch, Step, group
 from tokendraw_triton_gumbel.launches.scratch import ROWS, Scratch
+from tokendraw_triton_gumbel.launches.shard_searches import ShardSearches
 from tokendraw_triton_gumbel.launches.shard_words import words_of_argmax, words_of_draws
 from tokendraw_triton_gumbel.launches.variant import Rows, Target
 
@@ -113,6 +114,7 @@ class ShardLaunches:
             {"config": TileConfig(self._span, vector, variant.paired, is_nvidia)},
             options,
         )
+        self.searches = ShardSearches(self, self.scratch, most_tiles) if variant.filtered else None
         self._weigh = Launch(weigh_kept, {}, {"num_warps": how.row_warps})
         is_argmax = not (variant.drawn or variant.described)
         self.words = (
@@ -145,9 +147,11 @@ class ShardLaunches:
 
     def statistics(self, operands: ShardOperands) -> Step:
         """Return the pass over the logits."""
-        places, slots, shard = operands.places, self._slots(operands), self.variant.shard
+        places, slots, shard = operands.places, self.slots(operands), self.variant.shard
         counts = Counts(places.rows, places.rows, shard.tiles, 0, 0)
-        arguments = (self._logits(operands), shard.lead, counts, slots, self._statistics_in(operands))
+        masses = None if self.searches is None else operands.pieces[self.searches.masses]
+        statistics = self.statistics_in(operands)
+        arguments = (self.logits(operands), shard.lead, counts, slots, statistics, masses)
         return self._statistics, places.tile_grid, arguments
 
     def draw(self, operands: ShardOperands, fresh: Any, flags: int, bounds: RowBounds, words: Any) -> Step:
@@ -157,11 +161,11 @@ class ShardLaunches:
         :param flags: which parameters there are.
         """
         arguments = (
-            self._logits(operands),
+            self.logits(operands),
             self.variant.shard,
             operands.params if fresh is None else operands.params._replace(fresh=fresh),
             flags,
-            self._statistics_in(operands),
+            self.statistics_in(operands),
             bounds,
             words,
         )
@@ -176,8 +180,8 @@ class ShardLaunches:
         """Return the launch that weighs what is kept of each tile."""
         rows, shard = operands.places.rows, self.variant.shard
         grid = (-(-shard.tiles // TILES_AT_ONCE), *grid_of_rows(rows))
-        statistics = self._statistics_in(operands)
-        arguments = (self._logits(operands), shard, rows, self._slots(operands), statistics, bounds)
+        statistics = self.statistics_in(operands)
+        arguments = (self.logits(operands), shard, rows, self.slots(operands), statistics, bounds)
         return self._weigh, grid, arguments
 
     def compile(self) -> None:
@@ -185,12 +189,18 @@ class ShardLaunches:
         for launch, _, arguments in self._examples():
             launch.compile(arguments)
 
+    def example(self) -> ShardOperands:
+        """Return what stands for the arguments of a call."""
+        variant = self.variant
+        head = variant.logits.pointer, variant.logits.stride
+        return ShardOperands(
+            self.places(1), head, parameters.stand_ins(variant.params), self.scratch.pointers
+        )
+
     def _examples(self) -> Iterator[Step]:
         """Yield the launches of some size, with what stands for their tensors."""
         variant = self.variant
-        params = parameters.stand_ins(variant.params)
-        head = variant.logits.pointer, variant.logits.stride
-        operands = ShardOperands(self.places(1), head, params, self.scratch.pointers)
+        operands = self.example()
         yield self.statistics(operands)
         bounds = RowBounds()
         if variant.filtered and variant.drawn:
@@ -199,13 +209,16 @@ class ShardLaunches:
             yield self.weigh(operands, bounds)
         yield self.draw(operands, None, 0, bounds, Pointer(_WHOLE))
 
-    def _logits(self, operands: ShardOperands) -> Logits:
+    def logits(self, operands: ShardOperands) -> Logits:
+        """Return the group of the logits."""
         return group(Logits, (*operands.head, self.variant.columns))
 
-    def _slots(self, operands: ShardOperands) -> SlotTemperatures:
+    def slots(self, operands: ShardOperands) -> SlotTemperatures:
+        """Return the group of the temperatures."""
         has_index = self.variant.params[1] is not None
         return SlotTemperatures(operands.params.temperature, operands.params.row_index if has_index else None)
 
-    def _statistics_in(self, operands: ShardOperands) -> TileStatistics:
+    def statistics_in(self, operands: ShardOperands) -> TileStatistics:
+        """Return the group of the statistics."""
         numbers = (self._maxima, self._sums, self._raw_sums, self._granules)
         return TileStatistics(*[None if number is None else operands.pieces[number] for number in numbers])

@@ -6,6 +6,7 @@ import triton
 import triton.language as tl
 
 from tokendraw_triton_gumbel.kernels.shared.float_keys import INT32_MAX, key_of, value_of
+from tokendraw_triton_gumbel.kernels.shared.row_address import is_inside
 from tokendraw_triton_gumbel.kernels.shared.tile_layout import GRANULE_SIZE, TILE_SIZE, granule_ids
 
 _LEAST_KEY = tl.constexpr(-(1 << 63))
@@ -57,7 +58,7 @@ def bound_by_maxima(maxima, top, n):
 
 
 @triton.jit
-def _load_granules(row, listed, start, count, VECTOR: tl.constexpr):
+def _load_granules(row, lead, listed, start, count, VECTOR: tl.constexpr):
     """Return the logits of the listed granules from ``start`` on, [_GRANULES_AT_ONCE, 64], and their ids.
 
     What is none is -inf. NaN is left as it is: it reaches nothing.
@@ -65,23 +66,25 @@ def _load_granules(row, listed, start, count, VECTOR: tl.constexpr):
     slot = start + tl.arange(0, _GRANULES_AT_ONCE)
     granule = tl.load(listed + slot, mask=slot < count, other=0)
     token = granule_ids(granule[:, None], tl.arange(0, GRANULE_SIZE)[None, :], VECTOR)
-    inside = (slot < count)[:, None] & (token < row.vocab_size)
+    inside = (slot < count)[:, None] & is_inside(token, row, lead)
     x = tl.load(row.base + token, mask=inside).to(tl.float32)
     return tl.where(inside, x, float("-inf")), token
 
 
 @triton.jit
-def collect_best(row, listed, count, low, keys, VECTOR: tl.constexpr, CANDIDATES: tl.constexpr):
+def collect_best(row, lead, listed, count, low, keys, VECTOR: tl.constexpr, CANDIDATES: tl.constexpr):
     """Write the candidates, the logits from ``low`` upwards, as far as there is room; return how many there are.
 
     Where there is no more room, that many or fewer. A key is a logit and an id in one: the larger the better, the
     lower the id the better among equals.
+
+    :param lead: ids of the first tile that the row does not hold, or None: see :func:`~.row_address.is_inside`.
     """
     found = tl.zeros((), tl.int32)
     start = 0
     tl.debug_barrier()  # nobody reads the last candidates any more
     while start < count:
-        x, token = _load_granules(row, listed, start, count, VECTOR)
+        x, token = _load_granules(row, lead, listed, start, count, VECTOR)
         key = (key_of(x).to(tl.int64) << 32) | (token ^ INT32_MAX).to(tl.int64)
         key = tl.where(x >= low, key, _LEAST_KEY)
         key = tl.reshape(key, (_GRANULES_AT_ONCE * GRANULE_SIZE,), can_reorder=True)
@@ -110,7 +113,7 @@ def order_candidates(keys, found, CANDIDATES: tl.constexpr):
 
 
 @triton.jit
-def search_edge(row, listed, count, low, top, n, VECTOR: tl.constexpr, CANDIDATES: tl.constexpr):
+def search_edge(row, lead, listed, count, low, top, n, VECTOR: tl.constexpr, CANDIDATES: tl.constexpr):
     """Search for the N-th value where more than ``CANDIDATES`` logits reach ``low``.
 
     Returns (the value from which upwards to collect at most ``CANDIDATES``, the one whose ties fill up to N or -inf).
@@ -124,7 +127,7 @@ def search_edge(row, listed, count, low, top, n, VECTOR: tl.constexpr, CANDIDATE
         counts = tl.zeros((_PIVOTS,), tl.int32)
         start = 0
         while start < count:
-            x, _ = _load_granules(row, listed, start, count, VECTOR)
+            x, _ = _load_granules(row, lead, listed, start, count, VECTOR)
             flat = tl.reshape(x, (_GRANULES_AT_ONCE * GRANULE_SIZE,), can_reorder=True)
             counts += tl.sum((flat[:, None] >= pivot).to(tl.int32), 0)
             start += _GRANULES_AT_ONCE
@@ -132,6 +135,18 @@ def search_edge(row, listed, count, low, top, n, VECTOR: tl.constexpr, CANDIDATE
     edge = value_of(first.to(tl.int32))
     above = value_of((first + 1).to(tl.int32))  # NaN above inf: nothing is
     return tl.where(number > CANDIDATES, above, edge), tl.where(number > CANDIDATES, edge, float("-inf"))
+
+
+@triton.jit
+def count_ties(row, lead, listed, count, tied, VECTOR: tl.constexpr):
+    """Count the logits that equal ``tied`` in the listed granules."""
+    number = tl.zeros((), tl.int32)
+    start = 0
+    while start < count:
+        x, _ = _load_granules(row, lead, listed, start, count, VECTOR)
+        number += tl.sum(tl.sum((x == tied).to(tl.int32), 1), 0)
+        start += _GRANULES_AT_ONCE
+    return number
 
 
 @triton.jit

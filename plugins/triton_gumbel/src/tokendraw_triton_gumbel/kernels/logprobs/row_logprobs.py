@@ -155,14 +155,14 @@ def row_logprobs(
             tied = top  # so many tiles hold the largest logit that all of the best are it
         else:
             count = list_granules(granules, tiles, low, listed, tiles * GRANULES_PER_TILE)
-            found = collect_best(source, listed, count, low, keys, config.VECTOR, config.CANDIDATES)
+            found = collect_best(source, None, listed, count, low, keys, config.VECTOR, config.CANDIDATES)
         if found > config.CANDIDATES:
             low, tied = search_edge(
-                source, listed, count, low, top, searched, config.VECTOR, config.CANDIDATES
+                source, None, listed, count, low, top, searched, config.VECTOR, config.CANDIDATES
             )
             tl.debug_barrier()  # nobody reads the last list any more
             count = list_granules(granules, tiles, low, listed, tiles * GRANULES_PER_TILE)
-            found = collect_best(source, listed, count, low, keys, config.VECTOR, config.CANDIDATES)
+            found = collect_best(source, None, listed, count, low, keys, config.VECTOR, config.CANDIDATES)
         candidate, id_of, place = order_candidates(keys, found, config.CANDIDATES)
         value = shown(candidate, top, inverse, shift, least, flags)
         is_best = (tl.arange(0, config.CANDIDATES) < found) & (place < searched)

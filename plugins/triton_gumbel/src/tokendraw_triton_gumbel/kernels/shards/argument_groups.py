@@ -34,6 +34,51 @@ class SlotTemperatures(NamedTuple):
     """[rows] integer: the slot of each row; None: row i is slot i."""
 
 
+class SurveyFields(NamedTuple):
+    """The words of a survey: the first that each field has; -1: it has none."""
+
+    width: Any
+    """Words of a row."""
+    x: Any
+    ties: Any
+    mass: Any
+    fresh: Any
+    count: Any
+    """K: values that it tells."""
+    bits: Any
+    """A weight of 1 is 2 to so many units in what is added up by digits."""
+
+
+class SurveyScratch(NamedTuple):
+    """Scratch of the survey of each row."""
+
+    granules: Any
+    """[rows, tiles * 16] int32: the granules that may hold one of the values."""
+    keys: Any
+    """[rows, room] int64: the values that may be told."""
+    room: Any
+
+
+class Digit(NamedTuple):
+    """The digit that values are added up by."""
+
+    shift: Any
+    """Bits of a key below it."""
+    bits: Any
+    """A weight of 1 is 2 to so many units."""
+
+
+class Counted(NamedTuple):
+    """Which values count, and for how much."""
+
+    prefixes: Any = None
+    """[rows] int64: the bits that their keys have to have above the digit; None: any."""
+    tops: Any = None
+    """[rows] float32: the value to which weights are relative; None: the largest of the rank's, if any is weighed."""
+    floors: Any = None
+    """[rows] float32: values below it count nothing."""
+
+
 class RowBounds(NamedTuple):
     """The facts about each row that ranks have found together; all None where nothing is filtered."""
 

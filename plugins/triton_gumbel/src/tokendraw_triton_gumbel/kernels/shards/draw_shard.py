@@ -11,11 +11,12 @@ import triton.language as tl
 from tokendraw_triton_gumbel.kernels.row_draw.tile_survey import survey_tiles
 from tokendraw_triton_gumbel.kernels.shards.words import put
 from tokendraw_triton_gumbel.kernels.shared.noise import TILE, TOKEN, gumbel
+from tokendraw_triton_gumbel.kernels.shared.row_address import is_inside
 from tokendraw_triton_gumbel.kernels.shared.row_params import noise_key, slot_of
 from tokendraw_triton_gumbel.kernels.shared.row_values import Row
 from tokendraw_triton_gumbel.kernels.shared.temperature import inverse_temperature
 from tokendraw_triton_gumbel.kernels.shared.tile_layout import TILE_SIZE
-from tokendraw_triton_gumbel.kernels.shared.weights import LOG2_E, scaled, weigh
+from tokendraw_triton_gumbel.kernels.shared.weights import LOG2_E, scaled, share_of
 
 
 @triton.jit(do_not_specialize=["shard", "flags"])
@@ -94,7 +95,7 @@ def _best_in_tile(source, shard, tile, floor, top, inverse, greedy, key, config:
     """
     place = tl.arange(0, TILE_SIZE)
     column = tile * TILE_SIZE + place
-    inside = (column >= shard.lead) & (column < source.vocab_size)
+    inside = is_inside(column, source, shard.lead)
     x = tl.load(source.base + column, mask=inside, other=float("-inf")).to(tl.float32)
     x = tl.where((x == x) & (x >= floor), x, float("-inf"))
     score = scaled(x, top, inverse, config.FP64)
@@ -112,20 +113,12 @@ def _best_in_tile(source, shard, tile, floor, top, inverse, greedy, key, config:
 def _put_sums(words, survey, top, weight, inverse, statistics, first, tiles, config: tl.constexpr):
     """Write the kept weight, that of all columns, and that at T = 1."""
     tile = tl.arange(0, config.TILES)
-    share = _shares(survey.maximum, top, inverse * LOG2_E)
+    share = share_of(survey.maximum, top, inverse * LOG2_E)
     some = top > float("-inf")  # else everything is kept of a row that holds nothing
     put(words, config.KEPT, tl.where(some, tl.sum(weight * share, 0), 1.0).to(tl.float64))
     put(words, config.MASS, tl.where(some, tl.sum(tl.abs(survey.marked) * share, 0), 1.0).to(tl.float64))
     raw = tl.abs(survey.marked)
     if statistics.raw_sums is not None:
         raw = tl.load(statistics.raw_sums + first + tile, mask=tile < tiles, other=0.0)
-        share = _shares(survey.maximum, top, LOG2_E)
+        share = share_of(survey.maximum, top, LOG2_E)
     put(words, config.RAW, tl.where(some, tl.sum(raw * share, 0), 1.0).to(tl.float64))
-
-
-@triton.jit
-def _shares(maximum, top, scale):
-    """Return what the maxima weigh relative to ``top``; of an infinite one, which of them are."""
-    is_finite = top < float("inf")
-    finite = weigh(maximum, tl.where(is_finite, top, 0.0), scale)
-    return tl.where(is_finite, finite, (maximum == float("inf")).to(tl.float32))

@@ -12,9 +12,11 @@ import triton.language as tl
 from tokendraw_triton_gumbel.kernels.shared.row_values import Row
 from tokendraw_triton_gumbel.kernels.tile_pass.tile_statistics import reduce_tiles
 
+_BINS = tl.constexpr(256)
+
 
 @triton.jit(do_not_specialize=["counts"])
-def shard_statistics(logits, lead, counts, slots, statistics, config: tl.constexpr):
+def shard_statistics(logits, lead, counts, slots, statistics, masses, config: tl.constexpr):
     """One program reduces ``SPAN`` neighbouring tiles of one row. Grid (groups of tiles, rows / z, z).
 
     :param logits: :class:`~..shared.argument_groups.Logits`, whose ``vocab_size`` counts the columns with ``lead``.
@@ -22,11 +24,16 @@ def shard_statistics(logits, lead, counts, slots, statistics, config: tl.constex
     :param counts: :class:`~..shared.argument_groups.Counts`.
     :param slots: :class:`.argument_groups.SlotTemperatures`.
     :param statistics: :class:`~..shared.argument_groups.TileStatistics`, written.
+    :param masses: [rows, 256] int64, set to 0 for the launches behind; or None.
     :param config: :class:`~..shared.configs.TileConfig`.
     """
     group = tl.program_id(0)
     row = tl.program_id(1) + tl.program_id(2) * tl.num_programs(1)
     if row < counts.rows:
+        if masses is not None:
+            if group == 0:
+                bins = tl.arange(0, _BINS)
+                tl.store(masses + row.to(tl.int64) * _BINS + bins, tl.zeros((_BINS,), tl.int64))
         source = Row(logits.base + row.to(tl.int64) * logits.row_stride - lead, logits.vocab_size)
         reduce_tiles(
             source,

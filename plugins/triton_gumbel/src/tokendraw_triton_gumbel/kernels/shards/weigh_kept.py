@@ -8,10 +8,11 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from tokendraw_triton_gumbel.kernels.shared.row_address import is_inside
 from tokendraw_triton_gumbel.kernels.shared.row_values import Row
 from tokendraw_triton_gumbel.kernels.shared.temperature import inverse_temperature
 from tokendraw_triton_gumbel.kernels.shared.tile_layout import TILE_SIZE
-from tokendraw_triton_gumbel.kernels.shared.weights import LOG2_E, weigh
+from tokendraw_triton_gumbel.kernels.shared.weights import LOG2_E, share_of
 
 TILES_AT_ONCE = 8
 """Tiles that a program weighs, one after the other."""
@@ -54,9 +55,7 @@ def weigh_kept(logits, shard, rows, slots, statistics, bounds):
 def _weigh_tile(source, shard, tile, top, floor, scale):
     """Return what the logits from ``floor`` upwards weigh relative to ``top``; of +inf, how many there are."""
     column = tile * TILE_SIZE + tl.arange(0, TILE_SIZE)
-    inside = (column >= shard.lead) & (column < source.vocab_size)
+    inside = is_inside(column, source, shard.lead)
     x = tl.load(source.base + column, mask=inside, other=float("-inf")).to(tl.float32)
     x = tl.where((x == x) & (x >= floor), x, float("-inf"))
-    is_finite = top < float("inf")
-    weight = weigh(tl.where(is_finite, x, float("-inf")), tl.where(is_finite, top, 0.0), scale)
-    return tl.sum(tl.where(is_finite, weight, (x == float("inf")).to(tl.float32)), 0)
+    return tl.sum(share_of(x, top, scale), 0)

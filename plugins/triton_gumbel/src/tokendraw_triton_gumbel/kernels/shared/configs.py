@@ -108,6 +108,29 @@ class ShardDrawConfig(NamedTuple):
     RAW: int
 
 
+class SurveyConfig(NamedTuple):
+    """What a rank says of its columns before it draws."""
+
+    VECTOR: int
+    TILES: int
+    GRANULES: int
+    """Granules whose maximum stands for them where the K-th value is bounded."""
+    MAXIMA: int
+    """A power of two from the number of such maxima upwards."""
+    CANDIDATES: int
+    """Candidates that are compared with each other."""
+    MASSES: int
+    """Masses that are told: none, that of the row, or 256."""
+
+
+class DigitConfig(NamedTuple):
+    """Histograms by a digit."""
+
+    TILES: int
+    WEIGHED: bool
+    """Whether values weigh ``exp(y)`` in units, or count as 1."""
+
+
 class PlanConfig(NamedTuple):
     """The page plan of a batch."""
 

@@ -42,3 +42,16 @@ def row_logits(row, logits, drafts, counts):
         if row >= counts.target_rows:
             base = drafts.base + (row - counts.target_rows).to(tl.int64) * drafts.row_stride
     return Row(base, logits.vocab_size)
+
+
+@triton.jit
+def is_inside(ids, row, lead):
+    """Return which ids a row holds.
+
+    :param row: the :class:`~.row_values.Row`.
+    :param lead: ids of its first tile that are not there, so that nothing is read of them; None: there are none.
+    """
+    inside = ids < row.vocab_size
+    if lead is not None:
+        inside = inside & (ids >= lead)
+    return inside

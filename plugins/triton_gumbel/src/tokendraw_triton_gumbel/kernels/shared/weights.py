@@ -39,6 +39,14 @@ def weigh(x, top, scale):
 
 
 @triton.jit
+def share_of(x, top, scale):
+    """Return ``exp((x - top) / T)`` whatever ``top`` is: of an infinite one, 1 where x is it, too; 0 for -inf."""
+    is_finite = top < float("inf")
+    weight = weigh(x, tl.where(is_finite & (top > float("-inf")), top, 0.0), scale)
+    return tl.where(is_finite, weight, (x == float("inf")).to(tl.float32))
+
+
+@triton.jit
 def scaled(x, top, inverse, FP64: tl.constexpr):
     """Return ``(x - top) / T``: 0 at the maximum, an infinite one too, and -inf where x is.
 

@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 
 from tokendraw_triton_gumbel.kernels.shared.queue_layout import QUEUE_COUNTERS, ROUNDS
-from tokendraw_triton_gumbel.kernels.shared.row_address import row_logits, row_of
+from tokendraw_triton_gumbel.kernels.shared.row_address import is_inside, row_logits, row_of
 from tokendraw_triton_gumbel.kernels.shared.temperature import inverse_temperature
 from tokendraw_triton_gumbel.kernels.shared.tile_layout import (
     GRANULES_PER_TILE,
@@ -87,14 +87,6 @@ def _scale_of(temperature, row_index, row):
 
 
 @triton.jit
-def _is_inside(ids, source, lead):
-    inside = ids < source.vocab_size
-    if lead is not None:
-        inside = inside & (ids >= lead)
-    return inside
-
-
-@triton.jit
 def reduce_tiles(
     source, lead, temperature, row_index, target_row, group, row, counts, statistics, config: tl.constexpr
 ):
@@ -141,7 +133,7 @@ def reduce_tiles(
         if whole:
             x = tl.load(source.base + ids).to(tl.float32)
         else:
-            x = tl.load(source.base + ids, mask=_is_inside(ids, source, lead), other=float("-inf"))
+            x = tl.load(source.base + ids, mask=is_inside(ids, source, lead), other=float("-inf"))
             x = x.to(tl.float32)
         scale = _scale_of(temperature, row_index, target_row)
         granule_top = granule_maxima(lane_maxima(x), SPAN)
@@ -155,7 +147,7 @@ def reduce_tiles(
 
     # NaN, infinities and what overflows end here; the common path does not look for them.
     if tl.min(fine.to(tl.int32), 0) == 0:
-        x = tl.load(source.base + ids, mask=_is_inside(ids, source, lead), other=float("-inf")).to(tl.float32)
+        x = tl.load(source.base + ids, mask=is_inside(ids, source, lead), other=float("-inf")).to(tl.float32)
         clean = tl.where(x != x, float("-inf"), x)
         granule_top = granule_maxima(lane_maxima(clean), SPAN)
         top = tl.max(granule_top, 0)
