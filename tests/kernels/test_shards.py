@@ -128,8 +128,10 @@ def test_a_nucleus_takes_two_launches_more_for_each_digit_that_tells_values_of_t
 
 def test_a_pass_over_columns_reads_vectors_of_16_bytes_where_the_tiles_lie_so(kernels):
     """The second rank begins 928 ids before the end of a tile, so that its tiles begin at multiples of 16 bytes."""
-    drawn("sm_90", PLAIN, torch.float32)
-    kernel = kernels["shard_statistics"]
-    assert compiled(kernel, "sm_90")["ptx"].count("ld.global.v4") >= 4
-    drawn("sm_90", PLAIN, torch.float32, bounds=(0, 4001, 8193))
-    assert "ld.global.v4" not in compiled(kernel, "sm_90")["ptx"]
+    drawn("sm_90", NUCLEUS, torch.float32)
+    read = [kernels[name] for name in ("shard_statistics", "add_by_digit", "weigh_kept")]
+    for kernel, most in zip(read, (4, 4, 2), strict=True):
+        assert compiled(kernel, "sm_90")["ptx"].count("ld.global.v4") >= most
+    drawn("sm_90", NUCLEUS, torch.float32, bounds=(0, 4001, 8193))
+    for kernel in read:
+        assert "ld.global.v4" not in compiled(kernel, "sm_90")["ptx"]

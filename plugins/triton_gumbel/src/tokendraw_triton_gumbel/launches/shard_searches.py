@@ -121,6 +121,7 @@ class ShardSearches:
         launches = self._launches
         return (
             launches.logits(operands),
+            launches.variant.shard.lead,
             launches.variant.shard,
             operands.places.rows,
             step,

@@ -162,6 +162,7 @@ class ShardLaunches:
         """
         arguments = (
             self.logits(operands),
+            self.variant.shard.lead,
             self.variant.shard,
             operands.params if fresh is None else operands.params._replace(fresh=fresh),
             flags,
@@ -181,7 +182,7 @@ class ShardLaunches:
         rows, shard = operands.places.rows, self.variant.shard
         grid = (-(-shard.tiles // TILES_AT_ONCE), *grid_of_rows(rows))
         statistics = self.statistics_in(operands)
-        arguments = (self.logits(operands), shard, rows, self.slots(operands), statistics, bounds)
+        arguments = (self.logits(operands), shard.lead, shard, rows, self.slots(operands), statistics, bounds)
         return self._weigh, grid, arguments
 
     def compile(self) -> None:

@@ -28,10 +28,13 @@ values differ."""
 
 
 @triton.jit(do_not_specialize=["shard", "rows", "step"])
-def add_by_digit(logits, shard, rows, step, slots, statistics, counted, histogram, config: tl.constexpr):
+def add_by_digit(
+    logits, lead, shard, rows, step, slots, statistics, counted, histogram, config: tl.constexpr
+):
     """One program adds up some tiles of one row. Grid (groups of tiles, rows / z, z).
 
     :param logits: :class:`~..shared.argument_groups.Logits`, whose ``vocab_size`` counts the columns with the lead.
+    :param lead: of :class:`.argument_groups.Shard`. By itself, since it says how tiles are aligned.
     :param shard: :class:`.argument_groups.Shard`; ``step`` :class:`.argument_groups.Digit`, ``slots``
         :class:`.argument_groups.SlotTemperatures`, ``counted`` :class:`.argument_groups.Counted`.
     :param statistics: :class:`~..shared.argument_groups.TileStatistics` of the columns.
@@ -57,7 +60,7 @@ def add_by_digit(logits, shard, rows, step, slots, statistics, counted, histogra
             top = tl.max(tl.load(own, mask=tile < shard.tiles, other=float("-inf")), 0)
         if counted.prefixes is not None:
             prefix = tl.load(counted.prefixes + row).to(tl.int32)
-        source = Row(logits.base + row * logits.row_stride - shard.lead, logits.vocab_size)
+        source = Row(logits.base + row * logits.row_stride - lead, logits.vocab_size)
         start = tl.program_id(0) * _SPAN
         tile = start
         while tile < tl.minimum(start + _SPAN, shard.tiles):
@@ -68,7 +71,7 @@ def add_by_digit(logits, shard, rows, step, slots, statistics, counted, histogra
             if reaches > 0:
                 _add_tile(
                     source,
-                    shard.lead,
+                    lead,
                     tile,
                     (top, floor, inverse * LOG2_E),
                     step,

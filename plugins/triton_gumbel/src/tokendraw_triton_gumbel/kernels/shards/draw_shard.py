@@ -20,10 +20,11 @@ from tokendraw_triton_gumbel.kernels.shared.weights import LOG2_E, scaled, share
 
 
 @triton.jit(do_not_specialize=["shard", "flags"])
-def draw_shard(logits, shard, row_params, flags, statistics, bounds, words, config: tl.constexpr):
+def draw_shard(logits, lead, shard, row_params, flags, statistics, bounds, words, config: tl.constexpr):
     """One program draws from the columns of one row. Grid (rows).
 
     :param logits: :class:`~..shared.argument_groups.Logits`, whose ``vocab_size`` counts the columns with the lead.
+    :param lead: of :class:`.argument_groups.Shard`. By itself, since it says how tiles are aligned.
     :param shard: :class:`.argument_groups.Shard`; ``bounds`` :class:`.argument_groups.RowBounds`.
     :param row_params: :class:`~..shared.argument_groups.RowParams`; ``flags`` say which of them are there.
     :param statistics: :class:`~..shared.argument_groups.TileStatistics` of the columns.
@@ -64,7 +65,7 @@ def draw_shard(logits, shard, row_params, flags, statistics, bounds, words, conf
         _put_sums(words, survey, top, weight, inverse, statistics, first, shard.tiles, config)
     if config.SCORE >= 0:
         put(words, config.SCORE, best)
-    source = Row(logits.base + row * logits.row_stride - shard.lead, logits.vocab_size)
+    source = Row(logits.base + row * logits.row_stride - lead, logits.vocab_size)
     for part in range(config.PARTS):
         own = tl.where(part == 0, chosen, tl.where(part == 1, 0, shard.tiles - 1))
         has_whole = greedy | (shard.whole_end > shard.whole_first)
@@ -76,7 +77,16 @@ def draw_shard(logits, shard, row_params, flags, statistics, bounds, words, conf
         if is_there:
             least = tl.where(greedy, float("-inf"), floor)
             largest, token, value = _best_in_tile(
-                source, shard, own, least, tl.where(greedy, survey.top, top), inverse, greedy, key, config
+                source,
+                lead,
+                shard.first_tile,
+                own,
+                least,
+                tl.where(greedy, survey.top, top),
+                inverse,
+                greedy,
+                key,
+                config,
             )
         put(words, config.IDS + part, token)
         if config.DESCRIBED:
@@ -88,25 +98,25 @@ def draw_shard(logits, shard, row_params, flags, statistics, bounds, words, conf
 
 
 @triton.jit
-def _best_in_tile(source, shard, tile, floor, top, inverse, greedy, key, config: tl.constexpr):
+def _best_in_tile(source, lead, first_tile, tile, floor, top, inverse, greedy, key, config: tl.constexpr):
     """Return the largest ``y + G`` of the kept logits of a tile, the id, the lowest on a tie, and the logit.
 
     Of a greedy row it is the first logit that equals ``top``.
     """
     place = tl.arange(0, TILE_SIZE)
     column = tile * TILE_SIZE + place
-    inside = is_inside(column, source, shard.lead)
+    inside = is_inside(column, source, lead)
     x = tl.load(source.base + column, mask=inside, other=float("-inf")).to(tl.float32)
     x = tl.where((x == x) & (x >= floor), x, float("-inf"))
     score = scaled(x, top, inverse, config.FP64)
     if config.DRAWN:
-        score += gumbel(key, shard.first_tile * TILE_SIZE + column, TOKEN, config.FP64)
+        score += gumbel(key, first_tile * TILE_SIZE + column, TOKEN, config.FP64)
     score = tl.where(greedy, tl.where(x == top, 0.0, float("-inf")).to(score.dtype), score)
     score = tl.where(x > float("-inf"), score, float("-inf"))
     chosen = tl.argmax(score, 0)
     value = tl.max(tl.where(place == chosen, x, float("-inf")), 0)
-    own = tl.maximum(tile * TILE_SIZE + chosen, shard.lead)
-    return tl.max(score, 0), shard.first_tile * TILE_SIZE + own, value
+    own = tl.maximum(tile * TILE_SIZE + chosen, lead)
+    return tl.max(score, 0), first_tile * TILE_SIZE + own, value
 
 
 @triton.jit

@@ -20,10 +20,11 @@ _SPAN = tl.constexpr(TILES_AT_ONCE)
 
 
 @triton.jit(do_not_specialize=["shard", "rows"])
-def weigh_kept(logits, shard, rows, slots, statistics, bounds):
+def weigh_kept(logits, lead, shard, rows, slots, statistics, bounds):
     """One program weighs some tiles of one row. Grid (groups of tiles, rows / z, z).
 
     :param logits: :class:`~..shared.argument_groups.Logits`, whose ``vocab_size`` counts the columns with the lead.
+    :param lead: of :class:`.argument_groups.Shard`. By itself, since it says how tiles are aligned.
     :param shard: :class:`.argument_groups.Shard`; ``slots`` :class:`.argument_groups.SlotTemperatures`.
     :param statistics: :class:`~..shared.argument_groups.TileStatistics` of the columns.
     :param bounds: :class:`.argument_groups.RowBounds`, of which ``kept`` is written, relative to the tile's maximum.
@@ -36,7 +37,7 @@ def weigh_kept(logits, shard, rows, slots, statistics, bounds):
             slot = tl.load(slots.row_index + row).to(tl.int64)
         inverse, _ = inverse_temperature(slots.temperature, slot)
         floor = tl.load(bounds.thresholds + row)
-        source = Row(logits.base + row * logits.row_stride - shard.lead, logits.vocab_size)
+        source = Row(logits.base + row * logits.row_stride - lead, logits.vocab_size)
         start = tl.program_id(0) * _SPAN
         tile = start
         while tile < tl.minimum(start + _SPAN, shard.tiles):
@@ -46,16 +47,16 @@ def weigh_kept(logits, shard, rows, slots, statistics, bounds):
             if floor == float("-inf"):
                 kept = tl.abs(tl.load(statistics.sums + place))
             elif top >= floor:
-                kept = _weigh_tile(source, shard, tile, top, floor, inverse * LOG2_E)
+                kept = _weigh_tile(source, lead, tile, top, floor, inverse * LOG2_E)
             tl.store(bounds.kept + place, kept)
             tile += 1
 
 
 @triton.jit
-def _weigh_tile(source, shard, tile, top, floor, scale):
+def _weigh_tile(source, lead, tile, top, floor, scale):
     """Return what the logits from ``floor`` upwards weigh relative to ``top``; of +inf, how many there are."""
     column = tile * TILE_SIZE + tl.arange(0, TILE_SIZE)
-    inside = is_inside(column, source, shard.lead)
+    inside = is_inside(column, source, lead)
     x = tl.load(source.base + column, mask=inside, other=float("-inf")).to(tl.float32)
     x = tl.where((x == x) & (x >= floor), x, float("-inf"))
     return tl.sum(share_of(x, top, scale), 0)
