@@ -1,9 +1,9 @@
 """The Triton sampler: kernels for NVIDIA and AMD that read the logits about once; a planner of pages; edits of logits.
 
 This module is what the entry point names, so it imports nothing heavy. The calls are in :mod:`.sampler`,
-:mod:`.planner` and :mod:`.processor`; what they launch is in ``launches``, with the settings of
+:mod:`.sharding`, :mod:`.planner` and :mod:`.processor`; what they launch is in ``launches``, with the settings of
 :mod:`.configurations`. The device code is in ``kernels``, a room for each launch: ``tile_pass``, ``row_draw``,
-``large_set``, ``logprobs``, ``verify``, ``paged_kv`` and ``logits_processing``.
+``large_set``, ``logprobs``, ``verify``, ``shards``, ``shard_messages``, ``paged_kv`` and ``logits_processing``.
 """
 
 from __future__ import annotations
