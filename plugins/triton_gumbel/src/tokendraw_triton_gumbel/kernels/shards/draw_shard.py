@@ -57,8 +57,8 @@ def draw_shard(logits, lead, shard, row_params, flags, statistics, bounds, words
         is_whole = (tile >= shard.whole_first) & (tile < shard.whole_end)
         score = log_weight + gumbel(key, shard.first_tile + tile, TILE, config.FP64)
         score = tl.where(is_whole, score, float("-inf"))
-        best = tl.max(score, 0)
-        chosen = tl.where(greedy, chosen, tl.argmax(score, 0))
+        best, drawn = tl.max(score, 0, return_indices=True)  # of equal ones the first
+        chosen = tl.where(greedy, chosen, drawn)
     else:
         greedy = slot >= 0
     if config.DESCRIBED:
@@ -113,10 +113,12 @@ def _best_in_tile(source, lead, first_tile, tile, floor, top, inverse, greedy, k
         score += gumbel(key, first_tile * TILE_SIZE + column, TOKEN, config.FP64)
     score = tl.where(greedy, tl.where(x == top, 0.0, float("-inf")).to(score.dtype), score)
     score = tl.where(x > float("-inf"), score, float("-inf"))
-    chosen = tl.argmax(score, 0)
-    value = tl.max(tl.where(place == chosen, x, float("-inf")), 0)
+    best, chosen = tl.max(score, 0, return_indices=True)  # of equal ones the first
+    value = tl.full((), float("-inf"), tl.float32)
+    if config.DESCRIBED:
+        value = tl.max(tl.where(place == chosen, x, float("-inf")), 0)
     own = tl.maximum(tile * TILE_SIZE + chosen, lead)
-    return tl.max(score, 0), first_tile * TILE_SIZE + own, value
+    return best, first_tile * TILE_SIZE + own, value
 
 
 @triton.jit
