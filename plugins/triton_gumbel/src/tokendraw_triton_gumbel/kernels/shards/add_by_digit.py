@@ -22,9 +22,8 @@ _SPAN = tl.constexpr(TILES_AT_ONCE)
 _BINS = tl.constexpr(256)
 _DIGIT_BITS = tl.constexpr(8)
 _SIGN = tl.constexpr(-2147483648)
-_TURNS = tl.constexpr(16)
-"""Digits of a tile that are added up before they are counted; there are few of those above, and of the others many
-values differ."""
+_TURNS = tl.constexpr(8)
+"""Digits of a tile whose values are added up first: those that most values have, likely. Others go one by one."""
 
 
 @triton.jit(do_not_specialize=["shard", "rows", "step"])
@@ -94,7 +93,8 @@ def _upper_bits(x, missing):
 def _add_tile(source, lead, tile, weighing, step, prefix, counted, histogram, config: tl.constexpr):
     """Add what the values of a tile weigh to the bins of their digits."""
     top, floor, scale = weighing
-    column = tile * TILE_SIZE + tl.arange(0, TILE_SIZE)
+    place = tl.arange(0, TILE_SIZE)
+    column = tile * TILE_SIZE + place
     inside = is_inside(column, source, lead)
     x = tl.load(source.base + column, mask=inside, other=float("-inf")).to(tl.float32)
     x = tl.where(x == x, x, float("-inf"))
@@ -103,18 +103,27 @@ def _add_tile(source, lead, tile, weighing, step, prefix, counted, histogram, co
     if counted.prefixes is not None:
         counts = counts & (_upper_bits(x, step.shift + _DIGIT_BITS) == prefix)
     units = counts.to(tl.int64)
+    weight = counts.to(tl.float32)
     if config.WEIGHED:
         one = (tl.full((), 1, tl.int64) << step.bits).to(tl.float32)
-        units = tl.where(counts, tl.floor(share_of(x, top, scale) * one + 0.5), 0.0).to(tl.int64)
-        counts = units > 0
-    left = tl.where(counts, digit, -1)
-    highest = tl.max(left, 0)
+        weight = tl.where(counts, tl.floor(share_of(x, top, scale) * one + 0.5), 0.0)
+        units = weight.to(tl.int64)
+        counts = weight > 0
+    left = tl.where(counts, ((TILE_SIZE - 1 - place) << _DIGIT_BITS) | digit, -1)
+    first = tl.max(left, 0)  # its digit is one that many have, likely
     turn = 0
-    while (highest >= 0) & (turn < _TURNS):
-        total = tl.sum(tl.where(left == highest, units, 0), 0)
-        tl.atomic_add(histogram + highest, total, sem="relaxed")
-        left = tl.where(left == highest, -1, left)
-        highest = tl.max(left, 0)
+    while (first >= 0) & (turn < _TURNS):
+        own = first & (_BINS - 1)
+        is_own = (left >= 0) & (digit == own)
+        if config.WEIGHED and counted.tops is None:
+            total = tl.sum(tl.where(is_own, weight, 0.0), 0).to(
+                tl.int64
+            )  # as exact as the masses that it becomes
+        else:
+            total = tl.sum(tl.where(is_own, units, 0), 0)
+        tl.atomic_add(histogram + own, total, sem="relaxed")
+        left = tl.where(is_own, -1, left)
+        first = tl.max(left, 0)
         turn += 1
-    if highest >= 0:
-        tl.atomic_add(histogram + left, units, mask=left >= 0, sem="relaxed")
+    if first >= 0:
+        tl.atomic_add(histogram + digit, units, mask=left >= 0, sem="relaxed")
