@@ -8,11 +8,12 @@ import torch
 pytest.importorskip("triton", reason="Triton is not installed")
 
 import triton_on_a_cpu
+import triton_stand_ins
 from compiled_kernels import compiled, compiled_call, has_machine_code
 from echoing_rank import agreed_shard
 from tokendraw import SamplingMetadata, SamplingParams
 from triton_on_a_cpu import TARGETS
-from triton_stand_ins import kernels, sampler_for
+from triton_stand_ins import flat, kernels, sampler_for
 
 __all__ = ["kernels"]
 
@@ -21,6 +22,15 @@ FILTERED = replace(PLAIN, top_k=50, top_p=0.9)
 NUCLEUS = replace(PLAIN, top_p=0.9)
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 BOUNDS = (0, 4000, 8192)
+CALLS = {
+    "plain": (PLAIN, {}),
+    "fresh": (replace(FILTERED, top_k=300, seed=None), {}),
+    "joint": (replace(PLAIN, top_k=3000, top_p=0.9, filter_order="joint"), {}),
+    "float64": (PLAIN, {"gumbel_dtype": "fp64"}),
+    "greedy": (SamplingParams(temperature=0.0), {}),
+    "logprobs": (replace(FILTERED, logprobs=3), {"gumbel_dtype": "fp64"}),
+    "greedy logprobs": (SamplingParams(temperature=0.0, logprobs=3), {}),
+}
 KERNELS = ("shard_statistics", "weigh_kept", "draw_shard", "survey_columns", "add_by_digit")
 
 
@@ -62,7 +72,8 @@ def drawn(target, params, dtype=torch.bfloat16, bounds=BOUNDS, rank=1, **need):
     """Make a draw on one rank that the stand-ins note."""
     shard = agreed_shard(bounds, rank)
     logits = torch.zeros(2, bounds[rank + 1] - bounds[rank], dtype=dtype)
-    metadata = SamplingMetadata.from_params([params, params], positions=[0, 1])
+    requests = params if isinstance(params, list) else [params, params]
+    metadata = SamplingMetadata.from_params(requests, positions=[0, 1])
     sampler_for(target, **need).sample(logits, metadata, shard=shard)
 
 
@@ -79,24 +90,41 @@ def test_the_kernels_compile(kernels, target, dtype):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("target", ["sm_90", "gfx942"])
-@pytest.mark.parametrize(
-    ("params", "need"),
-    [
-        (PLAIN, {}),
-        (replace(FILTERED, top_k=300, seed=None), {}),
-        (replace(PLAIN, top_k=3000, top_p=0.9, filter_order="joint"), {}),
-        (PLAIN, {"gumbel_dtype": "fp64"}),
-        (SamplingParams(temperature=0.0), {}),
-        (replace(FILTERED, logprobs=3), {"gumbel_dtype": "fp64"}),
-        (SamplingParams(temperature=0.0, logprobs=3), {}),
-    ],
-    ids=["plain", "fresh", "joint", "float64", "greedy", "logprobs", "greedy logprobs"],
-)
+@pytest.mark.parametrize(("params", "need"), CALLS.values(), ids=CALLS)
 def test_the_kernels_of_other_calls_compile(kernels, target, params, need):
     drawn(target, params, **need)
     for name in KERNELS:
         for call in kernels[name].calls:
             assert has_machine_code(compiled_call(call, target)), name
+
+
+@pytest.mark.parametrize("wanted", [None, 3])
+@pytest.mark.parametrize("temperature", [0.0, 1.0, 0.8])
+@pytest.mark.parametrize(
+    "filters", [{}, {"top_k": 50}, {"top_p": 0.9}, {"top_k": 2000, "min_p": 0.1}], ids=str
+)
+def test_a_launch_has_what_its_kernel_was_compiled_for(kernels, monkeypatch, filters, temperature, wanted):
+    """An argument that is none is a constant to the compiler; a parameter that is absent may be at address 0, too."""
+
+    def refuse(kernel, grid):
+        raise AssertionError("a kernel that was not compiled before its launch")
+
+    monkeypatch.setattr(triton_stand_ins.Kernel, "__getitem__", refuse)
+    params = [
+        replace(PLAIN, temperature=temperature, logprobs=wanted, seed=seed, **filters) for seed in (1, None)
+    ]
+    for bounds, rank in ((BOUNDS, 0), (BOUNDS, 1), ((0, 0, 5), 0), ((0, 1, 5), 0)):
+        drawn("sm_90", params, bounds=bounds, rank=rank)
+    for kernel in kernels.values():
+        compiled_for = [[each is None for each in flat(arguments)] for _, arguments, _ in kernel.calls]
+        for _, arguments in kernel.launches:
+            given = flat(arguments[: len(arguments) - kernel.constants])
+            assert any(
+                len(given) == len(absent)
+                and all(not own if none else own is not None for own, none in zip(given, absent, strict=True))
+                for absent in compiled_for
+            ), kernel.original
+    assert launched(kernels)
 
 
 def launched(kernels):

@@ -204,7 +204,7 @@ class ShardLaunches:
         operands = self.example()
         yield self.statistics(operands)
         bounds = RowBounds()
-        if variant.filtered and variant.drawn:
+        if variant.filtered and (variant.drawn or variant.described):
             real = Pointer(_REAL, aligned=False)
             bounds = self.bounds(operands, real, real)
             yield self.weigh(operands, bounds)
