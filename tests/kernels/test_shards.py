@@ -154,6 +154,7 @@ def test_a_nucleus_takes_two_launches_more_for_each_digit_that_tells_values_of_t
     assert (both["add_by_digit"], both["next_digit"]) == (2 + 4, 1 + 3)
 
 
+@pytest.mark.slow
 def test_a_pass_over_columns_reads_vectors_of_16_bytes_where_the_tiles_lie_so(kernels):
     """The second rank begins 928 ids before the end of a tile, so that its tiles begin at multiples of 16 bytes."""
     drawn("sm_90", NUCLEUS, torch.float32)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from tokendraw.vocab_parallel import BINS
 from tokendraw_triton_gumbel.kernels.shards.add_by_digit import TILES_AT_ONCE, add_by_digit
 from tokendraw_triton_gumbel.kernels.shards.argument_groups import (
     Counted,
@@ -30,7 +31,6 @@ MOST_VALUES = 1024
 """Largest K."""
 _FEW_VALUES, _FEW_CANDIDATES = 64, 128
 _MOST_MAXIMA = 2048
-BINS = 256
 _REAL, _WHOLE, _LONG = (Pointer(dtype, aligned=False) for dtype in (torch.float32, torch.int32, torch.int64))
 
 
