@@ -7,6 +7,7 @@ values, as on a GPU. ``surveys DTYPE`` compares what a rank says before the draw
 
 import json
 import sys
+from dataclasses import replace
 
 import triton_kernels  # first: it says that kernels are interpreted
 
@@ -46,6 +47,17 @@ class Beside:
         return self.triton.sample(logits, metadata, shard=shard)
 
 
+def metadata_of(params, *, in_slots):
+    """Metadata of rows, whose parameters may stand in slots of another order, one temperature far from the next."""
+    if not in_slots:
+        return SamplingMetadata.from_params(params, positions=range(ROWS))
+    order = [*range(ROWS)][::-1]
+    found = SamplingMetadata.from_params(params[::-1], positions=range(ROWS), row_index=order)
+    if found.temperature is None:
+        return found
+    return replace(found, temperature=torch.stack([found.temperature] * 3, 1)[:, 1])
+
+
 def tokens(size, dtype, *families, gumbel_dtype="fp32"):
     """Draw batches of some families by so many ranks."""
     sampler = Beside(Need(gumbel_dtype=gumbel_dtype))
@@ -53,7 +65,7 @@ def tokens(size, dtype, *families, gumbel_dtype="fp32"):
     for seed, (family, vocab_size) in enumerate((f, v) for f in families for v in (1, 7, 1024, 3500)):
         logits = shard_cases.logits_of(ROWS, vocab_size, seed, getattr(torch, dtype))
         params = shard_cases.params_of(ROWS, vocab_size, family, seed)
-        metadata = SamplingMetadata.from_params(params, positions=range(ROWS))
+        metadata = metadata_of(params, in_slots=seed % 2 == 1)
 
         def work(rank, batch=(logits, metadata, seed)):
             return shard_cases.both(rank.rank, rank.size, sampler, *batch, rank)
