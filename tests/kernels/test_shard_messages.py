@@ -25,9 +25,12 @@ MERGES = [
     MERGED._replace(SHARED=0, DRAWN=False),
     MergeConfig(RANKS=8, SHARED=8, PARTS=8, DRAWN=True, FP64=True),
 ]
-SURVEYED = ThresholdConfig(N=128, RANKS_AT_ONCE=2, MASSES=0, HAS_KTH=True, HAS_NUCLEUS=True)
-SURVEYS = [SURVEYED, ThresholdConfig(N=16, RANKS_AT_ONCE=4, MASSES=256, HAS_KTH=False, HAS_NUCLEUS=False)]
-LARGE = ThresholdConfig(N=4096, RANKS_AT_ONCE=1, MASSES=1, HAS_KTH=True, HAS_NUCLEUS=True)
+SURVEYED = ThresholdConfig(N=128, RANKS_AT_ONCE=2, MASSES=0, HAS_KTH=True, HAS_NUCLEUS=True, IS_WIDE=False)
+NO_NUCLEUS = ThresholdConfig(
+    N=16, RANKS_AT_ONCE=4, MASSES=256, HAS_KTH=False, HAS_NUCLEUS=False, IS_WIDE=True
+)
+SURVEYS = [SURVEYED, NO_NUCLEUS]
+LARGE = ThresholdConfig(N=4096, RANKS_AT_ONCE=1, MASSES=1, HAS_KTH=True, HAS_NUCLEUS=True, IS_WIDE=True)
 
 
 def merged(family, size, *others):

@@ -23,6 +23,7 @@ class Counting:
         self.talk = TorchDistributed(None)
         self.rank, self.size = self.talk.rank, self.talk.size
         self.notes = []
+        self.sums = []
 
     def all_gather(self, tensor):
         self.notes.append(("gather", tensor.nbytes))
@@ -31,6 +32,7 @@ class Counting:
     def all_sum(self, tensor):
         self.notes.append(("sum", tensor.nbytes))
         self.talk.all_sum(tensor)
+        self.sums.append(int(tensor.sum()))
 
     def broadcast_from_first(self, tensor):
         self.notes.append(("broadcast", tensor.nbytes))
@@ -62,6 +64,20 @@ def said_as_on_a_gpu(*arguments):
     looking, thresholds.may_look = thresholds.may_look, lambda device: False
     try:
         return said(*arguments)
+    finally:
+        thresholds.may_look = looking
+
+
+def weighed_as_on_a_gpu(rank, size, params, scale, rows):
+    """What values weigh in each round of a search where the host looks at none."""
+    looking, thresholds.may_look = thresholds.may_look, lambda device: False
+    try:
+        lo, hi = list(pairwise(cuts(size, V, 0)))[rank]
+        logits, group = scale * torch.randn(rows, V, generator=torch.Generator().manual_seed(0)), Counting()
+        metadata = SamplingMetadata.from_params([params] * rows, positions=range(rows))
+        sampler = tokendraw.load_sampler("native", device="cpu")
+        sampler.sample(logits[:, lo:hi], metadata, shard=VocabShard(lo, V, group))
+        return group.sums
     finally:
         thresholds.may_look = looking
 

@@ -66,12 +66,21 @@ def test_a_wide_nucleus_of_what_another_filter_keeps_takes_a_round_more():
     assert said(params) == [("gather", LARGEST + 8), *[("sum", HISTOGRAM)] * 4, DRAW]
 
 
-def test_where_the_host_may_not_look_a_nucleus_takes_five_collectives_of_8240_bytes_in_all():
-    found = world(2).run(
-        shard_talk.said_as_on_a_gpu, 2, SamplingParams(seed=7, top_p=0.9), "float32", 1.0, 4, Need()
+@pytest.mark.parametrize(("dtype", "rounds"), [("float32", 4), ("float16", 3), ("bfloat16", 2)])
+def test_where_the_host_may_not_look_every_nucleus_takes_the_rounds_of_a_wide_one(dtype, rounds):
+    for scale in (1.0, 8.0):
+        asked = SamplingParams(seed=7, top_p=0.9), dtype, scale, 4, Need()
+        found = world(2).run(shard_talk.said_as_on_a_gpu, 2, *asked)
+        assert found[0] == [("gather", LARGEST + 8), *[("sum", HISTOGRAM)] * rounds, DRAW]
+
+
+def test_where_the_host_may_not_look_nothing_is_weighed_for_a_nucleus_that_is_found():
+    narrow, wide = (
+        world(2).run(shard_talk.weighed_as_on_a_gpu, 2, SamplingParams(seed=7, top_p=0.9), scale, 4)[0]
+        for scale in (8.0, 1.0)
     )
-    assert found[0] == [("gather", 8 + HISTOGRAM), *[("sum", HISTOGRAM)] * 3, DRAW]
-    assert sum(given for _, given in found[0]) == 8240
+    assert narrow == [0, 0, 0, 0]
+    assert all(wide)
 
 
 def test_a_large_k_is_searched_for_by_digits_of_the_values():

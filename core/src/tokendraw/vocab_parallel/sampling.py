@@ -6,15 +6,16 @@ rows of the batch              collectives, with the bytes of a row and rank
 greedy alone                   a gather of 12
 without filters                a gather of 40; for rows without a seed a broadcast of 8 beside the first pass
 min-p, top-k up to K = 1,024   a gather of 4 K + 4, where a seed takes 8 more; then the 40
-top-p alone                    a gather of 2,056, three sums of 2,048, the 40. For bfloat16 one sum, for
-                               float16 two. On a CPU the first has 1,020 more, and mostly no sum follows
-top-p of what min-p keeps      likewise, but a sum more in place of 2,048 bytes of the first gather
+top-p alone                    a gather of 1,036, four sums of 2,048, the 40. For bfloat16 two sums, for
+                               float16 three. On a CPU a gather of 3,076, and mostly no sum follows; else
+                               one less than those
+top-p of what min-p keeps      a gather of 1,036 and as many sums on a CPU, too, if any
 top-k above K or unknown       a gather of 8, four sums of 2,048, the 40; top-p of what it keeps as many again
 logprobs, N best               36 + 8 N more in the last gather, and a sum of 8 for ranks
 =============================  =======================================================================
 
 On a CPU the host looks whether a nucleus lies among the largest values. Elsewhere nothing depends on what the host does
-not know, so that nothing waits for the device.
+not know, so that nothing waits for the device; but in rows where it does, no rank reads its values again.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
 The K largest values of each rank, and how many more tie with the last of them, hold the k-th largest value of the row
 for every k <= K, and all that such a top-k keeps. A nucleus without a top-k may be wider than that. Where the host may
-look at values, on a CPU, it looks whether it is; elsewhere it is searched for in any case.
+look at values, on a CPU, it looks whether any is. Elsewhere ranks go through the search for all rows, but none reads
+the values of a row whose nucleus is found: the floor of what weighs anything there is inf.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from tokendraw.vocab_parallel.radix import BINS, Histograms, begun, search
 MOST_VALUES: Final = 1024
 """Largest K. A search by digits takes twice the bytes, and three rounds more."""
 NUCLEUS_VALUES: Final = 256
-"""K where a nucleus may be found among the largest values of a CPU."""
+"""K where a nucleus without a top-k may be found among the largest values."""
 _INF: Final = float("inf")
 
 
@@ -40,6 +41,8 @@ class Plan(NamedTuple):
     """Whether a k may be above K."""
     any_wide: bool
     """Whether a nucleus may hold more than the K largest values of a rank."""
+    has_nucleus: bool
+    """Whether a nucleus may be found among them."""
     may_look: bool
     masses: int
     """How many masses each rank tells: none, that of the row, or one for each first digit."""
@@ -74,12 +77,15 @@ class Plan(NamedTuple):
         any_large_k = filters.top_k and (most is None or min(most, vocab_size) > MOST_VALUES)
         any_wide = filters.top_p and not (params.all_top_k and is_small)
         values = max(1, 0 if not filters.top_k or any_large_k else most or 0)
-        if any_wide and on_cpu:
+        # A device would look for a nucleus of what a large k keeps before it knows that k.
+        has_nucleus = filters.top_p and (not any_large_k or on_cpu)
+        if any_wide and has_nucleus:
             values = max(values, NUCLEUS_VALUES)
-        masses = int(filters.top_p and (filters.joint or (any_wide and on_cpu)))
-        if any_wide and not of_survivors:
-            masses = BINS
-        return cls(vocab_size, filters, min(values, vocab_size), any_large_k, any_wide, on_cpu, masses)
+        masses = int(filters.top_p and (filters.joint or (any_wide and has_nucleus)))
+        if any_wide and not of_survivors and (on_cpu or not has_nucleus):
+            masses = BINS  # of which a device that looks for a nucleus would add up all in vain
+        values = min(values, vocab_size)
+        return cls(vocab_size, filters, values, any_large_k, any_wide, has_nucleus, on_cpu, masses)
 
 
 def thresholds(heard: Survey, plan: Plan, params: RowParameters, histograms: Histograms) -> Bounds:
@@ -144,7 +150,7 @@ def _nucleus(
     counts_all = base == -_INF if params.joint is None else params.joint | (base == -_INF)
     whole = None if largest.masses is None else top_p * largest.masses.sum(-1, keepdim=True)
     found = complete = None
-    if not plan.any_wide or plan.may_look:
+    if plan.has_nucleus:
         target = top_p * largest.mass_from(base)
         if whole is not None:
             target = torch.where(counts_all, whole, target)
@@ -152,8 +158,14 @@ def _nucleus(
         known = largest.complete_from
         is_reached = (known == -_INF) | (largest.mass_from(known) >= target)
         complete = is_reached & (counts_all | (base >= known))
-    if found is None or (plan.any_wide and not _all(complete, params)):
+    if (
+        found is None
+        or complete is None
+        or (plan.any_wide and not (plan.may_look and _all(complete, params)))
+    ):
         floor = torch.where(counts_all, -_INF, base)
+        if complete is not None:
+            floor = torch.where(complete | (top_p >= 1), _INF, floor)
         first = None
         if largest.masses is not None and whole is not None and plan.masses == BINS:
             first = begun(largest.masses, whole, plan.unit_bits)
@@ -163,9 +175,8 @@ def _nucleus(
     return torch.where(top_p < 1, found, -_INF)
 
 
-def _all(complete: Tensor | None, params: RowParameters) -> bool:
+def _all(complete: Tensor, params: RowParameters) -> bool:
     """Return whether every row that has a nucleus has its threshold. Waits for the device, so only for CPUs."""
-    assert complete is not None
     assert params.top_p is not None
     settled = complete | (params.top_p >= 1)
     return bool((settled if params.greedy is None else settled | params.greedy).all())

@@ -106,7 +106,8 @@ class KernelMerging:
             RANKS_AT_ONCE=ranks_at_once(ranks, count),
             MASSES=plan.masses,
             HAS_KTH=plan.filters.top_k and not plan.any_large_k,
-            HAS_NUCLEUS=plan.filters.top_p and not plan.any_wide,
+            HAS_NUCLEUS=plan.has_nucleus,
+            IS_WIDE=plan.any_wide,
         )
         launch = self._launches.thresholds(config, self._types, fresh=has_fresh)
         fields = group(SurveyFields, (*heard.offsets, plan.values, plan.unit_bits))

@@ -75,7 +75,7 @@ class RowSearch(NamedTuple):
     threshold: Any
     """float32: that of the filters so far."""
     floor: Any
-    """float32: values below it do not count where a nucleus is searched for."""
+    """float32: values below it do not count where a nucleus is searched for; inf if it is found or not asked for."""
     prefix: Any
     """int64: bits of the key that is searched for, from above."""
     target: Any

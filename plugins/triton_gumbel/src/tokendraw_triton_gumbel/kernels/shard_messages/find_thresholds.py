@@ -53,6 +53,7 @@ def find_thresholds(words, sizes, fields, row_params, flags, search, fresh, conf
         kth = tl.max(tl.where(number >= last, x, float("-inf")), 0)
         base = tl.where(k > 0, tl.maximum(base, kth), base)
     threshold = base
+    is_settled = (p >= 1).to(tl.int32)
     counts_all = joint | (base == float("-inf"))
     if config.MASSES > 0:
         mass = _row_masses(words, sizes, fields, row, top, inverse, config)
@@ -67,12 +68,20 @@ def find_thresholds(words, sizes, fields, row_params, flags, search, fresh, conf
         goal = p * tl.max(tl.where(x >= base, from_above, 0.0), 0)
         if config.MASSES > 0:
             goal = tl.where(counts_all, whole, goal)
+        is_found = tl.full((), 1, tl.int32)
+        if config.IS_WIDE:
+            known = _complete_from(words, sizes, fields, row, config.RANKS_AT_ONCE)
+            reached = tl.max(tl.where(x >= known, from_above, 0.0), 0)
+            is_found = (known == float("-inf")).to(tl.int32) | (reached >= goal).to(tl.int32)
+            is_found *= counts_all.to(tl.int32) | (base >= known).to(tl.int32)
         goal = tl.maximum(tl.minimum(goal, tl.max(from_above, 0)), _LEAST)
         found = tl.max(tl.where(from_above >= goal, x, float("-inf")), 0)
-        threshold = tl.where(p < 1, tl.maximum(base, found), base)
+        threshold = tl.where((p < 1) & (is_found > 0), tl.maximum(base, found), base)
+        is_settled |= is_found
     tl.store(search.max + row, top)
     tl.store(search.threshold + row, tl.minimum(threshold, top))
-    tl.store(search.floor + row, tl.where(counts_all, float("-inf"), base))
+    floor = tl.where(counts_all, float("-inf"), base)
+    tl.store(search.floor + row, tl.where(is_settled > 0, float("inf"), floor))
     if fresh is not None:
         own = row_words(words, sizes, row * 0, row) + fields.fresh
         tl.store(fresh + row, load_long(own, row >= 0))
@@ -95,6 +104,19 @@ def _ties(words, sizes, fields, row, x, top, inverse, config: tl.constexpr):
         total += tl.sum(tl.where(last[None, :] >= x[:, None], weight[None, :], 0.0), 1)
         first += AT_ONCE
     return total
+
+
+@triton.jit
+def _complete_from(words, sizes, fields, row, AT_ONCE: tl.constexpr):
+    """Return the value from which every one of the row is listed; -inf if all are."""
+    known = tl.full((), float("-inf"), tl.float32)
+    first = row * 0
+    while first < sizes.ranks:
+        rank = first + tl.arange(0, AT_ONCE)
+        last = row_words(words, sizes, rank, row) + fields.x + fields.count - 1
+        known = tl.maximum(known, tl.max(load_float(last, rank < sizes.ranks), 0))
+        first += AT_ONCE
+    return known
 
 
 @triton.jit

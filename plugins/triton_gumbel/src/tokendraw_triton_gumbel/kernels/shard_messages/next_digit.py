@@ -44,7 +44,9 @@ def next_digit(histogram, step, row_params, vocab_size, flags, search):
     if step.is_last > 0:
         value = _value(prefix, step.missing)
         base = tl.load(search.threshold + row)
-        is_active = tl.where(step.of_nucleus > 0, p < 1, k > 0)
+        # A row that has its nucleus already lets no value weigh anything.
+        is_open = (p < 1) & (tl.load(search.floor + row) < float("inf"))
+        is_active = tl.where(step.of_nucleus > 0, is_open, k > 0)
         threshold = tl.minimum(tl.where(is_active, tl.maximum(base, value), base), tl.load(search.max + row))
         tl.store(search.threshold + row, threshold)
         counts_all = joint | (threshold == float("-inf"))

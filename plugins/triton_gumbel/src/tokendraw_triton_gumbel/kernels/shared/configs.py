@@ -185,4 +185,6 @@ class ThresholdConfig(NamedTuple):
     HAS_KTH: bool
     """Whether the k-th value is among them, for every k."""
     HAS_NUCLEUS: bool
-    """Whether the nucleus lies among them."""
+    """Whether the nucleus may lie among them."""
+    IS_WIDE: bool
+    """Whether it may not."""
