@@ -106,7 +106,8 @@ class KernelMerging:
             RANKS_AT_ONCE=ranks_at_once(ranks, count),
             MASSES=plan.masses,
             HAS_KTH=plan.filters.top_k and not plan.any_large_k,
-            HAS_NUCLEUS=plan.has_nucleus,
+            # Of what a large k keeps it is searched for behind that k, whatever the host may look at.
+            HAS_NUCLEUS=plan.has_nucleus and not plan.any_large_k,
             IS_WIDE=plan.any_wide,
         )
         launch = self._launches.thresholds(config, self._types, fresh=has_fresh)
