@@ -55,6 +55,7 @@ def on(monkeypatch, tmp_path):
     monkeypatch.setattr(platform, "platform", lambda: "Linux-6.1-x86_64")
     monkeypatch.setattr(_doctor, "libraries", lambda candidates: AROUND)
     monkeypatch.setattr(_doctor, "origins", lambda candidates: ORIGINS)
+    monkeypatch.setattr(_doctor, "engines", list)
 
     def set_up(host, candidates):
         be_on(monkeypatch, host, candidates)
@@ -341,6 +342,7 @@ def test_json_is_complete(on, monkeypatch):
             },
         ],
         "upstreams": [],
+        "engines": [],
         "host": {
             "device_type": "cpu",
             "name": "",

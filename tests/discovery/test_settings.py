@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tokendraw import SettingsError
-from tokendraw._discovery.settings import VARIABLES, Settings, read_settings
+from tokendraw._discovery.settings import ENGINE_SWITCHES, VARIABLES, Settings, read_settings
 from tokendraw.cli.describe import settings_in_force
 from tokendraw.resolution import Choice
 
@@ -73,7 +73,7 @@ def test_variables_are_read_at_the_call_and_not_at_import(
     assert read_settings().sampler == "native"
 
 
-@pytest.mark.parametrize("name", VARIABLES)
+@pytest.mark.parametrize("name", [*VARIABLES, *ENGINE_SWITCHES])
 @pytest.mark.parametrize("empty", ["", "  "])
 def test_an_empty_variable_counts_as_unset(home: Path, name: str, empty: str) -> None:
     assert read_settings({name: empty}) == Settings()
@@ -221,7 +221,9 @@ def test_the_documentation_of_the_module_lists_exactly_the_known_variables() -> 
 
     from tokendraw._discovery import settings as _settings
 
-    assert tuple(sorted(set(re.findall(r"TOKENDRAW_[A-Z_]*[A-Z]", str(_settings.__doc__))))) == VARIABLES
+    assert tuple(sorted(set(re.findall(r"TOKENDRAW_[A-Z_]*[A-Z]", str(_settings.__doc__))))) == tuple(
+        sorted((*VARIABLES, *ENGINE_SWITCHES))
+    )
 
 
 # Names that no plugin has

@@ -112,12 +112,15 @@ class TestThePageForOperators:
         assert codes == {0, app.NOT_USABLE, app.USAGE, process.INTERRUPTED, process.PIPE_CLOSED}
 
     def test_it_names_every_command_and_every_variable(self):
-        from tokendraw._discovery.settings import VARIABLES
+        from tokendraw._discovery.settings import ENGINE_SWITCHES, VARIABLES
         from tokendraw.cli import app
 
         named = set(re.findall(r"^\| `tokendraw (\w+)", OPERATORS, re.MULTILINE))
         assert named == set(app.main.list_commands(click.Context(app.main)))
-        assert set(re.findall(r"^\| `(TOKENDRAW_\w+)=", OPERATORS, re.MULTILINE)) == set(VARIABLES)
+        assert set(re.findall(r"^\| `(TOKENDRAW_\w+)=", OPERATORS, re.MULTILINE)) == {
+            *VARIABLES,
+            *ENGINE_SWITCHES,
+        }
 
 
 class TestThePageForEngineAuthors:

@@ -8,6 +8,7 @@
 ``TOKENDRAW_STRICT``        1: warnings become errors
 ``TOKENDRAW_DEBUG``         1: the inputs and the tokens of every call are checked; waits for the GPU
 ``TOKENDRAW_CONFIG``        path of the configuration file, in place of ``~/.config/tokendraw/config.toml``
+``TOKENDRAW_VLLM``          0: the adapter to vLLM, if it is installed, leaves vLLM alone
 ==========================  ===========================================================================
 
 The file is TOML with the keys ``sampler`` (a string), ``priority`` and ``disable`` (lists of strings). A
@@ -38,6 +39,9 @@ VARIABLES = (
     "TOKENDRAW_SAMPLER",
     "TOKENDRAW_STRICT",
 )
+ENGINE_SWITCHES = ("TOKENDRAW_VLLM",)
+"""Variables that adapters to engines read; no sampler depends on them."""
+_KNOWN = (*VARIABLES, *ENGINE_SWITCHES)
 _BOOLEANS = {"0": False, "1": True, "false": False, "true": True}
 _KEYS = {"sampler": "a string", "priority": "a list of strings", "disable": "a list of strings"}
 
@@ -118,15 +122,25 @@ def read_settings(environ: Mapping[str, str] | None = None) -> Settings:
         strict=_boolean(variables, "TOKENDRAW_STRICT"),
         debug=_boolean(variables, "TOKENDRAW_DEBUG"),
         config=None if table is None else path,
-        warnings=tuple(_unknown(name) for name in sorted(variables) if name not in VARIABLES),
+        warnings=tuple(_unknown(name) for name in sorted(variables) if name not in _KNOWN),
     )
 
 
 def is_debugging() -> bool:
     """Whether ``TOKENDRAW_DEBUG`` is set."""
-    return _boolean(
-        {"TOKENDRAW_DEBUG": os.environ.get("TOKENDRAW_DEBUG", "").strip() or "0"}, "TOKENDRAW_DEBUG"
-    )
+    return _is_set("TOKENDRAW_DEBUG", "0")
+
+
+def is_switched_off(variable: str) -> bool:
+    """Whether a variable that is on by default, such as ``TOKENDRAW_VLLM``, is set to 0 or false.
+
+    :raises SettingsError: it is set to something else than a boolean.
+    """
+    return not _is_set(variable, "1")
+
+
+def _is_set(name: str, default: str) -> bool:
+    return _boolean({name: os.environ.get(name, "").strip() or default}, name)
 
 
 def _pick(
@@ -165,7 +179,7 @@ def _boolean(variables: Mapping[str, str], name: str) -> bool:
 
 
 def _unknown(name: str) -> str:
-    return f"{shown(name)} is no variable of tokendraw, {_nearest(name, VARIABLES)}. Correct it, or unset it."
+    return f"{shown(name)} is no variable of tokendraw, {_nearest(name, _KNOWN)}. Correct it, or unset it."
 
 
 def _nearest(name: str, known: Iterable[str]) -> str:

@@ -2,7 +2,8 @@
 
 JSON: ``tokendraw``, ``python``, ``platform``, ``libraries`` (``name``, ``installed``, ``needed``,
 ``needed_by``, ``fits``; once for each that requires it), ``upstreams`` (``name``, ``plugin``,
-``installed``, ``needed``, ``tested``, ``would_change``), ``host``, ``settings`` (``variables`` by name,
+``installed``, ``needed``, ``tested``, ``would_change``), ``engines`` (of each adapter to an inference engine:
+``engine``, ``installed``, ``tested``, ``applies``, ``reason``), ``host``, ``settings`` (``variables`` by name,
 ``config``: the path of the file in force or null), ``candidates`` (as in ``list --json``), ``origins`` (of the
 core and its own plugins: ``name``, ``path``, ``beside_core``), ``chosen`` (null if no sampler is usable),
 ``operations`` (by name who would serve, or null) and ``findings`` (``problem``, ``mend``: a command or null).
@@ -29,6 +30,7 @@ from tokendraw._messages.words import all_of, printable
 from tokendraw._resolution.candidate import Candidate, Choice
 from tokendraw.cli.app import NOT_USABLE, GuardedCommand
 from tokendraw.cli.describe import JsonObject, candidate_json, described, host_json
+from tokendraw.cli.diagnosis.engines import engines
 from tokendraw.cli.diagnosis.findings import Finding, findings
 from tokendraw.cli.diagnosis.libraries import Library, libraries
 from tokendraw.cli.diagnosis.origins import Origin, origins
@@ -37,6 +39,7 @@ from tokendraw.cli.diagnosis.upstreams import UpstreamState, upstreams
 from tokendraw.cli.options import json_option, verbose_option
 from tokendraw.cli.terminal.tables import plugins_at_work, print_json, print_table
 from tokendraw.cli.verbs.list import by_rank, print_candidates
+from tokendraw.engines import EngineState
 
 _MAIN = "sample"
 """The operation that the last line, and the exit code, are about."""
@@ -50,6 +53,7 @@ class _Checkup:
     candidates: Sequence[Candidate]
     libraries: Sequence[Library]
     upstreams: Sequence[UpstreamState]
+    engines: Sequence[EngineState]
     origins: Sequence[Origin]
     chosen: str | None
     serving: Mapping[str, str | None]
@@ -64,7 +68,8 @@ class _Checkup:
 def doctor(ctx: click.Context, as_json: bool) -> None:
     """Check this installation: what is here, what is wrong, and the command that mends it.
 
-    Exits with 1 if a program would get no sampler here. No backend is imported, and torch in a process of its own.
+    Exits with 1 if a program would get no sampler here. No backend is imported, and torch and engines in processes of
+    their own.
     """
     checkup = _examine()
     if as_json:
@@ -115,6 +120,7 @@ def _examine() -> _Checkup:
         candidates=candidates,
         libraries=around,
         upstreams=upstreams(candidates, assessed, host, choice),
+        engines=engines(),
         origins=places,
         chosen=chosen,
         serving={name: who for name, who in serving.items() if _is_offered(name, candidates)},
@@ -146,6 +152,7 @@ def _as_json(checkup: _Checkup) -> JsonObject:
         "platform": platform.platform(),
         "libraries": [{**asdict(library), "fits": library.fits} for library in checkup.libraries],
         "upstreams": [asdict(upstream) for upstream in checkup.upstreams],
+        "engines": [asdict(engine) for engine in checkup.engines],
         "host": host_json(checkup.host),
         "settings": {"variables": checkup.variables, "config": checkup.config},
         "candidates": [candidate_json(candidate) for candidate in checkup.candidates],
@@ -182,6 +189,16 @@ def _print(checkup: _Checkup) -> None:
             [
                 (u.name, u.installed or "no", u.needed, ", ".join(u.tested), u.would_change)
                 for u in checkup.upstreams
+            ],
+            indent=2,
+        )
+    if checkup.engines:
+        _heading("engines")
+        print_table(
+            ("name", "installed", "tested", "applies", "what is replaced, or why nothing is"),
+            [
+                (e.engine, e.installed or "no", ", ".join(e.tested), "yes" if e.applies else "no", e.reason)
+                for e in checkup.engines
             ],
             indent=2,
         )

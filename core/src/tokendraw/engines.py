@@ -1,0 +1,128 @@
+"""The face for adapters to inference engines: how one tells whether it fits the engine that is installed.
+
+An adapter is a distribution of its own. It names a function in the entry point group ``tokendraw.engines``::
+
+    # pyproject.toml
+    #   [project.entry-points."tokendraw.engines"]
+    #   acme = "tokendraw_acme:state"
+
+    from tokendraw.engines import EngineState, changed_signature, examine
+
+    def misfit() -> str | None:
+        from acme.sampler import Sampler
+
+        return changed_signature("Sampler.draw", Sampler.draw, ("self", "logits"))
+
+    def state() -> EngineState:
+        return examine("Acme", distributions=("acme",), tested=("1.2.0",), misfit=misfit, would="its sampler")
+
+The function takes nothing, changes nothing, and may import the engine: ``tokendraw doctor`` calls it in a process of
+its own. The adapter asks the same function before it touches the engine, so that both say the same.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from packaging.version import InvalidVersion, Version
+
+from tokendraw._discovery.guard import guarded
+from tokendraw._discovery.installed import installed_version
+from tokendraw._discovery.settings import is_switched_off
+from tokendraw._messages.errors import PluginError, SettingsError
+from tokendraw._messages.words import all_of
+
+ENTRY_POINT_GROUP = "tokendraw.engines"
+
+__all__ = ["ENTRY_POINT_GROUP", "EngineState", "changed_signature", "examine"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineState:
+    """What an adapter finds of its engine."""
+
+    engine: str
+    """Name of the engine, as its users write it."""
+    installed: str | None
+    """Installed version; None if it is not installed."""
+    tested: tuple[str, ...]
+    """Versions that the adapter was tested with; it leaves others alone."""
+    applies: bool
+    """Whether the adapter would draw for this engine."""
+    reason: str
+    """What it would replace; if it does not apply, why not. A phrase without a full stop."""
+
+
+def examine(
+    engine: str,
+    *,
+    distributions: Sequence[str],
+    tested: Sequence[str],
+    misfit: Callable[[], str | None],
+    would: str,
+    switch: str | None = None,
+) -> EngineState:
+    """Compare the installed engine with the versions that an adapter was tested with. Raises nothing.
+
+    :param distributions: names under which the engine is published; the first one that is installed counts.
+    :param tested: versions, without a local part such as ``+cpu``.
+    :param misfit: says why the engine's code does not fit; None: it does. Called if all else is well. It may import
+        the engine: what it raises becomes the reason.
+    :param would: what the adapter would replace.
+    :param switch: variable that switches the adapter off with 0 or false, such as ``TOKENDRAW_VLLM``.
+    """
+    versions = (installed_version(name) for name in distributions)
+    installed = next((version for version in versions if version is not None), None)
+    reason = _reason_against(engine, installed, tested, misfit, switch)
+    return EngineState(
+        engine=engine,
+        installed=installed,
+        tested=tuple(tested),
+        applies=reason is None,
+        reason=f"would replace {would}" if reason is None else reason,
+    )
+
+
+def changed_signature(name: str, function: object, leading: Sequence[str]) -> str | None:
+    """Say how the leading parameters of an engine's function differ from those that an adapter relies on.
+
+    :param name: of the function, for the message.
+    :param function: the function; None: the engine has none of that name.
+    :param leading: names that its parameters have to begin with; more may follow.
+    :returns: the reason in words; None if they are as expected.
+    """
+    found = list(inspect.signature(function).parameters) if callable(function) else []
+    if found[: len(leading)] == list(leading):
+        return None
+    return f"{name!r} needs the parameters {', '.join(leading)}, found {', '.join(found) or 'none'}"
+
+
+def _reason_against(
+    engine: str,
+    installed: str | None,
+    tested: Sequence[str],
+    misfit: Callable[[], str | None],
+    switch: str | None,
+) -> str | None:
+    try:
+        if switch is not None and is_switched_off(switch):
+            return f"switched off by {switch}"
+    except SettingsError as error:
+        return str(error).removesuffix(".")
+    if installed is None:
+        return f"{engine} is not installed"
+    if _public(installed) not in tested:
+        return f"{engine} {installed} is untested, tested are {all_of(tested)}"
+    try:
+        return guarded(f"importing {engine} {installed}", misfit)
+    except PluginError as error:
+        return str(error)
+
+
+def _public(version: str) -> str:
+    try:
+        return Version(version).public
+    except InvalidVersion:
+        return version

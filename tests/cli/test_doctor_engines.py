@@ -1,0 +1,92 @@
+"""``tokendraw doctor`` on inference engines: it asks every adapter that is installed, each in a process of its own."""
+
+import json
+
+import pytest
+
+from command_line import be_on, call
+from fake_candidates import LAPTOP, NATIVE
+from fake_dists import fake_dists
+from tokendraw.cli.diagnosis.engines import engines
+from tokendraw.engines import EngineState
+
+FITS = """
+from tokendraw.engines import EngineState
+
+def state():
+    print("a banner of the engine")
+    return EngineState(
+        engine="Acme", installed="1.2.0", tested=("1.1.0", "1.2.0"), applies=True, reason="would replace its sampler"
+    )
+
+def nothing():
+    pass
+
+def lethal():
+    import os
+    os._exit(7)
+"""
+
+
+@pytest.fixture
+def install(tmp_path, monkeypatch):
+    """``install({"acme": "fake_adapter:state"})``: a distribution with these adapters."""
+    with fake_dists(tmp_path, monkeypatch) as dists:
+
+        def add(adapters, name="acme-adapter", source=FITS):
+            folder = dists.add(name, modules={"fake_adapter": source})
+            lines = "".join(f"{key} = {value}\n" for key, value in adapters.items())
+            (entry_points,) = [path / "entry_points.txt" for path in folder.glob("*.dist-info")]
+            entry_points.write_text(f"[tokendraw.engines]\n{lines}")
+
+        yield add
+
+
+def unusable(name, reason):
+    return EngineState(engine=name, installed=None, tested=(), applies=False, reason=reason)
+
+
+def test_an_installation_without_adapters_has_no_engines(install):
+    assert engines() == []
+
+
+def test_what_an_adapter_says_is_shown_and_what_its_engine_prints_is_not(install, monkeypatch):
+    be_on(monkeypatch, LAPTOP, (NATIVE,))
+    install({"acme": "fake_adapter:state"})
+    shown = call("doctor").stdout
+    assert (
+        "\nengines\n"
+        "  name  installed  tested        applies  what is replaced, or why nothing is\n"
+        "  Acme  1.2.0      1.1.0, 1.2.0  yes      would replace its sampler\n\n"
+    ) in shown
+    assert "banner" not in shown
+    assert json.loads(call("doctor", "--json").stdout)["engines"] == [
+        {
+            "engine": "Acme",
+            "installed": "1.2.0",
+            "tested": ["1.1.0", "1.2.0"],
+            "applies": True,
+            "reason": "would replace its sampler",
+        }
+    ]
+
+
+def test_an_adapter_that_is_broken_is_named_with_the_reason_beside_the_others(install):
+    install(
+        {
+            "acme": "fake_adapter:state",
+            "absent": "fake_adapter:absent",
+            "lethal": "fake_adapter:lethal",
+            "nothing": "fake_adapter:nothing",
+        }
+    )
+    absent, acme, lethal, nothing = engines()
+    assert acme.applies
+    assert absent == unusable(
+        "absent",
+        "asking 'fake_adapter:absent' raised AttributeError: module 'fake_adapter' has no attribute 'absent'",
+    )
+    assert lethal == unusable("lethal", "asking 'fake_adapter:lethal' ended the process: exit status 7")
+    assert nothing == unusable(
+        "nothing", "'fake_adapter:nothing' needs to return an EngineState, found NoneType"
+    )

@@ -1,0 +1,124 @@
+"""What an adapter finds of its engine: whether it would draw there, and why not in words."""
+
+import pytest
+
+import tokendraw.engines
+from fake_dists import fake_dists
+from tokendraw.engines import EngineState, changed_signature, examine
+
+SWITCH = "TOKENDRAW_VLLM"
+
+
+@pytest.fixture
+def dists(tmp_path, monkeypatch):
+    monkeypatch.delenv(SWITCH, raising=False)
+    with fake_dists(tmp_path, monkeypatch) as found:
+        yield found
+
+
+def examined(misfit=lambda: None):
+    return examine(
+        "Acme",
+        distributions=("acme-engine", "acme-engine-cpu"),
+        tested=("1.1.0", "1.2.0"),
+        misfit=misfit,
+        would="its sampler",
+        switch=SWITCH,
+    )
+
+
+def state(installed, *, applies, reason):
+    return EngineState(
+        engine="Acme", installed=installed, tested=("1.1.0", "1.2.0"), applies=applies, reason=reason
+    )
+
+
+@pytest.mark.parametrize("name", ["acme-engine", "acme-engine-cpu"])
+@pytest.mark.parametrize("version", ["1.2.0", "1.1.0+cpu"])
+def test_an_adapter_applies_to_a_tested_version(dists, name, version):
+    dists.add(name, version)
+    assert examined() == state(version, applies=True, reason="would replace its sampler")
+
+
+@pytest.mark.parametrize("version", ["1.3.0", "1.2.0rc1", "1.2.0.post1", "recent"])
+def test_it_leaves_other_versions_alone(dists, version):
+    dists.add("acme-engine", version)
+    assert examined() == state(
+        version, applies=False, reason=f"Acme {version} is untested, tested are 1.1.0 and 1.2.0"
+    )
+
+
+def test_it_leaves_an_engine_alone_that_is_not_installed(dists):
+    assert examined() == state(None, applies=False, reason="Acme is not installed")
+
+
+@pytest.mark.parametrize("value", ["0", "false", "False"])
+def test_a_variable_switches_it_off_before_the_engine_is_looked_at(dists, monkeypatch, value):
+    dists.add("acme-engine", "1.2.0")
+    monkeypatch.setenv(SWITCH, value)
+    found = examined(misfit=lambda: pytest.fail("looked at the engine"))
+    assert found == state("1.2.0", applies=False, reason="switched off by TOKENDRAW_VLLM")
+
+
+@pytest.mark.parametrize("value", ["", "1", "true"])
+def test_it_is_on_unless_the_variable_says_so(dists, monkeypatch, value):
+    dists.add("acme-engine", "1.2.0")
+    monkeypatch.setenv(SWITCH, value)
+    assert examined().applies
+
+
+def test_a_malformed_variable_is_a_reason_and_no_error(dists, monkeypatch):
+    dists.add("acme-engine", "1.2.0")
+    monkeypatch.setenv(SWITCH, "off")
+    assert examined() == state(
+        "1.2.0",
+        applies=False,
+        reason="'TOKENDRAW_VLLM' needs 0, 1, false or true, found 'off'. Set one of these, or unset it",
+    )
+
+
+def test_what_does_not_fit_is_the_reason(dists):
+    dists.add("acme-engine", "1.2.0")
+    assert examined(lambda: "its sampler has gone") == state(
+        "1.2.0", applies=False, reason="its sampler has gone"
+    )
+
+
+def broken():
+    raise SystemExit("no driver")
+
+
+def test_an_engine_that_cannot_be_imported_is_a_reason_and_no_error(dists):
+    dists.add("acme-engine", "1.2.0")
+    found = examined(broken)
+    assert (found.applies, found.reason.partition(" (")[0]) == (
+        False,
+        "importing Acme 1.2.0 raised SystemExit: no driver",
+    )
+
+
+def draw(logits, k, *, seed=None):
+    return logits, k, seed
+
+
+@pytest.mark.parametrize("leading", [(), ("logits",), ("logits", "k"), ("logits", "k", "seed")])
+def test_parameters_may_follow_those_that_are_relied_on(leading):
+    assert changed_signature("draw", draw, leading) is None
+
+
+@pytest.mark.parametrize(
+    ("function", "found"), [(draw, "logits, k, seed"), (None, "none"), (lambda: None, "none")]
+)
+def test_other_leading_parameters_are_told_with_both_lists(function, found):
+    assert changed_signature("draw", function, ("logits", "p")) == (
+        f"'draw' needs the parameters logits, p, found {found}"
+    )
+
+
+def test_the_face_exports_these_names():
+    assert sorted(tokendraw.engines.__all__) == [
+        "ENTRY_POINT_GROUP",
+        "EngineState",
+        "changed_signature",
+        "examine",
+    ]
