@@ -16,6 +16,7 @@ PROJECTS = {
     "tokendraw_triton_gumbel": "plugins/triton_gumbel",
     "tokendraw_flashinfer": "plugins/flashinfer",
     "tokendraw_aiter": "plugins/aiter",
+    "tokendraw_sglang": "integrations/sglang",
     "tokendraw_transformers": "integrations/transformers",
 }
 """Import name to the folder of its distribution."""

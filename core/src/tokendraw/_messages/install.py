@@ -10,6 +10,7 @@ _FOLDERS = {
     "tokendraw-flashinfer": "./plugins/flashinfer",
     "tokendraw-aiter": "./plugins/aiter",
     "tokendraw-triton-gumbel": "./plugins/triton_gumbel",
+    "tokendraw-sglang": "./integrations/sglang",
     "tokendraw-transformers": "./integrations/transformers",
 }
 """Folder of each distribution in a checkout."""

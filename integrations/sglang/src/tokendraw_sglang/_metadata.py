@@ -1,0 +1,100 @@
+"""Turns SGLang's parameters of a batch into tokendraw's.
+
+SGLang keeps tensors on the device and a few facts about them on the host. The same tensors come back step after step
+until a request joins or leaves, so what was made of them is kept.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tokendraw import BatchFacts, SamplingMetadata
+
+NO_SEED = -(2**63)
+"""Entry of ``sampling_seed`` for a request without a seed. A request with this very seed draws as with 2**63 - 1."""
+
+_TENSORS = ("temperatures", "top_ks", "top_ps", "min_ps", "sampling_seed")
+_FACTS = (
+    "is_any_greedy",
+    "need_top_k_sampling",
+    "need_top_p_sampling",
+    "need_min_p_sampling",
+    "max_top_k",
+)
+
+
+def metadata_of(info: Any, positions: Tensor) -> SamplingMetadata:
+    """Describe a batch. Waits for no device.
+
+    :param info: a ``SamplingBatchInfo`` of B rows.
+    :param positions: [B] integer, length of each sequence less one; read if a row may have a seed.
+    """
+    temperature, joint = info.temperatures.view(-1), None
+    if info.is_any_greedy:  # SGLang writes a temperature of 0 as top_k 1 at temperature 1
+        temperature = temperature.masked_fill(info.top_ks <= 1, 0.0)
+    if info.need_top_p_sampling and (info.need_top_k_sampling or info.need_min_p_sampling):
+        joint = torch.ones_like(temperature, dtype=torch.bool)  # with one filter there is no order
+    seed = info.sampling_seed
+    return SamplingMetadata(
+        temperature=temperature,
+        top_k=info.top_ks if info.need_top_k_sampling else None,
+        top_p=info.top_ps if info.need_top_p_sampling else None,
+        min_p=info.min_ps if info.need_min_p_sampling else None,
+        seed=seed,
+        seeded=None if seed is None else seed != NO_SEED,
+        positions=None if seed is None else positions,
+        joint=joint,
+        facts=BatchFacts(
+            any_greedy=info.is_any_greedy,
+            max_top_k=info.max_top_k,
+            all_top_k=info.max_top_k is not None,
+            any_top_k_first=False,
+        ),
+    )
+
+
+class Batches:
+    """Describes the batches of a run, and keeps what it made of the last one."""
+
+    def __init__(self) -> None:
+        self._last: _Described | None = None
+
+    def metadata(self, info: Any, positions: Tensor) -> SamplingMetadata:
+        """Describe a batch; see :func:`metadata_of`. Tensors that came before are not looked at again."""
+        last = self._last
+        if last is None or not last.is_of(info):
+            last = self._last = _Described.of(info, positions)
+        return last.metadata if last.metadata.seed is None else last.metadata.with_positions(positions)
+
+
+@dataclass(frozen=True, slots=True)
+class _Described:
+    """Metadata, and what it was made from."""
+
+    tensors: tuple[Tensor | None, ...]
+    facts: tuple[Any, ...]
+    metadata: SamplingMetadata
+
+    @classmethod
+    def of(cls, info: Any, positions: Tensor) -> _Described:
+        return cls(_tensors(info), _facts(info), metadata_of(info, positions))
+
+    def is_of(self, info: Any) -> bool:
+        """Return whether the batch has the same tensors, which this object keeps alive, and the same facts."""
+        same = all(ours is theirs for ours, theirs in zip(self.tensors, _tensors(info), strict=True))
+        return same and self.facts == _facts(info)
+
+
+def _tensors(info: Any) -> tuple[Tensor | None, ...]:
+    return tuple(getattr(info, name) for name in _TENSORS)
+
+
+def _facts(info: Any) -> tuple[Any, ...]:
+    device = info.temperatures.device
+    # What was made on one stream may not be ready on another.
+    stream = torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else None
+    return (*(getattr(info, name) for name in _FACTS), stream)

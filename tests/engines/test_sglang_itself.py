@@ -1,0 +1,132 @@
+"""SGLang's own modules take the adapter as its server would: see `make test-engines`."""
+
+import argparse
+import json
+import subprocess
+import sys
+from importlib.metadata import version
+from types import SimpleNamespace
+
+import pytest
+
+from sglang_engine import IS_REAL, STAND_IN, sglang_at_hand
+from tokendraw_sglang import state
+
+if not IS_REAL:
+    pytest.skip("needs SGLang", allow_module_level=True)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def engine():
+    with sglang_at_hand():  # loads the plugins by their entry points
+        yield
+
+
+def test_its_plugin_loader_registers_the_adapter_and_applies_the_hooks():
+    from sglang.srt.layers.sampler import _CUSTOM_SAMPLER_FACTORIES
+    from sglang.srt.plugins.hook_registry import HookRegistry
+
+    assert set(_CUSTOM_SAMPLER_FACTORIES) == {"tokendraw"}
+    batch = "sglang.srt.sampling.sampling_batch_info.SamplingBatchInfo"
+    assert HookRegistry._patched == {f"{batch}.from_schedule_batch", f"{batch}.merge_batch"}
+
+
+def test_its_command_line_takes_the_backend():
+    from sglang.srt.server_args import ServerArgs
+
+    parser = argparse.ArgumentParser(exit_on_error=False)
+    ServerArgs.add_cli_args(parser)
+    line = ["--model-path", "none", "--sampling-backend"]
+    assert ServerArgs.from_cli_args(parser.parse_args([*line, "tokendraw"])).sampling_backend == "tokendraw"
+    with pytest.raises(argparse.ArgumentError):
+        parser.parse_args([*line, "nosuch"])
+
+
+def test_its_factory_makes_our_sampler_for_the_backend_and_its_own_for_others():
+    from sglang.srt.layers.sampler import Sampler, create_sampler
+
+    assert type(create_sampler()).__module__ == "tokendraw_sglang._sampler"
+    assert type(create_sampler("pytorch")) is Sampler
+
+
+@pytest.mark.parametrize(
+    ("fields", "backend"),
+    [
+        ({"enable_deterministic_inference": True, "sampling_backend": "tokendraw"}, "pytorch"),
+        ({"enable_deterministic_inference": False, "sampling_backend": "tokendraw"}, None),
+    ],
+)
+def test_deterministic_inference_takes_the_backend_away(fields, backend):
+    from sglang.srt.arg_groups.overrides import _deterministic_sampling_backend
+
+    assert _deterministic_sampling_backend(SimpleNamespace(**fields)).get("sampling_backend") == backend
+
+
+def test_the_adapter_says_that_it_applies():
+    assert vars(state()) == {
+        "engine": "SGLang",
+        "installed": version("sglang"),
+        "tested": ("0.5.23",),
+        "applies": True,
+        "reason": "would replace its sampler, with --sampling-backend tokendraw",
+    }
+
+
+NAMES = {
+    "layers.logprob_processor": ("LogprobResult.write_output_to", "OutputLogprobProcessor.compute_logprobs"),
+    "layers.sampler": (
+        "Sampler.__init__",
+        "Sampler.forward",
+        "Sampler._preprocess_logits",
+        "Sampler._sync_token_ids_across_tp",
+        "register_sampler_backend",
+        "create_sampler",
+    ),
+    "plugins.hook_registry": ("HookRegistry.register", "HookRegistry.apply_hooks"),
+    "runtime_context": ("RuntimeContext.override", "get_context", "get_exec", "get_spec", "get_platform"),
+    "sampling.sampling_batch_info": (
+        "SamplingBatchInfo.from_schedule_batch",
+        "SamplingBatchInfo.filter_batch",
+        "SamplingBatchInfo.merge_batch",
+        "SamplingBatchInfo.copy_for_forward",
+    ),
+    "sampling.sampling_params": ("SamplingParams.normalize",),
+}
+"""What the stand-in of the fast tests has of SGLang's modules."""
+FIELDS = {
+    "layers.logits_processor": "LogitsProcessorOutput",
+    "sampling.sampling_batch_info": "SamplingBatchInfo",
+}
+_READ = """
+import dataclasses, inspect, json, pkgutil, sys
+
+def resolved(module, name):
+    return pkgutil.resolve_name(f"sglang.srt.{module}:{name}")
+
+names, fields = map(json.loads, sys.argv[1:])
+parameters = {
+    name: list(inspect.signature(resolved(module, name)).parameters) for module in names for name in names[module]
+}
+columns = {
+    name: [field.name for field in dataclasses.fields(resolved(module, name))] for module, name in fields.items()
+}
+"""
+
+
+def test_the_stand_in_has_its_signatures():
+    arguments = [json.dumps(NAMES), json.dumps(FIELDS)]
+    run = subprocess.run(
+        [sys.executable, "-c", f"{_READ}\nprint(json.dumps([parameters, columns]))", *arguments],
+        capture_output=True,
+        encoding="utf-8",
+        check=True,
+        env={"PYTHONPATH": str(STAND_IN)},
+    )
+    stand_in = json.loads(run.stdout)
+    own = {"__name__": "own"}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["-c", *arguments])
+        exec(_READ, own)
+    assert stand_in[0] == own["parameters"]
+    for name, columns in stand_in[1].items():
+        assert set(columns) <= set(own["columns"][name]), name

@@ -1,0 +1,264 @@
+"""Fault drill: whatever is wrong, SGLang goes on with its own sampling, and one line of the log says why."""
+
+import dataclasses
+import logging
+import pkgutil
+import sys
+
+import pytest
+import torch
+
+import sglang_engine
+import tokendraw
+import tokendraw_sglang
+from sglang_engine import Request, draw, info_of, sglang_at_hand
+from tokendraw_sglang import _fit, _registration
+
+V = 100
+REQUESTS = {"temperature": 0.9, "top_k": 1000, "top_p": 0.9, "sampling_seed": 3}
+AGAIN = "without seeds per request; restart it to draw through tokendraw again"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def engine():
+    with sglang_at_hand():
+        yield
+
+
+@pytest.fixture(autouse=True)
+def given_backend():
+    with sglang_engine.backend("tokendraw"):
+        yield
+
+
+@pytest.fixture
+def logged(caplog):
+    """The lines of the adapter's log so far."""
+    caplog.set_level(logging.INFO, logger="tokendraw.sglang")
+    return lambda: [record.getMessage() for record in caplog.records if record.name == "tokendraw.sglang"]
+
+
+def rows():
+    """Logits with one token each that is drawn with certainty, and the parameters of a batch."""
+    logits = torch.full((3, V), -1e4)
+    logits[[0, 1, 2], [11, 22, 33]] = 0.0
+    return logits, info_of(Request(**REQUESTS), Request(min_p=0.1), Request(temperature=0.0))
+
+
+def chosen_backend():
+    from sglang.srt.runtime_context import get_exec
+
+    return get_exec().kernel.sampling_backend
+
+
+def assert_sglang_draws(sampler):
+    """SGLang's own sampler, with the backend that it would have taken."""
+    from sglang.srt.layers.sampler import Sampler
+
+    assert type(sampler) is Sampler
+    assert chosen_backend() == "pytorch"
+    assert draw(sampler, *rows())[0].tolist() == [11, 22, 33]
+
+
+def test_where_all_is_well_one_line_says_who_draws(logged):
+    sampler = _registration.make_sampler(tokendraw_sglang.state())
+    assert type(sampler).__name__ == "TokendrawSampler"
+    assert draw(sampler, *rows())[0].tolist() == [11, 22, 33]
+    assert logged() == ["tokendraw: sampler replaced (native 0.1.0, SGLang 0.5.23)"]
+
+
+def test_an_untested_version_is_left_alone(logged, monkeypatch):
+    monkeypatch.setattr("tokendraw.engines.installed_version", lambda name: "0.6.1")
+    found = tokendraw_sglang.state()
+    assert (found.installed, found.tested, found.applies) == ("0.6.1", ("0.5.23",), False)
+    assert_sglang_draws(_registration.make_sampler(found))
+    assert logged() == [
+        "tokendraw: SGLang left alone: SGLang 0.6.1 is untested, tested are 0.5.23. It samples with its backend "
+        "'pytorch'"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("place", "name", "changed", "reason"),
+    [
+        (
+            "layers.sampler:Sampler",
+            "forward",
+            lambda self, logits, batch: None,
+            "needs the parameters self, logits_output, sampling_info, return_logprob, top_logprobs_nums, "
+            "token_ids_logprobs, positions, found self, logits, batch",
+        ),
+        (
+            "sampling.sampling_batch_info:SamplingBatchInfo",
+            "merge_batch",
+            lambda self, *others: None,
+            "needs the parameters self, other, found self, others",
+        ),
+    ],
+)
+def test_a_changed_signature_is_left_alone(logged, monkeypatch, place, name, changed, reason):
+    owner = pkgutil.resolve_name(f"sglang.srt.{place}")
+    changed.__qualname__ = f"{owner.__name__}.{name}"
+    with monkeypatch.context() as patch:
+        patch.setattr(owner, name, changed)
+        found = tokendraw_sglang.state()
+    assert (found.applies, found.reason) == (False, f"'{owner.__name__}.{name}' {reason}")
+    assert_sglang_draws(_registration.make_sampler(found))
+    assert logged() == [
+        f"tokendraw: SGLang left alone: {found.reason}. It samples with its backend 'pytorch'"
+    ]
+
+
+def test_a_missing_field_and_a_missing_name_are_reasons(monkeypatch):
+    monkeypatch.setattr(_fit, "BATCH_FIELDS", (*_fit.BATCH_FIELDS, "temperature_of_rows"))
+    assert tokendraw_sglang.state().reason == (
+        "'SamplingBatchInfo' needs the field temperature_of_rows, found none"
+    )
+    from sglang.srt.layers.sampler import Sampler
+
+    monkeypatch.delattr(Sampler, "_sync_token_ids_across_tp")
+    assert tokendraw_sglang.state().reason == (
+        "importing SGLang 0.5.23 raised AttributeError: type object 'Sampler' has no attribute "
+        "'_sync_token_ids_across_tp'"
+    )
+
+
+@pytest.mark.parametrize("settings", [{"TOKENDRAW_DISABLE": "native"}, {"TOKENDRAW_SAMPLER": "nosuch"}])
+def test_without_a_plugin_that_draws_sglang_does(logged, monkeypatch, settings):
+    for name, value in settings.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(tokendraw.SamplerUnavailableError) as error:
+        tokendraw.load_sampler(need=tokendraw.Need(filter_orders=("joint",)))
+    assert_sglang_draws(_registration.make_sampler(tokendraw_sglang.state()))
+    (line,) = logged()
+    said = " ".join(str(error.value).split())
+    reason, _, goes_on = line.partition(". It samples")
+    assert goes_on == " with its backend 'pytorch'"
+    assert f"tokendraw: SGLang left alone: SamplerUnavailableError: {said}".startswith(
+        reason.removesuffix(" ...")
+    )
+    assert len(reason) > 150
+
+
+class Broken:
+    """Fails on a later call, as a kernel would that met a batch it was not made for."""
+
+    name = "acme"
+
+    def __init__(self, sampler, calls):
+        self._sampler, self.calls = sampler, calls
+
+    def sample(self, logits, metadata):
+        self.calls -= 1
+        if self.calls < 0:
+            raise RuntimeError("illegal\nshape")
+        return self._sampler.sample(logits, metadata)
+
+    def warmup(self, *args, **options):
+        return 0.0
+
+
+def broken(calls=0):
+    from tokendraw_sglang._sampler import TokendrawSampler
+
+    return TokendrawSampler(Broken(tokendraw.load_sampler("native", device="cpu"), calls))
+
+
+def test_a_sampler_that_raises_in_the_middle_of_a_run_is_replaced_by_sglangs(logged):
+    sampler = broken(calls=2)
+    for _ in range(5):
+        tokens, output = draw(sampler, *rows(), top=[1, 1, 1])
+        assert tokens.tolist() == [11, 22, 33]
+        torch.testing.assert_close(output.next_token_logprobs, torch.zeros(3))
+    assert sampler._draws is None
+    assert logged() == [
+        "tokendraw: 'acme' raised RuntimeError: illegal shape. SGLang goes on with its own sampling backend 'pytorch', "
+        f"{AGAIN}"
+    ]
+
+
+def test_sglangs_processors_of_logits_run_once_on_a_batch_that_failed(monkeypatch):
+    from sglang.srt.layers.sampler import Sampler
+
+    def biased(self, logits, sampling_info):
+        logits[:, 5] += 1.0
+        return logits
+
+    monkeypatch.setattr(Sampler, "_preprocess_logits", biased)
+    sampler, plain = broken(), torch.zeros(1, V)
+    for _ in range(2):
+        _, output = draw(sampler, plain, info_of(Request(top_k=V)), ids=[[5]])
+        expected = torch.zeros(V)
+        expected[5] = 1.0
+        (found,) = output.next_token_token_ids_logprobs_val[0]
+        torch.testing.assert_close(found, expected.log_softmax(-1)[5])
+
+
+def test_a_warmup_that_raises_leaves_the_draws_to_sglang(logged, monkeypatch):
+    sampler = broken(calls=9)
+
+    def refuse(*_args, **_options):
+        raise ValueError("no compiler.")
+
+    monkeypatch.setattr(Broken, "warmup", refuse)
+    assert draw(sampler, *rows())[0].tolist() == [11, 22, 33]
+    assert logged() == [
+        "tokendraw: 'acme' raised ValueError: no compiler. SGLang goes on with its own sampling backend 'pytorch', "
+        f"{AGAIN}"
+    ]
+
+
+class TestRegistration:
+    @pytest.fixture(autouse=True)
+    def anew(self):
+        _registration._register_once.cache_clear()
+        yield
+        _registration._register_once.cache_clear()
+
+    def test_raises_nothing(self, logged, monkeypatch):
+        from sglang.srt.layers import sampler
+
+        monkeypatch.delattr(sampler, "register_sampler_backend")
+        tokendraw_sglang.register()
+        (line,) = logged()
+        assert line.startswith(
+            "tokendraw: SGLang left alone: registration raised ImportError: cannot import name "
+            "'register_sampler_backend' from 'sglang.srt.layers.sampler' ("
+        )
+
+    def test_without_sglang_says_so(self, logged, monkeypatch):
+        for name in [name for name in sys.modules if name.split(".")[0] == "sglang"]:
+            monkeypatch.setitem(sys.modules, name, None)
+        tokendraw_sglang.register()
+        (line,) = logged()
+        assert line.startswith("tokendraw: SGLang left alone: registration raised ModuleNotFoundError: ")
+
+    def test_twice_is_once(self, logged, monkeypatch):
+        from sglang.srt.layers import sampler
+        from sglang.srt.plugins.hook_registry import HookRegistry
+
+        calls = []
+        monkeypatch.setattr(
+            sampler, "register_sampler_backend", lambda backend, factory: calls.append(backend)
+        )
+        monkeypatch.setattr(_registration, "state", lambda: found)
+        found = dataclasses.replace(tokendraw_sglang.state(), applies=True)
+        monkeypatch.setattr(HookRegistry, "register", lambda target, *_: calls.append(target))
+        for _ in range(3):
+            tokendraw_sglang.register()
+        batch = "sglang.srt.sampling.sampling_batch_info.SamplingBatchInfo"
+        assert calls == ["tokendraw", f"{batch}.from_schedule_batch", f"{batch}.merge_batch"]
+        assert logged() == []
+
+    def test_leaves_the_batches_of_an_sglang_alone_that_it_does_not_know(self, monkeypatch):
+        from sglang.srt.layers import sampler
+        from sglang.srt.plugins.hook_registry import HookRegistry
+
+        calls = []
+        monkeypatch.setattr(
+            sampler, "register_sampler_backend", lambda backend, factory: calls.append(backend)
+        )
+        monkeypatch.setattr("tokendraw.engines.installed_version", lambda name: "0.6.1")
+        monkeypatch.setattr(HookRegistry, "register", lambda *_: pytest.fail("hooked"))
+        tokendraw_sglang.register()
+        assert calls == ["tokendraw"]

@@ -1,0 +1,79 @@
+"""The warmup compiles for what SGLang sends: the same tensors, dtypes and facts, in its own layout of logits."""
+
+import itertools
+
+import pytest
+import torch
+
+import tokendraw
+from sglang_engine import Request, draw, info_of, sglang_at_hand
+from tokendraw_sglang._metadata import metadata_of
+from tokendraw_sglang._warmup import BATCH_SIZES, batches, warm_up
+
+V = 200
+FILTERS = [{}, {"top_k": 50}, {"top_p": 0.9}, {"min_p": 0.05}, {"top_k": 50, "top_p": 0.9}]
+FILTERS.append({"top_k": 50, "top_p": 0.9, "min_p": 0.05})
+
+
+@pytest.fixture(scope="module", autouse=True)
+def engine():
+    with sglang_at_hand():
+        yield
+
+
+def layout(metadata):
+    """What a kernel may be compiled for."""
+    tensors = {name: value for name, value in vars(metadata).items() if isinstance(value, torch.Tensor)}
+    facts = metadata.facts
+    return (
+        tuple(sorted((name, tensor.dtype) for name, tensor in tensors.items())),
+        (
+            facts.any_greedy,
+            facts.any_top_p,
+            facts.any_min_p,
+            facts.max_top_k,
+            facts.any_joint,
+            facts.all_top_k,
+        ),
+    )
+
+
+def test_it_draws_every_kind_of_batch_that_sglang_sends():
+    warmed = {layout(metadata) for metadata in batches(torch.device("cpu"), V)}
+    for params, greedy, seed in itertools.product(FILTERS, (False, True), (None, 7)):
+        requests = [
+            Request(**params, sampling_seed=seed),
+            Request(temperature=0.0) if greedy else Request(**params),
+        ]
+        assert layout(metadata_of(info_of(*requests), torch.tensor([3, 4]))) in warmed
+
+
+def test_its_batches_are_small_and_large():
+    assert {metadata.num_rows for metadata in batches(torch.device("cpu"), V)} == set(BATCH_SIZES)
+
+
+@pytest.mark.usefixtures("warmup_on_a_cpu")
+def test_it_draws_from_rows_as_far_apart_as_sglangs_and_leaves_the_random_state(monkeypatch):
+    sampler, drawn = tokendraw.load_sampler("native", device="cpu"), []
+    sample = type(sampler._calls).make
+    monkeypatch.setattr(
+        type(sampler._calls), "make", lambda self, call: (drawn.append(call.logits), sample(self, call))[1]
+    )
+    state = torch.get_rng_state()
+    warm_up(sampler, torch.zeros(3, V + 56)[:, :V])
+    assert {tuple(logits.shape[1:]) + logits.stride()[:1] for logits in drawn} == {(V, V + 56)}
+    assert {logits.dtype for logits in drawn} == {torch.float32}
+    assert torch.equal(state, torch.get_rng_state())
+
+
+def test_the_first_batch_is_preceded_by_it_whatever_it_is(monkeypatch):
+    from sglang.srt.layers.sampler import create_sampler
+
+    warmed = []
+    monkeypatch.setattr(
+        "tokendraw_sglang._sampler.warm_up", lambda sampler, logits: warmed.append(logits.shape)
+    )
+    sampler = create_sampler()
+    for request in (Request(temperature=0.0), Request(), Request()):
+        draw(sampler, torch.randn(1, V), info_of(request))
+    assert warmed == [(1, V)]
