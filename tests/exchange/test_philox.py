@@ -217,6 +217,19 @@ def test_a_torch_without_numpy_makes_its_own_words(monkeypatch):
     assert int(w0) == 0x6627E8D5
 
 
+def test_what_a_host_makes_the_default_dtype_and_device_keeps_no_cpu_from_drawing():
+    """Engines load their sampler while they build a model in bfloat16 on its device."""
+    _numpy.is_usable.cache_clear()
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        with torch.device("meta"):
+            assert _numpy.is_usable()
+    finally:
+        torch.set_default_dtype(before)
+        _numpy.is_usable.cache_clear()
+
+
 @pytest.mark.parametrize("dtype", ["fp32", "fp64"])
 @pytest.mark.parametrize("block", [1, 7, 64])
 def test_noise_that_is_made_in_blocks_is_the_noise_of_one_call(monkeypatch, block, dtype):

@@ -26,7 +26,7 @@ ROUNDS: Final = 10
 def is_usable() -> bool:
     """Whether numpy is installed and fits this torch, and the low half of a word comes first in memory."""
     try:
-        torch.zeros(1).numpy()
+        torch.zeros(1, dtype=torch.int64, device="cpu").numpy()  # whatever the host made the default
     except RuntimeError:
         return False
     return sys.byteorder == "little"
