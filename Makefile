@@ -6,7 +6,8 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 PACKAGES := --editable './core[files]' --editable ./plugins/native
-TOOLS := hatchling hypothesis import-linter matplotlib mypy pytest pytest-xdist ruff scipy 'triton; sys_platform == "linux"'
+SUITE_TOOLS := hypothesis pytest scipy
+TOOLS := $(SUITE_TOOLS) hatchling import-linter matplotlib mypy pytest-xdist ruff 'triton; sys_platform == "linux"'
 INTEGRATIONS := --editable ./integrations/transformers
 MANIFESTS := constraints.txt core/pyproject.toml plugins/native/pyproject.toml
 
@@ -17,7 +18,7 @@ define NO_COPIES
 @copies=$$($(BIN)/python tests/support/checkout.py) && { test -z "$$copies" || $(PIP) --no-deps $$copies; }
 endef
 
-.PHONY: demo test test-all check bench clean
+.PHONY: demo test test-all test-engines check bench clean
 
 demo: $(VENV)/.runtime  ## Draw text, and show which sampler drew it and why
 	$(NO_COPIES)
@@ -35,6 +36,9 @@ test-all: $(VENV)/.tools  ## The whole suite, without a GPU: twenty minutes
 	$(NO_COPIES)
 	$(SUITE) -m "not gpu" $(PYTEST)
 
+test-engines: $(VENV)-sglang/.ready  ## The adapters to engines with the engines' own modules, which it downloads
+	OMP_NUM_THREADS=1 $(VENV)-sglang/bin/python -m pytest -W default tests/engines/test_sglang_*.py $(PYTEST)
+
 check: $(VENV)/.tools  ## Format, lint, import contracts, types
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
@@ -46,7 +50,7 @@ bench: $(VENV)/.tools  ## The CPU table, as in benchmarks/results/cpu.md
 	$(BIN)/python benchmarks/cpu.py
 
 clean:
-	rm -rf $(VENV)
+	rm -rf $(VENV) $(VENV)-*
 
 $(VENV)/.runtime: $(MANIFESTS)
 	$(PYTHON) -m venv $(VENV)
@@ -55,4 +59,12 @@ $(VENV)/.runtime: $(MANIFESTS)
 
 $(VENV)/.tools: $(VENV)/.runtime Makefile integrations/transformers/pyproject.toml
 	$(PIP) $(TOOLS) $(INTEGRATIONS)
+	@touch $@
+
+$(VENV)-sglang/.ready: PIP := $(VENV)-sglang/$(PIP:$(VENV)/%=%)
+$(VENV)-sglang/.ready: $(MANIFESTS) tests/engines/sglang.txt integrations/sglang/pyproject.toml
+	$(PYTHON) -m venv $(VENV)-sglang
+	$(PIP) $(PACKAGES) --editable ./plugins/triton_gumbel --editable ./integrations/sglang $(SUITE_TOOLS) \
+		--requirement tests/engines/sglang.txt
+	$(PIP) --no-deps sglang==0.5.23
 	@touch $@
