@@ -159,6 +159,16 @@ def test_tokens_are_int32_as_sglangs_own_draws(sampler, own):
     assert draw(sampler, logits, info)[0].dtype is draw(own, logits, info)[0].dtype is torch.int32
 
 
+def test_ranks_agree_on_the_tokens_as_sglang_has_them_agree(sampler, monkeypatch):
+    def smallest_of_all_ranks(self, batch_next_token_ids, sampling_info):
+        batch_next_token_ids.clamp_(max=3)
+
+    monkeypatch.setattr(type(sampler).__mro__[1], "_sync_token_ids_across_tp", smallest_of_all_ranks)
+    logits = torch.full((2, V), -1e4)
+    logits[[0, 1], [2, 50]] = 0.0
+    assert draw(sampler, logits, info_of(Request(), Request(top_k=4)))[0].tolist() == [2, 3]
+
+
 def test_an_empty_batch_draws_nothing(sampler):
     assert draw(sampler, torch.empty(0, V), info_of())[0].tolist() == []
 

@@ -177,7 +177,7 @@ def test_a_sampler_that_raises_in_the_middle_of_a_run_is_replaced_by_sglangs(log
     ]
 
 
-def test_sglangs_processors_of_logits_run_once_on_a_batch_that_failed(monkeypatch):
+def test_sglangs_processors_of_logits_run_once_on_every_batch_also_on_the_one_that_failed(monkeypatch):
     from sglang.srt.layers.sampler import Sampler
 
     def biased(self, logits, sampling_info):
@@ -185,9 +185,10 @@ def test_sglangs_processors_of_logits_run_once_on_a_batch_that_failed(monkeypatc
         return logits
 
     monkeypatch.setattr(Sampler, "_preprocess_logits", biased)
-    sampler, plain = broken(), torch.zeros(1, V)
-    for _ in range(2):
-        _, output = draw(sampler, plain, info_of(Request(top_k=V)), ids=[[5]])
+    sampler = broken()
+    buffer = torch.zeros(1, V)  # SGLang's graphs write the logits of every step here
+    for _ in range(3):
+        _, output = draw(sampler, buffer.zero_(), info_of(Request(top_k=V)), ids=[[5]], copy=False)
         expected = torch.zeros(V)
         expected[5] = 1.0
         (found,) = output.next_token_token_ids_logprobs_val[0]

@@ -138,9 +138,15 @@ def test_batches_left_to_sglang_go_without_seeds(sampler, logits):
     assert info.sampling_seed is column
 
 
-def test_a_batch_is_described_again_when_its_rows_or_facts_change(sampler, logits, monkeypatch):
-    described, real = [], _metadata.metadata_of
-    monkeypatch.setattr(_metadata, "metadata_of", lambda *args: (described.append(1), real(*args))[1])
+@pytest.fixture
+def described(monkeypatch):
+    """How often a batch has been described, as the length of a list."""
+    calls, real = [], _metadata.metadata_of
+    monkeypatch.setattr(_metadata, "metadata_of", lambda *args: (calls.append(1), real(*args))[1])
+    return calls
+
+
+def test_a_batch_is_described_once_for_all_its_steps(sampler, logits, described):
     info = info_of(Request(sampling_seed=3), Request(temperature=0.0))
     for position in range(4):
         draw(sampler, logits[:2], info.copy_for_forward(), [position] * 2)
@@ -148,6 +154,30 @@ def test_a_batch_is_described_again_when_its_rows_or_facts_change(sampler, logit
     keep(info, [0])
     draw(sampler, logits[:1], info, [5])
     assert len(described) == 2
-    info.is_any_greedy = False
-    draw(sampler, logits[:1], info, [6])
-    assert len(described) == 3
+
+
+@pytest.mark.parametrize("changed", ["temperatures", "top_ks", "top_ps", "min_ps", "sampling_seed"])
+def test_a_batch_is_described_again_when_a_tensor_changes(sampler, logits, described, changed):
+    info = info_of(Request(sampling_seed=3, top_p=0.9), Request(min_p=0.1, top_k=9))
+    draw(sampler, logits[:2], info)
+    setattr(info, changed, getattr(info, changed).clone())
+    draw(sampler, logits[:2], info)
+    assert len(described) == 2
+
+
+@pytest.mark.parametrize(
+    ("changed", "value"),
+    [
+        ("is_any_greedy", True),
+        ("need_top_k_sampling", False),
+        ("need_top_p_sampling", False),
+        ("need_min_p_sampling", False),
+        ("max_top_k", 9),
+    ],
+)
+def test_a_batch_is_described_again_when_a_fact_changes(sampler, logits, described, changed, value):
+    info = info_of(Request(top_p=0.9), Request(min_p=0.1, top_k=9))
+    draw(sampler, logits[:2], info)
+    setattr(info, changed, value)
+    draw(sampler, logits[:2], info)
+    assert len(described) == 2

@@ -138,16 +138,19 @@ def keep(info: Any, rows: list[int]) -> None:
     info.filter_batch(rows, torch.tensor(rows))
 
 
-def draw(sampler: Any, logits: torch.Tensor, info: Any, positions: Any = None, **wanted: Any) -> Any:
-    """Call a sampler as SGLang's model runner does, with a copy of the logits.
+def draw(
+    sampler: Any, logits: torch.Tensor, info: Any, positions: Any = None, *, copy: bool = True, **wanted: Any
+) -> Any:
+    """Call a sampler as SGLang's model runner does.
 
     :param positions: list of B integers; None: all are 9.
+    :param copy: keep the logits as they are; a sampler may overwrite them.
     :param wanted: ``top`` and ``ids``: best tokens and tokens by id that each row wants log-probabilities of.
     :returns: the tokens [B], and the ``LogitsProcessorOutput`` that holds what else was asked for.
     """
     from sglang.srt.layers.logits_processor import LogitsProcessorOutput
 
-    output = LogitsProcessorOutput(next_token_logits=logits.clone())
+    output = LogitsProcessorOutput(next_token_logits=logits.clone() if copy else logits)
     rows = len(logits)
     tokens = sampler(
         output,

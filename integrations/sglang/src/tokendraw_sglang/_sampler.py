@@ -94,9 +94,8 @@ class TokendrawSampler(engine.Sampler):  # type: ignore[misc]
     def _draw(self, logits: Tensor, info: Any, positions: Tensor) -> Tensor:
         assert self._draws is not None
         output = self._draws.sample(logits, self._batches.metadata(info, positions))
-        return output.token_ids.to(
-            torch.int32
-        )  # as SGLang's own draws, so that ranks that differ can be synchronised
+        # As SGLang's own draws are, so that a rank that fails can still be synchronised with the others.
+        return output.token_ids.to(torch.int32)
 
     def _by_engine(self, logits_output: Any, info: Any, *rest: Any, **more: Any) -> Tensor:
         """Draw as SGLang does without the adapter; its backends know no seeds of single rows."""

@@ -57,6 +57,8 @@ class Sampler(nn.Module):
         places, before = torch.arange(probs.shape[1]), probs.cumsum(-1) - probs
         dropped = (places >= info.top_ks[:, None]) | (before > info.top_ps[:, None])
         dropped |= probs < probs[:, :1] * info.min_ps[:, None]
+        if info.sampling_seed is not None:
+            torch.manual_seed(int(info.sampling_seed[0]))
         drawn = torch.multinomial(probs.masked_fill(dropped, 0.0), 1)
         return order.gather(1, drawn).view(-1).to(torch.int32)
 
