@@ -10,7 +10,7 @@ import torch
 from goodness_of_fit import FALSE_ALARM, chi_square
 from sglang_engine import Request, backend, draw, info_of, keep, sglang_at_hand
 
-V, DRAWS = 60, 20_000
+V, DRAWS = 60, 10_000
 LOGITS = torch.randn(V, generator=torch.Generator().manual_seed(3)) * 2
 SETTINGS = {
     "no filter": {"temperature": 1.7},
@@ -69,6 +69,7 @@ def test_draws_have_the_distribution_of_sglangs_filters(sampler, name):
     assert chi_square(tokens.numpy(), joint(LOGITS, **SETTINGS[name])) > FALSE_ALARM
 
 
+@pytest.mark.fast_first
 @pytest.mark.parametrize("name", SETTINGS)
 def test_sglangs_own_draws_have_that_distribution_too(own, name):
     torch.manual_seed(6)

@@ -80,7 +80,7 @@ def test_a_seeded_row_keeps_its_tokens_while_others_leave_and_join(sampler, logi
 
 def test_rows_without_a_seed_draw_anew_beside_one_that_has_one(sampler, logits):
     torch.manual_seed(2)
-    rows = 5000
+    rows = 1000
     info = info_of(Request(sampling_seed=7), *[Request(temperature=1.3, top_k=20)] * rows)
     info.merge_batch(info_of(*[Request(temperature=1.3, top_k=20)] * rows))
     first, second = (draw(sampler, logits[[0]].expand(2 * rows + 1, -1), info)[0] for _ in range(2))

@@ -117,17 +117,15 @@ class Request:
 class Batch:
     """A batch as SGLang's scheduler keeps it."""
 
-    device = "cpu"
-
-    def __init__(self, reqs: list[Request]) -> None:
-        self.reqs = reqs
+    def __init__(self, reqs: list[Request], device: str) -> None:
+        self.reqs, self.device = reqs, device
 
 
-def info_of(*reqs: Request, vocab_size: int = 1000) -> Any:
+def info_of(*reqs: Request, vocab_size: int = 1000, device: str = "cpu") -> Any:
     """Make SGLang's ``SamplingBatchInfo`` of requests, by its own function with the adapter's hooks."""
     from sglang.srt.sampling.sampling_batch_info import SamplingBatchInfo
 
-    batch = Batch(list(reqs))
+    batch = Batch(list(reqs), device)
     info = SamplingBatchInfo.from_schedule_batch(batch, vocab_size)
     info.kept_alive = batch  # SGLang's penalties hold it by a weak reference
     return info
@@ -135,7 +133,7 @@ def info_of(*reqs: Request, vocab_size: int = 1000) -> Any:
 
 def keep(info: Any, rows: list[int]) -> None:
     """Let the other rows of a batch go, as SGLang does when their requests end."""
-    info.filter_batch(rows, torch.tensor(rows))
+    info.filter_batch(rows, torch.tensor(rows, device=info.temperatures.device))
 
 
 def draw(
@@ -158,7 +156,7 @@ def draw(
         bool(wanted),
         wanted.pop("top", [0] * rows),
         wanted.pop("ids", [None] * rows),
-        torch.tensor([9] * rows if positions is None else positions),
+        torch.tensor([9] * rows if positions is None else positions, device=logits.device),
         **wanted,
     )
     return tokens, output

@@ -33,10 +33,10 @@ class SamplingBatchInfo:
         limits = [p.top_k for p in params]
         masks = [row for row, request in enumerate(batch.reqs) if request.return_sampling_mask]
         return cls(
-            temperatures=torch.tensor([p.temperature for p in params]).view(-1, 1),
-            top_ps=torch.tensor([p.top_p for p in params]),
-            top_ks=torch.tensor(limits, dtype=torch.int32),
-            min_ps=torch.tensor([p.min_p for p in params]),
+            temperatures=torch.tensor([p.temperature for p in params], device=batch.device).view(-1, 1),
+            top_ps=torch.tensor([p.top_p for p in params], device=batch.device),
+            top_ks=torch.tensor(limits, dtype=torch.int32, device=batch.device),
+            min_ps=torch.tensor([p.min_p for p in params], device=batch.device),
             is_all_greedy=all(k <= 1 for k in limits),
             is_any_greedy=any(k <= 1 for k in limits),
             need_top_p_sampling=any(p.top_p != 1.0 for p in params),
