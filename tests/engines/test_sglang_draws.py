@@ -195,7 +195,3 @@ class TestLeftToSGLang:
         tokens, output = draw(never, logits, info_of(Request(top_k=3)), top=[1], logprob_logits=plain)
         assert tokens.tolist() == [5]
         torch.testing.assert_close(output.next_token_logprobs, plain.log_softmax(-1)[:, 5])
-
-    def test_draws_that_match_a_trainer(self, never):
-        never.rl_on_policy_target = "fsdp"
-        assert draw(never, torch.randn(1, V), info_of(Request(top_k=3)))[0].shape == (1,)

@@ -140,6 +140,18 @@ def test_without_a_plugin_that_draws_sglang_does(logged, monkeypatch, settings):
     assert len(reason) > 150
 
 
+def test_draws_that_match_a_trainer_are_sglangs(logged):
+    from sglang.srt.runtime_context import get_exec
+
+    with get_exec().deterministic.override(rl_on_policy_target="fsdp"):
+        sampler = _registration.make_sampler(tokendraw_sglang.state())
+    assert_sglang_draws(sampler)
+    assert logged() == [
+        "tokendraw: SGLang left alone: rl_on_policy_target asks for draws that match a trainer bit for bit. It samples "
+        "with its backend 'pytorch'"
+    ]
+
+
 class Broken:
     """Fails on a later call, as a kernel would that met a batch it was not made for."""
 

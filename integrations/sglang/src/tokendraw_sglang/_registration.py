@@ -42,8 +42,12 @@ def make_sampler(found: EngineState) -> Any:
     :param found: what the adapter found of SGLang when it was registered.
     :returns: an instance of ``sglang.srt.layers.sampler.Sampler``.
     """
+    from sglang.srt.runtime_context import get_exec
+
     if not found.applies:
         return _engines_own(found.reason)
+    if get_exec().deterministic.rl_on_policy_target is not None:
+        return _engines_own("rl_on_policy_target asks for draws that match a trainer bit for bit")
     try:
         from tokendraw_sglang._sampler import load
 

@@ -57,7 +57,7 @@ class TokendrawSampler(engine.Sampler):  # type: ignore[misc]
     ) -> Tensor:
         """Draw a token a row, and fill in the log-probabilities that SGLang asks for, as its own sampler does.
 
-        :param logits_output: with ``next_token_logits`` [B, V]; they are overwritten.
+        :param logits_output: with ``next_token_logits`` [B, V], which may be overwritten.
         :param sampling_info: a ``SamplingBatchInfo`` of B rows.
         :param positions: [B] integer: length of each sequence less one.
         :param more: what else SGLang may pass, as ``logprob_logits`` of a watermark; with it the batch is SGLang's.
@@ -87,7 +87,6 @@ class TokendrawSampler(engine.Sampler):  # type: ignore[misc]
         return (
             info.is_all_greedy
             or info.sampling_mask_batch_indices is not None
-            or self.rl_on_policy_target is not None
             or any(value is not None for value in more.values())
         )
 
@@ -98,7 +97,7 @@ class TokendrawSampler(engine.Sampler):  # type: ignore[misc]
         return output.token_ids.to(torch.int32)
 
     def _by_engine(self, logits_output: Any, info: Any, *rest: Any, **more: Any) -> Tensor:
-        """Draw as SGLang does without the adapter; its backends know no seeds of single rows."""
+        """Draw as SGLang does without the adapter, which leaves ``sampling_seed`` empty."""
         info = info if info.sampling_seed is None else dataclasses.replace(info, sampling_seed=None)
         with get_exec().kernel.override(sampling_backend=own_backend()):
             token_ids: Tensor = super().forward(logits_output, info, *rest, **more)
