@@ -18,6 +18,7 @@ PROJECTS = {
     "tokendraw_aiter": "plugins/aiter",
     "tokendraw_sglang": "integrations/sglang",
     "tokendraw_transformers": "integrations/transformers",
+    "tokendraw_vllm": "integrations/vllm",
 }
 """Import name to the folder of its distribution."""
 

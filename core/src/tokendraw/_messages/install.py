@@ -12,6 +12,7 @@ _FOLDERS = {
     "tokendraw-triton-gumbel": "./plugins/triton_gumbel",
     "tokendraw-sglang": "./integrations/sglang",
     "tokendraw-transformers": "./integrations/transformers",
+    "tokendraw-vllm": "./integrations/vllm",
 }
 """Folder of each distribution in a checkout."""
 

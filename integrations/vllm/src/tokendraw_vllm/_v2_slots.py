@@ -1,0 +1,192 @@
+"""The requests of the V2 runner's sampler, as tokendraw takes them: one entry a slot, copied when a request comes.
+
+vLLM keeps the parameters in pinned host memory that the device reads, in buffers that take turns. A copy in the memory
+of the device changes only when a request is added, and lies where it lies, so that a step builds nothing anew but what
+the host knows of its rows.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Hashable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tokendraw import BatchFacts, SamplingMetadata
+from tokendraw_vllm._drawing import Drawing
+
+_DTYPES = {
+    "temperature": torch.float32,
+    "top_k": torch.int32,
+    "top_p": torch.float32,
+    "min_p": torch.float32,
+    "seeds": torch.int64,
+}
+_MOST_KEPT = 64
+"""Number of descriptions that are kept, one for each set of facts: mixed traffic may bring many."""
+
+
+class Slots:
+    """The parameters of all requests of one of vLLM's samplers, and the drawing in its place."""
+
+    def __init__(self, sampler: Any, drawing: Drawing, device: torch.device, *, raw: bool) -> None:
+        """Hold the states of a sampler that was just made, without requests.
+
+        :param sampler: vLLM's.
+        :param raw: whether batches may be drawn from the model's own logits. Between that way and the other one the
+            last bit of a logit may differ, so that a near tie may fall otherwise.
+        """
+        self._sampler = sampler
+        self._states = sampler.sampling_states
+        self._drawing = drawing
+        self._raw = raw
+        requests = self._states.max_num_reqs
+        self._columns = _empty(requests, device)
+        self._edited = np.zeros(requests, dtype=bool)
+        """Which requests edit their logits, by anything but temperature and filters."""
+        self._applied = torch.zeros(requests, dtype=torch.float32, device=device)
+        self._is_stale = True
+        self._kept: dict[Hashable, SamplingMetadata] = {}
+        self._vllms_own_add = self._states.add_request
+
+    def add_request(self, slot: int, add: Callable[[], None]) -> None:
+        """Note whether a request edits its logits, while vLLM's sampler adds it.
+
+        vLLM keeps one flag for edits and filters together. So the states' part of it is held back during the call and
+        put in behind it.
+        """
+        filtered = []
+
+        def without_flag(*arguments: Any) -> bool:
+            filtered.append(bool(self._vllms_own_add(*arguments)))
+            return False
+
+        self._states.add_request = without_flag
+        try:
+            add()
+        finally:
+            del self._states.add_request
+        flags = self._sampler.needs_logits_processing
+        self._edited[slot] = flags[slot]
+        flags[slot] |= any(filtered)
+        self._is_stale = True
+
+    def all_greedy(self, requests: np.ndarray) -> bool:
+        """Whether every one of these requests is greedy: those batches are vLLM's own."""
+        return bool((self._states.temperature.np[requests] == 0.0).all())
+
+    def may_draw_raw(self, requests: np.ndarray) -> bool:
+        """Whether a batch of these requests can be drawn from the model's own logits."""
+        return self._raw and not self._edited[requests].any() and not self.all_greedy(requests)
+
+    def draw(
+        self, logits: Tensor, slot_of_row: Tensor, requests: np.ndarray, positions: Tensor, *, raw: bool
+    ) -> Tensor | None:
+        """Draw one token a row: ids [rows] int64; None if that failed, now or before.
+
+        :param logits: [rows, V].
+        :param slot_of_row: [rows] integer, on the device.
+        :param requests: their slots, on the host.
+        :param positions: [rows] integer: index of the token that was fed last.
+        :param raw: whether temperature and min-p are still to be applied.
+        """
+
+        def metadata() -> SamplingMetadata:
+            if self._is_stale:
+                self._refresh()
+            return self._described(requests, raw=raw).for_rows(slot_of_row, positions)
+
+        return self._drawing.draw(logits, metadata)
+
+    def _refresh(self) -> None:
+        """Copy the parameters, behind the draws of the steps before, on the stream of this one."""
+        for name, column in self._columns.items():
+            column.copy_(getattr(self._states, name).gpu, non_blocking=True)
+        # 0 where a row is greedy, else 1: what is left of a temperature that was applied
+        torch.ne(self._columns["temperature"], 0.0, out=self._applied)
+        self._is_stale = False
+
+    def _described(self, requests: np.ndarray, *, raw: bool) -> SamplingMetadata:
+        """Describe a batch of these requests; those with equal facts share what samplers remember of them."""
+        temperature = self._states.temperature.np[requests]
+        facts = self._facts(requests, temperature, min_p=raw)
+        has_temperature = facts.any_greedy or (raw and bool((temperature != 1.0).any()))
+        has_seeds = self._drawing.seeds_unasked or self._states.any_explicit_seed(requests)
+        key = facts, raw, has_temperature, has_seeds
+        if key not in self._kept:
+            while len(self._kept) >= _MOST_KEPT:
+                del self._kept[next(iter(self._kept))]
+            divisors = self._columns["temperature"] if raw else self._applied
+            self._kept[key] = _metadata(
+                self._columns, divisors if has_temperature else None, facts, has_seeds=has_seeds
+            )
+        return self._kept[key]
+
+    def _facts(self, requests: np.ndarray, temperature: np.ndarray, *, min_p: bool) -> BatchFacts:
+        """Collect what the host knows of these requests.
+
+        :param min_p: whether min-p is still to be applied.
+        """
+        top_k = self._states.top_k.np[requests]
+        active = top_k < self._states.vocab_size
+        greedy = temperature == 0.0
+        return BatchFacts(
+            any_greedy=bool(greedy.any()),
+            all_greedy=bool(greedy.all()),
+            max_top_k=int(top_k[active].max()) if active.any() else 0,
+            all_top_k=bool((active | greedy).all()),
+            any_top_p=bool((self._states.top_p.np[requests] < 1.0).any()),
+            any_min_p=min_p and bool((self._states.min_p.np[requests] > 0.0).any()),
+            any_joint=False,
+        )
+
+
+def batches_to_come(requests: int, device: torch.device) -> list[SamplingMetadata]:
+    """Make up batches of the forms that :class:`Slots` describes, to compile kernels for.
+
+    :param requests: number of slots; there are batches of one row, and of as many, up to 256.
+    """
+    columns = _empty(requests, device)
+    for name, value in {"temperature": 0.8, "top_k": 50, "top_p": 0.9, "min_p": 0.05}.items():
+        columns[name].fill_(value)
+    batches = []
+    for greedy, top_k, top_p, min_p in itertools.product(
+        (False, True), (0, 50), (False, True), (False, True)
+    ):
+        facts = BatchFacts(
+            any_greedy=greedy,
+            max_top_k=top_k,
+            all_top_k=top_k > 0,
+            any_top_p=top_p,
+            any_min_p=min_p,
+            any_joint=False,
+        )
+        form = _metadata(columns, columns["temperature"], facts, has_seeds=True)
+        for rows in sorted({1, min(requests, 256)}):
+            places = torch.arange(rows, device=device)
+            batches.append(form.for_rows(places, places))
+    return batches
+
+
+def _empty(requests: int, device: torch.device) -> dict[str, Tensor]:
+    return {name: torch.zeros(requests, dtype=dtype, device=device) for name, dtype in _DTYPES.items()}
+
+
+def _metadata(
+    columns: Mapping[str, Tensor], temperature: Tensor | None, facts: BatchFacts, *, has_seeds: bool
+) -> SamplingMetadata:
+    """Describe batches with these facts, until :meth:`SamplingMetadata.for_rows` says which rows there are."""
+    nowhere = columns["seeds"].new_zeros(1)
+    return SamplingMetadata(
+        temperature=temperature,
+        top_k=columns["top_k"] if facts.max_top_k else None,
+        top_p=columns["top_p"] if facts.any_top_p else None,
+        min_p=columns["min_p"] if facts.any_min_p else None,
+        seed=columns["seeds"] if has_seeds else None,
+        positions=nowhere,
+        row_index=nowhere,
+        facts=facts,
+    )

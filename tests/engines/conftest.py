@@ -1,0 +1,36 @@
+"""A vLLM for the adapter: the stand-in, installed as a distribution of a tested version."""
+
+import logging
+
+import pytest
+
+import vllm_stand_in
+from fake_dists import fake_dists
+
+
+@pytest.fixture
+def install(tmp_path, monkeypatch):
+    """``install(version, modules)``: puts vLLM there; without it, none is."""
+    for name in ("TOKENDRAW_VLLM", "TOKENDRAW_SAMPLER"):
+        monkeypatch.delenv(name, raising=False)
+    vllm_stand_in.forget()
+    with fake_dists(tmp_path, monkeypatch) as dists:
+
+        def add(version="0.33.0", modules=vllm_stand_in.MODULES):
+            dists.add("vllm", version, modules=modules)
+
+        yield add
+    vllm_stand_in.forget()
+
+
+@pytest.fixture
+def vllm(install):
+    """The stand-in is there, of a tested version."""
+    install()
+
+
+@pytest.fixture
+def said(caplog):
+    """``said()``: what stands in vLLM's log."""
+    caplog.set_level(logging.INFO, "vllm.tokendraw")
+    return lambda: [(record.levelname, record.getMessage()) for record in caplog.records]

@@ -1,0 +1,209 @@
+"""The adapter in vLLM's processes: what it replaces, what it leaves alone, and the one line that says so."""
+
+import subprocess
+import sys
+import tomllib
+
+import pytest
+import torch
+
+import tokendraw_vllm
+import vllm_stand_in
+from checkout import ROOT
+from tokendraw.engines import EngineState
+from vllm_stand_in import MODULES, V2Engine, v1_sampler
+
+TESTED = ("0.32.0", "0.33.0")
+LOGITS = torch.tensor([[-50.0, -50.0, 5.0]])
+TOP_K = torch.tensor([2], dtype=torch.int32)
+BY_NATIVE = "native 0.1.0, vLLM 0.33.0"
+
+
+def v1_token(**options):
+    ids, processed = v1_sampler(**options)(LOGITS.clone(), {}, TOP_K, None)
+    assert processed is None
+    return ids.tolist()
+
+
+OURS, VLLMS = [2], [0]
+
+
+def test_the_v1_sampler_is_replaced_with_one_line(vllm, said):
+    tokendraw_vllm.register()
+    assert v1_token() == OURS
+    assert said() == [("INFO", f"tokendraw: V1 sampler replaced ({BY_NATIVE})")]
+
+
+def test_registering_again_changes_nothing(vllm, said):
+    for _ in range(3):
+        tokendraw_vllm.register()
+    from vllm.v1.sample.ops.topk_topp_sampler import TopKTopPSampler
+
+    assert TopKTopPSampler.__call__.__wrapped__ is torch.nn.Module.__call__
+    assert (v1_token(), v1_token()) == (OURS, OURS)
+    assert len(said()) == 1
+
+
+def test_the_v2_sampler_is_replaced_by_the_reference_only_if_asked_for(vllm, said, monkeypatch):
+    tokendraw_vllm.register()
+    engine = V2Engine(3)
+    engine.add(0, vllm_stand_in.request())
+    assert engine.draw(LOGITS, [0], [4]) == VLLMS
+    monkeypatch.setenv("TOKENDRAW_SAMPLER", "native")
+    engine = V2Engine(3)
+    engine.add(0, vllm_stand_in.request())
+    assert engine.draw(LOGITS, [0], [4]) == OURS
+    assert said() == [
+        (
+            "WARNING",
+            "tokendraw: V2 sampler left alone: 'native' is the best sampler for cpu here, and no quicker than "
+            "vLLM's own. Install tokendraw-triton-gumbel, or set TOKENDRAW_SAMPLER=native to use it nevertheless",
+        ),
+        ("INFO", f"tokendraw: V2 sampler replaced ({BY_NATIVE})"),
+    ]
+
+
+@pytest.mark.parametrize("mode", ["processed_logits", "processed_logprobs"])
+def test_processed_logprobs_are_vllms_own(vllm, said, monkeypatch, mode):
+    monkeypatch.setenv("TOKENDRAW_SAMPLER", "native")
+    tokendraw_vllm.register()
+    assert v1_token(logprobs_mode=mode) == VLLMS
+    engine = V2Engine(3, logprobs_mode=mode)
+    engine.add(0, vllm_stand_in.request())
+    assert engine.draw(LOGITS, [0], [4]) == VLLMS
+    reason = f"left alone: logprobs_mode={mode!r} returns the filtered logits, which vLLM's own writes"
+    assert said() == [
+        ("WARNING", f"tokendraw: V1 sampler {reason}"),
+        ("WARNING", f"tokendraw: V2 sampler {reason}"),
+    ]
+
+
+def test_sampling_masks_are_vllms_own(vllm, said, monkeypatch):
+    monkeypatch.setenv("TOKENDRAW_SAMPLER", "native")
+    tokendraw_vllm.register()
+    engine = V2Engine(3, return_sampling_mask=True)
+    engine.add(0, vllm_stand_in.request())
+    assert engine.draw(LOGITS, [0], [4]) == VLLMS
+    assert said() == [
+        (
+            "WARNING",
+            "tokendraw: V2 sampler left alone: return_sampling_mask returns which tokens were kept, which vLLM's own "
+            "filters write",
+        )
+    ]
+
+
+def left_alone(said, reason):
+    """Register and draw: vLLM draws, and there is one line."""
+    tokendraw_vllm.register()
+    tokendraw_vllm.register()
+    assert v1_token() == VLLMS
+    assert said() == [("WARNING", f"tokendraw: left alone: {reason}")]
+    found = tokendraw_vllm.state()
+    assert (found.applies, found.reason) == (False, reason)
+
+
+def test_a_variable_switches_it_off(vllm, said, monkeypatch):
+    monkeypatch.setenv("TOKENDRAW_VLLM", "0")
+    left_alone(said, "switched off by TOKENDRAW_VLLM")
+
+
+@pytest.mark.parametrize("version", ["0.31.0", "0.34.0", "0.33.1rc1"])
+def test_an_untested_version_is_left_alone(install, said, version):
+    install(version)
+    left_alone(said, f"vLLM {version} is untested, tested are 0.32.0 and 0.33.0")
+
+
+@pytest.mark.parametrize(
+    ("module", "old", "new", "reason"),
+    [
+        (
+            "vllm.v1.sample.ops.topk_topp_sampler",
+            "generators, k, p",
+            "generators, top_k, p",
+            "'TopKTopPSampler.forward_native' needs the parameters self, logits, generators, k, p, found self, logits, "
+            "generators, top_k, p",
+        ),
+        (
+            "vllm.v1.worker.gpu.sample.sampler",
+            "def _sample_random(\n            self, processed_logits",
+            "def _sample_random(\n            self, logits",
+            "'Sampler._sample_random' needs the parameters self, processed_logits, expanded_idx_mapping, "
+            "idx_mapping_np, pos, top_k, top_p, found self, logits, expanded_idx_mapping, idx_mapping_np, pos, top_k, "
+            "top_p, has_topp_only_rows, use_fused_sampler",
+        ),
+        (
+            "vllm.v1.worker.gpu.sample.states",
+            "def add_request",
+            "def add",
+            "'SamplingStates.add_request' needs the parameters self, req_idx, sampling_params, found none",
+        ),
+    ],
+    ids=["V1", "V2", "states"],
+)
+def test_a_changed_signature_is_left_alone(install, said, module, old, new, reason):
+    source = MODULES[module].replace(old, new, 1)
+    assert source != MODULES[module]
+    install(modules={**MODULES, module: source})
+    left_alone(said, reason)
+
+
+def test_a_vllm_that_cannot_be_imported_is_no_error(install, said):
+    broken = {**MODULES, "vllm.v1.worker.gpu.sample.sampler": "raise OSError('libcuda.so.1: no such file')"}
+    install(modules=broken)
+    tokendraw_vllm.register()
+    ((level, sentence),) = said()
+    assert (level, sentence.partition(" (")[0]) == (
+        "WARNING",
+        "tokendraw: left alone: importing vLLM 0.33.0 raised OSError: libcuda.so.1: no such file",
+    )
+
+
+def test_without_a_usable_plugin_vllm_goes_on(vllm, said, monkeypatch):
+    monkeypatch.setenv("TOKENDRAW_DISABLE", "native,triton-gumbel,flashinfer,aiter")
+    tokendraw_vllm.register()
+    assert v1_token() == VLLMS
+    ((level, sentence),) = said()
+    assert level == "WARNING"
+    assert sentence.startswith("tokendraw: V1 sampler left alone: SamplerUnavailableError: ")
+
+
+def test_a_choice_that_cannot_be_honoured_leaves_vllm_alone(vllm, said, monkeypatch):
+    monkeypatch.setenv("TOKENDRAW_SAMPLER", "nativ")
+    tokendraw_vllm.register()
+    assert v1_token() == VLLMS
+    ((level, sentence),) = said()
+    assert level == "WARNING"
+    assert "'nativ', asked for by TOKENDRAW_SAMPLER, cannot serve" in sentence
+
+
+def test_the_state_is_that_of_a_dry_run(vllm):
+    assert tokendraw_vllm.state() == EngineState(
+        engine="vLLM",
+        installed="0.33.0",
+        tested=TESTED,
+        applies=True,
+        reason="would replace the V1 and the V2 sampler",
+    )
+    assert v1_token() == VLLMS
+
+
+def test_importing_the_package_imports_neither_torch_nor_vllm():
+    code = "import sys, tokendraw_vllm; print([n for n in ('torch', 'vllm', 'numpy') if n in sys.modules])"
+    run = subprocess.run(
+        [sys.executable, "-c", code],
+        env={"PYTHONPATH": str(ROOT / "integrations/vllm/src")},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert run.stdout == "[]\n"
+
+
+def test_its_entry_points_name_what_it_has():
+    project = tomllib.loads((ROOT / "integrations/vllm/pyproject.toml").read_text())["project"]
+    assert project["entry-points"] == {
+        "vllm.general_plugins": {"tokendraw": "tokendraw_vllm:register"},
+        "tokendraw.engines": {"vllm": "tokendraw_vllm:state"},
+    }
+    assert sorted(tokendraw_vllm.__all__) == ["register", "state"]

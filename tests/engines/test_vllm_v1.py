@@ -1,0 +1,142 @@
+"""vLLM's V1 sampler through tokendraw: distribution, seeds, which rows are vLLM's own, and a sampler that fails."""
+
+import numpy as np
+import pytest
+import torch
+
+import tokendraw
+import tokendraw_vllm
+from goodness_of_fit import FALSE_ALARM, chi_square
+from vllm_stand_in import v1_sampler
+
+V = 40
+LOGITS = torch.randn(V, generator=torch.Generator().manual_seed(1)) * 2.0
+
+
+@pytest.fixture
+def sampler(vllm):
+    tokendraw_vllm.register()
+    return v1_sampler()
+
+
+def batch(rows):
+    return LOGITS.repeat(rows, 1)
+
+
+def column(values, dtype):
+    return torch.tensor(values, dtype=dtype)
+
+
+def kept(top_k=V, top_p=1.0):
+    """Probabilities of the filtered row, from the definition: top-k, then top-p of what it left."""
+    probabilities = LOGITS.double().softmax(0)
+    order = probabilities.argsort(descending=True)
+    chosen = probabilities[order][:top_k] / probabilities[order][:top_k].sum()
+    chosen = chosen[: int((chosen.cumsum(0) < top_p).sum()) + 1]
+    found = torch.zeros(V, dtype=torch.float64)
+    found[order[: len(chosen)]] = chosen / chosen.sum()
+    return found.numpy()
+
+
+@pytest.mark.parametrize(("top_k", "top_p"), [(5, 0.8), (5, 1.0), (V, 0.8)], ids=["both", "top-k", "top-p"])
+def test_filtered_rows_are_drawn_from_their_distribution(sampler, top_k, top_p):
+    rows = 20000
+    torch.manual_seed(7)
+    k = None if top_k == V else column([top_k] * rows, torch.int32)
+    p = None if top_p == 1.0 else column([top_p] * rows, torch.float32)
+    ids, _ = sampler(batch(rows), {}, k, p)
+    assert ids.dtype == torch.int64
+    assert chi_square(ids.numpy(), kept(top_k, top_p)) > FALSE_ALARM
+
+
+def test_every_row_of_a_mixed_batch_has_its_own_filters(sampler):
+    kinds = [(3, 1.0), (V, 0.5), (4, 0.9), (V, 1.0)]
+    rows = 5000
+    torch.manual_seed(3)
+    k = column([top_k for top_k, _ in kinds] * rows, torch.int32)
+    p = column([top_p for _, top_p in kinds] * rows, torch.float32)
+    ids = sampler(batch(4 * rows), {}, k, p)[0].view(rows, 4).numpy()
+    for place, (top_k, top_p) in enumerate(kinds):
+        assert chi_square(np.ascontiguousarray(ids[:, place]), kept(top_k, top_p)) > FALSE_ALARM
+
+
+def test_batches_without_filters_are_vllms_own_on_a_cpu(sampler):
+    assert sampler(batch(3), {}, None, None)[0].tolist() == [0, 0, 0]
+
+
+def steps(sampler, seed, mates, number=20):
+    """The tokens of a request with a seed, in a batch whose other rows come and go."""
+    generator, tokens = torch.Generator().manual_seed(seed), []
+    for step in range(number):
+        rows = mates(step)
+        k = column([(V, 7, 3)[row % 3] for row in range(rows)] + [6], torch.int32)
+        ids, _ = sampler(batch(rows + 1), {rows: generator}, k, None)
+        tokens.append(ids[rows].item())
+    return tokens
+
+
+def test_a_seed_draws_the_same_tokens_alone_and_beside_rows_that_come_and_go(sampler):
+    alone = steps(sampler, 11, lambda step: 0)
+    assert len(set(alone)) > 1
+    assert steps(sampler, 11, lambda step: (step * 5) % 7) == alone
+    assert steps(sampler, 12, lambda step: 0) != alone
+
+
+def test_a_seeded_row_without_filters_is_vllms_own_whatever_its_mates(sampler):
+    generators = {1: torch.Generator().manual_seed(5), 2: torch.Generator().manual_seed(6)}
+    k = column([3, V, 4], torch.int32)
+    for _ in range(10):
+        _, unfiltered, filtered = sampler(batch(3), generators, k, None)[0].tolist()
+        assert unfiltered == 0
+        assert kept(4)[filtered] > 0
+    expected = torch.Generator().manual_seed(5)
+    for _ in range(10):
+        torch.randint(0, 9, (), generator=expected)
+    assert torch.equal(generators[1].get_state(), expected.get_state())
+
+
+def test_a_batch_of_such_rows_alone_is_vllms_own(sampler):
+    generators = {row: torch.Generator().manual_seed(row) for row in range(2)}
+    ids, _ = sampler(batch(2), generators, column([V, V], torch.int32), column([1.0, 1.0], torch.float32))
+    assert ids.tolist() == [0, 0]
+
+
+def test_unseeded_rows_follow_the_global_generator_of_torch(sampler):
+    def drawn():
+        torch.manual_seed(9)
+        return sampler(batch(50), {}, column([20] * 50, torch.int32), None)[0].tolist()
+
+    assert drawn() == drawn()
+
+
+def test_noise_in_float64_is_asked_for_where_vllm_asks_for_it(vllm, monkeypatch):
+    needs = []
+    load = tokendraw.load_sampler
+    monkeypatch.setattr(
+        tokendraw, "load_sampler", lambda **named: needs.append(named["need"]) or load(**named)
+    )
+    tokendraw_vllm.register()
+    import vllm.envs
+
+    monkeypatch.setattr(vllm.envs, "VLLM_BATCH_INVARIANT", True)
+    v1_sampler(use_fp64_gumbel=True)(batch(1), {}, column([2], torch.int32), None)
+    assert needs == [tokendraw.Need(gumbel_dtype="fp64", batch_invariant=True)]
+
+
+def test_a_sampler_that_raises_hands_back_to_vllm_with_one_sentence(sampler, said, monkeypatch):
+    k = column([3, 3], torch.int32)
+    assert 0 not in sampler(batch(2), {}, k, None)[0].tolist()
+
+    def broken(self, logits, metadata):
+        raise RuntimeError("illegal\nmemory access")
+
+    monkeypatch.setattr(tokendraw.Sampler, "sample", broken)
+    assert [sampler(batch(2), {}, k, None)[0].tolist() for _ in range(3)] == [[0, 0]] * 3
+    monkeypatch.undo()
+    assert sampler(batch(2), {}, k, None)[0].tolist() == [0, 0]
+    assert said()[1:] == [
+        (
+            "WARNING",
+            "tokendraw: V1 sampler is vLLM's own again: 'native' raised RuntimeError: illegal memory access",
+        )
+    ]

@@ -1,0 +1,241 @@
+"""vLLM's V2 sampler through tokendraw: at which of two places a batch is drawn, and that both draw what vLLM would."""
+
+import numpy as np
+import pytest
+import torch
+
+import tokendraw
+import tokendraw_vllm
+from goodness_of_fit import FALSE_ALARM, chi_square
+from vllm_stand_in import V2Engine, request
+
+V = 40
+LOGITS = torch.randn(V, generator=torch.Generator().manual_seed(2)).mul_(2.0).to(torch.bfloat16)
+
+
+@pytest.fixture
+def seen(vllm, monkeypatch):
+    """The dtypes of the logits that tokendraw draws from, and the metadata: bfloat16 are the model's own."""
+    monkeypatch.setenv("TOKENDRAW_SAMPLER", "native")
+    tokendraw_vllm.register()
+    calls = []
+    sample = tokendraw.Sampler.sample
+
+    def noted(self, logits, metadata):
+        calls.append((logits.dtype, metadata))
+        return sample(self, logits, metadata)
+
+    monkeypatch.setattr(tokendraw.Sampler, "sample", noted)
+    return calls
+
+
+def batch(rows):
+    return LOGITS.repeat(rows, 1)
+
+
+def probabilities(temperature=1.0, top_k=V, top_p=1.0, min_p=0.0):
+    """The filtered distribution of a row, from the definition."""
+    found = (LOGITS.double() / temperature).softmax(0)
+    found[found < min_p * found.max()] = 0.0
+    order = found.argsort(descending=True)
+    chosen = found[order][:top_k] / found[order][:top_k].sum()
+    chosen = chosen[: int((chosen.cumsum(0) < top_p).sum()) + 1]
+    row = torch.zeros(V, dtype=torch.float64)
+    row[order[: len(chosen)]] = chosen / chosen.sum()
+    return row.numpy()
+
+
+KINDS = [
+    {"temperature": 0.7, "top_k": 6, "top_p": 0.9},
+    {"temperature": 1.3, "min_p": 0.05},
+    {"top_p": 0.6},
+    {},
+]
+
+
+@pytest.mark.parametrize("biased", [None, 3], ids=["raw logits", "processed logits"])
+def test_every_row_is_drawn_from_its_distribution_in_a_mixed_batch(seen, biased):
+    """One more request, in slot 7, edits its logits or does not: then vLLM divides by the temperature itself."""
+    engine, draws, at_once = V2Engine(V), 6000, 500
+    for slot, kind in enumerate(KINDS):
+        engine.add(slot, request(**kind, seed=slot))
+    engine.add(6, request(temperature=0.0))
+    engine.add(7, request(biased=biased))
+    slots = [2, 6, 0, 7, 3, 1]
+    steps = [
+        engine.draw(batch(6 * at_once), slots * at_once, list(np.arange(at_once).repeat(6) + start))
+        for start in range(0, draws, at_once)
+    ]
+    tokens = np.array(steps).reshape(draws, 6)
+    assert {dtype for dtype, _ in seen} == {torch.float32 if biased else torch.bfloat16}
+    assert set(tokens[:, 1]) == {int(LOGITS.float().argmax())}
+    if biased:
+        assert set(tokens[:, 3]) == {biased}
+    for place, slot in enumerate(slots):
+        if slot < len(KINDS):
+            p_value = chi_square(np.ascontiguousarray(tokens[:, place]), probabilities(**KINDS[slot]))
+            assert p_value > FALSE_ALARM, (slot, KINDS[slot])
+
+
+def test_batches_of_greedy_rows_alone_are_vllms_own(seen):
+    engine = V2Engine(V)
+    engine.add(0, request(temperature=0.0))
+    engine.add(1, request(temperature=0.0, biased=9))
+    assert engine.draw(batch(1), [0], [3]) == [int(LOGITS.float().argmax())]
+    assert engine.draw(batch(2), [0, 1], [3, 3]) == [int(LOGITS.float().argmax()), 9]
+    assert seen == []
+
+
+def test_a_seed_draws_the_same_tokens_in_any_slot_and_beside_rows_that_come_and_go(seen):
+    mine = {"temperature": 0.8, "top_k": 20, "seed": 99}
+
+    def text(slot, mates):
+        engine, tokens = V2Engine(V), []
+        engine.add(slot, request(**mine))
+        for step in range(20):
+            others = [other for other in mates(step) if other != slot]
+            for other in others:
+                engine.add(other, request(top_p=0.5 + other / 20, biased=4 if step % 2 else None))
+            slots = [*others, slot]
+            tokens.append(engine.draw(batch(len(slots)), slots, [step] * len(slots))[-1])
+        return tokens
+
+    alone = text(0, lambda step: [])
+    assert len(set(alone)) > 1
+    assert text(5, lambda step: range(step % 4)) == alone
+
+
+def test_a_position_draws_the_same_again_and_another_one_does_not(seen):
+    engine = V2Engine(V)
+    engine.add(0, request(seed=1))
+    first, again, *later = [engine.draw(batch(1), [0], [p])[0] for p in (5, 5, 6, 7, 8, 9, 10)]
+    assert first == again
+    assert set(later) != {first}
+
+
+def test_a_slot_takes_the_parameters_of_its_next_request(seen):
+    engine = V2Engine(V)
+    engine.add(0, request(temperature=0.5, top_k=3, biased=7))
+    assert engine.draw(batch(1), [0], [1]) == [7]
+    engine.add(0, request(temperature=0.5, top_k=1))
+    assert engine.draw(batch(1), [0], [1]) == [int(LOGITS.float().argmax())]
+    engine.add(0, request())
+    assert len({engine.draw(batch(1), [0], [p])[0] for p in range(30)}) > 3
+    assert [dtype for dtype, _ in seen[:2]] == [torch.float32, torch.bfloat16]
+
+
+def test_vllms_flag_for_edits_and_filters_is_what_it_was(seen):
+    engine = V2Engine(V)
+    for slot, parameters in enumerate(
+        (request(), request(top_k=3), request(biased=1), request(temperature=0))
+    ):
+        engine.add(slot, parameters)
+    assert engine.sampler.needs_logits_processing[:4].tolist() == [False, True, True, False]
+
+
+def test_what_the_host_knows_is_said_and_parameters_that_are_off_are_left_out(seen):
+    engine = V2Engine(V)
+    engine.add(0, request(temperature=0.7, top_k=6))
+    engine.add(1, request(temperature=0.0))
+    engine.draw(batch(1), [0], [3])
+    engine.draw(batch(2), [1, 0], [3, 4])
+    (_, first), (_, second) = seen
+    assert first.facts == tokendraw.BatchFacts(
+        any_greedy=False,
+        all_seeded=True,
+        max_top_k=6,
+        all_top_k=True,
+        any_top_p=False,
+        any_min_p=False,
+        any_joint=False,
+        any_top_k_first=False,
+    )
+    assert (first.top_p, first.min_p) == (None, None)
+    assert second.facts.any_greedy
+    assert second.row_index.tolist() == [1, 0]
+    assert second.positions.tolist() == [3, 4]
+
+
+def test_with_batch_invariance_every_batch_is_drawn_at_the_same_place(vllm, monkeypatch, seen):
+    import vllm.envs
+
+    monkeypatch.setattr(vllm.envs, "VLLM_BATCH_INVARIANT", True)
+    engine = V2Engine(V)
+    engine.add(0, request(temperature=0.7))
+    engine.draw(batch(1), [0], [3])
+    assert [dtype for dtype, _ in seen] == [torch.float32]
+
+
+def test_watermarks_win_and_batches_without_any_are_drawn_behind_vllms_edits(seen):
+    engine = V2Engine(V, kind="Watermarking")
+    engine.add(0, request(temperature=0.7, top_k=1))
+    engine.sampler.watermarks = True
+    assert engine.draw(batch(1), [0], [3]) == [1]
+    assert seen == []
+    engine.sampler.watermarks = False
+    assert engine.draw(batch(1), [0], [3]) == [int(LOGITS.float().argmax())]
+    assert [dtype for dtype, _ in seen] == [torch.float32]
+
+
+def test_a_sampler_that_raises_hands_back_to_vllm_with_one_sentence(vllm, said, monkeypatch):
+    monkeypatch.setenv("TOKENDRAW_SAMPLER", "native")
+    tokendraw_vllm.register()
+    engine = V2Engine(V)
+    engine.add(0, request(top_k=1))
+    assert engine.draw(batch(1), [0], [3]) != [0]
+
+    def broken(self, logits, metadata):
+        raise RuntimeError("no kernel image")
+
+    monkeypatch.setattr(tokendraw.Sampler, "sample", broken)
+    assert [engine.draw(batch(1), [0], [step]) for step in range(3)] == [[0]] * 3
+    assert said()[1:] == [
+        (
+            "WARNING",
+            "tokendraw: V2 sampler is vLLM's own again: 'native' raised RuntimeError: no kernel image",
+        )
+    ]
+
+
+def test_a_sampler_without_seeds_for_each_row_gets_those_alone_that_a_user_asked_for(seen):
+    engine = V2Engine(V)
+    engine.sampler._tokendraw._drawing.seeds_unasked = False
+    engine.add(0, request(top_k=3))
+    engine.add(1, request(top_k=3, seed=4))
+    engine.draw(batch(1), [0], [3])
+    engine.draw(batch(2), [0, 1], [3, 3])
+    (_, without), (_, asked) = seen
+    assert without.seed is None
+    assert asked.seed is not None
+
+
+def test_descriptions_are_kept_and_not_without_end(seen):
+    engine = V2Engine(400, slots=2)
+    for top_k in range(1, 200):
+        engine.add(0, request(top_k=top_k))
+        engine.draw(torch.zeros(1, 400), [0], [3])
+    assert len(engine.sampler._tokendraw._kept) == 64
+    engine.draw(torch.zeros(1, 400), [0], [4])
+    (_, one), (_, two) = seen[-2:]
+    assert one.memo is two.memo
+
+
+def form(metadata):
+    fields = ("temperature", "top_k", "top_p", "min_p", "seed", "positions", "row_index")
+    tensors = {name: getattr(metadata, name) for name in fields}
+    return {name: tensor.dtype for name, tensor in tensors.items() if tensor is not None}
+
+
+def test_batches_are_warmed_up_in_the_forms_that_come(seen):
+    from tokendraw_vllm._v2_slots import batches_to_come
+
+    engine = V2Engine(V)
+    warm = [form(metadata) for metadata in batches_to_come(8, torch.device("cpu"))]
+    for kind in (
+        {"temperature": 0.7},
+        {"temperature": 0.7, "top_k": 3, "top_p": 0.5},
+        {"min_p": 0.1, "temperature": 2},
+    ):
+        engine.add(0, request(**kind))
+        engine.draw(batch(1), [0], [3])
+        assert form(seen[-1][1]) in warm
