@@ -6,6 +6,7 @@ import pytest
 
 import vllm_stand_in
 from fake_dists import fake_dists
+from tokendraw_vllm import _v1
 
 
 @pytest.fixture
@@ -13,6 +14,7 @@ def install(tmp_path, monkeypatch):
     """``install(version, modules)``: puts vLLM there; without it, none is."""
     for name in ("TOKENDRAW_VLLM", "TOKENDRAW_SAMPLER"):
         monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(_v1, "LEAST_VOCABULARY", 0)
     vllm_stand_in.forget()
     with fake_dists(tmp_path, monkeypatch) as dists:
 

@@ -7,6 +7,7 @@ import torch
 import tokendraw
 import tokendraw_vllm
 from goodness_of_fit import FALSE_ALARM, chi_square
+from tokendraw_vllm import _v1
 from vllm_stand_in import v1_sampler
 
 V = 40
@@ -62,6 +63,14 @@ def test_every_row_of_a_mixed_batch_has_its_own_filters(sampler):
 
 def test_batches_without_filters_are_vllms_own_on_a_cpu(sampler):
     assert sampler(batch(3), {}, None, None)[0].tolist() == [0, 0, 0]
+
+
+def test_a_small_vocabulary_is_vllms_own_on_a_cpu(sampler, said, monkeypatch):
+    monkeypatch.setattr(_v1, "LEAST_VOCABULARY", V + 1)
+    for _ in range(2):
+        assert sampler(batch(2), {}, column([3, 3], torch.int32), None)[0].tolist() == [0, 0]
+    reason = "a vocabulary of 40 is below 41, where vLLM's own may be quicker on a CPU"
+    assert said() == [("WARNING", f"tokendraw: V1 sampler left alone: {reason}")]
 
 
 def steps(sampler, seed, mates, number=20):
@@ -130,9 +139,9 @@ def test_a_sampler_that_raises_hands_back_to_vllm_with_one_sentence(sampler, sai
     def broken(self, logits, metadata):
         raise RuntimeError("illegal\nmemory access")
 
-    monkeypatch.setattr(tokendraw.Sampler, "sample", broken)
-    assert [sampler(batch(2), {}, k, None)[0].tolist() for _ in range(3)] == [[0, 0]] * 3
-    monkeypatch.undo()
+    with monkeypatch.context() as patch:
+        patch.setattr(tokendraw.Sampler, "sample", broken)
+        assert [sampler(batch(2), {}, k, None)[0].tolist() for _ in range(3)] == [[0, 0]] * 3
     assert sampler(batch(2), {}, k, None)[0].tolist() == [0, 0]
     assert said()[1:] == [
         (

@@ -14,6 +14,10 @@ from tokendraw_vllm._v1_rows import FilteredRows, metadata_of, rows_left_to_vllm
 
 _WHAT = "V1 sampler"
 _HOME = "_tokendraw"
+LEAST_VOCABULARY = 100_000
+"""V from which tokendraw draws on a CPU. With few tokens vLLM is quicker where all requests have top-k alone, and who
+draws must not depend on what shares a batch.
+"""
 
 
 def install() -> None:
@@ -48,6 +52,12 @@ def _drawn(
     On a CPU vLLM draws from all tokens in C++, as quickly as anybody: batches without filters are left to it. A seeded
     row without filters is left to it in every other batch too, so that its tokens do not depend on its mates.
     """
+    if logits.is_cpu and logits.shape[1] < LEAST_VOCABULARY:
+        _log.left_alone(
+            f"a vocabulary of {logits.shape[1]} is below {LEAST_VOCABULARY}, where vLLM's own may be quicker on a CPU",
+            what=_WHAT,
+        )
+        return None
     drawing = _drawing(sampler, logits.device)
     if drawing is None or (logits.is_cpu and k is None and p is None):
         return None
