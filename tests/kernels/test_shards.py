@@ -38,10 +38,9 @@ KERNELS = ("shard_statistics", "weigh_kept", "draw_shard", "survey_columns", "ad
 @pytest.mark.parametrize(
     ("size", "dtype", "families"),
     [
-        (1, "float32", ("mixed", "plain")),
+        (1, "float32", ("plain",)),
         (2, "bfloat16", ("mixed", "greedy", "top-p")),
-        (3, "float32", ("plain", "top-k, top-p", "min-p", "joint", "large k")),
-        (3, "float16", ("mixed", "plain", "top-p")),
+        (3, "float16", ("plain", "top-k, top-p", "joint", "large k")),
     ],
 )
 def test_the_tokens_in_the_interpreter_are_those_of_native_on_one_device(size, dtype, families):
@@ -51,7 +50,7 @@ def test_the_tokens_in_the_interpreter_are_those_of_native_on_one_device(size, d
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_largest_values_ties_masses_and_histograms_are_those_of_native(dtype):
     found = triton_on_a_cpu.interpreted("triton_shards_kernels.py", "surveys", dtype)
     assert found["wrong"] == []
@@ -59,13 +58,10 @@ def test_largest_values_ties_masses_and_histograms_are_those_of_native(dtype):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_where_the_host_may_not_look_the_tokens_are_those_of_one_device(dtype):
-    found = triton_on_a_cpu.interpreted(
-        "triton_shards_kernels.py", "blind", 3, dtype, "mixed", "top-p", "large k"
-    )
+def test_where_the_host_may_not_look_the_tokens_are_those_of_one_device():
+    found = triton_on_a_cpu.interpreted("triton_shards_kernels.py", "blind", 3, "float32", "mixed", "top-p")
     assert found["wrong"] == []
-    assert found["drawn"] == 144
+    assert found["drawn"] == 96
 
 
 def drawn(target, params, dtype=torch.bfloat16, bounds=BOUNDS, rank=1, **need):
@@ -78,8 +74,14 @@ def drawn(target, params, dtype=torch.bfloat16, bounds=BOUNDS, rank=1, **need):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("target", TARGETS)
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(
+    ("target", "dtype"),
+    [
+        *((target, torch.float32) for target in TARGETS),
+        *((t, d) for t in ("sm_90", "gfx942") for d in DTYPES[1:]),
+    ],
+    ids=str,
+)
 def test_the_kernels_compile(kernels, target, dtype):
     drawn(target, FILTERED, dtype)
     drawn(target, NUCLEUS, dtype)
