@@ -1,6 +1,7 @@
 """Draws from columns of ranks by triton-gumbel on a CPU: in Triton's interpreter, what is compiled, and launches."""
 
 from dataclasses import replace
+from itertools import cycle
 
 import pytest
 import torch
@@ -38,9 +39,8 @@ KERNELS = ("shard_statistics", "weigh_kept", "draw_shard", "survey_columns", "ad
 @pytest.mark.parametrize(
     ("size", "dtype", "families"),
     [
-        (1, "float32", ("plain",)),
         (2, "bfloat16", ("mixed", "greedy", "top-p")),
-        (3, "float16", ("plain", "top-k, top-p", "joint", "large k")),
+        (3, "float16", ("plain", "joint", "large k")),
     ],
 )
 def test_the_tokens_in_the_interpreter_are_those_of_native_on_one_device(size, dtype, families):
@@ -50,7 +50,7 @@ def test_the_tokens_in_the_interpreter_are_those_of_native_on_one_device(size, d
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("dtype", ["bfloat16"])
 def test_largest_values_ties_masses_and_histograms_are_those_of_native(dtype):
     found = triton_on_a_cpu.interpreted("triton_shards_kernels.py", "surveys", dtype)
     assert found["wrong"] == []
@@ -74,14 +74,7 @@ def drawn(target, params, dtype=torch.bfloat16, bounds=BOUNDS, rank=1, **need):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("target", "dtype"),
-    [
-        *((target, torch.float32) for target in TARGETS),
-        *((t, d) for t in ("sm_90", "gfx942") for d in DTYPES[1:]),
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize(("target", "dtype"), [*zip(TARGETS, cycle(DTYPES), strict=False)], ids=str)
 def test_the_kernels_compile(kernels, target, dtype):
     drawn(target, FILTERED, dtype)
     drawn(target, NUCLEUS, dtype)

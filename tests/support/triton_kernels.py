@@ -106,10 +106,14 @@ def _scan_by_doubling(self, given):
     return [self.to_tensor(array, dtype) for array, dtype in zip(data, dtypes, strict=True)]
 
 
+LEFT_OUT = ("sharded ", "crossed ", "every k", "batches of one kind")
+"""Beginnings of the names of lines that take the interpreter minutes. A GPU runs them; see ``draws`` for the rest."""
+
+
 def kit(part, parts, *operations):
     """Status and detail of each line of some operations, of every ``parts``-th property from number ``part``.
 
-    Lines over ranks are left out.
+    Those of :data:`LEFT_OUT` are not among them.
     """
     described = plugin.tokendraw_describe().operations
     subject = Subject(
@@ -123,7 +127,7 @@ def kit(part, parts, *operations):
         effort=Effort.tiny(),
     )
     names = [prop.name for prop in properties()[int(part) :: int(parts)]]
-    names = [name for name in names if not name.startswith("sharded ")]
+    names = [name for name in names if not name.startswith(LEFT_OUT)]
     return {line.name: (str(line.status), line.detail) for line in run(subject, only=names).lines}
 
 
