@@ -31,6 +31,8 @@ _WIDEST: Final = 1 << 14
 """Largest vocabulary in a quick run."""
 _CASES: Final = 9
 """Random cases of a dtype and vocabulary."""
+_COPIES: Final = 4
+"""Copies of a designed row in a call."""
 _SMALL_K: Final = 1000
 """Samplers may send as many values as the largest k of a call, or look for it in another way."""
 _FLAT: Final = 100
@@ -111,18 +113,18 @@ def _sites(subject: Sampling) -> list[Site]:
     """List dtypes and vocabularies, without large ones in a quick run: a call over ranks takes as long as several."""
     every = sites(subject.capabilities, subject.effort)
     some = [site for site in every if site.size <= _WIDEST or not subject.effort.quick]
-    return some[:: min(4, subject.effort.fewer)]
+    return some[:: subject.effort.fewer // 2 or 1]
 
 
 def _calls(subject: Sampling, site: Site, rng: np.random.Generator) -> Iterator[list[CrossedRow]]:
     """Make the rows of several calls: with designed rows alone, and with random ones by how large their k is."""
     crossed, ties = {**factors(subject), "site": [site]}, subject.capabilities.tie_rule
-    cases = [random_case(crossed, rng, allowed) for _ in range(subject.effort.rows(_CASES, least=3))]
+    cases = [random_case(crossed, rng, allowed) for _ in range(subject.effort.rows(_CASES))]
     rows = [crossed_row(case, rng, ties) for case in cases]
     yield from filter(
         None,
         (
-            *designed_rows(subject.capabilities, site, rng),
+            *designed_rows(subject.capabilities, site, rng, copies=max(1, _COPIES // subject.effort.fewer)),
             [row for row in rows if row.params.top_k == 0],
             [row for row in rows if 0 < row.params.top_k <= _SMALL_K],
             [row for row in rows if row.params.top_k > _SMALL_K],

@@ -16,14 +16,13 @@ from tokendraw.testing.crossing.rows import CrossedRow, in_dtype
 
 _LEAST = 24
 """Least vocabulary that has room for the levels of these rows."""
-_COPIES = 4
 _TIES, _TAIL, _BULK = "ties at k decide on p", "a tail decides on p", "one token on one rank"
 DESIGNED: Final = (_TIES, _TAIL, _BULK)
 """Names of the designs."""
 
 
 def designed_rows(
-    capabilities: Capabilities, site: Site, rng: np.random.Generator
+    capabilities: Capabilities, site: Site, rng: np.random.Generator, *, copies: int
 ) -> Iterator[list[CrossedRow]]:
     """Make the rows of calls of a dtype and vocabulary: with a small top-k in every row, and with top-p alone."""
     filters = {name for name, _ in capabilities.filters}
@@ -45,7 +44,7 @@ def designed_rows(
             )
             for name, (y, params) in designs.items()
             for order in capabilities.filter_orders
-            for _ in range(_COPIES)
+            for _ in range(copies)
         ]
 
 
