@@ -5,6 +5,8 @@ import torch
 
 import tokendraw
 from sglang_engine import IS_REAL, Request, draw, info_of, sglang_at_hand
+from tokendraw.testing.kit.device import require_no_wait
+from tokendraw.testing.kit.trial import Trial
 
 pytestmark = [
     pytest.mark.gpu,
@@ -56,15 +58,10 @@ def test_no_draw_waits_for_the_device(sampler, logits, kind, seeds):
 
     output = LogitsProcessorOutput(next_token_logits=logits.clone())
     wanted = (False, [0] * 64, [None] * 64, positions)
-    torch.cuda.synchronize()
-    torch.cuda.set_sync_debug_mode("error")
-    try:
-        tokens = sampler(output, info, *wanted)
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
+    require_no_wait(Trial("sample", 0), "SGLang's draw", lambda: sampler(output, info, *wanted))
     assert sampler._draws is not None
     assert torch.equal(output.next_token_logits, logits)
-    assert tokens.dtype is torch.int32
+    assert sampler(output, info, *wanted).dtype is torch.int32
 
 
 def test_a_seeded_row_draws_the_same_alone_and_as_native_does_on_a_cpu(sampler, logits):
