@@ -20,8 +20,10 @@ from tokendraw.vocab_parallel.radix import BINS, Histograms, begun, search
 
 MOST_VALUES: Final = 1024
 """Largest K. A search by digits takes twice the bytes, and three rounds more."""
-NUCLEUS_VALUES: Final = 256
-"""K where a nucleus without a top-k may be found among the largest values."""
+_NUCLEUS_VALUES: Final = 64
+"""K where a nucleus without a top-k may be found among the largest values. More of them take every row longer."""
+_NUCLEUS_VALUES_ON_CPUS: Final = 256
+"""The same where ranks leave out the search if no row needs it."""
 _INF: Final = float("inf")
 
 
@@ -80,7 +82,7 @@ class Plan(NamedTuple):
         # A device would look for a nucleus of what a large k keeps before it knows that k.
         has_nucleus = filters.top_p and (not any_large_k or on_cpu)
         if any_wide and has_nucleus:
-            values = max(values, NUCLEUS_VALUES)
+            values = max(values, _NUCLEUS_VALUES_ON_CPUS if on_cpu else _NUCLEUS_VALUES)
         masses = int(filters.top_p and (filters.joint or (any_wide and has_nucleus)))
         if any_wide and not of_survivors and (on_cpu or not has_nucleus):
             masses = BINS  # of which a device that looks for a nucleus would add up all in vain
