@@ -153,7 +153,7 @@ class TritonGumbelSampler:
         run.launch(
             verify.steps(
                 run.operands,
-                run.given((token_ids, num_accepted, valid, shown)),
+                run.given((token_ids, num_accepted, valid, token_ids if shown is None else shown)),
                 drafts=(its_q, None if q is None else q.stride(0)),
                 chain=(its_ids, ids.shape[-1], its_offsets),
                 ranks=its_ranks,

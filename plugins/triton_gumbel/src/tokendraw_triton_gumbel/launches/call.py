@@ -22,6 +22,7 @@ from tokendraw_triton_gumbel.launches.verify import VerifyLaunches
 _EXACT: int = row_params.EXACT.value
 _RANKED: int = row_params.RANKED.value
 _OWN: int = row_params.OWN.value
+_SHOWN: int = row_params.SHOWN.value
 _REAL, _WHOLE, _TRUTH = torch.float32, torch.int64, torch.bool
 
 
@@ -52,6 +53,8 @@ class Call:
             self.flags += _EXACT
         if variant.described and variant.ranked:
             self.flags += _RANKED
+        if variant.described and verify is not None:
+            self.flags += _SHOWN
         if self.describes_drawn:
             self.flags += _OWN + mode_flags(mode)
 
@@ -94,7 +97,7 @@ class Call:
         else:
             yield from self.verify.steps(
                 operands,
-                (whole, Pointer(torch.int32), truth, whole if self.logprobs else None),
+                (whole, Pointer(torch.int32), truth, whole),
                 drafts=(None, None) if verify.q is None else (verify.q.pointer, verify.q.stride),
                 chain=(Pointer(verify.ids, aligned=False), 1, Pointer(verify.offsets, aligned=False)),
             )

@@ -164,6 +164,8 @@ class DrawLaunches:
         granules = None if self.granules is None else pieces[self.granules]
         statistics = group(TileStatistics, (maxima, sums, raw_sums, granules))
         lists, queue, state = _NO_LISTS, _NO_QUEUE, _NO_STATE
+        # The draw has no use for what only the logprobs behind it read: so it is one kernel with them and without.
+        weighed = group(TileStatistics, (maxima, sums, None, granules if self.filtered else None))
         if self.filtered:
             lists = group(CandidateLists, pieces[self.candidates])
             queue, state = group(WorkQueue, pieces[self._queue]), group(RowState, pieces[self._state])
@@ -189,7 +191,7 @@ class DrawLaunches:
         yield (
             self.row_draw,
             geometry.row_grid,
-            (logits, drafts, counts, statistics, params, flags, lists, queue, state, drawn, facts, described),
+            (logits, drafts, counts, weighed, params, flags, lists, queue, state, drawn, facts, described),
         )
         if self.filtered:
             scratch = group(SearchScratch, pieces[self._search])
@@ -197,5 +199,5 @@ class DrawLaunches:
             yield (
                 self.large_set_draw,
                 geometry.large_set_grid,
-                (logits, drafts, counts, statistics, flags, scratch, queue, state, results, drawn),
+                (logits, drafts, counts, weighed, flags, scratch, queue, state, results, drawn),
             )

@@ -39,7 +39,7 @@ class VerifyLaunches:
         self, variant: Variant, verify: VerifyVariant, draw: DrawLaunches, target: Target, scratch: Scratch
     ) -> None:
         is_coupled, is_nvidia = verify.known == COUPLED, target.family == "cuda"
-        self.known, self._draw = verify.known, draw
+        self.known, self._draw, self._padded = verify.known, draw, int(verify.padded)
         self.tokens = scratch.reserve(torch.int64, 1, ROWS)
         self.valid = scratch.reserve(torch.bool, 1, ROWS)
         exactly = 4 if not is_coupled else 2 if variant.described else 0
@@ -52,7 +52,6 @@ class VerifyLaunches:
         self.weights = None if is_coupled else scratch.reserve(_REAL, 2 * draw.tiles, REQUESTS)
         config = AcceptConfig(
             KNOWN=verify.known,
-            PADDED=verify.padded,
             STEPS=verify.steps,
             FP64=draw.fp64,
             TILES=draw.most_tiles,
@@ -81,7 +80,7 @@ class VerifyLaunches:
     ) -> Iterator[Step]:
         """Yield the launches.
 
-        :param out: token ids, numbers of accepted drafts, valid; the tokens by row, or None.
+        :param out: token ids, numbers of accepted drafts, valid; the tokens by row, written if the flags say SHOWN.
         :param drafts: logits or probabilities of drafts, and their row stride.
         :param chain: the ids of the drafts, how many (in a row, if padded), and the offsets of the requests.
         :param ranks: to begin with, or None.
@@ -104,6 +103,7 @@ class VerifyLaunches:
         if self.known == PROBS:
             checked = (*drafts, draw.vocab_size, counters, size.requests)
             yield self.check_probs, geometry.probs_grid, checked
+        judged = drawn if self.known != COUPLED else group(Drawn, (tokens, valid, None, None))
         lists = CandidateLists(None, *(pieces[draw.candidates][1:] if draw.filtered else ()))
         yield (
             self.accept_drafts,
@@ -111,11 +111,11 @@ class VerifyLaunches:
             (
                 group(Logits, (*head, draw.vocab_size)),
                 rows,
-                group(DraftTokens, (*chain[:2], draw.vocab_size - 1)),
+                group(DraftTokens, (*chain[:2], self._padded, draw.vocab_size - 1)),
                 geometry.numbers,
                 params,
                 flags,
-                drawn,
+                judged,
                 facts,
                 pieces[draw.maxima],
                 lists,

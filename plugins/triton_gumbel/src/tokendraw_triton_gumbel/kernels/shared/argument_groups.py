@@ -173,8 +173,10 @@ class DraftTokens(NamedTuple):
     """The ids that a verification judges."""
 
     ids: Any
-    """[``count``] integer, or [requests, ``count``] where the configuration says PADDED."""
+    """[``count``] integer, or [requests, ``count``] where they are ``padded``."""
     count: Any
+    padded: Any
+    """1 if the ids stand in a row for each request, else 0."""
     last_id: Any
     """The largest id that is one; the logits may be padded behind it."""
 
@@ -198,7 +200,7 @@ class Verified(NamedTuple):
     valid: Any
     """[requests] bool."""
     row_tokens: Any
-    """[target rows] int64: the token of each row that makes one; or None."""
+    """[target rows] int64: the token of each row that makes one, written if the flags say SHOWN."""
 
 
 class BlockTable(NamedTuple):

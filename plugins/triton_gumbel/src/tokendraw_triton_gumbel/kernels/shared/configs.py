@@ -56,8 +56,6 @@ class AcceptConfig(NamedTuple):
 
     KNOWN: int
     """Kind of the drafts: CHOSEN, LOGITS, PROBS or COUPLED; see :mod:`..verify.residual`."""
-    PADDED: bool
-    """Whether the drafts' ids stand in a row for each request."""
     STEPS: int
     """A power of two above the largest number of drafts a request."""
     FP64: bool

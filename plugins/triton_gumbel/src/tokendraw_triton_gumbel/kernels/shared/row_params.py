@@ -31,6 +31,8 @@ TEMPERED = tl.constexpr(32768)
 PROCESSED = tl.constexpr(65536)
 """Steps that a logprobs mode applies to logits: subtract the largest, subtract the logarithm of the mass, divide by the
 temperature, drop what the filters drop."""
+SHOWN = tl.constexpr(131072)
+"""A verification tells the token of each row, for its logprobs."""
 
 
 @triton.jit

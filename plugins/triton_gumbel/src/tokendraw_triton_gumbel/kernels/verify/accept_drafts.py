@@ -13,7 +13,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from tokendraw_triton_gumbel.kernels.shared.row_params import noise_key, slot_of
+from tokendraw_triton_gumbel.kernels.shared.row_params import SHOWN, noise_key, slot_of
 from tokendraw_triton_gumbel.kernels.shared.temperature import inverse_temperature
 from tokendraw_triton_gumbel.kernels.shared.weights import LOG2_E
 from tokendraw_triton_gumbel.kernels.verify.acceptance import judge_drafts
@@ -72,8 +72,8 @@ def accept_drafts(
         tl.store(token_ids + step, kept, mask=(step <= counts.max_drafts) & (step != count))
         tl.store(out.num_accepted + request, count)
         tl.store(out.valid + request, tl.min((steps.fine | (step > count)).to(tl.int32), 0) > 0)
-        if out.row_tokens is not None:
-            tl.store(out.row_tokens + first + tl.minimum(step, number), kept, mask=step < count)
+        is_shown = (step < count) & ((flags & SHOWN) != 0)
+        tl.store(out.row_tokens + first + tl.minimum(step, number), kept, mask=is_shown)
     is_plain = tl.full((), 1, tl.int32)
     if KNOWN != COUPLED:
         slot = slot_of(emits, flags, row_params)
@@ -81,7 +81,7 @@ def accept_drafts(
         is_plain = tl.maximum((count == number).to(tl.int32), is_greedy.to(tl.int32))
     if is_plain > 0:
         if part == 0:
-            _emit(tl.load(drawn.token_ids + emits), token_ids + count, out.row_tokens, emits)
+            _emit(tl.load(drawn.token_ids + emits), token_ids + count, out.row_tokens, emits, flags)
     elif KNOWN != COUPLED:
         key = noise_key(emits, slot, flags, row_params)
         scale = inverse * LOG2_E
@@ -111,7 +111,7 @@ def accept_drafts(
                     )
                 else:
                     recovered = recover_from_more_candidates(rejected, values, ids, found, key, config)
-                _emit(recovered.to(tl.int64), token_ids + count, out.row_tokens, emits)
+                _emit(recovered.to(tl.int64), token_ids + count, out.row_tokens, emits, flags)
         if found < 0:
             tiles = counts.tiles
             weights = scratch.weights + request.to(tl.int64) * 2 * tiles
@@ -123,11 +123,10 @@ def accept_drafts(
             tl.debug_barrier()
             if tl.atomic_add(scratch.counters + request, 1, sem="acq_rel") == tl.num_programs(1) - 1:
                 recovered = recover_from_tiles(rejected, tiles, key, weights, config)
-                _emit(recovered.to(tl.int64), token_ids + count, out.row_tokens, emits)
+                _emit(recovered.to(tl.int64), token_ids + count, out.row_tokens, emits, flags)
 
 
 @triton.jit
-def _emit(token, out, row_tokens, row):
+def _emit(token, out, row_tokens, row, flags):
     tl.store(out, token)
-    if row_tokens is not None:
-        tl.store(row_tokens + row, token)
+    tl.store(row_tokens + row, token, mask=(flags & SHOWN) != 0)

@@ -64,11 +64,10 @@ def judge_drafts(
     there = step < number
     row = first + tl.minimum(step, number)
     draft_row = first - request + step
-    if config.PADDED:
-        place, readable = request.to(tl.int64) * tokens.count + step, there & (step < tokens.count)
-    else:
-        place, readable = draft_row.to(tl.int64), there & (draft_row < tokens.count)
-    drafted = tl.load(tokens.ids + place, mask=readable, other=-1).to(tl.int64)
+    start = tl.where(tokens.padded != 0, request.to(tl.int64) * tokens.count, 0)
+    column = tl.where(tokens.padded != 0, step, draft_row)
+    readable = there & (column < tokens.count)
+    drafted = tl.load(tokens.ids + start + column, mask=readable, other=-1).to(tl.int64)
     token = tl.load(drawn.token_ids + row)
     fine = tl.load(drawn.valid + row).to(tl.int32) > 0
     accepted = drafted == token
