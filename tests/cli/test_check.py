@@ -464,7 +464,7 @@ def test_on_a_terminal_a_bar_on_stderr_shows_what_is_being_looked_at():
 
 @pytest.mark.slow
 def test_native_passes_the_quick_run_on_a_cpu_in_its_time():
-    """40 s is what an idle machine may take; the bound here is one that a busy one meets too."""
+    """60 s is what two idle cores may take; here they have other tests to run, too."""
     result = in_a_process("--quick", "--json", capture_output=True)
     assert (result.stderr, result.returncode) == ("", 0)
     found = json.loads(result.stdout)
@@ -480,4 +480,4 @@ def test_native_passes_the_quick_run_on_a_cpu_in_its_time():
     assert (
         100 < sum(line["checks"] for line in found["lines"]) <= MOST_CHECKS
     )  # what the false-alarm rate is for
-    assert found["elapsed"] < 120
+    assert found["elapsed"] < 240

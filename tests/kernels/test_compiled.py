@@ -119,7 +119,7 @@ def test_a_program_that_waited_for_a_pass_sees_what_was_written_before_it_was_an
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("target", SOME)
+@pytest.mark.parametrize("target", ["gfx942"])  # those of sm_90 run on one
 def test_the_draws_compile_with_float32_logits_and_float64_noise(kernels, target):
     drawn(target, FILTERED, torch.float32, gumbel_dtype="fp64")
     assert has_machine_code(compiled(kernels["draw_rows"], target))

@@ -1,5 +1,7 @@
 """The logprobs of triton-gumbel against those of native, in Triton's interpreter, and compiled for every target."""
 
+from itertools import cycle
+
 import pytest
 
 pytest.importorskip("triton", reason="Triton is not installed")
@@ -63,12 +65,12 @@ def machine_code(kernel, target):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize(
-    ("dtype", "num_logprobs"), [(torch.bfloat16, 1), (torch.float32, 20)], ids=["tiles", "quarters of tiles"]
+    ("target", "bounds"), [*zip(TARGETS, cycle(("tiles", "quarters of tiles")), strict=False)]
 )
-def test_the_kernel_compiles(kernels, target, dtype, num_logprobs):
+def test_the_kernel_compiles(kernels, target, bounds):
     """The N-th value is bounded by the maxima of tiles, or where these are few by those of their quarters."""
+    dtype, num_logprobs = (torch.bfloat16, 1) if bounds == "tiles" else (torch.float32, 20)
     described(target, dtype, num_logprobs)
     config = kernels["row_logprobs"].calls[-1][2]["config"]
     assert (config.QUARTERS > 0) == (num_logprobs > 2)

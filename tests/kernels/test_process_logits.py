@@ -1,5 +1,7 @@
 """The edits of logits by triton-gumbel on a CPU: in Triton's interpreter, what is compiled, and what is launched."""
 
+from itertools import cycle
+
 import pytest
 import torch
 
@@ -108,10 +110,11 @@ def test_the_plugin_offers_and_builds_it(kernels):
 
 # What is compiled.
 
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+
 
 @pytest.mark.slow
-@pytest.mark.parametrize("target", TARGETS)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize(("target", "dtype"), [*zip(TARGETS, cycle(DTYPES), strict=False)], ids=str)
 def test_the_kernel_compiles(kernels, target, dtype):
     family = TARGETS[target][0]
     process(slots_for(), dtype=dtype, bitmask=True, family=family)

@@ -5,6 +5,7 @@ import torch
 
 pytest.importorskip("triton", reason="Triton is not installed")
 
+import shard_metadata
 import triton_on_a_cpu
 from compiled_kernels import SOME, compiled_call, has_machine_code
 from tokendraw_triton_gumbel.kernels.shared.configs import MergeConfig, ThresholdConfig
@@ -37,7 +38,7 @@ def merged(family, size, *others):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("family", ["mixed"])
+@pytest.mark.parametrize("family", ["mixed", "large k"])
 def test_kernels_make_the_tokens_and_bounds_of_one_device_of_what_three_ranks_tell(family):
     assert merged(family, 3, 16) == {"judged": 4 * 3 * 16, "wrong": []}
 
@@ -57,6 +58,12 @@ def test_kernels_merge_draws_with_noise_in_float64():
 def test_kernels_find_thresholds_that_ties_tails_and_single_tokens_decide():
     found = triton_on_a_cpu.interpreted("triton_message_kernels.py", "designed")
     assert found == {name: [] for name in ("small k", "top-p", "top-p and min-p")}
+
+
+@pytest.mark.slow
+def test_kernels_read_metadata_as_engines_make_it():
+    found = triton_on_a_cpu.interpreted("triton_message_kernels.py", "made")
+    assert found == {name: [] for name in shard_metadata.MADE}
 
 
 def compiled(kernels, name, target):

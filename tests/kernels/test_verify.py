@@ -104,7 +104,7 @@ def test_the_pass_over_the_tiles_of_drafts_behind_the_target_compiles(kernels, t
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("target", ["sm_90", "gfx942"])
+@pytest.mark.parametrize("target", ["gfx942"])  # that of sm_90 runs on one
 def test_the_draw_with_drafts_behind_the_target_compiles(kernels, target):
     judged(target, logits_of_drafts())
     assert has_machine_code(compiled(kernels["draw_rows"], target))

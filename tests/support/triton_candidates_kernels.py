@@ -1,4 +1,4 @@
-"""The bounds and the candidates of triton-gumbel beside numpy: run as triton_kernels.py, whose interpreter it takes.
+"""The bounds and the candidates of triton-gumbel beside numpy, in Triton's interpreter.
 
 ``python triton_candidates_kernels.py candidates`` prints, as JSON, which rows were collected otherwise; ``... bounds``
 which bounds do not hold, or prove too little.
@@ -7,9 +7,9 @@ which bounds do not hold, or prove too little.
 import json
 import sys
 
-import triton_kernels  # first: it says that kernels are interpreted
+import fast_interpreter  # first: it has Triton interpret
 
-triton_kernels.hurry()
+fast_interpreter.hurry()
 
 import numpy as np  # noqa: E402
 import torch  # noqa: E402

@@ -6,21 +6,16 @@ print how many were judged and which are wrong.
 """
 
 import json
-import os
 import sys
-import warnings
 from dataclasses import replace
-from types import SimpleNamespace
 
-os.environ["TRITON_INTERPRET"] = "1"
-warnings.simplefilter(
-    "ignore"
-)  # the interpreter computes with numpy, which tells of every overflow to infinity
+import fast_interpreter  # first: it has Triton interpret
+
+fast_interpreter.hurry()
 
 import numpy as np  # noqa: E402
 import torch  # noqa: E402
 import triton.language as tl  # noqa: E402
-from triton.runtime import interpreter  # noqa: E402
 
 from tokendraw import Need, SamplingMetadata, SamplingParams  # noqa: E402
 from tokendraw.testing import (  # noqa: E402
@@ -45,76 +40,8 @@ REQUESTS = [
 ]
 
 
-def hurry():
-    """Make the interpreter of Triton 3.6 several times as fast.
-
-    It patches triton.language anew in every call of one jit function from another: here once, for good. It checks
-    integers for overflow, of which nothing comes without ``debug=True``. And it reduces and scans with functions of our
-    own element by element.
-    """
-    interpreter._patch_lang(SimpleNamespace(__globals__={"tl": tl, "core": tl.core}))
-    interpreter._patch_lang = lambda fn: SimpleNamespace(restore=lambda: None)
-    builder = interpreter.interpreter_builder
-    builder.options = replace(builder.options, sanitize_overflow=False)
-    interpreter.ReduceOps.generic_reduce = _reduce_by_pairs
-    interpreter.ScanOps.generic_scan = _scan_by_doubling
-
-
-def _combined(operation, first, second, dtypes):
-    """What the combine function of a reduction or scan makes of arrays of any one shape."""
-    tensors = (
-        operation.to_tensor(np.ascontiguousarray(data), dtype)
-        for part in (first, second)
-        for data, dtype in zip(part, dtypes, strict=True)
-    )
-    result = operation.combine_fn.fn(*tensors)
-    return [each.handle.data for each in (result if isinstance(result, tuple) else (result,))]
-
-
-def _reduce_by_pairs(self, given):
-    """One call of the combine function for all pairs of neighbours, where the interpreter makes one for each."""
-    dtypes = [arg.dtype for arg in given]
-    data = [np.moveaxis(arg.handle.data, self.axis, -1) for arg in given]
-    while data[0].shape[-1] > 1:
-        halves = [[array[..., side::2] for array in data] for side in (0, 1)]
-        shape = halves[0][0].shape
-        flat = [[array.reshape(-1) for array in half] for half in halves]
-        data = [array.reshape(shape) for array in _combined(self, *flat, dtypes)]
-    if self.keep_dims:
-        return [
-            self.to_tensor(np.moveaxis(array, -1, self.axis), dtype)
-            for array, dtype in zip(data, dtypes, strict=True)
-        ]
-    shape = data[0].shape[:-1]
-    return [
-        self.to_tensor(array.reshape(shape) if shape else array.item(), dtype)
-        for array, dtype in zip(data, dtypes, strict=True)
-    ]
-
-
-def _scan_by_doubling(self, given):
-    """The running combination, of one dimension: log2(n) calls of the combine function."""
-    dtypes = [arg.dtype for arg in given]
-    data = [arg.handle.data.copy() for arg in given]
-    assert data[0].ndim == 1
-    step = 1
-    while step < len(data[0]):
-        earlier = [np.roll(array, step) for array in data]
-        combined = [new[step:] for new in _combined(self, earlier, data, dtypes)]
-        data = [np.concatenate((array[:step], new)) for array, new in zip(data, combined, strict=True)]
-        step *= 2
-    return [self.to_tensor(array, dtype) for array, dtype in zip(data, dtypes, strict=True)]
-
-
-LEFT_OUT = ("sharded ", "crossed ", "every k", "batches of one kind")
-"""Beginnings of the names of lines that take the interpreter minutes. A GPU runs them; see ``draws`` for the rest."""
-
-
 def kit(part, parts, *operations):
-    """Status and detail of each line of some operations, of every ``parts``-th property from number ``part``.
-
-    Those of :data:`LEFT_OUT` are not among them.
-    """
+    """Status and detail of each line of some operations, of every ``parts``-th property from number ``part``."""
     described = plugin.tokendraw_describe().operations
     subject = Subject(
         "triton-gumbel",
@@ -127,7 +54,6 @@ def kit(part, parts, *operations):
         effort=Effort.tiny(),
     )
     names = [prop.name for prop in properties()[int(part) :: int(parts)]]
-    names = [name for name in names if not name.startswith(LEFT_OUT)]
     return {line.name: (str(line.status), line.detail) for line in run(subject, only=names).lines}
 
 
@@ -263,5 +189,4 @@ def lonely():
 PROGRAMS = {"kit": kit, "draws": draws, "lonely": lonely, "wide": wide, "wide32": wide32, "search": search}
 
 if __name__ == "__main__":
-    hurry()
     print(json.dumps(PROGRAMS[sys.argv[1]](*sys.argv[2:])))

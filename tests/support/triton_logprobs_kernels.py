@@ -9,9 +9,9 @@ import json
 import sys
 from dataclasses import replace
 
-import triton_kernels  # first: it has Triton interpret
+import fast_interpreter  # first: it has Triton interpret
 
-triton_kernels.hurry()
+fast_interpreter.hurry()
 
 import numpy as np  # noqa: E402
 import torch  # noqa: E402

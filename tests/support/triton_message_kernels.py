@@ -1,4 +1,4 @@
-"""Merges what ranks tell each other by triton-gumbel's kernels: run as triton_kernels.py, whose interpreter it takes.
+"""Merges what ranks tell each other by triton-gumbel's kernels, in Triton's interpreter.
 
 The columns of each rank are native's, so that nothing but the merging is looked at. ``python triton_message_kernels.py
 tokens plain 2`` prints, as JSON, how many rows there were and which of them differ from one device's.
@@ -9,9 +9,9 @@ import math
 import sys
 from itertools import pairwise
 
-import triton_kernels  # first: it says that kernels are interpreted
+import fast_interpreter  # first: it has Triton interpret
 
-triton_kernels.hurry()
+fast_interpreter.hurry()
 
 import torch  # noqa: E402
 

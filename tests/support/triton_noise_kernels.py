@@ -1,4 +1,4 @@
-"""Draws by triton-gumbel on CPU tensors that tell float64 noise from float32: run as triton_kernels.py.
+"""Draws by triton-gumbel on CPU tensors that tell float64 noise from float32, in Triton's interpreter.
 
 ``python triton_noise_kernels.py draws`` and ``... verifications`` print, as JSON, how many were judged and those of the
 wrong precision.
@@ -7,9 +7,9 @@ wrong precision.
 import json
 import sys
 
-import triton_kernels  # first: it says that kernels are interpreted
+import fast_interpreter  # first: it has Triton interpret
 
-triton_kernels.hurry()
+fast_interpreter.hurry()
 
 import torch  # noqa: E402
 

@@ -1,4 +1,4 @@
-"""Page plans by triton-gumbel on CPU tensors: run as triton_kernels.py, whose interpreter it takes.
+"""Page plans by triton-gumbel on CPU tensors, in Triton's interpreter.
 
 ``python triton_plan_kernels.py hazards`` prints, as JSON, what each hazard found; ``... groups`` does the same with
 programs that plan several requests, read their lengths in several turns and share columns.
@@ -7,9 +7,9 @@ programs that plan several requests, read their lengths in several turns and sha
 import json
 import sys
 
-import triton_kernels  # first: it says that kernels are interpreted
+import fast_interpreter  # first: it has Triton interpret
 
-triton_kernels.hurry()
+fast_interpreter.hurry()
 
 import torch  # noqa: E402
 

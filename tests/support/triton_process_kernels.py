@@ -1,4 +1,4 @@
-"""Edits of logits by triton-gumbel on CPU tensors: run as triton_kernels.py, whose interpreter it takes.
+"""Edits of logits by triton-gumbel on CPU tensors, in Triton's interpreter.
 
 ``python triton_process_kernels.py edits SEED`` prints, as JSON, how many elements of each batch have wrong bits,
 ``masks TILE`` how many of each alignment, ``warmup`` how many calls a warmup made, ``families`` how many elements
@@ -10,9 +10,9 @@ import json
 import sys
 from itertools import islice
 
-import triton_kernels  # first: it says that kernels are interpreted
+import fast_interpreter  # first: it has Triton interpret
 
-triton_kernels.hurry()
+fast_interpreter.hurry()
 
 import numpy as np  # noqa: E402
 import torch  # noqa: E402

@@ -1,4 +1,4 @@
-"""Draws from columns of ranks by triton-gumbel on CPU tensors: run as triton_kernels.py, whose interpreter it takes.
+"""Draws from columns of ranks by triton-gumbel on CPU tensors, in Triton's interpreter.
 
 Ranks are threads. ``python triton_shards_kernels.py tokens SIZE DTYPE FAMILY ...`` prints, as JSON, how many rows were
 drawn by so many ranks, and which differ from native's draw on one device; ``blind`` does where the host may not look at
@@ -9,9 +9,9 @@ import json
 import sys
 from dataclasses import replace
 
-import triton_kernels  # first: it says that kernels are interpreted
+import fast_interpreter  # first: it has Triton interpret
 
-triton_kernels.hurry()
+fast_interpreter.hurry()
 
 import torch  # noqa: E402
 

@@ -1,4 +1,4 @@
-"""Verifications by triton-gumbel on CPU tensors, beside native's: run as triton_kernels.py, whose interpreter it takes.
+"""Verifications by triton-gumbel on CPU tensors, beside native's, in Triton's interpreter.
 
 ``python triton_verify_kernels.py batches`` prints, as JSON, which of the named batches were verified otherwise.
 """
@@ -8,9 +8,9 @@ import sys
 from contextlib import contextmanager
 from dataclasses import replace
 
-import triton_kernels  # first: it says that kernels are interpreted
+import fast_interpreter  # first: it has Triton interpret
 
-triton_kernels.hurry()
+fast_interpreter.hurry()
 
 import numpy as np  # noqa: E402
 import torch  # noqa: E402

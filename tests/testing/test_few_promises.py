@@ -40,13 +40,10 @@ PROMISES = {
     "one value of a filter for all rows, no seeds": SCALAR | UNSEEDED,
     "one seed a call": UNSEEDED,
     "exactly k": EXACTLY_K,
-    "k up to 50": {"max_top_k": 50},
-    "V up to 3000": {"max_vocab_size": 3000},
+    "k up to 50, no float16": {"max_top_k": 50, "dtypes": ("float32", "bfloat16")},
+    "V up to 3000, one order": {"max_vocab_size": 3000, "filter_orders": ("joint",)},
     "V and k, no seeds": {"max_vocab_size": 3000, "max_top_k": 50} | UNSEEDED,
-    "no float16": {"dtypes": ("float32", "bfloat16")},
-    "no logprobs": {"logprobs_modes": ()},
-    "one order": {"filter_orders": ("joint",)},
-    "float64 noise alone": {"gumbel_dtypes": ("fp64",)},
+    "no logprobs, float64 noise alone": {"logprobs_modes": (), "gumbel_dtypes": ("fp64",)},
 }
 DENSE = {
     "verify_modes": ("rejection",),

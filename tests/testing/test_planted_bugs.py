@@ -134,19 +134,3 @@ def test_a_sampler_that_keeps_exactly_k_is_held_to_that():
     assert report.failed == ()
     honest = run(subject(Planted(Honest, "ties", replace(NATIVE, tie_rule="exact_k"))), only=["ties"])
     assert [line.name for line in honest.failed] == ["ties"]
-
-
-@pytest.mark.slow
-def test_a_sampler_with_one_filter_value_for_the_whole_batch_is_never_given_two():
-    class Scalar(Honest):
-        def change(self, logits, metadata):
-            assert metadata.top_k is None or len(metadata.top_k.unique()) <= 1
-            return logits, metadata
-
-    scalar = replace(
-        NATIVE, filters=(("top_k", "scalar"),), logprobs_modes=(), seeding="launch", gumbel_dtypes=("fp32",)
-    )
-    under_test = subject(Planted(Scalar, "", replace(scalar, batch_invariant=False, greedy=False)))
-    under_test.effort = FEW_DRAWS
-    report = run(under_test)
-    assert [(line.name, line.detail) for line in report.failed] == []

@@ -61,11 +61,10 @@ def test_a_bug_that_takes_more_draws_is_seen_where_this_says(bug):
 @pytest.mark.slow
 def test_correct_samplers_stay_green():
     """As in 100 runs of each, with other seeds."""
-    for seed in range(3):
-        assert run(tiny(Planted(Honest, ""), seed)).failed == ()
-        under_test = numpy_sampler.subject(seed)
-        under_test.effort = Effort.tiny()
-        assert run(under_test).failed == ()
+    assert run(tiny(Planted(Honest, ""), seed=1)).failed == ()
+    under_test = numpy_sampler.subject(seed=2)
+    under_test.effort = Effort.tiny()
+    assert run(under_test).failed == ()
 
 
 def test_an_effort_stands_in_place_of_quick_and_full():
