@@ -220,6 +220,25 @@ def test_descriptions_are_kept_and_not_without_end(seen):
     assert one.memo is two.memo
 
 
+def test_a_running_batch_is_looked_at_once_and_again_when_a_request_comes(seen, monkeypatch):
+    engine, looks = V2Engine(V), []
+    slots = engine.sampler._tokendraw
+    look = slots._facts
+    monkeypatch.setattr(slots, "_facts", lambda *given, **named: looks.append(given) or look(*given, **named))
+    engine.add(0, request(temperature=0.7))
+    engine.draw(batch(1), [0], [3])
+    engine.draw(batch(1), [0], [4])
+    assert len(looks) == 1
+    engine.add(1, request(temperature=0.9, top_k=3))
+    engine.draw(batch(2), [0, 1], [5, 3])
+    engine.add(0, request(temperature=0.0))
+    engine.draw(batch(2), [0, 1], [3, 4])
+    assert len(looks) == 3
+    assert [metadata.facts.any_greedy for _, metadata in seen] == [False, False, False, True]
+    engine.draw(batch(1), [0], [4])
+    assert len(seen) == 4  # a greedy batch is vLLM's own
+
+
 def form(metadata):
     fields = ("temperature", "top_k", "top_p", "min_p", "seed", "positions", "row_index")
     tensors = {name: getattr(metadata, name) for name in fields}

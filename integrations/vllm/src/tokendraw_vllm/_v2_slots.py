@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Hashable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -26,7 +26,16 @@ _DTYPES = {
     "seeds": torch.int64,
 }
 _MOST_KEPT = 64
-"""Number of descriptions that are kept, one for each set of facts: mixed traffic may bring many."""
+"""Number of batches that are kept, and of descriptions, one for each set of facts: mixed traffic may bring many."""
+
+
+class _Batch(NamedTuple):
+    """What the host knows of the requests of a batch."""
+
+    all_greedy: bool
+    may_draw_raw: bool
+    described: dict[bool, SamplingMetadata]
+    """Descriptions without rows, by whether they are of the model's own logits."""
 
 
 class Slots:
@@ -50,6 +59,10 @@ class Slots:
         self._applied = torch.zeros(requests, dtype=torch.float32, device=device)
         self._is_stale = True
         self._kept: dict[Hashable, SamplingMetadata] = {}
+        self._batches: dict[bytes, _Batch] = {}
+        """By the slots of their rows: steps of a running batch are alike until a request is added."""
+        self._last: tuple[bytes, _Batch] | None = None
+        """The last of them."""
         self._vllms_own_add = self._states.add_request
 
     def add_request(self, slot: int, add: Callable[[], None]) -> None:
@@ -73,14 +86,30 @@ class Slots:
         self._edited[slot] = flags[slot]
         flags[slot] |= any(filtered)
         self._is_stale = True
+        self._batches.clear()
+        self._last = None
 
     def all_greedy(self, requests: np.ndarray) -> bool:
         """Whether every one of these requests is greedy: those batches are vLLM's own."""
-        return bool((self._states.temperature.np[requests] == 0.0).all())
+        return self._batch(requests).all_greedy
 
     def may_draw_raw(self, requests: np.ndarray) -> bool:
         """Whether a batch of these requests can be drawn from the model's own logits."""
-        return self._raw and not self._edited[requests].any() and not self.all_greedy(requests)
+        return self._raw and self._batch(requests).may_draw_raw
+
+    def _batch(self, requests: np.ndarray) -> _Batch:
+        key = requests.tobytes()
+        if self._last is not None and key == self._last[0]:  # to compare is quicker than to hash
+            return self._last[1]
+        found = self._batches.get(key)
+        if found is None:
+            all_greedy = bool((self._states.temperature.np[requests] == 0.0).all())
+            found = _Batch(all_greedy, not (all_greedy or self._edited[requests].any()), {})
+            if len(self._batches) >= _MOST_KEPT:
+                self._batches.clear()
+            self._batches[key] = found
+        self._last = key, found
+        return found
 
     def draw(
         self, logits: Tensor, slot_of_row: Tensor, requests: np.ndarray, positions: Tensor, *, raw: bool
@@ -97,7 +126,10 @@ class Slots:
         def metadata() -> SamplingMetadata:
             if self._is_stale:
                 self._refresh()
-            return self._described(requests, raw=raw).for_rows(slot_of_row, positions)
+            described = self._batch(requests).described
+            if raw not in described:
+                described[raw] = self._described(requests, raw=raw)
+            return described[raw].for_rows(slot_of_row, positions)
 
         return self._drawing.draw(logits, metadata)
 
