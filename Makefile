@@ -32,9 +32,8 @@ test: $(VENV)/.tools  ## Every kind of test in less than three minutes, without 
 	$(NO_COPIES)
 	$(SUITE) -m "not gpu and not slow" $(PYTEST)
 
-test-all: $(VENV)/.tools  ## The whole suite, without a GPU: twenty minutes
-	$(NO_COPIES)
-	$(SUITE) -m "not gpu" $(PYTEST)
+test-all: test  ## The whole suite, without a GPU: twenty minutes. Slow tests have processes of their own, which grow
+	$(SUITE) -m "slow and not gpu" $(PYTEST)
 
 test-engines: $(VENV)-sglang/.ready $(VENV)-vllm/.ready  ## The adapters to engines with the engines' own modules, which it downloads
 	OMP_NUM_THREADS=1 $(VENV)-sglang/bin/python -m pytest -W default tests/engines/test_sglang_*.py $(PYTEST)

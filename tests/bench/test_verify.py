@@ -110,6 +110,7 @@ class TestLogits:
 
     @pytest.mark.parametrize("filters", ["none", "both"])
     @pytest.mark.parametrize("family", ["peaked-7", "peaked-30", "gaussian"])
+    @pytest.mark.fast_first
     def test_rejection_accepts_about_three_of_four(self, family, filters):
         cell = replace(CELL, batch=200, family=family, filters=filters, vocab_size=2000)
         output = verified(cell)

@@ -182,6 +182,7 @@ class TestAFinding:
             dists.add_plugin("acme", deadly(in_process="logits.shape[1] == 300", death="return logits"))
             yield
 
+    @pytest.mark.slow
     def test_it_is_repeated_by_its_command(self):
         result = check("acme", "--fuzz", "2", "--jobs", "1", "--json", "--quick")
         assert result.exit_code == 1

@@ -58,6 +58,7 @@ def test_it_prints_the_prompt_and_the_text(folder, option):
     assert result.stdout.split() == ["w1", "w2", "w3", *entry["text"].split()]
 
 
+@pytest.mark.slow
 def test_compare_shows_what_each_setting_writes_alone(folder):
     texts = json.loads(generate(folder, "--compare", "--seed", "1", "-n", "6", "--json").stdout)["texts"]
     assert len(texts) == len(COMPARED)

@@ -272,6 +272,7 @@ def test_a_missing_argument_is_a_usage_error():
     assert message.endswith("Error: Missing argument 'DIR'.\n")
 
 
+@pytest.mark.slow
 def test_the_wheel_holds_the_package_and_its_entry_point(tmp_path):
     call("new", "acme", "out")
     found = wheel(tmp_path / "out", tmp_path / "wheels")

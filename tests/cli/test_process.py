@@ -231,6 +231,7 @@ class TestAnInterruptAtStartUp:
             "tokendraw_native.sampler",
         ],
     )
+    @pytest.mark.fast_first
     def test_it_ends_with_130_wherever_it_comes(self, module):
         assert self.interrupted(module) == ("", "", 130)
 
@@ -255,6 +256,7 @@ class TestAnInterruptAtStartUp:
         assert (result.stdout, result.stderr, result.exit_code) == ("", "\n", 130)
 
     @pytest.mark.parametrize("delay", [0, 0.05, 0.2, 0.6, 1.2])
+    @pytest.mark.fast_first
     def test_it_ends_with_130_at_any_time(self, delay):
         """The process tells when it begins to import what the command needs."""
         code = (
@@ -339,6 +341,7 @@ class TestCompletion:
             (("check", "--lis"), ["--list"]),
         ],
     )
+    @pytest.mark.fast_first
     def test_bash_completes_commands_options_and_samplers(self, words, offered):
         assert self.completed("tokendraw", *words) == offered
 

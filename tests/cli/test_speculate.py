@@ -147,6 +147,7 @@ class TestText:
         assert text(*asked) == text(*asked, "--verify-mode", "rejection") != text(*asked[:-2])
 
     @pytest.mark.parametrize("mode", MODES)
+    @pytest.mark.fast_first
     def test_texts_beside_each_other_are_those_of_single_runs(self, mode):
         speculate = ("--speculate", "3", "--verify-mode", mode, "--seed", "1", "-n", "30", "--json")
         found = json.loads(generate("A class is", "--compare", *speculate).stdout)["texts"]

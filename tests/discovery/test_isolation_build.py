@@ -32,6 +32,7 @@ FACTORIES = {
 
 
 @pytest.mark.parametrize(("build", "reason"), FACTORIES.values(), ids=FACTORIES.keys())
+@pytest.mark.fast_first
 def test_a_host_draws_beside_a_factory_that_gives(dists: FakeDists, build: str, reason: str) -> None:
     source = plugin("acme", capabilities=EVERYTHING, build=build)
     reason = reason.format(here=place(source, build) if "{here}" in reason else "")

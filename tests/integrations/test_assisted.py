@@ -74,6 +74,7 @@ def test_assisted_equals_unassisted_in_every_run(model, assistant):
     assert asked < RUNS * 16 * 0.7  # drafts were accepted
 
 
+@pytest.mark.slow
 def test_sampling_through_the_rejection_rule_draws_them_too(model, assistant):
     """With do_sample=True both models are certain of their token, so the rule keeps it or takes the model's own."""
     for seed in range(5):

@@ -87,6 +87,7 @@ def test_seeds_of_greedy_requests_are_warned_of():
     assert found[0].filename == __file__
 
 
+@pytest.mark.slow
 def test_greedy_is_that_of_generate():
     expected = model_of("llama").generate(prompts(2), do_sample=False, max_new_tokens=STEPS)
     assert batch(prompts(2).tolist(), settings={"do_sample": False}) == expected[:, 5:].tolist()

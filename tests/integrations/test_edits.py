@@ -187,6 +187,7 @@ SETTINGS = {
 
 @pytest.mark.parametrize("family", ["llama", "t5"])
 @pytest.mark.parametrize("do_sample", [False, True])
+@pytest.mark.fast_first
 def test_generate_gives_the_text_that_transformers_processors_give(
     family, do_sample, monkeypatch, transformers_does_nothing
 ):

@@ -46,6 +46,7 @@ def test_a_draw_that_leaves_one_token_is_greedy(model, setting):
 
 
 @pytest.mark.parametrize("filters", [{}, FILTERS, {"top_k": 0, "top_p": 0.9, "min_p": 0.02}])
+@pytest.mark.fast_first
 def test_a_row_draws_the_same_tokens_alone_reordered_and_left_padded(model, filters):
     ids = prompts(4)
     whole = draw(model, ids, seeds=SEEDS, **filters)
@@ -59,6 +60,7 @@ def test_a_row_draws_the_same_tokens_alone_reordered_and_left_padded(model, filt
     assert torch.equal(shifted[:, 3:], whole)
 
 
+@pytest.mark.fast_first
 def test_rows_of_different_lengths_in_one_batch_draw_what_they_draw_alone(model):
     lengths = [5, 2, 4]
     rows = [prompts(4)[i : i + 1, :length] for i, length in enumerate(lengths)]
@@ -132,6 +134,7 @@ def test_a_sampler_is_chosen_by_name_or_brought_along(llama):
         assert torch.equal(draw(llama, prompts(2), seeds=[1, 2], sampler=sampler), expected)
 
 
+@pytest.mark.slow
 def test_scores_and_logits_are_those_that_transformers_records(llama):
     ids, settings = prompts(2), {"repetition_penalty": 1.3, "renormalize_logits": True, **FILTERS}
     recorded = {"output_scores": True, "output_logits": True, "return_dict_in_generate": True}

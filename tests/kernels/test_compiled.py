@@ -13,7 +13,7 @@ import torch
 
 pytest.importorskip("triton", reason="Triton is not installed")
 
-from compiled_kernels import SOME, compiled, configurations_of, has_machine_code
+from compiled_kernels import compiled, configurations_of, has_machine_code
 from tokendraw import SamplingMetadata, SamplingParams
 from tokendraw_triton_gumbel import configurations
 from tokendraw_triton_gumbel import kernels as device_code
@@ -85,11 +85,9 @@ def test_where_the_first_row_lies_says_nothing_of_rows_whose_stride_is_odd(kerne
 @pytest.mark.slow
 @pytest.mark.parametrize("target", TARGETS)
 def test_the_draw_of_rows_compiles(kernels, target):
-    for how in configurations_of(target)[: None if target in SOME else 1]:
-        drawn(target, FILTERED, how=how)
+    for params in (FILTERED, PLAIN):
+        drawn(target, params)
         assert has_machine_code(compiled(kernels["draw_rows"], target))
-    drawn(target, PLAIN, torch.float16, gumbel_dtype="fp64")
-    assert has_machine_code(compiled(kernels["draw_rows"], target))
 
 
 @pytest.mark.slow
@@ -103,9 +101,8 @@ def test_a_candidate_is_weighed_by_one_thread(kernels):
 @pytest.mark.slow
 @pytest.mark.parametrize("target", TARGETS)
 def test_the_draw_of_large_sets_compiles(kernels, target):
-    for how in configurations_of(target)[: None if target in SOME else 1]:
-        drawn(target, FILTERED, how=how)
-        assert has_machine_code(compiled(kernels["draw_large_sets"], target))
+    drawn(target, FILTERED)
+    assert has_machine_code(compiled(kernels["draw_large_sets"], target))
 
 
 @pytest.mark.slow

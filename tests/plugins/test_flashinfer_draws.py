@@ -81,7 +81,7 @@ def subject(version):
         capabilities={"sample": replace(capabilities, device_types=("cpu",))},
         device=CPU,
         build=lambda operation, need: FlashInferSampler(CPU, need),
-        effort=Effort.of(quick=True, device_type="cpu") if version == NEW else Effort.tiny(),
+        effort=Effort.tiny(),
     )
 
 

@@ -121,6 +121,7 @@ def test_filters_are_those_of_the_target_alone_where_probabilities_are_given(ver
 
 @pytest.mark.parametrize("name", FILTERS)
 @pytest.mark.parametrize("size", [40, 3000])
+@pytest.mark.fast_first
 def test_what_is_verified_is_what_the_native_sampler_keeps(verifier, name, size):
     """Rows with ties at every border, in a batch with rows that keep all."""
     values = np.random.default_rng(4).normal(size=(6, size)).astype(np.float32).round(1)
@@ -292,6 +293,7 @@ def test_equal_distributions_are_accepted_even_if_u_is_1(verifier, kind, params,
 
 
 @pytest.mark.parametrize("bad", [0.0, -0.5, NAN, INF, -INF])
+@pytest.mark.fast_first
 def test_a_draft_that_cannot_have_been_drawn_is_rejected(verifier, bad):
     """What follows comes from the residual all the same, the rejected token among the others."""
     requests, p = 40_000, np.array([0.4, 0.3, 0.2, 0.1])

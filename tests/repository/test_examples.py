@@ -81,7 +81,8 @@ def test_nobody_s_default_choice_moves_to_it(site):
 
 
 @pytest.mark.slow
-def test_it_passes_the_conformance_kit(site):
+def test_it_passes_the_conformance_kit(site, monkeypatch):
+    monkeypatch.setenv("SMALLEST_KIT", "1")
     result = run_with(site, "tokendraw", "check", "top-n-sigma", "--device", "cpu", "--quick")
     assert result.returncode == 0, result.stdout + result.stderr
     assert re.search(

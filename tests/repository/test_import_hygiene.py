@@ -48,6 +48,7 @@ def test_importing_tokendraw_loads_its_own_package_and_the_standard_library_alon
     assert foreign == {"tokendraw"}
 
 
+@pytest.mark.slow
 def test_sampling_loads_of_other_operations_what_describes_them_alone() -> None:
     code = """
 import json, sys, torch, tokendraw

@@ -15,6 +15,7 @@ from tokendraw.testing.shards.thread_ranks import on_ranks
 PAGE = pages.text_of("docs/vocab-parallel.md")
 
 
+@pytest.mark.slow
 def test_its_python_draws_on_two_ranks_what_one_device_draws():
     names = ["local", "n", "params"]
     found = world(2).run(page_on_ranks.run, pages.blocks(PAGE, "python"), [*names, "out"])

@@ -315,6 +315,7 @@ LIMITED = [
 @pytest.mark.parametrize("capabilities", LIMITED, ids=range(len(LIMITED)))
 @given(requests=st.lists(ROW, min_size=12, max_size=40), mode=st.sampled_from(EVERYTHING.logprobs_modes))
 @settings(max_examples=25, deadline=None, derandomize=True)
+@pytest.mark.fast_first
 def test_what_two_draw_is_what_one_alone_draws(capabilities, requests, mode):
     """Both are native here, and every row is seeded, so that a difference could come from routing alone."""
     metadata = SamplingMetadata.from_params(requests, positions=range(len(requests)))

@@ -65,8 +65,8 @@ def draws():
         (1, 4, "fp32"),
         (31, 10, "fp64"),
         (1025, 10, "fp64"),
-        (3000, 10, "fp32"),
-        (9000, 8, "fp32"),
+        (3000, 8, "fp32"),
+        (9000, 4, "fp32"),
     ):
         sampler = TritonGumbelSampler(torch.device("cpu"), Need(gumbel_dtype=dtype))
         for name, family in FAMILIES.items():
@@ -186,7 +186,7 @@ def lonely():
     return {"judged": judged, "wrong": wrong}
 
 
-PROGRAMS = {"kit": kit, "draws": draws, "lonely": lonely, "wide": wide, "wide32": wide32, "search": search}
+PROGRAMS = {"kit": kit, "draws": draws, "lonely": lonely, "wide32": wide32, "search": search}
 
 if __name__ == "__main__":
     print(json.dumps(PROGRAMS[sys.argv[1]](*sys.argv[2:])))

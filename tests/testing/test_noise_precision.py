@@ -68,6 +68,7 @@ def test_the_seeds_are_those_of_the_public_random_numbers():
         assert abs(made[0] - made[1]) > 0.05
 
 
+@pytest.mark.slow
 def test_an_honest_sampler_is_green():
     assert failed(native()) == set()
 

@@ -40,6 +40,7 @@ def one_line(planted, line, device="cpu"):
 
 
 @pytest.mark.parametrize("bug", PLANTED)
+@pytest.mark.fast_first
 def test_a_planted_bug_turns_its_line_red(bug):
     found = one_line(PLANTED[bug], PLANTED[bug].line)
     assert found.status is Status.FAILED, found

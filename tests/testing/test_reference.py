@@ -40,6 +40,7 @@ def poisoned(rng, size):
 
 
 @pytest.mark.parametrize("family", [*FAMILIES.values(), steps, levels, poisoned])
+@pytest.mark.fast_first
 def test_rows_are_prepared_and_drawn_as_sets_of_values_say(family):
     rng = np.random.default_rng(7)
     certain = 0

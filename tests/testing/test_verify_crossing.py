@@ -142,6 +142,7 @@ def line(bug, name, effort=None):
 
 
 @pytest.mark.parametrize("bug", LINES, ids=lambda bug: bug.__name__)
+@pytest.mark.fast_first
 def test_a_mistake_in_one_corner_turns_its_line_red(bug):
     found = line(bug, LINES[bug], FEW)
     assert found.status is Status.FAILED, found
@@ -155,6 +156,7 @@ def test_a_mistake_of_wide_vocabularies_turns_their_line_red():
 
 
 @pytest.mark.parametrize("name", [*LINES.values(), "verify crossing, wide"])
+@pytest.mark.fast_first
 def test_the_lines_are_green_without_a_mistake(name):
     assert line(planted.Honest, name, Effort.tiny()).status is Status.PASSED
 

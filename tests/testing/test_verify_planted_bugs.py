@@ -21,12 +21,14 @@ BUGS = {
 
 
 @pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.__name__)
+@pytest.mark.fast_first
 def test_a_planted_bug_is_seen(device, bug):
     case, fault = BUGS[bug]
     assert fault in faults(CASES[case], run(CASES[case], bug(device), TRIALS, device))
 
 
 @pytest.mark.parametrize("case", sorted({case for case, _ in BUGS.values()}))
+@pytest.mark.fast_first
 def test_the_same_trials_are_fine_without_a_bug(device, case):
     assert faults(CASES[case], run(CASES[case], planted.Honest(device), TRIALS, device)) == []
 

@@ -188,6 +188,7 @@ def test_and_is_left_out_where_the_child_seeds_itself() -> None:
     assert first == second == torch_alone
 
 
+@pytest.mark.slow
 def test_a_fork_while_another_thread_holds_the_generator_is_no_deadlock() -> None:
     code = """
 sampler = load()

@@ -93,6 +93,7 @@ def test_a_compiled_program_draws_the_tokens_of_the_eager_one(
 
 
 @pytest.mark.parametrize("dynamic", [None, True, False], ids=["automatic", "dynamic", "static"])
+@pytest.mark.fast_first
 def test_so_it_does_for_batch_sizes_that_nobody_drew_before(sampler: Sampler, dynamic: bool | None) -> None:
     step = a_step(sampler)
     compiled = torch.compile(step, backend="aot_eager", dynamic=dynamic)

@@ -60,6 +60,7 @@ def test_a_sampler_that_cannot_on_one_rank_makes_it_unavailable_on_every_rank():
     assert found == [[("SamplerUnavailableError", text)] * 2] * 3
 
 
+@pytest.mark.slow
 def test_later_calls_may_have_other_rows_and_dtypes_but_not_other_columns():
     for rank, (shapes, error) in enumerate(world(3).run(shard_talk.after_an_agreement, 3)):
         assert shapes == [(4, 3), None, (7, 3), (1, 3)]

@@ -38,6 +38,7 @@ def test_noise_in_float64_gives_the_tokens_of_one_device():
         assert differ == []
 
 
+@pytest.mark.slow
 def test_where_the_host_may_not_look_the_tokens_are_those_of_one_device():
     """A nucleus is searched for by digits then, in every row."""
     batches = [(family, dtype, 3500) for family in ("mixed", "top-p", "large k", "joint") for dtype in DTYPES]

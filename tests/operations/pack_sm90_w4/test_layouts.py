@@ -121,6 +121,7 @@ def test_weights_at_an_odd_address_are_packed_too(packer, format, layout):
 
 @pytest.mark.parametrize(("format", "layout"), WAYS)
 @pytest.mark.parametrize("shape", [(16, 64, 64), (3, 2048, 1024)], ids=str)
+@pytest.mark.fast_first
 def test_extra_memory_stays_under_two_experts(packer, format, layout, shape):
     weights = torch.zeros(shape, dtype=torch.uint8)
     for call in (packer.pack_weights, packer.unpack_weights):

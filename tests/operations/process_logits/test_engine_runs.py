@@ -18,8 +18,8 @@ RUNS_A_TEST = 25
 
 @pytest.mark.slow
 @pytest.mark.fast_first
-@pytest.mark.parametrize("block", range(20))
-def test_500_runs_equal_the_model_bit_for_bit(block: int) -> None:
+@pytest.mark.parametrize("block", range(8))
+def test_200_runs_equal_the_model_bit_for_bit(block: int) -> None:
     processor = tokendraw.load("process_logits", device="cpu")
     for run in range(block * RUNS_A_TEST, (block + 1) * RUNS_A_TEST):
         Engine(processor, random.Random(run)).run()

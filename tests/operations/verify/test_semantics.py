@@ -221,6 +221,7 @@ def test_logprobs_are_those_of_the_rows_that_made_the_tokens(device, mode):
 @pytest.mark.parametrize("mode", ["rejection", "coupled"])
 @pytest.mark.parametrize("kind", ["draft_logits", "draft_probs", None])
 @pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.fast_first
 def test_every_shape_is_known_on_the_host(mode, kind, padded):
     """On tensors without data: whoever asked one for a value would fail, as while a CUDA graph is captured."""
 

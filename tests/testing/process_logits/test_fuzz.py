@@ -41,6 +41,7 @@ def subject(processor, capabilities=EVERYTHING):
 
 
 @pytest.mark.parametrize("bug", FOUND_IN, ids=lambda bug: bug.__name__)
+@pytest.mark.fast_first
 def test_a_planted_bug_is_found(bug):
     of_bug, cases = subject(bug), range(FOUND_IN[bug])
     found = next((f for i in cases if (f := look(of_bug, Case("process_logits", i)).finding)), None)
