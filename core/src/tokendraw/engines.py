@@ -41,7 +41,7 @@ __all__ = ["ENTRY_POINT_GROUP", "EngineState", "changed_signature", "examine"]
 
 @dataclass(frozen=True, kw_only=True)
 class EngineState:
-    """What an adapter finds of its engine."""
+    """Holds what an adapter finds of its engine."""
 
     engine: str
     """Name of the engine, as its users write it."""
@@ -52,7 +52,7 @@ class EngineState:
     applies: bool
     """Whether the adapter would draw for this engine."""
     reason: str
-    """What it would replace; if it does not apply, why not. A phrase without a full stop."""
+    """A phrase without a full stop: what it would replace; if it does not apply, why not."""
 
 
 def examine(

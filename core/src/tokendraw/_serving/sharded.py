@@ -89,7 +89,7 @@ class _Known(NamedTuple):
     form: input_checks.LogitsForm
     check: OutputCheck
     agreed: weakref.ref[Agreed]
-    """What the ranks of its shard agreed on, which metadata do not keep alive."""
+    """Agreement of the ranks of its shard, which metadata do not keep alive."""
 
 
 _MEMO: Final = "checked over ranks"

@@ -104,7 +104,7 @@ def gumbel(seed: Any, position: Any, index: Any, stream: Any, dtype: str = "fp32
 
 
 class Ask(NamedTuple):
-    """What a draw needs next: the uniform variates at a position, at these ids or numbers of tiles of a stream."""
+    """Asks for the next uniform variates of a draw: at a position, at these ids or numbers of tiles of a stream."""
 
     position: int
     ids: Array

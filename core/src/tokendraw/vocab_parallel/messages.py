@@ -16,12 +16,12 @@ _WORD = 4
 
 @dataclass(frozen=True, slots=True)
 class Received(Generic[_Message]):
-    """What all ranks said of the rows of a call."""
+    """Holds what all ranks said of the rows of a call."""
 
     words: Tensor
     """[R, B, W] int32, contiguous, in rank order."""
     sent: _Message
-    """What this rank said: a NamedTuple of tensors [B, n], or None."""
+    """A NamedTuple of tensors [B, n], or None: what this rank said."""
     offsets: tuple[int, ...]
     """The word of a row at which each field begins; -1 where there is none."""
 

@@ -30,7 +30,7 @@ _MOST_KEPT = 64
 
 
 class _Batch(NamedTuple):
-    """What the host knows of the requests of a batch."""
+    """Holds what the host knows of the requests of a batch."""
 
     all_greedy: bool
     may_draw_raw: bool

@@ -12,7 +12,7 @@ from tokendraw_triton_gumbel.launches.compiled import is_interpreted
 
 
 class LaunchDevice(NamedTuple):
-    """What the host has to know of a device."""
+    """Holds what the host has to know of a device."""
 
     family: str
     """``cuda`` or ``hip``; ``cpu`` for the interpreter."""

@@ -73,7 +73,7 @@ class CrossedRow:
 
     @functools.cached_property
     def expected(self) -> Expected:
-        """What may be drawn and what is kept."""
+        """The tokens that may be drawn, and those that are kept."""
         return expect(self.own, self.params, self.tie_rule)
 
     @functools.cached_property

@@ -39,7 +39,7 @@ _WIDE: Final = 8192
 
 @dataclass(frozen=True, kw_only=True)
 class Form:
-    """What all requests of a call have in common."""
+    """Holds what all requests of a call have in common."""
 
     site: Site
     """Of the target's rows."""

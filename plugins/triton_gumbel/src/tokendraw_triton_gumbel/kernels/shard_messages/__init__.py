@@ -1,1 +1,1 @@
-"""What the ranks of a split vocabulary told each other: thresholds and tokens of it, the same on every rank."""
+"""Merges what the ranks of a split vocabulary told each other: thresholds and tokens, the same on every rank."""

@@ -68,7 +68,7 @@ class MergedDraws(NamedTuple):
 
 
 class RowSearch(NamedTuple):
-    """What is known of the threshold of each row, all [rows]."""
+    """The state of the search for the threshold of each row, all [rows]."""
 
     max: Any
     """float32: the largest value on any rank."""

@@ -1,4 +1,4 @@
-"""What a rank says of its columns before it draws: its K largest values, how many tie with the last, and its mass.
+"""Surveys a rank's columns before the draw: its K largest values, how many tie with the last, and its mass.
 
 Reads 8 bytes a tile, the maxima of the granules, and those granules that may hold one of the values. Where more than
 a fixed number of logits reach the bound, by ties or because they lie close together, the search of

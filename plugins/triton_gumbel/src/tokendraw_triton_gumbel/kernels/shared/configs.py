@@ -107,7 +107,7 @@ class ShardDrawConfig(NamedTuple):
 
 
 class SurveyConfig(NamedTuple):
-    """What a rank says of its columns before it draws."""
+    """The survey of a rank's columns, before it draws."""
 
     VECTOR: int
     TILES: int
