@@ -86,6 +86,7 @@ def test_every_disagreement_is_listed_with_its_margin(call, benchmarks, monkeypa
     assert listed[-1] == "not explained"
 
 
+@pytest.mark.slow
 def test_a_sampler_verifies_as_itself_whatever_is_known_of_the_drafts(call):
     result = call("chains", "--requests", 120)
     assert result.exit_code == 0, result.output
@@ -140,6 +141,7 @@ def call_planted(call, benchmarks, monkeypatch):
 
 
 @pytest.mark.parametrize("accepts_all", [True, False])
+@pytest.mark.fast_first
 def test_a_verification_that_accepts_or_rejects_all_drafts_is_reported(call_planted, accepts_all):
     result = call_planted({"accepts": lambda u, p, q: (q > 0) & accepts_all})
     assert result.exit_code == 1
@@ -184,6 +186,7 @@ def test_replays_are_compared_with_eager_calls_after_every_change(benchmarks, mo
     assert holds is not is_stale
 
 
+@pytest.mark.slow
 def test_a_seeded_batch_is_the_same_in_every_way_that_is_tried(call):
     result = call("invariance")
     tried = cells(result)[1:]
@@ -206,6 +209,7 @@ def test_a_seeded_batch_is_the_same_in_every_way_that_is_tried(call):
     assert result.exit_code == 1, "native has no tile configurations, so that not all was tried"
 
 
+@pytest.mark.slow
 def test_rows_at_the_limits_draw_what_they_draw_alone(call):
     result = call("large")
     assert result.exit_code == 0, result.output
@@ -221,6 +225,7 @@ def test_what_is_timed_has_a_row_each(call, command, rows):
     assert "nan" not in result.stdout
 
 
+@pytest.mark.slow
 def test_the_host_time_of_each_kind_of_rows_has_a_row(call):
     result = call("host")
     assert result.exit_code == 0, result.output
@@ -249,6 +254,7 @@ def test_the_host_time_of_a_step_has_a_row_for_each_kind_of_call(call):
     assert all(float(figure) > 0 for row in cells(result)[1:] for figure in row[1:5])
 
 
+@pytest.mark.slow
 def test_odd_shapes_are_drawn_from(call):
     result = call("memcheck-run")
     assert result.exit_code == 0, result.output

@@ -122,6 +122,7 @@ def test_a_dtype_that_a_sampler_does_not_take_is_a_reason(dists):
 
 @pytest.mark.parametrize("filters", FILTERS)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.fast_first
 def test_tokens_of_the_pipeline_of_sorts_are_those_that_the_reference_keeps(filters, dtype):
     """Without ties: of those the pipeline keeps as many as engines do, not all."""
     cell = Cell(10, 300, dtype, filters, "gaussian")

@@ -87,6 +87,7 @@ class TestInputs:
 
 class TestCall:
     @pytest.mark.parametrize("kind", KINDS, ids=str)
+    @pytest.mark.fast_first
     def test_it_is_the_packing_or_the_way_back(self, kind):
         cell = cell_of(*kind)
         (given,) = make_inputs(cell, CPU, 1)

@@ -67,6 +67,7 @@ def test_without_matplotlib_one_sentence_says_what_to_install():
     )
 
 
+@pytest.mark.slow
 def test_a_file_of_no_known_format_is_refused_before_anything_is_timed(tmp_path):
     pytest.importorskip("matplotlib", reason=NEEDS)
     with pytest.raises(InvalidParameterError) as error:
@@ -78,6 +79,7 @@ def test_a_file_of_no_known_format_is_refused_before_anything_is_timed(tmp_path)
 
 
 @pytest.mark.parametrize("suffix", ["png", "svg", "PDF"])
+@pytest.mark.fast_first
 def test_the_picture_is_written_in_the_format_of_its_name(tmp_path, suffix):
     pytest.importorskip("matplotlib", reason=NEEDS)
     path = tmp_path / f"times.{suffix}"

@@ -130,6 +130,7 @@ def verified(cell, buffer=None):
 class TestContenders:
     @pytest.mark.parametrize("filters", FILTERS)
     @pytest.mark.parametrize("cell", [CELL, COUPLED], ids=["rejection", "coupled"])
+    @pytest.mark.fast_first
     def test_the_call_is_the_verification_of_the_requests_of_the_cell(self, cell, filters):
         cell = replace(cell, filters=filters)
         (buffer,) = make_inputs(cell, CPU, 1)

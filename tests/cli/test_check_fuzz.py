@@ -194,6 +194,7 @@ class TestAFinding:
         (same,) = json.loads(again.stdout)["findings"]
         assert {**same, "times": 0} == {**finding, "times": 0}
 
+    @pytest.mark.slow
     def test_a_case_that_is_right_is_no_finding(self):
         right = next(n for n in range(20) if check("acme", "--quick", "--fuzz-case", f"3:{n}").exit_code == 0)
         result = check("acme", "--quick", "--fuzz-case", f"3:{right}")

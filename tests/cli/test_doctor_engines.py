@@ -71,6 +71,7 @@ def test_what_an_adapter_says_is_shown_and_what_its_engine_prints_is_not(install
     ]
 
 
+@pytest.mark.slow
 def test_an_adapter_that_is_broken_is_named_with_the_reason_beside_the_others(install):
     install(
         {

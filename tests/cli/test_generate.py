@@ -48,12 +48,14 @@ def text(*arguments):
 
 @pytest.mark.usefixtures("docs")
 class TestSeeds:
+    @pytest.mark.slow
     def test_a_seed_gives_the_same_text_in_every_run(self):
         assert text(*STATEMENT, "--seed", "7") == text(*STATEMENT, "--seed", "7")
 
     def test_another_seed_gives_another_text(self):
         assert text(*STATEMENT, "--seed", "7") != text(*STATEMENT, "--seed", "8")
 
+    @pytest.mark.slow
     def test_without_a_seed_every_run_differs(self):
         assert text(*STATEMENT) != text(*STATEMENT)
 
@@ -191,6 +193,7 @@ class TestCompare:
             text("A class is", "--seed", "1", *options) for options in single
         ]
 
+    @pytest.mark.slow
     def test_the_settings_of_the_command_line_come_first(self):
         options = ("--temperature", "0.3", "--top-p", "0.5", "--seed", "1")
         found = json.loads(generate("A class is", "--compare", *options, "--json").stdout)

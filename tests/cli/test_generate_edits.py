@@ -103,6 +103,7 @@ class TestEachOption:
             ),
         ],
     )
+    @pytest.mark.fast_first
     def test_penalties_draw_what_their_formulas_say(self, options, penalties):
         for option, sampling in (
             (("--temperature", "0"), {"temperature": 0.0}),

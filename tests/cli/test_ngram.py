@@ -61,6 +61,7 @@ def reference_probability(words, order, history, word):
 
 
 @given(st.lists(st.integers(UNKNOWN, len(MODEL.vocabulary) - 1), max_size=6))
+@pytest.mark.slow
 def test_logits_are_log_probabilities_after_any_history(history):
     logits = MODEL.logits([history])
     assert logits.dtype == torch.float32

@@ -153,11 +153,13 @@ class TestCheck:
         """How many draws told this noise from the other."""
         return int(re.search(rf"; (\d+) that tell {dtype} noise$", report["lines"][0]["detail"])[1])
 
+    @pytest.mark.slow
     def test_the_sampler_is_built_for_it_and_compared_with_it(self):
         report = self.check("native", "--gumbel-dtype", "fp64")
         assert (report["passed"], report["gumbel_dtype"]) == (True, "fp64")
         assert self.telling(report, "fp64") >= 12
 
+    @pytest.mark.slow
     def test_without_the_option_it_is_the_first_that_is_advertised(self):
         report = self.check("native")
         assert (report["passed"], report["gumbel_dtype"]) == (True, None)

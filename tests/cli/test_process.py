@@ -191,6 +191,7 @@ def test_a_full_disk_behind_stderr_leaves_the_exit_code_alone():
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX descriptors")
 @pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-"])
+@pytest.mark.fast_first
 def test_a_stream_that_is_closed_from_the_start_is_no_error(closed):
     command = f"{shlex.join([*COMMAND, 'list'])} {closed}"
     assert subprocess.run(["sh", "-c", command], capture_output=True, check=False).returncode == 0

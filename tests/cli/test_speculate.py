@@ -142,6 +142,7 @@ class TestText:
             assert len(tally.drafted) == min(4, count - 1)
             assert 0 < tally.evaluations <= count
 
+    @pytest.mark.slow
     def test_rejection_is_the_default(self):
         asked = ("A class is", "--seed", "1", "--speculate", "4")
         assert text(*asked) == text(*asked, "--verify-mode", "rejection") != text(*asked[:-2])

@@ -60,6 +60,7 @@ PROBES = {
 
 
 @pytest.mark.parametrize(("probe", "state", "reason"), PROBES.values(), ids=PROBES.keys())
+@pytest.mark.fast_first
 def test_a_host_resolves_beside_a_probe_that_gives(
     dists: FakeDists, probe: str, state: str, reason: str
 ) -> None:

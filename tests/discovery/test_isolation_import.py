@@ -29,6 +29,7 @@ IMPORTS = {
 
 
 @pytest.mark.parametrize(("source", "reason"), IMPORTS.values(), ids=IMPORTS.keys())
+@pytest.mark.fast_first
 def test_a_host_survives_an_import_that_ends_in(dists: FakeDists, source: str, reason: str) -> None:
     dists.add_plugin("acme", source)
     assert resolved(dists) == ["native", {"acme": ["broken", f"loading 'fake_acme:plugin' raised {reason}"]}]
@@ -165,6 +166,7 @@ VERSIONS = {
 
 
 @pytest.mark.parametrize(("given", "state", "priority", "reason"), VERSIONS.values(), ids=VERSIONS.keys())
+@pytest.mark.fast_first
 def test_the_list_shows_a_plugin_whose_api_version_is(
     dists: FakeDists, given: str, state: str, priority: str, reason: str
 ) -> None:

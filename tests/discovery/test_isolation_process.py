@@ -153,6 +153,7 @@ print(json.dumps([len(results), same, getattr(results[0], "chosen", str(results[
     assert answer(dists, code) == [16, True, "acme", ["fake_acme", "fake_beta"]]
 
 
+@pytest.mark.slow
 def test_sixteen_threads_whose_samplers_fail_in_the_first_call_are_warned_once(dists: FakeDists) -> None:
     source = faulty("acme", "raise RuntimeError('no kernel image')")
     dists.add_plugin("acme", source)

@@ -63,6 +63,7 @@ def joint(logits, temperature=1.0, top_k=None, top_p=1.0, min_p=0.0):
 
 
 @pytest.mark.parametrize("name", SETTINGS)
+@pytest.mark.fast_first
 def test_draws_have_the_distribution_of_sglangs_filters(sampler, name):
     torch.manual_seed(5)
     tokens, _ = draw(sampler, LOGITS.expand(DRAWS, -1), info_of(*[Request(**SETTINGS[name])] * DRAWS))
@@ -84,6 +85,7 @@ def test_the_settings_tell_the_order_from_one_filter_after_the_other():
     assert not np.array_equal(in_turn > 0, joint(LOGITS, t, k, p) > 0)
 
 
+@pytest.mark.slow
 def test_in_a_mixed_batch_every_row_has_its_own_distribution(sampler):
     torch.manual_seed(7)
     rows = DRAWS // 2

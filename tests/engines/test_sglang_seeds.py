@@ -78,6 +78,7 @@ def test_a_seeded_row_keeps_its_tokens_while_others_leave_and_join(sampler, logi
         assert tokens[rows.index(0)] == expected[position]
 
 
+@pytest.mark.slow
 def test_rows_without_a_seed_draw_anew_beside_one_that_has_one(sampler, logits):
     torch.manual_seed(2)
     rows = 1000

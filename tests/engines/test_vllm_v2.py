@@ -54,6 +54,7 @@ KINDS = [
 
 
 @pytest.mark.parametrize("biased", [None, 3], ids=["raw logits", "processed logits"])
+@pytest.mark.fast_first
 def test_every_row_is_drawn_from_its_distribution_in_a_mixed_batch(seen, biased):
     """One more request, in slot 7, edits its logits or does not: then vLLM divides by the temperature itself."""
     engine, draws, at_once = V2Engine(V), 6000, 500

@@ -89,6 +89,7 @@ def test_sampling_through_the_rejection_rule_draws_them_too(model, assistant):
         assert torch.equal(assisted, draw(model, prompts(1), seeds=[seed], **WARPERS))
 
 
+@pytest.mark.slow
 def test_prompt_lookup_draws_them_too(model):
     ids = prompts(1).repeat(1, 3)
     for seed in range(5):
@@ -103,6 +104,7 @@ def test_prompt_lookup_draws_them_too(model):
         assert torch.equal(found, draw(model, ids, seeds=[seed], eos_token_id=V - 1, **WARPERS))
 
 
+@pytest.mark.slow
 def test_rows_of_a_batch_with_padding_draw_what_the_callable_draws(model):
     ids = prompts(3)
     padded = torch.nn.functional.pad(ids, (2, 0))
@@ -120,6 +122,7 @@ def test_rows_of_a_batch_with_padding_draw_what_the_callable_draws(model):
     assert torch.equal(found[:, 2:], draw(model, ids, seeds=[1, 2, 3], **WARPERS))
 
 
+@pytest.mark.slow
 def test_one_set_of_parameters_serves_any_number_of_rows(model):
     shared = processor(4, sampler="native")
     for rows in (1, 3, 1):

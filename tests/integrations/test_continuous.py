@@ -81,6 +81,7 @@ def test_a_base_seed_or_a_callable_gives_the_seeds_that_it_gives_in_generate():
         assert expected[0] != expected[2]
 
 
+@pytest.mark.slow
 def test_seeds_of_greedy_requests_are_warned_of():
     with pytest.warns(tokendraw_transformers.SeedsUnusedWarning) as found:
         batch(prompts(1), seeds=[1], settings={"do_sample": False})

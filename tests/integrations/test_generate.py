@@ -40,6 +40,7 @@ def test_greedy_is_transformers_own(model):
 
 
 @pytest.mark.parametrize("setting", [{"top_k": 1}, {"temperature": 1e-6}, {"top_k": 0, "top_p": 0.0}])
+@pytest.mark.fast_first
 def test_a_draw_that_leaves_one_token_is_greedy(model, setting):
     own = model.generate(prompts(4), do_sample=False, max_new_tokens=STEPS)
     assert torch.equal(draw(model, prompts(4), seeds=SEEDS, **setting), own)
@@ -71,6 +72,7 @@ def test_rows_of_different_lengths_in_one_batch_draw_what_they_draw_alone(model)
         assert torch.equal(draw(model, row, seeds=[i + 1])[0, row.shape[1] :], whole[i, 5:])
 
 
+@pytest.mark.fast_first
 def test_a_text_goes_on_as_it_would_have_without_a_break(model):
     whole = draw(model, prompts(2), seeds=[1, 2])
     part = whole[:, :9]
@@ -87,6 +89,7 @@ def test_a_text_goes_on_as_it_would_have_without_a_break(model):
     assert torch.equal(rest, whole)
 
 
+@pytest.mark.slow
 def test_embeddings_in_place_of_ids_draw_the_same_tokens(llama):
     embeds = llama.get_input_embeddings()(prompts(2))
     assert torch.equal(
@@ -100,6 +103,7 @@ def test_a_static_cache_draws_the_same_tokens(llama):
     assert torch.equal(static, draw(llama, prompts(2), seeds=[1, 2]))
 
 
+@pytest.mark.slow
 def test_an_encoder_and_decoder_draw_the_same_tokens_alone():
     model = model_of("t5")
     whole = draw(model, prompts(3), seeds=[1, 2, 3])
@@ -116,6 +120,7 @@ def test_rows_of_one_seed_and_several_sequences_a_prompt(llama):
     assert torch.equal(several[1::2], draw(llama, prompts(2), seeds=[2, 2]))
 
 
+@pytest.mark.slow
 def test_without_seeds_torch_decides_and_some_rows_may_have_one(llama):
     set_seed(5)
     first, second = draw(llama, prompts(2)), draw(llama, prompts(2))
@@ -169,6 +174,7 @@ def test_logprobs_are_of_what_was_drawn(llama):
     assert only.top_token_ids is None
 
 
+@pytest.mark.slow
 def test_processed_logprobs_are_those_of_transformers_scores(llama):
     settings = {"return_dict_in_generate": True, "output_scores": True, **FILTERS}
     out = draw(llama, prompts(3), seeds=[1, 2, 3], logprobs=0, logprobs_mode="processed_logprobs", **settings)
@@ -178,6 +184,7 @@ def test_processed_logprobs_are_those_of_transformers_scores(llama):
     )
 
 
+@pytest.mark.slow
 def test_rows_that_end_early_are_filled_up_and_draw_no_more(llama):
     ends = list(range(1, 150))
     ids = prompts(4)
@@ -302,6 +309,7 @@ def test_a_row_with_nan_is_named_and_harms_no_other(llama):
     assert torch.equal(out.sequences[[0, 2]], expected[[0, 2]])
 
 
+@pytest.mark.slow
 def test_the_settings_of_the_model_hold_and_stay_as_they_are(llama):
     config = llama.generation_config
     before = config.to_dict()

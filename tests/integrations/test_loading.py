@@ -41,6 +41,7 @@ def loads(dists, monkeypatch):
     return asked
 
 
+@pytest.mark.slow
 def test_calls_that_ask_for_the_same_share_a_sampler(loads):
     whole = [draw(model_of("llama"), prompts(2), seeds=[1, 2]) for _ in range(3)]
     assert loads == [None]
@@ -74,6 +75,7 @@ def test_settings_are_read_at_every_call(loads, monkeypatch):
         draw(model_of("llama"), prompts(1), seeds=[1])
 
 
+@pytest.mark.slow
 def test_the_successor_of_a_sampler_that_failed_is_kept_and_told_of_once(dists, loads):
     dists.add_plugin("acme", faulty("acme", "raise RuntimeError('no kernel image')"))
     expected = draw(model_of("llama"), prompts(2), seeds=[1, 2], sampler="native")

@@ -94,6 +94,7 @@ def test_logprobs_are_those_of_the_models_logits_at_the_temperature(trainer):
         torch.testing.assert_close(torch.tensor(logprobs).double(), expected, atol=1e-4, rtol=0)
 
 
+@pytest.mark.slow
 def test_a_seed_draws_its_completion_again(trainer):
     found = rollout_func(seed=7)(PROMPTS, trainer)
     base = derived_seed(7, [3, 0])
@@ -109,6 +110,7 @@ def test_a_seed_draws_its_completion_again(trainer):
         assert again[0, len(prompt) :].tolist() == completion
 
 
+@pytest.mark.slow
 def test_completions_differ_by_row_step_process_and_seed(trainer):
     rollout = rollout_func(seed=7)
     first = rollout(PROMPTS, trainer)["completion_ids"]

@@ -28,6 +28,7 @@ def test_a_derived_seed_is_that_of_its_definition():
     assert derived_seed(2**64 - 1, [1]) == derived_seed(-1, [1])
 
 
+@pytest.mark.slow
 def test_a_base_seed_gives_each_row_the_seed_of_its_prompt(llama):
     ids = prompts(4)[[0, 1, 2, 1]]
     whole = draw(llama, ids, seeds=7)
@@ -73,10 +74,12 @@ def test_a_callable_is_asked_for_the_seed_of_each_row(llama):
 @pytest.mark.parametrize(
     "seeds", [(1, 2), range(1, 3), torch.tensor([1, 2])], ids=["tuple", "range", "tensor"]
 )
+@pytest.mark.fast_first
 def test_every_kind_of_list_of_integers_is_one(llama, seeds):
     assert torch.equal(draw(llama, prompts(2), seeds=seeds), draw(llama, prompts(2), seeds=[1, 2]))
 
 
+@pytest.mark.slow
 def test_the_settings_may_hold_seeds_and_what_else_the_adapter_takes(llama):
     expected = draw(llama, prompts(2), seeds=[1, 2], logprobs=0, return_dict_in_generate=True)
     config = GenerationConfig(
@@ -126,6 +129,7 @@ TEXTS = ["Why is the sky blue?", "Write a haiku.", "a", "Grüße"]
 
 
 @pytest.mark.parametrize("batch_size", [1, 2, 4])
+@pytest.mark.fast_first
 def test_a_pipeline_takes_a_base_seed_whatever_its_batches(llama, batch_size):
     pipe = pipeline(
         "text-generation",

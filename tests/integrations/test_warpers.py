@@ -87,6 +87,7 @@ def kept_there(warper, logits):
 
 
 @pytest.mark.parametrize("p", [0.5, 0.9, 0.99])
+@pytest.mark.fast_first
 def test_without_ties_the_kept_sets_are_those_of_transformers(p):
     logits = 2 * torch.randn(200, 5000, generator=torch.Generator().manual_seed(0))
     assert torch.equal(kept_here(logits, top_p=p), kept_there(TopPLogitsWarper(p), logits))

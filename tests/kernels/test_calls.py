@@ -312,6 +312,7 @@ def test_nothing_that_a_draw_writes_lies_where_its_seeds_do(launched):
 # What stays.
 
 
+@pytest.mark.slow
 def test_nothing_of_a_call_outlives_it(launched):
     backend = here()
     logits, metadata = torch.zeros(ROWS, V), metadata_of(*[replace(FILTERED, logprobs=2)] * ROWS)

@@ -116,11 +116,10 @@ def test_a_program_that_waited_for_a_pass_sees_what_was_written_before_it_was_an
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("target", ["gfx942"])  # those of sm_90 run on one
-def test_the_draws_compile_with_float32_logits_and_float64_noise(kernels, target):
-    drawn(target, FILTERED, torch.float32, gumbel_dtype="fp64")
-    assert has_machine_code(compiled(kernels["draw_rows"], target))
-    assert has_machine_code(compiled(kernels["draw_large_sets"], target))
+def test_the_draw_compiles_with_float32_logits_and_float64_noise(kernels):
+    """For AMD; that of NVIDIA runs on an H200."""
+    drawn("gfx942", FILTERED, torch.float32, gumbel_dtype="fp64")
+    assert has_machine_code(compiled(kernels["draw_rows"], "gfx942"))
 
 
 def test_no_kernel_and_none_of_its_functions_takes_more_than_fifteen_arguments():

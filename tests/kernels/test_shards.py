@@ -38,7 +38,7 @@ KERNELS = ("shard_statistics", "weigh_kept", "draw_shard", "survey_columns", "ad
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("size", "dtype", "families"),
-    [(3, "float16", ("plain", "joint", "large k"))],
+    [(3, "float16", ("joint", "large k"))],
 )
 def test_the_tokens_in_the_interpreter_are_those_of_native_on_one_device(size, dtype, families):
     found = triton_on_a_cpu.interpreted("triton_shards_kernels.py", "tokens", size, dtype, *families)

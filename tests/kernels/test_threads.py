@@ -46,6 +46,7 @@ def slow(kernels, seconds=0.1):
 
 
 @pytest.mark.parametrize("shared", [True, False], ids=["of one sampler", "of samplers of their own"])
+@pytest.mark.fast_first
 def test_threads_compile_each_kernel_once(kernels, shared):
     slow(kernels)
     one = TritonGumbelSampler(torch.device("cpu"), Need())

@@ -84,6 +84,7 @@ def test_no_number_of_rows_compiles_anything(kernels, vocab_size, mode):
 
 
 @pytest.mark.parametrize("vocab_size", VOCABULARIES)
+@pytest.mark.fast_first
 def test_nor_do_rows_or_parameters_that_begin_within_other_tensors(kernels, vocab_size):
     sampler = warm(vocab_size)
     before = compilations(kernels)

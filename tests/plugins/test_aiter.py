@@ -14,7 +14,7 @@ from tokendraw import Need, SamplingMetadata, SamplingParams, operations, resolv
 from tokendraw._loading.resolve import gather
 from tokendraw._serving import proof
 from tokendraw.resolution import Candidate, Choice, State
-from tokendraw.testing import Status, Subject, check, properties
+from tokendraw.testing import Effort, Status, Subject, check, properties
 from tokendraw_aiter import plugin
 from tokendraw_aiter.sampler import AiterSampler
 
@@ -40,7 +40,7 @@ def subject(sampler):
         capabilities={"sample": replace(INFO.operations["sample"], device_types=("cpu",))},
         device=CPU,
         build=lambda operation, need: sampler,
-        quick=True,
+        effort=Effort.tiny(),
     )
 
 

@@ -306,6 +306,7 @@ def test_a_draft_that_cannot_have_been_drawn_is_rejected(verifier, bad):
     assert chi_square(output.token_ids[:, 0].numpy(), residual / residual.sum()) > FALSE_ALARM
 
 
+@pytest.mark.fast_first
 def test_what_is_no_probability_counts_as_0_in_a_residual(verifier):
     requests, p = 40_000, np.array([0.4, 0.3, 0.2, 0.1])
     q = torch.tensor([0.8, NAN, -2.0, INF]).expand(requests, 4)
@@ -318,6 +319,7 @@ def test_what_is_no_probability_counts_as_0_in_a_residual(verifier):
     assert not output.valid.any()
 
 
+@pytest.mark.fast_first
 def test_a_residual_that_is_empty_gives_way_to_the_target(verifier):
     """q is more than p everywhere, as where it was summed up in a half."""
     requests, p = 40_000, np.array([0.4, 0.3, 0.2, 0.1])

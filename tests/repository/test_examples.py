@@ -38,6 +38,7 @@ def test_it_is_listed_below_native(site):
     assert (result.stderr, result.returncode) == ("", 0)
 
 
+@pytest.mark.slow
 def test_show_tells_everything_about_it(site):
     result = run_with(site, "tokendraw", "show", "top-n-sigma")
     assert result.stdout == (

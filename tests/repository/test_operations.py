@@ -28,6 +28,7 @@ def test_what_is_said_of_verify_outside_its_folders_stands_in_few_files() -> Non
 
 
 @pytest.mark.parametrize("operation", operations.FOLDERS)
+@pytest.mark.fast_first
 def test_nothing_branches_on_the_name_of_an_operation(operation: str) -> None:
     comparison = re.compile(rf"""([!=]=|\bin|\bcase)\s*\(?["']{operation}["']|["']{operation}["']\s*[!=]=""")
     assert [name for name, text in FILES.items() if comparison.search(text)] == []

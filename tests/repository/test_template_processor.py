@@ -36,6 +36,7 @@ def processor(folder):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("drafted", [None, "listed", "padded"])
+@pytest.mark.fast_first
 def test_every_edit_has_the_bits_of_float32_arithmetic(processor, dtype, drafted):
     rng = np.random.default_rng(2)
     for vocab_size in (1, 97, 500):

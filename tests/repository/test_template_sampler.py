@@ -62,6 +62,7 @@ def batch_of(family, size, **rest):
 
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.fast_first
 def test_kept_sets_draws_and_logprobs_equal_the_reference(load, family, size):
     logits, params = batch_of(family, size, logprobs=-1)
     out = call(load("acme", "processed_logprobs"), logits, params)
@@ -110,6 +111,7 @@ def same_logprobs(left, right):
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("family", ["gaussian", "tied", "flat"])
+@pytest.mark.fast_first
 def test_logprobs_of_every_mode_are_native_s(load, mode, family):
     for size in (1, 31, 1025):
         logits, params = batch_of(family, size)

@@ -132,6 +132,7 @@ def test_the_form_of_every_output_is_looked_at():
                 sampler.sample(LOGITS, metadata)
 
 
+@pytest.mark.slow
 def test_metadata_that_is_kept_keeps_neither_logits_nor_samplers_alive():
     (sampler, backend), metadata = recording(), requests()
     logits = torch.zeros(2, V)

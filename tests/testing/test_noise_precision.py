@@ -80,6 +80,7 @@ def test_float32_noise_of_a_stream_in_place_of_float64_turns_the_line_of_draws_r
 
 
 @pytest.mark.parametrize("stream", SEEDS)
+@pytest.mark.fast_first
 def test_float32_noise_of_a_stream_in_place_of_float64_turns_the_line_of_verifications_red(
     monkeypatch, stream
 ):
@@ -87,12 +88,14 @@ def test_float32_noise_of_a_stream_in_place_of_float64_turns_the_line_of_verific
     assert failed(native(), ["verify fp64 noise"]) == {"verify fp64 noise"}
 
 
+@pytest.mark.slow
 def test_float64_noise_in_place_of_float32_turns_the_seeded_lines_red():
     wide = native(lambda need: replace(need, gumbel_dtype="fp64"))
     assert failed(wide) == {"seeded draws", "verify seeded chains"}
 
 
 class TestARunForOnePrecision:
+    @pytest.mark.slow
     def test_everything_is_built_for_it(self):
         needs = []
         subject = native(lambda need: needs.append(need) or need, need={"gumbel_dtype": "fp64"})
@@ -100,6 +103,7 @@ class TestARunForOnePrecision:
         assert report.failed == ()
         assert {need.gumbel_dtype for need in needs} == {"fp64"}
 
+    @pytest.mark.slow
     def test_the_seeded_lines_compare_with_it(self):
         narrow = native(lambda need: replace(need, gumbel_dtype="fp32"), need={"gumbel_dtype": "fp64"})
         assert failed(narrow) == set(LINES)

@@ -66,6 +66,7 @@ def one_line(bug, line, *given, **options):
 
 
 @pytest.mark.parametrize("bug", PLANTED, ids=lambda bug: bug.__name__)
+@pytest.mark.fast_first
 def test_a_planted_bug_turns_its_line_red(bug):
     found = one_line(bug, PLANTED[bug])
     assert found.status is Status.FAILED, found
@@ -86,6 +87,7 @@ def test_most_show_in_the_chains_of_the_contract_too(bug):
 
 
 @pytest.mark.parametrize("bug", STATISTICS, ids=lambda bug: bug.__name__)
+@pytest.mark.fast_first
 def test_a_planted_bug_turns_its_line_red_without_seeds(bug):
     found = one_line(bug, STATISTICS[bug], DENSE)
     assert found.status is Status.FAILED, found

@@ -171,6 +171,7 @@ def test_a_random_case_is_made_of_its_generator_alone():
     assert first == again != other
 
 
+@pytest.mark.slow
 def test_random_cases_find_a_mistake_and_name_the_request():
     class Unfiltered(Corner):
         dtype = torch.float16

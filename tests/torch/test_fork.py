@@ -81,6 +81,7 @@ result = [draw(), in_child(draw), draw(), in_child(lambda: [draw(), draw()]), dr
     assert first[1] != other[1]
 
 
+@pytest.mark.slow
 def test_the_parents_own_draws_do_not_know_of_forks() -> None:
     drawn = result(
         """
@@ -94,6 +95,7 @@ result = [alone, [(in_child(draw), draw())[1] for _ in range(3)]]
     assert drawn[0] == drawn[1]
 
 
+@pytest.mark.slow
 def test_what_a_child_seeds_itself_holds_and_seeded_rows_are_the_same_everywhere() -> None:
     drawn = result(
         """
@@ -105,6 +107,7 @@ result = [[draw(), draw(SEEDED)], in_child(lambda: [torch.manual_seed(11) and dr
     assert drawn[0] == drawn[1]
 
 
+@pytest.mark.slow
 def test_workers_of_a_data_loader_keep_the_seeds_that_torch_gives_them() -> None:
     drawn = result(
         """
@@ -149,6 +152,7 @@ for process in processes:
     assert distinct(drawn) == 4
 
 
+@pytest.mark.slow
 def test_before_the_first_sampler_torch_is_left_as_it_is() -> None:
     code = """
 torch.manual_seed(7)

@@ -180,6 +180,7 @@ GREEDY = SamplingMetadata(temperature=torch.zeros(2))
 
 
 @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS.keys())
+@pytest.mark.fast_first
 def test_one_graph_alone_cannot_hold_a_call_and_the_error_says_what_to_do(
     call: Callable[[Sampler, torch.Tensor], object],
 ) -> None:

@@ -56,6 +56,7 @@ def damaged(tmp_path: Path, source: str) -> Path:
 
 
 @pytest.mark.parametrize("source", DAMAGES)
+@pytest.mark.fast_first
 def test_a_damaged_torch_is_told_of_with_its_error_and_its_place(tmp_path: Path, source: str) -> None:
     package = damaged(tmp_path, source)
     assert last_line(python(tmp_path, "-c", LOAD)) == (
@@ -65,6 +66,7 @@ def test_a_damaged_torch_is_told_of_with_its_error_and_its_place(tmp_path: Path,
 
 
 @pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.fast_first
 def test_every_command_that_draws_says_so(tmp_path: Path, command: str) -> None:
     who, arguments = COMMANDS[command]
     package = damaged(tmp_path, "raise ImportError('no libtorch')")
@@ -101,6 +103,7 @@ def test_a_file_of_that_name_is_no_torch(tmp_path: Path) -> None:
         ("print('loading')\nraise SystemExit(3)", "ending the process: exit status 3"),
     ],
 )
+@pytest.mark.fast_first
 def test_doctor_sees_a_damaged_torch_and_exits_with_1(tmp_path: Path, source: str, found: str) -> None:
     package = damaged(tmp_path, source)
     run = python(tmp_path, "-m", "tokendraw", "doctor", "--json")

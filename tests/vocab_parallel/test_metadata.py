@@ -10,6 +10,7 @@ from goodness_of_fit import FALSE_ALARM, chi_square
 
 
 @pytest.mark.parametrize("name", shard_metadata.MADE)
+@pytest.mark.fast_first
 def test_metadata_as_engines_make_it_gives_the_tokens_of_one_device(name):
     for alone, tokens in world(3).run(shard_metadata.drawn, 3, name):
         assert tokens == alone

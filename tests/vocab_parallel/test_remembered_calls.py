@@ -103,6 +103,7 @@ def test_what_a_remembered_call_raises_is_raised_and_nobody_takes_over():
     alone(work)
 
 
+@pytest.mark.slow
 def test_metadata_keep_no_shard_alive():
     metadata, shards = requests(), []
 

@@ -25,6 +25,7 @@ def test_greedy_rows_send_their_maximum():
     assert said(SamplingParams(temperature=0.0)) == [("gather", 12)]
 
 
+@pytest.mark.slow
 def test_rows_without_filters_send_forty_bytes():
     assert said(SEEDED) == [DRAW]
 

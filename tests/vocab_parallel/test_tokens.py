@@ -27,11 +27,13 @@ def test_rows_of_every_kind_get_the_tokens_of_one_device_on_every_rank(size):
     assert all(tokens == drawn for tokens, _ in found)
 
 
+@pytest.mark.slow
 def test_a_nucleus_that_is_wider_than_what_the_only_rank_tells_of_it_is_found():
     ((_, differ),) = world(1).run(shard_cases.tokens, 1, [("top-p", "float32", 3500)], ROWS)
     assert differ == []
 
 
+@pytest.mark.slow
 def test_noise_in_float64_gives_the_tokens_of_one_device():
     batches = [(family, "float32", 3500) for family in ("mixed", "plain")]
     for _, differ in world(3).run(shard_cases.tokens, 3, batches, ROWS, "fp64"):

@@ -47,6 +47,7 @@ def compiled(tmp_path_factory):
 
 
 @pytest.mark.parametrize(("format", "layout"), WAYS)
+@pytest.mark.fast_first
 def test_its_words_are_those_of_torch(compiled, monkeypatch, format, layout):
     monkeypatch.setattr(fused, "_kernel", compiled)
     words, weights = WORDS[format, layout], random_bytes((2, 128, 192))

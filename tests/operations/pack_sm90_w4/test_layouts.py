@@ -32,6 +32,7 @@ def scale_shapes(layout):
 @pytest.mark.parametrize(("format", "layout"), WAYS)
 @settings(max_examples=8, deadline=None)
 @given(data=st.data())
+@pytest.mark.fast_first
 def test_weights_are_packed_as_the_formulas_say_and_come_back(packer, format, layout, data):
     weights = random_bytes(data.draw(shapes(layout)), data.draw(st.integers(0, 99)))
     packed = packer.pack_weights(weights, format=format, layout=layout)

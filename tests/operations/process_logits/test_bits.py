@@ -13,6 +13,7 @@ MOST_TOKENS = 60
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("drafted", [None, "listed", "padded"])
+@pytest.mark.fast_first
 def test_every_edit_has_the_bits_of_float32_arithmetic(dtype, drafted):
     rng, processor = np.random.default_rng(1), NativeProcessor()
     for vocab_size in (1, 97, 500):

@@ -157,6 +157,7 @@ def test_a_bad_argument_is_refused_by_its_name_before_anything_is_edited(argumen
     assert backend.calls == []
 
 
+@pytest.mark.slow
 def test_native_edits_what_a_warmup_makes_up_counts_no_rows_and_leaves_the_random_state_alone():
     processor = tokendraw.load("process_logits", "native", device="cpu")
     torch.manual_seed(5)

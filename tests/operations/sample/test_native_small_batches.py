@@ -132,6 +132,7 @@ def two_threads():
 
 @pytest.mark.parametrize("request_name", REQUESTS)
 @pytest.mark.parametrize(("rows", "size"), [(1, 151_936), (16, 32_000)])
+@pytest.mark.fast_first
 def test_a_small_batch_is_drawn_by_the_calling_thread_alone(two_threads, sampler, request_name, rows, size):
     arguments = batch(request_name, rows, size)
     rest()

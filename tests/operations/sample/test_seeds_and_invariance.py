@@ -80,6 +80,7 @@ def test_a_seeded_row_draws_its_token_at_any_index_of_any_batch(sampler, alone, 
 
 @pytest.mark.parametrize("mate", [*MATES, "NaN", "+inf", "-inf"])
 @pytest.mark.parametrize("size", [8, 65])
+@pytest.mark.fast_first
 def test_a_seeded_row_draws_its_token_beside_any_mate(sampler, alone, mate, size):
     logits, drawn = alone
     batch = eighths(size, seed=2)

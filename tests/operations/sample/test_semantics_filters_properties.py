@@ -44,6 +44,7 @@ def test_for_any_row_and_request_the_kept_set_is_that_of_the_reference(processed
 
 @given(logits=rows, params=requests)
 @settings(max_examples=150)
+@pytest.mark.slow
 def test_for_any_row_and_request_the_kept_set_is_never_empty_and_closed_upwards(processed, logits, params):
     """At least one token is kept; a token above a kept one, or tied with it, is kept."""
     x = np.float32(logits)
@@ -58,6 +59,7 @@ def test_for_any_row_and_request_the_kept_set_is_never_empty_and_closed_upwards(
 
 @given(logits=rows, params=requests, loosened=st.sampled_from(["top_k", "top_p", "min_p"]))
 @settings(max_examples=150)
+@pytest.mark.slow
 def test_for_any_row_switching_a_filter_off_keeps_every_token_that_was_kept(
     processed, logits, params, loosened
 ):

@@ -54,6 +54,7 @@ def test_valid_is_false_for_nan_and_for_rows_without_anything_above_minus_infini
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "unseeded"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.fast_first
 def test_special_rows_draw_the_token_of_the_reference(sampler, kind, dtype):
     """NaN counts as -inf; +inf draws uniformly among its equals; nothing above -inf gives token 0."""
     names = [name for name in POISON for _ in range(8)]

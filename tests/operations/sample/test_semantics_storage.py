@@ -50,6 +50,7 @@ def test_one_row_expanded_to_a_batch_of_stride_0_is_a_batch(sampler):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("mode", MODES)
+@pytest.mark.fast_first
 def test_logits_are_never_modified(load_native, device, dtype, mode):
     rows = torch.cat([gaussians(len(KINDS)), torch.stack(list(POISON.values()))]).to(dtype)
     storage = torch.full((len(rows), V + 9), 5.0, dtype=dtype)

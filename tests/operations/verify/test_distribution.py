@@ -22,6 +22,7 @@ def test_tokens_follow_the_target(device, case):
     assert faults(CASES[case], found) == []
 
 
+@pytest.mark.slow
 def test_with_noise_of_53_bits_too(device):
     found = run(CASES["top_p"], native(device, "fp64"), TRIALS // 4, device)
     assert faults(CASES["top_p"], found) == []

@@ -17,6 +17,7 @@ NAN, INF = float("nan"), float("inf")
 
 @pytest.mark.parametrize("dtype", ["fp32", "fp64"])
 @pytest.mark.parametrize("kind", ["logits", "probs", None, "coupled"])
+@pytest.mark.fast_first
 def test_every_request_gets_the_tokens_of_the_walk_along_its_drafts(device, kind, dtype):
     """Against numpy in float64, over three tiles."""
     batch, how = Batch(50, 2500), {"coupled": kind == "coupled", "dtype": dtype}
@@ -38,6 +39,7 @@ def test_every_request_gets_the_tokens_of_the_walk_along_its_drafts(device, kind
 
 @pytest.mark.parametrize("size", [100, 8193, 151936])
 @pytest.mark.parametrize("kind", ["logits", "probs", None])
+@pytest.mark.fast_first
 def test_at_any_size_of_the_vocabulary(device, size, kind):
     batch = Batch(5, size, seed=size)
     found = chains(batch.verify(native(device), kind, device))

@@ -38,6 +38,7 @@ def of_design(name, **fields):
     ]
 
 
+@pytest.mark.slow
 def test_rounding_decides_the_filters_of_few_rows():
     made = [row for seed in range(3) for row in rows(seed=seed)]
     assert sum(row.is_settled for row in made) > 0.85 * len(made)
@@ -135,6 +136,7 @@ class TestCoincidences:
     def tokens(self, seed):
         return np.random.default_rng(seed).integers(0, self.SIZE, self.ROWS)
 
+    @pytest.mark.slow
     def test_independent_rows_are_seldom_suspicious(self):
         p_values = [coincidences(self.tokens(seed), self.SIZE).p_value for seed in range(200)]
         assert sum(p < 0.01 for p in p_values) < 10

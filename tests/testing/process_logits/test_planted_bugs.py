@@ -60,6 +60,7 @@ def test_a_planted_bug_turns_its_line_red(bug, line):
     assert "a call raised" not in found.detail  # red for its bug, not for a slip of this suite
 
 
+@pytest.mark.slow
 def test_every_line_is_green_without_a_bug_and_has_one_that_turns_it_red():
     found = {line.name: line.status for line in run(subject(planted.Honest)).lines if line.name in LINES}
     assert found == dict.fromkeys(LINES, Status.PASSED)
