@@ -149,7 +149,7 @@ def _filled(kind, value):
 
 
 def _combined(operation, first, second, dtypes):
-    """What the combine function of a reduction or scan makes of arrays of any one shape."""
+    """Apply the combine function of a reduction or scan to arrays of any one shape."""
     tensors = (
         operation.to_tensor(np.ascontiguousarray(data), dtype)
         for part in (first, second)

@@ -23,7 +23,7 @@ MOST_VALUES: Final = 1024
 _NUCLEUS_VALUES: Final = 64
 """K where a nucleus without a top-k may be found among the largest values. More of them take every row longer."""
 _NUCLEUS_VALUES_ON_CPUS: Final = 256
-"""The same where ranks leave out the search if no row needs it."""
+"""It takes the place of that on CPUs, where ranks leave out the search if no row needs it."""
 _INF: Final = float("inf")
 
 
