@@ -71,6 +71,15 @@ def test_threads_that_wait_for_a_compilation_that_fails_try_it_themselves(kernel
     assert len(kernels["tile_statistics"].compilations) == 1
 
 
+def test_the_kernels_of_a_call_are_compiled_side_by_side(kernels):
+    """Each waits for the others to begin: one after the other, they would wait forever."""
+    begun = threading.Barrier(3, timeout=60)
+    for kernel in kernels.values():
+        kernel.begin = begun.wait
+    draw(TritonGumbelSampler(torch.device("cpu"), Need()), SamplingParams(temperature=0.8, top_k=50, seed=1))
+    assert sum(compilations(kernels).values()) == 3
+
+
 def test_who_needs_another_kernel_waits_for_nobody():
     begun, end = threading.Event(), threading.Event()
 

@@ -83,6 +83,8 @@ class Kernel:
         self.calls = []
         """Kernel, arguments and what is named of each compilation, as triton_on_a_cpu.compiled_call takes them."""
         self.error = None
+        self.begin = lambda: None
+        """Called where a compilation begins."""
         self._compiled = {}
 
     def __getitem__(self, grid):
@@ -99,6 +101,7 @@ class Kernel:
         if found is None:
             self.compilations.append((key, threading.get_ident()))
             self.calls.append((self.original, arguments, named))
+            self.begin()
             time.sleep(self.seconds)
             if self.error is not None:
                 raise self.error

@@ -13,7 +13,7 @@ from tokendraw_triton_gumbel.launches import parameters
 from tokendraw_triton_gumbel.launches.compiled import Pointer
 from tokendraw_triton_gumbel.launches.draw import DrawLaunches
 from tokendraw_triton_gumbel.launches.geometry import Geometry, lay_out
-from tokendraw_triton_gumbel.launches.launch import Operands, Step
+from tokendraw_triton_gumbel.launches.launch import Operands, Step, compile_steps
 from tokendraw_triton_gumbel.launches.logprobs import LogprobsLaunches, mode_flags
 from tokendraw_triton_gumbel.launches.scratch import Scratch
 from tokendraw_triton_gumbel.launches.variant import COUPLED, Size, Target, Variant
@@ -77,8 +77,7 @@ class Call:
 
     def compile(self) -> None:
         """Compile all that is launched, unless that was done in this process."""
-        for launch, _, arguments in self._examples():
-            launch.compile(arguments)
+        compile_steps(self._examples())
 
     def _examples(self) -> Iterator[Step]:
         """Yield the launches of some size, with what stands for their tensors."""

@@ -1,19 +1,24 @@
 """Kernels compiled once in a process for each kind of argument list, ahead of their launch.
 
 Triton looks at the arguments of each launch to find out which kernel they need, which costs more than many a batch, and
-threads that need the same kernel at once each compile it. Here a kernel is compiled from what stands for its arguments.
+threads that need the same kernel at once each compile it. Here a kernel is compiled from what stands for its arguments,
+and several are compiled side by side.
 """
 
 from __future__ import annotations
 
+import functools
 import os
 import threading
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
+_SIDE_BY_SIDE = 8
+"""Kernels that are compiled at once, at most."""
 _compiled: dict[Hashable, Any] = {}
 _locks: dict[Hashable, threading.Lock] = {}
 
@@ -62,21 +67,49 @@ def once(key: Hashable, make: Callable[[], Any]) -> Any:
     return found
 
 
-def compiled(
-    kernel: Any,
-    arguments: Sequence[Argument],
-    constants: Mapping[str, Any],
-    options: Mapping[str, Any],
-) -> Any:
-    """Return the kernel for arguments like these, on the current device, loaded."""
-    like = tuple(_like(a, param) for a, param in zip(arguments, kernel.params, strict=False))
+class Wanted(NamedTuple):
+    """A kernel for arguments that these stand for."""
+
+    kernel: Any
+    arguments: Sequence[Argument]
+    constants: Mapping[str, Any]
+    options: Mapping[str, Any]
+
+    @property
+    def like(self) -> tuple[Argument, ...]:
+        """Return the same for all arguments for which the kernel is the same one."""
+        return tuple(_like(a, param) for a, param in zip(self.arguments, self.kernel.params, strict=False))
+
+    @property
+    def key(self) -> Hashable:
+        """Return what tells it from all others, on the current device."""
+        return (self.kernel, _device(), self.like, *self.constants.items(), *self.options.items())
+
+
+def compiled(wanted: Wanted) -> Any:
+    """Return the kernel, on the current device, loaded."""
 
     def make() -> Any:
-        found = kernel.warmup(*like, grid=(1, 1, 1), **constants, **options)
+        found = wanted.kernel.warmup(*wanted.like, grid=(1, 1, 1), **wanted.constants, **wanted.options)
         found[1, 1, 1]  # loads it, which is no more to be done twice than compiling
         return found
 
-    return once((kernel, _device(), like, *constants.items(), *options.items()), make)
+    return once(wanted.key, make)
+
+
+def compile_all(wanted: Sequence[Wanted]) -> None:
+    """Compile kernels side by side, in threads: the compiler leaves Python to others most of the time.
+
+    :raises Exception: what a compilation raises; the others are finished nevertheless.
+    """
+    missing = {each.key: each for each in wanted if each.key not in _compiled}
+    if len(missing) < 2:
+        return
+    device = _device()
+    begin = None if device is None else functools.partial(torch.cuda.set_device, device)
+    with ThreadPoolExecutor(min(len(missing), _SIDE_BY_SIDE), initializer=begin) as pool:
+        for done in [pool.submit(compiled, each) for each in missing.values()]:
+            done.result()
 
 
 def _device() -> int | None:

@@ -6,14 +6,14 @@ hooked that is 5 of its 14 us on an H200's host, so then the launcher is called 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from triton import knobs
 from triton.runtime import driver
 
 from tokendraw_triton_gumbel.kernels.shared.argument_groups import RowParams
-from tokendraw_triton_gumbel.launches.compiled import Argument, compiled
+from tokendraw_triton_gumbel.launches.compiled import Argument, Wanted, compile_all, compiled
 from tokendraw_triton_gumbel.launches.geometry import Geometry, Grid
 
 group = tuple.__new__
@@ -48,9 +48,13 @@ class Launch:
         self._last = tuple(constants.values())
         self._compiled: Any = None
 
+    def wanted(self, arguments: Sequence[Argument]) -> Wanted:
+        """Return its kernel for arguments like these, as :mod:`.compiled` knows it."""
+        return Wanted(self.kernel, arguments, self.constants, self.options)
+
     def compile(self, arguments: Sequence[Argument]) -> None:
         """Compile it for arguments like these, unless that was done."""
-        found = compiled(self.kernel, arguments, self.constants, self.options)
+        found = compiled(self.wanted(arguments))
         self._run, self._function, self._metadata = found.run, found.function, found.packed_metadata
         self._compiled = found
 
@@ -67,6 +71,17 @@ class Launch:
             self._compiled[grid](*arguments, *self._last)
         else:
             self.kernel[grid](*arguments, **self.constants, **self.options)
+
+
+def compile_steps(steps: Iterable[Step]) -> None:
+    """Compile all that is launched, unless that was done in this process: side by side.
+
+    :param steps: with stand-ins for arguments.
+    """
+    launches = [(launch, arguments) for launch, _, arguments in steps]
+    compile_all([launch.wanted(arguments) for launch, arguments in launches])
+    for launch, arguments in launches:
+        launch.compile(arguments)
 
 
 def current_stream(device: int) -> int | None:

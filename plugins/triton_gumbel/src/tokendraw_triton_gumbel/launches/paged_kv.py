@@ -12,7 +12,7 @@ from tokendraw_triton_gumbel.kernels.shared.argument_groups import BlockTable, P
 from tokendraw_triton_gumbel.kernels.shared.configs import PlanConfig
 from tokendraw_triton_gumbel.launches.compiled import Argument, Pointer
 from tokendraw_triton_gumbel.launches.geometry import Grid
-from tokendraw_triton_gumbel.launches.launch import Launch
+from tokendraw_triton_gumbel.launches.launch import Launch, compile_steps
 
 _LARGE_BATCH = 1024
 """Requests from which on a program takes several: each program reads all lengths."""
@@ -61,8 +61,9 @@ class PlanLaunches:
 
     def compile(self) -> None:
         """Compile all of them on the current device, unless that was done: no plan needs another one."""
-        for (_, listed), launch in self._launches.items():
-            launch.compile(_stand_ins(listed=listed))
+        compile_steps(
+            (launch, (1, 1, 1), _stand_ins(listed=listed)) for (_, listed), launch in self._launches.items()
+        )
 
     def _of(self, requests: int, width: int, listed: bool) -> tuple[Launch, Grid]:
         division = SMALL if requests < _LARGE_BATCH else LARGE

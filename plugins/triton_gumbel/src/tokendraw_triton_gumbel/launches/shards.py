@@ -23,7 +23,7 @@ from tokendraw_triton_gumbel.kernels.shared.tile_layout import GRANULES_PER_TILE
 from tokendraw_triton_gumbel.launches import parameters
 from tokendraw_triton_gumbel.launches.compiled import Pointer
 from tokendraw_triton_gumbel.launches.geometry import Grid, grid_of_rows, rounded, span_of
-from tokendraw_triton_gumbel.launches.launch import Launch, Step, group
+from tokendraw_triton_gumbel.launches.launch import Launch, Step, compile_steps, group
 from tokendraw_triton_gumbel.launches.scratch import ROWS, Scratch
 from tokendraw_triton_gumbel.launches.shard_searches import ShardSearches
 from tokendraw_triton_gumbel.launches.shard_words import words_of_argmax, words_of_draws
@@ -187,8 +187,7 @@ class ShardLaunches:
 
     def compile(self) -> None:
         """Compile all that is launched, unless that was done in this process."""
-        for launch, _, arguments in self._examples():
-            launch.compile(arguments)
+        compile_steps(self._examples())
 
     def example(self) -> ShardOperands:
         """Return what stands for the arguments of a call."""

@@ -88,7 +88,7 @@ def mass_from(source, listed, count, floor, top, scale, config: tl.constexpr):
     return tl.sum(total, 0)
 
 
-@triton.jit
+@triton.jit(noinline=True)
 def _collect(source, scratch, count, low, high, config: tl.constexpr):
     """Write the values in [low, high) of the listed tiles, as many as there is room for; return how many there are."""
     WARPS: tl.constexpr = config.WARPS
@@ -144,14 +144,10 @@ def _total(block):
     return tl.sum(tl.sum(block, 1), 0)
 
 
-@triton.jit
-def _weigh_above(source, listed, count, pivots, top, scale, by_mass, config: tl.constexpr):
-    """Return (the weight, the number of values from each of four pivots upwards) in the listed tiles: [4] each."""
+@triton.jit(noinline=True)
+def _weigh_above(source, listed, count, p0, p1, p2, p3, top, scale, by_mass, config: tl.constexpr):
+    """Return the weight from each of four pivots upwards in the listed tiles, then the number of values."""
     WARPS: tl.constexpr = config.WARPS
-    p0 = _element(pivots, 0)
-    p1 = _element(pivots, 1)
-    p2 = _element(pivots, 2)
-    p3 = _element(pivots, 3)
     w0 = tl.zeros((LANES, WARPS), tl.float32)
     w1, w2, w3 = w0, w0, w0
     n0 = tl.zeros((LANES, WARPS), tl.int32)
@@ -170,9 +166,7 @@ def _weigh_above(source, listed, count, pivots, top, scale, by_mass, config: tl.
         n2 += lane_sums((x >= p2).to(tl.int32))
         n3 += lane_sums((x >= p3).to(tl.int32))
         start += config.WARPS
-    number = _four(_total(n0), _total(n1), _total(n2), _total(n3))
-    weight = _four(_total(w0), _total(w1), _total(w2), _total(w3))
-    return tl.where(by_mass, weight, number.to(tl.float32)), number
+    return _total(w0), _total(w1), _total(w2), _total(w3), _total(n0), _total(n1), _total(n2), _total(n3)
 
 
 @triton.jit
@@ -224,7 +218,21 @@ def search(
             searching = False
         else:
             pivots = _pick_pivots(step, low, high, top, spread)
-            weight, number = _weigh_above(source, scratch.tiles, count, pivots, top, scale, by_mass, config)
+            w0, w1, w2, w3, n0, n1, n2, n3 = _weigh_above(
+                source,
+                scratch.tiles,
+                count,
+                _element(pivots, 0),
+                _element(pivots, 1),
+                _element(pivots, 2),
+                _element(pivots, 3),
+                top,
+                scale,
+                by_mass,
+                config,
+            )
+            number = _four(n0, n1, n2, n3)
+            weight = tl.where(by_mass, _four(w0, w1, w2, w3), number.to(tl.float32))
             low, high, above, over, inside = _narrowed(pivots, weight, number, low, high, above, over, target)
             count = list_tiles(maximum, tile, tiles, low, scratch.tiles)
             step += 1
@@ -235,7 +243,7 @@ def search(
     return _among(scratch.logits, inside, low, high, above, target, top, scale, by_mass, config.CAPACITY)
 
 
-@triton.jit
+@triton.jit(noinline=True)
 def _among(values, inside, low, high, above, target, top, scale, by_mass, CAPACITY: tl.constexpr):
     """Return the threshold among the collected values, by halving the keys between ``low`` and ``high``."""
     place = tl.arange(0, CAPACITY)

@@ -13,7 +13,8 @@ import triton.language as tl
 from tokendraw_triton_gumbel.kernels.shared.float_keys import LOWEST
 
 _GRANULE_PIVOTS = tl.constexpr(8)
-_GRANULE_TURNS = tl.constexpr(3)
+_GRANULE_TURNS = tl.constexpr(4)
+"""Comparisons with all granules, of which the first tells whether others are worth it."""
 _AT_ONCE = tl.constexpr(1024)
 """Granules that are compared at once."""
 _REACH = tl.constexpr(-12.0)
@@ -58,28 +59,18 @@ def bound_by_tiles(maximum, top, low, number, k, TILES: tl.constexpr):
 
 
 @triton.jit
-def _number_that_reach(granules, count, pivot):
-    """Count the maxima that reach each of the pivots."""
+def _compare_granules(granules, count, pivot, top):
+    """Return (how many maxima reach each of the pivots; the least that is finite, or ``top``)."""
     number = tl.zeros((_GRANULE_PIVOTS,), tl.int32)
+    least = tl.zeros((_AT_ONCE,), tl.float32) + top
     start = 0
     while start < count:
         g = start + tl.arange(0, _AT_ONCE)
         x = tl.load(granules + g, mask=g < count, other=float("-inf")).to(tl.float32)
         number += tl.sum((x[:, None] >= pivot[None, :]).to(tl.int32), 0)
+        least = tl.where(x > float("-inf"), tl.minimum(least, x), least)
         start += _AT_ONCE
-    return number
-
-
-@triton.jit
-def _least_finite(granules, count, top):
-    least = top
-    start = 0
-    while start < count:
-        g = start + tl.arange(0, _AT_ONCE)
-        x = tl.load(granules + g, mask=g < count, other=float("-inf")).to(tl.float32)
-        least = tl.minimum(least, tl.min(tl.where(x > float("-inf"), x, top), 0))
-        start += _AT_ONCE
-    return least
+    return number, tl.min(least, 0)
 
 
 @triton.jit(noinline=True)
@@ -91,21 +82,25 @@ def bound_by_granules(granules, count, low, top, k, most):
     :param granules: [count] maxima, in memory.
     :param low: a value below which there is no use in looking.
     """
-    first = tl.arange(0, _GRANULE_PIVOTS) == 0
     low = tl.maximum(low, LOWEST)
-    number = _number_that_reach(granules, count, tl.where(first, low, top))
-    ties = tl.min(number, 0)  # those that reach the maximum are the fewest
-    bound = top
-    if ties < k:
-        bound = tl.full((), float("-inf"), tl.float32)
-        if tl.max(number, 0) >= k:
-            low = tl.maximum(low, _least_finite(granules, count, top))
-            high = top
+    high = top
+    bound = tl.full((), float("-inf"), tl.float32)
+    pivot = tl.where(tl.arange(0, _GRANULE_PIVOTS) == 0, low, top)
+    reach = tl.full((), 0, tl.int32)
+    turn = 0
+    while turn < _GRANULE_TURNS:
+        number, least = _compare_granules(granules, count, pivot, top)
+        fewest = tl.min(number, 0)
+        if turn == 0:
+            reach = tl.max(number, 0)
+            low = tl.maximum(low, least)
             pivot = _far_pivots(low, top, _GRANULE_PIVOTS)
-            for _ in range(_GRANULE_TURNS):
-                number = _number_that_reach(granules, count, pivot)
-                low, high = _closer(number, k, pivot, low, high)
-                pivot = _even_pivots(low, high, _GRANULE_PIVOTS)
-            reach = tl.max(_number_that_reach(granules, count, tl.where(first, low, top)), 0)
-            bound = tl.where(reach <= most, low, bound)
-    return bound
+            # Those that reach the maximum are the fewest, those that reach the low end the most.
+            bound = tl.where(fewest >= k, top, bound)
+            turn = tl.where((fewest >= k) | (reach < k), _GRANULE_TURNS + 1, 1).to(tl.int32)
+        else:
+            reach = tl.minimum(reach, tl.min(tl.where(number >= k, number, reach), 0))
+            low, high = _closer(number, k, pivot, low, high)
+            pivot = _even_pivots(low, high, _GRANULE_PIVOTS)
+            turn += 1
+    return tl.where((turn == _GRANULE_TURNS) & (reach <= most), low, bound)

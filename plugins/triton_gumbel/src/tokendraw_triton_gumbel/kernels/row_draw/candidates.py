@@ -45,8 +45,8 @@ def _list_hits(hit, first, listed, found, most, ROWS: tl.constexpr, EIGHTS: tl.c
         tl.store(listed + before + i, label + lowest_bit(mask), mask=number > i)
         mask &= mask - 1
     if counted >= _ONE:
-        for i in tl.static_range(_EXPECTED, _NEIGHBOURS):
-            tl.store(listed + before + i, label + lowest_bit(mask), mask=number > i)
+        for more in range(_EXPECTED, _NEIGHBOURS):
+            tl.store(listed + before + more, label + lowest_bit(mask), mask=number > more)
             mask &= mask - 1
     return found + (counted & (_ONE - 1))
 

@@ -97,14 +97,19 @@ def keep_by_halving(x, scale, filters):
     first = key_of(tl.min(tl.where(finite, x, scale.top), 0))
     last = key_of(scale.top) + 1
     floor = tl.maximum(filters.min_p_floor, value_of(first))
-    if filters.k > 0:
-        ones = tl.where(finite, 1.0, 0.0)
-        floor = tl.maximum(floor, _halve(x, ones, first, last, filters.k.to(tl.float32), _PRECISE))
-    if filters.p < 1:
-        left = tl.sum(tl.where(x >= floor, weight, 0.0), 0)
-        counted = tl.where(_counts_whole_row(filters), scale.mass, left)
-        target = (filters.p * counted.to(tl.float64)).to(tl.float32)
-        floor = tl.maximum(floor, _halve(x, weight, first, last, target, _PRECISE))
+    step = tl.where(filters.k > 0, 0, 1)
+    last_step = tl.where(filters.p < 1, 2, 1)
+    while step < last_step:
+        # The k-th value, then the edge of the nucleus: one and the same search, which is compiled once.
+        by_mass = step == 1
+        added = tl.where(by_mass, weight, tl.where(finite, 1.0, 0.0))
+        target = filters.k.to(tl.float32)
+        if by_mass:
+            left = tl.sum(tl.where(x >= floor, weight, 0.0), 0)
+            counted = tl.where(_counts_whole_row(filters), scale.mass, left)
+            target = (filters.p * counted.to(tl.float64)).to(tl.float32)
+        floor = tl.maximum(floor, _halve(x, added, first, last, target, _PRECISE))
+        step += 1
     return finite & (x >= tl.minimum(floor, scale.top))
 
 
@@ -116,10 +121,9 @@ def bound_by_candidates(x, scale, k, needed):
     """
     first, last = key_of(tl.min(x, 0)), key_of(scale.top) + 1
     bound = tl.full((), float("-inf"), tl.float32)
-    if k > 0:
-        bound = _halve(x, tl.where(x > float("-inf"), 1.0, 0.0), first, last, k.to(tl.float32), _ROUGH)
-    elif needed > 0:
-        weight = weigh(x, scale.top, scale.scale)
-        if tl.sum(weight, 0) >= needed:
-            bound = _halve(x, weight, first, last, needed, _ROUGH)
+    by_count = k > 0
+    weight = tl.where(by_count, tl.where(x > float("-inf"), 1.0, 0.0), weigh(x, scale.top, scale.scale))
+    target = tl.where(by_count, k.to(tl.float32), needed)
+    if (target > 0).to(tl.int32) * (tl.sum(weight, 0) >= target).to(tl.int32) > 0:
+        bound = _halve(x, weight, first, last, target, _ROUGH)
     return bound

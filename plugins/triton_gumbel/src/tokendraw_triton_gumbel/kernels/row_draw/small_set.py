@@ -20,11 +20,12 @@ from tokendraw_triton_gumbel.kernels.row_draw.keep import (
     keep_by_comparison,
     keep_by_halving,
 )
-from tokendraw_triton_gumbel.kernels.row_draw.token_draw import draw_candidate
+from tokendraw_triton_gumbel.kernels.row_draw.token_draw import draw_candidate, draw_candidate_in_turns
 from tokendraw_triton_gumbel.kernels.shared.float_keys import LOWEST
+from tokendraw_triton_gumbel.kernels.shared.noise import streams_of
 from tokendraw_triton_gumbel.kernels.shared.row_params import EXACT
 from tokendraw_triton_gumbel.kernels.shared.tile_layout import GRANULES_PER_TILE
-from tokendraw_triton_gumbel.kernels.shared.weights import weigh
+from tokendraw_triton_gumbel.kernels.shared.weights import scaled, weigh
 
 SMALL_CANDIDATES = 128
 """Candidates that are compared with each other."""
@@ -34,6 +35,8 @@ _LIKELIEST = tl.constexpr(64)
 """Granules whose candidates are tried where top-p alone filters."""
 _TURNS = tl.constexpr(4)
 """Times that candidates are collected, at most."""
+_UNKNOWN = tl.constexpr(2147483647)
+"""Stands for a number that nobody has counted."""
 
 
 @triton.jit
@@ -46,6 +49,18 @@ def _floor_and_mass(x, kept, scale):
     """Return (the least kept logit, the kept mass)."""
     weight = tl.where(kept, weigh(x, scale.top, scale.scale), 0.0)
     return tl.reduce((tl.where(kept, x, float("inf")), weight), 0, _least_and_sum)
+
+
+@triton.jit
+def _list(row, granules, tiles, lists, bound, config: tl.constexpr, N: tl.constexpr):
+    """List the logits that reach ``bound``; return how many, or _UNKNOWN where their granules are too many already."""
+    found = tl.full((), _UNKNOWN, tl.int32)
+    hot = list_granules(granules, tiles, bound, lists.granules, N)
+    if hot <= N:
+        found = list_candidates(
+            row, lists.granules, hot, bound, lists.ids, config.VECTOR, N, config.GRANULES_AT_ONCE
+        )
+    return found
 
 
 @triton.jit
@@ -77,48 +92,53 @@ def draw_small_set(
     :param flags: say whether the least kept logit and the mass are wanted: see :mod:`.row_params`.
     :param wants_token: whether the token is wanted; otherwise it is 0.
     """
-    VECTOR: tl.constexpr = config.VECTOR
-    AT_ONCE: tl.constexpr = config.GRANULES_AT_ONCE
     token = tl.full((), -1, tl.int32)
     floor = bound
     kept_mass = scale.mass
     num_candidates = tl.full((), -1, tl.int32)
-    hot = list_granules(granules, tiles, bound, lists.granules, N)
-    if hot <= N:
-        found = list_candidates(row, lists.granules, hot, bound, lists.ids, VECTOR, N, AT_ONCE)
-        if not BY_COMPARISON:
-            turn = tl.where(found > N, 1, _TURNS)
-            while turn < _TURNS:
+    if BY_COMPARISON:
+        found = _list(row, granules, tiles, lists, bound, config, N)
+    else:
+        found = tl.full((), 0, tl.int32)
+        turn = 0
+        while turn < _TURNS:
+            found = _list(row, granules, tiles, lists, bound, config, N)
+            turn = tl.where((found > N) & (found < _UNKNOWN), turn + 1, _TURNS)
+            if turn < _TURNS:
                 # Some of the tokens prove a bound, too.
-                some, _ = load_candidates(row.base, lists.ids, N, VECTOR, N)
+                some, _ = load_candidates(row.base, lists.ids, N, config.VECTOR, N)
                 better = bound_by_candidates(some, scale, filters.k, needed)
                 tl.debug_barrier()
-                turn = tl.where(better > bound, turn + 1, _TURNS)
-                if better > bound:
-                    bound = better
-                    hot = list_granules(granules, tiles, bound, lists.granules, N)
-                    found = list_candidates(row, lists.granules, hot, bound, lists.ids, VECTOR, N, AT_ONCE)
-                    turn = tl.where(found > N, turn, _TURNS)
-        if found <= N:
-            x, own = load_candidates(row.base, lists.ids, found, VECTOR, N)
-            enough = tl.full((), 1, tl.int32)
-            if needed > 0:
-                enough = (tl.sum(weigh(x, scale.top, scale.scale), 0) >= needed).to(tl.int32)
-            if enough > 0:
+                turn = tl.where(better > bound, turn, _TURNS)
+                bound = tl.maximum(bound, better)
+    if found <= N:
+        x, own = load_candidates(row.base, lists.ids, found, config.VECTOR, N)
+        enough = tl.full((), 1, tl.int32)
+        if needed > 0:
+            enough = (tl.sum(weigh(x, scale.top, scale.scale), 0) >= needed).to(tl.int32)
+        if enough > 0:
+            if BY_COMPARISON:
+                kept = keep_by_comparison(x, found, scale, filters, N)
+            else:
+                kept = keep_by_halving(x, scale, filters)
+            token = tl.full((), 0, tl.int32)
+            if wants_token:
+                of_token, of_tile = streams_of(flags)
+                score = scaled(x, scale.top, scale.inverse, config.FP64)
+                weight = tl.where(kept, weigh(x, scale.top, scale.scale), 0.0)
                 if BY_COMPARISON:
-                    kept = keep_by_comparison(x, found, scale, filters, N)
+                    token = draw_candidate(score, weight, kept, own, key, of_token, of_tile, config.FP64)
                 else:
-                    kept = keep_by_halving(x, scale, filters)
-                token = tl.full((), 0, tl.int32)
-                if wants_token:
-                    token = draw_candidate(x, kept, own, scale, key, flags, config.FP64)
-                num_candidates = found
-                if (flags & EXACT) != 0:
-                    floor, kept_mass = _floor_and_mass(x, kept, scale)
-                    tl.debug_barrier()  # the list was read
-                    i = tl.arange(0, N)
-                    tl.store(lists.logits + i, x, mask=i < found)
-                    tl.store(lists.ids + i, own, mask=i < found)
+                    token = draw_candidate_in_turns(
+                        score, weight, kept, own, key, of_token, of_tile, config.FP64
+                    )
+            num_candidates = found
+            if (flags & EXACT) != 0:
+                floor, kept_mass = _floor_and_mass(x, kept, scale)
+                tl.debug_barrier()  # the list was read
+                i = tl.arange(0, N)
+                tl.store(lists.logits + i, x, mask=i < found)
+                tl.store(lists.ids + i, own, mask=i < found)
     return token, floor, kept_mass, num_candidates
 
 

@@ -6,9 +6,9 @@ import triton
 import triton.language as tl
 
 from tokendraw_triton_gumbel.kernels.shared.float_keys import INT32_MAX, key_of
-from tokendraw_triton_gumbel.kernels.shared.noise import gumbel, streams_of
+from tokendraw_triton_gumbel.kernels.shared.noise import gumbel
 from tokendraw_triton_gumbel.kernels.shared.tile_layout import TILE_SIZE
-from tokendraw_triton_gumbel.kernels.shared.weights import scaled, weigh
+from tokendraw_triton_gumbel.kernels.shared.weights import scaled
 
 _LOW_WORD = tl.constexpr(0xFFFFFFFF)
 
@@ -39,16 +39,35 @@ def best_of(score, label, kept):
 
 
 @triton.jit
-def draw_candidate(x, kept, token, scale, key, flags, FP64: tl.constexpr):
-    """Return the token that is drawn from candidates [N] in registers, tile by tile."""
+def draw_candidate(score, weight, kept, token, key, of_token, of_tile, FP64: tl.constexpr):
+    """Return the token that is drawn from candidates [N] in registers, tile by tile.
+
+    :param score: the logarithms of the weights, up to a constant.
+    :param weight: 0 of what is not kept.
+    """
     tile = token // TILE_SIZE
-    of_token, of_tile = streams_of(flags)
     noise = gumbel(key, tile, of_tile, FP64)
     own_noise = gumbel(key, token, of_token, FP64)
-    weight = tl.where(kept, weigh(x, scale.top, scale.scale), 0.0)
-    total = running_sums(weight, tile)
-    chosen = best_of(tl.log(tl.where(kept, total, 1.0).to(noise.dtype)) + noise, tile, kept)
-    return best_of(scaled(x, scale.top, scale.inverse, FP64) + own_noise, token, kept & (tile == chosen))
+    total = tl.where(kept, running_sums(weight, tile), 1.0)
+    chosen = best_of(tl.log(total.to(noise.dtype)) + noise, tile, kept)
+    return best_of(score + own_noise, token, kept & (tile == chosen))
+
+
+@triton.jit
+def draw_candidate_in_turns(score, weight, kept, token, key, of_token, of_tile, FP64: tl.constexpr):
+    """Return the same token with one copy of the noise, which for many candidates is most of the code."""
+    tile = token // TILE_SIZE
+    total = tl.where(kept, running_sums(weight, tile), 1.0)
+    best = tl.full((), -1, tl.int32)
+    level = 0
+    while level < 2:
+        by_tile = level == 0
+        label = tl.where(by_tile, tile, token)
+        noise = gumbel(key, label, tl.where(by_tile, of_tile, of_token), FP64)
+        value = tl.where(by_tile, tl.log(total.to(noise.dtype)), score)
+        best = best_of(value + noise, label, kept & (by_tile | (tile == best)))
+        level += 1
+    return best
 
 
 @triton.jit

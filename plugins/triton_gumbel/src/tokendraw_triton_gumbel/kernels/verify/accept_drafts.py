@@ -22,7 +22,6 @@ from tokendraw_triton_gumbel.kernels.verify.residual import (
     Rejected,
     load_kept,
     recover_from_candidates,
-    recover_from_more_candidates,
     recover_from_tiles,
     weigh_residual,
 )
@@ -110,7 +109,9 @@ def accept_drafts(
                         rejected, values, ids, found, key, config, config.SMALL_CANDIDATES
                     )
                 else:
-                    recovered = recover_from_more_candidates(rejected, values, ids, found, key, config)
+                    recovered = recover_from_candidates(
+                        rejected, values, ids, found, key, config, config.LARGE_CANDIDATES
+                    )
                 _emit(recovered.to(tl.int64), token_ids + count, out.row_tokens, emits, flags)
         if found < 0:
             tiles = counts.tiles

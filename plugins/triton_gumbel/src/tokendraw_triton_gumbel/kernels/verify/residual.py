@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import triton
 import triton.language as tl
 
-from tokendraw_triton_gumbel.kernels.row_draw.token_draw import best_of, running_sums
+from tokendraw_triton_gumbel.kernels.row_draw.token_draw import draw_candidate_in_turns
 from tokendraw_triton_gumbel.kernels.shared.float_keys import INT32_MAX
 from tokendraw_triton_gumbel.kernels.shared.noise import RESIDUAL_TILE, RESIDUAL_TOKEN, gumbel
 from tokendraw_triton_gumbel.kernels.shared.tile_layout import TILE_SIZE, element_ids, tile_sums
@@ -102,7 +102,7 @@ def _draft_share(rejected, ids, mask, whole, KNOWN: tl.constexpr, IS_NVIDIA: tl.
     return tl.where(rejected.was_drawn > 0, share, 0.0)
 
 
-@triton.jit
+@triton.jit(noinline=True)
 def recover_from_candidates(rejected, values, ids, found, key, config: tl.constexpr, N: tl.constexpr):
     """Return the token, from the ``found`` tokens of a row that may be kept: ``values`` and ``ids``, tile by tile."""
     FP64: tl.constexpr = config.FP64
@@ -115,22 +115,11 @@ def recover_from_candidates(rejected, values, ids, found, key, config: tl.conste
     weight = tl.maximum(p - q, 0.0)
     weight = tl.where(tl.max(weight, 0) > 0, weight, p)
     kept = weight > 0
-    tile = token // TILE_SIZE
-    noise = gumbel(key, tile, RESIDUAL_TILE, FP64)
-    own_noise = gumbel(key, token, RESIDUAL_TOKEN, FP64)
-    total = running_sums(weight, tile)
-    chosen = best_of(tl.log(tl.where(kept, total, 1.0).to(noise.dtype)) + noise, tile, kept)
-    score = tl.log(tl.where(kept, weight, 1.0).to(noise.dtype)) + own_noise
-    return best_of(score, token, kept & (tile == chosen))
+    score = tl.log(tl.where(kept, weight, 1.0).to(tl.float64 if FP64 else tl.float32))
+    return draw_candidate_in_turns(score, weight, kept, token, key, RESIDUAL_TOKEN, RESIDUAL_TILE, FP64)
 
 
 @triton.jit(noinline=True)
-def recover_from_more_candidates(rejected, values, ids, found, key, config: tl.constexpr):
-    """Return likewise, in a function that is not inlined, for the rows that keep more than the common ones."""
-    return recover_from_candidates(rejected, values, ids, found, key, config, config.LARGE_CANDIDATES)
-
-
-@triton.jit
 def weigh_residual(rejected, maxima, tiles, group, last, weights, config: tl.constexpr):
     """Weigh groups of ``WARPS`` tiles, from ``group`` to before ``last``.
 
