@@ -1,5 +1,6 @@
 """Warming up: batches of every kind are drawn before the first request, and nothing else changes."""
 
+import threading
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -59,8 +60,7 @@ class Recorder:
         }
 
 
-def recording(capabilities=EVERYTHING, companion=None):
-    backend = Recorder()
+def sampler_of(backend, capabilities=EVERYTHING, companion=None):
     resolution = Resolution(
         operation="sample",
         host=LAPTOP,
@@ -76,7 +76,12 @@ def recording(capabilities=EVERYTHING, companion=None):
         companion=companion and BuiltProvider(*companion),
         capabilities=capabilities,
     )
-    return Sampler(Session(torch.device("cpu"), Need()), serving), backend
+    return Sampler(Session(torch.device("cpu"), Need()), serving)
+
+
+def recording(capabilities=EVERYTHING, companion=None):
+    backend = Recorder()
+    return sampler_of(backend, capabilities, companion), backend
 
 
 def test_every_kind_of_batch_is_drawn():
@@ -248,3 +253,38 @@ result = [names, len(calls), sum(calls), [text for _, text, _ in warned]]
         f"'acme' failed: its call raised RuntimeError: no kernel image {place(source, 'kernel')}. Using "
         "'native' from here on. Set TOKENDRAW_DISABLE=acme to silence this."
     ]
+
+
+class Crowd(Recorder):
+    """Serves one call, and then holds calls up until three are there."""
+
+    def __init__(self):
+        super().__init__()
+        self.together, self.threads = threading.Barrier(3), []
+
+    def sample(self, logits, metadata):
+        self.threads.append((threading.get_ident(), torch.is_grad_enabled(), logits.dtype))
+        if len(self.threads) > 1:
+            self.together.wait(timeout=60)
+        return super().sample(logits, metadata)
+
+
+def test_where_calls_compile_several_are_made_at_once_behind_the_first(monkeypatch):
+    monkeypatch.setattr(warmup, "_at_once", lambda device: 3)
+    backend = Crowd()
+    sampler = sampler_of(backend)
+    plain = SamplingMetadata()
+    sampler.warmup(100, dtypes=[torch.float32], batch_sizes=[2], metadata=[plain] * 7)
+    assert len(backend.threads) == 7
+    assert len({ident for ident, *_ in backend.threads}) <= 3
+    assert threading.get_ident() not in {ident for ident, *_ in backend.threads}
+    assert not any(is_enabled for _, is_enabled, _ in backend.threads)
+
+
+def test_logits_of_another_dtype_wait_until_nobody_reads_the_last_ones(monkeypatch):
+    monkeypatch.setattr(warmup, "_at_once", lambda device: 8)
+    sampler, backend = recording()
+    sampler.warmup(100, dtypes=[torch.float32, torch.bfloat16], batch_sizes=[2, 3])
+    dtypes = [logits.dtype for logits, _ in backend.calls]
+    assert dtypes == sorted(dtypes, key=[torch.float32, torch.bfloat16].index)
+    assert len(dtypes) > 100

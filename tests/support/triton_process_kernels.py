@@ -8,7 +8,7 @@ conformance kit.
 
 import json
 import sys
-from itertools import islice
+from itertools import chain, islice
 
 import fast_interpreter  # first: it has Triton interpret
 
@@ -64,7 +64,7 @@ def warmup():
         40, dtypes=[torch.float32], batch_sizes=[2], index_dtypes=[torch.int64], max_drafts=1
     )
     (stage,) = plan.stages(None, CPU)
-    for call in islice(stage.calls, 0, None, 7):
+    for call in islice(chain.from_iterable(stage.groups), 0, None, 7):
         call.check(CPU, ProcessNeed())
         call.run(processor)
         found += 1

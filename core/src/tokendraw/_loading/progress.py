@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Iterable, Iterator
-from typing import Protocol, TypeVar
-
-_Call = TypeVar("_Call")
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Protocol
 
 
 class Track(Protocol):
-    """Passes calls on, and shows how many of them are done."""
+    """Shows how many calls are done."""
 
-    def __call__(self, doing: str, calls: Iterable[_Call], total: int | None, /) -> Iterable[_Call]:
-        """Show ``doing`` beside the count; ``total`` is None where nobody knows yet how many come."""
+    def __call__(self, doing: str, total: int | None, /) -> Callable[[], None]:
+        """Show ``doing`` beside a count, to which what is returned adds one.
+
+        :param total: None where nobody knows yet how many come.
+        """
         ...
 
 
@@ -33,14 +35,11 @@ def progress_line(shown: bool | None) -> Iterator[Track]:
     columns = (TextColumn("tokendraw warms up: {task.description}"), BarColumn(), MofNCompleteColumn())
     with Progress(*columns, TimeElapsedColumn(), console=Console(stderr=True), transient=True) as line:
 
-        def track(doing: str, calls: Iterable[_Call], total: int | None, /) -> Iterator[_Call]:
-            task = line.add_task(doing, total=total)
-            for call in calls:
-                yield call
-                line.advance(task)
+        def track(doing: str, total: int | None, /) -> Callable[[], None]:
+            return partial(line.advance, line.add_task(doing, total=total))
 
         yield track
 
 
-def _silent(doing: str, calls: Iterable[_Call], total: int | None, /) -> Iterable[_Call]:
-    return calls
+def _silent(doing: str, total: int | None, /) -> Callable[[], None]:
+    return lambda: None

@@ -4,18 +4,26 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextvars import copy_context
+from typing import Any
 
 import torch
 
+from tokendraw._exchange.call import Call
 from tokendraw._loading.progress import Track, progress_line
 from tokendraw._messages.errors import InvalidInputError
 from tokendraw._serving.calls import Calls
 from tokendraw._serving.proof import random_state_kept
+from tokendraw._serving.routing import Serving
 from tokendraw._serving.session import Session
 from tokendraw._serving.warming import Warmup
 from tokendraw._torch.graphs import is_capturing
 
+_SIDE_BY_SIDE = 8
+"""Calls that are made at once, at most."""
 _log = logging.getLogger("tokendraw")
 
 
@@ -59,9 +67,48 @@ def _make(calls: Calls, warmup: Warmup, device: torch.device, track: Track) -> N
     while serving is not calls.serving:  # a successor starts from the beginning
         serving = calls.serving
         for stage in warmup.stages(serving, device):
-            for call in track(stage.doing, stage.calls, stage.total):
-                calls.make(call)
-                if calls.serving is not serving:
-                    break
+            done = track(stage.doing, stage.total)
+            if not all(_make_group(calls, serving, group, device, done) for group in stage.groups):
+                break
+
+
+def _make_group(
+    calls: Calls, serving: Serving, group: Iterable[Call], device: torch.device, done: Callable[[], None]
+) -> bool:
+    """Make calls in several threads, as their time goes to compilers; return whether the same providers serve still.
+
+    The first one is made alone: what a provider builds once it then has.
+    """
+    with ThreadPoolExecutor(
+        _at_once(device), initializer=_begin_thread, initargs=(_stream_of(device),)
+    ) as pool:
+        under_way: deque[Future[Any]] = deque()
+        most = 1
+        for call in group:
+            under_way.append(pool.submit(copy_context().run, calls.make, call))
+            while len(under_way) >= most:
+                under_way.popleft().result()
+                done()
+            most = _at_once(device)
             if calls.serving is not serving:
                 break
+        for each in under_way:
+            each.result()
+            done()
+    return calls.serving is serving
+
+
+def _at_once(device: torch.device) -> int:
+    """Return how many calls are made at once: on a CPU nothing compiles."""
+    return 1 if device.type == "cpu" else _SIDE_BY_SIDE
+
+
+def _begin_thread(stream: torch.Stream | None) -> None:
+    """Have a thread launch where the caller of the warmup does."""
+    torch.set_grad_enabled(False)
+    if stream is not None:
+        torch.accelerator.set_stream(stream)
+
+
+def _stream_of(device: torch.device) -> torch.Stream | None:
+    return None if device.type == "cpu" else torch.accelerator.current_stream(device)

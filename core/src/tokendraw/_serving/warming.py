@@ -14,11 +14,12 @@ if TYPE_CHECKING:
 
 
 class Stage(NamedTuple):
-    """Calls that a warmup makes one after the other."""
+    """Calls that a warmup makes: its groups one after the other, the calls of a group side by side."""
 
     doing: str
     """Text that is shown beside their count."""
-    calls: Iterable[Call]
+    groups: Iterable[Iterable[Call]]
+    """Whatever the calls of a group read stays as it is until the next group is asked for."""
     total: int | None
     """Number of the calls; None if it is not known yet."""
 

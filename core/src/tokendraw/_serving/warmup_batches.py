@@ -91,12 +91,11 @@ class Batches:
         """Make a call of every batch in each dtype; of the kinds of batches, of those that somebody serves."""
         batches = list(self._batches(serving, device))
 
-        def calls() -> Iterator[Sample]:
+        def groups() -> Iterator[list[Sample]]:
             for logits in self.logits(max(rows for rows, _ in batches), device):
-                for rows, metadata in batches:
-                    yield call(logits[:rows], metadata)
+                yield [call(logits[:rows], metadata) for rows, metadata in batches]
 
-        return Stage(doing, calls(), len(batches) * len(self.dtypes))
+        return Stage(doing, groups(), len(batches) * len(self.dtypes))
 
     def logits(self, rows: int, device: torch.device) -> Iterator[Tensor]:
         """Yield logits [rows, V] of each dtype, one after the other in the same memory."""

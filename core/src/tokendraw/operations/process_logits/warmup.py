@@ -82,7 +82,9 @@ class ProcessWarmup:
         forms = len(self.index_dtypes) * len(list(self._drafts(1, torch.device("cpu"))))
         asked = 2 ** len(_EDITS) * (1 + self.bitmask) - 1
         total = len(given.dtypes) * len(given.batch_sizes) * forms * asked
-        yield Stage("edits", self._calls(device), total)
+        yield Stage(
+            "edits", ([call] for call in self._calls(device)), total
+        )  # they edit the same logits and slots
 
     def _calls(self, device: torch.device) -> Iterator[Process]:
         size, most = self.batches.vocab_size, max(self.batches.batch_sizes)

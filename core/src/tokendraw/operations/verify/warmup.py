@@ -7,7 +7,7 @@ many there are has little to do with seeds, so but for one layout, none meets ba
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
@@ -114,7 +114,7 @@ class VerifyWarmup:
         yield self.batches.stage("drafts", Draft, serving, device)
         yield Stage("verifications", self._verifications(serving, device), None)
 
-    def _verifications(self, serving: Serving, device: torch.device) -> Iterator[Verify]:
+    def _verifications(self, serving: Serving, device: torch.device) -> Iterator[Iterator[Verify]]:
         batches = [
             batch for layout in _layouts(self.max_drafts) for batch in _batches(self.batches, layout, device)
         ]
@@ -123,14 +123,22 @@ class VerifyWarmup:
         probs = torch.full((most if "probs" in self.kinds else 0, size), 1 / size, device=device)
         beside = self.batches.logits(most if "logits" in self.kinds else 0, device)
         for target, logits in zip(self.batches.logits(rows, device), beside, strict=True):
-            known = {"probs": probs, "logits": logits}
-            for batch in batches:
-                for mode, kind in self._ways(batch.layout):
-                    told = batch.drafts(kind, known.get(kind), device)
-                    for drafts in _told(told, serving, mode):
-                        call = Verify(target[: batch.num_rows], drafts, batch.metadata, mode=mode)
-                        if (batch.is_plain and drafts is told) or serving.is_served(call):
-                            yield call
+            yield self._of_target(target, {"probs": probs, "logits": logits}, batches, serving)
+
+    def _of_target(
+        self, target: Tensor, known: Mapping[str, Tensor], batches: Sequence[_Batch], serving: Serving
+    ) -> Iterator[Verify]:
+        """Verify every batch with logits of one dtype.
+
+        :param known: of drafts, by kind.
+        """
+        for batch in batches:
+            for mode, kind in self._ways(batch.layout):
+                told = batch.drafts(kind, known.get(kind), target.device)
+                for drafts in _told(told, serving, mode):
+                    call = Verify(target[: batch.num_rows], drafts, batch.metadata, mode=mode)
+                    if (batch.is_plain and drafts is told) or serving.is_served(call):
+                        yield call
 
     def _ways(self, layout: _Layout) -> Iterator[tuple[VerifyMode, DraftKind]]:
         """List modes with what is known of the drafts: ``coupled`` looks at nothing, and no drafts tell nothing."""
