@@ -54,7 +54,7 @@ DRAFT_TILE: Final = 6
 """Streams: a draft and its verification never share noise. ACCEPT holds one uniform a position, at index 0."""
 
 _MASK = 0xFFFFFFFF
-_BLOCK = 1 << 14
+_BLOCK = 1 << 15
 """Number of variates that a CPU makes at once: their words, products and logarithms fit its L2 cache."""
 
 
