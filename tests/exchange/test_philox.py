@@ -6,7 +6,7 @@ import torch
 
 from operations import Operations
 from tokendraw import philox
-from tokendraw.philox import _numpy
+from tokendraw._torch.numpy_views import numpy_is_usable
 from tokendraw.testing import reference
 
 ONES = 0xFFFFFFFF
@@ -198,7 +198,7 @@ def test_numpy_and_torch_give_a_cpu_the_same_words(monkeypatch, shapes, stream):
     elif stream == "one a column":
         stream = index & 3
     found = philox.random_words(seed, position, index, stream)
-    monkeypatch.setattr(_numpy, "is_usable", lambda: False)
+    monkeypatch.setattr(philox, "numpy_is_usable", lambda: False)
     expected = philox.random_words(seed, position, index, stream)
     for word, same in zip(found, expected, strict=True):
         assert word.dtype == torch.int64
@@ -209,25 +209,25 @@ def test_a_torch_without_numpy_makes_its_own_words(monkeypatch):
     def unavailable(_):
         raise RuntimeError("Numpy is not available")
 
-    _numpy.is_usable.cache_clear()
+    numpy_is_usable.cache_clear()
     with monkeypatch.context() as patch:
         patch.setattr(torch.Tensor, "numpy", unavailable)
         w0, _ = philox.random_words(*tensors(0, 0, 0, device="cpu"), 0)
-    _numpy.is_usable.cache_clear()
+    numpy_is_usable.cache_clear()
     assert int(w0) == 0x6627E8D5
 
 
 def test_what_a_host_makes_the_default_dtype_and_device_keeps_no_cpu_from_drawing():
     """Engines load their sampler while they build a model in bfloat16 on its device."""
-    _numpy.is_usable.cache_clear()
+    numpy_is_usable.cache_clear()
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.bfloat16)
     try:
         with torch.device("meta"):
-            assert _numpy.is_usable()
+            assert numpy_is_usable()
     finally:
         torch.set_default_dtype(before)
-        _numpy.is_usable.cache_clear()
+        numpy_is_usable.cache_clear()
 
 
 @pytest.mark.parametrize("dtype", ["fp32", "fp64"])

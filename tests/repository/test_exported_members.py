@@ -26,7 +26,7 @@ FACES = {
         ProcessNeed Release RequestTables RowMasses SamplerBackend Seeding Sm90W4Capabilities Sm90W4PackerBackend
         TieNeed TieRule Upstream VERIFY_MODES
         VerifierBackend VerifyCapabilities VerifyMode best_token_ids hookimpl least_shown logprobs_by_step
-        mode_values one_thread pad_logprobs
+        mode_values numpy_is_usable one_thread pad_logprobs
         printable release_of
     """,
     tokendraw.resolution: """

@@ -78,6 +78,7 @@ if TYPE_CHECKING:
     from tokendraw._exchange.request_slots.tables import EditFacts, RequestTables
     from tokendraw._messages.words import printable
     from tokendraw._resolution.upstream import release_of
+    from tokendraw._torch.numpy_views import numpy_is_usable
     from tokendraw._torch.threads import one_thread
     from tokendraw.operations.pack_sm90_w4.backend import Sm90W4PackerBackend
     from tokendraw.operations.pack_sm90_w4.capabilities import Sm90W4Capabilities
@@ -124,6 +125,7 @@ _HOMES = {
     "_exchange.request_slots.tables": ("EditFacts", "RequestTables"),
     "_messages.words": ("printable",),
     "_resolution.upstream": ("release_of",),
+    "_torch.numpy_views": ("numpy_is_usable",),
     "_torch.threads": ("one_thread",),
     "operations.pack_sm90_w4.backend": ("Sm90W4PackerBackend",),
     "operations.pack_sm90_w4.capabilities": ("Sm90W4Capabilities",),
@@ -187,6 +189,7 @@ __all__ = [
     "least_shown",
     "logprobs_by_step",
     "mode_values",
+    "numpy_is_usable",
     "one_thread",
     "pad_logprobs",
     "printable",

@@ -34,6 +34,7 @@ import torch
 from torch import Tensor
 
 from tokendraw._exchange.capabilities import GumbelDtype
+from tokendraw._torch.numpy_views import numpy_is_usable
 from tokendraw.philox import _numpy
 from tokendraw.philox._numpy import KEY_INCREMENTS, MULTIPLIERS, ROUNDS
 
@@ -53,7 +54,7 @@ DRAFT_TILE: Final = 6
 """Streams: a draft and its verification never share noise. ACCEPT holds one uniform a position, at index 0."""
 
 _MASK = 0xFFFFFFFF
-_BLOCK = 1 << 14
+_BLOCK = 1 << 15
 """Number of variates that a CPU makes at once: their words, products and logarithms fit its L2 cache."""
 
 
@@ -89,8 +90,9 @@ def random_words(
     :param index: int64, in [0, 2**32). The three are broadcast against each other.
     :param stream: one for all, or int64 and broadcast too.
     """
-    if index.device.type == "cpu" and _numpy.is_usable() and not torch.compiler.is_compiling():
-        return _numpy.random_words(seed, position, index, stream)
+    if _in_numpy(index):
+        both = _numpy.random_words(seed, position, index, stream)
+        return (both >> 32) & _MASK, both & _MASK
     if not isinstance(stream, Tensor):
         stream = torch.full_like(index, stream)
     counter = (index, position & _MASK, (position >> 32) & _MASK, stream)
@@ -104,17 +106,18 @@ def exponential(w0: Tensor) -> Tensor:
     The distance to the nearer end of (0, 1) is what float32 can hold: u itself below one half, 1 - u above. So no
     low bit of a small ``w0`` is lost, and u never rounds to 1.
     """
-    return _log_survival(w0, 32, torch.float32).neg_()
+    return _log_survival(w0.to(torch.int32)).neg_()
 
 
-def _log_survival(bits: Tensor, width: int, dtype: torch.dtype) -> Tensor:
-    """Return ``log1p(-u)``."""
-    integer = torch.int64 if dtype == torch.float64 else torch.int32
-    spare = 8 * dtype.itemsize - width
-    shifted = (bits << spare if spare else bits).to(integer)  # the highest bit of u becomes the sign
-    distance = shifted ^ (shifted >> (8 * dtype.itemsize - 1))  # u where it is below one half, 1 - u above
-    distance = (distance >> spare if spare else distance).to(dtype).add_(0.5).mul_(2.0**-width)
-    return torch.where(shifted < 0, distance.log(), torch.log1p(-distance))
+def _log_survival(bits: Tensor) -> Tensor:
+    """Return ``log1p(-u)``, float32 from 32 bits of u, or float64 from the upper 53 of 64: the highest is the sign."""
+    dtype, width = (torch.float64, 53) if bits.dtype == torch.int64 else (torch.float32, 32)
+    places = 8 * bits.itemsize
+    distance = bits ^ (bits >> (places - 1))  # u where it is below one half, 1 - u above
+    if places > width:
+        distance >>= places - width
+    distance = distance.to(dtype).add_(0.5).mul_(2.0**-width)
+    return torch.where(bits < 0, distance.log(), distance.neg_().log1p_())
 
 
 def uniform(
@@ -187,8 +190,17 @@ def seeds_and_positions(
 def _gumbel(
     seed: Tensor, position: Tensor, index: Tensor, stream: int | Tensor, dtype: GumbelDtype
 ) -> Tensor:
-    bits, width = _bits(*random_words(seed, position, index, stream), dtype)
-    return _log_survival(bits, width, _real(dtype)).neg_().log_().neg_()
+    if _in_numpy(index):
+        both = _numpy.random_words(seed, position, index, stream)
+        bits = both if dtype == "fp64" else both.unsqueeze(-1).view(torch.int32)[..., 1]
+    else:
+        w0, w1 = random_words(seed, position, index, stream)
+        bits = (w0 << 32) | w1 if dtype == "fp64" else w0.to(torch.int32)
+    return _log_survival(bits).neg_().log_().neg_()
+
+
+def _in_numpy(index: Tensor) -> bool:
+    return index.device.type == "cpu" and numpy_is_usable() and not torch.compiler.is_compiling()
 
 
 def _blocks(shape: Sequence[int]) -> Iterator[tuple[slice, ...]]:

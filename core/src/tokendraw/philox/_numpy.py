@@ -1,14 +1,14 @@
 """Philox4x32-10 for tensors of a CPU, in numpy, where an operation costs a fraction of one of torch to launch.
 
-Both lanes of a round, ``(c0, c2)`` and what they are multiplied to, are one array [2, ...], and its reversed view swaps
-them. Words are uint64 whose upper halves stay 0, so that products are whole, and the halves of a product are views too:
-nothing is shifted or masked, and a round is three operations.
+A lane of the state, ``(c0, c1)`` or ``(c2, c3)``, is one uint64 with its first word above its second. So is the product
+of 64 bits that a round makes of the other lane's first word, and the round is ``product ^ (lane << 32) ^ (key << 32)``:
+nothing is masked. Of the first two rounds only what depends on every counter is computed for each, and of the last one
+only the lane that is returned.
 """
 
 from __future__ import annotations
 
 import functools
-import sys
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
@@ -22,58 +22,50 @@ KEY_INCREMENTS: Final = (0x9E3779B9, 0xBB67AE85)
 ROUNDS: Final = 10
 
 
-@functools.cache
-def is_usable() -> bool:
-    """Whether numpy is installed and fits this torch, and the low half of a word comes first in memory."""
-    try:
-        torch.zeros(1, dtype=torch.int64, device="cpu").numpy()  # whatever the host made the default
-    except RuntimeError:
-        return False
-    return sys.byteorder == "little"
+def random_words(seed: Tensor, position: Tensor, index: Tensor, stream: int | Tensor) -> Tensor:
+    """Compute the words of :func:`tokendraw.philox.random_words` for int64 tensors on a CPU.
 
-
-def random_words(
-    seed: Tensor, position: Tensor, index: Tensor, stream: int | Tensor
-) -> tuple[Tensor, Tensor]:
-    """Compute :func:`tokendraw.philox.random_words` for int64 tensors on a CPU."""
+    :returns: int64, the first word above the second.
+    """
     import numpy as np
 
     key, place, column = (x.numpy().view(np.uint64) for x in (seed, position, index))
-    last = stream.numpy() if isinstance(stream, Tensor) else np.int64(stream)
+    last = stream.numpy().view(np.uint64) if isinstance(stream, Tensor) else np.uint64(stream)
     shape = np.broadcast(key, place, column, last).shape
-    words = np.zeros((2, *shape), np.uint64)
-    words[0], words[1] = column, place >> np.uint64(32)
-    product, former = np.empty((2, 2, *shape), np.uint64)
-    former[0], former[1] = last, place  # c3 and c1: in later rounds, the low halves of the former products
-
-    multipliers, keys = _constants(len(shape))
+    half, (m0, m1), multipliers, increments = _constants(len(shape))
     key = key.reshape((1,) * (len(shape) - key.ndim) + key.shape)
-    keys = (keys + np.stack((key, key >> np.uint64(32)))).astype(np.uint32)
-    low, _ = _halves(words)
-    new, old = ((x, *(half[::-1] for half in _halves(x))) for x in (product, former))
-    for key in keys:
-        np.multiply(words, multipliers, out=new[0])
-        np.bitwise_xor(new[2], old[1], out=low)
-        np.bitwise_xor(low, key, out=low)
-        new, old = old, new
-    former = old[0]
-    former &= np.uint64(0xFFFFFFFF)
-    w0, w1 = torch.from_numpy(words.view(np.int64)), torch.from_numpy(former.view(np.int64))
-    return w0[0], w1[1]
+    keys = (np.stack((key, key >> half)) << half) + increments
+
+    first = ((place >> half) * m1) ^ (place << half) ^ keys[0, 0]
+    second = (column * m0) ^ (last << half) ^ keys[0, 1]
+    lanes, products = np.empty((2, *shape), np.uint64), np.empty((2, *shape), np.uint64)
+    found, other = lanes[0, ...], lanes[1, ...]
+    np.right_shift(second, half, out=found)
+    np.multiply(found, m1, out=found)
+    np.bitwise_xor(found, (first << half) ^ keys[1, 0], out=found)
+    np.left_shift(second, half, out=other)
+    np.bitwise_xor(other, ((first >> half) * m0) ^ keys[1, 1], out=other)
+    for own in keys[2:-1]:
+        np.right_shift(lanes[::-1], half, out=products)
+        np.multiply(products, multipliers, out=products)
+        np.left_shift(lanes, half, out=lanes)
+        np.bitwise_xor(lanes, own, out=lanes)
+        np.bitwise_xor(lanes, products, out=lanes)
+    np.right_shift(other, half, out=other)
+    np.multiply(other, m1, out=other)
+    np.left_shift(found, half, out=found)
+    np.bitwise_xor(found, keys[-1, 0], out=found)
+    np.bitwise_xor(found, other, out=found)
+    return torch.from_numpy(found.view(np.int64))
 
 
 @functools.cache
-def _constants(dim: int) -> tuple[Any, Any]:
-    """Return the multipliers [2, ...], and the increments of both words of the key in each round [10, 2, ...]."""
+def _constants(dim: int) -> tuple[Any, Any, NDArray[Any], NDArray[Any]]:
+    """Return 32, both multipliers, those of each lane [2, ...], and what a round adds to the keys [10, 2, ...]."""
     import numpy as np
 
-    per_lane = (2, *(1,) * dim)
-    increments = np.array(KEY_INCREMENTS, np.uint64).reshape(per_lane)
-    rounds = np.arange(ROUNDS, dtype=np.uint64).reshape(ROUNDS, 1, *(1,) * dim)
-    return np.array(MULTIPLIERS, np.uint64).reshape(per_lane), rounds * increments
-
-
-def _halves(words: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Views of the low and of the high 32 bits of uint64."""
-    halves = words.view("uint32")
-    return halves[..., 0::2], halves[..., 1::2]
+    half, ones = np.uint64(32), (1,) * dim
+    multipliers = np.array(MULTIPLIERS, np.uint64)
+    rounds = np.arange(ROUNDS, dtype=np.uint64).reshape(ROUNDS, 1, *ones)
+    increments = (rounds * np.array(KEY_INCREMENTS, np.uint64).reshape(2, *ones)) << half
+    return half, tuple(multipliers), multipliers[::-1].reshape(2, *ones), increments

@@ -92,8 +92,10 @@ def telling_positions(row: CrossedRow, seed: int, rng: np.random.Generator, coun
     if row.prepared.empty or kept.all():
         return []
     first = np.arange(0, len(y), reference.TILE_SIZE)
-    whole = np.add.reduceat(np.exp(y), first)
-    stays = np.add.reduceat(np.where(kept, np.exp(y), 0.0), first)
+    weights = np.exp(y)
+    whole = np.add.reduceat(weights, first)
+    weights[~kept] = 0.0
+    stays = np.add.reduceat(weights, first)
     dropped = 1 - stays.sum() / whole.sum()
     tiles = np.flatnonzero(whole > 1e-9 * whole.sum())
     if not 1 < len(tiles) <= _MOST_TILES or dropped < 1e-6:

@@ -92,12 +92,14 @@ class _Table:
         case = self.case(np.array(fixed))
         if not allowed(case):
             return None
+        gains = self.missing[fixed].sum(0)  # of each value, beside those that are fixed
         for name in rng.permutation([name for name in self.numbers if name not in case]).tolist():
             numbers = rng.permutation(self.numbers[name])
-            order = np.argsort(-self.missing[np.ix_(numbers, fixed)].sum(1), kind="stable")
+            order = np.argsort(-gains[numbers], kind="stable")
             number = next((i for i in numbers[order] if allowed({**case, name: self.values[i][1]})), None)
             if number is None:
                 return None
             fixed.append(int(number))
+            gains += self.missing[number]
             case[name] = self.values[number][1]
         return np.array(fixed)
