@@ -122,6 +122,11 @@ class Row:
     empty: bool
     """Whether nothing stands above -inf."""
 
+    @functools.cached_property
+    def tile_masses(self) -> Array:
+        """The sum of ``exp(y)`` over the kept tokens of each tile."""
+        return np.add.reduceat(np.exp(self.y) * self.kept, np.arange(0, len(self.y), TILE_SIZE))
+
 
 def _scaled(x: Array, top: float, temperature: float) -> Array:
     if np.isinf(top):  # +inf is the only finite result of a row that holds it, and all -inf is left alone
@@ -220,11 +225,9 @@ def drawing(row: Row, position: int, streams: tuple[int, int] = (TOKEN, TILE)) -
         return int(row.kept.argmax()), np.inf
     tile, lead = 0, np.inf
     if len(row.y) > TILE_SIZE:
-        first = np.arange(0, len(row.y), TILE_SIZE)
-        masses = np.add.reduceat(np.exp(row.y) * row.kept, first)
-        noise = gumbel_of((yield Ask(position, np.arange(len(first)), streams[1])))
+        noise = gumbel_of((yield Ask(position, np.arange(len(row.tile_masses)), streams[1])))
         with np.errstate(divide="ignore"):
-            tile, lead = _best(np.log(masses) + noise)
+            tile, lead = _best(np.log(row.tile_masses) + noise)
     start = tile * TILE_SIZE
     members = start + np.flatnonzero(row.kept[start : start + TILE_SIZE])
     noise = gumbel_of((yield Ask(position, members, streams[0])))

@@ -79,16 +79,27 @@ def row_slices(count: int, logits: Tensor) -> Iterator[slice]:
 
 
 def row_stats(logits: Tensor, params: RowParams, *, masses: bool) -> RowStats:
-    """Read every logit.
+    """Read every logit, but of a row that was expanded to a batch of equal requests only once.
 
     :param masses: whether log-probabilities will be asked for.
     """
+    if _is_one_row(logits, params):
+        only = row_stats(logits[:1], params.chunk(slice(1)), masses=masses)
+        return only.chunk(torch.zeros(len(logits), dtype=torch.int64, device=logits.device))
     buffers = Buffers(logits.device)
     parts = []
     for rows, part in chunks(logits):
         own = params if len(part) == len(logits) else params.chunk(rows)
         parts.append(_chunk_stats(load(part, buffers), own, buffers, masses))
     return parts[0] if len(parts) == 1 else joined(parts)
+
+
+def _is_one_row(logits: Tensor, params: RowParams) -> bool:
+    """Return whether all rows are known to be the same. Only on a CPU can parameters be compared without waiting."""
+    if logits.device.type != "cpu" or len(logits) < 2 or logits.stride(0) != 0:
+        return False
+    columns = [column for f in fields(params) if isinstance(column := getattr(params, f.name), Tensor)]
+    return all(bool((column == column[:1]).all()) for column in columns)
 
 
 def joined(parts: list[RowStats]) -> RowStats:
