@@ -2,6 +2,7 @@
 
 PYTHON ?= python3
 PROCESSES ?= 2
+SLOW_PROCESSES ?= 3
 VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
@@ -11,7 +12,7 @@ TOOLS := $(SUITE_TOOLS) hatchling import-linter matplotlib mypy pytest-xdist ruf
 INTEGRATIONS := --editable ./integrations/transformers
 MANIFESTS := constraints.txt core/pyproject.toml plugins/native/pyproject.toml
 
-SUITE = OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses $(PROCESSES) --dist worksteal
+SUITE = OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses $(1) --dist worksteal
 
 # Whatever was installed into the environment since: what runs is this checkout, and no copy of it.
 define NO_COPIES
@@ -30,10 +31,11 @@ demo: $(VENV)/.runtime  ## Draw text, and show which sampler drew it and why
 
 test: $(VENV)/.tools  ## Every kind of test in less than three minutes, without a GPU
 	$(NO_COPIES)
-	$(SUITE) -m "not gpu and not slow" $(PYTEST)
+	$(call SUITE,$(PROCESSES)) -m "not gpu and not slow" $(PYTEST)
 
-test-all: test  ## The whole suite, without a GPU: twenty minutes. Slow tests have processes of their own, which grow
-	$(SUITE) -m "slow and not gpu" $(PYTEST)
+# Slow tests have processes of their own, which grow; one more of them than cores, since many wait for programs they start.
+test-all: test  ## The whole suite, without a GPU: twenty minutes
+	$(call SUITE,$(SLOW_PROCESSES)) -m "slow and not gpu" $(PYTEST)
 
 test-engines: $(VENV)-sglang/.ready $(VENV)-vllm/.ready  ## The adapters to engines with the engines' own modules, which it downloads
 	OMP_NUM_THREADS=1 $(VENV)-sglang/bin/python -m pytest -W default tests/engines/test_sglang_*.py $(PYTEST)
