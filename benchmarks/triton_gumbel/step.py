@@ -93,7 +93,8 @@ def _no_launches(*, compiled: bool) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         stack.enter_context(mock.patch.object(launch.Launch, "__call__", _nothing))
         if not compiled:
-            stack.enter_context(mock.patch.object(launch, "compiled", mock.MagicMock()))
+            for name in ("compiled", "compile_all"):
+                stack.enter_context(mock.patch.object(launch, name, mock.MagicMock()))
         yield
 
 
