@@ -175,8 +175,8 @@ class Sampler(Provider):
         each filter, without any, in the order ``joint``, greedy, seeded, unseeded and mixed, with positions and
         without, with logprobs and without. Kinds that nobody here serves are left out. A sampler whose call raises
         is replaced as in :meth:`sample`, and its successor draws all of them. Torch's random state is left alone.
-        Up to eight batches are drawn at once, in threads of their own, so that what they compile is compiled side by
-        side. Returns when the device is done.
+        From Python 3.12 on up to eight batches are drawn at once, in threads of their own, so that what they compile
+        is compiled side by side. Returns when the device is done.
 
         With ``max_drafts`` the same kinds go through :meth:`draft`, and those without ``row_index``, one entry a
         request, through :meth:`verify` with K drafts a request, their ids [L - B]. The kinds without seeds, and those

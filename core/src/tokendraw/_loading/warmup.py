@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
@@ -22,8 +23,8 @@ from tokendraw._serving.session import Session
 from tokendraw._serving.warming import Warmup
 from tokendraw._torch.graphs import is_capturing
 
-_SIDE_BY_SIDE = 8
-"""Calls that are made at once, at most."""
+_SIDE_BY_SIDE = 8 if sys.hexversion >= 0x030C0000 else 1
+"""Calls that are made at once, at most. Threads that parse source at once, as Triton does, make Python 3.11 raise."""
 _log = logging.getLogger("tokendraw")
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import os
+import sys
 import threading
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -17,8 +18,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-_SIDE_BY_SIDE = 8
-"""Kernels that are compiled at once, at most."""
+_SIDE_BY_SIDE = 8 if sys.hexversion >= 0x030C0000 else 1
+"""Kernels that are compiled at once, at most. Threads that parse source at once make Python 3.11 raise now and then."""
 _compiled: dict[Hashable, Any] = {}
 _locks: dict[Hashable, threading.Lock] = {}
 
@@ -103,7 +104,7 @@ def compile_all(wanted: Sequence[Wanted]) -> None:
     :raises Exception: what a compilation raises; the others are finished nevertheless.
     """
     missing = {each.key: each for each in wanted if each.key not in _compiled}
-    if len(missing) < 2:
+    if min(len(missing), _SIDE_BY_SIDE) < 2:
         return
     device = _device()
     begin = None if device is None else functools.partial(torch.cuda.set_device, device)
