@@ -84,15 +84,6 @@ def test_masks_in_the_interpreter_change_what_they_forbid_and_no_bit_beside_what
     assert len(found) == 90
 
 
-@pytest.mark.slow
-def test_the_kit_in_the_interpreter_is_green():
-    lines = triton_on_a_cpu.interpreted("triton_process_kernels.py", "kit")
-    not_run = "not run needs a CUDA device, found cpu"
-    others = {name: words for name, words in lines.items() if not words.startswith("passed")}
-    assert others == dict.fromkeys(("process sync-free", "process graph replay"), not_run)
-    assert len(lines) == 21
-
-
 def test_the_plugin_offers_and_builds_it(kernels):
     described = plugin.tokendraw_describe().operations
     assert described["process_logits"] == ProcessCapabilities(

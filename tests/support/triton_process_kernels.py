@@ -2,8 +2,7 @@
 
 ``python triton_process_kernels.py edits SEED`` prints, as JSON, how many elements of each batch have wrong bits,
 ``masks TILE`` how many of each alignment, ``warmup`` how many calls a warmup made, ``families`` how many elements
-differ from native's and how many were edited, by requests with one list alone, ``kit`` the lines of the
-conformance kit.
+differ from native's and how many were edited, by requests with one list alone.
 """
 
 import json
@@ -22,9 +21,7 @@ import mask_alignments  # noqa: E402
 from tokendraw import RequestSlots, SamplingParams  # noqa: E402
 from tokendraw.operations.process_logits.warmup import ProcessWarmup  # noqa: E402
 from tokendraw.plugin import ProcessNeed  # noqa: E402
-from tokendraw.testing import Effort, Subject, run  # noqa: E402
 from tokendraw_native.logits_processing import NativeProcessor  # noqa: E402
-from tokendraw_triton_gumbel import plugin  # noqa: E402
 from tokendraw_triton_gumbel.launches import logits_processing  # noqa: E402
 from tokendraw_triton_gumbel.processor import TritonLogitsProcessor  # noqa: E402
 
@@ -101,20 +98,7 @@ def masks(tile):
     return found
 
 
-def kit():
-    """Check every line of the conformance kit that needs no CUDA device."""
-    described = plugin.tokendraw_describe().operations["process_logits"]
-    subject = Subject(
-        "triton-gumbel",
-        capabilities={"process_logits": described},
-        device=CPU,
-        build=lambda operation, need: TritonLogitsProcessor(CPU),
-        effort=Effort.tiny(),
-    )
-    return {line.name: f"{line.status} {line.detail}" for line in run(subject).lines}
-
-
-PROGRAMS = {"edits": edits, "kit": kit, "families": families, "masks": masks, "warmup": warmup}
+PROGRAMS = {"edits": edits, "families": families, "masks": masks, "warmup": warmup}
 
 if __name__ == "__main__":
     print(json.dumps(PROGRAMS[sys.argv[1]](*sys.argv[2:])))
