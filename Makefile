@@ -5,7 +5,8 @@ PROCESSES ?= 2
 SLOW_PROCESSES ?= 3
 VENV ?= .venv
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+# Not compiled while it installs: of torch alone ten thousand files, most of which nobody imports.
+PIP := $(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check --constraint constraints.txt
 PACKAGES := --editable './core[files]' --editable ./plugins/native
 SUITE_TOOLS := hypothesis pytest scipy
 TOOLS := $(SUITE_TOOLS) hatchling import-linter matplotlib mypy pytest-xdist ruff 'triton; sys_platform == "linux"'

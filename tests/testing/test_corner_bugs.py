@@ -27,9 +27,9 @@ WIDTHS = {
 
 
 @pytest.mark.fast_first
-@pytest.mark.parametrize("bug", catalogue.SEEN[::5], ids=lambda bug: bug.__name__)
+@pytest.mark.parametrize("bug", catalogue.SEEN[::8], ids=lambda bug: bug.__name__)
 def test_a_mistake_in_one_corner_turns_its_line_red(bug):
-    """Every fifth of them: docs/planted-bugs.md is made by all."""
+    """Every eighth of them: docs/planted-bugs.md is made by all."""
     found = catalogue.seen(bug)
     assert found.status is Status.FAILED, found
     assert "a call raised" not in found.detail  # red for its bug, not for a slip of this suite
