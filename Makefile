@@ -2,10 +2,11 @@
 
 PYTHON ?= python3
 PROCESSES ?= 2
-SLOW_PROCESSES ?= 3
 VENV ?= .venv
 BIN := $(VENV)/bin
-# Not compiled while it installs: of torch alone ten thousand files, most of which nobody imports.
+# Not compiled while it installs: of torch alone ten thousand files, most of which nobody imports. Those that are
+# imported are kept as bytecode, also where the environment says not to: the suite starts hundreds of processes.
+export PYTHONDONTWRITEBYTECODE :=
 PIP := $(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check --constraint constraints.txt
 PACKAGES := --editable './core[files]' --editable ./plugins/native
 SUITE_TOOLS := hypothesis pytest scipy
@@ -34,9 +35,9 @@ test: $(VENV)/.tools  ## Every kind of test in less than three minutes, without 
 	$(NO_COPIES)
 	$(call SUITE,$(PROCESSES)) -m "not gpu and not slow" $(PYTEST)
 
-# Slow tests have processes of their own, which grow; one more of them than cores, since many wait for programs they start.
+# Slow tests have processes of their own, since processes grow.
 test-all: test  ## The whole suite, without a GPU: twenty minutes
-	$(call SUITE,$(SLOW_PROCESSES)) -m "slow and not gpu" $(PYTEST)
+	$(call SUITE,$(PROCESSES)) -m "slow and not gpu" $(PYTEST)
 
 test-engines: $(VENV)-sglang/.ready $(VENV)-vllm/.ready  ## The adapters to engines with the engines' own modules, which it downloads
 	OMP_NUM_THREADS=1 $(VENV)-sglang/bin/python -m pytest -W default tests/engines/test_sglang_*.py $(PYTEST)

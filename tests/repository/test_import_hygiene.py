@@ -71,6 +71,25 @@ print(json.dumps([before, after]))
     assert set(after) <= records | described
 
 
+@pytest.mark.slow
+def test_draws_of_large_batches_load_no_symbolic_algebra() -> None:
+    """As some functions of torch do, ``torch.broadcast_shapes`` among them: three seconds of a first call."""
+    code = """
+import torch, tokendraw
+
+sampler = tokendraw.load_sampler("native", device="cpu")
+every = {"temperature": 0.9, "top_k": 50, "top_p": 0.9, "min_p": 0.01, "logprobs": 3}
+params = [tokendraw.SamplingParams(**given) for given in ({}, {"seed": 7}, every, every | {"seed": 7})]
+metadata = tokendraw.SamplingMetadata.from_params(params * 16, positions=range(64))
+logits = torch.randn(64, 5000)
+sampler.sample(logits, metadata)
+drafts = tokendraw.Drafts.from_lists([[1, 2, 3]] * 16, device="cpu")
+for mode in ("rejection", "coupled"):
+    sampler.verify(logits, drafts, metadata, mode=mode)
+"""
+    assert "sympy" not in loaded_after(code)
+
+
 def test_importing_tokendraw_reads_no_setting() -> None:
     code = """
 import os

@@ -144,7 +144,8 @@ def gumbel(
     if index.device.type != "cpu" or seed.numel() * position.numel() * index.numel() <= _BLOCK:
         return _gumbel(seed, position, index, stream, dtype)
     inputs = (seed, position, index, torch.as_tensor(stream))
-    shape = torch.broadcast_shapes(*(x.shape for x in inputs))  # type: ignore[no-untyped-call]
+    # torch.broadcast_shapes imports sympy: three seconds.
+    shape = torch.broadcast_tensors(*inputs)[0].shape  # type: ignore[no-untyped-call]
     noise = torch.empty(shape, dtype=_real(dtype))
     for block in _blocks(shape):
         own_seed, own_position, own_index, own_stream = (_part(x, block) for x in inputs)
