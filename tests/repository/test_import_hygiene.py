@@ -73,7 +73,7 @@ print(json.dumps([before, after]))
 
 @pytest.mark.slow
 def test_draws_of_large_batches_load_no_symbolic_algebra() -> None:
-    """As some functions of torch do, ``torch.broadcast_shapes`` among them: three seconds of a first call."""
+    """Some functions of torch do, ``torch.broadcast_shapes`` among them, in three seconds of a first call."""
     code = """
 import torch, tokendraw
 
