@@ -73,7 +73,7 @@ print(json.dumps([before, after]))
 
 @pytest.mark.slow
 def test_draws_of_large_batches_load_no_symbolic_algebra() -> None:
-    """Some functions of torch do, ``torch.broadcast_shapes`` among them, in three seconds of a first call."""
+    """``torch.broadcast_shapes`` does, which takes half a second, and three where no bytecode is kept."""
     code = """
 import torch, tokendraw
 
@@ -87,7 +87,7 @@ drafts = tokendraw.Drafts.from_lists([[1, 2, 3]] * 16, device="cpu")
 for mode in ("rejection", "coupled"):
     sampler.verify(logits, drafts, metadata, mode=mode)
 """
-    assert "sympy" not in loaded_after(code)
+    assert "sympy" not in loaded_after(code) - loaded_after("import torch")
 
 
 def test_importing_tokendraw_reads_no_setting() -> None:

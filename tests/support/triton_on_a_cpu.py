@@ -7,15 +7,10 @@ import sys
 from pathlib import Path
 
 import triton
-from triton import knobs
 from triton._utils import find_paths_if, get_iterable_path
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, make_backend
 from triton.runtime.jit import create_function_from_signature
-
-knobs.nvidia.disable_ptxas_opt = True
-knobs.compilation.disable_line_info = True
-"""A third of a compilation, whose result nothing here looks at; with lines of the source ptxas, so told, crashes."""
 
 ROOT = Path(__file__).parents[2]
 TARGETS = {
