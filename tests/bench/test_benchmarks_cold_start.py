@@ -4,11 +4,14 @@ import re
 import subprocess
 import sys
 
+import pytest
+
 from checkout import ROOT
 
 OPTIONS = ("--sampler", "native", "--device", "cpu", "--vocab-size", "3000")
 
 
+@pytest.mark.slow
 def test_it_prints_what_each_start_takes_and_compiles():
     run = subprocess.run(
         [sys.executable, ROOT / "benchmarks" / "cold_start.py", *OPTIONS],

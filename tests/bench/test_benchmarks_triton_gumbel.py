@@ -216,7 +216,7 @@ def test_rows_at_the_limits_draw_what_they_draw_alone(call):
     assert [row[3:5] for row in cells(result)[1:]] == [["0", "0"]] * 6
 
 
-@pytest.mark.fast_first
+@pytest.mark.slow
 @pytest.mark.parametrize(("command", "rows"), [("worst", 6), ("extras", 16)])
 def test_what_is_timed_has_a_row_each(call, command, rows):
     result = call(command, "--repeats", 3)

@@ -210,7 +210,7 @@ class TestSaid:
 @pytest.mark.usefixtures("docs")
 class TestDrafts:
     @pytest.mark.parametrize("sampling", [("--temperature", "0"), ("--top-p", "0.9")])
-    @pytest.mark.fast_first
+    @pytest.mark.slow
     def test_coupled_the_text_is_that_without_drafts(self, sampling):
         for seed in (1, 2, 3):
             asked = ("A class is", *EVERYTHING, *sampling, "--seed", seed, "-n", 24)

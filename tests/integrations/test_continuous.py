@@ -32,7 +32,7 @@ def batch(inputs, **arguments):
     return [result.generated_tokens for result in results.values()]
 
 
-@pytest.mark.fast_first
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "settings",
     [{}, {"temperature": 0.8, "top_k": 50, "top_p": 0.9}, {"top_k": 30, "top_p": 0.9, "min_p": 0.02}],

@@ -37,6 +37,7 @@ def drawn(target, params, dtype=torch.bfloat16, how=None, *, offset=0, **need):
         sampler_for(target, **need).sample(logits, metadata)
 
 
+@pytest.mark.fast_first
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_the_pass_over_the_tiles_compiles(kernels, target, dtype):

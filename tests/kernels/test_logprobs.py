@@ -77,6 +77,7 @@ def test_the_kernel_compiles(kernels, target, bounds):
     assert len(machine_code(kernels["row_logprobs"], target)) > 1000
 
 
+@pytest.mark.slow
 def test_the_kernel_compiles_for_a_vocabulary_of_one(kernels):
     described("sm_90", torch.float32, 1, vocab_size=1)
     assert len(machine_code(kernels["row_logprobs"], "sm_90")) > 1000

@@ -127,6 +127,7 @@ def test_masks_store_vectors_of_16_bytes_and_have_the_others_fetched_at_any_alig
     assert "ld.global.v4" not in code  # what a vector holds is not read, so it cannot be written back
 
 
+@pytest.mark.slow
 def test_products_are_rounded_before_they_are_subtracted_and_quotients_as_in_ieee_754(kernels):
     """So that the bits are those of other providers. A fused product would come of the compiler's own options."""
     process(slots_for(**EVERYTHING))

@@ -66,6 +66,7 @@ def test_without_drafts_no_edit_compiles_anything(kernels):
     assert len(kernel.compilations) == before > 0
 
 
+@pytest.mark.slow
 def test_with_drafts_no_edit_compiles_anything(kernels):
     processor = warm(max_drafts=2, batch_sizes=[2])
     kernel = kernels["process_logits"]

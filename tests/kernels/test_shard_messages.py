@@ -43,7 +43,7 @@ def test_kernels_make_the_tokens_and_bounds_of_one_device_of_what_three_ranks_te
     assert merged(family, 3, 16) == {"judged": 4 * 3 * 16, "wrong": []}
 
 
-@pytest.mark.fast_first
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [2, 1, 5])
 def test_kernels_merge_the_draws_of_any_number_of_ranks(size):
     assert merged("plain", size, 8) == {"judged": 4 * size * 8, "wrong": []}
@@ -71,7 +71,7 @@ def compiled(kernels, name, target):
     return [has_machine_code(compiled_call(call, target)) for call in calls]
 
 
-@pytest.mark.fast_first
+@pytest.mark.slow
 @pytest.mark.parametrize("target", TARGETS)
 def test_the_kernels_compile(kernels, target):
     launches = MessageLaunches(is_interpreted=False)

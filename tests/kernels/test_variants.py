@@ -96,7 +96,7 @@ def test_nor_do_rows_or_parameters_that_begin_within_other_tensors(kernels, voca
                 assert compilations(kernels) == before, (rows, first, kind)
 
 
-@pytest.mark.fast_first
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["rejection", "coupled"])
 @pytest.mark.parametrize("known", ["draft_logits", "draft_probs", None])
 def test_no_number_of_requests_and_drafts_compiles_anything(kernels, known, mode):

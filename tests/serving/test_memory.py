@@ -29,7 +29,7 @@ print(peak() - before)
 """
 
 
-@pytest.mark.fast_first
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads the peak from /proc/self/status")
 @pytest.mark.parametrize(
     "settings", [{}, {"top_k": 50, "top_p": 0.9}, {"top_p": 0.9, "logprobs": 5}], ids=str

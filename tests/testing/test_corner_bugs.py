@@ -36,7 +36,7 @@ def test_a_mistake_in_one_corner_turns_its_line_red(bug):
     assert re.search(r"\bneeds? |\bexpected |was drawn and has no mass", found.detail)
 
 
-@pytest.mark.fast_first
+@pytest.mark.slow
 @pytest.mark.parametrize(("line", "operation"), LOOKS)
 def test_the_same_line_is_green_without_the_mistake(line, operation):
     found = catalogue.look(NoBug, line, operation, WIDTHS[line, operation], NATIVE["sample"].dtypes)

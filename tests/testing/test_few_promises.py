@@ -78,7 +78,7 @@ def test_a_sampler_and_a_verifier_are_asked_for_what_they_promise(promises):
 
 
 @pytest.mark.parametrize("size", [1, 20])
-@pytest.mark.fast_first
+@pytest.mark.slow
 def test_crossed_lines_stay_within_the_smallest_vocabularies(size):
     assert_green({"max_vocab_size": size}, DENSE, NARROW)
 

@@ -16,7 +16,7 @@ def test_metadata_as_engines_make_it_gives_the_tokens_of_one_device(name):
         assert tokens == alone
 
 
-@pytest.mark.fast_first
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "params", [{}, {"temperature": 0.6, "top_p": 0.9}, {"top_k": 200}], ids=["plain", "top-p", "top-k"]
 )

@@ -48,7 +48,7 @@ def test_where_the_host_may_not_look_the_tokens_are_those_of_one_device():
         assert differ == []
 
 
-@pytest.mark.fast_first
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("size", [3, 1, 8])
 def test_logprobs_ranks_and_the_kept_mass_are_those_of_one_device(size, mode):

@@ -97,6 +97,7 @@ def test_logits_have_the_dtypes_batch_sizes_and_strides_that_were_asked_for():
     assert all(call.row_index.tolist() == list(range(len(call.logits))) for call in calls)
 
 
+@pytest.mark.slow
 def test_with_drafts_every_combination_of_dtypes_comes_in_one_row_and_in_padded_ones():
     calls, _ = warmed(batch_sizes=[1, 3], max_drafts=2)
     forms = {(dtype,) for dtype in INTS} | set(product(INTS, INTS, INTS, (1, 2)))
