@@ -17,6 +17,7 @@ import invariance
 import large
 import logprobs
 import memcheck
+import nuclei
 import step
 import torch
 import worst
@@ -115,6 +116,13 @@ _command(
 )
 _command("large", large.run)
 _command("worst", worst.run, _repeats)
+_command(
+    "nuclei",
+    nuclei.run,
+    click.option(
+        "--beside", multiple=True, metavar="NAME", help="A sampler that is timed, too. May be given again."
+    ),
+)
 _command("extras", extras.run, _repeats)
 _command(
     "host",

@@ -103,6 +103,19 @@ def test_a_sampler_verifies_as_itself_whatever_is_known_of_the_drafts(call):
     assert "Replays of CUDA graphs were not tried: there is no CUDA device." in result.stdout
 
 
+def test_every_nucleus_is_timed_beside_its_largest_batch(call):
+    result = call("nuclei", "--beside", "native")
+    assert result.exit_code in (0, 1), result.output
+    rows = cells(result)[1:]
+    assert [row[2] for row in rows][2:6] == ["peaked-100", "peaked-300", "peaked-1000", "peaked-2000"]
+    for row in rows:
+        median, largest, ratio = float(row[5].split()[0]), float(row[6]), float(row[7])
+        assert largest >= median
+        assert ratio == pytest.approx(largest / median, abs=0.01)
+    worst = max(float(row[7]) for row in rows)
+    assert (result.exit_code == 0) == (worst <= 2.0) or worst == pytest.approx(2.0, abs=0.01)
+
+
 def test_one_dtype_of_the_noise_can_be_looked_at_alone(call):
     result = call("chains", "--requests", 40, "--noise", "fp64")
     assert result.exit_code == 0, result.output

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from command_line import call
 from tokendraw import SamplingParams
 from tokendraw._exchange.capabilities import INPUT_DTYPES
 from tokendraw.bench import make_inputs, operations
@@ -36,7 +37,7 @@ def test_the_design_grid_has_its_shapes_dtypes_filters_and_families_each_with_ea
     }
     assert {c.dtype for c in cells} == {"float32", "bfloat16"}
     assert {c.filters for c in cells} == {"none", "both", "top-p"}
-    assert {c.family for c in cells} == set(FAMILIES)
+    assert {c.family for c in cells} == {"peaked-7", "peaked-30", "gaussian", "flat"}
     assert len(cells) == len(set(cells)) == 4 * 2 * 3 * 4
 
 
@@ -83,8 +84,13 @@ def test_the_nucleus_of_a_family_is_as_large_as_it_says(family, least, most, dty
     assert least <= mean_nucleus(logits) <= most
 
 
-@pytest.mark.parametrize("family", ["peaked-7", "peaked-30"])
-@pytest.mark.parametrize("vocab_size", [128, 4096, 151_936])
+@pytest.mark.parametrize(
+    ("family", "vocab_size"),
+    [
+        *((family, size) for family in ("peaked-7", "peaked-30") for size in (128, 4096, 151_936)),
+        *((family, 4096) for family in ("peaked-100", "peaked-300", "peaked-1000", "peaked-2000")),
+    ],
+)
 def test_peaked_families_keep_their_nucleus_at_every_vocabulary(family, vocab_size):
     (logits,) = make_inputs(Cell(2, vocab_size, "float32", "none", family), CPU, 1)
     assert mean_nucleus(logits) == int(family.removeprefix("peaked-"))
@@ -92,7 +98,7 @@ def test_peaked_families_keep_their_nucleus_at_every_vocabulary(family, vocab_si
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_measured_nucleus_is_that_of_the_reference_in_float64(family):
-    (logits,) = make_inputs(Cell(5, 2000, "bfloat16", "none", family), CPU, 1)
+    (logits,) = make_inputs(Cell(5, 4000, "bfloat16", "none", family), CPU, 1)
     params = SamplingParams(temperature=0.8, top_p=0.9)
     kept = [reference.prepare(row, params).kept.sum() for row in logits.float().numpy()]
     assert mean_nucleus(logits) == pytest.approx(np.mean(kept))
@@ -100,8 +106,14 @@ def test_the_measured_nucleus_is_that_of_the_reference_in_float64(family):
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_rows_and_buffers_are_different_and_every_run_makes_the_same(family):
-    cell = Cell(3, 1000, "float32", "none", family)
+    cell = Cell(3, 4000, "float32", "none", family)
     buffers = make_inputs(cell, CPU, 2)
-    assert [list(buffer.shape) for buffer in buffers] == [[3, 1000]] * 2
+    assert [list(buffer.shape) for buffer in buffers] == [[3, 4000]] * 2
     assert len({tuple(row.tolist()) for buffer in buffers for row in buffer}) == 6
     assert all(map(torch.equal, buffers, make_inputs(cell, CPU, 2)))
+
+
+def test_a_vocabulary_without_room_for_a_nucleus_is_a_usage_error():
+    result = call("bench", "--family", "peaked-300", "--vocab-size", 333, "--device", "cpu")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "peaked-300 needs a vocabulary of 334 or more, found 333." in result.stderr

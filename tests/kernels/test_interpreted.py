@@ -75,8 +75,16 @@ def test_candidates_are_all_that_reach_a_bound_and_bounds_are_reached_by_enough(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("what", "least"), [("wide32", 50), ("search", 50)])
+@pytest.mark.parametrize(("what", "least"), [("wide32", 50), ("search", 50), ("few", 50)])
 def test_rows_that_keep_thousands_of_tokens_are_drawn_like_the_reference_and_keep_its_mass(what, least):
     found = interpreted(what)
     assert found["wrong"] == []
     assert found["judged"] > least
+
+
+@pytest.mark.slow
+def test_no_program_searches_a_row_alone_whose_token_is_the_last_that_is_kept():
+    found = interpreted("edge")
+    assert found["wrong"] == []
+    assert found["searches"] == 0
+    assert found["judged"] == 18

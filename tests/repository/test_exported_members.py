@@ -35,7 +35,7 @@ FACES = {
     """,
     tokendraw.bench: """
         Call Cell Failure MIN_P Measured TEMPERATURE TOP_K TOP_P Timer Timing make_inputs markdown_table
-        measure metadata_of readers timer_for
+        mean_nucleus measure metadata_of readers timer_for
     """,
     tokendraw.testing: """
         Effort Line Property Report SamplerConformance Status Subject check fake_dist properties run

@@ -17,6 +17,7 @@ import numpy as np  # noqa: E402
 import torch  # noqa: E402
 import triton.language as tl  # noqa: E402
 
+import tokendraw  # noqa: E402
 from tokendraw import Need, SamplingMetadata, SamplingParams  # noqa: E402
 from tokendraw.testing import (  # noqa: E402
     Effort,
@@ -27,7 +28,7 @@ from tokendraw.testing import (  # noqa: E402
 )
 from tokendraw.testing.logits_families import FAMILIES  # noqa: E402
 from tokendraw_triton_gumbel import plugin  # noqa: E402
-from tokendraw_triton_gumbel.kernels.large_set import after_pass  # noqa: E402
+from tokendraw_triton_gumbel.kernels.large_set import after_pass, few_left  # noqa: E402
 from tokendraw_triton_gumbel.sampler import TritonGumbelSampler  # noqa: E402
 
 REQUESTS = [
@@ -89,6 +90,37 @@ def search():
     """Half of the rows where no pass may follow the first, so that one program searches for what it left open."""
     after_pass.ROUNDS = tl.constexpr(1)
     return wide(torch.float32, halves=(0,))
+
+
+def few():
+    """Likewise where the logits that are left in a bracket are few for the program that looks for them at once."""
+    few_left.PASSES = tl.constexpr(0)
+    return wide(torch.float32, halves=(0,))
+
+
+def edge():
+    """Rows whose token is the last that is kept, which no bracket decides: nobody may search such a row alone."""
+    rng = np.random.default_rng(4)
+    size, drawn = 40_000, 3000
+    native = tokendraw.load_sampler("native", device="cpu")
+    sampler = TritonGumbelSampler(torch.device("cpu"), Need())
+    judged, wrong, searches = 0, [], []
+    find_threshold = after_pass.find_threshold
+    after_pass.find_threshold = lambda *args: searches.append(args) or find_threshold(*args)
+    for dtype, is_tied in ((torch.float32, False), (torch.float32, True), (torch.bfloat16, True)):
+        for spread in (1.5, 3.0, 4.0):
+            row = torch.from_numpy(rng.normal(0, spread, size).astype(np.float32))
+            row = row.bfloat16().to(dtype) if is_tied else row
+            params = [SamplingParams(temperature=0.8, top_p=0.9, seed=seed) for seed in range(drawn)]
+            metadata = SamplingMetadata.from_params(params, positions=range(drawn))
+            tokens = native.sample(row.expand(drawn, -1), metadata).token_ids
+            seeds = row[tokens].argsort()[:2].tolist()
+            metadata = SamplingMetadata.from_params([params[i] for i in seeds], positions=seeds)
+            found = sampler.sample(row.expand(2, -1), metadata).token_ids
+            judged += 2
+            if found.tolist() != tokens[seeds].tolist():
+                wrong.append([str(dtype), spread, found.tolist(), tokens[seeds].tolist()])
+    return {"judged": judged, "wrong": wrong, "searches": len(searches)}
 
 
 def wide32():
@@ -186,7 +218,15 @@ def lonely():
     return {"judged": judged, "wrong": wrong}
 
 
-PROGRAMS = {"kit": kit, "draws": draws, "lonely": lonely, "wide32": wide32, "search": search}
+PROGRAMS = {
+    "kit": kit,
+    "draws": draws,
+    "lonely": lonely,
+    "wide32": wide32,
+    "search": search,
+    "few": few,
+    "edge": edge,
+}
 
 if __name__ == "__main__":
     print(json.dumps(PROGRAMS[sys.argv[1]](*sys.argv[2:])))

@@ -4,6 +4,7 @@
 :class:`Cell`           what is timed: a shape, a dtype, filters and a family of logits; ``TEMPERATURE``, ``TOP_K``,
                         ``TOP_P`` and ``MIN_P`` are what its rows ask for
 :func:`make_inputs`     makes the buffers of a cell
+:func:`mean_nucleus`    counts the tokens that top-p alone keeps of a row
 :func:`metadata_of`     makes what the rows of a cell ask for
 :class:`Call`           one step on a buffer, to be timed
 :func:`timer_for`       makes the :class:`Timer` of a device: CUDA graphs out of a cold cache, or the clock on the wall
@@ -25,7 +26,7 @@ from tokendraw._lazy import lazy_names
 
 if TYPE_CHECKING:
     from tokendraw.bench.cells import MIN_P, TEMPERATURE, TOP_K, TOP_P, Cell
-    from tokendraw.bench.logits import metadata_of
+    from tokendraw.bench.logits import mean_nucleus, metadata_of
     from tokendraw.bench.report.table import markdown_table
     from tokendraw.bench.run import make_inputs, timer_for
     from tokendraw.bench.timing.floor import Measured, measure, readers
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "bench.cells": ("MIN_P", "TEMPERATURE", "TOP_K", "TOP_P", "Cell"),
-    "bench.logits": ("metadata_of",),
+    "bench.logits": ("mean_nucleus", "metadata_of"),
     "bench.report.table": ("markdown_table",),
     "bench.run": ("make_inputs", "timer_for"),
     "bench.timing.floor": ("Measured", "measure", "readers"),
@@ -53,6 +54,7 @@ __all__ = [
     "Timing",
     "make_inputs",
     "markdown_table",
+    "mean_nucleus",
     "measure",
     "metadata_of",
     "readers",

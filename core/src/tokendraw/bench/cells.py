@@ -23,7 +23,7 @@ _REQUESTS = MappingProxyType(
 MIXED = "mixed"
 FILTERS = (*_REQUESTS, MIXED)
 
-PEAKED = MappingProxyType({"peaked-7": 7, "peaked-30": 30})
+PEAKED = MappingProxyType({f"peaked-{nucleus}": nucleus for nucleus in (7, 30, 100, 300, 1000, 2000)})
 """Tokens in the nucleus of each peaked family."""
 FAMILIES = (*PEAKED, "gaussian", "flat")
 

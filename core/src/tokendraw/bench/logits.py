@@ -1,7 +1,8 @@
 """Logits of a family and the metadata of their rows, made on the device, and the size of the nucleus in them.
 
-* ``peaked-7`` and ``peaked-30``, like a language model's: probability falls as a power of the rank, with the power at
-  which 7 or 30 tokens make up ``TOP_P`` of the mass at ``TEMPERATURE``, in an order of its own in every row.
+* ``peaked-7``, ``peaked-30`` and so on to ``peaked-2000``, like a language model's: probability falls as a power of the
+  rank, with the power at which so many tokens make up ``TOP_P`` of the mass at ``TEMPERATURE``, in an order of its own
+  in every row.
 * ``gaussian``, of standard deviation 2.5: the nucleus holds about 3 % of a large vocabulary, so thousands.
 * ``flat``, uniform in [0, 0.1): the nucleus holds nine tenths of the vocabulary.
 

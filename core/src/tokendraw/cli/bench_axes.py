@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 import click
 
 from tokendraw._messages.words import one_of
-from tokendraw.bench import operations
+from tokendraw.bench import TOP_P, operations
+from tokendraw.bench.cells import PEAKED
 from tokendraw.bench.operation import AnyCell, Axis
 from tokendraw.cli.options import all_of_options
 
@@ -41,7 +43,7 @@ def chosen_cells(operation: str, preset: str, given: Mapping[str, Any]) -> tuple
     """List the cells of a preset, with the values that were given in the place of its own.
 
     :param given: values of every axis by field, as the options have them.
-    :raises click.UsageError: an axis of another operation was given.
+    :raises click.UsageError: an axis of another operation was given, or a vocabulary without room for a family.
     """
     values: dict[str, tuple[Any, ...]] = {}
     for axis, names in _operations_by_axis().items():
@@ -53,4 +55,11 @@ def chosen_cells(operation: str, preset: str, given: Mapping[str, Any]) -> tuple
             )
         if operation in names:
             values[axis.field] = found
-    return operations.get(operation).grid(preset, **values)
+    cells = operations.get(operation).grid(preset, **values)
+    for cell in cells:
+        nucleus = PEAKED.get(getattr(cell, "family", ""), 0)
+        if nucleus > TOP_P * getattr(cell, "vocab_size", math.inf):
+            raise click.UsageError(
+                f"{cell.family} needs a vocabulary of {math.ceil(nucleus / TOP_P)} or more, found {cell.vocab_size}."
+            )
+    return cells

@@ -1,7 +1,7 @@
 """Decides, in the program that ends a pass over a row, what follows: the draw, another pass, or a search of the row.
 
 Reads 16 bytes a tile that the pass has left, or 32, and what :mod:`.bracket_draw` says to draw; before another pass a
-sample of 2048 logits. A search reads what :mod:`.threshold_search` says.
+sample of 2048 logits where it looks for another filter. A search reads what :mod:`.threshold_search` says.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from tokendraw_triton_gumbel.kernels.large_set.bracket_draw import draw_from_bra
 from tokendraw_triton_gumbel.kernels.large_set.collect_pass import keep_collected
 from tokendraw_triton_gumbel.kernels.large_set.columns import free_slot
 from tokendraw_triton_gumbel.kernels.large_set.exact_threshold import find_threshold
+from tokendraw_triton_gumbel.kernels.large_set.few_left import few_are_left, find_among_few
 from tokendraw_triton_gumbel.kernels.large_set.next_pass import may_collect, place_pivots, start_nucleus
 from tokendraw_triton_gumbel.kernels.large_set.row_state import (
     COLLECT,
@@ -108,10 +109,14 @@ def settle_row(
             collecting = may_collect(columns, bracket, tiles, reals, parts, TILES)
     if drawn == 0:
         number += 1
-        again = number < ROUNDS
+        few = few_are_left(columns, bracket, goal, number, tiles, reals, ints, config)
+        collecting *= (few == 0).to(tl.int32)
+        again = (number < ROUNDS) & (few == 0)
         bracketed = ((low_column >= 0) & (high_column >= 0) & (number > 1)).to(tl.int32)
         if is_first * (exact + bracketed) > 0:
-            start_nucleus(source, columns, bracket, exact, goal, tiles, reals, ints, config)
+            start_nucleus(
+                source, statistics.granules, columns, bracket, exact, goal, tiles, reals, ints, config
+            )
             goal = tl.full((), FIND_NUCLEUS, tl.int32)
             high = tl.full((), float("inf"), tl.float32)
             high_column = tl.full((), -1, tl.int32)
@@ -129,7 +134,13 @@ def settle_row(
             announce_pass(queue, row, rows)
         else:
             tl.debug_barrier()
-            floor = find_threshold(source, statistics.maxima, tiles, reals, ints, columns, scratch, config)
+            floor, found = low, few > 0
+            if few > 0:
+                floor, found = find_among_few(source, bracket, tiles, reals, ints, columns, scratch, config)
+            if found == 0:
+                floor = find_threshold(
+                    source, statistics.maxima, tiles, reals, ints, columns, scratch, config
+                )
             known = Bracket(floor, floor, free * COLUMNS, free * COLUMNS)
             exact = tl.full((), 1, tl.int32)
             drawn = draw_from_bracket(

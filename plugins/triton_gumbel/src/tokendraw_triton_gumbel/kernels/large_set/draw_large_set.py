@@ -1,9 +1,10 @@
 """Launch 3, the draw of rows that keep many tokens: about one more read of each, by many programs at once.
 
-Of a row that was left to it, it reads every logit once, then one tile. Four pivots around the threshold were placed
-by a sample; the pass weighs every tile above each of them (writes 16 bytes a tile, or 32), which proves a bracket. A
-bracket is nearly always enough to know the draw: see :mod:`.bracket_draw`. Where it is not, a second pass has its
-pivots inside the bracket, and so on; if all else fails, one program finds the threshold (:mod:`.exact_threshold`).
+Of a row that was left to it, it reads every logit once, then one tile. Four pivots around the threshold were guessed;
+the pass weighs every tile above each of them (writes 16 bytes a tile, or 32), which proves a bracket. A bracket is
+nearly always enough to know the draw: see :mod:`.bracket_draw`. Where it is not, a second pass has its pivots inside
+the bracket, and so on, until few logits are left in it, among which one program finds the threshold
+(:mod:`.few_left`). If all else fails, one searches the row (:mod:`.exact_threshold`).
 Where top-p counts the mass that another filter leaves, passes for that one come first, and a bracket of the mass does
 for the nucleus too.
 
@@ -28,6 +29,7 @@ from tokendraw_triton_gumbel.kernels.shared.argument_groups import (
 )
 from tokendraw_triton_gumbel.kernels.shared.queue_layout import ROUNDS
 from tokendraw_triton_gumbel.kernels.shared.row_address import row_logits
+from tokendraw_triton_gumbel.kernels.shared.tile_layout import GRANULES_PER_TILE
 
 _LEAST_PARTS = tl.constexpr(2)
 """Parts of a row, at least, so that the last programs do not keep the others waiting for long."""
@@ -100,7 +102,10 @@ def draw_large_sets(
                         row.to(tl.int32),
                         rows,
                         TileStatistics(
-                            statistics.maxima + row * tiles, statistics.sums + row * tiles, None, None
+                            statistics.maxima + row * tiles,
+                            statistics.sums + row * tiles,
+                            None,
+                            statistics.granules + row * tiles * GRANULES_PER_TILE,
                         ),
                         tiles,
                         own,

@@ -1,6 +1,6 @@
 """Begins the draw of a large set: writes down what is known of the row, with the pivots of its first pass.
 
-Reads 2048 logits a row, writes 192 bytes. The programs of the launch for large sets find everything there.
+Reads what a guess takes, writes 192 bytes a row. The programs of the launch for large sets find everything there.
 """
 
 from __future__ import annotations
@@ -8,7 +8,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from tokendraw_triton_gumbel.kernels.large_set.pivots import PerPivot, load_pivots, write_guess, write_pivots
+from tokendraw_triton_gumbel.kernels.large_set.first_guess import write_guess
+from tokendraw_triton_gumbel.kernels.large_set.pivots import PerPivot, load_pivots, write_pivots
 from tokendraw_triton_gumbel.kernels.large_set.row_state import (
     CAREFUL,
     FIND_KTH,
@@ -52,12 +53,26 @@ _LEAST_SCALE = tl.constexpr(1e-30)
 
 @triton.jit(noinline=True)
 def announce_first_pass(
-    source, row, bound, scale, filters, has_nan, key, queue, state, ULP_STEP: tl.constexpr
+    source,
+    granules,
+    number,
+    row,
+    bound,
+    scale,
+    filters,
+    has_nan,
+    by_maxima,
+    key,
+    queue,
+    state,
+    ULP_STEP: tl.constexpr,
 ):
     """Write down what is known of a row, and announce its first pass.
 
-    :param source: the :class:`~.row_values.Row`; ``row`` its number, ``scale`` its :class:`~.row_values.RowScale`.
+    :param source: the :class:`~.row_values.Row`; ``granules`` [number] its maxima, ``row`` its number, ``scale`` its
+        :class:`~.row_values.RowScale`.
     :param bound: proven; where it is the largest logit, it is the threshold.
+    :param by_maxima: whether those show the edge of the nucleus, where top-p alone filters.
     """
     reals = state.reals + row.to(tl.int64) * STATE_REALS
     ints = state.ints + row.to(tl.int64) * STATE_INTS
@@ -74,21 +89,23 @@ def announce_first_pass(
             goal = tl.where(has_floor, FLOOR_THEN_NUCLEUS, FIND_NUCLEUS)
     elif k > 0:
         goal = tl.full((), FIND_KTH, tl.int32)
-    below = ((1.0 - p) * scale.mass.to(tl.float64)).to(tl.float32)
+    target = (p * scale.mass.to(tl.float64)).to(tl.float32)
     if (goal == WEIGH_ONLY) | (goal == FLOOR_THEN_NUCLEUS):
         write_pivots(reals, PerPivot(low, low, low, low), low, top, ULP_STEP)
     else:
-        target = tl.where(goal == FIND_NUCLEUS, below, k.to(tl.float32))
-        write_guess(source, top, scale.scale, low, target, goal == FIND_NUCLEUS, reals, ULP_STEP)
+        by_mass = goal == FIND_NUCLEUS
+        wanted = tl.where(by_mass, target, k.to(tl.float32))
+        by_maxima = by_mass & by_maxima
+        write_guess(source, granules, number, scale, low, wanted, by_mass, by_maxima, reals, ULP_STEP)
         if goal == FIND_LARGER:
             other = reals + OTHER_PIVOTS
-            write_guess(source, top, scale.scale, low, below, goal == FIND_LARGER, other, ULP_STEP)
+            by_mass = goal == FIND_LARGER
+            write_guess(source, granules, number, scale, low, target, by_mass, by_maxima, other, ULP_STEP)
             tl.debug_barrier()
             pivots = load_pivots(other)
             if pivots.p1 > tl.load(reals + 1):
                 tl.debug_barrier()
                 write_pivots(reals, pivots, low, top, ULP_STEP)
-    target = (p * scale.mass.to(tl.float64)).to(tl.float32)
     share = p.to(tl.float32)
     tl.store(reals + LOW, low)
     tl.store(reals + HIGH, float("inf"))

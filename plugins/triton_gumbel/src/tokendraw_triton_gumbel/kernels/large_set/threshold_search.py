@@ -89,7 +89,7 @@ def mass_from(source, listed, count, floor, top, scale, config: tl.constexpr):
 
 
 @triton.jit(noinline=True)
-def _collect(source, scratch, count, low, high, config: tl.constexpr):
+def collect(source, scratch, count, low, high, config: tl.constexpr):
     """Write the values in [low, high) of the listed tiles, as many as there is room for; return how many there are."""
     WARPS: tl.constexpr = config.WARPS
     found = 0
@@ -213,7 +213,7 @@ def search(
     searching = True
     while searching:
         if inside <= config.CAPACITY:
-            inside = _collect(source, scratch, count, low, high, config)
+            inside = collect(source, scratch, count, low, high, config)
         if inside <= config.CAPACITY:
             searching = False
         else:
@@ -240,11 +240,11 @@ def search(
             if last_key - key_of(tl.maximum(low, LOWEST)).to(tl.int64) <= 1:
                 inside = -1
                 searching = False
-    return _among(scratch.logits, inside, low, high, above, target, top, scale, by_mass, config.CAPACITY)
+    return among(scratch.logits, inside, low, high, above, target, top, scale, by_mass, config.CAPACITY)
 
 
 @triton.jit(noinline=True)
-def _among(values, inside, low, high, above, target, top, scale, by_mass, CAPACITY: tl.constexpr):
+def among(values, inside, low, high, above, target, top, scale, by_mass, CAPACITY: tl.constexpr):
     """Return the threshold among the collected values, by halving the keys between ``low`` and ``high``."""
     place = tl.arange(0, CAPACITY)
     x = tl.load(values + place, mask=place < inside, other=float("-inf"))

@@ -2,7 +2,8 @@
 
 Reads 8 bytes a tile and one tile of logits a row; of a row with filters the maxima of its granules and those granules
 that may hold a kept token. Writes 9 bytes a row. One program a row; greedy rows take the same path without noise. A row
-that keeps more than some 1,000 tokens is left to :mod:`~tokendraw_triton_gumbel.kernels.large_set.draw_large_set`.
+that keeps more than some 1,000 tokens, or some 110 with top-p alone, is left to
+:mod:`~tokendraw_triton_gumbel.kernels.large_set.draw_large_set`.
 """
 
 from __future__ import annotations

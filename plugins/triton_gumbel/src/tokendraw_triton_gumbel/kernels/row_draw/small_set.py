@@ -31,8 +31,6 @@ SMALL_CANDIDATES = 128
 """Candidates that are compared with each other."""
 LARGE_CANDIDATES = 1024
 """Candidates that are collected, at most."""
-_LIKELIEST = tl.constexpr(64)
-"""Granules whose candidates are tried where top-p alone filters."""
 _TURNS = tl.constexpr(4)
 """Times that candidates are collected, at most."""
 _UNKNOWN = tl.constexpr(2147483647)
@@ -149,7 +147,6 @@ def draw_larger_set(
     tiles,
     lists,
     bound,
-    by_mass_alone,
     scale,
     filters,
     needed,
@@ -162,14 +159,12 @@ def draw_larger_set(
     """Draw likewise from up to ``N`` candidates, where fewer were not enough. Not inlined, to keep it out of the way.
 
     :param bound: proven, or -inf; the maxima of the granules may prove more.
-    :param by_mass_alone: whether nothing is proven, as top-p alone filters: the likeliest tokens are tried, and then
-        weighed.
     """
-    if (filters.k > 0).to(tl.int32) + by_mass_alone > 0:
-        wanted = tl.where(by_mass_alone > 0, _LIKELIEST, filters.k).to(tl.int32)
+    if filters.k > 0:
         number = tiles * GRANULES_PER_TILE
+        wanted = filters.k.to(tl.int32)
         proven = bound_by_granules(granules, number, filters.min_p_floor, scale.top, wanted, N)
-        bound = tl.where(by_mass_alone > 0, proven, tl.maximum(bound, proven))
+        bound = tl.maximum(bound, proven)
     token = tl.full((), -1, tl.int32)
     floor = bound
     kept = scale.mass
