@@ -116,13 +116,7 @@ _command(
 )
 _command("large", large.run)
 _command("worst", worst.run, _repeats)
-_command(
-    "nuclei",
-    nuclei.run,
-    click.option(
-        "--beside", multiple=True, metavar="NAME", help="A sampler that is timed, too. May be given again."
-    ),
-)
+_command("nuclei", nuclei.run)
 _command("extras", extras.run, _repeats)
 _command(
     "host",

@@ -9,7 +9,7 @@ Every batch has positions of its own, and logits of one of several buffers, so t
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from time import perf_counter
 
 import torch
@@ -17,7 +17,6 @@ from replays import captured
 from setting import Findings, Setting, buffers_of, markdown
 from torch import Tensor
 
-from tokendraw import Sampler
 from tokendraw.bench import Cell, Timer, mean_nucleus, metadata_of, timer_for
 
 _FAMILIES = (
@@ -40,21 +39,19 @@ _EVICTED = 256 << 20
 Step = Callable[[], object]
 
 
-def run(setting: Setting, *, beside: Sequence[str]) -> Findings:
-    """Time every family at every shape; ``beside`` are names of samplers that are timed on the same batches."""
+def run(setting: Setting) -> Findings:
+    """Time every family at every shape."""
     shapes = ((4, 4000),) if setting.small else _SHAPES
-    samplers = {setting.sampler: setting.subject} | {name: setting.load(name) for name in beside}
     timer, lines, holds = timer_for(setting.device, 3), [], True
     for batch, size in shapes:
         for dtype in ("bfloat16",) if setting.small else ("float32", "bfloat16"):
             for family in _FAMILIES:
                 cell = Cell(batch, size, dtype, "top-p", family)
-                line, good = _line(setting, samplers, cell, timer)
+                line, good = _line(setting, cell, timer)
                 lines.append(line)
                 holds = holds and good
     titles = ["shape", "dtype", "logits", "nucleus", "read us"]
-    for name in samplers:
-        titles += [f"{name}, median us", "largest", "largest / median"]
+    titles += [f"{setting.sampler}, median us", "largest", "largest / median"]
     said = (
         f"Top-p alone, seeded; microseconds of single batches, {_BATCHES} a cell, each a CUDA graph out of a cold "
         f"cache, in brackets the median's ratio to torch.amax of the same logits. At most {_MOST:g} times the median."
@@ -62,25 +59,25 @@ def run(setting: Setting, *, beside: Sequence[str]) -> Findings:
     return Findings(text=f"{said}\n\n{markdown(titles, lines, words=3)}", holds=holds)
 
 
-def _line(setting: Setting, samplers: dict[str, Sampler], cell: Cell, timer: Timer) -> tuple[list[str], bool]:
+def _line(setting: Setting, cell: Cell, timer: Timer) -> tuple[list[str], bool]:
     buffers = buffers_of(cell, setting.device, timer)[:8]
     metadata = metadata_of(cell, setting.device)
-    steps: dict[str, list[Step]] = {"read": [lambda x=x: x.amax() for x in buffers]}
-    for name, sampler in samplers.items():
-        steps[name] = [lambda x=x, sampler=sampler: sampler.sample(x, metadata) for x in buffers]
-    times = _times(setting, steps, metadata.positions)
-    read = statistics.median(times["read"])
+    reads: list[Step] = [lambda x=x: x.amax() for x in buffers]
+    draws: list[Step] = [lambda x=x: setting.subject.sample(x, metadata) for x in buffers]
+    times = _times(setting, {"read": reads, "draw": draws}, metadata.positions)
+    read, middle, most = (
+        statistics.median(times["read"]),
+        statistics.median(times["draw"]),
+        max(times["draw"]),
+    )
     nucleus = sum(map(mean_nucleus, buffers)) / len(buffers)
     line = [f"{cell.batch} x {cell.vocab_size}", cell.dtype, cell.family, f"{nucleus:,.0f}", f"{read:.1f}"]
-    for name in samplers:
-        middle, most = statistics.median(times[name]), max(times[name])
-        line += [f"{middle:.1f} ({middle / read:.2f}x)", f"{most:.1f}", f"{most / middle:.2f}"]
-    own = times[setting.sampler]
-    return line, max(own) <= _MOST * statistics.median(own)
+    line += [f"{middle:.1f} ({middle / read:.2f}x)", f"{most:.1f}", f"{most / middle:.2f}"]
+    return line, most <= _MOST * middle
 
 
 def _times(setting: Setting, steps: dict[str, list[Step]], positions: Tensor) -> dict[str, list[float]]:
-    """Time single batches on buffers in rotation, all samplers in turns."""
+    """Time single batches on buffers in rotation, reads and draws in turns."""
     found: dict[str, list[float]] = {name: [] for name in steps}
     if setting.device.type == "cpu":
         for name, each in steps.items():

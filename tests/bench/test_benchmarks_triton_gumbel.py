@@ -104,7 +104,7 @@ def test_a_sampler_verifies_as_itself_whatever_is_known_of_the_drafts(call):
 
 
 def test_every_nucleus_is_timed_beside_its_largest_batch(call):
-    result = call("nuclei", "--beside", "native")
+    result = call("nuclei")
     assert result.exit_code in (0, 1), result.output
     rows = cells(result)[1:]
     assert [row[2] for row in rows][2:6] == ["peaked-100", "peaked-300", "peaked-1000", "peaked-2000"]

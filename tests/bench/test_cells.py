@@ -117,3 +117,10 @@ def test_a_vocabulary_without_room_for_a_nucleus_is_a_usage_error():
     result = call("bench", "--family", "peaked-300", "--vocab-size", 333, "--device", "cpu")
     assert (result.exit_code, result.stdout) == (2, "")
     assert "peaked-300 needs a vocabulary of 334 or more, found 333." in result.stderr
+
+
+def test_nor_are_such_rows_made():
+    with pytest.raises(ValueError, match=r"^peaked-300 needs a vocabulary of 334 or more, found 333\.$"):
+        make_inputs(Cell(1, 333, "float32", "none", "peaked-300"), CPU, 1)
+    (logits,) = make_inputs(Cell(1, 334, "float32", "none", "peaked-300"), CPU, 1)
+    assert mean_nucleus(logits) == 300

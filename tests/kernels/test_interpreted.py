@@ -88,3 +88,12 @@ def test_no_program_searches_a_row_alone_whose_token_is_the_last_that_is_kept():
     assert found["wrong"] == []
     assert found["searches"] == 0
     assert found["judged"] == 18
+
+
+@pytest.mark.slow
+def test_rows_that_keep_a_hundred_tokens_are_drawn_from_candidates():
+    """Nearly all, since a few more reach the bound in one row than in another."""
+    found = interpreted("hundred")
+    assert found["wrong"] == []
+    assert found["passes"] <= 2
+    assert found["judged"] == 8

@@ -19,6 +19,7 @@ import triton.language as tl  # noqa: E402
 
 import tokendraw  # noqa: E402
 from tokendraw import Need, SamplingMetadata, SamplingParams  # noqa: E402
+from tokendraw.bench import Cell, make_inputs, metadata_of  # noqa: E402
 from tokendraw.testing import (  # noqa: E402
     Effort,
     Subject,
@@ -29,6 +30,7 @@ from tokendraw.testing import (  # noqa: E402
 from tokendraw.testing.logits_families import FAMILIES  # noqa: E402
 from tokendraw_triton_gumbel import plugin  # noqa: E402
 from tokendraw_triton_gumbel.kernels.large_set import after_pass, few_left  # noqa: E402
+from tokendraw_triton_gumbel.kernels.row_draw import filtered_draw  # noqa: E402
 from tokendraw_triton_gumbel.sampler import TritonGumbelSampler  # noqa: E402
 
 REQUESTS = [
@@ -121,6 +123,24 @@ def edge():
             if found.tolist() != tokens[seeds].tolist():
                 wrong.append([str(dtype), spread, found.tolist(), tokens[seeds].tolist()])
     return {"judged": judged, "wrong": wrong, "searches": len(searches)}
+
+
+def hundred():
+    """Rows of which top-p alone keeps a hundred tokens: few enough for candidates."""
+    native = tokendraw.load_sampler("native", device="cpu")
+    sampler = TritonGumbelSampler(torch.device("cpu"), Need())
+    judged, wrong, passes = 0, [], []
+    announce = filtered_draw.announce_first_pass
+    filtered_draw.announce_first_pass = lambda *args: passes.append(args) or announce(*args)
+    for dtype in ("float32", "bfloat16"):
+        cell = Cell(4, 151_936, dtype, "top-p", "peaked-100")
+        (logits,) = make_inputs(cell, torch.device("cpu"), 1)
+        metadata = metadata_of(cell, torch.device("cpu"))
+        found, expected = (each.sample(logits, metadata).token_ids.tolist() for each in (sampler, native))
+        judged += len(found)
+        if found != expected:
+            wrong.append([dtype, found, expected])
+    return {"judged": judged, "wrong": wrong, "passes": len(passes)}
 
 
 def wide32():
@@ -226,6 +246,7 @@ PROGRAMS = {
     "search": search,
     "few": few,
     "edge": edge,
+    "hundred": hundred,
 }
 
 if __name__ == "__main__":

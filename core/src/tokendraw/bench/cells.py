@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import ClassVar
@@ -26,6 +27,11 @@ FILTERS = (*_REQUESTS, MIXED)
 PEAKED = MappingProxyType({f"peaked-{nucleus}": nucleus for nucleus in (7, 30, 100, 300, 1000, 2000)})
 """Tokens in the nucleus of each peaked family."""
 FAMILIES = (*PEAKED, "gaussian", "flat")
+
+
+def least_vocab_size(family: str) -> int:
+    """Compute the size from which on a vocabulary has room for the nucleus of a family."""
+    return math.ceil(PEAKED.get(family, 0) / TOP_P)
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from tokendraw._exchange.metadata import SamplingMetadata
-from tokendraw.bench.cells import PEAKED, TEMPERATURE, TOP_P, Cell
+from tokendraw.bench.cells import PEAKED, TEMPERATURE, TOP_P, Cell, least_vocab_size
 
 _MEASURED_ROWS = 16
 _STEEPEST = 16.0
@@ -27,7 +27,14 @@ _STEEPEST = 16.0
 def make_rows(
     family: str, rows: int, vocab_size: int, device: torch.device, generator: torch.Generator
 ) -> Tensor:
-    """Make rows of a family: [rows, V] float32."""
+    """Make rows of a family: [rows, V] float32.
+
+    :raises ValueError: the vocabulary has no room for its nucleus.
+    """
+    if vocab_size < least_vocab_size(family):
+        raise ValueError(
+            f"{family} needs a vocabulary of {least_vocab_size(family)} or more, found {vocab_size}."
+        )
     logits = torch.empty(rows, vocab_size, device=device)
     if family == "gaussian":
         return logits.normal_(0.0, 2.5, generator=generator)

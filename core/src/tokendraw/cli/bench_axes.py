@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 import click
 
 from tokendraw._messages.words import one_of
-from tokendraw.bench import TOP_P, operations
-from tokendraw.bench.cells import PEAKED
+from tokendraw.bench import operations
+from tokendraw.bench.cells import Cell, least_vocab_size
 from tokendraw.bench.operation import AnyCell, Axis
 from tokendraw.cli.options import all_of_options
 
@@ -57,9 +56,9 @@ def chosen_cells(operation: str, preset: str, given: Mapping[str, Any]) -> tuple
             values[axis.field] = found
     cells = operations.get(operation).grid(preset, **values)
     for cell in cells:
-        nucleus = PEAKED.get(getattr(cell, "family", ""), 0)
-        if nucleus > TOP_P * getattr(cell, "vocab_size", math.inf):
+        if isinstance(cell, Cell) and cell.vocab_size < least_vocab_size(cell.family):
             raise click.UsageError(
-                f"{cell.family} needs a vocabulary of {math.ceil(nucleus / TOP_P)} or more, found {cell.vocab_size}."
+                f"{cell.family} needs a vocabulary of {least_vocab_size(cell.family)} or more, "
+                f"found {cell.vocab_size}."
             )
     return cells

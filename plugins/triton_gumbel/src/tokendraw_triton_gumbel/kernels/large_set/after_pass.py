@@ -1,7 +1,7 @@
 """Decides, in the program that ends a pass over a row, what follows: the draw, another pass, or a search of the row.
 
 Reads 16 bytes a tile that the pass has left, or 32, and what :mod:`.bracket_draw` says to draw; before another pass a
-sample of 2048 logits where it looks for another filter. A search reads what :mod:`.threshold_search` says.
+sample of 2048 logits. What :mod:`.few_left` and :mod:`.threshold_search` read, they say.
 """
 
 from __future__ import annotations

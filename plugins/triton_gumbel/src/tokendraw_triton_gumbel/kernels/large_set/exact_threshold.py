@@ -11,6 +11,7 @@ import triton.language as tl
 
 from tokendraw_triton_gumbel.kernels.large_set.bracket import load_bracket
 from tokendraw_triton_gumbel.kernels.large_set.columns import column_sum
+from tokendraw_triton_gumbel.kernels.large_set.listed_tiles import list_tiles, mass_from, weigh_listed
 from tokendraw_triton_gumbel.kernels.large_set.row_state import (
     COLUMNS,
     COUNT_COLUMN,
@@ -32,16 +33,8 @@ from tokendraw_triton_gumbel.kernels.large_set.row_state import (
     K,
     P,
 )
-from tokendraw_triton_gumbel.kernels.large_set.threshold_search import (
-    SearchBracket,
-    list_tiles,
-    load_listed,
-    mass_from,
-    search,
-)
+from tokendraw_triton_gumbel.kernels.large_set.threshold_search import SearchBracket, search
 from tokendraw_triton_gumbel.kernels.shared.float_keys import LOWEST
-from tokendraw_triton_gumbel.kernels.shared.tile_layout import tile_sums
-from tokendraw_triton_gumbel.kernels.shared.weights import weigh
 
 _UNKNOWN = tl.constexpr(2e9)
 """Stands for a number of logits that nobody has counted."""
@@ -122,11 +115,5 @@ def find_threshold(source, maxima, tiles, reals, ints, columns, scratch, config:
     weights = columns + tl.load(ints + SLOT).to(tl.int64) * tiles * COLUMNS
     tl.store(weights + tile * COLUMNS, tl.zeros_like(maximum), mask=tile < tiles)
     count = list_tiles(maximum, tile, tiles, floor, scratch.tiles)
-    start = 0
-    while start < count:
-        x, number, listed = load_listed(source, scratch.tiles, start, count, config)
-        total = tile_sums(tl.where(x >= floor, weigh(x, top, scale), 0.0))
-        tl.store(weights + number * COLUMNS, total, mask=listed)
-        start += config.WARPS
-    tl.debug_barrier()
+    weigh_listed(source, scratch.tiles, count, floor, top, scale, weights, config)
     return floor

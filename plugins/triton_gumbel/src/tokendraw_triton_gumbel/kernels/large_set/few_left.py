@@ -11,6 +11,7 @@ import triton
 import triton.language as tl
 
 from tokendraw_triton_gumbel.kernels.large_set.columns import column_sum, load_column
+from tokendraw_triton_gumbel.kernels.large_set.listed_tiles import list_tiles, weigh_listed
 from tokendraw_triton_gumbel.kernels.large_set.row_state import (
     COLUMNS,
     FIND_NUCLEUS,
@@ -22,13 +23,7 @@ from tokendraw_triton_gumbel.kernels.large_set.row_state import (
     TARGET_MIN,
     TOP,
 )
-from tokendraw_triton_gumbel.kernels.large_set.threshold_search import (
-    among,
-    collect,
-    list_tiles,
-    load_listed,
-)
-from tokendraw_triton_gumbel.kernels.shared.tile_layout import tile_sums
+from tokendraw_triton_gumbel.kernels.large_set.threshold_search import among, collect
 from tokendraw_triton_gumbel.kernels.shared.weights import weigh
 
 _MOST_TILES = tl.constexpr(24)
@@ -87,11 +82,5 @@ def find_among_few(source, bracket, tiles, reals, ints, columns, scratch, config
     weights = columns + tl.load(ints + SLOT).to(tl.int64) * tiles * COLUMNS
     tl.store(weights + tile * COLUMNS, most, mask=tile < tiles)
     tl.debug_barrier()
-    start = 0
-    while start < count:
-        x, number, listed = load_listed(source, scratch.tiles, start, count, config)
-        total = tile_sums(tl.where(x >= floor, weigh(x, top, scale), 0.0))
-        tl.store(weights + number * COLUMNS, total, mask=listed)
-        start += config.WARPS
-    tl.debug_barrier()
+    weigh_listed(source, scratch.tiles, count, floor, top, scale, weights, config)
     return floor, inside <= config.CAPACITY
