@@ -89,7 +89,8 @@ TABLE = MappingProxyType(
 )
 """Choose by the kind of device, and by the shape where that matters."""
 
-_FEW_ROWS = 128
+FEW_ROWS = 128
+"""Rows, at most, where what happens once a row counts more than what happens once a tile."""
 
 _forced: ContextVar[Configuration | None] = ContextVar("_forced", default=None)
 
@@ -119,4 +120,4 @@ def chosen(family: str, rows: int) -> Configuration:
         return forced_one
     if family == "hip":
         return TABLE["hip"]
-    return TABLE["cuda, few rows" if rows <= _FEW_ROWS else "cuda"]
+    return TABLE["cuda, few rows" if rows <= FEW_ROWS else "cuda"]

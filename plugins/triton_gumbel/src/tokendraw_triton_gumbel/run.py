@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import torch
 from torch import Tensor
 
 from tokendraw import LogprobsTensors, SamplingMetadata
 from tokendraw_triton_gumbel.arguments import Arguments
+from tokendraw_triton_gumbel.configurations import FEW_ROWS
 from tokendraw_triton_gumbel.launches.call import Call
 from tokendraw_triton_gumbel.launches.geometry import Geometry
 from tokendraw_triton_gumbel.launches.launch import Operands, Step, current_stream, group
@@ -18,7 +20,7 @@ from tokendraw_triton_gumbel.many_logprobs import describe_many
 class Run:
     """Scratch and arguments of one call. Nothing of it outlives the call but what the call returns."""
 
-    __slots__ = ("_call", "_fresh", "_logits", "_memory", "_params", "_stream", "given", "operands")
+    __slots__ = ("_aside", "_call", "_fresh", "_logits", "_memory", "_params", "_stream", "given", "operands")
 
     def __init__(
         self,
@@ -38,7 +40,8 @@ class Run:
         """
         rows = logits.shape[0]
         # What kernels are given the address of has to live until they are launched.
-        self._fresh = call.whole.new_empty(rows).random_(-(2**63), None) if call.variant.fresh else None
+        self._fresh = call.whole.new_empty(rows) if call.variant.fresh else None
+        self._aside = None if self._fresh is None else _fill(self._fresh)
         self._memory = call.byte.new_empty(geometry.offsets[-1])
         self._call, self._logits, self._params = call, logits, params
         self._stream = current_stream(call.device)
@@ -50,9 +53,12 @@ class Run:
         self.operands = group(Operands, (geometry, head, asked, call.flags | flags, pieces))
 
     def launch(self, steps: Iterable[Step]) -> None:
-        """Launch kernels, one behind the other."""
+        """Launch kernels, one behind the other: the first looks at no seeds, the others may."""
         for launch, grid, arguments in steps:
             launch(grid, arguments, self._stream)
+            if self._aside is not None:
+                torch.cuda.current_stream(self._logits.device).wait_stream(self._aside)
+                self._aside = None
 
     def describe(
         self,
@@ -94,3 +100,20 @@ class Run:
         rows = geometry.size.rows
         found = self._call.scratch.piece(piece, self._memory, geometry.offsets[piece], rows)
         return found.view(rows, *shape)
+
+
+def _fill(seeds: Tensor) -> torch.cuda.Stream | None:
+    """Draw seeds [rows] int64 from torch's generator; return the stream that does it, if it is not the current one.
+
+    In a CUDA graph of few rows it is a branch of its own, so that the first launch need not wait for it: 64 rows take 3
+    to 6 % less on an H200, one row 9 to 13 %, and 256 rows would take 2 to 4 % more.
+    """
+    is_branch = seeds.is_cuda and torch.version.hip is None and len(seeds) <= FEW_ROWS
+    if not (is_branch and torch.cuda.is_current_stream_capturing()):
+        seeds.random_(-(2**63), None)
+        return None
+    aside = torch.cuda.Stream(seeds.device)  # type: ignore[no-untyped-call]
+    aside.wait_stream(torch.cuda.current_stream(seeds.device))
+    with torch.cuda.stream(aside):
+        seeds.random_(-(2**63), None)
+    return aside
