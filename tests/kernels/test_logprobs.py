@@ -112,3 +112,10 @@ def test_logprobs_of_logits_that_require_grad_do_not_and_ranks_are_left_out_wher
     judged, wrong = interpreted("calls")
     assert wrong == []
     assert judged == 2 * 2 * 3
+
+
+@pytest.mark.slow
+def test_thresholds_of_rows_that_keep_thousands_of_tokens_are_found_among_what_is_collected():
+    judged, wrong = interpreted("collected")
+    assert wrong == []
+    assert judged == 18

@@ -108,7 +108,6 @@ def test_the_pass_over_the_tiles_of_drafts_behind_the_target_compiles(kernels, t
 def test_the_draw_with_drafts_behind_the_target_compiles(kernels, target):
     judged(target, logits_of_drafts())
     assert has_machine_code(compiled(kernels["draw_rows"], target))
-    assert has_machine_code(compiled(kernels["draw_large_sets"], target))
 
 
 def test_rows_of_drafts_are_read_as_the_targets_are(kernels):

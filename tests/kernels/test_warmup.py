@@ -103,7 +103,21 @@ def test_no_draft_and_no_verification_that_was_asked_for_compiles_anything(compi
 @pytest.mark.slow
 def test_what_was_not_asked_for_is_compiled_when_it_comes(compiled):
     sampler = warm(max_drafts=4)
-    for call in ({"known": "draft_probs"}, {"known": None}, {"mode": "coupled"}, {"most": 9}):
+    for call in ({"known": "draft_probs"}, {"known": None}, {"most": 9}):
         before = compiled()
         verify(sampler, **call)
         assert compiled() - before, call
+
+
+@pytest.mark.parametrize("kind", ["plain", "mixed"])
+@pytest.mark.parametrize("known", ["draft_logits", "draft_probs", None])
+def test_a_verification_draws_large_sets_with_the_kernel_of_samples(compiled, kind, known):
+    """The one that takes longest to compile."""
+    sampler = warm()
+    before = compiled()
+    metadata = metadata_of(3, kind)
+    for drafts in layouts(3, 4, known):
+        sampler.verify(torch.zeros(drafts.num_rows, V, dtype=torch.bfloat16), drafts, metadata)
+    new = {name for name, _ in compiled() - before}
+    assert "accept_drafts" in new
+    assert "draw_large_sets" not in new

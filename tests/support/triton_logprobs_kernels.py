@@ -26,6 +26,7 @@ from tokendraw_native.row_params import Noise, RowParams  # noqa: E402
 from tokendraw_native.row_stats import row_stats  # noqa: E402
 from tokendraw_native.sampler import NativeSampler  # noqa: E402
 from tokendraw_triton_gumbel.arguments import Tensors  # noqa: E402
+from tokendraw_triton_gumbel.kernels.large_set import after_pass  # noqa: E402
 from tokendraw_triton_gumbel.launches import parameters  # noqa: E402
 from tokendraw_triton_gumbel.run import Run  # noqa: E402
 from tokendraw_triton_gumbel.sampler import TritonGumbelSampler  # noqa: E402
@@ -327,8 +328,39 @@ def calls():
     return tally
 
 
+def collected():
+    """Rows of thousands of tokens: the bracket of their threshold is collected, and nobody searches a row."""
+    tally, fits, searched = Tally(), [], []
+    keep, find = after_pass.keep_collected, after_pass.find_threshold
+
+    def kept(*args):
+        fit = keep(*args)
+        fits.append(int(fit.handle.data.item()))
+        return fit
+
+    after_pass.keep_collected = kept
+    after_pass.find_threshold = lambda *args: searched.append(args) or find(*args)
+    need = Need(logprobs_mode="processed_logprobs")
+    samplers = [kind(torch.device("cpu"), need) for kind in (TritonGumbelSampler, NativeSampler)]
+    generator = torch.Generator().manual_seed(1)
+    params = [SamplingParams(temperature=0.8, top_p=0.9, seed=i, logprobs=3) for i in range(3)]
+    m = SamplingMetadata.from_params(params, positions=range(3))
+    for dtype, (vocab_size, spread) in itertools.product(
+        (torch.float32, torch.bfloat16), ((20_000, 1.0), (40_000, 2.5), (9000, 0.02))
+    ):
+        logits = (torch.randn(3, vocab_size, generator=generator) * spread).to(dtype)
+        found, expected = (sampler.sample(logits, m) for sampler in samplers)
+        tally.judged += 3
+        values = [output.logprobs.logprobs for output in (found, expected)]
+        if not torch.equal(found.token_ids, expected.token_ids) or not torch.allclose(*values, atol=1e-5):
+            tally.wrong.append(f"{dtype} {vocab_size} {spread}")
+    if sum(fits) < tally.judged // 2 or searched:
+        tally.wrong.append(f"{sum(fits)} collected, {len(searched)} searched")
+    return tally
+
+
 if __name__ == "__main__":
     programs = {"families": families, "large": large, "special": special, "tensors": tensors}
-    programs |= {"order": order, "tiny": tiny, "calls": calls}
+    programs |= {"order": order, "tiny": tiny, "calls": calls, "collected": collected}
     found = programs[sys.argv[1]]()
     print(json.dumps({"judged": found.judged, "wrong": found.wrong}))

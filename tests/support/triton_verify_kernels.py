@@ -27,7 +27,7 @@ def build(gumbel_dtype="fp32", logprobs_mode="raw_logprobs", processors=1):
     """Both samplers; ``processors`` says how many programs share a request."""
     need = Need(gumbel_dtype=gumbel_dtype, logprobs_mode=logprobs_mode)
     sampler = TritonGumbelSampler(torch.device("cpu"), need)
-    sampler._processors = processors
+    sampler._target = sampler._target._replace(processors=processors)
     return sampler, native("cpu", gumbel_dtype, logprobs_mode)
 
 

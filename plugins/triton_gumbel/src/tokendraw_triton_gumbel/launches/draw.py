@@ -13,8 +13,7 @@ import torch
 from tokendraw_triton_gumbel.kernels.large_set.draw_large_set import draw_large_sets
 from tokendraw_triton_gumbel.kernels.large_set.row_state import (
     COLUMNS,
-    LATER_PARTS,
-    SEGMENT,
+    MOST_COLLECTED,
     SLOTS,
     STATE_INTS,
     STATE_REALS,
@@ -83,6 +82,7 @@ class DrawLaunches:
             FP64=target.fp64,
             TILES=self.most_tiles,
             CAPACITY=CAPACITY,
+            EXACT_PARTS=how.large_set_exact_parts,
             WARPS=how.large_set_warps,
             VECTOR=self.vector,
             ULP_STEP=ulp_step,
@@ -133,7 +133,7 @@ class DrawLaunches:
             self._results = scratch.reserve_group(
                 [
                     (_REAL, SLOTS.value * tiles * COLUMNS.value, ROWS),
-                    (_WHOLE, LATER_PARTS.value * SEGMENT.value if exact else 0, ROWS),
+                    (_WHOLE, MOST_COLLECTED.value if exact else 0, ROWS),
                 ]
             )
         return most_tiles
@@ -196,8 +196,21 @@ class DrawLaunches:
         if self.filtered:
             scratch = group(SearchScratch, pieces[self._search])
             results = group(PassResults, pieces[self._results])
+            # One kernel, whether drafts are behind the target or not: where none are, the target's stand in.
+            behind = head if drafts.base is None else drafts[:2]
             yield (
                 self.large_set_draw,
                 geometry.large_set_grid,
-                (logits, drafts, counts, weighed, flags, scratch, queue, state, results, drawn),
+                (
+                    logits,
+                    group(DraftRows, (*behind, None)),
+                    counts,
+                    weighed,
+                    flags,
+                    scratch,
+                    queue,
+                    state,
+                    results,
+                    drawn,
+                ),
             )

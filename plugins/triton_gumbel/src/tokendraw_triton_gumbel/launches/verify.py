@@ -117,7 +117,6 @@ class VerifyLaunches:
                 flags,
                 judged,
                 facts,
-                pieces[draw.maxima],
                 lists,
                 group(ResidualScratch, (counters, piece(self.weights))),
                 group(Verified, out),

@@ -95,6 +95,7 @@ def settle_row(
             out.floors,
             out.log_kept,
             TILES,
+            config.ULP_STEP,
         )
     if ready_to_draw > 0:
         drawn = draw_from_bracket(
@@ -106,7 +107,7 @@ def settle_row(
         drawn = tl.full((), 0, tl.int32)
         bracketed = ((low_column >= 0) & (high_column >= 0) & (number + 1 < ROUNDS)).to(tl.int32)
         if bracketed * (goal == FIND_NUCLEUS).to(tl.int32) * (target_min == target_max).to(tl.int32) > 0:
-            collecting = may_collect(columns, bracket, tiles, reals, parts, TILES)
+            collecting = may_collect(columns, bracket, tiles, reals, TILES)
     if drawn == 0:
         number += 1
         few = few_are_left(columns, bracket, goal, number, tiles, reals, ints, config)

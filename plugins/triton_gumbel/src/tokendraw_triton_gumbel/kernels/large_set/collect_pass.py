@@ -9,11 +9,10 @@ from tokendraw_triton_gumbel.kernels.large_set.columns import column_sum
 from tokendraw_triton_gumbel.kernels.large_set.row_state import (
     COLLECTED,
     HIGH,
-    LATER_PARTS,
     LOW,
     MASS,
+    MOST_COLLECTED,
     SCALE,
-    SEGMENT,
     TOP,
 )
 from tokendraw_triton_gumbel.kernels.shared.bits import count_bits, lowest_bit
@@ -34,14 +33,17 @@ def load_group(row, group, SPAN: tl.constexpr, VECTOR: tl.constexpr):
 
 
 @triton.jit(noinline=True)
-def collect_part(row, group, last, reals, ints, collected, part, SPAN: tl.constexpr, VECTOR: tl.constexpr):
-    """Write the ids of the bracket's logits into the part's segment, as far as there is room, and their number.
+def collect_part(
+    row, group, last, reals, ints, collected, part, parts, SPAN: tl.constexpr, VECTOR: tl.constexpr
+):
+    """Write the ids of the bracket's logits into the segment of the part, as far as there is room, and their number.
 
     A thread marks by bits which of its 32 logits are among them.
     """
     low = tl.load(reals + LOW)
     high = tl.load(reals + HIGH)
-    collected += part * SEGMENT
+    room = MOST_COLLECTED // parts
+    collected += part * room
     found = 0
     bit = tl.arange(0, LANES // VECTOR)[:, None] * VECTOR + tl.arange(0, VECTOR)[None, :]
     lane = tl.arange(0, LANES)[:, None] * VECTOR + tl.arange(0, SPAN)[None, :] * TILE_SIZE
@@ -61,7 +63,7 @@ def collect_part(row, group, last, reals, ints, collected, part, SPAN: tl.conste
         while i < most:
             at = lowest_bit(mask)
             token = group * (SPAN * TILE_SIZE) + lane + at // VECTOR * (LANES * VECTOR) + at % VECTOR
-            tl.store(collected + before + i, token, mask=(number > i) & (before + i < SEGMENT))
+            tl.store(collected + before + i, token, mask=(number > i) & (before + i < room))
             mask &= mask - 1
             i += 1
         group += 1
@@ -83,29 +85,33 @@ def keep_collected(
     floor_out,
     log_kept,
     TILES: tl.constexpr,
+    ULP_STEP: tl.constexpr,
 ):
     """Find the threshold among what was collected of the bracket; return whether there was room for all of it.
 
     :param results: :class:`~.argument_groups.PassResults`, of which ``collected`` is that of the row.
     :param target: the mass that the nucleus has to reach.
     """
-    i = tl.arange(0, LATER_PARTS * SEGMENT)
-    count = tl.load(ints + COLLECTED + i // SEGMENT, mask=i // SEGMENT < parts, other=0)
-    fits = (tl.max(count, 0) <= SEGMENT).to(tl.int32)
+    i = tl.arange(0, MOST_COLLECTED)
+    room = MOST_COLLECTED // parts
+    count = tl.load(ints + COLLECTED + i // room, mask=i // room < parts, other=0)
+    fits = (tl.max(count, 0) <= room).to(tl.int32)
     if fits > 0:
         top = tl.load(reals + TOP)
-        token = tl.load(results.collected + i, mask=i % SEGMENT < count, other=0)
-        x = tl.load(base + token, mask=i % SEGMENT < count, other=float("-inf")).to(tl.float32)
+        token = tl.load(results.collected + i, mask=i % room < count, other=0)
+        x = tl.load(base + token, mask=i % room < count, other=float("-inf")).to(tl.float32)
         weight = weigh(x, top, tl.load(reals + SCALE))
         above = column_sum(results.columns, high_column, 0, tl.where(high_column >= 0, tiles, 0), TILES)
         first = key_of(low).to(tl.int64)
-        last = key_of(tl.minimum(high, tl.maximum(tl.max(x, 0), low))).to(tl.int64) + 1
-        while last - first > 1:
-            middle = first + (last - first) // 2
+        last = key_of(tl.minimum(high, tl.maximum(tl.max(x, 0), low))).to(tl.int64) + ULP_STEP
+        while last - first > ULP_STEP:
+            middle = first + tl.maximum((last - first) // (2 * ULP_STEP), 1) * ULP_STEP
             reach = above + tl.sum(tl.where(x >= value_of(middle.to(tl.int32)), weight, 0.0), 0)
             first = tl.where(reach >= target, middle, first)
             last = tl.where(reach >= target, last, middle)
         floor = value_of(first.to(tl.int32))
+        least = tl.min(tl.where(x >= floor, x, float("inf")), 0)
+        floor = tl.where(least < float("inf"), least, floor)
         kept = above + tl.sum(tl.where(x >= floor, weight, 0.0), 0)
         tl.store(floor_out, floor)
         tl.store(log_kept, tl.log(kept / tl.load(reals + MASS)))

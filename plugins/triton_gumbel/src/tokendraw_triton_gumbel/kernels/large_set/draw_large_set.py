@@ -18,7 +18,12 @@ import triton
 import triton.language as tl
 
 from tokendraw_triton_gumbel.kernels.large_set.after_pass import settle_row
-from tokendraw_triton_gumbel.kernels.large_set.row_state import LATER_PARTS, SEGMENT, STATE_INTS, STATE_REALS
+from tokendraw_triton_gumbel.kernels.large_set.row_state import (
+    LATER_PARTS,
+    MOST_COLLECTED,
+    STATE_INTS,
+    STATE_REALS,
+)
 from tokendraw_triton_gumbel.kernels.large_set.weigh_pass import pass_over_part
 from tokendraw_triton_gumbel.kernels.large_set.work_queue import arrive, await_pass, draw_ticket
 from tokendraw_triton_gumbel.kernels.shared.argument_groups import (
@@ -29,6 +34,7 @@ from tokendraw_triton_gumbel.kernels.shared.argument_groups import (
 )
 from tokendraw_triton_gumbel.kernels.shared.queue_layout import ROUNDS
 from tokendraw_triton_gumbel.kernels.shared.row_address import row_logits
+from tokendraw_triton_gumbel.kernels.shared.row_params import EXACT
 from tokendraw_triton_gumbel.kernels.shared.tile_layout import GRANULES_PER_TILE
 
 _LEAST_PARTS = tl.constexpr(2)
@@ -71,7 +77,9 @@ def draw_large_sets(
         groups = (tiles + config.WARPS - 1) // config.WARPS
         parts = tl.minimum(tl.maximum(tl.num_programs(0) // rows, _LEAST_PARTS), groups)
         span, parts = _parts_of(groups, parts)
-        later_span, later_parts = _parts_of(groups, LATER_PARTS)
+        # Where thresholds are wanted, nearly all rows take one more pass, which collects.
+        later_parts = tl.where((flags & EXACT) != 0, config.EXACT_PARTS, LATER_PARTS)
+        later_span, later_parts = _parts_of(groups, later_parts)
         own = SearchScratch(
             scratch.tiles + program * config.TILES, scratch.logits + program * config.CAPACITY
         )
@@ -93,9 +101,9 @@ def draw_large_sets(
                 group = (ticket % all_parts) * step
                 last = tl.minimum(group + step, groups)
                 reals, ints = state.reals + row * STATE_REALS, state.ints + row * STATE_INTS
-                written = PassResults(results.columns, results.collected + row * LATER_PARTS * SEGMENT)
+                written = PassResults(results.columns, results.collected + row * MOST_COLLECTED)
                 part = ticket % all_parts
-                pass_over_part(source, group, last, tiles, reals, ints, written, part, config)
+                pass_over_part(source, group, last, tiles, reals, ints, written, part, all_parts, config)
                 if arrive(queue, row, all_parts) > 0:
                     settle_row(
                         source,

@@ -45,10 +45,7 @@ from tokendraw_triton_gumbel.kernels.large_set.row_state import (
 )
 from tokendraw_triton_gumbel.kernels.large_set.work_queue import announce_row
 from tokendraw_triton_gumbel.kernels.shared.float_keys import LOWEST
-from tokendraw_triton_gumbel.kernels.shared.weights import COARSEST_OFFSET
-
-_LEAST_SCALE = tl.constexpr(1e-30)
-"""Least scale: below it, at huge temperatures, an offset times the scale may lose all its bits."""
+from tokendraw_triton_gumbel.kernels.shared.weights import steady
 
 
 @triton.jit(noinline=True)
@@ -118,8 +115,6 @@ def announce_first_pass(
     tl.store(reals + P, share)
     tl.store(reals + P_REST, (p - share.to(tl.float64)).to(tl.float32))
     tl.store(reals + MIN_P_FLOOR, filters.min_p_floor)
-    is_fine = (tl.abs(top * scale.scale) < COARSEST_OFFSET).to(tl.int32)
-    is_fine *= (scale.scale > _LEAST_SCALE).to(tl.int32)
     tl.store(ints + GOAL, goal)
     tl.store(ints + ROUND, 0)
     tl.store(ints + LOW_COLUMN, -1)
@@ -129,6 +124,6 @@ def announce_first_pass(
     tl.store((ints + SEED).to(tl.pointer_type(tl.int64)), key.seed)
     tl.store((ints + POSITION).to(tl.pointer_type(tl.int64)), key.position)
     tl.store(ints + KTH_INSIDE, -1)
-    tl.store(ints + CAREFUL, has_nan.to(tl.int32) + (is_fine == 0).to(tl.int32))
+    tl.store(ints + CAREFUL, has_nan.to(tl.int32) + (steady(top, scale.scale) == 0).to(tl.int32))
     tl.store(queue.arrivals + row, 0)
     announce_row(queue, row)

@@ -20,10 +20,10 @@ from tokendraw_triton_gumbel.kernels.large_set.row_state import (
     KTH_LOW,
     KTH_THEN_NUCLEUS,
     MASS,
+    MOST_COLLECTED,
     P_REST,
     ROUND,
     SCALE,
-    SEGMENT,
     TARGET_MAX,
     TARGET_MIN,
     TOP,
@@ -40,13 +40,12 @@ _FILLED = tl.constexpr(0.75)
 
 
 @triton.jit
-def may_collect(columns, bracket, tiles, reals, parts, TILES: tl.constexpr):
+def may_collect(columns, bracket, tiles, reals, TILES: tl.constexpr):
     """Return whether there is room for what lies in a bracket, by what it weighs and its lightest logit."""
     inside = column_sum(columns, bracket.low_column, 0, tiles, TILES)
     inside -= column_sum(columns, bracket.high_column, 0, tiles, TILES)
     lightest = weigh(bracket.low, tl.load(reals + TOP), tl.load(reals + SCALE))
-    room = (parts * SEGMENT).to(tl.float32) * _FILLED
-    return (inside <= lightest * room).to(tl.int32)
+    return (inside <= lightest * (MOST_COLLECTED * _FILLED)).to(tl.int32)
 
 
 @triton.jit

@@ -71,6 +71,6 @@ COLUMNS = tl.constexpr(8)
 COUNT_COLUMN = tl.constexpr(4)
 """Distance from the column of a weight to that of the number."""
 LATER_PARTS = tl.constexpr(16)
-"""Parts of a row in its later passes: few rows take them, and everybody waits."""
-SEGMENT = tl.constexpr(256)
-"""Logits that there is room for, of each part of a pass that collects."""
+"""Parts of a row in its later passes, at most: mostly few rows take them, and everybody waits."""
+MOST_COLLECTED = tl.constexpr(4096)
+"""Logits that there is room for in a pass that collects, each of its parts as many as any other."""

@@ -35,13 +35,14 @@ def counts_logits(goal):
 
 
 @triton.jit
-def pass_over_part(row, group, last, tiles, reals, ints, results, part, config: tl.constexpr):
+def pass_over_part(row, group, last, tiles, reals, ints, results, part, parts, config: tl.constexpr):
     """Weigh groups of ``WARPS`` tiles above each pivot, or collect, from ``group`` to before ``last``.
 
     The next group is on its way while one is weighed.
 
     :param reals: the state of the row, like ``ints``; ``results`` its :class:`~.argument_groups.PassResults`, of
         which the columns are numbered over all rows.
+    :param part: the number of the part, of ``parts``.
     """
     SPAN: tl.constexpr = config.WARPS
     IS_NVIDIA: tl.constexpr = config.IS_NVIDIA
@@ -49,7 +50,7 @@ def pass_over_part(row, group, last, tiles, reals, ints, results, part, config: 
     weights = results.columns + tl.load(ints + SLOT).to(tl.int64) * tiles * COLUMNS
     counts = counts_logits(goal)
     if goal == COLLECT:
-        collect_part(row, group, last, reals, ints, results.collected, part, SPAN, config.VECTOR)
+        collect_part(row, group, last, reals, ints, results.collected, part, parts, SPAN, config.VECTOR)
     elif (counts == 0) & (tl.load(ints + CAREFUL) == 0):
         pivots = load_pivots(reals)
         top = tl.load(reals + TOP)

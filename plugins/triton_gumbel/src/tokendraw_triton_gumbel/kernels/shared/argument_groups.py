@@ -120,7 +120,7 @@ class PassResults(NamedTuple):
     columns: Any
     """[rows, SLOTS, tiles, COLUMNS] float32: what each tile weighs above each pivot."""
     collected: Any
-    """[rows, LATER_PARTS, SEGMENT] int32: ids of the logits in a bracket. Empty where thresholds are not wanted."""
+    """[rows, MOST_COLLECTED] int32: ids of the logits in a bracket. Empty where thresholds are not wanted."""
 
 
 class SearchScratch(NamedTuple):

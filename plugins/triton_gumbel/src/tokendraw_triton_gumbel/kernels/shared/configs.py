@@ -44,6 +44,9 @@ class LargeSetConfig(NamedTuple):
     TILES: int
     CAPACITY: int
     """Values among which a search of a whole row ends in registers."""
+    EXACT_PARTS: int
+    """Parts of a row in its later passes where thresholds are wanted, at most 16. A constant, so that what is collected
+    is added in the same order whatever the batch."""
     WARPS: int
     """Warps of a program, and tiles that it reads at once."""
     VECTOR: int

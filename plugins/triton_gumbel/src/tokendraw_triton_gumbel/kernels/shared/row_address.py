@@ -21,16 +21,17 @@ def row_of(index, drafts, counts):
     row = index
     target_row = index
     if drafts.cu_num_logits is not None:
-        place = tl.maximum(index - counts.target_rows, 0)
-        request = place // counts.max_drafts
-        step = place % counts.max_drafts
-        asked = (index >= counts.target_rows) & (request < counts.requests)
-        first = tl.load(drafts.cu_num_logits + request, mask=asked, other=0).to(tl.int32)
-        bonus = tl.load(drafts.cu_num_logits + request + 1, mask=asked, other=0).to(tl.int32) - 1
-        own = counts.target_rows + first - request + step
-        there = asked & (first + step < bonus) & (own < counts.rows)
-        row = tl.where(index < counts.target_rows, index, tl.where(there, own, -1))
-        target_row = tl.where(there, first + step, tl.minimum(index, counts.target_rows - 1))
+        if index >= counts.target_rows:
+            place = index - counts.target_rows
+            request = place // counts.max_drafts
+            step = place % counts.max_drafts
+            asked = request < counts.requests
+            first = tl.load(drafts.cu_num_logits + request, mask=asked, other=0).to(tl.int32)
+            bonus = tl.load(drafts.cu_num_logits + request + 1, mask=asked, other=0).to(tl.int32) - 1
+            own = counts.target_rows + first - request + step
+            there = asked & (first + step < bonus) & (own < counts.rows)
+            row = tl.where(there, own, -1)
+            target_row = tl.where(there, first + step, counts.target_rows - 1)
     return row, target_row
 
 

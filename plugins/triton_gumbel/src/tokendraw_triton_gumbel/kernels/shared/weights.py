@@ -10,6 +10,8 @@ from tokendraw_triton_gumbel.kernels.shared.float_keys import key_of, value_of
 LOG2_E = tl.constexpr(1.4426950408889634)
 COARSEST_OFFSET = tl.constexpr(16777216.0)
 """Magnitude from which float32 values are 2 apart: there no rounded offset stands in for the largest logit."""
+_LEAST_SCALE = tl.constexpr(1e-30)
+"""Least scale: below it, at huge temperatures, an offset times the scale may lose all its bits."""
 _TINY_FACTOR = tl.constexpr(18446744073709551616.0)
 """2 ** 64: a negative scale stands for one so many times as large."""
 
@@ -18,6 +20,12 @@ _TINY_FACTOR = tl.constexpr(18446744073709551616.0)
 def times(distance, scale):
     """Return ``distance * scale``; a negative scale stands for ``-scale * 2 ** 64``, which float32 may not hold."""
     return distance * tl.where(scale < 0, _TINY_FACTOR, 1.0) * tl.abs(scale)
+
+
+@triton.jit
+def steady(top, scale):
+    """Return 1 if ``exp2(x * scale - top * scale)``, in one multiplication a logit, does for ``exp((x - top) / T)``."""
+    return (tl.abs(top * scale) < COARSEST_OFFSET).to(tl.int32) * (scale > _LEAST_SCALE).to(tl.int32)
 
 
 @triton.jit

@@ -37,7 +37,6 @@ def accept_drafts(
     flags,
     drawn,
     facts,
-    maxima,
     lists,
     scratch,
     out,
@@ -48,8 +47,8 @@ def accept_drafts(
     :param logits: :class:`~.argument_groups.Logits` of the target; ``drafts`` :class:`~.argument_groups.DraftRows`,
         logits or probabilities, with the offsets of the requests.
     :param tokens: :class:`~.argument_groups.DraftTokens`.
-    :param drawn: :class:`~.argument_groups.Drawn`, as the draw left it, like ``facts``, ``maxima`` [rows, tiles] and
-        ``lists``: the first rows are the target's, the others those of ``drafts`` if it is logits.
+    :param drawn: :class:`~.argument_groups.Drawn`, as the draw left it, like ``facts`` and ``lists``: the first rows
+        are the target's, the others those of ``drafts`` if it is logits.
     :param scratch: :class:`~.argument_groups.ResidualScratch`.
     :param out: :class:`~.argument_groups.Verified`.
     :param config: :class:`~.configs.AcceptConfig`.
@@ -87,7 +86,7 @@ def accept_drafts(
         here = (step == count) & steps.needed
         was_drawn = tl.sum(here.to(tl.int32), 0)
         token = tl.sum(tl.where(here, steps.drafted, 0), 0).to(tl.int32)
-        p = load_kept(emits, drawn, facts)
+        p = load_kept(emits, scale, drawn, facts)
         target = logits.base + emits.to(tl.int64) * logits.row_stride
         if KNOWN == CHOSEN:
             rejected = Rejected(target, target, logits.vocab_size, token, was_drawn, p, p, scale)
@@ -96,7 +95,7 @@ def accept_drafts(
             draft = drafts.base + draft_row.to(tl.int64) * drafts.row_stride
             q = p
             if KNOWN == LOGITS:
-                q = load_kept(counts.target_rows + draft_row, drawn, facts)
+                q = load_kept(counts.target_rows + draft_row, scale, drawn, facts)
             rejected = Rejected(target, draft, logits.vocab_size, token, was_drawn, p, q, scale)
         found = tl.full((), -1, tl.int32)
         if config.FILTERED:
@@ -118,9 +117,8 @@ def accept_drafts(
             weights = scratch.weights + request.to(tl.int64) * 2 * tiles
             groups = (tiles + config.WARPS - 1) // config.WARPS
             span = (groups + tl.num_programs(1) - 1) // tl.num_programs(1)
-            row_maxima = maxima + emits.to(tl.int64) * tiles
             last = tl.minimum((part + 1) * span, groups)
-            weigh_residual(rejected, row_maxima, tiles, part * span, last, weights, config)
+            weigh_residual(rejected, tiles, part * span, last, weights, config)
             tl.debug_barrier()
             if tl.atomic_add(scratch.counters + request, 1, sem="acq_rel") == tl.num_programs(1) - 1:
                 recovered = recover_from_tiles(rejected, tiles, key, weights, config)

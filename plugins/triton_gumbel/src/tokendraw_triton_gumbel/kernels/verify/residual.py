@@ -1,8 +1,8 @@
 """The residual of a rejected draft: what the target's distribution p has more than q, that the draft was drawn from.
 
 Where p keeps few tokens, the draw of its row has left them in memory: they are read with the drafts' logits beside
-them, and one program draws. Otherwise each of some programs reads a part of both rows once, where p keeps anything, and
-writes 8 bytes a tile; the one that comes last draws.
+them, and one program draws. Otherwise each of some programs reads a part of both rows once and writes 8 bytes a tile;
+the one that comes last draws.
 
 Either way the draw has two levels, as any: a tile by the logarithm of its weight plus noise, and a token in it. Where
 nothing is left of a residual, p is drawn from.
@@ -19,7 +19,7 @@ from tokendraw_triton_gumbel.kernels.row_draw.token_draw import draw_candidate_i
 from tokendraw_triton_gumbel.kernels.shared.float_keys import INT32_MAX
 from tokendraw_triton_gumbel.kernels.shared.noise import RESIDUAL_TILE, RESIDUAL_TOKEN, gumbel
 from tokendraw_triton_gumbel.kernels.shared.tile_layout import TILE_SIZE, element_ids, tile_sums
-from tokendraw_triton_gumbel.kernels.shared.weights import LOG2_E, exp2, times
+from tokendraw_triton_gumbel.kernels.shared.weights import LOG2_E, exp2, steady, times
 from tokendraw_triton_gumbel.kernels.verify.known import LOGITS, PROBS
 
 _LARGEST = tl.constexpr(3.4e38)
@@ -35,6 +35,8 @@ class Kept(NamedTuple):
     """The least kept one."""
     log2_mass: Any
     """log2 of the kept mass."""
+    ordinary: Any
+    """1 if shares are what :class:`Quick` says: no logit is NaN, the largest is finite and no extreme."""
 
 
 class Rejected(NamedTuple):
@@ -55,11 +57,26 @@ class Rejected(NamedTuple):
     """``log2(e) / T``."""
 
 
+class Quick(NamedTuple):
+    """The share of a logit x from the floor upwards as ``factor * 2 ** (x * scale + offset)``."""
+
+    offset: Any
+    factor: Any
+
+
 @triton.jit
-def load_kept(row, drawn, facts):
+def load_kept(row, scale, drawn, facts):
     """Return what a row keeps."""
+    top, floor = tl.load(facts.tops + row), tl.load(drawn.floors + row)
     mass = tl.log2(tl.load(facts.masses + row)) + tl.load(drawn.log_kept + row) * LOG2_E
-    return Kept(tl.load(facts.tops + row), tl.load(drawn.floors + row), mass)
+    ordinary = tl.load(drawn.valid + row).to(tl.int32) * (tl.abs(top) < float("inf")).to(tl.int32)
+    return Kept(top, floor, mass, ordinary * steady(top, scale))
+
+
+@triton.jit
+def _quick_of(kept, scale, IS_NVIDIA: tl.constexpr):
+    offset = -(kept.top * scale)
+    return Quick(offset, exp2(-tl.fma(kept.top, scale, offset) - kept.log2_mass, IS_NVIDIA))
 
 
 @triton.jit
@@ -119,36 +136,63 @@ def recover_from_candidates(rejected, values, ids, found, key, config: tl.conste
     return draw_candidate_in_turns(score, weight, kept, token, key, RESIDUAL_TOKEN, RESIDUAL_TILE, FP64)
 
 
+@triton.jit
+def _quick_share(x, kept, quick, scale, FILTERED: tl.constexpr, IS_NVIDIA: tl.constexpr):
+    share = exp2(tl.fma(x, scale, quick.offset), IS_NVIDIA) * quick.factor
+    return tl.where(x >= kept.floor, share, 0.0) if FILTERED else share
+
+
 @triton.jit(noinline=True)
-def weigh_residual(rejected, maxima, tiles, group, last, weights, config: tl.constexpr):
+def weigh_residual(rejected, tiles, group, last, weights, config: tl.constexpr):
     """Weigh groups of ``WARPS`` tiles, from ``group`` to before ``last``.
 
-    :param maxima: [tiles] of the target's row.
     :param weights: [2, tiles]: of the residual, and of p.
     """
     WARPS: tl.constexpr = config.WARPS
-    while group < last:
-        tile = group * WARPS + tl.arange(0, WARPS)
-        inside = tile < tiles
-        more = tl.zeros((WARPS,), tl.float32)
-        whole = tl.zeros((WARPS,), tl.float32)
-        reached = tl.full((), 1, tl.int32)
-        if config.FILTERED:
-            # Where no token of p is kept, nothing is left of it; where p is all on token 0, every floor is reached.
-            maximum = tl.load(maxima + tile, mask=inside, other=float("-inf"))
-            reached = (tl.max(maximum, 0) >= rejected.p.floor).to(tl.int32)
-        if reached > 0:
-            ids = group * (WARPS * TILE_SIZE) + element_ids(WARPS, config.VECTOR)
-            mask = ids < rejected.vocab_size
-            fits = (group + 1) * (WARPS * TILE_SIZE) <= rejected.vocab_size
-            x = _load(rejected.target, ids, mask, fits, float("-inf")).to(tl.float32)
-            q = _draft_share(rejected, ids, mask, fits, config.KNOWN, config.IS_NVIDIA)
-            p = _share(x, ids, rejected.p, rejected.scale, config.IS_NVIDIA)
-            more = tile_sums(tl.maximum(p - q, 0.0))
-            whole = tile_sums(p)
-        tl.store(weights + tile, more, mask=inside)
-        tl.store(weights + tiles + tile, whole, mask=inside)
+    IS_NVIDIA: tl.constexpr = config.IS_NVIDIA
+    scale = rejected.scale
+    ordinary = rejected.p.ordinary
+    if config.KNOWN == LOGITS:
+        ordinary *= rejected.q.ordinary
+    quick_p = _quick_of(rejected.p, scale, IS_NVIDIA)
+    quick_q = _quick_of(rejected.q, scale, IS_NVIDIA)
+    quick_q = Quick(quick_q.offset, tl.where(rejected.was_drawn > 0, quick_q.factor, 0.0))
+    whole = tl.minimum(last, rejected.vocab_size // (WARPS * TILE_SIZE))
+    end = tl.where(ordinary > 0, whole, group)
+    while group < end:
+        ids = group * (WARPS * TILE_SIZE) + element_ids(WARPS, config.VECTOR)
+        if config.KNOWN == LOGITS:
+            y = tl.load(rejected.draft + ids).to(tl.float32)
+            q = _quick_share(y, rejected.q, quick_q, scale, config.FILTERED, IS_NVIDIA)
+        else:
+            q = _draft_share(rejected, ids, ids < rejected.vocab_size, True, config.KNOWN, IS_NVIDIA)
+        x = tl.load(rejected.target + ids).to(tl.float32)
+        p = _quick_share(x, rejected.p, quick_p, scale, config.FILTERED, IS_NVIDIA)
+        _store_tiles(weights, group, tiles, p, q, WARPS)
         group += 1
+    while group < last:  # what is left: the end of the row, or all of one that is not ordinary
+        ids = group * (WARPS * TILE_SIZE) + element_ids(WARPS, config.VECTOR)
+        mask = ids < rejected.vocab_size
+        x = tl.load(rejected.target + ids, mask=mask, other=float("-inf")).to(tl.float32)
+        if ordinary > 0:
+            p = _quick_share(x, rejected.p, quick_p, scale, config.FILTERED, IS_NVIDIA)
+            if config.KNOWN == LOGITS:
+                y = tl.load(rejected.draft + ids, mask=mask, other=float("-inf")).to(tl.float32)
+                q = _quick_share(y, rejected.q, quick_q, scale, config.FILTERED, IS_NVIDIA)
+            else:
+                q = _draft_share(rejected, ids, mask, False, config.KNOWN, IS_NVIDIA)
+            _store_tiles(weights, group, tiles, p, q, WARPS)
+        else:
+            q = _draft_share(rejected, ids, mask, False, config.KNOWN, IS_NVIDIA)
+            _store_tiles(weights, group, tiles, _share(x, ids, rejected.p, scale, IS_NVIDIA), q, WARPS)
+        group += 1
+
+
+@triton.jit
+def _store_tiles(weights, group, tiles, p, q, WARPS: tl.constexpr):
+    tile = group * WARPS + tl.arange(0, WARPS)
+    tl.store(weights + tile, tile_sums(tl.maximum(p - q, 0.0)), mask=tile < tiles)
+    tl.store(weights + tiles + tile, tile_sums(p), mask=tile < tiles)
 
 
 @triton.jit(noinline=True)
