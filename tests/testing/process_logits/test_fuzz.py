@@ -51,7 +51,7 @@ def test_a_planted_bug_is_found(bug):
 
 @pytest.mark.slow
 def test_native_s_processor_is_not_found_wrong():
-    report = fuzz(subject(planted.Honest), 10)
+    report = fuzz(subject(planted.Honest), 5)
     assert report.cases["process_logits"] > 10
     assert report.findings == ()
 
