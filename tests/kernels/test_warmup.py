@@ -103,7 +103,7 @@ def test_no_draft_and_no_verification_that_was_asked_for_compiles_anything(compi
 @pytest.mark.slow
 def test_what_was_not_asked_for_is_compiled_when_it_comes(compiled):
     sampler = warm(max_drafts=4)
-    for call in ({"known": "draft_probs"}, {"known": None}, {"most": 9}):
+    for call in ({"known": "draft_probs"}, {"known": None}, {"mode": "coupled"}, {"most": 9}):
         before = compiled()
         verify(sampler, **call)
         assert compiled() - before, call
