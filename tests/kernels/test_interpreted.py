@@ -82,6 +82,15 @@ def test_rows_that_keep_thousands_of_tokens_are_drawn_like_the_reference_and_kee
 
 
 @pytest.mark.slow
+def test_bfloat16_that_is_read_two_at_a_time_is_what_it_is_one_by_one():
+    found = interpreted("words")
+    assert found["paired"] == [True, False]
+    assert found["found"][0] == found["found"][1]
+    assert found["found"][0][0][0] == found["expected"]
+    assert all(found["found"][0][1])
+
+
+@pytest.mark.slow
 def test_no_program_searches_a_row_alone_whose_token_is_the_last_that_is_kept():
     found = interpreted("edge")
     assert found["wrong"] == []

@@ -223,6 +223,32 @@ def wide(dtype=torch.bfloat16, halves=(0, 1)):
     return {"judged": judged, "wrong": wrong}
 
 
+def words():
+    """Rows of bfloat16 that are read two at a time, and the same rows one by one: what lies behind them is NaN."""
+    rng = np.random.default_rng(6)
+    size, found, paired = 9193, [], []  # an odd number, and more than a program reads at once
+    row = torch.from_numpy(rng.normal(-10, 1.5, size)).to(torch.bfloat16)
+    row[-1] = -3.0  # a heavy one in the half of a word; 0 in the other half would be still heavier
+    requests = [
+        SamplingParams(temperature=0.7, top_k=k, top_p=p, min_p=m, seed=seed)
+        for k, p, m in ((0, 0.9, 0.0), (3000, 0.9, 0.0), (0, 0.95, 0.001))
+        for seed in range(2)
+    ]
+    metadata = SamplingMetadata.from_params(
+        [replace(request, logprobs=0) for request in requests], positions=range(len(requests))
+    )
+    for stride in (size + 1, size + 2):
+        sampler = TritonGumbelSampler(torch.device("cpu"), Need(logprobs_mode="processed_logprobs"))
+        logits = torch.full((len(requests), stride), float("nan"), dtype=torch.bfloat16)[:, :size]
+        logits.copy_(row)
+        out = sampler.sample(logits, metadata)
+        found.append([out.token_ids.tolist(), out.valid.tolist(), out.log_kept_mass.tolist()])
+        paired += [call.variant.paired for call in sampler._calls.values()]
+    expected, lead = reference.draw(reference.prepare(row.float().numpy(), requests[0]), 0, 0, "fp32")
+    certain = lead > reference.NEAR_TIE
+    return {"paired": paired, "found": found, "expected": expected if certain else found[0][0][0]}
+
+
 def lonely():
     """Rows with NaN in a tile that holds nothing else above -inf: at the last id, and among logits of -inf."""
     sampler = TritonGumbelSampler(torch.device("cpu"), Need())
@@ -245,6 +271,7 @@ PROGRAMS = {
     "wide32": wide32,
     "search": search,
     "few": few,
+    "words": words,
     "edge": edge,
     "hundred": hundred,
 }

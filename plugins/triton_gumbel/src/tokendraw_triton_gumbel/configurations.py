@@ -67,7 +67,9 @@ class Configuration:
     raw_registers_half: int | None = None
     """Most registers a thread there, for bfloat16 and float16 logits."""
     row_warps: int = 4
-    """Warps that draw a row."""
+    """Warps that draw a row. The same in all configurations of a kind of device: its sums depend on it."""
+    plain_row_warps: int = 4
+    """Warps that draw a row without filters, where no sum is formed."""
     row_registers: int | None = None
     """Most registers a thread there; None: as many as the compiler takes. NVIDIA."""
     granules_at_once: int = 32
@@ -92,7 +94,12 @@ TABLE = MappingProxyType(
             large_set_exact_parts=4,
         ),
         "cuda, few rows": Configuration(
-            span_half=1, granules_at_once=64, large_set_warps=8, large_set_programs=2, large_set_registers=128
+            span_half=1,
+            plain_row_warps=8,
+            granules_at_once=64,
+            large_set_warps=8,
+            large_set_programs=2,
+            large_set_registers=128,
         ),
         "hip": Configuration(span=4, span_half=4, tile_warps=4),
     }

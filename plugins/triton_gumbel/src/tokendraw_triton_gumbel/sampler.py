@@ -212,7 +212,7 @@ class TritonGumbelSampler:
             num_best=facts.logprobs_width(vocab_size),
             ranked=self._ranked,
             raw=asked.max_logprobs is not None and self._mode == "raw_logprobs" and temperature is not None,
-            paired=self._target.family == "cuda" and read.paired and (beside is None or beside.paired),
+            paired=read.paired and (beside is None or beside.paired),
             how=how,
             params=asked.types,
             fresh=seed is None or not asked.all_seeded,

@@ -45,8 +45,7 @@ class Call:
         self.logprobs = None
         if variant.num_best is not None:
             self.logprobs = LogprobsLaunches(self.draw, variant.num_best, mode, self.scratch)
-        self.describes_drawn = variant.num_best == 0 and not variant.filtered and verify is None
-        """Whether the draw itself describes the drawn tokens, which is all that N = 0 asks for."""
+        self.describes_drawn = variant.describes_drawn
         self.flags = parameters.presence(variant.params, fresh=variant.fresh)
         """Flags of every launch, as bits of :mod:`~tokendraw_triton_gumbel.kernels.shared.row_params`."""
         if variant.described or (verify is not None and verify.known != COUPLED):

@@ -67,7 +67,9 @@ class DrawLaunches:
         def options(warps: int, registers: int | None) -> dict[str, int]:
             return {"num_warps": warps} | ({"maxnreg": registers} if registers and is_nvidia else {})
 
-        tile_config = TileConfig(span_of(how, variant.logits), self.vector, variant.paired, is_nvidia)
+        tile_config = TileConfig(
+            span_of(how, variant.logits), self.vector, variant.paired and is_nvidia, is_nvidia
+        )
         row_config = RowConfig(
             FILTERED=variant.filtered,
             FP64=target.fp64,
@@ -77,6 +79,7 @@ class DrawLaunches:
             LARGE_CANDIDATES=LARGE_CANDIDATES,
             GRANULES_AT_ONCE=how.granules_at_once,
             ULP_STEP=ulp_step,
+            IS_NVIDIA=is_nvidia,
         )
         large_set_config = LargeSetConfig(
             FP64=target.fp64,
@@ -85,6 +88,7 @@ class DrawLaunches:
             EXACT_PARTS=how.large_set_exact_parts,
             WARPS=how.large_set_warps,
             VECTOR=self.vector,
+            PAIRED=variant.paired,
             ULP_STEP=ulp_step,
             IS_NVIDIA=is_nvidia,
         )
@@ -96,7 +100,10 @@ class DrawLaunches:
         self.row_draw = Launch(
             draw_rows,
             {"config": row_config},
-            options(how.row_warps, how.row_registers if variant.filtered else None),
+            options(
+                how.plain_row_warps if variant.only_draws else how.row_warps,
+                how.row_registers if variant.filtered else None,
+            ),
         )
         self.large_set_draw = Launch(
             draw_large_sets,

@@ -125,6 +125,16 @@ class Variant(NamedTuple):
         """Whether any row wants logprobs."""
         return self.num_best is not None
 
+    @property
+    def describes_drawn(self) -> bool:
+        """Whether the draw itself describes the drawn tokens, which is all that N = 0 asks for."""
+        return self.num_best == 0 and not self.filtered and self.verify is None
+
+    @property
+    def only_draws(self) -> bool:
+        """Whether the launch over rows does nothing but draw, without filters."""
+        return not self.filtered and self.verify is None and not self.describes_drawn
+
 
 class Size(NamedTuple):
     """The counts of everything in a call."""

@@ -6,6 +6,7 @@ import triton
 import triton.language as tl
 
 from tokendraw_triton_gumbel.kernels.large_set.columns import column_sum
+from tokendraw_triton_gumbel.kernels.large_set.group_load import as_logits, load_group
 from tokendraw_triton_gumbel.kernels.large_set.row_state import (
     COLLECTED,
     HIGH,
@@ -17,29 +18,18 @@ from tokendraw_triton_gumbel.kernels.large_set.row_state import (
 )
 from tokendraw_triton_gumbel.kernels.shared.bits import count_bits, lowest_bit
 from tokendraw_triton_gumbel.kernels.shared.float_keys import key_of, value_of
-from tokendraw_triton_gumbel.kernels.shared.tile_layout import LANES, TILE_SIZE, element_ids
+from tokendraw_triton_gumbel.kernels.shared.tile_layout import LANES, TILE_SIZE
 from tokendraw_triton_gumbel.kernels.shared.weights import weigh
 
 
-@triton.jit
-def load_group(row, group, SPAN: tl.constexpr, VECTOR: tl.constexpr):
-    """Return the logits of ``SPAN`` neighbouring tiles: [LANES, SPAN, chunks, VECTOR]."""
-    ids = group * (SPAN * TILE_SIZE) + element_ids(SPAN, VECTOR)
-    if (group + 1) * (SPAN * TILE_SIZE) <= row.vocab_size:
-        x = tl.load(row.base + ids)
-    else:
-        x = tl.load(row.base + ids, mask=ids < row.vocab_size, other=float("-inf"))
-    return x
-
-
 @triton.jit(noinline=True)
-def collect_part(
-    row, group, last, reals, ints, collected, part, parts, SPAN: tl.constexpr, VECTOR: tl.constexpr
-):
+def collect_part(row, group, last, reals, ints, collected, part, parts, config: tl.constexpr):
     """Write the ids of the bracket's logits into the segment of the part, as far as there is room, and their number.
 
     A thread marks by bits which of its 32 logits are among them.
     """
+    SPAN: tl.constexpr = config.WARPS
+    VECTOR: tl.constexpr = config.VECTOR
     low = tl.load(reals + LOW)
     high = tl.load(reals + HIGH)
     room = MOST_COLLECTED // parts
@@ -47,11 +37,11 @@ def collect_part(
     found = 0
     bit = tl.arange(0, LANES // VECTOR)[:, None] * VECTOR + tl.arange(0, VECTOR)[None, :]
     lane = tl.arange(0, LANES)[:, None] * VECTOR + tl.arange(0, SPAN)[None, :] * TILE_SIZE
-    following = load_group(row, group, SPAN, VECTOR)
+    following = load_group(row, group, config)
     while group < last:
-        x = following.to(tl.float32)
+        x = as_logits(following, config)
         if group + 1 < last:
-            following = load_group(row, group + 1, SPAN, VECTOR)
+            following = load_group(row, group + 1, config)
         hit = tl.where((x >= low) & (x < high), ((bit * 0 + 1) << bit)[None, None, :, :], 0)
         mask = tl.sum(tl.sum(hit, 3), 2)
         number = count_bits(mask)

@@ -9,7 +9,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from tokendraw_triton_gumbel.kernels.large_set.collect_pass import collect_part, load_group
+from tokendraw_triton_gumbel.kernels.large_set.collect_pass import collect_part
+from tokendraw_triton_gumbel.kernels.large_set.group_load import as_logits, load_group
 from tokendraw_triton_gumbel.kernels.large_set.pivots import load_pivots
 from tokendraw_triton_gumbel.kernels.large_set.row_state import (
     CAREFUL,
@@ -24,7 +25,8 @@ from tokendraw_triton_gumbel.kernels.large_set.row_state import (
     SLOT,
     TOP,
 )
-from tokendraw_triton_gumbel.kernels.shared.tile_layout import lane_sums
+from tokendraw_triton_gumbel.kernels.shared.comparisons import reaches
+from tokendraw_triton_gumbel.kernels.shared.tile_layout import LANES, lane_sums
 from tokendraw_triton_gumbel.kernels.shared.weights import exp2, times
 
 
@@ -50,63 +52,43 @@ def pass_over_part(row, group, last, tiles, reals, ints, results, part, parts, c
     weights = results.columns + tl.load(ints + SLOT).to(tl.int64) * tiles * COLUMNS
     counts = counts_logits(goal)
     if goal == COLLECT:
-        collect_part(row, group, last, reals, ints, results.collected, part, parts, SPAN, config.VECTOR)
+        collect_part(row, group, last, reals, ints, results.collected, part, parts, config)
     elif (counts == 0) & (tl.load(ints + CAREFUL) == 0):
         pivots = load_pivots(reals)
         top = tl.load(reals + TOP)
         scale = tl.load(reals + SCALE)
         offset = -(top * scale)
         correction = exp2(-tl.fma(top, scale, offset), IS_NVIDIA)
-        following = load_group(row, group, SPAN, config.VECTOR)
+        following = load_group(row, group, config)
         while group < last:
-            x = following.to(tl.float32)
+            x = as_logits(following, config)
             if group + 1 < last:
-                following = load_group(row, group + 1, SPAN, config.VECTOR)
+                following = load_group(row, group + 1, config)
             weight = exp2(tl.fma(x, scale, offset), IS_NVIDIA)
             _store_weights(weights, group, tiles, x, weight, pivots, correction, SPAN, IS_NVIDIA)
             group += 1
     else:
-        _weigh_carefully(row, group, last, tiles, reals, weights, counts, SPAN, config.VECTOR, IS_NVIDIA)
+        _weigh_carefully(row, group, last, tiles, reals, weights, counts, config)
 
 
 @triton.jit(noinline=True)
-def _weigh_carefully(
-    row,
-    group,
-    last,
-    tiles,
-    reals,
-    weights,
-    counts,
-    SPAN: tl.constexpr,
-    VECTOR: tl.constexpr,
-    IS_NVIDIA: tl.constexpr,
-):
+def _weigh_carefully(row, group, last, tiles, reals, weights, counts, config: tl.constexpr):
     """Weigh whatever the row holds, and count logits where that is wanted."""
+    SPAN: tl.constexpr = config.WARPS
+    IS_NVIDIA: tl.constexpr = config.IS_NVIDIA
     pivots = load_pivots(reals)
     top = tl.load(reals + TOP)
     scale = tl.load(reals + SCALE)
-    following = load_group(row, group, SPAN, VECTOR)
+    following = load_group(row, group, config)
     while group < last:
-        x = following.to(tl.float32)
+        x = as_logits(following, config)
         if group + 1 < last:
-            following = load_group(row, group + 1, SPAN, VECTOR)
+            following = load_group(row, group + 1, config)
         weight = tl.where(x > float("-inf"), exp2(times(x - top, scale), IS_NVIDIA), 0.0)  # 0 of NaN, too
         _store_weights(weights, group, tiles, x, weight, pivots, 1.0, SPAN, IS_NVIDIA)
         if counts:
             _store_counts(weights + COUNT_COLUMN, group, tiles, x, pivots, SPAN)
         group += 1
-
-
-@triton.jit
-def _reaches(x, pivot, IS_NVIDIA: tl.constexpr):
-    """Return 1.0 where x is at least ``pivot``, else 0.0: a factor, so that a sum costs two instructions a logit."""
-    if IS_NVIDIA:
-        return tl.inline_asm_elementwise(
-            "set.ge.f32.f32 $0, $1, $2;", "=f,f,f", [x, pivot], dtype=tl.float32, is_pure=True, pack=1
-        )
-    else:
-        return (x >= pivot).to(tl.float32)
 
 
 @triton.jit
@@ -116,10 +98,10 @@ def _store_weights(out, group, tiles, x, weight, pivots, factor, SPAN: tl.conste
         out,
         group,
         tiles,
-        lane_sums(weight * _reaches(x, pivots.p0, IS_NVIDIA)),
-        lane_sums(weight * _reaches(x, pivots.p1, IS_NVIDIA)),
-        lane_sums(weight * _reaches(x, pivots.p2, IS_NVIDIA)),
-        lane_sums(weight * _reaches(x, pivots.p3, IS_NVIDIA)),
+        lane_sums(weight * reaches(x, pivots.p0, IS_NVIDIA)),
+        lane_sums(weight * reaches(x, pivots.p1, IS_NVIDIA)),
+        lane_sums(weight * reaches(x, pivots.p2, IS_NVIDIA)),
+        lane_sums(weight * reaches(x, pivots.p3, IS_NVIDIA)),
         factor,
         SPAN,
     )
@@ -143,8 +125,15 @@ def _store_counts(out, group, tiles, x, pivots, SPAN: tl.constexpr):
 
 @triton.jit
 def _store_lanes(out, group, tiles, l0, l1, l2, l3, factor, SPAN: tl.constexpr):
-    """Write four sums over lanes [LANES, SPAN], in one exchange."""
-    tile = group * SPAN + tl.arange(0, SPAN)
-    four = tl.sum(tl.join(tl.join(l0, l2), tl.join(l1, l3)), 0) * factor  # [SPAN, 2, 2]: 0 1, 2 3
-    at = tile[:, None, None] * COLUMNS + tl.arange(0, 2)[None, :, None] * 2 + tl.arange(0, 2)[None, None, :]
-    tl.store(out + at, four, mask=(tile < tiles)[:, None, None])
+    """Write four sums over lanes [LANES, SPAN]: four lanes of each warp, so that no warp waits for another."""
+    lane, tile = tl.arange(0, LANES)[:, None], (group * SPAN + tl.arange(0, SPAN))[None, :]
+    first = tl.where(lane == 0, _over_lanes(l0), _over_lanes(l1))
+    second = tl.where(lane == 2, _over_lanes(l2), _over_lanes(l3))
+    four = tl.where(lane < 2, first, second) * factor
+    tl.store(out + tile * COLUMNS + lane, four, mask=(lane < 4) & (tile < tiles))
+
+
+@triton.jit
+def _over_lanes(block):
+    """Sum [LANES, SPAN] to [1, SPAN]."""
+    return tl.sum(block, 0)[None, :]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from tokendraw_triton_gumbel.kernels.shared.comparisons import reaches
 from tokendraw_triton_gumbel.kernels.shared.float_keys import LOWEST
 
 _GRANULE_PIVOTS = tl.constexpr(8)
@@ -40,7 +41,7 @@ def _even_pivots(low, high, PIVOTS: tl.constexpr):
 
 
 @triton.jit
-def bound_by_tiles(maximum, top, low, number, k, TILES: tl.constexpr):
+def bound_by_tiles(maximum, top, low, number, k, TILES: tl.constexpr, IS_NVIDIA: tl.constexpr = False):
     """Return a value that at least ``k`` maxima reach, about the largest; -inf if there are fewer.
 
     :param maximum: [TILES] float32, -inf beyond the tiles.
@@ -52,7 +53,7 @@ def bound_by_tiles(maximum, top, low, number, k, TILES: tl.constexpr):
     high = top
     pivot = _far_pivots(low, top, PIVOTS)
     for _ in tl.static_range(TURNS):
-        reach = tl.sum((maximum[:, None] >= pivot[None, :]).to(tl.int32), 0)
+        reach = tl.sum(reaches(maximum[:, None], pivot[None, :], IS_NVIDIA), 0)
         low, high = _closer(reach, k, pivot, low, high)
         pivot = _even_pivots(low, high, PIVOTS)
     return tl.where(proven, low, float("-inf"))

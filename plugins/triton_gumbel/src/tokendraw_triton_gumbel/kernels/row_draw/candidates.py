@@ -9,6 +9,7 @@ import triton
 import triton.language as tl
 
 from tokendraw_triton_gumbel.kernels.shared.bits import lowest_bit
+from tokendraw_triton_gumbel.kernels.shared.comparisons import reaches
 from tokendraw_triton_gumbel.kernels.shared.float_keys import INT32_MAX
 from tokendraw_triton_gumbel.kernels.shared.tile_layout import GRANULE_SIZE, GRANULES_PER_TILE, granule_ids
 
@@ -28,13 +29,15 @@ def _list_hits(hit, first, listed, found, most, ROWS: tl.constexpr, EIGHTS: tl.c
 
     Eight neighbours are written by one thread. Few of them hit: it is prepared for two, and makes a detour for more.
 
-    :param hit: [ROWS, EIGHTS * 8].
+    :param hit: [ROWS, EIGHTS * 8] float32, 1.0 or 0.0.
     :param first: [ROWS, 1] int32: the number of the first of a row.
     :param listed: [most] int32, of which ``found`` are written.
     """
     place = tl.arange(0, EIGHTS * _NEIGHBOURS) % _NEIGHBOURS
-    both = tl.where(hit, ((place * 0 + 1) << place)[None, :] + _ONE, 0)
-    both = tl.sum(tl.reshape(both, (ROWS, EIGHTS, _NEIGHBOURS)), 2)
+    mark = (((place * 0 + 1) << place) + _ONE).to(
+        tl.float32
+    )  # integers, which float32 holds, as it does their sums
+    both = tl.sum(tl.reshape(hit * mark[None, :], (ROWS, EIGHTS, _NEIGHBOURS)), 2).to(tl.int32)
     mask = tl.reshape(both & 255, (ROWS * EIGHTS,))
     label = tl.reshape(first + tl.arange(0, EIGHTS)[None, :] * _NEIGHBOURS, (ROWS * EIGHTS,))
     number = tl.reshape(both >> 16, (ROWS * EIGHTS,))
@@ -52,7 +55,7 @@ def _list_hits(hit, first, listed, found, most, ROWS: tl.constexpr, EIGHTS: tl.c
 
 
 @triton.jit
-def list_granules(granules, tiles, bound, listed, most):
+def list_granules(granules, tiles, bound, listed, most, IS_NVIDIA: tl.constexpr = False):
     """List the granules that reach ``bound``, ascending; return how many, listed or not.
 
     :param granules: [tiles, 16] maxima.
@@ -65,9 +68,8 @@ def list_granules(granules, tiles, bound, listed, most):
         place = tile * GRANULES_PER_TILE + tl.arange(0, GRANULES_PER_TILE)[None, :]
         x = tl.load(granules + place, mask=tile < tiles, other=float("-inf")).to(tl.float32)
         first = tile * GRANULES_PER_TILE
-        found = _list_hits(
-            x >= bound, first, listed, found, most, _TILES_AT_ONCE, GRANULES_PER_TILE // _NEIGHBOURS
-        )
+        hit = reaches(x, bound, IS_NVIDIA)
+        found = _list_hits(hit, first, listed, found, most, _TILES_AT_ONCE, GRANULES_PER_TILE // _NEIGHBOURS)
         start += _TILES_AT_ONCE
     tl.debug_barrier()
     return found
@@ -75,7 +77,15 @@ def list_granules(granules, tiles, bound, listed, most):
 
 @triton.jit
 def list_candidates(
-    row, granules, count, bound, listed, VECTOR: tl.constexpr, MOST: tl.constexpr, AT_ONCE: tl.constexpr
+    row,
+    granules,
+    count,
+    bound,
+    listed,
+    VECTOR: tl.constexpr,
+    MOST: tl.constexpr,
+    AT_ONCE: tl.constexpr,
+    IS_NVIDIA: tl.constexpr = False,
 ):
     """List where the logits from ``bound`` upwards stand, tile by tile; return how many, listed or not.
 
@@ -93,7 +103,8 @@ def list_candidates(
         inside = (slot < count)[:, None] & (token < row.vocab_size)
         x = tl.load(row.base + token, mask=inside, other=float("-inf")).to(tl.float32)
         first = granule[:, None] * GRANULE_SIZE
-        found = _list_hits(x >= bound, first, listed, found, MOST, AT_ONCE, GRANULE_SIZE // _NEIGHBOURS)
+        hit = reaches(x, bound, IS_NVIDIA)
+        found = _list_hits(hit, first, listed, found, MOST, AT_ONCE, GRANULE_SIZE // _NEIGHBOURS)
         start = tl.where(found > MOST, count, start + AT_ONCE)
     tl.debug_barrier()
     return found

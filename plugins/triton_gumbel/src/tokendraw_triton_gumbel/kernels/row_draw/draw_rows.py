@@ -66,7 +66,6 @@ def draw_rows(
     :param logprobs: :class:`~.argument_groups.DrawnLogprobs`.
     :param config: :class:`~.configs.RowConfig`.
     """
-    FP64: tl.constexpr = config.FP64
     row, target_row = row_of(tl.program_id(0), drafts, counts)
     if drafts.cu_num_logits is not None:
         if row < 0:
@@ -80,8 +79,6 @@ def draw_rows(
     if config.FILTERED:
         k, p, min_p, joint = load_filters(slot, logits.vocab_size, flags, row_params)
 
-    tile = tl.arange(0, config.TILES)
-    inside = tile < counts.tiles
     first_tile = row.to(tl.int64) * counts.tiles
     survey = survey_tiles(statistics, first_tile, counts.tiles, config.TILES)
     maximum, top = survey.maximum, survey.top
@@ -120,13 +117,14 @@ def draw_rows(
             )
     if is_large == 0:
         if (token < 0) & wants_token:
-            distance = scaled(maximum, top, inverse, FP64)
-            of_token, of_tile = streams_of(flags)
-            noise = gumbel(key, tile, of_tile, FP64)
-            score = tl.log(tl.abs(survey.marked).to(distance.dtype)) + distance + noise
-            score = tl.where(greedy, tl.where(maximum == top, 0.0, float("-inf")).to(score.dtype), score)
-            chosen = tl.argmax(tl.where(inside, score, float("-inf")), 0)
-            token = draw_in_tile(source, chosen, float("-inf"), top, inverse, greedy, key, of_token, FP64)
+            if config.FILTERED:
+                token = _draw_plain_apart(
+                    source, statistics, first_tile, counts.tiles, top, inverse, greedy, key, flags, config
+                )
+            else:
+                token = _draw_plain(
+                    source, maximum, survey.marked, counts.tiles, top, inverse, greedy, key, flags, config
+                )
         if (flags & EXACT) != 0:
             tl.store(out.floors + row, floor)
             tl.store(out.log_kept + row, tl.log(share))
@@ -163,6 +161,34 @@ def draw_rows(
             tl.store(facts.num_candidates + row, found)
     tl.store(out.token_ids + row, tl.where(some, tl.maximum(token, 0), 0).to(tl.int64))
     tl.store(out.valid + row, some.to(tl.int32) * (survey.has_nan == 0).to(tl.int32) > 0)
+
+
+@triton.jit
+def _draw_plain(source, maximum, marked, tiles, top, inverse, greedy, key, flags, config: tl.constexpr):
+    """Draw a row without filters.
+
+    :param maximum: [TILES] float32, like ``marked``: of the :class:`~.tile_survey.TileSurvey`.
+    """
+    FP64: tl.constexpr = config.FP64
+    tile = tl.arange(0, config.TILES)
+    distance = scaled(maximum, top, inverse, FP64)
+    of_token, of_tile = streams_of(flags)
+    noise = gumbel(key, tile, of_tile, FP64)
+    score = tl.log(tl.abs(marked).to(distance.dtype)) + distance + noise
+    score = tl.where(greedy, tl.where(maximum == top, 0.0, float("-inf")).to(score.dtype), score)
+    chosen = tl.argmax(tl.where(tile < tiles, score, float("-inf")), 0)
+    return draw_in_tile(source, chosen, float("-inf"), top, inverse, greedy, key, of_token, FP64)
+
+
+@triton.jit(noinline=True)
+def _draw_plain_apart(
+    source, statistics, first_tile, tiles, top, inverse, greedy, key, flags, config: tl.constexpr
+):
+    """Draw a row without filters among rows with them: out of the way of these, whose code is long enough."""
+    tile = tl.arange(0, config.TILES)
+    maximum = tl.load(statistics.maxima + first_tile + tile, mask=tile < tiles, other=float("-inf"))
+    marked = tl.load(statistics.sums + first_tile + tile, mask=tile < tiles, other=0.0)
+    return _draw_plain(source, maximum, marked, tiles, top, inverse, greedy, key, flags, config)
 
 
 @triton.jit

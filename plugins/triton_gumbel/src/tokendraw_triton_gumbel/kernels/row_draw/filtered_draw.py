@@ -101,7 +101,13 @@ def draw_filtered(
             proven = least
             while trying > 0:
                 proven = bound_by_tiles(
-                    survey.maximum, survey.top, survey.lowest, survey.number, wanted, config.TILES
+                    survey.maximum,
+                    survey.top,
+                    survey.lowest,
+                    survey.number,
+                    wanted,
+                    config.TILES,
+                    config.IS_NVIDIA,
                 )
                 trying = by_mass_alone * (wanted == _LIKELIEST).to(tl.int32)
                 if by_mass_alone > 0:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from tokendraw_triton_gumbel.kernels.shared.float_keys import key_of, value_of
+from tokendraw_triton_gumbel.kernels.shared.comparisons import exceeds
+from tokendraw_triton_gumbel.kernels.shared.float_keys import LARGEST, key_of, value_of
 from tokendraw_triton_gumbel.kernels.shared.weights import weigh
 
 _PRECISE = tl.constexpr(64)
@@ -26,21 +27,22 @@ def _counts_whole_row(filters):
 
 
 @triton.jit
-def _stand_above(x, others, weights):
+def _stand_above(x, others, weights, IS_NVIDIA: tl.constexpr):
     """Return (how many of the others are greater, what they weigh), for each of x."""
-    greater = (others[:, None] > x[None, :]).to(tl.float32)
+    greater = exceeds(others[:, None], x[None, :], IS_NVIDIA)
     return tl.sum(greater, 0), tl.sum(greater * weights[:, None], 0)
 
 
 @triton.jit
 def _weigh_once(x, top, scale):
-    """Weigh in a loop of one turn: the compiler then hands on the result to all who read it, not the work."""
-    weight = x
+    """Return (x, what it weighs), from a loop of one turn: all who read them get the results, not the work anew."""
+    same, weight = x, x
     turn = 0
     while turn < 1:
+        same = tl.minimum(x, LARGEST)  # or readers would each convert the bfloat16 that it was
         weight = weigh(x, top, scale)
         turn += 1
-    return weight
+    return same, weight
 
 
 @triton.jit
@@ -50,14 +52,14 @@ def _halves(x, N: tl.constexpr):
 
 
 @triton.jit
-def keep_by_comparison(x, found, scale, filters, N: tl.constexpr):
+def keep_by_comparison(x, found, scale, filters, N: tl.constexpr, IS_NVIDIA: tl.constexpr):
     """Return which are kept, [N]: every candidate is compared with every other."""
-    weight = _weigh_once(x, scale.top, scale.scale)
+    x, weight = _weigh_once(x, scale.top, scale.scale)
     first, last = _halves(x, N)
     first_weight, last_weight = _halves(weight, N)
-    number, above = _stand_above(x, first, first_weight)
+    number, above = _stand_above(x, first, first_weight, IS_NVIDIA)
     if found > N // 2:
-        more, heavier = _stand_above(x, last, last_weight)
+        more, heavier = _stand_above(x, last, last_weight, IS_NVIDIA)
         number += more
         above += heavier
     k = filters.k

@@ -53,10 +53,18 @@ def _floor_and_mass(x, kept, scale):
 def _list(row, granules, tiles, lists, bound, config: tl.constexpr, N: tl.constexpr):
     """List the logits that reach ``bound``; return how many, or _UNKNOWN where their granules are too many already."""
     found = tl.full((), _UNKNOWN, tl.int32)
-    hot = list_granules(granules, tiles, bound, lists.granules, N)
+    hot = list_granules(granules, tiles, bound, lists.granules, N, config.IS_NVIDIA)
     if hot <= N:
         found = list_candidates(
-            row, lists.granules, hot, bound, lists.ids, config.VECTOR, N, config.GRANULES_AT_ONCE
+            row,
+            lists.granules,
+            hot,
+            bound,
+            lists.ids,
+            config.VECTOR,
+            N,
+            config.GRANULES_AT_ONCE,
+            config.IS_NVIDIA,
         )
     return found
 
@@ -116,7 +124,7 @@ def draw_small_set(
             enough = (tl.sum(weigh(x, scale.top, scale.scale), 0) >= needed).to(tl.int32)
         if enough > 0:
             if BY_COMPARISON:
-                kept = keep_by_comparison(x, found, scale, filters, N)
+                kept = keep_by_comparison(x, found, scale, filters, N, config.IS_NVIDIA)
             else:
                 kept = keep_by_halving(x, scale, filters)
             token = tl.full((), 0, tl.int32)

@@ -35,6 +35,7 @@ class RowConfig(NamedTuple):
     """Granules that are read at once."""
     ULP_STEP: int
     """Float32 keys from one value of the logits' dtype to the next: 65536 of bfloat16, otherwise 1."""
+    IS_NVIDIA: bool
 
 
 class LargeSetConfig(NamedTuple):
@@ -50,6 +51,8 @@ class LargeSetConfig(NamedTuple):
     WARPS: int
     """Warps of a program, and tiles that it reads at once."""
     VECTOR: int
+    PAIRED: bool
+    """Whether bfloat16 at even addresses is loaded two at a time."""
     ULP_STEP: int
     IS_NVIDIA: bool
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from tokendraw_triton_gumbel.kernels.shared.bits import halves
 from tokendraw_triton_gumbel.kernels.shared.queue_layout import QUEUE_COUNTERS, ROUNDS
 from tokendraw_triton_gumbel.kernels.shared.row_address import is_inside, row_logits, row_of
 from tokendraw_triton_gumbel.kernels.shared.temperature import inverse_temperature
@@ -24,7 +25,6 @@ from tokendraw_triton_gumbel.kernels.shared.tile_layout import (
 from tokendraw_triton_gumbel.kernels.shared.weights import LOG2_E
 from tokendraw_triton_gumbel.kernels.tile_pass.tile_sums import (
     granule_maxima,
-    halves,
     lane_maxima,
     larger_pairs,
     sum_carefully,

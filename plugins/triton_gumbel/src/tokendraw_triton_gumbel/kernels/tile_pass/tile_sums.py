@@ -5,13 +5,12 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from tokendraw_triton_gumbel.kernels.shared.bits import halves
 from tokendraw_triton_gumbel.kernels.shared.tile_layout import GRANULES_PER_TILE, LANES, tile_sums
 from tokendraw_triton_gumbel.kernels.shared.weights import COARSEST_OFFSET, exp2, times
 
 _LEAST_SUM = tl.constexpr(0.5)
 """A tile's sum holds the weight of its own maximum, 1, so that one below this met NaN or an overflow."""
-_UPPER_HALF = tl.constexpr(-65536)
-"""The upper 16 bits of 32: a bfloat16 as float32."""
 
 
 @triton.jit
@@ -32,12 +31,6 @@ def larger_pairs(a, b):
     return tl.inline_asm_elementwise(
         "max.bf16x2 $0, $1, $2;", "=r,r,r", [a, b], dtype=tl.int32, is_pure=True, pack=1
     )
-
-
-@triton.jit
-def halves(pairs):
-    """Return two bfloat16 in an int32 as float32."""
-    return (pairs << 16).to(tl.float32, bitcast=True), (pairs & _UPPER_HALF).to(tl.float32, bitcast=True)
 
 
 @triton.jit

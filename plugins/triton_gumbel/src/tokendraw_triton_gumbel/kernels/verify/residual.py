@@ -18,7 +18,7 @@ import triton.language as tl
 from tokendraw_triton_gumbel.kernels.row_draw.token_draw import draw_candidate_in_turns
 from tokendraw_triton_gumbel.kernels.shared.float_keys import INT32_MAX
 from tokendraw_triton_gumbel.kernels.shared.noise import RESIDUAL_TILE, RESIDUAL_TOKEN, gumbel
-from tokendraw_triton_gumbel.kernels.shared.tile_layout import TILE_SIZE, element_ids, tile_sums
+from tokendraw_triton_gumbel.kernels.shared.tile_layout import LANES, TILE_SIZE, element_ids, tile_sums
 from tokendraw_triton_gumbel.kernels.shared.weights import LOG2_E, exp2, steady, times
 from tokendraw_triton_gumbel.kernels.verify.known import LOGITS, PROBS
 
@@ -190,9 +190,10 @@ def weigh_residual(rejected, tiles, group, last, weights, config: tl.constexpr):
 
 @triton.jit
 def _store_tiles(weights, group, tiles, p, q, WARPS: tl.constexpr):
-    tile = group * WARPS + tl.arange(0, WARPS)
-    tl.store(weights + tile, tile_sums(tl.maximum(p - q, 0.0)), mask=tile < tiles)
-    tl.store(weights + tiles + tile, tile_sums(p), mask=tile < tiles)
+    """Write what tiles weigh: two lanes of each warp do, so that no warp waits for another."""
+    lane, tile = tl.arange(0, LANES)[:, None], (group * WARPS + tl.arange(0, WARPS))[None, :]
+    both = tl.where(lane == 0, tile_sums(tl.maximum(p - q, 0.0))[None, :], tile_sums(p)[None, :])
+    tl.store(weights + lane * tiles + tile, both, mask=(lane < 2) & (tile < tiles))
 
 
 @triton.jit(noinline=True)
