@@ -8,8 +8,9 @@ import torch
 pytest.importorskip("triton", reason="Triton is not installed")
 
 from routing import CPU, drafting
-from tokendraw import Drafts, Need, SamplingMetadata, SamplingParams
+from tokendraw import Drafts, Need, PluginError, SamplingMetadata, SamplingParams
 from tokendraw._serving.routing import BuiltProvider
+from tokendraw.operations.sample.proof import prove
 from tokendraw.operations.verify import rows as verifying
 from tokendraw.operations.verify.capabilities import DRAFT_KINDS, VERIFY_MODES
 from tokendraw_triton_gumbel import plugin
@@ -121,3 +122,25 @@ def test_a_verification_draws_large_sets_with_the_kernel_of_samples(compiled, ki
     new = {name for name, _ in compiled() - before}
     assert "accept_drafts" in new
     assert "draw_large_sets" not in new
+
+
+def proven(need):
+    """A sampler behind its proof draw, of which nothing is looked at: nothing runs."""
+    backend = TritonGumbelSampler(CPU, need)
+    with pytest.raises(PluginError, match="the proof draw needs"):
+        prove(backend, OPERATIONS["sample"], CPU, need)
+    return backend
+
+
+def test_loading_compiles_two_small_kernels_where_nobody_says_what_will_be_drawn_from(compiled):
+    proven(Need())
+    assert sorted(name for name, _ in compiled()) == ["draw_rows", "tile_statistics"]
+
+
+def test_where_the_need_says_the_dtype_loading_compiles_what_the_first_batch_needs(compiled):
+    backend = proven(Need(dtype="bfloat16"))
+    before = compiled()
+    for rows in (1, 64):
+        backend.sample(torch.zeros(rows, 128_000, dtype=torch.bfloat16), metadata_of(rows, "mixed"))
+    assert {name for name, _ in before} == {"draw_rows", "tile_statistics", "draw_large_sets"}
+    assert compiled() == before

@@ -189,6 +189,19 @@ def test_the_proof_draw_uses_the_filters_and_the_dtype_that_are_advertised(dists
     assert facts.any_joint
 
 
+@pytest.mark.parametrize(("need", "is_filtered"), [(Need(), False), (Need(dtype="float32"), True)])
+def test_the_proof_draw_of_what_compiles_on_demand_has_filters_where_the_dtype_is_known(
+    dists: FakeDists, need: Need, is_filtered: bool
+) -> None:
+    source = plugin("acme", capabilities=f"{EVERYTHING}, compiles_on_demand=True").replace(
+        "        import torch\n", "        import torch\n        BUILT.append(metadata)\n"
+    )
+    module = dists.add_plugin("acme", source)
+    assert load_sampler(device="cpu", need=need).name == "acme"
+    metadata = sys.modules[module].BUILT[1]
+    assert (metadata.facts.max_top_k > 0, metadata.facts.any_top_p) == (is_filtered, is_filtered)
+
+
 def test_loading_leaves_the_random_state_alone(dists: FakeDists) -> None:
     source = plugin("acme", build="import torch; torch.rand(1); torch.manual_seed(0); return ArgmaxSampler()")
     dists.add_plugin("acme", source)

@@ -133,6 +133,10 @@ class Capabilities(HostCapabilities):
     max_vocab_size: _Number | None = None
     vocab_parallel: bool = False
     """Whether ``sample`` takes a ``shard``: logits of which each rank of a group holds some columns."""
+    compiles_on_demand: bool = False
+    """Whether kernels are compiled when a batch first needs them. The proof draw then compiles as little as it can, or
+    what the first batch will need, where the need says the dtype.
+    """
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,7 +21,13 @@ def zeros(rows: int, capabilities: Capabilities, device: torch.device, need: Nee
 
 
 def params(capabilities: Capabilities, need: Need) -> SamplingParams:
-    """Make parameters that keep two equally likely tokens and use only what is advertised."""
+    """Make parameters that keep two equally likely tokens and use only what is advertised.
+
+    Where kernels are compiled on demand and nobody said for which dtype, they ask for nothing, which compiles least: a
+    kernel that fails at a later call is caught there.
+    """
+    if capabilities.compiles_on_demand and need.dtype is None:
+        return SamplingParams()
     filters = {name for name, _ in capabilities.filters}
     orders = [order for order in need.filter_orders if order in capabilities.filter_orders]
     return SamplingParams(

@@ -52,6 +52,7 @@ _SAMPLE = Capabilities(
     batch_invariant=True,
     max_vocab_size=1 << 21,
     vocab_parallel=True,
+    compiles_on_demand=True,
 )
 _VERIFY = VerifyCapabilities.of(
     _SAMPLE,
