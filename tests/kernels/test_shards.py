@@ -13,6 +13,7 @@ import triton_stand_ins
 from compiled_kernels import compiled, compiled_call, has_machine_code
 from echoing_rank import agreed_shard
 from tokendraw import SamplingMetadata, SamplingParams
+from tokendraw_triton_gumbel.launches import compiled as compilation
 from triton_on_a_cpu import TARGETS
 from triton_stand_ins import flat, kernels, sampler_for
 
@@ -117,6 +118,23 @@ def test_a_launch_has_what_its_kernel_was_compiled_for(kernels, monkeypatch, fil
                 for absent in compiled_for
             ), kernel.original
     assert launched(kernels)
+
+
+def test_ranks_share_all_kernels_but_the_pass_wherever_their_columns_begin(kernels, monkeypatch):
+    """Eight processes with one cache compile each kernel once: not for the sizes, and not for the start, of each."""
+    bounds, seen = tuple(151_936 * rank // 3 for rank in range(4)), []
+    for rank in range(3):
+        for kernel in kernels.values():
+            kernel.calls.clear()
+            kernel.compilations.clear()
+            kernel._compiled.clear()
+        monkeypatch.setattr(compilation, "_compiled", {})
+        for params in (FILTERED, NUCLEUS, PLAIN):
+            drawn("sm_90", params, bounds=bounds, rank=rank)
+        seen.append({(name, key) for name in KERNELS for key, _ in kernels[name].compilations})
+    apart = {name for name, _ in seen[0] ^ seen[1] | seen[1] ^ seen[2]}
+    assert apart <= {"shard_statistics"}
+    assert len(seen[0] | seen[1] | seen[2]) <= 14
 
 
 def launched(kernels):

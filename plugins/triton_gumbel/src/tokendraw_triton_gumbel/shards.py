@@ -29,7 +29,7 @@ from tokendraw_triton_gumbel.launches.launch import Step, current_stream
 from tokendraw_triton_gumbel.launches.parameters import MaybeTensors
 from tokendraw_triton_gumbel.launches.shard_searches import MOST_VALUES, ShardSearches
 from tokendraw_triton_gumbel.launches.shard_words import Words, words_of_survey
-from tokendraw_triton_gumbel.launches.shards import ShardLaunches, ShardOperands, ShardPlaces
+from tokendraw_triton_gumbel.launches.shards import ShardLaunches, ShardPlaces
 from tokendraw_triton_gumbel.many_best import best_tokens
 
 _INF = float("inf")
@@ -56,9 +56,10 @@ class ShardColumns:
         self._tensors, self._stream = tensors, current_stream(logits.get_device())
         # What kernels are given the address of has to live until they are launched.
         self._memory = torch.empty(places.offsets[-1], dtype=torch.uint8, device=logits.device)
-        self._operands = ShardOperands(
+        self._operands = launches.operands(
             places,
-            (arguments.one(logits), logits.stride(0)),
+            arguments.one(logits),
+            logits.stride(0),
             arguments.params(tensors, None),
             arguments.pieces(launches.scratch, places, self._memory),
         )

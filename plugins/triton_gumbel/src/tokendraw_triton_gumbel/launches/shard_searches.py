@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 MOST_VALUES = 1024
 """Largest K."""
+LEAST_TILES = 64
+"""Kernels are compiled for a power of two of tiles, from this upwards."""
 _FEW_VALUES, _FEW_CANDIDATES = 64, 128
 _MOST_MAXIMA = 2048
 _REAL, _WHOLE, _LONG = (Pointer(dtype, aligned=False) for dtype in (torch.float32, torch.int32, torch.int64))
@@ -68,7 +70,7 @@ class ShardSearches:
         :param histogram: [rows, 256]; None: that of the masses by the first digit.
         """
         is_own = histogram is None
-        config = DigitConfig(self._most_tiles, WEIGHED=is_own or counted.tops is not None)
+        config = DigitConfig(self._most_tiles if is_own else 0, WEIGHED=is_own or counted.tops is not None)
         has_prefix = counted.prefixes is not None
         found = self._known.get((config, is_own, has_prefix))
         if found is None:
@@ -84,7 +86,7 @@ class ShardSearches:
     def _survey(self, most: int, masses: int, has_fresh: bool) -> Launch:
         found = self._known.get((most, masses, has_fresh))
         if found is None:
-            per_maximum, maxima = _division(self._tiles * GRANULES_PER_TILE.value, most)
+            per_maximum, maxima = _division(self._most_tiles, most)
             config = SurveyConfig(
                 VECTOR=VECTORS[str(self._launches.variant.logits.dtype)[6:]],
                 TILES=self._most_tiles,
@@ -104,11 +106,11 @@ class ShardSearches:
     ) -> tuple[Any, ...]:
         launches, pieces = self._launches, operands.pieces
         return (
-            launches.logits(operands),
+            operands.logits,
             launches.variant.shard,
             fields,
             launches.slots(operands),
-            launches.statistics_in(operands),
+            launches.surveyed(operands),
             SurveyScratch(*pieces[self._scratch], MOST_VALUES),
             pieces[self.masses],
             fresh,
@@ -120,13 +122,13 @@ class ShardSearches:
     ) -> tuple[Any, ...]:
         launches = self._launches
         return (
-            launches.logits(operands),
-            launches.variant.shard.lead,
+            operands.logits,
+            operands.lead,
             launches.variant.shard,
             operands.places.rows,
             step,
             launches.slots(operands),
-            launches.statistics_in(operands),
+            launches.surveyed(operands),
             counted,
             operands.pieces[self.masses] if histogram is None else histogram,
         )
@@ -138,16 +140,18 @@ class ShardSearches:
         return found
 
 
-def _division(granules: int, most: int) -> tuple[int, int]:
+def _division(most_tiles: int, most: int) -> tuple[int, int]:
     """Return how many granules one maximum stands for, and a power of two from the number of maxima upwards.
 
-    The fewer, the sooner they are compared; of less than some multiple of K they say little.
+    The fewer, the sooner they are compared; of less than some multiple of K they say little. The same for all numbers
+    of tiles that a kernel is compiled for, from half of the most upwards.
+
+    :param most_tiles: a power of two.
     """
+    least = 1 if most_tiles == LEAST_TILES else most_tiles // 2 + 1
     for each in (16, 4, 1):
-        maxima = -(-granules // each)
-        if maxima >= 4 * most or each == 1:
+        if each == 1 or least * GRANULES_PER_TILE.value // each >= 4 * most:
             break
-    while maxima > _MOST_MAXIMA:
+    while most_tiles * GRANULES_PER_TILE.value // each > _MOST_MAXIMA:
         each *= 4
-        maxima = -(-granules // each)
-    return each, max(16, 1 << (maxima - 1).bit_length())
+    return each, most_tiles * GRANULES_PER_TILE.value // each

@@ -25,13 +25,13 @@ from tokendraw_triton_gumbel.launches.compiled import Pointer
 from tokendraw_triton_gumbel.launches.geometry import Grid, grid_of_rows, rounded, span_of
 from tokendraw_triton_gumbel.launches.launch import Launch, Step, compile_steps, group
 from tokendraw_triton_gumbel.launches.scratch import ROWS, Scratch
-from tokendraw_triton_gumbel.launches.shard_searches import ShardSearches
+from tokendraw_triton_gumbel.launches.shard_searches import LEAST_TILES, ShardSearches
 from tokendraw_triton_gumbel.launches.shard_words import words_of_argmax, words_of_draws
 from tokendraw_triton_gumbel.launches.variant import Rows, Target
 
-_LEAST_TILES = 64
-"""Kernels are compiled for a power of two of tiles."""
 _REAL, _WHOLE = torch.float32, torch.int32
+_ANY = 3
+"""Stands for numbers of which nothing is known."""
 
 
 class ShardVariant(NamedTuple):
@@ -66,8 +66,9 @@ class ShardOperands(NamedTuple):
     """Arguments that all launches of a call share. An entry that is not a number stands for a tensor."""
 
     places: ShardPlaces
-    head: tuple[Any, int]
-    """The logits, and their row stride."""
+    logits: Logits
+    """Their ``vocab_size`` counts the columns of this rank with the lead."""
+    lead: int
     params: RowParams
     """Without fresh seeds."""
     pieces: Sequence[Any]
@@ -93,7 +94,7 @@ class ShardLaunches:
         self.variant, self.scratch = variant, Scratch()
         self._span = span_of(how, variant.logits)
         is_nvidia = target.family == "cuda"
-        most_tiles = _LEAST_TILES
+        most_tiles = LEAST_TILES
         while most_tiles < shard.tiles:
             most_tiles *= 2
         reserve = self.scratch.reserve
@@ -150,8 +151,8 @@ class ShardLaunches:
         places, slots, shard = operands.places, self.slots(operands), self.variant.shard
         counts = Counts(places.rows, places.rows, shard.tiles, 0, 0)
         masses = None if self.searches is None else operands.pieces[self.searches.masses]
-        statistics = self.statistics_in(operands)
-        arguments = (self.logits(operands), shard.lead, counts, slots, statistics, masses)
+        statistics = TileStatistics(*self._written(operands, self._raw_sums, self._granules))
+        arguments = (operands.logits, operands.lead, counts, slots, statistics, masses)
         return self._statistics, places.tile_grid, arguments
 
     def draw(self, operands: ShardOperands, fresh: Any, flags: int, bounds: RowBounds, words: Any) -> Step:
@@ -161,12 +162,12 @@ class ShardLaunches:
         :param flags: which parameters there are.
         """
         arguments = (
-            self.logits(operands),
-            self.variant.shard.lead,
+            operands.logits,
+            operands.lead,
             self.variant.shard,
             operands.params if fresh is None else operands.params._replace(fresh=fresh),
             flags,
-            self.statistics_in(operands),
+            TileStatistics(*self._written(operands, self._raw_sums, None)),
             bounds,
             words,
         )
@@ -181,8 +182,8 @@ class ShardLaunches:
         """Return the launch that weighs what is kept of each tile."""
         rows, shard = operands.places.rows, self.variant.shard
         grid = (-(-shard.tiles // TILES_AT_ONCE), *grid_of_rows(rows))
-        statistics = self.statistics_in(operands)
-        arguments = (self.logits(operands), shard.lead, shard, rows, self.slots(operands), statistics, bounds)
+        statistics = TileStatistics(*self._written(operands, None, None))
+        arguments = (operands.logits, operands.lead, shard, rows, self.slots(operands), statistics, bounds)
         return self._weigh, grid, arguments
 
     def compile(self) -> None:
@@ -191,11 +192,13 @@ class ShardLaunches:
 
     def example(self) -> ShardOperands:
         """Return what stands for the arguments of a call."""
-        variant = self.variant
-        head = variant.logits.pointer, variant.logits.stride
-        return ShardOperands(
-            self.places(1), head, parameters.stand_ins(variant.params), self.scratch.pointers
-        )
+        variant, rows, lead = self.variant, self.variant.logits, self.variant.shard.lead
+        logits = Logits(rows.pointer, rows.stride, variant.columns)
+        if not (rows.aligned and lead % 16 == 0):  # then neither stride nor columns decide how rows are read
+            far = Rows(rows.dtype, aligned=False, even=False, far=rows.far, paired=False)
+            logits, lead = Logits(far.pointer, far.stride, _ANY), _ANY
+        params = parameters.stand_ins(variant.params)
+        return ShardOperands(self.places(1), logits, lead, params, self.scratch.pointers)
 
     def _examples(self) -> Iterator[Step]:
         """Yield the launches of some size, with what stands for their tensors."""
@@ -209,16 +212,23 @@ class ShardLaunches:
             yield self.weigh(operands, bounds)
         yield self.draw(operands, None, 0, bounds, Pointer(_WHOLE))
 
-    def logits(self, operands: ShardOperands) -> Logits:
-        """Return the group of the logits."""
-        return group(Logits, (*operands.head, self.variant.columns))
+    def operands(
+        self, places: ShardPlaces, base: Any, stride: int, params: Any, pieces: Any
+    ) -> ShardOperands:
+        """Return what all launches of a call share."""
+        logits = group(Logits, (base, stride, self.variant.columns))
+        return ShardOperands(places, logits, self.variant.shard.lead, params, pieces)
 
     def slots(self, operands: ShardOperands) -> SlotTemperatures:
         """Return the group of the temperatures."""
         has_index = self.variant.params[1] is not None
         return SlotTemperatures(operands.params.temperature, operands.params.row_index if has_index else None)
 
-    def statistics_in(self, operands: ShardOperands) -> TileStatistics:
-        """Return the group of the statistics."""
-        numbers = (self._maxima, self._sums, self._raw_sums, self._granules)
-        return TileStatistics(*[None if number is None else operands.pieces[number] for number in numbers])
+    def surveyed(self, operands: ShardOperands) -> TileStatistics:
+        """Return the statistics that searches read."""
+        return TileStatistics(*self._written(operands, None, self._granules))
+
+    def _written(self, operands: ShardOperands, raw_sums: int | None, granules: int | None) -> list[Any]:
+        """List the statistics in scratch: a kernel is another one with each of them that it is given."""
+        numbers = (self._maxima, self._sums, raw_sums, granules)
+        return [None if number is None else operands.pieces[number] for number in numbers]

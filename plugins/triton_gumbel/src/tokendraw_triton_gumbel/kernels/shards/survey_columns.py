@@ -30,7 +30,10 @@ from tokendraw_triton_gumbel.kernels.shared.weights import LOG2_E, share_of
 _BINS = tl.constexpr(256)
 
 
-@triton.jit(do_not_specialize=["shard", "fields"])
+@triton.jit(
+    do_not_specialize=["logits", "shard", "fields"],
+    do_not_specialize_on_alignment=["logits"],  # granules begin anywhere, by the lead
+)
 def survey_columns(
     logits, shard, fields, slots, statistics, scratch, masses, fresh, words, config: tl.constexpr
 ):
