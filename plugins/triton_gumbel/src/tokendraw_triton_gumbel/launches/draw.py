@@ -79,6 +79,7 @@ class DrawLaunches:
             LARGE_CANDIDATES=LARGE_CANDIDATES,
             GRANULES_AT_ONCE=how.granules_at_once,
             ULP_STEP=ulp_step,
+            BY_FACTORS=is_nvidia and how.row_registers is None,
             IS_NVIDIA=is_nvidia,
         )
         large_set_config = LargeSetConfig(

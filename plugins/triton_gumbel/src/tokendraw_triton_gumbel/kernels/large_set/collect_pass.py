@@ -7,6 +7,7 @@ import triton.language as tl
 
 from tokendraw_triton_gumbel.kernels.large_set.columns import column_sum
 from tokendraw_triton_gumbel.kernels.large_set.group_load import as_logits, load_group
+from tokendraw_triton_gumbel.kernels.large_set.hits import hits_in, next_hit
 from tokendraw_triton_gumbel.kernels.large_set.row_state import (
     COLLECTED,
     HIGH,
@@ -16,18 +17,14 @@ from tokendraw_triton_gumbel.kernels.large_set.row_state import (
     SCALE,
     TOP,
 )
-from tokendraw_triton_gumbel.kernels.shared.bits import count_bits, lowest_bit
 from tokendraw_triton_gumbel.kernels.shared.float_keys import key_of, value_of
-from tokendraw_triton_gumbel.kernels.shared.tile_layout import LANES, TILE_SIZE
+from tokendraw_triton_gumbel.kernels.shared.tile_layout import TILE_SIZE
 from tokendraw_triton_gumbel.kernels.shared.weights import weigh
 
 
 @triton.jit(noinline=True)
 def collect_part(row, group, last, reals, ints, collected, part, parts, config: tl.constexpr):
-    """Write the ids of the bracket's logits into the segment of the part, as far as there is room, and their number.
-
-    A thread marks by bits which of its 32 logits are among them.
-    """
+    """Write the ids of the bracket's logits into the segment of the part, as far as there is room, and their number."""
     SPAN: tl.constexpr = config.WARPS
     VECTOR: tl.constexpr = config.VECTOR
     low = tl.load(reals + LOW)
@@ -35,27 +32,19 @@ def collect_part(row, group, last, reals, ints, collected, part, parts, config: 
     room = MOST_COLLECTED // parts
     collected += part * room
     found = 0
-    bit = tl.arange(0, LANES // VECTOR)[:, None] * VECTOR + tl.arange(0, VECTOR)[None, :]
-    lane = tl.arange(0, LANES)[:, None] * VECTOR + tl.arange(0, SPAN)[None, :] * TILE_SIZE
     following = load_group(row, group, config)
     while group < last:
         x = as_logits(following, config)
         if group + 1 < last:
             following = load_group(row, group + 1, config)
-        hit = tl.where((x >= low) & (x < high), ((bit * 0 + 1) << bit)[None, None, :, :], 0)
-        mask = tl.sum(tl.sum(hit, 3), 2)
-        number = count_bits(mask)
-        flat = tl.reshape(number, (LANES * SPAN,))
-        before = tl.reshape(found + tl.cumsum(flat, 0) - flat, (LANES, SPAN))
-        most = tl.max(flat, 0)
-        found += tl.sum(flat, 0)
+        mask, number, place, most, total = hits_in(x, low, high, found, SPAN, VECTOR)
+        first = (group * SPAN + tl.arange(0, SPAN))[None, :] * TILE_SIZE
         i = 0
         while i < most:
-            at = lowest_bit(mask)
-            token = group * (SPAN * TILE_SIZE) + lane + at // VECTOR * (LANES * VECTOR) + at % VECTOR
-            tl.store(collected + before + i, token, mask=(number > i) & (before + i < room))
-            mask &= mask - 1
+            own, mask = next_hit(mask, VECTOR)
+            tl.store(collected + place + i, first + own, mask=(number > i) & (place + i < room))
             i += 1
+        found += total
         group += 1
     tl.store(ints + COLLECTED + part, found)
 

@@ -18,19 +18,16 @@ from typing import Any, NamedTuple
 import triton
 import triton.language as tl
 
+from tokendraw_triton_gumbel.kernels.large_set.hits import hits_in, next_hit
 from tokendraw_triton_gumbel.kernels.large_set.listed_tiles import list_tiles, load_listed
+from tokendraw_triton_gumbel.kernels.shared.comparisons import reaches
 from tokendraw_triton_gumbel.kernels.shared.float_keys import INT32_MAX, LARGEST, LOWEST, key_of, value_of
-from tokendraw_triton_gumbel.kernels.shared.tile_layout import (
-    LANES,
-    lane_sums,
-)
+from tokendraw_triton_gumbel.kernels.shared.tile_layout import LANES, TILE_SIZE, lane_sums
 from tokendraw_triton_gumbel.kernels.shared.weights import weigh
 
 CAPACITY = 2048
 """Values a row among which a search ends in registers."""
 _PIVOTS = tl.constexpr(4)
-_LANE_ELEMENTS = tl.constexpr(32)
-"""Logits of a tile that a lane holds."""
 _EVEN_STEPS = tl.constexpr(4)
 """Steps before pivots are spread in the order of the floats."""
 
@@ -51,21 +48,23 @@ class SearchBracket(NamedTuple):
 @triton.jit(noinline=True)
 def collect(source, scratch, count, low, high, config: tl.constexpr):
     """Write the values in [low, high) of the listed tiles, as many as there is room for; return how many there are."""
-    WARPS: tl.constexpr = config.WARPS
     found = 0
     start = 0
     tl.debug_barrier()
     while start < count:
-        x, _, _ = load_listed(source, scratch.tiles, start, count, config)
-        inside = ((x >= low) & (x < high)).to(tl.int32)
-        flat = tl.reshape(lane_sums(inside), (LANES * WARPS,))
-        before = tl.reshape(found + tl.cumsum(flat, 0) - flat, (LANES, WARPS))
-        mine = tl.reshape(inside, (LANES, WARPS, _LANE_ELEMENTS))
-        place = before[:, :, None] + tl.cumsum(mine, 2) - 1
-        own = tl.reshape(x, (LANES, WARPS, _LANE_ELEMENTS))
-        tl.store(scratch.logits + place, own, mask=(mine > 0) & (place < config.CAPACITY))
-        found += tl.sum(flat, 0)
-        start += WARPS
+        x, tile, _ = load_listed(source, scratch.tiles, start, count, config)
+        mask, number, place, most, total = hits_in(x, low, high, found, config.WARPS, config.VECTOR)
+        first = source.base + (tile * TILE_SIZE)[None, :]
+        i = 0
+        while i < most:
+            own, mask = next_hit(mask, config.VECTOR)
+            is_hit = (number > i) & (place + i < config.CAPACITY)
+            tl.store(
+                scratch.logits + place + i, tl.load(first + own, mask=is_hit).to(tl.float32), mask=is_hit
+            )
+            i += 1
+        found += total
+        start += config.WARPS
     tl.debug_barrier()
     return found
 
@@ -110,21 +109,22 @@ def _weigh_above(source, listed, count, p0, p1, p2, p3, top, scale, by_mass, con
     WARPS: tl.constexpr = config.WARPS
     w0 = tl.zeros((LANES, WARPS), tl.float32)
     w1, w2, w3 = w0, w0, w0
-    n0 = tl.zeros((LANES, WARPS), tl.int32)
-    n1, n2, n3 = n0, n0, n0
+    n0, n1, n2, n3 = w0, w0, w0, w0  # numbers that float32 holds
     start = 0
     while start < count:
         x, _, _ = load_listed(source, listed, start, count, config)
+        r0, r1 = reaches(x, p0, config.IS_NVIDIA), reaches(x, p1, config.IS_NVIDIA)
+        r2, r3 = reaches(x, p2, config.IS_NVIDIA), reaches(x, p3, config.IS_NVIDIA)
         if by_mass:
             weight = weigh(x, top, scale)
-            w0 += lane_sums(tl.where(x >= p0, weight, 0.0))
-            w1 += lane_sums(tl.where(x >= p1, weight, 0.0))
-            w2 += lane_sums(tl.where(x >= p2, weight, 0.0))
-            w3 += lane_sums(tl.where(x >= p3, weight, 0.0))
-        n0 += lane_sums((x >= p0).to(tl.int32))
-        n1 += lane_sums((x >= p1).to(tl.int32))
-        n2 += lane_sums((x >= p2).to(tl.int32))
-        n3 += lane_sums((x >= p3).to(tl.int32))
+            w0 += lane_sums(weight * r0)
+            w1 += lane_sums(weight * r1)
+            w2 += lane_sums(weight * r2)
+            w3 += lane_sums(weight * r3)
+        n0 += lane_sums(r0)
+        n1 += lane_sums(r1)
+        n2 += lane_sums(r2)
+        n3 += lane_sums(r3)
         start += config.WARPS
     return _total(w0), _total(w1), _total(w2), _total(w3), _total(n0), _total(n1), _total(n2), _total(n3)
 
@@ -192,7 +192,8 @@ def search(
                 config,
             )
             number = _four(n0, n1, n2, n3)
-            weight = tl.where(by_mass, _four(w0, w1, w2, w3), number.to(tl.float32))
+            weight = tl.where(by_mass, _four(w0, w1, w2, w3), number)
+            number = number.to(tl.int32)
             low, high, above, over, inside = _narrowed(pivots, weight, number, low, high, above, over, target)
             count = list_tiles(maximum, tile, tiles, low, scratch.tiles)
             step += 1

@@ -87,7 +87,7 @@ def _weigh_carefully(row, group, last, tiles, reals, weights, counts, config: tl
         weight = tl.where(x > float("-inf"), exp2(times(x - top, scale), IS_NVIDIA), 0.0)  # 0 of NaN, too
         _store_weights(weights, group, tiles, x, weight, pivots, 1.0, SPAN, IS_NVIDIA)
         if counts:
-            _store_counts(weights + COUNT_COLUMN, group, tiles, x, pivots, SPAN)
+            _store_weights(weights + COUNT_COLUMN, group, tiles, x, 1.0, pivots, 1.0, SPAN, IS_NVIDIA)
         group += 1
 
 
@@ -103,22 +103,6 @@ def _store_weights(out, group, tiles, x, weight, pivots, factor, SPAN: tl.conste
         lane_sums(weight * reaches(x, pivots.p2, IS_NVIDIA)),
         lane_sums(weight * reaches(x, pivots.p3, IS_NVIDIA)),
         factor,
-        SPAN,
-    )
-
-
-@triton.jit
-def _store_counts(out, group, tiles, x, pivots, SPAN: tl.constexpr):
-    """Write how many logits there are from each pivot upwards."""
-    _store_lanes(
-        out,
-        group,
-        tiles,
-        lane_sums((x >= pivots.p0).to(tl.int32)),
-        lane_sums((x >= pivots.p1).to(tl.int32)),
-        lane_sums((x >= pivots.p2).to(tl.int32)),
-        lane_sums((x >= pivots.p3).to(tl.int32)),
-        1.0,
         SPAN,
     )
 

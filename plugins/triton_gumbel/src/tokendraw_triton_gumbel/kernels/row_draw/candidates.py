@@ -48,9 +48,14 @@ def _list_hits(hit, first, listed, found, most, ROWS: tl.constexpr, EIGHTS: tl.c
         tl.store(listed + before + i, label + lowest_bit(mask), mask=number > i)
         mask &= mask - 1
     if counted >= _ONE:
-        for more in range(_EXPECTED, _NEIGHBOURS):
+        more, end = (
+            _EXPECTED,
+            tl.max(number, 0),
+        )  # which the compiler does not know, so that it does not unroll the loop
+        while more < end:
             tl.store(listed + before + more, label + lowest_bit(mask), mask=number > more)
             mask &= mask - 1
+            more += 1
     return found + (counted & (_ONE - 1))
 
 

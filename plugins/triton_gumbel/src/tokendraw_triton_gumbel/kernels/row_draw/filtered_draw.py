@@ -92,7 +92,8 @@ def draw_filtered(
         wanted = tl.where(k > 0, k, _LIKELIEST).to(tl.int32)
         # Where tiles are few, their maxima prove little or nothing.
         if (survey.number < 2 * wanted).to(tl.int32) * (wanted <= SMALL).to(tl.int32) > 0:
-            proven = bound_by_granules(granules, number, least, survey.top, wanted, SMALL)
+            most = tl.full((), SMALL, tl.int32)  # as a number, so that there is one such function
+            proven = bound_by_granules(granules, number, least, survey.top, wanted, most)
             if by_mass_alone > 0:
                 likely, shown = _likely_mass(survey, masses, scales, proven)
         else:

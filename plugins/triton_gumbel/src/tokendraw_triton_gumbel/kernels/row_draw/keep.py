@@ -27,19 +27,20 @@ def _counts_whole_row(filters):
 
 
 @triton.jit
-def _stand_above(x, others, weights, IS_NVIDIA: tl.constexpr):
+def _stand_above(x, others, weights, BY_FACTORS: tl.constexpr):
     """Return (how many of the others are greater, what they weigh), for each of x."""
-    greater = exceeds(others[:, None], x[None, :], IS_NVIDIA)
+    greater = exceeds(others[:, None], x[None, :], BY_FACTORS)
     return tl.sum(greater, 0), tl.sum(greater * weights[:, None], 0)
 
 
 @triton.jit
-def _weigh_once(x, top, scale):
+def _weigh_once(x, top, scale, BY_FACTORS: tl.constexpr):
     """Return (x, what it weighs), from a loop of one turn: all who read them get the results, not the work anew."""
     same, weight = x, x
     turn = 0
     while turn < 1:
-        same = tl.minimum(x, LARGEST)  # or readers would each convert the bfloat16 that it was
+        if BY_FACTORS:
+            same = tl.minimum(x, LARGEST)  # or readers would each convert the bfloat16 that it was
         weight = weigh(x, top, scale)
         turn += 1
     return same, weight
@@ -52,14 +53,17 @@ def _halves(x, N: tl.constexpr):
 
 
 @triton.jit
-def keep_by_comparison(x, found, scale, filters, N: tl.constexpr, IS_NVIDIA: tl.constexpr):
-    """Return which are kept, [N]: every candidate is compared with every other."""
-    x, weight = _weigh_once(x, scale.top, scale.scale)
+def keep_by_comparison(x, found, scale, filters, N: tl.constexpr, BY_FACTORS: tl.constexpr):
+    """Return which are kept, [N]: every candidate is compared with every other.
+
+    :param BY_FACTORS: whether that takes fewer instructions and more registers. NVIDIA.
+    """
+    x, weight = _weigh_once(x, scale.top, scale.scale, BY_FACTORS)
     first, last = _halves(x, N)
     first_weight, last_weight = _halves(weight, N)
-    number, above = _stand_above(x, first, first_weight, IS_NVIDIA)
+    number, above = _stand_above(x, first, first_weight, BY_FACTORS)
     if found > N // 2:
-        more, heavier = _stand_above(x, last, last_weight, IS_NVIDIA)
+        more, heavier = _stand_above(x, last, last_weight, BY_FACTORS)
         number += more
         above += heavier
     k = filters.k

@@ -124,7 +124,7 @@ def draw_small_set(
             enough = (tl.sum(weigh(x, scale.top, scale.scale), 0) >= needed).to(tl.int32)
         if enough > 0:
             if BY_COMPARISON:
-                kept = keep_by_comparison(x, found, scale, filters, N, config.IS_NVIDIA)
+                kept = keep_by_comparison(x, found, scale, filters, N, config.BY_FACTORS)
             else:
                 kept = keep_by_halving(x, scale, filters)
             token = tl.full((), 0, tl.int32)
@@ -171,7 +171,8 @@ def draw_larger_set(
     if filters.k > 0:
         number = tiles * GRANULES_PER_TILE
         wanted = filters.k.to(tl.int32)
-        proven = bound_by_granules(granules, number, filters.min_p_floor, scale.top, wanted, N)
+        most = tl.full((), N, tl.int32)
+        proven = bound_by_granules(granules, number, filters.min_p_floor, scale.top, wanted, most)
         bound = tl.maximum(bound, proven)
     token = tl.full((), -1, tl.int32)
     floor = bound

@@ -35,6 +35,8 @@ class RowConfig(NamedTuple):
     """Granules that are read at once."""
     ULP_STEP: int
     """Float32 keys from one value of the logits' dtype to the next: 65536 of bfloat16, otherwise 1."""
+    BY_FACTORS: bool
+    """Whether candidates are compared by factors, which takes more registers. NVIDIA."""
     IS_NVIDIA: bool
 
 
