@@ -10,9 +10,9 @@ pytest.importorskip("triton", reason="Triton is not installed")
 from routing import CPU, drafting
 from tokendraw import Drafts, Need, SamplingMetadata, SamplingParams
 from tokendraw._serving.routing import BuiltProvider
-from tokendraw_triton_gumbel import plugin
+from tokendraw_triton_gumbel import configurations, plugin
 from tokendraw_triton_gumbel.sampler import TritonGumbelSampler
-from triton_stand_ins import compilations, kernels
+from triton_stand_ins import compilations, kernels, sampler_for
 
 __all__ = ["kernels"]
 
@@ -115,3 +115,29 @@ def test_no_number_of_requests_and_drafts_compiles_anything(kernels, known, mode
             sampler.verify(logits[1 : 1 + drafts.num_rows], drafts, metadata, mode=mode)
             sampler.draft(logits[:requests], metadata)
         assert compilations(kernels) == before, (requests, kind)
+
+
+@pytest.mark.parametrize(
+    ("params", "warps"),
+    [
+        (PLAIN, 8),
+        (GREEDY, 8),
+        (FILTERED, 4),
+        (SamplingParams(logprobs=0), 4),
+        (SamplingParams(logprobs=2), 8),
+    ],
+    ids=["plain", "greedy", "filtered", "describes", "described"],
+)
+def test_in_small_batches_more_warps_draw_the_rows_of_which_nothing_is_added_up(kernels, params, warps):
+    """A sum depends on the warps that share it, and a token must not depend on the batch."""
+    for rows, expected in ((16, warps), (256, 4)):
+        metadata = SamplingMetadata.from_params([params] * rows, positions=range(rows))
+        sampler_for("sm_90").sample(torch.zeros(rows, 3000, dtype=torch.bfloat16), metadata)
+        _, _, named = kernels["draw_rows"].calls[-1]
+        assert named["num_warps"] == expected, rows
+
+
+def test_what_adds_up_a_row_has_as_many_warps_whatever_the_batch():
+    found = {name: how.row_warps for name, how in configurations.TABLE.items() if name.startswith("cuda")}
+    assert len(found) == 2
+    assert len(set(found.values())) == 1
