@@ -13,6 +13,7 @@ from triton.runtime.jit import create_function_from_signature
 from tokendraw import Need
 from tokendraw_triton_gumbel.launches import (
     draw,
+    first_process,
     logits_processing,
     logprobs,
     paged_kv,
@@ -75,7 +76,7 @@ class Kernel:
     """Stands for a kernel, and keeps what it compiled as Triton does: by its own key, and without a lock."""
 
     def __init__(self, original, seconds=0.0):
-        self.original, self.seconds = original, seconds
+        self.original, self.seconds, self.__name__ = original, seconds, original.__name__
         self.params, self.arg_names = original.params, original.arg_names
         self.constants = sum(param.is_constexpr for param in original.params)
         """How many constants there are behind the arguments."""
@@ -110,8 +111,9 @@ class Kernel:
 
 
 @pytest.fixture
-def kernels(monkeypatch):
-    """All kernels by name."""
+def kernels(monkeypatch, tmp_path):
+    """All kernels by name. No other process waits for them: what takes their time is no compilation."""
+    monkeypatch.setattr(first_process, "_folder", lambda: tmp_path)
     found = {}
     for name, module in SOURCES.items():
         found[name] = Kernel(getattr(module, name))

@@ -2,7 +2,7 @@
 
 Triton looks at the arguments of each launch to find out which kernel they need, which costs more than many a batch, and
 threads that need the same kernel at once each compile it. Here a kernel is compiled from what stands for its arguments,
-and several are compiled side by side.
+and several are compiled side by side; of several processes, one compiles.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
+
+from tokendraw_triton_gumbel.launches.first_process import first_of_processes
 
 _SIDE_BY_SIDE = 8 if sys.hexversion >= 0x030C0000 else 1
 """Kernels that are compiled at once, at most. Threads that parse source at once make Python 3.11 raise now and then."""
@@ -86,12 +88,19 @@ class Wanted(NamedTuple):
         """Return what tells it from all others, on the current device."""
         return (self.kernel, _device(), self.like, *self.constants.items(), *self.options.items())
 
+    @property
+    def described(self) -> str:
+        """Return what tells it from others in other processes, on devices of the same kind."""
+        kind = None if _device() is None else torch.cuda.get_device_capability()
+        return repr((self.kernel.__name__, kind, self.like, dict(self.constants), dict(self.options)))
+
 
 def compiled(wanted: Wanted) -> Any:
     """Return the kernel, on the current device, loaded."""
 
     def make() -> Any:
-        found = wanted.kernel.warmup(*wanted.like, grid=(1, 1, 1), **wanted.constants, **wanted.options)
+        with first_of_processes(wanted.described):
+            found = wanted.kernel.warmup(*wanted.like, grid=(1, 1, 1), **wanted.constants, **wanted.options)
         found[1, 1, 1]  # loads it, which is no more to be done twice than compiling
         return found
 

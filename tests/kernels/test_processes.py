@@ -1,0 +1,122 @@
+"""Processes that need the same kernel of triton-gumbel at once, and share a cache."""
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+pytest.importorskip("triton", reason="Triton is not installed")
+
+from tokendraw_triton_gumbel.launches import first_process
+from tokendraw_triton_gumbel.launches.first_process import first_of_processes
+from triton_on_a_cpu import ROOT
+
+PROCESSES = 3
+
+
+@pytest.fixture
+def start(tmp_path):
+    """Starts a process that compiles once there is a file ``go``; what is left of them ends with the test."""
+    started = []
+
+    def one(seconds):
+        path = os.pathsep.join(str(ROOT / each) for each in ("plugins/triton_gumbel/src", "tests/support"))
+        process = subprocess.Popen(
+            [sys.executable, str(ROOT / "tests/support/compiling_process.py"), str(tmp_path), str(seconds)],
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONPATH": path},
+        )
+        started.append(process)
+        return process
+
+    yield one
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def ready(*processes):
+    """Wait until they would compile."""
+    for process in processes:
+        assert process.stdout.readline() == "ready\n"
+
+
+def compilations(process):
+    """How often a process compiled, when it has ended."""
+    found, _ = process.communicate(timeout=60)
+    return int(found)
+
+
+@pytest.mark.slow
+def test_one_compiles_and_the_others_find_what_it_made(start, tmp_path):
+    processes = [start(0.5) for _ in range(PROCESSES)]
+    ready(*processes)
+    (tmp_path / "go").touch()
+    assert sum(compilations(process) for process in processes) == 1
+
+
+@pytest.mark.slow
+def test_where_nothing_can_be_locked_all_compile(start, tmp_path):
+    (tmp_path / "locks").touch()  # no folder
+    processes = [start(0.5) for _ in range(PROCESSES)]
+    ready(*processes)
+    (tmp_path / "go").touch()
+    assert [compilations(process) for process in processes] == [1] * PROCESSES
+
+
+@pytest.mark.slow
+def test_nobody_waits_for_one_that_was_ended_while_it_compiled(start, tmp_path):
+    (tmp_path / "go").touch()
+    first = start(600)
+    ready(first)
+    while not (tmp_path / "begun").exists():
+        time.sleep(0.01)
+    second = start(0.01)
+    ready(second)
+    first.kill()
+    assert compilations(second) == 1
+
+
+def test_the_others_wait_until_the_first_is_done(tmp_path, monkeypatch):
+    monkeypatch.setattr(first_process, "_folder", lambda: tmp_path)
+    begun, order = threading.Event(), []
+
+    def first():
+        with first_of_processes("a kernel"):
+            begun.set()
+            time.sleep(0.2)
+            order.append("first")
+
+    def other():
+        begun.wait(timeout=60)
+        with first_of_processes("a kernel"):
+            order.append("other")
+
+    with ThreadPoolExecutor(3) as pool:
+        for done in [pool.submit(each) for each in (first, other, other)]:
+            done.result(timeout=60)
+    assert order == ["first", "other", "other"]
+
+
+def test_who_waits_for_too_long_goes_on(tmp_path, monkeypatch):
+    monkeypatch.setattr(first_process, "_folder", lambda: tmp_path)
+    monkeypatch.setattr(first_process, "LONGEST_WAIT", 0.05)
+    with first_of_processes("a kernel"), first_of_processes("another"):
+        with first_of_processes("a kernel"):  # held by somebody else, as far as it knows
+            pass
+        with first_of_processes("a kernel"):
+            pass
+
+
+def test_a_compilation_that_fails_is_not_waited_for(tmp_path, monkeypatch):
+    monkeypatch.setattr(first_process, "_folder", lambda: tmp_path)
+    monkeypatch.setattr(first_process, "LONGEST_WAIT", 600.0)
+    with pytest.raises(RuntimeError, match="ptxas"), first_of_processes("a kernel"):
+        raise RuntimeError("ptxas is missing")
+    with first_of_processes("a kernel"):
+        pass

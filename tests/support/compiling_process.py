@@ -1,0 +1,43 @@
+"""A process that compiles one kernel as triton-gumbel does, and prints how often it really did: 1 or 0.
+
+``compiling_process.py FOLDER SECONDS``: the kernel takes so long where the folder does not hold it yet, as Triton's
+cache holds kernels. It begins when there is a file ``go``; locks are in ``locks``, which may be no folder.
+"""
+
+import sys
+import time
+from pathlib import Path
+
+from tokendraw_triton_gumbel.launches import first_process
+from tokendraw_triton_gumbel.launches.compiled import Wanted, compiled
+
+
+class Kernel:
+    """A kernel without arguments, and what Triton makes of it."""
+
+    __name__, params = "a_kernel", ()
+
+    def __init__(self, folder, seconds):
+        self.folder, self.seconds, self.compilations = folder, seconds, 0
+
+    def warmup(self, *, grid):
+        if not (self.folder / "cached").exists():
+            self.compilations += 1
+            (self.folder / "begun").touch()
+            time.sleep(self.seconds)
+            (self.folder / "cached").touch()
+        return {grid: self}
+
+
+def main(folder, seconds):
+    first_process._folder = lambda: folder / "locks"
+    kernel = Kernel(folder, seconds)
+    print("ready", flush=True)
+    while not (folder / "go").exists():
+        time.sleep(0.005)
+    compiled(Wanted(kernel, (), {}, {}))
+    print(kernel.compilations)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), float(sys.argv[2]))
