@@ -16,6 +16,8 @@ from triton import knobs
 
 LONGEST_WAIT = 120.0
 """Seconds after which a process compiles, too, whatever the first one does."""
+_PAUSE = 0.01
+"""Seconds between two looks at the lock: where the kernel is in the cache, the first one is done in little more."""
 
 
 @contextlib.contextmanager
@@ -33,7 +35,7 @@ def first_of_processes(what: str) -> Iterator[None]:
         lock.acquire(timeout=0)
     except Timeout:
         with contextlib.suppress(OSError):  # of which Timeout is one
-            lock.acquire(timeout=LONGEST_WAIT)
+            lock.acquire(timeout=LONGEST_WAIT, poll_interval=_PAUSE)
             lock.release()
     except (OSError, NotImplementedError):  # a folder that cannot be written, or a file system without locks
         pass
