@@ -86,6 +86,7 @@ def test_bfloat16_that_is_read_two_at_a_time_is_what_it_is_one_by_one():
     found = interpreted("words")
     assert found["paired"] == [True, False]
     assert found["found"][0] == found["found"][1]
+    assert found["certain"]
     assert found["found"][0][0][0] == found["expected"]
     assert all(found["found"][0][1])
 

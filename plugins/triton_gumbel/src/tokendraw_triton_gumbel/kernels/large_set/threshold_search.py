@@ -3,7 +3,8 @@
 With weight 1 and target k that is the k-th largest value, with weight exp(y) and target p Z the edge of the nucleus.
 What it reads is bounded by the tiles whose maximum reaches the lower bound:
 
-1. Where few values are left between two bounds they are collected (read once) and the search goes on among them.
+1. Where few values are left between two bounds they are collected (read once, they themselves twice) and the
+   search goes on among them.
 2. Until then passes over the tiles add up the weight above 4 pivots at a time: first at distances from the maximum that
    grow by powers of two, then evenly between two, then evenly in the order of the floats, which ends after 14 passes
    whatever the values are. Ties need no room: a bracket of one value is found.

@@ -34,9 +34,7 @@ def _list_hits(hit, first, listed, found, most, ROWS: tl.constexpr, EIGHTS: tl.c
     :param listed: [most] int32, of which ``found`` are written.
     """
     place = tl.arange(0, EIGHTS * _NEIGHBOURS) % _NEIGHBOURS
-    mark = (((place * 0 + 1) << place) + _ONE).to(
-        tl.float32
-    )  # integers, which float32 holds, as it does their sums
+    mark = (((place * 0 + 1) << place) + _ONE).to(tl.float32)  # float32 holds these integers, and their sums
     both = tl.sum(tl.reshape(hit * mark[None, :], (ROWS, EIGHTS, _NEIGHBOURS)), 2).to(tl.int32)
     mask = tl.reshape(both & 255, (ROWS * EIGHTS,))
     label = tl.reshape(first + tl.arange(0, EIGHTS)[None, :] * _NEIGHBOURS, (ROWS * EIGHTS,))
@@ -48,10 +46,8 @@ def _list_hits(hit, first, listed, found, most, ROWS: tl.constexpr, EIGHTS: tl.c
         tl.store(listed + before + i, label + lowest_bit(mask), mask=number > i)
         mask &= mask - 1
     if counted >= _ONE:
-        more, end = (
-            _EXPECTED,
-            tl.max(number, 0),
-        )  # which the compiler does not know, so that it does not unroll the loop
+        more = _EXPECTED
+        end = tl.max(number, 0)  # the compiler does not know it, so that it does not unroll the loop
         while more < end:
             tl.store(listed + before + more, label + lowest_bit(mask), mask=number > more)
             mask &= mask - 1
