@@ -29,7 +29,8 @@ from tokendraw.testing import (  # noqa: E402
 )
 from tokendraw.testing.logits_families import FAMILIES  # noqa: E402
 from tokendraw_triton_gumbel import plugin  # noqa: E402
-from tokendraw_triton_gumbel.kernels.large_set import after_pass, few_left  # noqa: E402
+from tokendraw_triton_gumbel.kernels.large_set import after_pass  # noqa: E402
+from tokendraw_triton_gumbel.kernels.large_set.search import few_left  # noqa: E402
 from tokendraw_triton_gumbel.kernels.row_draw import filtered_draw  # noqa: E402
 from tokendraw_triton_gumbel.sampler import TritonGumbelSampler  # noqa: E402
 

@@ -18,7 +18,7 @@ from tokendraw_triton_gumbel.kernels.large_set.row_state import (
     STATE_INTS,
     STATE_REALS,
 )
-from tokendraw_triton_gumbel.kernels.large_set.threshold_search import CAPACITY
+from tokendraw_triton_gumbel.kernels.large_set.search.threshold_search import CAPACITY
 from tokendraw_triton_gumbel.kernels.row_draw.draw_rows import draw_rows
 from tokendraw_triton_gumbel.kernels.row_draw.small_set import LARGE_CANDIDATES, SMALL_CANDIDATES
 from tokendraw_triton_gumbel.kernels.shared.argument_groups import (

@@ -1,7 +1,7 @@
 """Decides, in the program that ends a pass over a row, what follows: the draw, another pass, or a search of the row.
 
 Reads 16 bytes a tile that the pass has left, or 32, and what :mod:`.bracket_draw` says to draw; before another pass a
-sample of 2048 logits. What :mod:`.few_left` and :mod:`.threshold_search` read, they say.
+sample of 2048 logits. What :mod:`.search.few_left` and :mod:`.search.threshold_search` read, they say.
 """
 
 from __future__ import annotations
@@ -11,11 +11,9 @@ import triton.language as tl
 
 from tokendraw_triton_gumbel.kernels.large_set.bracket import Bracket, bracket_after_pass, store_bracket
 from tokendraw_triton_gumbel.kernels.large_set.bracket_draw import draw_from_bracket
-from tokendraw_triton_gumbel.kernels.large_set.collect_pass import keep_collected
 from tokendraw_triton_gumbel.kernels.large_set.columns import free_slot
-from tokendraw_triton_gumbel.kernels.large_set.exact_threshold import find_threshold
-from tokendraw_triton_gumbel.kernels.large_set.few_left import few_are_left, find_among_few
 from tokendraw_triton_gumbel.kernels.large_set.next_pass import may_collect, place_pivots, start_nucleus
+from tokendraw_triton_gumbel.kernels.large_set.passes.collect_pass import keep_collected
 from tokendraw_triton_gumbel.kernels.large_set.row_state import (
     COLLECT,
     COLUMNS,
@@ -33,6 +31,8 @@ from tokendraw_triton_gumbel.kernels.large_set.row_state import (
     TARGET_MIN,
     TOP,
 )
+from tokendraw_triton_gumbel.kernels.large_set.search.exact_threshold import find_threshold
+from tokendraw_triton_gumbel.kernels.large_set.search.few_left import few_are_left, find_among_few
 from tokendraw_triton_gumbel.kernels.large_set.work_queue import announce_pass, finish_row
 from tokendraw_triton_gumbel.kernels.shared.queue_layout import ROUNDS
 from tokendraw_triton_gumbel.kernels.shared.row_params import EXACT

@@ -8,6 +8,7 @@ import triton
 import triton.language as tl
 
 from tokendraw_triton_gumbel.kernels.large_set.columns import four_sums
+from tokendraw_triton_gumbel.kernels.large_set.passes.weigh_pass import counts_logits
 from tokendraw_triton_gumbel.kernels.large_set.pivots import PerPivot, load_pivots
 from tokendraw_triton_gumbel.kernels.large_set.row_state import (
     COLUMNS,
@@ -26,7 +27,6 @@ from tokendraw_triton_gumbel.kernels.large_set.row_state import (
     WEIGH_ONLY,
     K,
 )
-from tokendraw_triton_gumbel.kernels.large_set.weigh_pass import counts_logits
 from tokendraw_triton_gumbel.kernels.shared.float_keys import key_of
 
 

@@ -4,7 +4,7 @@ Of a row that was left to it, it reads every logit once, then one tile. Four piv
 the pass weighs every tile above each of them (writes 16 bytes a tile, or 32), which proves a bracket. A bracket is
 nearly always enough to know the draw: see :mod:`.bracket_draw`. Where it is not, a second pass has its pivots inside
 the bracket, and so on, until few logits are left in it, among which one program finds the threshold
-(:mod:`.few_left`). If all else fails, one searches the row (:mod:`.exact_threshold`).
+(:mod:`.search.few_left`). If all else fails, one searches the row (:mod:`.search.exact_threshold`).
 Where top-p counts the mass that another filter leaves, passes for that one come first, and a bracket of the mass does
 for the nucleus too.
 
@@ -18,13 +18,13 @@ import triton
 import triton.language as tl
 
 from tokendraw_triton_gumbel.kernels.large_set.after_pass import settle_row
+from tokendraw_triton_gumbel.kernels.large_set.passes.weigh_pass import pass_over_part
 from tokendraw_triton_gumbel.kernels.large_set.row_state import (
     LATER_PARTS,
     MOST_COLLECTED,
     STATE_INTS,
     STATE_REALS,
 )
-from tokendraw_triton_gumbel.kernels.large_set.weigh_pass import pass_over_part
 from tokendraw_triton_gumbel.kernels.large_set.work_queue import arrive, await_pass, draw_ticket
 from tokendraw_triton_gumbel.kernels.shared.argument_groups import (
     Drawn,

@@ -11,7 +11,6 @@ import triton
 import triton.language as tl
 
 from tokendraw_triton_gumbel.kernels.large_set.columns import column_sum, load_column
-from tokendraw_triton_gumbel.kernels.large_set.listed_tiles import list_tiles, weigh_listed
 from tokendraw_triton_gumbel.kernels.large_set.row_state import (
     COLUMNS,
     FIND_NUCLEUS,
@@ -23,7 +22,8 @@ from tokendraw_triton_gumbel.kernels.large_set.row_state import (
     TARGET_MIN,
     TOP,
 )
-from tokendraw_triton_gumbel.kernels.large_set.threshold_search import among, collect
+from tokendraw_triton_gumbel.kernels.large_set.search.listed_tiles import list_tiles, weigh_listed
+from tokendraw_triton_gumbel.kernels.large_set.search.threshold_search import among, collect
 from tokendraw_triton_gumbel.kernels.shared.weights import weigh
 
 _MOST_TILES = tl.constexpr(24)

@@ -9,8 +9,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from tokendraw_triton_gumbel.kernels.large_set.collect_pass import collect_part
-from tokendraw_triton_gumbel.kernels.large_set.group_load import as_logits, load_group
+from tokendraw_triton_gumbel.kernels.large_set.passes.collect_pass import collect_part
+from tokendraw_triton_gumbel.kernels.large_set.passes.group_load import as_logits, load_group
 from tokendraw_triton_gumbel.kernels.large_set.pivots import load_pivots
 from tokendraw_triton_gumbel.kernels.large_set.row_state import (
     CAREFUL,

@@ -19,8 +19,8 @@ from typing import Any, NamedTuple
 import triton
 import triton.language as tl
 
-from tokendraw_triton_gumbel.kernels.large_set.hits import hits_in, next_hit
-from tokendraw_triton_gumbel.kernels.large_set.listed_tiles import list_tiles, load_listed
+from tokendraw_triton_gumbel.kernels.large_set.passes.hits import hits_in, next_hit
+from tokendraw_triton_gumbel.kernels.large_set.search.listed_tiles import list_tiles, load_listed
 from tokendraw_triton_gumbel.kernels.shared.comparisons import reaches
 from tokendraw_triton_gumbel.kernels.shared.float_keys import INT32_MAX, LARGEST, LOWEST, key_of, value_of
 from tokendraw_triton_gumbel.kernels.shared.tile_layout import LANES, TILE_SIZE, lane_sums

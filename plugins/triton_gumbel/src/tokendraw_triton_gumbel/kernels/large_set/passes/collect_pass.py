@@ -6,8 +6,8 @@ import triton
 import triton.language as tl
 
 from tokendraw_triton_gumbel.kernels.large_set.columns import column_sum
-from tokendraw_triton_gumbel.kernels.large_set.group_load import as_logits, load_group
-from tokendraw_triton_gumbel.kernels.large_set.hits import hits_in, next_hit
+from tokendraw_triton_gumbel.kernels.large_set.passes.group_load import as_logits, load_group
+from tokendraw_triton_gumbel.kernels.large_set.passes.hits import hits_in, next_hit
 from tokendraw_triton_gumbel.kernels.large_set.row_state import (
     COLLECTED,
     HIGH,

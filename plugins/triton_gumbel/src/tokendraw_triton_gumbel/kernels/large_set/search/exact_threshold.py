@@ -11,7 +11,6 @@ import triton.language as tl
 
 from tokendraw_triton_gumbel.kernels.large_set.bracket import load_bracket
 from tokendraw_triton_gumbel.kernels.large_set.columns import column_sum
-from tokendraw_triton_gumbel.kernels.large_set.listed_tiles import list_tiles, mass_from, weigh_listed
 from tokendraw_triton_gumbel.kernels.large_set.row_state import (
     COLUMNS,
     COUNT_COLUMN,
@@ -33,7 +32,8 @@ from tokendraw_triton_gumbel.kernels.large_set.row_state import (
     K,
     P,
 )
-from tokendraw_triton_gumbel.kernels.large_set.threshold_search import SearchBracket, search
+from tokendraw_triton_gumbel.kernels.large_set.search.listed_tiles import list_tiles, mass_from, weigh_listed
+from tokendraw_triton_gumbel.kernels.large_set.search.threshold_search import SearchBracket, search
 from tokendraw_triton_gumbel.kernels.shared.float_keys import LOWEST
 
 _UNKNOWN = tl.constexpr(2e9)
