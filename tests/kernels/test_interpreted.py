@@ -100,6 +100,14 @@ def test_no_program_searches_a_row_alone_whose_token_is_the_last_that_is_kept():
 
 
 @pytest.mark.slow
+def test_the_pivots_of_a_first_pass_enclose_the_threshold():
+    """At four standard errors. A guess from maxima that hide most tokens would miss it."""
+    found = interpreted("guesses")
+    assert found["missed"] == []
+    assert found["rows"] == 32
+
+
+@pytest.mark.slow
 def test_rows_that_keep_a_hundred_tokens_are_drawn_from_candidates():
     """Nearly all, since a few more reach the bound in one row than in another."""
     found = interpreted("hundred")

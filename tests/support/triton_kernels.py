@@ -29,7 +29,7 @@ from tokendraw.testing import (  # noqa: E402
 )
 from tokendraw.testing.logits_families import FAMILIES  # noqa: E402
 from tokendraw_triton_gumbel import plugin  # noqa: E402
-from tokendraw_triton_gumbel.kernels.large_set import after_pass  # noqa: E402
+from tokendraw_triton_gumbel.kernels.large_set import after_pass, first_guess  # noqa: E402
 from tokendraw_triton_gumbel.kernels.large_set.search import few_left  # noqa: E402
 from tokendraw_triton_gumbel.kernels.row_draw import filtered_draw  # noqa: E402
 from tokendraw_triton_gumbel.sampler import TritonGumbelSampler  # noqa: E402
@@ -142,6 +142,37 @@ def hundred():
         if found != expected:
             wrong.append([dtype, found, expected])
     return {"judged": judged, "wrong": wrong, "passes": len(passes)}
+
+
+def guesses():
+    """Whether the pivots of first passes enclose the thresholds of nuclei, each seen best in a way of its own."""
+    rng = np.random.default_rng(5)
+    shape, missed, write_pivots = (4, 151_936), [], first_guess.write_pivots
+    kinds = {
+        "most tokens hidden by others": (0.97, rng.exponential(size=shape)),
+        "a thousand tokens": (0.9, rng.normal(0, 3, shape)),
+        "five thousand tokens": (0.9, rng.normal(0, 2.5, shape)),
+        "most of the vocabulary": (0.9, rng.normal(0, 0.01, shape)),
+    }
+    for name, (p, rows) in kinds.items():
+        for dtype in (torch.float32, torch.bfloat16):
+            pivots = []
+            first_guess.write_pivots = lambda reals, found, *rest, to=pivots: (
+                to.append(found) or write_pivots(reals, found, *rest)
+            )
+            logits = torch.from_numpy(rows.astype(np.float32)).to(dtype)
+            params = [SamplingParams(temperature=0.8, top_p=p, seed=seed) for seed in range(len(rows))]
+            metadata = SamplingMetadata.from_params(params, positions=range(len(rows)))
+            TritonGumbelSampler(torch.device("cpu"), Need()).sample(logits, metadata)
+            for row, found in zip(logits.double(), pivots, strict=True):
+                ranked = row.sort(descending=True).values
+                mass = ((ranked - ranked[0]) / 0.8).exp().cumsum(0)
+                threshold = ranked[torch.searchsorted(mass, p * mass[-1])].item()
+                highest, lowest = (float(pivot.handle.data.item()) for pivot in (found.p0, found.p3))
+                if not lowest <= threshold < highest:
+                    missed.append([name, str(dtype), threshold, highest, lowest])
+    first_guess.write_pivots = write_pivots
+    return {"missed": missed, "rows": 2 * len(kinds) * shape[0]}
 
 
 def wide32():
@@ -273,6 +304,7 @@ PROGRAMS = {
     "few": few,
     "words": words,
     "edge": edge,
+    "guesses": guesses,
     "hundred": hundred,
 }
 

@@ -22,7 +22,7 @@ _NEARLY = tl.constexpr(0.93)
 """The share of the nucleus that the first have to weigh, likely, for more of them to be tried."""
 _PROMISING = tl.constexpr(0.97)
 """The share that the tokens have to weigh, likely, to be looked at."""
-_AMONG_MAXIMA = tl.constexpr(0.4)
+_AMONG_MAXIMA = tl.constexpr(0.5)
 """The share from which on the maxima of granules show the edge of the nucleus better than a sample does."""
 
 
