@@ -239,12 +239,14 @@ class TestThePageOfNumbers:
         """Those of two devices may share a line: they come from one script."""
         lines = [line for line in NUMBERS.splitlines() if line.startswith("|")]
         table = {
-            name: line for line in lines for name in re.findall(r"results/(?:cpu_|h200_)?(\w+\.md)", line)
+            name: line
+            for line in lines
+            for name in re.findall(r"results/(?:cpu_|h100_|h200_)?(\w+\.md)", line)
         }
         for path in (ROOT / "benchmarks/results").glob("*.md"):
             command = path.read_text(encoding="utf-8").splitlines()[0].partition(" --output")[0].strip("`")
             tool, script, *_ = command.split()
-            line = table[re.sub("^(cpu|h200)_", "", path.name)]
+            line = table[re.sub("^(cpu|h100|h200)_", "", path.name)]
             assert f"{tool} {script}" in line or "memcheck" in path.name, path.name
 
     def test_its_table_of_an_h200_is_that_of_the_results(self):
@@ -256,10 +258,19 @@ class TestThePageOfNumbers:
         assert len(shown) == 9
         assert [row for row in shown if row not in measured] == []
 
+    def test_its_table_of_an_h100_is_that_of_the_results(self):
+        measured = [
+            [f"{row[0]} x {row[1]} {row[2]}", *row[3:9], row[10], row[12]]
+            for row in pages.rows(pages.text_of("benchmarks/results/h100_design.md"), 14)
+        ]
+        shown = [row for row in pages.rows(NUMBERS, 9) if " x " in row[0] and row[0][0].isdigit()]
+        assert len(shown) == 9
+        assert [row for row in shown if row not in measured] == []
+
     def test_its_table_of_verifications_is_that_of_the_results(self):
         measured = [
             [row[0], row[4], row[5], row[8], row[9], row[11]]
-            for row in pages.rows(pages.text_of("benchmarks/results/h200_verify.md"), 13)
+            for row in pages.rows(pages.text_of("benchmarks/results/h100_verify.md"), 13)
         ]
         shown = [row for row in pages.rows(NUMBERS, 6) if row[1] in ("rejection", "coupled")]
         assert len(shown) == 7
