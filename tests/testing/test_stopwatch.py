@@ -1,0 +1,82 @@
+"""The stopwatch behind a busy device, by a clock and a device that are not there."""
+
+import pytest
+import torch
+
+from tokendraw.testing.kit import device
+from tokendraw.testing.kit.device import LONGEST_CALL, seconds_behind_a_busy_device
+
+
+class Machine:
+    """A clock, and a device that sleeps until a time; a cycle is a nanosecond."""
+
+    def __init__(self):
+        self.now, self.awake_at = 0.0, 0.0
+
+    def sleep(self, cycles):
+        self.awake_at = self.now + cycles * 1e-9
+
+    def wait(self):
+        self.now = max(self.now, self.awake_at)
+
+    def event(self):
+        return self
+
+    def record(self):
+        pass
+
+    def query(self):
+        return self.now >= self.awake_at
+
+
+@pytest.fixture
+def machine(monkeypatch):
+    here = Machine()
+    monkeypatch.setattr(device, "_cycles_per_second", lambda: 1e9)
+    monkeypatch.setattr(device.time, "perf_counter", lambda: here.now)
+    monkeypatch.setattr(torch.cuda, "synchronize", here.wait)
+    monkeypatch.setattr(torch.cuda, "_sleep", here.sleep)
+    monkeypatch.setattr(torch.cuda, "Event", here.event)
+    return here
+
+
+def calls_taking(machine, *seconds):
+    """Calls that take these times; the last one over and over. The stopwatch makes three before it measures."""
+    left = [0.0, 0.0, 0.0, *seconds]
+
+    def work():
+        machine.now += left.pop(0) if len(left) > 1 else left[0]
+
+    return work
+
+
+def test_a_call_that_returns_at_once_is_measured_once(machine):
+    assert seconds_behind_a_busy_device(calls_taking(machine, 0.001, 0.5)) == (pytest.approx(0.001), True)
+
+
+@pytest.mark.parametrize("held_up", [(0.03,), (0.03, 0.05)])
+def test_a_call_that_another_program_holds_up_is_measured_again(machine, held_up):
+    work = calls_taking(machine, *held_up, 0.001)
+    assert seconds_behind_a_busy_device(work) == (pytest.approx(0.001), True)
+
+
+def test_a_call_that_takes_long_each_time_does(machine):
+    seconds, slept = seconds_behind_a_busy_device(calls_taking(machine, 0.04, 0.03, 0.05))
+    assert slept
+    assert seconds == pytest.approx(0.03)
+    assert seconds > LONGEST_CALL
+
+
+@pytest.mark.parametrize("slow", [0, 1])
+def test_a_call_that_waits_is_told_of_whichever_reading_it_is(machine, slow):
+    times = iter([0.0] * 3 + [0.03] * slow)
+
+    def work():
+        try:
+            machine.now += next(times)
+        except StopIteration:
+            machine.wait()
+
+    seconds, slept = seconds_behind_a_busy_device(work)
+    assert not slept
+    assert seconds == pytest.approx(0.2)
