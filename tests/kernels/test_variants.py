@@ -96,6 +96,18 @@ def test_nor_do_rows_or_parameters_that_begin_within_other_tensors(kernels, voca
                 assert compilations(kernels) == before, (rows, first, kind)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_rows_that_are_not_aligned_share_kernels_whatever_their_stride(kernels, dtype):
+    sampler, (rows, size) = sampler_for("sm_90"), (3, 3008)
+    later = torch.zeros(rows * size + 1, dtype=dtype)[1:]
+    for strided in (torch.zeros(rows, size + 1, dtype=dtype)[:, :size], later.view(rows, size)):
+        before = compilations(kernels)
+        for kind in BATCHES:
+            sampler.sample(strided, metadata_of(rows, kind))
+    assert before["draw_rows"] > 0
+    assert compilations(kernels) == before
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["rejection", "coupled"])
 @pytest.mark.parametrize("known", ["draft_logits", "draft_probs", None])

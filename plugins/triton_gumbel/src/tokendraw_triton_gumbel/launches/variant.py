@@ -33,10 +33,8 @@ class Rows(NamedTuple):
     dtype: torch.dtype
     aligned: bool
     """Whether every row begins at a multiple of 16 bytes: the address of the first says nothing by itself."""
-    even: bool
-    """Whether the row stride is a multiple of 16."""
     far: bool
-    """Whether it takes more than 31 bits."""
+    """Whether the row stride takes more than 31 bits."""
     paired: bool
     """Whether it holds bfloat16 that stand at even addresses in every row, so that they may be read two at a time."""
 
@@ -45,7 +43,7 @@ class Rows(NamedTuple):
         """Conclude it from what :func:`layout_of` returned."""
         dtype, stride, high, address = layout
         paired = dtype == torch.bfloat16 and stride % 2 == 0 and address % 4 == 0
-        return cls(dtype, stride == 0 and address == 0, stride == 0, high > 0, paired)
+        return cls(dtype, stride == 0 and address == 0, high > 0, paired)
 
     @property
     def pointer(self) -> Pointer:
@@ -54,8 +52,8 @@ class Rows(NamedTuple):
 
     @property
     def stride(self) -> int:
-        """A stride like theirs."""
-        return (1 << 32 if self.far else 0) + (16 if self.even else 3)
+        """A stride like theirs: that it is a multiple of 16 is of use only where the rows are aligned."""
+        return (1 << 32 if self.far else 0) + (16 if self.aligned else 3)
 
 
 class Target(NamedTuple):
