@@ -195,8 +195,8 @@ class ShardLaunches:
         variant, rows, lead = self.variant, self.variant.logits, self.variant.shard.lead
         logits = Logits(rows.pointer, rows.stride, variant.columns)
         if not (rows.aligned and lead % 16 == 0):  # then neither stride nor columns decide how rows are read
-            far = Rows(rows.dtype, aligned=False, far=rows.far, paired=False)
-            logits, lead = Logits(far.pointer, far.stride, _ANY), _ANY
+            rows = rows._replace(aligned=False)
+            logits, lead = Logits(rows.pointer, rows.stride, _ANY), _ANY
         params = parameters.stand_ins(variant.params)
         return ShardOperands(self.places(1), logits, lead, params, self.scratch.pointers)
 

@@ -15,7 +15,7 @@ from tokendraw_triton_gumbel.kernels.shared.float_keys import LARGEST, key_of, v
 _RUNS_LOG2 = tl.constexpr(8)
 _RUN = tl.constexpr(8)
 _SEEN = tl.constexpr(2048)
-"""Runs of neighbouring logits in a sample, logits a run, and all of them; maxima are as many at most."""
+"""A sample has 2 ** 8 runs of 8 neighbouring logits, 2048 in all; maxima are as many at most."""
 _AT_ONCE = tl.constexpr(512)
 _TURNS = tl.constexpr(4)
 """Values that are counted at once, and how often that is done: all at once would be four times the code."""
@@ -137,8 +137,8 @@ def write_guess(
         missed = each
         all_shown = tl.sum(counted, 0)
         if by_maxima > 0:
-            hidden_by = tl.maximum(all_shown, 1.0)
-            each = hidden_by / tl.maximum(hidden_by - tl.cumsum(counted, 0) + 0.5 * counted, 0.5)
+            some_shown = tl.maximum(all_shown, 1.0)
+            each = some_shown / tl.maximum(some_shown - tl.cumsum(counted, 0) + 0.5 * counted, 0.5)
             missed = each - 1.0
         added = counted * each * weight
         before = tl.cumsum(added, 0) - added

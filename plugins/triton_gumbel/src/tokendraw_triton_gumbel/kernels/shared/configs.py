@@ -133,7 +133,7 @@ class DigitConfig(NamedTuple):
     """Histograms by a digit."""
 
     TILES: int
-    """Of the row, whose largest logit is found among them; 0 where ranks have told it."""
+    """A power of two from the tiles of the row upwards, whose largest logit is found; 0 where ranks have told it."""
     WEIGHED: bool
     """Whether values weigh ``exp(y)`` in units, or count as 1."""
 
