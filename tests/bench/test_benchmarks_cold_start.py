@@ -1,4 +1,4 @@
-"""``benchmarks/cold_start.py``: a row for each thing that compiles."""
+"""``benchmarks/cold_start.py``: a row for each thing that compiles, or one for processes that start together."""
 
 import re
 import subprocess
@@ -11,15 +11,26 @@ from checkout import ROOT
 OPTIONS = ("--sampler", "native", "--device", "cpu", "--vocab-size", "3000")
 
 
-@pytest.mark.slow
-def test_it_prints_what_each_start_takes_and_compiles():
+def printed(*options):
+    """The rows of the table."""
     run = subprocess.run(
-        [sys.executable, ROOT / "benchmarks" / "cold_start.py", *OPTIONS],
+        [sys.executable, ROOT / "benchmarks" / "cold_start.py", *OPTIONS, *options],
         capture_output=True,
         text=True,
         check=True,
     )
-    rows = re.findall(r"^\| (.+?) \| (\d+\.\d) \| (\d+) \|$", run.stdout, re.MULTILINE)
+    return re.findall(r"^\| (.+?) \| (\d+\.\d) \| (\d+) \|$", run.stdout, re.MULTILINE)
+
+
+@pytest.mark.slow
+def test_it_prints_what_each_start_takes_and_compiles():
+    rows = printed()
     starts = ["load_sampler", "first batch of 64", "warmup", "warmup with max_drafts=4"]
     assert [name for name, *_ in rows] == starts
     assert {kernels for *_, kernels in rows} == {"0"}
+
+
+@pytest.mark.slow
+def test_processes_that_start_together_are_one_row():
+    ((name, _, kernels),) = printed("--processes", "2")
+    assert (name, kernels) == ("load_sampler and first batch of 64, the slowest of 2", "0")
