@@ -9,6 +9,8 @@
     python benchmarks/triton_gumbel host                # how long calls keep the host, by their number of rows
     python benchmarks/triton_gumbel step                # what one step costs the host, with its launches and without
     python benchmarks/triton_gumbel logprobs            # what logprobs cost, by mode, with ranks and without
+    python benchmarks/triton_gumbel profile-run         # a draw of each kind, to be run under Nsight Compute
+    python benchmarks/triton_gumbel profile --counters FILE   # what it counted, as a table
     python benchmarks/triton_gumbel memcheck-run        # odd shapes, to be run under compute-sanitizer
 
 ``--output FILE`` writes the table to a file, too. ``--small --device cpu --sampler native`` tries a command in seconds

@@ -18,6 +18,7 @@ import large
 import logprobs
 import memcheck
 import nuclei
+import profiling
 import step
 import torch
 import worst
@@ -139,6 +140,18 @@ _command(
         type=click.Choice(LOGPROBS_MODES),
         multiple=True,
         help="May be given again. Default: all five.",
+    ),
+)
+_command("profile-run", profiling.run)
+_command(
+    "profile",
+    profiling.table,
+    click.option(
+        "--counters",
+        type=click.Path(exists=True, dir_okay=False, path_type=Path),
+        required=True,
+        metavar="FILE",
+        help="What the profiler printed.",
     ),
 )
 _command("memcheck-run", memcheck.run)
