@@ -8,21 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import agree
-import chains
 import click
-import extras
-import host
-import invariance
-import large
-import logprobs
-import memcheck
-import nuclei
-import profiling
-import step
 import torch
-import worst
 from click.core import ParameterSource
+from costs import extras, host, logprobs, nuclei, profiling, step, worst
+from proofs import agree, chains, invariance, large, memcheck
 from setting import Findings, Setting
 
 from tokendraw import SamplerUnavailableError

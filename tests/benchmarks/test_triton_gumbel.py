@@ -1,42 +1,19 @@
 """The commands of ``benchmarks/triton_gumbel`` on a CPU, small, and native against itself; and how they judge."""
 
 import contextlib
-import importlib
 import math
-from pathlib import Path
 from types import SimpleNamespace
 from unittest import mock
 
 import numpy as np
 import pytest
 import torch
-from click.testing import CliRunner
 
 import tokendraw
 import tokendraw_native.verify
 from limited_native import install_limited
 from tokendraw import SamplerOutput, SamplingParams
 from tokendraw.testing import reference
-
-FOLDER = Path(__file__).parents[2] / "benchmarks" / "triton_gumbel"
-
-
-@pytest.fixture(scope="module")
-def benchmarks():
-    """Import a module of the folder by its name."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(FOLDER))
-        yield importlib.import_module
-
-
-@pytest.fixture(scope="module")
-def call(benchmarks):
-    def run(*arguments, sampler="native"):
-        main = benchmarks("commands").main
-        given = [*map(str, arguments), "--small", "--device", "cpu", "--sampler", sampler]
-        return CliRunner().invoke(main, given)
-
-    return run
 
 
 def cells(result):

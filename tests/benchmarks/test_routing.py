@@ -4,13 +4,13 @@ import os
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
+from checkout import ROOT
 from limited_native import install_limited
 
-SCRIPT = Path(__file__).parents[2] / "benchmarks" / "routing.py"
+SCRIPT = ROOT / "benchmarks" / "routing.py"
 SMALL = ["--device", "cpu", "--small", "--repeats", "3", "--chosen", "limited", "--companion", "native"]
 
 

@@ -1,13 +1,7 @@
 """``benchmarks/triton_gumbel profile``: a table of what Nsight Compute counted in ``profile-run``."""
 
 import csv
-import importlib
-from pathlib import Path
 
-import pytest
-from click.testing import CliRunner
-
-FOLDER = Path(__file__).parents[2] / "benchmarks" / "triton_gumbel"
 STALLED = "smsp__pcsamp_warps_issue_stalled_"
 COUNTED = {
     "gpu__time_duration.sum": "8,300",
@@ -18,18 +12,6 @@ COUNTED = {
     "launch__block_size": "128",
 }
 STALLS = {"selected": 10, "not_selected": 10, "long_scoreboard": 40, "no_instructions": 30, "barrier": 10}
-
-
-@pytest.fixture
-def call(monkeypatch):
-    monkeypatch.syspath_prepend(str(FOLDER))
-
-    def run(*arguments):
-        main = importlib.import_module("commands").main
-        given = [*map(str, arguments), "--small", "--device", "cpu", "--sampler", "native"]
-        return CliRunner().invoke(main, given)
-
-    return run
 
 
 def printed(path, *names):
