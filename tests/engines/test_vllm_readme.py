@@ -45,3 +45,13 @@ def test_its_figures_are_those_of_the_table():
     said = re.search(r"are (\d+) times as many with top-k and top-p, and (\d+) times with top-p alone", prose)
     assert said is not None
     assert tuple(map(int, said.groups())) == (int(times["k = 50, p = 0.9"]), int(times["p = 0.9"]))
+
+
+def test_its_figures_of_a_start_are_those_of_the_table():
+    rows = [
+        line
+        for line in pages.text_of("benchmarks/results/h100_vllm_start.md").splitlines()
+        if line[:1] == "|"
+    ]
+    assert len(rows) == 6
+    assert "\n".join(rows) in README

@@ -200,6 +200,7 @@ def test_a_sampler_that_raises_hands_back_to_vllm_with_one_sentence(vllm, said, 
 
 def test_a_sampler_without_seeds_for_each_row_gets_those_alone_that_a_user_asked_for(seen):
     engine = V2Engine(V)
+    assert engine.sampler._tokendraw.can_draw()
     engine.sampler._tokendraw._drawing.seeds_unasked = False
     engine.add(0, request(top_k=3))
     engine.add(1, request(top_k=3, seed=4))
@@ -238,24 +239,3 @@ def test_a_running_batch_is_looked_at_once_and_again_when_a_request_comes(seen, 
     assert [metadata.facts.any_greedy for _, metadata in seen] == [False, False, False, True]
     engine.draw(batch(1), [0], [4])
     assert len(seen) == 4  # a greedy batch is vLLM's own
-
-
-def form(metadata):
-    fields = ("temperature", "top_k", "top_p", "min_p", "seed", "positions", "row_index")
-    tensors = {name: getattr(metadata, name) for name in fields}
-    return {name: tensor.dtype for name, tensor in tensors.items() if tensor is not None}
-
-
-def test_batches_are_warmed_up_in_the_forms_that_come(seen):
-    from tokendraw_vllm._v2_slots import batches_to_come
-
-    engine = V2Engine(V)
-    warm = [form(metadata) for metadata in batches_to_come(8, torch.device("cpu"))]
-    for kind in (
-        {"temperature": 0.7},
-        {"temperature": 0.7, "top_k": 3, "top_p": 0.5},
-        {"min_p": 0.1, "temperature": 2},
-    ):
-        engine.add(0, request(**kind))
-        engine.draw(batch(1), [0], [3])
-        assert form(seen[-1][1]) in warm

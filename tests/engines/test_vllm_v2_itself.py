@@ -179,3 +179,39 @@ def test_the_model_s_own_logits_are_read_where_no_request_edits_them(monkeypatch
         made.step(logits, [slot], [5])
     assert read == [torch.bfloat16, torch.float32, torch.float32]
     assert torch.equal(logits, batch(1).to(torch.bfloat16))
+
+
+def compilations(monkeypatch, tmp_path):
+    """A function for how many kernels of tokendraw were compiled: on a GPU as vLLM's own monitor counts."""
+    from tokendraw._loading import warmup
+
+    if ON_GPU:
+        from triton import knobs
+
+        names = []
+        monkeypatch.setattr(knobs.runtime, "jit_post_compile_hook", lambda **event: names.append(event["fn"]))
+        return lambda: sum(event.module.startswith("tokendraw") for event in names)
+    monkeypatch.delenv("TRITON_INTERPRET")  # before these modules make kernels
+    import triton_stand_ins
+    import vllm_kernels
+
+    kernels = triton_stand_ins.use_stand_ins(monkeypatch, tmp_path)
+    vllm_kernels.draw_through_kernels(monkeypatch)
+    monkeypatch.setattr(warmup, "compiles_nothing", lambda device: False)
+    return lambda: sum(triton_stand_ins.compilations(kernels).values())
+
+
+@pytest.mark.parametrize("vocab_size", [301, 320], ids=["odd", "no padding"])
+def test_after_the_warmup_no_batch_compiles_a_kernel(monkeypatch, tmp_path, vocab_size):
+    counted = compilations(monkeypatch, tmp_path)
+    import vllm_kernels
+
+    made = vllm_v2_sources.Engine(vocab_size, 130, DEVICE, dtype=vllm_kernels.MODEL_DTYPE)
+    assert made.sampler._tokendraw.can_draw()
+    compiled = counted()
+    for requests in vllm_kernels.batches(130, {"presence_penalty": 0.5}):
+        for slot, parameters in enumerate(requests):
+            made.add(slot, **parameters)
+        slots = list(range(len(requests)))
+        made.step(vllm_kernels.model_logits(len(slots), vocab_size).to(DEVICE), slots, slots)
+        assert counted() == compiled, requests[0]

@@ -73,12 +73,30 @@ def test_threads_that_wait_for_a_compilation_that_fails_try_it_themselves(kernel
 
 def test_the_kernels_of_a_call_are_compiled_side_by_side(kernels, monkeypatch):
     """Each waits for the others to begin: one after the other, they would wait forever."""
-    monkeypatch.setattr("tokendraw_triton_gumbel.launches.compiled._SIDE_BY_SIDE", 8)
+    monkeypatch.setattr("tokendraw_triton_gumbel.launches.compiled._COMPILERS", 8)
+    monkeypatch.setattr(
+        "tokendraw_triton_gumbel.launches.compiled._compiler_slots", threading.BoundedSemaphore(8)
+    )
     begun = threading.Barrier(3, timeout=60)
     for kernel in kernels.values():
         kernel.begin = begun.wait
     draw(TritonGumbelSampler(torch.device("cpu"), Need()), SamplingParams(temperature=0.8, top_k=50, seed=1))
     assert sum(compilations(kernels).values()) == 3
+
+
+def test_no_more_kernels_than_there_are_compilers_are_compiled_at_once(kernels, monkeypatch):
+    compilers, running, most = 2, [], []
+    monkeypatch.setattr(
+        "tokendraw_triton_gumbel.launches.compiled._compiler_slots", threading.BoundedSemaphore(compilers)
+    )
+    slow(kernels)
+    for kernel in kernels.values():
+        kernel.begin = lambda: running.append(1) or most.append(len(running))
+        kernel.end = running.pop
+    sampler = TritonGumbelSampler(torch.device("cpu"), Need())
+    requests = [SamplingParams(), SamplingParams(top_p=0.9), SamplingParams(logprobs=2), EVERYTHING]
+    together(lambda i: draw(sampler, requests[i % len(requests)]))
+    assert max(most) == compilers
 
 
 def test_who_needs_another_kernel_waits_for_nobody():

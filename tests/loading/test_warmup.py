@@ -281,10 +281,13 @@ def test_where_calls_compile_several_are_made_at_once_behind_the_first(monkeypat
     assert not any(is_enabled for _, is_enabled, _ in backend.threads)
 
 
-def test_logits_of_another_dtype_wait_until_nobody_reads_the_last_ones(monkeypatch):
-    monkeypatch.setattr(warmup, "_at_once", lambda device: 8)
-    sampler, backend = recording()
-    sampler.warmup(100, dtypes=[torch.float32, torch.bfloat16], batch_sizes=[2, 3])
-    dtypes = [logits.dtype for logits, _ in backend.calls]
-    assert dtypes == sorted(dtypes, key=[torch.float32, torch.bfloat16].index)
-    assert len(dtypes) > 100
+def test_batches_of_all_dtypes_are_in_flight_together_and_read_zeros(monkeypatch):
+    monkeypatch.setattr(warmup, "_at_once", lambda device: 4)
+    backend = Crowd()
+    sampler_of(backend).warmup(
+        100, dtypes=[torch.float32, torch.bfloat16], batch_sizes=[2], metadata=[SamplingMetadata()] * 2
+    )
+    first, *together = [dtype for _, _, dtype in backend.threads]
+    assert first == torch.float32
+    assert sorted(together, key=str) == [torch.bfloat16, torch.bfloat16, torch.float32]
+    assert not any(logits.any() for logits, _ in backend.calls)

@@ -84,8 +84,8 @@ class Kernel:
         self.calls = []
         """Kernel, arguments and what is named of each compilation, as triton_on_a_cpu.compiled_call takes them."""
         self.error = None
-        self.begin = lambda: None
-        """Called where a compilation begins."""
+        self.begin = self.end = lambda: None
+        """Called where a compilation begins and where it ends."""
         self._compiled = {}
 
     def __getitem__(self, grid):
@@ -104,22 +104,31 @@ class Kernel:
             self.calls.append((self.original, arguments, named))
             self.begin()
             time.sleep(self.seconds)
+            self.end()
             if self.error is not None:
                 raise self.error
             found = self._compiled[key] = Compiled(self.launches)
         return found
 
 
+def use_stand_ins(patch, folder):
+    """Put a stand-in in the place of every kernel: all of them by name.
+
+    :param folder: of the locks, so that no other process waits for these compilations.
+    """
+    patch.setattr(first_process, "_folder", lambda: folder)
+    stand_ins = {}
+    for name, module in SOURCES.items():
+        stand_ins[name] = Kernel(getattr(module, name))
+        patch.setattr(module, name, stand_ins[name])
+    patch.delenv("TRITON_INTERPRET", raising=False)
+    return stand_ins
+
+
 @pytest.fixture
 def kernels(monkeypatch, tmp_path):
-    """All kernels by name. No other process waits for them: what takes their time is no compilation."""
-    monkeypatch.setattr(first_process, "_folder", lambda: tmp_path)
-    found = {}
-    for name, module in SOURCES.items():
-        found[name] = Kernel(getattr(module, name))
-        monkeypatch.setattr(module, name, found[name])
-    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
-    return found
+    """All kernels by name."""
+    return use_stand_ins(monkeypatch, tmp_path)
 
 
 def compilations(kernels):

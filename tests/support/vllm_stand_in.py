@@ -64,6 +64,13 @@ STATES = """
         def any_explicit_seed(self, requests):
             return bool(self.seeds_set[requests].any())
 """
+REQUESTS = """
+    class RequestState:
+        def __init__(
+            self, max_num_reqs, max_model_len, max_num_batched_tokens, num_speculative_steps, vocab_size, device
+        ):
+            pass
+"""
 V2 = """
     import numpy as np
     import torch
@@ -118,8 +125,10 @@ V2 = """
 """
 MODULES = {
     "vllm.envs": "VLLM_BATCH_INVARIANT = False",
+    "vllm.config": "current = None\ndef get_current_vllm_config_or_none(): return current",
     "vllm.config.model": "PROCESSED_LOGPROBS_MODES = ('processed_logits', 'processed_logprobs')",
     "vllm.v1.sample.ops.topk_topp_sampler": V1,
+    "vllm.v1.worker.gpu.states": REQUESTS,
     "vllm.v1.worker.gpu.sample.states": STATES,
     "vllm.v1.worker.gpu.sample.sampler": V2,
 }
@@ -149,10 +158,15 @@ def v1_sampler(**options):
 class V2Engine:
     """A V2 sampler with its requests: ``draw`` is a step."""
 
-    def __init__(self, vocab_size: int, *, kind: str = "Sampler", slots: int = 8, **options) -> None:
+    def __init__(
+        self, vocab_size: int, *, kind: str = "Sampler", slots: int = 8, config=None, **options
+    ) -> None:
         from vllm.v1.worker.gpu.sample import sampler
+        from vllm.v1.worker.gpu.states import RequestState
 
-        self.sampler = getattr(sampler, kind)(None, slots, vocab_size, torch.device("cpu"), None, **options)
+        device = torch.device("cpu")
+        states = RequestState(slots, 128, slots, 0, vocab_size, device)
+        self.sampler = getattr(sampler, kind)(config, slots, vocab_size, device, states, **options)
 
     def add(self, slot: int, parameters: SimpleNamespace) -> None:
         self.sampler.add_request(slot, parameters)

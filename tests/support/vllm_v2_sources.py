@@ -92,7 +92,11 @@ def _stubs(device: torch.device) -> dict[str, types.ModuleType]:
     modes = Literal["raw_logits", "raw_logprobs", "processed_logits", "processed_logprobs"]
     platform = Platform(device)
     contents: dict[str, dict[str, Any]] = {
-        "vllm.config": {"VllmConfig": object, "SpeculativeConfig": object},
+        "vllm.config": {
+            "VllmConfig": object,
+            "SpeculativeConfig": object,
+            "get_current_vllm_config_or_none": lambda: None,
+        },
         "vllm.config.model": {
             "PROCESSED_LOGPROBS_MODES": ("processed_logits", "processed_logprobs"),
             "LogprobsMode": modes,
@@ -185,7 +189,15 @@ def use(sources: Path, device: torch.device) -> None:
 class Engine:
     """A V2 sampler of vLLM's own class, with its own states; ``step`` is its ``__call__``."""
 
-    def __init__(self, vocab_size: int, slots: int, device: torch.device, **options: Any) -> None:
+    def __init__(
+        self,
+        vocab_size: int,
+        slots: int,
+        device: torch.device,
+        *,
+        dtype: torch.dtype = torch.float32,
+        **options: Any,
+    ) -> None:
         from vllm.v1.worker.gpu.sample.sampler import Sampler
         from vllm.v1.worker.gpu.states import RequestState
 
@@ -199,7 +211,7 @@ class Engine:
             device=device,
         )
         config = MagicMock(reasoning_config=None, speculative_config=None)
-        config.model_config.max_model_len = 128
+        config.model_config.max_model_len, config.model_config.dtype = 128, dtype
         self.sampler = Sampler(config, slots, vocab_size, device, self.states, **options)
 
     def add(self, slot: int, **parameters: Any) -> None:

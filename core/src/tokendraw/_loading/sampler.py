@@ -175,8 +175,8 @@ class Sampler(Provider):
         each filter, without any, in the order ``joint``, greedy, seeded, unseeded and mixed, with positions and
         without, with logprobs and without. Kinds that nobody here serves are left out. A sampler whose call raises
         is replaced as in :meth:`sample`, and its successor draws all of them. Torch's random state is left alone.
-        From Python 3.12 on up to eight batches are drawn at once, in threads of their own, so that what they compile
-        is compiled side by side. Returns when the device is done.
+        From Python 3.12 on batches are drawn at once, in up to 64 threads, so that their kernels are compiled side by
+        side. Returns when the device is done.
 
         With ``max_drafts`` the same kinds go through :meth:`draft`, and those without ``row_index``, one entry a
         request, through :meth:`verify` with K drafts a request, their ids [L - B]. The kinds without seeds, and those
@@ -187,9 +187,9 @@ class Sampler(Provider):
         :param vocab_size: V of the logits to come.
         :param dtypes: of the logits to come.
         :param batch_sizes: numbers of rows. One is enough where a sampler has one way for all of them; give the
-            largest too where it may choose by them. A batch holds about its logits [B, V] and what the sampler needs
-            for as many, and if no batch came before, a copy of the smallest logits. In a verification they are
-            requests, with K + 1 rows of the target and K rows of drafts each.
+            largest too where it may choose by them. All batches read one memory of the largest logits [B, V]; each
+            takes what the sampler needs for as many, and if no batch came before, a copy of the smallest logits. In
+            a verification they are requests, with K + 1 rows of the target and K rows of drafts each.
         :param row_stride: of the logits in elements, where their rows are padded; None: V.
         :param seeds: whether seeds and positions may come.
         :param logprobs: values of ``SamplingParams.logprobs`` that may come; empty: none.

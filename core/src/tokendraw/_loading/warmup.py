@@ -23,8 +23,11 @@ from tokendraw._serving.session import Session
 from tokendraw._serving.warming import Warmup
 from tokendraw._torch.graphs import is_capturing
 
-_SIDE_BY_SIDE = 8 if sys.hexversion >= 0x030C0000 else 1
-"""Calls that are made at once, at most. Threads that parse source at once, as Triton does, make Python 3.11 raise."""
+_CALLS_IN_FLIGHT = 64 if sys.hexversion >= 0x030C0000 else 1
+"""Upper limit of calls in flight: most wait for a kernel that another call compiles, so far more than there are cores.
+
+Threads that parse source at once, as Triton does, make Python 3.11 raise.
+"""
 _log = logging.getLogger("tokendraw")
 
 
@@ -101,7 +104,7 @@ def _make_group(
 
 def _at_once(device: torch.device) -> int:
     """Return how many calls are made at once: on a CPU nothing compiles."""
-    return 1 if device.type == "cpu" else _SIDE_BY_SIDE
+    return 1 if device.type == "cpu" else _CALLS_IN_FLIGHT
 
 
 def _begin_thread(stream: torch.Stream | None) -> None:

@@ -90,20 +90,16 @@ class Batches:
     def stage(self, doing: str, call: type[Sample], serving: Serving, device: torch.device) -> Stage:
         """Make a call of every batch in each dtype; of the kinds of batches, of those that somebody serves."""
         batches = list(self._batches(serving, device))
+        logits_by_dtype = self.logits(max(rows for rows, _ in batches), device)
+        calls = [call(logits[:rows], metadata) for logits in logits_by_dtype for rows, metadata in batches]
+        return Stage(doing, [calls], len(calls))
 
-        def groups() -> Iterator[list[Sample]]:
-            for logits in self.logits(max(rows for rows, _ in batches), device):
-                yield [call(logits[:rows], metadata) for rows, metadata in batches]
-
-        return Stage(doing, groups(), len(batches) * len(self.dtypes))
-
-    def logits(self, rows: int, device: torch.device) -> Iterator[Tensor]:
-        """Yield logits [rows, V] of each dtype, one after the other in the same memory."""
+    def logits(self, rows: int, device: torch.device) -> list[Tensor]:
+        """Make logits [rows, V] of each dtype, all 0, in one memory: a warmup depends on no values."""
         width = max(dtype.itemsize for dtype in self.dtypes)
-        buffer = torch.empty(rows * self.row_stride * width, dtype=torch.uint8, device=device)
-        for dtype in self.dtypes:
-            logits = buffer.view(dtype)[: rows * self.row_stride].view(rows, self.row_stride)
-            yield logits.normal_()[:, : self.vocab_size]
+        buffer = torch.zeros(rows * self.row_stride * width, dtype=torch.uint8, device=device)
+        flat = [buffer.view(dtype)[: rows * self.row_stride] for dtype in self.dtypes]
+        return [logits.view(rows, self.row_stride)[:, : self.vocab_size] for logits in flat]
 
     def kinds(
         self, rows: int, device: torch.device, seedings: Iterable[str], *, by_slot: bool

@@ -55,7 +55,7 @@ def load(
     use_fp64: bool,
     batch_invariant: bool,
     reference_gains: bool,
-    prepare: Callable[[Sampler], object] | None = None,
+    prepare: Callable[[Sampler, bool], object] | None = None,
 ) -> Drawing | None:
     """Load what draws in the place of a part of vLLM; None if that is left alone, which the log says. Raises nothing.
 
@@ -63,7 +63,7 @@ def load(
     :param use_fp64: vLLM's ``use_fp64_gumbel``.
     :param batch_invariant: vLLM's ``VLLM_BATCH_INVARIANT``.
     :param reference_gains: whether tokendraw's reference in plain PyTorch is quicker than that part.
-    :param prepare: what to do with the sampler before it counts as loaded.
+    :param prepare: called with the sampler and ``seeds_unasked`` of :class:`Drawing` before it counts as loaded.
     """
     try:
         asked = read_settings().sampler
@@ -80,15 +80,16 @@ def load(
             return None
         need = Need(gumbel_dtype="fp64" if use_fp64 else "fp32", batch_invariant=batch_invariant)
         sampler = tokendraw.load_sampler(device=device, need=need)
-        if prepare is not None:
-            prepare(sampler)
         version, seeding = _described(sampler.name)
+        seeds_unasked = seeding == "counter"
+        if prepare is not None:
+            prepare(sampler, seeds_unasked)
     except Exception as error:
         _log.left_alone(_log.spoken(error), what=what)
         return None
     engine = next(filter(None, map(installed_version, DISTRIBUTIONS)), "")
     _log.replaced(what, f"{sampler.name} {version}, vLLM {engine}")
-    return Drawing(what, sampler, seeds_unasked=seeding == "counter")
+    return Drawing(what, sampler, seeds_unasked=seeds_unasked)
 
 
 def _described(name: str) -> tuple[str, str]:

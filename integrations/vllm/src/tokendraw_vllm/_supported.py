@@ -55,6 +55,19 @@ STATES_SIGNATURES: Mapping[str, tuple[str, ...]] = {
 }
 """Methods of the V2 runner's ``SamplingStates`` and their leading parameters."""
 
+REQUESTS_SIGNATURES: Mapping[str, tuple[str, ...]] = {
+    "__init__": (
+        "self",
+        "max_num_reqs",
+        "max_model_len",
+        "max_num_batched_tokens",
+        "num_speculative_steps",
+        "vocab_size",
+        "device",
+    ),
+}
+"""Methods of the V2 runner's ``RequestState`` and their leading parameters."""
+
 
 def examined() -> EngineState:
     """Compare the installed vLLM with what the adapter knows. Raises nothing."""
@@ -73,11 +86,13 @@ def misfit() -> str | None:
     from vllm.v1.sample.ops.topk_topp_sampler import TopKTopPSampler
     from vllm.v1.worker.gpu.sample.sampler import Sampler
     from vllm.v1.worker.gpu.sample.states import SamplingStates
+    from vllm.v1.worker.gpu.states import RequestState
 
     tables = (
         (TopKTopPSampler, V1_SIGNATURES),
         (Sampler, V2_SIGNATURES),
         (SamplingStates, STATES_SIGNATURES),
+        (RequestState, REQUESTS_SIGNATURES),
     )
     reasons = (
         changed_signature(f"{owner.__name__}.{name}", getattr(owner, name, None), leading)

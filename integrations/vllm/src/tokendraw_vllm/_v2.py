@@ -5,10 +5,13 @@ bad words, processors, thinking budget), tokendraw reads them once, in their own
 float32, temperature, min-p, filters and draw. ``_sample_random`` is behind the edits, temperature and min-p, and takes
 over the filters and the draw. A sampler of another class keeps its own ``_sample_random``: that of watermarks calls
 this one for batches without any.
+
+``RequestState``, which the runner makes before it loads the model's weights, begins to load the sampler.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 from collections.abc import Callable
@@ -19,10 +22,9 @@ import torch
 from torch import Tensor
 
 from tokendraw_vllm import _log
-from tokendraw_vllm._drawing import load
-from tokendraw_vllm._v2_slots import Slots, batches_to_come
+from tokendraw_vllm._v2_loading import WHAT, Loading, Setup, begin_beside_weights, reason_to_leave_alone
+from tokendraw_vllm._v2_slots import Slots
 
-_WHAT = "V2 sampler"
 _HOME = "_tokendraw"
 Method = Callable[..., Any]
 
@@ -30,14 +32,16 @@ Method = Callable[..., Any]
 def install() -> None:
     """Have every V2 ``Sampler`` that this process makes from now on draw through tokendraw."""
     from vllm.v1.worker.gpu.sample.sampler import Sampler as OfVllm
+    from vllm.v1.worker.gpu.states import RequestState
 
     if hasattr(OfVllm.__init__, _HOME):
         return
-    for name, wrapper in _WRAPPERS.items():
-        vllms_own = getattr(OfVllm, name)
-        wrapped = functools.wraps(vllms_own)(wrapper(vllms_own))
-        setattr(wrapped, _HOME, True)
-        setattr(OfVllm, name, wrapped)
+    for owner, wrappers in ((OfVllm, _WRAPPERS), (RequestState, {"__init__": _beginning_to_load})):
+        for name, wrapper in wrappers.items():
+            vllms_own = getattr(owner, name)
+            wrapped = functools.wraps(vllms_own)(wrapper(vllms_own))
+            setattr(wrapped, _HOME, True)
+            setattr(owner, name, wrapped)
 
 
 def _loading(vllms_own: Method) -> Method:
@@ -45,9 +49,25 @@ def _loading(vllms_own: Method) -> Method:
         vllms_own(self, *arguments, **named)
         try:
             given = inspect.signature(vllms_own).bind(self, *arguments, **named).arguments
-            setattr(self, _HOME, _slots(self, given["device"], given["vllm_config"]))
+            setattr(self, _HOME, _slots(self, given["vllm_config"], given["device"], given.get("req_states")))
         except Exception as error:
-            _log.left_alone(_log.spoken(error), what=_WHAT)
+            _log.left_alone(_log.spoken(error), what=WHAT)
+
+    return __init__
+
+
+def _beginning_to_load(vllms_own: Method) -> Method:
+    def __init__(self: Any, *arguments: Any, **named: Any) -> None:  # noqa: N807 (the name of what it replaces)
+        vllms_own(self, *arguments, **named)
+        given = inspect.signature(vllms_own).bind(self, *arguments, **named).arguments
+        with contextlib.suppress(Exception):  # the sampler begins again, and says in the log what is wrong
+            setattr(
+                self,
+                _HOME,
+                begin_beside_weights(
+                    given["vocab_size"], given["max_num_reqs"], torch.device(given["device"])
+                ),
+            )
 
     return __init__
 
@@ -75,7 +95,7 @@ def _on_raw_logits(vllms_own: Method) -> Method:
         **named: Any,
     ) -> tuple[Tensor, Tensor]:
         slots: Slots | None = getattr(self, _HOME, None)
-        if slots is not None and slots.may_draw_raw(idx_mapping_np):
+        if slots is not None and slots.can_draw() and slots.may_draw_raw(idx_mapping_np):
             ids = slots.draw(logits, expanded_idx_mapping, idx_mapping_np, pos, raw=True)
             if ids is not None:
                 return ids, logits
@@ -98,7 +118,7 @@ def _on_processed_logits(vllms_own: Method) -> Method:
         **named: Any,
     ) -> tuple[Tensor, Tensor]:
         slots: Slots | None = getattr(self, _HOME, None)
-        if slots is not None and not slots.all_greedy(idx_mapping_np):
+        if slots is not None and slots.can_draw() and not slots.all_greedy(idx_mapping_np):
             ids = slots.draw(processed_logits, expanded_idx_mapping, idx_mapping_np, pos, raw=False)
             if ids is not None:
                 return ids, processed_logits
@@ -118,47 +138,29 @@ _WRAPPERS: dict[str, Callable[[Method], Method]] = {
 }
 
 
-def _slots(sampler: Any, device: torch.device | str, config: Any) -> Slots | None:
-    """Load what draws for one of vLLM's samplers; None: it is left alone, which the log says."""
-    import vllm.envs as envs
-    from vllm.config.model import PROCESSED_LOGPROBS_MODES
+def _slots(sampler: Any, config: Any, device: torch.device | str, requests: Any) -> Slots | None:
+    """Make the slots of one of vLLM's samplers; None: vLLM is left alone, and the log says why.
 
-    reason = None
-    if sampler.logprobs_mode in PROCESSED_LOGPROBS_MODES:
-        reason = (
-            f"logprobs_mode={sampler.logprobs_mode!r} returns the filtered logits, which vLLM's own writes"
-        )
-    elif sampler.return_sampling_mask:
-        reason = "return_sampling_mask returns which tokens were kept, which vLLM's own filters write"
+    :param requests: vLLM's ``RequestState``, whose making began to load the sampler.
+    """
+    reason = reason_to_leave_alone(sampler.logprobs_mode, sampler.return_sampling_mask)
     if reason is not None:
-        _log.left_alone(reason, what=_WHAT)
+        _log.left_alone(reason, what=WHAT)
         return None
-    place = torch.device(device)
-    batch_invariant = bool(envs.VLLM_BATCH_INVARIANT)
     states = sampler.sampling_states
-    drawing = load(
-        _WHAT,
-        place,
+    setup = Setup.of(
+        config,
+        device=device,
+        vocab_size=states.vocab_size,
+        max_requests=states.max_num_reqs,
         use_fp64=sampler.use_fp64_gumbel,
-        batch_invariant=batch_invariant,
-        reference_gains=False,
-        prepare=lambda found: found.warmup(
-            states.vocab_size,
-            dtypes=_dtypes(config),
-            metadata=batches_to_come(states.max_num_reqs, place),
-            progress=False,
-        ),
     )
-    if drawing is None:
-        return None
+    loading: Loading | None = getattr(requests, _HOME, None)
+    if loading is None or loading.setup != setup:
+        loading = Loading(setup)
     # a derived class may do anything between the logits and its draw
-    return Slots(sampler, drawing, place, raw=type(sampler) is _plain() and not batch_invariant)
-
-
-def _dtypes(config: Any) -> list[torch.dtype]:
-    """Dtypes of the logits to come: the model's own, and those of vLLM's edits."""
-    dtype = getattr(getattr(config, "model_config", None), "dtype", None)
-    return [dtype, torch.float32] if dtype in (torch.bfloat16, torch.float16) else [torch.float32]
+    raw = type(sampler) is _plain() and not setup.batch_invariant
+    return Slots(sampler, loading.result, setup.device, raw=raw)
 
 
 def _plain() -> type:

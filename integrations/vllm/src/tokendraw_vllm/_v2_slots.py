@@ -18,9 +18,9 @@ from torch import Tensor
 from tokendraw import BatchFacts, SamplingMetadata
 from tokendraw_vllm._drawing import Drawing
 
-_DTYPES = {
+_DTYPES = {  # those that kernels are compiled for where a parameter is absent, so that its absence compiles nothing
     "temperature": torch.float32,
-    "top_k": torch.int32,
+    "top_k": torch.int64,
     "top_p": torch.float32,
     "min_p": torch.float32,
     "seeds": torch.int64,
@@ -41,16 +41,20 @@ class _Batch(NamedTuple):
 class Slots:
     """The parameters of all requests of one of vLLM's samplers, and the drawing in its place."""
 
-    def __init__(self, sampler: Any, drawing: Drawing, device: torch.device, *, raw: bool) -> None:
+    def __init__(
+        self, sampler: Any, loaded: Callable[[], Drawing | None], device: torch.device, *, raw: bool
+    ) -> None:
         """Hold the states of a sampler that was just made, without requests.
 
         :param sampler: vLLM's.
+        :param loaded: waits for what draws in its place; returns None if vLLM is left alone.
         :param raw: whether batches may be drawn from the model's own logits. Between that way and the other one the
             last bit of a logit may differ, so that a near tie may fall otherwise.
         """
         self._sampler = sampler
         self._states = sampler.sampling_states
-        self._drawing = drawing
+        self._loaded: Callable[[], Drawing | None] | None = loaded
+        self._drawing: Drawing | None = None
         self._raw = raw
         requests = self._states.max_num_reqs
         self._columns = _empty(requests, device)
@@ -89,6 +93,12 @@ class Slots:
         self._batches.clear()
         self._last = None
 
+    def can_draw(self) -> bool:
+        """Whether tokendraw draws in the place of this sampler; the first call waits until that is loaded."""
+        if self._loaded is not None:
+            self._drawing, self._loaded = self._loaded(), None
+        return self._drawing is not None
+
     def all_greedy(self, requests: np.ndarray) -> bool:
         """Whether every one of these requests is greedy: those batches are vLLM's own."""
         return self._batch(requests).all_greedy
@@ -114,7 +124,7 @@ class Slots:
     def draw(
         self, logits: Tensor, slot_of_row: Tensor, requests: np.ndarray, positions: Tensor, *, raw: bool
     ) -> Tensor | None:
-        """Draw one token a row: ids [rows] int64; None if that failed, now or before.
+        """Draw one token a row: ids [rows] int64; None if that failed, now or before, or vLLM is left alone.
 
         :param logits: [rows, V].
         :param slot_of_row: [rows] integer, on the device.
@@ -122,16 +132,22 @@ class Slots:
         :param positions: [rows] integer: index of the token that was fed last.
         :param raw: whether temperature and min-p are still to be applied.
         """
+        drawing = self._drawing
+        if drawing is None:
+            return None
+        if not raw and logits.shape[0] == 1 and logits.stride(0) != logits.shape[1]:
+            # vLLM's copy of one row keeps the padding of the model's, that of several does not
+            logits = logits[0].unsqueeze(0)
 
         def metadata() -> SamplingMetadata:
             if self._is_stale:
                 self._refresh()
             described = self._batch(requests).described
             if raw not in described:
-                described[raw] = self._described(requests, raw=raw)
+                described[raw] = self._described(requests, raw=raw, seeds_unasked=drawing.seeds_unasked)
             return described[raw].for_rows(slot_of_row, positions)
 
-        return self._drawing.draw(logits, metadata)
+        return drawing.draw(logits, metadata)
 
     def _refresh(self) -> None:
         """Copy the parameters, behind the draws of the steps before, on the stream of this one."""
@@ -141,30 +157,26 @@ class Slots:
         torch.ne(self._columns["temperature"], 0.0, out=self._applied)
         self._is_stale = False
 
-    def _described(self, requests: np.ndarray, *, raw: bool) -> SamplingMetadata:
+    def _described(self, requests: np.ndarray, *, raw: bool, seeds_unasked: bool) -> SamplingMetadata:
         """Describe a batch of these requests; those with equal facts share what samplers remember of them."""
-        temperature = self._states.temperature.np[requests]
-        facts = self._facts(requests, temperature, min_p=raw)
-        has_temperature = facts.any_greedy or (raw and bool((temperature != 1.0).any()))
-        has_seeds = self._drawing.seeds_unasked or self._states.any_explicit_seed(requests)
-        key = facts, raw, has_temperature, has_seeds
+        facts = self._facts(requests, min_p=raw)
+        has_seeds = seeds_unasked or self._states.any_explicit_seed(requests)
+        key = facts, raw, has_seeds
         if key not in self._kept:
             while len(self._kept) >= _MOST_KEPT:
                 del self._kept[next(iter(self._kept))]
             divisors = self._columns["temperature"] if raw else self._applied
-            self._kept[key] = _metadata(
-                self._columns, divisors if has_temperature else None, facts, has_seeds=has_seeds
-            )
+            self._kept[key] = _metadata(self._columns, divisors, facts, has_seeds=has_seeds)
         return self._kept[key]
 
-    def _facts(self, requests: np.ndarray, temperature: np.ndarray, *, min_p: bool) -> BatchFacts:
+    def _facts(self, requests: np.ndarray, *, min_p: bool) -> BatchFacts:
         """Collect what the host knows of these requests.
 
         :param min_p: whether min-p is still to be applied.
         """
         top_k = self._states.top_k.np[requests]
         active = top_k < self._states.vocab_size
-        greedy = temperature == 0.0
+        greedy = self._states.temperature.np[requests] == 0.0
         return BatchFacts(
             any_greedy=bool(greedy.any()),
             all_greedy=bool(greedy.all()),
@@ -176,31 +188,37 @@ class Slots:
         )
 
 
-def batches_to_come(requests: int, device: torch.device) -> list[SamplingMetadata]:
+def example_batches(
+    max_requests: int, device: torch.device, *, seeds_unasked: bool
+) -> list[SamplingMetadata]:
     """Make up batches of the forms that :class:`Slots` describes, to compile kernels for.
 
-    :param requests: number of slots; there are batches of one row, and of as many, up to 256.
+    :param max_requests: number of slots; there are batches of one row, and of as many, up to 256.
+    :param seeds_unasked: whether every batch has seeds, or those alone whose users gave some.
     """
-    columns = _empty(requests, device)
+    columns = _empty(max_requests, device)
     for name, value in {"temperature": 0.8, "top_k": 50, "top_p": 0.9, "min_p": 0.05}.items():
         columns[name].fill_(value)
-    batches = []
-    for greedy, top_k, top_p, min_p in itertools.product(
-        (False, True), (0, 50), (False, True), (False, True)
-    ):
-        facts = BatchFacts(
-            any_greedy=greedy,
-            max_top_k=top_k,
-            all_top_k=top_k > 0,
-            any_top_p=top_p,
-            any_min_p=min_p,
-            any_joint=False,
+    switches = itertools.product((False, True), (0, 50), (False, True), (False, True))
+    forms = [
+        _metadata(
+            columns,
+            columns["temperature"],
+            BatchFacts(
+                any_greedy=greedy,
+                max_top_k=top_k,
+                all_top_k=top_k > 0,
+                any_top_p=top_p,
+                any_min_p=min_p,
+                any_joint=False,
+            ),
+            has_seeds=has_seeds,
         )
-        form = _metadata(columns, columns["temperature"], facts, has_seeds=True)
-        for rows in sorted({1, min(requests, 256)}):
-            places = torch.arange(rows, device=device)
-            batches.append(form.for_rows(places, places))
-    return batches
+        for greedy, top_k, top_p, min_p in switches
+        for has_seeds in ((True,) if seeds_unasked else (False, True))
+    ]
+    rows = [torch.arange(count, device=device) for count in sorted({1, min(max_requests, 256)})]
+    return [form.for_rows(slots, slots) for form in forms for slots in rows]
 
 
 def _empty(requests: int, device: torch.device) -> dict[str, Tensor]:
@@ -208,7 +226,7 @@ def _empty(requests: int, device: torch.device) -> dict[str, Tensor]:
 
 
 def _metadata(
-    columns: Mapping[str, Tensor], temperature: Tensor | None, facts: BatchFacts, *, has_seeds: bool
+    columns: Mapping[str, Tensor], temperature: Tensor, facts: BatchFacts, *, has_seeds: bool
 ) -> SamplingMetadata:
     """Describe batches with these facts, until :meth:`SamplingMetadata.for_rows` says which rows there are."""
     nowhere = columns["seeds"].new_zeros(1)

@@ -112,9 +112,9 @@ class VerifyWarmup:
     def stages(self, serving: Serving, device: torch.device) -> Iterator[Stage]:
         """Make up the drafts and the verifications."""
         yield self.batches.stage("drafts", Draft, serving, device)
-        yield Stage("verifications", self._verifications(serving, device), None)
+        yield Stage("verifications", [self._verifications(serving, device)], None)
 
-    def _verifications(self, serving: Serving, device: torch.device) -> Iterator[Iterator[Verify]]:
+    def _verifications(self, serving: Serving, device: torch.device) -> Iterator[Verify]:
         batches = [
             batch for layout in _layouts(self.max_drafts) for batch in _batches(self.batches, layout, device)
         ]
@@ -123,7 +123,7 @@ class VerifyWarmup:
         probs = torch.full((most if "probs" in self.kinds else 0, size), 1 / size, device=device)
         beside = self.batches.logits(most if "logits" in self.kinds else 0, device)
         for target, logits in zip(self.batches.logits(rows, device), beside, strict=True):
-            yield self._of_target(target, {"probs": probs, "logits": logits}, batches, serving)
+            yield from self._of_target(target, {"probs": probs, "logits": logits}, batches, serving)
 
     def _of_target(
         self, target: Tensor, known: Mapping[str, Tensor], batches: Sequence[_Batch], serving: Serving

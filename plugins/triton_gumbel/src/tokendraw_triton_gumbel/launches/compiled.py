@@ -20,8 +20,9 @@ import torch
 
 from tokendraw_triton_gumbel.launches.first_process import first_of_processes
 
-_SIDE_BY_SIDE = 8 if sys.hexversion >= 0x030C0000 else 1
-"""Kernels that are compiled at once, at most. Threads that parse source at once make Python 3.11 raise now and then."""
+_COMPILERS = 8 if sys.hexversion >= 0x030C0000 else 1
+"""Upper limit of kernels compiled at once. Threads that parse source at once make Python 3.11 raise now and then."""
+_compiler_slots = threading.BoundedSemaphore(_COMPILERS)
 _compiled: dict[Hashable, Any] = {}
 _locks: dict[Hashable, threading.Lock] = {}
 
@@ -99,7 +100,7 @@ def compiled(wanted: Wanted) -> Any:
     """Return the kernel, on the current device, loaded."""
 
     def make() -> Any:
-        with first_of_processes(wanted.described):
+        with _compiler_slots, first_of_processes(wanted.described):
             found = wanted.kernel.warmup(*wanted.like, grid=(1, 1, 1), **wanted.constants, **wanted.options)
         found[1, 1, 1]  # loads it, which is no more to be done twice than compiling
         return found
@@ -108,17 +109,19 @@ def compiled(wanted: Wanted) -> Any:
 
 
 def compile_all(wanted: Sequence[Wanted]) -> None:
-    """Compile kernels side by side, in threads: the compiler leaves Python to others most of the time.
+    """Compile kernels side by side, in threads: the compiler releases Python's lock most of the time.
+
+    The last kernel of a call takes longest to compile, so it begins first.
 
     :raises Exception: what a compilation raises; the others are finished nevertheless.
     """
     missing = {each.key: each for each in wanted if each.key not in _compiled}
-    if min(len(missing), _SIDE_BY_SIDE) < 2:
+    if min(len(missing), _COMPILERS) < 2:
         return
     device = _device()
     begin = None if device is None else functools.partial(torch.cuda.set_device, device)
-    with ThreadPoolExecutor(min(len(missing), _SIDE_BY_SIDE), initializer=begin) as pool:
-        for done in [pool.submit(compiled, each) for each in missing.values()]:
+    with ThreadPoolExecutor(len(missing), initializer=begin) as pool:
+        for done in [pool.submit(compiled, each) for each in reversed(missing.values())]:
             done.result()
 
 

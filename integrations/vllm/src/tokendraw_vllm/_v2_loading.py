@@ -1,0 +1,146 @@
+"""Loads the sampler that draws for a V2 sampler of vLLM in a thread, beside the loading of the model's weights.
+
+The thread compiles the kernels of every batch that vLLM may send, so that no request waits for a compiler. vLLM's first
+call of its sampler, the dummy run that measures memory, waits for the thread: CUDA graphs are captured after that call,
+and a thread must neither compile nor load kernels beside a capture.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Self
+
+import torch
+
+from tokendraw import Sampler
+from tokendraw_vllm._drawing import Drawing, load
+from tokendraw_vllm._v2_slots import example_batches
+
+WHAT = "V2 sampler"
+"""The part of vLLM that is replaced, for the log."""
+_LOGITS_PADDING = 64
+"""vLLM's ``DEFAULT_VOCAB_PADDING_SIZE``: the row stride of the model's logits is a multiple of this many elements."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setup:
+    """Parameters of a load: the device, the sizes and dtypes of the logits, and the noise."""
+
+    device: torch.device
+    vocab_size: int
+    max_requests: int
+    dtype: torch.dtype
+    """Dtype of the model's logits."""
+    use_fp64: bool
+    batch_invariant: bool
+
+    @classmethod
+    def of(
+        cls,
+        config: Any,
+        *,
+        device: torch.device | str,
+        vocab_size: int,
+        max_requests: int,
+        use_fp64: bool,
+    ) -> Self:
+        """Read the rest from vLLM's configuration and variables."""
+        import vllm.envs as envs
+
+        dtype = getattr(getattr(config, "model_config", None), "dtype", None)
+        return cls(
+            device=torch.device(device),
+            vocab_size=vocab_size,
+            max_requests=max_requests,
+            dtype=dtype if isinstance(dtype, torch.dtype) else torch.float32,
+            use_fp64=bool(use_fp64),
+            batch_invariant=bool(envs.VLLM_BATCH_INVARIANT),
+        )
+
+    def load(self) -> Drawing | None:
+        """Load the sampler, and compile its kernels; None where vLLM is left alone. Raises nothing."""
+        if self.device.type != "cpu":
+            torch.accelerator.set_device_index(self.device.index or 0)
+        return load(
+            WHAT,
+            self.device,
+            use_fp64=self.use_fp64,
+            batch_invariant=self.batch_invariant,
+            reference_gains=False,
+            prepare=self._warm_up,
+        )
+
+    def _warm_up(self, sampler: Sampler, seeds_unasked: bool) -> None:
+        """Draw made-up batches of the model's logits, and of edited logits: float32, rows without padding."""
+        padded = -(-self.vocab_size // _LOGITS_PADDING) * _LOGITS_PADDING
+        batches = example_batches(self.max_requests, self.device, seeds_unasked=seeds_unasked)
+        dtypes_by_stride: dict[int, set[torch.dtype]] = {}
+        for stride, dtype in ((padded, self.dtype), (self.vocab_size, torch.float32)):
+            dtypes_by_stride.setdefault(stride, set()).add(dtype)
+        with ThreadPoolExecutor(len(dtypes_by_stride)) as pool:
+            warmups = [
+                pool.submit(
+                    sampler.warmup,
+                    self.vocab_size,
+                    dtypes=sorted(dtypes, key=str),
+                    row_stride=stride,
+                    metadata=batches,
+                    progress=False,
+                )
+                for stride, dtypes in dtypes_by_stride.items()
+            ]
+        for warmup in warmups:
+            warmup.result()
+
+
+class Loading:
+    """The load of one setup in a thread, which begins at once."""
+
+    def __init__(self, setup: Setup) -> None:
+        self.setup = setup
+        pool = ThreadPoolExecutor(1, thread_name_prefix="tokendraw")
+        self._drawing: Future[Drawing | None] = pool.submit(setup.load)
+        pool.shutdown(wait=False)
+
+    def result(self) -> Drawing | None:
+        """Wait until the sampler is loaded; None where vLLM is left alone."""
+        return self._drawing.result()
+
+
+def begin_beside_weights(vocab_size: int, max_requests: int, device: torch.device) -> Loading | None:
+    """Begin to load for the sampler that the runner will make of vLLM's current configuration.
+
+    :returns: None where the runner may make no sampler that tokendraw replaces, or where nothing is to be compiled.
+    """
+    from vllm.config import get_current_vllm_config_or_none
+
+    config = get_current_vllm_config_or_none()
+    if config is None or device.type == "cpu":
+        return None
+    model = config.model_config
+    is_last_rank = config.parallel_config.pipeline_parallel_size == 1
+    if not is_last_rank or model.runner_type == "pooling":
+        return None
+    if reason_to_leave_alone(model.logprobs_mode, model.return_sampling_mask) is not None:
+        return None
+    return Loading(
+        Setup.of(
+            config,
+            device=device,
+            vocab_size=vocab_size,
+            max_requests=max_requests,
+            use_fp64=model.use_fp64_gumbel,
+        )
+    )
+
+
+def reason_to_leave_alone(logprobs_mode: str, return_sampling_mask: bool) -> str | None:
+    """Return why a sampler of vLLM has to draw every batch itself; None where it need not."""
+    from vllm.config.model import PROCESSED_LOGPROBS_MODES
+
+    if logprobs_mode in PROCESSED_LOGPROBS_MODES:
+        return f"logprobs_mode={logprobs_mode!r} returns the filtered logits, which vLLM's own writes"
+    if return_sampling_mask:
+        return "return_sampling_mask returns which tokens were kept, which vLLM's own filters write"
+    return None
