@@ -202,6 +202,7 @@ def test_json_is_complete(monkeypatch):
             "sampler": None,
             "source": "",
             "priority": [],
+            "priority_source": "TOKENDRAW_PRIORITY",
             "disabled": [],
             "disabled_source": "TOKENDRAW_DISABLE",
             "first_party_only": False,

@@ -118,7 +118,8 @@ def test_the_configuration_file_is_read_from_its_usual_place(home: Path) -> None
         disabled_source=str(path),
         config=path,
     )
-    assert read_settings({}).choice().disabled_source == str(path)
+    choice = read_settings({}).choice()
+    assert (choice.priority_source, choice.disabled_source) == (str(path), str(path))
 
 
 def test_a_variable_goes_before_the_file_key_by_key(home: Path) -> None:

@@ -93,6 +93,7 @@ class Settings:
             sampler=self.sampler if sampler is None else sampler,
             source=self.sampler_source if sampler is None else source,
             priority=self.priority,
+            priority_source=self.priority_source or "TOKENDRAW_PRIORITY",
             disabled=self.disabled,
             disabled_source=self.disabled_source or "TOKENDRAW_DISABLE",
             first_party_only=self.first_party_only,

@@ -49,7 +49,7 @@ def load(
     :param need: what it has to do, of the operation's need type; None: what that says by default.
     :raises SamplerUnavailableError: an explicit choice cannot be honoured, nothing is available, or torch cannot be
         imported.
-    :raises DuplicatePluginError: two distributions claim the chosen name or, by default, any name in use.
+    :raises DuplicatePluginError: two distributions claim the chosen name or, by default, one in the user's order.
     :raises SettingsError: a ``TOKENDRAW_*`` variable or the configuration file is malformed.
     :raises InvalidParameterError: ``operation`` or ``device`` is not one that there is, or ``need`` is not of the
         operation's type.
@@ -92,7 +92,7 @@ def load_sampler(
         exactly one, from which none takes over where a call fails.
     :raises SamplerUnavailableError: an explicit choice cannot be honoured, nothing is available, or torch cannot be
         imported.
-    :raises DuplicatePluginError: two distributions claim the chosen name or, by default, any name in use.
+    :raises DuplicatePluginError: two distributions claim the chosen name or, by default, one in the user's order.
     :raises SettingsError: a ``TOKENDRAW_*`` variable or the configuration file is malformed.
     :raises InvalidParameterError: ``device``, ``logprobs_mode`` or one of ``operations`` is not one that there is.
     """

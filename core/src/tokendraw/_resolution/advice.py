@@ -25,7 +25,8 @@ def fallback(
     ]
     if not passed:
         return None
-    found = "; ".join(f"{c.name!r} was passed over: {c.reason}" for c in passed)
+    # Two claimants of one name share its reason.
+    found = "; ".join(dict.fromkeys(f"{c.name!r} was passed over: {c.reason}" for c in passed))
     disable = _disable((c.name for c in passed), choice)
     return f"{found}. Using {chosen.name!r}. {disable} to silence this."
 

@@ -48,7 +48,7 @@ def nothing(
     assessed: Sequence[Candidate], operation: str, host: Host, choice: Choice
 ) -> SamplerUnavailableError:
     """Report that no candidate can serve."""
-    found = "; ".join(f"{c.name}: {c.reason}" for c in assessed) or "no plugin"
+    found = "; ".join(dict.fromkeys(f"{c.name}: {c.reason}" for c in assessed)) or "no plugin"
     native = next((c for c in assessed if c.name == "native"), None)
     if native is None:
         mend = f"{INSTALL[0].upper()}{INSTALL[1:]}."
@@ -64,12 +64,14 @@ def nothing(
 
 
 def duplicate(disputed: Mapping[str, Sequence[Candidate]], choice: Choice) -> DuplicatePluginError:
-    """Report that two distributions claim a name that matters."""
+    """Report that two distributions claim a name that the user asked for."""
     found = "; ".join(f"{name!r} is claimed by {claimants(owners)}" for name, owners in disputed.items())
     if choice.sampler is not None:
         return DuplicatePluginError(f"{found}. Uninstall all but one of them.")
-    names = ",".join(dict.fromkeys([*choice.disabled, *disputed]))
-    return DuplicatePluginError(f"{found}. Uninstall all but one of them, or set TOKENDRAW_DISABLE={names}.")
+    names = all_of(map(repr, disputed))
+    return DuplicatePluginError(
+        f"{found}. Uninstall all but one of them, or take {names} out of {choice.priority_source}."
+    )
 
 
 def undo(choice: Choice) -> str:
