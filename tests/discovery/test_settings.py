@@ -217,6 +217,13 @@ def test_an_unknown_variable_is_told_of_with_the_nearest_name(home: Path) -> Non
     )
 
 
+def test_an_unknown_variable_that_resembles_none_is_told_of_with_all_that_there_are(home: Path) -> None:
+    assert read_settings({"TOKENDRAW_CACHE_DIR": "/tmp"}).warnings == (
+        f"'TOKENDRAW_CACHE_DIR' is no variable of tokendraw, known are {', '.join((*VARIABLES, *ENGINE_SWITCHES))}. "
+        "Correct it, or unset it.",
+    )
+
+
 def test_the_documentation_of_the_module_lists_exactly_the_known_variables() -> None:
     import re
 
