@@ -67,6 +67,11 @@ def test_an_unknown_name_gives_the_nearest():
     )
 
 
+def test_a_name_like_no_other_leads_to_the_list():
+    with pytest.raises(TokendrawError, match=r" Try: tokendraw list$"):
+        chosen(("greedy",), CPU)
+
+
 def test_a_sampler_for_another_machine_gives_the_reason(dists):
     dists.add_plugin("acme", plugin("acme", probe="'needs a licence, found none'"))
     with pytest.raises(SamplerUnavailableError) as error:

@@ -205,12 +205,20 @@ class TestRefusals:
             launch._backend(torch.device("mps"), 2)
         assert str(caught.value) == "'--ranks' needs CPUs or CUDA devices, found mps. Add --device cpu."
 
-    def test_where_no_sampler_draws_over_ranks(self, monkeypatch):
+    @pytest.mark.parametrize(
+        ("native", "mend"),
+        [
+            (None, "`pip install ./plugins/native` in tokendraw's checkout"),
+            ("0.1.0", "`tokendraw doctor`"),
+        ],
+    )
+    def test_where_no_sampler_draws_over_ranks(self, monkeypatch, native, mend):
         monkeypatch.setattr(worker, "on_ranks", lambda names, device: ())
+        monkeypatch.setattr(launch, "installed_version", {"tokendraw-native": native}.get)
         result = call("bench", "--ranks", 2, "--device", "cpu")
         assert result.stderr == (
             "'--ranks' needs a sampler that draws from a vocabulary that is split over ranks, found none. "
-            "Install tokendraw-native.\n"
+            f"Run {mend}.\n"
         )
 
 

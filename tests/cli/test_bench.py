@@ -315,7 +315,7 @@ def test_without_torch_one_sentence_says_so():
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, encoding="utf-8", check=False)
     assert (result.stdout, result.stderr, result.returncode) == (
         "",
-        "A sampler needs torch, found it not installed; run `pip install ./plugins/native` in tokendraw's checkout.\n",
+        "A sampler needs torch, found it not installed; run `pip install torch`.\n",
         1,
     )
 

@@ -116,8 +116,8 @@ def test_a_green_run_has_a_line_a_property_and_says_how_sure_it_is(reports):
     assert result.stdout == HEADING + (
         "property     status     draws  p-value  what was looked at\n"
         "greedy rows  passed                     5 vocabularies\n"
-        "top_p        passed   148,060    0.034  7 requests by draws, 667 kept sets in 8 families as\n"
-        "                                        processed_logprobs show them\n"
+        "top_p        passed   148,060    0.034  7 requests by draws, 667 kept sets in 8 families as "
+        "processed_logprobs show them\n"
         "sync-free    not run                    needs a CUDA device, found cpu\n"
         "\n"
         "2 passed, 0 failed, 0 refused, 1 not run (needs a CUDA device, found cpu).\n"
@@ -145,8 +145,8 @@ def test_a_red_run_tells_what_was_needed_and_found_and_how_to_see_it_again(repor
         "\n"
         "ties\n"
         "  demanded  Keeps every token that is tied with the last kept one.\n"
-        "  found     top_k = 3: token 8 [of 9] drawn 0 times, expected 250.0 (p = 1.0e-80, then 0.0e+00 in\n"
-        "            40000 draws)\n"
+        "  found     top_k = 3: token 8 [of 9] drawn 0 times, expected 250.0 (p = 1.0e-80, then 0.0e+00 in "
+        "40000 draws)\n"
         "\n"
         "Again: tokendraw check native --device cpu --seed 7 --only 'filter order joint' --only ties\n"
         "\n"
@@ -167,10 +167,10 @@ def test_a_place_that_raised_twice_is_shown_once(reports):
 
 def test_a_statistic_that_a_second_look_cleared_says_so(reports):
     reports(CLEARED)
-    assert check("native").stdout.splitlines()[3:5] == [
-        "min_p     passed  50,000    4e-04  6 requests by draws; a second look cleared min_p = 0.5: token 0",
-        "                                   drawn 9 times, expected 30.0",
-    ]
+    assert check("native").stdout.splitlines()[3] == (
+        "min_p     passed  50,000    4e-04  6 requests by draws; a second look cleared min_p = 0.5: token 0 "
+        "drawn 9 times, expected 30.0"
+    )
 
 
 def test_a_run_without_statistics_claims_nothing_about_chance(reports):
@@ -274,6 +274,12 @@ def test_an_unknown_name_gives_the_nearest():
     assert (result.stdout, result.exit_code) == ("", 1)
     assert result.stderr == (
         "'nativ' needs to be an installed sampler, found native. Try: tokendraw check native\n"
+    )
+
+
+def test_a_name_like_no_other_leads_to_the_list():
+    assert call("check", "greedy").stderr == (
+        "'greedy' needs to be an installed sampler, found native. Try: tokendraw list\n"
     )
 
 
@@ -389,8 +395,7 @@ def test_a_name_that_two_distributions_claim_is_not_checked(dists):
         ),
         (
             "torch",
-            "Checking needs torch, found it not installed; run `pip install ./plugins/native` in tokendraw's "
-            "checkout.\n",
+            "Checking needs torch, found it not installed; run `pip install torch`.\n",
         ),
     ],
 )

@@ -16,12 +16,13 @@ from fake_dists import fake_dists, plugin
 from tokendraw import Need, operations
 from tokendraw._machine import detect as _host
 from tokendraw._resolution.decide import assess
+from tokendraw.cli.diagnosis.building import Build
 from tokendraw.cli.diagnosis.findings import Finding, findings
 from tokendraw.cli.diagnosis.libraries import Library, libraries
 from tokendraw.cli.diagnosis.origins import Origin, origins
 from tokendraw.cli.verbs import doctor as _doctor
 from tokendraw.plugin import Release, Sm90W4Capabilities, Upstream
-from tokendraw.resolution import Candidate, State
+from tokendraw.resolution import Candidate, Choice, State, decide
 
 SAMPLE = operations.get("sample")
 AROUND = [
@@ -56,10 +57,23 @@ def on(monkeypatch, tmp_path):
     monkeypatch.setattr(_doctor, "libraries", lambda candidates: AROUND)
     monkeypatch.setattr(_doctor, "origins", lambda candidates: ORIGINS)
     monkeypatch.setattr(_doctor, "engines", list)
+    monkeypatch.setattr(_doctor, "heavy_imports_of", lambda candidates: {})
 
     def set_up(host, candidates):
+        def build(names, tell, *, verbose):
+            choice = tokendraw.resolution.read_settings().choice()
+            chosen = {
+                name: decide(candidates, host, operations.get(name).need(), choice, operation=name)
+                for name in names
+            }
+            return None, {
+                name: Build(chosen=resolution.chosen, warnings=resolution.untested)
+                for name, resolution in chosen.items()
+            }
+
         be_on(monkeypatch, host, candidates)
         monkeypatch.setattr(_host, "detect_host", lambda device=None: host)
+        monkeypatch.setattr(_doctor, "build", build)
 
     return set_up
 
@@ -121,30 +135,28 @@ def test_everything_wrong_comes_with_the_command_that_mends_it(on, monkeypatch):
         "TOKENDRAW_SAMPLR   native\n" + LIBRARIES + "\n"
         "upstreams\n"
         "  name               installed  needed        tested                     what would change\n"
-        "  flashinfer-python  no         >=0.6.7,<0.8  0.6.11.post2, 0.7.2.post1  with 0.7.2.post1 a program\n"
-        "                                                                         would get flashinfer\n"
+        "  flashinfer-python  no         >=0.6.7,<0.8  0.6.11.post2, 0.7.2.post1  with 0.7.2.post1 a program "
+        "would get flashinfer\n"
         "\n"
         "samplers\n"
         "  name        state         priority  version  what it does, or why it cannot\n"
         "  native      available     0         0.1.0\n"
-        "  flashinfer  unavailable   80        0.1.0    needs flashinfer-python >=0.6.7,<0.8, found it not\n"
-        "                                               installed; run `pip install\n"
-        "                                               'flashinfer-python>=0.6.7,<0.8'`\n"
+        "  flashinfer  unavailable   80        0.1.0    needs flashinfer-python >=0.6.7,<0.8, found it not "
+        "installed; run `pip install 'flashinfer-python>=0.6.7,<0.8'`\n"
         "  future      incompatible  10        9.9      needs plugin API 99, found 1; upgrade tokendraw\n"
-        "  boom        broken                  2.0      loading 'boom:plugin' raised ImportError: cannot\n"
-        "                                               import name 'kernels' [see the notes] from\n"
-        "                                               'boom_kernels', which is a long story\n"
+        "  boom        broken                  2.0      loading 'boom:plugin' raised ImportError: cannot "
+        "import name 'kernels' [see the notes] from 'boom_kernels', which is a long story\n"
         "  off         disabled                1.0      switched off by TOKENDRAW_DISABLE\n" + PLACES + "\n"
         "findings\n"
-        "  1.  'TOKENDRAW_SAMPLR' is no variable of tokendraw, the nearest known one is 'TOKENDRAW_SAMPLER'.\n"
-        "      Correct it, or unset it.\n"
+        "  1.  'TOKENDRAW_SAMPLR' is no variable of tokendraw, the nearest known one is 'TOKENDRAW_SAMPLER'. "
+        "Correct it, or unset it.\n"
         "  2.  'flashinfer' is unavailable: needs flashinfer-python >=0.6.7,<0.8, found it not installed.\n"
         "      pip install 'flashinfer-python>=0.6.7,<0.8'\n"
         "  3.  'future' is incompatible: needs plugin API 99, found 1; upgrade tokendraw.\n"
         "      pip install --upgrade ./core (in tokendraw's checkout)\n"
-        "  4.  'boom' is broken: loading 'boom:plugin' raised ImportError: cannot import name 'kernels' [see\n"
-        "      the notes] from 'boom_kernels', which is a long story.\n"
-        "      pip install --upgrade boom-tokendraw (or switch it off: export TOKENDRAW_DISABLE=boom)\n"
+        "  4.  'boom' is broken: loading 'boom:plugin' raised ImportError: cannot import name 'kernels' [see "
+        "the notes] from 'boom_kernels', which is a long story.\n"
+        "      pip install --upgrade boom-tokendraw (or switch it off: export TOKENDRAW_DISABLE=off,boom)\n"
         "\n"
         "A program gets native here.\n"
     )
@@ -359,6 +371,10 @@ def test_json_is_complete(on, monkeypatch):
         ],
         "chosen": "native",
         "operations": {"sample": "native"},
+        "builds": {
+            "sample": {"chosen": "native", "companion": None, "seconds": 0.0, "error": None, "rejections": {}}
+        },
+        "heavy_imports": {},
         "findings": [],
     }
 
@@ -449,9 +465,79 @@ class TestMending:
     def test_the_squatter_of_a_reserved_name_is_uninstalled(self):
         assert mends(replace(BOOM, name="aiter")) == ["pip uninstall boom-tokendraw"]
 
-    def test_rivals_for_a_name_are_uninstalled(self):
+    def test_of_rivals_for_a_name_all_but_one_are_uninstalled(self):
         rivals = [replace(BOOM, distribution=f"{name}-tokendraw") for name in "ab"]
-        assert mends(*rivals) == ["pip uninstall a-tokendraw", "pip uninstall b-tokendraw"]
+        assert mends(*rivals) == ["pip uninstall b-tokendraw (or pip uninstall a-tokendraw)"]
+        assert mends(*rivals, replace(BOOM, distribution="c-tokendraw")) == [
+            "pip uninstall b-tokendraw c-tokendraw (or pip uninstall a-tokendraw c-tokendraw, or pip uninstall "
+            "a-tokendraw b-tokendraw)"
+        ]
+
+    @pytest.mark.parametrize(
+        ("requires", "module", "advice", "command"),
+        [
+            ("acme-kernels-cu12>=2", "acme_kernels", "", "pip install 'acme-kernels-cu12>=2' (or {})"),
+            ("acme.kernels; extra == 'gpu'", "acme_kernels.fast", "", "pip install 'acme.kernels' (or {})"),
+            (
+                "packaging",
+                "acme_kernels",
+                " Install what has the module 'acme_kernels', which acme-tokendraw does not require.",
+                "export TOKENDRAW_DISABLE=beta,acme",
+            ),
+            (
+                "acme-kernels",
+                "fake_acme.kernels",
+                " The module is its own: install acme-tokendraw again from where it came from.",
+                "export TOKENDRAW_DISABLE=beta,acme",
+            ),
+        ],
+        ids=["a requirement", "a requirement of an extra", "no requirement", "a part of the plugin"],
+    )
+    def test_a_module_that_is_missing_is_installed_not_the_plugin_upgraded(
+        self, tmp_path, monkeypatch, requires, module, advice, command
+    ):
+        reason = f"raised ModuleNotFoundError: No module named {module!r}"
+        choice = Choice(disabled=("beta",))
+        acme = replace(BOOM, name="acme", distribution="acme-tokendraw", entry_point="fake_acme:plugin")
+        broken = replace(acme, reason=f"loading 'fake_acme:plugin' {reason}")
+        usable = replace(acme, state=State.AVAILABLE, reason=None, info=replace(NATIVE.info, name="acme"))
+        failed = Build(chosen="native", rejections={"acme": f"tokendraw_build {reason}"})
+        with fake_dists(tmp_path, monkeypatch) as dists:
+            dists.add(
+                "acme-tokendraw", metadata=f"Name: acme-tokendraw\nVersion: 1.0\nRequires-Dist: {requires}\n"
+            )
+            of_loading = findings([], [], [broken], choice=choice)
+            of_building = findings(
+                [], [], [usable], builds={"sample": failed, "verify": failed}, choice=choice
+            )
+        switch_off = "or switch it off: export TOKENDRAW_DISABLE=beta,acme"
+        assert of_loading == [
+            Finding(
+                f"'acme' is broken: {broken.reason}.{advice}", command.format(switch_off.removeprefix("or "))
+            )
+        ]
+        assert of_building == [
+            Finding(
+                f"'acme' cannot be built for sample and verify: tokendraw_build {reason}.{advice}",
+                command.removesuffix(" (or {})"),
+            )
+        ]
+
+    @pytest.mark.parametrize("state", [State.BROKEN, State.INCOMPATIBLE])
+    def test_a_plugin_that_came_from_a_folder_is_not_upgraded_from_an_index(
+        self, tmp_path, monkeypatch, state
+    ):
+        info = replace(FUTURE.info, api_version=0) if state is State.INCOMPATIBLE else None
+        boom = replace(BOOM, state=state, reason="it is old", info=info)
+        with fake_dists(tmp_path, monkeypatch) as dists:
+            (folder,) = dists.add("boom-tokendraw").glob("*.dist-info")
+            (folder / "direct_url.json").write_text('{"url": "file:///home/ada/boom", "dir_info": {}}')
+            assert findings([], [], [boom]) == [
+                Finding(
+                    f"'boom' is {state}: it is old. It was installed from '/home/ada/boom': mend it there.",
+                    "export TOKENDRAW_DISABLE=boom",
+                )
+            ]
 
     def test_a_library_out_of_range_is_installed_anew(self):
         old = Library("torch", "2.4", ">=2.6", "tokendraw-native")

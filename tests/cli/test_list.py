@@ -7,6 +7,7 @@ import pytest
 
 from command_line import BOOM, FUTURE, OFF, be_on, call
 from fake_candidates import ALL, FLASHINFER, H100, LAPTOP, NATIVE
+from tokendraw.cli.terminal import tables
 from tokendraw.plugin import Capabilities, HostCapabilities, Release, VerifyCapabilities
 
 
@@ -20,9 +21,8 @@ def test_list_shows_every_sampler_with_the_whole_reason(monkeypatch):
         "native         available     0         0.1.0\n"
         "aiter          unavailable   70        0.1.0    needs a rocm device, found cuda\n"
         "future         incompatible  10        9.9      needs plugin API 99, found 1; upgrade tokendraw\n"
-        "boom           broken                  2.0      loading 'boom:plugin' raised ImportError: cannot\n"
-        "                                                import name 'kernels' [see the notes] from\n"
-        "                                                'boom_kernels', which is a long story\n"
+        "boom           broken                  2.0      loading 'boom:plugin' raised ImportError: cannot "
+        "import name 'kernels' [see the notes] from 'boom_kernels', which is a long story\n"
         "off            disabled                1.0      switched off by TOKENDRAW_DISABLE\n"
         "\n"
         "name           operations\n"
@@ -32,6 +32,22 @@ def test_list_shows_every_sampler_with_the_whole_reason(monkeypatch):
         "aiter          sample\n"
     )
     assert (result.stderr, result.exit_code) == ("", 0)
+
+
+def test_on_a_terminal_the_reasons_are_folded_to_its_width(monkeypatch):
+    be_on(monkeypatch, H100, (NATIVE, BOOM))
+    monkeypatch.setattr(tables, "on_terminal", lambda: True)
+    monkeypatch.setenv("COLUMNS", "90")
+    assert call("list").stdout == (
+        "name    state      priority  version  what it does, or why it cannot\n"
+        "native  available  0         0.1.0\n"
+        "boom    broken               2.0      loading 'boom:plugin' raised ImportError: cannot\n"
+        "                                      import name 'kernels' [see the notes] from\n"
+        "                                      'boom_kernels', which is a long story\n"
+        "\n"
+        "name    operations\n"
+        "native  sample\n"
+    )
 
 
 def test_list_says_what_an_available_sampler_does(monkeypatch):
@@ -109,7 +125,10 @@ def test_list_in_strict_mode_fails_where_it_would_warn(monkeypatch):
     monkeypatch.setenv("TOKENDRAW_STRICT", "1")
     result = call("list")
     assert (result.stdout, result.exit_code) == ("", 1)
-    assert result.stderr.startswith("'TOKENDRAW_DISABEL' is no variable of tokendraw")
+    assert result.stderr == (
+        "'TOKENDRAW_DISABEL' is no variable of tokendraw, the nearest known one is 'TOKENDRAW_DISABLE'. "
+        "Correct it, or unset it. TOKENDRAW_STRICT=1 makes this warning an error.\n"
+    )
 
 
 def test_a_malformed_setting_is_a_usage_error():
@@ -317,8 +336,8 @@ def test_show_of_a_sampler_that_never_described_itself(monkeypatch):
     assert result.stdout == (
         "boom\n"
         "  state         broken\n"
-        "  reason        loading 'boom:plugin' raised ImportError: cannot import name 'kernels' [see the\n"
-        "                notes] from 'boom_kernels', which is a long story\n"
+        "  reason        loading 'boom:plugin' raised ImportError: cannot import name 'kernels' [see the "
+        "notes] from 'boom_kernels', which is a long story\n"
         "  distribution  boom-tokendraw 2.0, third-party\n"
         "  entry point   boom:plugin\n"
     )
@@ -380,6 +399,14 @@ def test_show_of_an_unknown_name_gives_the_nearest(monkeypatch):
     assert result.stderr == (
         "'flashinfr' needs to be an installed sampler, found aiter, flashinfer, native and triton-gumbel. "
         "Try: tokendraw show flashinfer\n"
+    )
+
+
+def test_show_of_a_name_like_no_other_leads_to_the_list(monkeypatch):
+    be_on(monkeypatch, LAPTOP)
+    assert call("show", "greedy").stderr == (
+        "'greedy' needs to be an installed sampler, found aiter, flashinfer, native and triton-gumbel. "
+        "Try: tokendraw list\n"
     )
 
 

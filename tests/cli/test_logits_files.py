@@ -136,6 +136,11 @@ class TestNamedTensors:
             "needs a tensor 'logit', found 'logits', 'other'. Try --tensor logits."
         )
 
+    def test_a_name_like_no_other_gets_none(self, tmp_path, ending):
+        assert refusal(named(tmp_path / f"x{ending}"), "hidden_states") == (
+            "needs a tensor 'hidden_states', found 'logits', 'other'. Pick one of them."
+        )
+
     def test_of_many_names_some_are_shown(self, tmp_path, ending):
         names = [f"layer{i}" for i in range(10)]
         assert refusal(named(tmp_path / f"x{ending}", names)) == (

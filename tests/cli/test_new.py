@@ -241,7 +241,8 @@ def test_where_the_plugin_itself_is_installed_it_says_so_and_goes_on(tmp_path, m
             0,
         )
         monkeypatch.setenv("TOKENDRAW_STRICT", "1")
-        assert refused("acme", "strict") == (result.stderr, 1)
+        strict = f"{result.stderr.strip()} TOKENDRAW_STRICT=1 makes this warning an error.\n"
+        assert refused("acme", "strict") == (strict, 1)
     assert files_below("out") == FILES
 
 

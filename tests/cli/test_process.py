@@ -61,7 +61,7 @@ def test_help_lists_every_command_as_a_newcomer_meets_them():
     assert lines == [
         "  list      Every sampler, and why some cannot serve.",
         "  show      Everything about one sampler.",
-        "  resolve   Which sampler a program gets here, and why.",
+        "  resolve   Which sampler is chosen here, and why.",
         "  doctor    What is wrong here, and what mends it.",
         "  check     Test a sampler: every property, with figures.",
         "  bench     Time samplers against each other, and a read.",
@@ -96,9 +96,7 @@ def test_without_torch_drawing_says_what_to_install(arguments):
     code = f"import sys; sys.modules['torch'] = None; from tokendraw.cli import main; main({arguments})"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, encoding="utf-8", check=False)
     assert (result.stdout, result.returncode) == ("", 1)
-    assert result.stderr == (
-        "Drawing needs torch, found it not installed; run `pip install ./plugins/native` in tokendraw's checkout.\n"
-    )
+    assert result.stderr == ("Drawing needs torch, found it not installed; run `pip install torch`.\n")
 
 
 @pytest.mark.slow

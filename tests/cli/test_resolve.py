@@ -10,6 +10,7 @@ from fake_candidates import AITER, ALL, FLASHINFER, H100, LAPTOP, NATIVE
 from tokendraw import Need
 from tokendraw.plugin import HostCapabilities, Release, Sm90W4Capabilities
 
+STRICT = "TOKENDRAW_STRICT=1 makes this warning an error."
 H100_LINE = "sample on cuda (H100), compute capability 9.0, 132 SMs"
 PASSED_OVER = (
     f"'boom' was passed over: {BOOM.reason}. Using 'flashinfer'. "
@@ -35,13 +36,16 @@ def test_explain_shows_every_decision_who_serves_what_and_the_settings(monkeypat
         "  triton-gumbel  available    available, priority 60; serves the rows that flashinfer cannot\n"
         "  native         available    available, priority 0\n"
         "  aiter          unavailable  needs a rocm device, found cuda\n"
-        "  boom           broken       loading 'boom:plugin' raised ImportError: cannot import name 'kernels'\n"
-        "                              [see the notes] from 'boom_kernels', which is a long story\n"
+        "  boom           broken       loading 'boom:plugin' raised ImportError: cannot import name 'kernels' "
+        "[see the notes] from 'boom_kernels', which is a long story\n"
         "  off            disabled     switched off by TOKENDRAW_DISABLE\n"
         "\n"
         "who serves what\n"
         "  flashinfer     all rows but greedy rows, seeded rows, rows that ask for raw_logprobs\n"
         "  triton-gumbel  greedy rows, seeded rows, rows that ask for raw_logprobs\n"
+        "\n"
+        "not tried\n"
+        "  whether flashinfer and triton-gumbel can be built: `tokendraw doctor` builds what a program gets\n"
         "\n"
         "settings\n"
         "  TOKENDRAW_DISABLE = off\n"
@@ -60,6 +64,9 @@ def test_explain_on_a_laptop_is_short(monkeypatch):
         "\n"
         "who serves what\n"
         "  native  all rows\n"
+        "\n"
+        "not tried\n"
+        "  whether native can be built: `tokendraw doctor` builds what a program gets\n"
         "\n"
         "settings\n"
         "  none\n"
@@ -110,7 +117,7 @@ def test_a_name_that_no_plugin_has_is_told_of_as_load_sampler_does(monkeypatch):
     monkeypatch.setenv("TOKENDRAW_STRICT", "1")
     for command in ("resolve", "list"):
         result = call(command)
-        assert (result.stdout, result.stderr, result.exit_code) == ("", text, 1)
+        assert (result.stdout, result.stderr, result.exit_code) == ("", f"{text.strip()} {STRICT}\n", 1)
     assert call("doctor").exit_code == 1
 
 
@@ -202,6 +209,7 @@ def test_json_is_complete(monkeypatch):
             "sampler": None,
             "source": "",
             "priority": [],
+            "priority_source": "TOKENDRAW_PRIORITY",
             "disabled": [],
             "disabled_source": "TOKENDRAW_DISABLE",
             "first_party_only": False,
@@ -218,6 +226,7 @@ def test_json_is_complete(monkeypatch):
         ],
         "warnings": [PASSED_OVER.strip().replace("flashinfer", "native")],
         "settings": {},
+        "built": False,
         "error": None,
     }
     assert result.exit_code == 0
@@ -227,7 +236,8 @@ def test_strict_mode_makes_a_fallback_an_error(monkeypatch):
     be_on(monkeypatch, H100, (*ALL, BOOM))
     monkeypatch.setenv("TOKENDRAW_STRICT", "1")
     result = call("resolve")
-    assert (result.stdout, result.stderr, result.exit_code) == ("", PASSED_OVER, 1)
+    error = PASSED_OVER.replace(" Using 'flashinfer'.", "").replace("\n", f" {STRICT}\n")
+    assert (result.stdout, result.stderr, result.exit_code) == ("", error, 1)
 
 
 @pytest.mark.parametrize(
@@ -358,14 +368,16 @@ def test_explain_tells_which_calls_of_another_operation_go_to_whom(monkeypatch):
         "pack_sm90_w4 on cuda (H100), compute capability 9.0, 132 SMs: flashinfer\n"
         "\n"
         "decisions\n"
-        "  flashinfer  available    best available, priority 80; flashinfer-python 0.6.11.post2 packs layout\n"
-        "                           v1\n"
+        "  flashinfer  available    best available, priority 80; flashinfer-python 0.6.11.post2 packs layout v1\n"
         "  native      available    available, priority 0; serves the calls that flashinfer cannot\n"
         "  aiter       unavailable  needs the operation pack_sm90_w4, found sample\n"
         "\n"
         "who serves what\n"
         "  flashinfer  all calls but the layout v2, the format fp4_fp8, unpacking\n"
         "  native      the layout v2, the format fp4_fp8, unpacking\n"
+        "\n"
+        "not tried\n"
+        "  whether flashinfer and native can be built: `tokendraw doctor` builds what a program gets\n"
         "\n"
         "settings\n"
         "  none\n"

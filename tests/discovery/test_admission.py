@@ -9,7 +9,7 @@ import pytest
 import tokendraw
 from fake_candidates import LAPTOP
 from fake_dists import FakeDists, discovered, fake_dists, plugin, verdict
-from tokendraw.resolution import DuplicatePluginError, State
+from tokendraw.resolution import Choice, DuplicatePluginError, State
 
 
 @pytest.fixture
@@ -72,8 +72,31 @@ def test_two_distributions_of_one_name_are_both_broken_and_neither_is_imported(d
         ("acme-two", State.BROKEN, reason),
     ]
     assert not {"fake_one", "fake_two"} & set(sys.modules)
+    assert tokendraw.resolve(host=LAPTOP).chosen == "native"
     with pytest.raises(DuplicatePluginError):
-        tokendraw.resolve(host=LAPTOP)
+        tokendraw.resolve(host=LAPTOP, choice=Choice(sampler="acme"))
+
+
+def test_a_host_gets_another_sampler_than_one_whose_name_is_claimed_twice_unless_it_asks_for_that_name(
+    dists: FakeDists, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for owner, version in (("acme-one", "1.0"), ("acme-two", "2.0")):
+        dists.add(owner, version, plugins={"acme": "fake_acme:plugin"}, modules={"fake_acme": plugin("acme")})
+    with pytest.warns(tokendraw.SamplerFallbackWarning) as warned:
+        assert tokendraw.load_sampler(device="cpu").name == "native"
+    assert [str(warning.message) for warning in warned] == [
+        "'acme' was passed over: the name 'acme' is claimed by acme-one 1.0 and acme-two 2.0; uninstall one of them. "
+        "Using 'native'. Set TOKENDRAW_DISABLE=acme to silence this."
+    ]
+    claimed = "'acme' is claimed by acme-one 1.0 and acme-two 2.0. Uninstall all but one of them"
+    with pytest.raises(DuplicatePluginError, match=f"^{claimed}.$"):
+        tokendraw.load_sampler("acme", device="cpu")
+    monkeypatch.setenv("TOKENDRAW_PRIORITY", "acme")
+    with pytest.raises(DuplicatePluginError, match=f"^{claimed}, or take 'acme' out of TOKENDRAW_PRIORITY.$"):
+        tokendraw.load_sampler(device="cpu")
+    monkeypatch.setenv("TOKENDRAW_SAMPLER", "acme")
+    with pytest.raises(DuplicatePluginError, match=f"^{claimed}.$"):
+        tokendraw.load_sampler(device="cpu")
 
 
 def test_one_distribution_that_is_seen_twice_is_one_candidate(dists: FakeDists) -> None:

@@ -99,7 +99,7 @@ def test_a_host_survives_two_distributions_of_one_name_and_is_told_both(dists: F
 import json, sys, tokendraw
 from tokendraw.resolution import Choice
 told = []
-for choice in (Choice(), Choice(sampler="acme"), Choice(sampler="native")):
+for choice in (Choice(), Choice(sampler="acme"), Choice(priority=("acme",)), Choice(sampler="native")):
     try:
         told.append(tokendraw.resolve(device="cpu", choice=choice).chosen)
     except tokendraw.resolution.DuplicatePluginError as error:
@@ -110,7 +110,7 @@ print(json.dumps([told, reasons, sorted({"fake_one", "fake_two"} & set(sys.modul
     claimed = "'acme' is claimed by acme-one 1.0 and acme-two 2.0. Uninstall all but one of them"
     reason = "the name 'acme' is claimed by acme-one 1.0 and acme-two 2.0; uninstall one of them"
     assert answer(dists, code) == [
-        [f"{claimed}, or set TOKENDRAW_DISABLE=acme.", f"{claimed}.", "native"],
+        ["native", f"{claimed}.", f"{claimed}, or take 'acme' out of TOKENDRAW_PRIORITY.", "native"],
         [["broken", reason], ["broken", reason]],
         [],
     ]

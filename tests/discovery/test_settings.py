@@ -118,7 +118,8 @@ def test_the_configuration_file_is_read_from_its_usual_place(home: Path) -> None
         disabled_source=str(path),
         config=path,
     )
-    assert read_settings({}).choice().disabled_source == str(path)
+    choice = read_settings({}).choice()
+    assert (choice.priority_source, choice.disabled_source) == (str(path), str(path))
 
 
 def test_a_variable_goes_before_the_file_key_by_key(home: Path) -> None:
@@ -212,6 +213,13 @@ def test_an_unknown_variable_is_told_of_with_the_nearest_name(home: Path) -> Non
         "'TOKENDRAW_DISABLED' is no variable of tokendraw, the nearest known one is 'TOKENDRAW_DISABLE'. "
         "Correct it, or unset it.",
         "'TOKENDRAW_SAMPELR' is no variable of tokendraw, the nearest known one is 'TOKENDRAW_SAMPLER'. "
+        "Correct it, or unset it.",
+    )
+
+
+def test_an_unknown_variable_that_resembles_none_is_told_of_with_all_that_there_are(home: Path) -> None:
+    assert read_settings({"TOKENDRAW_CACHE_DIR": "/tmp"}).warnings == (
+        f"'TOKENDRAW_CACHE_DIR' is no variable of tokendraw, known are {', '.join((*VARIABLES, *ENGINE_SWITCHES))}. "
         "Correct it, or unset it.",
     )
 

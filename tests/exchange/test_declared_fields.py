@@ -43,6 +43,14 @@ SLIPS = {
         Need,
         {"dtype": "bfloat"},
     ),
+    "'dtype' of Need needs 'float32', 'bfloat16', 'float16' or None, found 'float64'. Pass one of these.": (
+        Need,
+        {"dtype": "float64"},
+    ),
+    "'gumbel_dtype' of Need needs 'fp32' or 'fp64', found 'fp16'. Pass one of these.": (
+        Need,
+        {"gumbel_dtype": "fp16"},
+    ),
     "'gumbel_dtype' of Need needs 'fp32' or 'fp64', found None. Pass one of these.": (
         Need,
         {"gumbel_dtype": None},

@@ -117,7 +117,7 @@ def test_seeds_of_greedy_decoding_are_warned_of(llama, given, monkeypatch):
     monkeypatch.setenv("TOKENDRAW_STRICT", "1")
     with pytest.raises(SeedsUnusedWarning) as error:
         llama.generate(prompts(2), custom_generate=generate, **given, **settings)
-    assert str(error.value) == UNUSED
+    assert str(error.value) == f"{UNUSED} TOKENDRAW_STRICT=1 makes this warning an error."
 
 
 def test_no_seeds_are_no_reason_to_warn(llama):

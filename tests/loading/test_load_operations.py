@@ -136,8 +136,24 @@ def test_without_companion_nobody_serves_what_the_chosen_one_cannot(dists: FakeD
     assert alone.resolution.beyond == ("greedy rows",)
     with pytest.raises(SamplerUnavailableError) as refused:
         alone.sample(LOGITS, GREEDY)
-    assert str(refused.value).startswith(
-        "'acme' cannot serve greedy rows, which this batch may hold, and has no companion."
+    assert str(refused.value) == (
+        "'acme' cannot serve greedy rows, which this batch may hold, and has no companion. Leave out companion=False, "
+        "so that 'native' serves as one, or, if the batch holds none, say so in SamplingMetadata.facts."
+    )
+
+
+@pytest.mark.parametrize("companion", [True, False])
+def test_where_the_only_companion_is_switched_off_the_refusal_says_so(
+    dists: FakeDists, monkeypatch: pytest.MonkeyPatch, companion: bool
+) -> None:
+    dists.add_plugin("acme", plugin("acme", capabilities=EVERYTHING.replace("greedy=True", "greedy=False")))
+    monkeypatch.setenv("TOKENDRAW_DISABLE", "native")
+    with pytest.raises(SamplerUnavailableError) as refused:
+        load_sampler(device="cpu", companion=companion).sample(LOGITS, GREEDY)
+    assert str(refused.value) == (
+        "'acme' cannot serve greedy rows, which this batch may hold, and has no companion. Make 'native' available, "
+        "which is installed (switched off by TOKENDRAW_DISABLE), or, if the batch holds none, say so in "
+        "SamplingMetadata.facts."
     )
 
 

@@ -119,18 +119,44 @@ def test_a_name_that_no_plugin_has_is_told_of_once(dists: FakeDists, monkeypatch
         load_sampler(device="cpu")
 
 
-def test_strict_raises_every_warning_as_its_own_class(
+STRICT = "TOKENDRAW_STRICT=1 makes this warning an error."
+
+
+def test_strict_raises_every_warning_as_its_own_class_names_itself_and_claims_nothing_that_does_not_happen(
     dists: FakeDists, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TOKENDRAW_STRICT", "1")
     dists.add_plugin("acme", "raise OSError('no libacme')")
     for _ in range(2):
-        with pytest.raises(SamplerFallbackWarning, match="'acme' was passed over"):
+        with pytest.raises(SamplerFallbackWarning) as passed_over:
             load_sampler(device="cpu")
+        assert str(passed_over.value) == (
+            "'acme' was passed over: loading 'fake_acme:plugin' raised OSError: no libacme. "
+            f"Set TOKENDRAW_DISABLE=acme to silence this. {STRICT}"
+        )
     monkeypatch.setenv("TOKENDRAW_DISABLE", "acme")
     monkeypatch.setenv("TOKENDRAW_SAMPELR", "native")
-    with pytest.raises(SettingsWarning):
+    with pytest.raises(SettingsWarning) as misspelled:
         load_sampler(device="cpu")
+    assert str(misspelled.value) == (
+        "'TOKENDRAW_SAMPELR' is no variable of tokendraw, the nearest known one is 'TOKENDRAW_SAMPLER'. "
+        f"Correct it, or unset it. {STRICT}"
+    )
+
+
+def test_strict_names_itself_where_an_upstream_is_untested(
+    dists: FakeDists, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TOKENDRAW_STRICT", "1")
+    dists.add("beta-kernels", "2.5")
+    upstream = "tokendraw.plugin.Upstream('beta-kernels', '>=2,<3', ('2.1',))"
+    dists.add_plugin("beta", plugin("beta", capabilities=EVERYTHING, upstream=upstream))
+    with pytest.raises(UntestedUpstreamWarning) as untested:
+        load_sampler(device="cpu")
+    assert str(untested.value) == (
+        "'beta' needs beta-kernels >=2,<3 and was tested with 2.1, found 2.5. "
+        f"Install a tested version to silence this. {STRICT}"
+    )
 
 
 def test_resolving_and_discovering_warn_of_nothing(dists: FakeDists, monkeypatch: pytest.MonkeyPatch) -> None:

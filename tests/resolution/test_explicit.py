@@ -99,12 +99,48 @@ def two_claims(state: State = State.FOUND) -> list[Candidate]:
     ]
 
 
-def test_two_distributions_of_one_name_are_an_error_that_names_both() -> None:
+CLAIMED = "the name 'acme' is claimed by acme-tokendraw 1.0 and other-tokendraw 2.0; uninstall one of them"
+
+
+def test_by_default_others_serve_beside_a_name_that_two_distributions_claim_with_a_warning() -> None:
+    resolution = resolve([NATIVE, *two_claims()], LAPTOP, NEED, Choice(disabled=("aiter",)))
+    assert resolution.chosen == "native"
+    assert [(d.name, d.state, d.reason) for d in resolution.decisions] == [
+        ("native", State.AVAILABLE, "best available, priority 0"),
+        ("acme", State.BROKEN, CLAIMED),
+        ("acme", State.BROKEN, CLAIMED),
+    ]
+    assert resolution.warnings == (
+        f"'acme' was passed over: {CLAIMED}. Using 'native'. Set TOKENDRAW_DISABLE=aiter,acme to silence this.",
+    )
+
+
+def test_three_claimants_are_all_named() -> None:
+    third = Candidate(name="acme", state=State.FOUND, distribution="third-tokendraw", version="3.0")
+    resolution = resolve([NATIVE, *two_claims(), third], LAPTOP, NEED, DEFAULT)
+    assert resolution.decisions[1].reason == (
+        "the name 'acme' is claimed by acme-tokendraw 1.0, other-tokendraw 2.0 and third-tokendraw 3.0; "
+        "uninstall all but one of them"
+    )
+
+
+def test_with_nothing_else_installed_the_name_that_two_distributions_claim_is_told_once() -> None:
+    with pytest.raises(SamplerUnavailableError) as refusal:
+        resolve(two_claims(), LAPTOP, NEED, DEFAULT)
+    assert str(refusal.value) == (
+        f"No sampler can serve the operation 'sample' on cpu. Found acme: {CLAIMED}. "
+        "Run `pip install ./plugins/native` in tokendraw's checkout."
+    )
+
+
+@pytest.mark.parametrize("source", ["TOKENDRAW_PRIORITY", "/etc/tokendraw.toml"])
+def test_preferring_a_name_that_two_distributions_claim_is_an_error_that_names_both(source: str) -> None:
+    choice = Choice(priority=("native", "acme"), priority_source=source)
     with pytest.raises(DuplicatePluginError) as refusal:
-        resolve([NATIVE, *two_claims()], LAPTOP, NEED, Choice(disabled=("aiter",)))
+        resolve([NATIVE, *two_claims()], LAPTOP, NEED, choice)
     assert str(refusal.value) == (
         "'acme' is claimed by acme-tokendraw 1.0 and other-tokendraw 2.0. "
-        "Uninstall all but one of them, or set TOKENDRAW_DISABLE=aiter,acme."
+        f"Uninstall all but one of them, or take 'acme' out of {source}."
     )
 
 
@@ -117,14 +153,10 @@ def test_choosing_a_name_that_two_distributions_claim_is_an_error() -> None:
 
 
 def test_another_choice_is_honoured_beside_a_name_that_two_distributions_claim() -> None:
-    resolution = resolve([NATIVE, *two_claims()], LAPTOP, NEED, asked("native"))
+    choice = replace(asked("native"), priority=("acme",))
+    resolution = resolve([NATIVE, *two_claims()], LAPTOP, NEED, choice)
     assert resolution.chosen == "native"
-    assert [(d.state, d.reason) for d in resolution.decisions[1:]] == [
-        (
-            State.BROKEN,
-            "the name 'acme' is claimed by acme-tokendraw 1.0 and other-tokendraw 2.0; uninstall one of them",
-        )
-    ] * 2
+    assert [(d.state, d.reason) for d in resolution.decisions[1:]] == [(State.BROKEN, CLAIMED)] * 2
 
 
 def test_switching_off_a_name_that_two_distributions_claim_settles_it() -> None:

@@ -79,11 +79,23 @@ def test_every_command_that_draws_says_so(tmp_path: Path, command: str) -> None:
     )
 
 
-def test_an_absent_torch_is_not_installed() -> None:
-    run = python(None, "-c", f"import sys; sys.modules['torch'] = None; {LOAD}")
+NO_NATIVE = """
+import importlib_metadata
+discover = importlib_metadata.Distribution.discover
+importlib_metadata.Distribution.discover = lambda **options: (
+    d for d in discover(**options) if d.name != "tokendraw-native"
+)
+"""
+
+
+@pytest.mark.parametrize(
+    ("without", "command"),
+    [("", "`pip install torch`"), (NO_NATIVE, "`pip install ./plugins/native` in tokendraw's checkout")],
+)
+def test_an_absent_torch_comes_with_the_command_for_what_is_not_installed(without: str, command: str) -> None:
+    run = python(None, "-c", f"{without}\nimport sys; sys.modules['torch'] = None; {LOAD}")
     assert last_line(run) == (
-        "tokendraw.SamplerUnavailableError: A sampler needs torch, found it not installed; "
-        "run `pip install ./plugins/native` in tokendraw's checkout."
+        f"tokendraw.SamplerUnavailableError: A sampler needs torch, found it not installed; run {command}."
     )
 
 

@@ -182,8 +182,7 @@ def test_without_a_companion_such_a_batch_is_refused_with_the_reason():
         sampler.verify(LOGITS, Drafts.from_lists(LISTS), requests())
     assert str(refused.value) == (
         "'native' cannot serve drafts that were not drawn, which this batch may hold, and has no companion. Install "
-        "one that can (`pip install ./plugins/native` in tokendraw's checkout), or, if the batch holds none, say so in "
-        "SamplingMetadata.facts or Drafts."
+        "one that can, or, if the batch holds none, say so in SamplingMetadata.facts or Drafts."
     )
 
 

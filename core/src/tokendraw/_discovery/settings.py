@@ -17,7 +17,6 @@ variable goes before the file, key by key; an empty variable counts as unset. No
 
 from __future__ import annotations
 
-import difflib
 import os
 import tomllib
 from collections.abc import Iterable, Mapping
@@ -26,10 +25,11 @@ from pathlib import Path
 from typing import Any
 
 from tokendraw._messages.errors import SettingsError
-from tokendraw._messages.words import LONGEST_TEXT, one_line, one_of, printable, shown
+from tokendraw._messages.words import nearest, one_line, one_of, printable, shown
 from tokendraw._resolution.admission import FIRST_PARTY
 from tokendraw._resolution.candidate import Choice
 
+_PREFIX = "TOKENDRAW_"
 VARIABLES = (
     "TOKENDRAW_CONFIG",
     "TOKENDRAW_DEBUG",
@@ -93,6 +93,7 @@ class Settings:
             sampler=self.sampler if sampler is None else sampler,
             source=self.sampler_source if sampler is None else source,
             priority=self.priority,
+            priority_source=self.priority_source or "TOKENDRAW_PRIORITY",
             disabled=self.disabled,
             disabled_source=self.disabled_source or "TOKENDRAW_DISABLE",
             first_party_only=self.first_party_only,
@@ -108,7 +109,7 @@ def read_settings(environ: Mapping[str, str] | None = None) -> Settings:
     variables = {
         name: text.strip()
         for name, text in (os.environ if environ is None else environ).items()
-        if name.startswith("TOKENDRAW_") and text.strip()
+        if name.startswith(_PREFIX) and text.strip()
     }
     path = _config_path(variables, os.environ if environ is None else environ)
     table = _read_config(path, named="TOKENDRAW_CONFIG" in variables) if path else None
@@ -183,8 +184,10 @@ def _unknown(name: str) -> str:
 
 
 def _nearest(name: str, known: Iterable[str]) -> str:
-    near = difflib.get_close_matches(name[:LONGEST_TEXT], known, n=1)
-    return f"the nearest known one is {near[0]!r}" if near else f"known are {', '.join(known)}"
+    # The prefix alone would make any variable similar to any other.
+    stems = {word.removeprefix(_PREFIX): word for word in known}
+    near = nearest(name.removeprefix(_PREFIX), stems)
+    return f"known are {', '.join(known)}" if near is None else f"the nearest known one is {stems[near]!r}"
 
 
 def _label(key: str, source: str) -> str:

@@ -7,7 +7,6 @@ all that is written: ``bool``, ``str``, ``int`` with :func:`at_least`, ``Literal
 from __future__ import annotations
 
 import contextlib
-import difflib
 import functools
 import numbers
 import operator
@@ -17,7 +16,7 @@ from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from tokendraw._messages.errors import InvalidParameterError
-from tokendraw._messages.words import one_of, shown
+from tokendraw._messages.words import nearest, one_of, shown
 
 _YES_OR_NO = {
     "yes": True,
@@ -174,7 +173,7 @@ def _advice(rule: Rule, value: object) -> str:
         if rule.fits(words):
             return f"Pass {words!r}."
     found = value[0] if isinstance(value, (tuple, list)) and len(value) == 1 else value
-    near_words = difflib.get_close_matches(str(found).removeprefix("torch."), rule.words, n=1)
-    if near_words:
-        return f"Pass {near_words[0]!r}, the nearest."
+    near_word = nearest(str(found).removeprefix("torch."), rule.words)
+    if near_word is not None:
+        return f"Pass {near_word!r}, the nearest."
     return "Pass one of these." if rule.words else ""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -49,7 +49,7 @@ def load(
     :param need: what it has to do, of the operation's need type; None: what that says by default.
     :raises SamplerUnavailableError: an explicit choice cannot be honoured, nothing is available, or torch cannot be
         imported.
-    :raises DuplicatePluginError: two distributions claim the chosen name or, by default, any name in use.
+    :raises DuplicatePluginError: two distributions claim the chosen name or, by default, one in the user's order.
     :raises SettingsError: a ``TOKENDRAW_*`` variable or the configuration file is malformed.
     :raises InvalidParameterError: ``operation`` or ``device`` is not one that there is, or ``need`` is not of the
         operation's type.
@@ -58,7 +58,7 @@ def load(
     need = needed(about, need)
     check_name("plugin", plugin)
     settings = _settings.read_settings()
-    session = _session(settings, settings.choice(plugin, "the argument plugin="), device, need)
+    session = open_session(settings, settings.choice(plugin, "the argument plugin="), device, need)
     from tokendraw._loading.provider import Provider
 
     provider = Provider(session, about)
@@ -92,7 +92,7 @@ def load_sampler(
         exactly one, from which none takes over where a call fails.
     :raises SamplerUnavailableError: an explicit choice cannot be honoured, nothing is available, or torch cannot be
         imported.
-    :raises DuplicatePluginError: two distributions claim the chosen name or, by default, any name in use.
+    :raises DuplicatePluginError: two distributions claim the chosen name or, by default, one in the user's order.
     :raises SettingsError: a ``TOKENDRAW_*`` variable or the configuration file is malformed.
     :raises InvalidParameterError: ``device``, ``logprobs_mode`` or one of ``operations`` is not one that there is.
     """
@@ -126,7 +126,7 @@ def load_chosen(
     sample = _registry.get("sample")
     needed(sample, need)
     others = [about for about in _known(operations) if about is not sample]
-    session = _session(settings, choice, device, need, companions=companion)
+    session = open_session(settings, choice, device, need, companions=companion)
     from tokendraw._loading.provider import methods_of
     from tokendraw._loading.sampler import Sampler
 
@@ -162,15 +162,19 @@ def _known(names: Iterable[str]) -> list[Operation]:
     return [_registry.get(name) for name in names]
 
 
-def _session(
+def open_session(
     settings: Settings,
     choice: Choice,
     device: str | torch.device | None,
     need: HostNeed,
     *,
     companions: bool = True,
+    before_build: Callable[[str], None] | None = None,
 ) -> Session:
-    """Gather the facts about a device and the plugins, and say once what is wrong with the settings."""
+    """Gather the facts about a device and the plugins, and say once what is wrong with the settings.
+
+    :param before_build: called with the name of each plugin that is about to be built.
+    """
     target, host = _target(device)
     from tokendraw._serving.negotiation import Negotiation
     from tokendraw._serving.session import Session
@@ -178,8 +182,18 @@ def _session(
     discovery = gather(host, choice)
     for text in settings.all_warnings(c.name for c in discovery.plugins):
         announce(SettingsWarning, text, strict=settings.strict)
-    facts = Negotiation(discovery=discovery, need=need, device=target, companions=companions)
+    facts = Negotiation(
+        discovery=discovery,
+        need=need,
+        device=target,
+        companions=companions,
+        before_build=before_build or _nothing,
+    )
     return Session(target, need, facts, strict=settings.strict, debug=settings.debug)
+
+
+def _nothing(name: str) -> None:
+    return
 
 
 def _target(device: str | torch.device | None) -> tuple[torch.device, Host]:

@@ -67,7 +67,7 @@ def resolve(
     :param device: device of this machine to judge the candidates for, where ``host`` is None.
     :raises SamplerUnavailableError: an explicit choice cannot be honoured, or nothing is available; its
         ``decisions`` hold the reasons.
-    :raises DuplicatePluginError: two distributions claim the chosen name or, by default, any name in use.
+    :raises DuplicatePluginError: two distributions claim the chosen name or, by default, one in the user's order.
     :raises SettingsError: a ``TOKENDRAW_*`` variable or the configuration file is malformed.
     :raises InvalidParameterError: ``device`` or ``operation`` is not one that there is, or ``need`` is not of the
         operation's type.
@@ -92,7 +92,7 @@ def decide(
     """Decide from facts alone: a pure function.
 
     :raises SamplerUnavailableError: the explicit choice cannot be honoured, or nothing is available.
-    :raises DuplicatePluginError: two distributions claim the chosen name or, by default, any name in use.
+    :raises DuplicatePluginError: two distributions claim the chosen name or, by default, one in the user's order.
     :raises InvalidParameterError: the operation is unknown, or ``need`` is not of its type.
     """
     about = operations.get(operation)

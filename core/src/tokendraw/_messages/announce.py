@@ -20,16 +20,26 @@ def announce(
     *,
     strict: bool,
     once_for: Hashable = None,
+    outcome: str = "",
 ) -> None:
     """Warn once per process, category and subject, at the line of tokendraw's caller.
 
-    :param strict: raise the warning as an exception instead, every time.
+    :param strict: raise the warning as an exception instead, every time, in the words of :func:`as_error`.
     :param once_for: the subject; None: the text itself.
+    :param outcome: as of :func:`as_error`.
     """
     if strict:
-        raise category(text)
+        raise category(as_error(text, outcome))
     if is_first((category, text if once_for is None else once_for)):
         warnings.warn(text, category, stacklevel=_depth_of_caller())
+
+
+def as_error(text: str, outcome: str = "") -> str:
+    """Word a warning as an error of ``TOKENDRAW_STRICT=1``.
+
+    :param outcome: the part of ``text`` about the work that goes on after a warning, and not after an error.
+    """
+    return f"{text.replace(outcome, '', 1)} TOKENDRAW_STRICT=1 makes this warning an error."
 
 
 def is_first(subject: Hashable) -> bool:

@@ -65,8 +65,8 @@ class PluginError(TokendrawError):
 class DuplicatePluginError(PluginError):
     """Two different distributions claim one plugin name, so neither is imported. Uninstall one of them.
 
-    Raised by an explicit choice of that name, and by the default choice unless the name is switched off,
-    since nobody can tell which of the two would have been the best. The choice of another name is honoured.
+    Raised where the user asked for that name, as the one to use or in ``TOKENDRAW_PRIORITY``. The default choice
+    passes over both with a :class:`SamplerFallbackWarning`, and the choice of another name is honoured.
     """
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterable
 
 LONGEST_TEXT = 500
@@ -26,6 +27,25 @@ def _listed(items: Iterable[object], word: str) -> str:
     if len(names) < 2:
         return "".join(names) or "nothing"
     return f"{', '.join(names[:-1])} {word} {names[-1]}"
+
+
+def nearest(word: str, known: Iterable[str], *, likeness: float = 0.6) -> str | None:
+    """Find the known word with ``word`` as a misspelling, or return None.
+
+    Another number is another word: ``float64`` is no misspelling of ``float16``.
+
+    :param likeness: least similarity, from 0 to 1, of words that do not consist of the same letters.
+    """
+    for near in difflib.get_close_matches(word[:LONGEST_TEXT], list(known), n=3):
+        has_same_letters = sorted(near) == sorted(word)
+        is_similar = difflib.SequenceMatcher(None, near, word).ratio() >= likeness
+        if (has_same_letters or is_similar) and _digits(word) in ("", _digits(near)):
+            return near
+    return None
+
+
+def _digits(word: str) -> str:
+    return "".join(sorted(filter(str.isdigit, word)))
 
 
 def dotted(version: tuple[int, ...]) -> str:

@@ -89,5 +89,6 @@ def _disputed(candidate: Candidate, disputed: Mapping[str, tuple[Candidate, ...]
     owners = disputed.get(candidate.name, ())
     if not owners or not _claims(candidate):
         return candidate
-    reason = f"the name {candidate.name!r} is claimed by {claimants(owners)}; uninstall one of them"
+    surplus = "one" if len(owners) == 2 else "all but one"
+    reason = f"the name {candidate.name!r} is claimed by {claimants(owners)}; uninstall {surplus} of them"
     return replace(candidate, state=State.BROKEN, reason=reason)

@@ -25,15 +25,35 @@ def fallback(
     ]
     if not passed:
         return None
-    found = "; ".join(f"{c.name!r} was passed over: {c.reason}" for c in passed)
-    disable = _disable((c.name for c in passed), choice)
-    return f"{found}. Using {chosen.name!r}. {disable} to silence this."
+    # Two claimants of one name share its reason.
+    found = "; ".join(dict.fromkeys(f"{c.name!r} was passed over: {c.reason}" for c in passed))
+    disable = switch_off((c.name for c in passed), choice)
+    return f"{found}.{using(chosen.name)} {disable} to silence this."
 
 
 def failed_call(name: str, reason: str, successor: str, choice: Choice) -> str:
     """Tell of a sampler that failed while it drew, and of the one that has taken its place."""
-    disable = _disable([name], choice)
-    return f"{name!r} failed: {reason}. Using {successor!r} from here on. {disable} to silence this."
+    return f"{name!r} failed: {reason}.{using_from_here_on(successor)} {switch_off([name], choice)} to silence this."
+
+
+def using(name: str) -> str:
+    """Write the sentence of :func:`fallback` that an error leaves out."""
+    return f" Using {name!r}."
+
+
+def using_from_here_on(name: str) -> str:
+    """Write the sentence of :func:`failed_call` that an error leaves out."""
+    return f" Using {name!r} from here on."
+
+
+def switch_off(names: Iterable[str], choice: Choice) -> str:
+    """Advise to switch plugins off, as a sentence begins."""
+    return f"Set {disable_setting(names, choice)}"
+
+
+def disable_setting(names: Iterable[str], choice: Choice) -> str:
+    """Write the variable with the whole list, which replaces the one in the variable or the configuration file."""
+    return f"TOKENDRAW_DISABLE={','.join(dict.fromkeys([*choice.disabled, *names]))}"
 
 
 def untested(candidate: Candidate) -> str | None:
@@ -52,11 +72,6 @@ def untested(candidate: Candidate) -> str | None:
         f"{needed} and was tested with {all_of(upstream.tested)}, found {installed}. "
         "Install a tested version to silence this."
     )
-
-
-def _disable(names: Iterable[str], choice: Choice) -> str:
-    """Name the whole list: the variable replaces what it or the configuration file said before."""
-    return f"Set TOKENDRAW_DISABLE={','.join(dict.fromkeys([*choice.disabled, *names]))}"
 
 
 def _is_expected(candidate: Candidate, operation: str, host: Host) -> bool:

@@ -70,6 +70,8 @@ class Choice:
     """Source of ``sampler``: ``the argument sampler=``, ``--sampler``, ``TOKENDRAW_SAMPLER``, or a file's path."""
     priority: tuple[str, ...] = ()
     """Names that go before all others, in this order."""
+    priority_source: str = "TOKENDRAW_PRIORITY"
+    """Source of ``priority``: the variable, or the path of the configuration file."""
     disabled: tuple[str, ...] = ()
     """Names that are not even imported."""
     disabled_source: str = "TOKENDRAW_DISABLE"

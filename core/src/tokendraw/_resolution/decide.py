@@ -68,12 +68,11 @@ def decide(
 
     :param companions: whether another one may serve the rows that the chosen one cannot.
     :raises SamplerUnavailableError: the explicit choice cannot be honoured, or nothing is available.
-    :raises DuplicatePluginError: two distributions claim the chosen name or, by default, any name in use.
+    :raises DuplicatePluginError: two distributions claim the chosen name or, by default, a name in the order.
     """
     admitted = admit(candidates, choice)
-    disputed = conflicts(admitted)
-    if choice.sampler is not None:
-        disputed = {name: owners for name, owners in disputed.items() if name == choice.sampler}
+    named = choice.priority if choice.sampler is None else (choice.sampler,)
+    disputed = {name: owners for name, owners in conflicts(admitted).items() if name in named}
     if disputed:
         raise refusals.duplicate(disputed, choice)
     assessed = sorted(

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Mapping, Sequence
 
 from tokendraw._exchange.host import Host
 from tokendraw._messages.errors import DuplicatePluginError, SamplerUnavailableError
 from tokendraw._messages.install import NATIVE
-from tokendraw._messages.words import all_of
+from tokendraw._messages.words import all_of, nearest
 from tokendraw._resolution.admission import claimants
 from tokendraw._resolution.candidate import Candidate, Choice, Decision, State
 
@@ -39,16 +38,18 @@ def unknown(
     name: str, assessed: Sequence[Candidate], operation: str, host: Host, choice: Choice
 ) -> SamplerUnavailableError:
     """Refuse a sampler that the user named and that is not installed."""
-    near = difflib.get_close_matches(name, [c.name for c in assessed], n=1)
-    nearest = f", the nearest installed name is {near[0]!r}" if near else ""
-    return explicit(f"no plugin of that name is installed{nearest}", name, assessed, operation, host, choice)
+    near = nearest(name, [c.name for c in assessed])
+    reason = "no plugin of that name is installed"
+    if near is not None:
+        reason += f", the nearest installed name is {near!r}"
+    return explicit(reason, name, assessed, operation, host, choice)
 
 
 def nothing(
     assessed: Sequence[Candidate], operation: str, host: Host, choice: Choice
 ) -> SamplerUnavailableError:
     """Report that no candidate can serve."""
-    found = "; ".join(f"{c.name}: {c.reason}" for c in assessed) or "no plugin"
+    found = "; ".join(dict.fromkeys(f"{c.name}: {c.reason}" for c in assessed)) or "no plugin"
     native = next((c for c in assessed if c.name == "native"), None)
     if native is None:
         mend = f"{INSTALL[0].upper()}{INSTALL[1:]}."
@@ -64,12 +65,27 @@ def nothing(
 
 
 def duplicate(disputed: Mapping[str, Sequence[Candidate]], choice: Choice) -> DuplicatePluginError:
-    """Report that two distributions claim a name that matters."""
+    """Report that two distributions claim a name that the user asked for."""
     found = "; ".join(f"{name!r} is claimed by {claimants(owners)}" for name, owners in disputed.items())
     if choice.sampler is not None:
         return DuplicatePluginError(f"{found}. Uninstall all but one of them.")
-    names = ",".join(dict.fromkeys([*choice.disabled, *disputed]))
-    return DuplicatePluginError(f"{found}. Uninstall all but one of them, or set TOKENDRAW_DISABLE={names}.")
+    names = all_of(map(repr, disputed))
+    return DuplicatePluginError(
+        f"{found}. Uninstall all but one of them, or take {names} out of {choice.priority_source}."
+    )
+
+
+def install(what: str, decisions: Iterable[Decision]) -> str:
+    """Advise to install ``what``, as a sentence begins, with the command for native unless native is there already.
+
+    :param what: a sampler that serves more than those in ``decisions``, in words.
+    """
+    native = [decision for decision in decisions if decision.name == "native"]
+    if not native:
+        return f"Install {what} ({NATIVE})"
+    if any(decision.accepted for decision in native):
+        return f"Install {what}"
+    return f"Make 'native' available, which is installed ({native[0].reason})"
 
 
 def undo(choice: Choice) -> str:

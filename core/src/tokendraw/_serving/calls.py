@@ -228,9 +228,16 @@ class Calls:
         for failed in failures:
             name = failed.member.name
             log_traceback(f"a call of {name!r}", failed.error, aloud=self._session.debug)
-            text = advice.failed_call(name, failed.reason, serving.member(call).name, resolution.choice)
+            successor = serving.member(call).name
+            text = advice.failed_call(name, failed.reason, successor, resolution.choice)
             try:
-                announce(SamplerFallbackWarning, text, strict=self._session.strict, once_for=("call", name))
+                announce(
+                    SamplerFallbackWarning,
+                    text,
+                    strict=self._session.strict,
+                    once_for=("call", name),
+                    outcome=advice.using_from_here_on(successor),
+                )
             except SamplerFallbackWarning as warning:
                 raise warning from failed.error
         for text in resolution.untested:

@@ -26,7 +26,7 @@ from tokendraw._messages.errors import (
 )
 from tokendraw._messages.words import spoken
 from tokendraw._resolution.candidate import Choice
-from tokendraw._resolution.refusals import undo
+from tokendraw._resolution.refusals import install, undo
 from tokendraw._serving.device_faults import is_out_of_memory
 from tokendraw._serving.negotiation import Negotiation
 from tokendraw._serving.routing import BuiltProvider, Serving
@@ -129,8 +129,8 @@ def successor(
     if lacking is not None and serving.companion is None:
         raise SamplerUnavailableError(
             f"No sampler here can serve {lacking}, which this batch may hold: {failed.member.name!r} failed, "
-            f"{failed.reason}. Install another one that can, or, if the batch holds none, say so in "
-            f"{call.told_in}."
+            f"{failed.reason}. {install('another one that can', serving.resolution.decisions)}, or, if the batch holds "
+            f"none, say so in {call.told_in}."
         )
     return facts, serving
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
@@ -33,6 +33,8 @@ class Negotiation:
     device: torch.device
     companions: bool = True
     """Whether another provider may serve beside the chosen one, or take over from it."""
+    before_build: Callable[[str], None]
+    """Called with the name of each plugin that is about to be built."""
     rejections: Mapping[tuple[str, str], str] = field(default_factory=dict)
     """Reasons why building a plugin, its proof or a call of it failed, by operation and plugin."""
     device_faults: Mapping[str, str] = field(default_factory=dict)
@@ -80,6 +82,7 @@ class Negotiation:
             if name is None:
                 break
             hooks, capabilities = self.discovery.hooks[name], self.discovery.offered(name, operation)
+            self.before_build(name)
             try:
                 backend = proof.build(operation, hooks, capabilities, self.device, self.need)
             except PluginError as error:
@@ -96,10 +99,11 @@ class Negotiation:
             companion_capabilities=self._offered(resolution.companion, operation)
             if resolution.companion
             else None,
+            barred_companion=None if self.companions else facts._decide(operation, companions=True).companion,
             can_fall_back=may_be_followed and sum(d.accepted for d in resolution.decisions) > 1,
         )
 
-    def _decide(self, operation: Operation) -> Resolution:
+    def _decide(self, operation: Operation, *, companions: bool | None = None) -> Resolution:
         about = self.discovery
         candidates = [
             replace(c, rejection=self.rejection(operation.name, c.name))
@@ -111,7 +115,7 @@ class Negotiation:
             self.need,
             about.choice,
             operation=operation,
-            companions=self.companions,
+            companions=self.companions if companions is None else companions,
         )
 
     def _offered(self, name: str, operation: Operation) -> Any:

@@ -12,6 +12,7 @@ from tokendraw._exchange.facts import BatchFacts, RowKinds
 from tokendraw._messages.errors import SamplerUnavailableError
 from tokendraw._messages.install import NATIVE
 from tokendraw._resolution.candidate import Resolution
+from tokendraw._resolution.refusals import install
 from tokendraw._serving.splitting import Split, is_worthwhile
 from tokendraw._torch.graphs import is_capturing
 
@@ -71,6 +72,8 @@ class Serving:
     capabilities: Any = None
     """Capabilities of the chosen provider; None: it serves every call."""
     companion_capabilities: Any = None
+    barred_companion: str | None = None
+    """Name of the companion that the caller did not want."""
     can_fall_back: bool = False
     """Whether another provider may take over where a call fails, and there is one."""
     key: object = field(default_factory=object, init=False, repr=False)
@@ -99,9 +102,11 @@ class Serving:
         """
         lacking = self.lacking(call)
         if lacking is not None:
+            is_native_here = any(decision.name == "native" for decision in self.resolution.decisions)
+            command = "" if is_native_here else f" ({NATIVE})"
             raise SamplerUnavailableError(
                 f"'{self.chosen.name}' cannot serve {lacking}, and no companion serves a part of a call that several "
-                f"ranks make together. Load a sampler that can, with tokendraw.Need(vocab_parallel=True) ({NATIVE})."
+                f"ranks make together. Load a sampler that can, with tokendraw.Need(vocab_parallel=True){command}."
             )
 
     def member(self, call: Call, rows: BatchFacts | None = None) -> BuiltProvider:
@@ -113,18 +118,20 @@ class Serving:
         if lacking is None:
             return self.chosen
         if self.companion is None:
+            mend = install("one that can", self.resolution.decisions)
+            if self.barred_companion is not None:
+                mend = f"Leave out companion=False, so that {self.barred_companion!r} serves as one"
             raise SamplerUnavailableError(
                 f"'{self.chosen.name}' cannot serve {lacking}, which this batch may hold, and has no companion. "
-                f"Install one that can ({NATIVE}), or, if the batch holds none, "
-                f"say so in {call.told_in}."
+                f"{mend}, or, if the batch holds none, say so in {call.told_in}."
             )
         beyond = self._beyond_companion(call, rows)
         if beyond is not None:
             raise SamplerUnavailableError(
                 f"'{self.chosen.name}' cannot serve {lacking}, and its companion '{self.companion.name}' cannot serve "
-                f"{beyond}, both of which this batch may hold. Install a sampler that serves both "
-                f"({NATIVE}), or, if the batch holds only one of them, say so in "
-                f"{call.told_in}."
+                f"{beyond}, both of which this batch may hold. "
+                f"{install('a sampler that serves both', self.resolution.decisions)}, or, if the batch holds only one "
+                f"of them, say so in {call.told_in}."
             )
         return self.companion
 

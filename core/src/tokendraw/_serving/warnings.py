@@ -6,6 +6,7 @@ from collections.abc import Hashable
 
 from tokendraw._messages.announce import announce
 from tokendraw._messages.errors import SamplerFallbackWarning, UntestedUpstreamWarning
+from tokendraw._resolution.advice import using
 from tokendraw._resolution.candidate import Resolution
 
 
@@ -15,6 +16,9 @@ def warn_of(resolution: Resolution, *, strict: bool, once_for: Hashable = None) 
     :param strict: raise the first of these warnings instead.
     """
     if resolution.fallback:
-        announce(SamplerFallbackWarning, resolution.fallback, strict=strict, once_for=once_for)
+        outcome = using(resolution.chosen)
+        announce(
+            SamplerFallbackWarning, resolution.fallback, strict=strict, once_for=once_for, outcome=outcome
+        )
     for text in resolution.untested:
         announce(UntestedUpstreamWarning, text, strict=strict)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 import sys
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import importlib_metadata
 
 from tokendraw._messages.errors import InvalidParameterError
-from tokendraw._messages.words import shown
+from tokendraw._messages.words import nearest, shown
 
 _KINDS = (
     "cpu",
@@ -28,7 +27,17 @@ _KINDS = (
 )
 """Torch's own kinds of devices that hold values and compute on them."""
 _SINGLE = ("cpu", "mps")
-_ALIASES = {"gpu": "cuda", "nvidia": "cuda", "rocm": "cuda", "hip": "cuda", "amd": "cuda", "metal": "mps"}
+_ALIASES = {
+    "gpu": "cuda",
+    "nvidia": "cuda",
+    "rocm": "cuda",
+    "hip": "cuda",
+    "amd": "cuda",
+    "metal": "mps",
+    "tpu": "xla",
+}
+_LEAST_LIKENESS = 0.7
+"""Least similarity of a misspelled name: of three letters, one other letter is another device, as tpu and xpu are."""
 
 
 def parse(device: str | None) -> tuple[str | None, int | None]:
@@ -67,7 +76,7 @@ def _advice(device: str) -> tuple[str, str]:
     word = re.split("[^a-z]", device.strip().lower(), maxsplit=1)[0]
     if word == "meta":
         return ", which holds no values", "one of those"
-    near = _ALIASES.get(word) or next(iter(difflib.get_close_matches(word, _KINDS, n=1)), None)
+    near = _ALIASES.get(word) or nearest(word, _KINDS, likeness=_LEAST_LIKENESS)
     if near is None:
         return "", "one of those"
     return "", f"device={near!r}" + (" for AMD GPUs too" if word in ("rocm", "hip", "amd") else "")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib.util
 from types import ModuleType
 
+import importlib_metadata
+
 from tokendraw._messages.errors import SamplerUnavailableError
 from tokendraw._messages.install import NATIVE
 from tokendraw._messages.words import shown, spoken
@@ -21,8 +23,9 @@ def require_torch(who: str = "A sampler") -> ModuleType:
         import torch
     except ModuleNotFoundError as error:
         if error.name == "torch":
+            install = "`pip install torch`" if _is_native_installed() else NATIVE
             raise SamplerUnavailableError(
-                f"{who} needs torch, found it not installed; run {NATIVE}."
+                f"{who} needs torch, found it not installed; run {install}."
             ) from error
         raise SamplerUnavailableError(damage(who, f"failing to import: {spoken(error)}")) from error
     except Exception as error:  # a missing library is an OSError, a half-upgraded package anything
@@ -37,6 +40,10 @@ def require_torch(who: str = "A sampler") -> ModuleType:
 def damage(who: str, what: str) -> str:
     """Say that a torch is there and cannot be used: ``failing to import: OSError: ...``."""
     return f"{who} needs torch, found it{_place()} {what}. Mend that, or reinstall torch."
+
+
+def _is_native_installed() -> bool:
+    return any(True for _ in importlib_metadata.Distribution.discover(name="tokendraw-native"))
 
 
 def _place() -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from tokendraw._exchange.host import Host
 from tokendraw._loading.provider import methods_of
 from tokendraw._machine import detect
 from tokendraw._messages.errors import SamplerUnavailableError, TokendrawError
-from tokendraw._messages.words import all_of, one_of
+from tokendraw._messages.words import all_of, nearest, one_of
 from tokendraw._resolution.candidate import Candidate, State
 from tokendraw.bench import operations
 from tokendraw.bench.baselines import flashinfer
@@ -99,10 +98,10 @@ def _named(
     if named:
         raise SamplerUnavailableError(f"'{name}' cannot be timed on {host}: {named[0].reason}.")
     known = [*dict.fromkeys(candidate.name for candidate in candidates), *(b.name for b in BASELINES)]
-    nearest = difflib.get_close_matches(name, known, n=1, cutoff=0)[0]
+    near = nearest(name, known)
+    command = "list" if near is None else f"bench --sampler {near}"
     raise TokendrawError(
-        f"'{name}' needs to be an installed sampler or a baseline, found {all_of(known)}. "
-        f"Try: tokendraw bench --sampler {nearest}"
+        f"'{name}' needs to be an installed sampler or a baseline, found {all_of(known)}. Try: tokendraw {command}"
     )
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import click
 
+from tokendraw._messages.announce import as_error
 from tokendraw._messages.errors import InvalidParameterError, SettingsError, TokendrawError, TokendrawWarning
 from tokendraw._version import __version__
 from tokendraw.cli.option_names import in_options
@@ -94,14 +95,15 @@ def main() -> None:
     """
 
 
-def warn(messages: Iterable[str], *, strict: bool) -> None:
+def warn(messages: Iterable[str], *, strict: bool, outcome: str = "") -> None:
     """Print the warnings that :func:`tokendraw.load_sampler` would give on stderr.
 
     :param strict: raise instead, as that does under ``TOKENDRAW_STRICT=1``.
+    :param outcome: as of :func:`tokendraw._messages.announce.as_error`.
     """
     for message in messages:
         if strict:
-            raise TokendrawError(message)
+            raise TokendrawError(as_error(message, outcome))
         click.echo(message, err=True)
 
 

@@ -42,5 +42,5 @@ def warn(text: str, category: type[TokendrawWarning], *, stacklevel: int) -> Non
     :param stacklevel: 1 is the caller of this function.
     """
     if read_settings().strict:
-        raise category(text)
+        raise category(f"{text} TOKENDRAW_STRICT=1 makes this warning an error.")
     warnings.warn(text, category, stacklevel=stacklevel + 1)

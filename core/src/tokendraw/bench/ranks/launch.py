@@ -9,8 +9,10 @@ from typing import Any
 
 import torch
 
+from tokendraw._discovery.installed import installed_version
 from tokendraw._exchange.host import Host
 from tokendraw._messages.errors import SamplerUnavailableError, TokendrawError
+from tokendraw._messages.install import NATIVE
 from tokendraw.bench.operations.sample_on_ranks import RankCell
 from tokendraw.bench.report.lines import Report
 
@@ -39,9 +41,10 @@ def report_on_ranks(
     from tokendraw.bench.ranks.worker import Task, on_ranks
 
     if not on_ranks(names, device):
+        mend = NATIVE if installed_version("tokendraw-native") is None else "`tokendraw doctor`"
         raise SamplerUnavailableError(
             "'--ranks' needs a sampler that draws from a vocabulary that is split over ranks, found none. "
-            "Install tokendraw-native."
+            f"Run {mend}."
         )
     task = Task(
         cells=tuple(RankCell(**asdict(cell), ranks=ranks) for cell in cells),

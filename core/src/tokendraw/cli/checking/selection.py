@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -10,7 +9,7 @@ import tokendraw
 from tokendraw._machine import detect
 from tokendraw._messages.errors import PluginError, TokendrawError
 from tokendraw._messages.install import how_to_install
-from tokendraw._messages.words import all_of
+from tokendraw._messages.words import all_of, nearest
 from tokendraw._resolution.candidate import Candidate
 from tokendraw._resolution.refusals import INSTALL
 from tokendraw._torch.importing import require_torch
@@ -53,9 +52,10 @@ def find_candidate(name: str, device: str | None) -> Candidate:
     names = sorted({candidate.name for candidate in candidates})
     if not names:
         raise TokendrawError(f"'{name}' needs to be an installed sampler, found none; {INSTALL}.")
-    nearest = difflib.get_close_matches(name, names, n=1, cutoff=0)[0]
+    near = nearest(name, names)
+    command = "list" if near is None else f"check {near}"
     raise TokendrawError(
-        f"'{name}' needs to be an installed sampler, found {all_of(names)}. Try: tokendraw check {nearest}"
+        f"'{name}' needs to be an installed sampler, found {all_of(names)}. Try: tokendraw {command}"
     )
 
 

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
 
-from tokendraw._exchange.plugin_info import API_VERSION
-from tokendraw._messages.install import pip_install, where
-from tokendraw._resolution.admission import FIRST_PARTY, author_of
-from tokendraw._resolution.candidate import Candidate, State
-from tokendraw._resolution.upstream import disagreement, reason_against, requirement
+from tokendraw._discovery.heavy_imports import slow_start
+from tokendraw._messages.words import all_of
+from tokendraw._resolution.admission import author_of
+from tokendraw._resolution.candidate import Candidate, Choice
+from tokendraw._resolution.upstream import disagreement
 from tokendraw.cli.describe import described
+from tokendraw.cli.diagnosis.building import Build
 from tokendraw.cli.diagnosis.libraries import Library
+from tokendraw.cli.diagnosis.mending import remedy, remedy_of_build
 from tokendraw.cli.diagnosis.origins import Origin
+
+_NOTHING: Mapping[str, Any] = MappingProxyType({})
+_DEFAULT = Choice()
 
 
 @dataclass(frozen=True)
@@ -29,11 +36,16 @@ def findings(
     libraries: Iterable[Library],
     candidates: Sequence[Candidate],
     origins: Sequence[Origin] = (),
+    builds: Mapping[str, Build] = _NOTHING,
+    heavy_imports: Mapping[str, tuple[str, ...]] = _NOTHING,
+    choice: Choice = _DEFAULT,
 ) -> list[Finding]:
     """Collect what is wrong. A plugin for other machines is not a fault.
 
     :param messages: complaints of resolution and settings, each with its own advice.
     :param origins: origin of the core first, then those of its plugins.
+    :param builds: outcome of building, by operation.
+    :param heavy_imports: modules by plugin.
     """
     upstreams = {info.upstream.distribution for c in candidates if (info := described(c)) and info.upstream}
     return [
@@ -43,7 +55,9 @@ def findings(
             for library in libraries
             if not library.fits and library.name not in upstreams
         ),
-        *(finding for candidate in candidates for finding in _of_candidate(candidate, candidates)),
+        *(finding for candidate in candidates for finding in _of_candidate(candidate, candidates, choice)),
+        *(finding for candidate in candidates for finding in _of_builds(candidate, builds, choice)),
+        *(Finding(slow_start(name, modules)) for name, modules in heavy_imports.items()),
         *(finding for candidate in candidates for finding in _of_table(candidate)),
         *(_of_origin(origin, origins[0]) for origin in origins if origin.path and not origin.beside_core),
     ]
@@ -64,11 +78,27 @@ def _of_origin(origin: Origin, core: Origin) -> Finding:
     )
 
 
-def _of_candidate(candidate: Candidate, candidates: Sequence[Candidate]) -> Iterator[Finding]:
-    mend = _mend(candidate, candidates)
+def _of_candidate(candidate: Candidate, candidates: Sequence[Candidate], choice: Choice) -> Iterator[Finding]:
+    mend = remedy(candidate, candidates, choice)
     if mend is not None:
-        reason = (candidate.reason or "").removesuffix(f"; run `{mend}`")
-        yield Finding(f"'{candidate.name}' is {candidate.state}: {reason}.", mend)
+        reason = (candidate.reason or "").removesuffix(f"; run `{mend.command}`")
+        problem = f"'{candidate.name}' is {candidate.state}: {reason}. {mend.advice}".rstrip()
+        yield Finding(problem, mend.command)
+
+
+def _of_builds(candidate: Candidate, builds: Mapping[str, Build], choice: Choice) -> Iterator[Finding]:
+    """Find the reasons why a plugin could not be built, each with all operations that it is about."""
+    if candidate.info is None:
+        return
+    operations: dict[tuple[str, bool], list[str]] = {}
+    for operation, build in builds.items():
+        if candidate.name in build.rejections:
+            key = (build.rejections[candidate.name], build.culprit == candidate.name)
+            operations.setdefault(key, []).append(operation)
+    for (reason, ended), names in operations.items():
+        mend = remedy_of_build(candidate, reason, choice, ended=ended)
+        problem = f"'{candidate.name}' cannot be built for {all_of(names)}: {reason}. {mend.advice}".rstrip()
+        yield Finding(problem, mend.command)
 
 
 def _of_table(candidate: Candidate) -> Iterator[Finding]:
@@ -83,30 +113,3 @@ def _of_table(candidate: Candidate) -> Iterator[Finding]:
                 f"'{candidate.name}' knows that {info.upstream.distribution} {installed} {differing[0]}, and finds "
                 f"in its files that it {differing[1]}. It goes by the files. Report it to {author_of(candidate.name)}."
             )
-
-
-def _mend(candidate: Candidate, candidates: Sequence[Candidate]) -> str | None:
-    """Find the command that repairs or removes a plugin; None if it works, or is for other machines."""
-    distribution = candidate.distribution
-    if candidate.state is State.INCOMPATIBLE and candidate.info is not None:
-        behind = "tokendraw" if candidate.info.api_version > API_VERSION else distribution
-        return _upgrade(behind)
-    if candidate.state is State.BROKEN:
-        rivals = [c for c in candidates if c.name == candidate.name]
-        if not candidate.first_party and (len(rivals) > 1 or candidate.name in FIRST_PARTY):
-            return f"pip uninstall {distribution}"
-        switch_off = f"export TOKENDRAW_DISABLE={candidate.name}"
-        return f"{_upgrade(distribution)} (or switch it off: {switch_off})"
-    upstream = info.upstream if (info := described(candidate)) else None
-    if candidate.state is not State.UNAVAILABLE or upstream is None:
-        return None
-    installed = candidate.upstream_version
-    for operation in candidate.info.operations if candidate.info else ():
-        if candidate.reason == reason_against(upstream, installed, operation):
-            return f"pip install '{requirement(upstream, installed, operation)}'"
-    return None  # something about this machine
-
-
-def _upgrade(distribution: str) -> str:
-    place = where(distribution).strip()
-    return pip_install(distribution, options="--upgrade") + (f" ({place})" if place else "")

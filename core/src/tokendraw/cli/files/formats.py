@@ -8,7 +8,6 @@ it.
 from __future__ import annotations
 
 import contextlib
-import difflib
 import importlib
 import pickle
 import shutil
@@ -25,7 +24,7 @@ from torch import Tensor
 
 from tokendraw._messages.errors import TokendrawError
 from tokendraw._messages.install import how_to_install
-from tokendraw._messages.words import one_of
+from tokendraw._messages.words import nearest, one_of
 
 HEAD_BYTES = 9
 """Number of bytes that tell the formats apart."""
@@ -220,8 +219,9 @@ def _pick(source: Source, names: Sequence[str], tensor: str | None) -> str:
     if tensor is not None and tensor in names:
         return tensor
     if tensor is not None:
-        near = difflib.get_close_matches(tensor, names, n=1, cutoff=0)
-        raise LogitsFileError(f"'{source}' needs a tensor '{tensor}', found {shown}. Try --tensor {near[0]}.")
+        near = nearest(tensor, names)
+        mend = "Pick one of them" if near is None else f"Try --tensor {near}"
+        raise LogitsFileError(f"'{source}' needs a tensor '{tensor}', found {shown}. {mend}.")
     if len(names) > 1:
         raise LogitsFileError(
             f"'{source}' needs a choice between its tensors {shown}. Pick one with --tensor."

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tokendraw.cli.terminal.matrix_lines import print_matrix
-from tokendraw.cli.terminal.tables import _console, _print, print_table
+from tokendraw.cli.terminal.tables import print_lines, print_table
 
 if TYPE_CHECKING:
     from tokendraw.testing.kit.report import Line, Report
@@ -53,7 +53,7 @@ def _print_lines(report: Report) -> None:
         draws = f"{line.draws:,}" if line.checks else ""
         status = Text(line.status, style=_COLOURS[line.status])
         table.add_row(Text(line.name), status, draws, _p_value(line), Text(_looked_at(line)))
-    _print(_console(), table)
+    print_lines(table)
 
 
 def _looked_at(line: Line) -> str:

@@ -1,4 +1,4 @@
-"""Printing that commands share: tables that wrap and are never cut, JSON, and progress on a terminal."""
+"""Printing that commands share: tables that are never cut and wrap on a terminal, JSON, and progress on a terminal."""
 
 from __future__ import annotations
 
@@ -13,12 +13,14 @@ import click
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
+    from rich.table import Table
 
 PIPE_WIDTH = 100
-"""Width in columns where stdout is not a terminal."""
+"""Width in columns of prose where stdout is not a terminal; a table there has a line for each row, however long."""
 _LEAST_WIDTH = 60
 """Least width in columns: narrower tables would be cut, and a narrower terminal breaks the lines itself."""
 _LEAST_TEXT_WIDTH = 32
+_UNLIMITED = 10**9
 
 
 def print_json(value: Mapping[str, Any]) -> None:
@@ -27,11 +29,10 @@ def print_json(value: Mapping[str, Any]) -> None:
 
 
 def print_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, indent: int = 0) -> None:
-    """Print a table without rules whose last column wraps; the others keep their width.
+    """Print a table without rules whose last column wraps on a terminal; the others keep their width.
 
     :param header: titles of the columns; "" for a column without one.
     """
-    from rich.padding import Padding
     from rich.table import Table
     from rich.text import Text
 
@@ -43,7 +44,7 @@ def print_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, indent:
     table.add_column(header[-1], overflow="fold")
     for row in rows:
         table.add_row(*(Text(cell) for cell in row))  # Text: brackets in a reason are no mark-up
-    _print(_console(), Padding(table, (0, 0, 0, indent)))
+    print_lines(table, indent=indent)
 
 
 def print_side_by_side(texts: Sequence[tuple[str, str]]) -> None:
@@ -99,6 +100,17 @@ def progress_bar(total: int) -> Iterator[Callable[[str, int], None]]:
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar, plugins_at_work():
         task = bar.add_task("", total=total)
         yield lambda doing, done: bar.update(task, description=doing, completed=done)
+
+
+def print_lines(table: Table, *, indent: int = 0) -> None:
+    """Print a table in the width of the terminal, or elsewhere in its own, so that each row is one line to search."""
+    from rich.padding import Padding
+
+    console = _console()
+    if not on_terminal():
+        console.width = _UNLIMITED
+        console.width = console.measure(table).maximum + indent
+    _print(console, Padding(table, (0, 0, 0, indent)))
 
 
 def on_terminal() -> bool:

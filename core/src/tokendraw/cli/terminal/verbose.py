@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import traceback
+from collections.abc import Iterator
 
 import click
 
@@ -14,17 +16,27 @@ def start(ctx: click.Context, param: click.Parameter, value: bool) -> None:
     """Show tokendraw's log on stderr until the command ends, failures of plugins with their tracebacks."""
     if not value:
         return
+    ctx.meta[_KEY] = handler = StderrHandler()
+    ctx.with_resource(logged_by(handler))
+
+
+@contextlib.contextmanager
+def logged_by(handler: logging.Handler) -> Iterator[None]:
+    """Pass tokendraw's whole log to a handler."""
     log = logging.getLogger("tokendraw")
-    handler, level = _ToStderr(), log.level
+    level = log.level
     log.addHandler(handler)
     log.setLevel(logging.DEBUG)
-    ctx.meta[_KEY] = handler
-
-    def stop() -> None:
+    try:
+        yield
+    finally:
         log.removeHandler(handler)
         log.setLevel(level)
 
-    ctx.call_on_close(stop)
+
+def is_verbose(ctx: click.Context) -> bool:
+    """Whether ``--verbose`` was given."""
+    return _KEY in ctx.meta
 
 
 def show_cause(ctx: click.Context, error: BaseException) -> None:
@@ -39,13 +51,16 @@ def show_cause(ctx: click.Context, error: BaseException) -> None:
         click.echo("".join(traceback.format_exception(causes[0])).rstrip(), err=True)
 
 
-class _ToStderr(logging.Handler):
+class StderrHandler(logging.Handler):
+    """Prints each record once on stderr."""
+
     def __init__(self) -> None:
         super().__init__()
         self.shown: list[BaseException] = []
         self._said: set[str] = set()
 
     def emit(self, record: logging.LogRecord) -> None:
+        """Print a record, unless the same text was printed before."""
         if record.exc_info and record.exc_info[1] is not None:
             self.shown.append(record.exc_info[1])
         text = self.format(record)

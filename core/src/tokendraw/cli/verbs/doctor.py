@@ -6,16 +6,20 @@ JSON: ``tokendraw``, ``python``, ``platform``, ``libraries`` (``name``, ``instal
 ``engine``, ``installed``, ``tested``, ``applies``, ``reason``), ``host``, ``settings`` (``variables`` by name,
 ``config``: the path of the file in force or null), ``candidates`` (as in ``list --json``), ``origins`` (of the
 core and its own plugins: ``name``, ``path``, ``beside_core``), ``chosen`` (null if no sampler is usable),
-``operations`` (by name who would serve, or null) and ``findings`` (``problem``, ``mend``: a command or null).
+``operations`` (by name who serves, or null), ``builds`` (null with ``--no-build``, else for each operation that a
+plugin was chosen for: ``chosen``, ``companion``, ``seconds``, ``error``, and ``rejections``, reasons by plugin),
+``heavy_imports`` (names of modules by plugin) and ``findings`` (``problem``, ``mend``: a command or null).
 """
 
 from __future__ import annotations
 
 import os
 import platform
+import sys
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from importlib.util import find_spec
 
 import click
 
@@ -25,19 +29,23 @@ from tokendraw._discovery import settings as _settings
 from tokendraw._exchange.host import Host
 from tokendraw._loading import resolve as _resolve
 from tokendraw._machine import detect
+from tokendraw._messages.announce import as_error
 from tokendraw._messages.errors import TokendrawError, TokendrawWarning
 from tokendraw._messages.words import all_of, printable
-from tokendraw._resolution.candidate import Candidate, Choice
+from tokendraw._resolution.advice import using
+from tokendraw._resolution.candidate import Candidate, Choice, State
 from tokendraw.cli.app import NOT_USABLE, GuardedCommand
 from tokendraw.cli.describe import JsonObject, candidate_json, described, host_json
+from tokendraw.cli.diagnosis.building import Build, build
 from tokendraw.cli.diagnosis.engines import engines
 from tokendraw.cli.diagnosis.findings import Finding, findings
 from tokendraw.cli.diagnosis.libraries import Library, libraries
 from tokendraw.cli.diagnosis.origins import Origin, origins
-from tokendraw.cli.diagnosis.torch_check import torch_trouble
+from tokendraw.cli.diagnosis.slow_starts import heavy_imports_of
 from tokendraw.cli.diagnosis.upstreams import UpstreamState, upstreams
 from tokendraw.cli.options import json_option, verbose_option
-from tokendraw.cli.terminal.tables import plugins_at_work, print_json, print_table
+from tokendraw.cli.terminal.tables import plugins_at_work, print_json, print_table, progress_bar
+from tokendraw.cli.terminal.verbose import is_verbose
 from tokendraw.cli.verbs.list import by_rank, print_candidates
 from tokendraw.engines import EngineState
 
@@ -57,21 +65,29 @@ class _Checkup:
     origins: Sequence[Origin]
     chosen: str | None
     serving: Mapping[str, str | None]
-    """Name of the plugin that would serve each operation that any plugin offers; None: none can."""
+    """Name of the plugin that serves each operation that any plugin offers; None: none can."""
+    builds: Mapping[str, Build] | None
+    """Outcome of building for each operation that a plugin was chosen for; None: nothing was built."""
+    heavy_imports: Mapping[str, tuple[str, ...]]
     findings: Sequence[Finding]
 
 
 @click.command(cls=GuardedCommand, short_help="What is wrong here, and what mends it.")
+@click.option(
+    "--no-build",
+    is_flag=True,
+    help="Decide from what the plugins say of themselves, and build none.",
+)
 @verbose_option
 @json_option
 @click.pass_context
-def doctor(ctx: click.Context, as_json: bool) -> None:
+def doctor(ctx: click.Context, no_build: bool, as_json: bool) -> None:
     """Check this installation: what is here, what is wrong, and the command that mends it.
 
-    Exits with 1 if a program would get no sampler here. No backend is imported, and torch and engines in processes of
-    their own.
+    For each operation, the plugin that a program gets is built and makes the call that proves it. Exits with 1 if a
+    program would get no sampler here. All that imports torch, a backend or an engine runs in processes of its own.
     """
-    checkup = _examine()
+    checkup = _examine(builds=not no_build, verbose=is_verbose(ctx))
     if as_json:
         print_json(_as_json(checkup))
     else:
@@ -80,13 +96,14 @@ def doctor(ctx: click.Context, as_json: bool) -> None:
         ctx.exit(NOT_USABLE)
 
 
-def _examine() -> _Checkup:
+def _examine(*, builds: bool, verbose: bool) -> _Checkup:
     messages: list[str] = []
     candidates: list[Candidate] = []
     config = chosen = None
     choice = Choice()
     assessed: dict[str, tuple[Candidate, ...]] = {}
     serving: dict[str, str | None] = {}
+    untested: tuple[str, ...] = ()
     with plugins_at_work(), warnings.catch_warnings():
         warnings.simplefilter("ignore", TokendrawWarning)  # they are among the findings
         try:
@@ -95,20 +112,33 @@ def _examine() -> _Checkup:
             choice = settings.choice()
             assessed = _resolve.discover_all()
             candidates = by_rank(assessed[_MAIN])
-            serving = {name: _who_serves(name, found, choice) for name, found in assessed.items()}
-            messages += settings.all_warnings(c.name for c in candidates)
+            serving = {
+                name: _who_serves(name, found, choice)
+                for name, found in assessed.items()
+                if _is_offered(name, candidates)
+            }
+            misnamed = settings.all_warnings(c.name for c in candidates)
+            messages += [as_error(text) for text in misnamed] if settings.strict else misnamed
             resolution = tokendraw.resolve()
-            if settings.strict and (messages or resolution.warnings):
-                messages += resolution.warnings  # each of them is an error for a program
+            if settings.strict and (misnamed or resolution.warnings):
+                outcome = using(resolution.chosen)
+                messages += [as_error(text, outcome) for text in resolution.warnings]
             else:
-                messages += [text for text in resolution.warnings if text != resolution.fallback]
-                chosen = resolution.chosen
+                chosen, untested = resolution.chosen, resolution.untested
         except (TokendrawError, TokendrawWarning) as error:
             messages += [str(error)] if str(error) not in messages else []
-        if trouble := torch_trouble():
-            messages.append(trouble)
-            chosen = None
+    names = [name for name, who in serving.items() if who] if builds else []
+    trouble, outcomes = _build(names, verbose=verbose)
+    if trouble is not None:
+        messages.append(trouble)
+        chosen, serving = None, dict.fromkeys(serving)
+    if (main := outcomes.get(_MAIN)) is not None and chosen is not None:
+        chosen, untested = main.chosen, main.warnings
+        messages += [main.error] if main.error and main.culprit is None else []
+    messages += untested
+    serving |= {name: outcome.chosen for name, outcome in outcomes.items()}
     around, places, host = libraries(candidates), origins(candidates), detect.detect_host()
+    heavy = heavy_imports_of(candidates)
     return _Checkup(
         host=host,
         variables={
@@ -117,15 +147,33 @@ def _examine() -> _Checkup:
             if name.startswith("TOKENDRAW_")
         },
         config=config,
-        candidates=candidates,
+        candidates=by_rank(_as_built(candidate, outcomes.get(_MAIN)) for candidate in candidates),
         libraries=around,
         upstreams=upstreams(candidates, assessed, host, choice),
         engines=engines(),
         origins=places,
         chosen=chosen,
-        serving={name: who for name, who in serving.items() if _is_offered(name, candidates)},
-        findings=findings(messages, around, candidates, places),
+        serving=serving,
+        builds=outcomes if builds else None,
+        heavy_imports=heavy,
+        findings=findings(messages, around, candidates, places, outcomes, heavy, choice),
     )
+
+
+def _build(names: Sequence[str], *, verbose: bool) -> tuple[str | None, dict[str, Build]]:
+    """Build for each of the operations. Without operations, import torch alone, unless this process has torch."""
+    if not names and (hasattr(sys.modules.get("torch"), "Tensor") or find_spec("torch") is None):
+        return None, {}
+    with progress_bar(len(names)) as tell:
+        return build(names, tell, verbose=verbose)
+
+
+def _as_built(candidate: Candidate, outcome: Build | None) -> Candidate:
+    """Mark an available candidate as unavailable if building failed."""
+    reason = outcome.rejections.get(candidate.name) if outcome else None
+    if reason is None or candidate.state is not State.AVAILABLE:
+        return candidate
+    return replace(candidate, state=State.UNAVAILABLE, reason=reason, rejection=reason)
 
 
 def _who_serves(operation: str, candidates: Iterable[Candidate], choice: Choice) -> str | None:
@@ -159,7 +207,19 @@ def _as_json(checkup: _Checkup) -> JsonObject:
         "origins": [asdict(origin) for origin in checkup.origins],
         "chosen": checkup.chosen,
         "operations": dict(checkup.serving),
+        "builds": None if checkup.builds is None else {n: _build_json(b) for n, b in checkup.builds.items()},
+        "heavy_imports": {name: list(modules) for name, modules in checkup.heavy_imports.items()},
         "findings": [asdict(finding) for finding in checkup.findings],
+    }
+
+
+def _build_json(build: Build) -> JsonObject:
+    return {
+        "chosen": build.chosen,
+        "companion": build.companion,
+        "seconds": build.seconds,
+        "error": build.error,
+        "rejections": dict(build.rejections),
     }
 
 
@@ -209,8 +269,12 @@ def _print(checkup: _Checkup) -> None:
         click.echo("  none")
     if set(checkup.serving) - {_MAIN}:
         _heading("operations")
-        rows = [(name, who or "no sampler") for name, who in checkup.serving.items()]
-        print_table(("name", "who would serve"), rows, indent=2)
+        rows = [
+            (name, who or "no sampler", *_tried(name, checkup.builds))
+            for name, who in checkup.serving.items()
+        ]
+        header = ("name", "who would serve") if checkup.builds is None else ("name", "who serves", "building")
+        print_table(header, rows, indent=2)
     _heading("origins")
     width = max(len(origin.name) for origin in checkup.origins)
     for origin in checkup.origins:
@@ -223,9 +287,28 @@ def _print(checkup: _Checkup) -> None:
     if not checkup.findings:
         click.echo("  nothing is wrong")
     click.echo()
-    click.echo(
-        f"A program gets {checkup.chosen} here." if checkup.chosen else "A program gets no sampler here."
-    )
+    click.echo(_verdict(checkup))
+
+
+def _tried(name: str, builds: Mapping[str, Build] | None) -> tuple[str, ...]:
+    """Write the cell about building in an operation's row; no cell with ``--no-build``."""
+    if builds is None:
+        return ()
+    outcome = builds.get(name)
+    if outcome is None:
+        return ("nothing to build",)
+    if outcome.chosen is None:
+        return (str(outcome.error),)
+    companion = f" with {outcome.companion}" if outcome.companion else ""
+    return (f"built{companion} and proven in {outcome.seconds:.1f} s",)
+
+
+def _verdict(checkup: _Checkup) -> str:
+    if checkup.chosen is None:
+        return "A program gets no sampler here."
+    if checkup.builds is None:
+        return f"A program gets {checkup.chosen} here, if that can be built: --no-build leaves it untried."
+    return f"A program gets {checkup.chosen} here."
 
 
 def _heading(title: str) -> None:

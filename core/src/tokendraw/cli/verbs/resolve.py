@@ -1,8 +1,9 @@
-"""``tokendraw resolve``: which sampler a program would get, and with ``--explain`` every decision on the way.
+"""``tokendraw resolve``: which sampler is chosen, and with ``--explain`` every decision on the way.
 
 JSON: the keys of :func:`tokendraw.cli.describe.resolution_json`, ``settings`` (name to value of what took
-part) and ``error`` (null). Where no sampler can be given, ``chosen`` is null and ``error`` holds the message;
-of the other keys only ``operation``, ``decisions`` and ``settings`` are there.
+part), ``built`` (false: no plugin was built, which may fail) and ``error`` (null). Where no sampler can be given,
+``chosen`` is null and ``error`` holds the message; of the other keys only ``operation``, ``decisions`` and
+``settings`` are there.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from tokendraw._discovery import settings as _settings
 from tokendraw._exchange.capabilities import FILTER_ORDERS, INPUT_DTYPES, HostNeed
 from tokendraw._exchange.declared import read_field
 from tokendraw._messages.errors import InvalidParameterError, SamplerUnavailableError
+from tokendraw._messages.words import all_of
+from tokendraw._resolution.advice import using
 from tokendraw._resolution.candidate import Decision, Resolution
 from tokendraw.cli.app import GuardedCommand, warn
 from tokendraw.cli.describe import decisions_json, resolution_json, settings_in_force
@@ -68,7 +71,7 @@ _need_options = all_of_options(
 """Options for the fields of ``Need``, under the same names, and one for those of every other operation."""
 
 
-@click.command(cls=GuardedCommand, short_help="Which sampler a program gets here, and why.")
+@click.command(cls=GuardedCommand, short_help="Which sampler is chosen here, and why.")
 @click.option(
     "--explain", is_flag=True, help="Every decision with its reason, and the settings that took part."
 )
@@ -86,7 +89,9 @@ def resolve(
     named: tuple[str, ...],
     **need: Any,
 ) -> None:
-    """Print the name of the sampler that a program would get here. No plugin is built.
+    """Print the name of the sampler that is chosen here. No plugin is built: whether that works is not tried.
+
+    `tokendraw doctor` builds and proves the plugins that a program gets.
 
     Exits with 1 if nothing is available, or an explicit choice (--sampler, TOKENDRAW_SAMPLER, the
     configuration file) cannot be honoured.
@@ -111,15 +116,16 @@ def resolve(
             _print_settings(in_force)
         raise
     misnamed = settings.all_warnings(decision.name for decision in resolution.decisions)
-    warn([*misnamed, *resolution.warnings], strict=settings.strict)
+    warn([*misnamed, *resolution.warnings], strict=settings.strict, outcome=using(resolution.chosen))
     if as_json:
-        print_json({**resolution_json(resolution), "settings": dict(in_force), "error": None})
+        print_json({**resolution_json(resolution), "settings": dict(in_force), "built": False, "error": None})
     elif explain:
         click.echo(
             f"{resolution.operation} on {resolution.host}: {click.style(resolution.chosen, bold=True)}"
         )
         _print_decisions(resolution.decisions)
         _print_who_serves(resolution)
+        _print_untried(resolution)
         _print_settings(in_force)
     else:
         click.echo(resolution.chosen)
@@ -164,6 +170,13 @@ def _print_who_serves(resolution: Resolution) -> None:
     if beyond:
         rows.append((resolution.companion or "nobody", beyond))
     _print_section("who serves what", rows)
+
+
+def _print_untried(resolution: Resolution) -> None:
+    names = all_of(filter(None, (resolution.chosen, resolution.companion)))
+    _print_section(
+        "not tried", [(f"whether {names} can be built: `tokendraw doctor` builds what a program gets",)]
+    )
 
 
 def _print_settings(in_force: list[tuple[str, str]]) -> None:

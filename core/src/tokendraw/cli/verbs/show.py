@@ -6,7 +6,6 @@ distributions claim the name. State and reason are about the first operation tha
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 
@@ -16,7 +15,7 @@ from tokendraw._exchange.capabilities import HostCapabilities, HostNeed
 from tokendraw._exchange.plugin_info import API_VERSION, Upstream
 from tokendraw._loading import resolve as _resolve
 from tokendraw._messages.errors import TokendrawError
-from tokendraw._messages.words import all_of, dotted
+from tokendraw._messages.words import all_of, dotted, nearest
 from tokendraw._resolution.candidate import Candidate
 from tokendraw._resolution.refusals import INSTALL
 from tokendraw._resolution.upstream import disagreement, row_in_force
@@ -68,9 +67,10 @@ class _Plugin:
 def _unknown(name: str, names: Sequence[str]) -> TokendrawError:
     if not names:
         return TokendrawError(f"'{name}' needs to be an installed sampler, found none; {INSTALL}.")
-    nearest = difflib.get_close_matches(name, names, n=1, cutoff=0)[0]
+    near = nearest(name, names)
+    command = "list" if near is None else f"show {near}"
     return TokendrawError(
-        f"'{name}' needs to be an installed sampler, found {all_of(names)}. Try: tokendraw show {nearest}"
+        f"'{name}' needs to be an installed sampler, found {all_of(names)}. Try: tokendraw {command}"
     )
 
 

@@ -1,0 +1,137 @@
+"""Finds out how a plugin is repaired or removed, from the reason why it cannot serve."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import importlib_metadata
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from tokendraw._discovery.installed import installed_version
+from tokendraw._exchange.plugin_info import API_VERSION
+from tokendraw._messages.install import pip_install, where
+from tokendraw._messages.words import printable, shown
+from tokendraw._resolution.admission import FIRST_PARTY, author_of, conflicts
+from tokendraw._resolution.advice import disable_setting
+from tokendraw._resolution.candidate import Candidate, Choice, State
+from tokendraw._resolution.upstream import is_version, reason_against, requirement
+from tokendraw.cli.describe import described
+
+_NO_MODULE = re.compile(r"ModuleNotFoundError: No module named '([\w.]+)'")
+
+
+class Remedy(NamedTuple):
+    """A way to repair or remove a plugin."""
+
+    command: str
+    advice: str = ""
+    """Sentence in front of the command, where that alone repairs nothing."""
+
+
+def remedy(candidate: Candidate, candidates: Sequence[Candidate], choice: Choice) -> Remedy | None:
+    """Find the remedy for a plugin by its state; None if it works, or is for other machines.
+
+    Of the claimants of one name the first alone has a remedy, which is about all of them.
+    """
+    if candidate.state is State.INCOMPATIBLE and candidate.info is not None:
+        is_core_old = candidate.info.api_version > API_VERSION
+        return Remedy(_upgrade("tokendraw")) if is_core_old else _repair(candidate, choice)
+    if candidate.state is State.BROKEN:
+        if candidate.name in FIRST_PARTY and not candidate.first_party:
+            return Remedy(f"pip uninstall {candidate.distribution}")
+        claimants = conflicts(candidates).get(candidate.name, ())
+        if candidate in claimants:
+            return _uninstall_all_but_one(claimants) if candidate is claimants[0] else None
+        found = _install_module(candidate, str(candidate.reason), choice) or _repair(candidate, choice)
+        switch_off = _export([candidate.name], choice)
+        return found if found.advice else Remedy(f"{found.command} (or switch it off: {switch_off})")
+    upstream = info.upstream if (info := described(candidate)) else None
+    if candidate.state is not State.UNAVAILABLE or upstream is None:
+        return None
+    installed = candidate.upstream_version
+    for operation in candidate.info.operations if candidate.info else ():
+        if candidate.reason == reason_against(upstream, installed, operation):
+            return Remedy(f"pip install '{requirement(upstream, installed, operation)}'")
+    return None  # something about this machine
+
+
+def remedy_of_build(candidate: Candidate, reason: str, choice: Choice, *, ended: bool) -> Remedy:
+    """Find the remedy for a plugin that could not be built.
+
+    :param ended: whether it ended the process, or never came to an end, so that nothing takes over from it.
+    """
+    if ended:
+        return Remedy(_export([candidate.name], choice), "No other sampler takes over from it.")
+    advice = f"Mend that, or report it to {author_of(candidate.name)}."
+    return _install_module(candidate, reason, choice) or Remedy(_export([candidate.name], choice), advice)
+
+
+def _uninstall_all_but_one(claimants: Sequence[Candidate]) -> Remedy:
+    names = [claimant.distribution for claimant in claimants]
+    commands = [f"pip uninstall {' '.join(n for n in names if n != kept)}" for kept in names]
+    return Remedy(f"{commands[0]} (or {', or '.join(commands[1:])})")
+
+
+def _repair(candidate: Candidate, choice: Choice) -> Remedy:
+    """Upgrade a plugin, unless it came from a folder or a repository: an index may have another one of its name."""
+    origin = _origin(candidate.distribution)
+    if candidate.first_party or origin is None:
+        return Remedy(_upgrade(candidate.distribution))
+    return Remedy(_export([candidate.name], choice), f"It was installed from {shown(origin)}: mend it there.")
+
+
+def _install_module(candidate: Candidate, reason: str, choice: Choice) -> Remedy | None:
+    """Find the remedy for a module that a plugin misses; None if it misses none."""
+    match = _NO_MODULE.search(reason)
+    if match is None:
+        return None
+    module = match[1].partition(".")[0]
+    switch_off = _export([candidate.name], choice)
+    if module == candidate.entry_point.partition(":")[0].partition(".")[0].strip():
+        return Remedy(
+            switch_off,
+            f"The module is its own: install {candidate.distribution} again from where it came from.",
+        )
+    missing = list(_missing_requirements(candidate.distribution, module))
+    if missing:
+        names = " ".join(f"'{requirement}'" for requirement in missing)
+        return Remedy(f"pip install {names}")
+    advice = f"Install what has the module {module!r}, which {candidate.distribution} does not require."
+    return Remedy(switch_off, advice)
+
+
+def _missing_requirements(distribution: str, module: str) -> Iterator[str]:
+    """Write the requirements of a distribution that are not met, and those of its extras with the name of a module."""
+    try:
+        requirements = [Requirement(text) for text in importlib_metadata.requires(distribution) or ()]
+    except Exception:  # absent or damaged: which one depends on the damage and on the libraries' versions
+        return
+    for each in requirements:
+        installed = installed_version(each.name)
+        is_met = installed is not None and (
+            not is_version(installed) or each.specifier.contains(installed, prereleases=True)
+        )
+        is_asked_for = each.marker is None or each.marker.evaluate({"extra": ""})
+        if not is_met and (is_asked_for or canonicalize_name(each.name) == canonicalize_name(module)):
+            yield printable(f"{each.name}{each.specifier}")
+
+
+def _origin(distribution: str) -> str | None:
+    """Look up the folder or the URL that a distribution was installed from; None for an index."""
+    try:
+        origin = importlib_metadata.distribution(distribution).origin
+        return None if origin is None else str(origin.url).removeprefix("file://")
+    except Exception:  # absent or damaged, as above
+        return None
+
+
+def _export(names: Sequence[str], choice: Choice) -> str:
+    return f"export {disable_setting(names, choice)}"
+
+
+def _upgrade(distribution: str) -> str:
+    place = where(distribution).strip()
+    return pip_install(distribution, options="--upgrade") + (f" ({place})" if place else "")

@@ -1,0 +1,270 @@
+"""``tokendraw doctor`` builds and proves what programs get, in processes that plugins may end, block or litter."""
+
+import json
+import time
+
+import pytest
+
+from command_line import call
+from fake_dists import EVERYTHING, fake_dists, place, plugin
+from tokendraw.cli.diagnosis import building
+from tokendraw.cli.diagnosis.building import Build, build
+
+LIBACME = plugin("acme", capabilities=EVERYTHING, build="raise OSError('libacme.so: cannot open')")
+RAISED = f"tokendraw_build raised OSError: libacme.so: cannot open {place(LIBACME, 'raise OSError')}"
+BOTH = f"""return tokendraw.plugin.PluginInfo(
+            name="acme",
+            api_version=1,
+            priority=50,
+            operations={{
+                "sample": tokendraw.plugin.Capabilities({EVERYTHING}),
+                "plan_paged_kv": tokendraw.plugin.HostCapabilities(),
+            }},
+        )"""
+
+
+@pytest.fixture
+def dists(tmp_path, monkeypatch):
+    with fake_dists(tmp_path, monkeypatch) as found:
+        yield found
+
+
+def built(*operations, tell=lambda doing, done: None, verbose=False):
+    """The outcomes, whose times are positive, without these."""
+    trouble, outcomes = build(operations, tell, verbose=verbose)
+    assert trouble is None
+    assert all(outcome.seconds > 0 for outcome in outcomes.values() if outcome.culprit is None)
+    return {
+        name: {key: value for key, value in vars(outcome).items() if key != "seconds"}
+        for name, outcome in outcomes.items()
+    }
+
+
+def outcome(**fields):
+    return {key: value for key, value in vars(Build(**fields)).items() if key != "seconds"}
+
+
+def test_a_plugin_that_does_not_build_is_found_with_the_one_that_takes_its_place(dists):
+    dists.add_plugin("acme", LIBACME)
+    result = call("doctor")
+    samplers, findings = result.stdout.partition("\nsamplers\n")[2].partition("\norigins\n")[::2]
+    assert samplers == (
+        "  name    state        priority  version  what it does, or why it cannot\n"
+        "  native  available    0         0.1.0    the reference in plain PyTorch: every device, every request\n"
+        f"  acme    unavailable  50        1.0      {RAISED}\n"
+        "\n"
+        "operations\n" + samplers.partition("operations\n")[2]  # with times
+    )
+    rows = [line.split() for line in samplers.partition("operations\n")[2].splitlines()]
+    assert [(row[0], row[1], " ".join(row[2:5])) for row in rows[1:]] == [
+        (name, "native", "built and proven")
+        for name in ("sample", "verify", "plan_paged_kv", "pack_sm90_w4", "process_logits")
+    ]
+    assert findings.partition("findings\n")[2] == (
+        f"  1.  'acme' cannot be built for sample: {RAISED}. Mend that, or report it to its author.\n"
+        "      export TOKENDRAW_DISABLE=acme\n"
+        "\n"
+        "A program gets native here.\n"
+    )
+    assert (result.stderr, result.exit_code) == ("", 0)
+
+
+def test_without_building_the_verdict_is_as_far_as_that_goes(dists):
+    dists.add_plugin("acme", LIBACME)
+    result = call("doctor", "--no-build")
+    assert "\n  acme    available  50        1.0\n" in result.stdout
+    assert "\noperations\n  name            who would serve\n  sample          acme\n" in result.stdout
+    assert result.stdout.endswith(
+        "\nfindings\n"
+        "  nothing is wrong\n"
+        "\n"
+        "A program gets acme here, if that can be built: --no-build leaves it untried.\n"
+    )
+    assert json.loads(call("doctor", "--no-build", "--json").stdout)["builds"] is None
+
+
+@pytest.mark.slow
+def test_a_plugin_that_ends_the_process_leaves_a_program_without_a_sampler(dists):
+    dists.add_plugin("acme", plugin("acme", capabilities=EVERYTHING, build="import os; os._exit(3)"))
+    result = call("doctor", "--json")
+    checkup = json.loads(result.stdout)
+    reason = "building it ended the process: exit status 3"
+    assert checkup["findings"] == [
+        {
+            "problem": f"'acme' cannot be built for sample: {reason}. No other sampler takes over from it.",
+            "mend": "export TOKENDRAW_DISABLE=acme",
+        }
+    ]
+    acme = next(c for c in checkup["candidates"] if c["name"] == "acme")
+    assert (acme["state"], acme["reason"]) == ("unavailable", reason)
+    assert checkup["builds"]["sample"] == {
+        "chosen": None,
+        "companion": None,
+        "seconds": 0.0,
+        "error": "building 'acme' ended the process: exit status 3",
+        "rejections": {"acme": reason},
+    }
+    assert (checkup["chosen"], checkup["operations"]["sample"], result.exit_code) == (None, None, 1)
+    assert checkup["operations"]["verify"] == "native"
+    assert (
+        "  sample          no sampler  building 'acme' ended the process: exit status 3\n"
+        in call("doctor").stdout
+    )
+
+
+@pytest.mark.slow
+def test_after_a_plugin_ended_the_process_a_new_one_goes_on_with_the_next_operation(dists):
+    dies = "import os; os._exit(3) if operation == 'plan_paged_kv' else None; return ArgmaxSampler()"
+    dists.add_plugin("acme", plugin("acme", describe=BOTH, build=dies))
+    steps = []
+    assert built(
+        "sample", "plan_paged_kv", "verify", tell=lambda doing, done: steps.append((doing, done))
+    ) == {
+        "sample": outcome(chosen="acme"),
+        "plan_paged_kv": outcome(
+            error="building 'acme' ended the process: exit status 3",
+            rejections={"acme": "building it ended the process: exit status 3"},
+            culprit="acme",
+        ),
+        "verify": outcome(chosen="native"),
+    }
+    assert steps == [
+        ("importing torch", 0),
+        ("building acme for sample", 0),
+        ("building acme for plan_paged_kv", 1),
+        ("importing torch", 2),
+        ("building native for verify", 2),
+    ]
+
+
+@pytest.mark.slow
+def test_a_plugin_that_hangs_is_ended_with_the_processes_that_it_started(dists, tmp_path, monkeypatch):
+    beats = tmp_path / "beats"
+    child = f"import time\nwhile True:\n open({str(beats)!r}, 'a').write('.'); time.sleep(.02)"
+    hangs = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {child!r}])"
+    dists.add_plugin("acme", plugin("acme", capabilities=EVERYTHING, build=hangs))
+
+    def tell(doing, done):
+        monkeypatch.setattr(building, "_PATIENCE", 2 if doing.startswith("building") else 300)
+
+    assert built("sample", tell=tell) == {
+        "sample": outcome(
+            error="building 'acme' was not done after 2 s",
+            rejections={"acme": "building it was not done after 2 s"},
+            culprit="acme",
+        )
+    }
+    count = beats.stat().st_size
+    assert count > 0
+    time.sleep(0.2)
+    assert beats.stat().st_size == count
+
+
+@pytest.mark.slow
+def test_a_plugin_that_prints_and_changes_torch_disturbs_nothing(dists, capfd):
+    litter = (
+        "import os, torch; os.write(1, b'{}\\n'); print('building'); torch.set_default_dtype(torch.float64); "
+        "return ArgmaxSampler()"
+    )
+    dists.add_plugin("acme", plugin("acme", capabilities=EVERYTHING, build=litter))
+    assert built("sample", "verify") == {
+        "sample": outcome(chosen="acme"),
+        "verify": outcome(chosen="native"),
+    }
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.slow
+def test_verbose_shows_the_traceback_of_a_plugin_that_does_not_build(dists):
+    dists.add_plugin("acme", LIBACME)
+    told = call("doctor", "--verbose").stderr
+    assert told.startswith("tokendraw_build failed\nTraceback (most recent call last):\n")
+    assert told.endswith("\nOSError: libacme.so: cannot open\n")
+
+
+@pytest.mark.slow
+def test_a_sampler_that_was_asked_for_and_does_not_build_is_the_error_of_a_program(dists, monkeypatch):
+    monkeypatch.setenv("TOKENDRAW_SAMPLER", "acme")
+    dists.add_plugin("acme", LIBACME)
+    result = call("doctor", "--json")
+    checkup = json.loads(result.stdout)
+    error = (
+        f"'acme', asked for by TOKENDRAW_SAMPLER, cannot serve the operation 'sample' on cpu: {RAISED}. "
+        "Available here: native. Unset TOKENDRAW_SAMPLER to let tokendraw choose."
+    )
+    assert [finding["problem"] for finding in checkup["findings"]] == [
+        error,
+        f"'acme' cannot be built for sample: {RAISED}. Mend that, or report it to its author.",
+    ]
+    assert (checkup["chosen"], checkup["builds"]["sample"]["error"], result.exit_code) == (None, error, 1)
+
+
+@pytest.mark.slow
+def test_strict_mode_leaves_no_sampler_where_one_does_not_build(dists, monkeypatch):
+    monkeypatch.setenv("TOKENDRAW_STRICT", "1")
+    dists.add_plugin("acme", LIBACME)
+    assert built("sample") == {
+        "sample": outcome(
+            error=f"'acme' was passed over: {RAISED}. Set TOKENDRAW_DISABLE=acme to silence this. "
+            "TOKENDRAW_STRICT=1 makes this warning an error.",
+            rejections={"acme": RAISED},
+        )
+    }
+
+
+@pytest.mark.slow
+def test_the_companion_is_built_too_and_an_untested_library_of_the_successor_is_told_of(dists):
+    dists.add("beta-kernels", "2.5")
+    upstream = "tokendraw.plugin.Upstream('beta-kernels', '>=2,<3', ('2.1',))"
+    some = EVERYTHING.replace("greedy=True", "greedy=False")
+    dists.add_plugin("acme", LIBACME)
+    dists.add_plugin("beta", plugin("beta", priority=40, capabilities=some, upstream=upstream))
+    assert built("sample") == {
+        "sample": outcome(
+            chosen="beta",
+            companion="native",
+            rejections={"acme": RAISED},
+            warnings=(
+                "'beta' needs beta-kernels >=2,<3 and was tested with 2.1, found 2.5. "
+                "Install a tested version to silence this.",
+            ),
+        )
+    }
+
+
+def test_a_plugin_with_heavy_imports_is_told_of(dists, monkeypatch, tmp_path):
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "triton.py").touch()
+    dists.add_plugin("acme", "import triton\n" + plugin("acme", capabilities=EVERYTHING))
+    checkup = json.loads(call("doctor", "--no-build", "--json").stdout)
+    assert checkup["heavy_imports"] == {"acme": ["triton"]}
+    assert checkup["findings"] == [
+        {
+            "problem": "'acme' needs a module without heavy imports, found that it imports triton, which delays every "
+            "command of tokendraw. Import them in tokendraw_build.",
+            "mend": None,
+        }
+    ]
+
+
+def test_two_plugins_of_one_name_leave_the_others_at_work_and_one_of_them_is_to_go(dists):
+    for owner, version in (("acme-one", "1.0"), ("acme-two", "2.0")):
+        dists.add(owner, version, plugins={"acme": "fake_acme:plugin"}, modules={"fake_acme": LIBACME})
+    result = call("doctor", "--no-build", "--json")
+    checkup = json.loads(result.stdout)
+    reason = "the name 'acme' is claimed by acme-one 1.0 and acme-two 2.0; uninstall one of them"
+    assert [(c["name"], c["state"], c["reason"]) for c in checkup["candidates"]] == [
+        ("native", "available", None),
+        ("acme", "broken", reason),
+        ("acme", "broken", reason),
+    ]
+    assert checkup["findings"] == [
+        {
+            "problem": f"'acme' is broken: {reason}.",
+            "mend": "pip uninstall acme-two (or pip uninstall acme-one)",
+        }
+    ]
+    assert (checkup["chosen"], result.exit_code) == ("native", 0)
+    listed = json.loads(call("show", "acme", "--json").stdout)["candidates"]
+    assert [(c["distribution"], c["reason"]) for c in listed] == [("acme-one", reason), ("acme-two", reason)]
+    assert call("resolve").stdout == "native\n"
