@@ -131,18 +131,26 @@ class BatchEdits(ContinuousBatchingLogitsProcessor):  # type: ignore[misc]
         :param new: receives such a token by slot.
         """
         tokens = [*state.initial_tokens, *state.generated_tokens]
-        slot, known = self._requests.pop(state.request_id, (None, 0))
-        if slot is not None and known == len(tokens) - 1:
+        if state.request_id in self._requests:
+            slot, known = self._requests.pop(state.request_id)
+        else:
+            slot, known = self._empty_slot(), 0
+        if known == len(tokens) - 1 and known:
             new[slot] = tokens[-1]
         elif known != len(tokens):
-            if slot is None and self._free:
-                slot = self._free.pop()
-            else:
-                slot = self._requests.pop(next(iter(self._requests)))[0] if slot is None else slot
+            if known:
                 self._slots.remove(slot)
             params = self._params(state.logit_processor_kwargs["prompt_length"])
             self._slots.add(slot, params, output_token_ids=tokens)
         self._requests[state.request_id] = slot, len(tokens)
+
+    def _empty_slot(self) -> int:
+        """Return a slot without a request, if need be that of a request outside of the batch."""
+        if self._free:
+            return self._free.pop()
+        slot, _ = self._requests.pop(next(iter(self._requests)))
+        self._slots.remove(slot)
+        return slot
 
     def _params(self, prompt_length: int) -> SamplingParams:
         return edit_params(self._kinds, self._vocab_size, prompt_length=prompt_length, num_counted=0)
