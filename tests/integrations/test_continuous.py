@@ -106,9 +106,12 @@ REFUSED = {
     "no flag": (
         {"allow_private_names": False},
         "'generate_batch' needs allow_private_names=True, found False: it touches "
-        "GenerationMixin._prepare_generation_config, ContinuousBatchingManager.logit_processor, "
-        "ContinuousBatchingManager.generation_config, ContinuousBatchingLogitsProcessorList.logits_processor, "
+        "GenerationMixin._prepare_generation_config, GenerationMixin._prepare_special_tokens, "
+        "GenerationMixin._get_logits_processor, ContinuousBatchingManager.logit_processor, "
+        "ContinuousBatchingManager.generation_config, ContinuousBatchingManager.continuous_batching_config, "
+        "ContinuousBatchingLogitsProcessorList.logits_processor, "
         "ContinuousBatchingLogitsProcessorList.tensors_required, ContinuousBatchingLogitsProcessor, "
+        "RequestState.request_id, RequestState.initial_tokens, RequestState.generated_tokens, "
         "RequestState.position_offset, RequestState.logit_processor_kwargs, which any release of transformers may "
         "change. Pass it, or use custom_generate=tokendraw_transformers.generate.",
     ),

@@ -35,6 +35,13 @@ def sentence_piece():
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="<unk>", eos_token="</s>")
 
 
+def two_ways_to_write_a():
+    """Make a tokenizer that has a token for A, and its byte."""
+    pieces = ["<unk>", "A", "<0x41>", "</s>", "B"]
+    model = tokenizers.models.BPE({piece: token for token, piece in enumerate(pieces)}, [], unk_token="<unk>")
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizers.Tokenizer(model), unk_token="<unk>")
+
+
 E_ACUTE_1, E_ACUTE_2 = 195, 169  # the bytes of é
 STEPS = [
     [(bytes_of("a")[0], -0.5, 1), (bytes_of("a")[0], -0.5, 1), (bytes_of("b")[0], -1.5, 2)],
@@ -59,6 +66,27 @@ def test_a_completion_has_four_lists():
     }
     assert json.loads(json.dumps(found, allow_nan=False)) == found
     assert completion_logprobs(STEPS, byte_tokenizer(), text_offset=10)["text_offset"] == [10, 11, 11, 12]
+
+
+@pytest.mark.parametrize(
+    ("step", "top_logprobs"),
+    [
+        ([(4, -0.2), (4, -0.2), (1, -2.2), (2, -4.2)], {"B": -0.2, "A": -2.2}),
+        ([(4, -0.2), (4, -0.2), (2, -4.2), (1, -2.2)], {"B": -0.2, "A": -2.2}),
+        ([(2, -4.2), (4, -0.2), (1, -2.2)], {"B": -0.2, "A": -2.2}),
+        ([(1, -2.2), (4, -0.2), (2, -4.2)], {"B": -0.2, "A": -2.2}),
+        ([(2, -float("inf")), (1, -12000.0)], {"A": -9999.0}),
+        ([(2, -4.2)], {"A": -4.2}),
+    ],
+)
+def test_the_likeliest_of_tokens_with_one_text_is_in_the_dict_of_a_completion(step, top_logprobs):
+    tokenizer = two_ways_to_write_a()
+    steps = [[(token, logprob, None) for token, logprob in step]]
+    found = completion_logprobs(steps, tokenizer)
+    assert found["top_logprobs"] == [top_logprobs]
+    assert found["token_logprobs"] == [max(step[0][1], -9999.0)]  # of the drawn one, whatever its text
+    best = chat_logprobs(steps, tokenizer)["content"][0]["top_logprobs"]
+    assert [entry["logprob"] for entry in best] == [max(logprob, -9999.0) for _, logprob in step[1:]]
 
 
 def test_a_chat_has_an_entry_a_token_with_its_bytes():

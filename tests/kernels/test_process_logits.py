@@ -67,6 +67,11 @@ def test_every_edit_in_the_interpreter_has_the_bits_of_float32_arithmetic(seed):
 
 
 @pytest.mark.slow
+def test_a_preemption_at_every_step_changes_no_bit_of_the_edits_in_the_interpreter():
+    assert triton_on_a_cpu.interpreted("triton_process_kernels.py", "twins") == [0, 0]
+
+
+@pytest.mark.slow
 def test_tables_without_memory_are_no_hindrance_in_the_interpreter():
     assert triton_on_a_cpu.interpreted("triton_process_kernels.py", "families") == {
         "logit_bias": [0, 1],

@@ -54,11 +54,13 @@ def random_request(rng, vocab_size, most_tokens, *, listed=True):
     def real(least, most):
         return float(np.float32(rng.uniform(least, most)))
 
-    output = some(most_tokens // 2)
+    ids = np.r_[pool, vocab_size, vocab_size + 7]  # with placeholders
+    output = some(most_tokens // 2, ids=ids)
     words = [[*some(3), int(rng.choice(pool))] for _ in range(rng.integers(0, 40))]
     words += [[*output[-n:], int(rng.choice(pool))] for n in (1, 2, 5) if n <= len(output)]
+    words = [word for word in words if max(word) < vocab_size]
     found = Request(
-        prompt=some(most_tokens // 2, 1, perhaps(everywhere, pool)),
+        prompt=some(most_tokens // 2, 1, np.r_[perhaps(everywhere, pool), -1, vocab_size]),
         output=output,
         repetition=perhaps(real(0.3, 3), 1.0),
         frequency=perhaps(real(-2, 2), 0.0),
@@ -122,7 +124,8 @@ def batch(rng, requests, vocab_size, dtype, device, *, drafted=None, masked=Fals
     """
     order = rng.permutation(len(requests))
     order[1] = -1 if rng.random() < 0.5 else len(requests)
-    ids = np.r_[requests[0].prompt, requests[-1].output, -1, rng.integers(0, vocab_size, 4)]
+    others = -1, vocab_size, 2**32, rng.integers(0, vocab_size, 4)
+    ids = np.r_[(requests[0].prompt, requests[-1].output, *others)]
     lists = [rng.choice(ids, rng.integers(0, 4) if drafted else 0).astype(int).tolist() for _ in order]
     rows = [
         (slot, drafts[:j]) for slot, drafts in zip(order, lists, strict=True) for j in range(len(drafts) + 1)

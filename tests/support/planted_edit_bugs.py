@@ -271,6 +271,14 @@ class DraftsOnceEach(_Drafts):
         return rows._replace(drafted=drafted)
 
 
+class PlaceholdersAreIds(_Drafts):
+    """A placeholder among the drafts counts as id 0."""
+
+    def other(self, rows):
+        before = torch.arange(rows.drafted.shape[1]) < rows.step
+        return rows._replace(drafted=torch.where(before, rows.drafted.clamp(min=0), rows.drafted))
+
+
 class BehindTheLast(_Drafts):
     """Rows behind the last request belong to it."""
 

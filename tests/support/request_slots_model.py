@@ -68,7 +68,7 @@ def assert_holds(slots: RequestSlots, requests: dict[int, Held]) -> None:
         assert int(t.num_prompt[slot]) == (len(held.prompt) if held else 0)
         assert t.history[slot, : len(tokens)].tolist() == tokens
         distinct = t.distinct[slot, : int(t.num_distinct[slot])].tolist()
-        assert sorted(distinct) == sorted(set(tokens))
+        assert sorted(distinct) == sorted({token for token in tokens if 0 <= token < slots.vocab_size})
         assert t.counts[slot].tolist() == expected_counts(held, slots.vocab_size)
         assert_lists(slots, slot, held.params if held else SamplingParams())
 

@@ -2,7 +2,8 @@
 
 ``python triton_process_kernels.py edits SEED`` prints, as JSON, how many elements of each batch have wrong bits,
 ``masks TILE`` how many of each alignment, ``warmup`` how many calls a warmup made, ``families`` how many elements
-differ from native's and how many were edited, by requests with one list alone.
+differ from native's and how many were edited, by requests with one list alone, ``twins`` how many elements are wrong in
+the rows of a request without preemption, and with a preemption at every step.
 """
 
 import json
@@ -18,6 +19,7 @@ import torch  # noqa: E402
 
 import edit_model  # noqa: E402
 import mask_alignments  # noqa: E402
+import preemption  # noqa: E402
 from tokendraw import RequestSlots, SamplingParams  # noqa: E402
 from tokendraw.operations.process_logits.warmup import ProcessWarmup  # noqa: E402
 from tokendraw.plugin import ProcessNeed  # noqa: E402
@@ -98,7 +100,14 @@ def masks(tile):
     return found
 
 
-PROGRAMS = {"edits": edits, "families": families, "masks": masks, "warmup": warmup}
+def twins():
+    """Compare a request without preemption, and with one at every step, with the plain model."""
+    before, after = preemption.rows_of_twins(TritonLogitsProcessor(CPU), CPU)
+    needed = preemption.expected(before).view(torch.int32)
+    return [int((rows.view(torch.int32) != needed).sum()) for rows in after.unbind(1)]
+
+
+PROGRAMS = {"edits": edits, "families": families, "masks": masks, "twins": twins, "warmup": warmup}
 
 if __name__ == "__main__":
     print(json.dumps(PROGRAMS[sys.argv[1]](*sys.argv[2:])))

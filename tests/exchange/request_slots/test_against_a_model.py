@@ -24,16 +24,33 @@ class Engine:
         empty = [slot for slot in range(S) if slot not in self.held]
         if empty:
             slot = self.rng.choice(empty)
-            prompt = [self.rng.randrange(V) for _ in range(self.rng.randint(0, M - 2))]
-            request = Held(random_params(self.rng, V), prompt)
-            self.slots.add(slot, request.params, prompt_token_ids=prompt)
-            self.held[slot] = request
+            prompt = [self.token() for _ in range(self.rng.randint(0, M - 2))]
+            self.put(slot, Held(random_params(self.rng, V), prompt))
+
+    def put(self, slot, request):
+        self.slots.add(slot, request.params, request.prompt, request.output)
+        self.held[slot] = request
+
+    def token(self):
+        """An id, or now and then a placeholder."""
+        return (
+            self.rng.choice((-1, V, V + 3, 2**31 - 1)) if self.rng.random() < 0.1 else self.rng.randrange(V)
+        )
+
+    def move(self):
+        """A request is preempted, and comes back to any empty slot."""
+        if self.held:
+            request = self.held[self.rng.choice([*self.held])]
+            self.remove_from(next(slot for slot, one in self.held.items() if one is request))
+            self.put(self.rng.choice([slot for slot in range(S) if slot not in self.held]), request)
 
     def remove(self):
         if self.held:
-            slot = self.rng.choice([*self.held])
-            self.slots.remove(slot)
-            del self.held[slot]
+            self.remove_from(self.rng.choice([*self.held]))
+
+    def remove_from(self, slot):
+        self.slots.remove(slot)
+        del self.held[slot]
 
     def rows(self):
         rows = self.rng.sample([*self.held], self.rng.randint(0, len(self.held)))
@@ -43,12 +60,12 @@ class Engine:
 
     def append(self):
         rows, row_index = self.rows()
-        tokens = [self.rng.randrange(-1, V) for _ in rows]
+        tokens = [self.token() for _ in rows]
         self.give(rows, [[token] for token in tokens], lambda: self.slots.append(row_index, tokens))
 
     def verify(self):
         (rows, row_index), width = self.rows(), self.rng.randint(1, 4)
-        drawn = [[self.rng.randrange(V) for _ in range(self.rng.randint(1, width))] for _ in rows]
+        drawn = [[self.token() for _ in range(self.rng.randint(1, width))] for _ in rows]
         padded = [[*row, *[-1] * (width - len(row))] for row in drawn]
         token_ids = torch.tensor(padded, dtype=torch.int64, device=self.device).view(len(rows), width)
         out = VerifyOutput(token_ids, token_ids, token_ids)
@@ -72,7 +89,7 @@ class Engine:
 def test_random_runs_of_an_engine(chunk, device):
     for seed in range(chunk * RUNS, (chunk + 1) * RUNS):
         engine = Engine(seed, device)
-        steps = engine.add, engine.append, engine.append, engine.verify, engine.remove
+        steps = engine.add, engine.append, engine.append, engine.verify, engine.move, engine.remove
         for step in range(40):
             engine.rng.choice(steps)()
             if step % 10 == 9:

@@ -47,9 +47,15 @@ VALUES = {
     ),
     "'prompt_token_ids' of slot 0 needs at most 'max_tokens', 6, ids, found 7. "
     "Shorten the prompt, or make RequestSlots with a larger max_tokens.": lambda s: s.add(0, P, [1] * 7),
-    "'prompt_token_ids' of slot 0 needs token ids in [0, 50), found 50.": lambda s: s.add(0, P, [1, 50]),
-    "'prompt_token_ids' of slot 0 needs token ids in [0, 50), found -1.": (
-        lambda s: s.add(0, P, torch.tensor([-1]))
+    "'prompt_token_ids' of slot 0 needs at most 'max_tokens', 6, ids, found 4 and 3 of 'output_token_ids'. "
+    "Shorten the prompt, or make RequestSlots with a larger max_tokens.": lambda s: s.add(
+        0, P, [1] * 4, [2] * 3
+    ),
+    "'prompt_token_ids' of slot 0 needs integers, found 1.5.": lambda s: s.add(0, P, [1, 1.5]),
+    "'prompt_token_ids' of slot 0 needs integers, found True.": lambda s: s.add(0, P, [1, True]),
+    "'output_token_ids' of slot 0 needs integers, found 'x'.": lambda s: s.add(0, P, [1], ["x"]),
+    "'output_token_ids' of slot 0 needs a list of integers, found int. Pass a list.": lambda s: s.add(
+        0, P, [1], 5
     ),
     "'logit_bias' of slot 0 needs at most 'max_bias', 2, entries, found 3. "
     "Ask for fewer, or make RequestSlots with a larger max_bias.": (
@@ -71,7 +77,9 @@ VALUES = {
     "'row_index' of row 1 needs a slot with a request, found 0, which has none. "
     "Add the request with slots.add first.": lambda s: s.append(torch.tensor([1, 0]), [5, 5]),
     "'row_index' of row 1 needs each slot at most once, found 2 again.": lambda s: s.append([2, 2], [5, 5]),
-    "'token_ids' of row 1 needs an integer in [-1, 49], found 50.": lambda s: s.append([1, 2], [5, 50]),
+    "'token_ids' of row 1 needs an integer in [-1, 2147483647], found -2.": lambda s: s.append(
+        [1, 2], [5, -2]
+    ),
     "'token_ids' of row 1 needs room for 3 in slot 2, found 4 tokens of 'max_tokens', 6. "
     "Remove the request, or make RequestSlots with a larger max_tokens.": (
         lambda s: s.append_verified(torch.tensor([1, 2]), tokens([5, 5, -1], [5, 5, 5]))
@@ -83,6 +91,10 @@ VALUES = {
     "Pass positions, one integer a row: the sequence length minus one.": lambda s: s.metadata([1]),
 }
 FORMS = {
+    "'prompt_token_ids' needs an integer dtype, found torch.float32.": lambda s: s.add(0, P, torch.ones(2)),
+    "'output_token_ids' needs an integer dtype, found torch.float32.": lambda s: s.add(
+        0, P, [1], torch.ones(2)
+    ),
     "'row_index' needs one slot for each row of tokens, 1, found 2.": lambda s: s.append([1, 2], [5]),
     "'row_index' needs an integer dtype, found torch.float32.": lambda s: s.append(torch.ones(1), [5]),
     "'row_index' needs one dimension, found shape [1, 1].": lambda s: s.metadata(torch.tensor([[1]]), [0]),

@@ -106,13 +106,13 @@ def test_a_request_comes_and_goes_by_few_operations_of_torch():
 
 
 def test_what_the_host_cannot_see_is_left_out():
-    """Rows are left out whose slot is missing or empty, whose id is out of range, or whose token does not fit."""
+    """Rows are left out whose slot is missing or empty, whose token is negative or does not fit."""
     slots = RequestSlots(3, 4, 10)
     held = {0: Held(SamplingParams(), [1]), 1: Held(SamplingParams(), [2, 2])}
     for slot, one in held.items():
         slots.add(slot, one.params, one.prompt)
     rows = torch.tensor([3, -1, 2, 1, 2**40])
-    tokens = torch.tensor([[5, 6], [5, 6], [5, 6], [10, 7], [5, 6]])
+    tokens = torch.tensor([[5, 6], [5, 6], [5, 6], [-9, 7], [5, 6]])
     appending.append_tokens(slots._state, rows, tokens, slots._sizes)
     held[1].output = [7]
     assert_holds(slots, held)

@@ -7,7 +7,7 @@ import pages
 from tokendraw import SamplingParams
 
 PAGE = pages.text_of("docs/logits-processing.md")
-(SOURCE,) = pages.blocks(PAGE, "python")
+SOURCE, PREEMPTION = pages.blocks(PAGE, "python")
 
 
 def test_its_step_runs():
@@ -19,6 +19,13 @@ def test_its_step_runs():
     emitted = (chains.token_ids[1] >= 0).sum()
     assert slots.tables.num_tokens[[7, 0]].tolist() == [0, 2 + emitted]  # one prompt token, one sampled
     assert slots.tables.history[0, 1] == names["sampled"].token_ids[1]
+
+
+def test_its_preempted_request_comes_back():
+    names = {}
+    exec(SOURCE + PREEMPTION, names)
+    tables = names["slots"].tables
+    assert (int(tables.num_prompt[5]), tables.history[5, :6].tolist()) == (3, [1, 2, 3, 17, 4, 8])
 
 
 def test_its_step_has_under_40_lines():

@@ -26,6 +26,7 @@ FOUND_IN = {
     planted.StaleSlots: 12,
     planted.DraftsEarly: 6,
     planted.DraftsOnceEach: 6,
+    planted.PlaceholdersAreIds: 12,
 }
 """Number of cases among which one has to show the bug: about four times as many as it took."""
 

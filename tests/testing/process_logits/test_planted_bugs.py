@@ -34,6 +34,7 @@ PLANTED = {
     planted.WritesToSlots: ("process inputs unmodified",),
     planted.DraftsEarly: ("process drafts", "process drafts step by step"),
     planted.DraftsOnceEach: ("process drafts", "process drafts step by step"),
+    planted.PlaceholdersAreIds: ("process drafts",),
     planted.BehindTheLast: ("process drafts on the device",),
 }
 NEEDS_CUDA = {

@@ -30,7 +30,7 @@ def integer(
     field: str,
     value: Any,
     row: int | str | None,
-    least: int,
+    least: float,
     largest: float,
     needed: str | None = None,
 ) -> int:
@@ -56,8 +56,8 @@ def integer(
 def integers(
     field: str,
     values: Iterable[Any],
-    least: int,
-    largest: int,
+    least: float,
+    largest: float,
     needed: str | None = None,
     *,
     row: int | str | None = None,
@@ -76,7 +76,7 @@ def integers(
     ]
 
 
-def are_integers(values: Sequence[Any], least: int, largest: float) -> bool:
+def are_integers(values: Sequence[Any], least: float, largest: float) -> bool:
     """Return whether all are ints of Python in [least, largest]; other integers are left to :func:`integer`."""
     return not values or ({*map(type, values)} == {int} and least <= min(values) and max(values) <= largest)
 

@@ -31,6 +31,7 @@ def edit(
 ) -> Edited:
     """Edit logits [V] in their own dtype, float32 or float64: each step is rounded to that.
 
+    :param prompt: tokens; numbers outside [0, V) are placeholders, as in ``output``.
     :param allowed: [V] bool, of the bitmask.
     """
     x = logits.copy()
@@ -49,8 +50,8 @@ def edit(
         for token, bias in (params.logit_bias or {}).items():
             touched[token] = True
             step(np.array([token]), x[[token]] + number(bias))
-        times = np.bincount(np.asarray(output, np.int64), minlength=len(x))
-        occurring, out = np.unique([*prompt, *output]).astype(np.int64), np.flatnonzero(times)
+        times = np.bincount(_ids(output, len(x)), minlength=len(x))
+        occurring, out = np.unique(_ids([*prompt, *output], len(x))), np.flatnonzero(times)
         repetition = number(params.repetition_penalty)
         if repetition != 1:
             touched[occurring] = True
@@ -65,6 +66,11 @@ def edit(
             touched[out] = True
             step(out, x[out] - number(params.presence_penalty))
     return Edited(x, touched, scale)
+
+
+def _ids(tokens: Sequence[int], vocab_size: int) -> Array:
+    """Leave out placeholders."""
+    return np.asarray([token for token in tokens if 0 <= token < vocab_size], np.int64)
 
 
 def _forbidden(vocab_size: int, params: Any, output: Sequence[int], allowed: Array | None) -> Array:

@@ -3,7 +3,7 @@
 The manager of transformers draws with one generator for all requests that share a step, so the tokens of a request
 depend on its neighbours and on when it arrived. Its logits processors may bring one int32 a request to the device, in
 tensors that a CUDA graph can hold. Three processors bring the two halves of the seed and the position. The last
-of them draws, and returns scores whose maximum is the drawn token.
+of them draws, and returns scores whose maximum is the drawn token. Before them stand those of :mod:`_batch_edits`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,15 @@ from transformers.generation.continuous_batching.cb_logits_processors import (
     ContinuousBatchingLogitsProcessorList,
 )
 
-from tokendraw import InvalidParameterError, Need, Sampler, SamplingMetadata, SamplingParams
+from tokendraw import InvalidParameterError, Need, Sampler, SamplingMetadata
+from tokendraw_transformers._batch_edits import BatchEdits, is_edit, with_batch_edits
+from tokendraw_transformers._batch_settings import (
+    check_settings,
+    new_token_limits,
+    prepared_processors,
+    synchronous,
+    vocab_size_of,
+)
 from tokendraw_transformers._loading import loaded
 from tokendraw_transformers._scores import certain_of
 from tokendraw_transformers._seeds import Seeds, row_seeds, warn_of_unused
@@ -29,11 +37,17 @@ from tokendraw_transformers._warpers import Plan, plan
 
 PRIVATE_NAMES = (
     "GenerationMixin._prepare_generation_config",
+    "GenerationMixin._prepare_special_tokens",
+    "GenerationMixin._get_logits_processor",
     "ContinuousBatchingManager.logit_processor",
     "ContinuousBatchingManager.generation_config",
+    "ContinuousBatchingManager.continuous_batching_config",
     "ContinuousBatchingLogitsProcessorList.logits_processor",
     "ContinuousBatchingLogitsProcessorList.tensors_required",
     "ContinuousBatchingLogitsProcessor",
+    "RequestState.request_id",
+    "RequestState.initial_tokens",
+    "RequestState.generated_tokens",
     "RequestState.position_offset",
     "RequestState.logit_processor_kwargs",
 )
@@ -56,7 +70,9 @@ def generate_batch(
 
     They are those of ``model.generate(custom_generate=tokendraw_transformers.generate)`` with the same seeds and the
     same settings: what the settings leave out is filled in as ``generate`` does it, from ``model.generation_config``
-    and then from the defaults of transformers (top-k is 50), which ``model.generate_batch`` itself does not.
+    and then from the defaults of transformers (top-k is 50, and 20 new tokens), which ``model.generate_batch`` itself
+    does not. Processors are served through :class:`tokendraw.RequestSlots`, or refused by the name of their setting
+    before the model is called.
 
     :param inputs: token ids of each prompt.
     :param seeds: as in :func:`generate`, an entry or a :class:`Row` for each prompt; None: what the settings hold,
@@ -64,6 +80,7 @@ def generate_batch(
     :param sampler: name of a tokendraw plugin, or a loaded sampler; None: the best for the device of the model.
     :param generation_config: as in ``model.generate``; what its temperature, top-k, top-p and min-p do is done by
         tokendraw.
+    :param max_new_tokens: most tokens of each request; None: as ``generate`` takes it from the settings.
     :param allow_private_names: has to be True: the error message lists the names that are touched.
     :returns: ``GenerationOutput`` by request id, in the order of ``inputs``.
     :raises InvalidParameterError: a ValueError: the flag is missing, or an argument asks for what is not served.
@@ -78,16 +95,22 @@ def generate_batch(
     config, _ = model._prepare_generation_config(generation_config)
     prompts = _token_ids(inputs)
     seeds = getattr(config, "seeds", None) if seeds is None else seeds
+    sampler = getattr(config, "sampler", None) if sampler is None else sampler
     each = row_seeds(seeds, len(prompts), lambda: prompts, named=f"a prompt, {len(prompts)}")
-    _check(model, each, config, continuous_batching_config)
+    check_settings(model, each, config, continuous_batching_config)
+    config.max_new_tokens = config.max_new_tokens if max_new_tokens is None else max_new_tokens
+    limits = new_token_limits(model, config, prompts, generation_config)
+    prepared = prepared_processors(model, config)
+    is_edited = any(map(is_edit, prepared))
+    batching = synchronous(continuous_batching_config) if is_edited else continuous_batching_config
     do_sample = bool(config.do_sample)
     warn_of_unused(each, do_sample=do_sample, stacklevel=2)
-    manager = model.init_continuous_batching(
-        generation_config=config, continuous_batching_config=continuous_batching_config
-    )
+    manager = model.init_continuous_batching(generation_config=config, continuous_batching_config=batching)
     try:
-        plans = plan(manager.logit_processor.logits_processor, do_sample=do_sample)
-        manager.logit_processor = _processors(plans, sampler, model.device)
+        plans = plan(prepared, do_sample=do_sample)
+        most = max([1, *(len(prompt) + limit for prompt, limit in zip(prompts, limits, strict=True))])
+        edits = with_batch_edits(plans.processors, manager, len(prompts), most, vocab_size_of(model))
+        manager.logit_processor = _processors(replace(plans, processors=edits), sampler, model.device)
         manager.generation_config.do_sample = False  # the maximum is the token drawn
         if warmup:
             manager.warmup()
@@ -95,10 +118,11 @@ def generate_batch(
         ids = [
             manager.add_request(
                 prompt,
-                max_new_tokens=max_new_tokens,
+                max_new_tokens=limit,
+                **({"prompt_length": len(prompt)} if is_edited else {}),
                 **({} if seed is None else {"seed": seed}),
             )
-            for prompt, seed in zip(prompts, each, strict=True)
+            for prompt, limit, seed in zip(prompts, limits, each, strict=True)
         ]
         return _results(manager, ids)
     finally:
@@ -123,27 +147,6 @@ def _token_ids(inputs: Any) -> list[list[int]]:
         ) from None
 
 
-def _check(model: Any, seeds: Sequence[int | None], config: Any, batching: Any) -> None:
-    params = [SamplingParams(seed=seed) for seed in seeds]
-    SamplingMetadata.from_params(params, positions=[0] * len(params))  # refuses what is no seed
-    if (config.num_return_sequences or 1) > 1:
-        raise InvalidParameterError(
-            f"'generate_batch' needs num_return_sequences=1, found {config.num_return_sequences}: copies of a request "
-            "have its seed. Pass the prompt as often, each with a seed of its own."
-        )
-    for name in ("return_logprobs", "per_request_processors"):
-        if getattr(batching, name, False):
-            raise InvalidParameterError(
-                f"'generate_batch' needs {name}=False in its ContinuousBatchingConfig, found True. Leave it out, or "
-                "use model.generate_batch."
-            )
-    if getattr(model, "_cached_continuous_batching_manager", None) is not None:
-        raise InvalidParameterError(
-            "'generate_batch' needs a manager of its own, found that the model keeps one. Call "
-            "model.destroy_cached_continuous_batching_manager()."
-        )
-
-
 def _results(manager: Any, ids: Sequence[str]) -> dict[str, Any]:
     results: dict[str, Any] = {}
     while len(results) < len(ids):
@@ -163,7 +166,7 @@ def _processors(plans: Plan, sampler: str | Sampler | None, device: torch.device
     every = ContinuousBatchingLogitsProcessorList(
         LogitsProcessorList([*plans.processors, low, high, drawing]), drop_unsupported_processors=False
     )
-    every.tensors_required = 3
+    every.tensors_required = 3 + sum(isinstance(processor, BatchEdits) for processor in plans.processors)
     return every
 
 

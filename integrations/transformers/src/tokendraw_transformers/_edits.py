@@ -2,14 +2,14 @@
 
 The list keeps its order: a stretch of served processors, one behind the other, becomes one processor at their place.
 In a stretch the biases come before the penalty, as in ``process_logits``. What sets scores to -inf may stand anywhere
-in it, since -inf stays -inf. What needs the order of tokens, a sequence of several ids, is left to transformers: it
-looks for the ids before the last one in prompt and padding too.
+in it, since -inf stays -inf. In ``generate``, what needs the order of tokens, a sequence of several ids, is left to
+transformers: it looks for the ids before the last one in prompt and padding too.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -17,19 +17,23 @@ from torch import Tensor
 from transformers import (
     LogitsProcessor,
     LogitsProcessorList,
+    MinLengthLogitsProcessor,
     MinNewTokensLengthLogitsProcessor,
     NoBadWordsLogitsProcessor,
     RepetitionPenaltyLogitsProcessor,
     SequenceBiasLogitsProcessor,
+    SuppressTokensAtBeginLogitsProcessor,
     SuppressTokensLogitsProcessor,
 )
 
 from tokendraw import InvalidParameterError, RequestSlots, SamplerUnavailableError, SamplingParams
 from tokendraw_transformers._loading import loaded_processor
 
-_BIASES = (SequenceBiasLogitsProcessor, NoBadWordsLogitsProcessor)
+BIASES = (SequenceBiasLogitsProcessor, NoBadWordsLogitsProcessor)
+_DELAYS = (MinLengthLogitsProcessor, MinNewTokensLengthLogitsProcessor, SuppressTokensAtBeginLogitsProcessor)
+"""Processors that hold tokens back for a while: ``process_logits`` has one list of these."""
 SERVED = (
-    *_BIASES,
+    *BIASES,
     RepetitionPenaltyLogitsProcessor,
     MinNewTokensLengthLogitsProcessor,
     SuppressTokensLogitsProcessor,
@@ -41,20 +45,30 @@ AHEAD = 1024
 
 def with_edits(prepared: Iterable[Any]) -> LogitsProcessorList:
     """Replace each stretch of served processors by one that calls ``process_logits``."""
+    return with_stretches(prepared, _is_served, EditProcessor)
+
+
+def with_stretches(
+    prepared: Iterable[Any], is_served: Callable[[Any], bool], make: Callable[[Sequence[Any]], Any]
+) -> LogitsProcessorList:
+    """Replace each stretch of served processors by one.
+
+    :param make: returns the processor of a stretch.
+    """
     stretches: list[list[Any]] = []
     for processor in prepared:
         last = stretches[-1] if stretches else []
-        if _is_served(processor) and last and _is_served(last[0]) and _may_follow(last, processor):
+        if is_served(processor) and last and is_served(last[0]) and _may_follow(last, processor):
             last.append(processor)
         else:
             stretches.append([processor])
     return LogitsProcessorList(
-        EditProcessor(stretch) if _is_served(stretch[0]) else stretch[0] for stretch in stretches
+        make(stretch) if is_served(stretch[0]) else stretch[0] for stretch in stretches
     )
 
 
 def _is_served(processor: Any) -> bool:
-    if type(processor) in _BIASES:
+    if type(processor) in BIASES:
         return all(len(sequence) == 1 for sequence in processor.sequence_bias)
     return type(processor) in SERVED
 
@@ -63,7 +77,8 @@ def _may_follow(stretch: Sequence[Any], processor: Any) -> bool:
     """Tell whether ``process_logits``, which has one of each kind, edits in this order."""
     kinds = {type(other) for other in stretch}
     late = type(processor) is SequenceBiasLogitsProcessor and RepetitionPenaltyLogitsProcessor in kinds
-    return type(processor) not in kinds and not late
+    second = type(processor) in _DELAYS and not kinds.isdisjoint(_DELAYS)
+    return type(processor) not in kinds and not late and not second
 
 
 class EditProcessor(LogitsProcessor):  # type: ignore[misc]
@@ -124,52 +139,81 @@ class EditProcessor(LogitsProcessor):  # type: ignore[misc]
     def _begin(self, input_ids: Tensor, scores: Tensor) -> None:
         """Make slots that hold what the rows have now."""
         (count, length), vocab_size = input_ids.shape, scores.shape[1]
-        params = self._params(length, vocab_size)
+        params = edit_params(self._kinds, vocab_size, prompt_length=None, num_counted=length)
         known = _histories(self._kinds.get(RepetitionPenaltyLogitsProcessor), input_ids, vocab_size)
-        words = params.bad_words or ()
         self._processor = loaded_processor(scores.device)
-        slots = RequestSlots(
-            num_slots=count,
-            max_tokens=length + AHEAD if self._follows else 1,
-            vocab_size=vocab_size,
-            device=scores.device,
-            max_bias=max(1, len(params.logit_bias or ())),
-            max_stop_ids=max(1, len(params.stop_token_ids or ())),
-            max_bad_words=max(1, len(words)),
-            max_bad_word_len=1,
-        )
+        max_tokens = length + AHEAD if self._follows else 1
+        slots = slots_for(params, count, max_tokens, vocab_size, scores.device)
         for row, history in enumerate(known):
             slots.add(row, params, prompt_token_ids=history)
         self._slots, self._length, self._full_at = slots, length, length + AHEAD
         self._rows = torch.arange(count, device=scores.device)
 
-    def _params(self, length: int, vocab_size: int) -> SamplingParams:
-        """Say what the processors do, for rows of so many tokens.
 
-        :raises InvalidParameterError: an id is outside the vocabulary, or a value is not finite.
-        """
-        kinds, bias, forbidden = self._kinds, {}, set()
-        for kind in _BIASES:
-            given: Mapping[tuple[int, ...], float] = kinds[kind].sequence_bias if kind in kinds else {}
-            for (token,), value in given.items():
-                if value == -math.inf:
-                    forbidden.add(int(token))
-                else:
-                    bias[int(token)] = float(value)
-        if SuppressTokensLogitsProcessor in kinds:
-            forbidden |= set(_within(kinds[SuppressTokensLogitsProcessor].suppress_tokens, vocab_size))
-        penalty, least = (
-            kinds.get(RepetitionPenaltyLogitsProcessor),
-            kinds.get(MinNewTokensLengthLogitsProcessor),
-        )
-        held_back = 0 if least is None else least.prompt_length_to_skip + least.min_new_tokens - length
-        return SamplingParams(
-            repetition_penalty=1.0 if penalty is None else penalty.penalty,
-            logit_bias=bias or None,
-            bad_words=[[token] for token in sorted(forbidden)] or None,
-            min_tokens=max(0, held_back),
-            stop_token_ids=None if least is None else _within(least.eos_token_id, vocab_size),
-        )
+def edit_params(
+    kinds: Mapping[type, Any], vocab_size: int, *, prompt_length: int | None, num_counted: int
+) -> SamplingParams:
+    """Express what the processors of a stretch do as parameters of a request.
+
+    :param kinds: the processors by their types.
+    :param prompt_length: tokens of the prompt; None: as the processors say.
+    :param num_counted: tokens of the request that do not stand in the output of its slot.
+    :raises InvalidParameterError: an id is outside the vocabulary, or a value is not finite.
+    """
+    bias: dict[int, float] = {}
+    forbidden: set[tuple[int, ...]] = set()
+    for kind in BIASES:
+        biases: Mapping[tuple[int, ...], float] = kinds[kind].sequence_bias if kind in kinds else {}
+        for sequence, value in biases.items():
+            if value == -math.inf:
+                forbidden.add(tuple(map(int, sequence)))
+            else:
+                bias[int(sequence[0])] = float(value)
+    if SuppressTokensLogitsProcessor in kinds:
+        tokens = kinds[SuppressTokensLogitsProcessor].suppress_tokens
+        forbidden |= {(token,) for token in _within(tokens, vocab_size)}
+    penalty = kinds.get(RepetitionPenaltyLogitsProcessor)
+    least_length, held_back = _delay(kinds, prompt_length)
+    return SamplingParams(
+        repetition_penalty=1.0 if penalty is None else penalty.penalty,
+        logit_bias=bias or None,
+        bad_words=[list(word) for word in sorted(forbidden)] or None,
+        min_tokens=max(0, least_length - num_counted),
+        stop_token_ids=None if held_back is None else _within(held_back, vocab_size),
+    )
+
+
+def _delay(kinds: Mapping[type, Any], prompt_length: int | None) -> tuple[int, Tensor | None]:
+    """Return the length of a sequence from which on some tokens are no longer held back, and those tokens."""
+    for kind in _DELAYS:
+        if kind not in kinds:
+            continue
+        delay = kinds[kind]
+        if kind is MinLengthLogitsProcessor:
+            return delay.min_length, delay.eos_token_id
+        if kind is SuppressTokensAtBeginLogitsProcessor:
+            begin = delay.begin_index if prompt_length is None else prompt_length
+            return begin + 1, delay.begin_suppress_tokens
+        begin = delay.prompt_length_to_skip if prompt_length is None else prompt_length
+        return begin + delay.min_new_tokens, delay.eos_token_id
+    return 0, None
+
+
+def slots_for(
+    params: SamplingParams, num_slots: int, max_tokens: int, vocab_size: int, device: torch.device
+) -> RequestSlots:
+    """Make slots with room for the lists of such requests."""
+    words = params.bad_words or ()
+    return RequestSlots(
+        num_slots=num_slots,
+        max_tokens=max_tokens,
+        vocab_size=vocab_size,
+        device=device,
+        max_bias=max(1, len(params.logit_bias or ())),
+        max_stop_ids=max(1, len(params.stop_token_ids or ())),
+        max_bad_words=max(1, len(words)),
+        max_bad_word_len=max([1, *map(len, words)]),
+    )
 
 
 def _within(ids: Tensor, vocab_size: int) -> list[int]:

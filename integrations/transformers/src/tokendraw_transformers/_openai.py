@@ -30,8 +30,8 @@ def completion_logprobs(
     :param behind: last token id of the prompt: some tokenizers leave out the space of a text's first token.
     :param text_offset: characters of the text before the first token: those of the prompt, if it is echoed.
     :returns: ``tokens``, ``token_logprobs`` and ``text_offset``, an entry a token, and ``top_logprobs``, a dict from
-        tokens to logprobs for each, the drawn token in it. A token of incomplete characters is written as its bytes,
-        as in ``bytes:\\xe2\\x82``.
+        tokens to logprobs for each, the drawn token in it; of tokens with one text it has the likeliest. A token of
+        incomplete characters is written as its bytes, as in ``bytes:\\xe2\\x82``.
     """
     pieces = _Pieces(tokenizer)
     text = codecs.getincrementaldecoder("utf-8")(errors="replace")
@@ -47,9 +47,10 @@ def completion_logprobs(
         values = [_finite(logprob) for _, logprob, *_ in entries]
         logprobs["tokens"].append(names[0])
         logprobs["token_logprobs"].append(values[0])
-        logprobs["top_logprobs"].append(
-            dict(zip([*names[1:], names[0]], [*values[1:], values[0]], strict=True))
-        )
+        likeliest: dict[str, float] = {}
+        for name, value in zip([*names[1:], names[0]], [*values[1:], values[0]], strict=True):
+            likeliest[name] = max(likeliest.get(name, value), value)
+        logprobs["top_logprobs"].append(likeliest)
         logprobs["text_offset"].append(text_offset)
         text_offset += len(text.decode(found[0].utf8))
         behind = entries[0][0]

@@ -13,7 +13,7 @@ from tokendraw._exchange.request_slots.families import Families
 from tokendraw._exchange.request_slots.parameters import AT_REST, SAMPLING, column_of, layout_on
 from tokendraw._exchange.request_slots.sizes import Sizes
 from tokendraw._exchange.request_slots.tables import RequestTables
-from tokendraw._exchange.request_slots.workspace import Workspace, workspace
+from tokendraw._exchange.request_slots.workspace import Workspace, bounds_of, workspace
 from tokendraw._torch.upload import uploaded
 
 _ALIGNMENT = 16  # elements: Triton compiles another kernel for a pointer that is no multiple of 16 bytes
@@ -90,6 +90,6 @@ def allocate(sizes: Sizes, device: torch.device) -> State:
         **families.absent(),
     )
     sampling = {name: rows[name] for name in SAMPLING}
-    return State(
-        tables, families, sampling, blocks, at_rest, tokens, lengths, workspace(lengths, sizes.max_tokens, 1)
-    )
+    bounds = bounds_of(sizes.vocab_size, tokens.device)
+    step = workspace(lengths, bounds, sizes.max_tokens, 1)
+    return State(tables, families, sampling, blocks, at_rest, tokens, lengths, step)

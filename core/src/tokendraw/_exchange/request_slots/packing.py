@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from collections import Counter
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -10,9 +11,15 @@ import torch
 from torch import Tensor
 
 from tokendraw._exchange.request_slots.parameters import layout_on
-from tokendraw._exchange.request_slots.request import Request
+from tokendraw._exchange.request_slots.request import Request, TokenHistory
 from tokendraw._exchange.request_slots.sizes import Sizes
-from tokendraw._exchange.request_slots.tables import ENDS_BAD_WORD, HAS_BIAS, IN_PROMPT, IS_STOP
+from tokendraw._exchange.request_slots.tables import (
+    ENDS_BAD_WORD,
+    HAS_BIAS,
+    IN_PROMPT,
+    IS_STOP,
+    ONE_OUTPUT,
+)
 from tokendraw._torch.upload import uploaded
 
 
@@ -32,12 +39,17 @@ class PackedRequest(NamedTuple):
         return dict(zip(self.sizes, torch.split(there, [*self.sizes.values()]), strict=True))
 
 
-def packed_request(request: Request, prompt: list[int], sizes: Sizes, device: torch.device) -> PackedRequest:
+def packed_request(
+    request: Request, tokens: TokenHistory, sizes: Sizes, device: torch.device
+) -> PackedRequest:
     """Lay out a request for one copy."""
     own, edits = request.params, request.edits
     ends = [word[-1] for word in edits.bad_words]
-    flags = dict.fromkeys(prompt, IN_PROMPT)
-    distinct = [*flags]
+    flags = dict.fromkeys(tokens.prompt, IN_PROMPT)
+    for token, times in Counter(tokens.output).items():
+        flags[token] = flags.get(token, 0) + ONE_OUTPUT * times
+    distinct = [token for token in flags if 0 <= token < sizes.vocab_size]  # placeholders are no ids
+    flags = {token: flags[token] for token in distinct}
     for ids, flag in ((edits.bias, HAS_BIAS), (edits.stop_ids, IS_STOP), (ends, ENDS_BAD_WORD)):
         for token in ids:
             flags[token] = flags.get(token, 0) | flag
@@ -50,10 +62,10 @@ def packed_request(request: Request, prompt: list[int], sizes: Sizes, device: to
         "logprobs": own.logprobs or 0,
         "seeded": own.seed is not None,
         "joint": own.filter_order == "joint",
-        "num_tokens": len(prompt),
+        "num_tokens": tokens.num_tokens,
         "num_distinct": len(distinct),
         "limit": sizes.max_tokens,
-        "num_prompt": len(prompt),
+        "num_prompt": len(tokens.prompt),
         "num_bias": len(edits.bias),
         "num_stop": len(edits.stop_ids),
         "min_tokens": edits.min_tokens,
@@ -66,7 +78,7 @@ def packed_request(request: Request, prompt: list[int], sizes: Sizes, device: to
     layout = layout_on(device.type)
     words, pieces = array("i", layout.packed(values)), dict(layout.sizes)
     lists: dict[str, Iterable[int]] = {
-        "history": prompt,
+        "history": (*tokens.prompt, *tokens.output),
         "distinct": distinct,
         "flagged": flags,
         "flags": flags.values(),

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from torch import Tensor
 
-from tokendraw._exchange.edits import CheckedEdits, checked_edits
+from tokendraw._exchange.edits import LARGEST_ID, CheckedEdits, checked_edits
 from tokendraw._exchange.facts import RowKind, row_kind
 from tokendraw._exchange.params import CheckedParams, SamplingParams, checked
-from tokendraw._exchange.ranges import integers
+from tokendraw._exchange.ranges import are_integers, integers
 from tokendraw._exchange.request_slots.sizes import Sizes
 from tokendraw._exchange.request_slots.tables import EDITS
 from tokendraw._messages.errors import InvalidParameterError
@@ -62,21 +64,47 @@ def checked_request(slot: int, params: SamplingParams, sizes: Sizes) -> Request:
     return Request(own, edits, row_kind(own))
 
 
-def checked_prompt(slot: int, prompt: Iterable[int] | Tensor, sizes: Sizes) -> list[int]:
-    """Return the ids of a prompt.
+class TokenHistory(NamedTuple):
+    """The tokens of a request that comes to a slot. Numbers outside [0, V) are placeholders: tokens without an id."""
 
-    :raises InvalidParameterError: one is out of range, or they are too many; names the slot.
-    :raises InvalidInputError: it is a tensor of another form.
+    prompt: list[int]
+    output: list[int]
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens in prompt and output."""
+        return len(self.prompt) + len(self.output)
+
+
+def checked_history(
+    slot: int, prompt: Iterable[int] | Tensor, output: Iterable[int] | Tensor, sizes: Sizes
+) -> TokenHistory:
+    """Return the tokens of a request, each as an int32.
+
+    :raises InvalidParameterError: one is no integer, or they are too many; names the slot.
+    :raises InvalidInputError: they are a tensor of another form.
     """
-    name, place, most = "prompt_token_ids", f"slot {slot}", sizes.max_tokens
-    if isinstance(prompt, Tensor):
-        check_vector(name, prompt)
-        check_integers(name, prompt)
-        prompt = prompt.tolist()
-    ids = integers(name, prompt, 0, sizes.vocab_size - 1, f"token ids in [0, {sizes.vocab_size})", row=place)
-    if len(ids) > most:
+    place, most = f"slot {slot}", sizes.max_tokens
+    tokens = TokenHistory(
+        _integers_of("prompt_token_ids", prompt, place), _integers_of("output_token_ids", output, place)
+    )
+    if tokens.num_tokens > most:
+        found = f"{len(tokens.prompt)}"
+        if tokens.output:
+            found += f" and {len(tokens.output)} of 'output_token_ids'"
         raise InvalidParameterError(
-            f"'{name}' of {place} needs at most 'max_tokens', {most}, ids, found {len(ids)}. "
+            f"'prompt_token_ids' of {place} needs at most 'max_tokens', {most}, ids, found {found}. "
             "Shorten the prompt, or make RequestSlots with a larger max_tokens."
         )
-    return ids
+    return tokens
+
+
+def _integers_of(name: str, tokens: Iterable[int] | Tensor, place: str) -> list[int]:
+    if isinstance(tokens, Tensor):
+        check_vector(name, tokens)
+        check_integers(name, tokens)
+        tokens = tokens.tolist()
+    numbers = integers(name, tokens, -math.inf, math.inf, "integers", row=place)
+    if are_integers(numbers, -1, LARGEST_ID):
+        return numbers
+    return [number if -1 <= number <= LARGEST_ID else -1 for number in numbers]

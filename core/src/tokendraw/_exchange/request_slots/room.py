@@ -63,8 +63,7 @@ class Room:
         """
         most = sizes.max_tokens
         lengths: list[int] = num_tokens.tolist()
-        is_id = (tokens >= 0) & (tokens < sizes.vocab_size)
-        added: list[int] = is_id.unsqueeze(-1).flatten(1).sum(1).tolist()
+        added: list[int] = (tokens >= 0).unsqueeze(-1).flatten(1).sum(1).tolist()
         rows = [*zip(row_index.tolist(), added, strict=True)]
         for row, (slot, more) in enumerate(rows):
             if slot in self._full_at and lengths[slot] + more > most:

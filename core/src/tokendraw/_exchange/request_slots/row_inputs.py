@@ -8,6 +8,7 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
+from tokendraw._exchange.metadata_checks import LARGEST_POSITION, check_positions
 from tokendraw._exchange.ranges import each, integers
 from tokendraw._messages.errors import InvalidInputError, InvalidParameterError
 from tokendraw._messages.words import type_name
@@ -46,6 +47,21 @@ def given_rows(name: str, given: Iterable[int] | Tensor, device: torch.device) -
         return Given(given.tolist(), given if device.type == "cpu" else None)
     check_device(name, given, device)
     return Given(None, given)
+
+
+def given_positions(positions: Iterable[int] | Tensor, device: torch.device) -> Given:
+    """Take the position of each row, from wherever it is; values on the device are not looked at.
+
+    :raises InvalidInputError: it is a tensor of another form, or on another device.
+    :raises InvalidParameterError: it is no list, or one on the host is out of range.
+    """
+    if isinstance(positions, Tensor) and positions.device == device:
+        check_form("positions", positions, 1)
+        check_positions(positions)
+        return Given(None, positions)
+    at = given_rows("positions", positions, device)
+    integers("positions", at.values or (), 0, LARGEST_POSITION)
+    return at
 
 
 def tokens_of(name: str, output: HasTokenIds, needed: str, advice: str, device: torch.device) -> Tensor:

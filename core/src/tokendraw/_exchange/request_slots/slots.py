@@ -7,8 +7,8 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
+from tokendraw._exchange.edits import LARGEST_ID
 from tokendraw._exchange.metadata import SamplingMetadata
-from tokendraw._exchange.metadata_checks import LARGEST_POSITION, check_positions
 from tokendraw._exchange.params import SamplingParams
 from tokendraw._exchange.ranges import integer, integers
 from tokendraw._exchange.request_slots.allocation import allocate
@@ -16,13 +16,12 @@ from tokendraw._exchange.request_slots.appending import append_tokens
 from tokendraw._exchange.request_slots.counting import Population
 from tokendraw._exchange.request_slots.descriptions import Descriptions
 from tokendraw._exchange.request_slots.packing import packed_request
-from tokendraw._exchange.request_slots.request import checked_prompt, checked_request
+from tokendraw._exchange.request_slots.request import checked_history, checked_request
 from tokendraw._exchange.request_slots.room import Room
 from tokendraw._exchange.request_slots.row_inputs import (
-    Given,
     HasTokenIds,
-    check_form,
     check_slots,
+    given_positions,
     given_rows,
     on_device,
     tokens_of,
@@ -108,11 +107,9 @@ class RequestSlots:
         What has memory never moves. Those of bias, allowed ids, stop ids and bad words have none, and no width, until
         the first request that asks for such an edit is added, or a CUDA graph is captured: this is then another object.
         """
-        if (
-            self._state.families.missing and is_capturing()
-        ):  # requests that the graph serves later may ask for them
-            asked = [name for name in self._state.families.missing if getattr(self.captured_edits, name)]
-            self._state.give_memory(asked)
+        missing = self._state.families.missing
+        if missing and is_capturing():  # requests that the graph serves later may ask for them
+            self._state.give_memory([name for name in missing if getattr(self.captured_edits, name)])
         return self._state.tables
 
     @property
@@ -129,13 +126,24 @@ class RequestSlots:
         return self._state.num_bytes
 
     @untraced
-    def add(self, slot: int, params: SamplingParams, prompt_token_ids: Iterable[int] | Tensor = ()) -> None:
+    def add(
+        self,
+        slot: int,
+        params: SamplingParams,
+        prompt_token_ids: Iterable[int] | Tensor = (),
+        output_token_ids: Iterable[int] | Tensor = (),
+    ) -> None:
         """Put a request into an empty slot. Everything goes there in one copy, for which nobody waits.
 
+        A request that comes back after a preemption brings its output, and is edited as if it had never been gone.
+        A number outside [0, V), as a placeholder of an image has, is a token without an id: no edit counts or matches
+        it, but it stands between its neighbours, and in the output ``min_tokens`` counts it.
+
         :param slot: from 0 to S - 1.
-        :param prompt_token_ids: at most M integers in [0, V); a tensor [n] on a device is read, which waits for it.
+        :param prompt_token_ids: integers; a tensor [n] on a device is read, which waits for it.
+        :param output_token_ids: the same, behind the prompt; both are at most M.
         :raises InvalidParameterError: a ValueError that names the field, the slot and the value; nothing has changed.
-        :raises InvalidInputError: a ValueError: the prompt is a tensor of another form, or a CUDA graph is being
+        :raises InvalidInputError: a ValueError: the tokens are a tensor of another form, or a CUDA graph is being
             captured; nothing has changed.
         :raises torch.OutOfMemoryError: the device has no memory for :attr:`tables` of a kind that is asked for first
             here; nothing has changed.
@@ -147,13 +155,13 @@ class RequestSlots:
                 f"slots.remove({slot})."
             )
         request = checked_request(slot, params, sizes)
-        prompt = checked_prompt(slot, prompt_token_ids, sizes)
-        pieces = packed_request(request, prompt, sizes, self._device).uploaded(self._device)
+        tokens = checked_history(slot, prompt_token_ids, output_token_ids, sizes)
+        pieces = packed_request(request, tokens, sizes, self._device).uploaded(self._device)
         self._state.give_memory(request.asks)
         self._state.families.fill(self._state.tables)
         write_request(self._state, slot, pieces)
         self._population.add(slot, request)
-        self._room.set(slot, sizes.max_tokens - len(prompt))
+        self._room.set(slot, sizes.max_tokens - tokens.num_tokens)
 
     @untraced
     def remove(self, slot: int) -> None:
@@ -172,19 +180,19 @@ class RequestSlots:
     def append(self, row_index: Iterable[int] | Tensor, token_ids: Iterable[int] | Tensor) -> None:
         """Append one token to the output of each of some requests. Waits for nothing, and can be captured.
 
-        On another device than the CPU no value is looked at: rows whose slot is out of range or has no request, and
-        ids outside [0, V), are left out. The host counts what it sees; only where a request may be full by that count
-        it reads how long each is, and waits. A captured call counts nothing: tokens beyond M are then left out.
+        On another device than the CPU no value is looked at: rows whose slot is out of range or has no request are
+        left out. The host counts what it sees; only where a request may be full by that count it reads how long each
+        is, and waits. A captured call counts nothing: tokens beyond M are then left out.
 
         :param row_index: [rows] integer: the slot of each row, each at most once.
-        :param token_ids: [rows] integer; -1: no token, as behind the last one of a verification.
-        :raises InvalidParameterError: a ValueError that names the row: a slot or id on the host is out of range, or a
-            request is full; nothing has changed.
+        :param token_ids: [rows] integer; V or more: a token without an id, as in :meth:`add`; -1: no token, as behind
+            the last one of a verification.
+        :raises InvalidParameterError: a ValueError that names the row: a slot on the host is out of range or a token
+            less than -1, or a request is full; nothing has changed.
         :raises InvalidInputError: a ValueError: a tensor of another form or device; nothing has changed.
         """
         tokens = given_rows("token_ids", token_ids, self._device)
-        if tokens.values is not None:
-            integers("token_ids", tokens.values, -1, self.vocab_size - 1)
+        integers("token_ids", tokens.values or (), -1, LARGEST_ID)
         rows = given_rows("row_index", row_index, self._device)
         there = on_device(self._device, row_index=rows, token_ids=tokens)
         self._append(rows.values, there["row_index"], there["token_ids"])
@@ -196,8 +204,8 @@ class RequestSlots:
         :param row_index: [B] integer: the slot of each request, each at most once.
         :param verify_output: its ``token_ids`` [B, K + 1] are on the device of the slots.
         """
-        needed, advice = "a tokendraw.VerifyOutput", "Pass what sampler.verify returned."
-        tokens = tokens_of("verify_output", verify_output, needed, advice, self._device)
+        form = "a tokendraw.VerifyOutput", "Pass what sampler.verify returned."
+        tokens = tokens_of("verify_output", verify_output, *form, self._device)
         rows = given_rows("row_index", row_index, self._device)
         self._append(rows.values, on_device(self._device, row_index=rows)["row_index"], tokens)
 
@@ -219,13 +227,8 @@ class RequestSlots:
         if rows.values is not None and not self._population.slots.issuperset(rows.values):
             check_slots(rows.values, self._population.slots, self.num_slots)
         given = {"row_index": rows}
-        if isinstance(positions, Tensor) and positions.device == self._device:
-            check_form("positions", positions, 1)
-            check_positions(positions)
-            given["positions"] = Given(None, positions)
-        elif positions is not None:
-            given["positions"] = at = given_rows("positions", positions, self._device)
-            integers("positions", at.values or (), 0, LARGEST_POSITION)
+        if positions is not None:
+            given["positions"] = given_positions(positions, self._device)
         return self._descriptions.of(self._population, **on_device(self._device, **given))
 
     def _append(self, slots: list[int] | None, row_index: Tensor, tokens: Tensor) -> None:

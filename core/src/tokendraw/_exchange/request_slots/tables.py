@@ -25,7 +25,8 @@ class RequestTables:
     """
 
     history: Tensor
-    """[S, M] int32: the ids of the prompt, then those of the output."""
+    """[S, M] int32: the ids of the prompt, then those of the output. A number outside [0, V) is a placeholder, as an
+    image has: a token that no bad word matches."""
     num_prompt: Tensor
     """[S] int32: tokens in the prompt."""
     num_tokens: Tensor

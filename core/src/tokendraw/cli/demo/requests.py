@@ -82,11 +82,10 @@ class EditedRequests:
         self, editor: Editor, params: Sequence[SamplingParams], prompt: Sequence[int], count: int
     ) -> None:
         self._editor = editor
-        known = [token_id for token_id in prompt if token_id >= 0]
         words = [word for asked in params for word in asked.bad_words or ()]
         self._slots = RequestSlots(
             len(params),
-            len(known) + count,
+            len(prompt) + count,
             editor.vocab_size,
             device=editor.device,
             max_bias=max(1, *(len(asked.logit_bias or ()) for asked in params)),
@@ -95,7 +94,7 @@ class EditedRequests:
             max_bad_word_len=max([1, *map(len, words)]),
         )
         for slot, asked in enumerate(params):
-            self._slots.add(slot, asked, known)
+            self._slots.add(slot, asked, prompt)
 
     def metadata(self, rows: Sequence[int], positions: Sequence[int]) -> SamplingMetadata:
         """Take what stands in the slots."""

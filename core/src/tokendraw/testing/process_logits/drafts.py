@@ -29,7 +29,7 @@ _ASK = Ask(call=_with_drafts)
 
 @properties.advertised("process drafts", lambda c: c.drafts, _ASK)
 def drafts(subject: Processing, trial: Trial) -> str:
-    """Row j of a request counts its first j drafts as if they were in the output, in every edit."""
+    """Row j of a request counts its first j drafts as if they were in the output, in every edit, and no placeholder."""
     vocab_size, requests = subject.vocab_size(_VOCAB_SIZE), 7
     rows = 0
     for dtype in subject.dtypes:

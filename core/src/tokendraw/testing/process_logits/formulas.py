@@ -124,7 +124,7 @@ def order(subject: Processing, trial: Trial) -> str:
 
 
 def whole_request(rng: np.random.Generator, vocab_size: int) -> Request:
-    """Draw a request that asks for several things, with few ids, so that they meet."""
+    """Draw a request that asks for several things, with few ids, so that they meet, and placeholders in its prompt."""
     few = rng.permutation(vocab_size)[:12]
 
     def ids(count: int) -> list[int]:
@@ -143,4 +143,5 @@ def whole_request(rng: np.random.Generator, vocab_size: int) -> Request:
     kept = {name: value for name, value in asked.items() if rng.random() < 0.8}
     if "min_tokens" in kept:
         kept["stop_token_ids"] = asked["stop_token_ids"]
-    return Request(SamplingParams(**kept), ids(int(rng.integers(0, 8))), ids(int(rng.integers(0, 12))))
+    prompt = [*ids(int(rng.integers(0, 8))), -1, vocab_size]
+    return Request(SamplingParams(**kept), prompt, ids(int(rng.integers(0, 12))))

@@ -62,7 +62,10 @@ def _edit(
 
 
 def random_request(rng: np.random.Generator, vocab_size: int) -> Request:
-    """Draw a request that asks for anything from nothing to everything, with ids that meet or that do not."""
+    """Draw a request that asks for anything from nothing to everything, with ids that meet or that do not.
+
+    Its prompt ends with placeholders.
+    """
     pool = rng.integers(0, vocab_size, int(rng.integers(1, 20)))
 
     def ids(most: int, least: int = 0) -> list[int]:
@@ -88,11 +91,11 @@ def random_request(rng: np.random.Generator, vocab_size: int) -> Request:
     if "min_tokens" in kept:
         kept["stop_token_ids"] = asked["stop_token_ids"]
     half = MAX_TOKENS // 3
-    return Request(SamplingParams(**kept), ids(half), ids(half))
+    return Request(SamplingParams(**kept), [*ids(half), -1, vocab_size], ids(half))
 
 
 def _drafts(rng: np.random.Generator, request: Request, vocab_size: int) -> list[int]:
-    """Draw drafts that repeat the request's own ids, or begin its bad words, or are any."""
+    """Draw drafts that repeat the request's own ids and placeholders, or begin its bad words, or are any."""
     words = [token for word in request.params.bad_words or () for token in word]
     known = [*request.output, *request.prompt, *words, int(rng.integers(vocab_size))]
     return rng.choice(known, int(rng.choice([0, 1, 2, 5, 8, 12]))).tolist()  # type: ignore[no-any-return]

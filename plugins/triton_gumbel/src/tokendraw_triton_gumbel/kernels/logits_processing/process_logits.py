@@ -24,6 +24,7 @@ from tokendraw_triton_gumbel.kernels.logits_processing.row_edits import (
     banned_ids,
     count_drafts,
     is_forbidden,
+    load_draft_ids,
     load_logits,
     load_penalties,
     load_restricted,
@@ -100,8 +101,8 @@ def _edit_drafted(row, occurrences, penalties, history, drafts, masks, words, fl
     for start in range(0, row.step, config.IDS):
         at = start + tl.arange(0, config.IDS)
         is_one = (at < row.step) & (row.draft + at < drafts.count)
-        ids = tl.load(drafts.ids + row.draft + at, mask=is_one, other=-1).to(tl.int32)
-        there = (ids >= 0) & (ids < row.vocab_size)
+        ids = load_draft_ids(row, drafts, at, is_one)
+        there = ids >= 0
         counts = tl.load(occurrences.counts + row.slot * row.vocab_size + ids, mask=there, other=0)
         value = load_logits(row, ids, there)
         forbidden = is_forbidden(

@@ -126,7 +126,14 @@ def load_penalties(slot, penalties, flags):
 def draft_id(row, drafts, number):
     """Return the ``number``-th draft of a row's request: -1 where there is none."""
     there = (number >= 0) & (number < row.step) & (row.draft + number < drafts.count)
-    return tl.load(drafts.ids + row.draft + number, mask=there, other=-1).to(tl.int32)
+    return load_draft_ids(row, drafts, number, there)
+
+
+@triton.jit
+def load_draft_ids(row, drafts, number, there):
+    """Return drafts of a row's request by their numbers: -1 for placeholders, which may be any int64."""
+    ids = tl.load(drafts.ids + row.draft + number, mask=there, other=-1)
+    return tl.where((ids >= 0) & (ids < row.vocab_size), ids, -1).to(tl.int32)
 
 
 @triton.jit
