@@ -87,8 +87,11 @@ class Call(ABC):
     def output_check(self, need: Any) -> OutputCheck:
         """Return the check of the output's form, which keeps no tensor alive."""
 
-    def wrong_values(self, output: Any) -> str | None:
-        """Say what is wrong with the values of an output of the right form; waits for the device."""
+    def wrong_values(self, output: Any, need: Any) -> str | None:
+        """Say what is wrong with the values of an output of the right form; waits for the device.
+
+        :param need: of the caller.
+        """
         return None
 
     @property

@@ -16,6 +16,7 @@ from tokendraw._exchange.capabilities import Need
 from tokendraw._exchange.drafts import Drafts
 from tokendraw._exchange.facts import BatchFacts
 from tokendraw._exchange.metadata import SamplingMetadata
+from tokendraw._exchange.output_checks import wrong_bounds
 from tokendraw._exchange.row_limits import unserved
 from tokendraw._messages.errors import InvalidInputError, InvalidParameterError
 from tokendraw._messages.words import one_of, type_name
@@ -137,5 +138,8 @@ class Verify(Call):
             ranks=need.logprob_ranks,
         )
 
-    def wrong_values(self, output: VerifyOutput) -> str | None:
-        return wrong_chains(output, self.target_logits, self.drafts)
+    def wrong_values(self, output: VerifyOutput, need: Need) -> str | None:
+        wrong = wrong_chains(output, self.target_logits, self.drafts)
+        if wrong is not None or self.metadata.facts.max_logprobs is None:
+            return wrong
+        return wrong_bounds(output.logprobs, None, need.logprobs_mode)
