@@ -25,8 +25,8 @@ FACES = {
         LogprobsMode Need Operation PAD_LOGPROB PAD_TOKEN_ID PagedKVPlannerBackend PluginInfo ProcessCapabilities
         ProcessNeed Release RequestTables RowMasses SamplerBackend Seeding Sm90W4Capabilities Sm90W4PackerBackend
         TieNeed TieRule Upstream VERIFY_MODES
-        VerifierBackend VerifyCapabilities VerifyMode best_token_ids hookimpl least_shown logprobs_by_step
-        mode_values numpy_is_usable one_thread pad_logprobs
+        VerifierBackend VerifyCapabilities VerifyMode best_token_ids hookimpl least_shown log_kept_mass_by_step
+        logprobs_by_step mode_values numpy_is_usable one_thread pad_logprobs
         printable release_of
     """,
     tokendraw.resolution: """

@@ -92,7 +92,7 @@ if TYPE_CHECKING:
         VerifyCapabilities,
         VerifyMode,
     )
-    from tokendraw.operations.verify.logprobs import logprobs_by_step
+    from tokendraw.operations.verify.logprobs import log_kept_mass_by_step, logprobs_by_step
 
 _HOMES = {
     "_discovery.hooks": ("hookimpl",),
@@ -139,7 +139,7 @@ _HOMES = {
         "VerifyCapabilities",
         "VerifyMode",
     ),
-    "operations.verify.logprobs": ("logprobs_by_step",),
+    "operations.verify.logprobs": ("log_kept_mass_by_step", "logprobs_by_step"),
 }
 
 __all__ = [
@@ -187,6 +187,7 @@ __all__ = [
     "best_token_ids",
     "hookimpl",
     "least_shown",
+    "log_kept_mass_by_step",
     "logprobs_by_step",
     "mode_values",
     "numpy_is_usable",

@@ -142,4 +142,4 @@ class Verify(Call):
         wrong = wrong_chains(output, self.target_logits, self.drafts)
         if wrong is not None or self.metadata.facts.max_logprobs is None:
             return wrong
-        return wrong_bounds(output.logprobs, None, need.logprobs_mode)
+        return wrong_bounds(output.logprobs, output.log_kept_mass, need.logprobs_mode)

@@ -17,6 +17,7 @@ from tokendraw._exchange.params import SamplingParams
 from tokendraw.testing.kit.property import Properties
 from tokendraw.testing.kit.trial import Trial
 from tokendraw.testing.logits_families import FAMILIES
+from tokendraw.testing.rows.bounds import leading_rows, narrow_requests
 from tokendraw.testing.rows.draws import seed_torch
 from tokendraw.testing.rows.dtypes import dtypes_of, rounded
 from tokendraw.testing.rows.expected import expect
@@ -159,40 +160,15 @@ def kept_mass(subject: Sampling, trial: Trial) -> str:
 @properties.advertised("logprob bounds", has_logprobs)
 def bounds(subject: Sampling, trial: Trial) -> str:
     """No log-probability and no log_kept_mass lies above 0, where rounding brings them next to it."""
+    sizes = [v for v in (1, 2, 33, 1300) if v <= (subject.capabilities.max_vocab_size or v)]
     looked = 0
-    for size, dtype in itertools.product((1, 2, 33, 1300), dtypes_of(subject)):
+    for size, dtype in itertools.product(sizes, dtypes_of(subject)):
         rng = trial.generator(f"{size} {dtype}")
-        given, _ = rounded(_at_bounds(rng, size, subject.effort.rows(96, least=6)), dtype)
-        requests = [replace(p, logprobs=min(size, 3)) for p in _narrow(subject)]
+        given, _ = rounded(leading_rows(rng, size, subject.effort.rows(96, least=6)), dtype)
+        requests = [replace(p, logprobs=min(size, 3)) for p in narrow_requests(subject.capabilities)]
         params = [requests[i] for i in rng.integers(0, len(requests), len(given))]
         seed_torch(rng)
         for mode in subject.capabilities.logprobs_modes:
             subject.sample(given, params, mode=mode)  # holds what is returned against the bound
             looked += len(given)
     return f"{looked} rows: one token's, a few tokens', uniform"
-
-
-def _at_bounds(rng: np.random.Generator, size: int, rows: int) -> Array:
-    """Make rows [rows, V] that are uniform or nearly so, but for a token that may lead, by far too."""
-    logits = rng.choice([0.0, 1e-3, 1.0], (rows, 1)) * rng.standard_normal((rows, size))
-    lead = rng.choice([0.0, 1.0, 60.0], rows) * rng.uniform(0, 20, rows)
-    logits[np.arange(rows), rng.integers(0, size, rows)] += lead
-    return logits.astype(np.float32)
-
-
-def _narrow(subject: Sampling) -> list[SamplingParams]:
-    """List requests that keep one token, few tokens, or nearly all, as far as the subject serves them."""
-    found = [SamplingParams(), SamplingParams(temperature=3.0)]
-    if scalar_filters(subject.capabilities):
-        return found[:1]
-    if subject.has("top_k"):
-        found += [SamplingParams(top_k=1), SamplingParams(top_k=2, temperature=0.7), SamplingParams(top_k=30)]
-    if subject.has("top_p"):
-        found += [
-            SamplingParams(top_p=p, temperature=t) for p, t in ((0.5, 1.0), (0.999, 1.0), (0.999999, 2.0))
-        ]
-    if subject.has("min_p"):
-        found += [SamplingParams(min_p=1.0), SamplingParams(min_p=1e-6)]
-    orders = subject.capabilities.filter_orders or ("top_k_first",)
-    found = [replace(request, filter_order=order) for request in found for order in orders]
-    return found + ([SamplingParams(temperature=0.0)] if subject.capabilities.greedy else [])
