@@ -163,7 +163,7 @@ def test_a_wrong_form_counts_as_a_call_that_raised(
         explicit.sample(batch(), METADATA)
     assert str(error.value) == f"'acme' needs to {found}. Mend the plugin, or set TOKENDRAW_DISABLE=acme."
     assert error.value.__notes__ == [
-        "'acme' was asked for by the argument sampler=, so no other sampler takes over. "
+        "'acme' was asked for by the argument sampler=, so no other one takes over. "
         "Leave out sampler= to let tokendraw choose."
     ]
     with pytest.warns(SamplerFallbackWarning) as told:

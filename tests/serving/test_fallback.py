@@ -31,9 +31,9 @@ HERE = place(faulty("acme", FAILS), FAILS)
 IN_BETA = HERE.replace("acme", "beta")
 FAILED = f"'acme' failed: its call raised RuntimeError: no kernel image {HERE}. Using 'native' from here on. "
 NOT_FROM_THESE = (
-    "'acme' may have overwritten the logits before it failed, so no other sampler draws from them. It draws the next "
-    "batch of this kind from a copy, and the next best sampler does, from then on, if it fails again. "
-    "Set TOKENDRAW_DISABLE=acme to draw with another one at once."
+    "'acme' may have overwritten its inputs before it failed, so no other one is given them. It is given copies at the "
+    "next call of this kind, and the next best one takes over, from then on, if it fails again. "
+    "Set TOKENDRAW_DISABLE=acme to use another one at once."
 )
 NO_MEMORY = "DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes. Error code 12"
 
@@ -132,7 +132,7 @@ def test_the_companion_of_an_explicit_choice_is_not_replaced_either(dists: FakeD
     with pytest.raises(RuntimeError, match="no kernel image") as raised:
         draw(sampler)
     assert raised.value.__notes__ == [
-        "'beta' draws what 'acme' cannot. 'acme' was asked for by the argument sampler=, so no other sampler "
+        "'beta' serves what 'acme' cannot. 'acme' was asked for by the argument sampler=, so no other one "
         "takes over. Leave out sampler= to let tokendraw choose."
     ]
     assert sampler.resolution.companion == "beta"
@@ -386,7 +386,7 @@ def test_rows_that_only_the_failed_companion_could_serve_are_refused_and_it_stay
         with pytest.raises(SamplerUnavailableError) as refused:
             draw(sampler)
         assert str(refused.value) == (
-            "No sampler here can serve greedy rows, which this batch may hold: 'beta' failed, its call raised "
+            "Nothing here can serve greedy rows, which this batch may hold: 'beta' failed, its call raised "
             f"RuntimeError: no kernel image {IN_BETA}. Install another one that can, or, if the batch holds none, say "
             "so in SamplingMetadata.facts."
         )

@@ -31,7 +31,7 @@ def fallback(
 
 
 def failed_call(name: str, reason: str, successor: str, choice: Choice) -> str:
-    """Tell of a sampler that failed while it drew, and of the one that has taken its place."""
+    """Tell of a provider whose call failed, and of the one that has taken its place."""
     disable = _disable([name], choice)
     return f"{name!r} failed: {reason}. Using {successor!r} from here on. {disable} to silence this."
 

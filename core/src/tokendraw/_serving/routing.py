@@ -122,7 +122,7 @@ class Serving:
         if beyond is not None:
             raise SamplerUnavailableError(
                 f"'{self.chosen.name}' cannot serve {lacking}, and its companion '{self.companion.name}' cannot serve "
-                f"{beyond}, both of which this batch may hold. Install a sampler that serves both "
+                f"{beyond}, both of which this batch may hold. Install one that serves both "
                 f"({NATIVE}), or, if the batch holds only one of them, say so in "
                 f"{call.told_in}."
             )
