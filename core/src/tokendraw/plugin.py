@@ -64,6 +64,7 @@ if TYPE_CHECKING:
         TieNeed,
         TieRule,
     )
+    from tokendraw._exchange.edits import EDITS, Edit
     from tokendraw._exchange.host import Host
     from tokendraw._exchange.logprobs import (
         RowMasses,
@@ -117,6 +118,7 @@ _HOMES = {
         "TieNeed",
         "TieRule",
     ),
+    "_exchange.edits": ("EDITS", "Edit"),
     "_exchange.host": ("Host",),
     "_exchange.logprobs": ("RowMasses", "best_token_ids", "least_shown", "mode_values", "pad_logprobs"),
     "_exchange.operation": ("Operation",),
@@ -145,6 +147,7 @@ _HOMES = {
 __all__ = [
     "API_VERSION",
     "DRAFT_KINDS",
+    "EDITS",
     "FILTER_ORDERS",
     "GUMBEL_DTYPES",
     "INPUT_DTYPES",
@@ -155,6 +158,7 @@ __all__ = [
     "Call",
     "Capabilities",
     "DraftKind",
+    "Edit",
     "EditFacts",
     "Filter",
     "FilterOrder",

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
+from tokendraw._exchange.edits import Edit
 from tokendraw._exchange.metadata import SamplingMetadata
 from tokendraw._exchange.metadata_checks import LARGEST_POSITION, check_positions
 from tokendraw._exchange.params import SamplingParams
@@ -122,6 +123,14 @@ class RequestSlots:
         While a CUDA graph is being captured, :attr:`captured_edits`: later requests are edited by it too.
         """
         return self.captured_edits if is_capturing() else self._population.edit_facts
+
+    @property
+    def edits(self) -> tuple[Edit, ...]:
+        """Names of the edits that the requests in the slots may ask for, of which a processor may serve some.
+
+        While a CUDA graph is being captured, those of :attr:`captured_edits`.
+        """
+        return self.captured_edits.edits if is_capturing() else self._population.edits
 
     @property
     def num_bytes(self) -> int:
