@@ -79,6 +79,10 @@ class Call(ABC):
         """
         return None
 
+    def undeclared(self, capabilities: Any) -> str | None:
+        """Name the class of an argument that a provider has to declare, and does not; None if there is none."""
+        return None
+
     @abstractmethod
     def run(self, backend: Any) -> Any:
         """Make the call."""

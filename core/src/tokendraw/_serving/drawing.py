@@ -14,7 +14,7 @@ from tokendraw._exchange import input_checks
 from tokendraw._exchange.call import WHOLE, Call, OutputCheck
 from tokendraw._exchange.capabilities import Capabilities, Need
 from tokendraw._exchange.facts import BatchFacts, RowKinds
-from tokendraw._exchange.metadata import SamplingMetadata
+from tokendraw._exchange.metadata import SamplingMetadata, plugin_class
 from tokendraw._exchange.output import SamplerOutput
 from tokendraw._exchange.output_checks import wrong_bounds, wrong_form, wrong_tokens
 from tokendraw._exchange.row_limits import unserved
@@ -52,7 +52,13 @@ class Sample(Call):
         return row_kind(self.logits, self.metadata.facts)
 
     def lacking(self, capabilities: Capabilities, rows: BatchFacts | None = None) -> str | None:
+        if (name := self.undeclared(capabilities)) is not None:
+            return f"metadata of the class {name!r}"
         return unserved(capabilities, rows or self.metadata.facts, self.vocab_size)
+
+    def undeclared(self, capabilities: Capabilities) -> str | None:
+        name = plugin_class(self.metadata)
+        return None if name in capabilities.metadata_classes else name
 
     def run(self, backend: Any) -> Any:
         return backend.sample(self.logits, self.metadata)

@@ -126,6 +126,8 @@ def successor(
         operation
     )
     lacking = serving.lacking(call)
+    if serving.capabilities is not None and call.undeclared(serving.capabilities) is not None:
+        return facts, serving  # whose route says which rows need what
     if lacking is not None and serving.companion is None:
         raise SamplerUnavailableError(
             f"Nothing here can serve {lacking}, which this batch may hold: {failed.member.name!r} failed, "

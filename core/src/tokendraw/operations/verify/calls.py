@@ -15,7 +15,7 @@ from tokendraw._exchange.call import Call, OutputCheck
 from tokendraw._exchange.capabilities import Need
 from tokendraw._exchange.drafts import Drafts
 from tokendraw._exchange.facts import BatchFacts
-from tokendraw._exchange.metadata import SamplingMetadata
+from tokendraw._exchange.metadata import SamplingMetadata, plugin_class
 from tokendraw._exchange.output_checks import wrong_bounds
 from tokendraw._exchange.row_limits import unserved
 from tokendraw._messages.errors import InvalidInputError, InvalidParameterError
@@ -106,9 +106,15 @@ class Verify(Call):
         )
 
     def lacking(self, capabilities: VerifyCapabilities, rows: BatchFacts | None = None) -> str | None:
+        if (name := self.undeclared(capabilities)) is not None:
+            return f"metadata of the class {name!r}"
         facts = rows or self.metadata.facts
         vocab_size = self.target_logits.shape[1]
         return unserved(capabilities, facts, vocab_size) or undrafted(capabilities, self.drafts, self.mode)
+
+    def undeclared(self, capabilities: VerifyCapabilities) -> str | None:
+        name = plugin_class(self.metadata)
+        return None if name in capabilities.metadata_classes else name
 
     def recall(self, key: object) -> OutputCheck | None:
         if type(self.drafts) is not Drafts or type(self.metadata) is not SamplingMetadata:
