@@ -363,7 +363,7 @@ def test_a_sampler_that_does_not_build_gives_the_reason_once(dists):
     result = check("acme")
     assert (result.stdout, result.exit_code) == ("", 1)
     assert result.stderr == (
-        "'acme' needs to build and to draw on cpu before it can be checked, found: "
+        "'acme' needs to build and to pass its proof on cpu before it can be checked, found: "
         "tokendraw_build raised RuntimeError: no [kernels] (fake_acme.py:36). Mend the plugin.\n"
     )
 

@@ -400,7 +400,7 @@ def test_an_operation_that_nobody_offers_is_an_error(monkeypatch):
     result = call("resolve", "--operation", "verify")
     assert (result.stdout, result.exit_code) == ("", 1)
     assert result.stderr.startswith(
-        "No sampler can serve the operation 'verify' on cpu. Found native: needs the "
+        "No plugin can serve the operation 'verify' on cpu. Found native: needs the "
     )
 
 

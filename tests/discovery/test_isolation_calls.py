@@ -88,7 +88,7 @@ result.append(warned)
             [
                 "RuntimeError",
                 "no kernel image",
-                f"'acme' was asked for by {source}, so no other sampler takes over. {step} to let tokendraw choose.",
+                f"'acme' was asked for by {source}, so no other one takes over. {step} to let tokendraw choose.",
                 "None",
             ],
             "acme",
@@ -110,7 +110,7 @@ result = [explicit, draw(sampler), sampler.name, [text for _, text, _ in warned]
         [
             "PluginError",
             f"'acme' failed: its call raised SystemExit: 1 {HERE}",
-            "'acme' was asked for by the argument sampler=, so no other sampler takes over. "
+            "'acme' was asked for by the argument sampler=, so no other one takes over. "
             "Leave out sampler= to let tokendraw choose.",
             "SystemExit(1)",
         ],
@@ -157,7 +157,7 @@ result = [attempt(lambda: draw(sampler)), sampler.name, warned]
     assert drawn(dists, code, TOKENDRAW_DISABLE="native") == [
         [
             "SamplerUnavailableError",
-            "No sampler can serve the operation 'sample' on cpu. Found acme: its call raised RuntimeError: no "
+            "No plugin can serve the operation 'sample' on cpu. Found acme: its call raised RuntimeError: no "
             f"kernel image {HERE}; native: switched off by TOKENDRAW_DISABLE. Take 'native' out of TOKENDRAW_DISABLE.",
             "RuntimeError('no kernel image')",
         ],

@@ -1,10 +1,12 @@
 """Helpers for plugins: best tokens, padding by row, and fresh seeds."""
 
+import math
+
 import pytest
 import torch
 
 from tokendraw import SamplingMetadata, philox
-from tokendraw.plugin import PAD_LOGPROB, PAD_TOKEN_ID, best_token_ids, pad_logprobs
+from tokendraw.plugin import PAD_LOGPROB, PAD_TOKEN_ID, RowMasses, best_token_ids, mode_values, pad_logprobs
 
 INF = float("inf")
 
@@ -22,6 +24,16 @@ INF = float("inf")
 def test_the_best_come_in_descending_order_and_the_lowest_id_first_on_a_tie(row, best):
     for n in range(len(row) + 1):
         assert best_token_ids(torch.tensor([row]), n).tolist() == [best[:n]]
+
+
+@pytest.mark.parametrize("mode", ["raw_logprobs", "processed_logprobs", "temperature_logprobs"])
+def test_no_log_probability_exceeds_0_however_the_masses_were_rounded(mode):
+    one = torch.ones(1, 1, dtype=torch.float64)
+    too_small = one * (1 - 2**-24)
+    row = RowMasses(one.float(), one.float() - 1, too_small, too_small, too_small)
+    assert mode_values(torch.tensor([[1.0, 0.0]]), row, one, mode).tolist() == [
+        [0.0, pytest.approx(-1 - math.log(1 - 2**-24))]
+    ]
 
 
 def test_columns_beyond_what_a_row_asked_for_are_padding():

@@ -112,6 +112,13 @@ def test_min_p_of_one_keeps_the_maxima():
     assert probs.tolist() == [pytest.approx([0.5, 0.0, 0.5])]
 
 
+def test_a_share_of_probabilities_whose_rounded_sum_exceeds_1_is_1():
+    """It would raise the log of a kept mass above 0, and lower the p of joint rows."""
+    above = torch.tensor([[0.5, 0.5, 2.0**-22]])
+    assert drop_below(above, torch.zeros(1)).tolist() == [1.0]
+    assert top_p_of_kept(torch.tensor([0.5]), None, torch.tensor([1 + 2.0**-22])).tolist() == [0.5]
+
+
 def test_the_top_p_of_joint_rows_grows_as_the_others_shrink():
     top_p, mass = torch.tensor([0.82, 0.82, 0.9, OFF_TOP_P]), torch.tensor([0.85, 0.85, 0.85, 0.85])
     joint = torch.tensor([True, False, True, True])

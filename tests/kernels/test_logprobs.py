@@ -115,6 +115,14 @@ def test_logprobs_of_logits_that_require_grad_do_not_and_ranks_are_left_out_wher
 
 
 @pytest.mark.slow
+def test_no_log_probability_and_no_kept_mass_exceeds_0():
+    """Of rows with one kept token, with all mass on one token, and of uniform rows, by kernels and by torch.topk."""
+    judged, wrong = interpreted("bounds")
+    assert wrong == []
+    assert judged == 3 * 3 * 2 * 8 * 2
+
+
+@pytest.mark.slow
 def test_thresholds_of_rows_that_keep_thousands_of_tokens_are_found_among_what_is_collected():
     judged, wrong = interpreted("collected")
     assert wrong == []

@@ -210,7 +210,7 @@ def test_it_is_refused_while_a_graph_is_captured(monkeypatch):
     with pytest.raises(InvalidInputError) as error:
         sampler.warmup(10, dtypes=[torch.float32])
     assert str(error.value) == (
-        "'warmup' needs a stream that captures no CUDA graph, found one that does: its draws would become part of the "
+        "'warmup' needs a stream that captures no CUDA graph, found one that does: its calls would become part of the "
         "graph. Call it before the capture."
     )
     assert backend.calls == []

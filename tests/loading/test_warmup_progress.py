@@ -28,7 +28,7 @@ def test_on_a_cpu_it_draws_nothing_and_says_so(sampler, monkeypatch, caplog):
     with caplog.at_level(logging.INFO, "tokendraw"):
         assert sampler.warmup(**ARGUMENTS, progress=True) == 0.0
     assert calls == []
-    assert caplog.messages == ["warmup draws nothing: on cpu there is nothing to compile"]
+    assert caplog.messages == ["warmup calls nothing: on cpu there is nothing to compile"]
 
 
 def test_on_a_cpu_the_arguments_are_checked_all_the_same(sampler):

@@ -173,7 +173,7 @@ def test_who_cannot_serve_it_is_refused_with_the_reason(
             f"RuntimeError: Boolean value of Tensor with more than one value is ambiguous {here}"
         )
     assert only("scale", device="cpu") == (
-        f"No sampler can serve the operation 'scale' on cpu. Found acme: {reason}; native: needs the operation "
+        f"No plugin can serve the operation 'scale' on cpu. Found acme: {reason}; native: needs the operation "
         f"scale, found {NATIVE_SERVES}. Mend one of them; `tokendraw doctor` says how."
     )
     assert only("scale", plugin="acme", device="cpu") == (

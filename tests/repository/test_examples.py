@@ -73,6 +73,7 @@ def test_show_tells_everything_about_it(site):
         "  largest top-k       no limit\n"
         "  largest vocabulary  no limit\n"
         "  vocab parallel      no\n"
+        "  metadata classes    top_n_sigma_tokendraw.metadata.TopNSigmaMetadata\n"
         "  compiles on demand  no\n"
     )
     assert (result.stderr, result.returncode) == ("", 0)

@@ -20,14 +20,13 @@ FACES = {
         UntestedUpstreamWarning VerifyOutput VocabShard __version__ discover load load_sampler resolve
     """,
     tokendraw.plugin: """
-        API_VERSION Call Capabilities DRAFT_KINDS DraftKind EditFacts FILTER_ORDERS Filter FilterOrder GUMBEL_DTYPES
-        Granularity GumbelDtype Host HostCapabilities HostNeed INPUT_DTYPES LOGPROBS_MODES LogitsProcessorBackend
-        LogprobsMode Need Operation PAD_LOGPROB PAD_TOKEN_ID PagedKVPlannerBackend PluginInfo ProcessCapabilities
-        ProcessNeed Release RequestTables RowMasses SamplerBackend Seeding Sm90W4Capabilities Sm90W4PackerBackend
-        TieNeed TieRule Upstream VERIFY_MODES
-        VerifierBackend VerifyCapabilities VerifyMode best_token_ids hookimpl least_shown logprobs_by_step
-        mode_values numpy_is_usable one_thread pad_logprobs
-        printable release_of
+        API_VERSION Call Capabilities DRAFT_KINDS DraftKind EDITS Edit EditFacts FILTER_ORDERS Filter FilterOrder
+        GUMBEL_DTYPES Granularity GumbelDtype Host HostCapabilities HostNeed INPUT_DTYPES LOGPROBS_MODES
+        LogitsProcessorBackend LogprobsMode Need Operation PAD_LOGPROB PAD_TOKEN_ID PagedKVPlannerBackend PluginInfo
+        ProcessCapabilities ProcessNeed Release RequestTables RowMasses SamplerBackend Seeding Sm90W4Capabilities
+        Sm90W4PackerBackend TieNeed TieRule Upstream VERIFY_MODES VerifierBackend VerifyCapabilities VerifyMode
+        best_token_ids hookimpl least_shown log_kept_mass_by_step logprobs_by_step mode_values numpy_is_usable
+        one_thread pad_logprobs printable release_of
     """,
     tokendraw.resolution: """
         Candidate Choice Decision DuplicatePluginError Host Resolution Settings State decide detect_host

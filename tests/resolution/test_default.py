@@ -163,7 +163,7 @@ def test_when_nothing_is_installed_the_error_says_what_to_install() -> None:
     with pytest.raises(SamplerUnavailableError) as refusal:
         resolve([], LAPTOP, NEED, DEFAULT)
     assert str(refusal.value) == (
-        "No sampler can serve the operation 'sample' on cpu. Found no plugin. "
+        "No plugin can serve the operation 'sample' on cpu. Found no plugin. "
         "Run `pip install ./plugins/native` in tokendraw's checkout."
     )
 
@@ -172,7 +172,7 @@ def test_when_nothing_is_available_the_error_gives_every_reason_and_the_decision
     with pytest.raises(SamplerUnavailableError) as refusal:
         resolve([FLASHINFER, AITER], LAPTOP, NEED, DEFAULT)
     assert str(refusal.value) == (
-        "No sampler can serve the operation 'sample' on cpu. "
+        "No plugin can serve the operation 'sample' on cpu. "
         "Found flashinfer: needs a cuda device, found cpu; aiter: needs a rocm device, found cpu. "
         "Run `pip install ./plugins/native` in tokendraw's checkout."
     )
@@ -186,7 +186,7 @@ def test_when_the_last_resort_is_switched_off_the_error_says_who_did_it() -> Non
     with pytest.raises(SamplerUnavailableError) as refusal:
         resolve([NATIVE], LAPTOP, NEED, Choice(disabled=("native",), disabled_source="/etc/tokendraw.toml"))
     assert str(refusal.value) == (
-        "No sampler can serve the operation 'sample' on cpu. "
+        "No plugin can serve the operation 'sample' on cpu. "
         "Found native: switched off by /etc/tokendraw.toml. Take 'native' out of /etc/tokendraw.toml."
     )
 
@@ -196,7 +196,7 @@ def test_when_the_last_resort_itself_fails_the_error_does_not_say_to_install_it(
     with pytest.raises(SamplerUnavailableError) as refusal:
         resolve([broken], LAPTOP, NEED, DEFAULT)
     assert str(refusal.value) == (
-        "No sampler can serve the operation 'sample' on cpu. "
+        "No plugin can serve the operation 'sample' on cpu. "
         "Found native: loading it raised OSError. Mend one of them; `tokendraw doctor` says how."
     )
 

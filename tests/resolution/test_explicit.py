@@ -128,7 +128,7 @@ def test_with_nothing_else_installed_the_name_that_two_distributions_claim_is_to
     with pytest.raises(SamplerUnavailableError) as refusal:
         resolve(two_claims(), LAPTOP, NEED, DEFAULT)
     assert str(refusal.value) == (
-        f"No sampler can serve the operation 'sample' on cpu. Found acme: {CLAIMED}. "
+        f"No plugin can serve the operation 'sample' on cpu. Found acme: {CLAIMED}. "
         "Run `pip install ./plugins/native` in tokendraw's checkout."
     )
 

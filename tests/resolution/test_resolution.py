@@ -140,7 +140,7 @@ def test_the_explanation_says_when_nobody_serves_the_other_rows() -> None:
     assert resolution.companion is None
     assert resolution.explain().splitlines()[1] == (
         "  beyond flashinfer (greedy rows, seeded rows, rows that ask for raw_logprobs): "
-        "are served by no sampler here"
+        "are served by no plugin here"
     )
 
 
@@ -232,7 +232,7 @@ def test_without_companions_the_kinds_beyond_the_chosen_one_are_served_by_nobody
     assert (resolution.chosen, resolution.companion) == ("flashinfer", None)
     assert resolution.beyond == decide(ALL, H100, NEED, DEFAULT, operation=sample).beyond
     assert resolution.explain().splitlines()[1] == (
-        "  beyond flashinfer (greedy rows, seeded rows, rows that ask for raw_logprobs): are served by no sampler here"
+        "  beyond flashinfer (greedy rows, seeded rows, rows that ask for raw_logprobs): are served by no plugin here"
     )
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from fake_dists import FakeDists, fake_dists, faulty
+from fake_dists import EVERYTHING, FakeDists, fake_dists, faulty
 from tokendraw import PluginError, SamplerFallbackWarning, SamplingMetadata, SamplingParams, load_sampler
 from tokendraw._exchange.facts import BatchFacts
 
@@ -163,7 +163,7 @@ def test_a_wrong_form_counts_as_a_call_that_raised(
         explicit.sample(batch(), METADATA)
     assert str(error.value) == f"'acme' needs to {found}. Mend the plugin, or set TOKENDRAW_DISABLE=acme."
     assert error.value.__notes__ == [
-        "'acme' was asked for by the argument sampler=, so no other sampler takes over. "
+        "'acme' was asked for by the argument sampler=, so no other one takes over. "
         "Leave out sampler= to let tokendraw choose."
     ]
     with pytest.warns(SamplerFallbackWarning) as told:
@@ -227,6 +227,43 @@ def test_so_does_a_wrong_form_of_logprobs_that_were_asked_for(
         f"'acme' needs to return {found}. Mend the plugin, or set TOKENDRAW_DISABLE=acme."
     )
     assert sampler.sample(batch(), METADATA).token_ids.tolist() == [2, 0]  # nobody asked
+
+
+BEST_OF_BATCH = f"tokendraw.LogprobsTensors({IDS}, {{values}}, {RANKS})"
+ABOVE = {
+    "a log-probability": ("torch.tensor([[-1.0, -1.0, -1.0], [-1.0, 2e-8, -1.0]])", "torch.zeros(2)"),
+    "a kept mass": ("torch.zeros(2, 3)", "torch.tensor([1e-7, 0.0])"),
+}
+FOUND_ABOVE = {
+    "a log-probability": "logprobs.logprobs at most 0 in the mode {mode}, found 2e-08 at [1, 1] of [2, 3]",
+    "a kept mass": "log_kept_mass at most 0 in the mode {mode}, found 1e-07 at [0] of [2]",
+}
+
+
+@pytest.mark.parametrize("mode", ["processed_logprobs", "raw_logprobs"])
+@pytest.mark.parametrize("what", ABOVE)
+def test_logprobs_above_their_bound_are_a_fault(dists: FakeDists, what: str, mode: str) -> None:
+    values, mass = ABOVE[what]
+    valid, best = "torch.ones(2, dtype=torch.bool)", BEST_OF_BATCH.format(values=values)
+    fault = f"return tokendraw.SamplerOutput(logits.argmax(-1), {valid}, {best}, {mass})"
+    dists.add_plugin("acme", faulty("acme", fault))
+    asking = SamplingMetadata.from_params([SamplingParams(logprobs=2)] * 2)
+    with pytest.raises(PluginError) as error:
+        load_sampler("acme", device="cpu", logprobs_mode=mode).sample(batch(), asking)
+    assert str(error.value) == (
+        f"'acme' needs to return {FOUND_ABOVE[what].format(mode=mode)}. "
+        "Mend the plugin, or set TOKENDRAW_DISABLE=acme."
+    )
+
+
+def test_raw_logits_may_lie_above_0(dists: FakeDists) -> None:
+    valid, best = "torch.ones(2, dtype=torch.bool)", BEST_OF_BATCH.format(values="torch.ones(2, 3)")
+    fault = f"return tokendraw.SamplerOutput(logits.argmax(-1), {valid}, {best}, torch.zeros(2))"
+    raw = EVERYTHING.replace("'raw_logprobs'", "'raw_logits'")
+    dists.add_plugin("acme", faulty("acme", fault, capabilities=raw))
+    asking = SamplingMetadata.from_params([SamplingParams(logprobs=2)] * 2)
+    output = load_sampler("acme", device="cpu", logprobs_mode="raw_logits").sample(batch(), asking)
+    assert output.logprobs.logprobs.tolist() == [[1.0] * 3] * 2
 
 
 def test_what_is_captured_is_looked_at_too(dists: FakeDists, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,9 +32,9 @@ IN_BETA = HERE.replace("acme", "beta")
 USING = "Using 'native' from here on. "
 FAILED = f"'acme' failed: its call raised RuntimeError: no kernel image {HERE}. {USING}"
 NOT_FROM_THESE = (
-    "'acme' may have overwritten the logits before it failed, so no other sampler draws from them. It draws the next "
-    "batch of this kind from a copy, and the next best sampler does, from then on, if it fails again. "
-    "Set TOKENDRAW_DISABLE=acme to draw with another one at once."
+    "'acme' may have overwritten its inputs before it failed, so no other one is given them. It is given copies at the "
+    "next call of this kind, and the next best one takes over, from then on, if it fails again. "
+    "Set TOKENDRAW_DISABLE=acme to use another one at once."
 )
 NO_MEMORY = "DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes. Error code 12"
 
@@ -133,7 +133,7 @@ def test_the_companion_of_an_explicit_choice_is_not_replaced_either(dists: FakeD
     with pytest.raises(RuntimeError, match="no kernel image") as raised:
         draw(sampler)
     assert raised.value.__notes__ == [
-        "'beta' draws what 'acme' cannot. 'acme' was asked for by the argument sampler=, so no other sampler "
+        "'beta' serves what 'acme' cannot. 'acme' was asked for by the argument sampler=, so no other one "
         "takes over. Leave out sampler= to let tokendraw choose."
     ]
     assert sampler.resolution.companion == "beta"
@@ -387,7 +387,7 @@ def test_rows_that_only_the_failed_companion_could_serve_are_refused_and_it_stay
         with pytest.raises(SamplerUnavailableError) as refused:
             draw(sampler)
         assert str(refused.value) == (
-            "No sampler here can serve greedy rows, which this batch may hold: 'beta' failed, its call raised "
+            "Nothing here can serve greedy rows, which this batch may hold: 'beta' failed, its call raised "
             f"RuntimeError: no kernel image {IN_BETA}. Make 'native' available, which is installed (switched off by "
             "TOKENDRAW_DISABLE), or, if the batch holds none, say so in SamplingMetadata.facts."
         )

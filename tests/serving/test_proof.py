@@ -164,7 +164,7 @@ def test_when_every_candidate_fails_the_error_gives_all_reasons(
     with pytest.raises(SamplerUnavailableError) as refusal:
         load_sampler(device="cpu")
     assert str(refusal.value) == (
-        "No sampler can serve the operation 'sample' on cpu. "
+        "No plugin can serve the operation 'sample' on cpu. "
         f"Found acme: tokendraw_build raised OSError: no driver {place(source, 'driver')}; "
         "native: switched off by TOKENDRAW_DISABLE. "
         "Take 'native' out of TOKENDRAW_DISABLE."

@@ -275,7 +275,7 @@ def test_a_row_that_the_companion_cannot_serve_either_is_refused_before_anything
         sampler.sample(logits_of(), batch({3: both}))
     assert str(refused.value) == (
         "'acme' cannot serve seeded rows, and its companion 'native' cannot serve filter order joint, both of which "
-        "this batch may hold. Install a sampler that serves both (`pip install ./plugins/native` in tokendraw's "
+        "this batch may hold. Install one that serves both (`pip install ./plugins/native` in tokendraw's "
         "checkout), or, if the batch "
         "holds only one of them, say so in SamplingMetadata.facts."
     )

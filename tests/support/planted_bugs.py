@@ -242,6 +242,32 @@ class RankFromZero(Honest):
         return replace(output, logprobs=replace(output.logprobs, ranks=output.logprobs.ranks - 1))
 
 
+class ShareRoundedBeforeItsLogarithm(Honest):
+    """processed_logprobs are temperature_logprobs less the logarithm of a share that was rounded to float32."""
+
+    def told(self, need):
+        self.is_processed = need.logprobs_mode == "processed_logprobs"
+        return replace(need, logprobs_mode="temperature_logprobs") if self.is_processed else need
+
+    def shown(self, output):
+        if output.logprobs is None or not self.is_processed:
+            return output
+        shift = output.log_kept_mass.exp().log().unsqueeze(-1)
+        return replace(output, logprobs=replace(output.logprobs, logprobs=output.logprobs.logprobs - shift))
+
+
+class KeptMassOfAnotherSum(Honest):
+    """The kept and the whole mass are summed up in float32 in different orders."""
+
+    def sample(self, logits, metadata, **shard):
+        output = super().sample(logits, metadata, **shard)
+        if output.log_kept_mass is None:
+            return output
+        weights = torch.softmax(logits.float().nan_to_num(nan=-INF, posinf=80.0, neginf=-INF), -1)
+        apart = (weights.flip(-1).cumsum(-1)[:, -1] / weights.sum(-1)).log().nan_to_num(0.0)
+        return replace(output, log_kept_mass=output.log_kept_mass + apart)
+
+
 class InputModified(Honest):
     """NaN are replaced in the caller's own logits."""
 
@@ -304,6 +330,8 @@ PLANTED = {
     "NaN leaking to the next row": Planted(LeakingNaN, "neighbours of poisoned rows"),
     "raw logprobs taken after temperature": Planted(RawAfterTemperature, "raw_logprobs"),
     "rank off by one": Planted(RankFromZero, "ranks"),
+    "processed logprobs above 0": Planted(ShareRoundedBeforeItsLogarithm, "logprob bounds"),
+    "log_kept_mass above 0": Planted(KeptMassOfAnotherSum, "logprob bounds"),
     "input modified": Planted(InputModified, "inputs unmodified"),
     "request modified": Planted(RequestModified, "inputs unmodified"),
     "padding read": Planted(PaddingRead, "padding is never read"),

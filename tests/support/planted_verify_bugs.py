@@ -143,6 +143,44 @@ class GreedyOnATieTakesTheLast(Honest):
         )
 
 
+class KeptMassOfTheFirstRow(Honest):
+    """Every token of a request has the log_kept_mass of the request's first row."""
+
+    def verify(self, target_logits, drafts, metadata, *, mode="rejection"):
+        output = super().verify(target_logits, drafts, metadata, mode=mode)
+        mass = output.log_kept_mass
+        if mass is None:
+            return output
+        return replace(output, log_kept_mass=torch.where(mass > -torch.inf, mass[:, :1], mass))
+
+
+class KeptMassBehindTheLastToken(Honest):
+    """log_kept_mass is 0 behind the last token of a request."""
+
+    def verify(self, target_logits, drafts, metadata, *, mode="rejection"):
+        output = super().verify(target_logits, drafts, metadata, mode=mode)
+        mass = output.log_kept_mass
+        return replace(output, log_kept_mass=None if mass is None else mass.nan_to_num(neginf=0.0))
+
+
+class ShareRoundedBeforeItsLogarithm(Honest):
+    """processed_logprobs are temperature_logprobs less the logarithm of a share that was rounded to float32."""
+
+    def __init__(self, device, need=None):
+        self.is_processed = need is not None and need.logprobs_mode == "processed_logprobs"
+        super().__init__(
+            device, replace(need, logprobs_mode="temperature_logprobs") if self.is_processed else need
+        )
+
+    def verify(self, target_logits, drafts, metadata, *, mode="rejection"):
+        output = super().verify(target_logits, drafts, metadata, mode=mode)
+        best = output.logprobs
+        if best is None or not self.is_processed:
+            return output
+        shift = output.log_kept_mass.exp().log().nan_to_num(neginf=0.0).unsqueeze(-1)
+        return replace(output, logprobs=replace(best, logprobs=best.logprobs - shift))
+
+
 class InPlace(Honest):
     """Ids beyond the vocabulary are made placeholders in the caller's own tensor."""
 

@@ -12,8 +12,10 @@ from tokendraw._serving.session import Session
 from tokendraw.resolution import Choice, Resolution
 
 
-def provider_of(operation: str, backend: Any, capabilities: Any) -> Any:
-    """What ``tokendraw.load(operation, "acme")`` returns where that is ``backend``."""
+def provider_of(
+    operation: str, backend: Any, capabilities: Any, companion: Any = None, companion_capabilities: Any = None
+) -> Any:
+    """What ``tokendraw.load(operation, "acme")`` returns where that is ``backend``, maybe with a companion "beta"."""
     record = operations.get(operation)
     resolution = Resolution(
         operation=operation,
@@ -21,9 +23,15 @@ def provider_of(operation: str, backend: Any, capabilities: Any) -> Any:
         need=record.need(),
         choice=Choice(),
         chosen="acme",
-        companion=None,
+        companion=None if companion is None else "beta",
         decisions=(),
     )
-    serving = Serving(resolution=resolution, chosen=BuiltProvider("acme", backend), capabilities=capabilities)
+    serving = Serving(
+        resolution=resolution,
+        chosen=BuiltProvider("acme", backend),
+        companion=None if companion is None else BuiltProvider("beta", companion),
+        capabilities=capabilities,
+        companion_capabilities=companion_capabilities,
+    )
     session = Session(CPU, record.need())
     return Provider(session, record, Calls(session, record, serving))

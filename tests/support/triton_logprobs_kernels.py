@@ -359,8 +359,52 @@ def collected():
     return tally
 
 
+NARROW = [
+    {},
+    {"top_k": 1},
+    {"top_k": 2, "temperature": 0.7},
+    {"top_p": 0.5},
+    {"top_p": 0.5, "filter_order": "joint"},
+    {"top_p": 0.999, "temperature": 3.0},
+    {"min_p": 1.0},
+    {"min_p": 1e-6, "top_p": 0.9999999},
+]
+"""Requests that keep one token, few tokens, or all."""
+
+
+def bounds():
+    """Log-probabilities and kept masses of rows that rounding brings above 0: none is, and native's are close."""
+    tally, rng = Tally(), np.random.default_rng(7)
+    for size, mode, n in itertools.product(
+        (2, 50, 1300), ("raw_logprobs", "temperature_logprobs", "processed_logprobs"), (1, 70)
+    ):
+        samplers = [
+            kind(torch.device("cpu"), Need(logprobs_mode=mode))
+            for kind in (TritonGumbelSampler, NativeSampler)
+        ]
+        params = [SamplingParams(seed=i, logprobs=n, **request) for i, request in enumerate(NARROW)]
+        m = SamplingMetadata.from_params(params, positions=range(len(params)))
+        uniform, led = (np.zeros((len(params), size), np.float32) for _ in range(2))
+        led += rng.choice([0.0, 1e-3, 0.3], (len(params), 1)) * rng.standard_normal(led.shape)
+        led[:, 0] += rng.uniform(0, 20, len(params))
+        for rows in (uniform, led):
+            found, expected = (sampler.sample(torch.from_numpy(rows), m) for sampler in samplers)
+            tally.judged += len(rows)
+            label = f"V = {size} {mode} N = {n}"
+            for name in ("logprobs", "log_kept_mass"):
+                one, other = (
+                    getattr(output.logprobs if name == "logprobs" else output, name)
+                    for output in (found, expected)
+                )
+                if (one > 0).any() or (other > 0).any():
+                    tally.wrong.append(f"{label} {name}: {float(one.max())}, {float(other.max())}")
+                if not torch.allclose(one, other, atol=1e-5):
+                    tally.wrong.append(f"{label} {name}: {one.tolist()}, not {other.tolist()}")
+    return tally
+
+
 if __name__ == "__main__":
     programs = {"families": families, "large": large, "special": special, "tensors": tensors}
-    programs |= {"order": order, "tiny": tiny, "calls": calls, "collected": collected}
+    programs |= {"order": order, "tiny": tiny, "calls": calls, "collected": collected, "bounds": bounds}
     found = programs[sys.argv[1]]()
     print(json.dumps({"judged": found.judged, "wrong": found.wrong}))

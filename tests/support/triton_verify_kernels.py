@@ -49,6 +49,9 @@ def differences(samplers, call):
         found.logprobs.logprobs, expected.logprobs.logprobs, atol=1e-5
     ):
         wrong.append(["logprobs", (found.logprobs.logprobs - expected.logprobs.logprobs).tolist()])
+    masses = [output.log_kept_mass for output in (found, expected) if output.log_kept_mass is not None]
+    if masses and not torch.allclose(*masses, atol=1e-5):
+        wrong.append(["log_kept_mass", *(mass.tolist() for mass in masses)])
     return wrong
 
 

@@ -37,6 +37,9 @@ PLANTED = {
     planted.CoupledWithoutTiles: "verify coupled",
     planted.EveryRowCounts: "verify poisoned rows",
     planted.GreedyOnATieTakesTheLast: "verify greedy rows",
+    planted.KeptMassOfTheFirstRow: "verify logprobs",
+    planted.KeptMassBehindTheLastToken: "verify logprobs",
+    planted.ShareRoundedBeforeItsLogarithm: "verify logprob bounds",
     planted.InPlace: "verify inputs unmodified",
     planted.SlotOfTheRow: "verify batch invariance",
 }
@@ -81,6 +84,9 @@ def test_most_show_in_the_chains_of_the_contract_too(bug):
         planted.RejectsAtOne,
         planted.EveryRowCounts,
         planted.GreedyOnATieTakesTheLast,
+        planted.KeptMassOfTheFirstRow,
+        planted.KeptMassBehindTheLastToken,
+        planted.ShareRoundedBeforeItsLogarithm,
         planted.InPlace,
     )
     assert one_line(bug, "verify seeded chains").status is (Status.PASSED if bug in unseen else Status.FAILED)

@@ -64,6 +64,7 @@ if TYPE_CHECKING:
         TieNeed,
         TieRule,
     )
+    from tokendraw._exchange.edits import EDITS, Edit
     from tokendraw._exchange.host import Host
     from tokendraw._exchange.logprobs import (
         RowMasses,
@@ -92,7 +93,7 @@ if TYPE_CHECKING:
         VerifyCapabilities,
         VerifyMode,
     )
-    from tokendraw.operations.verify.logprobs import logprobs_by_step
+    from tokendraw.operations.verify.logprobs import log_kept_mass_by_step, logprobs_by_step
 
 _HOMES = {
     "_discovery.hooks": ("hookimpl",),
@@ -117,6 +118,7 @@ _HOMES = {
         "TieNeed",
         "TieRule",
     ),
+    "_exchange.edits": ("EDITS", "Edit"),
     "_exchange.host": ("Host",),
     "_exchange.logprobs": ("RowMasses", "best_token_ids", "least_shown", "mode_values", "pad_logprobs"),
     "_exchange.operation": ("Operation",),
@@ -139,12 +141,13 @@ _HOMES = {
         "VerifyCapabilities",
         "VerifyMode",
     ),
-    "operations.verify.logprobs": ("logprobs_by_step",),
+    "operations.verify.logprobs": ("log_kept_mass_by_step", "logprobs_by_step"),
 }
 
 __all__ = [
     "API_VERSION",
     "DRAFT_KINDS",
+    "EDITS",
     "FILTER_ORDERS",
     "GUMBEL_DTYPES",
     "INPUT_DTYPES",
@@ -155,6 +158,7 @@ __all__ = [
     "Call",
     "Capabilities",
     "DraftKind",
+    "Edit",
     "EditFacts",
     "Filter",
     "FilterOrder",
@@ -187,6 +191,7 @@ __all__ = [
     "best_token_ids",
     "hookimpl",
     "least_shown",
+    "log_kept_mass_by_step",
     "logprobs_by_step",
     "mode_values",
     "numpy_is_usable",

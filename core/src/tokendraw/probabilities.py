@@ -124,13 +124,13 @@ def drop_below(probs: Tensor, min_p: Tensor) -> Tensor:
 
     :param probs: [rows, V] float32 probabilities.
     :param min_p: [rows] float32 in [0, 1].
-    :returns: [rows] float32: the share of the mass that was kept.
+    :returns: [rows] float32: the share of the mass that was kept, at most 1.
     """
     floor = probs.amax(-1, keepdim=True).mul_(min_p.unsqueeze(-1))
     probs.masked_fill_(probs < floor, 0.0)
     mass = probs.sum(-1, keepdim=True)
     probs.div_(mass)
-    return mass.squeeze(-1)
+    return mass.squeeze(-1).clamp_(max=1.0)
 
 
 def top_p_of_kept(top_p: Tensor, joint: Tensor | None, kept_mass: Tensor) -> Tensor:
@@ -144,7 +144,7 @@ def top_p_of_kept(top_p: Tensor, joint: Tensor | None, kept_mass: Tensor) -> Ten
     :param kept_mass: [rows] float32: the share of the mass that the other filters kept.
     :returns: [rows] float32.
     """
-    restated = top_p / kept_mass
+    restated = top_p / kept_mass.clamp(max=1.0)  # a quotient of rounded masses may be larger
     restated = torch.where(restated < 1, restated, OFF_TOP_P)
     return restated if joint is None else torch.where(joint, restated, top_p)
 

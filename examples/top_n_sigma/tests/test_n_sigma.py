@@ -7,7 +7,14 @@ import pytest
 import torch
 
 import tokendraw
-from tokendraw import BatchFacts, InvalidInputError, InvalidParameterError, SamplingMetadata, SamplingParams
+from tokendraw import (
+    BatchFacts,
+    InvalidInputError,
+    InvalidParameterError,
+    SamplerUnavailableError,
+    SamplingMetadata,
+    SamplingParams,
+)
 from tokendraw.testing import logits_families, reference
 from top_n_sigma_tokendraw.metadata import TopNSigmaMetadata
 
@@ -209,6 +216,17 @@ def test_new_positions_keep_the_parameter():
     moved = metadata.with_positions(torch.tensor([9]))
     assert isinstance(moved, TopNSigmaMetadata)
     assert (moved.n_sigma.tolist(), moved.positions.tolist()) == ([2.0], [9])
+
+
+def test_a_sampler_that_does_not_declare_the_parameter_is_not_given_it():
+    native = tokendraw.load_sampler("native", device="cpu")
+    with pytest.raises(SamplerUnavailableError) as error:
+        native.sample(torch.zeros(2, V), with_n_sigma([SamplingParams()] * 2, [1.0, 0.0]))
+    assert str(error.value) == (
+        "'metadata' of every row needs a sampler that declares the class "
+        "'top_n_sigma_tokendraw.metadata.TopNSigmaMetadata', found 'native', which does not. Load the sampler that "
+        "declares it by its name, or pass a tokendraw.SamplingMetadata."
+    )
 
 
 @pytest.mark.parametrize("value", [-1.0, NAN, INF, True, "2", None])

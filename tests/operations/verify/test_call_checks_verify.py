@@ -13,6 +13,7 @@ from tokendraw import (
     Drafts,
     InvalidInputError,
     InvalidParameterError,
+    LogprobsTensors,
     PluginError,
     SamplerOutput,
     SamplingMetadata,
@@ -256,6 +257,49 @@ def test_so_are_the_logprobs_of_a_verification_that_asked_for_them():
     asking = SamplingMetadata.from_params([SamplingParams(logprobs=1)] * 3)
     with pytest.raises(PluginError, match="to return logprobs of the type LogprobsTensors, found NoneType"):
         sampler.verify(torch.zeros(6, V), Drafts.from_lists(IDS), asking)
+
+
+@dataclass
+class Described(Faulty):
+    """The same with logprobs of N = 1 beside the tokens."""
+
+    mass: Any = None
+    value: float = -1.0
+
+    def verify(self, target_logits, drafts, metadata, *, mode="rejection"):
+        output = super().verify(target_logits, drafts, metadata, mode=mode)
+        values = torch.full((3, 3, 2), self.value)
+        best = LogprobsTensors(values.long(), values, torch.ones(3, 3).long())
+        return replace(output, logprobs=best, log_kept_mass=self.mass)
+
+
+@pytest.mark.parametrize(
+    ("backend", "found"),
+    [
+        (Described(), "log_kept_mass [3, 3] torch.float32 on cpu, found NoneType"),
+        (
+            Described(mass=torch.zeros(6)),
+            "log_kept_mass [3, 3] torch.float32 on cpu, found [6] torch.float32 on cpu",
+        ),
+        (
+            Described(mass=torch.tensor([[0.0, 0.0, 0.0], [0.0, 1e-7, 0.0], [0.0, 0.0, 0.0]])),
+            "log_kept_mass at most 0 in the mode raw_logprobs, found 1e-07 at [1, 1] of [3, 3]",
+        ),
+        (
+            Described(mass=torch.zeros(3, 3), value=1.0),
+            "logprobs.logprobs at most 0 in the mode raw_logprobs, found 1 at [0, 0, 0] of [3, 3, 2]",
+        ),
+    ],
+    ids=["no kept mass", "kept masses of rows", "a kept mass above 0", "a log-probability above 0"],
+)
+def test_so_are_the_kept_masses_and_the_bound_of_both(backend, found):
+    sampler = drafting(VERIFYING, backend, companion_capabilities=None, debug=True)
+    asking = SamplingMetadata.from_params([SamplingParams(logprobs=1)] * 3)
+    with pytest.raises(PluginError) as error:
+        sampler.verify(torch.zeros(6, V), Drafts.from_lists(IDS), asking)
+    assert str(error.value) == (
+        f"'acme' needs to return {found}. Mend the plugin, or set TOKENDRAW_DISABLE=acme."
+    )
 
 
 def test_the_variable_switches_it_on(monkeypatch):

@@ -92,7 +92,7 @@ def test_a_later_call_raises_its_own_error_since_its_inputs_may_be_overwritten(d
     assert verified(sampler) == (expected, [])
     with pytest.raises(RuntimeError, match="no kernel image") as raised:
         sampler.verify(*given())
-    assert raised.value.__notes__[0].startswith("'acme' may have overwritten the logits before it failed")
+    assert raised.value.__notes__[0].startswith("'acme' may have overwritten its inputs before it failed")
     assert sampler.verify_resolution.chosen == "acme"
     tokens, told = verified(sampler)
     assert (tokens, len(told), sampler.verify_resolution.chosen) == (expected, 1, "native")
@@ -117,7 +117,7 @@ def test_a_verifier_that_was_asked_for_is_not_replaced(dists, monkeypatch):
     with pytest.raises(RuntimeError, match="no kernel image") as raised:
         provider.verify(*given())
     assert raised.value.__notes__ == [
-        "'acme' was asked for by TOKENDRAW_SAMPLER, so no other sampler takes over. Unset TOKENDRAW_SAMPLER to let "
+        "'acme' was asked for by TOKENDRAW_SAMPLER, so no other one takes over. Unset TOKENDRAW_SAMPLER to let "
         "tokendraw choose."
     ]
     assert provider.name == "acme"

@@ -209,15 +209,23 @@ def test_logprobs_are_those_of_the_rows_that_made_the_tokens(device, mode):
         assert ids[count:].eq(-1).all()
         assert values[count:].eq(-INF).all()
         assert output.logprobs.ranks[request, count:].tolist() == [0] * (5 - count)
+        assert output.log_kept_mass[request, count:].tolist() == [-INF] * (5 - count)
         for step, token in enumerate(found):
             row = reference.prepare(batch.target[request][step], batch.params[request])
             expected = reference.values(row, token, "processed_logprobs")
             assert float(values[step, 0]) == pytest.approx(float(expected[token]), abs=1e-5)
             assert int(output.logprobs.ranks[request, step]) == int((row.x >= row.x[token]).sum())
+            mass = reference.log_kept_mass(row)
+            assert float(output.log_kept_mass[request, step]) == pytest.approx(mass, abs=1e-5)
             asked = wanted[request] or 0
             best = np.argsort(-expected, kind="stable")[:asked]
             assert ids[step, 1 : 1 + asked].tolist() == best.tolist()
             assert ids[step, 1 + asked :].eq(-1).all()
+
+
+def test_no_logprobs_no_kept_mass(device):
+    output = Batch(3, 300, seed=11, ids_outside=False).verify(native(device), None, device)
+    assert (output.logprobs, output.log_kept_mass) == (None, None)
 
 
 @pytest.mark.parametrize("mode", ["rejection", "coupled"])
@@ -253,6 +261,7 @@ def test_every_shape_is_known_on_the_host(mode, kind, padded):
     output = native("meta").verify(empty(10, 3000, dtype=torch.bfloat16), drafts, metadata, mode=mode)
     assert (output.token_ids.shape, output.num_accepted.shape, output.valid.shape) == ((3, 5), (3,), (3,))
     assert (output.logprobs.token_ids.shape, output.logprobs.ranks.shape) == ((3, 5, 6), (3, 5))
+    assert (output.log_kept_mass.shape, output.log_kept_mass.dtype) == ((3, 5), torch.float32)
 
 
 def test_the_plugin_offers_and_builds_it():

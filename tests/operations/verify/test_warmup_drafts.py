@@ -58,11 +58,17 @@ class Recorder:
         requests = drafts.num_requests
         tokens = torch.zeros(requests, drafts.max_drafts + 1, dtype=torch.int64)
         tokens[:, 1:] = PAD_TOKEN_ID
-        none, valid, best = torch.zeros(requests, dtype=torch.int32), torch.ones(requests) > 0, None
+        none, valid, best, mass = (
+            torch.zeros(requests, dtype=torch.int32),
+            torch.ones(requests) > 0,
+            None,
+            None,
+        )
         if (most := metadata.facts.max_logprobs) is not None:
             values = torch.zeros(*tokens.shape, 1 + (target_logits.shape[1] if most < 0 else most))
             best = LogprobsTensors(values.long(), values, torch.zeros_like(tokens))
-        return VerifyOutput(tokens, none, valid, best)
+            mass = torch.zeros(tokens.shape)
+        return VerifyOutput(tokens, none, valid, best, mass)
 
     def kinds(self, layout):
         """(any seed, all seeded, positions, filter, joint, all greedy, logprobs) of what was verified so laid out."""

@@ -1,10 +1,13 @@
 """The kit on processors with one bug each: the line that one would expect turns red, and none does on native."""
 
+from dataclasses import replace
+
 import pytest
 
 import planted_edit_bugs as planted
-from tokendraw.plugin import INPUT_DTYPES, ProcessCapabilities
+from tokendraw.plugin import EDITS, INPUT_DTYPES, ProcessCapabilities
 from tokendraw.testing import Effort, Subject, properties, run
+from tokendraw.testing.kit.fuzz import Case, look
 from tokendraw.testing.kit.report import Status
 
 EVERYTHING = ProcessCapabilities(
@@ -106,6 +109,60 @@ def test_a_red_line_names_the_first_logit_that_is_wrong():
         " (no edit), found -inf, where a request asks for min_tokens=7, stop_token_ids=[2, 5, 250], its prompt is "
         "[7, 3, 3, 299, 0], its output [5, 3, 5, 5, 298, 31, 32], its bitmask none"
     )
+
+
+LINE_OF_EDIT = dict(
+    zip(
+        EDITS,
+        ("bitmask", "allowed ids", "bad words", "min tokens", "bias", "repetition", "frequency", "presence"),
+        strict=True,
+    )
+)
+
+
+def partial(bug, edits):
+    """The processor with a bug, which raises where it is asked for other edits than some."""
+
+    class Partial(bug):
+        def process(self, logits, slots, row_index, bitmask=None, drafts=None):
+            asked = {*slots.edits} | ({"bitmask"} if bitmask is not None else set())
+            if not asked <= {*edits}:
+                raise RuntimeError(f"asked for {asked}")
+            return super().process(logits, slots, row_index, bitmask, drafts)
+
+    return subject(Partial, replace(EVERYTHING, edits=edits))
+
+
+@pytest.mark.parametrize(
+    "edits", [("bitmask",), ("min_tokens", "repetition_penalty"), EDITS[1:], EDITS[:-1]], ids=len
+)
+def test_a_processor_of_some_edits_is_tested_by_these_and_refused_the_others(edits):
+    found = {line.name: line for line in run(partial(planted.Honest, edits)).lines if line.name in LINES}
+    others = {f"process {line}": edit for edit, line in LINE_OF_EDIT.items() if edit not in edits}
+    assert {name for name, line in found.items() if line.status is Status.REFUSED} == others.keys()
+    assert {name for name, line in found.items() if line.status is Status.PASSED} == {*LINES} - others.keys()
+    for name, edit in others.items():
+        lacking = "rows with a bitmask" if edit == "bitmask" else f"requests with {edit}"
+        assert found[name].detail.startswith(f"'Partial' cannot serve {lacking}, which this batch may hold")
+
+
+@pytest.mark.parametrize(
+    ("bug", "edit"),
+    [
+        (planted.DividesAll, "repetition_penalty"),
+        (planted.OneTokenLate, "min_tokens"),
+        (planted.LastWord, "bitmask"),
+    ],
+)
+def test_a_bug_of_a_processor_of_one_edit_turns_its_line_red(bug, edit):
+    (found,) = run(partial(bug, (edit,)), only=f"process {LINE_OF_EDIT[edit]}").lines
+    assert found.status is Status.FAILED, found
+    assert "a call raised" not in found.detail
+
+
+def test_random_cases_ask_a_processor_of_some_edits_for_no_others():
+    some = partial(planted.Honest, ("bad_words", "logit_bias"))
+    assert [look(some, Case("process_logits", i)).finding for i in range(12)] == [None] * 12
 
 
 def test_drafts_that_are_not_advertised_are_refused():

@@ -79,6 +79,10 @@ class Call(ABC):
         """
         return None
 
+    def undeclared(self, capabilities: Any) -> str | None:
+        """Name the class of an argument that a provider has to declare, and does not; None if there is none."""
+        return None
+
     @abstractmethod
     def run(self, backend: Any) -> Any:
         """Make the call."""
@@ -87,8 +91,11 @@ class Call(ABC):
     def output_check(self, need: Any) -> OutputCheck:
         """Return the check of the output's form, which keeps no tensor alive."""
 
-    def wrong_values(self, output: Any) -> str | None:
-        """Say what is wrong with the values of an output of the right form; waits for the device."""
+    def wrong_values(self, output: Any, need: Any) -> str | None:
+        """Say what is wrong with the values of an output of the right form; waits for the device.
+
+        :param need: of the caller.
+        """
         return None
 
     @property

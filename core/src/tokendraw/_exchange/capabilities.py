@@ -133,6 +133,10 @@ class Capabilities(HostCapabilities):
     max_vocab_size: _Number | None = None
     vocab_parallel: bool = False
     """Whether ``sample`` takes a ``shard``: logits of which each rank of a group holds some columns."""
+    metadata_classes: _Words = ()
+    """Dotted names of subclasses of ``SamplingMetadata`` whose own parameters are served, such as
+    ``acme_tokendraw.metadata.AcmeMetadata``. Metadata of a class that a sampler does not name is never given to it.
+    """
     compiles_on_demand: bool = False
     """Whether kernels are compiled when a batch first needs them. The proof draw then compiles as little as it can, or
     what the first batch will need, where the need says the dtype.

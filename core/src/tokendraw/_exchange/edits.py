@@ -4,11 +4,34 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 from tokendraw._exchange.ranges import each, integer, integers, of_row, real
 from tokendraw._messages.errors import InvalidParameterError
 from tokendraw._messages.words import shown, type_name
+
+Edit: TypeAlias = Literal[
+    "bitmask",
+    "allowed_token_ids",
+    "bad_words",
+    "min_tokens",
+    "logit_bias",
+    "repetition_penalty",
+    "frequency_penalty",
+    "presence_penalty",
+]
+"""Name of an edit of logits: that of the field that asks for it, or ``bitmask``."""
+EDITS: tuple[Edit, ...] = (
+    "bitmask",
+    "allowed_token_ids",
+    "bad_words",
+    "min_tokens",
+    "logit_bias",
+    "repetition_penalty",
+    "frequency_penalty",
+    "presence_penalty",
+)
+"""Names of all edits, in the order in which they are applied."""
 
 _FLOAT32 = 3.4028234663852886e38
 REPETITION_PENALTIES = (2.0**-149, _FLOAT32)  # what is more than 0 in float32
@@ -32,6 +55,20 @@ class CheckedEdits(NamedTuple):
     """0 where there are no ids to hold back."""
     stop_ids: tuple[int, ...]
     """Distinct token ids; none where ``min_tokens`` is 0."""
+
+    @property
+    def names(self) -> tuple[Edit, ...]:
+        """Names of the edits that change logits."""
+        is_on = (
+            bool(self.allowed),
+            bool(self.bad_words),
+            bool(self.stop_ids),
+            bool(self.bias),
+            self.repetition != 1.0,
+            self.frequency != 0.0,
+            self.presence != 0.0,
+        )
+        return tuple([name for name, on in zip(EDITS[1:], is_on, strict=True) if on])
 
 
 def checked_edits(params: Any, row: int | str | None = None, vocab_size: int | None = None) -> CheckedEdits:

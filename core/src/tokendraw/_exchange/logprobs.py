@@ -70,18 +70,20 @@ def least_shown(row: RowMasses, temperature: Tensor, mode: LogprobsMode) -> Tens
 def mode_values(x: Tensor, row: RowMasses, inverse_temperature: Tensor, mode: LogprobsMode) -> Tensor:
     """Return what a mode shows of the values ``x`` [rows, n] float32 without NaN, in the widest float.
 
+    Log-probabilities are at most 0, however the masses were rounded.
+
     :param inverse_temperature: [rows, 1] in the widest float, positive and finite.
     """
     x = x.to(inverse_temperature.dtype)
     if mode == "raw_logits":
         return x
     if mode == "raw_logprobs":
-        return _relative(x, row.max) - row.raw.log()
+        return (_relative(x, row.max) - row.raw.log()).clamp_(max=0.0)
     y = _relative(x, row.max, inverse_temperature)
     if mode == "temperature_logprobs":
-        return y - row.mass.log()
+        return (y - row.mass.log()).clamp_(max=0.0)
     if mode == "processed_logprobs":
-        y = y - row.kept.log()
+        y = (y - row.kept.log()).clamp_(max=0.0)
     return torch.where(x >= row.threshold, y, -_INF)
 
 

@@ -40,7 +40,7 @@ class LogprobsTensors:
     token_ids: torch.Tensor
     """[B, 1 + N] int64."""
     logprobs: torch.Tensor
-    """[B, 1 + N] float32, natural logarithms."""
+    """[B, 1 + N] float32, natural logarithms, at most 0; or logits."""
     ranks: torch.Tensor | None
     """[B] int64: how many tokens have a value at least the drawn one's, itself included. None where the sampler was
     allowed to leave them out (``Need.logprob_ranks=False``) and did.
@@ -92,7 +92,7 @@ class SamplerOutput:
     """[B] bool: False where the row held NaN, or nothing above -inf."""
     logprobs: LogprobsTensors | None = None
     log_kept_mass: torch.Tensor | None = None
-    """[B] float32, with logprobs: log of the filtered set's share of the temperature-scaled mass.
+    """[B] float32, with logprobs: log of the filtered set's share of the temperature-scaled mass, at most 0.
 
     ``processed_logprobs = temperature_logprobs - log_kept_mass`` on the kept tokens.
     """

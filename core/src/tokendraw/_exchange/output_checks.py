@@ -1,7 +1,7 @@
-"""The form of what a call returns: types, shapes, dtypes, devices; and ids in range.
+"""The form of what a call returns: types, shapes, dtypes, devices; and values in range.
 
 Each function says what was needed and what was found, or returns None. :func:`wrong_form` reads no values, and looks at
-every call; :func:`wrong_tokens` waits for the device.
+every call; :func:`wrong_tokens` and :func:`wrong_bounds` wait for the device.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from tokendraw._exchange.capabilities import LogprobsMode
 from tokendraw._exchange.output import LogprobsTensors, SamplerOutput
 
 
@@ -46,6 +47,24 @@ def wrong_tokens(output: SamplerOutput, vocab_size: int) -> str | None:
     ids = output.token_ids
     for (row,) in first_of((ids < 0) | (ids >= vocab_size)):
         return f"token_ids in [0, {vocab_size}), found {int(ids[row])} in row {row} of {len(ids)}"
+    return None
+
+
+def wrong_bounds(
+    logprobs: LogprobsTensors | None, log_kept_mass: Tensor | None, mode: LogprobsMode
+) -> str | None:
+    """Hold logprobs and kept masses of the right form against 0, which none but raw logits exceeds.
+
+    :param mode: of the logprobs.
+    """
+    shown = [("log_kept_mass", log_kept_mass)]
+    if mode != "raw_logits":
+        shown.append(("logprobs.logprobs", None if logprobs is None else logprobs.logprobs))
+    for name, values in shown:
+        for place in [] if values is None else first_of(values > 0):
+            assert values is not None
+            found = f"found {float(values[tuple(place)]):.3g} at {place} of {list(values.shape)}"
+            return f"{name} at most 0 in the mode {mode}, {found}"
     return None
 
 

@@ -41,7 +41,7 @@ def warm_up(session: Session, warmups: Sequence[tuple[Calls, Warmup]], *, progre
     """
     if is_capturing():
         raise InvalidInputError(
-            "'warmup' needs a stream that captures no CUDA graph, found one that does: its draws would become "
+            "'warmup' needs a stream that captures no CUDA graph, found one that does: its calls would become "
             "part of the graph. Call it before the capture."
         )
     start = time.perf_counter()
@@ -49,7 +49,7 @@ def warm_up(session: Session, warmups: Sequence[tuple[Calls, Warmup]], *, progre
         calls.serving  # noqa: B018 (negotiates)
     device = torch.empty(0, device=session.device).device  # with its index
     if compiles_nothing(device):
-        _log.info("warmup draws nothing: on %s there is nothing to compile", device)
+        _log.info("warmup calls nothing: on %s there is nothing to compile", device)
         return 0.0
     drawn = session.counts.by_name()
     with random_state_kept(device), torch.no_grad(), progress_line(progress) as track:

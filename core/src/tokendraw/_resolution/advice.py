@@ -32,7 +32,7 @@ def fallback(
 
 
 def failed_call(name: str, reason: str, successor: str, choice: Choice) -> str:
-    """Tell of a sampler that failed while it drew, and of the one that has taken its place."""
+    """Tell of a provider whose call failed, and of the one that has taken its place."""
     return f"{name!r} failed: {reason}.{using_from_here_on(successor)} {switch_off([name], choice)} to silence this."
 
 

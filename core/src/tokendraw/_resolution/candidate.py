@@ -121,7 +121,7 @@ class Resolution:
         """The decisions as lines of text, the chosen one first."""
         lines = [f"{self.operation} on {self.host}: {self.chosen}"]
         if self.beyond:
-            who = f"go to {self.companion}" if self.companion else "are served by no sampler here"
+            who = f"go to {self.companion}" if self.companion else "are served by no plugin here"
             lines.append(f"  beyond {self.chosen} ({', '.join(self.beyond)}): {who}")
         lines += [f"  {'+' if d.accepted else '-'} {d.name}: {d.reason}" for d in self.decisions]
         return "\n".join(lines)

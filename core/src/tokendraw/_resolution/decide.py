@@ -11,6 +11,7 @@ from dataclasses import replace
 from tokendraw._exchange.capabilities import HostNeed
 from tokendraw._exchange.host import Host
 from tokendraw._exchange.operation import Operation
+from tokendraw._messages.words import all_of
 from tokendraw._resolution import advice, checks, refusals, upstream
 from tokendraw._resolution.admission import admit, conflicts
 from tokendraw._resolution.candidate import Candidate, Choice, Decision, Resolution, State
@@ -142,6 +143,15 @@ def _missing_by_default(chosen: Candidate, operation: Operation, host: Host, nee
     return checks.first_of(operation.default_checks, capabilities, host, need) if capabilities else None
 
 
+def _but_classes(chosen: Candidate, companion: Candidate, operation: Operation) -> str:
+    """Name the classes of metadata of the chosen candidate that its companion is not given."""
+    own, others = (
+        getattr(c.capabilities(operation.name), "metadata_classes", ()) for c in (chosen, companion)
+    )
+    names = [name for name in own if name not in others]
+    return f", but none with metadata of {all_of(names)}" if names else ""
+
+
 def _decisions(
     assessed: Sequence[Candidate],
     chosen: Candidate,
@@ -163,9 +173,10 @@ def _decisions(
     def reason(candidate: Candidate) -> str:
         if candidate.state is not State.AVAILABLE:
             return str(candidate.reason)
-        serves = (
-            f"serves the {operation.served} that {chosen.name} cannot" if candidate is companion else None
-        )
+        serves = None
+        if candidate is companion:
+            but = _but_classes(chosen, companion, operation)
+            serves = f"serves the {operation.served} that {chosen.name} cannot{but}"
         return "; ".join(filter(None, (standing(candidate), serves, _behaviour(candidate, operation))))
 
     def group(candidate: Candidate) -> int:

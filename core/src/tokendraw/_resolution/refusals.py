@@ -58,7 +58,7 @@ def nothing(
     else:
         mend = "Mend one of them; `tokendraw doctor` says how."
     error = SamplerUnavailableError(
-        f"No sampler can serve the operation {operation!r} on {host}. Found {found}. {mend}"
+        f"No plugin can serve the operation {operation!r} on {host}. Found {found}. {mend}"
     )
     error.decisions = _rejected(assessed)
     return error

@@ -116,7 +116,7 @@ class Calls:
         watch = Watch(name, call.tensors()) if debug else None
         check = call.output_check(session.need)
         try:
-            output = _run(serving.chosen, call, check, watch)
+            output = _run(serving.chosen, call, check, watch, session.need)
         except CallFailedError as error:
             failed = error
         else:
@@ -174,7 +174,7 @@ class Calls:
         debug = self._session.debug and not is_capturing()
         watch = Watch(member.name, given.tensors()) if debug else None
         try:
-            output = _run(member, given, check, watch)
+            output = _run(member, given, check, watch, self._session.need)
         except CallFailedError as error:
             error.kind, error.had_copy = kind, is_copy or given is not call
             raise
@@ -255,9 +255,12 @@ class Calls:
             _log.info("%r cannot serve %s: they go to %r%s", chosen, kind, companion, whole)
 
 
-def _run(member: BuiltProvider, call: Call, check: OutputCheck, watch: Watch | None = None) -> Any:
+def _run(
+    member: BuiltProvider, call: Call, check: OutputCheck, watch: Watch | None = None, need: Any = None
+) -> Any:
     """Make a call of a provider and look at what it returns.
 
+    :param need: of the caller, for the watch.
     :raises CallFailedError: from what it raised, or it returned what is no output.
     :raises PluginError: the watch found a fault.
     """
@@ -272,7 +275,7 @@ def _run(member: BuiltProvider, call: Call, check: OutputCheck, watch: Watch | N
     wrong = check(output)
     if watch is not None:
         watch.check_given()
-        watch.check_returned(wrong or call.wrong_values(output))
+        watch.check_returned(wrong or call.wrong_values(output, need))
     if wrong is not None:
         found, reason = fault(member.name, f"to return {wrong}"), f"its call needs to return {wrong}"
         raise CallFailedError(member, found, reason)

@@ -14,9 +14,9 @@ from tokendraw._exchange import input_checks
 from tokendraw._exchange.call import WHOLE, Call, OutputCheck
 from tokendraw._exchange.capabilities import Capabilities, Need
 from tokendraw._exchange.facts import BatchFacts, RowKinds
-from tokendraw._exchange.metadata import SamplingMetadata
+from tokendraw._exchange.metadata import SamplingMetadata, plugin_class
 from tokendraw._exchange.output import SamplerOutput
-from tokendraw._exchange.output_checks import wrong_form, wrong_tokens
+from tokendraw._exchange.output_checks import wrong_bounds, wrong_form, wrong_tokens
 from tokendraw._exchange.row_limits import unserved
 from tokendraw._serving.splitting import Split
 
@@ -52,20 +52,32 @@ class Sample(Call):
         return row_kind(self.logits, self.metadata.facts)
 
     def lacking(self, capabilities: Capabilities, rows: BatchFacts | None = None) -> str | None:
-        return unserved(capabilities, rows or self.metadata.facts, self.logits.shape[1])
+        if (name := self.undeclared(capabilities)) is not None:
+            return f"metadata of the class {name!r}"
+        return unserved(capabilities, rows or self.metadata.facts, self.vocab_size)
+
+    def undeclared(self, capabilities: Capabilities) -> str | None:
+        name = plugin_class(self.metadata)
+        return None if name in capabilities.metadata_classes else name
 
     def run(self, backend: Any) -> Any:
         return backend.sample(self.logits, self.metadata)
 
     def output_check(self, need: Need) -> OutputCheck:
-        rows, vocab_size = self.logits.shape
-        width = self.metadata.facts.logprobs_width(vocab_size)
-        return partial(
-            wrong_form, shape=(rows,), device=self.logits.device, width=width, ranks=need.logprob_ranks
-        )
+        width = self.metadata.facts.logprobs_width(self.vocab_size)
+        shape, device = self.logits.shape[:1], self.logits.device
+        return partial(wrong_form, shape=shape, device=device, width=width, ranks=need.logprob_ranks)
 
-    def wrong_values(self, output: SamplerOutput) -> str | None:
-        return wrong_tokens(output, self.logits.shape[1])
+    def wrong_values(self, output: SamplerOutput, need: Need) -> str | None:
+        wrong = wrong_tokens(output, self.vocab_size)
+        if wrong is not None or self.metadata.facts.max_logprobs is None:
+            return wrong
+        return wrong_bounds(output.logprobs, output.log_kept_mass, need.logprobs_mode)
+
+    @property
+    def vocab_size(self) -> int:
+        """V."""
+        return self.logits.shape[1]
 
     @property
     def num_rows(self) -> int:

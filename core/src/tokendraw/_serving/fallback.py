@@ -126,9 +126,11 @@ def successor(
         operation
     )
     lacking = serving.lacking(call)
+    if serving.capabilities is not None and call.undeclared(serving.capabilities) is not None:
+        return facts, serving  # whose route says which rows need what
     if lacking is not None and serving.companion is None:
         raise SamplerUnavailableError(
-            f"No sampler here can serve {lacking}, which this batch may hold: {failed.member.name!r} failed, "
+            f"Nothing here can serve {lacking}, which this batch may hold: {failed.member.name!r} failed, "
             f"{failed.reason}. {install('another one that can', serving.resolution.decisions)}, or, if the batch holds "
             f"none, say so in {call.told_in}."
         )
@@ -137,17 +139,17 @@ def successor(
 
 def _as_asked(failed: BuiltProvider, choice: Choice) -> str:
     beside = (
-        "" if failed.name == choice.sampler else f"{failed.name!r} draws what {choice.sampler!r} cannot. "
+        "" if failed.name == choice.sampler else f"{failed.name!r} serves what {choice.sampler!r} cannot. "
     )
     asked = f"{choice.sampler!r} was asked for by {choice.source or 'the caller'}"
-    return f"{beside}{asked}, so no other sampler takes over. {undo(choice)}"
+    return f"{beside}{asked}, so no other one takes over. {undo(choice)}"
 
 
 def _not_from_these(failed: BuiltProvider) -> str:
     return (
-        f"{failed.name!r} may have overwritten the logits before it failed, so no other sampler draws from them. It "
-        "draws the next batch of this kind from a copy, and the next best sampler does, from then on, if it fails "
-        f"again. Set TOKENDRAW_DISABLE={failed.name} to draw with another one at once."
+        f"{failed.name!r} may have overwritten its inputs before it failed, so no other one is given them. It is given "
+        "copies at the next call of this kind, and the next best one takes over, from then on, if it fails "
+        f"again. Set TOKENDRAW_DISABLE={failed.name} to use another one at once."
     )
 
 

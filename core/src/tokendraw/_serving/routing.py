@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
@@ -11,6 +11,7 @@ from tokendraw._exchange.call import WHOLE, Call
 from tokendraw._exchange.facts import BatchFacts, RowKinds
 from tokendraw._messages.errors import SamplerUnavailableError
 from tokendraw._messages.install import NATIVE
+from tokendraw._messages.words import all_of
 from tokendraw._resolution.candidate import Resolution
 from tokendraw._resolution.refusals import install
 from tokendraw._serving.splitting import Split, is_worthwhile
@@ -18,6 +19,8 @@ from tokendraw._torch.graphs import is_capturing
 
 _MOST_KINDS = 256
 """Number of kinds of calls that are remembered of a provider; a caller may change its vocabulary all the time."""
+_MOST_NAMED_ROWS = 8
+"""Rows that a message names, at most."""
 
 
 @dataclass(slots=True, eq=False)
@@ -101,6 +104,9 @@ class Serving:
         :raises SamplerUnavailableError: says what of it is beyond the provider.
         """
         lacking = self.lacking(call)
+        undeclared = None if self.capabilities is None else call.undeclared(self.capabilities)
+        if undeclared is not None:
+            raise _undeclared_class(undeclared, self.chosen.name)
         if lacking is not None:
             is_native_here = any(decision.name == "native" for decision in self.resolution.decisions)
             command = "" if is_native_here else f" ({NATIVE})"
@@ -130,7 +136,7 @@ class Serving:
             raise SamplerUnavailableError(
                 f"'{self.chosen.name}' cannot serve {lacking}, and its companion '{self.companion.name}' cannot serve "
                 f"{beyond}, both of which this batch may hold. "
-                f"{install('a sampler that serves both', self.resolution.decisions)}, or, if the batch holds only one "
+                f"{install('one that serves both', self.resolution.decisions)}, or, if the batch holds only one "
                 f"of them, say so in {call.told_in}."
             )
         return self.companion
@@ -146,6 +152,7 @@ class Serving:
             return Route(self.chosen)
         may_split = splits_rows and self.companion is not None
         kinds = call.kinds_of_rows(self.capabilities) if may_split else WHOLE
+        self._check_declared(call, kinds)
         split = kinds if isinstance(kinds, str) else self._split(kinds, call)
         if isinstance(split, str):
             return Route(self.member(call), None, (lacking,), split)
@@ -173,6 +180,56 @@ class Serving:
             split = self._splits[kinds] = call.split(kinds, lacking, offered)
         return split
 
+    def _check_declared(self, call: Call, kinds: RowKinds | str) -> None:
+        """Refuse a call some of which would go to a provider that does not declare the class of an argument.
+
+        :param kinds: of the rows of a call that is beyond the chosen provider; words where nobody knows them.
+        :raises SamplerUnavailableError: names the rows and the class.
+        """
+        undeclared = None if self.capabilities is None else call.undeclared(self.capabilities)
+        companion, offered = self.companion, self.companion_capabilities
+        if companion is None:
+            if undeclared is not None:
+                raise _undeclared_class(undeclared, self.chosen.name)
+            return
+        name = None if offered is None else call.undeclared(offered)
+        if name is None:
+            return
+        if undeclared is not None:
+            raise _undeclared_class(name, self.chosen.name, companion.name)
+        if isinstance(kinds, str):
+            where, reasons = "every row", [self.lacking(call)]
+        else:
+            reason_of = [self.lacking(call, kind) for kind in kinds.kinds]
+            of_row = [reason_of[kinds.of_slot[slot]] for slot in kinds.slot_of_row or range(kinds.num_rows)]
+            rows = [row for row, reason in enumerate(of_row) if reason is not None]
+            if not rows:
+                return
+            where, reasons = _named_rows(rows), [of_row[row] for row in rows]
+        raise SamplerUnavailableError(
+            f"'metadata' of {where} needs a sampler that declares the class {name!r}, found the companion "
+            f"{companion.name!r}, which does not, where {self.chosen.name!r} cannot serve "
+            f"{all_of(dict.fromkeys(reasons))}. Draw {'them' if len(reasons) > 1 else 'it'} in a call of "
+            f"{'their' if len(reasons) > 1 else 'its'} own, with a tokendraw.SamplingMetadata."
+        )
+
     def _beyond_companion(self, call: Call, rows: BatchFacts | None = None) -> str | None:
         offered = self.companion_capabilities
         return None if offered is None else call.lacking(offered, rows)
+
+
+def _undeclared_class(name: str, *samplers: str) -> SamplerUnavailableError:
+    """Refuse metadata of a class that none of some samplers declares."""
+    found, do = all_of(map(repr, samplers)), "do" if len(samplers) > 1 else "does"
+    return SamplerUnavailableError(
+        f"'metadata' of every row needs a sampler that declares the class {name!r}, found {found}, which {do} not. "
+        "Load the sampler that declares it by its name, or pass a tokendraw.SamplingMetadata."
+    )
+
+
+def _named_rows(rows: Sequence[int]) -> str:
+    """Name some rows, the first of many."""
+    if len(rows) == 1:
+        return f"row {rows[0]}"
+    more = [f"{len(rows) - _MOST_NAMED_ROWS} more"] if len(rows) > _MOST_NAMED_ROWS else []
+    return f"rows {all_of([*rows[:_MOST_NAMED_ROWS], *more])}"

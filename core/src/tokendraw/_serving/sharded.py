@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import weakref
-from functools import partial
 from typing import Any, ClassVar, Final, NamedTuple
 
 import torch
@@ -14,9 +13,6 @@ from tokendraw._exchange.call import Call, OutputCheck
 from tokendraw._exchange.capabilities import Capabilities, Need
 from tokendraw._exchange.facts import BatchFacts
 from tokendraw._exchange.metadata import SamplingMetadata
-from tokendraw._exchange.output import SamplerOutput
-from tokendraw._exchange.output_checks import wrong_form, wrong_tokens
-from tokendraw._exchange.row_limits import unserved
 from tokendraw._messages.errors import InvalidInputError, TokendrawError
 from tokendraw._messages.words import type_name
 from tokendraw._serving.drawing import Sample
@@ -57,18 +53,15 @@ class ShardedSample(Sample):
     def lacking(self, capabilities: Capabilities, rows: BatchFacts | None = None) -> str | None:
         if not capabilities.vocab_parallel:
             return "a vocabulary that is split over ranks"
-        return unserved(capabilities, rows or self.metadata.facts, self.shard.vocab_size)
+        return super().lacking(capabilities, rows)
 
     def run(self, backend: Any) -> Any:
         return backend.sample(self.logits, self.metadata, shard=self.shard)
 
-    def output_check(self, need: Need) -> OutputCheck:
-        width = self.metadata.facts.logprobs_width(self.shard.vocab_size)
-        shape, device = self.logits.shape[:1], self.logits.device
-        return partial(wrong_form, shape=shape, device=device, width=width, ranks=need.logprob_ranks)
-
-    def wrong_values(self, output: SamplerOutput) -> str | None:
-        return wrong_tokens(output, self.shard.vocab_size)
+    @property
+    def vocab_size(self) -> int:
+        """V of all ranks together."""
+        return self.shard.vocab_size
 
     def recall(self, key: object) -> OutputCheck | None:
         if type(self.metadata) is not SamplingMetadata or type(self.shard) is not VocabShard:

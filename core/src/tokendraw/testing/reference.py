@@ -267,7 +267,7 @@ def values(row: Row, token: int, mode: str) -> Array:
 
 
 def log_kept_mass(row: Row) -> float:
-    """Log of the kept set's share of the temperature-scaled mass."""
+    """Log of the kept set's share of the temperature-scaled mass, at most 0."""
     if row.greedy or row.empty:
         return 0.0
-    return float(np.log(np.exp(row.y[row.kept]).sum()) - np.log(np.exp(row.y).sum()))
+    return min(0.0, float(np.log(np.exp(row.y[row.kept]).sum()) - np.log(np.exp(row.y).sum())))

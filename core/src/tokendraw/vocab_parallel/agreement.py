@@ -11,7 +11,7 @@ from torch import Tensor
 
 from tokendraw._exchange.capabilities import Need
 from tokendraw._exchange.facts import BatchFacts
-from tokendraw._exchange.metadata import SamplingMetadata
+from tokendraw._exchange.metadata import SamplingMetadata, plugin_class
 from tokendraw._messages.errors import InvalidInputError, SamplerUnavailableError, TokendrawError
 from tokendraw._messages.words import shown
 from tokendraw._torch.graphs import is_capturing
@@ -89,6 +89,7 @@ def _described(
             "the number of rows of 'logits'": logits.shape[0],
             "the dtype of 'logits'": str(logits.dtype).removeprefix("torch."),
             "the device type of 'logits'": logits.device.type,
+            "the class of 'metadata'": plugin_class(metadata) or "tokendraw.SamplingMetadata",
             "the sampler": sampler,
             "the version of the ranks' messages": MESSAGES,
             "'logprobs_mode' of the sampler": need.logprobs_mode,

@@ -48,8 +48,8 @@ def logprobs(
 
 
 def log_kept_mass(row: RowMasses, params: RowParameters) -> Tensor:
-    """Return the log of the kept share of the temperature-scaled mass, [B] float32; 0 in greedy rows."""
-    share = row.kept.log() - row.mass.log()
+    """Return the log of the kept share of the temperature-scaled mass, [B] float32, at most 0; 0 in greedy rows."""
+    share = (row.kept.log() - row.mass.log()).clamp_(max=0.0)
     if params.greedy is not None:
         share = torch.where(params.greedy, 0.0, share)
     return share.squeeze(-1).to(torch.float32)

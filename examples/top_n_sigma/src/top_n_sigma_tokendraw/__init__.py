@@ -27,6 +27,7 @@ _SAMPLE = Capabilities(
     gumbel_dtypes=("fp32", "fp64"),
     valid_flag=True,
     batch_invariant=True,
+    metadata_classes=("top_n_sigma_tokendraw.metadata.TopNSigmaMetadata",),
     # No report says that these two hold on CUDA, and the filter itself has not been captured in a graph.
     graph_safe=False,
     sync_free=False,

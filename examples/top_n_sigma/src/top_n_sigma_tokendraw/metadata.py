@@ -17,8 +17,8 @@ from tokendraw import InvalidInputError, InvalidParameterError, SamplingMetadata
 class TopNSigmaMetadata(SamplingMetadata):
     """``SamplingMetadata`` with ``n_sigma``. The core hands it to the sampler as it is.
 
-    Other samplers do not know the field and would ignore it: choose this one by name, so that it is this one or an
-    error.
+    Other samplers do not know the field, and are never given it: only this one declares the class, in
+    ``Capabilities.metadata_classes``. Choose it by name.
     """
 
     n_sigma: Tensor | None = None

@@ -58,7 +58,7 @@ class TopNSigmaSampler:
         if self._mode.endswith("_logprobs"):
             values = values.log_softmax(-1)
         best = _logprobs(x, values.masked_fill(x == -INF, -INF), hidden, token, metadata)
-        log_kept_mass = kept.logsumexp(-1) - y.logsumexp(-1)
+        log_kept_mass = (kept.logsumexp(-1) - y.logsumexp(-1)).clamp_(max=0.0)
         return SamplerOutput(token, valid, best, log_kept_mass.to(torch.float32))
 
     def _threshold(self, x: Tensor, top: Tensor, temperature: Tensor, metadata: SamplingMetadata) -> Tensor:

@@ -24,12 +24,12 @@ from tokendraw_native.rows import INF, clean
 
 
 def log_kept_mass(stats: RowStats, params: RowParams) -> Tensor:
-    """Return the log of the kept share of the temperature-scaled mass, [rows] float32.
+    """Return the log of the kept share of the temperature-scaled mass, [rows] float32, at most 0.
 
     It is 0 in greedy rows, whose one token has all of it.
     """
     row = _masses(stats)
-    share = row.kept.log() - row.mass.log()
+    share = (row.kept.log() - row.mass.log()).clamp_(max=0.0)
     if params.greedy is not None:
         share = torch.where(params.greedy, 0.0, share)
     return share.squeeze(-1).to(torch.float32)

@@ -34,11 +34,18 @@ import torch
 from torch import Tensor
 
 from tokendraw import Drafts, SamplingMetadata, VerifyOutput, philox, speculative
-from tokendraw.plugin import PAD_TOKEN_ID, GumbelDtype, LogprobsMode, VerifyMode, logprobs_by_step
+from tokendraw.plugin import (
+    PAD_TOKEN_ID,
+    GumbelDtype,
+    LogprobsMode,
+    VerifyMode,
+    log_kept_mass_by_step,
+    logprobs_by_step,
+)
 from tokendraw_native.chain import Chain, num_accepted
 from tokendraw_native.distributions import Chosen, Distribution, GivenProbs, ProcessedLogits
 from tokendraw_native.draw import RESIDUAL, draw, draw_or_recover
-from tokendraw_native.logprobs import logprobs
+from tokendraw_native.logprobs import log_kept_mass, logprobs
 from tokendraw_native.row_params import Noise, RowParams
 from tokendraw_native.row_stats import row_slices, row_stats
 
@@ -71,13 +78,16 @@ def verify(
     tokens = torch.where(chain.up_to(count), chain.by_step(chain.drafted), last.unsqueeze(-1))
     is_emitted = chain.up_to(count + 1)
     tokens = torch.where(is_emitted, tokens, PAD_TOKEN_ID)
-    best = None
+    best = mass = None
     if width is not None:
         token = tokens[chain.request, chain.offset.clamp(max=drafts.max_drafts)].clamp(min=0)
         asked = metadata.per_row("logprobs")
         best = logprobs(target_logits, token, stats, params, logprobs_mode, width, asked, ranked=ranked)
-        best = logprobs_by_step(best, drafts.cu_num_logits, count, drafts.max_drafts)
-    return VerifyOutput(tokens, count.to(torch.int32), (chain.by_step(valid) | ~is_emitted).all(-1), best)
+        steps = drafts.cu_num_logits, count, drafts.max_drafts
+        best = logprobs_by_step(best, *steps)
+        mass = log_kept_mass_by_step(log_kept_mass(stats, params), *steps)
+    valid = (chain.by_step(valid) | ~is_emitted).all(-1)
+    return VerifyOutput(tokens, count.to(torch.int32), valid, best, mass)
 
 
 def _coupled(

@@ -32,6 +32,7 @@ def nothing_verified(target: Tensor, drafts: Drafts, m: SamplingMetadata, *, ran
         num_accepted,
         target.new_empty(0, dtype=torch.bool),
         None if best is None else logprobs_by_step(best, drafts.cu_num_logits, num_accepted, width),
+        None if best is None else target.new_empty(0, width + 1, dtype=torch.float32),
     )
 
 

@@ -69,6 +69,7 @@ def describe_many(
                 y -= weights.sum(-1, keepdim=True).log()
             if mode == "processed_logprobs":
                 y -= log_kept_mass[part, None]
+            y.clamp_(max=0.0)  # rounded sums may leave more
             x = torch.where(greedy & (chosen == token), 0.0, y)
         x = torch.where(top > -_INF, x, -_INF)
         chosen, x = pad_logprobs(chosen, x, None if wanted is None else wanted[part])

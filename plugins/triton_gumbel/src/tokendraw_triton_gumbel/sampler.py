@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from tokendraw import BatchFacts, Drafts, Need, SamplerOutput, SamplingMetadata, VerifyOutput, VocabShard
-from tokendraw.plugin import VerifyMode, logprobs_by_step
+from tokendraw.plugin import VerifyMode, log_kept_mass_by_step, logprobs_by_step
 from tokendraw_triton_gumbel import configurations
 from tokendraw_triton_gumbel.configurations import Configuration
 from tokendraw_triton_gumbel.device import LaunchDevice
@@ -163,9 +163,9 @@ class TritonGumbelSampler:
             return VerifyOutput(token_ids, num_accepted, valid)
         floors, log_kept = (run.by_row(piece) for piece in verify.exactly[:2])
         logprobs = run.describe(m, (shown, floors, log_kept), ranks, best)
-        return VerifyOutput(
-            token_ids, num_accepted, valid, logprobs_by_step(logprobs, offsets, num_accepted, width)
-        )
+        steps = offsets, num_accepted, width
+        masses = log_kept_mass_by_step(log_kept, *steps)
+        return VerifyOutput(token_ids, num_accepted, valid, logprobs_by_step(logprobs, *steps), masses)
 
     def _prepare(
         self,

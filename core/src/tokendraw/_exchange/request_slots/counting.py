@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 
+from tokendraw._exchange.edits import EDITS, Edit
 from tokendraw._exchange.facts import BatchFacts, RowKind
 from tokendraw._exchange.request_slots.request import Request
-from tokendraw._exchange.request_slots.tables import EDITS, EditFacts
+from tokendraw._exchange.request_slots.tables import EditFacts
 
 
 class Population:
@@ -18,9 +19,11 @@ class Population:
         self.slots: set[int] = set()
         """Those that have a request."""
         self._kinds: Counter[RowKind] = Counter()
-        self._asks = dict.fromkeys(EDITS, 0)
+        self._edits: Counter[Edit] = Counter()
         self._facts: BatchFacts | None = None
-        self.edit_facts = EditFacts(**dict.fromkeys(EDITS, False))
+        self.edits: tuple[Edit, ...] = ()
+        """Names of the edits that a request asks for."""
+        self.edit_facts = EditFacts.of(self.edits)
 
     @property
     def facts(self) -> BatchFacts:
@@ -47,8 +50,8 @@ class Population:
             del self._kinds[request.kind]
         if len(self._kinds) != before:
             self._facts = None
-        for edit in request.asks:
-            self._asks[edit] += by
-        found = EditFacts(**{edit: n > 0 for edit, n in self._asks.items()})
-        if found != self.edit_facts:
-            self.edit_facts = found
+        for edit in request.edits.names:
+            self._edits[edit] += by
+        edits = tuple([edit for edit in EDITS if self._edits[edit]])
+        if edits != self.edits:
+            self.edits, self.edit_facts = edits, EditFacts.of(edits)

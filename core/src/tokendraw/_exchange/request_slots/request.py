@@ -14,7 +14,7 @@ from tokendraw._exchange.facts import RowKind, row_kind
 from tokendraw._exchange.params import CheckedParams, SamplingParams, checked
 from tokendraw._exchange.ranges import are_integers, integers
 from tokendraw._exchange.request_slots.sizes import Sizes
-from tokendraw._exchange.request_slots.tables import EDITS
+from tokendraw._exchange.request_slots.tables import FACT_OF_EDIT
 from tokendraw._messages.errors import InvalidParameterError
 from tokendraw._messages.words import type_name
 from tokendraw._torch.tensor_checks import check_integers, check_vector
@@ -31,10 +31,7 @@ class Request:
     @property
     def asks(self) -> list[str]:
         """The edits that it asks for, as :class:`tokendraw.plugin.EditFacts` calls them."""
-        edits = self.edits
-        penalty = (edits.repetition, edits.frequency, edits.presence) != (1.0, 0.0, 0.0)
-        asked = penalty, edits.bias, edits.allowed, edits.bad_words, edits.stop_ids
-        return [edit for edit, asks in zip(EDITS, asked, strict=True) if asks]
+        return [*dict.fromkeys(FACT_OF_EDIT[name] for name in self.edits.names)]
 
 
 def checked_request(slot: int, params: SamplingParams, sizes: Sizes) -> Request:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-from tokendraw._exchange.edits import LARGEST_ID
+from tokendraw._exchange.edits import LARGEST_ID, Edit
 from tokendraw._exchange.metadata import SamplingMetadata
 from tokendraw._exchange.params import SamplingParams
 from tokendraw._exchange.ranges import integer, integers
@@ -119,6 +119,14 @@ class RequestSlots:
         While a CUDA graph is being captured, :attr:`captured_edits`: later requests are edited by it too.
         """
         return self.captured_edits if is_capturing() else self._population.edit_facts
+
+    @property
+    def edits(self) -> tuple[Edit, ...]:
+        """Names of the edits that the requests in the slots may ask for, of which a processor may serve some.
+
+        While a CUDA graph is being captured, those of :attr:`captured_edits`.
+        """
+        return self.captured_edits.edits if is_capturing() else self._population.edits
 
     @property
     def num_bytes(self) -> int:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, fields
+from typing import Self
 
 from torch import Tensor
+
+from tokendraw._exchange.edits import EDITS, Edit
 
 ONE_OUTPUT = 16
 """Step of ``RequestTables.counts`` for each time that an id is in the output."""
@@ -80,6 +84,17 @@ class EditFacts:
     any_bad_words: bool = True
     any_min_tokens: bool = True
 
+    @classmethod
+    def of(cls, edits: Collection[Edit]) -> Self:
+        """Describe requests that ask for these edits and no others."""
+        names = {FACT_OF_EDIT[edit] for edit in edits if edit in FACT_OF_EDIT}
+        return cls(**{name: name in names for name in EDIT_FACTS})
+
+    @property
+    def edits(self) -> tuple[Edit, ...]:
+        """Names of the edits that requests may ask for: all three penalties where any may be."""
+        return tuple([edit for edit in EDITS if edit in FACT_OF_EDIT and getattr(self, FACT_OF_EDIT[edit])])
+
     @property
     def any_edit(self) -> bool:
         """Whether a request may ask for anything at all, apart from bitmasks."""
@@ -88,5 +103,15 @@ class EditFacts:
         )
 
 
-EDITS = tuple(field.name for field in fields(EditFacts))
-"""Lists what requests may ask for."""
+EDIT_FACTS = tuple(field.name for field in fields(EditFacts))
+"""Names of the fields of :class:`EditFacts`."""
+FACT_OF_EDIT: dict[Edit, str] = {
+    "allowed_token_ids": "any_allowed",
+    "bad_words": "any_bad_words",
+    "min_tokens": "any_min_tokens",
+    "logit_bias": "any_bias",
+    "repetition_penalty": "any_penalty",
+    "frequency_penalty": "any_penalty",
+    "presence_penalty": "any_penalty",
+}
+"""Field of :class:`EditFacts` that tells of an edit, by its name; requests ask for no bitmask."""

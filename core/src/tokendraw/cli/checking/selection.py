@@ -71,7 +71,7 @@ def make_subject(
     """Build the sampler and prove it.
 
     :raises SamplerUnavailableError: it cannot serve this machine; the reason in words.
-    :raises TokendrawError: it did not build, or did not draw rightly.
+    :raises TokendrawError: it did not build, or did not pass its proof.
     """
     from tokendraw.testing import Subject
 
@@ -81,7 +81,7 @@ def make_subject(
         subject.built(operation or next(iter(subject.capabilities)))
     except PluginError as error:
         raise TokendrawError(
-            f"'{name}' needs to build and to draw on {subject.device} before it can be checked, found: {error}. "
-            "Mend the plugin."
+            f"'{name}' needs to build and to pass its proof on {subject.device} before it can be checked, "
+            f"found: {error}. Mend the plugin."
         ) from error
     return subject

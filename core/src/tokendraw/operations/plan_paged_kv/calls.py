@@ -78,7 +78,7 @@ class Plan(Call):
         other = "another " if isinstance(output, PagedKVPlan) else ""
         return f"the plan that it was given as 'out', found {other}{type(output).__name__}"
 
-    def wrong_values(self, output: PagedKVPlan) -> str | None:
+    def wrong_values(self, output: PagedKVPlan, need: HostNeed) -> str | None:
         return wrong_plan(output, self.seq_lens, self.block_table, self.page_size, self.pad)
 
     @property

@@ -93,8 +93,10 @@ class Process(Call):
 
     def lacking(self, capabilities: ProcessCapabilities, rows: BatchFacts | None = None) -> str | None:
         dtype = str(self.logits.dtype).removeprefix("torch.")
-        has_drafts = self.drafts is not None
-        return limits.unserved(capabilities, dtype, self.logits.shape[1], has_drafts=has_drafts)
+        edits, has_drafts = self.slots.edits, self.drafts is not None
+        if self.bitmask is not None:
+            edits = ("bitmask", *edits)
+        return limits.unserved(capabilities, dtype, self.logits.shape[1], edits, has_drafts=has_drafts)
 
     def run(self, backend: LogitsProcessorBackend) -> Any:
         logits, target = self.logits, self.target

@@ -7,6 +7,7 @@ from typing import Annotated
 
 from tokendraw._exchange.capabilities import INPUT_DTYPES, HostCapabilities, HostNeed
 from tokendraw._exchange.declared import among, at_least
+from tokendraw._exchange.edits import EDITS, Edit
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,6 +19,10 @@ class ProcessCapabilities(HostCapabilities):
     drafts: bool = False
     """Whether rows of a verification are served, which count the drafts before them."""
     max_vocab_size: Annotated[int, at_least(1)] | None = None
+    edits: tuple[Edit, ...] = EDITS
+    """Names of the edits that are served: ``bitmask``, and fields of ``SamplingParams``. Calls with another edit, of
+    any request in the slots, go to a companion.
+    """
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from tokendraw._exchange.capabilities import INPUT_DTYPES
+from tokendraw._exchange.edits import EDITS, Edit
 from tokendraw._exchange.row_limits import VOCABULARY
 from tokendraw.operations.process_logits.capabilities import ProcessCapabilities, ProcessNeed
 
@@ -17,15 +20,24 @@ def beyond(capabilities: ProcessCapabilities, need: ProcessNeed) -> tuple[str, .
         lacking.append(VOCABULARY)
     if not capabilities.drafts:
         lacking.append(DRAFTS)
-    return tuple(lacking)
+    return (*lacking, *(_in_words(edit) for edit in EDITS if edit not in capabilities.edits))
 
 
 def unserved(
-    capabilities: ProcessCapabilities, dtype: str, vocab_size: int, *, has_drafts: bool
+    capabilities: ProcessCapabilities, dtype: str, vocab_size: int, edits: Iterable[Edit], *, has_drafts: bool
 ) -> str | None:
-    """Name what of a call a processor does not serve; None if it serves all of it."""
+    """Name what of a call a processor does not serve; None if it serves all of it.
+
+    :param edits: those that a row of the call may ask for.
+    """
     if dtype not in capabilities.dtypes:
         return f"logits in {dtype}"
     if capabilities.max_vocab_size is not None and vocab_size > capabilities.max_vocab_size:
         return f"rows of a vocabulary above {capabilities.max_vocab_size}"
-    return DRAFTS if has_drafts and not capabilities.drafts else None
+    if has_drafts and not capabilities.drafts:
+        return DRAFTS
+    return next((_in_words(edit) for edit in edits if edit not in capabilities.edits), None)
+
+
+def _in_words(edit: Edit) -> str:
+    return "rows with a bitmask" if edit == "bitmask" else f"requests with {edit}"

@@ -6,15 +6,16 @@ their ids lie, and on which edits occur together.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import compress, product
-from typing import Any, Self
+from typing import Any, Self, TypeAlias
 
 import torch
 from torch import Tensor
 
 from tokendraw._exchange.drafts import Drafts
+from tokendraw._exchange.edits import EDITS, Edit
 from tokendraw._exchange.params import SamplingParams
 from tokendraw._exchange.request_slots.slots import RequestSlots
 from tokendraw._serving.routing import Serving
@@ -23,7 +24,9 @@ from tokendraw._serving.warmup_batches import Batches, some_dtypes, whole
 from tokendraw.operations.process_logits.calls import Process
 
 _INDEX_DTYPES = ("int64", "int32")
-_EDITS: tuple[dict[str, Any], ...] = (
+_Fields: TypeAlias = dict[str, Any]
+"""Fields of a request that ask for edits of one kind."""
+_EDITS: tuple[_Fields, ...] = (
     {"repetition_penalty": 1.1, "frequency_penalty": 0.1, "presence_penalty": 0.1},
     {"logit_bias": {0: 1.0}},
     {"allowed_token_ids": [0]},
@@ -77,29 +80,44 @@ class ProcessWarmup:
         )
 
     def stages(self, serving: Serving, device: torch.device) -> Iterator[Stage]:
-        """Make up the edits. Whoever serves no such logits, or no drafts, says so."""
-        given = self.batches
+        """Make up the edits that are served. Whoever serves no such logits, or no drafts, says so."""
+        given, batches = self.batches, self._requests(serving)
         forms = len(self.index_dtypes) * len(list(self._drafts(1, torch.device("cpu"))))
-        asked = 2 ** len(_EDITS) * (1 + self.bitmask) - 1
-        total = len(given.dtypes) * len(given.batch_sizes) * forms * asked
+        edits = sum(masked + bool(request) for request, masked in batches)
+        total = len(given.dtypes) * len(given.batch_sizes) * forms * edits
         yield Stage(
-            "edits", ([call] for call in self._calls(device)), total
+            "edits", ([call] for call in self._calls(batches, device)), total
         )  # they edit the same logits and slots
 
-    def _calls(self, device: torch.device) -> Iterator[Process]:
+    def _requests(self, serving: Serving) -> list[tuple[_Fields, bool]]:
+        """List requests, first those that ask for the most, each with whether bitmasks may come beside it.
+
+        Where the chosen processor serves some edits only, requests that it serves come before those for the companion.
+        """
+        offered, families = serving.capabilities, [(_EDITS, self.bitmask)]
+        if offered is not None and not {*EDITS} <= {*offered.edits}:
+            own = tuple([found for edit in _EDITS if (found := _served(edit, offered.edits))])
+            families = [
+                (own, self.bitmask and "bitmask" in offered.edits),
+                *families[: bool(serving.companion)],
+            ]
+        return [
+            ({name: value for edit in compress(edits, chosen) for name, value in edit.items()}, masked)
+            for edits, masked in families
+            for chosen in product((True, False), repeat=len(edits))
+        ]
+
+    def _calls(self, requests: Iterable[tuple[_Fields, bool]], device: torch.device) -> Iterator[Process]:
         size, most = self.batches.vocab_size, max(self.batches.batch_sizes)
         slots = RequestSlots(most, _MAX_TOKENS, size, device=device)
         rows = most * (1 + self.max_drafts)
         words = torch.full((rows, -(-size // 32)), -1, dtype=torch.int32, device=device)
         for logits in self.batches.logits(rows, device):
-            for chosen in product(
-                (True, False), repeat=len(_EDITS)
-            ):  # first a request that asks for everything
-                asked = {name: value for edit in compress(_EDITS, chosen) for name, value in edit.items()}
+            for asked, masked in requests:
                 slots.add(0, SamplingParams(**asked), prompt_token_ids=[0])
-                masks = (None, words)[not asked : 1 + self.bitmask]
-                for requests in self.batches.batch_sizes:
-                    yield from self._edits(logits, slots, masks, requests)
+                masks = (None, words)[not asked : 1 + masked]
+                for count in self.batches.batch_sizes:
+                    yield from self._edits(logits, slots, masks, count)
                 slots.remove(0)
 
     def _edits(
@@ -129,3 +147,9 @@ class ProcessWarmup:
                 num_drafts=(most,) * requests,
                 any_placeholder=False,
             )
+
+
+def _served(fields: _Fields, edits: Collection[Edit]) -> _Fields:
+    """Keep the fields that ask for one of these edits."""
+    kept = {name: value for name, value in fields.items() if name in edits}
+    return fields if "min_tokens" in kept else kept

@@ -15,7 +15,8 @@ from tokendraw._exchange.call import Call, OutputCheck
 from tokendraw._exchange.capabilities import Need
 from tokendraw._exchange.drafts import Drafts
 from tokendraw._exchange.facts import BatchFacts
-from tokendraw._exchange.metadata import SamplingMetadata
+from tokendraw._exchange.metadata import SamplingMetadata, plugin_class
+from tokendraw._exchange.output_checks import wrong_bounds
 from tokendraw._exchange.row_limits import unserved
 from tokendraw._messages.errors import InvalidInputError, InvalidParameterError
 from tokendraw._messages.words import one_of, type_name
@@ -105,9 +106,15 @@ class Verify(Call):
         )
 
     def lacking(self, capabilities: VerifyCapabilities, rows: BatchFacts | None = None) -> str | None:
+        if (name := self.undeclared(capabilities)) is not None:
+            return f"metadata of the class {name!r}"
         facts = rows or self.metadata.facts
         vocab_size = self.target_logits.shape[1]
         return unserved(capabilities, facts, vocab_size) or undrafted(capabilities, self.drafts, self.mode)
+
+    def undeclared(self, capabilities: VerifyCapabilities) -> str | None:
+        name = plugin_class(self.metadata)
+        return None if name in capabilities.metadata_classes else name
 
     def recall(self, key: object) -> OutputCheck | None:
         if type(self.drafts) is not Drafts or type(self.metadata) is not SamplingMetadata:
@@ -137,5 +144,8 @@ class Verify(Call):
             ranks=need.logprob_ranks,
         )
 
-    def wrong_values(self, output: VerifyOutput) -> str | None:
-        return wrong_chains(output, self.target_logits, self.drafts)
+    def wrong_values(self, output: VerifyOutput, need: Need) -> str | None:
+        wrong = wrong_chains(output, self.target_logits, self.drafts)
+        if wrong is not None or self.metadata.facts.max_logprobs is None:
+            return wrong
+        return wrong_bounds(output.logprobs, output.log_kept_mass, need.logprobs_mode)

@@ -1,4 +1,4 @@
-"""A helper for plugins that fill the logprobs of a :class:`~tokendraw.VerifyOutput`."""
+"""Helpers for plugins that fill the logprobs and kept masses of a :class:`~tokendraw.VerifyOutput`."""
 
 from __future__ import annotations
 
@@ -19,12 +19,30 @@ def logprobs_by_step(
     :param max_drafts: K.
     :returns: the same tensors with dimensions [B, K + 1] first; padding, and rank 0, after the last emitted token.
     """
-    steps = torch.arange(max_drafts + 1, device=num_accepted.device)
-    last = max(len(rows.token_ids) - 1, 0)
-    row = (cu_num_logits[:-1].to(torch.int64).unsqueeze(-1) + steps).clamp(max=last)
-    is_emitted = steps <= num_accepted.unsqueeze(-1)
+    row, is_emitted = _emitted_rows(cu_num_logits, num_accepted, max_drafts, len(rows.token_ids))
     return LogprobsTensors(
         torch.where(is_emitted.unsqueeze(-1), rows.token_ids[row], PAD_TOKEN_ID),
         torch.where(is_emitted.unsqueeze(-1), rows.logprobs[row], PAD_LOGPROB),
         None if rows.ranks is None else torch.where(is_emitted, rows.ranks[row], 0),
     )
+
+
+def log_kept_mass_by_step(
+    log_kept_mass: Tensor, cu_num_logits: Tensor, num_accepted: Tensor, max_drafts: int
+) -> Tensor:
+    """Rearrange the kept masses of the rows of a verification, as ``VerifyOutput.log_kept_mass`` has them.
+
+    :param log_kept_mass: [L] float32. The other parameters are those of :func:`logprobs_by_step`.
+    :returns: [B, K + 1] float32; padding after the last emitted token.
+    """
+    row, is_emitted = _emitted_rows(cu_num_logits, num_accepted, max_drafts, len(log_kept_mass))
+    return torch.where(is_emitted, log_kept_mass[row], PAD_LOGPROB)
+
+
+def _emitted_rows(
+    cu_num_logits: Tensor, num_accepted: Tensor, max_drafts: int, rows: int
+) -> tuple[Tensor, Tensor]:
+    """Find the row of each step of each request, [B, K + 1] int64, and which steps emitted a token, [B, K + 1] bool."""
+    steps = torch.arange(max_drafts + 1, device=num_accepted.device)
+    row = (cu_num_logits[:-1].to(torch.int64).unsqueeze(-1) + steps).clamp(max=max(rows - 1, 0))
+    return row, steps <= num_accepted.unsqueeze(-1)

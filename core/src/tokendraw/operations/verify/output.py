@@ -32,3 +32,9 @@ class VerifyOutput:
     logprobs: LogprobsTensors | None = None
     """Log-probabilities of the emitted tokens: ``token_ids`` and ``logprobs`` [B, K + 1, 1 + N], ``ranks`` [B, K + 1],
     padded behind the last token of a request with ``PAD_TOKEN_ID``, ``PAD_LOGPROB`` and rank 0."""
+    log_kept_mass: torch.Tensor | None = None
+    """[B, K + 1] float32, with logprobs: log of the filtered set's share of the temperature-scaled mass, at most 0, of
+    the target's row that made each emitted token; ``PAD_LOGPROB`` behind the last token of a request.
+
+    ``processed_logprobs = temperature_logprobs - log_kept_mass`` on the kept tokens.
+    """

@@ -46,7 +46,9 @@ def wrong_verify_form(
     )
     if reason is not None or width is None:
         return reason
-    return wrong_logprobs(output.logprobs, shape, width, device, ranks=ranks)
+    return wrong_logprobs(output.logprobs, shape, width, device, ranks=ranks) or misfit(
+        "log_kept_mass", output.log_kept_mass, shape, torch.float32, device
+    )
 
 
 def wrong_chains(output: VerifyOutput, target_logits: Tensor, drafts: Drafts) -> str | None:

@@ -193,7 +193,7 @@ class OperationSubject:
         """
         need = need or self.usual_need
         output = call.run(self.built(need))
-        reason = call.output_check(need)(output) or call.wrong_values(output)
+        reason = call.output_check(need)(output) or call.wrong_values(output, need)
         if reason is not None:
             raise Violation(f"a call needs to return {reason}")
         self.looked.update(self.rows_by_place(call))

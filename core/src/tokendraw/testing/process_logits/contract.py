@@ -72,6 +72,12 @@ def strides(subject: Processing, trial: Trial) -> str:
             trial.require(
                 torch.equal(kept, old), "memory beside the logits needs to stay as it is, found changed"
             )
+    if subject.has_bitmask:
+        _require_mask_columns(subject, trial, rows, vocab_size)
+    return f"4 places in {len(subject.dtypes)} dtypes"
+
+
+def _require_mask_columns(subject: Processing, trial: Trial, rows: int, vocab_size: int) -> None:
     wide_mask = torch.full((rows, 40), -1, dtype=torch.int32, device=subject.device)
     words = -(-vocab_size // 32)
     wide_mask[:, 7] = 0  # beside the mask, and the first word of it
@@ -84,7 +90,6 @@ def strides(subject: Processing, trial: Trial) -> str:
         bool(found[:, :32].all()) and not bool(found[:, 32:].any()),
         f"a bitmask of row stride 40 needs to forbid the first 32 ids, found {int(found.sum())} forbidden",
     )
-    return f"4 places in {len(subject.dtypes)} dtypes"
 
 
 @properties.required("process rows left alone")
@@ -172,11 +177,14 @@ def nobodys_rows(subject: Processing, trial: Trial) -> str:
     engine = subject.engine({1: Request(_EVERYTHING, [1, 5], [3, 5])}, 3, vocab_size)
     for kind in (torch.int64, torch.int32):
         row_index = torch.tensor([-1, 0, 3, 2**31 - 1, -(2**31)], dtype=kind, device=subject.device)
-        for masked in (False, True):
+        for masked in (False, True)[: 1 + subject.has_bitmask]:
             logits = subject.logits(rng, 5, vocab_size, subject.dtypes[0])
             needed = logits.cpu().clone()
-            words = torch.full((5, -(-vocab_size // 32)), -2 if masked else -1, dtype=torch.int32)
-            subject.make(Process(logits, engine.slots, row_index, words.to(subject.device)))
+            words = None
+            if subject.has_bitmask:
+                shape, word = (5, -(-vocab_size // 32)), -2 if masked else -1
+                words = torch.full(shape, word, dtype=torch.int32, device=subject.device)
+            subject.make(Process(logits, engine.slots, row_index, words))
             if masked:
                 needed.view(5, vocab_size)[:, ::32] = float("-inf")
             unequal = int((logits.cpu() != needed).any(1).sum())
@@ -195,5 +203,5 @@ def inputs_unmodified(subject: Processing, trial: Trial) -> str:
     words = rng.integers(-(2**31), 2**31, (rows, -(-vocab_size // 32)))
     bitmask = torch.from_numpy(words.astype(np.int32)).to(subject.device)
     with unmodified(trial, row_index=row_index, bitmask=bitmask, tables=engine.slots.tables):
-        subject.make(Process(logits, engine.slots, row_index, bitmask))
+        subject.make(Process(logits, engine.slots, row_index, bitmask if subject.has_bitmask else None))
     return f"{rows} rows"

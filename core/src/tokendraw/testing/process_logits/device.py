@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from tokendraw._exchange.params import SamplingParams
+from tokendraw._exchange.request_slots.tables import EditFacts
 from tokendraw.testing.kit.device import captured, require_no_wait
 from tokendraw.testing.kit.property import Ask, Properties
 from tokendraw.testing.kit.trial import Trial
@@ -34,10 +35,9 @@ def sync_free(subject: Processing, trial: Trial) -> str:
     logits = subject.logits(rng, _ROWS, vocab_size, subject.dtypes[0])
     words = torch.full((_ROWS, -(-vocab_size // 32)), -1, dtype=torch.int32, device=subject.device)
     row_index, processor = torch.arange(_ROWS, device=subject.device), subject.built()
-    calls = {
-        "without a bitmask": lambda: processor.process(logits, engine.slots, row_index),
-        "with one": lambda: processor.process(logits, engine.slots, row_index, words),
-    }
+    calls = {"without a bitmask": lambda: processor.process(logits, engine.slots, row_index)}
+    if subject.has_bitmask:
+        calls["with one"] = lambda: processor.process(logits, engine.slots, row_index, words)
     if subject.capabilities.drafts:
         half, drafts = row_index[: _ROWS // 2], subject.drafts([[1]] * (_ROWS // 2))
         calls["with drafts"] = lambda: processor.process(logits, engine.slots, half, None, drafts)
@@ -53,6 +53,7 @@ def graph_replay(subject: Processing, trial: Trial) -> str:
     """A graph captured with empty slots follows requests that come, grow and go, and logits that change."""
     rng, vocab_size = trial.generator("steps"), subject.vocab_size(_VOCAB_SIZE)
     engine = subject.engine({0: Request(_EVERYTHING, [1], [2])}, _ROWS, vocab_size)
+    engine.slots.captured_edits = EditFacts.of(subject.capabilities.edits)
     logits = subject.logits(rng, _ROWS, vocab_size, subject.dtypes[0])
     row_index, processor = torch.arange(_ROWS, device=subject.device), subject.built()
     processor.process(logits, engine.slots, row_index)  # compiles: a capture is no place for that

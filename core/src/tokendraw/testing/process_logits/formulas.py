@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Final
 
 import numpy as np
+import torch
 
+from tokendraw._exchange.edits import Edit
 from tokendraw._exchange.params import SamplingParams
-from tokendraw.testing.kit.property import Properties
+from tokendraw._exchange.request_slots.slots import RequestSlots
+from tokendraw.operations.process_logits.calls import Process
+from tokendraw.testing.kit.property import Ask, Check, Properties
 from tokendraw.testing.kit.trial import Trial
 from tokendraw.testing.process_logits.processing import Processing, Request
 
@@ -15,6 +20,32 @@ properties = Properties("process_logits")
 
 _VOCAB_SIZE = 300
 _PROMPT, _OUTPUT = [7, 3, 3, 299, 0], [5, 3, 5, 5, 298, 31, 32]
+
+
+_ASKED: Final[dict[Edit, dict[str, Any]]] = {
+    "allowed_token_ids": {"allowed_token_ids": [1]},
+    "bad_words": {"bad_words": [[1]]},
+    "min_tokens": {"min_tokens": 1, "stop_token_ids": [1]},
+    "logit_bias": {"logit_bias": {1: 1.0}},
+    "repetition_penalty": {"repetition_penalty": 2.0},
+    "frequency_penalty": {"frequency_penalty": 1.0},
+    "presence_penalty": {"presence_penalty": 1.0},
+}
+"""Fields that ask for one edit, beside the bitmask."""
+
+
+def _edit_line(name: str, edit: Edit) -> Callable[[Check], Check]:
+    """Register the check of an edit, which a processor that does not advertise it has to be spared."""
+
+    def call(subject: Processing) -> Process:
+        slots = RequestSlots(1, 2, 8, device=subject.device)
+        slots.add(0, SamplingParams(**_ASKED.get(edit, {})))
+        logits = torch.zeros(1, 8, dtype=subject.dtypes[0], device=subject.device)
+        row_index = torch.zeros(1, dtype=torch.int64, device=subject.device)
+        words = torch.ones(1, 1, dtype=torch.int32, device=subject.device) if edit == "bitmask" else None
+        return Process(logits, slots, row_index, words)
+
+    return properties.advertised(name, lambda c: edit in c.edits, Ask(call=call))
 
 
 def _alone(subject: Processing, trial: Trial, *asked: dict[str, Any]) -> str:
@@ -35,25 +66,25 @@ def _alone(subject: Processing, trial: Trial, *asked: dict[str, Any]) -> str:
     return f"{len(asked)} requests in {len(subject.dtypes)} dtypes"
 
 
-@properties.required("process repetition")
+@_edit_line("process repetition", "repetition_penalty")
 def repetition(subject: Processing, trial: Trial) -> str:
     """Ids in prompt or output are divided by the penalty above 0, and multiplied by it below."""
     return _alone(subject, trial, *({"repetition_penalty": r} for r in (1.1, 2.0, 0.7, 1e-3, 3e4)))
 
 
-@properties.required("process frequency")
+@_edit_line("process frequency", "frequency_penalty")
 def frequency(subject: Processing, trial: Trial) -> str:
     """The penalty is subtracted as often as an id is in the output, and not for the prompt."""
     return _alone(subject, trial, *({"frequency_penalty": f} for f in (0.1, 2.0, -2.0, 1.3)))
 
 
-@properties.required("process presence")
+@_edit_line("process presence", "presence_penalty")
 def presence(subject: Processing, trial: Trial) -> str:
     """The penalty is subtracted once from ids in the output, and not for the prompt."""
     return _alone(subject, trial, *({"presence_penalty": p} for p in (0.1, 2.0, -2.0, 1.3)))
 
 
-@properties.required("process bias")
+@_edit_line("process bias", "logit_bias")
 def bias(subject: Processing, trial: Trial) -> str:
     """Each bias is added to its id, whether that occurred or not."""
     top = subject.vocab_size(_VOCAB_SIZE) - 1
@@ -65,7 +96,7 @@ def bias(subject: Processing, trial: Trial) -> str:
     )
 
 
-@properties.required("process allowed ids")
+@_edit_line("process allowed ids", "allowed_token_ids")
 def allowed_ids(subject: Processing, trial: Trial) -> str:
     """All ids but the allowed ones get -inf, in the requests that name some."""
     top = subject.vocab_size(_VOCAB_SIZE) - 1
@@ -74,7 +105,7 @@ def allowed_ids(subject: Processing, trial: Trial) -> str:
     )
 
 
-@properties.required("process bad words")
+@_edit_line("process bad words", "bad_words")
 def bad_words(subject: Processing, trial: Trial) -> str:
     """The last id of a sequence gets -inf where the ids before it end the output, and only there."""
     return _alone(
@@ -87,14 +118,14 @@ def bad_words(subject: Processing, trial: Trial) -> str:
     )
 
 
-@properties.required("process min tokens")
+@_edit_line("process min tokens", "min_tokens")
 def min_tokens(subject: Processing, trial: Trial) -> str:
     """Stop ids get -inf until so many tokens are in the output; those of the prompt do not count."""
     least = (len(_OUTPUT) - 1, len(_OUTPUT), len(_OUTPUT) + 1, 40)
     return _alone(subject, trial, *({"min_tokens": n, "stop_token_ids": [2, 5, 250]} for n in least))
 
 
-@properties.required("process bitmask")
+@_edit_line("process bitmask", "bitmask")
 def bitmask(subject: Processing, trial: Trial) -> str:
     """Ids whose bit is not set get -inf, to the last bit of the last word."""
     sizes = [subject.vocab_size(size) for size in (1, 31, 32, 33, 300, 1025)]

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final
 
 import numpy as np
@@ -13,6 +13,7 @@ from torch import Tensor
 
 from tokendraw._exchange.call import Call
 from tokendraw._exchange.drafts import Drafts
+from tokendraw._exchange.edits import EDITS, Edit
 from tokendraw._exchange.params import SamplingParams
 from tokendraw._exchange.request_slots.slots import RequestSlots
 from tokendraw.operations.process_logits.calls import Process
@@ -29,6 +30,7 @@ _ULPS: Final = 3
 """Most that rounding costs: half an ulp each for the bias, the repetition penalty, the product of the frequency penalty
 and both subtractions, and that of the bias once more, as a repetition penalty may double it in ulp."""
 MAX_TOKENS: Final = 64
+_PLAIN: Final = SamplingParams()
 
 
 @dataclass
@@ -46,11 +48,17 @@ class Engine:
 
     slots: RequestSlots
     requests: dict[int, Request]
+    edits: Collection[Edit] = EDITS
+    """Names of the edits that requests may ask for."""
 
     def add(self, requests: Mapping[int, Request]) -> None:
-        """Add requests to empty slots, and append their outputs token by token."""
+        """Add requests to empty slots, without other edits than :attr:`edits`; append their outputs token by token."""
         outputs = {}
         for slot, request in requests.items():
+            off: dict[str, Any] = {
+                name: getattr(_PLAIN, name) for name in EDITS[1:] if name not in self.edits
+            }
+            request.params = replace(request.params, **off)
             self.slots.add(slot, request.params, prompt_token_ids=request.prompt)
             self.requests[slot] = request
             outputs[slot], request.output = request.output, []
@@ -103,9 +111,14 @@ class Processing(OperationSubject):
     def engine(self, requests: Mapping[int, Request], num_slots: int, vocab_size: int) -> Engine:
         """Put requests into the slots that they are named by."""
         slots = RequestSlots(num_slots, MAX_TOKENS, vocab_size, device=self.device)
-        engine = Engine(slots, {})
+        engine = Engine(slots, {}, self.capabilities.edits)
         engine.add(requests)
         return engine
+
+    @property
+    def has_bitmask(self) -> bool:
+        """Whether calls may come with a bitmask."""
+        return "bitmask" in self.capabilities.edits
 
     def logits(self, rng: np.random.Generator, rows: int, vocab_size: int, dtype: torch.dtype) -> Tensor:
         """Draw logits, on the subject's device."""
@@ -131,11 +144,11 @@ class Processing(OperationSubject):
         """Edit logits in place and compare every element.
 
         :param order: the slot of each row, or request.
-        :param allowed: [rows, V] bool, of the bitmask.
+        :param allowed: [rows, V] bool, of the bitmask, which only those who serve bitmasks are given.
         :param drafts: of each request.
         :param replay: edits these logits in place of a call.
         """
-        before = logits.cpu().clone()
+        before, allowed = logits.cpu().clone(), allowed if self.has_bitmask else None
         row_index = torch.tensor(list(order), dtype=torch.int64, device=self.device)
         bitmask = None if allowed is None else torch.from_numpy(packed(allowed)).to(self.device)
         given = None if drafts is None else self.drafts(drafts)

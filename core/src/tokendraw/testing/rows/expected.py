@@ -58,8 +58,8 @@ class Expected:
 
     @property
     def log_share(self) -> float:
-        """Log of the kept tokens' share of the temperature-scaled mass."""
-        return float(np.log(self.masses.sum() / np.exp(self.y).sum()))
+        """Log of the kept tokens' share of the temperature-scaled mass, at most 0."""
+        return min(0.0, float(np.log(self.masses.sum() / np.exp(self.y).sum())))
 
 
 def expect(logits: Array | reference.Logits, params: SamplingParams, tie_rule: TieRule = "value") -> Expected:

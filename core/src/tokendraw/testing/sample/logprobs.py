@@ -1,4 +1,4 @@
-"""Log-probabilities: five modes, the N best, ranks and the kept mass, against float64."""
+"""Log-probabilities: five modes, the N best, ranks and the kept mass, against float64 and their bound."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from tokendraw._exchange.params import SamplingParams
 from tokendraw.testing.kit.property import Properties
 from tokendraw.testing.kit.trial import Trial
 from tokendraw.testing.logits_families import FAMILIES
+from tokendraw.testing.rows.bounds import leading_rows, narrow_requests
 from tokendraw.testing.rows.draws import seed_torch
 from tokendraw.testing.rows.dtypes import dtypes_of, rounded
 from tokendraw.testing.rows.expected import expect
@@ -154,3 +155,20 @@ def kept_mass(subject: Sampling, trial: Trial) -> str:
                 f"V = {size}, {described(request)} needs log_kept_mass {expected.log_share:.6f}, found {mass:.6f}",
             )
     return f"{looked} rows"
+
+
+@properties.advertised("logprob bounds", has_logprobs)
+def bounds(subject: Sampling, trial: Trial) -> str:
+    """No log-probability and no log_kept_mass lies above 0, where rounding brings them next to it."""
+    sizes = [v for v in (1, 2, 33, 1300) if v <= (subject.capabilities.max_vocab_size or v)]
+    looked = 0
+    for size, dtype in itertools.product(sizes, dtypes_of(subject)):
+        rng = trial.generator(f"{size} {dtype}")
+        given, _ = rounded(leading_rows(rng, size, subject.effort.rows(96, least=6)), dtype)
+        requests = [replace(p, logprobs=min(size, 3)) for p in narrow_requests(subject.capabilities)]
+        params = [requests[i] for i in rng.integers(0, len(requests), len(given))]
+        seed_torch(rng)
+        for mode in subject.capabilities.logprobs_modes:
+            subject.sample(given, params, mode=mode)  # holds what is returned against the bound
+            looked += len(given)
+    return f"{looked} rows: one token's, a few tokens', uniform"

@@ -55,7 +55,7 @@ class OverRanks(Sampling):
             one = ShardedSample(own, metadata, shard)
             one.join(self.subject.name, need, None)
             output: SamplerOutput = one.run(self.subject.built(self.operation, need, rank.rank))
-            reason = one.output_check(need)(output) or one.wrong_values(output)
+            reason = one.output_check(need)(output) or one.wrong_values(output, need)
             if reason is not None:
                 raise Violation(f"rank {rank.rank} needs to return {reason}")
             return output

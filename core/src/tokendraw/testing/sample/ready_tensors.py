@@ -1,8 +1,10 @@
-"""Parameters that come as ready tensors: clamped where they are out of range, of any stride, changed in place."""
+"""Parameters that come as ready tensors: clamped where out of range, of any stride, changed in place, of any class."""
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Sequence
+from dataclasses import fields
 from typing import Any, Final
 
 import numpy as np
@@ -11,6 +13,7 @@ import torch
 from tokendraw._exchange.facts import BatchFacts
 from tokendraw._exchange.metadata import SamplingMetadata
 from tokendraw._exchange.params import SamplingParams
+from tokendraw._messages.words import all_of, shown
 from tokendraw.testing.crossing.comparison import Request, require_tokens
 from tokendraw.testing.crossing.factors import Site
 from tokendraw.testing.crossing.rows import CrossedRow
@@ -18,6 +21,7 @@ from tokendraw.testing.kit.property import Properties
 from tokendraw.testing.kit.trial import Trial
 from tokendraw.testing.logits_families import gaussian
 from tokendraw.testing.rows.draws import random_seeds, seed_torch
+from tokendraw.testing.rows.dtypes import dtypes_of
 from tokendraw.testing.rows.requests import has_counter, scalar_filters
 from tokendraw.testing.rows.sampling import Sampling
 
@@ -133,3 +137,44 @@ def _every_other(column: torch.Tensor) -> torch.Tensor:
     buffer = column.repeat_interleave(2)
     buffer[1::2] = column.flip(0)
     return buffer[::2]
+
+
+@properties.advertised("metadata classes", lambda c: bool(c.metadata_classes))
+def metadata_classes(subject: Sampling, trial: Trial) -> str:
+    """Each declared class is one of metadata, and with its own parameters off draws what the core's metadata draw."""
+    size, rows = min(subject.capabilities.max_vocab_size or 300, 300), 5
+    for name in subject.capabilities.metadata_classes:
+        kind = _imported(name)
+        trial.require(
+            isinstance(kind, type) and issubclass(kind, SamplingMetadata) and kind is not SamplingMetadata,
+            f"{name!r} needs to name a subclass of SamplingMetadata, found {shown(kind)}",
+        )
+        rng = trial.generator(name)
+        seeds, positions = random_seeds(rng, rows)
+        seeded = has_counter(subject.capabilities)
+        params = [SamplingParams(seed=seed if seeded else None) for seed in seeds]
+        core = SamplingMetadata.from_params(params, device=subject.device, positions=positions)
+        own = kind(**{field.name: getattr(core, field.name) for field in fields(SamplingMetadata)})
+        drawn = torch.from_numpy(np.stack([gaussian(rng, size) for _ in range(rows)]))
+        logits = drawn.to(dtypes_of(subject)[0]).to(subject.device)
+        for what, metadata in (("it", own), ("with_positions", own.with_positions(positions))):
+            trial.require(type(metadata) is kind, f"{what} of {name!r} needs to stay of that class")
+            seed_torch(trial.generator("draws"))
+            found = subject.call(logits, metadata).token_ids
+            seed_torch(trial.generator("draws"))
+            needed = subject.call(logits, core).token_ids
+            trial.require(
+                not seeded or torch.equal(found, needed),
+                f"metadata of {name!r} with nothing of its own need the tokens {needed.tolist()}, "
+                f"found {found.tolist()}",
+            )
+    return all_of(subject.capabilities.metadata_classes)
+
+
+def _imported(name: str) -> Any:
+    """Import the object that a dotted name names; return the error where that fails."""
+    module, _, attribute = name.rpartition(".")
+    try:
+        return getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        return error

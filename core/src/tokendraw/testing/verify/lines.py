@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from tokendraw._exchange.capabilities import INPUT_DTYPES, DraftKind
+from tokendraw._exchange.output import PAD_LOGPROB
 from tokendraw._exchange.params import SamplingParams
 from tokendraw._messages.words import all_of
 from tokendraw.operations.verify.capabilities import VerifyMode
@@ -18,8 +19,9 @@ from tokendraw.testing.kit.inputs import unmodified
 from tokendraw.testing.kit.property import Ask, Properties
 from tokendraw.testing.kit.refusals import refused
 from tokendraw.testing.kit.trial import Trial
+from tokendraw.testing.rows.bounds import leading_rows, narrow_requests
 from tokendraw.testing.rows.expected import expect
-from tokendraw.testing.rows.logprobs import expected_values, require_values
+from tokendraw.testing.rows.logprobs import TOLERANCE, expected_values, require_values
 from tokendraw.testing.rows.requests import described, has_logprobs
 from tokendraw.testing.verify.drafting import (
     Batch,
@@ -28,6 +30,7 @@ from tokendraw.testing.verify.drafting import (
     first_and_last_way,
     on,
     require_same,
+    rounded,
     row_metadata,
     spread,
     ways,
@@ -193,7 +196,7 @@ def dtypes(subject: Verifying, trial: Trial) -> str:
 
 @properties.advertised("verify logprobs", has_logprobs, draft_ask(params=SamplingParams(logprobs=1)))
 def logprobs(subject: Verifying, trial: Trial) -> str:
-    """Values, ranks and the N best of every emitted token agree with float64 to 1e-5; then there is padding."""
+    """Values, ranks, N best and kept mass of every emitted token agree with float64 to 1e-5; then there is padding."""
     offered, size, wanted = subject.capabilities, 700, 3
     looked = 0
     batches = []
@@ -204,15 +207,18 @@ def logprobs(subject: Verifying, trial: Trial) -> str:
         for mode, kind in first_and_last_way(offered):
             found = batch.verify(subject, mode, kind, logprobs_mode=logprobs_mode)
             assert found.logprobs is not None
+            assert found.log_kept_mass is not None
             ids, values, ranks = (
                 getattr(found.logprobs, name).cpu().numpy() for name in ("token_ids", "logprobs", "ranks")
             )
+            masses = found.log_kept_mass.cpu().numpy()
             for i, tokens in enumerate(chains(found)):
                 end = len(tokens)
                 padded = (
                     (ids[i, end:] == -1).all()
                     and (values[i, end:] == -np.inf).all()
                     and not ranks[i, end:].any()
+                    and (masses[i, end:] == PAD_LOGPROB).all()
                 )
                 trial.require(
                     padded, f"{mode}, {kind}: logprobs need padding behind the last token, found none"
@@ -226,6 +232,12 @@ def logprobs(subject: Verifying, trial: Trial) -> str:
                     if expected is None:
                         continue
                     looked += 1
+                    mass = expect(x, batch.params[i], offered.tie_rule).log_share
+                    trial.require(
+                        abs(masses[i, step] - mass) <= TOLERANCE,
+                        f"{batch.dtype}, {mode}, {kind}: {described(batch.params[i])} needs log_kept_mass {mass:.6f}, "
+                        f"found {masses[i, step]:.6f}",
+                    )
                     require_values(
                         trial, f"{batch.dtype}, {mode}, {kind}", ids[i, step], values[i, step], expected
                     )
@@ -234,3 +246,21 @@ def logprobs(subject: Verifying, trial: Trial) -> str:
                         ranks[i, step] == rank, f"token {token} needs rank {rank}, found {ranks[i, step]}"
                     )
     return f"{looked} tokens in {len(offered.logprobs_modes)} modes"
+
+
+@properties.advertised("verify logprob bounds", has_logprobs)
+def logprob_bounds(subject: Verifying, trial: Trial) -> str:
+    """No log-probability and no log_kept_mass lies above 0, where rounding brings them next to it."""
+    offered, looked = subject.capabilities, 0
+    requests = [replace(p, logprobs=2) for p in narrow_requests(offered)]
+    for dtype, size, count in spread(subject, (2, 33, 1300), 48):
+        rng = trial.generator(f"rows {size} {dtype}")
+        batch = Batch.of(subject, rng, count, size, seed=False, dtype=dtype)
+        target = [rounded(leading_rows(rng, size, len(rows)), dtype) for rows in batch.target]
+        params = [requests[i] for i in rng.integers(0, len(requests), count)]
+        batch = replace(batch, target=target, params=params)
+        for mode, kind in first_and_last_way(offered):
+            for logprobs_mode in offered.logprobs_modes:
+                batch.verify(subject, mode, kind, logprobs_mode=logprobs_mode)  # holds it against the bound
+                looked += count
+    return f"{looked} requests: one kept token, a few, uniform rows"

@@ -17,7 +17,7 @@ from tokendraw.operations.verify.output import VerifyOutput
 from tokendraw.testing import reference, reference_walk
 from tokendraw.testing.kit.trial import Trial
 from tokendraw.testing.rows.expected import expect
-from tokendraw.testing.rows.logprobs import require_values
+from tokendraw.testing.rows.logprobs import TOLERANCE, require_values
 from tokendraw.testing.verify.crossing.requests import Form, Request, given_probs
 from tokendraw.testing.verify.drafting import chains, drafts_of, on, row_metadata
 from tokendraw.testing.verify.verifying import Verifying
@@ -263,6 +263,8 @@ def _require_logprobs(
 ) -> None:
     """Demand values, the N best and ranks of every token from a row without poison, and padding behind."""
     assert output.logprobs is not None
+    assert output.log_kept_mass is not None
+    masses = output.log_kept_mass.cpu().numpy()
     mode = call.logprobs_mode or subject.need().logprobs_mode
     ids, values = (getattr(output.logprobs, name).cpu().numpy() for name in ("token_ids", "logprobs"))
     ranks = None if output.logprobs.ranks is None else output.logprobs.ranks.cpu().numpy()
@@ -275,6 +277,10 @@ def _require_logprobs(
         wanted = request.params.logprobs
         n = call.form.site.size if wanted == -1 else min(wanted, call.form.site.size)
         what = f"{call}, {mode}, N = {wanted}, request {place}: {request}"
+        trial.require(
+            (masses[place, len(tokens) :] == PAD_LOGPROB).all(),
+            f"{what} needs log_kept_mass -inf behind its {len(tokens)} tokens, found {masses[place].tolist()}",
+        )
         for step, token in enumerate(tokens):
             row = request.rows[step]
             own, told = ids[place, step], values[place, step]
@@ -286,6 +292,11 @@ def _require_logprobs(
             if not row.valid or not row.x.max() < np.inf or not _is_settled(subject, request, step + 1):
                 continue
             require_values(trial, what, own[: 1 + n], told[: 1 + n], reference.values(row, token, mode))
+            mass = reference.log_kept_mass(row)
+            trial.require(
+                abs(masses[place, step] - mass) <= TOLERANCE,
+                f"{what} needs log_kept_mass {mass:.6f} of token {token}, found {masses[place, step]:.6f}",
+            )
             if mode.startswith("raw") and n:
                 best = largest(row.x, n)
                 apart = np.flatnonzero(own[1 : 1 + n] != best)[:1]

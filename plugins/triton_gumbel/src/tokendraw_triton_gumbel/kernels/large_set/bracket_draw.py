@@ -77,7 +77,8 @@ def draw_from_bracket(
             tl.store(out.token_ids, winner.to(tl.int64))
             if (flags & EXACT) != 0:
                 tl.store(out.floors, bracket.low)
-                tl.store(out.log_kept, tl.log(tl.sum(most, 0) / tl.load(reals + MASS)))
+                share = tl.sum(most, 0) / tl.load(reals + MASS)
+                tl.store(out.log_kept, tl.log(tl.minimum(share, 1.0)))
     return decided
 
 

@@ -34,9 +34,9 @@ def log_mass(maximum, weight, top, inverse, flags):
 
 @triton.jit
 def shown(x, top, inverse, shift, least, flags):
-    """Return ``(x - max x) / T - shift``, -inf below ``least``; or x itself."""
+    """Return ``(x - max x) / T - shift``, at most 0 and -inf below ``least``; or x itself."""
     y = tl.where(x == top, 0.0, x.to(tl.float64) - top.to(tl.float64)) * inverse - shift.to(tl.float64)
-    y = tl.where(x >= least, y, float("-inf"))
+    y = tl.where(x >= least, tl.minimum(y, 0.0), float("-inf"))  # a rounded shift may lie below 0
     y = tl.where(top > float("-inf"), y, float("-inf")).to(tl.float32)
     return tl.where((flags & SCALED) != 0, y, x)
 

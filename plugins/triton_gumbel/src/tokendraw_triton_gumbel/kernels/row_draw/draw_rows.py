@@ -127,7 +127,7 @@ def draw_rows(
                 )
         if (flags & EXACT) != 0:
             tl.store(out.floors + row, floor)
-            tl.store(out.log_kept + row, tl.log(share))
+            tl.store(out.log_kept + row, tl.log(tl.minimum(share, 1.0)))
     some = top > float("-inf")
     tl.store(
         logprobs.ranks + row,

@@ -93,5 +93,5 @@ def keep_collected(
         floor = tl.where(least < float("inf"), least, floor)
         kept = above + tl.sum(tl.where(x >= floor, weight, 0.0), 0)
         tl.store(floor_out, floor)
-        tl.store(log_kept, tl.log(kept / tl.load(reals + MASS)))
+        tl.store(log_kept, tl.log(tl.minimum(kept / tl.load(reals + MASS), 1.0)))
     return fits

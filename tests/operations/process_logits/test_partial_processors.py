@@ -1,0 +1,207 @@
+"""A processor that serves some edits is given no others: calls with those go whole to its companion."""
+
+import pytest
+import torch
+
+import tokendraw
+from fake_dists import fake_dists
+from provided import provider_of
+from tokendraw import PluginError, RequestSlots, SamplerUnavailableError, SamplingParams, operations
+from tokendraw.operations.process_logits.limits import beyond, unserved
+from tokendraw.operations.process_logits.proof import prove
+from tokendraw.plugin import EDITS, EditFacts, ProcessCapabilities, ProcessNeed
+from tokendraw.resolution import State
+from tokendraw_native.logits_processing import NativeProcessor
+
+VOCAB_SIZE = 40
+FIELDS = {
+    "allowed_token_ids": {"allowed_token_ids": [1, 2]},
+    "bad_words": {"bad_words": [[1]]},
+    "min_tokens": {"min_tokens": 1, "stop_token_ids": [1]},
+    "logit_bias": {"logit_bias": {1: 1.0}},
+    "repetition_penalty": {"repetition_penalty": 2.0},
+    "frequency_penalty": {"frequency_penalty": 1.0},
+    "presence_penalty": {"presence_penalty": 1.0},
+}
+"""Fields of a request that asks for one edit."""
+PLUGIN = """
+import tokendraw
+from tokendraw_native.logits_processing import NativeProcessor
+
+
+class Plugin:
+    @tokendraw.plugin.hookimpl
+    def tokendraw_describe(self):
+        offered = tokendraw.plugin.ProcessCapabilities(
+            dtypes=tokendraw.plugin.INPUT_DTYPES, drafts=True, edits={edits}
+        )
+        return tokendraw.plugin.PluginInfo(
+            name="acme", api_version=1, priority=50, operations={{"process_logits": offered}}
+        )
+
+    @tokendraw.plugin.hookimpl
+    def tokendraw_build(self, operation, device, need):
+        return NativeProcessor()
+
+
+plugin = Plugin()
+"""
+
+
+@pytest.fixture
+def dists(tmp_path, monkeypatch):
+    with fake_dists(tmp_path, monkeypatch) as found:
+        yield found
+
+
+def slots_of(*requests):
+    slots = RequestSlots(num_slots=8, max_tokens=8, vocab_size=VOCAB_SIZE)
+    for slot, fields in enumerate(requests):
+        slots.add(slot, SamplingParams(**fields), prompt_token_ids=[1])
+    return slots
+
+
+def served_by(processor, slots, bitmask=None):
+    """The name of who edits a row of slot 0."""
+    before = processor.stats()
+    processor.process(torch.ones(1, VOCAB_SIZE), slots, torch.zeros(1).long(), bitmask)
+    (name,) = (name for name, rows in processor.stats().items() if rows > before.get(name, 0))
+    return name
+
+
+@pytest.mark.parametrize("edit", FIELDS)
+def test_slots_know_by_name_what_their_requests_ask_for(edit):
+    slots = slots_of(FIELDS[edit], FIELDS[edit], {"min_tokens": 3})  # without stop ids, so nothing
+    assert slots.edits == (edit,)
+    slots.remove(0)
+    assert slots.edits == (edit,)
+    slots.remove(1)
+    assert slots.edits == ()
+
+
+def test_all_edits_have_their_order():
+    assert slots_of(*reversed(FIELDS.values())).edits == EDITS[1:]
+
+
+def test_a_graph_under_capture_may_serve_what_captured_edits_say(monkeypatch):
+    slots = slots_of({})
+    monkeypatch.setattr("tokendraw._exchange.request_slots.slots.is_capturing", lambda: True)
+    assert slots.edits == EDITS[1:]
+    slots.captured_edits = EditFacts.of(["bitmask", "logit_bias", "presence_penalty"])
+    assert slots.edits == ("logit_bias", "repetition_penalty", "frequency_penalty", "presence_penalty")
+
+
+@pytest.mark.parametrize("edit", EDITS)
+def test_a_call_beyond_the_edits_goes_whole_to_the_companion(dists, edit):
+    others = tuple(name for name in EDITS if name != edit)
+    dists.add_plugin("acme", PLUGIN.format(edits=others))
+    processor = tokendraw.load("process_logits", device="cpu")
+    assert (processor.name, processor.resolution.companion) == ("acme", "native")
+    words = torch.full((1, 2), -1, dtype=torch.int32)
+    slots = slots_of({}, FIELDS.get(edit, {}))
+    assert served_by(processor, slots, words if edit == "bitmask" else None) == "native"
+    if edit != "bitmask":
+        slots.remove(1)
+    slots.add(2, SamplingParams(**FIELDS["bad_words" if edit != "bad_words" else "logit_bias"]))
+    assert served_by(processor, slots) == "acme"
+
+
+def test_the_resolution_and_the_page_of_a_plugin_name_what_it_lacks(dists):
+    dists.add_plugin("acme", PLUGIN.format(edits=("bitmask", "logit_bias", "repetition_penalty")))
+    processor = tokendraw.load("process_logits", device="cpu")
+    assert processor.resolution.beyond == (
+        "requests with allowed_token_ids",
+        "requests with bad_words",
+        "requests with min_tokens",
+        "requests with frequency_penalty",
+        "requests with presence_penalty",
+    )
+
+
+def test_without_a_companion_it_is_refused_in_words():
+    processor = provider_of("process_logits", NativeProcessor(), ProcessCapabilities(edits=("bitmask",)))
+    with pytest.raises(SamplerUnavailableError) as error:
+        served_by(processor, slots_of(FIELDS["bad_words"]))
+    assert str(error.value) == (
+        "'acme' cannot serve requests with bad_words, which this batch may hold, and has no companion. Install one "
+        "that can (`pip install ./plugins/native` in tokendraw's checkout), or, if the batch holds none, say so in "
+        "its arguments."
+    )
+
+
+def test_a_companion_has_to_serve_what_is_lacking():
+    bias, words = (ProcessCapabilities(edits=(name,)) for name in ("logit_bias", "bad_words"))
+    operation = operations.get("process_logits")
+    need = ProcessNeed(dtype="float32")
+    assert not operation.covers(words, beyond(bias, need), need)
+    assert operation.covers(ProcessCapabilities(drafts=True), beyond(bias, need), need)
+    assert unserved(bias, "float32", 8, ("logit_bias",), has_drafts=False) is None
+
+
+@pytest.mark.parametrize(
+    ("edits", "found"),
+    [
+        (("bad_word",), "('bad_word',)"),
+        (("top_k", "logit_bias"), "('top_k', 'logit_bias')"),
+        ("logit_bias", "'logit_bias'"),
+    ],
+)
+def test_unknown_names_are_refused_in_the_description(dists, edits, found):
+    dists.add_plugin("acme", PLUGIN.format(edits=repr(edits)))
+    (acme,) = (candidate for candidate in tokendraw.discover() if candidate.name == "acme")
+    assert acme.state is State.BROKEN
+    assert acme.reason == (
+        "ProcessCapabilities.edits of the operation 'process_logits' needs a tuple of 'bitmask', 'allowed_token_ids', "
+        "'bad_words', 'min_tokens', 'logit_bias', 'repetition_penalty', 'frequency_penalty' or 'presence_penalty', "
+        f"found {found}"
+    )
+
+
+class Deaf(NativeProcessor):
+    """Edits nothing."""
+
+    def process(self, logits, slots, row_index, bitmask=None, drafts=None):
+        return logits
+
+
+@pytest.mark.parametrize("edit", EDITS)
+def test_the_proof_asks_for_each_edit_that_is_advertised_and_for_no_other(edit):
+    capabilities, device = ProcessCapabilities(edits=(edit,)), torch.device("cpu")
+    asked = []
+
+    class Recording(NativeProcessor):
+        def process(self, logits, slots, row_index, bitmask=None, drafts=None):
+            asked.append((*(("bitmask",) if bitmask is not None else ()), *slots.edits))
+            return super().process(logits, slots, row_index, bitmask, drafts)
+
+    prove(Recording(), capabilities, device, ProcessNeed())
+    assert asked == [(edit,)]
+    with pytest.raises(PluginError, match=r"the proof call needs .* as logit"):
+        prove(Deaf(), capabilities, device, ProcessNeed())
+
+
+class Recorder:
+    """Keeps which edits its calls ask for."""
+
+    def __init__(self):
+        self.edits = []
+
+    def process(self, logits, slots, row_index, bitmask=None, drafts=None):
+        self.edits.append({*(("bitmask",) if bitmask is not None else ()), *slots.edits})
+        return logits
+
+
+@pytest.mark.usefixtures("warmup_on_a_cpu")
+@pytest.mark.parametrize("companion", [True, False])
+def test_a_warmup_edits_as_the_chosen_processor_serves_and_then_as_its_companion_does(dists, companion):
+    edits = ("logit_bias", "min_tokens", "presence_penalty")
+    own, other = Recorder(), Recorder()
+    beside = (other, ProcessCapabilities()) if companion else ()
+    processor = provider_of("process_logits", own, ProcessCapabilities(edits=edits), *beside)
+    processor.warmup(VOCAB_SIZE, dtypes=[torch.float32], batch_sizes=[1], index_dtypes=[torch.int64])
+    assert {frozenset(found) for found in own.edits} == {
+        frozenset(name for name, on in zip(edits, bits, strict=True) if on)
+        for bits in [(a, b, c) for a in (0, 1) for b in (0, 1) for c in (0, 1)][1:]
+    }
+    assert bool(other.edits) == companion
+    assert all(found - {*edits} for found in other.edits)
