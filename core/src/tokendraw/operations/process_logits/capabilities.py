@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from tokendraw._exchange.capabilities import INPUT_DTYPES, HostCapabilities, HostNeed
-from tokendraw._exchange.declared import among, at_least
+from tokendraw._exchange.declared import among, at_least, some_of
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProcessCapabilities(HostCapabilities):
     """The capabilities of a processor. The defaults promise little: advertise what you have tested."""
 
-    dtypes: tuple[Annotated[str, among(INPUT_DTYPES)], ...] = ("float32",)
+    dtypes: Annotated[tuple[str, ...], some_of(INPUT_DTYPES)] = ("float32",)
     """Dtypes of the logits, by their torch names."""
     drafts: bool = False
     """Whether rows of a verification are served, which count the drafts before them."""
