@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -33,6 +34,7 @@ class RowSubject(OperationSubject):
     """A subject in an operation on rows of logits."""
 
     capabilities: Capabilities
+    _noise: GumbelDtype | None = None
 
     @classmethod
     def plain_need(cls, capabilities: Capabilities | None = None) -> Need:
@@ -49,12 +51,24 @@ class RowSubject(OperationSubject):
         self, logprobs_mode: LogprobsMode | None = None, gumbel_dtype: GumbelDtype | None = None
     ) -> Need:
         """Return the usual need for a logprobs mode and a precision of the noise; None: the usual ones."""
-        usual: Need = self.usual_need
+        usual = self.usual_need
         return replace(
             usual,
             logprobs_mode=logprobs_mode or usual.logprobs_mode,
             gumbel_dtype=gumbel_dtype or usual.gumbel_dtype,
         )
+
+    @property
+    def usual_need(self) -> Need:
+        """Return the usual need, in the precision of :meth:`with_noise`."""
+        usual: Need = super().usual_need
+        return usual if self._noise is None else replace(usual, gumbel_dtype=self._noise)
+
+    def with_noise(self, dtype: GumbelDtype) -> Self:
+        """Copy the view for noise of another precision; the copy counts rows in the same matrix."""
+        view = copy.copy(self)
+        view._noise = dtype
+        return view
 
     @property
     def gumbel_dtype(self) -> GumbelDtype:
