@@ -13,7 +13,13 @@ from tokendraw_triton_gumbel import plugin
 
 OPERATIONS = plugin.tokendraw_describe().operations
 JUDGED = ("sample", "plan_paged_kv", "process_logits")
-NEED_COMPILED_KERNELS = {"rows behind 2**31 elements", "widest vocabulary"}
+NEED_COMPILED_KERNELS = {
+    "rows behind 2**31 elements",
+    "widest vocabulary",
+    "threads",
+    "plan threads",
+    "process threads",
+}
 PARTS = 2
 """Parts of the kit, which two processes run side by side."""
 

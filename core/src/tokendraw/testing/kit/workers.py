@@ -42,8 +42,12 @@ def usual_jobs(subject: Subject) -> int:
     """Return how many processes suit a subject: as many as this one may use cores, on a CPU; elsewhere one."""
     if subject.again is None or subject.device.type != "cpu":
         return 1
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return min(cores, MOST_JOBS)
+    return min(usable_cores(), MOST_JOBS)
+
+
+def usable_cores() -> int:
+    """Return the number of cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def results(

@@ -5,13 +5,15 @@ from __future__ import annotations
 from typing import Final
 
 import torch
+from torch import Tensor
 
-from tokendraw._exchange.weight_layouts import Layout
+from tokendraw._exchange.weight_layouts import Format, Layout
 from tokendraw.operations.pack_sm90_w4 import reference
 from tokendraw.operations.pack_sm90_w4.calls import PackScales, PackWeights
 from tokendraw.operations.pack_sm90_w4.capabilities import Sm90W4Capabilities, pairs
 from tokendraw.testing.kit.inputs import unmodified
 from tokendraw.testing.kit.property import Properties
+from tokendraw.testing.kit.threads import require_cpu_threads, require_thread_free, thread_words
 from tokendraw.testing.kit.trial import Trial
 from tokendraw.testing.pack_sm90_w4.packing import (
     SCALE_SHAPES,
@@ -27,6 +29,8 @@ from tokendraw.testing.pack_sm90_w4.packing import (
 
 properties = Properties("pack_sm90_w4")
 
+_LARGE: Final = (2, 512, 640)
+"""(E, N, K) of weights that a packer may share out."""
 _CONVERSIONS: Final[tuple[tuple[Layout, Layout], ...]] = (("v1", "v2"), ("v2", "v1"))
 
 
@@ -112,6 +116,29 @@ def v1_to_v2(subject: Packing, trial: Trial) -> str:
             found = subject.pack_scales(subject.unpack_scales(reference.packed_scales(scales, old), old), new)
             require_equal(trial, f"scales, {old} to {new}", found, reference.packed_scales(scales, new))
     return f"{len(SHAPES['v2'])} shapes, both ways"
+
+
+@properties.required("pack threads")
+def threads(subject: Packing, trial: Trial) -> str:
+    """Large weights are packed byte by byte alike with several threads, and by two objects at once."""
+    require_cpu_threads(subject, trial)
+    ways = list(pairs(subject.capabilities))
+    if not ways:
+        trial.skip("needs a format in a layout, found none advertised")
+    experts, rows, columns = _LARGE
+    weights = subject.bytes(trial.generator("bytes"), experts, rows, columns // 2)
+    for format, layout in ways:
+        needed = reference.packed_weights(weights, format, layout)
+
+        def make_call(rank: int, format: Format = format, layout: Layout = layout) -> PackWeights:
+            return PackWeights(weights, format=format, layout=layout)
+
+        def differs(alone: Tensor, found: Tensor, needed: Tensor = needed) -> str | None:
+            apart = int((found != needed).sum())
+            return f"needs the bytes of the layout, found {apart} others" if apart else None
+
+        require_thread_free(subject, trial, f"{format}, {layout}, {list(_LARGE)}", make_call, differs)
+    return f"{len(ways)} ways, {thread_words()}"
 
 
 @properties.required("pack inputs unmodified")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
+from types import MappingProxyType
 from typing import Any, Self
 
 import numpy as np
@@ -34,7 +35,7 @@ class RowSubject(OperationSubject):
     """A subject in an operation on rows of logits."""
 
     capabilities: Capabilities
-    _noise: GumbelDtype | None = None
+    _need: Mapping[str, Any] = MappingProxyType({})
 
     @classmethod
     def plain_need(cls, capabilities: Capabilities | None = None) -> Need:
@@ -60,14 +61,17 @@ class RowSubject(OperationSubject):
 
     @property
     def usual_need(self) -> Need:
-        """Return the usual need, in the precision of :meth:`with_noise`."""
+        """Return the usual need, with the fields of :meth:`with_need`."""
         usual: Need = super().usual_need
-        return usual if self._noise is None else replace(usual, gumbel_dtype=self._noise)
+        return replace(usual, **self._need)
 
-    def with_noise(self, dtype: GumbelDtype) -> Self:
-        """Copy the view for noise of another precision; the copy counts rows in the same matrix."""
+    def with_need(self, **fields: Any) -> Self:
+        """Copy the view for calls of another need; the copy counts rows in the same matrix.
+
+        :param fields: of the need, such as ``gumbel_dtype="fp64"``.
+        """
         view = copy.copy(self)
-        view._noise = dtype
+        view._need = fields
         return view
 
     @property

@@ -74,7 +74,7 @@ def far_rows(subject: Sampling, trial: Trial) -> str:
     """A row whose offset in elements needs more than 31 bits is read from where it lies."""
     narrow = min(subject.capabilities.dtypes, key=lambda name: getattr(torch, name).itemsize)
     site = Site(narrow, min(_SIZE, subject.capabilities.max_vocab_size or _SIZE))
-    if subject.effort.fewer > 1:
+    if subject.effort.interpreted:
         trial.skip("needs compiled kernels, found an effort for interpreted ones")
     try:
         # Memory that nobody writes to is not there yet: on a CPU this takes three rows.

@@ -49,7 +49,7 @@ def seeded_draws(subject: Sampling, trial: Trial) -> str:
 def fp64_noise(subject: Sampling, trial: Trial) -> str:
     """Seeded tokens equal those of the contract with 53-bit uniforms and float64; without seeds they follow it."""
     if not has_counter(subject.capabilities):
-        looked = distribution(subject.with_noise("fp64"), trial)
+        looked = distribution(subject.with_need(gumbel_dtype="fp64"), trial)
         return f"distribution of {looked}; without seeds nothing tells float64 noise from float32"
     return _equal_reference(subject, trial, "fp64")
 

@@ -59,7 +59,7 @@ def seeded_chains(subject: Verifying, trial: Trial) -> str:
 def fp64_noise(subject: Verifying, trial: Trial) -> str:
     """Seeded chains equal those of the contract with 53-bit uniforms and float64; without seeds they follow it."""
     if not has_counter(subject.capabilities):
-        view = subject.with_noise("fp64")
+        view = subject.with_need(gumbel_dtype="fp64")
         for mode in subject.capabilities.verify_modes:
             case = markov(trial, subject.capabilities.draft_kinds[0], mode)
             judge(view, trial, f"Markov, {mode}", case, subject.effort.draws // 4, seeded=False)
