@@ -259,6 +259,7 @@ def test_json_is_complete(reports):
         "seed": 0,
         "only": ["top_p", "ties"],
         "gumbel_dtype": None,
+        "heavy_imports": [],
         "passed": False,
         "false_alarm": 1e-6,
         "seconds": 3.0,

@@ -37,7 +37,7 @@ from tokendraw.cli.diagnosis.origins import Origin, origins
 from tokendraw.cli.diagnosis.torch_check import torch_trouble
 from tokendraw.cli.diagnosis.upstreams import UpstreamState, upstreams
 from tokendraw.cli.options import json_option, verbose_option
-from tokendraw.cli.terminal.tables import plugins_at_work, print_json, print_table
+from tokendraw.cli.terminal.tables import plugins_at_work, print_json, print_table, progress
 from tokendraw.cli.verbs.list import by_rank, print_candidates
 from tokendraw.engines import EngineState
 
@@ -71,7 +71,8 @@ def doctor(ctx: click.Context, as_json: bool) -> None:
     Exits with 1 if a program would get no sampler here. No backend is imported, and torch and engines in processes of
     their own.
     """
-    checkup = _examine()
+    with progress("looking at this installation"):
+        checkup = _examine()
     if as_json:
         print_json(_as_json(checkup))
     else:
