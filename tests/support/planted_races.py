@@ -95,6 +95,9 @@ class OneScratchForPlans(NativePlanner):
 class OneScratchForWeights(NativePacker):
     """A packer whose threads share one scratch buffer."""
 
+    def __init__(self):
+        super().__init__(torch.device("cpu"))
+
     def pack_weights(self, weights, **way):
         rows = weights.flatten(0, 1)
         return super().pack_weights(through_one_scratch(rows).view_as(weights), **way)

@@ -62,7 +62,7 @@ RACES = {
     ),
     "one scratch buffer of a packer": (
         subject(
-            lambda operation, need: planted_races.OneScratchForWeights(torch.device("cpu")),
+            lambda operation, need: planted_races.OneScratchForWeights(),
             pack_sm90_w4=Sm90W4Capabilities(formats=("fp4",), layouts=("v2",)),
         ),
         "pack threads",
@@ -76,6 +76,7 @@ def one_line(under_test, name):
 
 
 @pytest.mark.parametrize("race", RACES)
+@pytest.mark.fast_first
 def test_a_race_turns_the_line_red(race):
     found = one_line(*RACES[race])
     assert found.status is Status.FAILED, found
@@ -129,6 +130,7 @@ def two_threads():
     torch.set_num_threads(before)
 
 
+@pytest.mark.slow
 def test_calls_are_made_with_two_threads_and_with_as_many_as_there_are_cores(monkeypatch, two_threads):
     monkeypatch.setattr(threads, "usable_cores", lambda: 5)
     Watching.seen = []
@@ -158,6 +160,7 @@ def test_every_other_line_and_random_case_computes_with_one_thread(two_threads):
     assert torch.get_num_threads() == 2
 
 
+@pytest.mark.slow
 def test_the_tests_of_pytest_put_the_number_of_threads_back(two_threads):
     class TestAcme(SamplerConformance):
         pass
@@ -199,6 +202,7 @@ def test_interpreted_kernels_are_not_run():
     )
 
 
+@pytest.mark.slow
 def test_what_a_call_raises_in_a_thread_is_the_failure():
     main = threading.main_thread()
 

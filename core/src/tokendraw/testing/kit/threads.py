@@ -1,4 +1,4 @@
-"""Calls with several threads against the same call with one: the only part of the kit that computes with more.
+"""Compares calls of several threads with calls of one thread; all other lines of the kit compute with one thread.
 
 A race shows now and then, so each call is repeated. A correct provider fails no repetition: what is compared are
 results that no noise and no rounding decides.
@@ -40,12 +40,12 @@ Differ = Callable[[Any, Any], str | None]
 
 
 def thread_counts() -> tuple[int, ...]:
-    """List the numbers of threads that calls are made with: two, and as many as there are cores."""
+    """List the numbers of threads of a line: two, and the number of cores."""
     return tuple(dict.fromkeys((2, max(2, usable_cores()))))
 
 
 def require_cpu_threads(subject: OperationSubject, trial: Trial) -> None:
-    """End the line as not run where threads of the CPU compute nothing.
+    """End the line as not run unless threads of the CPU compute.
 
     :raises NotRun: the device is no CPU, or kernels are interpreted.
     """
@@ -63,7 +63,7 @@ def require_thread_free(
     differs: Differ,
     calls: int = MANY_CALLS,
 ) -> None:
-    """Require of calls with several threads, and of calls of two objects at once, what one thread returns.
+    """Require the output of one thread from calls with several threads, and from two objects called at once.
 
     :param what: name of the call in messages.
     :param calls: number of repetitions with each number of threads, and by each object.
@@ -87,7 +87,7 @@ def thread_words() -> str:
 
 
 def _at_once(subject: OperationSubject, make_call: MakeCall, calls: int) -> list[Any]:
-    """Make calls of several objects, each in a Python thread of its own, and list their outputs."""
+    """Call several objects at once, each in a separate Python thread, and list the outputs."""
     need = subject.usual_need
     providers = [subject.subject.built(subject.operation, need, rank) for rank in range(_OBJECTS)]
     outputs: list[Any] = []
@@ -125,7 +125,7 @@ def _at_once(subject: OperationSubject, make_call: MakeCall, calls: int) -> list
 
 @contextmanager
 def _named(what: str) -> Iterator[None]:
-    """Begin the message of a violation with the call and its threads."""
+    """Put the name of the call and the number of threads in front of a violation's message."""
     try:
         yield
     except Violation as violation:

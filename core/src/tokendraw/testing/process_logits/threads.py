@@ -1,4 +1,4 @@
-"""Edits in calls of several threads, which a processor on a CPU shares the rows out to."""
+"""Checks edits of a CPU processor whose threads share the rows of a call."""
 
 from __future__ import annotations
 

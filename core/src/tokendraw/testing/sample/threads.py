@@ -1,4 +1,4 @@
-"""Samples in calls of several threads, which a backend on a CPU shares the rows or the vocabulary out to."""
+"""Checks samples of a CPU backend whose threads share the rows or the vocabulary of a call."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def threads(subject: Sampling, trial: Trial) -> str:
 
 
 def _batch(subject: Sampling, site: Site, rows: int, rng: np.random.Generator) -> list[Request]:
-    """Make requests of every kind from designed rows, whose filters keep tokens of their own, in any order."""
+    """Make requests of every kind from designed rows, in random order; no two designs keep the same tokens."""
     made = designed(subject.capabilities, site, rng)
     names = scalar_filters(subject.capabilities)  # of which a call has one value
     made = [row for row in made if all(getattr(row.params, n) == getattr(made[0].params, n) for n in names)]
@@ -84,7 +84,7 @@ def _batch(subject: Sampling, site: Site, rows: int, rng: np.random.Generator) -
 def _require(
     subject: Sampling, trial: Trial, batch: list[Request], mode: LogprobsMode | None, calls: int
 ) -> None:
-    """Judge the call of one thread by the reference, and those of several threads by that of one."""
+    """Judge the call of one thread by the reference, and calls of several threads by the call of one thread."""
     if mode is None:
         judge_call(subject, trial, batch)
     else:
@@ -103,7 +103,7 @@ def _require(
 
 
 def _differ(subject: Sampling, batch: list[Request]) -> Differ:
-    """Compare what neither noise nor rounding decides; the token of every other row has to be kept."""
+    """Make the comparison of two outputs: settled rows are equal, all other rows draw kept tokens."""
     named = named_tokens(batch, subject.gumbel_dtype)
     known = np.array([name is not None and name[1] >= reference.NEAR_TIE for name in named])
     settled = np.array([r.params.temperature == 0 or r.row.is_settled for r in batch])
@@ -126,7 +126,7 @@ def _differ(subject: Sampling, batch: list[Request]) -> Differ:
 
 
 def _same_logprobs(alone: SamplerOutput, found: SamplerOutput, same_token: Array) -> Array:
-    """Whether the best tokens [B] and their values agree, and where the token does, its value and its rank."""
+    """Compare best tokens, values and ranks by row: [B] bool; the drawn token counts where both outputs drew it."""
     one, other = alone.logprobs, found.logprobs
     if one is None or other is None:
         return np.full(len(same_token), one is other)

@@ -1,4 +1,4 @@
-"""Verifications in calls of several threads, which a backend on a CPU shares the rows out to."""
+"""Checks verifications of a CPU backend whose threads share the rows of a call."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def threads(subject: Verifying, trial: Trial) -> str:
 
 
 def _kept(subject: Verifying, own: Batch, order: list[int]) -> Callable[[int, int], Array]:
-    """Make the function that looks up which tokens [V] a row may give, by request and step."""
+    """Make the lookup of the kept tokens of a row: [V] bool by request and step."""
     rule = subject.capabilities.tie_rule
     kept = [
         [expect(x, params, rule).possible for x in rows]
@@ -78,7 +78,7 @@ def _kept(subject: Verifying, own: Batch, order: list[int]) -> Callable[[int, in
 
 
 def _differ(batch: Batch, known: list[bool], kept: Callable[[int, int], Array]) -> Differ:
-    """Compare the chains that neither noise nor rounding decides; the tokens of all others have to be kept."""
+    """Make the comparison of two outputs: settled chains are equal, all other chains hold kept tokens."""
 
     def differs(alone: VerifyOutput, found: VerifyOutput) -> str | None:
         for i, (needed, tokens) in enumerate(zip(chains(alone), chains(found), strict=True)):
