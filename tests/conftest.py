@@ -12,6 +12,7 @@ from hypothesis import settings
 import checkout
 import tokendraw
 from tokendraw._loading import warmup
+from tokendraw.cli.terminal import tables
 
 settings.register_profile("suite", deadline=None, derandomize=True, print_blob=True)
 settings.load_profile("suite")
@@ -59,6 +60,14 @@ def no_settings_of_the_shell() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         for name in [name for name in os.environ if name.startswith("TOKENDRAW_")]:
             patch.delenv(name)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_lines_about_long_work() -> Iterator[None]:
+    """On a busy machine short work is long, and commands would say on stderr how far it is."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tables, "SECONDS_PER_LINE", 600.0)
         yield
 
 

@@ -127,6 +127,7 @@ def test_json_is_complete(reports):
         "quick": False,
         "seed": 0,
         "gumbel_dtype": None,
+        "heavy_imports": [],
         "passed": False,
         "false_alarm": 0.0,
         "jobs": 1,

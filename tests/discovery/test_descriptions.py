@@ -155,8 +155,16 @@ def test_what_a_plugin_of_another_api_version_says_of_itself_is_not_believed(dis
 @pytest.mark.parametrize(
     ("capabilities", "needed", "found"),
     [
-        ("device_types=('cuda')", "device_types", "a tuple of short strings or None, found 'cuda'"),
-        ("rocm_archs=['gfx942']", "rocm_archs", "a tuple of short strings or None, found ['gfx942']"),
+        (
+            "device_types=('cuda')",
+            "device_types",
+            "a tuple of at least one short string or None, found 'cuda'",
+        ),
+        (
+            "rocm_archs=['gfx942']",
+            "rocm_archs",
+            "a tuple of at least one short string or None, found ['gfx942']",
+        ),
         (
             "compute_capability=(8, 0)",
             "compute_capability",
@@ -166,7 +174,7 @@ def test_what_a_plugin_of_another_api_version_says_of_itself_is_not_believed(dis
         (
             "dtypes=('fp32',)",
             "dtypes",
-            "a tuple of 'float32', 'bfloat16' or 'float16', found ('fp32',)",
+            "a tuple of at least one of 'float32', 'bfloat16' or 'float16', found ('fp32',)",
         ),
         (
             "filters=('top_k',)",
@@ -215,11 +223,39 @@ def test_of_an_operation_that_this_core_does_not_know_what_the_host_has_to_be_is
     assert discovered().capabilities("paint") == HostCapabilities(graph_safe=True)
 
 
+@pytest.mark.parametrize(
+    ("operation", "field", "needed"),
+    [
+        ("sample", "dtypes", "a tuple of at least one of 'float32', 'bfloat16' or 'float16'"),
+        ("sample", "filter_orders", "a tuple of at least one of 'top_k_first' or 'joint'"),
+        ("sample", "gumbel_dtypes", "a tuple of at least one of 'fp32' or 'fp64'"),
+        ("sample", "device_types", "a tuple of at least one short string or None"),
+        ("sample", "rocm_archs", "a tuple of at least one short string or None"),
+        ("verify", "dtypes", "a tuple of at least one of 'float32', 'bfloat16' or 'float16'"),
+        ("process_logits", "dtypes", "a tuple of at least one of 'float32', 'bfloat16' or 'float16'"),
+        ("plan_paged_kv", "device_types", "a tuple of at least one short string or None"),
+        ("pack_sm90_w4", "device_types", "a tuple of at least one short string or None"),
+    ],
+)
+def test_a_tuple_that_promises_something_may_not_be_empty(
+    dists: FakeDists, operation: str, field: str, needed: str
+) -> None:
+    declared = operations.get(operation).capabilities.__name__
+    home = "tokendraw.plugin"
+    dists.add_plugin(
+        "acme", plugin("acme", describe=OTHER.format(f"'{operation}': {home}.{declared}({field}=())"))
+    )
+    assert verdict() == (
+        State.BROKEN,
+        f"{declared}.{field} of the operation '{operation}' needs {needed}, found ()",
+    )
+
+
 def test_what_the_host_has_to_be_is_validated_whatever_the_operation(dists: FakeDists) -> None:
     describe = OTHER.format("'paint': tokendraw.plugin.HostCapabilities(device_types='cuda')")
     dists.add_plugin("acme", plugin("acme", describe=describe))
     reason = (
-        "HostCapabilities.device_types of the operation 'paint' needs a tuple of short strings or None, "
+        "HostCapabilities.device_types of the operation 'paint' needs a tuple of at least one short string or None, "
         "found 'cuda'"
     )
     assert verdict() == (State.BROKEN, reason)

@@ -90,12 +90,12 @@ def described(**fields: str) -> str:
         ),
         (
             {"operations": f"{{'sample': tokendraw.plugin.Capabilities(rocm_archs=('{EVIL}',))}}"},
-            "Capabilities.rocm_archs of the operation 'sample' needs a tuple of short strings or None, "
+            "Capabilities.rocm_archs of the operation 'sample' needs a tuple of at least one short string or None, "
             rf"found ('{EVIL}',)",
         ),
         (
             {"operations": "{'sample': tokendraw.plugin.Capabilities(device_types=('cpu',) * 101)}"},
-            "Capabilities.device_types of the operation 'sample' needs a tuple of short strings or None, "
+            "Capabilities.device_types of the operation 'sample' needs a tuple of at least one short string or None, "
             f"found {str(('cpu',) * 101)[:200].rstrip()} ...",
         ),
         (

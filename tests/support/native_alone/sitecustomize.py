@@ -28,6 +28,10 @@ def _distributions(**context):
 importlib_metadata.distributions = _distributions
 
 if "SMALLEST_KIT" in os.environ:
+    import dataclasses
+
     from tokendraw.testing.kit.effort import Effort
 
-    Effort.of = classmethod(lambda cls, *, quick, device_type: cls.tiny())
+    Effort.of = classmethod(
+        lambda cls, *, quick, device_type: dataclasses.replace(cls.tiny(), interpreted=False, widest=262_147)
+    )

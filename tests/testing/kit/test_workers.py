@@ -11,6 +11,7 @@ from fake_dists import fake_dists
 from tokendraw import InvalidParameterError
 from tokendraw.plugin import Capabilities
 from tokendraw.testing import Line, Report, Status, Subject, run
+from tokendraw.testing.kit import fuzz as fuzzing
 from tokendraw.testing.kit import workers
 from tokendraw.testing.kit.fuzz import fuzz
 
@@ -124,3 +125,42 @@ def test_an_installed_sampler_on_a_cpu_gets_the_cores_of_this_process(install, m
     assert workers.usual_jobs(subject) == workers.MOST_JOBS
     monkeypatch.setattr(subject, "device", type("Device", (), {"type": "cuda"}))
     assert workers.usual_jobs(subject) == 1
+
+
+def test_the_seconds_of_random_cases_begin_with_the_first_one(install, monkeypatch):
+    """Not with the start of processes, which may take longer than that."""
+    seen = []
+
+    def started_late(subject, work, tasks, jobs, starting=None):
+        time.sleep(0.3)
+        for task in tasks:
+            seen.append(task)
+            yield task, work(subject, task)
+
+    monkeypatch.setattr(fuzzing, "results", started_late)
+    monkeypatch.setattr(fuzzing, "look", lambda subject, case: fuzzing.CaseResult(finding=None))
+    report = fuzz(install(), 0.2, operation="process_logits", jobs=2)
+    assert report.cases["process_logits"] == len(seen) > 2
+    assert report.elapsed > 0.5
+
+
+@pytest.mark.slow
+def test_no_task_is_taken_before_a_process_is_ready(install):
+    start, taken = time.monotonic(), []
+
+    def tasks():
+        for _ in range(3):
+            taken.append(time.monotonic() - start)
+            yield "pid"
+
+    found = list(workers.results(install(), pid_then_nap, tasks(), 2))
+    assert len(found) == len(taken) == 3
+    assert min(taken) > 0.2  # a new Python has to import torch
+
+
+@pytest.mark.slow
+def test_processes_that_cannot_start_cost_a_task_each(install, monkeypatch):
+    monkeypatch.setattr(workers, "_serve", os._exit)
+    found = list(workers.results(install(), pid_then_nap, ["pid", "nap", "pid"], 2))
+    assert [task for task, _ in found] == ["pid", "nap", "pid"]
+    assert {type(result) for _, result in found} == {workers.Death}

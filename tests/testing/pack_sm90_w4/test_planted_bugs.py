@@ -3,6 +3,7 @@
 import pytest
 
 import planted_packing_bugs as planted
+import planted_races
 from tokendraw.plugin import Sm90W4Capabilities
 from tokendraw.testing import Subject, properties, run
 from tokendraw.testing.kit.report import Status
@@ -21,6 +22,7 @@ PLANTED = {
     planted.InPlace: "pack inputs unmodified",
     planted.AtLeastOneExpert: "pack empty",
     planted.OneBuffer: "pack new tensors",
+    planted_races.OneScratchForWeights: "pack threads",
 }
 
 
@@ -62,6 +64,7 @@ def test_what_is_not_advertised_is_refused_and_a_conversion_needs_both_layouts()
         "pack inputs unmodified",
         "pack empty",
         "pack new tensors",
+        "pack threads",
     }
     assert statuses(found) == {
         name: Status.PASSED if name in green else Status.REFUSED for name in LINES if name != "pack v1 to v2"

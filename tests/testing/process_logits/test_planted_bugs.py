@@ -13,7 +13,8 @@ from tokendraw.testing.kit.report import Status
 EVERYTHING = ProcessCapabilities(
     device_types=None, dtypes=INPUT_DTYPES, drafts=True, graph_safe=True, sync_free=True
 )
-LINES = [prop.name for prop in properties("process_logits") if not prop.needs_cuda]
+THREADS = "process threads"  # of compiled kernels alone: tests/testing/test_threads.py plants a bug for it
+LINES = [prop.name for prop in properties("process_logits") if not prop.needs_cuda and prop.name != THREADS]
 PLANTED = {
     planted.PenaltiesTwice: ("process repetition", "process frequency", "process presence", "process order"),
     planted.DividesAll: ("process repetition",),
@@ -99,7 +100,7 @@ def test_a_planted_bug_turns_its_line_red_on_a_cuda_device(bug):
 @pytest.mark.gpu
 def test_every_line_is_green_on_a_cuda_device():
     report = run(subject(planted.Honest, device="cuda:0"))
-    assert {line.status for line in report.lines} == {Status.PASSED}, report
+    assert {line.status for line in report.lines if line.name != THREADS} == {Status.PASSED}, report
 
 
 def test_a_red_line_names_the_first_logit_that_is_wrong():

@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, TypeAlias
 
-from tokendraw._exchange.declared import Rule, among, at_least, check_fields
+from tokendraw._exchange.declared import Rule, among, at_least, check_fields, some_of
 from tokendraw._messages.words import is_printable
 
 LogprobsMode: TypeAlias = Literal[
@@ -55,6 +55,10 @@ def are_words(value: Any) -> bool:
     return isinstance(value, tuple) and all(is_printable(word, LONGEST_WORD) for word in value)
 
 
+def _are_some_words(value: Any) -> bool:
+    return are_words(value) and len(value) > 0
+
+
 def _is_version(value: Any) -> bool:
     return isinstance(value, tuple) and len(value) == 2 and all(map(_is_number, value))
 
@@ -72,8 +76,11 @@ def _are_filters(value: Any) -> bool:
 
 _Count: TypeAlias = Annotated[int, at_least(0)]
 _Number: TypeAlias = Annotated[int, Rule(("an integer from 0 to 2**63 - 1",), _is_number)]
-_Words: TypeAlias = Annotated[tuple[str, ...], Rule(("a tuple of short strings",), are_words)]
+_Words: TypeAlias = Annotated[
+    tuple[str, ...], Rule(("a tuple of at least one short string",), _are_some_words)
+]
 _Dtype: TypeAlias = Annotated[str, among(INPUT_DTYPES)]
+_Dtypes: TypeAlias = Annotated[tuple[str, ...], some_of(INPUT_DTYPES)]
 _Range: TypeAlias = Annotated[
     tuple[tuple[int, int], tuple[int, int] | None],
     Rule(("((major, minor), (major, minor) or None)",), _is_range),
@@ -112,19 +119,19 @@ class Capabilities(HostCapabilities):
     A capability that is advertised is tested by the conformance kit; one that is not is never asked for.
     """
 
-    dtypes: tuple[_Dtype, ...] = ("float32",)
+    dtypes: _Dtypes = ("float32",)
     """Dtypes of the logits, by their torch names."""
     logprobs_modes: tuple[LogprobsMode, ...] = ()
     filters: _Filters = ()
     """Filters that are applied, each with ``per_row`` or ``scalar`` (one value for the whole batch)."""
-    filter_orders: tuple[FilterOrder, ...] = ("top_k_first",)
+    filter_orders: Annotated[tuple[FilterOrder, ...], some_of(FILTER_ORDERS)] = ("top_k_first",)
     tie_rule: TieRule = "value"
     """``value`` keeps every token tied with the last kept one; ``exact_k`` keeps exactly k."""
     seeding: Seeding = "none"
     """``counter``: seeds per row, as :mod:`tokendraw.philox` says; ``launch``: one seed a call; ``none``."""
     greedy: bool = False
     """Whether rows of temperature 0 may stand in a batch."""
-    gumbel_dtypes: tuple[GumbelDtype, ...] = ("fp32",)
+    gumbel_dtypes: Annotated[tuple[GumbelDtype, ...], some_of(GUMBEL_DTYPES)] = ("fp32",)
     valid_flag: bool = False
     """Whether ``SamplerOutput.valid`` tells rows with NaN, or without any finite logit, from the others."""
     batch_invariant: bool = False

@@ -58,6 +58,19 @@ def among(words: tuple[str, ...]) -> Rule:
     return Rule(tuple(map(repr, words)), lambda value: isinstance(value, str) and value in words, words)
 
 
+def some_of(words: tuple[str, ...]) -> Rule:
+    """Make the rule of a tuple that holds some of these words, and at least one."""
+
+    def fits(value: Any) -> bool:
+        return (
+            isinstance(value, tuple)
+            and len(value) > 0
+            and all(isinstance(word, str) and word in words for word in value)
+        )
+
+    return Rule((f"a tuple of at least one of {one_of(map(repr, words))}",), fits, words)
+
+
 def check_fields(record: Any) -> None:
     """Hold every field of a dataclass against its declaration.
 

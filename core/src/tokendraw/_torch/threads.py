@@ -16,16 +16,24 @@ from pathlib import Path
 import torch
 
 
-@contextlib.contextmanager
-def one_thread() -> Iterator[None]:
+def one_thread() -> contextlib.AbstractContextManager[None]:
     """Keep torch's operations on the thread that calls them. What other threads compute with stays as it is."""
+    return num_threads(1)
+
+
+@contextlib.contextmanager
+def num_threads(count: int) -> Iterator[None]:
+    """Let torch's operations take ``count`` threads where the calling thread makes them.
+
+    What other threads compute with stays as it is.
+    """
     threads = torch.get_num_threads()
-    if threads == 1:
+    if threads == count:
         yield
         return
     set_openmp, set_mkl = _setters()
-    set_openmp(1)
-    mkl = set_mkl(1)
+    set_openmp(count)
+    mkl = set_mkl(count)
     try:
         yield
     finally:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from tokendraw.cli.terminal.tables import plugins_at_work, progress_bar
+from tokendraw.cli.terminal.tables import progress, progress_bar
 
 if TYPE_CHECKING:
     from tokendraw.testing import Subject
@@ -18,7 +18,7 @@ _MOST_NAMES = 3
 
 
 def check_properties(subject: Subject, properties: Sequence[Property], jobs: int | None) -> Report:
-    """Check the properties; on a terminal a bar on stderr shows those in work.
+    """Check the properties; a bar on stderr, or a line now and then, shows those in work.
 
     :param jobs: number of processes; None: what suits the subject.
     """
@@ -29,7 +29,7 @@ def check_properties(subject: Subject, properties: Sequence[Property], jobs: int
     total = sum(applies(subject, prop) for prop in properties)
     in_work: dict[str, None] = {}
     done = 0
-    with progress_bar(total) as show:
+    with progress_bar(total, "lines") as show:
 
         def starting(prop: Property) -> None:
             in_work[prop.name] = None
@@ -51,21 +51,22 @@ def check_properties(subject: Subject, properties: Sequence[Property], jobs: int
 
 
 def fuzz(subject: Subject, seconds: float, operation: str | None, jobs: int | None) -> FuzzReport:
-    """Look at random cases; on a terminal a bar on stderr shows the seconds, the cases and the findings."""
+    """Look at random cases; a bar on stderr, or a line now and then, shows seconds, cases and findings."""
     from tokendraw.testing.kit import fuzz
     from tokendraw.testing.kit.workers import usual_jobs
 
-    start = time.monotonic()
-    with progress_bar(round(seconds)) as show:
+    with progress_bar(round(seconds), "seconds") as show:
+        start: float | None = None
+        show("starting", 0)
 
-        def progress(cases: int, findings: int) -> None:
-            show(
-                f"{cases:,} cases, {findings:,} findings",
-                min(round(time.monotonic() - start), round(seconds)),
-            )
+        def count(cases: int, findings: int) -> None:
+            nonlocal start
+            start = start or time.monotonic()  # the seconds begin with the first case
+            done = min(round(time.monotonic() - start), round(seconds))
+            show(f"{cases:,} cases, {findings:,} findings", done)
 
         return fuzz.fuzz(
-            subject, seconds, operation=operation, jobs=jobs or usual_jobs(subject), progress=progress
+            subject, seconds, operation=operation, jobs=jobs or usual_jobs(subject), progress=count
         )
 
 
@@ -73,7 +74,7 @@ def fuzz_case(subject: Subject, number: int, operation: str | None) -> FuzzRepor
     """Look at one random case, in this process."""
     from tokendraw.testing.kit import fuzz
 
-    with plugins_at_work():
+    with progress(f"looking at case {number}"):
         return fuzz.fuzz_case(subject, number, operation=operation)
 
 

@@ -27,6 +27,8 @@ class Showing:
 
     subject: Subject
     candidate: Candidate
+    heavy_imports: tuple[str, ...] = ()
+    """Modules that loading the plugin imports, and should not."""
     gumbel_dtype: GumbelDtype | None
     as_json: bool
 
@@ -62,6 +64,7 @@ class Showing:
             "tokendraw": tokendraw.__version__,
             "torch": _torch_version(),
             "gumbel_dtype": self.gumbel_dtype,
+            "heavy_imports": list(self.heavy_imports),
         }
 
     def _host(self) -> str:

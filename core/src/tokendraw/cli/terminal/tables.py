@@ -6,6 +6,8 @@ import contextlib
 import json
 import math
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +19,8 @@ if TYPE_CHECKING:
 
 PIPE_WIDTH = 100
 """Width in columns of prose where stdout is not a terminal; a table there has a line for each row, however long."""
+SECONDS_PER_LINE = 30.0
+"""Time between two lines about long work where stderr is not a terminal."""
 _LEAST_WIDTH = 60
 """Least width in columns: narrower tables would be cut, and a narrower terminal breaks the lines itself."""
 _LEAST_TEXT_WIDTH = 32
@@ -72,9 +76,9 @@ def plugins_at_work() -> contextlib.AbstractContextManager[object]:
 
 @contextlib.contextmanager
 def progress(doing: str) -> Iterator[None]:
-    """Show on stderr what plugins are busy with, if that is a terminal."""
+    """Show on stderr what plugins are busy with: all the time on a terminal, elsewhere in a line now and then."""
     if not sys.stderr.isatty():
-        with plugins_at_work():
+        with plugins_at_work(), _lines_on_stderr(lambda seconds: f"{doing}, {seconds} s"):
             yield
         return
     from rich.console import Console
@@ -84,14 +88,25 @@ def progress(doing: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def progress_bar(total: int) -> Iterator[Callable[[str, int], None]]:
+def progress_bar(total: int, unit: str) -> Iterator[Callable[[str, int], None]]:
     """Yield a function that reports the current step and how many steps are done.
 
-    On a terminal a bar on stderr shows both; elsewhere nothing is shown. What plugins print goes to stderr.
+    On a terminal a bar on stderr shows both, elsewhere a line now and then. What plugins print goes to stderr.
+
+    :param unit: what a step is, in the plural.
     """
     if not sys.stderr.isatty():
-        with plugins_at_work():
-            yield lambda doing, done: None
+        state = ("", 0)
+
+        def report(doing: str, done: int) -> None:
+            nonlocal state
+            state = doing, done
+
+        def line(seconds: int) -> str:
+            return f"{state[1]:,} of {total:,} {unit} after {seconds} s: {state[0]}"
+
+        with plugins_at_work(), _lines_on_stderr(line):
+            yield report
         return
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -111,6 +126,28 @@ def print_lines(table: Table, *, indent: int = 0) -> None:
         console.width = _UNLIMITED
         console.width = console.measure(table).maximum + indent
     _print(console, Padding(table, (0, 0, 0, indent)))
+
+
+@contextlib.contextmanager
+def _lines_on_stderr(line: Callable[[int], str]) -> Iterator[None]:
+    """Print a line every :data:`SECONDS_PER_LINE`, so that a log shows that long work goes on.
+
+    :param line: writes it, for the seconds since the work began.
+    """
+    start, is_over = time.monotonic(), threading.Event()
+
+    def write() -> None:
+        with contextlib.suppress(OSError):  # nobody reads stderr
+            while not is_over.wait(SECONDS_PER_LINE):
+                click.echo(line(round(time.monotonic() - start)), err=True)
+
+    thread = threading.Thread(target=write, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        thread.join()
 
 
 def on_terminal() -> bool:

@@ -167,7 +167,7 @@ def _timed(
         from tokendraw.bench.run import report_of
 
         contenders = chosen(names, settings["device"], operation)
-    with progress_bar(len(cells)) as show:
+    with progress_bar(len(cells), "cells") as show:
         return report_of(
             cells, contenders, starting=lambda cell: show(str(cell), cells.index(cell)), **settings
         )

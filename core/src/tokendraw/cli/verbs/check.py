@@ -3,11 +3,12 @@
 JSON: ``sampler``, ``device``, ``host`` (as in ``resolve --json``), ``candidate`` (as in ``list --json``), ``tokendraw``
 and ``torch`` (versions), ``quick``, ``seed``, ``only`` (names; null for all properties), ``gumbel_dtype`` (null without
 the option), ``passed`` (whether none failed), ``false_alarm`` (the most that a correct sampler fails such a run with),
-``jobs`` (processes), ``elapsed`` (seconds of the run), ``seconds`` (of all lines together), ``missed`` (places that no
-line looked at) and ``lines``, one a property: ``name``, ``about`` (what is demanded), ``status`` (``passed``,
-``failed``, ``refused`` or ``not run``), ``detail`` (what was looked at; of a failure, what was needed and found; of a
-refusal, its words), ``checks`` (how many statistical ones), ``draws``, ``p_value`` (the least; null without
-statistics), ``worst`` (where it was the least), ``traceback`` (where a call raised, else ""), ``seconds`` and
+``heavy_imports`` (modules such as torch that loading the plugin imports), ``jobs`` (processes), ``elapsed`` (seconds of
+the run), ``seconds`` (of all lines together), ``missed`` (places that no line looked at) and ``lines``, one a property:
+``name``, ``about`` (what is demanded), ``status`` (``passed``, ``failed``, ``refused`` or ``not run``), ``detail``
+(what was looked at; of a failure, what was needed and found; of a refusal, its words; why it was not run), ``checks``
+(how many statistical ones), ``draws``, ``p_value`` (the least; null without statistics), ``worst`` (where it was the
+least), ``traceback`` (where a call raised, else ""), ``seconds`` and
 ``looked``, the places where it looked at ``rows``: ``call`` (the operation, and its mode if it has some), ``dtype``,
 ``up_to`` (widest vocabulary of the class of widths: 1024, 65536, 131072; null for wider ones) and ``kind`` (of row:
 ``greedy``, ``seeded`` ...).
@@ -32,6 +33,7 @@ from click.core import ParameterSource
 
 from tokendraw import operations
 from tokendraw._discovery import settings as _settings
+from tokendraw._discovery.heavy_imports import heavy_imports, slow_start
 from tokendraw.cli.app import NOT_USABLE, GuardedCommand, warn
 from tokendraw.cli.checking import runs
 from tokendraw.cli.checking.selection import find_candidate, make_subject, select_properties
@@ -142,7 +144,16 @@ def check(
         candidate = find_candidate(name, device)
         seed = seed if fuzz_case is None else fuzz_case[0]
         subject = make_subject(name, device, operation, gumbel_dtype, quick=quick, seed=seed)
-    showing = Showing(subject=subject, candidate=candidate, gumbel_dtype=gumbel_dtype, as_json=as_json)
+        # Those of tokendraw's own plugins are tested where they are made.
+        heavy = () if candidate.first_party else heavy_imports(candidate.entry_point)
+    warn([slow_start(name, heavy)] if heavy else [], strict=settings.strict)
+    showing = Showing(
+        subject=subject,
+        candidate=candidate,
+        heavy_imports=heavy,
+        gumbel_dtype=gumbel_dtype,
+        as_json=as_json,
+    )
     if fuzz is not None:
         is_fine = showing.cases(runs.fuzz(subject, fuzz, operation, jobs))
     elif fuzz_case is not None:

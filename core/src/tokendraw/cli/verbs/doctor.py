@@ -164,7 +164,7 @@ def _build(names: Sequence[str], *, verbose: bool) -> tuple[str | None, dict[str
     """Build for each of the operations. Without operations, import torch alone, unless this process has torch."""
     if not names and (hasattr(sys.modules.get("torch"), "Tensor") or find_spec("torch") is None):
         return None, {}
-    with progress_bar(len(names)) as tell:
+    with progress_bar(len(names), "operations") as tell:
         return build(names, tell, verbose=verbose)
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from tokendraw._exchange.capabilities import INPUT_DTYPES, HostCapabilities, HostNeed
-from tokendraw._exchange.declared import among, at_least
+from tokendraw._exchange.declared import among, at_least, some_of
 from tokendraw._exchange.edits import EDITS, Edit
 
 
@@ -14,12 +14,12 @@ from tokendraw._exchange.edits import EDITS, Edit
 class ProcessCapabilities(HostCapabilities):
     """The capabilities of a processor. The defaults promise little: advertise what you have tested."""
 
-    dtypes: tuple[Annotated[str, among(INPUT_DTYPES)], ...] = ("float32",)
+    dtypes: Annotated[tuple[str, ...], some_of(INPUT_DTYPES)] = ("float32",)
     """Dtypes of the logits, by their torch names."""
     drafts: bool = False
     """Whether rows of a verification are served, which count the drafts before them."""
     max_vocab_size: Annotated[int, at_least(1)] | None = None
-    edits: tuple[Edit, ...] = EDITS
+    edits: Annotated[tuple[Edit, ...], some_of(EDITS)] = EDITS
     """Names of the edits that are served: ``bitmask``, and fields of ``SamplingParams``. Calls with another edit, of
     any request in the slots, go to a companion.
     """

@@ -13,7 +13,7 @@ import torch
 
 from tokendraw._messages.words import spoken
 from tokendraw._torch.threads import one_thread
-from tokendraw.testing.kit.trial import Violation
+from tokendraw.testing.kit.trial import NotRun, Violation
 
 _KIT: Final = Path(__file__).parents[1]
 
@@ -27,12 +27,16 @@ class Attempt:
     """Says what was looked at; for a failure, what was needed and found."""
     traceback: str = ""
     """Traceback of a call that raised: the sampler's frames, the innermost last; "" if none did."""
+    not_run: bool = False
+    """Whether nothing could be tested; ``detail`` says why."""
 
 
 def attempt(look: Callable[[], str]) -> Attempt:
     """Look, and turn whatever is raised into a failure, except an interrupt."""
     try:
         return Attempt(failed=False, detail=look())
+    except NotRun as reason:
+        return Attempt(failed=False, detail=str(reason), not_run=True)
     except Violation as violation:
         return Attempt(True, str(violation), _frames(violation.__cause__))
     except KeyboardInterrupt:

@@ -51,6 +51,8 @@ class Effort:
     """Draws of a check that asks for a number of its own; None: as many as it asks for."""
     fewer: int = 1
     """Divisor of the rows of an exact check."""
+    interpreted: bool = False
+    """Whether kernels run in an interpreter, where threads and memory beyond 2**31 elements tell nothing."""
     mixed: bool = False
     """Whether requests share a batch, instead of taking turns, and few of them are judged by their draws."""
     crossed_sizes: tuple[int, ...] = _CROSSED_SIZES
@@ -110,6 +112,7 @@ class Effort:
             limit_rows=1,
             most_draws=24,
             fewer=16,
+            interpreted=True,
             mixed=True,
             crossed_sizes=(33, 1025, 2051),
             widest=None,

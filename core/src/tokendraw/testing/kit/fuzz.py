@@ -51,15 +51,17 @@ def fuzz(
 ) -> FuzzReport:
     """Look at random cases of each operation in turn, for so many seconds; a finding does not end the run.
 
+    The seconds begin with the first case: the start of several processes does not count.
+
     :param operation: one of those that the subject offers; None: every one that the kit has random cases of.
     :param jobs: number of processes, as in :func:`tokendraw.testing.run`.
     :param progress: called after each case with the numbers of cases and of findings so far.
     :raises InvalidParameterError: the kit has no random cases of it; or there are several ``jobs`` for a subject that
         is not installed.
     """
-    deadline = time.perf_counter() + seconds
 
     def in_time(fuzzed: Iterable[str]) -> Iterator[Case]:
+        deadline = time.perf_counter() + seconds
         for number in itertools.count():
             for name in fuzzed:
                 if time.perf_counter() >= deadline:

@@ -15,7 +15,7 @@ class Status(StrEnum):
     PASSED = "passed"
     FAILED = "failed"
     REFUSED = "refused"  # not advertised, and refused in words
-    NOT_RUN = "not run"  # it needs a device that is not here
+    NOT_RUN = "not run"  # it needs a device that is not here, or nothing can test the claim
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Generator, Iterable, Sequence
 
 from tokendraw._messages.errors import InvalidParameterError
 from tokendraw._messages.words import one_of
-from tokendraw.testing.kit.attempt import attempt, repeatable
+from tokendraw.testing.kit.attempt import Attempt, attempt, repeatable
 from tokendraw.testing.kit.looked import Place, in_order
 from tokendraw.testing.kit.operation import find, properties
 from tokendraw.testing.kit.property import Property
@@ -106,14 +106,16 @@ def check(subject: Subject, prop: Property) -> Line | None:
     if kit is None or not applies(subject, prop):
         return None
     start = time.perf_counter()
-    trial, viewed = Trial(prop.name, subject.seed), kit.view(subject)
+    trial, viewed, uses = Trial(prop.name, subject.seed), kit.view(subject), subject.uses
     status, detail, raised_in = Status.NOT_RUN, f"needs a CUDA device, found {subject.device.type}", ""
     is_refusal = prop.advertised is not None and not prop.advertised(viewed.capabilities)
     if is_refusal or not prop.needs_cuda or subject.device.type == "cuda":
         with repeatable(int(trial.generator("torch").integers(2**63)), subject.device):
             outcome = attempt(lambda: _look(viewed, prop, trial, is_refusal=is_refusal))
         detail, raised_in = outcome.detail, outcome.traceback
-        status = Status.FAILED if outcome.failed else Status.REFUSED if is_refusal else Status.PASSED
+        status = _status(outcome, is_refusal=is_refusal)
+        if status is Status.PASSED and subject.uses == uses:
+            status, detail = Status.NOT_RUN, f"needs a call to look at, found none: {detail}"
     return Line(
         name=prop.name,
         about=prop.about,
@@ -127,6 +129,14 @@ def check(subject: Subject, prop: Property) -> Line | None:
         seconds=time.perf_counter() - start,
         looked=in_order(viewed.looked, viewed.places()),
     )
+
+
+def _status(outcome: Attempt, *, is_refusal: bool) -> Status:
+    if outcome.failed:
+        return Status.FAILED
+    if outcome.not_run:
+        return Status.NOT_RUN
+    return Status.REFUSED if is_refusal else Status.PASSED
 
 
 def _look(viewed: OperationSubject, prop: Property, trial: Trial, *, is_refusal: bool) -> str:

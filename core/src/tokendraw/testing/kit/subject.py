@@ -71,6 +71,8 @@ class Subject:
         self._build = functools.cache(
             lambda operation, need, rank: _built_apart(build, self.device, operation, need)
         )
+        self.uses = 0
+        """How often the kit took a provider, to call it: a line that takes none has looked at nothing."""
         self.again: Callable[[], Subject] | None = None
         """Makes the same subject in another process; None: only one that is installed can be made there."""
 
@@ -148,6 +150,7 @@ class Subject:
         :param rank: of several that make a call together, each with a provider of its own.
         :raises PluginError: it did not build, or its proof failed.
         """
+        self.uses += 1
         return self._build(operation, need or self.usual_need(operation), rank)
 
     def usual_need(self, operation: str) -> Any:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Never
 
 import numpy as np
 
@@ -26,6 +26,10 @@ FALSE_ALARM: Final = SUSPICIOUS * CONVICTED * MOST_CHECKS
 
 class Violation(AssertionError):  # noqa: N818 - a finding about the sampler, not an error of the kit
     """The sampler broke a property; the message says what was needed and what was found."""
+
+
+class NotRun(Exception):  # noqa: N818 - no error: the claim cannot be tested here
+    """Nothing of a line could be tested; the message says what the line needs and what the kit found."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +71,14 @@ class Trial:
         """
         if not holds:
             raise Violation(needed)
+
+    def skip(self, reason: str) -> Never:
+        """End the line as not run: the claim cannot be tested.
+
+        :param reason: what the line needs, and what the kit found.
+        :raises NotRun: always.
+        """
+        raise NotRun(reason)
 
     def judge(self, label: str, experiment: Experiment, draws: int) -> None:
         """Demand something of a distribution.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import faulthandler
 import functools
+import itertools
 import multiprocessing
 import os
 import signal
@@ -42,8 +43,12 @@ def usual_jobs(subject: Subject) -> int:
     """Return how many processes suit a subject: as many as this one may use cores, on a CPU; elsewhere one."""
     if subject.again is None or subject.device.type != "cpu":
         return 1
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return min(cores, MOST_JOBS)
+    return min(usable_cores(), MOST_JOBS)
+
+
+def usable_cores() -> int:
+    """Return the number of cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def results(
@@ -55,6 +60,8 @@ def results(
 ) -> Generator[tuple[_Task, _Result | Death]]:
     """Yield each task with its result, in the order in which they end. Close it to end every process at once.
 
+    A task is taken from ``tasks`` when a process can begin with it: the start of a process takes seconds.
+
     :param work: has to be picklable, like the tasks and results.
     :param starting: called with each task as it is given to a process.
     :raises InvalidParameterError: the subject is not an installed one, so no other process can make it.
@@ -64,49 +71,65 @@ def results(
         raise InvalidParameterError(
             f"'jobs' needs 1 for a subject that is not installed, found {jobs}. Make it by Subject.installed(...)."
         )
-    left = iter(tasks)
-    workers: set[_Worker[_Task, _Result]] = set()
-    at_work: dict[connection.Connection, tuple[_Worker[_Task, _Result], _Task]] = {}
+    left: Iterator[_Task] = iter(tasks)
+    workers: set[_Worker[_Result]] = set()
+    starts: dict[connection.Connection, _Worker[_Result]] = {}
+    at_work: dict[connection.Connection, tuple[_Worker[_Result], _Task]] = {}
 
-    def give(worker: _Worker[_Task, _Result] | None) -> None:
+    def start() -> None:
+        with _interrupts_blocked():
+            worker = _Worker[_Result](again, work)
+            workers.add(worker)
+        starts[worker.pipe] = worker
+
+    def give(worker: _Worker[_Result]) -> None:
+        nonlocal left
         for task in left:
-            if worker is None or not worker.takes(task):
-                with _interrupts_blocked():
-                    worker = _Worker(again, work, task)
-                    workers.add(worker)
-            at_work[worker.pipe] = worker, task
-            if starting:
-                starting(task)
+            if worker.is_alive and worker.takes(task):
+                at_work[worker.pipe] = worker, task
+                if starting:
+                    starting(task)
+            else:  # another process begins with the task
+                left = itertools.chain([task], left)
+                start()
             return
 
     try:
         for _ in range(jobs):
-            give(None)
-        while at_work:
-            for pipe in connection.wait(list(at_work)):
+            start()
+        while starts or at_work:
+            for pipe in connection.wait([*starts, *at_work]):
                 assert isinstance(pipe, connection.Connection)
-                worker, task = at_work.pop(pipe)
-                result = worker.result()
-                give(worker if worker.is_alive else None)
-                yield task, result
+                if pipe not in starts:
+                    worker, task = at_work.pop(pipe)
+                    result = worker.result()
+                    give(worker)
+                    yield task, result
+                    continue
+                worker = starts.pop(pipe)
+                death = worker.result()
+                if isinstance(death, Death):  # a process that cannot start costs a task, so that this ends
+                    for task in itertools.islice(left, 1):
+                        if starting:
+                            starting(task)
+                        yield task, death
+                give(worker)
     finally:
         for worker in workers:
             worker.kill()
 
 
-class _Worker(Generic[_Task, _Result]):
-    """A process and the pipe to it."""
+class _Worker(Generic[_Result]):
+    """A process and the pipe to it. It sends None when it is ready, and then the result of each task."""
 
-    def __init__(
-        self, again: Callable[[], Subject], work: Callable[[Subject, _Task], _Result], task: _Task
-    ) -> None:
+    def __init__(self, again: Callable[[], Subject], work: Callable[[Subject, Any], _Result]) -> None:
         self.pipe, its_end = _SPAWNING.Pipe()
-        self._process = _SPAWNING.Process(target=_serve, args=(its_end, again, work, task))
+        self._process = _SPAWNING.Process(target=_serve, args=(its_end, again, work))
         self._process.start()
         its_end.close()
         self.is_alive = True
 
-    def takes(self, task: _Task) -> bool:
+    def takes(self, task: object) -> bool:
         """Give it another task; False if it is dead."""
         try:
             self.pipe.send(task)
@@ -115,7 +138,7 @@ class _Worker(Generic[_Task, _Result]):
         return True
 
     def result(self) -> _Result | Death:
-        """Receive the result of its task."""
+        """Receive the result of its task, or None from a process that is ready."""
         try:
             return self.pipe.recv()  # type: ignore[no-any-return]
         except (EOFError, OSError):
@@ -136,7 +159,7 @@ class _Worker(Generic[_Task, _Result]):
 
 
 def _serve(
-    pipe: connection.Connection, again: Callable[[], Subject], work: Callable[[Subject, Any], Any], task: Any
+    pipe: connection.Connection, again: Callable[[], Subject], work: Callable[[Subject, Any], Any]
 ) -> None:
     """Work on tasks until the pipe is closed."""
     with contextlib.suppress(OSError):  # stderr is closed
@@ -147,14 +170,17 @@ def _serve(
     threading.Thread(target=_end_with_parent, daemon=True).start()
     torch.set_num_threads(1)
     subject = functools.cache(again)
+    with contextlib.suppress(Exception):  # which the first task will tell of
+        subject()
+    pipe.send(None)
     with contextlib.suppress(EOFError):
         while True:
+            task = pipe.recv()
             try:
                 result = work(subject(), task)
             except Exception as error:  # to build it raised, which it did not where the run began
                 result = Death(f"raised {spoken(error)}")
             pipe.send(result)
-            task = pipe.recv()
 
 
 def _end_with_parent() -> None:

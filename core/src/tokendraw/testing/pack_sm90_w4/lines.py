@@ -5,13 +5,15 @@ from __future__ import annotations
 from typing import Final
 
 import torch
+from torch import Tensor
 
-from tokendraw._exchange.weight_layouts import Layout
+from tokendraw._exchange.weight_layouts import Format, Layout
 from tokendraw.operations.pack_sm90_w4 import reference
 from tokendraw.operations.pack_sm90_w4.calls import PackScales, PackWeights
 from tokendraw.operations.pack_sm90_w4.capabilities import Sm90W4Capabilities, pairs
 from tokendraw.testing.kit.inputs import unmodified
 from tokendraw.testing.kit.property import Properties
+from tokendraw.testing.kit.threads import require_cpu_threads, require_thread_free, thread_words
 from tokendraw.testing.kit.trial import Trial
 from tokendraw.testing.pack_sm90_w4.packing import (
     SCALE_SHAPES,
@@ -27,6 +29,8 @@ from tokendraw.testing.pack_sm90_w4.packing import (
 
 properties = Properties("pack_sm90_w4")
 
+_LARGE: Final = (2, 512, 640)
+"""(E, N, K) of weights that a packer may share out."""
 _CONVERSIONS: Final[tuple[tuple[Layout, Layout], ...]] = (("v1", "v2"), ("v2", "v1"))
 
 
@@ -114,6 +118,29 @@ def v1_to_v2(subject: Packing, trial: Trial) -> str:
     return f"{len(SHAPES['v2'])} shapes, both ways"
 
 
+@properties.required("pack threads")
+def threads(subject: Packing, trial: Trial) -> str:
+    """Large weights are packed byte by byte alike with several threads, and by two objects at once."""
+    require_cpu_threads(subject, trial)
+    ways = list(pairs(subject.capabilities))
+    if not ways:
+        trial.skip("needs a format in a layout, found none advertised")
+    experts, rows, columns = _LARGE
+    weights = subject.bytes(trial.generator("bytes"), experts, rows, columns // 2)
+    for format, layout in ways:
+        needed = reference.packed_weights(weights, format, layout)
+
+        def make_call(rank: int, format: Format = format, layout: Layout = layout) -> PackWeights:
+            return PackWeights(weights, format=format, layout=layout)
+
+        def differs(alone: Tensor, found: Tensor, needed: Tensor = needed) -> str | None:
+            apart = int((found != needed).sum())
+            return f"needs the bytes of the layout, found {apart} others" if apart else None
+
+        require_thread_free(subject, trial, f"{format}, {layout}, {list(_LARGE)}", make_call, differs)
+    return f"{len(ways)} ways, {thread_words()}"
+
+
 @properties.required("pack inputs unmodified")
 def inputs_unmodified(subject: Packing, trial: Trial) -> str:
     """Weights and scales keep every byte."""
@@ -142,12 +169,14 @@ def empty(subject: Packing, trial: Trial) -> str:
 @properties.required("pack new tensors")
 def new_tensors(subject: Packing, trial: Trial) -> str:
     """A result is memory of its own: the next call leaves it as it is."""
-    rng = trial.generator("bytes")
+    rng, ways = trial.generator("bytes"), list(pairs(subject.capabilities))
+    if not ways:
+        trial.skip("needs a format in a layout, found none advertised")
     first, second = (subject.bytes(rng, 1, 64, 64).to(subject.device) for _ in range(2))
-    for format, layout in pairs(subject.capabilities):
+    for format, layout in ways:
         kept = subject.make(PackWeights(first, format=format, layout=layout))
         with unmodified(trial, result=kept):
             subject.make(PackWeights(second, format=format, layout=layout))
         shared = kept.untyped_storage().data_ptr() == first.untyped_storage().data_ptr()
         trial.require(not shared, f"{format}, {layout}: a result needs memory of its own, found the weights'")
-    return f"{len(list(pairs(subject.capabilities)))} ways"
+    return f"{len(ways)} ways"

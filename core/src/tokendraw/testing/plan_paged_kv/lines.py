@@ -4,9 +4,16 @@ from __future__ import annotations
 
 import torch
 
+from tokendraw.operations.plan_paged_kv.calls import Plan
 from tokendraw.paged_kv import PagedKVPlan
 from tokendraw.testing.kit.inputs import unmodified
 from tokendraw.testing.kit.property import Properties
+from tokendraw.testing.kit.threads import (
+    LEAST_ROWS,
+    require_cpu_threads,
+    require_thread_free,
+    thread_words,
+)
 from tokendraw.testing.kit.trial import Trial
 from tokendraw.testing.plan_paged_kv.planning import INT32, SENTINEL, Planning, fill
 
@@ -100,6 +107,22 @@ def buffers(subject: Planning, trial: Trial) -> str:
             "memory beside the buffers needs to stay as it is, found changed",
         )
     return f"{len(steps)} calls into one plan"
+
+
+@properties.required("plan threads")
+def threads(subject: Planning, trial: Trial) -> str:
+    """Plans of large batches are those of their lengths with several threads, and by two objects at once."""
+    require_cpu_threads(subject, trial)
+    rng, requests, columns, page_size = trial.generator("batch"), 4 * LEAST_ROWS, 64, 16
+    lengths = subject.ints(subject.lengths(rng, requests, columns, page_size))
+    table = subject.table(rng, requests, columns)
+
+    def make_call(rank: int) -> Plan:
+        return Plan(lengths, table, page_size, True, -1, subject.buffers(requests, columns))
+
+    # Every value of every plan is compared with its lengths as it is made.
+    require_thread_free(subject, trial, f"{requests} requests", make_call, lambda alone, found: None)
+    return f"{requests} requests, {thread_words()}"
 
 
 @properties.required("plan inputs unmodified")

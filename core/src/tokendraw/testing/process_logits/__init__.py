@@ -1,13 +1,13 @@
 """The properties of the operation ``process_logits``."""
 
 from tokendraw.testing.kit.operation import OperationKit
-from tokendraw.testing.process_logits import contract, device, drafts, formulas, fuzz
+from tokendraw.testing.process_logits import contract, device, drafts, formulas, fuzz, threads
 from tokendraw.testing.process_logits.processing import Processing
 
 KIT = OperationKit(
     view=Processing,
     properties=tuple(
-        prop for module in (formulas, contract, drafts, device) for prop in module.properties.all
+        prop for module in (formulas, contract, threads, drafts, device) for prop in module.properties.all
     ),
     fuzz=fuzz.random_case,
 )

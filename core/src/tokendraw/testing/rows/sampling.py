@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
-from typing import Any
+from types import MappingProxyType
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -33,6 +35,7 @@ class RowSubject(OperationSubject):
     """A subject in an operation on rows of logits."""
 
     capabilities: Capabilities
+    _need: Mapping[str, Any] = MappingProxyType({})
 
     @classmethod
     def plain_need(cls, capabilities: Capabilities | None = None) -> Need:
@@ -49,12 +52,27 @@ class RowSubject(OperationSubject):
         self, logprobs_mode: LogprobsMode | None = None, gumbel_dtype: GumbelDtype | None = None
     ) -> Need:
         """Return the usual need for a logprobs mode and a precision of the noise; None: the usual ones."""
-        usual: Need = self.usual_need
+        usual = self.usual_need
         return replace(
             usual,
             logprobs_mode=logprobs_mode or usual.logprobs_mode,
             gumbel_dtype=gumbel_dtype or usual.gumbel_dtype,
         )
+
+    @property
+    def usual_need(self) -> Need:
+        """Return the usual need, with the fields of :meth:`with_need`."""
+        usual: Need = super().usual_need
+        return replace(usual, **self._need)
+
+    def with_need(self, **fields: Any) -> Self:
+        """Copy the view for calls of another need; the copy counts rows in the same matrix.
+
+        :param fields: of the need, such as ``gumbel_dtype="fp64"``.
+        """
+        view = copy.copy(self)
+        view._need = fields
+        return view
 
     @property
     def gumbel_dtype(self) -> GumbelDtype:

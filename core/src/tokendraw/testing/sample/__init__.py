@@ -18,6 +18,7 @@ from tokendraw.testing.sample import (
     sharded,
     special_values,
     support,
+    threads,
     uniform,
 )
 from tokendraw.testing.sample.fuzz import fuzz
@@ -27,6 +28,7 @@ _MODULES = (
     special_values,
     calls,
     outputs,
+    threads,
     ready_tensors,
     filters,
     distribution,

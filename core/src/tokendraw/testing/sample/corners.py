@@ -32,6 +32,9 @@ _FEW_TILES: Final = 2000
 _HUGE: Final = "huge logits"
 _K_OF_ONE: Final = 50
 """Top-k of a row of which one token alone can be drawn."""
+_LEAST_POISONED: Final = 64
+_LEAST_CONTESTED: Final = 16
+"""Smallest vocabularies of poisoned rows, and of near ties."""
 _TIES: Final = 8
 """Near ties in each dtype and vocabulary."""
 
@@ -79,7 +82,9 @@ def far_poison(subject: Sampling, trial: Trial) -> str:
     """NaN, +inf and -inf anywhere in a row, and rows beside them, in every dtype and vocabulary, with the flag."""
     offered = kinds(subject.capabilities)
     looked, names = 0, set[str]()
-    places = [site for site in sites(subject.capabilities, subject.effort) if site.size >= 64]
+    places = [site for site in sites(subject.capabilities, subject.effort) if site.size >= _LEAST_POISONED]
+    if not places:
+        trial.skip(_too_narrow(subject, _LEAST_POISONED))
     for site in places:
         rng = trial.generator(str(site))
         seed_torch(rng)
@@ -157,7 +162,7 @@ def near_ties(subject: Sampling, trial: Trial) -> str:
     filters = {name for name, _ in subject.capabilities.filters}
     looked = 0
     for site in sites(subject.capabilities, subject.effort):
-        if site.size < 16:
+        if site.size < _LEAST_CONTESTED:
             continue
         rng = trial.generator(str(site))
         limit = subject.capabilities.max_top_k
@@ -174,4 +179,10 @@ def near_ties(subject: Sampling, trial: Trial) -> str:
             if batch:
                 judge_call(subject, trial, batch, dtype)
             looked += len(batch)
+    if not looked:
+        trial.skip(_too_narrow(subject, _LEAST_CONTESTED))
     return f"{looked} seeded rows"
+
+
+def _too_narrow(subject: Sampling, least: int) -> str:
+    return f"needs a vocabulary of {least}, found a limit of {subject.capabilities.max_vocab_size}"

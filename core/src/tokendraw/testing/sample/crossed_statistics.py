@@ -165,6 +165,9 @@ def distant_rows(subject: Sampling, trial: Trial) -> str:
         for site in sites(subject.capabilities, subject.effort)
     ]
     crowds = [crowd for crowd in crowds if crowd.site.size > 4 * crowd.rows]
+    if not crowds:
+        limit = subject.capabilities.max_vocab_size
+        trial.skip(f"needs a vocabulary in which few rows draw the same token, found a limit of {limit}")
     for turn, crowd in enumerate(crowds):
         logits = torch.zeros(1, crowd.site.size, dtype=crowd.site.torch_dtype, device=subject.device)
         is_narrow = crowd.site.size <= _NARROW and crowd.rows > _FEW

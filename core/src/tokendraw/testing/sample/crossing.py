@@ -112,8 +112,10 @@ def _spared(subject: Sampling, site: Site, rng: np.random.Generator) -> list[Req
 def widest(subject: Sampling, trial: Trial) -> str:
     """A row of every design is drawn from rightly in every dtype of a vocabulary of more than 262,144 ids."""
     limit, size = subject.capabilities.max_vocab_size, subject.effort.widest
-    if size is None or (limit or size) < size:
-        return "left out: there is no such vocabulary"
+    if size is None:
+        trial.skip("needs a vocabulary above 262,144, found an effort without one")
+    if (limit or size) < size:
+        trial.skip(f"needs a vocabulary of {size:,}, found a limit of {limit:,}")
     offered = kinds(subject.capabilities)
     for dtype in subject.capabilities.dtypes:
         rng = trial.generator(dtype)

@@ -99,7 +99,10 @@ def ties(subject: Sampling, trial: Trial) -> str:
     row = np.log(np.repeat([0.3, 0.2, 0.15, 0.35], 24) / 24).astype(np.float32)[rng.permutation(size)]
     requests = []
     if subject.has("top_k"):
-        requests += [SamplingParams(top_k=k) for k in (1, 30, 47)]
+        limit = subject.capabilities.max_top_k or size
+        requests += [SamplingParams(top_k=k) for k in (1, 30, 47) if k <= limit]
+    if subject.has("min_p"):
+        requests.append(SamplingParams(min_p=0.5))
     if subject.has("top_p"):
         requests += [SamplingParams(top_p=p) for p in (0.1, 0.5, 0.7)]
     requests = _fitting(subject, requests)

@@ -74,13 +74,13 @@ def far_rows(subject: Sampling, trial: Trial) -> str:
     """A row whose offset in elements needs more than 31 bits is read from where it lies."""
     narrow = min(subject.capabilities.dtypes, key=lambda name: getattr(torch, name).itemsize)
     site = Site(narrow, min(_SIZE, subject.capabilities.max_vocab_size or _SIZE))
-    if subject.effort.fewer > 1:
-        return "left out where kernels are interpreted"
+    if subject.effort.interpreted:
+        trial.skip("needs compiled kernels, found an effort for interpreted ones")
     try:
         # Memory that nobody writes to is not there yet: on a CPU this takes three rows.
         buffer = torch.empty(2 * _STRIDE + site.size, dtype=site.torch_dtype, device=subject.device)
     except RuntimeError:
-        return "left out: the device has no room for 2**31 elements"
+        trial.skip("needs memory for 2**31 elements, found too little on the device")
     rng = trial.generator("rows")
     seed_torch(rng)
     params, ties = SamplingParams(temperature=1e-3), subject.capabilities.tie_rule

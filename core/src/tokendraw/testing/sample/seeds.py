@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from tokendraw._exchange.capabilities import GumbelDtype
+from tokendraw._exchange.output import SamplerOutput
 from tokendraw._exchange.params import SamplingParams
 from tokendraw._messages.words import all_of
 from tokendraw.testing import reference
@@ -24,13 +25,17 @@ from tokendraw.testing.rows import noise_precision
 from tokendraw.testing.rows.draws import random_seeds, seed_torch
 from tokendraw.testing.rows.dtypes import dtypes_of, in_turn, rounded
 from tokendraw.testing.rows.expected import SAME, expect
+from tokendraw.testing.rows.logprobs import TOLERANCE
 from tokendraw.testing.rows.requests import assigned, combinations, described, has_counter, tokens_of
 from tokendraw.testing.rows.sampling import Sampling, row_ask
 from tokendraw.testing.sample.crossed_calls import judge_call
+from tokendraw.testing.sample.distribution import distribution
 
 properties = Properties("sample")
 Array = NDArray[Any]
 
+_COLD = 1e-4
+"""Temperature of rows that draw their largest token."""
 _EDGES = (0, 1, -1, -(2**63), 2**63 - 1, 2**63, 2**64 - 1, 2**32 - 1, 2**32, -(2**32))
 
 
@@ -42,9 +47,10 @@ def seeded_draws(subject: Sampling, trial: Trial) -> str:
 
 @properties.advertised("fp64 noise", lambda c: "fp64" in c.gumbel_dtypes, Ask({"gumbel_dtype": "fp64"}))
 def fp64_noise(subject: Sampling, trial: Trial) -> str:
-    """Seeded tokens equal those of the contract with 53-bit uniforms and float64 too."""
-    if subject.capabilities.seeding != "counter":
-        return "advertised without seeds: nothing to compare with"
+    """Seeded tokens equal those of the contract with 53-bit uniforms and float64; without seeds they follow it."""
+    if not has_counter(subject.capabilities):
+        looked = distribution(subject.with_need(gumbel_dtype="fp64"), trial)
+        return f"distribution of {looked}; without seeds nothing tells float64 noise from float32"
     return _equal_reference(subject, trial, "fp64")
 
 
@@ -84,6 +90,8 @@ def _equal_reference(subject: Sampling, trial: Trial, dtype: GumbelDtype) -> str
         same >= SAME * judged - 1, f"{judged} draws need {SAME:.2%} of the reference's tokens, found {same}"
     )
     told = _require_precision(subject, trial, dtype)
+    if not judged + told:
+        trial.skip(f"needs a vocabulary of 2, found a limit of {subject.capabilities.max_vocab_size}")
     return f"{judged} draws over mixed filters, {same} of them the reference's token; {told} that tell {dtype} noise"
 
 
@@ -151,10 +159,10 @@ def seeds_at_the_edges(subject: Sampling, trial: Trial) -> str:
 @properties.advertised("batch invariance", lambda c: c.batch_invariant, Ask({"batch_invariant": True}))
 def batch_invariance(subject: Sampling, trial: Trial) -> str:
     """A seeded row draws the same token alone, in any batch, at any row index, and beside any mates."""
+    if not has_counter(subject.capabilities):
+        return _invariant_without_seeds(subject, trial)
     size = 1500
     requests = [p for p in combinations(subject.capabilities, size) if p.temperature > 0]
-    if subject.capabilities.seeding != "counter":
-        return "advertised without seeds: nothing to compare"
     rng = trial.generator("rows")
     every = dtypes_of(subject)
     count = max(5, subject.effort.rows(24) // len(every))
@@ -178,6 +186,48 @@ def batch_invariance(subject: Sampling, trial: Trial) -> str:
             f"{len(apart)} rows differ",
         )
     return f"{count} rows in {len(every)} dtypes, alone and in batches of {all_of(map(str, sizes))}"
+
+
+def _invariant_without_seeds(subject: Sampling, trial: Trial) -> str:
+    """Compare greedy tokens, or those of cold rows, and the best tokens with their logprobs: no noise decides them."""
+    rng, limit = trial.generator("rows without seeds"), subject.capabilities.max_vocab_size
+    count, size, best = max(5, subject.effort.rows(24)), min(1500, limit or 1500), 5
+    sizes = [rows for rows in (2, 7, 64, 65, 1000) if rows <= max(subject.effort.batch_sizes)]
+    logits = np.stack([gaussian(rng, size) for _ in range(count)])
+    logits[np.arange(count), logits.argmax(1)] += 1  # no other token is as large in a dtype of few bits
+    order = (*subject.capabilities.filter_orders, "top_k_first")[0]
+    temperature = 0.0 if subject.capabilities.greedy else _COLD
+    plain = SamplingParams(temperature=temperature, filter_order=order)
+    seed_torch(rng)
+    for dtype, mode in itertools.product(dtypes_of(subject), (None, *subject.capabilities.logprobs_modes)):
+        given, _ = rounded(logits, dtype)
+        params = plain if mode is None else replace(plain, logprobs=best)
+        ones = [_shown(subject.sample(given[i : i + 1], params, mode=mode)) for i in range(count)]
+        alone = [np.concatenate(column) for column in zip(*ones, strict=True)]
+        for rows in sizes:
+            picked = rng.permutation(np.arange(rows) % count)
+            found = _shown(subject.sample(given[picked], params, mode=mode))
+            same = (found[0] == alone[0][picked]).all(1)
+            with np.errstate(invalid="ignore"):  # what a filter dropped is -inf in both
+                apart = np.abs(found[1] - alone[1][picked])
+            same &= ~(apart > 2 * TOLERANCE).any(1)
+            wrong = np.flatnonzero(~same)
+            trial.require(
+                not len(wrong),
+                f"B = {rows}: row {wrong[0] if len(wrong) else 0} needs the {mode or 'token'} that it gets alone, "
+                f"{len(wrong)} rows differ",
+            )
+    kind = "greedy" if subject.capabilities.greedy else "cold"
+    modes = f", {len(subject.capabilities.logprobs_modes)} logprobs modes"
+    return f"{count} {kind} rows without seeds{modes}, alone and in batches of {all_of(map(str, sizes))}"
+
+
+def _shown(output: SamplerOutput) -> tuple[Array, Array]:
+    """Return the drawn and the best tokens [B, 1 + N] and their values, on the host; N = 0 without logprobs."""
+    if output.logprobs is None:
+        tokens = output.token_ids.cpu().numpy()[:, None]
+        return tokens, np.zeros(tokens.shape, np.float32)
+    return output.logprobs.token_ids.cpu().numpy(), output.logprobs.logprobs.cpu().numpy()
 
 
 @properties.advertised("seeded beside unseeded", has_counter)

@@ -91,6 +91,9 @@ def sharded_poison(subject: Sampling, trial: Trial) -> str:
     with over_ranks(subject, trial) as view:
         seed_torch(rng)
         poisonable = [site for site in _sites(subject) if site.size >= _LEAST_POISONED]
+        if not poisonable:
+            limit = subject.capabilities.max_vocab_size
+            trial.skip(f"needs a vocabulary of {_LEAST_POISONED}, found a limit of {limit}")
         for turn, site in enumerate(poisonable):
             batch = _mixed(subject, corners.poisoned(subject, site, rng), turn, rng)
             judge_call(view, trial, batch)

@@ -171,6 +171,8 @@ def every_k(subject: Sampling, trial: Trial) -> str:
             batch = list(_around(subject, Site(dtype, size), k, rng))
             judge_call(subject, trial, batch)
             looked += len(batch)
+    if not looked:
+        trial.skip(f"needs a vocabulary of 5, found a limit of {subject.capabilities.max_vocab_size}")
     return f"{looked} seeded rows"
 
 

@@ -9,13 +9,26 @@ from tokendraw.testing.verify import (
     lines,
     near_distributions,
     seeds,
+    threads,
     unseeded,
 )
 from tokendraw.testing.verify.crossing import drafts as crossed_drafts
 from tokendraw.testing.verify.crossing import lines as crossing
 from tokendraw.testing.verify.verifying import Verifying
 
-_MODULES = (lines, edges, crossing, crossed_drafts, draws, bonus, near_distributions, unseeded, seeds, device)
+_MODULES = (
+    lines,
+    edges,
+    threads,
+    crossing,
+    crossed_drafts,
+    draws,
+    bonus,
+    near_distributions,
+    unseeded,
+    seeds,
+    device,
+)
 KIT = OperationKit(
     view=Verifying,
     properties=tuple(prop for module in _MODULES for prop in module.properties.all),

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
+import numpy as np
 import torch
 from numpy.typing import NDArray
 
@@ -35,10 +36,14 @@ from tokendraw.testing.verify.drafting import (
     spread,
     ways,
 )
+from tokendraw.testing.verify.draws import markov
+from tokendraw.testing.verify.speculation import judge
 from tokendraw.testing.verify.telling_drafts import DRAFT, telling_batch
 from tokendraw.testing.verify.verifying import Verifying, draft_ask
 
 properties = Properties("verify")
+_COLD: Final = 1e-4
+"""Temperature of rows that draw their largest token."""
 Array = NDArray[Any]
 
 
@@ -52,9 +57,13 @@ def seeded_chains(subject: Verifying, trial: Trial) -> str:
     "verify fp64 noise", lambda c: "fp64" in c.gumbel_dtypes, Ask({"gumbel_dtype": "fp64"})
 )
 def fp64_noise(subject: Verifying, trial: Trial) -> str:
-    """Seeded chains equal those of the contract with 53-bit uniforms and float64 too."""
-    if subject.capabilities.seeding != "counter":
-        return "advertised without seeds: nothing to compare with"
+    """Seeded chains equal those of the contract with 53-bit uniforms and float64; without seeds they follow it."""
+    if not has_counter(subject.capabilities):
+        view = subject.with_need(gumbel_dtype="fp64")
+        for mode in subject.capabilities.verify_modes:
+            case = markov(trial, subject.capabilities.draft_kinds[0], mode)
+            judge(view, trial, f"Markov, {mode}", case, subject.effort.draws // 4, seeded=False)
+        return "distribution; without seeds nothing tells float64 noise from float32"
     return _equal_walk(subject, trial, "fp64")
 
 
@@ -125,13 +134,14 @@ def _require_drafts(
 @properties.advertised("verify batch invariance", lambda c: c.batch_invariant, Ask({"batch_invariant": True}))
 def batch_invariance(subject: Verifying, trial: Trial) -> str:
     """A seeded request gets the same chain alone, in any batch, in any place, and beside any mates."""
-    if subject.capabilities.seeding != "counter":
-        return "advertised without seeds: nothing to compare"
+    counter = has_counter(subject.capabilities)
     count = subject.effort.rows(12, least=3)
     sizes = [n for n in (2, 9, 64) if n <= max(subject.effort.batch_sizes)]
     rng = trial.generator("rows")
     for (mode, kind), dtype in zip(ways(subject.capabilities), by_turns(subject), strict=False):
         batch = Batch.of(subject, rng, count, 1100, dtype=dtype)
+        if not counter:
+            _leave_nothing_to_chance(subject, batch)
         alone = [chains(batch.picked([i]).verify(subject, mode, kind))[0] for i in range(count)]
         for rows in sizes:
             order = rng.permutation(rows) % count
@@ -142,4 +152,15 @@ def batch_invariance(subject: Verifying, trial: Trial) -> str:
                 f"{mode}, {kind}, B = {rows}: request {apart[0] if apart else 0} needs the chain that it gets alone, "
                 f"{len(apart)} requests differ",
             )
-    return f"{count} requests alone and in batches of {all_of(map(str, sizes))}"
+    what = "" if counter else " greedy" if subject.capabilities.greedy else " cold"
+    return f"{count}{what} requests alone and in batches of {all_of(map(str, sizes))}"
+
+
+def _leave_nothing_to_chance(subject: Verifying, batch: Batch) -> None:
+    """Make all requests greedy, or so cold that each row has one token, with drafts that the target often takes."""
+    temperature = 0.0 if subject.capabilities.greedy else _COLD
+    for i, (rows, ids) in enumerate(zip(batch.target, batch.ids, strict=True)):
+        batch.params[i] = replace(batch.params[i], temperature=temperature)
+        best = rows.argmax(1)
+        rows[np.arange(len(rows)), best] += 1  # no other token is as large in a dtype of few bits
+        ids[::2] = best[: len(ids) : 2].tolist()

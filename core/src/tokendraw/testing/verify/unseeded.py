@@ -47,6 +47,8 @@ def shared_noise(subject: Verifying, trial: Trial) -> str:
     if not subject.effort.mixed:
         looks += [(size, 70, plain) for size in _WIDE[: 1 if subject.effort.quick else None]]
     served = [look for look in looks if look[0] <= (offered.max_vocab_size or look[0])]
+    if not served:
+        trial.skip(f"needs a vocabulary of {_NARROW}, found a limit of {offered.max_vocab_size}")
     for dtype in offered.dtypes:
         for size, count, params in served:
             _judge_tokens(subject, trial, dtype, size, count, params)
@@ -138,6 +140,8 @@ def acceptance(subject: Verifying, trial: Trial) -> str:
     """Drafts of one request, of neighbours and of requests far apart are accepted independently."""
     offered = subject.capabilities
     most = subject.effort.draws_of(1100)
+    if (offered.max_vocab_size or _SMALL) < _SMALL:
+        trial.skip(f"needs a vocabulary of {_SMALL}, found a limit of {offered.max_vocab_size}")
     looks = [(_SMALL, most, _STEPS)]
     if not subject.effort.mixed:
         looks.append((_WIDE[0], 40, 3))

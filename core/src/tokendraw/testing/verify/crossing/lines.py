@@ -78,7 +78,11 @@ def crossing(subject: Verifying, trial: Trial) -> str:
 def wide_crossing(subject: Verifying, trial: Trial) -> str:
     """So they are in vocabularies of more than 65,536 and 131,072 ids that no vector load divides."""
     sites = [site for site in factors.sites(subject.capabilities, subject.effort) if site.size > WIDE]
-    return _look(subject, trial, sites) if sites else "no such vocabulary"
+    if not sites:
+        limit = subject.capabilities.max_vocab_size
+        found = "an effort without one" if limit is None or limit > WIDE else f"a limit of {limit:,}"
+        trial.skip(f"needs a vocabulary above {WIDE:,}, found {found}")
+    return _look(subject, trial, sites)
 
 
 def _look(subject: Verifying, trial: Trial, sites: list[Site]) -> str:

@@ -1,0 +1,142 @@
+"""Compares calls of several threads with calls of one thread; all other lines of the kit compute with one thread.
+
+A race shows now and then, so each call is repeated. A correct provider fails no repetition: what is compared are
+results that no noise and no rounding decides.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+import torch
+
+from tokendraw._exchange.call import Call
+from tokendraw._messages.words import all_of
+from tokendraw._torch.threads import num_threads, one_thread
+from tokendraw.testing.kit.subject import OperationSubject
+from tokendraw.testing.kit.trial import Trial, Violation
+from tokendraw.testing.kit.workers import usable_cores
+
+MANY_CALLS: Final = 10
+"""Repetitions of a line's first call: a race that shows in three calls of five escapes them once in 9,500."""
+FEW_CALLS: Final = 3
+"""Repetitions of its other calls."""
+LEAST_ROWS: Final = 256
+"""Rows of a large batch: a backend that shares out rows shares out these."""
+_OBJECTS: Final = 2
+_PATIENCE: Final = 300.0
+"""Seconds that the calls of two objects may take together."""
+_SWITCH: Final = 1e-5
+"""Seconds after which Python's threads take turns, in place of 0.005: as often as many threads of an engine would."""
+
+MakeCall = Callable[[int], Call]
+"""Makes a call for one of the objects, by number; the same call every time."""
+Differ = Callable[[Any, Any], str | None]
+"""Says how an output differs from that of one thread, in words; None if it does not."""
+
+
+def thread_counts() -> tuple[int, ...]:
+    """List the numbers of threads of a line: two, and the number of cores."""
+    return tuple(dict.fromkeys((2, max(2, usable_cores()))))
+
+
+def require_cpu_threads(subject: OperationSubject, trial: Trial) -> None:
+    """End the line as not run unless threads of the CPU compute.
+
+    :raises NotRun: the device is no CPU, or kernels are interpreted.
+    """
+    if subject.device.type != "cpu":
+        trial.skip(f"needs a CPU, found {subject.device.type}")
+    if subject.effort.interpreted:
+        trial.skip("needs compiled kernels, found an effort for interpreted ones")
+
+
+def require_thread_free(
+    subject: OperationSubject,
+    trial: Trial,
+    what: str,
+    make_call: MakeCall,
+    differs: Differ,
+    calls: int = MANY_CALLS,
+) -> None:
+    """Require the output of one thread from calls with several threads, and from two objects called at once.
+
+    :param what: name of the call in messages.
+    :param calls: number of repetitions with each number of threads, and by each object.
+    :raises Violation: an output differs, or a call raised in a thread.
+    """
+    alone = subject.make(make_call(0))
+    for count in thread_counts():
+        with num_threads(count), _named(f"{what}, {count} threads of torch"):
+            for _ in range(calls):
+                reason = differs(alone, subject.make(make_call(0)))
+                trial.require(reason is None, str(reason))
+    with _named(f"{what}, {_OBJECTS} objects in {_OBJECTS} Python threads at once"):
+        for found in _at_once(subject, make_call, calls):
+            reason = differs(alone, found)
+            trial.require(reason is None, str(reason))
+
+
+def thread_words() -> str:
+    """Say with how many threads calls were made."""
+    return f"with {all_of(thread_counts())} threads, and {_OBJECTS} objects at once"
+
+
+def _at_once(subject: OperationSubject, make_call: MakeCall, calls: int) -> list[Any]:
+    """Call several objects at once, each in a separate Python thread, and list the outputs."""
+    need = subject.usual_need
+    providers = [subject.subject.built(subject.operation, need, rank) for rank in range(_OBJECTS)]
+    outputs: list[Any] = []
+    raised: list[BaseException] = []
+    together = threading.Barrier(_OBJECTS)
+
+    def work(rank: int) -> None:
+        try:
+            together.wait(_PATIENCE)
+            with torch.no_grad(), one_thread():
+                for _ in range(calls):
+                    call = make_call(rank)
+                    output = call.run(providers[rank])
+                    reason = call.output_check(need)(output) or call.wrong_values(output)
+                    if reason is not None:
+                        raise Violation(f"a call needs to return {reason}")
+                    outputs.append(output)
+        except BaseException as error:  # a provider that calls sys.exit must not end a thread in silence
+            raised.append(error)
+
+    threads = [threading.Thread(target=work, args=(rank,), daemon=True) for rank in range(_OBJECTS)]
+    with _switching():
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(_PATIENCE)
+    for error in raised:
+        raise error
+    if any(thread.is_alive() for thread in threads):
+        raise Violation(
+            f"calls of two objects at once need to return, found them at work after {_PATIENCE:g} s"
+        )
+    return outputs
+
+
+@contextmanager
+def _named(what: str) -> Iterator[None]:
+    """Put the name of the call and the number of threads in front of a violation's message."""
+    try:
+        yield
+    except Violation as violation:
+        raise Violation(f"{what}: {violation}") from violation.__cause__
+
+
+@contextmanager
+def _switching() -> Iterator[None]:
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(_SWITCH)
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(interval)

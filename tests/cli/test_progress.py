@@ -1,0 +1,159 @@
+"""Long work in a pipe: a line on stderr now and then, and nothing else."""
+
+import json
+import re
+import time
+
+import pytest
+
+from command_line import call
+from fake_dists import EVERYTHING, fake_dists, plugin
+from tokendraw import testing
+from tokendraw.cli.terminal import tables
+from tokendraw.testing import Line, Report, Status, properties
+from tokendraw.testing.kit import fuzz
+from tokendraw.testing.kit.fuzz_report import FuzzReport
+
+LINE = Line(name="output", status=Status.PASSED, detail="5 shapes", seconds=1.0)
+
+
+@pytest.fixture(autouse=True)
+def often(monkeypatch):
+    monkeypatch.setattr(tables, "SECONDS_PER_LINE", 0.4)
+
+
+def slow_run(subject, *, only=None, jobs=1, starting=None, finished=None):
+    first, second = properties("sample")[:2]
+    starting(first)
+    starting(second)
+    time.sleep(0.6)
+    finished(Line(name=first.name, status=Status.PASSED, detail=""))
+    time.sleep(0.4)
+    return Report(
+        sampler="native", device="cpu", quick=True, seed=0, false_alarm=1e-6, lines=(LINE,), elapsed=1.0
+    )
+
+
+def check(*arguments):
+    return call("check", "native", "--device", "cpu", "--jobs", "1", "--operation", "sample", *arguments)
+
+
+def said(result):
+    """The lines on stderr about the run, without the seconds."""
+    lines = [re.sub(r" after \d+ s", "", line) for line in result.stderr.splitlines()]
+    return [line for line in lines if not line.startswith("loading ")]
+
+
+def test_check_says_which_lines_are_at_work_and_how_many_are_done(monkeypatch):
+    monkeypatch.setattr(testing, "run", slow_run)
+    total = sum(prop.advertised is None or bool(prop.refusal) for prop in properties("sample"))
+    result = check()
+    told = said(result)
+    assert told[0].startswith("0 of ")
+    assert told[0].endswith(" lines: output, range and support")
+    assert told[1].startswith("1 of ")
+    assert told[1].endswith(" lines: range and support")
+    assert int(told[0].split()[2]) >= total
+    assert result.stdout.startswith("native on cpu: ")
+    assert result.exit_code == 0
+
+
+def test_json_stands_alone_on_stdout(monkeypatch):
+    monkeypatch.setattr(testing, "run", slow_run)
+    result = check("--json")
+    assert json.loads(result.stdout)["lines"][0]["name"] == "output"
+    assert len(said(result)) == 2
+
+
+def test_short_work_is_quiet(monkeypatch):
+    monkeypatch.setattr(tables, "SECONDS_PER_LINE", 600.0)
+    monkeypatch.setattr(testing, "run", slow_run)
+    assert check().stderr == ""
+
+
+def test_random_cases_are_counted(monkeypatch):
+    def slow(subject, seconds, *, operation=None, jobs=1, progress=None):
+        time.sleep(0.6)
+        progress(1200, 3)
+        time.sleep(0.4)
+        return FuzzReport(
+            sampler="native",
+            device="cpu",
+            quick=True,
+            seed=0,
+            cases={"sample": 1200},
+            left_out=(),
+            checks=0,
+            findings=(),
+            looked=(),
+            places=(),
+            jobs=1,
+            elapsed=1.0,
+        )
+
+    monkeypatch.setattr(fuzz, "fuzz", slow)
+    assert said(check("--fuzz", "60")) == [
+        "0 of 60 seconds: starting",
+        "0 of 60 seconds: 1,200 cases, 3 findings",
+    ]
+
+
+def test_work_without_steps_says_what_it_is_and_for_how_long(capsys):
+    with tables.progress("loading acme"):
+        time.sleep(1.1)
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert [line.rpartition(",")[0] for line in told.err.splitlines()] == ["loading acme"] * 2
+
+
+def test_an_error_ends_the_lines(capsys):
+    def fail():
+        with tables.progress_bar(3, "cells") as show:
+            show("64 x 1000", 1)
+            time.sleep(0.6)
+            raise ValueError("no")
+
+    with pytest.raises(ValueError, match="no"):
+        fail()
+    first = capsys.readouterr().err
+    assert re.fullmatch(r"1 of 3 cells after \d+ s: 64 x 1000\n", first)
+    time.sleep(0.6)
+    assert capsys.readouterr().err == ""
+
+
+# Heavy imports of a plugin
+
+
+@pytest.fixture
+def dists(tmp_path, monkeypatch):
+    with fake_dists(tmp_path, monkeypatch) as found:
+        yield found
+
+
+def checked(*arguments):
+    return call("check", "acme", "--device", "cpu", "--jobs", "1", "--only", "output", *arguments)
+
+
+SLOW = (
+    "'acme' needs a module without heavy imports, found that it imports torch, which delays every command of "
+    "tokendraw. Import them in tokendraw_build."
+)
+
+
+def test_check_tells_a_plugin_that_imports_torch_at_its_top(dists, monkeypatch):
+    monkeypatch.setattr(testing, "run", slow_run)
+    monkeypatch.setattr(tables, "SECONDS_PER_LINE", 600.0)
+    dists.add_plugin("acme", "import torch\n" + plugin("acme", capabilities=EVERYTHING))
+    result = checked()
+    assert (result.stderr, result.exit_code) == (f"{SLOW}\n", 0)
+    assert json.loads(checked("--json").stdout)["heavy_imports"] == ["torch"]
+    monkeypatch.setenv("TOKENDRAW_STRICT", "1")
+    refused = checked()
+    assert (refused.stdout, refused.stderr, refused.exit_code) == ("", f"{SLOW}\n", 1)
+
+
+def test_check_says_nothing_of_a_light_plugin(dists, monkeypatch):
+    monkeypatch.setattr(testing, "run", slow_run)
+    monkeypatch.setattr(tables, "SECONDS_PER_LINE", 600.0)
+    dists.add_plugin("acme", plugin("acme", capabilities=EVERYTHING))
+    assert checked().stderr == ""

@@ -1,0 +1,251 @@
+"""What the kit cannot test is not run, with the reason; what it can test without seeds is tested."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+import planted_bugs
+from modest import modest
+from planted_bugs import NATIVE, Honest, Planted
+from tokendraw import SamplerOutput
+from tokendraw.plugin import Capabilities, Sm90W4Capabilities
+from tokendraw.testing import Effort, Property, Status, Subject, run
+from tokendraw.testing.kit import run as running
+from tokendraw.testing.kit.operation import OperationKit
+from tokendraw.testing.rows.sampling import Sampling
+
+TINY = Effort.tiny()
+FEW = replace(Effort.of(quick=True, device_type="cpu"), draws=2000, tiled_draws=400)
+UNSEEDED = replace(NATIVE, seeding="launch")
+DENSE = {"verify_modes": ("rejection",), "draft_kinds": ("probs",)}
+
+
+def line(subject, name):
+    (found,) = run(subject, only=name).lines
+    return found
+
+
+def planted(sampler, name, capabilities):
+    subject = planted_bugs.subject(Planted(sampler, name, capabilities))
+    subject.effort = FEW
+    return line(subject, name)
+
+
+@pytest.mark.parametrize(
+    ("name", "promises", "reason"),
+    [
+        (
+            "rows behind 2**31 elements",
+            {},
+            "needs compiled kernels, found an effort for interpreted ones",
+        ),
+        ("widest vocabulary", {}, "needs a vocabulary above 262,144, found an effort without one"),
+        (
+            "levels of the draw",
+            {"max_vocab_size": 2000},
+            "needs a vocabulary of two tiles, 2,048, found a limit of 2,000",
+        ),
+        (
+            "noise of distant rows",
+            {"max_vocab_size": 20},
+            "needs a vocabulary in which few rows draw the same token, found a limit of 20",
+        ),
+        ("far NaN and infinities", {"max_vocab_size": 20}, "needs a vocabulary of 64, found a limit of 20"),
+        (
+            "sharded NaN and infinities",
+            {"max_vocab_size": 20},
+            "needs a vocabulary of 64, found a limit of 20",
+        ),
+        ("near ties", {"max_vocab_size": 15}, "needs a vocabulary of 16, found a limit of 15"),
+        ("every k", {"max_vocab_size": 4}, "needs a vocabulary of 5, found a limit of 4"),
+        ("verify crossing, wide", {}, "needs a vocabulary above 65,536, found an effort without one"),
+        (
+            "verify crossing, wide",
+            {"max_vocab_size": 2000},
+            "needs a vocabulary above 65,536, found a limit of 2,000",
+        ),
+        (
+            "verify near distributions",
+            {"max_vocab_size": 1000},
+            "needs a vocabulary of 1,025, found a limit of 1000",
+        ),
+        (
+            "verify shared noise",
+            {"max_vocab_size": 200},
+            "needs a vocabulary of 257, found a limit of 200",
+        ),
+        (
+            "verify unseeded acceptance",
+            {"max_vocab_size": 3},
+            "needs a vocabulary of 4, found a limit of 3",
+        ),
+    ],
+)
+def test_a_line_that_finds_nothing_to_look_at_is_not_run(name, promises, reason):
+    found = line(modest(TINY, verify=DENSE, **promises), name)
+    assert (found.status, found.detail) == (Status.NOT_RUN, reason)
+
+
+def test_a_line_that_makes_no_call_is_not_run_whatever_it_says(monkeypatch):
+    idle = Property(name="idle", about="Nothing.", check=lambda subject, trial: "0 rows", operation="sample")
+    monkeypatch.setattr(running, "find", lambda name: OperationKit(view=Sampling, properties=(idle,)))
+    found = running.check(modest(TINY), idle)
+    assert found is not None
+    assert (found.status, found.detail) == (
+        Status.NOT_RUN,
+        "needs a call to look at, found none: 0 rows",
+    )
+
+
+def test_a_packer_of_no_weights_is_not_praised_for_their_memory():
+    promises = Sm90W4Capabilities(formats=("fp4_fp8",), layouts=("v1",))
+    subject = Subject(
+        "acme", capabilities={"pack_sm90_w4": promises}, device="cpu", build=lambda operation, need: object()
+    )
+    found = line(subject, "pack new tensors")
+    assert (found.status, found.detail) == (
+        Status.NOT_RUN,
+        "needs a format in a layout, found none advertised",
+    )
+
+
+# Batch invariance without seeds
+
+
+class SecondInLargeBatches(Honest):
+    """In more than 60 rows the largest token is passed over."""
+
+    def change(self, logits, metadata):
+        if len(logits) > 60:
+            logits = logits.scatter(1, logits.argmax(1, keepdim=True), -torch.inf)
+        return logits, metadata
+
+
+class RoundsInLargeBatches(Honest):
+    """In more than 60 rows the logprobs are rounded to bfloat16."""
+
+    def shown(self, output):
+        if output.logprobs is None or len(output.token_ids) <= 60:
+            return output
+        values = output.logprobs.logprobs.bfloat16().float()
+        return replace(output, logprobs=replace(output.logprobs, logprobs=values))
+
+
+@pytest.mark.parametrize("greedy", [True, False])
+def test_batch_invariance_without_seeds_is_seen_in_rows_that_no_noise_decides(greedy):
+    offered = replace(UNSEEDED, greedy=greedy)
+    assert planted(Honest, "batch invariance", offered).detail == (
+        f"24 {'greedy' if greedy else 'cold'} rows without seeds, 5 logprobs modes, alone and in batches of 2, 7, 64, "
+        "65 and 1000"
+    )
+    found = planted(SecondInLargeBatches, "batch invariance", offered)
+    assert found.status is Status.FAILED
+    assert found.detail.startswith("B = 64: row ")
+    assert planted(RoundsInLargeBatches, "batch invariance", offered).status is Status.FAILED
+
+
+def test_batch_invariance_needs_neither_greedy_rows_nor_logprobs():
+    offered = Capabilities(batch_invariant=True)
+    assert planted(Honest, "batch invariance", offered).status is Status.PASSED
+    assert planted(SecondInLargeBatches, "batch invariance", offered).status is Status.FAILED
+
+
+@pytest.mark.parametrize("greedy", [True, False])
+def test_batch_invariance_of_verifications_without_seeds_is_seen(greedy):
+    promises = {"seeding": "launch", "greedy": greedy}
+    subject = modest(TINY, verify=DENSE, **promises)
+    assert line(subject, "verify batch invariance").detail == (
+        f"3 {'greedy' if greedy else 'cold'} requests alone and in batches of 2 and 9"
+    )
+    inner = subject.built("verify")
+
+    class Wrong:
+        sample = inner.sample
+
+        def verify(self, target_logits, drafts, metadata, *, mode):
+            if drafts.num_requests > 5:
+                target_logits = target_logits.scatter(1, target_logits.argmax(1, keepdim=True), -torch.inf)
+            return inner.verify(target_logits, drafts, metadata, mode=mode)
+
+    wrong = Subject(
+        "wrong",
+        capabilities=subject.capabilities,
+        device="cpu",
+        build=lambda operation, need: Wrong(),
+        effort=TINY,
+    )
+    assert line(wrong, "verify batch invariance").status is Status.FAILED
+
+
+# fp64 noise without seeds
+
+
+class OffInFloat64(Honest):
+    """Built for float64 noise, the sampler draws at half the temperature."""
+
+    def change(self, logits, metadata):
+        return (logits * 2 if self.need.gumbel_dtype == "fp64" else logits), metadata
+
+
+def test_fp64_noise_without_seeds_is_judged_by_its_distribution():
+    found = planted(Honest, "fp64 noise", UNSEEDED)
+    assert (found.status, found.detail) == (
+        Status.PASSED,
+        "distribution of 6 rows; without seeds nothing tells float64 noise from float32",
+    )
+    assert found.checks == 6
+    assert planted(OffInFloat64, "fp64 noise", UNSEEDED).status is Status.FAILED
+    assert planted(OffInFloat64, "distribution", UNSEEDED).status is Status.PASSED
+
+
+def test_fp64_noise_of_verifications_without_seeds_is_judged_by_its_distribution():
+    subject = modest(TINY, verify=DENSE, seeding="launch")
+    found = line(subject, "verify fp64 noise")
+    assert (found.status, found.detail) == (
+        Status.PASSED,
+        "distribution; without seeds nothing tells float64 noise from float32",
+    )
+    assert found.checks > 0
+
+
+# Lines that looked at a part of what they name
+
+
+class OneBestTooFar(Honest):
+    """The best token is left out of the N best."""
+
+    def shown(self, output):
+        best = output.logprobs
+        if best is None or best.token_ids.shape[1] < 3:
+            return output
+        ids, values = best.token_ids.clone(), best.logprobs.clone()
+        ids[:, 1:-1], values[:, 1:-1] = best.token_ids[:, 2:], best.logprobs[:, 2:]
+        return replace(output, logprobs=replace(best, token_ids=ids, logprobs=values))
+
+
+@pytest.mark.parametrize("mode", ["processed_logprobs", "temperature_logprobs"])
+def test_the_order_of_the_best_is_seen_without_raw_logprobs(mode):
+    offered = replace(NATIVE, logprobs_modes=(mode,))
+    assert planted(Honest, "N best", offered).status is Status.PASSED
+    assert planted(OneBestTooFar, "N best", offered).status is Status.FAILED
+
+
+class StrictMinP(Honest):
+    """min-p keeps one of the tokens that tie with the last."""
+
+    def sample(self, logits, metadata):
+        p = metadata.per_row("min_p")
+        least = (logits >= logits.amax(1, keepdim=True) + p.log().unsqueeze(1)).float()
+        kept = torch.where(least > 0, logits, torch.inf).amin(1, keepdim=True)
+        tied = (logits == kept) & (p > 0).unsqueeze(1)
+        dropped = tied & (tied.cumsum(1) > 1)
+        output: SamplerOutput = super().sample(logits.masked_fill(dropped, -torch.inf), metadata)
+        return output
+
+
+def test_ties_are_looked_at_where_min_p_is_the_only_filter():
+    offered = Capabilities(filters=(("min_p", "per_row"),))
+    honest = planted(Honest, "ties", offered)
+    assert (honest.status, honest.checks) == (Status.PASSED, 1)
+    assert planted(StrictMinP, "ties", offered).status is Status.FAILED
