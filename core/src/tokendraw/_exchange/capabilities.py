@@ -140,7 +140,7 @@ class Capabilities(HostCapabilities):
     max_vocab_size: _Number | None = None
     vocab_parallel: bool = False
     """Whether ``sample`` takes a ``shard``: logits of which each rank of a group holds some columns."""
-    metadata_classes: _Words = ()
+    metadata_classes: Annotated[tuple[str, ...], Rule(("a tuple of short strings",), are_words)] = ()
     """Dotted names of subclasses of ``SamplingMetadata`` whose own parameters are served, such as
     ``acme_tokendraw.metadata.AcmeMetadata``. Metadata of a class that a sampler does not name is never given to it.
     """
