@@ -86,8 +86,11 @@ def _errors_as_json(as_json: bool) -> Iterator[None]:
         raise
     except Exception as error:
         if as_json and not process.was_interrupted(error):
-            by_click = isinstance(error, click.ClickException)
-            _print_error(error.format_message() if by_click else f"{type(error).__name__}: {error}")
+            _print_error(
+                error.format_message()
+                if isinstance(error, click.ClickException)
+                else f"{type(error).__name__}: {error}"
+            )
         raise
 
 

@@ -38,7 +38,6 @@ from tokendraw.operations.verify.capabilities import VERIFY_MODES, VerifyMode
 
 if TYPE_CHECKING:
     from tokendraw._exchange.capabilities import GumbelDtype
-    from tokendraw._resolution.candidate import Resolution
     from tokendraw.cli.demo.speculation import Speculation, Tally
 
 COMPARED = (
@@ -141,7 +140,7 @@ def generate(
         drawer = load(sampler, device, Need(filter_orders=(params.filter_order,), gumbel_dtype=gumbel_dtype))
         how: Speculation | None = None
         tallies: Sequence[Tally] = ()
-        editing: Resolution | None = None
+        processor: Any = None
         if folder is not None:
             from tokendraw.cli.demo.model_on_disk import ModelOnDisk
 
@@ -152,7 +151,7 @@ def generate(
             model = BuiltInModel(drawer, speculate, verify_mode or "rejection", wishes())
             params = model.wished(params)
             if model.editor:
-                editing = model.editor.processor.resolution
+                processor = model.editor.processor
             write, how, tallies = model.write, model.speculation, model.tallies
     settings = _compared(params) if compare else [params]
 
@@ -161,9 +160,9 @@ def generate(
         if quiet or as_json:
             return
         click.echo(verified_by(drawer, settings, how.mode) if how else drawn_by(drawer), err=True)
-        if editing:
-            rows = model.editor.processor.stats()
-            click.echo(served_by(drawer, editing, "edited", "edits", rows), err=True)
+        if processor:
+            rows, resolution = processor.stats(), processor.resolution
+            click.echo(served_by(drawer, resolution, "edited", "edits", rows), err=True)
 
     if stream or (stream is None and on_terminal() and not (as_json or compare)):
         _stream(prompt, lambda show: write(prompt, settings, tokens, show), say_who)
@@ -173,8 +172,8 @@ def generate(
         say_who()
         if as_json:
             others = {"verify_resolution": resolution_json(drawer.verify_resolution)} if how else {}
-            if editing:
-                others["process_resolution"] = resolution_json(editing)
+            if processor:
+                others["process_resolution"] = resolution_json(processor.resolution)
             entries = _entries(settings, drawn, how, tallies)
             print_json({"prompt": prompt, **sampler_json(drawer), **others, "texts": entries})
         elif compare:
