@@ -36,6 +36,7 @@ def microseconds(timing: Timing) -> str:
 
 def head(device: torch.device, names: tuple[str, ...]) -> str:
     """Name the machine, and the versions of what takes part: these samplers, FlashInfer, Triton and torch."""
-    distributions = ["tokendraw", *(f"tokendraw-{name}" for name in names), "flashinfer-python", "triton"]
+    plugins = [distribution for name in names for distribution in (f"tokendraw-{name}", f"{name}-tokendraw")]
+    distributions = ["tokendraw", *plugins, "flashinfer-python", "triton"]
     found = {"torch": torch.__version__} | {name: installed_version(name) for name in distributions}
     return f"{detect_host(str(device))}: {', '.join(f'{name} {v}' for name, v in found.items() if v)}."

@@ -36,7 +36,7 @@ def test_it_prints_every_way_to_draw_a_batch_and_writes_the_same(tmp_path):
         for dtype in ("float32", "bfloat16")
         for who in ("all rows limited, none of them special", "three rows to native", "all rows native")
     ]
-    assert [row[0] for row in second] == ["16 x 2000 bfloat16", "32 x 2000 bfloat16"]
+    assert [row[0] for row in second] == ["16 x 2000 float32", "32 x 2000 float32"]
     times = [row[2] for row in first] + [time for row in second for time in row[1:]]
     assert len(times) == 12
     assert all(re.fullmatch(r"\d+", time) for time in times)

@@ -17,6 +17,7 @@ import tokendraw
 from command_line import call
 from fake_dists import EVERYTHING, fake_dists, plugin
 from fixed_timer import SOURCE, FixedTimer
+from tokendraw import cli
 from tokendraw.bench import run as _run
 from tokendraw.bench.timing import contention
 from tokendraw.bench.timing.contention import Machine
@@ -105,6 +106,8 @@ def test_json_is_complete(fixed):
     assert found.pop("host") == json.loads(call("resolve", "--json", "--device", "cpu").stdout)["host"]
     assert found.pop("seconds") > 0
     assert found == {
+        "schema_version": 1,
+        "error": None,
         "command": "tokendraw bench --batch 2 --vocab-size 256 --filters top-p --family peaked-7 --sampler native "
         "--device cpu --json",
         "operation": "sample",
@@ -213,7 +216,7 @@ def test_a_dash_in_json_is_null_and_a_reason(fixed, dists):
 def test_every_key_is_documented(fixed):
     found = json.loads(bench(*TINY, "--filters", "none", "--sampler", "native", "--json").stdout)
     docstring = ast.get_docstring(ast.parse(SOURCE.read_text(encoding="utf-8")))
-    documented = set(re.findall(r"``(\w+)``", docstring))
+    documented = set(re.findall(r"``(\w+)``", f"{docstring} {cli.__doc__}"))
     (cell,) = found["cells"]
     keys = {*found, *cell, *cell["read"], *cell["entries"]["native"]}
     assert keys <= documented, keys - documented

@@ -252,6 +252,8 @@ def test_json_is_complete(reports):
         "looked": [{"call": "sample", "dtype": "float32", "up_to": 1024, "kind": "unseeded", "rows": 7}],
     }
     assert found == {
+        "schema_version": 1,
+        "error": "1 passed, 1 failed, 0 refused, 0 not run.",
         "sampler": "native",
         "device": "cpu",
         "tokendraw": tokendraw.__version__,
@@ -312,6 +314,8 @@ class TestTheListOfProperties:
     def test_only_picks_from_it(self):
         result = call("check", "--list", "--only", "sync-free", "--only", "verify draft", "--json")
         assert json.loads(result.stdout) == {
+            "schema_version": 1,
+            "error": None,
             "properties": [
                 {
                     "name": "sync-free",
@@ -328,7 +332,7 @@ class TestTheListOfProperties:
                     "advertised": False,
                     "needs_cuda": False,
                 },
-            ]
+            ],
         }
 
     def test_it_can_be_that_of_one_operation(self):

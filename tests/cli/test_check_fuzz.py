@@ -120,6 +120,8 @@ def test_json_is_complete(reports):
     found = json.loads(result.stdout)
     assert {"candidate", "host"} <= found.keys()
     assert {key: value for key, value in found.items() if key not in ("candidate", "host")} == {
+        "schema_version": 1,
+        "error": "1 finding in 1,234 cases.",
         "sampler": "native",
         "device": "cpu",
         "tokendraw": tokendraw.__version__,

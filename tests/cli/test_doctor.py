@@ -333,6 +333,8 @@ def test_json_is_complete(on, monkeypatch):
     candidates = json.loads(call("list", "--json").stdout)["candidates"]
     found = found_in_json(exit_code=0)
     assert found == {
+        "schema_version": 1,
+        "error": None,
         "tokendraw": tokendraw.__version__,
         "python": f"{platform.python_version()} ({platform.python_implementation()})",
         "platform": "Linux-6.1-x86_64",

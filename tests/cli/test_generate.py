@@ -140,6 +140,8 @@ class TestPrinting:
         token_ids = found["texts"][0]["token_ids"]
         assert [STORY.vocabulary[i] for i in token_ids] == ["sat", "on", "the", "mat", ",", "and"]
         assert found == {
+            "schema_version": 1,
+            "error": None,
             "prompt": "The cat",
             "sampler": "native",
             "device": "cpu",
@@ -219,7 +221,7 @@ class TestCompare:
 @pytest.mark.parametrize("option", ["--json", "--compare"])
 def test_streaming_does_not_go_with_json_or_compare(option):
     result = call("generate", "x", "--stream", option)
-    assert (result.stdout, result.exit_code) == ("", 2)
+    assert (bool(result.stdout), result.exit_code) == (option == "--json", 2)
     assert result.stderr.endswith(
         "'--stream' prints one text as it is drawn. Leave out --json and --compare, or --stream.\n"
     )

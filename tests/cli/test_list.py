@@ -176,6 +176,8 @@ def test_list_json_is_complete(monkeypatch):
     be_on(monkeypatch, LAPTOP, (BOOM, NATIVE))
     result = call("list", "--json")
     assert json.loads(result.stdout) == {
+        "schema_version": 1,
+        "error": None,
         "candidates": [
             {
                 "name": "native",
@@ -209,7 +211,7 @@ def test_list_json_is_complete(monkeypatch):
                 "upstream": None,
                 "operations": None,
             },
-        ]
+        ],
     }
     assert (result.stderr, result.exit_code) == ("", 0)
 
@@ -217,7 +219,11 @@ def test_list_json_is_complete(monkeypatch):
 def test_list_json_exits_with_1_if_none_is_available(monkeypatch):
     be_on(monkeypatch, LAPTOP, ())
     result = call("list", "--json")
-    assert (json.loads(result.stdout), result.exit_code) == ({"candidates": []}, 1)
+    error = "No sampler is installed; run `pip install ./plugins/native` in tokendraw's checkout."
+    assert (json.loads(result.stdout), result.exit_code) == (
+        {"schema_version": 1, "error": error, "candidates": []},
+        1,
+    )
 
 
 def test_show_tells_everything_about_a_sampler(monkeypatch):
@@ -377,7 +383,8 @@ def test_show_json_is_the_entry_of_list_json(monkeypatch):
     be_on(monkeypatch, H100)
     listed = json.loads(call("list", "--json").stdout)["candidates"]
     for entry in listed:
-        assert json.loads(call("show", entry["name"], "--json").stdout) == {"candidates": [entry]}
+        shown = json.loads(call("show", entry["name"], "--json").stdout)
+        assert shown == {"schema_version": 1, "error": None, "candidates": [entry]}
 
 
 def test_show_json_tells_required_installed_and_tested_upstream(monkeypatch):

@@ -72,6 +72,8 @@ def test_it_says_what_it_wrote_and_what_comes_next():
 def test_json_is_complete():
     result = call("new", "four-bit", "a b", "--json")
     assert json.loads(result.stdout) == {
+        "schema_version": 1,
+        "error": None,
         "name": "four-bit",
         "distribution": "four-bit-tokendraw",
         "package": "four_bit_tokendraw",

@@ -164,6 +164,7 @@ def test_a_choice_that_cannot_be_honoured_is_an_error(monkeypatch, options):
             ("native", True),
         ]
         assert found == {
+            "schema_version": 1,
             "operation": "sample",
             "chosen": None,
             "settings": {"TOKENDRAW_SAMPLER": "flashinfer"},
@@ -177,6 +178,7 @@ def test_json_is_complete(monkeypatch):
     be_on(monkeypatch, H100, (NATIVE, BOOM))
     result = call("resolve", "--json")
     assert json.loads(result.stdout) == {
+        "schema_version": 1,
         "operation": "sample",
         "chosen": "native",
         "companion": None,

@@ -75,6 +75,8 @@ def test_json_is_complete(file):
     assert (resolution["need"]["dtype"], resolution["need"]["vocab_size"]) == ("float32", 5)
     rows = found.pop("rows")
     assert found == {
+        "schema_version": 1,
+        "error": None,
         "file": str(file),
         "tensor": None,
         "shape": [4, 5],
@@ -196,7 +198,7 @@ def test_one_invalid_row_is_told_in_the_singular(tmp_path):
 
 def test_a_file_without_logits_exits_with_1_and_one_line(tmp_path):
     np.save(tmp_path / "x.npy", np.arange(4))
-    result = sample(tmp_path / "x.npy", "--json")
+    result = sample(tmp_path / "x.npy")
     assert (result.stdout, result.exit_code) == ("", 1)
     assert result.stderr == (
         f"'{tmp_path}/x.npy' needs float32, float16 or float64 values, found int64. Save the logits as one of "

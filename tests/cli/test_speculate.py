@@ -338,7 +338,7 @@ class TestErrors:
                 "'--verify-mode' says how drafts are verified, found none. Add --speculate, or leave it out.",
             ),
             (
-                ("--speculate", "4", "--stream", "--json"),
+                ("--speculate", "4", "--stream", "--compare"),
                 "'--stream' prints one text as it is drawn. Leave out --json and --compare, or --stream.",
             ),
         ],

@@ -305,7 +305,10 @@ def test_its_own_need_is_given_by_the_names_of_its_fields(dists: FakeDists) -> N
     ask = ("resolve", "--operation", "scale", "--device", "cpu", "--json", "--need")
     assert json.loads(call(*ask, "rounding=down").stdout)["need"]["rounding"] == "down"
     refused = call(*ask, "rounding=up")
-    assert (refused.stdout, refused.exit_code) == ("", 2)
+    assert (json.loads(refused.stdout)["error"], refused.exit_code) == (
+        "'rounding' of ScaleNeed needs 'nearest' or 'down', found 'up'. Pass one of these.",
+        2,
+    )
     assert refused.stderr.splitlines()[-1].removeprefix("Error: ") == (
         "'rounding' of ScaleNeed needs 'nearest' or 'down', found 'up'. Pass one of these."
     )

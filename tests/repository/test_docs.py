@@ -315,6 +315,19 @@ class TestThePageOfNumbers:
         for count, *times in shown:
             assert (f"{count} x 151936 bfloat16", *(time.replace(",", "") for time in times)) in measured
 
+    def test_its_table_of_routing_on_a_cpu_is_that_of_the_results(self):
+        """Milliseconds, where the results have microseconds."""
+        faster, slower = (
+            {row[0]: row[1:3] for row in pages.rows(pages.text_of(f"benchmarks/results/{name}.md"), 4)}
+            for name in ("cpu_routing", "cpu_routing_slower")
+        )
+        shown = [row for row in pages.rows(NUMBERS, 5) if row[0].isdigit()]
+        assert [row[0] for row in shown] == ["2", "4", "8", "16", "64"]
+        for rows, *shown_times in shown:
+            batch = f"{rows} x 128256 float32"
+            measured = [f"{int(time) / 1000:.1f}" for time in (*faster[batch], *slower[batch])]
+            assert shown_times == measured, rows
+
 
 class TestThePageOnParameters:
     PAGE = pages.text_of("docs/parameters.md")

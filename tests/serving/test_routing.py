@@ -25,7 +25,7 @@ from tokendraw import (
     SamplingMetadata,
     SamplingParams,
 )
-from tokendraw._serving.splitting import LEAST_ROWS
+from tokendraw._serving.splitting import LEAST_ROWS, is_worthwhile
 from tokendraw.plugin import Capabilities
 from tokendraw_native.sampler import NativeSampler
 
@@ -170,17 +170,31 @@ def test_the_next_step_is_routed_alike_at_its_own_positions():
 @pytest.mark.parametrize(
     ("rows", "leaving", "shared"),
     [
-        (LEAST_ROWS + 1, 1, True),
-        (LEAST_ROWS, 1, False),
+        (2, 1, True),
+        (3, 1, True),
+        (3, 2, False),
         (2 * LEAST_ROWS, LEAST_ROWS, True),
         (2 * LEAST_ROWS, LEAST_ROWS + 1, False),
         (1, 1, False),
     ],
 )
-def test_a_batch_is_shared_where_enough_rows_stay(rows, leaving, shared):
+def test_a_batch_on_a_cpu_is_shared_where_half_of_its_rows_stay(rows, leaving, shared):
     sampler, _, _ = recorded()
     tokens = sampler.sample(logits_of(rows), batch(dict.fromkeys(range(leaving), GREEDY), rows)).token_ids
     assert tokens.tolist() == [2] * leaving + [1 if shared else 2] * (rows - leaving)
+
+
+@pytest.mark.parametrize(
+    ("staying", "leaving", "shared"),
+    [
+        (LEAST_ROWS, 1, True),
+        (LEAST_ROWS - 1, 1, False),
+        (LEAST_ROWS, LEAST_ROWS, True),
+        (LEAST_ROWS, LEAST_ROWS + 1, False),
+    ],
+)
+def test_a_batch_on_a_gpu_is_shared_where_16_rows_stay_too(staying, leaving, shared):
+    assert is_worthwhile(staying, leaving, torch.device("cuda")) is shared
 
 
 def test_a_vocabulary_above_the_limit_goes_whole():
@@ -454,7 +468,7 @@ def test_a_class_of_rows_that_is_routed_away_is_logged_once_with_its_reason(capl
 @pytest.mark.parametrize(
     ("metadata", "because"),
     [
-        (lambda: batch({0: SEEDED}, 3), "2 of 3 rows would stay"),
+        (lambda: batch({0: SEEDED, 1: SEEDED}, 3), "1 of 3 rows would stay"),
         (lambda: SamplingMetadata(temperature=torch.ones(3)), "its metadata has no row_kinds"),
         (
             lambda: SamplingMetadata.from_params([GREEDY], row_index=torch.zeros(3, dtype=torch.int64)),
@@ -479,8 +493,8 @@ def test_stats_count_rows_by_the_sampler_that_drew_them(warmup_on_a_cpu):
     assert sampler.stats() == {}
     sampler.sample(logits_of(), batch({}))
     sampler.sample(logits_of(), batch({3: SEEDED}))
-    sampler.sample(logits_of(2), batch({0: SEEDED}, 2))
-    counted = {"acme": 2 * ROWS - 1, "native": 3}
+    sampler.sample(logits_of(3), batch({0: SEEDED, 1: SEEDED}, 3))
+    counted = {"acme": 2 * ROWS - 1, "native": 4}
     assert sampler.stats() == counted
     sampler.warmup(V, dtypes=[torch.float32], batch_sizes=[12])
     assert sampler.stats() == counted

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+import tokendraw
 from calling import call, tokens, uniform_tokens
 from tokendraw import InvalidParameterError, SamplingMetadata, SamplingParams
 from tokendraw.testing import reference
@@ -234,3 +235,47 @@ def test_a_row_index_outside_the_slots_is_a_value_error(bad):
     with pytest.raises(InvalidParameterError) as caught:
         SamplingMetadata.from_params([SamplingParams()] * 3, row_index=[0, bad])
     assert str(caught.value) == f"'row_index' of row 1 needs an integer in [0, 2], found {bad!r}."
+
+
+class TestRanksThatAllHoldTheLogits:
+    """Ranks of an engine that gathered the logits, each with a generator of its own: one after the other here."""
+
+    @staticmethod
+    def rank(sampler, params, seed, *, use=lambda device: None):
+        """Three calls' tokens on a rank that begins with ``torch.manual_seed(seed)`` and has another use for it."""
+        torch.manual_seed(seed)
+        drawn = []
+        for position in range(3):
+            drawn += tokens(call(sampler, torch.zeros(len(params), V), params, [position] * len(params)))
+            use(sampler.device)
+        return drawn
+
+    MIXED = (
+        SamplingParams(),
+        SamplingParams(seed=5),
+        SamplingParams(temperature=0.0),
+        SamplingParams(top_k=9),
+    )
+
+    def test_unseeded_rows_agree_where_the_generators_are_in_one_state(self, sampler):
+        assert self.rank(sampler, self.MIXED, 3) == self.rank(sampler, self.MIXED, 3)
+
+    def test_unseeded_rows_differ_after_another_use_of_the_generator_on_one_rank(self, sampler):
+        one = self.rank(sampler, self.MIXED, 3)
+        other = self.rank(sampler, self.MIXED, 3, use=lambda device: torch.rand(1, device=device))
+        rows = len(self.MIXED)
+        assert one[:rows] == other[:rows]
+        assert one[rows::rows] != other[rows::rows]
+
+    def test_seeded_rows_agree_whatever_the_generators(self, sampler):
+        params = [SamplingParams(seed=seed) for seed in (5, 6)]
+        other = self.rank(sampler, params, 4, use=lambda device: torch.rand(1, device=device))
+        assert self.rank(sampler, params, 3) == other
+
+    def test_loading_and_warming_up_on_one_rank_changes_nothing(self, sampler, warmup_on_a_cpu):
+        def load_and_warm_up(device):
+            again = tokendraw.load_sampler("native", device=device)
+            again.warmup(V, dtypes=[torch.float32], batch_sizes=[2])
+
+        other = self.rank(sampler, self.MIXED, 3, use=load_and_warm_up)
+        assert self.rank(sampler, self.MIXED, 3) == other

@@ -61,9 +61,10 @@ def test_drafts_are_counted_beside_what_is_sampled():
     assert sampler.stats() == {"acme": 2 * ROWS - 1, "native": 1}
 
 
-def test_few_rows_take_no_second_sampler():
+def test_a_batch_of_which_most_rows_leave_takes_no_second_sampler():
     sampler = two()
-    assert sampler.draft(logits_of(3), batch({0: GREEDY}, 3)).token_ids.tolist() == [2, 2, 2]
+    drafts = sampler.draft(logits_of(3), batch({0: GREEDY, 1: GREEDY}, 3))
+    assert drafts.token_ids.tolist() == [2, 2, 2]
     assert sampler.stats() == {"native": 3}
 
 
@@ -72,10 +73,10 @@ def test_what_is_routed_away_is_logged_once(caplog):
     with caplog.at_level(logging.INFO, logger="tokendraw"):
         for others in ({3: SEEDED}, {4: SEEDED}):
             sampler.draft(logits_of(), batch(others))
-        sampler.draft(logits_of(3), batch({0: SEEDED}, 3))
+        sampler.draft(logits_of(3), batch({0: SEEDED, 1: SEEDED}, 3))
     assert caplog.messages == [
         "'acme' cannot serve seeded rows: they go to 'native'",
-        "'acme' cannot serve seeded rows: they go to 'native', and with them the whole batch, since 2 of 3 rows would "
+        "'acme' cannot serve seeded rows: they go to 'native', and with them the whole batch, since 1 of 3 rows would "
         "stay",
     ]
 

@@ -160,7 +160,8 @@ class Serving:
             return Route(self.chosen)
         self.member(call, split.leaving)
         if split.num_staying and (
-            is_worthwhile(split.num_staying, split.num_leaving) or self._beyond_companion(call) is not None
+            is_worthwhile(split.num_staying, split.num_leaving, split.rows.device)
+            or self._beyond_companion(call) is not None
         ):
             if is_capturing():
                 self._captured.append(split)

@@ -20,12 +20,14 @@ from tokendraw._exchange.output import PAD_LOGPROB, PAD_TOKEN_ID, LogprobsTensor
 from tokendraw._torch.upload import uploaded
 
 LEAST_ROWS = 16
-"""Fewer rows are not worth a second sampler: its launches cost as much as they do. See ``docs/engine-authors.md``."""
+"""Fewer rows on a GPU are not worth a second sampler: its launches cost as much as they do. A CPU launches nothing, so
+that each row counts. See ``docs/engine-authors.md``.
+"""
 
 
-def is_worthwhile(staying: int, leaving: int) -> bool:
+def is_worthwhile(staying: int, leaving: int, device: torch.device) -> bool:
     """Whether two samplers draw a batch faster than the companion alone, which has to draw some rows in any case."""
-    return staying >= max(LEAST_ROWS, leaving)
+    return staying >= (leaving if device.type == "cpu" else max(LEAST_ROWS, leaving))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

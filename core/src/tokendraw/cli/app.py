@@ -7,9 +7,10 @@ reader of a pipe left.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import click
@@ -19,6 +20,7 @@ from tokendraw._messages.errors import InvalidParameterError, SettingsError, Tok
 from tokendraw._version import __version__
 from tokendraw.cli.option_names import in_options
 from tokendraw.cli.terminal import process
+from tokendraw.cli.terminal.tables import has_printed_json, print_json
 from tokendraw.cli.terminal.verbose import show_cause
 
 NOT_USABLE = 1
@@ -39,21 +41,64 @@ _COMMANDS = {
 
 
 class GuardedCommand(click.Command):
-    """A command that reports errors as a sentence on stderr and an exit code, not as tracebacks."""
+    """A command that reports errors as a sentence on stderr and an exit code, not as tracebacks.
+
+    With ``--json`` stdout gets the sentence as well, as ``error`` of a JSON object.
+    """
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        """Parse the arguments; with ``--json`` among them a usage error is printed as JSON."""
+        with _errors_as_json(_has_json_option(args)):
+            return super().make_context(info_name, args, parent, **extra)
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command and report an error of tokendraw as a sentence."""
-        try:
-            with warnings.catch_warnings():
-                warnings.showwarning = _show_warning
-                return super().invoke(ctx)
-        except (TokendrawError, TokendrawWarning) as error:
-            if process.was_interrupted(error):
-                raise KeyboardInterrupt from None
-            show_cause(ctx, error)
-            of_options = not isinstance(error, SettingsError)  # which is about variables and a file
-            click.echo(in_options(str(error), self) if of_options else str(error), err=True)
-            ctx.exit(USAGE if isinstance(error, (InvalidParameterError, SettingsError)) else NOT_USABLE)
+        as_json = ctx.params["as_json"]
+        with _errors_as_json(as_json):
+            try:
+                with warnings.catch_warnings():
+                    warnings.showwarning = _show_warning
+                    return super().invoke(ctx)
+            except (TokendrawError, TokendrawWarning) as error:
+                if process.was_interrupted(error):
+                    raise KeyboardInterrupt from None
+                show_cause(ctx, error)
+                of_options = not isinstance(error, SettingsError)  # which is about variables and a file
+                message = in_options(str(error), self) if of_options else str(error)
+                click.echo(message, err=True)
+                if as_json:
+                    _print_error(message)
+                ctx.exit(USAGE if isinstance(error, (InvalidParameterError, SettingsError)) else NOT_USABLE)
+
+
+def _has_json_option(args: Sequence[str]) -> bool:
+    """Tell whether ``--json`` is among arguments that click may not be able to parse."""
+    return any(arg.partition("=")[0] == "--json" for arg in args)
+
+
+@contextlib.contextmanager
+def _errors_as_json(as_json: bool) -> Iterator[None]:
+    """Print an error that ends the command as a JSON object, if ``--json`` was given, and raise it again."""
+    try:
+        yield
+    except (click.exceptions.Exit, click.Abort):
+        raise
+    except Exception as error:
+        if as_json and not process.was_interrupted(error):
+            _print_error(
+                error.format_message()
+                if isinstance(error, click.ClickException)
+                else f"{type(error).__name__}: {error}"
+            )
+        raise
+
+
+def _print_error(message: str) -> None:
+    """Print a JSON object that holds an error, unless the command has printed its own object."""
+    if not has_printed_json():
+        print_json({"error": message})
 
 
 class _Commands(click.Group):
@@ -65,13 +110,21 @@ class _Commands(click.Group):
             process.never_fail_to_encode()
             return super().main(*args, **kwargs)
 
-    def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
-        with process.ended_by_exit_code():
-            return super().make_context(*args, **kwargs)
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        with process.ended_by_exit_code(), _errors_as_json(_has_json_option(args)):
+            return super().make_context(info_name, args, parent, **extra)
 
     def invoke(self, ctx: click.Context) -> Any:
         with process.ended_by_exit_code():
             return super().invoke(ctx)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        with _errors_as_json(_has_json_option(args)):
+            return super().resolve_command(ctx, args)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(_COMMANDS)

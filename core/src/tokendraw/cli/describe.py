@@ -6,18 +6,22 @@ null.
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from tokendraw._discovery.settings import Settings
 from tokendraw._exchange.capabilities import HostCapabilities
 from tokendraw._exchange.host import Host
 from tokendraw._exchange.plugin_info import PluginInfo
-from tokendraw._messages.words import dotted
+from tokendraw._exchange.row_limits import unserved
+from tokendraw._messages.words import all_of, dotted
 from tokendraw._resolution.candidate import Candidate, Decision, Resolution, State
 
 if TYPE_CHECKING:
+    from tokendraw._exchange.params import SamplingParams
     from tokendraw._loading.sampler import Sampler
+    from tokendraw.operations.verify.capabilities import VerifyMode
 
 JsonObject = dict[str, Any]
 
@@ -105,22 +109,45 @@ def sampler_json(sampler: Sampler) -> JsonObject:
 
 
 def drawn_by(sampler: Sampler) -> str:
-    """Say in one line which sampler draws, where, and why."""
-    return served_by(sampler, sampler.resolution, "drawn", "draws")
+    """Say in one line which samplers have drawn, where, and why, by the rows that each has drawn so far."""
+    return served_by(sampler, sampler.resolution, "drawn", "draws", sampler.stats())
 
 
-def served_by(sampler: Sampler, resolution: Resolution, done: str, does: str) -> str:
-    """Say in one line which sampler serves an operation, where, and why.
+def served_by(sampler: Sampler, resolution: Resolution, done: str, does: str, rows: Mapping[str, int]) -> str:
+    """Say in one line which samplers have served an operation, where, and why.
 
-    :param done: what it does, as a participle.
+    :param done: what was done, as a participle.
     :param does: the same in the third person.
+    :param rows: number of rows, or of anything else, that each sampler has served, by its name.
     """
-    chosen = resolution.chosen
+    chosen, companion = resolution.chosen, resolution.companion
     reason = next(decision.reason for decision in resolution.decisions if decision.name == chosen)
-    line = f"{done} by {chosen} on {sampler.device}: {reason}"
-    if resolution.companion:
-        line += f"; {resolution.companion} {does} {', '.join(resolution.beyond)}"
-    return line
+    beyond = ", ".join(resolution.beyond)
+    if companion and list(rows) == [companion]:
+        return f"{done} by {companion} on {sampler.device}: it {does} {beyond} for {chosen} ({reason})"
+    names = chosen
+    if len(rows) > 1:
+        total = sum(rows.values())
+        chosen_first = sorted(rows, key=lambda name: name != chosen)
+        names = all_of(f"{name} ({rows[name]} of {total} rows)" for name in chosen_first)
+    line = f"{done} by {names} on {sampler.device}: {reason}"
+    return f"{line}; {companion} {does} {beyond}" if companion else line
+
+
+def verified_by(sampler: Sampler, requests: Sequence[SamplingParams], mode: VerifyMode) -> str:
+    """Say in one line which sampler verifies the drafts of requests, all of which go to one sampler.
+
+    :param mode: ``coupled`` gives a seed to each request that has none.
+    """
+    from tokendraw._exchange.metadata import SamplingMetadata
+
+    seeded = [replace(params, seed=0) for params in requests] if mode == "coupled" else requests
+    facts = SamplingMetadata.from_params(seeded, positions=[0] * len(seeded)).facts
+    serving = sampler._verifying.serving
+    offered = serving.capabilities
+    is_served = offered is None or (mode in offered.verify_modes and unserved(offered, facts) is None)
+    provider = serving.chosen if is_served or serving.companion is None else serving.companion
+    return served_by(sampler, serving.resolution, "verified", "verifies", {provider.name: len(requests)})
 
 
 def settings_in_force(settings: Settings) -> list[tuple[str, str]]:

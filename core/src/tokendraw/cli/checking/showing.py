@@ -10,8 +10,8 @@ import tokendraw
 from tokendraw._resolution.candidate import Candidate
 from tokendraw.cli.checking import again
 from tokendraw.cli.describe import candidate_json, host_json
-from tokendraw.cli.terminal.check_lines import print_report
-from tokendraw.cli.terminal.fuzz_lines import print_fuzz_report
+from tokendraw.cli.terminal.check_lines import outcome, print_report
+from tokendraw.cli.terminal.fuzz_lines import fuzz_outcome, print_fuzz_report
 from tokendraw.cli.terminal.tables import print_json
 
 if TYPE_CHECKING:
@@ -37,11 +37,13 @@ class Showing:
 
         :param only: names of the properties that were asked for; empty: all.
         """
+        is_fine = report.passed and bool(report.lines)
         if self.as_json:
-            print_json({**report.as_json(), **self._facts(), "only": list(only) or None})
+            error = None if is_fine else outcome(report)
+            print_json({"error": error, **report.as_json(), **self._facts(), "only": list(only) or None})
         else:
             print_report(report, self._host(), self._versions(), again.of_failed(report, self.gumbel_dtype))
-        return report.passed and bool(report.lines)
+        return is_fine
 
     def cases(self, report: FuzzReport) -> bool:
         """Show random cases; whether none went wrong."""
@@ -52,7 +54,8 @@ class Showing:
             found = report.as_json()
             for entry, command in zip(found["findings"], commands.values(), strict=True):
                 entry["again"] = command
-            print_json({**found, **self._facts()})
+            error = fuzz_outcome(report) if report.findings else None
+            print_json({"error": error, **found, **self._facts()})
         else:
             print_fuzz_report(report, self._host(), self._versions(), commands)
         return not report.findings

@@ -90,11 +90,19 @@ def _print_failures(report: Report, again: str) -> None:
         click.echo(f"Again: {again}")
 
 
+def outcome(report: Report) -> str:
+    """Count the lines of a report by their status, in a sentence."""
+    return (
+        f"{report.summary}."
+        if report.lines
+        else f"Nothing was checked: {report.sampler} advertises none of it."
+    )
+
+
 def _print_end(report: Report) -> None:
+    click.echo(outcome(report))
     if not report.lines:
-        click.echo(f"Nothing was checked: {report.sampler} advertises none of it.")
         return
-    click.echo(f"{report.summary}.")
     draws, checks = (sum(getattr(line, figure) for line in report.lines) for figure in ("draws", "checks"))
     time = f"{report.elapsed:.1f} s" + (f" in {report.jobs} processes" if report.jobs > 1 else "")
     facts = ["Quick run" if report.quick else "Full run", f"seed {report.seed}", time]

@@ -53,12 +53,17 @@ def _print_finding(finding: Finding, again: str) -> None:
     click.echo(f"  Again: {again}")
 
 
+def fuzz_outcome(report: FuzzReport) -> str:
+    """Count the findings of a report and its random cases, in a sentence."""
+    cases, findings = sum(report.cases.values()), len(report.findings)
+    word = "finding" if findings == 1 else "findings"
+    return f"{findings or 'No'} {word} in {cases:,} case{'' if cases == 1 else 's'}."
+
+
 def _print_end(report: FuzzReport) -> None:
-    cases, found = sum(report.cases.values()), len(report.findings)
-    if found > _MOST_SHOWN:
-        click.echo(f"{found - _MOST_SHOWN} more findings are in the output of --json.")
-    word = "finding" if found == 1 else "findings"
-    click.echo(f"{found or 'No'} {word} in {cases:,} case{'' if cases == 1 else 's'}.")
+    if len(report.findings) > _MOST_SHOWN:
+        click.echo(f"{len(report.findings) - _MOST_SHOWN} more findings are in the output of --json.")
+    click.echo(fuzz_outcome(report))
     processes = f" in {report.jobs} processes" if report.jobs > 1 else ""
     sizes = "Quick" if report.quick else "Full"
     click.echo(f"{sizes} sizes, seed {report.seed}, {report.elapsed:.1f} s{processes}.")

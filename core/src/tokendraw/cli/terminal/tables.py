@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.table import Table
 
+SCHEMA_VERSION = 1
+"""Version of the keys of ``--json``: rises when a key goes or changes its meaning, not when one is added."""
+_HAS_JSON = "tokendraw.has_json"
 PIPE_WIDTH = 100
 """Width in columns of prose where stdout is not a terminal; a table there has a line for each row, however long."""
 SECONDS_PER_LINE = 30.0
@@ -28,8 +31,20 @@ _UNLIMITED = 10**9
 
 
 def print_json(value: Mapping[str, Any]) -> None:
-    """Print ``value`` as JSON on stdout, with null for infinities and NaN, which JSON cannot hold."""
-    click.echo(json.dumps(_finite(value), indent=2, allow_nan=False))
+    """Print the JSON object of a command on stdout, with null for infinities and NaN, which JSON cannot hold.
+
+    :param value: its keys beside ``schema_version`` and ``error``, which is null unless ``value`` has one.
+    """
+    if (context := click.get_current_context(silent=True)) is not None:
+        context.meta[_HAS_JSON] = True
+    complete = {"schema_version": SCHEMA_VERSION, "error": None, **value}
+    click.echo(json.dumps(_finite(complete), indent=2, allow_nan=False))
+
+
+def has_printed_json() -> bool:
+    """Tell whether the running command has printed its JSON object."""
+    context = click.get_current_context(silent=True)
+    return context is not None and _HAS_JSON in context.meta
 
 
 def print_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, indent: int = 0) -> None:

@@ -151,7 +151,8 @@ def bench(
 
         _plot.draw(report, plot)
     if as_json:
-        print_json({**report.as_json(), "host": host_json(host)})
+        error = None if report.has_times else "Nothing could be timed. Read the reasons of the entries."
+        print_json({"error": error, **report.as_json(), "host": host_json(host)})
     else:
         _print(report)
     if not report.has_times:

@@ -195,6 +195,7 @@ def _python() -> str:
 
 def _as_json(checkup: _Checkup) -> JsonObject:
     return {
+        "error": None if checkup.chosen else "A program gets no sampler here.",
         "tokendraw": tokendraw.__version__,
         "python": _python(),
         "platform": platform.platform(),

@@ -20,7 +20,7 @@ import click
 from tokendraw._exchange.capabilities import Need
 from tokendraw._exchange.params import SamplingParams
 from tokendraw.cli.app import GuardedCommand
-from tokendraw.cli.describe import drawn_by, resolution_json, sampler_json, served_by
+from tokendraw.cli.describe import drawn_by, resolution_json, sampler_json, served_by, verified_by
 from tokendraw.cli.edit_options import edit_options, taken
 from tokendraw.cli.options import (
     checked_params,
@@ -38,7 +38,6 @@ from tokendraw.operations.verify.capabilities import VERIFY_MODES, VerifyMode
 
 if TYPE_CHECKING:
     from tokendraw._exchange.capabilities import GumbelDtype
-    from tokendraw._resolution.candidate import Resolution
     from tokendraw.cli.demo.speculation import Speculation, Tally
 
 COMPARED = (
@@ -139,10 +138,9 @@ def generate(
         params = checked_params(**fields)
 
         drawer = load(sampler, device, Need(filter_orders=(params.filter_order,), gumbel_dtype=gumbel_dtype))
-        who = drawn_by(drawer)
         how: Speculation | None = None
         tallies: Sequence[Tally] = ()
-        editing: Resolution | None = None
+        processor: Any = None
         if folder is not None:
             from tokendraw.cli.demo.model_on_disk import ModelOnDisk
 
@@ -153,24 +151,29 @@ def generate(
             model = BuiltInModel(drawer, speculate, verify_mode or "rejection", wishes())
             params = model.wished(params)
             if model.editor:
-                editing = model.editor.processor.resolution
+                processor = model.editor.processor
             write, how, tallies = model.write, model.speculation, model.tallies
-        if how:
-            who = served_by(drawer, drawer.verify_resolution, "verified", "verifies")
-        if editing:
-            who += "\n" + served_by(drawer, editing, "edited", "edits")
-    if not (quiet or as_json):
-        click.echo(who, err=True)
     settings = _compared(params) if compare else [params]
+
+    def say_who() -> None:
+        """Say who serves, once something was served."""
+        if quiet or as_json:
+            return
+        click.echo(verified_by(drawer, settings, how.mode) if how else drawn_by(drawer), err=True)
+        if processor:
+            rows, resolution = processor.stats(), processor.resolution
+            click.echo(served_by(drawer, resolution, "edited", "edits", rows), err=True)
+
     if stream or (stream is None and on_terminal() and not (as_json or compare)):
-        _stream(prompt, lambda show: write(prompt, settings, tokens, show))
+        _stream(prompt, lambda show: write(prompt, settings, tokens, show), say_who)
     else:
         with progress("drawing"):
             drawn = write(prompt, settings, tokens, None)
+        say_who()
         if as_json:
             others = {"verify_resolution": resolution_json(drawer.verify_resolution)} if how else {}
-            if editing:
-                others["process_resolution"] = resolution_json(editing)
+            if processor:
+                others["process_resolution"] = resolution_json(processor.resolution)
             entries = _entries(settings, drawn, how, tallies)
             print_json({"prompt": prompt, **sampler_json(drawer), **others, "texts": entries})
         elif compare:
@@ -222,12 +225,27 @@ def _label(params: SamplingParams) -> str:
     return ", ".join([f"temperature {params.temperature:g}", *filter(None, filters)])
 
 
-def _stream(prompt: str, write: Callable[[Callable[[str], None]], object]) -> None:
+def _stream(
+    prompt: str, write: Callable[[Callable[[str], None]], object], before_first: Callable[[], None]
+) -> None:
+    """Print a text piece by piece.
+
+    :param before_first: called when the first piece was drawn.
+    """
     wrap = Wrapper(shutil.get_terminal_size().columns) if on_terminal() else str
+    is_first = True
+
+    def begin() -> None:
+        nonlocal is_first
+        if is_first:
+            before_first()
+            click.echo(wrap(prompt), nl=False)
+        is_first = False
 
     def show(piece: str) -> None:
+        begin()
         click.echo(wrap(piece), nl=False)
 
-    show(prompt)
     write(show)
+    begin()  # where nothing was drawn
     click.echo()

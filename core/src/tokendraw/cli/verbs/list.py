@@ -5,7 +5,7 @@ JSON: ``candidates``, each as in :func:`tokendraw.cli.describe.candidate_json`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import click
 
@@ -34,15 +34,25 @@ def list_(ctx: click.Context, operation: str, as_json: bool) -> None:
     with plugins_at_work():
         candidates = by_rank(tokendraw.discover(operation=operation))
     warn(settings.all_warnings(c.name for c in candidates), strict=settings.strict)
+    error = _error(candidates, operation)
     if as_json:
-        print_json({"candidates": [candidate_json(candidate) for candidate in candidates]})
+        print_json({"error": error, "candidates": [candidate_json(candidate) for candidate in candidates]})
     elif candidates:
         print_candidates(candidates)
         _print_operations(candidates)
     else:
-        click.echo(f"No sampler is installed; {INSTALL}.", err=True)
-    if not any(candidate.state is State.AVAILABLE for candidate in candidates):
+        click.echo(error, err=True)
+    if error:
         ctx.exit(NOT_USABLE)
+
+
+def _error(candidates: Sequence[Candidate], operation: str) -> str | None:
+    """Say that no candidate can serve the operation; None if one can."""
+    if not candidates:
+        return f"No sampler is installed; {INSTALL}."
+    if any(candidate.state is State.AVAILABLE for candidate in candidates):
+        return None
+    return f"No installed sampler can serve the operation '{operation}' here. Read the reasons of the candidates."
 
 
 def by_rank(candidates: Iterable[Candidate]) -> list[Candidate]:

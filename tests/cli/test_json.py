@@ -1,0 +1,256 @@
+"""``--json`` of every command: one object with a version and the error, whatever goes wrong."""
+
+import json
+import subprocess
+import sys
+
+import click
+import numpy as np
+import pytest
+
+import tokendraw
+from command_line import NATIVE_ON_CPU, OFF, be_on, call
+from fake_candidates import FLASHINFER, LAPTOP
+from fake_dists import EVERYTHING, fake_dists, plugin
+from tokendraw import operations
+from tokendraw._discovery import settings as _settings
+from tokendraw.cli import main
+from tokendraw.cli.demo import built_in_model as _built_in_model
+from tokendraw.cli.demo.ngram import NGramModel
+
+ROOT = click.Context(main)
+COMMANDS = {name: main.get_command(ROOT, name) for name in main.list_commands(ROOT)}
+ARGUMENTS = {
+    "list": (),
+    "show": ("native",),
+    "resolve": (),
+    "doctor": (),
+    "check": ("native", "--device", "cpu", "--quick", "--only", "ties"),
+    "bench": (
+        *("--device", "cpu", "--batch", "1", "--vocab-size", "128"),
+        *("--filters", "none", "--repeats", "3"),
+    ),
+    "sample": ("logits.npy", *NATIVE_ON_CPU),
+    "generate": ("The", "-n", "2", *NATIVE_ON_CPU),
+    "new": ("acme", "acme-tokendraw"),
+}
+"""Arguments that each command succeeds with."""
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    """Work in a folder with a file of logits, on a small language model."""
+    monkeypatch.chdir(tmp_path)
+    np.save("logits.npy", np.zeros((2, 5), np.float32))
+    model = NGramModel(["The cat sat on the mat."])
+    monkeypatch.setattr(_built_in_model, "language_model", lambda: model)
+    return tmp_path
+
+
+def bad_value(parameter):
+    """A value that the type of an option refuses; None for a type that takes any text."""
+    if isinstance(parameter.type, (click.Choice, click.types.IntParamType, click.types.FloatParamType)):
+        return "?"
+    return {"operation": "?", "fuzz_case": "?", "folder": "not-there", "plot": ".", "output": "."}.get(
+        parameter.name
+    )
+
+
+def usage_errors():
+    """Every command with arguments that click refuses, each in turn."""
+    for name, command in COMMANDS.items():
+        yield name, (*ARGUMENTS[name], "--no-such-option")
+        yield name, (*ARGUMENTS[name], "one", "too", "many")
+        required = [p for p in command.params if isinstance(p, click.Argument)]
+        if required:
+            yield name, ()
+        for parameter in command.params:
+            if isinstance(parameter, click.Option) and (value := bad_value(parameter)) is not None:
+                yield name, (*ARGUMENTS[name], parameter.opts[0], value)
+
+
+def error_in_json(*arguments):
+    """The ``error`` of a call with ``--json``, which ends as the call without does."""
+    plain, in_json = call(*arguments), call(*arguments, "--json")
+    assert (in_json.exit_code, in_json.stderr) == (plain.exit_code, plain.stderr)
+    assert in_json.exit_code != 0
+    found = json.loads(in_json.stdout)
+    assert found["schema_version"] == 1
+    return found, plain.stderr
+
+
+def test_every_command_is_looked_at():
+    assert list(ARGUMENTS) == list(COMMANDS)
+
+
+@pytest.mark.parametrize("name", [name for name in ARGUMENTS if name != "check"])
+def test_a_result_has_a_version_and_no_error(name):
+    result = call(name, *ARGUMENTS[name], "--json")
+    found = json.loads(result.stdout)
+    assert (result.exit_code, list(found)[:2]) == (0, ["schema_version", "error"])
+    assert (found["schema_version"], found["error"]) == (1, None)
+    assert len(found) > 2
+
+
+@pytest.mark.parametrize(("name", "arguments"), [*usage_errors()], ids=str)
+def test_a_usage_error_is_an_object(name, arguments):
+    found, stderr = error_in_json(name, *arguments)
+    assert list(found) == ["schema_version", "error"]
+    assert stderr.endswith(f"\nError: {found['error']}\n")
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_usage_error_before_the_option_is_an_object(name):
+    result = call(name, "--no-such-option", "--json")
+    assert result.exit_code == 2
+    assert json.loads(result.stdout)["error"].startswith("No such option '--no-such-option'.")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        (("--json",), "No such option '--json'. Did you mean '--version'?"),
+        (("--json", "list"), "No such option '--json'. Did you mean '--version'?"),
+        (("drwa", "--json"), "No such command 'drwa'."),
+        (("list", "--json=1"), "Option '--json' does not take a value."),
+    ],
+    ids=str,
+)
+def test_an_error_before_any_command_is_known_is_an_object(arguments, error):
+    result = call(*arguments)
+    assert (json.loads(result.stdout), result.exit_code) == ({"schema_version": 1, "error": error}, 2)
+
+
+def test_a_process_prints_it_as_well():
+    result = subprocess.run(
+        [sys.executable, "-m", "tokendraw", "show", "nativ", "--json"],
+        capture_output=True,
+        encoding="utf-8",
+        check=False,
+    )
+    error = "'nativ' needs to be an installed sampler, found native. Try: tokendraw show native"
+    assert (json.loads(result.stdout), result.stderr, result.returncode) == (
+        {"schema_version": 1, "error": error},
+        f"{error}\n",
+        1,
+    )
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_malformed_setting_is_an_object(name, monkeypatch):
+    if name == "doctor":  # which finds it, and goes on
+        return
+    monkeypatch.setenv("TOKENDRAW_STRICT", "perhaps")
+    found, stderr = error_in_json(name, *ARGUMENTS[name])
+    assert list(found) == ["schema_version", "error"]
+    assert stderr == f"{found['error']}\n"
+    assert found["error"].startswith("'TOKENDRAW_STRICT' needs ")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "exit_code"),
+    [
+        (("show", "nativ"), 1),
+        (("resolve", "--sampler", "nativ"), 1),
+        (("resolve", "--need", "rounding"), 2),
+        (("check", "nativ"), 1),
+        (("check", "native", "--only", "top_q"), 2),
+        (("check", "native", "--fuzz", "1", "--only", "ties"), 2),
+        (("check", "native", "--list"), 2),
+        (("check",), 2),
+        (("bench", "--sampler", "nativ"), 1),
+        (("bench", "--output", "not-there/table.md"), 2),
+        (("bench", "--drafts", "2"), 2),
+        (("bench", "--device", "cuda:99"), 1),
+        (("sample", "not-there.npy"), 1),
+        (("sample", "logits.npy", "--sampler", "nativ"), 1),
+        (("sample", "logits.npy", "--top-p", "2"), 2),
+        (("sample", "logits.npy", "--tensor", "b"), 1),
+        (("generate", "The", "--sampler", "nativ"), 1),
+        (("generate", "The", "--top-p", "2"), 2),
+        (("generate", "The", "--verify-mode", "coupled"), 2),
+        (("generate", "The", "--allow", "["), 2),
+        (("new", "native", "out"), 2),
+        (("new", "acme", "."), 1),
+    ],
+    ids=str,
+)
+def test_an_error_of_a_command_is_an_object(arguments, exit_code):
+    found, stderr = error_in_json(*arguments)
+    assert call(*arguments).exit_code == exit_code
+    assert stderr.endswith(f"{found['error']}\n")
+    if arguments[0] != "resolve" or exit_code == 2:  # it adds what it decided
+        assert list(found) == ["schema_version", "error"]
+
+
+class TestAResultThatIsAnError:
+    """Commands that exit with 1 after their result print one object with both."""
+
+    @pytest.mark.parametrize("candidates", [(), (FLASHINFER, OFF)])
+    def test_list(self, monkeypatch, candidates):
+        be_on(monkeypatch, LAPTOP, candidates)
+        found, _ = self.error_of("list")
+        assert len(found["candidates"]) == len(candidates)
+        assert found["error"] == (
+            "No installed sampler can serve the operation 'sample' here. Read the reasons of the candidates."
+            if candidates
+            else "No sampler is installed; run `pip install ./plugins/native` in tokendraw's checkout."
+        )
+
+    def test_doctor(self, monkeypatch):
+        monkeypatch.setenv("TOKENDRAW_DISABLE", "native")
+        found, _ = self.error_of("doctor")
+        assert (found["error"], found["chosen"]) == ("A program gets no sampler here.", None)
+
+    def test_check(self, tmp_path, monkeypatch):
+        with fake_dists(tmp_path, monkeypatch) as dists:
+            dists.add_plugin("greedy", plugin("greedy", capabilities=EVERYTHING))
+            options = ("--device", "cpu", "--quick", "--only", "min_p", "--jobs", "1")
+            found, _ = self.error_of("check", "greedy", *options)
+        assert found["error"] == "0 passed, 1 failed, 0 refused, 0 not run."
+
+    def test_bench(self, tmp_path, monkeypatch):
+        with fake_dists(tmp_path, monkeypatch) as dists:
+            dists.add_plugin("acme", plugin("acme", capabilities=EVERYTHING.replace("'counter'", "'launch'")))
+            found, _ = self.error_of("bench", *ARGUMENTS["bench"], "--sampler", "acme")
+        assert found["error"] == "Nothing could be timed. Read the reasons of the entries."
+
+    @staticmethod
+    def error_of(*arguments):
+        result = call(*arguments, "--json")
+        assert result.exit_code == 1
+        return json.loads(result.stdout), result.stderr
+
+
+def test_an_error_after_the_object_adds_no_second(monkeypatch):
+    monkeypatch.setenv("TOKENDRAW_SAMPLER", "nativ")
+    result = call("resolve", "--json")
+    assert (json.loads(result.stdout)["error"] + "\n", result.exit_code) == (result.stderr, 1)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_an_exception_that_nobody_expected_is_an_object_before_its_traceback(name, monkeypatch, capsys):
+    def fail(*arguments, **options):
+        raise ZeroDivisionError("division by zero")
+
+    monkeypatch.setattr(_settings, "read_settings", fail)
+    monkeypatch.setattr(operations, "get", fail)
+    with pytest.raises(ZeroDivisionError):
+        main([name, *ARGUMENTS[name], "--json"], prog_name="tokendraw")
+    assert json.loads(capsys.readouterr().out) == {
+        "schema_version": 1,
+        "error": "ZeroDivisionError: division by zero",
+    }
+
+
+def test_without_the_option_an_error_leaves_stdout_empty():
+    assert call("show", "nativ").stdout == ""
+
+
+def test_an_interrupt_prints_no_object(monkeypatch):
+    def interrupted(**options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(tokendraw, "discover", interrupted)
+    result = call("list", "--json")
+    assert (result.stdout, result.exit_code) == ("", 130)

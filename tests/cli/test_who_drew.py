@@ -1,0 +1,70 @@
+"""What commands say of who drew: the sampler that did, and not the one that was chosen and left its rows to another."""
+
+import numpy as np
+import pytest
+
+from command_line import call
+from limited_native import install_limited
+from tokendraw.cli.demo import built_in_model as _built_in_model
+from tokendraw.cli.demo.ngram import NGramModel
+
+CHOSEN = ("--sampler", "limited", "--device", "cpu")
+BEYOND = "greedy rows, seeded rows"
+BY_NATIVE = f"drawn by native on cpu: it draws {BEYOND} for limited (asked for by --sampler)\n"
+BY_LIMITED = f"drawn by limited on cpu: asked for by --sampler; native draws {BEYOND}\n"
+
+
+@pytest.fixture(autouse=True)
+def limited(tmp_path, monkeypatch):
+    """A sampler without seeds and greedy rows, a file of four rows, and a small language model."""
+    less = {"greedy": False, "seeding": "launch"}
+    monkeypatch.syspath_prepend(install_limited(tmp_path, less, less))
+    monkeypatch.chdir(tmp_path)
+    np.save("logits.npy", np.zeros((4, 5), np.float32))
+    for name in ("language_model", "draft_model"):
+        model = NGramModel(["The cat sat on the mat, and the dog slept."])
+        monkeypatch.setattr(_built_in_model, name, lambda model=model: model)
+
+
+@pytest.mark.parametrize("streams", ["--stream", "--no-stream"])
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        (("--seed", "7"), BY_NATIVE),
+        (("--temperature", "0"), BY_NATIVE),
+        ((), BY_LIMITED),
+    ],
+    ids=["seeded", "greedy", "neither"],
+)
+def test_a_text_is_by_the_sampler_that_drew_it(options, line, streams):
+    result = call("generate", "The", "-n", "3", *CHOSEN, *options, streams)
+    assert (result.stderr, result.exit_code) == (line, 0)
+    assert result.stdout.startswith("The")
+
+
+def test_texts_of_several_samplers_name_each_with_its_rows():
+    """Five settings, of which one is greedy, draw four tokens each."""
+    result = call("generate", "The", "-n", "4", *CHOSEN, "--compare")
+    assert result.stderr == (
+        "drawn by limited (16 of 20 rows) and native (4 of 20 rows) on cpu: asked for by --sampler; native draws "
+        f"{BEYOND}\n"
+    )
+
+
+@pytest.mark.parametrize(("options", "line"), [(("--seed", "7"), BY_NATIVE), ((), BY_LIMITED)])
+def test_rows_of_a_file_are_by_the_sampler_that_drew_them(options, line):
+    result = call("sample", "logits.npy", *CHOSEN, *options)
+    assert (result.stderr, result.exit_code) == (line, 0)
+
+
+@pytest.mark.parametrize("options", [("--seed", "7"), ("--temperature", "0"), ("--verify-mode", "coupled")])
+def test_drafts_are_verified_by_the_sampler_that_did(options):
+    result = call("generate", "The", "-n", "3", "--speculate", "2", *CHOSEN, *options)
+    line = result.stderr.splitlines()[0]
+    assert line == f"verified by native on cpu: it verifies {BEYOND} for limited (asked for by --sampler)"
+
+
+def test_drafts_that_the_chosen_sampler_verifies_are_by_it():
+    result = call("generate", "The", "-n", "3", "--speculate", "2", *CHOSEN)
+    line = result.stderr.splitlines()[0]
+    assert line == f"verified by limited on cpu: asked for by --sampler; native verifies {BEYOND}"
