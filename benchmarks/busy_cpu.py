@@ -67,7 +67,7 @@ class Timed:
 
 @contextlib.contextmanager
 def loops(count: int) -> Iterator[None]:
-    """Keep ``count`` processes computing; they also end when this one does."""
+    """Keep ``count`` child processes computing until the block ends, or this process."""
     processes: list[subprocess.Popen[bytes]] = []
     try:
         while len(processes) < count:

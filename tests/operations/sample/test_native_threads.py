@@ -35,7 +35,7 @@ REQUESTS = {
 
 @pytest.fixture(autouse=True)
 def threads():
-    """Torch's number of threads is what it was after each test."""
+    """Restore torch's number of threads after each test."""
     before = torch.get_num_threads()
     yield
     torch.set_num_threads(before)
@@ -59,7 +59,7 @@ def metadata_of(requests, **columns):
 
 
 def tensors(output):
-    """List the tensors of an output, those inside of its records too."""
+    """List the tensors of an output and of the records inside."""
     values = [getattr(output, field.name) for field in fields(output)] if is_dataclass(output) else output
     for value in values:
         if is_dataclass(value):
@@ -155,7 +155,7 @@ def test_logits_are_edited_the_same_with_any_number_of_threads():
 
 
 class ParallelRegions(TorchDispatchMode):
-    """Lists the operations of the calling thread that torch may share out among its own threads."""
+    """Lists operations of the calling thread large enough for torch's own threads."""
 
     def __init__(self):
         super().__init__()
@@ -192,7 +192,7 @@ def test_no_large_operation_is_shared_out_by_torch_itself(sampler, name):
 
 
 def test_several_threads_compute_the_chunks(sampler, monkeypatch):
-    """So the tests above can fail."""
+    """So the comparisons above can fail."""
     torch.set_num_threads(2)
     computing, compute = set(), row_threads._Batch._take_chunks
 
@@ -258,7 +258,7 @@ def test_the_error_of_a_chunk_reaches_the_caller_once_and_ends_the_batch():
 
 
 def both_threads(state):
-    """Collect what ``state`` returns on the calling thread and on a helper, which wait for each other."""
+    """Collect the results of ``state`` on the calling thread and on a helper, which meet at a barrier."""
     barrier, found = threading.Barrier(2, timeout=20), []
 
     def compute(rows, buffers):

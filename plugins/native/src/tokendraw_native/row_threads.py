@@ -64,8 +64,9 @@ def sharing(logits: Tensor) -> Iterator[None]:
 def by_chunks(
     compute: Callable[[slice, Buffers], _T], rows: int, logits: Tensor, chunk_logits: int = CHUNK_LOGITS
 ) -> list[_T]:
-    """Compute the results of chunks of rows that are like those of ``logits`` [_, V]; see :func:`by_steps`.
+    """Compute the results of chunks of rows of V logits, as :func:`by_steps` does.
 
+    :param logits: [_, V], of the same V and device as the rows.
     :param chunk_logits: logits of a chunk on a CPU.
     """
     size = chunk_logits if logits.device.type == "cpu" else _CHUNK_LOGITS_ELSEWHERE
@@ -89,7 +90,7 @@ def by_steps(compute: Callable[[slice, Buffers], _T], rows: int, step: int, devi
 
 
 class _Batch(Generic[_T]):
-    """Chunks that several threads compute."""
+    """A queue of chunks, and the results of several threads."""
 
     def __init__(
         self, compute: Callable[[slice, Buffers], _T], parts: list[slice], device: torch.device
@@ -105,7 +106,7 @@ class _Batch(Generic[_T]):
         self._modes = torch.is_inference_mode_enabled(), torch.is_grad_enabled()
 
     def run(self, helpers: int) -> list[_T]:
-        """Compute all chunks on the calling thread and ``helpers`` others."""
+        """Compute all chunks on the calling thread and on ``helpers`` new threads."""
         for _ in range(helpers):
             try:
                 _thread.start_new_thread(self._help, ())  # threading.Thread would wait for its first turn
