@@ -4,8 +4,9 @@
     python benchmarks/busy_cpu.py --loads 6 --batches 64 --vocab-sizes 128256 --rounds 30
 
 A load of n is n child processes that loop for ever. Each call is timed with one thread and with several, in turns. A
-line of the table stands for the cells of its filters, logprobs and batch, one for each vocabulary and dtype. It
-shows the cell with the largest ratio of medians, several threads to one.
+sample is one call, or the mean of several in a row where calls are short. A line of the table stands for the cells of
+its filters, logprobs and batch, one for each vocabulary and dtype, and shows the cell with the largest ratio of
+medians, several threads to one.
 """
 
 from __future__ import annotations
@@ -39,6 +40,10 @@ FILTERS = {
 }
 """The family of the logits, and the parameters."""
 LOOP = "import os\nparent = os.getppid()\nwhile os.getppid() == parent:\n    sum(range(100_000))"
+SAMPLE_MS = 25.0
+"""What the calls of a sample compute on an idle core, several turns of the scheduler: a call shorter than a turn takes
+its own time or that of all turns of the others, and a median would show either."""
+LEAST_ROUNDS = 5
 SECONDS_OF_A_LOAD = 0.5
 """Until the scheduler has seen what the loops take."""
 
@@ -93,20 +98,27 @@ def call_of(parameters: dict[str, float], logprobs: int | None, logits: Tensor) 
 def timed(cell: str, call: Callable[[], object], threads: int, rounds: int, seconds: float) -> Timed:
     """Time a call with one thread and with several, in turns whose order alternates.
 
-    :param seconds: after which fewer than ``rounds`` rounds do, five at least.
+    :param seconds: after which fewer than ``rounds`` rounds do, :data:`LEAST_ROUNDS` at least.
     """
     times: dict[int, list[float]] = {1: [], threads: []}
+    torch.set_num_threads(1)
+    repeats = 1 + int(SAMPLE_MS / min(milliseconds(call, 1) for _ in range(4)))
     end = time.perf_counter() + seconds
-    for turn in range(-1, rounds):
-        if turn >= 5 and time.perf_counter() > end:
+    for turn in range(rounds):
+        if turn >= LEAST_ROUNDS and time.perf_counter() > end:
             break
         for number in (1, threads) if turn % 2 else (threads, 1):
             torch.set_num_threads(number)
-            start = time.perf_counter()
-            call()
-            if turn >= 0:  # the first is a warmup
-                times[number].append(1e3 * (time.perf_counter() - start))
+            times[number].append(milliseconds(call, repeats))
     return Timed(cell, times[1], times[threads])
+
+
+def milliseconds(call: Callable[[], object], repeats: int) -> float:
+    """Time ``repeats`` calls in a row, in milliseconds a call."""
+    start = time.perf_counter()
+    for _ in range(repeats):
+        call()
+    return 1e3 * (time.perf_counter() - start) / repeats
 
 
 def lines_of(options: argparse.Namespace, load: int) -> Iterator[str]:
