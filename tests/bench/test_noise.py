@@ -96,7 +96,8 @@ def test_the_table_says_which_noise_it_was_who_has_none_and_who_draws_otherwise(
     dists.add_plugin("acme", plugin("acme", capabilities=EVERYTHING))
     names = [word for name in ("native", "acme", "torch-sort") for word in ("--sampler", name)]
     result = bench(*names, "--gumbel-dtype", "fp64")
-    assert result.stdout.splitlines()[1:] == [
+    lines = result.stdout.splitlines()
+    assert lines[2:] == [
         "T = 0.8, k = 50, p = 0.9, min-p = 0.05; seeded rows, float64 noise. Medians of 15, in turns; a clock",
         "that stands. In brackets the ratio to the read; ± half the distance of the quartiles, where it is",
         "over 5 %.",

@@ -244,7 +244,7 @@ def test_on_a_device_the_host_has_columns_of_its_own():
 
 def test_the_head_says_what_ran_where_and_the_notes_what_the_table_cannot():
     assert ON_A_CPU.head == [
-        "cpu, 2 threads: tokendraw 0.1.0, torch 2.13.0.",
+        "cpu, 2 threads, OMP_WAIT_POLICY unset: tokendraw 0.1.0, torch 2.13.0.",
         "T = 0.8, k = 50, p = 0.9, min-p = 0.05; seeded rows, float32 noise. Medians of 15, in turns; by the sun. In "
         "brackets the ratio to the read; ± half the distance of the quartiles, where it is over 5 %.",
     ]

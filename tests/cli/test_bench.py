@@ -47,7 +47,7 @@ VERSIONS = (
     f"tokendraw-native {importlib_metadata.version('tokendraw-native')}"
 )
 HEAD = (
-    f"cpu, 2 threads: {VERSIONS}.\n"
+    f"cpu, 2 threads, OMP_WAIT_POLICY unset: {VERSIONS}.\n"
     "T = 0.8, k = 50, p = 0.9, min-p = 0.05; seeded rows, float32 noise. Medians of 15, in turns; a clock\n"
     "that stands. In brackets the ratio to the read; ± half the distance of the quartiles, where it is\n"
     "over 5 %.\n"
@@ -117,6 +117,7 @@ def test_json_is_complete(fixed):
         "gumbel_dtype": "fp32",
         "repeats": 15,
         "threads": 2,
+        "omp_wait_policy": None,
         "cores": 4,
         "load": 0.25,
         "busy": "",
@@ -231,7 +232,7 @@ def test_the_table_is_written_as_markdown_below_the_command_that_repeats_it(fixe
         f"`tokendraw bench --batch 2 --vocab-size 256 --filters none --unseeded --sampler native --device cpu "
         f"--output '{path}'`"
     )
-    assert lines[2].startswith(f"cpu, 2 threads: {VERSIONS}. T = 0.8, ")
+    assert lines[2].startswith(f"cpu, 2 threads, OMP_WAIT_POLICY unset: {VERSIONS}. T = 0.8, ")
     assert lines[4:] == [
         "| batch | vocabulary | dtype | filters | logits | nucleus | read us | native us |",
         "| --: | --: | --- | --- | --- | --: | --: | --: |",
@@ -376,4 +377,4 @@ def test_on_a_terminal_a_bar_on_stderr_shows_what_is_being_timed():
     os.close(theirs)
     assert "0/1" in "".join(seen)
     assert "2 x 1000 float32" in "".join(seen)
-    assert result.stdout.startswith("cpu, 1 thread: ")
+    assert result.stdout.startswith("cpu, 1 thread, OMP_WAIT_POLICY unset: ")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -65,6 +66,7 @@ def report_of(
         lines=lines,
         seconds=time.perf_counter() - start,
         machine=machine,
+        omp_wait_policy=os.environ.get("OMP_WAIT_POLICY"),
     )
 
 

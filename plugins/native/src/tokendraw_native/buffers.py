@@ -1,4 +1,4 @@
-"""Buffers that the chunks of one call reuse. On a CPU, fresh memory costs more than the arithmetic done on it."""
+"""Buffers that the chunks of one thread reuse. On a CPU, fresh memory costs more than the arithmetic done on it."""
 
 from __future__ import annotations
 

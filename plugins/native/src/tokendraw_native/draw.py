@@ -27,9 +27,10 @@ from torch import Tensor
 from tokendraw import philox
 from tokendraw.plugin import GumbelDtype
 from tokendraw_native.buffers import Buffers
-from tokendraw_native.largest import first_largest
+from tokendraw_native.largest import LIGHT_CHUNK_LOGITS, first_largest
 from tokendraw_native.row_params import Noise, RowParams
-from tokendraw_native.row_stats import RowStats, TopTokens, chunks, tile_sums
+from tokendraw_native.row_stats import RowStats, TopTokens, tile_sums
+from tokendraw_native.row_threads import by_chunks
 from tokendraw_native.rows import INF, clean, load, scaled
 
 TILE = philox.TILE_SIZE
@@ -98,11 +99,13 @@ def _draw_top_tokens(
 
 def draw_greedy(logits: Tensor) -> tuple[Tensor, Tensor]:
     """Return the argmax of each row, [rows] int64, and whether the row is valid, [rows] bool."""
-    buffers, found = Buffers(logits.device), []
-    for _, part in chunks(logits):
-        rows = load(part, buffers)
-        found.append((first_largest(rows.x), rows.valid.squeeze(-1)))
-    token, valid = found[0] if len(found) == 1 else map(torch.cat, zip(*found, strict=True))
+
+    def chunk_argmax(part: slice, buffers: Buffers) -> tuple[Tensor, Tensor]:
+        rows = load(logits[part], buffers)
+        return first_largest(rows.x), rows.valid.squeeze(-1)
+
+    parts = by_chunks(chunk_argmax, len(logits), logits, LIGHT_CHUNK_LOGITS)
+    token, valid = parts[0] if len(parts) == 1 else map(torch.cat, zip(*parts, strict=True))
     return token, valid
 
 

@@ -9,7 +9,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from tokendraw_native.row_threads import by_chunks
+
 _BLOCK = 64
+LIGHT_CHUNK_LOGITS = 1 << 21
+"""Logits of a chunk where a row takes a tenth of a millisecond: in a shorter one a preempted helper costs more than it
+gains."""
 _SHORT = 1 << 14
 """Largest vocabulary of which one look at every value costs less."""
 
@@ -26,6 +31,15 @@ def largest(x: Tensor, n: int) -> tuple[Tensor, Tensor]:
         ids = torch.cat((ids, torch.arange(x.shape[-1] - rest, x.shape[-1]).expand(len(x), -1)), -1)
     values, places = x.gather(-1, ids).topk(n)
     return values, ids.gather(-1, places)
+
+
+def largest_of_rows(x: Tensor, n: int) -> tuple[Tensor, Tensor]:
+    """Do the same as :func:`largest`, by chunks of rows."""
+    parts = by_chunks(lambda part, _: largest(x[part], n), len(x), x, LIGHT_CHUNK_LOGITS)
+    if len(parts) == 1:
+        return parts[0]
+    values, ids = zip(*parts, strict=True)
+    return torch.cat(values), torch.cat(ids)
 
 
 def first_largest(x: Tensor) -> Tensor:

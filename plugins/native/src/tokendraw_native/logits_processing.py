@@ -5,7 +5,6 @@ Masks are written over all ids of a row; everything else is computed for lists o
 
 from __future__ import annotations
 
-from itertools import pairwise
 from typing import NamedTuple
 
 import torch
@@ -13,9 +12,13 @@ from torch import Tensor
 
 from tokendraw import Drafts, RequestSlots, speculative
 from tokendraw.plugin import EditFacts, RequestTables
+from tokendraw_native.buffers import Buffers
+from tokendraw_native.row_threads import CHUNK_LOGITS, by_steps, sharing
 
 _ELEMENTS = 1 << 23
 """Ids that are looked at together, of all rows: what lies in memory for each of them takes about 40 bytes."""
+_MASK_IDS_OF_A_LIST_ID = 16
+"""Ids of a mask that a CPU edits in the time of one id in a list."""
 _OFF = float("-inf")
 
 
@@ -34,14 +37,26 @@ class NativeProcessor:
         """Edit the logits in place, part by part, as the requests of their rows ask."""
         tables, facts = slots.tables, slots.facts
         count, vocab_size = logits.shape
-        rows = _rows(tables, row_index, drafts, count) if facts.any_edit else None
-        most = max(1, _ELEMENTS // (vocab_size + tables.history.shape[1]))
-        for part in (slice(*ends) for ends in pairwise((*range(0, count, most), count))):
-            if bitmask is not None:
-                _forbid(logits[part], ~_bits(bitmask[part], vocab_size))
-            if rows is not None:
-                _edit(logits[part], tables, facts, _Rows(*(tensor[part] for tensor in rows)))
+        with sharing(logits):
+            rows = _rows(tables, row_index, drafts, count) if facts.any_edit else None
+
+            def edit(part: slice, _: Buffers) -> None:
+                if bitmask is not None:
+                    _forbid(logits[part], ~_bits(bitmask[part], vocab_size))
+                if rows is not None:
+                    _edit(logits[part], tables, facts, _Rows(*(tensor[part] for tensor in rows)))
+
+            has_masks = bitmask is not None or facts.any_allowed
+            by_steps(edit, count, _rows_of_chunk(logits, tables, has_masks=has_masks), logits.device)
         return logits
+
+
+def _rows_of_chunk(logits: Tensor, tables: RequestTables, *, has_masks: bool) -> int:
+    """Return how many rows are edited together."""
+    vocab_size, history = logits.shape[1], tables.history.shape[1]
+    if logits.device.type != "cpu":
+        return _ELEMENTS // (vocab_size + history)
+    return CHUNK_LOGITS // (vocab_size * has_masks + _MASK_IDS_OF_A_LIST_ID * history)
 
 
 class _Rows(NamedTuple):

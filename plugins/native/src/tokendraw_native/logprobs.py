@@ -18,8 +18,10 @@ from tokendraw.plugin import (
     mode_values,
     pad_logprobs,
 )
+from tokendraw_native.buffers import Buffers
 from tokendraw_native.row_params import RowParams
-from tokendraw_native.row_stats import RowStats, chunks
+from tokendraw_native.row_stats import RowStats
+from tokendraw_native.row_threads import by_chunks
 from tokendraw_native.rows import INF, clean
 
 
@@ -55,13 +57,14 @@ def logprobs(
     """
     token, row = token.unsqueeze(-1), _masses(stats)
     least = least_shown(row, params.temperature, mode)
-    ranks, best = [], []
-    for rows, part in chunks(logits):
-        x = clean(part)
-        if ranked:
-            ranks.append((x >= x.gather(-1, token[rows])).sum(-1))
+
+    def chunk_ids(rows: slice, _: Buffers) -> tuple[Tensor, Tensor | None]:
+        x = clean(logits[rows])
+        rank = (x >= x.gather(-1, token[rows])).sum(-1) if ranked else None
         visible = _visible(x, token[rows], least[rows], params.chunk(rows), mode)
-        best.append(best_token_ids(visible, width))
+        return best_token_ids(visible, width), rank
+
+    best, ranks = zip(*by_chunks(chunk_ids, len(logits), logits), strict=True)
     ids = torch.cat((token, torch.cat(best)), -1)
     values = mode_values(clean(logits.gather(-1, ids)), row, params.inverse_temperature, mode)
     if params.greedy is not None and not mode.startswith("raw"):

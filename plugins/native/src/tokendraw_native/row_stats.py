@@ -7,7 +7,7 @@ without waiting.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -19,14 +19,12 @@ from tokendraw import philox
 from tokendraw.probabilities import PerRow
 from tokendraw_native.buffers import Buffers
 from tokendraw_native.filters import MAX_TOP, thresholds
-from tokendraw_native.largest import largest
+from tokendraw_native.largest import largest_of_rows
 from tokendraw_native.row_params import RowParams
+from tokendraw_native.row_threads import by_chunks
 from tokendraw_native.rows import Rows, kept, known_finite, load, real_dtype, scaled
 
 _TILE = philox.TILE_SIZE
-_CHUNK = {"cpu": 1 << 19}
-_CHUNK_ELSEWHERE = 1 << 24
-"""Logits of a chunk of rows: what a CPU's caches hold, elsewhere what fills the device."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,19 +63,6 @@ class RowStats(PerRow):
     """The kept tokens themselves, if only the largest values were read."""
 
 
-def chunks(logits: Tensor) -> Iterator[tuple[slice, Tensor]]:
-    """Yield the rows of a batch in chunks."""
-    for part in row_slices(logits.shape[0], logits):
-        yield part, logits[part]
-
-
-def row_slices(count: int, logits: Tensor) -> Iterator[slice]:
-    """Cut ``count`` rows like those of ``logits`` into slices of one chunk each; no rows are one empty slice."""
-    rows = max(1, _CHUNK.get(logits.device.type, _CHUNK_ELSEWHERE) // logits.shape[1])
-    for start in range(0, max(count, 1), rows):
-        yield slice(start, min(start + rows, count))
-
-
 def row_stats(logits: Tensor, params: RowParams, *, masses: bool) -> RowStats:
     """Read every logit, but of a row that was expanded to a batch of equal requests only once.
 
@@ -86,11 +71,13 @@ def row_stats(logits: Tensor, params: RowParams, *, masses: bool) -> RowStats:
     if _is_one_row(logits, params):
         only = row_stats(logits[:1], params.chunk(slice(1)), masses=masses)
         return only.chunk(torch.zeros(len(logits), dtype=torch.int64, device=logits.device))
-    buffers = Buffers(logits.device)
-    parts = []
-    for rows, part in chunks(logits):
-        own = params if len(part) == len(logits) else params.chunk(rows)
-        parts.append(_chunk_stats(load(part, buffers), own, buffers, masses))
+
+    def chunk_stats(part: slice, buffers: Buffers) -> RowStats:
+        chunk = logits[part]
+        own = params if len(chunk) == len(logits) else params.chunk(part)
+        return _chunk_stats(load(chunk, buffers), own, buffers, masses)
+
+    parts = by_chunks(chunk_stats, len(logits), logits)
     return parts[0] if len(parts) == 1 else joined(parts)
 
 
@@ -102,7 +89,7 @@ def _is_one_row(logits: Tensor, params: RowParams) -> bool:
     return all(bool((column == column[:1]).all()) for column in columns)
 
 
-def joined(parts: list[RowStats]) -> RowStats:
+def joined(parts: Sequence[RowStats]) -> RowStats:
     """Join the statistics of successive rows."""
 
     def column(name: str) -> Any:
@@ -170,7 +157,7 @@ def top_stats(logits: Tensor, params: RowParams) -> RowStats | None:
     if not params.all_top_k or params.joint is not None or (params.max_top_k or 0) >= MAX_TOP:
         return None
     n = min(_enough(params.max_top_k or 0), vocab_size)
-    values, ids = largest(logits, n)
+    values, ids = largest_of_rows(logits, n)
     x_max = values[:, :1].to(torch.float32)
     if not known_finite(x_max):  # NaN comes first
         return None

@@ -6,21 +6,17 @@ captured in a CUDA graph. Besides a chunk of rows it keeps one number a tile and
 
 from __future__ import annotations
 
-import contextlib
-
 import torch
 from torch import Tensor
 
 from tokendraw import Drafts, Need, SamplerOutput, SamplingMetadata, VerifyOutput, VocabShard
-from tokendraw.plugin import VerifyMode, one_thread
+from tokendraw.plugin import VerifyMode
 from tokendraw_native.draw import DRAFT, SAMPLE, draw, draw_greedy
 from tokendraw_native.logprobs import log_kept_mass, logprobs
 from tokendraw_native.row_params import Noise, RowParams
 from tokendraw_native.row_stats import row_stats, top_stats
+from tokendraw_native.row_threads import sharing
 from tokendraw_native.verify import verify
-
-_SMALL = 1 << 19
-"""Most logits (three rows of a large vocabulary, some milliseconds) for which a CPU uses the calling thread alone."""
 
 
 class NativeSampler:
@@ -47,7 +43,7 @@ class NativeSampler:
             return self._sample_shard(logits, metadata, shard)
         rows, vocab_size = logits.shape
         width = metadata.facts.logprobs_width(vocab_size)
-        with self._threads(logits):
+        with sharing(logits):
             if metadata.facts.all_greedy and width is None:
                 return SamplerOutput(*draw_greedy(logits))
             params = RowParams.of(metadata, rows, logits.device)
@@ -68,7 +64,7 @@ class NativeSampler:
 
         params = RowParams.of(metadata, len(logits), logits.device)
         columns = LocalColumns(logits, params, shard.agreement.layout, self._gumbel_dtype)
-        with self._threads(logits):
+        with sharing(logits):
             return sample_shard(columns, params, metadata, shard, self._need)
 
     @torch.no_grad()
@@ -81,7 +77,7 @@ class NativeSampler:
         mode: VerifyMode = "rejection",
     ) -> VerifyOutput:
         """Verify the drafts of a batch; see :mod:`tokendraw_native.verify`."""
-        with self._threads(target_logits):
+        with sharing(target_logits):
             return verify(
                 target_logits,
                 drafts,
@@ -91,6 +87,3 @@ class NativeSampler:
                 logprobs_mode=self._mode,
                 ranked=self._ranked,
             )
-
-    def _threads(self, logits: Tensor) -> contextlib.AbstractContextManager[None]:
-        return one_thread() if self._on_cpu and logits.numel() <= _SMALL else contextlib.nullcontext()

@@ -7,8 +7,9 @@ of, it finds what their own columns weigh and the best token among these.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import replace
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -31,9 +32,12 @@ from tokendraw.vocab_parallel import (
 from tokendraw_native.buffers import Buffers
 from tokendraw_native.largest import first_largest, largest
 from tokendraw_native.row_params import Noise, RowParams
-from tokendraw_native.row_stats import RowStats, chunks, joined, padded_tile_sums, raw_masses, weights
+from tokendraw_native.row_stats import RowStats, joined, padded_tile_sums, raw_masses, weights
+from tokendraw_native.row_threads import by_chunks
 from tokendraw_native.rows import INF, Rows, kept, known_finite, load, scaled
 from tokendraw_native.shard_draw import ShardDraw
+
+_T = TypeVar("_T")
 
 
 class LocalColumns:
@@ -53,13 +57,13 @@ class LocalColumns:
 
     def argmax(self) -> Argmax:
         """Find the largest value of each row."""
-        found = [(rows.max, _has_nan(rows), self._argmax(rows)) for _, rows in self._rows()]
+        found = self._by_chunks(lambda _, rows, __: (rows.max, _has_nan(rows), self._argmax(rows)))
         return Argmax(*(torch.cat(column) for column in zip(*found, strict=True)))
 
     def largest(self, count: int, masses: int, fresh: Tensor | None) -> Survey:
         """Find the largest values, how many more tie with the last, and the mass of each row."""
-        buffers, found = Buffers(self._logits.device), []
-        for part, rows in self._rows():
+
+        def survey(part: slice, rows: Rows, buffers: Buffers) -> tuple[Tensor, Tensor, Tensor | None]:
             x = rows.x
             values = largest(x, min(count, x.shape[-1]))[0]
             last = values[:, -1:]
@@ -68,14 +72,15 @@ class LocalColumns:
             if masses:
                 own = weights(rows, self._params.chunk(part), buffers)[0]
                 own = own.sum(-1, keepdim=True) if masses == 1 else _by_first_digit(x, own)
-            found.append((pad(values, (0, count - values.shape[-1]), value=-INF), ties.to(torch.int32), own))
-        best, times, weighed = ([*column] for column in zip(*found, strict=True))
+            return pad(values, (0, count - values.shape[-1]), value=-INF), ties.to(torch.int32), own
+
+        best, times, weighed = zip(*self._by_chunks(survey), strict=True)
         return Survey(torch.cat(best), torch.cat(times), torch.cat(weighed) if masses else None, fresh)
 
     def histogram(self, digits: Digits, weighing: Weighing | None) -> Tensor:
         """Add up what values weigh by a digit of their keys."""
-        found = []
-        for part, rows in self._rows():
+
+        def chunk_histogram(part: slice, rows: Rows, _: Buffers) -> Tensor:
             digit = keys(rows.x) >> digits.shift
             if digits.prefix is not None:
                 digit -= digits.prefix[part] << DIGIT_BITS
@@ -86,24 +91,27 @@ class LocalColumns:
                 units = y.exp_().mul_(2.0**weighing.bits).round_().to(torch.int64)
                 units *= rows.x >= weighing.floor[part]
             histogram = torch.zeros(len(digit), BINS + 1, dtype=torch.int64, device=digit.device)
-            found.append(histogram.scatter_add_(-1, digit, units)[:, :BINS])
-        return torch.cat(found)
+            return histogram.scatter_add_(-1, digit, units)[:, :BINS]
+
+        return torch.cat(self._by_chunks(chunk_histogram))
 
     def draw(self, bounds: Bounds | None, seeds: RowSeeds | None, *, best: int | None) -> Draws:
         """Draw the candidates for the token of each row."""
-        maxima, stats = [], []
-        buffers = Buffers(self._logits.device)
-        for part, rows in self._rows():
+
+        def chunk_stats(
+            part: slice, rows: Rows, buffers: Buffers
+        ) -> tuple[Tensor, Tensor, Tensor | None, RowStats]:
             first = None if self._params.greedy is None else self._argmax(rows)
-            maxima.append((rows.max, _has_nan(rows), first))
             own = None if bounds is None else Bounds(*(column[part] for column in bounds))
-            stats.append(self._stats(rows, self._params.chunk(part), own, buffers, best is not None))
+            stats = self._stats(rows, self._params.chunk(part), own, buffers, best is not None)
+            return rows.max, _has_nan(rows), first, stats
+
+        x_max, has_nan, ids, stats = zip(*self._by_chunks(chunk_stats), strict=True)
         whole = joined(stats)
         draw = ShardDraw(
             self._logits, whole, self._params, self._layout, self._dtype, filtered=bounds is not None
         )
         drawn = draw.candidates(Noise(*seeds()) if seeds else None, values=best is not None)
-        x_max, has_nan, ids = ([*column] for column in zip(*maxima, strict=True))
         if self._params.greedy is not None:
             first_ids = torch.where(self._params.greedy, torch.cat(ids), drawn.ids[:, :1])
             drawn = drawn._replace(ids=torch.cat((first_ids, drawn.ids[:, 1:]), -1))
@@ -117,23 +125,28 @@ class LocalColumns:
         """Count the values that are at least ``least``."""
         if not self._layout.ids.size:
             return torch.zeros(len(least), dtype=torch.int64, device=least.device)
-        return torch.cat([(rows.x >= least[part]).sum(-1) for part, rows in self._rows()])
+        return torch.cat(self._by_chunks(lambda part, rows, _: (rows.x >= least[part]).sum(-1)))
 
     def _best(self, count: int) -> tuple[Tensor, Tensor]:
         """Find the largest values and their ids."""
-        ids_here, found = self._layout.ids, []
+        ids_here = self._layout.ids
         missing = count - min(count, ids_here.size)
-        for _, rows in self._rows():
+
+        def chunk_best(_: slice, rows: Rows, __: Buffers) -> tuple[Tensor, Tensor]:
             columns = best_token_ids(rows.x, count - missing)
             ids = pad(columns + ids_here.start, (0, missing), value=self._layout.vocab_size).to(torch.int32)
-            found.append((pad(rows.x.gather(-1, columns), (0, missing), value=-INF), ids))
-        x, ids = (torch.cat(column) for column in zip(*found, strict=True))
+            return pad(rows.x.gather(-1, columns), (0, missing), value=-INF), ids
+
+        x, ids = (torch.cat(column) for column in zip(*self._by_chunks(chunk_best), strict=True))
         return x, ids
 
-    def _rows(self) -> Iterator[tuple[slice, Rows]]:
-        buffers = Buffers(self._logits.device)
-        for part, logits in chunks(self._logits):
-            yield part, load(logits, buffers)
+    def _by_chunks(self, compute: Callable[[slice, Rows, Buffers], _T]) -> list[_T]:
+        """Compute the results of successive chunks of rows, called with their numbers and the loaded rows."""
+
+        def chunk(part: slice, buffers: Buffers) -> _T:
+            return compute(part, load(self._logits[part], buffers), buffers)
+
+        return by_chunks(chunk, len(self._logits), self._logits)
 
     def _argmax(self, rows: Rows) -> Tensor:
         return (first_largest(rows.x) + self._layout.ids.start).to(torch.int32).unsqueeze(-1)

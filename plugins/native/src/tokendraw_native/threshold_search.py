@@ -23,8 +23,6 @@ _SORTED = 1 << 13
 """Largest vocabulary that a sort handles faster than the bins do, on a CPU too."""
 _WORTH_PACKING = 1 << 12
 """Values from which on that costs less than it saves."""
-_MOST_THREADS = 4
-"""Threads of torch up to which numpy, which sorts on one, is faster."""
 _BLOCK = 64
 _MAX_SHARE = 1 / 16
 """Largest share of all values for which picking out the members of a bin costs less than sorting all values."""
@@ -52,7 +50,7 @@ def descending_order(x: Tensor) -> Tensor:
     :param x: [rows, n] float32 without NaN.
     """
     few = len(x) == 1 or x.numel() < _WORTH_PACKING
-    if x.device.type != "cpu" or few or torch.get_num_threads() > _MOST_THREADS or not numpy_is_usable():
+    if x.device.type != "cpu" or few or not numpy_is_usable():
         return x.argsort(-1, descending=True)
     bits = (x + 0.0).view(torch.int32)  # -0.0 becomes 0.0
     ascending = bits ^ ((bits >> 31) & 0x7FFFFFFF)  # as integers, in the order of the floats

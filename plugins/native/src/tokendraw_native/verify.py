@@ -42,12 +42,14 @@ from tokendraw.plugin import (
     log_kept_mass_by_step,
     logprobs_by_step,
 )
+from tokendraw_native.buffers import Buffers
 from tokendraw_native.chain import Chain, num_accepted
 from tokendraw_native.distributions import Chosen, Distribution, GivenProbs, ProcessedLogits
 from tokendraw_native.draw import RESIDUAL, draw, draw_or_recover
 from tokendraw_native.logprobs import log_kept_mass, logprobs
 from tokendraw_native.row_params import Noise, RowParams
-from tokendraw_native.row_stats import row_slices, row_stats
+from tokendraw_native.row_stats import row_stats
+from tokendraw_native.row_threads import by_chunks
 
 
 def verify(
@@ -167,20 +169,19 @@ def _last_token(
     :param drawn: [B] bool: whether the draft rejected there was drawn from a distribution.
     :param is_plain: [B] bool: whether the token is the one that ``sample`` draws.
     """
-    tokens = []
-    for part in row_slices(len(row), target.logits):
+
+    def chunk_tokens(part: slice, _: Buffers) -> Tensor:
         at = row[part]
         p, q = target.probs(at), draft.probs(draft_row[part]) * drawn[part].unsqueeze(-1)
-        tokens.append(
-            draw_or_recover(
-                target.logits[at],
-                target.stats.chunk(at),
-                residual(p, q),
-                is_plain[part],
-                target.params.chunk(at),
-                noise.chunk(at),
-                dtype,
-                RESIDUAL,
-            )
+        return draw_or_recover(
+            target.logits[at],
+            target.stats.chunk(at),
+            residual(p, q),
+            is_plain[part],
+            target.params.chunk(at),
+            noise.chunk(at),
+            dtype,
+            RESIDUAL,
         )
-    return torch.cat(tokens)
+
+    return torch.cat(by_chunks(chunk_tokens, len(row), target.logits))

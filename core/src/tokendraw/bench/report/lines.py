@@ -89,6 +89,8 @@ class Report:
     seconds: float
     machine: Machine | None = None
     """State of the host before the run; None if it was not looked at."""
+    omp_wait_policy: str | None = None
+    """The environment's OMP_WAIT_POLICY: whether torch's threads spin or sleep while they wait. None: unset."""
 
     @property
     def cell(self) -> Any:
@@ -115,7 +117,10 @@ class Report:
     def head(self) -> list[str]:
         """Describe the run in two sentences."""
         versions = ", ".join(f"{name} {version}" for name, version in self.versions.items())
-        threads = f", {self.threads} thread{'s' * (self.threads > 1)}" if self.device == "cpu" else ""
+        threads = ""
+        if self.device == "cpu":
+            policy = f"={self.omp_wait_policy}" if self.omp_wait_policy else " unset"
+            threads = f", {self.threads} thread{'s' * (self.threads > 1)}, OMP_WAIT_POLICY{policy}"
         said = self.operation.head(self.cell)
         return [
             f"{self.host}{threads}: {versions}.",
@@ -194,7 +199,10 @@ class Report:
                 yield line, name, entry
 
 
-_FACTS = ("command", "device", "method", "repeats", "threads", "versions", "contenders", "seconds")
+_FACTS = (
+    *("command", "device", "method", "repeats", "threads", "omp_wait_policy", "versions", "contenders"),
+    "seconds",
+)
 
 
 def _entry_json(line: Line, entry: Timing | Failure) -> dict[str, Any]:

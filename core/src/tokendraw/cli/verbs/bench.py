@@ -1,11 +1,11 @@
 """``tokendraw bench``: time the installed plugins against each other, and against a read or a copy of the same bytes.
 
-JSON: ``command`` (the line that repeats the run), ``operation``, ``device``, ``host`` (as in
-``resolve --json``), ``method`` (how times were taken, in words), ``repeats``, ``threads`` (of torch),
-``cores`` (that the process may use) and ``load`` (programs at work in the minute before; null where the system does not
-tell), ``busy`` (that other work disturbed the times, by what signs, and what to set; else ""), ``versions`` (by
-distribution), ``contenders`` (names), ``seconds`` and ``cells``; for operations on logits also ``seeded``,
-``gumbel_dtype``, ``temperature``, ``top_k``, ``top_p`` and ``min_p`` (of the rows that have them), for
+JSON: ``command`` (the line that repeats the run), ``operation``, ``device``, ``host`` (as in ``resolve --json``),
+``method`` (how times were taken, in words), ``repeats``, ``threads`` (of torch), ``omp_wait_policy`` (the
+environment's; null: unset), ``cores`` (that the process may use) and ``load`` (programs at work in the minute before;
+null where the system does not tell), ``busy`` (that other work disturbed the times, by what signs, and what to set;
+else ""), ``versions`` (by distribution), ``contenders`` (names), ``seconds`` and ``cells``; for operations on logits
+also ``seeded``, ``gumbel_dtype``, ``temperature``, ``top_k``, ``top_p`` and ``min_p`` (of the rows that have them), for
 ``plan_paged_kv`` ``page_indices``.
 
 A cell has the values of its axes. On logits: ``batch``, ``vocab_size``, ``dtype``, ``filters``, ``family``, and what

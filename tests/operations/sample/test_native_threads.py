@@ -1,0 +1,372 @@
+"""Threads that native shares a batch's rows out among on a CPU: the same results, and nobody else is disturbed."""
+
+import _thread
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import fields, is_dataclass, replace
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import tokendraw
+from tokendraw import Drafts, Need, RequestSlots, SamplingMetadata, SamplingParams, load_sampler
+from tokendraw.vocab_parallel import Digits, Layout, Span
+from tokendraw_native import row_threads
+from tokendraw_native.row_params import RowParams
+from tokendraw_native.row_threads import CHUNK_LOGITS, by_steps, sharing
+from tokendraw_native.shards import LocalColumns
+
+ROWS, VOCAB_SIZE = 64, 40_000
+"""Five chunks of statistics, two of largest values."""
+CPU = torch.device("cpu")
+REQUESTS = {
+    "none": SamplingParams(temperature=0.8),
+    "top-k": SamplingParams(temperature=0.8, top_k=50),
+    "top-k and top-p": SamplingParams(temperature=0.8, top_k=50, top_p=0.9),
+    "top-p": SamplingParams(temperature=0.8, top_p=0.9),
+    "large top-k": SamplingParams(top_k=5000),
+    "min-p": SamplingParams(temperature=1.3, min_p=0.05),
+    "greedy": SamplingParams(temperature=0.0),
+}
+
+
+@pytest.fixture(autouse=True)
+def threads():
+    """Restore torch's number of threads after each test."""
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def sampler():
+    return load_sampler("native", device="cpu")
+
+
+def logits_of(dtype=torch.float32):
+    logits = 3 * torch.randn(ROWS, VOCAB_SIZE, generator=torch.Generator().manual_seed(3))
+    logits[5, 17] = logits[33, 0] = torch.nan
+    logits[40] = -torch.inf
+    logits[50, 3:9] = torch.inf
+    return logits.to(dtype)
+
+
+def metadata_of(requests, **columns):
+    return SamplingMetadata.from_params(requests, positions=list(range(ROWS)), **columns)
+
+
+def tensors(output):
+    """List the tensors of an output and of the records inside."""
+    values = [getattr(output, field.name) for field in fields(output)] if is_dataclass(output) else output
+    for value in values:
+        if is_dataclass(value):
+            yield from tensors(value)
+        elif value is not None:
+            yield value
+
+
+def assert_same_with_any_number_of_threads(call):
+    """Compare what ``call`` returns with 1, 2 and 4 threads of torch, bit for bit."""
+    outputs = []
+    for count in (1, 2, 4):
+        torch.set_num_threads(count)
+        torch.manual_seed(11)
+        outputs.append([*tensors(call())])
+        assert torch.get_num_threads() == count
+    for output in outputs[1:]:
+        assert len(output) == len(outputs[0])
+        assert all(torch.equal(a, b) for a, b in zip(outputs[0], output, strict=True))
+
+
+def mixed():
+    requests = [*REQUESTS.values()]
+    return [replace(requests[row % 7], seed=row if row % 3 else None) for row in range(ROWS)]
+
+
+@pytest.mark.parametrize("logprobs", [None, 3])
+@pytest.mark.parametrize("seeded", [True, False], ids=["seeded", "unseeded"])
+@pytest.mark.parametrize("name", REQUESTS)
+def test_a_batch_of_one_kind_draws_the_same_with_any_number_of_threads(sampler, name, seeded, logprobs):
+    requests = [
+        replace(REQUESTS[name], seed=row if seeded else None, logprobs=logprobs) for row in range(ROWS)
+    ]
+    logits, metadata = logits_of(), metadata_of(requests)
+    assert_same_with_any_number_of_threads(lambda: sampler.sample(logits, metadata))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("gumbel_dtype", ["fp32", "fp64"])
+@pytest.mark.parametrize("mode", ["raw_logprobs", "processed_logprobs"])
+def test_a_mixed_batch_draws_the_same_with_any_number_of_threads(dtype, gumbel_dtype, mode):
+    own = load_sampler("native", device="cpu", need=Need(logprobs_mode=mode, gumbel_dtype=gumbel_dtype))
+    logits, requests = logits_of(dtype), mixed()
+    for logprobs in (None, 4):
+        metadata = metadata_of([replace(request, logprobs=logprobs) for request in requests])
+        assert_same_with_any_number_of_threads(lambda metadata=metadata: own.sample(logits, metadata))
+
+
+def test_rows_of_slots_and_expanded_rows_draw_the_same_with_any_number_of_threads(sampler):
+    slots = torch.arange(ROWS).flip(0)
+    metadata = replace(metadata_of(mixed()), row_index=slots)
+    logits = logits_of()
+    assert_same_with_any_number_of_threads(lambda: sampler.sample(logits, metadata))
+    row, alike = logits[:1].expand(ROWS, -1), metadata_of([SamplingParams(top_p=0.9)] * ROWS)
+    assert_same_with_any_number_of_threads(lambda: sampler.sample(row, alike))
+
+
+@pytest.mark.parametrize("mode", ["rejection", "coupled"])
+@pytest.mark.parametrize("logprobs", [None, 2])
+def test_drafts_are_verified_the_same_with_any_number_of_threads(sampler, mode, logprobs):
+    logits, requests = logits_of(), [replace(request, logprobs=logprobs) for request in mixed()]
+    ids = torch.arange(ROWS - 16)
+    draft_logits = logits_of()[: ROWS - 16].roll(1, 1)
+    drafts = Drafts.from_counts(ids, [3] * 16, draft_logits=draft_logits)
+    metadata = metadata_of(requests)
+    assert_same_with_any_number_of_threads(lambda: sampler.verify(logits, drafts, metadata, mode=mode))
+
+
+def edit_call():
+    processor, slots = (
+        tokendraw.load("process_logits", "native", device="cpu"),
+        RequestSlots(ROWS, 40, VOCAB_SIZE),
+    )
+    params = SamplingParams(
+        repetition_penalty=1.2,
+        frequency_penalty=0.5,
+        logit_bias={7: 2.0},
+        allowed_token_ids=[*range(30_000)],
+    )
+    for slot in range(ROWS):
+        slots.add(slot, params, prompt_token_ids=[slot, 2 * slot, 5])
+    logits, mask = logits_of(), torch.randint(-(2**31), 2**31, (ROWS, VOCAB_SIZE // 32)).to(torch.int32)
+    return lambda: processor.process(logits.clone(), slots, torch.arange(ROWS), mask)
+
+
+def test_logits_are_edited_the_same_with_any_number_of_threads():
+    call, outputs = edit_call(), []
+    for count in (1, 2, 4):
+        torch.set_num_threads(count)
+        outputs.append(call().view(torch.int32))
+    assert torch.equal(outputs[0], outputs[1])
+    assert torch.equal(outputs[0], outputs[2])
+
+
+class ParallelRegions(TorchDispatchMode):
+    """Lists operations of the calling thread large enough for torch's own threads."""
+
+    def __init__(self):
+        super().__init__()
+        self.names = []
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        output = function(*args, **(kwargs or {}))
+        large = [x for x in (*args, output) if isinstance(x, torch.Tensor) and x.numel() >= 1 << 12]
+        if large and torch.get_num_threads() > 1 and not function.is_view:
+            self.names.append(str(function))
+        return output
+
+
+def calls(sampler):
+    logits = logits_of()
+    drafts = Drafts.from_counts(torch.arange(ROWS - 16), [3] * 16, draft_logits=logits[: ROWS - 16])
+    shown = metadata_of([replace(request, logprobs=2) for request in mixed()])
+    yield "sample", lambda: sampler.sample(logits, metadata_of(mixed()))
+    yield "top-k", lambda: sampler.sample(logits, metadata_of([REQUESTS["top-k"]] * ROWS))
+    yield "greedy", lambda: sampler.sample(logits, metadata_of([REQUESTS["greedy"]] * ROWS))
+    yield "logprobs", lambda: sampler.sample(logits, shown)
+    yield "verify", lambda: sampler.verify(logits, drafts, shown)
+    yield "process_logits", edit_call()
+
+
+@pytest.mark.parametrize("name", ["sample", "top-k", "greedy", "logprobs", "verify", "process_logits"])
+def test_no_large_operation_is_shared_out_by_torch_itself(sampler, name):
+    torch.set_num_threads(2)
+    call = dict(calls(sampler))[name]
+    call()  # who serves is negotiated and proven now
+    with ParallelRegions() as regions:
+        call()
+    assert regions.names == ["aten.clone.default"] * (name == "process_logits")  # the test's own
+
+
+def test_several_threads_compute_the_chunks(sampler, monkeypatch):
+    """So the comparisons above can fail."""
+    torch.set_num_threads(2)
+    computing, compute = set(), row_threads._Batch._take_chunks
+
+    def recorded(batch):
+        computing.add(threading.get_ident())
+        compute(batch)
+
+    monkeypatch.setattr(row_threads._Batch, "_take_chunks", recorded)
+    logits, metadata = logits_of(), metadata_of(mixed())
+    for _ in range(20):
+        sampler.sample(logits, metadata)
+    assert len(computing) > 1
+
+
+@pytest.mark.parametrize("start", ["refused", "late"])
+def test_helpers_that_cannot_start_or_get_no_turn_hold_nothing_up(sampler, monkeypatch, start):
+    def start_new_thread(function, arguments):
+        if start == "refused":
+            raise RuntimeError("can't start new thread")
+
+    torch.set_num_threads(1)
+    logits, metadata = logits_of(), metadata_of([SamplingParams(seed=row) for row in range(ROWS)])
+    alone = sampler.sample(logits, metadata).token_ids
+    torch.set_num_threads(4)
+    monkeypatch.setattr(_thread, "start_new_thread", start_new_thread)
+    assert torch.equal(sampler.sample(logits, metadata).token_ids, alone)
+
+
+def shared(compute, chunks=8):
+    """Compute chunks of one row on two threads."""
+    torch.set_num_threads(2)
+    with sharing(torch.empty(chunks, CHUNK_LOGITS)):
+        return by_steps(compute, chunks, 1, CPU)
+
+
+def test_the_columns_of_a_rank_are_read_the_same_with_any_number_of_threads():
+    layout = Layout.of([Span(0, 500), Span(500, 500 + VOCAB_SIZE)], 1, 500 + VOCAB_SIZE, CPU)
+    params = RowParams.of(metadata_of(mixed()), ROWS, CPU)
+    columns = LocalColumns(logits_of(), params, layout, "fp32")
+
+    def read():
+        with sharing(columns.logits):
+            survey = columns.largest(3, 2, None)
+            histogram = columns.histogram(Digits(None, 24), None)
+            draws = columns.draw(None, None, best=2)
+            count = columns.count(survey.x[:, -1:])
+            return [*columns.argmax(), *survey, histogram, *draws, count]
+
+    assert_same_with_any_number_of_threads(read)
+
+
+def test_the_error_of_a_chunk_reaches_the_caller_once_and_ends_the_batch():
+    seen = []
+
+    def compute(rows, buffers):
+        seen.append(rows.start)
+        raise ValueError(f"row {rows.start}")
+
+    with pytest.raises(ValueError, match=r"^row [01]$"):
+        shared(compute, 64)
+    assert len(seen) <= 2
+    assert shared(lambda rows, buffers: rows.start) == [*range(8)]
+
+
+def both_threads(state):
+    """Collect the results of ``state`` on the calling thread and on a helper, which meet at a barrier."""
+    barrier, found = threading.Barrier(2, timeout=20), []
+
+    def compute(rows, buffers):
+        barrier.wait()
+        found.append((threading.get_ident(), state()))
+
+    shared(compute, 2)
+    assert len({thread for thread, _ in found}) == 2
+    return [value for _, value in found]
+
+
+def test_helpers_compute_alone_and_in_the_modes_of_the_caller():
+    assert both_threads(torch.get_num_threads) == [1, 1]
+    assert both_threads(torch.is_grad_enabled) == [True, True]
+    with torch.no_grad():
+        assert both_threads(torch.is_grad_enabled) == [False, False]
+    with torch.inference_mode():
+        assert both_threads(torch.is_inference_mode_enabled) == [True, True]
+
+
+def test_threads_that_start_beside_a_call_compute_with_the_number_of_the_process():
+    found = []
+
+    def state():
+        thread = threading.Thread(target=lambda: found.append(torch.get_num_threads()))
+        thread.start()
+        thread.join()
+
+    both_threads(state)
+    assert found == [2, 2]
+
+
+def test_calls_of_several_threads_at_once_draw_what_one_draws(sampler):
+    torch.set_num_threads(2)
+    logits = logits_of()
+    metadata = metadata_of([SamplingParams(top_p=0.9, seed=row) for row in range(ROWS)])
+    alone, found = sampler.sample(logits, metadata).token_ids, []
+    threads = [
+        threading.Thread(target=lambda: found.append(sampler.sample(logits, metadata).token_ids))
+        for _ in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == 4
+    assert all(torch.equal(token_ids, alone) for token_ids in found)
+
+
+def test_a_caller_that_waits_for_a_helper_sleeps():
+    caller, waited = threading.get_ident(), []
+    barrier = threading.Barrier(2, timeout=20)
+
+    def compute(rows, buffers):
+        barrier.wait()
+        if threading.get_ident() != caller:
+            before = time.process_time()
+            time.sleep(0.3)
+            waited.append(time.process_time() - before)
+
+    shared(compute, 2)
+    assert waited[0] < 0.1
+
+
+IN_A_PROCESS = """
+import atexit, os, torch, tokendraw
+from tokendraw import SamplingMetadata, SamplingParams
+torch.set_num_threads(2)
+sampler = tokendraw.load_sampler("native", device="cpu")
+logits = torch.randn(64, 40_000, generator=torch.Generator().manual_seed(1))
+metadata = SamplingMetadata.from_params([SamplingParams(top_p=0.9, seed=1)] * 64, positions=range(64))
+expected = sampler.sample(logits, metadata).token_ids
+def same():
+    assert torch.equal(sampler.sample(logits, metadata).token_ids, expected)
+"""
+
+
+def printed(code):
+    ran = subprocess.run(
+        [sys.executable, "-c", IN_A_PROCESS + code], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert ran.returncode == 0, ran.stderr
+    return ran.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="forks, and counts threads in /proc")
+def test_children_of_a_process_that_shared_a_batch_draw_and_no_helper_stays():
+    code = """
+import time
+time.sleep(0.5)
+import threading
+assert threading.active_count() == 1
+before = len(os.listdir("/proc/self/task"))
+same()
+time.sleep(0.5)
+assert len(os.listdir("/proc/self/task")) == before
+for _ in range(5):
+    pid = os.fork()
+    if not pid:
+        same()
+        os._exit(0)
+    assert os.waitpid(pid, 0)[1] == 0
+print("drawn")
+"""
+    assert printed(code) == "drawn\n"
+
+
+@pytest.mark.slow
+def test_a_call_at_the_end_of_the_interpreter_draws():
+    assert printed("atexit.register(lambda: (same(), print('drawn')))") == "drawn\n"
