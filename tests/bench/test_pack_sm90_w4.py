@@ -1,8 +1,6 @@
 """``tokendraw bench --op pack_sm90_w4``: its cells, the bytes that it makes, the calls, and a run of the command."""
 
-import ast
 import json
-import re
 
 import pytest
 import torch
@@ -10,7 +8,7 @@ import torch
 import tokendraw
 import tokendraw_native
 from command_line import call
-from fixed_timer import SOURCE, FixedTimer
+from fixed_timer import FixedTimer, documented_keys
 from tokendraw.bench import make_inputs, operations, run
 from tokendraw.bench.contenders import chosen, lacking
 from tokendraw.bench.operations.pack_sm90_w4 import PackCell
@@ -169,8 +167,7 @@ class TestCommand:
         axes = ("experts", "rows", "columns", "format", "layout", "direction", "nbytes")
         assert [cell[name] for name in axes] == [1, 64, 128, "int4", "v2", "unpack", 4096]
         assert cell["copy"]["us"] == 4.0
-        docstring = ast.get_docstring(ast.parse(SOURCE.read_text(encoding="utf-8")))
-        assert {*found, *cell} <= set(re.findall(r"``(\w+)``", docstring))
+        assert {*found, *cell} <= documented_keys()
 
     @pytest.mark.parametrize(
         "option",

@@ -1,8 +1,6 @@
 """``tokendraw bench --op plan_paged_kv``: its cells, the batches that it makes, the call, and a run of the command."""
 
-import ast
 import json
-import re
 from dataclasses import replace
 
 import pytest
@@ -10,7 +8,7 @@ import torch
 
 import tokendraw
 from command_line import call
-from fixed_timer import SOURCE, FixedTimer
+from fixed_timer import FixedTimer, documented_keys
 from tokendraw.bench import make_inputs, operations, run
 from tokendraw.bench.contenders import chosen
 from tokendraw.bench.operations.plan_paged_kv import PlanCell
@@ -137,8 +135,7 @@ class TestCommand:
         }
         assert cell["copy"]["us"] == 4.0
         assert cell["entries"]["native"]["ratio"] == 24.99
-        docstring = ast.get_docstring(ast.parse(SOURCE.read_text(encoding="utf-8")))
-        assert {*found, *cell} <= set(re.findall(r"``(\w+)``", docstring))
+        assert {*found, *cell} <= documented_keys()
 
     def test_the_table_is_written_as_markdown_below_the_command_that_repeats_it(self, fixed, tmp_path):
         path = tmp_path / "table.md"

@@ -1,10 +1,8 @@
 """``tokendraw bench --op verify``: its cells, the logits that it makes, who is timed, and a run of the command."""
 
-import ast
 import inspect
 import itertools
 import json
-import re
 import sys
 import types
 from dataclasses import replace
@@ -16,7 +14,7 @@ import tokendraw
 import tokendraw_native
 from command_line import call
 from fake_dists import EVERYTHING, fake_dists, plugin
-from fixed_timer import SOURCE, FixedTimer
+from fixed_timer import FixedTimer, documented_keys
 from tokendraw import Drafts, SamplerUnavailableError
 from tokendraw.bench import make_inputs, metadata_of, operations, run
 from tokendraw.bench.cells import FILTERS
@@ -348,8 +346,7 @@ class TestCommand:
         (cell,) = found["cells"]
         assert (cell["batch"], cell["drafts"], cell["mode"]) == (2, 3, "rejection")
         assert cell["nbytes"] == 2 * (4 + 3) * 256 * 4
-        docstring = ast.get_docstring(ast.parse(SOURCE.read_text(encoding="utf-8")))
-        assert {*found, *cell} <= set(re.findall(r"``(\w+)``", docstring))
+        assert {*found, *cell} <= documented_keys()
 
     def test_the_table_is_written_as_markdown(self, fixed, tmp_path):
         path = tmp_path / "table.md"

@@ -1,9 +1,7 @@
 """``tokendraw bench``: the complete output of a run, what it refuses, and a run in a process of its own."""
 
-import ast
 import json
 import os
-import re
 import subprocess
 import sys
 import threading
@@ -16,8 +14,7 @@ import torch
 import tokendraw
 from command_line import call
 from fake_dists import EVERYTHING, fake_dists, plugin
-from fixed_timer import SOURCE, FixedTimer
-from tokendraw import cli
+from fixed_timer import FixedTimer, documented_keys
 from tokendraw.bench import run as _run
 from tokendraw.bench.timing import contention
 from tokendraw.bench.timing.contention import Machine
@@ -216,11 +213,9 @@ def test_a_dash_in_json_is_null_and_a_reason(fixed, dists):
 
 def test_every_key_is_documented(fixed):
     found = json.loads(bench(*TINY, "--filters", "none", "--sampler", "native", "--json").stdout)
-    docstring = ast.get_docstring(ast.parse(SOURCE.read_text(encoding="utf-8")))
-    documented = set(re.findall(r"``(\w+)``", f"{docstring} {cli.__doc__}"))
     (cell,) = found["cells"]
     keys = {*found, *cell, *cell["read"], *cell["entries"]["native"]}
-    assert keys <= documented, keys - documented
+    assert keys <= documented_keys(), keys - documented_keys()
 
 
 def test_the_table_is_written_as_markdown_below_the_command_that_repeats_it(fixed, tmp_path):

@@ -149,7 +149,11 @@ def test_check_tells_a_plugin_that_imports_torch_at_its_top(dists, monkeypatch):
     assert json.loads(checked("--json").stdout)["heavy_imports"] == ["torch"]
     monkeypatch.setenv("TOKENDRAW_STRICT", "1")
     refused = checked()
-    assert (refused.stdout, refused.stderr, refused.exit_code) == ("", f"{SLOW}\n", 1)
+    assert (refused.stdout, refused.stderr, refused.exit_code) == (
+        "",
+        f"{SLOW} TOKENDRAW_STRICT=1 makes this warning an error.\n",
+        1,
+    )
 
 
 def test_check_says_nothing_of_a_light_plugin(dists, monkeypatch):

@@ -1,8 +1,11 @@
 """A timer of the bench whose times do not depend on the machine."""
 
+import ast
+import re
 from pathlib import Path
 
 import tokendraw
+from tokendraw import cli
 from tokendraw.bench import Timing
 
 SOURCE = Path(tokendraw.__file__).parent / "cli" / "verbs" / "bench.py"
@@ -34,3 +37,9 @@ class FixedTimer:
             name: Timing(us=TIMES[name], q1_us=TIMES[name], q3_us=TIMES[name], host_us=None, how="wall clock")
             for name in calls
         }
+
+
+def documented_keys() -> set[str]:
+    """Names in double backquotes in the help of the command, and in that of all commands: keys of JSON among them."""
+    docstring = ast.get_docstring(ast.parse(SOURCE.read_text(encoding="utf-8")))
+    return set(re.findall(r"``(\w+)``", f"{docstring} {cli.__doc__}"))

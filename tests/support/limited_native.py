@@ -1,5 +1,6 @@
 """A plugin ``limited`` that is native, but advertises less."""
 
+import hashlib
 from pathlib import Path
 
 from tokendraw.testing import fake_dist
@@ -32,9 +33,10 @@ def install_limited(folder: Path, sample: dict = {}, verify: dict = {}) -> Path:
     :param sample: what it advertises otherwise than native, by field of the capabilities.
     """
     source = _SOURCE.format(sample=repr(sample), verify=repr(verify))
+    module = f"limited_tokendraw_{hashlib.sha256(source.encode()).hexdigest()[:8]}"  # one name, one content
     return fake_dist(
         folder,
         "limited-tokendraw",
-        plugins={"limited": "limited_tokendraw:plugin"},
-        modules={"limited_tokendraw": source},
+        plugins={"limited": f"{module}:plugin"},
+        modules={module: source},
     )

@@ -144,6 +144,7 @@ def test_a_companion_has_to_serve_what_is_lacking():
         (("bad_word",), "('bad_word',)"),
         (("top_k", "logit_bias"), "('top_k', 'logit_bias')"),
         ("logit_bias", "'logit_bias'"),
+        ((), "()"),
     ],
 )
 def test_unknown_names_are_refused_in_the_description(dists, edits, found):
@@ -151,9 +152,9 @@ def test_unknown_names_are_refused_in_the_description(dists, edits, found):
     (acme,) = (candidate for candidate in tokendraw.discover() if candidate.name == "acme")
     assert acme.state is State.BROKEN
     assert acme.reason == (
-        "ProcessCapabilities.edits of the operation 'process_logits' needs a tuple of 'bitmask', 'allowed_token_ids', "
-        "'bad_words', 'min_tokens', 'logit_bias', 'repetition_penalty', 'frequency_penalty' or 'presence_penalty', "
-        f"found {found}"
+        "ProcessCapabilities.edits of the operation 'process_logits' needs a tuple of at least one of 'bitmask', "
+        "'allowed_token_ids', 'bad_words', 'min_tokens', 'logit_bias', 'repetition_penalty', 'frequency_penalty' or "
+        f"'presence_penalty', found {found}"
     )
 
 

@@ -6,22 +6,19 @@ null.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Mapping
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from tokendraw._discovery.settings import Settings
 from tokendraw._exchange.capabilities import HostCapabilities
 from tokendraw._exchange.host import Host
 from tokendraw._exchange.plugin_info import PluginInfo
-from tokendraw._exchange.row_limits import unserved
 from tokendraw._messages.words import all_of, dotted
 from tokendraw._resolution.candidate import Candidate, Decision, Resolution, State
 
 if TYPE_CHECKING:
-    from tokendraw._exchange.params import SamplingParams
     from tokendraw._loading.sampler import Sampler
-    from tokendraw.operations.verify.capabilities import VerifyMode
 
 JsonObject = dict[str, Any]
 
@@ -132,22 +129,6 @@ def served_by(sampler: Sampler, resolution: Resolution, done: str, does: str, ro
         names = all_of(f"{name} ({rows[name]} of {total} rows)" for name in chosen_first)
     line = f"{done} by {names} on {sampler.device}: {reason}"
     return f"{line}; {companion} {does} {beyond}" if companion else line
-
-
-def verified_by(sampler: Sampler, requests: Sequence[SamplingParams], mode: VerifyMode) -> str:
-    """Say in one line which sampler verifies the drafts of requests, all of which go to one sampler.
-
-    :param mode: ``coupled`` gives a seed to each request that has none.
-    """
-    from tokendraw._exchange.metadata import SamplingMetadata
-
-    seeded = [replace(params, seed=0) for params in requests] if mode == "coupled" else requests
-    facts = SamplingMetadata.from_params(seeded, positions=[0] * len(seeded)).facts
-    serving = sampler._verifying.serving
-    offered = serving.capabilities
-    is_served = offered is None or (mode in offered.verify_modes and unserved(offered, facts) is None)
-    provider = serving.chosen if is_served or serving.companion is None else serving.companion
-    return served_by(sampler, serving.resolution, "verified", "verifies", {provider.name: len(requests)})
 
 
 def settings_in_force(settings: Settings) -> list[tuple[str, str]]:

@@ -9,10 +9,13 @@ from typing import Any, TypeAlias
 import torch
 
 from tokendraw._exchange.drafts import Drafts
+from tokendraw._exchange.metadata import SamplingMetadata
 from tokendraw._exchange.params import SamplingParams
+from tokendraw._exchange.row_limits import unserved
 from tokendraw._loading.sampler import Sampler
 from tokendraw.cli.demo.generation import LanguageModel
 from tokendraw.cli.demo.requests import Editor, Requests, requests_of
+from tokendraw.cli.describe import served_by
 from tokendraw.operations.verify.capabilities import VerifyMode
 
 Mode: TypeAlias = VerifyMode
@@ -194,3 +197,17 @@ def _fresh_seed() -> int:
 def _ordinal(number: int) -> str:
     ending = "th" if number % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
     return f"{number}{ending}"
+
+
+def verified_by(sampler: Sampler, requests: Sequence[SamplingParams], mode: VerifyMode) -> str:
+    """Say in one line which sampler verifies the drafts of requests, all of which go to one sampler.
+
+    :param mode: ``coupled`` gives a seed to each request that has none.
+    """
+    seeded = [replace(params, seed=0) for params in requests] if mode == "coupled" else requests
+    facts = SamplingMetadata.from_params(seeded, positions=[0] * len(seeded)).facts
+    serving = sampler._verifying.serving
+    offered = serving.capabilities
+    is_served = offered is None or (mode in offered.verify_modes and unserved(offered, facts) is None)
+    provider = serving.chosen if is_served or serving.companion is None else serving.companion
+    return served_by(sampler, serving.resolution, "verified", "verifies", {provider.name: len(requests)})

@@ -20,7 +20,7 @@ import click
 from tokendraw._exchange.capabilities import Need
 from tokendraw._exchange.params import SamplingParams
 from tokendraw.cli.app import GuardedCommand
-from tokendraw.cli.describe import drawn_by, resolution_json, sampler_json, served_by, verified_by
+from tokendraw.cli.describe import drawn_by, resolution_json, sampler_json, served_by
 from tokendraw.cli.edit_options import edit_options, taken
 from tokendraw.cli.options import (
     checked_params,
@@ -159,7 +159,12 @@ def generate(
         """Say who serves, once something was served."""
         if quiet or as_json:
             return
-        click.echo(verified_by(drawer, settings, how.mode) if how else drawn_by(drawer), err=True)
+        if how:
+            from tokendraw.cli.demo.speculation import verified_by
+
+            click.echo(verified_by(drawer, settings, how.mode), err=True)
+        else:
+            click.echo(drawn_by(drawer), err=True)
         if processor:
             rows, resolution = processor.stats(), processor.resolution
             click.echo(served_by(drawer, resolution, "edited", "edits", rows), err=True)

@@ -101,7 +101,7 @@ def _at_once(subject: OperationSubject, make_call: MakeCall, calls: int) -> list
                 for _ in range(calls):
                     call = make_call(rank)
                     output = call.run(providers[rank])
-                    reason = call.output_check(need)(output) or call.wrong_values(output)
+                    reason = call.output_check(need)(output) or call.wrong_values(output, need)
                     if reason is not None:
                         raise Violation(f"a call needs to return {reason}")
                     outputs.append(output)
