@@ -3,7 +3,6 @@
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -34,14 +33,12 @@ def through_one_scratch(rows):
     return copied
 
 
-@contextmanager
-def of_all_objects(buffers, rows):
-    """Rows in the one buffer of their shape, which the next call of any object overwrites."""
+def through_a_buffer(buffers, rows):
+    """Copy rows by way of the one buffer of their shape, which the next call of any object overwrites."""
     buffer = buffers.setdefault((rows.shape, rows.dtype), torch.empty_like(rows))
-    buffer.copy_(rows.roll(1, 0))
-    time.sleep(0)  # another thread has its turn
     buffer.copy_(rows)
-    yield buffer
+    time.sleep(0)  # another thread has its turn
+    return buffer.clone()
 
 
 class OneScratch(planted_bugs.Honest):
@@ -57,8 +54,7 @@ class OneBuffer(planted_bugs.Honest):
     buffers: ClassVar[dict[Any, torch.Tensor]] = {}
 
     def change(self, logits, metadata):
-        with of_all_objects(self.buffers, logits) as rows:
-            return rows, metadata
+        return through_a_buffer(self.buffers, logits), metadata
 
 
 class OneScratchForLogprobs(planted_bugs.Honest):
@@ -102,3 +98,44 @@ class OneScratchForWeights(NativePacker):
     def pack_weights(self, weights, **way):
         rows = weights.flatten(0, 1)
         return super().pack_weights(through_one_scratch(rows).view_as(weights), **way)
+
+
+class OneBufferInVerify(planted_verify_bugs.Honest):
+    """A verifier whose objects share one buffer."""
+
+    buffers: ClassVar[dict[Any, torch.Tensor]] = {}
+
+    def change(self, target_logits, drafts, metadata):
+        return through_a_buffer(self.buffers, target_logits), drafts, metadata
+
+
+class OneBufferForEdits(planted_edit_bugs.Honest):
+    """A processor whose objects share one buffer."""
+
+    buffers: ClassVar[dict[Any, torch.Tensor]] = {}
+
+    def process(self, logits, slots, row_index, bitmask=None, drafts=None):
+        logits.copy_(through_a_buffer(self.buffers, logits))
+        return super().process(logits, slots, row_index, bitmask, drafts)
+
+
+class OneBufferForPlans(NativePlanner):
+    """A planner whose objects share one buffer."""
+
+    buffers: ClassVar[dict[Any, torch.Tensor]] = {}
+
+    def plan(self, seq_lens, block_table, page_size, page_indices, pad, out):
+        table = through_a_buffer(self.buffers, block_table)
+        return super().plan(seq_lens, table, page_size, page_indices, pad, out)
+
+
+class OneBufferForWeights(NativePacker):
+    """A packer whose objects share one buffer."""
+
+    buffers: ClassVar[dict[Any, torch.Tensor]] = {}
+
+    def __init__(self):
+        super().__init__(torch.device("cpu"))
+
+    def pack_weights(self, weights, **way):
+        return super().pack_weights(through_a_buffer(self.buffers, weights), **way)

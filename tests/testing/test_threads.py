@@ -38,35 +38,38 @@ def sampler(made):
     return subject(lambda operation, need: made(need, "cpu"), sample=FEW_DTYPES)
 
 
+def verifier(build):
+    return subject(
+        lambda operation, need: build("cpu", need),
+        verify=replace(OPERATIONS["verify"], dtypes=("float32",)),
+    )
+
+
+def processor(build):
+    return subject(lambda operation, need: build(), process_logits=OPERATIONS["process_logits"])
+
+
+def planner(build):
+    return subject(lambda operation, need: build(), plan_paged_kv=HostCapabilities())
+
+
+def packer(build):
+    offered = Sm90W4Capabilities(formats=("fp4",), layouts=("v2",))
+    return subject(lambda operation, need: build(), pack_sm90_w4=offered)
+
+
 RACES = {
     "one scratch buffer for all threads of a sampler": (sampler(planted_races.OneScratch), "threads"),
     "one scratch buffer for logprobs": (sampler(planted_races.OneScratchForLogprobs), "threads"),
     "one buffer for all samplers": (sampler(planted_races.OneBuffer), "threads"),
-    "one scratch buffer of a verifier": (
-        subject(
-            lambda operation, need: planted_races.OneScratchInVerify("cpu", need),
-            verify=replace(OPERATIONS["verify"], dtypes=("float32",)),
-        ),
-        "verify threads",
-    ),
-    "one scratch buffer of a processor": (
-        subject(
-            lambda operation, need: planted_races.OneScratchForEdits(),
-            process_logits=OPERATIONS["process_logits"],
-        ),
-        "process threads",
-    ),
-    "one scratch buffer of a planner": (
-        subject(lambda operation, need: planted_races.OneScratchForPlans(), plan_paged_kv=HostCapabilities()),
-        "plan threads",
-    ),
-    "one scratch buffer of a packer": (
-        subject(
-            lambda operation, need: planted_races.OneScratchForWeights(),
-            pack_sm90_w4=Sm90W4Capabilities(formats=("fp4",), layouts=("v2",)),
-        ),
-        "pack threads",
-    ),
+    "one scratch buffer of a verifier": (verifier(planted_races.OneScratchInVerify), "verify threads"),
+    "one buffer for all verifiers": (verifier(planted_races.OneBufferInVerify), "verify threads"),
+    "one scratch buffer of a processor": (processor(planted_races.OneScratchForEdits), "process threads"),
+    "one buffer for all processors": (processor(planted_races.OneBufferForEdits), "process threads"),
+    "one scratch buffer of a planner": (planner(planted_races.OneScratchForPlans), "plan threads"),
+    "one buffer for all planners": (planner(planted_races.OneBufferForPlans), "plan threads"),
+    "one scratch buffer of a packer": (packer(planted_races.OneScratchForWeights), "pack threads"),
+    "one buffer for all packers": (packer(planted_races.OneBufferForWeights), "pack threads"),
 }
 
 
@@ -83,7 +86,7 @@ def test_a_race_turns_the_line_red(race):
     assert "a call raised" not in found.detail
     how = (
         "2 objects in 2 Python threads at once"
-        if "samplers" in race
+        if "one buffer" in race
         else f"{threads.thread_counts()[0]} threads"
     )
     assert how in found.detail

@@ -13,7 +13,12 @@ from tokendraw.operations.pack_sm90_w4.calls import PackScales, PackWeights
 from tokendraw.operations.pack_sm90_w4.capabilities import Sm90W4Capabilities, pairs
 from tokendraw.testing.kit.inputs import unmodified
 from tokendraw.testing.kit.property import Properties
-from tokendraw.testing.kit.threads import require_cpu_threads, require_thread_free, thread_words
+from tokendraw.testing.kit.threads import (
+    RepeatedCall,
+    require_cpu_threads,
+    require_thread_free,
+    thread_words,
+)
 from tokendraw.testing.kit.trial import Trial
 from tokendraw.testing.pack_sm90_w4.packing import (
     SCALE_SHAPES,
@@ -126,19 +131,22 @@ def threads(subject: Packing, trial: Trial) -> str:
     if not ways:
         trial.skip("needs a format in a layout, found none advertised")
     experts, rows, columns = _LARGE
-    weights = subject.bytes(trial.generator("bytes"), experts, rows, columns // 2)
+    rng = trial.generator("bytes")
+    weights = [subject.bytes(rng, experts, rows, columns // 2) for _ in range(2)]
     for format, layout in ways:
-        needed = reference.packed_weights(weights, format, layout)
-
-        def make_call(rank: int, format: Format = format, layout: Layout = layout) -> PackWeights:
-            return PackWeights(weights, format=format, layout=layout)
-
-        def differs(alone: Tensor, found: Tensor, needed: Tensor = needed) -> str | None:
-            apart = int((found != needed).sum())
-            return f"needs the bytes of the layout, found {apart} others" if apart else None
-
-        require_thread_free(subject, trial, f"{format}, {layout}, {list(_LARGE)}", make_call, differs)
+        repeated = [_repeated(one, format, layout) for one in weights]
+        require_thread_free(subject, trial, f"{format}, {layout}, {list(_LARGE)}", repeated)
     return f"{len(ways)} ways, {thread_words()}"
+
+
+def _repeated(weights: Tensor, format: Format, layout: Layout) -> RepeatedCall:
+    needed = reference.packed_weights(weights, format, layout)
+
+    def differs(alone: Tensor, packed: Tensor) -> str | None:
+        apart = int((packed != needed).sum())
+        return f"needs the bytes of the layout, found {apart} others" if apart else None
+
+    return RepeatedCall(lambda: PackWeights(weights, format=format, layout=layout), differs)
 
 
 @properties.required("pack inputs unmodified")

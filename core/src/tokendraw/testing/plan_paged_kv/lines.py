@@ -10,6 +10,7 @@ from tokendraw.testing.kit.inputs import unmodified
 from tokendraw.testing.kit.property import Properties
 from tokendraw.testing.kit.threads import (
     LEAST_ROWS,
+    RepeatedCall,
     require_cpu_threads,
     require_thread_free,
     thread_words,
@@ -117,11 +118,15 @@ def threads(subject: Planning, trial: Trial) -> str:
     lengths = subject.ints(subject.lengths(rng, requests, columns, page_size))
     table = subject.table(rng, requests, columns)
 
-    def make_call(rank: int) -> Plan:
-        return Plan(lengths, table, page_size, True, -1, subject.buffers(requests, columns))
+    def repeated(lengths: torch.Tensor, table: torch.Tensor) -> RepeatedCall:
+        # Every value of every plan is compared with its lengths as it is made.
+        return RepeatedCall(
+            lambda: Plan(lengths, table, page_size, True, -1, subject.buffers(requests, columns)),
+            lambda alone, plan: None,
+        )
 
-    # Every value of every plan is compared with its lengths as it is made.
-    require_thread_free(subject, trial, f"{requests} requests", make_call, lambda alone, found: None)
+    both = [repeated(lengths, table), repeated(lengths.flip(0), table.flip(0))]
+    require_thread_free(subject, trial, f"{requests} requests", both)
     return f"{requests} requests, {thread_words()}"
 
 

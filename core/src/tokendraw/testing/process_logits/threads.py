@@ -6,6 +6,7 @@ from typing import Final
 
 import torch
 
+from tokendraw._exchange.request_slots.slots import RequestSlots
 from tokendraw.operations.process_logits.calls import Process
 from tokendraw.testing.kit.inputs import bits
 from tokendraw.testing.kit.property import Properties
@@ -13,6 +14,7 @@ from tokendraw.testing.kit.threads import (
     FEW_CALLS,
     LEAST_ROWS,
     MANY_CALLS,
+    RepeatedCall,
     require_cpu_threads,
     require_thread_free,
     thread_words,
@@ -39,18 +41,26 @@ def threads(subject: Processing, trial: Trial) -> str:
         engines.append(subject.engine(requests, LEAST_ROWS, vocab_size))
         assert {slot: request.output for slot, request in requests.items()} == outputs
     row_index = torch.tensor(order, dtype=torch.int64)
+    orders = (slice(None), torch.arange(LEAST_ROWS).flip(0))  # of the rows of each object
     for turn, dtype in enumerate(subject.dtypes):
         given = subject.logits(rng, LEAST_ROWS, vocab_size, dtype)
         allowed = rng.random((LEAST_ROWS, vocab_size)) < 0.9
         bitmask = torch.from_numpy(packed(allowed))
         subject.edited(trial, str(dtype), engines[0], order, given.clone(), allowed=allowed)
 
-        def make_call(rank: int, given: torch.Tensor = given, bitmask: torch.Tensor = bitmask) -> Process:
-            return Process(given.clone(), engines[rank].slots, row_index, bitmask)
-
+        repeated = [
+            _repeated(given[rows], engine.slots, row_index[rows], bitmask[rows])
+            for engine, rows in zip(engines, orders, strict=True)
+        ]
         what = f"{LEAST_ROWS} rows of {vocab_size} ids in {dtype}"
-        require_thread_free(subject, trial, what, make_call, _difference, FEW_CALLS if turn else MANY_CALLS)
+        require_thread_free(subject, trial, what, repeated, FEW_CALLS if turn else MANY_CALLS)
     return f"{LEAST_ROWS} rows in {len(subject.dtypes)} dtypes, {thread_words()}"
+
+
+def _repeated(
+    logits: torch.Tensor, slots: RequestSlots, row_index: torch.Tensor, bitmask: torch.Tensor
+) -> RepeatedCall:
+    return RepeatedCall(lambda: Process(logits.clone(), slots, row_index, bitmask), _difference)
 
 
 def _difference(alone: torch.Tensor, found: torch.Tensor) -> str | None:

@@ -21,6 +21,7 @@ from tokendraw.testing.kit.threads import (
     LEAST_ROWS,
     MANY_CALLS,
     Differ,
+    RepeatedCall,
     require_cpu_threads,
     require_thread_free,
     thread_words,
@@ -89,23 +90,25 @@ def _require(
         judge_call(subject, trial, batch)
     else:
         judge_logprobs(subject, trial, batch[: len(batch) // 4], mode, subject.gumbel_dtype)
+    named = named_tokens(batch, subject.gumbel_dtype)
+    known = np.array([name is not None and name[1] >= reference.NEAR_TIE for name in named])
+    repeated = [_repeated(subject, batch, known), _repeated(subject, batch[::-1], known[::-1])]
+    what = f"{len(batch)} rows of {batch[0].row.site}" + (f", {mode}" if mode else "")
+    view = subject if mode is None else subject.with_need(logprobs_mode=mode)
+    require_thread_free(view, trial, what, repeated, calls)
+
+
+def _repeated(subject: Sampling, batch: list[Request], known: Array) -> RepeatedCall:
+    """Make the call of a batch: [B] bool says which tokens the reference knows beyond a near tie."""
     params = [request.params for request in batch]
     positions = [request.position for request in batch]
     logits = stacked(batch, subject.device)
-    metadata = [
-        SamplingMetadata.from_params(params, device=subject.device, positions=positions) for _ in range(2)
-    ]
-    what = f"{len(batch)} rows of {batch[0].row.site}" + (f", {mode}" if mode else "")
-    view = subject if mode is None else subject.with_need(logprobs_mode=mode)
-    require_thread_free(
-        view, trial, what, lambda rank: Sample(logits, metadata[rank]), _differ(subject, batch), calls
-    )
+    metadata = SamplingMetadata.from_params(params, device=subject.device, positions=positions)
+    return RepeatedCall(lambda: Sample(logits, metadata), _differ(batch, known))
 
 
-def _differ(subject: Sampling, batch: list[Request]) -> Differ:
+def _differ(batch: list[Request], known: Array) -> Differ:
     """Make the comparison of two outputs: settled rows are equal, all other rows draw kept tokens."""
-    named = named_tokens(batch, subject.gumbel_dtype)
-    known = np.array([name is not None and name[1] >= reference.NEAR_TIE for name in named])
     settled = np.array([r.params.temperature == 0 or r.row.is_settled for r in batch])
 
     def differs(alone: SamplerOutput, found: SamplerOutput) -> str | None:

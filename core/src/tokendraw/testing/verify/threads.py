@@ -8,7 +8,9 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from tokendraw._exchange.capabilities import DraftKind
 from tokendraw.operations.verify.calls import Verify
+from tokendraw.operations.verify.capabilities import VerifyMode
 from tokendraw.operations.verify.output import VerifyOutput
 from tokendraw.testing import reference
 from tokendraw.testing.kit.property import Properties
@@ -17,6 +19,7 @@ from tokendraw.testing.kit.threads import (
     LEAST_ROWS,
     MANY_CALLS,
     Differ,
+    RepeatedCall,
     require_cpu_threads,
     require_thread_free,
     thread_words,
@@ -46,25 +49,29 @@ def threads(subject: Verifying, trial: Trial) -> str:
         own = Batch.of(subject, rng, _DIFFERENT, size, dtype=dtype)
         copies = -(-LEAST_ROWS // sum(map(len, own.target)))
         order = rng.permutation(np.tile(np.arange(_DIFFERENT), copies)).tolist()
-        batch = own.picked(order)
-        logits, drafts = batch.logits(subject), batch.drafts(subject, kind)
-        metadata = [batch.metadata(drafts) for _ in range(2)]
-
-        def make_call(rank: int, given: Any = (logits, drafts, metadata, mode)) -> Verify:
-            return Verify(given[0], given[1], given[2][rank], mode=given[3])
-
         known = [False] * _DIFFERENT
         if has_counter(offered):
             certain = [i for i in range(_DIFFERENT) if own.is_certain(subject, i)]
             walks = own.walks(mode, kind, subject.gumbel_dtype, certain)
             for i, walk in zip(certain, walks, strict=True):
                 known[i] = walk.lead >= reference.NEAR_TIE
-        what = f"{len(logits)} rows of V = {size} in {dtype}, {mode}, {kind}"
-        differs = _differ(batch, [known[i] for i in order], _kept(subject, own, order))
-        calls = FEW_CALLS if turn else MANY_CALLS
-        require_thread_free(subject, trial, what, make_call, differs, calls)
-        looked += len(logits)
+        repeated = [_repeated(subject, own, requests, mode, kind, known) for requests in (order, order[::-1])]
+        rows = copies * sum(map(len, own.target))
+        what = f"{rows} rows of V = {size} in {dtype}, {mode}, {kind}"
+        require_thread_free(subject, trial, what, repeated, FEW_CALLS if turn else MANY_CALLS)
+        looked += rows
     return f"{looked} rows, {thread_words()}"
+
+
+def _repeated(
+    subject: Verifying, own: Batch, order: list[int], mode: VerifyMode, kind: DraftKind, known: list[bool]
+) -> RepeatedCall:
+    """Make the call of requests in this order; ``known`` says which chains the reference knows beyond a near tie."""
+    batch = own.picked(order)
+    logits, drafts = batch.logits(subject), batch.drafts(subject, kind)
+    metadata = batch.metadata(drafts)
+    differs = _differ(batch, [known[i] for i in order], _kept(subject, own, order))
+    return RepeatedCall(lambda: Verify(logits, drafts, metadata, mode=mode), differs)
 
 
 def _kept(subject: Verifying, own: Batch, order: list[int]) -> Callable[[int, int], Array]:
