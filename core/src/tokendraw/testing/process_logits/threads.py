@@ -41,7 +41,7 @@ def threads(subject: Processing, trial: Trial) -> str:
         engines.append(subject.engine(requests, LEAST_ROWS, vocab_size))
         assert {slot: request.output for slot, request in requests.items()} == outputs
     row_index = torch.tensor(order, dtype=torch.int64)
-    orders = (slice(None), torch.arange(LEAST_ROWS).flip(0))  # of the rows of each object
+    rows = torch.arange(LEAST_ROWS)
     for turn, dtype in enumerate(subject.dtypes):
         given = subject.logits(rng, LEAST_ROWS, vocab_size, dtype)
         allowed = rng.random((LEAST_ROWS, vocab_size)) < 0.9
@@ -49,8 +49,8 @@ def threads(subject: Processing, trial: Trial) -> str:
         subject.edited(trial, str(dtype), engines[0], order, given.clone(), allowed=allowed)
 
         repeated = [
-            _repeated(given[rows], engine.slots, row_index[rows], bitmask[rows])
-            for engine, rows in zip(engines, orders, strict=True)
+            _repeated(given[part], engine.slots, row_index[part], bitmask[part])
+            for engine, part in zip(engines, (rows, rows.flip(0)), strict=True)
         ]
         what = f"{LEAST_ROWS} rows of {vocab_size} ids in {dtype}"
         require_thread_free(subject, trial, what, repeated, FEW_CALLS if turn else MANY_CALLS)
