@@ -41,18 +41,20 @@ __all__ = ["ENTRY_POINT_GROUP", "EngineState", "changed_signature", "examine"]
 
 @dataclass(frozen=True, kw_only=True)
 class EngineState:
-    """Holds what an adapter finds of its engine."""
+    """Holds what an adapter finds of its engine.
+
+    :ivar engine: Name of the engine, in the spelling of its users.
+    :ivar installed: Installed version; None if the engine is not installed.
+    :ivar tested: Versions that the adapter was tested with; the adapter does nothing for any other version.
+    :ivar applies: Whether the adapter would draw for this engine.
+    :ivar reason: Phrase without a full stop: what the adapter would replace, or why the adapter does not apply.
+    """
 
     engine: str
-    """Name of the engine, as its users write it."""
     installed: str | None
-    """Installed version; None if it is not installed."""
     tested: tuple[str, ...]
-    """Versions that the adapter was tested with; it leaves others alone."""
     applies: bool
-    """Whether the adapter would draw for this engine."""
     reason: str
-    """A phrase without a full stop: what it would replace; if it does not apply, why not."""
 
 
 def examine(

@@ -25,16 +25,19 @@ _LARGEST = 2**31 - 1
 
 @dataclass(frozen=True, eq=False)
 class PagedKVPlan:
-    """The pages of a batch of B requests whose block table has W columns. All are int32, on one device."""
+    """The pages of a batch of B requests whose block table has W columns. All are int32, on one device.
+
+    :ivar page_indptr: [B + 1]: 0, then the running sum of the pages of each request. Paged APIs name this
+        ``cum_seq_lens_kv`` or ``paged_kv_indptr``. Pages are counted, where ragged APIs count tokens.
+    :ivar last_page_len: [B]: tokens in the last page of each request, from 1 to the page size; 0 where the request has
+        no tokens.
+    :ivar page_indices: [B * W]: the pages of each request in succession, ``page_indptr[B]`` of them, then padding; None
+        if not requested.
+    """
 
     page_indptr: Tensor
-    """[B + 1]: 0, then the running sum of the pages of each request. Paged APIs call it ``cum_seq_lens_kv`` or
-    ``paged_kv_indptr``; it counts pages, where ragged APIs count tokens."""
     last_page_len: Tensor
-    """[B]: tokens in the last page of each request, from 1 to the page size; 0 where the request has no tokens."""
     page_indices: Tensor | None = None
-    """[B * W]: the pages of each request one behind the other, ``page_indptr[B]`` of them, then padding; None if they
-    were not asked for."""
 
     @classmethod
     def empty(
@@ -66,13 +69,15 @@ class PagedKVPlan:
 
 @dataclass(frozen=True)
 class Requirements:
-    """The needs of a step's attention metadata."""
+    """The needs of a step's attention metadata.
+
+    :ivar host_seq_lens: Sequence lengths that the host has to know: ``none``; ``upper_bound``, the lengths that the
+        host counts; ``sync``, the lengths on the device, for which the host waits.
+    :ivar page_indices: Whether a kernel reads the flat list of pages in place of the block table.
+    """
 
     host_seq_lens: HostSeqLens
-    """Lengths that the host has to know: ``none``; ``upper_bound``, those that it counts itself; or ``sync``, those on
-    the device, for which it waits."""
     page_indices: bool
-    """Whether a kernel reads the flat list of pages in place of the block table."""
 
 
 def requirements(

@@ -54,20 +54,23 @@ class PerRow:
 
 @dataclass(frozen=True, slots=True)
 class Filters(PerRow):
-    """Filter parameters [rows] on the device, in range in every row; None where no row can have the filter."""
+    """Filter parameters [rows] on the device, in range in every row; None where no row can have the filter.
+
+    :ivar temperature: float32, positive, with a finite reciprocal. Values of 0 and below, and NaN, become the least
+        such value.
+    :ivar top_k: int32 in [1, V]. Off is V: some kernels take 0 for "keep nothing".
+    :ivar top_p: float32, positive. Off is :data:`OFF_TOP_P`.
+    :ivar min_p: float32 in [0, 1]. Off is 0.
+    :ivar joint: bool: rows whose top-p counts the unfiltered mass; None: no row does.
+    :ivar any_top_k_first: Whether a row may have top-p count the mass that other filters left.
+    """
 
     temperature: Tensor | None
-    """float32, positive, with a finite reciprocal. 0 and below, and NaN, are the least one."""
     top_k: Tensor | None
-    """int32 in [1, V]. Off is V: some kernels take 0 for "keep nothing"."""
     top_p: Tensor | None
-    """float32, positive. Off is :data:`OFF_TOP_P`."""
     min_p: Tensor | None
-    """float32 in [0, 1]. Off is 0."""
     joint: Tensor | None
-    """bool: rows whose top-p counts the unfiltered mass; None: no row does."""
     any_top_k_first: bool
-    """Whether a row may have top-p count the mass that other filters left."""
 
     @classmethod
     def of(cls, metadata: SamplingMetadata, vocab_size: int) -> Self:

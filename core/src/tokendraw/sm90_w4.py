@@ -32,11 +32,14 @@ _LAYOUTS: dict[int, Layout] = {3: "v1", 5: "v2"}
 
 @dataclass(frozen=True)
 class FlashInferLayout:
-    """The layout into which the installed FlashInfer packs, or the reason why it is not known."""
+    """The layout into which the installed FlashInfer packs, or the reason why it is not known.
+
+    :ivar layout: Name of the layout, ``v1`` or ``v2``; None if unknown.
+    :ivar reason: Reason why the layout is unknown: needed against found; "" if known.
+    """
 
     layout: Layout | None
     reason: str = ""
-    """Says what is needed and what was found, if there is no layout."""
 
 
 def layout_of_flashinfer() -> Layout | None:

@@ -48,7 +48,20 @@ _KEYS = {"sampler": "a string", "priority": "a list of strings", "disable": "a l
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """The settings in force, each with its source: a variable, or the path of the configuration file."""
+    """The settings in force, each with its source: a variable, or the path of the configuration file.
+
+    :ivar sampler: Name of the sampler that was chosen explicitly; None: the best available one.
+    :ivar sampler_source: Variable or file that ``sampler`` comes from; "" where none is set.
+    :ivar priority: Names of the plugins to prefer, the most preferred first.
+    :ivar priority_source: Variable or file that ``priority`` comes from; "" where none is set.
+    :ivar disabled: Names of the plugins that are switched off and never imported.
+    :ivar disabled_source: Variable or file that ``disabled`` comes from; "" where none is set.
+    :ivar first_party_only: Whether third-party plugins are left out: ``TOKENDRAW_NO_PLUGINS``.
+    :ivar strict: Whether warnings are errors: ``TOKENDRAW_STRICT``.
+    :ivar debug: Whether every call is checked in full, which waits for the device: ``TOKENDRAW_DEBUG``.
+    :ivar config: Path of the configuration file that was read; None if there is none.
+    :ivar warnings: Unknown ``TOKENDRAW_*`` variables, in words.
+    """
 
     sampler: str | None = None
     sampler_source: str = ""
@@ -60,9 +73,7 @@ class Settings:
     strict: bool = False
     debug: bool = False
     config: Path | None = None
-    """The configuration file that was read; None if there is none."""
     warnings: tuple[str, ...] = ()
-    """Unknown ``TOKENDRAW_*`` variables, in words."""
 
     def all_warnings(self, installed: Iterable[str]) -> tuple[str, ...]:
         """Tell of unknown variables, and of names in ``priority`` and ``disabled`` that no plugin has.

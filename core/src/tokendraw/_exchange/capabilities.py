@@ -96,20 +96,22 @@ class HostCapabilities:
     """Requirements of a provider of any operation on the host, and promises of its calls there.
 
     The defaults promise nothing: advertise what you have tested.
+
+    :ivar device_types: Device types that are served: ``cpu``, ``cuda`` (NVIDIA), ``rocm`` (AMD), ``mps``, ``xpu`` ...;
+        None: any device type of torch.
+    :ivar compute_capability: Least and largest CUDA compute capability: ``((8, 0), None)`` is 8.0 and later. None: any.
+    :ivar rocm_archs: ROCm architectures such as ``gfx942``. None: any.
+    :ivar min_sm_count: Least number of streaming multiprocessors (NVIDIA).
+    :ivar graph_safe: Whether a call may be captured in a CUDA graph and replayed.
+    :ivar sync_free: Whether a call returns without waiting for the device.
     """
 
     device_types: _Words | None = ("cpu",)
-    """``cpu``, ``cuda`` (NVIDIA), ``rocm`` (AMD), ``mps``, ``xpu`` ...; None for any that torch has."""
     compute_capability: _Range | None = None
-    """Least and largest CUDA compute capability: ``((8, 0), None)`` is 8.0 and later. None: any."""
     rocm_archs: _Words | None = None
-    """ROCm architectures such as ``gfx942``. None: any."""
     min_sm_count: _Number = 0
-    """Least number of streaming multiprocessors (NVIDIA)."""
     graph_safe: bool = False
-    """Whether a call may be captured in a CUDA graph and replayed."""
     sync_free: bool = False
-    """Whether a call returns without waiting for the device."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,43 +119,53 @@ class Capabilities(HostCapabilities):
     """The capabilities of a sampler. The defaults promise nothing: advertise what you have tested.
 
     A capability that is advertised is tested by the conformance kit; one that is not is never asked for.
+
+    Inherits the fields of :class:`HostCapabilities`.
+
+    :ivar dtypes: Dtypes of the logits, by their torch names.
+    :ivar logprobs_modes: Modes of log-probabilities that are returned, of ``LOGPROBS_MODES``; (): none.
+    :ivar filters: Filters that are applied, each with ``per_row`` or ``scalar`` (one value for the whole batch).
+    :ivar filter_orders: Orders of the filters that are served, of ``FILTER_ORDERS``.
+    :ivar tie_rule: ``value`` keeps every token tied with the last kept one; ``exact_k`` keeps exactly k.
+    :ivar seeding: ``counter``: a seed per row, as :mod:`tokendraw.philox` says; ``launch``: a seed per call; ``none``:
+        no seeds.
+    :ivar greedy: Whether rows of temperature 0 may stand in a batch.
+    :ivar gumbel_dtypes: Precisions of the noise that are offered: ``fp32``, ``fp64``.
+    :ivar valid_flag: Whether ``SamplerOutput.valid`` tells rows with NaN, or without any finite logit, from the others.
+    :ivar batch_invariant: Whether a seeded row's token is the same in any batch.
+    :ivar max_top_k: Largest top_k of a row that is served; None: any.
+    :ivar max_vocab_size: Largest vocabulary V that is served; None: any.
+    :ivar vocab_parallel: Whether ``sample`` takes a ``shard``: logits of which each rank of a group holds some columns.
+    :ivar metadata_classes: Dotted names of subclasses of ``SamplingMetadata`` whose additional parameters are served,
+        such as ``acme_tokendraw.metadata.AcmeMetadata``. A sampler is never given metadata of a class that its
+        capabilities do not name.
+    :ivar compiles_on_demand: Whether kernels are compiled when a batch first needs them. The proof draw then compiles
+        as little as it can, or what the first batch will need, where the need says the dtype.
     """
 
     dtypes: _Dtypes = ("float32",)
-    """Dtypes of the logits, by their torch names."""
     logprobs_modes: tuple[LogprobsMode, ...] = ()
     filters: _Filters = ()
-    """Filters that are applied, each with ``per_row`` or ``scalar`` (one value for the whole batch)."""
     filter_orders: Annotated[tuple[FilterOrder, ...], some_of(FILTER_ORDERS)] = ("top_k_first",)
     tie_rule: TieRule = "value"
-    """``value`` keeps every token tied with the last kept one; ``exact_k`` keeps exactly k."""
     seeding: Seeding = "none"
-    """``counter``: seeds per row, as :mod:`tokendraw.philox` says; ``launch``: one seed a call; ``none``."""
     greedy: bool = False
-    """Whether rows of temperature 0 may stand in a batch."""
     gumbel_dtypes: Annotated[tuple[GumbelDtype, ...], some_of(GUMBEL_DTYPES)] = ("fp32",)
     valid_flag: bool = False
-    """Whether ``SamplerOutput.valid`` tells rows with NaN, or without any finite logit, from the others."""
     batch_invariant: bool = False
-    """Whether a seeded row's token is the same in any batch."""
     max_top_k: _Number | None = None
     max_vocab_size: _Number | None = None
     vocab_parallel: bool = False
-    """Whether ``sample`` takes a ``shard``: logits of which each rank of a group holds some columns."""
     metadata_classes: Annotated[tuple[str, ...], Rule(("a tuple of short strings",), are_words)] = ()
-    """Dotted names of subclasses of ``SamplingMetadata`` whose own parameters are served, such as
-    ``acme_tokendraw.metadata.AcmeMetadata``. Metadata of a class that a sampler does not name is never given to it.
-    """
     compiles_on_demand: bool = False
-    """Whether kernels are compiled when a batch first needs them. The proof draw then compiles as little as it can, or
-    what the first batch will need, where the need says the dtype.
-    """
 
 
 @dataclass(frozen=True, kw_only=True)
 class HostNeed:
     """The needs of a caller of any operation.
 
+    :ivar graph_safe: Whether calls have to be safe to capture in a CUDA graph and to replay.
+    :ivar sync_free: Whether calls have to return without waiting for the device.
     :raises InvalidParameterError: a ValueError: a field is not of the type that it declares, or no word of its list.
     """
 
@@ -171,33 +183,40 @@ class Need(HostNeed):
     Seeds, greedy rows and filters are properties of rows: those are looked at batch by batch, and rows that
     the chosen sampler cannot serve go to its companion. A need is what no companion can mend.
 
+    Inherits the fields of :class:`HostNeed`.
+
+    :ivar logprobs_mode: Mode of the logprobs of rows that ask for some. For processed ones the default choice takes
+        only a sampler that returns such logprobs without a companion; an explicit choice, and every other mode, may use
+        a companion.
+    :ivar logprob_ranks: Whether logprobs come with the drawn tokens' ranks. A rank costs about one more read of the
+        logits. False allows a sampler to leave ``LogprobsTensors.ranks`` None and refuses no sampler.
+    :ivar filter_orders: Orders of the filters that requests will use, of ``FILTER_ORDERS``; each has to be served.
+    :ivar gumbel_dtype: Precision of the noise: ``fp32``, or ``fp64``, which computes in float64 throughout.
+    :ivar dtype: Dtype of the logits by its torch name; None when not known yet.
+    :ivar vocab_size: Vocabulary size V; None when not known yet.
+    :ivar valid_flag: Whether ``SamplerOutput.valid`` has to tell rows with NaN, or without any finite logit, from the
+        others.
+    :ivar batch_invariant: Whether a seeded row's token has to be the same in any batch.
+    :ivar seeding: ``counter`` needs a sampler that serves seeded rows without a companion; ``none``: a companion may
+        serve them.
+    :ivar tie_rule: Tie rule that the sampler has to follow; None: the advertised one. ``either`` lets a sampler change
+        the rule from batch to batch, where kernels with the other rule are faster.
+    :ivar max_logprobs: Largest ``SamplingParams.logprobs``; None: any, up to the whole vocabulary. A batch that needs
+        more, or all (-1) of a larger vocabulary, is refused before anything is launched or allocated.
+    :ivar vocab_parallel: Whether calls come with a :class:`tokendraw.VocabShard`. No companion serves rows of such
+        calls.
     :raises InvalidParameterError: a ValueError: a field is not of the type that it declares, or no word of its list.
     """
 
     logprobs_mode: LogprobsMode = "raw_logprobs"
-    """Mode of the logprobs that rows get. For processed ones the default choice goes only to a sampler that
-    returns them itself; beside an explicit choice without them, and for the other modes, a companion will do.
-    """
     logprob_ranks: bool = True
-    """Whether logprobs come with the drawn tokens' ranks. To count how many tokens reach the drawn one takes about one
-    more read of the logits; False allows a sampler to leave ``LogprobsTensors.ranks`` None. That refuses no sampler.
-    """
     filter_orders: tuple[FilterOrder, ...] = ("top_k_first",)
     gumbel_dtype: GumbelDtype = "fp32"
     dtype: _Dtype | None = None
-    """Dtype of the logits by its torch name; None when not known yet."""
     vocab_size: Annotated[int, at_least(1)] | None = None
     valid_flag: bool = False
     batch_invariant: bool = False
     seeding: Seeding = "none"
-    """``counter`` asks for a sampler that serves seeded rows itself, without a companion."""
     tie_rule: TieNeed | None = None
-    """None: whichever rule the sampler advertises. ``either`` lets it leave that rule for this caller, batch by batch,
-    where kernels with the other one are faster.
-    """
     max_logprobs: _Count | None = None
-    """The most that ``SamplingParams.logprobs`` may be; None: any, up to all of the vocabulary. A batch that asks for
-    more, or for all (-1) of a larger vocabulary, is refused before anything is launched or allocated.
-    """
     vocab_parallel: bool = False
-    """Whether calls come with a :class:`tokendraw.VocabShard`. Their rows go to no companion."""

@@ -45,36 +45,35 @@ class Drafts:
     replays of a CUDA graph; rows from ``cu_num_logits[B]`` on belong to no request and are ignored. The values of
     ``cu_num_logits`` are looked at where they lie on the CPU, elsewhere with ``TOKENDRAW_DEBUG=1`` alone.
 
+    :ivar draft_token_ids: [L - B] integer, ragged; or [B, K], each row padded with -1 behind its drafts. An id outside
+        [0, V), such as the placeholder -1, stands for a draft that was not made. It is rejected, and what is emitted in
+        its place comes from the target's own distribution. That is exact where the decision to make no draft did not
+        look at a drawn id. A draft that was drawn and may not stand, because a grammar forbids it, keeps its id: the
+        target's probability of it is 0, which rejects it and takes what it was drawn from into account.
+    :ivar cu_num_logits: [B + 1] integer: 0, then the running sum of (drafts + 1). Request b has the rows from
+        ``cu_num_logits[b]`` to ``cu_num_logits[b + 1] - 1``, at least one.
+    :ivar draft_probs: [L - B, V] floating point: the probabilities that each draft was drawn by, used without
+        normalising. NaN, negative and infinite values count as 0. The row of a placeholder is not read.
+    :ivar draft_logits: [L - B, V] float32, bfloat16 or float16: logits that each draft was drawn from with the
+        request's parameters. With neither ``draft_probs`` nor ``draft_logits`` the drafts were not drawn but chosen
+        (n-grams, a greedy draft): the id has all the probability.
+    :ivar num_drafts: Number of drafts of each request, if the host knows these; None: the host knows only
+        ``max_drafts``.
+    :ivar max_drafts: K, the most drafts that a request may have: the width of the result. -1: as ``num_drafts`` or the
+        shape says.
+    :ivar any_placeholder: Whether a draft may be a placeholder, an id outside [0, V); ids on a device are not read.
     :raises InvalidInputError: a field is no dense tensor; shapes, dtypes or devices do not fit each other; or both
         ``draft_probs`` and ``draft_logits`` are given.
     :raises InvalidParameterError: a number on the host is out of range.
     """
 
     draft_token_ids: Tensor
-    """[L - B] integer, ragged; or [B, K], each row padded with -1 behind its drafts.
-
-    An id outside [0, V), such as the placeholder -1, stands for a draft that was not made. It is rejected, and what is
-    emitted in its place comes from the target's own distribution. That is exact where the decision to make no draft
-    did not look at a drawn id. A draft that was drawn and may not stand, because a grammar forbids it, keeps its id:
-    the target's probability of it is 0, which rejects it and takes what it was drawn from into account.
-    """
     cu_num_logits: Tensor
-    """[B + 1] integer: 0, then the running sum of (drafts + 1). Request b has the rows from ``cu_num_logits[b]`` to
-    ``cu_num_logits[b + 1] - 1``, at least one."""
     draft_probs: Tensor | None = None
-    """[L - B, V] floating point: the probabilities that each draft was drawn by, taken as they are. NaN, negative and
-    infinite ones count as 0. The row of a placeholder is not looked at."""
     draft_logits: Tensor | None = None
-    """[L - B, V] float32, bfloat16 or float16: logits that each draft was drawn from with the request's own parameters.
-
-    With neither, the drafts were not drawn but chosen (n-grams, a greedy draft): all their probability is on the id.
-    """
     num_drafts: tuple[int, ...] | None = None
-    """Drafts of each request, as the host knows them; None: it knows only ``max_drafts``."""
     max_drafts: int = -1
-    """K, the most drafts that a request may have: the width of the result. -1: as ``num_drafts`` or the shape says."""
     any_placeholder: bool = True
-    """Whether an id outside [0, V) may be among them; ids on a device are not read."""
 
     def __post_init__(self) -> None:
         tensors = self.draft_token_ids, self.draft_probs, self.draft_logits

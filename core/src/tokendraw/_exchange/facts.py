@@ -25,6 +25,20 @@ class BatchFacts:
 
     ``any_*`` must be True unless no row is of that kind, ``all_*`` may be True only if every row is.
 
+    :ivar any_greedy: Whether a row may have temperature 0.
+    :ivar all_greedy: Whether every row has temperature 0.
+    :ivar any_seeded: Whether a row may have a seed.
+    :ivar all_seeded: Whether every row has a seed.
+    :ivar max_top_k: Largest active top_k; 0: no row has one; None: unknown.
+    :ivar all_top_k: Whether every row is greedy or has an active top_k: none keeps more than ``max_top_k`` tokens, ties
+        apart.
+    :ivar any_top_p: Whether a row may have an active top_p.
+    :ivar any_min_p: Whether a row may have an active min_p.
+    :ivar any_joint: Whether a row may have the filter order ``joint``.
+    :ivar any_top_k_first: Whether a row of the order ``top_k_first`` may combine top_p with another filter. Beside
+        top_p alone both orders agree.
+    :ivar max_logprobs: Largest ``SamplingParams.logprobs`` of the batch (-1: a row wants all tokens); None: no row
+        wants any.
     :raises InvalidParameterError: a ValueError: a field is not of the type that it declares.
     """
 
@@ -33,16 +47,12 @@ class BatchFacts:
     any_seeded: bool = True
     all_seeded: bool = False
     max_top_k: Annotated[int, at_least(0)] | None = None
-    """Largest active top_k; 0: no row has one; None: unknown."""
     all_top_k: bool = False
-    """Whether every row is greedy or has an active top_k: none keeps more than ``max_top_k`` tokens, ties apart."""
     any_top_p: bool = True
     any_min_p: bool = True
     any_joint: bool = True
     any_top_k_first: bool = True
-    """Whether a row of the order ``top_k_first`` may have top-p beside another filter: alone, both orders agree."""
     max_logprobs: Annotated[int, at_least(-1)] | None = None
-    """Largest ``SamplingParams.logprobs`` of the batch (-1: a row wants all); None: no row wants any."""
 
     def __post_init__(self) -> None:
         check_fields(self)

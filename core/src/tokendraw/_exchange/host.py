@@ -14,17 +14,21 @@ _Count: TypeAlias = Annotated[int, at_least(0)]
 class Host:
     """The facts about one device and the software around it. :func:`tokendraw.resolution.detect_host` gathers them.
 
+    :ivar device_type: ``cpu``, ``cuda`` (NVIDIA), ``rocm`` (AMD), ``mps``, ``xpu`` ...
+    :ivar name: Name of the device, as its driver gives it; "" if unknown.
+    :ivar compute_capability: CUDA compute capability (major, minor) of an NVIDIA GPU; None on other devices.
+    :ivar rocm_arch: Architecture of an AMD GPU, such as ``gfx942``; None on other devices.
+    :ivar sm_count: Number of streaming multiprocessors or compute units; None if unknown.
+    :ivar cuda_version: CUDA version of the installed driver.
     :raises InvalidParameterError: a ValueError: a field is not of the type that it declares.
     """
 
     device_type: str = "cpu"
-    """``cpu``, ``cuda`` (NVIDIA), ``rocm`` (AMD), ``mps``, ``xpu`` ..."""
     name: str = ""
     compute_capability: tuple[_Count, _Count] | None = None
     rocm_arch: str | None = None
     sm_count: _Count | None = None
     cuda_version: tuple[_Count, _Count] | None = None
-    """CUDA version of the installed driver."""
 
     def __post_init__(self) -> None:
         check_fields(self)

@@ -14,18 +14,20 @@ _INF = float("inf")
 
 
 class RowMasses(NamedTuple):
-    """Holds what the values of a row's tokens depend on in any mode: [rows, 1] each, the masses in the widest float."""
+    """Holds what the values of a row's tokens depend on in any mode: [rows, 1] each, the masses in the widest float.
+
+    :ivar max: float32: the largest value.
+    :ivar threshold: float32: a token is kept if its value is at least this.
+    :ivar kept: Sum of ``exp((x - max x) / T)`` over the kept tokens.
+    :ivar mass: Sum of ``exp((x - max x) / T)`` over all tokens.
+    :ivar raw: Sum of ``exp(x - max x)`` over all tokens.
+    """
 
     max: Tensor
-    """float32: the largest value."""
     threshold: Tensor
-    """float32: a token is kept if its value is at least this."""
     kept: Tensor
-    """Sum of ``exp((x - max x) / T)`` over the kept tokens."""
     mass: Tensor
-    """Sum of ``exp((x - max x) / T)`` over all tokens."""
     raw: Tensor
-    """Sum of ``exp(x - max x)`` over all tokens."""
 
 
 def best_token_ids(x: Tensor, n: int) -> Tensor:

@@ -53,6 +53,19 @@ class SamplingMetadata:
     Tensors may be changed in place between calls, also between replays of a CUDA graph, as long as ``facts`` and
     ``row_kinds`` stay true of them.
 
+    :ivar temperature: [slots] floating point: temperature of each slot; 0 is greedy.
+    :ivar top_k: [slots] integer: top_k of each slot; 0, -1 or at least V: off. None: no slot has one.
+    :ivar top_p: [slots] floating point: top_p of each slot; 1: off. None: no slot has one.
+    :ivar min_p: [slots] floating point: min_p of each slot; 0: off. None: no slot has one.
+    :ivar seed: [slots] int64, the 64 bits of each seed. Needs ``positions``.
+    :ivar seeded: [slots] bool: which rows ``seed`` holds for; None: all of them.
+    :ivar positions: [rows] integer: index in the sequence of the token whose hidden state made the row's logits.
+    :ivar row_index: [rows] integer: the slot of each logits row; None: row i is slot i.
+    :ivar joint: [slots] bool: rows whose filter order is ``joint``.
+    :ivar logprobs: [slots] integer: how many best tokens each row wants (-1: all); None: ``facts.max_logprobs`` for
+        every row.
+    :ivar facts: Facts about the batch that the host knows; the default says that the batch may hold anything.
+    :ivar row_kinds: Kind of each row; None: the rows of a batch cannot be told apart, and go the same way.
     :raises InvalidInputError: a ValueError: a field is no dense tensor of its dtype, or the tensors do not fit each
         other.
     :raises InvalidParameterError: a ValueError: a slot or position on the CPU is out of range, or ``seed`` or
@@ -60,28 +73,17 @@ class SamplingMetadata:
     """
 
     temperature: Tensor | None = None
-    """[slots] floating point."""
     top_k: Tensor | None = None
-    """[slots] integer."""
     top_p: Tensor | None = None
-    """[slots] floating point."""
     min_p: Tensor | None = None
-    """[slots] floating point."""
     seed: Tensor | None = None
-    """[slots] int64, the 64 bits of each seed. Needs ``positions``."""
     seeded: Tensor | None = None
-    """[slots] bool: which rows ``seed`` holds for; None: all of them."""
     positions: Tensor | None = None
-    """[rows] integer: index in its sequence of the token whose hidden state made the row's logits."""
     row_index: Tensor | None = None
-    """[rows] integer: the slot of each logits row; None: row i is slot i."""
     joint: Tensor | None = None
-    """[slots] bool: rows whose filter order is ``joint``."""
     logprobs: Tensor | None = None
-    """[slots] integer: how many best tokens each row wants (-1: all); None: ``facts.max_logprobs`` for every row."""
     facts: BatchFacts = _ANYTHING
     row_kinds: RowKinds | None = None
-    """Kind of each row; None: the rows of a batch cannot be told apart, and go the same way."""
 
     def __post_init__(self) -> None:
         check_record("facts", self.facts, BatchFacts)

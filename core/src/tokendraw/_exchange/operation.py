@@ -35,39 +35,48 @@ def all_offered(capabilities: Any, need: Any) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class Operation:
-    """A task that plugins can be asked to do."""
+    """A task that plugins can be asked to do.
+
+    :ivar name: Name by which plugins offer the operation and callers load it.
+    :ivar summary: Describes the operation in one line, for the command line.
+    :ivar capabilities: Dataclass of what a provider can do. A plugin's description is checked against the types of the
+        fields.
+    :ivar need: Says what a caller needs: a dataclass that can be made without arguments.
+    :ivar methods: Methods that the object from ``tokendraw_build`` has to have.
+    :ivar checks: Checks beyond those of the host, in the order in which their reasons are given.
+    :ivar default_checks: Checks for the default choice alone. An explicit choice with a companion is not rejected by
+        these.
+    :ivar gaps: Lists the kinds of calls that need a companion; two providers with the same gaps list the same kinds.
+    :ivar whole_call_gaps: Gaps that concern a call as a whole: the provider that serves such a call also gets all other
+        kinds of rows in the call.
+    :ivar offered: Narrows the capabilities of a provider to what a need leaves of them.
+    :ivar proof: Names the proof in reasons.
+    :ivar prove: Makes the proof call on a provider that was built; raises where its answer is wrong.
+    :ivar calls: Looks up what makes the :class:`tokendraw._exchange.call.Call` of each method, by the method's name.
+        None: those of ``methods``, with any arguments.
+    :ivar warm_up: Builds the :class:`tokendraw._serving.warming.Warmup` of the arguments that it checks; None: nothing
+        to warm.
+    :ivar splits_rows: Whether rows of a call may go to the companion, where the call tells of which kind they are;
+        otherwise each call goes whole.
+    :ivar falls_back: Whether another provider may take over a failed call whose inputs are known to be untouched.
+    """
 
     name: str
     summary: str
-    """Describes it in one line, for the command line."""
     capabilities: type[HostCapabilities] = HostCapabilities
-    """Says what a provider can do: a dataclass, whose declarations are what a plugin's description is held against."""
     need: type[HostNeed] = HostNeed
-    """Says what a caller needs: a dataclass that can be made without arguments."""
     methods: tuple[str, ...]
-    """Methods that the object from ``tokendraw_build`` has to have."""
     checks: tuple[Check, ...] = ()
-    """Checks beyond those of the host, in the order in which their reasons are given."""
     default_checks: tuple[Check, ...] = ()
-    """More checks, for the default choice. An explicit one stands in spite of them where it has a companion."""
     gaps: Gaps = no_gaps
-    """Kinds of calls that a companion has to serve; two providers that lack the same say the same."""
     whole_call_gaps: frozenset[str] = frozenset()
-    """Gaps that are about a call as a whole: whoever serves those meets every other kind in it."""
     offered: Offer = all_offered
     proof: str = "the proof call"
-    """Names the proof in reasons."""
     prove: Prove
     calls: Callable[[], Mapping[str, Callable[..., Any]]] | None = None
-    """Looks up what makes the :class:`tokendraw._exchange.call.Call` of each method, by the method's name. None:
-    those of ``methods``, with any arguments."""
     warm_up: Callable[..., Any] | None = None
-    """Builds the :class:`tokendraw._serving.warming.Warmup` of the arguments that it checks; None: nothing to warm."""
     splits_rows: bool = False
-    """Whether rows of a call may go to the companion, where the call tells of which kind they are; otherwise each call
-    goes whole."""
     falls_back: bool = True
-    """Whether another provider may take over a failed call whose inputs are known to be untouched."""
 
     @property
     def served(self) -> str:

@@ -18,14 +18,17 @@ PAD_LOGPROB = float("-inf")
 
 
 class TokenLogprob(NamedTuple):
-    """A token of a row, as :meth:`LogprobsTensors.row` lists it."""
+    """A token of a row, as :meth:`LogprobsTensors.row` lists it.
+
+    :ivar token_id: Id of the token, in [0, V).
+    :ivar logprob: Natural logarithm, or a logit, by ``logprobs_mode``.
+    :ivar rank: For the drawn token, the number of tokens with a value at least that of the drawn one, which counts too;
+        None if not counted. For the n-th best token, n: among equal tokens the lower id has the lower rank.
+    """
 
     token_id: int
     logprob: float
-    """Natural logarithm, or a logit, by ``logprobs_mode``."""
     rank: int | None
-    """For the drawn token the number of tokens with a value at least its own, itself included; None if not counted.
-    For the n-th best token n, so that among equal tokens the lower id has the lower rank."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,16 +38,17 @@ class LogprobsTensors:
     N is the largest ``SamplingParams.logprobs`` of the batch, and at most V. Column 0 is the drawn token and is filled
     for every row; the best follow in descending order, the lowest id first on a tie. Beyond what a row asked for stand
     ``PAD_TOKEN_ID`` and ``PAD_LOGPROB``. :meth:`row` lists a row without them.
+
+    :ivar token_ids: [B, 1 + N] int64: the drawn token, then the N best tokens in descending order.
+    :ivar logprobs: [B, 1 + N] float32: natural logarithms, at most 0, or logits, by ``logprobs_mode``; of the tokens in
+        ``token_ids``.
+    :ivar ranks: [B] int64: number of tokens with a value at least that of the drawn token, which counts too. None where
+        the sampler was allowed to leave ranks out (``Need.logprob_ranks=False``) and did.
     """
 
     token_ids: torch.Tensor
-    """[B, 1 + N] int64."""
     logprobs: torch.Tensor
-    """[B, 1 + N] float32, natural logarithms, at most 0; or logits."""
     ranks: torch.Tensor | None
-    """[B] int64: how many tokens have a value at least the drawn one's, itself included. None where the sampler was
-    allowed to leave them out (``Need.logprob_ranks=False``) and did.
-    """
 
     def cpu(self) -> LogprobsTensors:
         """Copy each tensor to the host, once; this waits for the device."""
@@ -84,15 +88,16 @@ class LogprobsTensors:
 
 @dataclass(frozen=True, slots=True)
 class SamplerOutput:
-    """The output of a sampling step: one drawn token a row."""
+    """The output of a sampling step: one drawn token a row.
+
+    :ivar token_ids: [B] int64, each in [0, V) whatever the logits hold.
+    :ivar valid: [B] bool: False where the row held NaN, or nothing above -inf.
+    :ivar logprobs: Log-probabilities of the drawn token and of the best ones; None where no row asked for any.
+    :ivar log_kept_mass: [B] float32, with logprobs: log of the filtered set's share of the temperature-scaled mass, at
+        most 0. ``processed_logprobs = temperature_logprobs - log_kept_mass`` on the kept tokens.
+    """
 
     token_ids: torch.Tensor
-    """[B] int64, each in [0, V) whatever the logits hold."""
     valid: torch.Tensor
-    """[B] bool: False where the row held NaN, or nothing above -inf."""
     logprobs: LogprobsTensors | None = None
     log_kept_mass: torch.Tensor | None = None
-    """[B] float32, with logprobs: log of the filtered set's share of the temperature-scaled mass, at most 0.
-
-    ``processed_logprobs = temperature_logprobs - log_kept_mass`` on the kept tokens.
-    """

@@ -40,38 +40,44 @@ class SamplingParams(_Noted):
     The fields from ``repetition_penalty`` on change logits before all of that: ``tokendraw.load("process_logits")``
     does it for requests in :class:`tokendraw.RequestSlots`. ``from_params`` refuses them, since it keeps no history.
     The hash leaves out those that are collections, and equality does not.
+
+    :ivar temperature: ``y = (x - max x) / temperature``; 0 is greedy: the argmax, the lowest token id on a tie.
+    :ivar top_k: Keep every token whose value is at least the k-th largest. 0, -1 or >= V: off.
+    :ivar top_p: Keep the smallest set of largest tokens that carries at least this share of the mass, and all ties. 1:
+        off.
+    :ivar min_p: Keep tokens at least this likely relative to the likeliest. 0: off.
+    :ivar seed: Any integer in [-2**63, 2**64), taken modulo 2**64. None: a fresh seed per call from torch's generator.
+    :ivar logprobs: Number of best tokens to return log-probabilities of, beside that of the drawn token; -1 or >= V:
+        all. None: no log-probabilities.
+    :ivar filter_order: ``top_k_first``: top-p counts the mass that top-k left. ``joint``: both count the unfiltered
+        mass.
+    :ivar repetition_penalty: r > 0 for tokens in prompt or output: ``x / r`` if x > 0, else ``x * r``. 1: off.
+    :ivar frequency_penalty: f in [-2, 2]: ``x - f * n`` for a token that occurs n times in the output. 0: off.
+    :ivar presence_penalty: p in [-2, 2]: ``x - p`` for a token in the output. 0: off.
+    :ivar logit_bias: {token id: finite value that is added to the logit}. None: off.
+    :ivar allowed_token_ids: Ids that may be drawn: all other tokens get -inf. None: off.
+    :ivar bad_words: Sequences of token ids: the last id of a sequence gets -inf where the other ids of the sequence end
+        the output. None: off.
+    :ivar min_tokens: Number of tokens in the output below which ``stop_token_ids`` get -inf. 0: off.
+    :ivar stop_token_ids: Tokens that ``min_tokens`` holds back. A drawn stop token ends nothing in a sampler: ending a
+        request is up to the engine's loop.
     """
 
     temperature: float = 1.0
-    """``y = (x - max x) / temperature``; 0 is greedy: the argmax, the lowest token id on a tie."""
     top_k: int = 0
-    """Keep every token whose value is at least the k-th largest. 0, -1 or >= V: off."""
     top_p: float = 1.0
-    """Keep the smallest set of largest tokens that carries at least this share of the mass, and all ties. 1: off."""
     min_p: float = 0.0
-    """Keep tokens at least this likely relative to the likeliest. 0: off."""
     seed: int | None = None
-    """Any integer in [-2**63, 2**64), taken modulo 2**64. None: a fresh seed per call from torch's generator."""
     logprobs: int | None = None
-    """Return log-probabilities of the drawn token and this many best ones; -1 or >= V is all, None is not at all."""
     filter_order: FilterOrder = "top_k_first"
-    """``top_k_first``: top-p counts the mass that top-k left. ``joint``: both count the unfiltered mass."""
     repetition_penalty: float = 1.0
-    """r > 0 for tokens in prompt or output: ``x / r`` if x > 0, else ``x * r``. 1: off."""
     frequency_penalty: float = 0.0
-    """f in [-2, 2]: ``x - f * n`` for a token that is n times in the output. 0: off."""
     presence_penalty: float = 0.0
-    """p in [-2, 2]: ``x - p`` for a token in the output. 0: off."""
     logit_bias: Mapping[int, float] | None = field(default=None, hash=False)
-    """{token id: finite value that is added}. None: off."""
     allowed_token_ids: Collection[int] | None = field(default=None, hash=False)
-    """All other tokens get -inf. None: off."""
     bad_words: Collection[Collection[int]] | None = field(default=None, hash=False)
-    """Sequences of token ids: the last id of each gets -inf where the ids before it end the output. None: off."""
     min_tokens: int = 0
-    """``stop_token_ids`` get -inf until so many tokens are in the output. 0: off."""
     stop_token_ids: Collection[int] | None = field(default=None, hash=False)
-    """The tokens that ``min_tokens`` holds back. Drawing one ends nothing here: that is the loop's."""
 
     def __post_init__(self) -> None:
         """Note whether an edit may be asked for. What is of another type than the default is looked at later."""

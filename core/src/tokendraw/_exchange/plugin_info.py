@@ -32,35 +32,40 @@ class Release:
     """A row of what a plugin knows of its upstream by version: it holds from ``since`` up to the next such row.
 
     Rows about one operation, or about all, ascend and begin with the release ``0``, so that every version has one.
+
+    :ivar since: First release that the row is about, such as ``0.6.16.post3``, with the pre-releases and builds of that
+        release.
+    :ivar says: Behaviour of these releases, to follow a version number: ``packs layout v1``. Also the reason of a
+        refusal.
+    :ivar operation: Operation that the row is about; None: all operations.
+    :ivar refused: Whether these releases are not used.
+    :ivar change: Instruction to a user who moves to these releases: ``packed weights have to be packed again``.
     """
 
     since: str
-    """The first release that it is about, such as ``0.6.16.post3``, with the pre-releases and builds of that."""
     says: str
-    """Says what these releases do, behind a version: ``packs layout v1``. It is the reason of a refusal."""
     operation: str | None = None
-    """The operation that it is about; None: all of them."""
     refused: bool = False
-    """Whether these releases are not used."""
     change: str = ""
-    """Says what a user has to do who comes to these releases: ``packed weights have to be packed again``."""
 
 
 @dataclass(frozen=True)
 class Upstream:
-    """The library that a plugin drives, found by its distribution's metadata, never by importing it."""
+    """The library that a plugin drives, found by its distribution's metadata, never by importing it.
+
+    :ivar distribution: Name of the distribution, such as ``flashinfer-python``.
+    :ivar versions: PEP 440 specifier of the versions that work, such as ``>=0.6.7,<0.8``.
+    :ivar tested: Versions that the plugin was tested with by its authors.
+    :ivar releases: Known releases, a row each. Without any row, all versions in the range are used.
+    :ivar found: Findings in the files of the installed version by operation, worded like ``Release.says``. Findings
+        override ``releases``.
+    """
 
     distribution: str
-    """Name of the distribution, such as ``flashinfer-python``."""
     versions: str
-    """PEP 440 specifier of the versions that work, such as ``>=0.6.7,<0.8``."""
     tested: tuple[str, ...] = ()
-    """Versions that the plugin's authors have run its tests with."""
     releases: tuple[Release, ...] = ()
-    """Table of what is known by version. Without any row, all versions in the range are used."""
     found: Mapping[str, str] = field(default_factory=dict)
-    """Findings in the files of the installed version, in the words of a :class:`Release`, by operation. They beat the
-    version's number."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,19 +75,24 @@ class PluginInfo:
     It is the same on every machine that has the same files installed: a plugin may look at those of its upstream, and
     at nothing else. Texts are one printable line each: 100 characters at most for a name, a version or an architecture,
     500 for the others. A tuple holds 100 items at most.
+
+    :ivar name: Name that users select, equal to the name of the entry point: lowercase letters, digits and single
+        hyphens.
+    :ivar api_version: Version of the plugin API that the plugin is written for, ``tokendraw.plugin.API_VERSION``.
+    :ivar priority: Priority from -1000000 to 1000000; a higher one is preferred. native is 0, specialised kernels are
+        10 to 90.
+    :ivar operations: Capabilities by the name of an operation, each of the type that the operation names.
+    :ivar upstream: Library that the plugin draws with, and its versions; None: none.
+    :ivar summary: Describes the plugin in one line, for ``tokendraw list``.
+    :ivar verified: Hardware on which the plugin's authors have run it, for ``tokendraw show``.
+    :ivar kernels: Origin of the kernels on this machine, for ``tokendraw show``: prebuilt, or the name of the compiler.
     """
 
     name: str
-    """The name that users select; the entry point carries the same: lowercase letters, digits and single hyphens."""
     api_version: int
     priority: int
-    """Higher is preferred. native is 0, specialised kernels are 10 to 90; from -1000000 to 1000000."""
     operations: Mapping[str, HostCapabilities]
-    """Capabilities by the name of an operation, of the type that the operation names."""
     upstream: Upstream | None = None
     summary: str = ""
-    """Describes it in one line, for ``tokendraw list``."""
     verified: str = ""
-    """Hardware on which its authors have run it, for ``tokendraw show``."""
     kernels: str = ""
-    """Origin of its kernels on this machine, for ``tokendraw show``: prebuilt, or what compiles them."""

@@ -29,26 +29,32 @@ class Candidate:
     ``state`` and ``reason`` are about one operation, host and need. Where ``info`` is there,
     :func:`tokendraw.resolve` derives them anew from the facts below, so that candidates found here can be
     resolved for another machine.
+
+    :ivar name: Name of the plugin and of the entry point.
+    :ivar state: State of the plugin, such as ``available`` or ``broken``.
+    :ivar reason: Reason why the plugin is not available: needed against found. None in the states found, loaded and
+        available.
+    :ivar distribution: Name of the distribution that brought the entry point.
+    :ivar version: Version of that distribution; "" if unknown.
+    :ivar entry_point: ``package.module:attribute``.
+    :ivar first_party: Whether tokendraw itself ships the plugin, by the name of its distribution.
+    :ivar info: The plugin's description of itself; None unless the plugin was loaded.
+    :ivar upstream_version: Installed version of ``info.upstream``; None if not installed, or without an upstream.
+    :ivar probe_reason: Finding of the plugin's probe: what this machine lacks; None if nothing.
+    :ivar rejection: Reason why building the plugin, or the proof draw, failed on this device.
     """
 
     name: str
     state: State
     reason: str | None = None
-    """Says why it is not available: needed against found. None for found, loaded and available."""
     distribution: str = ""
-    """Name of the distribution that brought the entry point."""
     version: str = ""
     entry_point: str = ""
-    """``package.module:attribute``."""
     first_party: bool = False
     info: PluginInfo | None = None
-    """Its own description; None unless it was loaded."""
     upstream_version: str | None = None
-    """Installed version of ``info.upstream``; None if that is not installed or there is no upstream."""
     probe_reason: str | None = None
-    """Says what the plugin's own probe found missing on this machine."""
     rejection: str | None = None
-    """Says why building it, or its proof draw, failed on this device."""
 
     @property
     def priority(self) -> int:
@@ -62,55 +68,72 @@ class Candidate:
 
 @dataclass(frozen=True, kw_only=True)
 class Choice:
-    """The user's decisions, each with its source."""
+    """The user's decisions, each with its source.
+
+    :ivar sampler: Name of the one sampler to use; None for the default choice.
+    :ivar source: Source of ``sampler``: ``the argument sampler=``, ``--sampler``, ``TOKENDRAW_SAMPLER``, or a file's
+        path.
+    :ivar priority: Names that go before all others, in this order.
+    :ivar priority_source: Source of ``priority``: the variable, or the path of the configuration file.
+    :ivar disabled: Names that are not even imported.
+    :ivar disabled_source: Source of ``disabled``: the variable, or the path of the configuration file.
+    :ivar first_party_only: Whether ``TOKENDRAW_NO_PLUGINS`` leaves only the plugins that tokendraw itself ships.
+    """
 
     sampler: str | None = None
-    """Name of the one sampler to use; None for the default choice."""
     source: str = ""
-    """Source of ``sampler``: ``the argument sampler=``, ``--sampler``, ``TOKENDRAW_SAMPLER``, or a file's path."""
     priority: tuple[str, ...] = ()
-    """Names that go before all others, in this order."""
     priority_source: str = "TOKENDRAW_PRIORITY"
-    """Source of ``priority``: the variable, or the path of the configuration file."""
     disabled: tuple[str, ...] = ()
-    """Names that are not even imported."""
     disabled_source: str = "TOKENDRAW_DISABLE"
-    """Source of ``disabled``: the variable, or the path of the configuration file."""
     first_party_only: bool = False
-    """Whether ``TOKENDRAW_NO_PLUGINS`` leaves only the plugins that tokendraw itself ships."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Decision:
-    """The decision on a candidate: accepted or rejected, with the reason."""
+    """The decision on a candidate: accepted or rejected, with the reason.
+
+    :ivar name: Name of the candidate.
+    :ivar accepted: Whether the candidate can serve.
+    :ivar state: State of the candidate.
+    :ivar reason: Sentence that says why the candidate was chosen, kept in reserve, or rejected.
+    :ivar priority: Priority that the plugin declares.
+    """
 
     name: str
     accepted: bool
     state: State
     reason: str
-    """A sentence: why it was chosen, kept in reserve, or rejected."""
     priority: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Resolution:
-    """The plugin chosen to serve an operation on a host, with every decision on the way, best first."""
+    """The plugin chosen to serve an operation on a host, with every decision on the way, best first.
+
+    :ivar operation: Name of the operation.
+    :ivar host: Device and software that the decision is for.
+    :ivar need: Need of the caller, of the operation's need type.
+    :ivar choice: Choice of the user that the decision honours.
+    :ivar chosen: Name of the chosen plugin.
+    :ivar companion: Name of the plugin that serves the rows or calls that ``chosen`` cannot; None if ``chosen`` can
+        serve all, or if no plugin on this machine can.
+    :ivar decisions: Decision on each candidate, the best first.
+    :ivar warnings: Warnings to give once: a plugin was passed over, an upstream version is untested.
+    :ivar fallback: The entry of ``warnings`` about plugins that were passed over.
+    :ivar beyond: Kinds of rows or calls that ``chosen`` cannot serve, such as ``greedy rows``.
+    """
 
     operation: str
     host: Host
     need: Any
-    """The need, of the operation's need type."""
     choice: Choice
     chosen: str
     companion: str | None
-    """Serves the rows or calls that ``chosen`` cannot; None if it can serve all, or if nobody here can."""
     decisions: tuple[Decision, ...]
     warnings: tuple[str, ...] = ()
-    """Warnings to give once: a plugin was passed over, an upstream version is untested."""
     fallback: str | None = None
-    """The entry of ``warnings`` about plugins that were passed over."""
     beyond: tuple[str, ...] = ()
-    """Kinds of rows or calls that ``chosen`` cannot serve, such as ``greedy rows``."""
 
     @property
     def untested(self) -> tuple[str, ...]:

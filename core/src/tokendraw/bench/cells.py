@@ -36,20 +36,24 @@ def least_vocab_size(family: str) -> int:
 
 @dataclass(frozen=True)
 class Cell:
-    """A cell to time: a shape, the requests of its rows, and the family of their logits."""
+    """A cell to time: a shape, the requests of its rows, and the family of their logits.
+
+    :ivar batch: Number of requests B.
+    :ivar vocab_size: Vocabulary size V.
+    :ivar dtype: Dtype of the logits by its torch name.
+    :ivar filters: Filters of the rows, one of ``FILTERS``.
+    :ivar family: Family of the logits, one of ``FAMILIES``.
+    :ivar seeded: Whether every row has a seed, so that no launch is there to make fresh ones.
+    :ivar gumbel_dtype: Dtype of the noise that samplers draw with.
+    """
 
     batch: int
     vocab_size: int
     dtype: str
-    """Dtype of the logits by its torch name."""
     filters: str
-    """Filters of the rows, one of ``FILTERS``."""
     family: str
-    """Family of the logits, one of ``FAMILIES``."""
     seeded: bool = field(default=True, kw_only=True)
-    """Whether every row has a seed, so that no launch is there to make fresh ones."""
     gumbel_dtype: GumbelDtype = field(default="fp32", kw_only=True)
-    """Dtype of the noise that samplers draw with."""
     operation: ClassVar[str] = "sample"
     """Operation that is timed."""
 

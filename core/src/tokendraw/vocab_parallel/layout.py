@@ -15,7 +15,11 @@ TILE = philox.TILE_SIZE
 
 
 class Span(NamedTuple):
-    """Successive ids ``[start, end)``."""
+    """Successive ids ``[start, end)``.
+
+    :ivar start: First id.
+    :ivar end: Id behind the last one.
+    """
 
     start: int
     end: int
@@ -28,14 +32,17 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Tiles:
-    """The tiles of one shard: some whole, and at each end at most one of which other ranks hold a part."""
+    """The tiles of one shard: some whole, and at each end at most one of which other ranks hold a part.
+
+    :ivar head: Ids of the first tile, if this rank holds a part of it alone; else empty.
+    :ivar whole: Ids of tiles that are whole here. The last tile of a vocabulary has fewer than 1,024.
+    :ivar tail: Ids of the last tile, if it is another one than the first and this rank holds a part of it alone; else
+        empty.
+    """
 
     head: Span
-    """Ids of the first tile, if this rank holds a part of it alone; else empty."""
     whole: Span
-    """Ids of tiles that are whole here. The last tile of a vocabulary has fewer than 1,024."""
     tail: Span
-    """Ids of the last tile, if it is another one than the first and this rank holds a part of it alone; else empty."""
 
     @classmethod
     def of(cls, ids: Span, vocab_size: int) -> Self:
@@ -47,20 +54,23 @@ class Tiles:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The shards of all ranks. Tensors are int64 on the device of the logits, made once."""
+    """The shards of all ranks. Tensors are int64 on the device of the logits, made once.
+
+    :ivar ids: Ids that this rank holds.
+    :ivar tiles: Tiles that this rank holds.
+    :ivar vocab_size: Vocabulary size V of all ranks together.
+    :ivar most_columns: Number of ids of the rank that holds most.
+    :ivar shared_tiles: [S]: the tiles of which several ranks hold a part.
+    :ivar parts: [S, m]: the parts of each of them among the 2 R heads and tails of all ranks, in the order of their
+        ids: 2 r is the head of rank r, 2 r + 1 its tail, and 2 R stands where a tile has fewer than m.
+    """
 
     ids: Span
-    """Held by this rank."""
     tiles: Tiles
-    """Held by this rank."""
     vocab_size: int
     most_columns: int
-    """Number of ids of the rank that holds most."""
     shared_tiles: Tensor
-    """[S]: the tiles of which several ranks hold a part."""
     parts: Tensor
-    """[S, m]: the parts of each of them among the 2 R heads and tails of all ranks, in the order of their ids: 2 r is
-    the head of rank r, 2 r + 1 its tail, and 2 R stands where a tile has fewer than m."""
 
     @property
     def lead(self) -> int:

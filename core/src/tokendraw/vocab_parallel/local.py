@@ -10,57 +10,68 @@ from tokendraw.vocab_parallel.seeds import RowSeeds
 
 
 class Bounds(NamedTuple):
-    """Holds what all ranks know of each row before it is drawn from: [B, 1] float32."""
+    """Holds what all ranks know of each row before it is drawn from: [B, 1] float32.
+
+    :ivar max: The largest value on any rank; NaN counts as -inf.
+    :ivar threshold: A token is kept if its value is at least this.
+    """
 
     max: Tensor
-    """The largest value on any rank; NaN counts as -inf."""
     threshold: Tensor
-    """A token is kept if its value is at least this."""
 
 
 class Digits(NamedTuple):
-    """The next 8 bits of values' keys: see :mod:`tokendraw.vocab_parallel.radix`."""
+    """The next 8 bits of values' keys: see :mod:`tokendraw.vocab_parallel.radix`.
+
+    :ivar prefix: [B, 1] int64: the bits above these 8, which a value needs to be counted; None: the 8 bits are the
+        first.
+    :ivar shift: Number of bits below these 8.
+    """
 
     prefix: Tensor | None
-    """[B, 1] int64: the bits above them, which a value has to have to be counted; None: there are none."""
     shift: int
-    """Number of bits below them."""
 
 
 class Weighing(NamedTuple):
-    """Says what values weigh in a histogram: ``exp(y)`` in integer units."""
+    """Says what values weigh in a histogram: ``exp(y)`` in integer units.
+
+    :ivar max: [B, 1] float32: the largest value on any rank, to which ``y`` is relative.
+    :ivar floor: [B, 1] float32: values below it weigh nothing.
+    :ivar bits: A weight of 1 is 2 to the power ``bits`` units. Weights are rounded to the nearest unit.
+    """
 
     max: Tensor
-    """[B, 1] float32: the largest value on any rank, to which ``y`` is relative."""
     floor: Tensor
-    """[B, 1] float32: values below it weigh nothing."""
     bits: int
-    """A weight of 1 is 2 to this many units. Rounded to the nearest."""
 
 
 class Argmax(NamedTuple):
-    """A rank's candidates for the token of each row where all rows are greedy, of 12 bytes a row: [B, 1] each."""
+    """A rank's candidates for the token of each row where all rows are greedy, of 12 bytes a row: [B, 1] each.
+
+    :ivar max: float32: the rank's largest value; NaN counts as -inf.
+    :ivar has_nan: int32: 1 or 0.
+    :ivar ids: int32: the lowest id of the largest value.
+    """
 
     max: Tensor
-    """float32: the rank's largest value; NaN counts as -inf."""
     has_nan: Tensor
-    """int32: 1 or 0."""
     ids: Tensor
-    """int32: the lowest id of the largest value."""
 
 
 class Survey(NamedTuple):
-    """Holds what a rank says of each row before it draws."""
+    """Holds what a rank says of each row before it draws.
+
+    :ivar x: [B, K] float32: the rank's largest values in descending order, -inf behind the last of n < K.
+    :ivar ties: [B, 1] int32: number of further values equal to the last of ``x``.
+    :ivar mass: [B, 1] in the widest float: the sum of ``exp(y)``, relative to the first of ``x``, if it is needed. [B,
+        256]: of the values with each first digit, where a nucleus may be searched for by digits.
+    :ivar fresh: [B, 1] int64: seeds for rows that have none, of which those of rank 0 count.
+    """
 
     x: Tensor
-    """[B, K] float32: its largest values in descending order, -inf behind the last of n < K."""
     ties: Tensor
-    """[B, 1] int32: how many more equal the last of them."""
     mass: Tensor | None
-    """[B, 1] in the widest float: the sum of ``exp(y)``, relative to the first of ``x``, if it is needed. [B, 256]: of
-    the values with each first digit, where a nucleus may be searched for by digits."""
     fresh: Tensor | None
-    """[B, 1] int64: seeds for rows that have none, of which those of rank 0 count."""
 
 
 class Sums(NamedTuple):
@@ -81,31 +92,34 @@ class Draws(NamedTuple):
     candidate that is not there has a score, key or log-sum of -inf. The columns of ``ids`` and ``x`` are: whole tiles,
     head, tail; those of ``log_sum`` and ``key``: head, tail. Scores and keys are float32, or float64 with noise in
     float64.
+
+    :ivar max: [B, 1] float32: the rank's largest value; NaN counts as -inf.
+    :ivar has_nan: [B, 1] int32: 1 or 0.
+    :ivar score: [B, 1]: of the best whole tile, ``log W + G`` at its number in the stream TILE.
+    :ivar ids: [B, 3] int32: the token drawn in that tile, and the best ones of the head and the tail: the largest ``y +
+        G`` at their ids in the stream TOKEN. In greedy rows the first is the rank's argmax, the lowest id on a tie.
+    :ivar log_sum: [B, 2]: log of the weight that is kept of the tiles that other ranks hold parts of.
+    :ivar key: [B, 2]: ``y + G`` of the best token there.
+    :ivar x: [B, 3] float32: the values of the tokens ``ids``, with logprobs.
+    :ivar kept: :class:`Sums`, with logprobs.
+    :ivar mass: :class:`Sums`, with logprobs whose mode or kept mass needs those of all tokens.
+    :ivar raw: :class:`Sums` of the logits as given, with ``raw_logprobs`` and a temperature.
+    :ivar best_x: [B, m] float32, with logprobs: the largest values in descending order, -inf behind the last of n < m.
+    :ivar best_ids: [B, m] int32: their ids; of equal values the lowest comes first; V behind the last.
     """
 
     max: Tensor
-    """[B, 1] float32: the rank's largest value; NaN counts as -inf."""
     has_nan: Tensor
-    """[B, 1] int32: 1 or 0."""
     score: Tensor
-    """[B, 1]: of the best whole tile, ``log W + G`` at its number in the stream TILE."""
     ids: Tensor
-    """[B, 3] int32: the token drawn in that tile, and the best ones of the head and the tail: the largest ``y + G`` at
-    their ids in the stream TOKEN. In greedy rows the first is the rank's argmax, the lowest id on a tie."""
     log_sum: Tensor
-    """[B, 2]: log of the weight that is kept of the tiles that other ranks hold parts of."""
     key: Tensor
-    """[B, 2]: ``y + G`` of the best token there."""
     x: Tensor | None = None
-    """[B, 3] float32: the values of the tokens ``ids``, with logprobs."""
     kept: Tensor | None = None
-    """:class:`Sums`, with logprobs."""
     mass: Tensor | None = None
     raw: Tensor | None = None
     best_x: Tensor | None = None
-    """[B, m] float32, with logprobs: the largest values in descending order, -inf behind the last of n < m."""
     best_ids: Tensor | None = None
-    """[B, m] int32: their ids; of equal values the lowest comes first; V behind the last."""
 
 
 class LocalLogits(Protocol):

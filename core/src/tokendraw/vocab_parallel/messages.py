@@ -16,14 +16,16 @@ _WORD = 4
 
 @dataclass(frozen=True, slots=True)
 class Received(Generic[_Message]):
-    """Holds what all ranks said of the rows of a call."""
+    """Holds what all ranks said of the rows of a call.
+
+    :ivar words: [R, B, W] int32, contiguous, in rank order.
+    :ivar sent: Message of this rank: a NamedTuple of tensors [B, n], or None.
+    :ivar offsets: Index of the first word of each field in a row; -1 for an absent field.
+    """
 
     words: Tensor
-    """[R, B, W] int32, contiguous, in rank order."""
     sent: _Message
-    """A NamedTuple of tensors [B, n], or None: what this rank said."""
     offsets: tuple[int, ...]
-    """The word of a row at which each field begins; -1 where there is none."""
 
     def tensors(self) -> _Message:
         """Return the fields of all ranks, [R, B, n] each."""

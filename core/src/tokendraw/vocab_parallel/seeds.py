@@ -12,7 +12,11 @@ from tokendraw.vocab_parallel.transport import Wait
 
 
 class Seeds(NamedTuple):
-    """Holds what the random numbers of each row come from, the same on every rank: [B, 1] int64."""
+    """Holds what the random numbers of each row come from, the same on every rank: [B, 1] int64.
+
+    :ivar seed: Seed of each row, its 64 bits as a signed number.
+    :ivar position: Position of each row in its sequence.
+    """
 
     seed: Tensor
     position: Tensor

@@ -23,18 +23,18 @@ class VocabShard:
     trust that the ranks still agree in everything but the logits: the number of rows, their dtype, the metadata.
     ``sample`` alone takes one.
 
+    :ivar start: First id on this rank.
+    :ivar vocab_size: V: number of ids on all ranks together, without padding.
+    :ivar group: A torch.distributed process group; None: the default one. Or a
+        :class:`tokendraw.vocab_parallel.Transport`.
+    :ivar agreed: Outcome of the first call.
     :raises InvalidParameterError: a ValueError: ``start`` or ``vocab_size`` is no integer.
     """
 
     start: int
-    """First id on this rank."""
     vocab_size: int
-    """V: number of ids on all ranks together, without padding."""
     group: Any = None
-    """A torch.distributed process group; None: the default one. Or a
-    :class:`tokendraw.vocab_parallel.Transport`."""
     agreed: Agreed = field(init=False, repr=False)
-    """Outcome of the first call."""
 
     def __post_init__(self) -> None:
         for name in ("start", "vocab_size"):

@@ -33,21 +33,26 @@ def may_look(device: torch.device) -> bool:
 
 
 class Plan(NamedTuple):
-    """Holds what the host knows of the filters of a batch: the same on every rank."""
+    """Holds what the host knows of the filters of a batch: the same on every rank.
+
+    :ivar vocab_size: Vocabulary size V of all ranks together.
+    :ivar filters: Parameters of the rows that filter, as tensors.
+    :ivar values: K, the number of largest values that each rank sends.
+    :ivar any_large_k: Whether a k may be above K.
+    :ivar any_wide: Whether a nucleus may hold more than the K largest values of a rank.
+    :ivar has_nucleus: Whether the nucleus may be found among the K largest values of the ranks.
+    :ivar may_look: Whether the plan may read values of the parameters, which waits for the device.
+    :ivar masses: Number of masses that each rank sends: 0, 1 (the row's), or one for each first digit.
+    """
 
     vocab_size: int
     filters: Filters
     values: int
-    """K."""
     any_large_k: bool
-    """Whether a k may be above K."""
     any_wide: bool
-    """Whether a nucleus may hold more than the K largest values of a rank."""
     has_nucleus: bool
-    """Whether a nucleus may be found among them."""
     may_look: bool
     masses: int
-    """How many masses each rank tells: none, that of the row, or one for each first digit."""
 
     @property
     def unit_bits(self) -> int:

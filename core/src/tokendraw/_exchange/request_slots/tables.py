@@ -26,59 +26,67 @@ class RequestTables:
     S are the slots, M the tokens that one holds, V the vocabulary. A slot without a request asks for nothing: its
     counts are 0 and its lists are empty. Entries behind those that a number counts are undefined, unless a field says
     more. A provider changes none of them.
+
+    :ivar history: [S, M] int32: ids of the prompt, then ids of the output. A number outside [0, V) is a placeholder,
+        such as an image has: a token that no bad word matches.
+    :ivar num_prompt: [S] int32: number of tokens in the prompt.
+    :ivar num_tokens: [S] int32: number of tokens in prompt and output, at most M.
+    :ivar distinct: [S, M] int32: ids in [0, V) that occur in prompt or output, each once, in any order.
+    :ivar num_distinct: [S] int32: number of ids in ``distinct``.
+    :ivar counts: [S, V] int32: 16 times the number of occurrences of the id in the output, plus flags: 1, the id is in
+        the prompt; 2, in ``bias_ids``; 4, in ``stop_ids``; 8, the id is the last of one of ``bad_words``.
+    :ivar repetition: [S] float32: repetition penalty; 1: off.
+    :ivar frequency: [S] float32: frequency penalty; 0: off.
+    :ivar presence: [S] float32: presence penalty; 0: off.
+    :ivar bias_ids: [S, NB] int32: ids of ``logit_bias``, each once; -1 behind the last.
+    :ivar bias: [S, NB] float32: value that is added to the logit of each id in ``bias_ids``.
+    :ivar num_bias: [S] int32: number of ids in ``bias_ids``.
+    :ivar allowed: [S, ceil(V / 32)] int32: bit i % 32 of word i // 32 is set where id i is allowed. Undefined where the
+        request is not restricted.
+    :ivar is_restricted: [S] bool: whether the request has ``allowed_token_ids``.
+    :ivar stop_ids: [S, NS] int32: ids that ``min_tokens`` holds back, each once; -1 behind the last.
+    :ivar num_stop: [S] int32: number of ids in ``stop_ids``; 0 where ``min_tokens`` is 0.
+    :ivar min_tokens: [S] int32: number of tokens in the output below which ``stop_ids`` are not drawn; 0: off.
+    :ivar bad_words: [S, NW, LW] int32: sequences, each right-aligned with -1 before its first id: the last id is in
+        column LW - 1.
+    :ivar bad_lens: [S, NW] int32: number of ids in each sequence, from 1 to LW; 0 behind the last sequence.
+    :ivar num_bad: [S] int32: number of sequences in ``bad_words``.
     """
 
     history: Tensor
-    """[S, M] int32: the ids of the prompt, then those of the output. A number outside [0, V) is a placeholder, as an
-    image has: a token that no bad word matches."""
     num_prompt: Tensor
-    """[S] int32: tokens in the prompt."""
     num_tokens: Tensor
-    """[S] int32: tokens in prompt and output, at most M."""
     distinct: Tensor
-    """[S, M] int32: the ids that occur in prompt or output, each once, in any order."""
     num_distinct: Tensor
-    """[S] int32: how many those are."""
     counts: Tensor
-    """[S, V] int32: 16 times how often the id is in the output, and flags: 1, it is in the prompt; 2, it has an entry
-    in ``bias_ids``; 4, it is in ``stop_ids``; 8, it is the last id of one of ``bad_words``."""
     repetition: Tensor
-    """[S] float32; 1: off."""
     frequency: Tensor
-    """[S] float32; 0: off."""
     presence: Tensor
-    """[S] float32; 0: off."""
     bias_ids: Tensor
-    """[S, NB] int32: the ids of ``logit_bias``, each once; -1 behind them."""
     bias: Tensor
-    """[S, NB] float32: what is added to each."""
     num_bias: Tensor
-    """[S] int32."""
     allowed: Tensor
-    """[S, ceil(V / 32)] int32: bit i % 32 of word i // 32 is set where id i is allowed. Undefined where the request is
-    not restricted."""
     is_restricted: Tensor
-    """[S] bool: whether the request has ``allowed_token_ids``."""
     stop_ids: Tensor
-    """[S, NS] int32: the ids that ``min_tokens`` holds back, each once; -1 behind them."""
     num_stop: Tensor
-    """[S] int32; 0 where ``min_tokens`` is."""
     min_tokens: Tensor
-    """[S] int32: tokens in the output from which on stop ids are drawn; 0: off."""
     bad_words: Tensor
-    """[S, NW, LW] int32: sequences, each at the right end of its row, -1 before it: the last id is in column LW - 1."""
     bad_lens: Tensor
-    """[S, NW] int32: ids in each sequence, from 1 to LW; 0 behind the last sequence."""
     num_bad: Tensor
-    """[S] int32."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EditFacts:
-    """Facts about the edits that requests in the slots may ask for, by counting them. The defaults say "anything"."""
+    """Facts about the edits that requests in the slots may ask for, by counting them. The defaults say "anything".
+
+    :ivar any_penalty: Whether a request has a repetition, frequency or presence penalty.
+    :ivar any_bias: Whether a request has a ``logit_bias``.
+    :ivar any_allowed: Whether a request has ``allowed_token_ids``.
+    :ivar any_bad_words: Whether a request has ``bad_words``.
+    :ivar any_min_tokens: Whether a request has ``min_tokens``.
+    """
 
     any_penalty: bool = True
-    """Whether one has a repetition, frequency or presence penalty."""
     any_bias: bool = True
     any_allowed: bool = True
     any_bad_words: bool = True

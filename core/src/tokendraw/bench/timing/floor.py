@@ -45,11 +45,15 @@ def copies(source: Callable[[Any], Tensor], inputs: Any) -> Mapping[str, Call]:
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """The times of some calls, and of the fastest pass that ratios refer to."""
+    """The times of some calls, and of the fastest pass that ratios refer to.
+
+    :ivar read: Time of the fastest pass that only reads the inputs.
+    :ivar read_by: Name of that pass.
+    :ivar calls: Time of each call by its name, or the reason why the call has none.
+    """
 
     read: Timing
     read_by: str
-    """Name of that pass."""
     calls: dict[str, Timing | Failure]
 
 

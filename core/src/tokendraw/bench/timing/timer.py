@@ -25,28 +25,34 @@ _LEAST_SAMPLE = 1e-3  # seconds that one sample should take, so that the clock's
 
 @dataclass(frozen=True, kw_only=True)
 class Call:
-    """A call that is timed: one step on one set of inputs."""
+    """A call that is timed: one step on one set of inputs.
+
+    :ivar draw: Function that is timed; takes one set of inputs.
+    :ivar graph_safe: Whether a CUDA graph can capture the call.
+    :ivar way: Distinguishes the call from other calls of the same contender; "" for a single call.
+    """
 
     draw: Draw
     graph_safe: bool = True
-    """Whether a CUDA graph can capture it."""
     way: str = ""
-    """Distinguishes it from the other calls of its contender; "" where it is the only one."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Timing:
-    """The time of one call in microseconds."""
+    """The time of one call in microseconds.
+
+    :ivar us: Median time.
+    :ivar q1_us: First quartile of the time.
+    :ivar q3_us: Third quartile of the time.
+    :ivar host_us: Time until a call returns on an idle device; None where the host itself computes.
+    :ivar how: ``wall clock``; on CUDA ``graph``, or ``eager`` for what a graph cannot capture.
+    """
 
     us: float
-    """Median time."""
     q1_us: float
     q3_us: float
-    """Quartiles around the median."""
     host_us: float | None
-    """Time until a call returns on an idle device; None where the host itself computes."""
     how: str
-    """``wall clock``; on CUDA ``graph``, or ``eager`` for what a graph cannot capture."""
 
     @property
     def spread(self) -> float:
@@ -56,18 +62,23 @@ class Timing:
 
 @dataclass(frozen=True, kw_only=True)
 class Failure:
-    """A call that raised."""
+    """A call that raised.
+
+    :ivar reason: Exception in one line.
+    """
 
     reason: str
 
 
 class Timer(Protocol):
-    """Times calls on one device."""
+    """Times calls on one device.
+
+    :ivar repeats: Number of samples of a median.
+    :ivar method: Describes the method in words, for the head of a table.
+    """
 
     repeats: int
-    """Number of samples of a median."""
     method: str
-    """Describe the method in words, for the head of a table."""
 
     def buffers(self, nbytes: int) -> int:
         """Return the number of sets of inputs of this size that no cache holds together."""

@@ -14,14 +14,18 @@ LAYOUTS: tuple[Layout, ...] = ("v1", "v2")
 
 @dataclass(frozen=True, kw_only=True)
 class Sm90W4Capabilities(HostCapabilities):
-    """The capabilities of a packer. The defaults promise nothing."""
+    """The capabilities of a packer. The defaults promise nothing.
+
+    Inherits the fields of :class:`HostCapabilities`.
+
+    :ivar formats: Formats of the weights; ``fp4_fp8`` has the layout ``v2`` alone.
+    :ivar layouts: Layouts of packed weights and scales that are served.
+    :ivar unpacks: Whether the packer has the methods ``unpack_weights`` and ``unpack_scales``.
+    """
 
     formats: tuple[Format, ...] = ()
-    """Formats of the weights; ``fp4_fp8`` has the layout ``v2`` alone."""
     layouts: tuple[Layout, ...] = ()
-    """Layouts that it packs into."""
     unpacks: bool = False
-    """Whether it has the way back: methods ``unpack_weights`` and ``unpack_scales``."""
 
 
 def has(format: Format, layout: Layout) -> bool:

@@ -15,14 +15,21 @@ DRAFT_KINDS: tuple[DraftKind, ...] = ("probs", "logits", "chosen")
 
 @dataclass(frozen=True, kw_only=True)
 class VerifyCapabilities(Capabilities):
-    """The capabilities of a verifier: those of sampling, and its kinds of drafts. The defaults promise nothing."""
+    """The capabilities of a verifier: those of sampling, and its kinds of drafts. The defaults promise nothing.
+
+    Inherits the fields of :class:`Capabilities`.
+
+    :ivar verify_modes: Ways in which drafts are verified, of ``VERIFY_MODES``.
+    :ivar draft_kinds: Kinds of drafts, by what the drafts come with: probabilities, logits or nothing, of
+        ``DRAFT_KINDS``.
+    :ivar ragged_drafts: Whether requests may have different numbers of drafts.
+    :ivar placeholder_drafts: Whether an id outside [0, V) may stand for a draft that was not made.
+    """
 
     verify_modes: tuple[VerifyMode, ...] = ()
     draft_kinds: tuple[DraftKind, ...] = ()
     ragged_drafts: bool = False
-    """Whether requests may have different numbers of drafts."""
     placeholder_drafts: bool = False
-    """Whether an id outside [0, V) may stand for a draft that was not made."""
 
     @classmethod
     def of(cls, sampling: Capabilities, **fields: Any) -> Self:

@@ -23,48 +23,57 @@ _CROSSED_SIZES = (33, 1025, 5003, 65_543, 131_113)
 
 @dataclass(frozen=True, kw_only=True)
 class Effort:
-    """The sizes of a run. Counts of draws are those of a first look."""
+    """The sizes of a run. Counts of draws are those of a first look.
+
+    :ivar quick: Whether the run is the quick one.
+    :ivar vocab_sizes: Vocabulary sizes V that lines draw from.
+    :ivar batch_sizes: Batch sizes B that lines draw.
+    :ivar every_pair: Whether every vocabulary size is combined with every batch size; otherwise each size of both is
+        used at least once.
+    :ivar draws: Draws from a vocabulary of one tile, where each costs next to nothing.
+    :ivar tiled_draws: Draws from a vocabulary of a few tiles.
+    :ivar tails: Gaps below the head with the number of tail tokens to expect; a draw of one costs about exp(gap)
+        logits.
+    :ivar elements: Logits in one call.
+    :ivar least_edge_draws: Least number of draws of the last token that a filter keeps.
+    :ivar edge_hits: Number of draws that should show that token.
+    :ivar batch_rows: Rows of the largest batch, in which noise is looked for that repeats.
+    :ivar tail_vocab_size: Vocabulary size V in which rare tokens of the tail are counted.
+    :ivar limit_rows: Rows of a vocabulary as large as the sampler takes.
+    :ivar most_draws: Draws of a check that asks for a number of its own; None: as many as it asks for.
+    :ivar fewer: Divisor of the rows of an exact check.
+    :ivar interpreted: Whether kernels run in an interpreter, where threads and memory beyond 2**31 elements tell
+        nothing.
+    :ivar mixed: Whether requests share a batch, instead of taking turns, and few of them are judged by their draws.
+    :ivar crossed_sizes: Vocabularies that dtypes, values and requests are crossed with.
+    :ivar widest: A vocabulary that every design is looked at in, once in each dtype.
+    :ivar crossed_rows: Most cases of a covering table that are looked at; None: all of it.
+    :ivar remainders: Vocabularies whose last ids are looked at.
+    :ivar crossed_batch: Rows of a large batch of crossed requests.
+    """
 
     quick: bool
     vocab_sizes: tuple[int, ...]
     batch_sizes: tuple[int, ...]
     every_pair: bool
-    """Every vocabulary with every batch size, or each of both at least once."""
     draws: int
-    """Draws from a vocabulary of one tile, where each costs next to nothing."""
     tiled_draws: int
-    """Draws from a vocabulary of a few tiles."""
     tails: tuple[tuple[float, int], ...]
-    """Gaps below the head with the number of tail tokens to expect; a draw of one costs about exp(gap) logits."""
     elements: int
-    """Logits in one call."""
     least_edge_draws: int = 2000
-    """Least number of draws of the last token that a filter keeps."""
     edge_hits: int = 300
-    """Number of draws that should show that token."""
     batch_rows: int = (1 << 16) + (1 << 14)
-    """Rows of the largest batch, in which noise is looked for that repeats."""
     tail_vocab_size: int = LARGE_VOCAB_SIZE
     limit_rows: int = 64
-    """Rows of a vocabulary as large as the sampler takes."""
     most_draws: int | None = None
-    """Draws of a check that asks for a number of its own; None: as many as it asks for."""
     fewer: int = 1
-    """Divisor of the rows of an exact check."""
     interpreted: bool = False
-    """Whether kernels run in an interpreter, where threads and memory beyond 2**31 elements tell nothing."""
     mixed: bool = False
-    """Whether requests share a batch, instead of taking turns, and few of them are judged by their draws."""
     crossed_sizes: tuple[int, ...] = _CROSSED_SIZES
-    """Vocabularies that dtypes, values and requests are crossed with."""
     widest: int | None = _WIDEST
-    """A vocabulary that every design is looked at in, once in each dtype."""
     crossed_rows: int | None = None
-    """Most cases of a covering table that are looked at; None: all of it."""
     remainders: tuple[int, ...] = (*_REMAINDERS, *_WIDE_REMAINDERS)
-    """Vocabularies whose last ids are looked at."""
     crossed_batch: int = 300
-    """Rows of a large batch of crossed requests."""
 
     @classmethod
     def of(cls, *, quick: bool, device_type: str) -> Self:

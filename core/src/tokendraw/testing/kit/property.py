@@ -27,19 +27,26 @@ class Ask:
 
 @dataclass(frozen=True, kw_only=True)
 class Property:
-    """A property, which makes one line of a report."""
+    """A property, which makes one line of a report.
+
+    :ivar name: Name of the line, by which ``--only`` picks it.
+    :ivar about: States the demand in a sentence.
+    :ivar check: Function that checks a provider and describes what it looked at; raises on a failure.
+    :ivar advertised: Predicate of the capabilities that says whether they promise the property; None: every provider
+        has to have the property.
+    :ivar refusal: Request to a provider that does not promise the property; None: the line is left out for such a
+        provider.
+    :ivar needs_cuda: Whether the check needs a CUDA device, and is not run elsewhere.
+    :ivar operation: Operation of these capabilities. A provider that does not offer it has no line.
+    """
 
     name: str
     about: str
-    """States the demand in a sentence."""
     check: Check
     advertised: Callable[[Any], bool] | None = None
-    """Whether the capabilities promise it; None: everybody has to have it."""
     refusal: Ask | None = None
-    """Request to a provider that does not promise it; None: there is none, and the line is left out."""
     needs_cuda: bool = False
     operation: str
-    """Operation of these capabilities. A provider that does not offer it has no line."""
 
 
 class Properties:

@@ -20,27 +20,33 @@ class Status(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Line:
-    """The line of one property."""
+    """The line of one property.
+
+    :ivar name: Name of the property.
+    :ivar status: Outcome: passed, failed, refused or not run.
+    :ivar detail: Sizes that were looked at; for a failure, needed against found; for a refusal, the message of the
+        refusal.
+    :ivar about: States the demand in a sentence.
+    :ivar checks: Number of statistical checks.
+    :ivar draws: Number of tokens that went into the statistical checks.
+    :ivar p_value: Smallest p-value of the checks.
+    :ivar worst: Check with the smallest p-value.
+    :ivar traceback: Traceback of a call that raised: the sampler's frames, the innermost last; "" if none did.
+    :ivar seconds: Seconds that the property took.
+    :ivar looked: Numbers of rows that the line has looked at, by call, dtype, width of the vocabulary and kind of row.
+    """
 
     name: str
     status: Status
     detail: str
-    """Says what was looked at; for a failure, what was needed and found; for a refusal, its words."""
     about: str = ""
-    """States the demand in a sentence."""
     checks: int = 0
-    """Number of statistical checks."""
     draws: int = 0
-    """Number of tokens that went into them."""
     p_value: float | None = None
-    """Smallest p-value of the checks."""
     worst: str = ""
-    """Check with the smallest p-value."""
     traceback: str = ""
-    """Traceback of a call that raised: the sampler's frames, the innermost last; "" if none did."""
     seconds: float = 0.0
     looked: Looked = ()
-    """Numbers of rows that it has looked at, by call, dtype, width of the vocabulary and kind of row."""
 
     def __str__(self) -> str:
         """Say what was found and what is demanded, as a failing test prints it."""
@@ -54,21 +60,28 @@ class Line:
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Report:
-    """The lines of a run, and the run's settings. ``assert report.passed, str(report)`` shows what failed."""
+    """The lines of a run, and the run's settings. ``assert report.passed, str(report)`` shows what failed.
+
+    :ivar sampler: Name of the plugin that was checked.
+    :ivar device: Device that the plugin drew on.
+    :ivar quick: Whether the run was the quick one.
+    :ivar seed: Seed of everything random in the run.
+    :ivar false_alarm: Highest probability that a correct sampler fails such a run.
+    :ivar lines: One line for each property, in the order of the run.
+    :ivar places: Places that the advertised capabilities let lines look at.
+    :ivar jobs: Number of processes that shared the lines.
+    :ivar elapsed: Seconds from the start of the run to its end.
+    """
 
     sampler: str
     device: str
     quick: bool
     seed: int
     false_alarm: float
-    """Highest probability that a correct sampler fails such a run."""
     lines: tuple[Line, ...]
     places: tuple[Place, ...] = ()
-    """Places that the advertised capabilities let lines look at."""
     jobs: int = 1
-    """Number of processes that shared the lines."""
     elapsed: float = 0.0
-    """Seconds from the start of the run to its end."""
 
     def __str__(self) -> str:
         """Write the counts, then every failure in full."""

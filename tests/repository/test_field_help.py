@@ -1,0 +1,81 @@
+"""``help()`` of a public class describes each of its fields: shapes, dtypes, units and what None means."""
+
+import dataclasses
+import importlib
+import inspect
+import re
+import typing
+
+import pytest
+
+MODULES = [
+    "tokendraw",
+    "tokendraw.bench",
+    "tokendraw.engines",
+    "tokendraw.paged_kv",
+    "tokendraw.philox",
+    "tokendraw.plugin",
+    "tokendraw.probabilities",
+    "tokendraw.resolution",
+    "tokendraw.sm90_w4",
+    "tokendraw.speculative",
+    "tokendraw.testing",
+    "tokendraw.vocab_parallel",
+]
+
+
+def is_ours(cls):
+    return cls.__module__.startswith("tokendraw") and not cls.__name__.startswith("_")
+
+
+def own_fields(cls):
+    """The public fields that a dataclass, a named tuple or a protocol declares itself."""
+    is_tuple = issubclass(cls, tuple) and hasattr(cls, "_fields")
+    is_protocol = getattr(cls, "_is_protocol", False)
+    if not ("__dataclass_fields__" in vars(cls) or is_tuple or is_protocol):
+        return []
+    names = list(vars(cls).get("__annotations__", {}))
+    if dataclasses.is_dataclass(cls):
+        declared = {field.name for field in dataclasses.fields(cls)}
+        names = [name for name in names if name in declared]
+    return [name for name in names if not name.startswith("_")]
+
+
+def public_classes():
+    """Every class with fields of a public name, and the public classes that it inherits from."""
+    classes = {}
+    for name in MODULES:
+        module = importlib.import_module(name)
+        names = getattr(module, "__all__", None) or [
+            name for name in vars(module) if not name.startswith("_")
+        ]
+        for public in names:
+            value = getattr(module, public)
+            if inspect.isclass(value):
+                classes |= {cls: None for cls in value.__mro__ if is_ours(cls) and own_fields(cls)}
+    return sorted(classes, key=lambda cls: (cls.__module__, cls.__qualname__))
+
+
+CLASSES = public_classes()
+
+
+def described(cls):
+    return re.findall(r"^:ivar (\w+): \S", inspect.getdoc(cls) or "", re.MULTILINE)
+
+
+def test_there_are_classes_to_look_at():
+    assert {"RequestTables", "SamplingParams", "Capabilities", "TokenLogprob"} <= {
+        cls.__name__ for cls in CLASSES
+    }
+
+
+@pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: f"{cls.__module__}.{cls.__qualname__}")
+def test_each_field_is_described_in_the_order_of_the_fields(cls):
+    assert described(cls) == own_fields(cls)
+
+
+@pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: f"{cls.__module__}.{cls.__qualname__}")
+def test_inherited_fields_are_described_by_the_class_that_is_named(cls):
+    bases = [base for base in cls.__mro__[1:] if is_ours(base) and own_fields(base)]
+    if bases:
+        assert f":class:`{bases[0].__name__}`" in typing.cast("str", inspect.getdoc(cls))
