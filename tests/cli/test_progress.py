@@ -140,6 +140,7 @@ SLOW = (
 )
 
 
+@pytest.mark.slow
 def test_check_tells_a_plugin_that_imports_torch_at_its_top(dists, monkeypatch):
     monkeypatch.setattr(testing, "run", slow_run)
     monkeypatch.setattr(tables, "SECONDS_PER_LINE", 600.0)

@@ -144,12 +144,14 @@ def alone(model, inputs=PROMPTS, seeds=SEEDS, **settings):
 
 
 @pytest.mark.parametrize("settings", SERVED.values(), ids=SERVED)
+@pytest.mark.fast_first
 def test_a_served_setting_gives_the_tokens_of_generate(model, settings):
     needed = alone(model, **settings)
     assert batch(model, **settings) == needed
 
 
 @pytest.mark.parametrize("name", [name for name, settings in SERVED.items() if settings])
+@pytest.mark.fast_first
 def test_each_served_setting_changes_tokens(model, name):
     """Else the comparison above would prove nothing."""
     settings = SERVED[name]
@@ -172,6 +174,7 @@ def test_a_refused_setting_is_named_before_the_model_is_called(model, forwards, 
 
 
 @pytest.mark.parametrize("field", REFUSED)
+@pytest.mark.fast_first
 def test_a_setting_of_the_model_is_refused_alike(model, forwards, field):
     setattr(model.generation_config, field, REFUSED[field])
     with pytest.raises(InvalidParameterError, match=f"found {field}"):
@@ -188,6 +191,7 @@ def test_a_setting_of_the_model_is_refused_alike(model, forwards, field):
     ],
     ids=str,
 )
+@pytest.mark.fast_first
 def test_a_setting_of_the_model_is_served_alike(model, settings):
     needed = alone(model, **settings)
     for name, value in settings.items():
@@ -292,6 +296,7 @@ def test_a_processor_that_the_model_makes_itself_is_refused_by_its_class(model, 
 @pytest.mark.parametrize(
     "settings", [{}, {"max_length": 9}, {"max_new_tokens": 3, "max_length": 30}], ids=str
 )
+@pytest.mark.fast_first
 def test_lengths_are_those_of_generate(model, settings):
     settings = {"max_new_tokens": None, **settings}
     needed = alone(model, **settings)
@@ -299,6 +304,7 @@ def test_lengths_are_those_of_generate(model, settings):
     assert {len(row) for row in needed} != {STEPS}
 
 
+@pytest.mark.slow
 def test_requests_that_transformers_preempts_are_edited_as_if_it_had_not(model, monkeypatch):
     """In a cache too small for all of them at their full lengths, requests leave and come back."""
     left, again = [], RequestState.create_equivalent_initial_request

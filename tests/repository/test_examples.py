@@ -27,8 +27,7 @@ def test_it_is_listed_below_native(site):
     result = run_with(site, "tokendraw", "list")
     assert result.stdout == (
         "name         state      priority  version  what it does, or why it cannot\n"
-        "native       available  0         0.1.0    the reference in plain PyTorch: every device, every\n"
-        "                                           request\n"
+        "native       available  0         0.1.0    the reference in plain PyTorch: every device, every request\n"
         "top-n-sigma  available  -10       0.1.0    plain PyTorch, with the top-n-sigma filter for each row\n"
         "\n"
         "name         operations\n"
@@ -58,8 +57,8 @@ def test_show_tells_everything_about_it(site):
         "  ROCm architectures  any\n"
         "  least SMs           0\n"
         "  dtypes of logits    float32, bfloat16, float16\n"
-        "  logprobs modes      raw_logprobs, raw_logits, processed_logprobs, processed_logits,\n"
-        "                      temperature_logprobs\n"
+        "  logprobs modes      raw_logprobs, raw_logits, processed_logprobs, processed_logits, "
+        "temperature_logprobs\n"
         "  filters             top_k per row, top_p per row, min_p per row\n"
         "  filter orders       top_k_first, joint\n"
         "  tie rule            value\n"

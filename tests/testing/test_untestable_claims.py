@@ -133,6 +133,7 @@ class RoundsInLargeBatches(Honest):
 
 
 @pytest.mark.parametrize("greedy", [True, False])
+@pytest.mark.fast_first
 def test_batch_invariance_without_seeds_is_seen_in_rows_that_no_noise_decides(greedy):
     offered = replace(UNSEEDED, greedy=greedy)
     assert planted(Honest, "batch invariance", offered).detail == (
