@@ -222,5 +222,25 @@ def test_what_a_call_raises_in_a_thread_is_the_failure():
     )
 
 
+@pytest.mark.slow
+def test_what_one_of_two_objects_raises_is_the_failure():
+    main, callers = threading.main_thread(), []
+
+    class RaisesInOneThread(Honest):
+        def change(self, logits, metadata):
+            thread = threading.current_thread()
+            if thread is not main:
+                callers.append(thread)
+                if thread is callers[0]:
+                    raise RuntimeError("no context in this thread")
+            return logits, metadata
+
+    line = one_line(sampler(RaisesInOneThread), "threads")
+    assert (line.status, line.detail) == (
+        Status.FAILED,
+        "a call raised RuntimeError: no context in this thread",
+    )
+
+
 def test_cores_are_those_of_this_process():
     assert workers.usable_cores() == len(os.sched_getaffinity(0))
