@@ -16,6 +16,7 @@ import contextlib
 import itertools
 import os
 import platform
+import shlex
 import subprocess
 import sys
 import time
@@ -177,7 +178,7 @@ def main() -> None:
         lines += ["", f"Beside {load} loops:", "", *lines_of(options, load)]
     versions = f"torch {torch.__version__}, Python {platform.python_version()}, {platform.machine()}"
     head = f"{os.cpu_count()} cores, 1 and {options.threads} threads; {versions}"
-    command = " ".join(["python", "benchmarks/busy_cpu.py", *sys.argv[1:]])
+    command = shlex.join(["python", "benchmarks/busy_cpu.py", *sys.argv[1:]])
     text = "\n".join((f"`{command}`", "", head, *lines)) + "\n"
     print(text)
     if options.output:

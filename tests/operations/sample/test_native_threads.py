@@ -15,6 +15,7 @@ import tokendraw
 from tokendraw import Drafts, Need, RequestSlots, SamplingMetadata, SamplingParams, load_sampler
 from tokendraw.vocab_parallel import Digits, Layout, Span
 from tokendraw_native import row_threads
+from tokendraw_native.buffers import Buffers
 from tokendraw_native.row_params import RowParams
 from tokendraw_native.row_threads import CHUNK_LOGITS, by_steps, sharing
 from tokendraw_native.shards import LocalColumns
@@ -205,6 +206,53 @@ def test_several_threads_compute_the_chunks(sampler, monkeypatch):
     for _ in range(20):
         sampler.sample(logits, metadata)
     assert len(computing) > 1
+
+
+def test_buffers_of_a_cpu_serve_the_next_call_inside_and_outside_of_inference_mode():
+    def addresses(threads):
+        torch.set_num_threads(threads)
+        with sharing(torch.empty(2, CHUNK_LOGITS)):
+            return by_steps(
+                lambda _, buffers: buffers.take("test", 3, 7, torch.float32).zero_().data_ptr(), 2, 1, CPU
+            )
+
+    with torch.inference_mode():
+        first = addresses(1)
+    assert addresses(1) == first
+    assert first[0] in {address for _ in range(20) for address in addresses(2)}
+    buffers = Buffers(CPU)
+    small, large = buffers.take("test", 2, 3, torch.float32), buffers.take("test", 5, 4, torch.float32)
+    assert (small.shape, large.shape) == ((2, 3), (5, 4))
+    assert buffers.take("test", 4, 5, torch.float32).data_ptr() == large.data_ptr()
+    assert buffers.take("test", 4, 5, torch.float64).dtype == torch.float64
+
+
+def test_no_output_lies_in_a_buffer_that_the_next_call_writes_to(sampler):
+    for threads in (1, 2):
+        torch.set_num_threads(threads)
+        for rows in (1, 12, ROWS):
+            logits = torch.randn(rows, VOCAB_SIZE, generator=torch.Generator().manual_seed(5))
+            for request in REQUESTS.values():
+                shown = [replace(request, seed=row, logprobs=3) for row in range(rows)]
+                metadata = SamplingMetadata.from_params(shown, positions=range(rows))
+                output = [*tensors(sampler.sample(logits, metadata))]
+                before = [tensor.clone() for tensor in output]
+                sampler.sample(-logits.flip(0), metadata)
+                assert all(torch.equal(a, b) for a, b in zip(output, before, strict=True))
+
+
+def test_an_error_of_a_chunk_leaves_its_buffers_to_no_other_call():
+    kept = []
+
+    def compute(rows, buffers):
+        kept.append(buffers)
+        raise ValueError
+
+    torch.set_num_threads(1)
+    for _ in range(2):
+        with sharing(torch.empty(2, CHUNK_LOGITS)), pytest.raises(ValueError, match=r"^$"):
+            by_steps(compute, 2, 1, CPU)
+    assert kept[0] is not kept[1]
 
 
 @pytest.mark.parametrize("start", ["refused", "late"])

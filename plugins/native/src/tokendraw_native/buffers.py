@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections import deque
+from collections.abc import Iterator
+
 import torch
 from torch import Tensor
 
@@ -14,12 +18,33 @@ class Buffers:
         self._buffers: dict[str, Tensor] = {}
 
     def take(self, name: str, rows: int, columns: int, dtype: torch.dtype) -> Tensor:
-        """Return an uninitialised buffer [rows, columns]. The first taken by a name needs the most rows."""
-        buffer = self._buffers.get(name)
-        if buffer is None:
-            buffer = self._buffers[name] = torch.empty(rows, columns, dtype=dtype, device=self._device)
-        return buffer if len(buffer) == rows else buffer[:rows]
+        """Return an uninitialised buffer [rows, columns]."""
+        size, buffer = rows * columns, self._buffers.get(name)
+        if buffer is None or len(buffer) < size or buffer.dtype != dtype:
+            with torch.inference_mode(
+                False
+            ):  # so that calls inside and outside of inference mode can write to it
+                buffer = self._buffers[name] = torch.empty(size, dtype=dtype, device=self._device)
+        return buffer[:size].view(rows, columns)
 
     def like(self, name: str, x: Tensor, dtype: torch.dtype | None = None) -> Tensor:
         """Return an uninitialised buffer of the shape of ``x`` [rows, columns], by default of its dtype."""
         return self.take(name, x.shape[0], x.shape[1], dtype or x.dtype)
+
+
+_idle: deque[Buffers] = deque()
+"""Buffers of CPUs that no thread uses, the last used ones at the end."""
+
+
+@contextlib.contextmanager
+def borrowed(device: torch.device) -> Iterator[Buffers]:
+    """Lend buffers to the calling thread. Those of CPUs outlive the call: for fresh memory the system clears pages."""
+    if device.type != "cpu":
+        yield Buffers(device)
+        return
+    try:
+        buffers = _idle.pop()
+    except IndexError:
+        buffers = Buffers(device)
+    yield buffers
+    _idle.append(buffers)  # not after an error, which may have left a part of them to somebody

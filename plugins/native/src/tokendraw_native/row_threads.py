@@ -5,7 +5,8 @@ the cores, each of a call's hundred meetings waits for a turn of the scheduler. 
 runs all operations of the chunk, and takes the next one, so a preempted thread holds up one chunk. The threads meet at
 the end of a batch: the calling thread, which takes chunks too, sleeps until the last one is done.
 
-Helper threads live as long as one batch is computed: a fork and the end of the interpreter find none at rest.
+Helper threads live as long as one batch is computed: a fork and the end of the interpreter find none at rest. Their
+buffers stay for the next batch (:mod:`tokendraw_native.buffers`).
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import torch
 from torch import Tensor
 
 from tokendraw.plugin import one_thread
-from tokendraw_native.buffers import Buffers
+from tokendraw_native.buffers import Buffers, borrowed
 
 _T = TypeVar("_T")
 
@@ -84,8 +85,8 @@ def by_steps(compute: Callable[[slice, Buffers], _T], rows: int, step: int, devi
     parts = [slice(start, min(start + step, rows)) for start in range(0, max(rows, 1), step)]
     helpers = min(_calling.threads, len(parts)) - 1
     if helpers < 1:
-        buffers = Buffers(device)
-        return [compute(part, buffers) for part in parts]
+        with borrowed(device) as buffers:
+            return [compute(part, buffers) for part in parts]
     return _Batch(compute, parts, device).run(helpers)
 
 
@@ -128,18 +129,18 @@ class _Batch(Generic[_T]):
             self._take_chunks()
 
     def _take_chunks(self) -> None:
-        buffers = Buffers(self._device)
-        while True:
-            try:
-                index, part = self._queue.popleft()
-            except IndexError:
-                return
-            try:
-                if self._error is None:
-                    self._results[index] = self._compute(part, buffers)
-            except BaseException as error:
-                self._error = error
-            with self._lock:
-                self._remaining -= 1
-                if not self._remaining:
-                    self._finished.set()
+        with borrowed(self._device) as buffers:
+            while True:
+                try:
+                    index, part = self._queue.popleft()
+                except IndexError:
+                    return
+                try:
+                    if self._error is None:
+                        self._results[index] = self._compute(part, buffers)
+                except BaseException as error:
+                    self._error = error
+                with self._lock:
+                    self._remaining -= 1
+                    if not self._remaining:
+                        self._finished.set()
