@@ -84,6 +84,7 @@ def test_every_command_is_looked_at():
 
 
 @pytest.mark.parametrize("name", [name for name in ARGUMENTS if name != "check"])
+@pytest.mark.fast_first
 def test_a_result_has_a_version_and_no_error(name):
     result = call(name, *ARGUMENTS[name], "--json")
     found = json.loads(result.stdout)

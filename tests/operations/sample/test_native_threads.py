@@ -101,6 +101,7 @@ def test_a_batch_of_one_kind_draws_the_same_with_any_number_of_threads(sampler, 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("gumbel_dtype", ["fp32", "fp64"])
 @pytest.mark.parametrize("mode", ["raw_logprobs", "processed_logprobs"])
+@pytest.mark.fast_first
 def test_a_mixed_batch_draws_the_same_with_any_number_of_threads(dtype, gumbel_dtype, mode):
     own = load_sampler("native", device="cpu", need=Need(logprobs_mode=mode, gumbel_dtype=gumbel_dtype))
     logits, requests = logits_of(dtype), mixed()
@@ -183,6 +184,7 @@ def calls(sampler):
 
 
 @pytest.mark.parametrize("name", ["sample", "top-k", "greedy", "logprobs", "verify", "process_logits"])
+@pytest.mark.fast_first
 def test_no_large_operation_is_shared_out_by_torch_itself(sampler, name):
     torch.set_num_threads(2)
     call = dict(calls(sampler))[name]
@@ -227,6 +229,7 @@ def test_buffers_of_a_cpu_serve_the_next_call_inside_and_outside_of_inference_mo
     assert buffers.take("test", 4, 5, torch.float64).dtype == torch.float64
 
 
+@pytest.mark.slow
 def test_no_output_lies_in_a_buffer_that_the_next_call_writes_to(sampler):
     for threads in (1, 2):
         torch.set_num_threads(threads)

@@ -16,16 +16,23 @@ class Buffers:
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._buffers: dict[str, Tensor] = {}
+        self._views: dict[str, tuple[tuple[int, int, torch.dtype], Tensor]] = {}
 
     def take(self, name: str, rows: int, columns: int, dtype: torch.dtype) -> Tensor:
-        """Return an uninitialised buffer [rows, columns]."""
-        size, buffer = rows * columns, self._buffers.get(name)
-        if buffer is None or len(buffer) < size or buffer.dtype != dtype:
-            with torch.inference_mode(
-                False
-            ):  # so that calls inside and outside of inference mode can write to it
+        """Return an uninitialised buffer [rows, columns]; a shape that comes again takes no operation of torch."""
+        shape = rows, columns, dtype
+        held = self._views.get(name)
+        if held is not None and held[0] == shape:
+            return held[1]
+        with torch.inference_mode(
+            False
+        ):  # so that calls inside and outside of inference mode can write to it
+            size, buffer = rows * columns, self._buffers.get(name)
+            if buffer is None or len(buffer) < size or buffer.dtype != dtype:
                 buffer = self._buffers[name] = torch.empty(size, dtype=dtype, device=self._device)
-        return buffer[:size].view(rows, columns)
+            view = buffer[:size].view(rows, columns)
+        self._views[name] = shape, view
+        return view
 
     def like(self, name: str, x: Tensor, dtype: torch.dtype | None = None) -> Tensor:
         """Return an uninitialised buffer of the shape of ``x`` [rows, columns], by default of its dtype."""
