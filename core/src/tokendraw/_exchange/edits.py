@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 from tokendraw._exchange.ranges import each, integer, integers, of_row, real
 from tokendraw._messages.errors import InvalidParameterError
@@ -21,16 +21,7 @@ Edit: TypeAlias = Literal[
     "presence_penalty",
 ]
 """Name of an edit of logits: that of the field that asks for it, or ``bitmask``."""
-EDITS: tuple[Edit, ...] = (
-    "bitmask",
-    "allowed_token_ids",
-    "bad_words",
-    "min_tokens",
-    "logit_bias",
-    "repetition_penalty",
-    "frequency_penalty",
-    "presence_penalty",
-)
+EDITS: tuple[Edit, ...] = get_args(Edit)
 """Names of all edits, in the order in which they are applied."""
 
 _FLOAT32 = 3.4028234663852886e38

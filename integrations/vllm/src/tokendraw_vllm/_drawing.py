@@ -92,6 +92,17 @@ def load(
     return Drawing(what, sampler, seeds_unasked=seeds_unasked)
 
 
+def reason_to_leave_alone(logprobs_mode: str, return_sampling_mask: bool = False) -> str | None:
+    """Return why one of vLLM's samplers has to draw every batch itself; None where tokendraw may draw."""
+    from vllm.config.model import PROCESSED_LOGPROBS_MODES
+
+    if logprobs_mode in PROCESSED_LOGPROBS_MODES:
+        return f"logprobs_mode={logprobs_mode!r} returns the filtered logits, which vLLM's own writes"
+    if return_sampling_mask:
+        return "return_sampling_mask returns which tokens were kept, which vLLM's own filters write"
+    return None
+
+
 def _described(name: str) -> tuple[str, str]:
     """Return the version of a plugin's distribution, and how it takes seeds."""
     for candidate in tokendraw.discover():

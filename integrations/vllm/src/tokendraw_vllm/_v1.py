@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from tokendraw_vllm import _log
-from tokendraw_vllm._drawing import Drawing, load
+from tokendraw_vllm._drawing import Drawing, load, reason_to_leave_alone
 from tokendraw_vllm._v1_rows import FilteredRows, metadata_of, rows_left_to_vllm
 
 _WHAT = "V1 sampler"
@@ -85,13 +85,10 @@ def _drawing(sampler: Any, device: torch.device) -> Drawing | None:
 
 def _loaded(sampler: Any, device: torch.device) -> Drawing | None:
     import vllm.envs as envs
-    from vllm.config.model import PROCESSED_LOGPROBS_MODES
 
-    if sampler.logprobs_mode in PROCESSED_LOGPROBS_MODES:
-        _log.left_alone(
-            f"logprobs_mode={sampler.logprobs_mode!r} returns the filtered logits, which vLLM's own writes",
-            what=_WHAT,
-        )
+    reason = reason_to_leave_alone(sampler.logprobs_mode)
+    if reason is not None:
+        _log.left_alone(reason, what=_WHAT)
         return None
     return load(
         _WHAT,

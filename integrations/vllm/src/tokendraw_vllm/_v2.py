@@ -22,7 +22,8 @@ import torch
 from torch import Tensor
 
 from tokendraw_vllm import _log
-from tokendraw_vllm._v2_loading import WHAT, Loading, Setup, begin_beside_weights, reason_to_leave_alone
+from tokendraw_vllm._drawing import reason_to_leave_alone
+from tokendraw_vllm._v2_loading import WHAT, Loading, Setup, begin_beside_weights
 from tokendraw_vllm._v2_slots import Slots
 
 _HOME = "_tokendraw"

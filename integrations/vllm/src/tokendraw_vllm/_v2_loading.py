@@ -14,7 +14,7 @@ from typing import Any, Self
 import torch
 
 from tokendraw import Sampler
-from tokendraw_vllm._drawing import Drawing, load
+from tokendraw_vllm._drawing import Drawing, load, reason_to_leave_alone
 from tokendraw_vllm._v2_slots import example_batches
 
 WHAT = "V2 sampler"
@@ -133,14 +133,3 @@ def begin_beside_weights(vocab_size: int, max_requests: int, device: torch.devic
             use_fp64=model.use_fp64_gumbel,
         )
     )
-
-
-def reason_to_leave_alone(logprobs_mode: str, return_sampling_mask: bool) -> str | None:
-    """Return why a sampler of vLLM has to draw every batch itself; None where it need not."""
-    from vllm.config.model import PROCESSED_LOGPROBS_MODES
-
-    if logprobs_mode in PROCESSED_LOGPROBS_MODES:
-        return f"logprobs_mode={logprobs_mode!r} returns the filtered logits, which vLLM's own writes"
-    if return_sampling_mask:
-        return "return_sampling_mask returns which tokens were kept, which vLLM's own filters write"
-    return None
