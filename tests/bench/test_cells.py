@@ -8,7 +8,7 @@ import torch
 
 from command_line import call
 from tokendraw import SamplingParams
-from tokendraw._exchange.capabilities import INPUT_DTYPES
+from tokendraw.backends.description.capabilities import INPUT_DTYPES
 from tokendraw.bench import make_inputs, operations
 from tokendraw.bench.cells import FAMILIES, FILTERS, Cell
 from tokendraw.bench.logits import mean_nucleus

@@ -306,6 +306,6 @@ def test_a_flashinfer_that_takes_no_seed_is_kept_out_of_graphs(fake_flashinfer):
 
 
 def test_no_baseline_has_the_name_of_a_sampler():
-    from tokendraw._resolution.admission import FIRST_PARTY
+    from tokendraw.backends.resolution.admission import FIRST_PARTY
 
     assert not {baseline.name for baseline in BASELINES} & set(FIRST_PARTY)

@@ -14,8 +14,8 @@ from command_line import BOOM, FUTURE, OFF, be_on, call
 from fake_candidates import A100, FLASHINFER, H100, LAPTOP, NATIVE
 from fake_dists import fake_dists, plugin
 from tokendraw import Need, operations
-from tokendraw._machine import detect as _host
-from tokendraw._resolution.decide import assess
+from tokendraw.backends.machine import detect as _host
+from tokendraw.backends.resolution.decide import assess
 from tokendraw.cli.diagnosis.building import Build
 from tokendraw.cli.diagnosis.findings import Finding, findings
 from tokendraw.cli.diagnosis.libraries import Library, libraries

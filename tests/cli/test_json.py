@@ -13,7 +13,7 @@ from command_line import NATIVE_ON_CPU, OFF, be_on, call
 from fake_candidates import FLASHINFER, LAPTOP
 from fake_dists import EVERYTHING, fake_dists, plugin
 from tokendraw import operations
-from tokendraw._discovery import settings as _settings
+from tokendraw.backends.discovery import settings as _settings
 from tokendraw.cli import main
 from tokendraw.cli.demo import built_in_model as _built_in_model
 from tokendraw.cli.demo.ngram import NGramModel

@@ -20,8 +20,8 @@ from tokendraw import (
     load_sampler,
     operations,
 )
-from tokendraw._loading.resolve import gather
-from tokendraw._serving import proof
+from tokendraw.backends import proof
+from tokendraw.providers.resolve import gather
 from tokendraw.resolution import Choice
 from tokendraw.testing import Effort, Status, Subject, check, properties
 from tokendraw_flashinfer import ways

@@ -15,9 +15,9 @@ import tokendraw_flashinfer
 from fake_candidates import A100, B200, H100
 from flashinfer_machine import add_jit_cache, add_tools, bare_machine, write
 from tokendraw import InvalidParameterError, PluginError, operations
-from tokendraw._loading.resolve import decide, gather
-from tokendraw._resolution.decide import assess
+from tokendraw.backends.resolution.decide import assess
 from tokendraw.cli.diagnosis.upstreams import upstreams
+from tokendraw.providers.resolve import decide, gather
 from tokendraw.resolution import Choice
 from tokendraw.testing import Subject, run
 from tokendraw.testing.kit.report import Status

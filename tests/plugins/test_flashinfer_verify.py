@@ -14,11 +14,11 @@ from goodness_of_fit import FALSE_ALARM, binomial_interval, chi_square
 from special_rows import INF, NAN
 from speculation_trials import Case, faults, run
 from tokendraw import Drafts, Need, PluginError, SamplingMetadata, SamplingParams, operations
-from tokendraw._exchange.row_limits import unserved
-from tokendraw._loading.resolve import gather
-from tokendraw._serving import proof
+from tokendraw.backends import proof
+from tokendraw.calls.row_limits import unserved
 from tokendraw.operations.verify.limits import undrafted
 from tokendraw.probabilities import Filters
+from tokendraw.providers.resolve import gather
 from tokendraw.resolution import Choice
 from tokendraw.testing import reference
 from tokendraw.testing.reference_walk import distribution

@@ -16,7 +16,7 @@ import pages
 import tokendraw
 from installing import OFFLINE
 from pages import ROOT
-from tokendraw._discovery.upstream_validation import checked_upstream
+from tokendraw.backends.discovery.upstream_validation import checked_upstream
 from tokendraw.plugin import Host, HostNeed, PluginInfo, Sm90W4Capabilities, VerifyCapabilities
 from tokendraw.resolution import Candidate, Choice, State
 
@@ -112,7 +112,7 @@ class TestThePageForOperators:
         assert codes == {0, app.NOT_USABLE, app.USAGE, process.INTERRUPTED, process.PIPE_CLOSED}
 
     def test_it_names_every_command_and_every_variable(self):
-        from tokendraw._discovery.settings import ENGINE_SWITCHES, VARIABLES
+        from tokendraw.backends.discovery.settings import ENGINE_SWITCHES, VARIABLES
         from tokendraw.cli import app
 
         named = set(re.findall(r"^\| `tokendraw (\w+)", OPERATORS, re.MULTILINE))
@@ -147,7 +147,7 @@ class TestThePageForEngineAuthors:
         assert [name for name in errors if f"`{name}`" not in ENGINES] == []
 
     def test_it_states_the_rule_by_which_a_batch_is_split(self):
-        from tokendraw._serving.splitting import LEAST_ROWS
+        from tokendraw.calls.splitting import LEAST_ROWS
 
         assert f"at least {LEAST_ROWS} rows stay" in ENGINES
 
@@ -378,7 +378,9 @@ class TestTheGuideForContributors:
 
     def test_its_map_has_the_layers_that_are_enforced(self):
         contracts = tomllib.loads(pages.text_of("pyproject.toml"))["tool"]["importlinter"]["contracts"]
-        (layers,) = [contract["layers"] for contract in contracts if contract["type"] == "layers"]
+        (layers,) = [
+            contract["layers"] for contract in contracts if contract.get("containers") == ["tokendraw"]
+        ]
         rooms = [re.findall(r"`(\w+)`", row[0]) for row in pages.rows(self.TEXT, 2)]
         assert [row for row in rooms if row and row[0] in re.findall(r"\w+", " ".join(layers))] == [
             layer.split(" | ") for layer in layers

@@ -11,7 +11,7 @@ import pytest
 
 import tokendraw
 from fake_candidates import LAPTOP
-from tokendraw._messages import announce
+from tokendraw.errors import notices
 from tokendraw.testing import fake_dist
 
 EVERYTHING = (
@@ -59,7 +59,7 @@ class FakeDists:
 @contextlib.contextmanager
 def fake_dists(folder: Path, patch: pytest.MonkeyPatch) -> Iterator[FakeDists]:
     """A place for fake distributions, free of the user's configuration file and of what was warned of before."""
-    patch.setattr(announce, "_said", set())
+    patch.setattr(notices, "_said", set())
     patch.setenv("XDG_CONFIG_HOME", str(folder / "no-configuration"))
     dists = FakeDists(folder, patch)
     try:

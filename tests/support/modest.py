@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import torch
 
-from tokendraw._exchange.row_limits import unserved
+from tokendraw.calls.row_limits import unserved
 from tokendraw.operations.verify.limits import undrafted
 from tokendraw.plugin import VerifyCapabilities
 from tokendraw.testing import Subject

@@ -17,7 +17,7 @@ import numpy as np  # noqa: E402
 import torch  # noqa: E402
 
 from tokendraw import BatchFacts, Drafts, LogprobsTensors, Need, SamplingMetadata, SamplingParams  # noqa: E402
-from tokendraw._exchange.capabilities import LOGPROBS_MODES  # noqa: E402
+from tokendraw.backends.description.capabilities import LOGPROBS_MODES  # noqa: E402
 from tokendraw.testing import reference  # noqa: E402
 from tokendraw.testing.logits_families import FAMILIES  # noqa: E402
 from tokendraw_native.draw import draw  # noqa: E402

@@ -9,7 +9,7 @@ from fake_candidates import EVERYTHING
 from gloo_world import world
 from provided import provider_of
 from tokendraw import InvalidParameterError, SamplingMetadata, SamplingParams, VocabShard
-from tokendraw._messages.install import NATIVE
+from tokendraw.errors.install_commands import NATIVE
 from tokendraw.vocab_parallel.agreement import Description, disagreement
 from tokendraw.vocab_parallel.layout import Span
 

@@ -9,7 +9,7 @@ import torch
 from fake_candidates import EVERYTHING
 from provided import provider_of
 from tokendraw import InvalidInputError, SamplerOutput, SamplingMetadata, SamplingParams, VocabShard
-from tokendraw._exchange import input_checks
+from tokendraw.calls import input_checks
 from tokendraw.testing.shards.thread_ranks import on_ranks
 
 V = 8

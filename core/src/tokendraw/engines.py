@@ -28,11 +28,11 @@ from dataclasses import dataclass
 
 from packaging.version import InvalidVersion, Version
 
-from tokendraw._discovery.guard import guarded
-from tokendraw._discovery.installed import installed_version
-from tokendraw._discovery.settings import is_switched_off
-from tokendraw._messages.errors import PluginError, SettingsError
-from tokendraw._messages.words import all_of
+from tokendraw.backends.discovery.guard import guarded
+from tokendraw.backends.discovery.installed import installed_version
+from tokendraw.backends.discovery.settings import is_switched_off
+from tokendraw.errors.exceptions import PluginError, SettingsError
+from tokendraw.errors.formatting import all_of
 
 ENTRY_POINT_GROUP = "tokendraw.engines"
 

@@ -13,10 +13,10 @@ from typing import Literal, Self
 import torch
 from torch import Tensor
 
-from tokendraw._exchange.ranges import integer
-from tokendraw._messages.errors import InvalidInputError, InvalidParameterError
-from tokendraw._messages.words import shown
 from tokendraw._torch.tensor_checks import check_integers, check_vector
+from tokendraw.errors.exceptions import InvalidInputError, InvalidParameterError
+from tokendraw.errors.formatting import shown
+from tokendraw.parameters.ranges import integer
 
 HostSeqLens = Literal["none", "upper_bound", "sync"]
 """How the host has to know the lengths of the sequences; see :class:`Requirements`."""

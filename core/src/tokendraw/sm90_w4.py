@@ -7,9 +7,9 @@ import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tokendraw._exchange.weight_layouts import Format, Layout
-from tokendraw._messages.errors import InvalidInputError, InvalidParameterError
-from tokendraw._messages.words import shown, spoken
+from tokendraw.backends.description.weight_layouts import Format, Layout
+from tokendraw.errors.exceptions import InvalidInputError, InvalidParameterError
+from tokendraw.errors.formatting import shown, spoken
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -21,7 +21,7 @@ from tokendraw import (
     VerifyOutput,
     speculative,
 )
-from tokendraw._exchange.output import PAD_TOKEN_ID
+from tokendraw.output import PAD_TOKEN_ID
 from tokendraw.plugin import VerifyCapabilities
 from warmup_kinds import FILTERS, SEEDS
 

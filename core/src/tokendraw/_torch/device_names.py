@@ -8,8 +8,8 @@ from typing import Any
 
 import importlib_metadata
 
-from tokendraw._messages.errors import InvalidParameterError
-from tokendraw._messages.words import nearest, shown
+from tokendraw.errors.exceptions import InvalidParameterError
+from tokendraw.errors.formatting import nearest, shown
 
 _KINDS = (
     "cpu",

@@ -7,9 +7,9 @@ from types import ModuleType
 
 import importlib_metadata
 
-from tokendraw._messages.errors import SamplerUnavailableError
-from tokendraw._messages.install import NATIVE
-from tokendraw._messages.words import shown, spoken
+from tokendraw.errors.exceptions import SamplerUnavailableError
+from tokendraw.errors.formatting import shown, spoken
+from tokendraw.errors.install_commands import NATIVE
 
 
 def require_torch(who: str = "A sampler") -> ModuleType:

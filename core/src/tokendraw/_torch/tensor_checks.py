@@ -7,8 +7,8 @@ from typing import TypeGuard
 import torch
 from torch import Tensor
 
-from tokendraw._messages.errors import InvalidInputError
-from tokendraw._messages.words import type_name
+from tokendraw.errors.exceptions import InvalidInputError
+from tokendraw.errors.formatting import type_name
 
 INTEGERS = frozenset((torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8))
 """Dtypes of counts and indices. Torch computes with the other unsigned ones hardly at all."""

@@ -9,10 +9,10 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
-from tokendraw._messages.errors import InvalidInputError, InvalidParameterError
-from tokendraw._messages.words import shown
 from tokendraw._torch.device_names import parse
 from tokendraw._torch.graphs import is_capturing
+from tokendraw.errors.exceptions import InvalidInputError, InvalidParameterError
+from tokendraw.errors.formatting import shown
 
 Column: TypeAlias = tuple[Sequence[float], torch.dtype]
 

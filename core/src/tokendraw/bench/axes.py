@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tokendraw._exchange.capabilities import GUMBEL_DTYPES, INPUT_DTYPES
+from tokendraw.backends.description.capabilities import GUMBEL_DTYPES, INPUT_DTYPES
 from tokendraw.bench.cells import FAMILIES, FILTERS
 from tokendraw.bench.operation import Axis
 

@@ -11,17 +11,17 @@ import torch
 
 import tokendraw
 from tokendraw import operations as _registry
-from tokendraw._discovery.installed import installed_version
-from tokendraw._exchange.host import Host
-from tokendraw._loading.provider import methods_of
-from tokendraw._machine import detect
-from tokendraw._messages.errors import SamplerUnavailableError, TokendrawError
-from tokendraw._messages.words import all_of, nearest, one_of
-from tokendraw._resolution.candidate import Candidate, State
+from tokendraw.backends.description.host import Host
+from tokendraw.backends.discovery.installed import installed_version
+from tokendraw.backends.machine import detect
+from tokendraw.backends.resolution.candidate import Candidate, State
 from tokendraw.bench import operations
 from tokendraw.bench.baselines import flashinfer
 from tokendraw.bench.operation import AnyCell, BenchOperation
 from tokendraw.bench.timing.timer import Call
+from tokendraw.errors.exceptions import SamplerUnavailableError, TokendrawError
+from tokendraw.errors.formatting import all_of, nearest, one_of
+from tokendraw.providers.provider import methods_of
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,8 +17,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from tokendraw._exchange.metadata import SamplingMetadata
 from tokendraw.bench.cells import PEAKED, TEMPERATURE, TOP_P, Cell, least_vocab_size
+from tokendraw.parameters.metadata import SamplingMetadata
 
 _MEASURED_ROWS = 16
 _STEEPEST = 16.0

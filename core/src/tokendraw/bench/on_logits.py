@@ -7,16 +7,16 @@ from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from tokendraw._exchange.capabilities import FILTER_ORDERS, Need
-from tokendraw._messages.words import all_of
+from tokendraw.backends.description.capabilities import FILTER_ORDERS, Need
 from tokendraw.bench.cells import MIN_P, TEMPERATURE, TOP_K, TOP_P, Cell
 from tokendraw.bench.operation import BenchOperation
+from tokendraw.errors.formatting import all_of
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-    from tokendraw._exchange.metadata import SamplingMetadata
+    from tokendraw.parameters.metadata import SamplingMetadata
 
 
 def _metadata(cell: Cell, device: torch.device) -> SamplingMetadata:

@@ -11,11 +11,8 @@ from typing import Any
 import torch
 
 import tokendraw
-from tokendraw._discovery.installed import installed_version
-from tokendraw._exchange.host import Host
-from tokendraw._messages.errors import SamplerUnavailableError, TokendrawError
-from tokendraw._messages.words import one_of, spoken
-from tokendraw._serving.device_faults import is_out_of_memory
+from tokendraw.backends.description.host import Host
+from tokendraw.backends.discovery.installed import installed_version
 from tokendraw.bench import operations
 from tokendraw.bench.contenders import Contender
 from tokendraw.bench.operation import AnyCell
@@ -24,6 +21,9 @@ from tokendraw.bench.timing import contention
 from tokendraw.bench.timing.floor import measure
 from tokendraw.bench.timing.timer import Call, Failure, Timer, Timing, WallTimer
 from tokendraw.bench.timing.together import Together
+from tokendraw.calls.device_faults import is_out_of_memory
+from tokendraw.errors.exceptions import SamplerUnavailableError, TokendrawError
+from tokendraw.errors.formatting import one_of, spoken
 
 
 def report_of(

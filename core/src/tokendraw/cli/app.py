@@ -15,13 +15,13 @@ from typing import Any
 
 import click
 
-from tokendraw._messages.announce import as_error
-from tokendraw._messages.errors import InvalidParameterError, SettingsError, TokendrawError, TokendrawWarning
 from tokendraw._version import __version__
 from tokendraw.cli.option_names import in_options
 from tokendraw.cli.terminal import process
 from tokendraw.cli.terminal.tables import has_printed_json, print_json
 from tokendraw.cli.terminal.verbose import show_cause
+from tokendraw.errors.exceptions import InvalidParameterError, SettingsError, TokendrawError, TokendrawWarning
+from tokendraw.errors.notices import as_error
 
 NOT_USABLE = 1
 USAGE = 2
@@ -152,7 +152,7 @@ def warn(messages: Iterable[str], *, strict: bool, outcome: str = "") -> None:
     """Print the warnings that :func:`tokendraw.load_sampler` would give on stderr.
 
     :param strict: raise instead, as that does under ``TOKENDRAW_STRICT=1``.
-    :param outcome: as of :func:`tokendraw._messages.announce.as_error`.
+    :param outcome: as of :func:`tokendraw.errors.notices.as_error`.
     """
     for message in messages:
         if strict:

@@ -7,11 +7,11 @@ from typing import Any, TypeVar
 
 import click
 
-from tokendraw._messages.words import one_of
 from tokendraw.bench import operations
 from tokendraw.bench.cells import Cell, least_vocab_size
 from tokendraw.bench.operation import AnyCell, Axis
 from tokendraw.cli.options import all_of_options
+from tokendraw.errors.formatting import one_of
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 

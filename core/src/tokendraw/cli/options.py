@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from tokendraw import operations
-from tokendraw._discovery import settings as _settings
-from tokendraw._discovery.entry_points import found
-from tokendraw._exchange.capabilities import FILTER_ORDERS, GUMBEL_DTYPES, LOGPROBS_MODES, Need
-from tokendraw._exchange.params import SamplingParams
-from tokendraw._resolution.candidate import Choice
 from tokendraw._torch.importing import require_torch
+from tokendraw.backends.description.capabilities import FILTER_ORDERS, GUMBEL_DTYPES, LOGPROBS_MODES, Need
+from tokendraw.backends.discovery import settings as _settings
+from tokendraw.backends.discovery.entry_points import found
+from tokendraw.backends.resolution.candidate import Choice
 from tokendraw.cli.terminal import verbose as _verbose
+from tokendraw.parameters.params import SamplingParams
 
 if TYPE_CHECKING:
-    from tokendraw._loading.sampler import Sampler
+    from tokendraw.providers.sampler import Sampler
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -143,7 +143,7 @@ def checked_params(**fields: Any) -> SamplingParams:
     :raises SamplerUnavailableError: torch cannot be imported.
     """
     require_torch("Drawing")
-    from tokendraw._exchange.metadata import SamplingMetadata
+    from tokendraw.parameters.metadata import SamplingMetadata
 
     params = SamplingParams(**fields)
     SamplingMetadata.from_params([params], positions=[0])
@@ -157,7 +157,7 @@ def chosen(settings: _settings.Settings, sampler: str | None) -> Choice:
 
 def load(sampler: str | None, device: str | None, need: Need) -> Sampler:
     """Load the sampler that the options choose, as :func:`tokendraw.load_sampler` does."""
-    from tokendraw._loading.load import load_chosen
+    from tokendraw.providers.load import load_chosen
 
     settings = _settings.read_settings()
     return load_chosen(settings, chosen(settings, sampler), device, need)

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import importlib
 
-from tokendraw._exchange.operation import Operation
-from tokendraw._messages.errors import InvalidParameterError
-from tokendraw._messages.words import one_of
+from tokendraw.backends.description.operation import Operation
+from tokendraw.errors.exceptions import InvalidParameterError
+from tokendraw.errors.formatting import one_of
 
 FOLDERS: dict[str, str] = {
     "sample": "tokendraw.operations.sample",

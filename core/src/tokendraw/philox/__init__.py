@@ -33,13 +33,13 @@ from typing import TYPE_CHECKING, Final
 import torch
 from torch import Tensor
 
-from tokendraw._exchange.capabilities import GumbelDtype
 from tokendraw._torch.numpy_views import numpy_is_usable
+from tokendraw.backends.description.capabilities import GumbelDtype
 from tokendraw.philox import _numpy
 from tokendraw.philox._numpy import KEY_INCREMENTS, MULTIPLIERS, ROUNDS
 
 if TYPE_CHECKING:
-    from tokendraw._exchange.metadata import SamplingMetadata
+    from tokendraw.parameters.metadata import SamplingMetadata
 
 TILE_SIZE: Final = 1024
 """Consecutive token ids that share one noise variate of the :data:`TILE` stream."""

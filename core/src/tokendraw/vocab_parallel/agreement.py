@@ -9,12 +9,12 @@ from dataclasses import dataclass, fields
 import torch
 from torch import Tensor
 
-from tokendraw._exchange.capabilities import Need
-from tokendraw._exchange.facts import BatchFacts
-from tokendraw._exchange.metadata import SamplingMetadata, plugin_class
-from tokendraw._messages.errors import InvalidInputError, SamplerUnavailableError, TokendrawError
-from tokendraw._messages.words import shown
 from tokendraw._torch.graphs import is_capturing
+from tokendraw.backends.description.capabilities import Need
+from tokendraw.errors.exceptions import InvalidInputError, SamplerUnavailableError, TokendrawError
+from tokendraw.errors.formatting import shown
+from tokendraw.parameters.batch_facts import BatchFacts
+from tokendraw.parameters.metadata import SamplingMetadata, plugin_class
 from tokendraw.vocab_parallel.layout import Layout, Span
 from tokendraw.vocab_parallel.shard import Agreement, VocabShard
 from tokendraw.vocab_parallel.transport import transport_of

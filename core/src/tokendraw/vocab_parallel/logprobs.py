@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from tokendraw._exchange.capabilities import LogprobsMode
-from tokendraw._exchange.logprobs import RowMasses, best_places, least_shown, mode_values, pad_logprobs
-from tokendraw._exchange.output import LogprobsTensors
+from tokendraw.backends.description.capabilities import LogprobsMode
+from tokendraw.logprobs import RowMasses, best_places, least_shown, mode_values, pad_logprobs
+from tokendraw.output import LogprobsTensors
 from tokendraw.vocab_parallel.merging import Merged
 from tokendraw.vocab_parallel.parameters import RowParameters
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from tokendraw import philox
-from tokendraw._exchange.capabilities import GumbelDtype
+from tokendraw.backends.description.capabilities import GumbelDtype
 from tokendraw.vocab_parallel.layout import Layout
 from tokendraw.vocab_parallel.local import Argmax, Bounds, Draws, Sums, Survey
 from tokendraw.vocab_parallel.messages import Received

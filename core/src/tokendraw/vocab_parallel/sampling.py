@@ -23,10 +23,10 @@ from __future__ import annotations
 import torch
 
 from tokendraw import philox
-from tokendraw._exchange.capabilities import Need
-from tokendraw._exchange.logprobs import RowMasses
-from tokendraw._exchange.metadata import SamplingMetadata
-from tokendraw._exchange.output import SamplerOutput
+from tokendraw.backends.description.capabilities import Need
+from tokendraw.logprobs import RowMasses
+from tokendraw.output import SamplerOutput
+from tokendraw.parameters.metadata import SamplingMetadata
 from tokendraw.vocab_parallel.local import Bounds, LocalLogits
 from tokendraw.vocab_parallel.logprobs import log_kept_mass, logprobs
 from tokendraw.vocab_parallel.merging import Merging, TorchMerging

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from tokendraw import philox
-from tokendraw._exchange.metadata import SamplingMetadata
+from tokendraw.parameters.metadata import SamplingMetadata
 from tokendraw.vocab_parallel.transport import Wait
 
 

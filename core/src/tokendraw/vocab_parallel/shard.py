@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tokendraw._messages.errors import InvalidParameterError, TokendrawError
-from tokendraw._messages.words import shown
+from tokendraw.errors.exceptions import InvalidParameterError, TokendrawError
+from tokendraw.errors.formatting import shown
 
 if TYPE_CHECKING:
     from tokendraw.vocab_parallel.layout import Layout

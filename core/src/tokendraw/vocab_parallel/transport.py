@@ -8,8 +8,8 @@ from typing import Any, Protocol, TypeAlias, runtime_checkable
 import torch
 from torch import Tensor
 
-from tokendraw._messages.errors import InvalidInputError
-from tokendraw._messages.words import type_name
+from tokendraw.errors.exceptions import InvalidInputError
+from tokendraw.errors.formatting import type_name
 
 Wait: TypeAlias = Callable[[], object]
 """Returns when what was begun is done, or, on a device with streams, is ordered before what is launched next."""

@@ -26,13 +26,13 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
-from tokendraw._discovery.installed import installed_version
-from tokendraw._exchange.host import Host
-from tokendraw._exchange.metadata import SamplingMetadata
-from tokendraw._messages.errors import SamplerUnavailableError
+from tokendraw.backends.description.host import Host
+from tokendraw.backends.discovery.installed import installed_version
 from tokendraw.bench.baselines.parameters import Parameters
 from tokendraw.bench.cells import Cell
 from tokendraw.bench.timing.timer import Call, Draw
+from tokendraw.errors.exceptions import SamplerUnavailableError
+from tokendraw.parameters.metadata import SamplingMetadata
 
 DISTRIBUTION = "flashinfer-python"
 _SEED = 1

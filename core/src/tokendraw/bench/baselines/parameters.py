@@ -8,8 +8,8 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from tokendraw._exchange.metadata import SamplingMetadata
 from tokendraw.bench.cells import Cell
+from tokendraw.parameters.metadata import SamplingMetadata
 
 
 @dataclass(frozen=True)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from tokendraw._exchange.metadata import SamplingMetadata
 from tokendraw.bench.baselines.parameters import Parameters
 from tokendraw.bench.cells import Cell
 from tokendraw.bench.timing.timer import Call
+from tokendraw.parameters.metadata import SamplingMetadata
 
 
 def torch_sort(cell: Cell, metadata: SamplingMetadata) -> tuple[Call]:

@@ -8,7 +8,7 @@ from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from tokendraw._exchange.weight_layouts import Layout
+from tokendraw.backends.description.weight_layouts import Layout
 from tokendraw.bench.operation import Axis, BenchOperation, Preset, copy_of
 from tokendraw.operations.pack_sm90_w4.capabilities import FORMATS, LAYOUTS
 from tokendraw.operations.pack_sm90_w4.shapes import GROUP, scales

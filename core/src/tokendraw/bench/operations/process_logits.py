@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-    from tokendraw._exchange.params import SamplingParams
-    from tokendraw._exchange.request_slots.slots import RequestSlots
     from tokendraw.bench.timing.timer import Draw
+    from tokendraw.parameters.params import SamplingParams
+    from tokendraw.request_slots.slots import RequestSlots
 
     _Arguments: TypeAlias = tuple[RequestSlots, Tensor, Tensor | None]
     """Slots, the slot of each row, and a bitmask."""
@@ -95,7 +95,7 @@ def _make_logits(cell: ProcessCell, device: torch.device, generator: torch.Gener
 
 
 def _params(cell: ProcessCell) -> SamplingParams:
-    from tokendraw._exchange.params import SamplingParams
+    from tokendraw.parameters.params import SamplingParams
 
     if cell.edits == "bitmask":
         return SamplingParams()
@@ -115,7 +115,7 @@ def _slots(cell: ProcessCell, device: torch.device) -> _Arguments:
     """Fill a slot a row with a request in which ids occur that are its own, some of them in the output."""
     import torch
 
-    from tokendraw._exchange.request_slots.slots import RequestSlots
+    from tokendraw.request_slots.slots import RequestSlots
 
     generator = torch.Generator().manual_seed(2)
     slots = RequestSlots(cell.batch, cell.occurring + _OUTPUT, cell.vocab_size, device=device)

@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-    from tokendraw._exchange.capabilities import Need
-    from tokendraw._exchange.metadata import SamplingMetadata
-    from tokendraw._loading.sampler import Sampler
+    from tokendraw.backends.description.capabilities import Need
     from tokendraw.bench.timing.timer import Draw
+    from tokendraw.parameters.metadata import SamplingMetadata
+    from tokendraw.providers.sampler import Sampler
 
 PRESETS = MappingProxyType(
     {

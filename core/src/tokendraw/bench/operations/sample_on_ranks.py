@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from tokendraw import VocabShard
-    from tokendraw._exchange.capabilities import Need
-    from tokendraw._exchange.metadata import SamplingMetadata
-    from tokendraw._loading.sampler import Sampler
+    from tokendraw.backends.description.capabilities import Need
     from tokendraw.bench.timing.timer import Draw
+    from tokendraw.parameters.metadata import SamplingMetadata
+    from tokendraw.providers.sampler import Sampler
     from tokendraw.vocab_parallel import Transport
 
     Arguments: TypeAlias = tuple[SamplingMetadata, VocabShard]

@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-    from tokendraw._exchange.capabilities import Need
-    from tokendraw._exchange.drafts import Drafts
-    from tokendraw._exchange.metadata import SamplingMetadata
-    from tokendraw._loading.sampler import Sampler
+    from tokendraw.backends.description.capabilities import Need
     from tokendraw.bench.timing.timer import Call, Draw
     from tokendraw.operations.verify.output import VerifyOutput
+    from tokendraw.parameters.drafts import Drafts
+    from tokendraw.parameters.metadata import SamplingMetadata
+    from tokendraw.providers.sampler import Sampler
 
 _DRAFT_NOISE = 0.5
 
@@ -144,7 +144,7 @@ def _drawn(logits: Tensor, generator: torch.Generator) -> Tensor:
 
 def _drafts(cell: VerifyCell, device: torch.device) -> Drafts:
     """Return the drafts of every buffer, without logits."""
-    from tokendraw._exchange.drafts import Drafts
+    from tokendraw.parameters.drafts import Drafts
 
     return Drafts.from_counts(draft_ids(cell, device), [cell.drafts] * cell.batch, any_placeholder=False)
 

@@ -9,12 +9,12 @@ from typing import Any
 
 import torch
 
-from tokendraw._discovery.installed import installed_version
-from tokendraw._exchange.host import Host
-from tokendraw._messages.errors import SamplerUnavailableError, TokendrawError
-from tokendraw._messages.install import NATIVE
+from tokendraw.backends.description.host import Host
+from tokendraw.backends.discovery.installed import installed_version
 from tokendraw.bench.operations.sample_on_ranks import RankCell
 from tokendraw.bench.report.lines import Report
+from tokendraw.errors.exceptions import SamplerUnavailableError, TokendrawError
+from tokendraw.errors.install_commands import NATIVE
 
 _BACKENDS = {"cpu": "gloo", "cuda": "nccl"}
 

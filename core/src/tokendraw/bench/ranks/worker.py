@@ -13,8 +13,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from tokendraw._exchange.host import Host
-from tokendraw._messages.errors import TokendrawError
+from tokendraw.backends.description.host import Host
 from tokendraw.bench.contenders import Contender, contenders
 from tokendraw.bench.operations import sample_on_ranks
 from tokendraw.bench.operations.sample_on_ranks import RankCell
@@ -24,6 +23,7 @@ from tokendraw.bench.run import make_inputs, report_of, timer_for
 from tokendraw.bench.timing import contention
 from tokendraw.bench.timing.timer import Call, Timing
 from tokendraw.bench.timing.together import Ranks
+from tokendraw.errors.exceptions import TokendrawError
 from tokendraw.vocab_parallel.transport import transport_of
 
 _TIMEOUT = datetime.timedelta(minutes=5)

@@ -6,12 +6,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
-from tokendraw._messages.words import all_of
 from tokendraw.bench import operations
 from tokendraw.bench.operation import BenchOperation
 from tokendraw.bench.timing import contention
 from tokendraw.bench.timing.contention import Machine
 from tokendraw.bench.timing.timer import Failure, Timing
+from tokendraw.errors.formatting import all_of
 
 BEHIND_GATHER = "all-gather, "
 """Stands before the name of a sampler that draws from logits which were gathered from all ranks."""

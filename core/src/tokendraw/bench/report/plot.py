@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tokendraw._messages.errors import InvalidParameterError, TokendrawError
-from tokendraw._messages.install import how_to_install
-from tokendraw._messages.words import one_of
 from tokendraw.bench.report.lines import Line, Report
 from tokendraw.bench.timing.timer import Timing
+from tokendraw.errors.exceptions import InvalidParameterError, TokendrawError
+from tokendraw.errors.formatting import one_of
+from tokendraw.errors.install_commands import how_to_install
 
 _ACROSS = 4
 _PANEL = (4.2, 3.2)  # inches

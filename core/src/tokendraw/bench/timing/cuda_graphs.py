@@ -22,9 +22,9 @@ from typing import Any
 
 import torch
 
-from tokendraw._messages.words import spoken
 from tokendraw.bench.timing.timer import Call, Clock, Draw, Failure, Timing, summary
 from tokendraw.bench.timing.together import Alone, Together
+from tokendraw.errors.formatting import spoken
 
 _BEYOND_L2 = 4
 _LEAST_WORKING_SET = 128 << 20

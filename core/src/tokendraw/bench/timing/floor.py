@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tokendraw._messages.errors import TokendrawError
 from tokendraw.bench.timing.timer import Call, Failure, Timer, Timing
+from tokendraw.errors.exceptions import TokendrawError
 
 _PROGRAMS = ((1024, 4), (4096, 4), (8192, 8))
 """Words that a program reads, and its warps: for a single row, and for batches."""

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
-from tokendraw._messages.words import spoken
 from tokendraw.bench.timing.together import Alone, Together
+from tokendraw.errors.formatting import spoken
 
 Draw: TypeAlias = Callable[[Any], object]
 """Takes one set of inputs: whatever the operation makes of them, such as a buffer of logits [B, V]."""

@@ -6,7 +6,7 @@ import shlex
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tokendraw._exchange.capabilities import GumbelDtype
+    from tokendraw.backends.description.capabilities import GumbelDtype
     from tokendraw.testing.kit.fuzz_report import Finding, FuzzReport
     from tokendraw.testing.kit.report import Report
 

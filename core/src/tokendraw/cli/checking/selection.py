@@ -6,16 +6,16 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import tokendraw
-from tokendraw._machine import detect
-from tokendraw._messages.errors import PluginError, TokendrawError
-from tokendraw._messages.install import how_to_install
-from tokendraw._messages.words import all_of, nearest
-from tokendraw._resolution.candidate import Candidate
-from tokendraw._resolution.refusals import INSTALL
 from tokendraw._torch.importing import require_torch
+from tokendraw.backends.machine import detect
+from tokendraw.backends.resolution.candidate import Candidate
+from tokendraw.backends.resolution.refusals import INSTALL
+from tokendraw.errors.exceptions import PluginError, TokendrawError
+from tokendraw.errors.formatting import all_of, nearest
+from tokendraw.errors.install_commands import how_to_install
 
 if TYPE_CHECKING:
-    from tokendraw._exchange.capabilities import GumbelDtype
+    from tokendraw.backends.description.capabilities import GumbelDtype
     from tokendraw.testing import Subject
     from tokendraw.testing.kit.property import Property
 

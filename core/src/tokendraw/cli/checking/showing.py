@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import tokendraw
-from tokendraw._resolution.candidate import Candidate
+from tokendraw.backends.resolution.candidate import Candidate
 from tokendraw.cli.checking import again
 from tokendraw.cli.describe import candidate_json, host_json
 from tokendraw.cli.terminal.check_lines import outcome, print_report
@@ -15,7 +15,7 @@ from tokendraw.cli.terminal.fuzz_lines import fuzz_outcome, print_fuzz_report
 from tokendraw.cli.terminal.tables import print_json
 
 if TYPE_CHECKING:
-    from tokendraw._exchange.capabilities import GumbelDtype
+    from tokendraw.backends.description.capabilities import GumbelDtype
     from tokendraw.testing import Subject
     from tokendraw.testing.kit.fuzz_report import FuzzReport
     from tokendraw.testing.kit.report import Report

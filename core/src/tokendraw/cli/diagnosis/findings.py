@@ -7,16 +7,16 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from tokendraw._discovery.heavy_imports import slow_start
-from tokendraw._messages.words import all_of
-from tokendraw._resolution.admission import author_of
-from tokendraw._resolution.candidate import Candidate, Choice
-from tokendraw._resolution.upstream import disagreement
+from tokendraw.backends.discovery.heavy_imports import slow_start
+from tokendraw.backends.resolution.admission import author_of
+from tokendraw.backends.resolution.candidate import Candidate, Choice
+from tokendraw.backends.resolution.upstream import disagreement
 from tokendraw.cli.describe import described
 from tokendraw.cli.diagnosis.building import Build
 from tokendraw.cli.diagnosis.libraries import Library
 from tokendraw.cli.diagnosis.mending import remedy, remedy_of_build
 from tokendraw.cli.diagnosis.origins import Origin
+from tokendraw.errors.formatting import all_of
 
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 _DEFAULT = Choice()

@@ -36,9 +36,6 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from tokendraw._messages.errors import InvalidParameterError
-from tokendraw._messages.install import pip_install, where
-from tokendraw._messages.words import one_of
 from tokendraw.bench import operations
 from tokendraw.bench.operations.sample_on_ranks import BENCH as ON_RANKS
 from tokendraw.bench.operations.sample_on_ranks import RANKS
@@ -47,6 +44,9 @@ from tokendraw.cli.bench_axes import axis_options, chosen_cells
 from tokendraw.cli.describe import host_json
 from tokendraw.cli.options import device_option, installed_names, json_option, verbose_option
 from tokendraw.cli.terminal.tables import PIPE_WIDTH, print_json, progress, progress_bar
+from tokendraw.errors.exceptions import InvalidParameterError
+from tokendraw.errors.formatting import one_of
+from tokendraw.errors.install_commands import pip_install, where
 
 if TYPE_CHECKING:
     from tokendraw.bench.operation import AnyCell
@@ -129,7 +129,7 @@ def bench(
         )
     _check_files(operation, plot, output)
     with progress("loading samplers"):
-        from tokendraw._loading.load import _target
+        from tokendraw.providers.load import _target
 
         target, host = _target(device)  # first: it says so where torch is missing
     settings: dict[str, Any] = {"device": target, "host": host, "repeats": repeats, "command": _command(ctx)}

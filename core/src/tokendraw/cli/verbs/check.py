@@ -32,8 +32,8 @@ import click
 from click.core import ParameterSource
 
 from tokendraw import operations
-from tokendraw._discovery import settings as _settings
-from tokendraw._discovery.heavy_imports import heavy_imports, slow_start
+from tokendraw.backends.discovery import settings as _settings
+from tokendraw.backends.discovery.heavy_imports import heavy_imports, slow_start
 from tokendraw.cli.app import NOT_USABLE, GuardedCommand, warn
 from tokendraw.cli.checking import runs
 from tokendraw.cli.checking.selection import find_candidate, make_subject, select_properties
@@ -50,7 +50,7 @@ from tokendraw.cli.options import (
 from tokendraw.cli.terminal.tables import print_json, progress
 
 if TYPE_CHECKING:
-    from tokendraw._exchange.capabilities import GumbelDtype
+    from tokendraw.backends.description.capabilities import GumbelDtype
     from tokendraw.testing.kit.property import Property
 
 _Case = tuple[int, int]

@@ -25,15 +25,11 @@ import click
 
 import tokendraw
 from tokendraw import operations
-from tokendraw._discovery import settings as _settings
-from tokendraw._exchange.host import Host
-from tokendraw._loading import resolve as _resolve
-from tokendraw._machine import detect
-from tokendraw._messages.announce import as_error
-from tokendraw._messages.errors import TokendrawError, TokendrawWarning
-from tokendraw._messages.words import all_of, printable
-from tokendraw._resolution.advice import using
-from tokendraw._resolution.candidate import Candidate, Choice, State
+from tokendraw.backends.description.host import Host
+from tokendraw.backends.discovery import settings as _settings
+from tokendraw.backends.machine import detect
+from tokendraw.backends.resolution.advice import using
+from tokendraw.backends.resolution.candidate import Candidate, Choice, State
 from tokendraw.cli.app import NOT_USABLE, GuardedCommand
 from tokendraw.cli.describe import JsonObject, candidate_json, described, host_json
 from tokendraw.cli.diagnosis.building import Build, build
@@ -48,6 +44,10 @@ from tokendraw.cli.terminal.tables import plugins_at_work, print_json, print_tab
 from tokendraw.cli.terminal.verbose import is_verbose
 from tokendraw.cli.verbs.list import by_rank, print_candidates
 from tokendraw.engines import EngineState
+from tokendraw.errors.exceptions import TokendrawError, TokendrawWarning
+from tokendraw.errors.formatting import all_of, printable
+from tokendraw.errors.notices import as_error
+from tokendraw.providers import resolve as _resolve
 
 _MAIN = "sample"
 """The operation that the last line, and the exit code, are about."""

@@ -14,16 +14,16 @@ from pathlib import Path
 import click
 from packaging.utils import canonicalize_name
 
-from tokendraw._discovery import settings as _settings
-from tokendraw._discovery.entry_points import found
-from tokendraw._exchange.plugin_info import NAME_RULE, is_name
-from tokendraw._messages.errors import InvalidParameterError, TokendrawError
-from tokendraw._messages.words import shown
-from tokendraw._resolution.admission import FIRST_PARTY, claimants
+from tokendraw.backends.description.plugin_info import NAME_RULE, is_name
+from tokendraw.backends.discovery import settings as _settings
+from tokendraw.backends.discovery.entry_points import found
+from tokendraw.backends.resolution.admission import FIRST_PARTY, claimants
 from tokendraw.cli.app import GuardedCommand, warn
 from tokendraw.cli.options import json_option
 from tokendraw.cli.template import OPERATIONS, File, package_of, plugin_files
 from tokendraw.cli.terminal.tables import print_json, print_table
+from tokendraw.errors.exceptions import InvalidParameterError, TokendrawError
+from tokendraw.errors.formatting import shown
 
 
 @click.command(cls=GuardedCommand, short_help="Start a plugin of your own.")

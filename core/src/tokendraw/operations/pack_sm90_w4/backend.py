@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-from tokendraw._exchange.weight_layouts import Format, Layout
+from tokendraw.backends.description.weight_layouts import Format, Layout
 
 if TYPE_CHECKING:
     from torch import Tensor

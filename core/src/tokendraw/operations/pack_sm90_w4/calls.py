@@ -11,15 +11,15 @@ import torch
 from torch import Tensor
 
 from tokendraw import sm90_w4
-from tokendraw._exchange.call import Call, OutputCheck
-from tokendraw._exchange.facts import BatchFacts
-from tokendraw._exchange.output_checks import misfit
-from tokendraw._exchange.weight_layouts import Layout
-from tokendraw._messages.errors import InvalidInputError, InvalidParameterError
-from tokendraw._messages.words import one_of, shown
 from tokendraw._torch.tensor_checks import check_plain
+from tokendraw.backends.description.weight_layouts import Layout
+from tokendraw.calls.call import Call, OutputCheck
+from tokendraw.calls.output_checks import misfit
+from tokendraw.errors.exceptions import InvalidInputError, InvalidParameterError
+from tokendraw.errors.formatting import one_of, shown
 from tokendraw.operations.pack_sm90_w4 import limits, shapes
 from tokendraw.operations.pack_sm90_w4.capabilities import FORMATS, LAYOUTS, Sm90W4Capabilities, has
+from tokendraw.parameters.batch_facts import BatchFacts
 
 UPSTREAM: Final = "upstream"
 """The layout of the installed FlashInfer, which :meth:`Call.check` looks up."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tokendraw._exchange.capabilities import HostCapabilities
-from tokendraw._exchange.weight_layouts import Format, Layout
+from tokendraw.backends.description.capabilities import HostCapabilities
+from tokendraw.backends.description.weight_layouts import Format, Layout
 
 FORMATS: tuple[Format, ...] = ("fp4", "int4", "fp4_fp8")
 LAYOUTS: tuple[Layout, ...] = ("v1", "v2")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tokendraw._exchange.capabilities import HostNeed
+from tokendraw.backends.description.capabilities import HostNeed
 from tokendraw.operations.pack_sm90_w4.capabilities import FORMATS, LAYOUTS, Sm90W4Capabilities
 
 UNPACKING = "unpacking"

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tokendraw._messages.errors import PluginError
+from tokendraw.errors.exceptions import PluginError
 from tokendraw.operations.pack_sm90_w4 import reference
 from tokendraw.operations.pack_sm90_w4.capabilities import Sm90W4Capabilities, pairs
 

@@ -11,7 +11,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from tokendraw._exchange.weight_layouts import Format, Layout
+from tokendraw.backends.description.weight_layouts import Format, Layout
 
 V2_FP4_BITS: Final = (
     ((7, 1), 31), ((4, 3), 22), ((3, 1), 15), ((0, 3), 6),

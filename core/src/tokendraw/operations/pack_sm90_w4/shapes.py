@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
-from tokendraw._exchange.weight_layouts import Layout
+from tokendraw.backends.description.weight_layouts import Layout
 
 Shape: TypeAlias = Sequence[int]
 

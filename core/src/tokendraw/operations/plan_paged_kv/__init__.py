@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from tokendraw._exchange.call import Call
-from tokendraw._exchange.capabilities import HostCapabilities, HostNeed
-from tokendraw._exchange.operation import Operation
+from tokendraw.backends.description.capabilities import HostCapabilities, HostNeed
+from tokendraw.backends.description.operation import Operation
+from tokendraw.calls.call import Call
 
 
 def _prove(backend: Any, capabilities: HostCapabilities, device: Any, need: HostNeed) -> None:

@@ -8,8 +8,8 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from tokendraw._exchange.call import Call, OutputCheck
-from tokendraw._exchange.capabilities import HostNeed
+from tokendraw.backends.description.capabilities import HostNeed
+from tokendraw.calls.call import Call, OutputCheck
 from tokendraw.operations.plan_paged_kv.backend import PagedKVPlannerBackend
 from tokendraw.operations.plan_paged_kv.input_checks import check_numbers, check_out, check_tensors
 from tokendraw.operations.plan_paged_kv.plan_values import wrong_plan

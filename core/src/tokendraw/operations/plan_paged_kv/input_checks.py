@@ -8,11 +8,11 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 
-from tokendraw._exchange.ranges import integer
-from tokendraw._messages.errors import InvalidInputError, InvalidParameterError
-from tokendraw._messages.words import shown, type_name
 from tokendraw._torch.tensor_checks import check_plain, check_vector, is_plain, same_device
+from tokendraw.errors.exceptions import InvalidInputError, InvalidParameterError
+from tokendraw.errors.formatting import shown, type_name
 from tokendraw.paged_kv import PagedKVPlan
+from tokendraw.parameters.ranges import integer
 
 _LARGEST = 2**31 - 1
 _MEND_OUT = "Pass PagedKVPlan.empty(B, W, device=...)."

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad as padded
 
-from tokendraw._exchange.output_checks import first_of
+from tokendraw.calls.output_checks import first_of
 from tokendraw.paged_kv import PagedKVPlan
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from tokendraw._messages.errors import PluginError
+from tokendraw.errors.exceptions import PluginError
 from tokendraw.operations.plan_paged_kv.backend import PagedKVPlannerBackend
 from tokendraw.paged_kv import PagedKVPlan
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from tokendraw._exchange.call import Call
-from tokendraw._exchange.operation import Operation
-from tokendraw._exchange.row_limits import VOCABULARY
-from tokendraw._resolution import row_checks
+from tokendraw.backends.description.operation import Operation
+from tokendraw.backends.resolution import row_checks
+from tokendraw.calls.call import Call
+from tokendraw.calls.row_limits import VOCABULARY
 from tokendraw.operations.process_logits import limits
 from tokendraw.operations.process_logits.capabilities import ProcessCapabilities, ProcessNeed
 

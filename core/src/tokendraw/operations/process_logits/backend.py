@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from tokendraw._exchange.drafts import Drafts
-    from tokendraw._exchange.request_slots.slots import RequestSlots
+    from tokendraw.parameters.drafts import Drafts
+    from tokendraw.request_slots.slots import RequestSlots
 
 
 @runtime_checkable

@@ -9,10 +9,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from tokendraw._exchange.call import Call, OutputCheck
-from tokendraw._exchange.drafts import Drafts
-from tokendraw._exchange.facts import BatchFacts
-from tokendraw._exchange.request_slots.slots import RequestSlots
+from tokendraw.calls.call import Call, OutputCheck
 from tokendraw.operations.process_logits import limits
 from tokendraw.operations.process_logits.backend import LogitsProcessorBackend
 from tokendraw.operations.process_logits.capabilities import ProcessCapabilities, ProcessNeed
@@ -24,6 +21,9 @@ from tokendraw.operations.process_logits.input_checks import (
     check_row_index,
     check_slots,
 )
+from tokendraw.parameters.batch_facts import BatchFacts
+from tokendraw.parameters.drafts import Drafts
+from tokendraw.request_slots.slots import RequestSlots
 
 _OF_DRAFTS = ("draft_token_ids", "cu_num_logits")
 

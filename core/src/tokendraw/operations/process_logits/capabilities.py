@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-from tokendraw._exchange.capabilities import INPUT_DTYPES, HostCapabilities, HostNeed
-from tokendraw._exchange.declared import among, at_least, some_of
-from tokendraw._exchange.edits import EDITS, Edit
+from tokendraw.backends.description.capabilities import INPUT_DTYPES, HostCapabilities, HostNeed
+from tokendraw.backends.description.declared import among, at_least, some_of
+from tokendraw.parameters.edits import EDITS, Edit
 
 
 @dataclass(frozen=True, kw_only=True)

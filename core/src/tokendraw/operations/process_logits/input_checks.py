@@ -5,13 +5,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from tokendraw._exchange import input_checks
-from tokendraw._exchange.drafts import Drafts
-from tokendraw._exchange.facts import checked_slots
-from tokendraw._exchange.request_slots.slots import RequestSlots
-from tokendraw._messages.errors import InvalidInputError
-from tokendraw._messages.words import type_name
 from tokendraw._torch.tensor_checks import check_integers, check_plain, check_vector
+from tokendraw.calls import input_checks
+from tokendraw.errors.exceptions import InvalidInputError
+from tokendraw.errors.formatting import type_name
+from tokendraw.parameters.batch_facts import checked_slots
+from tokendraw.parameters.drafts import Drafts
+from tokendraw.request_slots.slots import RequestSlots
 
 
 def check_logits(logits: Tensor, device: torch.device) -> None:

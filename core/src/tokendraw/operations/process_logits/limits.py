@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from tokendraw._exchange.capabilities import INPUT_DTYPES
-from tokendraw._exchange.edits import EDITS, Edit
-from tokendraw._exchange.row_limits import VOCABULARY
+from tokendraw.backends.description.capabilities import INPUT_DTYPES
+from tokendraw.calls.row_limits import VOCABULARY
 from tokendraw.operations.process_logits.capabilities import ProcessCapabilities, ProcessNeed
+from tokendraw.parameters.edits import EDITS, Edit
 
 DRAFTS = "rows of a verification"
 

@@ -7,12 +7,12 @@ from typing import Any
 
 import torch
 
-from tokendraw._exchange.edits import Edit
-from tokendraw._exchange.params import SamplingParams
-from tokendraw._exchange.request_slots.slots import RequestSlots
-from tokendraw._messages.errors import PluginError
+from tokendraw.errors.exceptions import PluginError
 from tokendraw.operations.process_logits.backend import LogitsProcessorBackend
 from tokendraw.operations.process_logits.capabilities import ProcessCapabilities, ProcessNeed
+from tokendraw.parameters.edits import Edit
+from tokendraw.parameters.params import SamplingParams
+from tokendraw.request_slots.slots import RequestSlots
 
 _VOCAB_SIZE = 40
 _OFF = float("-inf")

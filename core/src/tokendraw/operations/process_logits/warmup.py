@@ -14,14 +14,14 @@ from typing import Any, Self, TypeAlias
 import torch
 from torch import Tensor
 
-from tokendraw._exchange.drafts import Drafts
-from tokendraw._exchange.edits import EDITS, Edit
-from tokendraw._exchange.params import SamplingParams
-from tokendraw._exchange.request_slots.slots import RequestSlots
-from tokendraw._serving.routing import Serving
-from tokendraw._serving.warming import Stage
-from tokendraw._serving.warmup_batches import Batches, some_dtypes, whole
+from tokendraw.calls.routing import Serving
+from tokendraw.calls.warming import Stage
+from tokendraw.calls.warmup_batches import Batches, some_dtypes, whole
 from tokendraw.operations.process_logits.calls import Process
+from tokendraw.parameters.drafts import Drafts
+from tokendraw.parameters.edits import EDITS, Edit
+from tokendraw.parameters.params import SamplingParams
+from tokendraw.request_slots.slots import RequestSlots
 
 _INDEX_DTYPES = ("int64", "int32")
 _Fields: TypeAlias = dict[str, Any]

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import torch
 
-from tokendraw._exchange.backends import SamplerBackend
-from tokendraw._exchange.capabilities import Capabilities, Need
-from tokendraw._exchange.metadata import SamplingMetadata
-from tokendraw._exchange.output_checks import wrong_output
-from tokendraw._messages.errors import PluginError
-from tokendraw._serving import proof_rows
+from tokendraw.backends.description.capabilities import Capabilities, Need
+from tokendraw.calls import proof_rows
+from tokendraw.calls.output_checks import wrong_output
+from tokendraw.errors.exceptions import PluginError
+from tokendraw.operations.sample.backend import SamplerBackend
+from tokendraw.parameters.metadata import SamplingMetadata
 
 
 def prove(backend: SamplerBackend, capabilities: Capabilities, device: torch.device, need: Need) -> None:

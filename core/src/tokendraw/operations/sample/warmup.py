@@ -7,10 +7,10 @@ from typing import Any, Self
 
 import torch
 
-from tokendraw._serving.drawing import Sample
-from tokendraw._serving.routing import Serving
-from tokendraw._serving.warming import Stage
-from tokendraw._serving.warmup_batches import Batches
+from tokendraw.calls.drawing import Sample
+from tokendraw.calls.routing import Serving
+from tokendraw.calls.warming import Stage
+from tokendraw.calls.warmup_batches import Batches
 
 
 class SampleWarmup:

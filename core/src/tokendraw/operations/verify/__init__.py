@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from tokendraw._exchange import row_limits
-from tokendraw._exchange.call import Call
-from tokendraw._exchange.capabilities import Need
-from tokendraw._exchange.operation import Operation
-from tokendraw._resolution import row_checks
+from tokendraw.backends.description.capabilities import Need
+from tokendraw.backends.description.operation import Operation
+from tokendraw.backends.resolution import row_checks
+from tokendraw.calls import row_limits
+from tokendraw.calls.call import Call
 from tokendraw.operations.verify import limits
 from tokendraw.operations.verify.capabilities import VerifyCapabilities
 
@@ -21,7 +21,7 @@ def _prove(backend: Any, capabilities: VerifyCapabilities, device: Any, need: Ne
 
 
 def _calls() -> Mapping[str, type[Call]]:
-    from tokendraw._serving.drawing import Draft
+    from tokendraw.calls.drawing import Draft
     from tokendraw.operations.verify.calls import Verify
 
     return {"verify": Verify, "draft": Draft}

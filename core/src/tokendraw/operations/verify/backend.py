@@ -9,10 +9,10 @@ from tokendraw.operations.verify.capabilities import VerifyMode
 if TYPE_CHECKING:
     import torch
 
-    from tokendraw._exchange.drafts import Drafts
-    from tokendraw._exchange.metadata import SamplingMetadata
-    from tokendraw._exchange.output import SamplerOutput
     from tokendraw.operations.verify.output import VerifyOutput
+    from tokendraw.output import SamplerOutput
+    from tokendraw.parameters.drafts import Drafts
+    from tokendraw.parameters.metadata import SamplingMetadata
 
 
 @runtime_checkable

@@ -10,22 +10,22 @@ from typing import Any, ClassVar, Self, TypeAlias
 import torch
 from torch import Tensor
 
-from tokendraw._exchange import input_checks
-from tokendraw._exchange.call import Call, OutputCheck
-from tokendraw._exchange.capabilities import Need
-from tokendraw._exchange.drafts import Drafts
-from tokendraw._exchange.facts import BatchFacts
-from tokendraw._exchange.metadata import SamplingMetadata, plugin_class
-from tokendraw._exchange.output_checks import wrong_bounds
-from tokendraw._exchange.row_limits import unserved
-from tokendraw._messages.errors import InvalidInputError, InvalidParameterError
-from tokendraw._messages.words import one_of, type_name
-from tokendraw._serving.drawing import row_kind
+from tokendraw.backends.description.capabilities import Need
+from tokendraw.calls import input_checks
+from tokendraw.calls.call import Call, OutputCheck
+from tokendraw.calls.drawing import row_kind
+from tokendraw.calls.output_checks import wrong_bounds
+from tokendraw.calls.row_limits import unserved
+from tokendraw.errors.exceptions import InvalidInputError, InvalidParameterError
+from tokendraw.errors.formatting import one_of, type_name
 from tokendraw.operations.verify.capabilities import VERIFY_MODES, VerifyCapabilities, VerifyMode
 from tokendraw.operations.verify.limits import undrafted
 from tokendraw.operations.verify.output import VerifyOutput
 from tokendraw.operations.verify.output_checks import wrong_chains, wrong_verify_form
 from tokendraw.operations.verify.rows import by_row
+from tokendraw.parameters.batch_facts import BatchFacts
+from tokendraw.parameters.drafts import Drafts
+from tokendraw.parameters.metadata import SamplingMetadata, plugin_class
 
 _TENSORS = ("draft_token_ids", "cu_num_logits", "draft_probs", "draft_logits")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal, Self, TypeAlias
 
-from tokendraw._exchange.capabilities import Capabilities, DraftKind
+from tokendraw.backends.description.capabilities import Capabilities, DraftKind
 
 VerifyMode: TypeAlias = Literal["rejection", "coupled"]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from tokendraw._exchange import row_limits
-from tokendraw._exchange.capabilities import DraftKind, Need
+from tokendraw.backends.description.capabilities import DraftKind, Need
+from tokendraw.calls import row_limits
 from tokendraw.operations.verify.capabilities import (
     DRAFT_KINDS,
     VERIFY_MODES,
@@ -15,7 +15,7 @@ from tokendraw.operations.verify.capabilities import (
 )
 
 if TYPE_CHECKING:
-    from tokendraw._exchange.drafts import Drafts
+    from tokendraw.parameters.drafts import Drafts
 
 _FROM: dict[DraftKind, str] = {
     "probs": "drafts with probabilities",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from tokendraw._exchange.output import PAD_LOGPROB, PAD_TOKEN_ID, LogprobsTensors
+from tokendraw.output import PAD_LOGPROB, PAD_TOKEN_ID, LogprobsTensors
 
 
 def logprobs_by_step(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tokendraw._exchange.output import LogprobsTensors
+from tokendraw.output import LogprobsTensors
 
 if TYPE_CHECKING:
     import torch

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from tokendraw._exchange.drafts import Drafts
-from tokendraw._exchange.output import PAD_TOKEN_ID
-from tokendraw._exchange.output_checks import first_of, misfit, wrong_logprobs
+from tokendraw.calls.output_checks import first_of, misfit, wrong_logprobs
 from tokendraw.operations.verify.output import VerifyOutput
+from tokendraw.output import PAD_TOKEN_ID
+from tokendraw.parameters.drafts import Drafts
 
 
 def wrong_verify_output(

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import torch
 
-from tokendraw._exchange.capabilities import Need
-from tokendraw._exchange.drafts import Drafts
-from tokendraw._exchange.metadata import SamplingMetadata
-from tokendraw._messages.errors import PluginError
-from tokendraw._serving import proof_rows
+from tokendraw.backends.description.capabilities import Need
+from tokendraw.calls import proof_rows
+from tokendraw.errors.exceptions import PluginError
 from tokendraw.operations.verify.backend import VerifierBackend
 from tokendraw.operations.verify.capabilities import VerifyCapabilities
 from tokendraw.operations.verify.output_checks import wrong_verify_output
+from tokendraw.parameters.drafts import Drafts
+from tokendraw.parameters.metadata import SamplingMetadata
 
 
 def prove(

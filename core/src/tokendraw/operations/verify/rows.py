@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from tokendraw import speculative
-from tokendraw._exchange.drafts import Drafts
-from tokendraw._exchange.metadata import SamplingMetadata
 from tokendraw._torch.graphs import is_capturing
+from tokendraw.parameters.drafts import Drafts
+from tokendraw.parameters.metadata import SamplingMetadata
 
 
 def by_row(metadata: SamplingMetadata, drafts: Drafts, rows: int) -> SamplingMetadata:

@@ -14,17 +14,17 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from tokendraw._exchange.capabilities import DraftKind
-from tokendraw._exchange.drafts import Drafts
-from tokendraw._exchange.metadata import SamplingMetadata
-from tokendraw._exchange.output import PAD_TOKEN_ID
-from tokendraw._serving.drawing import Draft
-from tokendraw._serving.routing import Serving
-from tokendraw._serving.warming import Stage
-from tokendraw._serving.warmup_batches import Batches, some_of, whole
+from tokendraw.backends.description.capabilities import DraftKind
+from tokendraw.calls.drawing import Draft
+from tokendraw.calls.routing import Serving
+from tokendraw.calls.warming import Stage
+from tokendraw.calls.warmup_batches import Batches, some_of, whole
 from tokendraw.operations.verify.calls import Verify
 from tokendraw.operations.verify.capabilities import DRAFT_KINDS, VERIFY_MODES, VerifyMode
 from tokendraw.operations.verify.limits import undrafted
+from tokendraw.output import PAD_TOKEN_ID
+from tokendraw.parameters.drafts import Drafts
+from tokendraw.parameters.metadata import SamplingMetadata
 
 _STEPS = tuple(8 << n for n in range(8))
 """Kernels have room for fewer drafts than one of these, and do not mind how many."""

@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from tokendraw._exchange.capabilities import GumbelDtype, LogprobsMode
-from tokendraw._exchange.output import PAD_LOGPROB, PAD_TOKEN_ID
-from tokendraw._exchange.params import SamplingParams
+from tokendraw.backends.description.capabilities import GumbelDtype, LogprobsMode
+from tokendraw.output import PAD_LOGPROB, PAD_TOKEN_ID
+from tokendraw.parameters.params import SamplingParams
 from tokendraw.testing import reference
 from tokendraw.testing.crossing.factors import Kind
 from tokendraw.testing.crossing.rows import CrossedRow

@@ -8,8 +8,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from tokendraw._exchange.capabilities import GumbelDtype
-from tokendraw._exchange.params import SamplingParams
+from tokendraw.backends.description.capabilities import GumbelDtype
+from tokendraw.parameters.params import SamplingParams
 from tokendraw.testing import reference
 from tokendraw.testing.crossing.comparison import Request
 from tokendraw.testing.crossing.factors import Site

@@ -8,8 +8,8 @@ from typing import Any, Final, Literal
 
 import torch
 
-from tokendraw._exchange.capabilities import Capabilities
-from tokendraw._exchange.params import SamplingParams
+from tokendraw.backends.description.capabilities import Capabilities
+from tokendraw.parameters.params import SamplingParams
 from tokendraw.testing.kit.effort import Effort
 
 Factors = dict[str, Sequence[Any]]

@@ -16,8 +16,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from tokendraw._exchange.capabilities import Filter, TieRule
-from tokendraw._exchange.params import SamplingParams
+from tokendraw.backends.description.capabilities import Filter, TieRule
+from tokendraw.parameters.params import SamplingParams
 from tokendraw.testing import reference
 from tokendraw.testing.crossing.covering import Case
 from tokendraw.testing.crossing.factors import Site, params_of

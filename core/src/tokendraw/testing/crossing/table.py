@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tokendraw._exchange.capabilities import Capabilities
+from tokendraw.backends.description.capabilities import Capabilities
 from tokendraw.testing.crossing.covering import covering, random_case
 from tokendraw.testing.crossing.factors import NO_FILTERS, Factors, Site, allowed, request_factors, sites
 from tokendraw.testing.crossing.rows import DESIGNS, TOPS, CrossedRow, crossed_row

@@ -11,8 +11,8 @@ from typing import Final
 
 import torch
 
-from tokendraw._messages.words import spoken
 from tokendraw._torch.threads import one_thread
+from tokendraw.errors.formatting import spoken
 from tokendraw.testing.kit.trial import NotRun, Violation
 
 _KIT: Final = Path(__file__).parents[1]

@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tokendraw._messages.errors import InvalidParameterError
-from tokendraw._messages.words import all_of
+from tokendraw.errors.exceptions import InvalidParameterError
+from tokendraw.errors.formatting import all_of
 from tokendraw.testing.kit.attempt import attempt, repeatable
 from tokendraw.testing.kit.fuzz_report import Finding, FuzzReport, distinct
 from tokendraw.testing.kit.looked import Looked, Place, in_order

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from tokendraw._exchange.call import Call
+from tokendraw.calls.call import Call
 from tokendraw.testing.kit.trial import Trial
 
 Check = Callable[[Any, Trial], str]

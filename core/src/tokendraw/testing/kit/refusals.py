@@ -7,12 +7,12 @@ from dataclasses import replace
 from typing import Never
 
 from tokendraw import operations
-from tokendraw._messages.errors import SamplerUnavailableError
-from tokendraw._resolution.candidate import Choice
-from tokendraw._resolution.decide import decide
-from tokendraw._serving.calls import Calls
-from tokendraw._serving.routing import BuiltProvider, Serving
-from tokendraw._serving.session import Session
+from tokendraw.backends.resolution.candidate import Choice
+from tokendraw.backends.resolution.decide import decide
+from tokendraw.calls.calls import Calls
+from tokendraw.calls.routing import BuiltProvider, Serving
+from tokendraw.calls.session import Session
+from tokendraw.errors.exceptions import SamplerUnavailableError
 from tokendraw.testing.kit.property import Ask
 from tokendraw.testing.kit.subject import OperationSubject
 from tokendraw.testing.kit.trial import Violation

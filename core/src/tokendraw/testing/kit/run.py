@@ -7,8 +7,8 @@ import difflib
 import time
 from collections.abc import Callable, Generator, Iterable, Sequence
 
-from tokendraw._messages.errors import InvalidParameterError
-from tokendraw._messages.words import one_of
+from tokendraw.errors.exceptions import InvalidParameterError
+from tokendraw.errors.formatting import one_of
 from tokendraw.testing.kit.attempt import Attempt, attempt, repeatable
 from tokendraw.testing.kit.looked import Place, in_order
 from tokendraw.testing.kit.operation import find, properties

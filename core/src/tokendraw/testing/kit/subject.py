@@ -12,16 +12,16 @@ from typing import Any, ClassVar, Self
 import torch
 
 from tokendraw import operations
-from tokendraw._exchange.call import Call
-from tokendraw._exchange.capabilities import HostCapabilities
-from tokendraw._exchange.host import Host
-from tokendraw._exchange.operation import Operation
-from tokendraw._exchange.plugin_info import API_VERSION, PluginInfo
-from tokendraw._loading.load import _target
-from tokendraw._loading.resolve import gather
-from tokendraw._machine import detect
-from tokendraw._messages.errors import SamplerUnavailableError
-from tokendraw._resolution.candidate import Candidate, State
+from tokendraw.backends.description.capabilities import HostCapabilities
+from tokendraw.backends.description.host import Host
+from tokendraw.backends.description.operation import Operation
+from tokendraw.backends.description.plugin_info import API_VERSION, PluginInfo
+from tokendraw.backends.machine import detect
+from tokendraw.backends.resolution.candidate import Candidate, State
+from tokendraw.calls.call import Call
+from tokendraw.errors.exceptions import SamplerUnavailableError
+from tokendraw.providers.load import _target
+from tokendraw.providers.resolve import gather
 from tokendraw.testing.kit.effort import Effort
 from tokendraw.testing.kit.looked import Place
 from tokendraw.testing.kit.operation import find
@@ -98,8 +98,8 @@ class Subject:
         :raises SamplerUnavailableError: it is not installed, or cannot serve this machine; the reason in words.
         :raises InvalidParameterError: there is no such operation.
         """
-        from tokendraw._discovery import settings
-        from tokendraw._serving import proof
+        from tokendraw.backends import proof
+        from tokendraw.backends.discovery import settings
 
         target, host = _target(device)
         choice = replace(settings.read_settings().choice(name), source="the conformance kit")
@@ -213,7 +213,7 @@ class OperationSubject:
 
 def _built_apart(build: Build, device: torch.device, operation: str, need: Any) -> Any:
     """Build, and leave torch's random state as it was: which property comes first makes no difference to it."""
-    from tokendraw._serving.proof import random_state_kept
+    from tokendraw.backends.proof import random_state_kept
 
     with random_state_kept(device):
         return build(operation, need)

@@ -15,9 +15,9 @@ from typing import Any, Final
 
 import torch
 
-from tokendraw._exchange.call import Call
-from tokendraw._messages.words import all_of
 from tokendraw._torch.threads import num_threads, one_thread
+from tokendraw.calls.call import Call
+from tokendraw.errors.formatting import all_of
 from tokendraw.testing.kit.subject import OperationSubject
 from tokendraw.testing.kit.trial import Trial, Violation
 from tokendraw.testing.kit.workers import usable_cores

@@ -18,8 +18,8 @@ from typing import Any, Final, Generic, TypeVar
 
 import torch
 
-from tokendraw._messages.errors import InvalidParameterError
-from tokendraw._messages.words import spoken
+from tokendraw.errors.exceptions import InvalidParameterError
+from tokendraw.errors.formatting import spoken
 from tokendraw.testing.kit.subject import Subject
 
 _Task = TypeVar("_Task")

@@ -7,7 +7,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from tokendraw._exchange.weight_layouts import Format, Layout
+from tokendraw.backends.description.weight_layouts import Format, Layout
 from tokendraw.operations.pack_sm90_w4 import reference
 from tokendraw.operations.pack_sm90_w4.calls import PackScales, PackWeights
 from tokendraw.operations.pack_sm90_w4.capabilities import Sm90W4Capabilities, pairs

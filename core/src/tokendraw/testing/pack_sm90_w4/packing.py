@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tokendraw._exchange.weight_layouts import Format, Layout
+from tokendraw.backends.description.weight_layouts import Format, Layout
 from tokendraw.operations.pack_sm90_w4 import reference
 from tokendraw.operations.pack_sm90_w4.calls import PackScales, PackWeights, UnpackScales, UnpackWeights
 from tokendraw.testing.kit.property import Ask

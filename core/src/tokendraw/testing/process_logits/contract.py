@@ -7,8 +7,8 @@ from typing import Final
 import numpy as np
 import torch
 
-from tokendraw._exchange.params import SamplingParams
 from tokendraw.operations.process_logits.calls import Process
+from tokendraw.parameters.params import SamplingParams
 from tokendraw.testing.kit.inputs import unmodified
 from tokendraw.testing.kit.property import Properties
 from tokendraw.testing.kit.trial import Trial

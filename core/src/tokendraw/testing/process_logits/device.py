@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from tokendraw._exchange.params import SamplingParams
-from tokendraw._exchange.request_slots.tables import EditFacts
+from tokendraw.parameters.params import SamplingParams
+from tokendraw.request_slots.tables import EditFacts
 from tokendraw.testing.kit.device import captured, require_no_wait
 from tokendraw.testing.kit.property import Ask, Properties
 from tokendraw.testing.kit.trial import Trial

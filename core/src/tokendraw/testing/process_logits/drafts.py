@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from tokendraw._exchange.drafts import Drafts
-from tokendraw._exchange.params import SamplingParams
 from tokendraw.operations.process_logits.calls import Process
+from tokendraw.parameters.drafts import Drafts
+from tokendraw.parameters.params import SamplingParams
 from tokendraw.testing.kit.property import Ask, Properties
 from tokendraw.testing.kit.trial import Trial
 from tokendraw.testing.process_logits.formulas import whole_request

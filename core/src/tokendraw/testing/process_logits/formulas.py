@@ -8,10 +8,10 @@ from typing import Any, Final
 import numpy as np
 import torch
 
-from tokendraw._exchange.edits import Edit
-from tokendraw._exchange.params import SamplingParams
-from tokendraw._exchange.request_slots.slots import RequestSlots
 from tokendraw.operations.process_logits.calls import Process
+from tokendraw.parameters.edits import Edit
+from tokendraw.parameters.params import SamplingParams
+from tokendraw.request_slots.slots import RequestSlots
 from tokendraw.testing.kit.property import Ask, Check, Properties
 from tokendraw.testing.kit.trial import Trial
 from tokendraw.testing.process_logits.processing import Processing, Request

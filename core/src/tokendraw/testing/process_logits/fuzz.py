@@ -7,7 +7,7 @@ from typing import Any, Final
 import numpy as np
 import torch
 
-from tokendraw._exchange.params import SamplingParams
+from tokendraw.parameters.params import SamplingParams
 from tokendraw.testing.kit.trial import Trial
 from tokendraw.testing.process_logits.processing import MAX_TOKENS, Engine, Processing, Request
 from tokendraw.testing.reference import Array

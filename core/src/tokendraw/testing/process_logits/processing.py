@@ -11,12 +11,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tokendraw._exchange.call import Call
-from tokendraw._exchange.drafts import Drafts
-from tokendraw._exchange.edits import EDITS, Edit
-from tokendraw._exchange.params import SamplingParams
-from tokendraw._exchange.request_slots.slots import RequestSlots
+from tokendraw.calls.call import Call
 from tokendraw.operations.process_logits.calls import Process
+from tokendraw.parameters.drafts import Drafts
+from tokendraw.parameters.edits import EDITS, Edit
+from tokendraw.parameters.params import SamplingParams
+from tokendraw.request_slots.slots import RequestSlots
 from tokendraw.testing.kit.looked import Place, places, width_class
 from tokendraw.testing.kit.subject import OperationSubject
 from tokendraw.testing.kit.trial import Trial

@@ -6,8 +6,8 @@ from typing import Final
 
 import torch
 
-from tokendraw._exchange.request_slots.slots import RequestSlots
 from tokendraw.operations.process_logits.calls import Process
+from tokendraw.request_slots.slots import RequestSlots
 from tokendraw.testing.kit.inputs import bits
 from tokendraw.testing.kit.property import Properties
 from tokendraw.testing.kit.threads import (

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tokendraw._exchange.capabilities import Capabilities
-from tokendraw._exchange.params import SamplingParams
+from tokendraw.backends.description.capabilities import Capabilities
+from tokendraw.parameters.params import SamplingParams
 from tokendraw.testing.rows.requests import scalar_filters
 
 Array = NDArray[Any]

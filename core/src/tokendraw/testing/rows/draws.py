@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from tokendraw._exchange.params import SamplingParams
+from tokendraw.parameters.params import SamplingParams
 from tokendraw.testing.kit.statistical_tests import fit, pooled
 from tokendraw.testing.kit.trial import Trial, Verdict
 from tokendraw.testing.rows.expected import Expected, expect

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 import torch
 
-from tokendraw._exchange.capabilities import Capabilities
-from tokendraw._exchange.metadata import SamplingMetadata
+from tokendraw.backends.description.capabilities import Capabilities
+from tokendraw.parameters.metadata import SamplingMetadata
 
 
 def kinds(capabilities: Capabilities) -> tuple[str, ...]:

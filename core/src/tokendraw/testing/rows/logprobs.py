@@ -7,8 +7,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from tokendraw._exchange.capabilities import LogprobsMode, TieRule
-from tokendraw._exchange.params import SamplingParams
+from tokendraw.backends.description.capabilities import LogprobsMode, TieRule
+from tokendraw.parameters.params import SamplingParams
 from tokendraw.testing import reference
 from tokendraw.testing.kit.trial import Trial
 from tokendraw.testing.rows.expected import expect

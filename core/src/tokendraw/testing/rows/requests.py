@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from tokendraw._exchange.capabilities import Capabilities, LogprobsMode
-from tokendraw._exchange.params import SamplingParams
+from tokendraw.backends.description.capabilities import Capabilities, LogprobsMode
+from tokendraw.parameters.params import SamplingParams
 from tokendraw.testing.kit.effort import Effort
 from tokendraw.testing.rows.sampling import Sampling
 

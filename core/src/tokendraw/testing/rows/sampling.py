@@ -12,8 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from tokendraw._exchange.call import Call
-from tokendraw._exchange.capabilities import (
+from tokendraw.backends.description.capabilities import (
     FILTER_ORDERS,
     Capabilities,
     Filter,
@@ -21,10 +20,11 @@ from tokendraw._exchange.capabilities import (
     LogprobsMode,
     Need,
 )
-from tokendraw._exchange.metadata import SamplingMetadata
-from tokendraw._exchange.output import SamplerOutput
-from tokendraw._exchange.params import SamplingParams
-from tokendraw._serving.drawing import Sample
+from tokendraw.calls.call import Call
+from tokendraw.calls.drawing import Sample
+from tokendraw.output import SamplerOutput
+from tokendraw.parameters.metadata import SamplingMetadata
+from tokendraw.parameters.params import SamplingParams
 from tokendraw.testing.kit.looked import Place, places, width_class
 from tokendraw.testing.kit.property import Ask
 from tokendraw.testing.kit.subject import OperationSubject

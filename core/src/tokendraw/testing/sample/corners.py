@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from tokendraw._exchange.params import SamplingParams
+from tokendraw.parameters.params import SamplingParams
 from tokendraw.testing.crossing.comparison import requested
 from tokendraw.testing.crossing.contested import contested
 from tokendraw.testing.crossing.factors import Site, kinds, sites

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import torch
 
-from tokendraw._exchange.capabilities import GumbelDtype, LogprobsMode
+from tokendraw.backends.description.capabilities import GumbelDtype, LogprobsMode
 from tokendraw.testing.crossing.comparison import Request, Shown, require_shown, require_tokens, stacked
 from tokendraw.testing.kit.trial import Trial
 from tokendraw.testing.rows.requests import scalar_filters

@@ -10,8 +10,8 @@ import torch
 from numpy.typing import NDArray
 from scipy import stats
 
-from tokendraw._exchange.capabilities import LogprobsMode
-from tokendraw._exchange.params import SamplingParams
+from tokendraw.backends.description.capabilities import LogprobsMode
+from tokendraw.parameters.params import SamplingParams
 from tokendraw.philox import TILE_SIZE
 from tokendraw.testing.crossing.comparison import Request
 from tokendraw.testing.crossing.covering import covering, random_case

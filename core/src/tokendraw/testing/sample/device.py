@@ -8,9 +8,9 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from tokendraw._exchange.metadata import SamplingMetadata
-from tokendraw._exchange.output import SamplerOutput
-from tokendraw._exchange.params import SamplingParams
+from tokendraw.output import SamplerOutput
+from tokendraw.parameters.metadata import SamplingMetadata
+from tokendraw.parameters.params import SamplingParams
 from tokendraw.testing.kit.device import captured, require_new_draws, require_no_wait
 from tokendraw.testing.kit.property import Ask, Properties
 from tokendraw.testing.kit.trial import Trial

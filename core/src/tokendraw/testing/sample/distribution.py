@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from tokendraw._exchange.params import SamplingParams
+from tokendraw.parameters.params import SamplingParams
 from tokendraw.philox import TILE_SIZE
 from tokendraw.testing import reference
 from tokendraw.testing.kit.property import Properties

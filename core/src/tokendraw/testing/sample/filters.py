@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from tokendraw._exchange.capabilities import FilterOrder
-from tokendraw._exchange.params import SamplingParams
+from tokendraw.backends.description.capabilities import FilterOrder
+from tokendraw.parameters.params import SamplingParams
 from tokendraw.testing import reference
 from tokendraw.testing.kit.property import Properties
 from tokendraw.testing.kit.statistical_tests import share

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from tokendraw._exchange.capabilities import GumbelDtype
+from tokendraw.backends.description.capabilities import GumbelDtype
 from tokendraw.testing.crossing.comparison import Request, requested
 from tokendraw.testing.crossing.covering import Case, random_case
 from tokendraw.testing.crossing.factors import ALL_BUT_ONE, Site, allowed, kinds

@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from tokendraw._exchange.params import SamplingParams
-from tokendraw._messages.words import all_of
+from tokendraw.errors.formatting import all_of
+from tokendraw.parameters.params import SamplingParams
 from tokendraw.testing.kit.property import Properties
 from tokendraw.testing.kit.statistical_tests import independence
 from tokendraw.testing.kit.trial import Trial, Verdict

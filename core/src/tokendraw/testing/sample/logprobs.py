@@ -11,9 +11,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from tokendraw._exchange.capabilities import LOGPROBS_MODES, LogprobsMode
-from tokendraw._exchange.output import PAD_LOGPROB, PAD_TOKEN_ID, SamplerOutput
-from tokendraw._exchange.params import SamplingParams
+from tokendraw.backends.description.capabilities import LOGPROBS_MODES, LogprobsMode
+from tokendraw.output import PAD_LOGPROB, PAD_TOKEN_ID, SamplerOutput
+from tokendraw.parameters.params import SamplingParams
 from tokendraw.testing.kit.property import Properties
 from tokendraw.testing.kit.trial import Trial
 from tokendraw.testing.logits_families import FAMILIES

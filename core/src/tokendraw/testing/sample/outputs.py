@@ -8,7 +8,7 @@ from typing import Any, Final
 import numpy as np
 import torch
 
-from tokendraw._exchange.params import SamplingParams
+from tokendraw.parameters.params import SamplingParams
 from tokendraw.testing.crossing.comparison import requested
 from tokendraw.testing.crossing.factors import Site, kinds
 from tokendraw.testing.crossing.rows import CrossedRow

@@ -11,9 +11,9 @@ from typing import Any
 import torch
 
 from tokendraw import VocabShard
-from tokendraw._exchange.call import Call
-from tokendraw._exchange.output import SamplerOutput
-from tokendraw._serving.sharded import ShardedSample
+from tokendraw.calls.call import Call
+from tokendraw.calls.sharded import ShardedSample
+from tokendraw.output import SamplerOutput
 from tokendraw.testing.kit.inputs import bits, unmodified
 from tokendraw.testing.kit.trial import Trial, Violation
 from tokendraw.testing.rows.expected import SAME

@@ -10,10 +10,10 @@ from typing import Any, Final
 import numpy as np
 import torch
 
-from tokendraw._exchange.facts import BatchFacts
-from tokendraw._exchange.metadata import SamplingMetadata
-from tokendraw._exchange.params import SamplingParams
-from tokendraw._messages.words import all_of, shown
+from tokendraw.errors.formatting import all_of, shown
+from tokendraw.parameters.batch_facts import BatchFacts
+from tokendraw.parameters.metadata import SamplingMetadata
+from tokendraw.parameters.params import SamplingParams
 from tokendraw.testing.crossing.comparison import Request, require_tokens
 from tokendraw.testing.crossing.factors import Site
 from tokendraw.testing.crossing.rows import CrossedRow

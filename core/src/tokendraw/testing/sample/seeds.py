@@ -10,10 +10,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from tokendraw._exchange.capabilities import GumbelDtype
-from tokendraw._exchange.output import SamplerOutput
-from tokendraw._exchange.params import SamplingParams
-from tokendraw._messages.words import all_of
+from tokendraw.backends.description.capabilities import GumbelDtype
+from tokendraw.errors.formatting import all_of
+from tokendraw.output import SamplerOutput
+from tokendraw.parameters.params import SamplingParams
 from tokendraw.testing import reference
 from tokendraw.testing.crossing.comparison import Request
 from tokendraw.testing.crossing.factors import Site, sites

@@ -8,8 +8,8 @@ from typing import Final
 import numpy as np
 import torch
 
-from tokendraw._exchange.capabilities import Capabilities
-from tokendraw._exchange.params import SamplingParams
+from tokendraw.backends.description.capabilities import Capabilities
+from tokendraw.parameters.params import SamplingParams
 from tokendraw.testing.crossing.comparison import Request, requested
 from tokendraw.testing.crossing.covering import random_case
 from tokendraw.testing.crossing.factors import Site, allowed, kinds, sites

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from tokendraw._exchange.params import SamplingParams
+from tokendraw.parameters.params import SamplingParams
 from tokendraw.testing.kit.property import Ask, Properties
 from tokendraw.testing.kit.refusals import refused
 from tokendraw.testing.kit.trial import Trial

@@ -7,10 +7,10 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from tokendraw._exchange.capabilities import LogprobsMode
-from tokendraw._exchange.metadata import SamplingMetadata
-from tokendraw._exchange.output import SamplerOutput
-from tokendraw._serving.drawing import Sample
+from tokendraw.backends.description.capabilities import LogprobsMode
+from tokendraw.calls.drawing import Sample
+from tokendraw.output import SamplerOutput
+from tokendraw.parameters.metadata import SamplingMetadata
 from tokendraw.testing import reference
 from tokendraw.testing.crossing.comparison import Request, named_tokens, requested, stacked
 from tokendraw.testing.crossing.factors import Site, kinds

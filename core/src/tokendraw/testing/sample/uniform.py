@@ -8,7 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from tokendraw._exchange.params import SamplingParams
+from tokendraw.parameters.params import SamplingParams
 from tokendraw.testing import reference
 from tokendraw.testing.crossing.comparison import Request, requested
 from tokendraw.testing.crossing.factors import Kind, Site

@@ -9,8 +9,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from tokendraw._exchange.capabilities import Capabilities
-from tokendraw._exchange.params import SamplingParams
+from tokendraw.backends.description.capabilities import Capabilities
+from tokendraw.parameters.params import SamplingParams
 from tokendraw.testing.crossing.factors import Site
 from tokendraw.testing.crossing.rows import CrossedRow, in_dtype
 

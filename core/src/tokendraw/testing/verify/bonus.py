@@ -6,8 +6,8 @@ import itertools
 
 import numpy as np
 
-from tokendraw._exchange.params import SamplingParams
 from tokendraw.operations.verify.capabilities import VerifyMode
+from tokendraw.parameters.params import SamplingParams
 from tokendraw.testing.kit.property import Properties
 from tokendraw.testing.kit.statistical_tests import fit
 from tokendraw.testing.kit.trial import Trial, Verdict

@@ -7,12 +7,12 @@ from dataclasses import replace
 
 import torch
 
-from tokendraw._exchange.drafts import Drafts
-from tokendraw._exchange.metadata import SamplingMetadata
-from tokendraw._exchange.output import SamplerOutput
-from tokendraw._exchange.params import SamplingParams
 from tokendraw.operations.verify.capabilities import VerifyMode
 from tokendraw.operations.verify.output import VerifyOutput
+from tokendraw.output import SamplerOutput
+from tokendraw.parameters.drafts import Drafts
+from tokendraw.parameters.metadata import SamplingMetadata
+from tokendraw.parameters.params import SamplingParams
 from tokendraw.testing.kit.device import captured, require_new_draws, require_no_wait
 from tokendraw.testing.kit.property import Ask, Properties
 from tokendraw.testing.kit.trial import Trial

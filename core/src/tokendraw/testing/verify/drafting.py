@@ -12,12 +12,12 @@ import torch
 from numpy.typing import NDArray
 
 from tokendraw import speculative
-from tokendraw._exchange.capabilities import DraftKind, GumbelDtype, LogprobsMode
-from tokendraw._exchange.drafts import Drafts
-from tokendraw._exchange.metadata import SamplingMetadata
-from tokendraw._exchange.params import SamplingParams
+from tokendraw.backends.description.capabilities import DraftKind, GumbelDtype, LogprobsMode
 from tokendraw.operations.verify.capabilities import VerifyCapabilities, VerifyMode
 from tokendraw.operations.verify.output import VerifyOutput
+from tokendraw.parameters.drafts import Drafts
+from tokendraw.parameters.metadata import SamplingMetadata
+from tokendraw.parameters.params import SamplingParams
 from tokendraw.testing import reference, reference_walk
 from tokendraw.testing.kit.trial import Trial
 from tokendraw.testing.logits_families import Family, gaussian, tied, zipf

@@ -9,10 +9,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from tokendraw._exchange.capabilities import DraftKind
-from tokendraw._exchange.params import SamplingParams
-from tokendraw._messages.words import all_of
+from tokendraw.backends.description.capabilities import DraftKind
+from tokendraw.errors.formatting import all_of
 from tokendraw.operations.verify.capabilities import VerifyCapabilities, VerifyMode
+from tokendraw.parameters.params import SamplingParams
 from tokendraw.testing import reference, reference_walk
 from tokendraw.testing.kit.property import Properties
 from tokendraw.testing.kit.refusals import refused

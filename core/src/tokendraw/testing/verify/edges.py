@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from tokendraw._exchange.capabilities import DraftKind
-from tokendraw._exchange.drafts import Drafts
-from tokendraw._exchange.params import SamplingParams
+from tokendraw.backends.description.capabilities import DraftKind
+from tokendraw.parameters.drafts import Drafts
+from tokendraw.parameters.params import SamplingParams
 from tokendraw.testing.kit.property import Properties
 from tokendraw.testing.kit.trial import Trial
 from tokendraw.testing.logits_families import gaussian

@@ -10,11 +10,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from tokendraw._exchange.capabilities import INPUT_DTYPES, DraftKind
-from tokendraw._exchange.output import PAD_LOGPROB
-from tokendraw._exchange.params import SamplingParams
-from tokendraw._messages.words import all_of
+from tokendraw.backends.description.capabilities import INPUT_DTYPES, DraftKind
+from tokendraw.errors.formatting import all_of
 from tokendraw.operations.verify.capabilities import VerifyMode
+from tokendraw.output import PAD_LOGPROB
+from tokendraw.parameters.params import SamplingParams
 from tokendraw.testing.kit.inputs import unmodified
 from tokendraw.testing.kit.property import Ask, Properties
 from tokendraw.testing.kit.refusals import refused

@@ -11,9 +11,9 @@ import torch
 from numpy.typing import NDArray
 from scipy import stats
 
-from tokendraw._exchange.capabilities import DraftKind
-from tokendraw._exchange.params import SamplingParams
-from tokendraw._messages.words import all_of
+from tokendraw.backends.description.capabilities import DraftKind
+from tokendraw.errors.formatting import all_of
+from tokendraw.parameters.params import SamplingParams
 from tokendraw.testing.kit.property import Properties
 from tokendraw.testing.kit.statistical_tests import fit
 from tokendraw.testing.kit.trial import Trial, Verdict

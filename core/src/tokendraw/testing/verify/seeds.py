@@ -10,10 +10,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from tokendraw._exchange.capabilities import GumbelDtype
-from tokendraw._exchange.metadata import SamplingMetadata
-from tokendraw._exchange.params import SamplingParams
-from tokendraw._messages.words import all_of
+from tokendraw.backends.description.capabilities import GumbelDtype
+from tokendraw.errors.formatting import all_of
+from tokendraw.parameters.metadata import SamplingMetadata
+from tokendraw.parameters.params import SamplingParams
 from tokendraw.testing import reference
 from tokendraw.testing.kit.property import Ask, Properties
 from tokendraw.testing.kit.trial import Trial

@@ -16,11 +16,11 @@ import torch
 from numpy.typing import NDArray
 
 from tokendraw import speculative
-from tokendraw._exchange.capabilities import DraftKind
-from tokendraw._exchange.drafts import Drafts
-from tokendraw._exchange.metadata import SamplingMetadata
-from tokendraw._exchange.params import SamplingParams
+from tokendraw.backends.description.capabilities import DraftKind
 from tokendraw.operations.verify.capabilities import VerifyMode
+from tokendraw.parameters.drafts import Drafts
+from tokendraw.parameters.metadata import SamplingMetadata
+from tokendraw.parameters.params import SamplingParams
 from tokendraw.testing.kit.statistical_tests import fit, share
 from tokendraw.testing.kit.trial import Trial, Verdict
 from tokendraw.testing.rows.draws import seed_torch

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from tokendraw._exchange.params import SamplingParams
+from tokendraw.parameters.params import SamplingParams
 from tokendraw.testing import reference, reference_walk
 from tokendraw.testing.rows.noise_precision import (
     POSITION,

@@ -8,7 +8,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from tokendraw._exchange.capabilities import DraftKind
+from tokendraw.backends.description.capabilities import DraftKind
 from tokendraw.operations.verify.calls import Verify
 from tokendraw.operations.verify.capabilities import VerifyMode
 from tokendraw.operations.verify.output import VerifyOutput

@@ -11,9 +11,9 @@ import torch
 from numpy.typing import NDArray
 from scipy import stats
 
-from tokendraw._exchange.metadata import SamplingMetadata
-from tokendraw._exchange.params import SamplingParams
-from tokendraw._messages.words import all_of
+from tokendraw.errors.formatting import all_of
+from tokendraw.parameters.metadata import SamplingMetadata
+from tokendraw.parameters.params import SamplingParams
 from tokendraw.testing.kit.property import Properties
 from tokendraw.testing.kit.statistical_tests import fit
 from tokendraw.testing.kit.trial import Trial, Verdict

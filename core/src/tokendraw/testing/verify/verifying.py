@@ -6,16 +6,16 @@ from typing import Any
 
 import torch
 
-from tokendraw._exchange.capabilities import DraftKind, GumbelDtype, LogprobsMode
-from tokendraw._exchange.drafts import Drafts
-from tokendraw._exchange.metadata import SamplingMetadata
-from tokendraw._exchange.output import SamplerOutput
-from tokendraw._exchange.params import SamplingParams
-from tokendraw._serving.drawing import Draft
+from tokendraw.backends.description.capabilities import DraftKind, GumbelDtype, LogprobsMode
+from tokendraw.calls.drawing import Draft
 from tokendraw.operations.verify.calls import Verify
 from tokendraw.operations.verify.capabilities import VerifyCapabilities, VerifyMode
 from tokendraw.operations.verify.output import VerifyOutput
 from tokendraw.operations.verify.rows import by_row
+from tokendraw.output import SamplerOutput
+from tokendraw.parameters.drafts import Drafts
+from tokendraw.parameters.metadata import SamplingMetadata
+from tokendraw.parameters.params import SamplingParams
 from tokendraw.testing.kit.property import Ask
 from tokendraw.testing.rows.sampling import RowSubject, Sampling
 

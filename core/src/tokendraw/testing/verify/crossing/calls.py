@@ -9,11 +9,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from tokendraw._exchange.capabilities import LogprobsMode
-from tokendraw._exchange.drafts import Drafts
-from tokendraw._exchange.metadata import SamplingMetadata
-from tokendraw._exchange.output import PAD_LOGPROB, PAD_TOKEN_ID, SamplerOutput
+from tokendraw.backends.description.capabilities import LogprobsMode
 from tokendraw.operations.verify.output import VerifyOutput
+from tokendraw.output import PAD_LOGPROB, PAD_TOKEN_ID, SamplerOutput
+from tokendraw.parameters.drafts import Drafts
+from tokendraw.parameters.metadata import SamplingMetadata
 from tokendraw.testing import reference, reference_walk
 from tokendraw.testing.kit.trial import Trial
 from tokendraw.testing.rows.expected import expect

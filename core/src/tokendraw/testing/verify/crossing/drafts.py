@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from tokendraw._exchange.metadata import SamplingMetadata
+from tokendraw.parameters.metadata import SamplingMetadata
 from tokendraw.testing import reference, reference_walk
 from tokendraw.testing.crossing import factors
 from tokendraw.testing.crossing.comparison import Request, requested, stacked

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from tokendraw._exchange.capabilities import Capabilities, DraftKind
+from tokendraw.backends.description.capabilities import Capabilities, DraftKind
 from tokendraw.operations.verify.capabilities import VerifyCapabilities, VerifyMode
 from tokendraw.testing.crossing import factors
 from tokendraw.testing.crossing.covering import Case, covering, random_case

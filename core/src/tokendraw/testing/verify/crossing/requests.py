@@ -9,9 +9,9 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from tokendraw._exchange.capabilities import DraftKind, GumbelDtype
-from tokendraw._exchange.params import SamplingParams
+from tokendraw.backends.description.capabilities import DraftKind, GumbelDtype
 from tokendraw.operations.verify.capabilities import VerifyMode
+from tokendraw.parameters.params import SamplingParams
 from tokendraw.testing import reference, reference_walk
 from tokendraw.testing.crossing.factors import Site
 from tokendraw.testing.rows.requests import described

@@ -1,0 +1,31 @@
+"""Finds the line of a plugin that an exception came from, for its author and for bug reports."""
+
+from __future__ import annotations
+
+from pathlib import PurePath
+
+from tokendraw.errors.formatting import printable
+
+
+def package_of(plugin: object) -> str:
+    """Top-level package of a plugin's code, from the object that its entry point names or from what it built."""
+    name = getattr(plugin, "__module__", None) or getattr(
+        plugin, "__name__", ""
+    )  # a module has no __module__
+    return str(name).partition(".")[0]
+
+
+def place_of(error: BaseException, package: str) -> str:
+    """Write `` (acme_tokendraw/sampler.py:42)``: the innermost frame of ``package`` below which it was raised.
+
+    Frames of torch and other libraries that the plugin called do not count. Empty where it has no frame there.
+    """
+    place, trace = "", error.__traceback__
+    while trace is not None:
+        name = str(trace.tb_frame.f_globals.get("__name__", ""))
+        if package and name.partition(".")[0] == package:
+            path = PurePath(trace.tb_frame.f_code.co_filename)
+            depth = name.count(".") + 1 + (path.name == "__init__.py")
+            place = f" ({printable(PurePath(*path.parts[-depth:]).as_posix())}:{trace.tb_lineno})"
+        trace = trace.tb_next
+    return place

@@ -1,0 +1,106 @@
+"""Checks a plugin's description against the plugin API before anything relies on it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TypeAlias
+
+from tokendraw.backends.description.capabilities import LONGEST_WORD, HostCapabilities
+from tokendraw.backends.description.declared import rules_of
+from tokendraw.backends.description.operation import Operation
+from tokendraw.backends.description.plugin_info import LARGEST_PRIORITY, MOST_ITEMS, PluginInfo, Upstream
+from tokendraw.backends.discovery.upstream_validation import checked_upstream
+from tokendraw.errors.exceptions import PluginError
+from tokendraw.errors.formatting import LONGEST_TEXT, is_printable, one_of, printable, shown
+
+Find: TypeAlias = Callable[[str], Operation | None]
+"""Looks up an operation by its name; None: this core does not know it."""
+
+
+def check_identity(info: object, name: str) -> PluginInfo:
+    """Return ``info`` if it is the description of the plugin that users select as ``name``.
+
+    :raises PluginError: it is not; the message is a reason in words.
+    """
+    if not isinstance(info, PluginInfo):
+        raise PluginError(
+            f"tokendraw_describe needs to return a tokendraw.plugin.PluginInfo, found {_kind(info)}"
+        )
+    if type(info.name) is not str or info.name != name:
+        raise PluginError(
+            f"PluginInfo.name needs to be the entry point's name {name!r}, found {shown(info.name)}"
+        )
+    for field in ("api_version", "priority"):
+        number = getattr(info, field)
+        if type(number) is not int or abs(number) > LARGEST_PRIORITY:
+            raise PluginError(
+                f"PluginInfo.{field} needs an integer from {-LARGEST_PRIORITY} to {LARGEST_PRIORITY}, "
+                f"found {shown(number)}"
+            )
+    return info
+
+
+def checked(info: PluginInfo, find: Find) -> PluginInfo:
+    """Copy a description whose identity is sound, if the rest is; what the plugin does to its own later is no matter.
+
+    The rest has to make sense only if the API version is ours.
+
+    :param find: looks up the operations that plugins may offer.
+    :raises PluginError: the message is a reason in words.
+    """
+    for field in ("summary", "verified", "kernels"):
+        text = getattr(info, field)
+        if not is_printable(text):
+            raise PluginError(
+                f"PluginInfo.{field} needs one printable line of at most {LONGEST_TEXT} characters, found {shown(text)}"
+            )
+    operations = info.operations
+    if not isinstance(operations, Mapping) or not 0 < len(operations) <= MOST_ITEMS:
+        raise PluginError(
+            f"PluginInfo.operations needs 1 to {MOST_ITEMS} operations, found {shown(operations)}"
+        )
+    return PluginInfo(
+        name=info.name,
+        api_version=info.api_version,
+        priority=info.priority,
+        operations={name: _capabilities(name, offered, find) for name, offered in operations.items()},
+        upstream=_upstream(info.upstream),
+        summary=info.summary,
+        verified=info.verified,
+        kernels=info.kernels,
+    )
+
+
+def _capabilities(name: object, offered: object, find: Find) -> HostCapabilities:
+    """Copy what is offered of one operation. Of one that this core does not know, the host's part alone is known."""
+    if not is_printable(name, LONGEST_WORD) or not isinstance(offered, HostCapabilities):
+        found = _kind(offered) if is_printable(name, LONGEST_WORD) else shown(name)
+        raise PluginError(f"PluginInfo.operations needs Capabilities by name, found {found}")
+    operation = find(str(name))
+    declared = operation.capabilities if operation else HostCapabilities
+    if not isinstance(offered, declared):
+        raise PluginError(
+            f"PluginInfo.operations needs {declared.__name__} for the operation {name!r}, found {_kind(offered)}"
+        )
+    values = {}
+    for field, rule in rules_of(declared).items():
+        value = values[field] = getattr(offered, field)
+        too_long = isinstance(value, tuple) and len(value) > MOST_ITEMS
+        if too_long or not rule.fits(value):
+            needed = one_of(rule.needed)
+            raise PluginError(
+                f"{declared.__name__}.{field} of the operation {name!r} needs {needed}, found {shown(value)}"
+            )
+    return declared(**values)
+
+
+def _upstream(upstream: object) -> Upstream | None:
+    if upstream is not None and not isinstance(upstream, Upstream):
+        raise PluginError(
+            f"PluginInfo.upstream needs a tokendraw.plugin.Upstream or None, found {_kind(upstream)}"
+        )
+    return None if upstream is None else checked_upstream(upstream)
+
+
+def _kind(value: object) -> str:
+    return "None" if value is None else printable(type(value).__name__)

@@ -1,0 +1,107 @@
+"""Checks a request that comes to a slot."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from torch import Tensor
+
+from tokendraw._torch.tensor_checks import check_integers, check_vector
+from tokendraw.errors.exceptions import InvalidParameterError
+from tokendraw.errors.formatting import type_name
+from tokendraw.parameters.batch_facts import RowKind, row_kind
+from tokendraw.parameters.edits import LARGEST_ID, CheckedEdits, checked_edits
+from tokendraw.parameters.params import CheckedParams, SamplingParams, checked
+from tokendraw.parameters.ranges import are_integers, integers
+from tokendraw.request_slots.sizes import Sizes
+from tokendraw.request_slots.tables import FACT_OF_EDIT
+
+
+@dataclass(frozen=True, eq=False)
+class Request:
+    """The part of a request in a slot that the host keeps."""
+
+    params: CheckedParams
+    edits: CheckedEdits
+    kind: RowKind
+
+    @property
+    def asks(self) -> list[str]:
+        """The edits that it asks for, as :class:`tokendraw.plugin.EditFacts` calls them."""
+        return [*dict.fromkeys(FACT_OF_EDIT[name] for name in self.edits.names)]
+
+
+def checked_request(slot: int, params: SamplingParams, sizes: Sizes) -> Request:
+    """Check the parameters of a request.
+
+    :raises InvalidParameterError: it names the field and the slot.
+    """
+    place = f"slot {slot}"
+    if not isinstance(params, SamplingParams):
+        raise InvalidParameterError(
+            f"'params' of {place} needs a tokendraw.SamplingParams, found {type_name(params)}. "
+            "Make one: SamplingParams(temperature=..., top_k=...)."
+        )
+    own, edits = checked(params, place), checked_edits(params, place, sizes.vocab_size)
+    longest = max(map(len, edits.bad_words), default=0)
+    for field, what, found, limit, room in (
+        ("logit_bias", "entries", len(edits.bias), "max_bias", sizes.max_bias),
+        ("stop_token_ids", "ids", len(edits.stop_ids), "max_stop_ids", sizes.max_stop_ids),
+        ("bad_words", "sequences", len(edits.bad_words), "max_bad_words", sizes.max_bad_words),
+        ("bad_words", "ids in a sequence", longest, "max_bad_word_len", sizes.max_bad_word_len),
+    ):
+        if found > room:
+            raise InvalidParameterError(
+                f"'{field}' of {place} needs at most '{limit}', {room}, {what}, found {found}. "
+                f"Ask for fewer, or make RequestSlots with a larger {limit}."
+            )
+    return Request(own, edits, row_kind(own))
+
+
+class TokenHistory(NamedTuple):
+    """The tokens of a request that comes to a slot. Numbers outside [0, V) are placeholders: tokens without an id."""
+
+    prompt: list[int]
+    output: list[int]
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens in prompt and output."""
+        return len(self.prompt) + len(self.output)
+
+
+def checked_history(
+    slot: int, prompt: Iterable[int] | Tensor, output: Iterable[int] | Tensor, sizes: Sizes
+) -> TokenHistory:
+    """Return the tokens of a request, each as an int32.
+
+    :raises InvalidParameterError: one is no integer, or they are too many; names the slot.
+    :raises InvalidInputError: they are a tensor of another form.
+    """
+    place, most = f"slot {slot}", sizes.max_tokens
+    tokens = TokenHistory(
+        _integers_of("prompt_token_ids", prompt, place), _integers_of("output_token_ids", output, place)
+    )
+    if tokens.num_tokens > most:
+        found = f"{len(tokens.prompt)}"
+        if tokens.output:
+            found += f" and {len(tokens.output)} of 'output_token_ids'"
+        raise InvalidParameterError(
+            f"'prompt_token_ids' of {place} needs at most 'max_tokens', {most}, ids, found {found}. "
+            "Shorten the prompt, or make RequestSlots with a larger max_tokens."
+        )
+    return tokens
+
+
+def _integers_of(name: str, tokens: Iterable[int] | Tensor, place: str) -> list[int]:
+    if isinstance(tokens, Tensor):
+        check_vector(name, tokens)
+        check_integers(name, tokens)
+        tokens = tokens.tolist()
+    numbers = integers(name, tokens, -math.inf, math.inf, "integers", row=place)
+    if are_integers(numbers, -1, LARGEST_ID):
+        return numbers
+    return [number if -1 <= number <= LARGEST_ID else -1 for number in numbers]

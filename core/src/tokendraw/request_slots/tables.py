@@ -1,0 +1,125 @@
+"""The tensors of :class:`tokendraw.RequestSlots` that edits of logits come from, and what the host knows of them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, fields
+from typing import Self
+
+from torch import Tensor
+
+from tokendraw.parameters.edits import EDITS, Edit
+
+ONE_OUTPUT = 16
+"""Step of ``RequestTables.counts`` for each time that an id is in the output."""
+IN_PROMPT, HAS_BIAS, IS_STOP, ENDS_BAD_WORD = 1, 2, 4, 8
+"""The flags of ``RequestTables.counts``."""
+
+
+@dataclass(frozen=True, eq=False)
+class RequestTables:
+    """The tensors of requests that a provider of ``process_logits`` reads. All lie dense on one device, and never move.
+
+    NB, NS, NW, LW and the words of ``allowed`` are 0 until a request may ask for such an edit. Then ``slots.tables`` is
+    another object, in which those tensors are new and the others are the same.
+
+    S are the slots, M the tokens that one holds, V the vocabulary. A slot without a request asks for nothing: its
+    counts are 0 and its lists are empty. Entries behind those that a number counts are undefined, unless a field says
+    more. A provider changes none of them.
+
+    :ivar history: [S, M] int32: ids of the prompt, then ids of the output. A number outside [0, V) is a placeholder,
+        such as an image has: a token that no bad word matches.
+    :ivar num_prompt: [S] int32: number of tokens in the prompt.
+    :ivar num_tokens: [S] int32: number of tokens in prompt and output, at most M.
+    :ivar distinct: [S, M] int32: ids in [0, V) that occur in prompt or output, each once, in any order.
+    :ivar num_distinct: [S] int32: number of ids in ``distinct``.
+    :ivar counts: [S, V] int32: 16 times the number of occurrences of the id in the output, plus flags: 1, the id is in
+        the prompt; 2, in ``bias_ids``; 4, in ``stop_ids``; 8, the id is the last of one of ``bad_words``.
+    :ivar repetition: [S] float32: repetition penalty; 1: off.
+    :ivar frequency: [S] float32: frequency penalty; 0: off.
+    :ivar presence: [S] float32: presence penalty; 0: off.
+    :ivar bias_ids: [S, NB] int32: ids of ``logit_bias``, each once; -1 behind the last.
+    :ivar bias: [S, NB] float32: value that is added to the logit of each id in ``bias_ids``.
+    :ivar num_bias: [S] int32: number of ids in ``bias_ids``.
+    :ivar allowed: [S, ceil(V / 32)] int32: bit i % 32 of word i // 32 is set where id i is allowed. Undefined where the
+        request is not restricted.
+    :ivar is_restricted: [S] bool: whether the request has ``allowed_token_ids``.
+    :ivar stop_ids: [S, NS] int32: ids that ``min_tokens`` holds back, each once; -1 behind the last.
+    :ivar num_stop: [S] int32: number of ids in ``stop_ids``; 0 where ``min_tokens`` is 0.
+    :ivar min_tokens: [S] int32: number of tokens in the output below which ``stop_ids`` are not drawn; 0: off.
+    :ivar bad_words: [S, NW, LW] int32: sequences, each right-aligned with -1 before its first id: the last id is in
+        column LW - 1.
+    :ivar bad_lens: [S, NW] int32: number of ids in each sequence, from 1 to LW; 0 behind the last sequence.
+    :ivar num_bad: [S] int32: number of sequences in ``bad_words``.
+    """
+
+    history: Tensor
+    num_prompt: Tensor
+    num_tokens: Tensor
+    distinct: Tensor
+    num_distinct: Tensor
+    counts: Tensor
+    repetition: Tensor
+    frequency: Tensor
+    presence: Tensor
+    bias_ids: Tensor
+    bias: Tensor
+    num_bias: Tensor
+    allowed: Tensor
+    is_restricted: Tensor
+    stop_ids: Tensor
+    num_stop: Tensor
+    min_tokens: Tensor
+    bad_words: Tensor
+    bad_lens: Tensor
+    num_bad: Tensor
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EditFacts:
+    """Facts about the edits that requests in the slots may ask for, by counting them. The defaults say "anything".
+
+    :ivar any_penalty: Whether a request has a repetition, frequency or presence penalty.
+    :ivar any_bias: Whether a request has a ``logit_bias``.
+    :ivar any_allowed: Whether a request has ``allowed_token_ids``.
+    :ivar any_bad_words: Whether a request has ``bad_words``.
+    :ivar any_min_tokens: Whether a request has ``min_tokens``.
+    """
+
+    any_penalty: bool = True
+    any_bias: bool = True
+    any_allowed: bool = True
+    any_bad_words: bool = True
+    any_min_tokens: bool = True
+
+    @classmethod
+    def of(cls, edits: Collection[Edit]) -> Self:
+        """Describe requests that ask for these edits and no others."""
+        names = {FACT_OF_EDIT[edit] for edit in edits if edit in FACT_OF_EDIT}
+        return cls(**{name: name in names for name in EDIT_FACTS})
+
+    @property
+    def edits(self) -> tuple[Edit, ...]:
+        """Names of the edits that requests may ask for: all three penalties where any may be."""
+        return tuple([edit for edit in EDITS if edit in FACT_OF_EDIT and getattr(self, FACT_OF_EDIT[edit])])
+
+    @property
+    def any_edit(self) -> bool:
+        """Whether a request may ask for anything at all, apart from bitmasks."""
+        return (
+            self.any_penalty or self.any_bias or self.any_allowed or self.any_bad_words or self.any_min_tokens
+        )
+
+
+EDIT_FACTS = tuple(field.name for field in fields(EditFacts))
+"""Names of the fields of :class:`EditFacts`."""
+FACT_OF_EDIT: dict[Edit, str] = {
+    "allowed_token_ids": "any_allowed",
+    "bad_words": "any_bad_words",
+    "min_tokens": "any_min_tokens",
+    "logit_bias": "any_bias",
+    "repetition_penalty": "any_penalty",
+    "frequency_penalty": "any_penalty",
+    "presence_penalty": "any_penalty",
+}
+"""Field of :class:`EditFacts` that tells of an edit, by its name; requests ask for no bitmask."""
