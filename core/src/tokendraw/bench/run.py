@@ -23,7 +23,7 @@ from tokendraw.bench.timing.timer import Call, Failure, Timer, Timing, WallTimer
 from tokendraw.bench.timing.together import Together
 from tokendraw.calls.device_faults import is_out_of_memory
 from tokendraw.errors.exceptions import SamplerUnavailableError, TokendrawError
-from tokendraw.errors.formatting import one_of, spoken
+from tokendraw.errors.formatting import format_error, one_of
 
 
 def report_of(
@@ -155,7 +155,7 @@ def _line(
         except SamplerUnavailableError as error:
             refused[contender.name] = Failure(reason=str(error))
         except Exception as error:  # of a plugin, which may raise what it likes
-            refused[contender.name] = Failure(reason=spoken(error))
+            refused[contender.name] = Failure(reason=format_error(error))
     calls = {_key(name, call): call for name, several in ways.items() for call in several}
     floor = operation.floor
     found = measure(calls, inputs, timer, passes=floor.passes(inputs[0]), subject=str(cell), floor=floor.name)

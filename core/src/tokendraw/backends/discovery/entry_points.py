@@ -17,7 +17,7 @@ from tokendraw.backends.description.plugin_info import NAME_RULE, is_name
 from tokendraw.backends.discovery.hooks import ENTRY_POINT_GROUP
 from tokendraw.backends.resolution.admission import is_first_party
 from tokendraw.backends.resolution.candidate import Candidate, State
-from tokendraw.errors.formatting import is_printable, printable, shown
+from tokendraw.errors.formatting import format_value, is_printable, printable
 
 
 def found() -> tuple[Candidate, ...]:
@@ -51,11 +51,11 @@ def _found(name: str, value: str, owner: str, version: str, distribution: Any) -
     reason = None
     if not owner:
         folder = str(distribution.locate_file(""))
-        reason = f"needs the metadata of its distribution, found none in {shown(folder)}; reinstall it"
+        reason = f"needs the metadata of its distribution, found none in {format_value(folder)}; reinstall it"
     elif not is_name(name):
-        reason = f"its name needs {NAME_RULE}, found {shown(name)}; rename the entry point"
+        reason = f"its name needs {NAME_RULE}, found {format_value(name)}; rename the entry point"
     elif not is_printable(value):
-        reason = f"its entry point needs to be package.module:object, found {shown(value)}; correct it"
+        reason = f"its entry point needs to be package.module:object, found {format_value(value)}; correct it"
     return candidate if reason is None else replace(candidate, state=State.BROKEN, reason=reason)
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
 from tokendraw.bench.timing.together import Alone, Together
-from tokendraw.errors.formatting import spoken
+from tokendraw.errors.formatting import format_error
 
 Draw: TypeAlias = Callable[[Any], object]
 """Takes one set of inputs: whatever the operation makes of them, such as a buffer of logits [B, V]."""
@@ -124,7 +124,7 @@ class WallTimer:
                 try:
                     seconds = self._sample(calls[name].draw, rotation[name], inner[name])
                 except Exception as error:  # of a plugin, which may raise what it likes
-                    failed[name] = Failure(reason=spoken(error))
+                    failed[name] = Failure(reason=format_error(error))
                     continue
                 seconds = self._together.most(seconds)
                 if turn >= 0:

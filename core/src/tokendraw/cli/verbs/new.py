@@ -23,7 +23,7 @@ from tokendraw.cli.options import json_option
 from tokendraw.cli.template import OPERATIONS, File, package_of, plugin_files
 from tokendraw.cli.terminal.tables import print_json, print_table
 from tokendraw.errors.exceptions import InvalidParameterError, TokendrawError
-from tokendraw.errors.formatting import shown
+from tokendraw.errors.formatting import format_value
 
 
 @click.command(cls=GuardedCommand, short_help="Start a plugin of your own.")
@@ -77,7 +77,7 @@ def _check_name(name: str) -> None:
     if not is_name(name):
         near = "-".join(re.findall("[a-z0-9]+", name.lower())).lstrip("0123456789-")
         raise InvalidParameterError(
-            f"'NAME' needs {NAME_RULE}, found {shown(name)}. "
+            f"'NAME' needs {NAME_RULE}, found {format_value(name)}. "
             f"Choose a name such as {near if is_name(near) else 'acme'}."
         )
     if name in FIRST_PARTY:
