@@ -4,51 +4,18 @@ from dataclasses import replace
 
 import pytest
 
-import planted_edit_bugs as planted
-from tokendraw.plugin import EDITS, INPUT_DTYPES, ProcessCapabilities
-from tokendraw.testing import Effort, Subject, properties, run
+from mutants import by_name
+from mutants.processors import EVERYTHING, PROCESSORS, ProcessorMutant
+from tokendraw.plugin import EDITS, ProcessCapabilities
+from tokendraw.testing import Effort, Status, Subject, properties, run
 from tokendraw.testing.kit.fuzz import Case, look
-from tokendraw.testing.kit.report import Status
 
-EVERYTHING = ProcessCapabilities(
-    device_types=None, dtypes=INPUT_DTYPES, drafts=True, graph_safe=True, sync_free=True
-)
 THREADS = "process threads"  # of compiled kernels alone: tests/testing/test_threads.py plants a bug for it
 LINES = [prop.name for prop in properties("process_logits") if not prop.needs_cuda and prop.name != THREADS]
-PLANTED = {
-    planted.PenaltiesTwice: ("process repetition", "process frequency", "process presence", "process order"),
-    planted.DividesAll: ("process repetition",),
-    planted.PromptForOutput: ("process frequency", "process presence"),
-    planted.OutputForPrompt: ("process frequency", "process presence", "process order"),
-    planted.PresenceByTheTime: ("process presence",),
-    planted.BiasOfWhatOccurred: ("process bias",),
-    planted.AllowsNextToAllowed: ("process allowed ids",),
-    planted.BadWordsInPrompts: ("process bad words",),
-    planted.OneTokenLate: ("process min tokens",),
-    planted.LastWord: ("process bitmask",),
-    planted.BiasBehindPenalties: ("process order",),
-    planted.RoundsBetween: ("process order",),
-    planted.FewerIds: ("process shapes", "process bitmask"),
-    planted.DenseRows: ("process strides",),
-    planted.TouchesAll: ("process rows left alone",),
-    planted.NansAreOff: ("process special values",),
-    planted.SortedSlots: ("process any slots",),
-    planted.StaleSlots: ("process any slots",),
-    planted.ClampsSlots: ("process nobody's rows",),
-    planted.WritesToSlots: ("process inputs unmodified",),
-    planted.DraftsEarly: ("process drafts", "process drafts step by step"),
-    planted.DraftsOnceEach: ("process drafts", "process drafts step by step"),
-    planted.PlaceholdersAreIds: ("process drafts",),
-    planted.BehindTheLast: ("process drafts on the device",),
-}
-NEEDS_CUDA = {
-    planted.Waits: "process sync-free",
-    planted.StaleSlots: "process graph replay",
-}
-PAIRS = [(bug, line) for bug, lines in PLANTED.items() for line in lines]
+MUTANTS = by_name(PROCESSORS)
 
 
-def subject(bug, capabilities=EVERYTHING, device="cpu"):
+def subject(bug=ProcessorMutant, capabilities=EVERYTHING, device="cpu"):
     return Subject(
         bug.__name__,
         capabilities={"process_logits": capabilities},
@@ -58,18 +25,11 @@ def subject(bug, capabilities=EVERYTHING, device="cpu"):
     )
 
 
-@pytest.mark.parametrize(("bug", "line"), PAIRS, ids=lambda part: getattr(part, "__name__", part))
-def test_a_planted_bug_turns_its_line_red(bug, line):
-    (found,) = run(subject(bug), only=line).lines
-    assert found.status is Status.FAILED, found
-    assert "a call raised" not in found.detail  # red for its bug, not for a slip of this suite
-
-
 @pytest.mark.slow
 def test_every_line_is_green_without_a_bug_and_has_one_that_turns_it_red():
-    found = {line.name: line.status for line in run(subject(planted.Honest)).lines if line.name in LINES}
+    found = {line.name: line.status for line in run(subject()).lines if line.name in LINES}
     assert found == dict.fromkeys(LINES, Status.PASSED)
-    assert {line for lines in PLANTED.values() for line in lines} == set(LINES)
+    assert {line for mutant in PROCESSORS for line in mutant.lines} == set(LINES)
 
 
 @pytest.mark.parametrize(
@@ -81,7 +41,7 @@ def test_four_steps_of_float32_may_end_more_than_two_ulp_from_float64(line, seed
         "honest",
         capabilities={"process_logits": EVERYTHING},
         device="cpu",
-        build=lambda operation, need: planted.Honest(),
+        build=lambda operation, need: ProcessorMutant(),
         quick=True,
         seed=seed,
     )
@@ -90,21 +50,13 @@ def test_four_steps_of_float32_may_end_more_than_two_ulp_from_float64(line, seed
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("bug", NEEDS_CUDA, ids=lambda bug: bug.__name__)
-def test_a_planted_bug_turns_its_line_red_on_a_cuda_device(bug):
-    (found,) = run(subject(bug, device="cuda:0"), only=NEEDS_CUDA[bug]).lines
-    assert found.status is Status.FAILED, found
-    assert "a call raised" not in found.detail
-
-
-@pytest.mark.gpu
 def test_every_line_is_green_on_a_cuda_device():
-    report = run(subject(planted.Honest, device="cuda:0"))
+    report = run(subject(device="cuda:0"))
     assert {line.status for line in report.lines if line.name != THREADS} == {Status.PASSED}, report
 
 
 def test_a_red_line_names_the_first_logit_that_is_wrong():
-    (found,) = run(subject(planted.OneTokenLate), only="process min tokens").lines
+    (found,) = MUTANTS["stop ids held back for a token too long"].look()
     assert found.detail.startswith("torch.float32: row 1, id 2: needs ")
     assert found.detail.endswith(
         " (no edit), found -inf, where a request asks for min_tokens=7, stop_token_ids=[2, 5, 250], its prompt is "
@@ -138,7 +90,7 @@ def partial(bug, edits):
     "edits", [("bitmask",), ("min_tokens", "repetition_penalty"), EDITS[1:], EDITS[:-1]], ids=len
 )
 def test_a_processor_of_some_edits_is_tested_by_these_and_refused_the_others(edits):
-    found = {line.name: line for line in run(partial(planted.Honest, edits)).lines if line.name in LINES}
+    found = {line.name: line for line in run(partial(ProcessorMutant, edits)).lines if line.name in LINES}
     others = {f"process {line}": edit for edit, line in LINE_OF_EDIT.items() if edit not in edits}
     assert {name for name, line in found.items() if line.status is Status.REFUSED} == others.keys()
     assert {name for name, line in found.items() if line.status is Status.PASSED} == {*LINES} - others.keys()
@@ -150,28 +102,28 @@ def test_a_processor_of_some_edits_is_tested_by_these_and_refused_the_others(edi
 @pytest.mark.parametrize(
     ("bug", "edit"),
     [
-        (planted.DividesAll, "repetition_penalty"),
-        (planted.OneTokenLate, "min_tokens"),
-        (planted.LastWord, "bitmask"),
+        ("logits below 0 divided", "repetition_penalty"),
+        ("stop ids held back for a token too long", "min_tokens"),
+        ("last word of a bitmask ignored", "bitmask"),
     ],
 )
 def test_a_bug_of_a_processor_of_one_edit_turns_its_line_red(bug, edit):
-    (found,) = run(partial(bug, (edit,)), only=f"process {LINE_OF_EDIT[edit]}").lines
+    (found,) = run(partial(MUTANTS[bug].build, (edit,)), only=f"process {LINE_OF_EDIT[edit]}").lines
     assert found.status is Status.FAILED, found
     assert "a call raised" not in found.detail
 
 
 def test_random_cases_ask_a_processor_of_some_edits_for_no_others():
-    some = partial(planted.Honest, ("bad_words", "logit_bias"))
+    some = partial(ProcessorMutant, ("bad_words", "logit_bias"))
     assert [look(some, Case("process_logits", i)).finding for i in range(12)] == [None] * 12
 
 
 def test_drafts_that_are_not_advertised_are_refused():
-    found = run(subject(planted.Honest, ProcessCapabilities()))
+    found = run(subject(ProcessorMutant, ProcessCapabilities()))
     refused = {line.name: line.detail for line in found.lines if line.status is Status.REFUSED}
     assert set(refused) == {name for name in LINES if "drafts" in name} | {
         "process sync-free",
         "process graph replay",
     }
     said = refused["process drafts"].partition(",")[0]
-    assert said == "'Honest' cannot serve rows of a verification"
+    assert said == "'ProcessorMutant' cannot serve rows of a verification"
