@@ -30,7 +30,7 @@ from tokendraw.backends.discovery import settings as _settings
 from tokendraw.backends.machine import detect
 from tokendraw.backends.resolution.advice import using
 from tokendraw.backends.resolution.candidate import Candidate, Choice, State
-from tokendraw.cli.app import NOT_USABLE, GuardedCommand
+from tokendraw.cli.command import NOT_USABLE, GuardedCommand
 from tokendraw.cli.describe import JsonObject, candidate_json, described, host_json
 from tokendraw.cli.diagnosis.building import Build, build
 from tokendraw.cli.diagnosis.engines import engines
