@@ -15,7 +15,7 @@ from tokendraw.backends.description.host import Host
 from tokendraw.backends.discovery.installed import installed_version
 from tokendraw.calls.device_faults import is_out_of_memory
 from tokendraw.errors.exceptions import SamplerUnavailableError, TokendrawError
-from tokendraw.errors.formatting import one_of, spoken
+from tokendraw.errors.formatting import format_error, one_of
 from tokendraw_bench import operations
 from tokendraw_bench.contenders import Contender
 from tokendraw_bench.operation import AnyCell
@@ -155,7 +155,7 @@ def _line(
         except SamplerUnavailableError as error:
             refused[contender.name] = Failure(reason=str(error))
         except Exception as error:  # of a plugin, which may raise what it likes
-            refused[contender.name] = Failure(reason=spoken(error))
+            refused[contender.name] = Failure(reason=format_error(error))
     calls = {_key(name, call): call for name, several in ways.items() for call in several}
     floor = operation.floor
     found = measure(calls, inputs, timer, passes=floor.passes(inputs[0]), subject=str(cell), floor=floor.name)

@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 
-from tokendraw.errors.formatting import spoken
+from tokendraw.errors.formatting import format_error
 from tokendraw_bench.timing.timer import Call, Clock, Draw, Failure, Timing, summary
 from tokendraw_bench.timing.together import Alone, Together
 
@@ -100,7 +100,7 @@ class CudaTimer:
                 host[name] = self._host_us(call.draw, buffers)
             except Exception as error:  # of a plugin, which may raise what it likes
                 laps.pop(name, None)
-                failed[name] = Failure(reason=spoken(error))
+                failed[name] = Failure(reason=format_error(error))
         for turn in range(-1, self.repeats):
             for name, lap in laps.items():
                 sample = self._sample_us(lap)

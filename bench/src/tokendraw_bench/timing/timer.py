@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
-from tokendraw.errors.formatting import spoken
+from tokendraw.errors.formatting import format_error
 from tokendraw_bench.timing.together import Alone, Together
 
 Draw: TypeAlias = Callable[[Any], object]
@@ -124,7 +124,7 @@ class WallTimer:
                 try:
                     seconds = self._sample(calls[name].draw, rotation[name], inner[name])
                 except Exception as error:  # of a plugin, which may raise what it likes
-                    failed[name] = Failure(reason=spoken(error))
+                    failed[name] = Failure(reason=format_error(error))
                     continue
                 seconds = self._together.most(seconds)
                 if turn >= 0:

@@ -20,7 +20,7 @@ from tokendraw.backends.discovery.entry_points import found
 from tokendraw.backends.resolution.admission import FIRST_PARTY, claimants
 from tokendraw.commands import GuardedCommand, json_option, print_json, print_table, warn
 from tokendraw.errors.exceptions import InvalidParameterError, TokendrawError
-from tokendraw.errors.formatting import shown
+from tokendraw.errors.formatting import format_value
 from tokendraw_testing.commands.template import OPERATIONS, File, package_of, plugin_files
 
 
@@ -75,7 +75,7 @@ def _check_name(name: str) -> None:
     if not is_name(name):
         near = "-".join(re.findall("[a-z0-9]+", name.lower())).lstrip("0123456789-")
         raise InvalidParameterError(
-            f"'NAME' needs {NAME_RULE}, found {shown(name)}. "
+            f"'NAME' needs {NAME_RULE}, found {format_value(name)}. "
             f"Choose a name such as {near if is_name(near) else 'acme'}."
         )
     if name in FIRST_PARTY:

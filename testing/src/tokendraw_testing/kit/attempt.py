@@ -12,7 +12,7 @@ from typing import Final
 import torch
 
 from tokendraw._torch.threads import one_thread
-from tokendraw.errors.formatting import spoken
+from tokendraw.errors.formatting import format_error
 from tokendraw_testing.kit.trial import NotRun, Violation
 
 _KIT: Final = Path(__file__).parents[1]
@@ -42,7 +42,7 @@ def attempt(look: Callable[[], str]) -> Attempt:
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # a sampler that calls sys.exit must not end the run
-        return Attempt(True, f"a call raised {spoken(error)}", _frames(error))
+        return Attempt(True, f"a call raised {format_error(error)}", _frames(error))
 
 
 @contextmanager

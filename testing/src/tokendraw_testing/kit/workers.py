@@ -19,7 +19,7 @@ from typing import Any, Final, Generic, TypeVar
 import torch
 
 from tokendraw.errors.exceptions import InvalidParameterError
-from tokendraw.errors.formatting import spoken
+from tokendraw.errors.formatting import format_error
 from tokendraw_testing.kit.subject import Subject
 
 _Task = TypeVar("_Task")
@@ -179,7 +179,7 @@ def _serve(
             try:
                 result = work(subject(), task)
             except Exception as error:  # to build it raised, which it did not where the run began
-                result = Death(f"raised {spoken(error)}")
+                result = Death(f"raised {format_error(error)}")
             pipe.send(result)
 
 

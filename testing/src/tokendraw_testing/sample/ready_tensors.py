@@ -10,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 import torch
 
-from tokendraw.errors.formatting import all_of, shown
+from tokendraw.errors.formatting import all_of, format_value
 from tokendraw.parameters.batch_facts import BatchFacts
 from tokendraw.parameters.metadata import SamplingMetadata
 from tokendraw.parameters.params import SamplingParams
@@ -147,7 +147,7 @@ def metadata_classes(subject: Sampling, trial: Trial) -> str:
         kind = _imported(name)
         trial.require(
             isinstance(kind, type) and issubclass(kind, SamplingMetadata) and kind is not SamplingMetadata,
-            f"{name!r} needs to name a subclass of SamplingMetadata, found {shown(kind)}",
+            f"{name!r} needs to name a subclass of SamplingMetadata, found {format_value(kind)}",
         )
         rng = trial.generator(name)
         seeds, positions = random_seeds(rng, rows)

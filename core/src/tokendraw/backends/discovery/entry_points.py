@@ -17,7 +17,7 @@ from tokendraw.backends.description.plugin_info import NAME_RULE, is_name
 from tokendraw.backends.discovery.hooks import ENTRY_POINT_GROUP
 from tokendraw.backends.resolution.admission import is_first_party
 from tokendraw.backends.resolution.candidate import Candidate, State
-from tokendraw.errors.formatting import is_printable, printable, shown
+from tokendraw.errors.formatting import format_value, is_printable, printable
 
 
 class Declaration(NamedTuple):
@@ -54,12 +54,12 @@ def declarations(group: str) -> Iterator[Declaration]:
 def fault_of(declaration: Declaration) -> str | None:
     """Say why a declaration cannot be used, whatever its value refers to; None if nothing is wrong with it."""
     if not declaration.distribution:
-        place = shown(declaration.folder)
+        place = format_value(declaration.folder)
         return f"needs the metadata of its distribution, found none in {place}; reinstall it"
     if not is_name(declaration.name):
-        return f"its name needs {NAME_RULE}, found {shown(declaration.name)}; rename the entry point"
+        return f"its name needs {NAME_RULE}, found {format_value(declaration.name)}; rename the entry point"
     if not is_printable(declaration.value):
-        value = shown(declaration.value)
+        value = format_value(declaration.value)
         return f"its entry point needs to be package.module:object, found {value}; correct it"
     return None
 
