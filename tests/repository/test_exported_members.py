@@ -10,6 +10,7 @@ import pytest
 
 import tokendraw
 import tokendraw.bench
+import tokendraw.commands
 import tokendraw.plugin
 import tokendraw.resolution
 import tokendraw.testing
@@ -85,6 +86,32 @@ def test_every_exported_name_can_be_imported_and_is_documented(face: ModuleType)
 @pytest.mark.parametrize("face", FACES, ids=lambda face: face.__name__)
 def test_dir_shows_what_is_exported(face: ModuleType) -> None:
     assert dir(face) == sorted(face.__all__)
+
+
+def test_the_face_for_commands_exports_these_names() -> None:
+    assert sorted(tokendraw.commands.__all__) == [
+        "ENTRY_POINT_GROUP",
+        "GuardedCommand",
+        "NOT_USABLE",
+        "PIPE_WIDTH",
+        "USAGE",
+        "all_of_options",
+        "build_operation_option",
+        "candidate_json",
+        "console_width",
+        "device_option",
+        "host_json",
+        "installed_names",
+        "json_option",
+        "plugins_at_work",
+        "print_json",
+        "print_lines",
+        "print_table",
+        "progress",
+        "progress_bar",
+        "verbose_option",
+        "warn",
+    ]
 
 
 @pytest.mark.parametrize(
