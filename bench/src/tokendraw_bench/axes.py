@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tokendraw.backends.description.capabilities import GUMBEL_DTYPES, INPUT_DTYPES
+from tokendraw.plugin import GUMBEL_DTYPES, INPUT_DTYPES
 from tokendraw_bench.cells import FAMILIES, FILTERS
 from tokendraw_bench.operation import Axis
 

@@ -10,14 +10,10 @@ from typing import Any
 import torch
 
 import tokendraw
-from tokendraw import operations as _registry
-from tokendraw.backends.description.host import Host
-from tokendraw.backends.discovery.installed import installed_version
-from tokendraw.backends.machine import detect
-from tokendraw.backends.resolution.candidate import Candidate, State
-from tokendraw.errors.exceptions import SamplerUnavailableError, TokendrawError
-from tokendraw.errors.formatting import all_of, nearest, one_of
-from tokendraw.providers.provider import methods_of
+from tokendraw import SamplerUnavailableError, TokendrawError
+from tokendraw.plugin import Host
+from tokendraw.resolution import Candidate, State, detect_host, installed_version
+from tokendraw.tools import all_of, make_call, nearest, one_of
 from tokendraw_bench import operations
 from tokendraw_bench.baselines import flashinfer
 from tokendraw_bench.operation import AnyCell, BenchOperation
@@ -73,7 +69,7 @@ def chosen(names: Sequence[str], device: torch.device, operation: str = "sample"
 
 def contenders(names: Sequence[str], device: torch.device, timed: BenchOperation) -> tuple[Contender, ...]:
     """Find contenders, as :func:`chosen` does, by the record of what is timed."""
-    host = detect.detect_host(str(device))
+    host = detect_host(str(device))
     candidates = tokendraw.discover(operation=timed.name, host=host, need=timed.need(None))
     if not names:
         plugins = [_plugin(c, device, timed) for c in candidates if c.state is State.AVAILABLE]
@@ -117,11 +113,12 @@ class _Asked:
     """Stands in for a provider. Its methods make no call: they say what of it capabilities do not serve."""
 
     def __init__(self, operation: str, capabilities: Any) -> None:
-        self._calls, self._capabilities = methods_of(_registry.get(operation)), capabilities
+        self._operation, self._capabilities = operation, capabilities
 
     def __getattr__(self, method: str) -> Callable[..., str | None]:
-        make = self._calls[method]
-        return lambda *arguments, **named: make(*arguments, **named).lacking(self._capabilities)
+        return lambda *arguments, **named: make_call(self._operation, method, *arguments, **named).lacking(
+            self._capabilities
+        )
 
 
 def _plugin(candidate: Candidate, device: torch.device, operation: BenchOperation) -> Contender:

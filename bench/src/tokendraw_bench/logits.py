@@ -17,7 +17,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from tokendraw.parameters.metadata import SamplingMetadata
+from tokendraw import SamplingMetadata
 from tokendraw_bench.cells import PEAKED, TEMPERATURE, TOP_P, Cell, least_vocab_size
 
 _MEASURED_ROWS = 16

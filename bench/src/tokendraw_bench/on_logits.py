@@ -7,8 +7,9 @@ from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from tokendraw.backends.description.capabilities import FILTER_ORDERS, Need
-from tokendraw.errors.formatting import all_of
+from tokendraw import Need
+from tokendraw.plugin import FILTER_ORDERS
+from tokendraw.tools import all_of
 from tokendraw_bench.cells import MIN_P, TEMPERATURE, TOP_K, TOP_P, Cell
 from tokendraw_bench.operation import BenchOperation
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-    from tokendraw.parameters.metadata import SamplingMetadata
+    from tokendraw import SamplingMetadata
 
 
 def _metadata(cell: Cell, device: torch.device) -> SamplingMetadata:

@@ -11,11 +11,10 @@ from typing import Any
 import torch
 
 import tokendraw
-from tokendraw.backends.description.host import Host
-from tokendraw.backends.discovery.installed import installed_version
-from tokendraw.calls.device_faults import is_out_of_memory
-from tokendraw.errors.exceptions import SamplerUnavailableError, TokendrawError
-from tokendraw.errors.formatting import format_error, one_of
+from tokendraw import SamplerUnavailableError, TokendrawError
+from tokendraw.plugin import Host
+from tokendraw.resolution import installed_version
+from tokendraw.tools import format_error, is_out_of_memory, one_of
 from tokendraw_bench import operations
 from tokendraw_bench.contenders import Contender
 from tokendraw_bench.operation import AnyCell

@@ -26,10 +26,9 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
-from tokendraw.backends.description.host import Host
-from tokendraw.backends.discovery.installed import installed_version
-from tokendraw.errors.exceptions import SamplerUnavailableError
-from tokendraw.parameters.metadata import SamplingMetadata
+from tokendraw import SamplerUnavailableError, SamplingMetadata
+from tokendraw.plugin import Host
+from tokendraw.resolution import installed_version
 from tokendraw_bench.baselines.parameters import Parameters
 from tokendraw_bench.cells import Cell
 from tokendraw_bench.timing.timer import Call, Draw

@@ -8,7 +8,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from tokendraw.parameters.metadata import SamplingMetadata
+from tokendraw import SamplingMetadata
 from tokendraw_bench.cells import Cell
 
 

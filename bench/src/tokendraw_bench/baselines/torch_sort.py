@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from tokendraw.parameters.metadata import SamplingMetadata
+from tokendraw import SamplingMetadata
 from tokendraw_bench.baselines.parameters import Parameters
 from tokendraw_bench.cells import Cell
 from tokendraw_bench.timing.timer import Call

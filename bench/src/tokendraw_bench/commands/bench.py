@@ -36,6 +36,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
+from tokendraw import InvalidParameterError
 from tokendraw.commands import (
     NOT_USABLE,
     PIPE_WIDTH,
@@ -49,9 +50,7 @@ from tokendraw.commands import (
     progress_bar,
     verbose_option,
 )
-from tokendraw.errors.exceptions import InvalidParameterError
-from tokendraw.errors.formatting import one_of
-from tokendraw.errors.install_commands import pip_install, where
+from tokendraw.tools import find_device, how_to_install, one_of
 from tokendraw_bench import operations
 from tokendraw_bench.commands.bench_axes import axis_options, chosen_cells
 from tokendraw_bench.operations.sample_on_ranks import BENCH as ON_RANKS
@@ -97,7 +96,7 @@ if TYPE_CHECKING:
     type=click.Path(path_type=Path, dir_okay=False, writable=True),
     metavar="FILE",
     help="Draw microseconds against the batch. Needs the extra plot: "
-    f"{pip_install('tokendraw-bench', 'plot')}{where('tokendraw-bench')}.",
+    f"{how_to_install('tokendraw-bench', 'plot')}.",
 )
 @click.option(
     "--output",
@@ -138,9 +137,7 @@ def bench(
         )
     _check_files(operation, plot, output)
     with progress("loading samplers"):
-        from tokendraw.providers.load import _target
-
-        target, host = _target(device)  # first: it says so where torch is missing
+        target, host = find_device(device)  # first: it says so where torch is missing
     settings: dict[str, Any] = {"device": target, "host": host, "repeats": repeats, "command": _command(ctx)}
     if ranks is None:
         report = _timed(cells, sampler, operation, settings)

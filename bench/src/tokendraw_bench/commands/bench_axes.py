@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import click
 
 from tokendraw.commands import all_of_options
-from tokendraw.errors.formatting import one_of
+from tokendraw.tools import one_of
 from tokendraw_bench import operations
 from tokendraw_bench.cells import Cell, least_vocab_size
 from tokendraw_bench.operation import AnyCell, Axis

@@ -9,14 +9,14 @@ from __future__ import annotations
 import importlib
 import importlib.util
 
-from tokendraw import operations
+from tokendraw.tools import operation_names
 from tokendraw_bench.operation import BenchOperation
 
 
 def names() -> tuple[str, ...]:
     """Return the names of the operations that can be timed, in the order of the core's registry."""
     return tuple(
-        name for name in operations.FOLDERS if importlib.util.find_spec(f"{__name__}.{name}") is not None
+        name for name in operation_names() if importlib.util.find_spec(f"{__name__}.{name}") is not None
     )
 
 

@@ -6,11 +6,9 @@ import math
 from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
-from tokendraw.backends.description.weight_layouts import Layout
-from tokendraw.operations.pack_sm90_w4.capabilities import FORMATS, LAYOUTS
-from tokendraw.operations.pack_sm90_w4.shapes import GROUP, scales
+from tokendraw.sm90_w4 import Format, Layout
 from tokendraw_bench.operation import Axis, BenchOperation, Preset, copy_of
 
 if TYPE_CHECKING:
@@ -20,6 +18,8 @@ if TYPE_CHECKING:
     from tokendraw_bench.timing.timer import Draw
 
 _SCALES = "scales"
+_SCALE_COLUMNS = 32
+"""Logical columns of one scale."""
 _DIRECTIONS = ("pack", "unpack")
 
 
@@ -46,14 +46,17 @@ class PackCell:
     @property
     def natural_shape(self) -> tuple[int, int, int]:
         """Return the shape of what is packed, as a checkpoint has it."""
-        return self.experts, self.rows, self.columns // (GROUP if self.format == _SCALES else 2)
+        return self.experts, self.rows, self.columns // (_SCALE_COLUMNS if self.format == _SCALES else 2)
 
     @property
     def shape(self) -> tuple[int, ...]:
         """Return the shape of the bytes that go in."""
         if self.direction == "pack" or self.format != _SCALES:
             return self.natural_shape
-        return scales(self.layout).result(self.natural_shape)
+        experts, rows, groups = self.natural_shape
+        if self.layout == "v1":
+            return experts, groups // 4, 4 * rows
+        return experts, rows // 64, groups // 4, 16, 16
 
     @property
     def nbytes(self) -> int:
@@ -104,8 +107,8 @@ AXES = (
     _axis("experts", "Matrices of weights"),
     _axis("rows", "Rows N of each", least=16),
     _axis("columns", "Logical columns K of each", least=64),
-    _axis("format", "Format of the weights, or scales for theirs", (*FORMATS, _SCALES)),
-    _axis("layout", "Layout that is packed into or unpacked", LAYOUTS),
+    _axis("format", "Format of the weights, or scales for theirs", (*get_args(Format), _SCALES)),
+    _axis("layout", "Layout that is packed into or unpacked", get_args(Layout)),
     _axis("direction", "Whether to pack or to unpack", _DIRECTIONS),
 )
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
-from tokendraw.operations.process_logits.capabilities import ProcessNeed
+from tokendraw.plugin import ProcessNeed
 from tokendraw_bench.axes import BATCH, DTYPE, VOCABULARY
 from tokendraw_bench.operation import Axis, BenchOperation, Preset
 
@@ -14,8 +14,7 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-    from tokendraw.parameters.params import SamplingParams
-    from tokendraw.request_slots.slots import RequestSlots
+    from tokendraw import RequestSlots, SamplingParams
     from tokendraw_bench.timing.timer import Draw
 
     _Arguments: TypeAlias = tuple[RequestSlots, Tensor, Tensor | None]
@@ -95,7 +94,7 @@ def _make_logits(cell: ProcessCell, device: torch.device, generator: torch.Gener
 
 
 def _params(cell: ProcessCell) -> SamplingParams:
-    from tokendraw.parameters.params import SamplingParams
+    from tokendraw import SamplingParams
 
     if cell.edits == "bitmask":
         return SamplingParams()
@@ -115,7 +114,7 @@ def _slots(cell: ProcessCell, device: torch.device) -> _Arguments:
     """Fill a slot a row with a request in which ids occur that are its own, some of them in the output."""
     import torch
 
-    from tokendraw.request_slots.slots import RequestSlots
+    from tokendraw import RequestSlots
 
     generator = torch.Generator().manual_seed(2)
     slots = RequestSlots(cell.batch, cell.occurring + _OUTPUT, cell.vocab_size, device=device)

@@ -17,9 +17,7 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-    from tokendraw.backends.description.capabilities import Need
-    from tokendraw.parameters.metadata import SamplingMetadata
-    from tokendraw.providers.sampler import Sampler
+    from tokendraw import Need, Sampler, SamplingMetadata
     from tokendraw_bench.timing.timer import Draw
 
 PRESETS = MappingProxyType(

@@ -17,10 +17,7 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-    from tokendraw import VocabShard
-    from tokendraw.backends.description.capabilities import Need
-    from tokendraw.parameters.metadata import SamplingMetadata
-    from tokendraw.providers.sampler import Sampler
+    from tokendraw import Need, Sampler, SamplingMetadata, VocabShard
     from tokendraw.vocab_parallel import Transport
     from tokendraw_bench.timing.timer import Draw
 
@@ -90,7 +87,7 @@ def _sharded(sampler: Sampler, cell: RankCell, given: Arguments) -> Draw:
 
 
 def _gathered(sampler: Sampler, cell: RankCell, given: Arguments) -> Draw:
-    from tokendraw.vocab_parallel.transport import transport_of
+    from tokendraw.vocab_parallel import transport_of
 
     metadata, shard = given
     transport = transport_of(shard.group)
@@ -114,7 +111,7 @@ def _need_of(cell: RankCell | None) -> Need:
 
 def _nucleus(cell: RankCell, local: Tensor) -> dict[str, float]:
     """Measure the nucleus of whole rows; every rank takes part."""
-    from tokendraw.vocab_parallel.transport import transport_of
+    from tokendraw.vocab_parallel import transport_of
     from tokendraw_bench.logits import mean_nucleus
 
     return {"nucleus": mean_nucleus(_whole(transport_of(None), local[:_MEASURED_ROWS], cell))}

@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, ClassVar, cast
 
 import tokendraw
-from tokendraw.operations.verify.capabilities import VERIFY_MODES, VerifyMode
+from tokendraw.plugin import VERIFY_MODES, VerifyMode
 from tokendraw_bench.axes import BATCH, DTYPE, REQUESTS, VOCABULARY
 from tokendraw_bench.cells import TEMPERATURE, TOP_K, TOP_P, Cell
 from tokendraw_bench.on_logits import on_logits
@@ -25,11 +25,7 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-    from tokendraw.backends.description.capabilities import Need
-    from tokendraw.operations.verify.output import VerifyOutput
-    from tokendraw.parameters.drafts import Drafts
-    from tokendraw.parameters.metadata import SamplingMetadata
-    from tokendraw.providers.sampler import Sampler
+    from tokendraw import Drafts, Need, Sampler, SamplingMetadata, VerifyOutput
     from tokendraw_bench.timing.timer import Call, Draw
 
 _DRAFT_NOISE = 0.5
@@ -144,7 +140,7 @@ def _drawn(logits: Tensor, generator: torch.Generator) -> Tensor:
 
 def _drafts(cell: VerifyCell, device: torch.device) -> Drafts:
     """Return the drafts of every buffer, without logits."""
-    from tokendraw.parameters.drafts import Drafts
+    from tokendraw import Drafts
 
     return Drafts.from_counts(draft_ids(cell, device), [cell.drafts] * cell.batch, any_placeholder=False)
 

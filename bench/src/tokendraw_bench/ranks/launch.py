@@ -9,10 +9,10 @@ from typing import Any
 
 import torch
 
-from tokendraw.backends.description.host import Host
-from tokendraw.backends.discovery.installed import installed_version
-from tokendraw.errors.exceptions import SamplerUnavailableError, TokendrawError
-from tokendraw.errors.install_commands import NATIVE
+from tokendraw import SamplerUnavailableError, TokendrawError
+from tokendraw.plugin import Host
+from tokendraw.resolution import installed_version
+from tokendraw.tools import how_to_install
 from tokendraw_bench.operations.sample_on_ranks import RankCell
 from tokendraw_bench.report.lines import Report
 
@@ -41,7 +41,8 @@ def report_on_ranks(
     from tokendraw_bench.ranks.worker import Task, on_ranks
 
     if not on_ranks(names, device):
-        mend = NATIVE if installed_version("tokendraw-native") is None else "`tokendraw doctor`"
+        is_native_missing = installed_version("tokendraw-native") is None
+        mend = how_to_install("tokendraw-native") if is_native_missing else "`tokendraw doctor`"
         raise SamplerUnavailableError(
             "'--ranks' needs a sampler that draws from a vocabulary that is split over ranks, found none. "
             f"Run {mend}."

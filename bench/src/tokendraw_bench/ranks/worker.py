@@ -13,9 +13,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from tokendraw.backends.description.host import Host
-from tokendraw.errors.exceptions import TokendrawError
-from tokendraw.vocab_parallel.transport import transport_of
+from tokendraw import TokendrawError
+from tokendraw.plugin import Host
+from tokendraw.vocab_parallel import transport_of
 from tokendraw_bench.contenders import Contender, contenders
 from tokendraw_bench.operations import sample_on_ranks
 from tokendraw_bench.operations.sample_on_ranks import RankCell

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
-from tokendraw.errors.formatting import all_of
+from tokendraw.tools import all_of
 from tokendraw_bench import operations
 from tokendraw_bench.operation import BenchOperation
 from tokendraw_bench.timing import contention

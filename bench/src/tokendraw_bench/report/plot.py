@@ -11,9 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tokendraw.errors.exceptions import InvalidParameterError, TokendrawError
-from tokendraw.errors.formatting import one_of
-from tokendraw.errors.install_commands import how_to_install
+from tokendraw import InvalidParameterError, TokendrawError
+from tokendraw.tools import how_to_install, one_of
 from tokendraw_bench.report.lines import Line, Report
 from tokendraw_bench.timing.timer import Timing
 

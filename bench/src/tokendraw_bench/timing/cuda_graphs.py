@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 
-from tokendraw.errors.formatting import format_error
+from tokendraw.tools import format_error
 from tokendraw_bench.timing.timer import Call, Clock, Draw, Failure, Timing, summary
 from tokendraw_bench.timing.together import Alone, Together
 

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tokendraw.errors.exceptions import TokendrawError
+from tokendraw import TokendrawError
 from tokendraw_bench.timing.timer import Call, Failure, Timer, Timing
 
 _PROGRAMS = ((1024, 4), (4096, 4), (8192, 8))

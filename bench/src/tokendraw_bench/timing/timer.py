@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
-from tokendraw.errors.formatting import format_error
+from tokendraw.tools import format_error
 from tokendraw_bench.timing.together import Alone, Together
 
 Draw: TypeAlias = Callable[[Any], object]

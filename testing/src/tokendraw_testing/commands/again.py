@@ -6,7 +6,7 @@ import shlex
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tokendraw.backends.description.capabilities import GumbelDtype
+    from tokendraw.plugin import GumbelDtype
     from tokendraw_testing.kit.fuzz_report import Finding, FuzzReport
     from tokendraw_testing.kit.report import Report
 

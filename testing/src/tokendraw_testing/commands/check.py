@@ -31,9 +31,6 @@ from typing import TYPE_CHECKING
 import click
 from click.core import ParameterSource
 
-from tokendraw import operations
-from tokendraw.backends.discovery import settings as _settings
-from tokendraw.backends.discovery.heavy_imports import heavy_imports, slow_start
 from tokendraw.commands import (
     NOT_USABLE,
     GuardedCommand,
@@ -48,12 +45,14 @@ from tokendraw.commands import (
     warn,
 )
 from tokendraw.plugin import GUMBEL_DTYPES
+from tokendraw.resolution import read_settings
+from tokendraw.tools import find_operation, heavy_imports, slow_start
 from tokendraw_testing.commands import runs
 from tokendraw_testing.commands.selection import find_candidate, make_subject, select_properties
 from tokendraw_testing.commands.showing import Showing
 
 if TYPE_CHECKING:
-    from tokendraw.backends.description.capabilities import GumbelDtype
+    from tokendraw.plugin import GumbelDtype
     from tokendraw_testing.kit.property import Property
 
 _Case = tuple[int, int]
@@ -144,7 +143,7 @@ def check(
     if name is None:
         raise click.MissingParameter(param_hint="'NAME'", param_type="argument")
     _refuse_contradictions(ctx)
-    settings = _settings.read_settings()
+    settings = read_settings()
     warn(settings.warnings, strict=settings.strict)
     properties = select_properties(only, operation)
     with progress(f"loading {name}"):
@@ -178,7 +177,7 @@ def _refuse_contradictions(ctx: click.Context) -> None:
     if (
         "gumbel_dtype" in given
         and operation
-        and not hasattr(operations.get(operation).need(), "gumbel_dtype")
+        and not hasattr(find_operation(operation).need(), "gumbel_dtype")
     ):
         raise click.UsageError(
             f"'--gumbel-dtype' is no part of what {operation!r} may need. Leave out one of them."

@@ -14,13 +14,10 @@ from pathlib import Path
 import click
 from packaging.utils import canonicalize_name
 
-from tokendraw.backends.description.plugin_info import NAME_RULE, is_name
-from tokendraw.backends.discovery import settings as _settings
-from tokendraw.backends.discovery.entry_points import found
-from tokendraw.backends.resolution.admission import FIRST_PARTY, claimants
+from tokendraw import InvalidParameterError, TokendrawError
 from tokendraw.commands import GuardedCommand, json_option, print_json, print_table, warn
-from tokendraw.errors.exceptions import InvalidParameterError, TokendrawError
-from tokendraw.errors.formatting import format_value
+from tokendraw.resolution import Candidate, read_settings
+from tokendraw.tools import FIRST_PARTY, NAME_RULE, all_of, find_entry_points, format_value, is_name
 from tokendraw_testing.commands.template import OPERATIONS, File, package_of, plugin_files
 
 
@@ -45,7 +42,7 @@ def new(name: str, directory: Path, chosen: tuple[str, ...], as_json: bool) -> N
     """
     _check_name(name)
     distribution = f"{name}-tokendraw"
-    settings = _settings.read_settings()
+    settings = read_settings()
     warn(_already_installed(name, distribution), strict=settings.strict)
     served = [each for each in OPERATIONS if each in chosen]
     written = list(plugin_files(name, served))
@@ -87,14 +84,21 @@ def _check_name(name: str) -> None:
 
 def _already_installed(name: str, distribution: str) -> list[str]:
     """Warn if the plugin itself is installed; refuse a name that another distribution has."""
-    claims = [candidate for candidate in found() if candidate.name == name and candidate.distribution]
+    claims = [
+        candidate for candidate in find_entry_points() if candidate.name == name and candidate.distribution
+    ]
     others = [c for c in claims if canonicalize_name(c.distribution) != distribution]
     if others:
         raise TokendrawError(
-            f"'NAME' needs a name that no other distribution claims, found {name!r} in {claimants(others)}. "
+            f"'NAME' needs a name that no other distribution claims, found {name!r} in {_owners(others)}. "
             "Choose another, or uninstall that."
         )
-    return [f"{claimants(claims)} is installed already; installing this one replaces it." for _ in claims[:1]]
+    return [f"{_owners(claims)} is installed already; installing this one replaces it." for _ in claims[:1]]
+
+
+def _owners(candidates: Sequence[Candidate]) -> str:
+    """List distributions with their versions."""
+    return all_of(f"{each.distribution} {each.version}".rstrip() for each in candidates)
 
 
 def _write(directory: Path, written: Sequence[File]) -> None:

@@ -6,16 +6,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import tokendraw
-from tokendraw._torch.importing import require_torch
-from tokendraw.backends.machine import detect
-from tokendraw.backends.resolution.candidate import Candidate
-from tokendraw.backends.resolution.refusals import INSTALL
-from tokendraw.errors.exceptions import PluginError, TokendrawError
-from tokendraw.errors.formatting import all_of, nearest
-from tokendraw.errors.install_commands import how_to_install
+from tokendraw import PluginError, TokendrawError
+from tokendraw.resolution import Candidate, detect_host
+from tokendraw.tools import all_of, how_to_install, nearest, require_torch
 
 if TYPE_CHECKING:
-    from tokendraw.backends.description.capabilities import GumbelDtype
+    from tokendraw.plugin import GumbelDtype
     from tokendraw_testing import Subject
     from tokendraw_testing.kit.property import Property
 
@@ -45,13 +41,14 @@ def find_candidate(name: str, device: str | None) -> Candidate:
 
     :raises TokendrawError: there is none; the message has the nearest name.
     """
-    candidates = tokendraw.discover(host=detect.detect_host(device))
+    candidates = tokendraw.discover(host=detect_host(device))
     named = [candidate for candidate in candidates if candidate.name == name]
     if named:  # beside the owner of a reserved name there may be others, none of which is ever loaded
         return max(named, key=lambda candidate: (candidate.info is not None, candidate.first_party))
     names = sorted({candidate.name for candidate in candidates})
     if not names:
-        raise TokendrawError(f"'{name}' needs to be an installed sampler, found none; {INSTALL}.")
+        install = how_to_install("tokendraw-native")
+        raise TokendrawError(f"'{name}' needs to be an installed sampler, found none; run {install}.")
     near = nearest(name, names)
     command = "list" if near is None else f"check {near}"
     raise TokendrawError(

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import tokendraw
-from tokendraw.backends.resolution.candidate import Candidate
 from tokendraw.commands import candidate_json, host_json, print_json
+from tokendraw.resolution import Candidate
 from tokendraw_testing.commands import again
 from tokendraw_testing.commands.check_lines import outcome, print_report
 from tokendraw_testing.commands.fuzz_lines import fuzz_outcome, print_fuzz_report
 
 if TYPE_CHECKING:
-    from tokendraw.backends.description.capabilities import GumbelDtype
+    from tokendraw.plugin import GumbelDtype
     from tokendraw_testing import Subject
     from tokendraw_testing.kit.fuzz_report import FuzzReport
     from tokendraw_testing.kit.report import Report

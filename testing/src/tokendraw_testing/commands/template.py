@@ -14,11 +14,11 @@ from importlib.resources import files
 from string import Template
 from typing import Any
 
-from tokendraw import operations
+from tokendraw.tools import operation_names
 
 _ROOT = files("tokendraw_testing") / "_template"
 _IMPORTS = ("Host", "PluginInfo", "hookimpl")
-OPERATIONS = tuple(name for name in operations.FOLDERS if (_ROOT / name).is_dir())
+OPERATIONS = tuple(name for name in operation_names() if (_ROOT / name).is_dir())
 """The operations that the template has a part for."""
 
 

@@ -10,9 +10,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from tokendraw.backends.description.capabilities import GumbelDtype, LogprobsMode
-from tokendraw.output import PAD_LOGPROB, PAD_TOKEN_ID
-from tokendraw.parameters.params import SamplingParams
+from tokendraw import SamplingParams
+from tokendraw.plugin import PAD_LOGPROB, PAD_TOKEN_ID, GumbelDtype, LogprobsMode
 from tokendraw_testing import reference
 from tokendraw_testing.crossing.factors import Kind
 from tokendraw_testing.crossing.rows import CrossedRow

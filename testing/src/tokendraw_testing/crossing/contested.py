@@ -8,8 +8,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from tokendraw.backends.description.capabilities import GumbelDtype
-from tokendraw.parameters.params import SamplingParams
+from tokendraw import SamplingParams
+from tokendraw.plugin import GumbelDtype
 from tokendraw_testing import reference
 from tokendraw_testing.crossing.comparison import Request
 from tokendraw_testing.crossing.factors import Site

@@ -8,8 +8,8 @@ from typing import Any, Final, Literal
 
 import torch
 
-from tokendraw.backends.description.capabilities import Capabilities
-from tokendraw.parameters.params import SamplingParams
+from tokendraw import SamplingParams
+from tokendraw.plugin import Capabilities
 from tokendraw_testing.kit.effort import Effort
 
 Factors = dict[str, Sequence[Any]]

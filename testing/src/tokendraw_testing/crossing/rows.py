@@ -16,8 +16,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from tokendraw.backends.description.capabilities import Filter, TieRule
-from tokendraw.parameters.params import SamplingParams
+from tokendraw import SamplingParams
+from tokendraw.plugin import Filter, TieRule
 from tokendraw_testing import reference
 from tokendraw_testing.crossing.covering import Case
 from tokendraw_testing.crossing.factors import Site, params_of

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tokendraw.backends.description.capabilities import Capabilities
+from tokendraw.plugin import Capabilities
 from tokendraw_testing.crossing.covering import covering, random_case
 from tokendraw_testing.crossing.factors import NO_FILTERS, Factors, Site, allowed, request_factors, sites
 from tokendraw_testing.crossing.rows import DESIGNS, TOPS, CrossedRow, crossed_row

@@ -11,8 +11,8 @@ from typing import Final
 
 import torch
 
-from tokendraw._torch.threads import one_thread
-from tokendraw.errors.formatting import format_error
+from tokendraw.plugin import one_thread
+from tokendraw.tools import format_error
 from tokendraw_testing.kit.trial import NotRun, Violation
 
 _KIT: Final = Path(__file__).parents[1]

@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tokendraw.errors.exceptions import InvalidParameterError
-from tokendraw.errors.formatting import all_of
+from tokendraw import InvalidParameterError
+from tokendraw.tools import all_of
 from tokendraw_testing.kit.attempt import attempt, repeatable
 from tokendraw_testing.kit.fuzz_report import Finding, FuzzReport, distinct
 from tokendraw_testing.kit.looked import Looked, Place, in_order

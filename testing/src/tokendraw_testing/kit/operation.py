@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from tokendraw import operations
+from tokendraw.tools import find_operation, operation_names
 from tokendraw_testing.kit.property import Property
 from tokendraw_testing.kit.trial import Trial
 
@@ -47,6 +47,6 @@ def properties(operation: str | None = None) -> tuple[Property, ...]:
     :raises InvalidParameterError: there is no such operation.
     """
     if operation is not None:
-        operations.get(operation)
-    names = operations.FOLDERS if operation is None else (operation,)
+        find_operation(operation)
+    names = operation_names() if operation is None else (operation,)
     return tuple(prop for name in names if (kit := find(name)) for prop in kit.properties)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from tokendraw.calls.call import Call
+from tokendraw.plugin import Call
 from tokendraw_testing.kit.trial import Trial
 
 Check = Callable[[Any, Trial], str]

@@ -6,13 +6,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Never
 
-from tokendraw import operations
-from tokendraw.backends.resolution.candidate import Choice
-from tokendraw.backends.resolution.decide import decide
-from tokendraw.calls.calls import Calls
-from tokendraw.calls.routing import BuiltProvider, Serving
-from tokendraw.calls.session import Session
-from tokendraw.errors.exceptions import SamplerUnavailableError
+from tokendraw import SamplerUnavailableError
+from tokendraw.resolution import Choice, decide
+from tokendraw.tools import run_call
 from tokendraw_testing.kit.property import Ask
 from tokendraw_testing.kit.subject import OperationSubject
 from tokendraw_testing.kit.trial import Violation
@@ -33,19 +29,21 @@ def refused(subject: OperationSubject, ask: Ask) -> str:
 
     :raises Violation: it does not refuse.
     """
-    operation, capabilities = operations.get(subject.operation), subject.capabilities
     need = replace(subject.usual_need, **ask.need)
-    own = subject.subject
+    own, operation = subject.subject, subject.operation
     try:
         resolution = decide([own.candidate], own.host, need, Choice(sampler=own.name), operation=operation)
         if ask.call is None:
             raise Violation(f"{need} needs to be refused, found it granted")
-        serving = Serving(
+        run_call(
+            ask.call(subject),
+            _Tripwire(),
+            operation=operation,
             resolution=resolution,
-            chosen=BuiltProvider(own.name, _Tripwire()),
-            capabilities=operation.offered(capabilities, need),
+            capabilities=subject.capabilities,
+            device=subject.device,
+            need=need,
         )
-        Calls(Session(subject.device, need), operation, serving).make(ask.call(subject))
     except SamplerUnavailableError as error:
         return str(error)
     raise AssertionError("unreachable: the tripwire raises")

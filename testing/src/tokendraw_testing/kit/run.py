@@ -7,8 +7,8 @@ import difflib
 import time
 from collections.abc import Callable, Generator, Iterable, Sequence
 
-from tokendraw.errors.exceptions import InvalidParameterError
-from tokendraw.errors.formatting import one_of
+from tokendraw import InvalidParameterError
+from tokendraw.tools import one_of
 from tokendraw_testing.kit.attempt import Attempt, attempt, repeatable
 from tokendraw_testing.kit.looked import Place, in_order
 from tokendraw_testing.kit.operation import find, properties

@@ -11,17 +11,10 @@ from typing import Any, ClassVar, Self
 
 import torch
 
-from tokendraw import operations
-from tokendraw.backends.description.capabilities import HostCapabilities
-from tokendraw.backends.description.host import Host
-from tokendraw.backends.description.operation import Operation
-from tokendraw.backends.description.plugin_info import API_VERSION, PluginInfo
-from tokendraw.backends.machine import detect
-from tokendraw.backends.resolution.candidate import Candidate, State
-from tokendraw.calls.call import Call
-from tokendraw.errors.exceptions import SamplerUnavailableError
-from tokendraw.providers.load import _target
-from tokendraw.providers.resolve import gather
+from tokendraw import SamplerUnavailableError
+from tokendraw.plugin import API_VERSION, Call, Host, HostCapabilities, PluginInfo
+from tokendraw.resolution import Candidate, State, detect_host
+from tokendraw.tools import InstalledPlugin, find_operation, make_call, operation_names, random_state_kept
 from tokendraw_testing.kit.effort import Effort
 from tokendraw_testing.kit.looked import Place
 from tokendraw_testing.kit.operation import find
@@ -62,9 +55,7 @@ class Subject:
     ) -> None:
         self.name = name
         self.need = need
-        self.capabilities = {
-            name: offered for name, offered in capabilities.items() if _has(operations.get(name), need)
-        }
+        self.capabilities = {name: offered for name, offered in capabilities.items() if _has(name, need)}
         self.device = torch.device(device)
         self.effort = effort or Effort.of(quick=quick, device_type=self.device.type)
         self.seed = seed
@@ -98,31 +89,23 @@ class Subject:
         :raises SamplerUnavailableError: it is not installed, or cannot serve this machine; the reason in words.
         :raises InvalidParameterError: there is no such operation.
         """
-        from tokendraw.backends import proof
-        from tokendraw.backends.discovery import settings
-
-        target, host = _target(device)
-        choice = replace(settings.read_settings().choice(name), source="the conformance kit")
-        discovery = gather(host, choice)
-        needed = None if operation is None else operations.get(operation).name
+        plugin = InstalledPlugin(name, device, "the conformance kit")
+        needed = None if operation is None else find_operation(operation).name
         found: dict[str, HostCapabilities] = {}
         reasons: dict[str | None, str | None] = {}
-        for record in filter(lambda record: _has(record, need), operations.each()):
-            wanted = replace(plain_need(record.name), **need)
-            for candidate in discovery.candidates(record, wanted):
-                if candidate.name == name and candidate.state is State.AVAILABLE:
-                    found[record.name] = discovery.offered(name, record)
-                elif candidate.name == name:
-                    reasons.setdefault(needed and record.name, candidate.reason)
+        for served in filter(lambda served: _has(served, need), operation_names()):
+            for candidate in plugin.candidates(served, replace(plain_need(served), **need)):
+                if candidate.state is State.AVAILABLE:
+                    found[served] = plugin.capabilities(served)
+                else:
+                    reasons.setdefault(needed and served, candidate.reason)
         if not found or needed not in (None, *found):
             reason = reasons.get(needed) or "no plugin of that name is installed"
-            raise SamplerUnavailableError(f"{name!r} cannot be checked on {host}: {reason}.")
-
-        def build(operation: str, need: Any) -> Any:
-            record, hooks = operations.get(operation), discovery.hooks[name]
-            return proof.build(record, hooks, found[operation], target, need)
-
-        subject = cls(name, capabilities=found, device=target, build=build, quick=quick, seed=seed, need=need)
+            raise SamplerUnavailableError(f"{name!r} cannot be checked on {plugin.host}: {reason}.")
+        target = plugin.device
+        subject = cls(
+            name, capabilities=found, device=target, build=plugin.build, quick=quick, seed=seed, need=need
+        )
         options: Mapping[str, Any] = {
             "quick": quick,
             "seed": seed,
@@ -141,7 +124,7 @@ class Subject:
     @property
     def host(self) -> Host:
         """Return the facts about its device."""
-        return detect.detect_host(str(self.device))
+        return detect_host(str(self.device))
 
     def built(self, operation: str, need: Any = None, rank: int = 0) -> Any:
         """Build the provider of an operation that the subject offers, once for each need and rank.
@@ -176,7 +159,7 @@ class OperationSubject:
     @classmethod
     def plain_need(cls, capabilities: Any = None) -> Any:
         """Return the plainest need that these capabilities meet; without any, one that most providers meet."""
-        return operations.get(cls.operation).need()
+        return find_operation(cls.operation).need()
 
     @property
     def usual_need(self) -> Any:
@@ -186,6 +169,11 @@ class OperationSubject:
     def built(self, need: Any = None) -> Any:
         """Build what serves the operation, as :meth:`Subject.built` does."""
         return self.subject.built(self.operation, need)
+
+    @classmethod
+    def new_call(cls, method: str, *arguments: Any, **options: Any) -> Call:
+        """Make a call of a method of the operation, as a provider's method makes it of the same arguments."""
+        return make_call(cls.operation, method, *arguments, **options)
 
     @torch.no_grad()
     def make(self, call: Call, need: Any = None) -> Any:
@@ -213,17 +201,15 @@ class OperationSubject:
 
 def _built_apart(build: Build, device: torch.device, operation: str, need: Any) -> Any:
     """Build, and leave torch's random state as it was: which property comes first makes no difference to it."""
-    from tokendraw.backends.proof import random_state_kept
-
     with random_state_kept(device):
         return build(operation, need)
 
 
-def _has(operation: Operation, need: Mapping[str, Any]) -> bool:
-    return need.keys() <= {field.name for field in fields(operation.need)}
+def _has(operation: str, need: Mapping[str, Any]) -> bool:
+    return need.keys() <= {field.name for field in fields(find_operation(operation).need)}
 
 
 def plain_need(operation: str, capabilities: Any = None) -> Any:
     """Return the plainest need of an operation, as :meth:`OperationSubject.plain_need` does."""
     kit = find(operation)
-    return kit.view.plain_need(capabilities) if kit else operations.get(operation).need()
+    return kit.view.plain_need(capabilities) if kit else find_operation(operation).need()

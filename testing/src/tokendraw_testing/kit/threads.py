@@ -15,9 +15,8 @@ from typing import Any, Final
 
 import torch
 
-from tokendraw._torch.threads import num_threads, one_thread
-from tokendraw.calls.call import Call
-from tokendraw.errors.formatting import all_of
+from tokendraw.plugin import Call, one_thread
+from tokendraw.tools import all_of, num_threads
 from tokendraw_testing.kit.subject import OperationSubject
 from tokendraw_testing.kit.trial import Trial, Violation
 from tokendraw_testing.kit.workers import usable_cores

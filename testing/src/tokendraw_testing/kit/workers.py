@@ -18,8 +18,8 @@ from typing import Any, Final, Generic, TypeVar
 
 import torch
 
-from tokendraw.errors.exceptions import InvalidParameterError
-from tokendraw.errors.formatting import format_error
+from tokendraw import InvalidParameterError
+from tokendraw.tools import format_error
 from tokendraw_testing.kit.subject import Subject
 
 _Task = TypeVar("_Task")

@@ -7,10 +7,9 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from tokendraw.backends.description.weight_layouts import Format, Layout
-from tokendraw.operations.pack_sm90_w4 import reference
-from tokendraw.operations.pack_sm90_w4.calls import PackScales, PackWeights
-from tokendraw.operations.pack_sm90_w4.capabilities import Sm90W4Capabilities, pairs
+from tokendraw.plugin import Sm90W4Capabilities
+from tokendraw.sm90_w4 import Format, Layout
+from tokendraw.tools import packed_scales, packed_weights
 from tokendraw_testing.kit.inputs import unmodified
 from tokendraw_testing.kit.property import Properties
 from tokendraw_testing.kit.threads import (
@@ -24,6 +23,7 @@ from tokendraw_testing.pack_sm90_w4.packing import (
     SCALE_SHAPES,
     SHAPES,
     Packing,
+    pairs,
     require_equal,
     require_scales,
     require_weights,
@@ -95,13 +95,13 @@ def round_trips(subject: Packing, trial: Trial) -> str:
     for format, layout in ways:
         for experts, rows, columns in SHAPES[layout]:
             weights = subject.bytes(trial.generator(f"{rows} x {columns}"), experts, rows, columns // 2)
-            packed = reference.packed_weights(weights, format, layout)
+            packed = packed_weights(weights, format, layout)
             what = f"{format}, {layout}, {list(weights.shape)}, unpacked"
             require_equal(trial, what, subject.unpack_weights(packed, format, layout), weights)
     for layout in subject.capabilities.layouts:
         for experts, rows, columns in SCALE_SHAPES[layout]:
             scales = subject.bytes(trial.generator(f"{rows} x {columns}"), experts, rows, columns // 32)
-            packed = reference.packed_scales(scales, layout)
+            packed = packed_scales(scales, layout)
             what = f"scales, {layout}, {list(scales.shape)}, unpacked"
             require_equal(trial, what, subject.unpack_scales(packed, layout), scales)
     return f"{len(ways)} ways"
@@ -115,11 +115,11 @@ def v1_to_v2(subject: Packing, trial: Trial) -> str:
         weights = subject.bytes(rng, experts, rows, columns // 2)
         scales = subject.bytes(rng, experts, rows, columns // 32)
         for old, new in _CONVERSIONS:
-            given = reference.packed_weights(weights, "fp4", old)
+            given = packed_weights(weights, "fp4", old)
             found = subject.pack_weights(subject.unpack_weights(given, "fp4", old), "fp4", new)
-            require_equal(trial, f"fp4, {old} to {new}", found, reference.packed_weights(weights, "fp4", new))
-            found = subject.pack_scales(subject.unpack_scales(reference.packed_scales(scales, old), old), new)
-            require_equal(trial, f"scales, {old} to {new}", found, reference.packed_scales(scales, new))
+            require_equal(trial, f"fp4, {old} to {new}", found, packed_weights(weights, "fp4", new))
+            found = subject.pack_scales(subject.unpack_scales(packed_scales(scales, old), old), new)
+            require_equal(trial, f"scales, {old} to {new}", found, packed_scales(scales, new))
     return f"{len(SHAPES['v2'])} shapes, both ways"
 
 
@@ -134,19 +134,21 @@ def threads(subject: Packing, trial: Trial) -> str:
     rng = trial.generator("bytes")
     weights = [subject.bytes(rng, experts, rows, columns // 2) for _ in range(2)]
     for format, layout in ways:
-        repeated = [_repeated(one, format, layout) for one in weights]
+        repeated = [_repeated(subject, one, format, layout) for one in weights]
         require_thread_free(subject, trial, f"{format}, {layout}, {list(_LARGE)}", repeated)
     return f"{len(ways)} ways, {thread_words()}"
 
 
-def _repeated(weights: Tensor, format: Format, layout: Layout) -> RepeatedCall:
-    needed = reference.packed_weights(weights, format, layout)
+def _repeated(subject: Packing, weights: Tensor, format: Format, layout: Layout) -> RepeatedCall:
+    needed = packed_weights(weights, format, layout)
 
     def differs(alone: Tensor, packed: Tensor) -> str | None:
         apart = int((packed != needed).sum())
         return f"needs the bytes of the layout, found {apart} others" if apart else None
 
-    return RepeatedCall(lambda: PackWeights(weights, format=format, layout=layout), differs)
+    return RepeatedCall(
+        lambda: subject.new_call("pack_weights", weights, format=format, layout=layout), differs
+    )
 
 
 @properties.required("pack inputs unmodified")
@@ -157,10 +159,10 @@ def inputs_unmodified(subject: Packing, trial: Trial) -> str:
     scales = subject.bytes(rng, 2, 128, 8).to(subject.device)
     for format, layout in pairs(subject.capabilities):
         with unmodified(trial, weights=weights):
-            subject.make(PackWeights(weights, format=format, layout=layout))
+            subject.make(subject.new_call("pack_weights", weights, format=format, layout=layout))
     for layout in subject.capabilities.layouts:
         with unmodified(trial, scales=scales):
-            subject.make(PackScales(scales, layout=layout))
+            subject.make(subject.new_call("pack_scales", scales, layout=layout))
     return f"{len(list(pairs(subject.capabilities)))} ways"
 
 
@@ -182,9 +184,9 @@ def new_tensors(subject: Packing, trial: Trial) -> str:
         trial.skip("needs a format in a layout, found none advertised")
     first, second = (subject.bytes(rng, 1, 64, 64).to(subject.device) for _ in range(2))
     for format, layout in ways:
-        kept = subject.make(PackWeights(first, format=format, layout=layout))
+        kept = subject.make(subject.new_call("pack_weights", first, format=format, layout=layout))
         with unmodified(trial, result=kept):
-            subject.make(PackWeights(second, format=format, layout=layout))
+            subject.make(subject.new_call("pack_weights", second, format=format, layout=layout))
         shared = kept.untyped_storage().data_ptr() == first.untyped_storage().data_ptr()
         trial.require(not shared, f"{format}, {layout}: a result needs memory of its own, found the weights'")
     return f"{len(ways)} ways"

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
 from typing import Final
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from tokendraw.backends.description.weight_layouts import Format, Layout
-from tokendraw.operations.pack_sm90_w4 import reference
-from tokendraw.operations.pack_sm90_w4.calls import PackScales, PackWeights, UnpackScales, UnpackWeights
+from tokendraw.plugin import Call, Sm90W4Capabilities
+from tokendraw.sm90_w4 import Format, Layout
+from tokendraw.tools import packed_scales, packed_weights
 from tokendraw_testing.kit.property import Ask
 from tokendraw_testing.kit.subject import OperationSubject
 from tokendraw_testing.kit.trial import Trial
@@ -27,6 +27,12 @@ SCALE_SHAPES: Final[dict[Layout, tuple[tuple[int, int, int], ...]]] = {
 }
 
 
+def pairs(capabilities: Sm90W4Capabilities) -> tuple[tuple[Format, Layout], ...]:
+    """List the formats and layouts in which a packer packs weights; ``fp4_fp8`` has the layout ``v2`` alone."""
+    every = itertools.product(capabilities.formats, capabilities.layouts)
+    return tuple(pair for pair in every if pair != ("fp4_fp8", "v1"))
+
+
 class Packing(OperationSubject):
     """A subject in the operation ``pack_sm90_w4``."""
 
@@ -38,19 +44,23 @@ class Packing(OperationSubject):
 
     def pack_weights(self, weights: Tensor, format: Format, layout: Layout) -> Tensor:
         """Pack weights of the CPU, on the subject's device, and bring the result back."""
-        return self.back(self.make(PackWeights(weights.to(self.device), format=format, layout=layout)))
+        return self.back(
+            self.make(self.new_call("pack_weights", weights.to(self.device), format=format, layout=layout))
+        )
 
     def unpack_weights(self, packed: Tensor, format: Format, layout: Layout) -> Tensor:
         """Unpack weights of the CPU likewise."""
-        return self.back(self.make(UnpackWeights(packed.to(self.device), format=format, layout=layout)))
+        return self.back(
+            self.make(self.new_call("unpack_weights", packed.to(self.device), format=format, layout=layout))
+        )
 
     def pack_scales(self, scales: Tensor, layout: Layout) -> Tensor:
         """Pack scales of the CPU likewise."""
-        return self.back(self.make(PackScales(scales.to(self.device), layout=layout)))
+        return self.back(self.make(self.new_call("pack_scales", scales.to(self.device), layout=layout)))
 
     def unpack_scales(self, packed: Tensor, layout: Layout) -> Tensor:
         """Unpack scales of the CPU likewise."""
-        return self.back(self.make(UnpackScales(packed.to(self.device), layout=layout)))
+        return self.back(self.make(self.new_call("unpack_scales", packed.to(self.device), layout=layout)))
 
     def back(self, output: Tensor) -> Tensor:
         """Bring a result to the CPU."""
@@ -68,7 +78,7 @@ def require_weights(subject: Packing, trial: Trial, format: Format, layout: Layo
     """Compare packed weights with the formulas of the layout."""
     for experts, rows, columns in SHAPES[layout]:
         weights = subject.bytes(trial.generator(f"{rows} x {columns}"), experts, rows, columns // 2)
-        needed = reference.packed_weights(weights, format, layout)
+        needed = packed_weights(weights, format, layout)
         what = f"{format}, {layout}, {[experts, rows, columns // 2]}"
         require_equal(trial, what, subject.pack_weights(weights, format, layout), needed)
     return f"{len(SHAPES[layout])} shapes"
@@ -78,7 +88,7 @@ def require_scales(subject: Packing, trial: Trial, layout: Layout) -> str:
     """Compare packed scales with the formulas of the layout."""
     for experts, rows, columns in SCALE_SHAPES[layout]:
         scales = subject.bytes(trial.generator(f"{rows} x {columns}"), experts, rows, columns // 32)
-        needed = reference.packed_scales(scales, layout)
+        needed = packed_scales(scales, layout)
         what = f"scales, {layout}, {[experts, rows, columns // 32]}"
         require_equal(trial, what, subject.pack_scales(scales, layout), needed)
     return f"{len(SCALE_SHAPES[layout])} shapes"
@@ -86,21 +96,31 @@ def require_scales(subject: Packing, trial: Trial, layout: Layout) -> str:
 
 def weights_ask(format: Format, layout: Layout) -> Ask:
     """Make the request for weights in a format and a layout."""
-    return Ask(call=lambda subject: PackWeights(_tile(subject), format=format, layout=layout))
+    return Ask(
+        call=lambda subject: subject.new_call("pack_weights", _tile(subject), format=format, layout=layout)
+    )
 
 
 def scales_ask(layout: Layout) -> Ask:
     """Make the request for scales in a layout."""
-    return Ask(call=lambda subject: PackScales(_tile(subject)[:, :, :4].contiguous(), layout=layout))
+    return Ask(
+        call=lambda subject: subject.new_call(
+            "pack_scales", _tile(subject)[:, :, :4].contiguous(), layout=layout
+        )
+    )
 
 
 def unpacking_ask() -> Ask:
     """Make the request for the way back, in a layout that the subject has if it has any."""
-    call: Callable[[Packing], UnpackWeights] = lambda subject: UnpackWeights(  # noqa: E731
-        _tile(subject),
-        format=(*subject.capabilities.formats, "fp4")[0],
-        layout=(*subject.capabilities.layouts, "v2")[-1],
-    )
+
+    def call(subject: Packing) -> Call:
+        return subject.new_call(
+            "unpack_weights",
+            _tile(subject),
+            format=(*subject.capabilities.formats, "fp4")[0],
+            layout=(*subject.capabilities.layouts, "v2")[-1],
+        )
+
     return Ask(call=call)
 
 

@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 from torch import Tensor
 
-from tokendraw.operations.plan_paged_kv.plan_values import wrong_plan
 from tokendraw.paged_kv import PagedKVPlan
 from tokendraw_testing.kit.device import captured, require_no_wait
 from tokendraw_testing.kit.property import Ask, Properties
@@ -60,6 +59,7 @@ def graph_replay(subject: Planning, trial: Trial) -> str:
         table.copy_(new_table)
         fill(out)
         replay()
-        wrong = wrong_plan(out, seq_lens, table, _PAGE_SIZE, -1)
+        call = subject.new_call("plan", seq_lens, table, _PAGE_SIZE)
+        wrong = call.wrong_values(out, subject.usual_need)
         trial.require(wrong is None, f"replay {step + 1} needs {wrong}")
     return f"{_REPLAYS} replays"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import torch
 
-from tokendraw.operations.plan_paged_kv.calls import Plan
 from tokendraw.paged_kv import PagedKVPlan
 from tokendraw_testing.kit.inputs import unmodified
 from tokendraw_testing.kit.property import Properties
@@ -121,7 +120,9 @@ def threads(subject: Planning, trial: Trial) -> str:
     def repeated(lengths: torch.Tensor, table: torch.Tensor) -> RepeatedCall:
         # Every value of every plan is compared with its lengths as it is made.
         return RepeatedCall(
-            lambda: Plan(lengths, table, page_size, True, -1, subject.buffers(requests, columns)),
+            lambda: subject.new_call(
+                "plan", lengths, table, page_size, True, -1, subject.buffers(requests, columns)
+            ),
             lambda alone, plan: None,
         )
 

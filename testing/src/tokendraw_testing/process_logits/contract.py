@@ -7,8 +7,7 @@ from typing import Final
 import numpy as np
 import torch
 
-from tokendraw.operations.process_logits.calls import Process
-from tokendraw.parameters.params import SamplingParams
+from tokendraw import SamplingParams
 from tokendraw_testing.kit.inputs import unmodified
 from tokendraw_testing.kit.property import Properties
 from tokendraw_testing.kit.trial import Trial
@@ -84,7 +83,7 @@ def _require_mask_columns(subject: Processing, trial: Trial, rows: int, vocab_si
     engine = subject.engine({s: Request(SamplingParams()) for s in range(rows)}, rows, vocab_size)
     logits = torch.zeros(rows, vocab_size, dtype=subject.dtypes[0], device=subject.device)
     slots = torch.arange(rows, device=subject.device)
-    subject.make(Process(logits, engine.slots, slots, wide_mask[:, 7 : 7 + words]))
+    subject.make(subject.new_call("process", logits, engine.slots, slots, wide_mask[:, 7 : 7 + words]))
     found = logits.cpu() == float("-inf")
     trial.require(
         bool(found[:, :32].all()) and not bool(found[:, 32:].any()),
@@ -184,7 +183,7 @@ def nobodys_rows(subject: Processing, trial: Trial) -> str:
             if subject.has_bitmask:
                 shape, word = (5, -(-vocab_size // 32)), -2 if masked else -1
                 words = torch.full(shape, word, dtype=torch.int32, device=subject.device)
-            subject.make(Process(logits, engine.slots, row_index, words))
+            subject.make(subject.new_call("process", logits, engine.slots, row_index, words))
             if masked:
                 needed.view(5, vocab_size)[:, ::32] = float("-inf")
             unequal = int((logits.cpu() != needed).any(1).sum())
@@ -203,5 +202,9 @@ def inputs_unmodified(subject: Processing, trial: Trial) -> str:
     words = rng.integers(-(2**31), 2**31, (rows, -(-vocab_size // 32)))
     bitmask = torch.from_numpy(words.astype(np.int32)).to(subject.device)
     with unmodified(trial, row_index=row_index, bitmask=bitmask, tables=engine.slots.tables):
-        subject.make(Process(logits, engine.slots, row_index, bitmask if subject.has_bitmask else None))
+        subject.make(
+            subject.new_call(
+                "process", logits, engine.slots, row_index, bitmask if subject.has_bitmask else None
+            )
+        )
     return f"{rows} rows"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from tokendraw.parameters.params import SamplingParams
-from tokendraw.request_slots.tables import EditFacts
+from tokendraw import SamplingParams
+from tokendraw.plugin import EditFacts
 from tokendraw_testing.kit.device import captured, require_no_wait
 from tokendraw_testing.kit.property import Ask, Properties
 from tokendraw_testing.kit.trial import Trial

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from tokendraw.operations.process_logits.calls import Process
-from tokendraw.parameters.drafts import Drafts
-from tokendraw.parameters.params import SamplingParams
+from tokendraw import Drafts, SamplingParams
+from tokendraw.plugin import Call
 from tokendraw_testing.kit.property import Ask, Properties
 from tokendraw_testing.kit.trial import Trial
 from tokendraw_testing.process_logits.formulas import whole_request
@@ -17,11 +16,11 @@ properties = Properties("process_logits")
 _VOCAB_SIZE = 300
 
 
-def _with_drafts(subject: Processing) -> Process:
+def _with_drafts(subject: Processing) -> Call:
     engine = subject.engine({0: Request(SamplingParams(repetition_penalty=2.0), [1], [])}, 1, 8)
     logits = torch.zeros(2, 8, dtype=subject.dtypes[0], device=subject.device)
     row_index = torch.zeros(1, dtype=torch.int64, device=subject.device)
-    return Process(logits, engine.slots, row_index, None, subject.drafts([[3]]))
+    return subject.new_call("process", logits, engine.slots, row_index, None, subject.drafts([[3]]))
 
 
 _ASK = Ask(call=_with_drafts)
@@ -81,11 +80,13 @@ def on_the_device(subject: Processing, trial: Trial) -> str:
     given = subject.logits(rng, rows + 2, vocab_size, subject.dtypes[0])
     needed, found = given.clone(), given
     row_index = torch.arange(4, device=device)
-    subject.make(Process(needed[:rows], engine.slots, row_index, None, subject.drafts(lists)))
+    subject.make(
+        subject.new_call("process", needed[:rows], engine.slots, row_index, None, subject.drafts(lists))
+    )
     padded = torch.tensor([[*ids, *[-1] * (4 - len(ids))] for ids in lists], dtype=torch.int32, device=device)
     offsets = subject.drafts(lists).cu_num_logits.to(torch.int32)
     ready = Drafts(draft_token_ids=padded, cu_num_logits=offsets, max_drafts=4)
-    subject.make(Process(found, engine.slots, row_index.to(torch.int32), None, ready))
+    subject.make(subject.new_call("process", found, engine.slots, row_index.to(torch.int32), None, ready))
     unequal = int((needed.cpu() != found.cpu()).any(1).sum())
     trial.require(not unequal, f"padded drafts need the rows of ragged ones, found {unequal} others")
     return f"{rows + 2} rows"

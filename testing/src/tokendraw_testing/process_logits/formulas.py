@@ -8,10 +8,8 @@ from typing import Any, Final
 import numpy as np
 import torch
 
-from tokendraw.operations.process_logits.calls import Process
-from tokendraw.parameters.edits import Edit
-from tokendraw.parameters.params import SamplingParams
-from tokendraw.request_slots.slots import RequestSlots
+from tokendraw import RequestSlots, SamplingParams
+from tokendraw.plugin import Call, Edit
 from tokendraw_testing.kit.property import Ask, Check, Properties
 from tokendraw_testing.kit.trial import Trial
 from tokendraw_testing.process_logits.processing import Processing, Request
@@ -37,13 +35,13 @@ _ASKED: Final[dict[Edit, dict[str, Any]]] = {
 def _edit_line(name: str, edit: Edit) -> Callable[[Check], Check]:
     """Register the check of an edit, which a processor that does not advertise it has to be spared."""
 
-    def call(subject: Processing) -> Process:
+    def call(subject: Processing) -> Call:
         slots = RequestSlots(1, 2, 8, device=subject.device)
         slots.add(0, SamplingParams(**_ASKED.get(edit, {})))
         logits = torch.zeros(1, 8, dtype=subject.dtypes[0], device=subject.device)
         row_index = torch.zeros(1, dtype=torch.int64, device=subject.device)
         words = torch.ones(1, 1, dtype=torch.int32, device=subject.device) if edit == "bitmask" else None
-        return Process(logits, slots, row_index, words)
+        return subject.new_call("process", logits, slots, row_index, words)
 
     return properties.advertised(name, lambda c: edit in c.edits, Ask(call=call))
 

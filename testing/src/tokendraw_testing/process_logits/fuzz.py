@@ -7,7 +7,7 @@ from typing import Any, Final
 import numpy as np
 import torch
 
-from tokendraw.parameters.params import SamplingParams
+from tokendraw import SamplingParams
 from tokendraw_testing.kit.trial import Trial
 from tokendraw_testing.process_logits.processing import MAX_TOKENS, Engine, Processing, Request
 from tokendraw_testing.reference import Array

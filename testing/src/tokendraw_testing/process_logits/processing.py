@@ -11,12 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tokendraw.calls.call import Call
-from tokendraw.operations.process_logits.calls import Process
-from tokendraw.parameters.drafts import Drafts
-from tokendraw.parameters.edits import EDITS, Edit
-from tokendraw.parameters.params import SamplingParams
-from tokendraw.request_slots.slots import RequestSlots
+from tokendraw import Drafts, RequestSlots, SamplingParams
+from tokendraw.plugin import EDITS, Edit
 from tokendraw_testing.kit.looked import Place, places, width_class
 from tokendraw_testing.kit.subject import OperationSubject
 from tokendraw_testing.kit.trial import Trial
@@ -96,9 +92,8 @@ class Processing(OperationSubject):
         kinds = ("plain", "drafts") if c.drafts else ("plain",)
         return places([self.operation], c.dtypes, c.max_vocab_size, kinds)
 
-    def rows_by_place(self, call: Call) -> Mapping[Place, int]:
+    def rows_by_place(self, call: Any) -> Mapping[Place, int]:
         """Count the rows of a call by place."""
-        assert isinstance(call, Process)
         rows, vocab_size = call.logits.shape
         dtype = str(call.logits.dtype).removeprefix("torch.")
         kind = "plain" if call.drafts is None else "drafts"
@@ -153,7 +148,7 @@ class Processing(OperationSubject):
         bitmask = None if allowed is None else torch.from_numpy(packed(allowed)).to(self.device)
         given = None if drafts is None else self.drafts(drafts)
         if replay is None:
-            self.make(Process(logits, engine.slots, row_index, bitmask, given))
+            self.make(self.new_call("process", logits, engine.slots, row_index, bitmask, given))
         else:
             replay()
         found, row = logits.cpu(), 0

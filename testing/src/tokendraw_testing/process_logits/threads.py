@@ -6,8 +6,7 @@ from typing import Final
 
 import torch
 
-from tokendraw.operations.process_logits.calls import Process
-from tokendraw.request_slots.slots import RequestSlots
+from tokendraw import RequestSlots
 from tokendraw_testing.kit.inputs import bits
 from tokendraw_testing.kit.property import Properties
 from tokendraw_testing.kit.threads import (
@@ -49,7 +48,7 @@ def threads(subject: Processing, trial: Trial) -> str:
         subject.edited(trial, str(dtype), engines[0], order, given.clone(), allowed=allowed)
 
         repeated = [
-            _repeated(given[part], engine.slots, row_index[part], bitmask[part])
+            _repeated(subject, given[part], engine.slots, row_index[part], bitmask[part])
             for engine, part in zip(engines, (rows, rows.flip(0)), strict=True)
         ]
         what = f"{LEAST_ROWS} rows of {vocab_size} ids in {dtype}"
@@ -58,9 +57,15 @@ def threads(subject: Processing, trial: Trial) -> str:
 
 
 def _repeated(
-    logits: torch.Tensor, slots: RequestSlots, row_index: torch.Tensor, bitmask: torch.Tensor
+    subject: Processing,
+    logits: torch.Tensor,
+    slots: RequestSlots,
+    row_index: torch.Tensor,
+    bitmask: torch.Tensor,
 ) -> RepeatedCall:
-    return RepeatedCall(lambda: Process(logits.clone(), slots, row_index, bitmask), _difference)
+    return RepeatedCall(
+        lambda: subject.new_call("process", logits.clone(), slots, row_index, bitmask), _difference
+    )
 
 
 def _difference(alone: torch.Tensor, found: torch.Tensor) -> str | None:

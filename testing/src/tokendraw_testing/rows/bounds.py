@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tokendraw.backends.description.capabilities import Capabilities
-from tokendraw.parameters.params import SamplingParams
+from tokendraw import SamplingParams
+from tokendraw.plugin import Capabilities
 from tokendraw_testing.rows.requests import scalar_filters
 
 Array = NDArray[Any]

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from tokendraw.parameters.params import SamplingParams
+from tokendraw import SamplingParams
 from tokendraw_testing.kit.statistical_tests import fit, pooled
 from tokendraw_testing.kit.trial import Trial, Verdict
 from tokendraw_testing.rows.expected import Expected, expect

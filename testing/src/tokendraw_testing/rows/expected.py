@@ -10,8 +10,8 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tokendraw.backends.description.capabilities import TieRule
-from tokendraw.parameters.params import SamplingParams
+from tokendraw import SamplingParams
+from tokendraw.plugin import TieRule
 from tokendraw_testing import reference
 
 MASS_TOLERANCE: Final = 1e-5

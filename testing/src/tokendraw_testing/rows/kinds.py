@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 import torch
 
-from tokendraw.backends.description.capabilities import Capabilities
-from tokendraw.parameters.metadata import SamplingMetadata
+from tokendraw import SamplingMetadata
+from tokendraw.plugin import Capabilities
 
 
 def kinds(capabilities: Capabilities) -> tuple[str, ...]:

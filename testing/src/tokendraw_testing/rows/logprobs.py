@@ -7,8 +7,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from tokendraw.backends.description.capabilities import LogprobsMode, TieRule
-from tokendraw.parameters.params import SamplingParams
+from tokendraw import SamplingParams
+from tokendraw.plugin import LogprobsMode, TieRule
 from tokendraw_testing import reference
 from tokendraw_testing.kit.trial import Trial
 from tokendraw_testing.rows.expected import expect

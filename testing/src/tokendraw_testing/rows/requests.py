@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from tokendraw.backends.description.capabilities import Capabilities, LogprobsMode
-from tokendraw.parameters.params import SamplingParams
+from tokendraw import SamplingParams
+from tokendraw.plugin import Capabilities, LogprobsMode
 from tokendraw_testing.kit.effort import Effort
 from tokendraw_testing.rows.sampling import Sampling
 

@@ -12,19 +12,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from tokendraw.backends.description.capabilities import (
-    FILTER_ORDERS,
-    Capabilities,
-    Filter,
-    GumbelDtype,
-    LogprobsMode,
-    Need,
-)
-from tokendraw.calls.call import Call
-from tokendraw.calls.drawing import Sample
-from tokendraw.output import SamplerOutput
-from tokendraw.parameters.metadata import SamplingMetadata
-from tokendraw.parameters.params import SamplingParams
+from tokendraw import Need, SamplerOutput, SamplingMetadata, SamplingParams
+from tokendraw.plugin import FILTER_ORDERS, Call, Capabilities, Filter, GumbelDtype, LogprobsMode
 from tokendraw_testing.kit.looked import Place, places, width_class
 from tokendraw_testing.kit.property import Ask
 from tokendraw_testing.kit.subject import OperationSubject
@@ -148,7 +137,9 @@ class Sampling(RowSubject):
         gumbel_dtype: GumbelDtype | None = None,
     ) -> SamplerOutput:
         """Make one call with ready arguments, its output checked as in :meth:`sample`."""
-        output: SamplerOutput = self.make(Sample(logits, metadata), self.need(mode, gumbel_dtype))
+        output: SamplerOutput = self.make(
+            self.new_call("sample", logits, metadata), self.need(mode, gumbel_dtype)
+        )
         return output
 
     def tokens(self, *args: Any, **kwargs: Any) -> NDArray[Any]:
@@ -186,8 +177,8 @@ def row_ask(params: SamplingParams, **need: Any) -> Ask:
     :param need: fields of the need that belong to it.
     """
 
-    def call(subject: Sampling) -> Sample:
+    def call(subject: Sampling) -> Call:
         metadata = SamplingMetadata.from_params([params], device=subject.device, positions=[0])
-        return Sample(torch.zeros(1, 4, device=subject.device), metadata)
+        return subject.new_call("sample", torch.zeros(1, 4, device=subject.device), metadata)
 
     return Ask(need, call)

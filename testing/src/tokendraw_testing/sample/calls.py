@@ -9,8 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from tokendraw.parameters.metadata import SamplingMetadata
-from tokendraw.parameters.params import SamplingParams
+from tokendraw import SamplingMetadata, SamplingParams
 from tokendraw_testing.kit.inputs import unmodified
 from tokendraw_testing.kit.property import Ask, Properties
 from tokendraw_testing.kit.statistical_tests import fit

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from tokendraw.parameters.params import SamplingParams
+from tokendraw import SamplingParams
 from tokendraw_testing.crossing.comparison import requested
 from tokendraw_testing.crossing.contested import contested
 from tokendraw_testing.crossing.factors import Site, kinds, sites

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import torch
 
-from tokendraw.backends.description.capabilities import GumbelDtype, LogprobsMode
+from tokendraw.plugin import GumbelDtype, LogprobsMode
 from tokendraw_testing.crossing.comparison import Request, Shown, require_shown, require_tokens, stacked
 from tokendraw_testing.kit.trial import Trial
 from tokendraw_testing.rows.requests import scalar_filters

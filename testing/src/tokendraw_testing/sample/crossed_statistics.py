@@ -10,9 +10,9 @@ import torch
 from numpy.typing import NDArray
 from scipy import stats
 
-from tokendraw.backends.description.capabilities import LogprobsMode
-from tokendraw.parameters.params import SamplingParams
+from tokendraw import SamplingParams
 from tokendraw.philox import TILE_SIZE
+from tokendraw.plugin import LogprobsMode
 from tokendraw_testing.crossing.comparison import Request
 from tokendraw_testing.crossing.covering import covering, random_case
 from tokendraw_testing.crossing.factors import Site, allowed, sites

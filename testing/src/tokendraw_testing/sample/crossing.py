@@ -8,7 +8,7 @@ from typing import Any, Final
 import numpy as np
 import torch
 
-from tokendraw.parameters.params import SamplingParams
+from tokendraw import SamplingParams
 from tokendraw.philox import TILE_SIZE
 from tokendraw_testing.crossing.comparison import Request, requested, telling_positions
 from tokendraw_testing.crossing.factors import NO_FILTERS, Kind, Site, kinds

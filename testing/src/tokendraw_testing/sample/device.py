@@ -8,9 +8,7 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from tokendraw.output import SamplerOutput
-from tokendraw.parameters.metadata import SamplingMetadata
-from tokendraw.parameters.params import SamplingParams
+from tokendraw import SamplerOutput, SamplingMetadata, SamplingParams
 from tokendraw_testing.kit.device import captured, require_new_draws, require_no_wait
 from tokendraw_testing.kit.property import Ask, Properties
 from tokendraw_testing.kit.trial import Trial

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from tokendraw.parameters.params import SamplingParams
+from tokendraw import SamplingParams
 from tokendraw.philox import TILE_SIZE
 from tokendraw_testing import reference
 from tokendraw_testing.kit.property import Properties

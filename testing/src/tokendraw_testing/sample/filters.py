@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from tokendraw.backends.description.capabilities import FilterOrder
-from tokendraw.parameters.params import SamplingParams
+from tokendraw import SamplingParams
+from tokendraw.plugin import FilterOrder
 from tokendraw_testing import reference
 from tokendraw_testing.kit.property import Properties
 from tokendraw_testing.kit.statistical_tests import share

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from tokendraw.backends.description.capabilities import GumbelDtype
+from tokendraw.plugin import GumbelDtype
 from tokendraw_testing.crossing.comparison import Request, requested
 from tokendraw_testing.crossing.covering import Case, random_case
 from tokendraw_testing.crossing.factors import ALL_BUT_ONE, Site, allowed, kinds

@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from tokendraw.errors.formatting import all_of
-from tokendraw.parameters.params import SamplingParams
+from tokendraw import SamplingParams
+from tokendraw.tools import all_of
 from tokendraw_testing.kit.property import Properties
 from tokendraw_testing.kit.statistical_tests import independence
 from tokendraw_testing.kit.trial import Trial, Verdict

@@ -11,9 +11,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from tokendraw.backends.description.capabilities import LOGPROBS_MODES, LogprobsMode
-from tokendraw.output import PAD_LOGPROB, PAD_TOKEN_ID, SamplerOutput
-from tokendraw.parameters.params import SamplingParams
+from tokendraw import SamplerOutput, SamplingParams
+from tokendraw.plugin import LOGPROBS_MODES, PAD_LOGPROB, PAD_TOKEN_ID, LogprobsMode
 from tokendraw_testing.kit.property import Properties
 from tokendraw_testing.kit.trial import Trial
 from tokendraw_testing.logits_families import FAMILIES

@@ -8,7 +8,7 @@ from typing import Any, Final
 import numpy as np
 import torch
 
-from tokendraw.parameters.params import SamplingParams
+from tokendraw import SamplingParams
 from tokendraw_testing.crossing.comparison import requested
 from tokendraw_testing.crossing.factors import Site, kinds
 from tokendraw_testing.crossing.rows import CrossedRow

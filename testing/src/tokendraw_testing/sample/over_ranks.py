@@ -10,10 +10,8 @@ from typing import Any
 
 import torch
 
-from tokendraw import VocabShard
-from tokendraw.calls.call import Call
-from tokendraw.calls.sharded import ShardedSample
-from tokendraw.output import SamplerOutput
+from tokendraw import SamplerOutput, VocabShard
+from tokendraw.plugin import Call
 from tokendraw_testing.kit.inputs import bits, unmodified
 from tokendraw_testing.kit.trial import Trial, Violation
 from tokendraw_testing.rows.expected import SAME
@@ -52,7 +50,7 @@ class OverRanks(Sampling):
         def work(rank: ThreadRank) -> SamplerOutput:
             own = parts[rank.rank]
             shard = VocabShard(split.bounds[rank.rank], logits.shape[1], rank)
-            one = ShardedSample(own, metadata, shard)
+            one = self.new_call("sample", own, metadata, shard=shard)
             one.join(self.subject.name, need, None)
             output: SamplerOutput = one.run(self.subject.built(self.operation, need, rank.rank))
             reason = one.output_check(need)(output) or one.wrong_values(output, need)

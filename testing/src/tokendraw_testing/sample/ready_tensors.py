@@ -10,10 +10,8 @@ from typing import Any, Final
 import numpy as np
 import torch
 
-from tokendraw.errors.formatting import all_of, format_value
-from tokendraw.parameters.batch_facts import BatchFacts
-from tokendraw.parameters.metadata import SamplingMetadata
-from tokendraw.parameters.params import SamplingParams
+from tokendraw import BatchFacts, SamplingMetadata, SamplingParams
+from tokendraw.tools import all_of, format_value
 from tokendraw_testing.crossing.comparison import Request, require_tokens
 from tokendraw_testing.crossing.factors import Site
 from tokendraw_testing.crossing.rows import CrossedRow

@@ -10,10 +10,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from tokendraw.backends.description.capabilities import GumbelDtype
-from tokendraw.errors.formatting import all_of
-from tokendraw.output import SamplerOutput
-from tokendraw.parameters.params import SamplingParams
+from tokendraw import SamplerOutput, SamplingParams
+from tokendraw.plugin import GumbelDtype
+from tokendraw.tools import all_of
 from tokendraw_testing import reference
 from tokendraw_testing.crossing.comparison import Request
 from tokendraw_testing.crossing.factors import Site, sites

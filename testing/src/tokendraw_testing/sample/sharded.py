@@ -8,8 +8,8 @@ from typing import Final
 import numpy as np
 import torch
 
-from tokendraw.backends.description.capabilities import Capabilities
-from tokendraw.parameters.params import SamplingParams
+from tokendraw import SamplingParams
+from tokendraw.plugin import Capabilities
 from tokendraw_testing.crossing.comparison import Request, requested
 from tokendraw_testing.crossing.covering import random_case
 from tokendraw_testing.crossing.factors import Site, allowed, kinds, sites

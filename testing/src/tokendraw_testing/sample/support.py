@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from tokendraw.parameters.params import SamplingParams
+from tokendraw import SamplingParams
 from tokendraw_testing.kit.property import Ask, Properties
 from tokendraw_testing.kit.refusals import refused
 from tokendraw_testing.kit.trial import Trial

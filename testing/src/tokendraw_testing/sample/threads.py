@@ -7,10 +7,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from tokendraw.backends.description.capabilities import LogprobsMode
-from tokendraw.calls.drawing import Sample
-from tokendraw.output import SamplerOutput
-from tokendraw.parameters.metadata import SamplingMetadata
+from tokendraw import SamplerOutput, SamplingMetadata
+from tokendraw.plugin import LogprobsMode
 from tokendraw_testing import reference
 from tokendraw_testing.crossing.comparison import Request, named_tokens, requested, stacked
 from tokendraw_testing.crossing.factors import Site, kinds
@@ -104,7 +102,7 @@ def _repeated(subject: Sampling, batch: list[Request], known: Array) -> Repeated
     positions = [request.position for request in batch]
     logits = stacked(batch, subject.device)
     metadata = SamplingMetadata.from_params(params, device=subject.device, positions=positions)
-    return RepeatedCall(lambda: Sample(logits, metadata), _differ(batch, known))
+    return RepeatedCall(lambda: subject.new_call("sample", logits, metadata), _differ(batch, known))
 
 
 def _differ(batch: list[Request], known: Array) -> Differ:

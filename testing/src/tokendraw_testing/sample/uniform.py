@@ -8,7 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from tokendraw.parameters.params import SamplingParams
+from tokendraw import SamplingParams
 from tokendraw_testing import reference
 from tokendraw_testing.crossing.comparison import Request, requested
 from tokendraw_testing.crossing.factors import Kind, Site

@@ -9,8 +9,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from tokendraw.backends.description.capabilities import Capabilities
-from tokendraw.parameters.params import SamplingParams
+from tokendraw import SamplingParams
+from tokendraw.plugin import Capabilities
 from tokendraw_testing.crossing.factors import Site
 from tokendraw_testing.crossing.rows import CrossedRow, in_dtype
 

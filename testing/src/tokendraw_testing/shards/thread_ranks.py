@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from tokendraw._torch.threads import one_thread
+from tokendraw.plugin import one_thread
 from tokendraw_testing.kit.trial import Violation
 
 _T = TypeVar("_T")

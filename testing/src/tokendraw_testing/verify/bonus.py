@@ -6,8 +6,8 @@ import itertools
 
 import numpy as np
 
-from tokendraw.operations.verify.capabilities import VerifyMode
-from tokendraw.parameters.params import SamplingParams
+from tokendraw import SamplingParams
+from tokendraw.plugin import VerifyMode
 from tokendraw_testing.kit.property import Properties
 from tokendraw_testing.kit.statistical_tests import fit
 from tokendraw_testing.kit.trial import Trial, Verdict

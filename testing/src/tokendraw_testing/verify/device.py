@@ -7,12 +7,8 @@ from dataclasses import replace
 
 import torch
 
-from tokendraw.operations.verify.capabilities import VerifyMode
-from tokendraw.operations.verify.output import VerifyOutput
-from tokendraw.output import SamplerOutput
-from tokendraw.parameters.drafts import Drafts
-from tokendraw.parameters.metadata import SamplingMetadata
-from tokendraw.parameters.params import SamplingParams
+from tokendraw import Drafts, SamplerOutput, SamplingMetadata, SamplingParams, VerifyOutput
+from tokendraw.plugin import VerifyMode
 from tokendraw_testing.kit.device import captured, require_new_draws, require_no_wait
 from tokendraw_testing.kit.property import Ask, Properties
 from tokendraw_testing.kit.trial import Trial

@@ -11,13 +11,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from tokendraw import speculative
-from tokendraw.backends.description.capabilities import DraftKind, GumbelDtype, LogprobsMode
-from tokendraw.operations.verify.capabilities import VerifyCapabilities, VerifyMode
-from tokendraw.operations.verify.output import VerifyOutput
-from tokendraw.parameters.drafts import Drafts
-from tokendraw.parameters.metadata import SamplingMetadata
-from tokendraw.parameters.params import SamplingParams
+from tokendraw import Drafts, SamplingMetadata, SamplingParams, VerifyOutput, speculative
+from tokendraw.plugin import DraftKind, GumbelDtype, LogprobsMode, VerifyCapabilities, VerifyMode
 from tokendraw_testing import reference, reference_walk
 from tokendraw_testing.kit.trial import Trial
 from tokendraw_testing.logits_families import Family, gaussian, tied, zipf

@@ -9,10 +9,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from tokendraw.backends.description.capabilities import DraftKind
-from tokendraw.errors.formatting import all_of
-from tokendraw.operations.verify.capabilities import VerifyCapabilities, VerifyMode
-from tokendraw.parameters.params import SamplingParams
+from tokendraw import SamplingParams
+from tokendraw.plugin import DraftKind, VerifyCapabilities, VerifyMode
+from tokendraw.tools import all_of
 from tokendraw_testing import reference, reference_walk
 from tokendraw_testing.kit.property import Properties
 from tokendraw_testing.kit.refusals import refused

@@ -10,9 +10,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from tokendraw.backends.description.capabilities import DraftKind
-from tokendraw.parameters.drafts import Drafts
-from tokendraw.parameters.params import SamplingParams
+from tokendraw import Drafts, SamplingParams
+from tokendraw.plugin import DraftKind
 from tokendraw_testing.kit.property import Properties
 from tokendraw_testing.kit.trial import Trial
 from tokendraw_testing.logits_families import gaussian

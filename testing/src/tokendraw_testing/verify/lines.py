@@ -10,11 +10,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from tokendraw.backends.description.capabilities import INPUT_DTYPES, DraftKind
-from tokendraw.errors.formatting import all_of
-from tokendraw.operations.verify.capabilities import VerifyMode
-from tokendraw.output import PAD_LOGPROB
-from tokendraw.parameters.params import SamplingParams
+from tokendraw import SamplingParams
+from tokendraw.plugin import INPUT_DTYPES, PAD_LOGPROB, DraftKind, VerifyMode
+from tokendraw.tools import all_of
 from tokendraw_testing.kit.inputs import unmodified
 from tokendraw_testing.kit.property import Ask, Properties
 from tokendraw_testing.kit.refusals import refused

@@ -11,9 +11,9 @@ import torch
 from numpy.typing import NDArray
 from scipy import stats
 
-from tokendraw.backends.description.capabilities import DraftKind
-from tokendraw.errors.formatting import all_of
-from tokendraw.parameters.params import SamplingParams
+from tokendraw import SamplingParams
+from tokendraw.plugin import DraftKind
+from tokendraw.tools import all_of
 from tokendraw_testing.kit.property import Properties
 from tokendraw_testing.kit.statistical_tests import fit
 from tokendraw_testing.kit.trial import Trial, Verdict

@@ -10,10 +10,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from tokendraw.backends.description.capabilities import GumbelDtype
-from tokendraw.errors.formatting import all_of
-from tokendraw.parameters.metadata import SamplingMetadata
-from tokendraw.parameters.params import SamplingParams
+from tokendraw import SamplingMetadata, SamplingParams
+from tokendraw.plugin import GumbelDtype
+from tokendraw.tools import all_of
 from tokendraw_testing import reference
 from tokendraw_testing.kit.property import Ask, Properties
 from tokendraw_testing.kit.trial import Trial

@@ -15,12 +15,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from tokendraw import speculative
-from tokendraw.backends.description.capabilities import DraftKind
-from tokendraw.operations.verify.capabilities import VerifyMode
-from tokendraw.parameters.drafts import Drafts
-from tokendraw.parameters.metadata import SamplingMetadata
-from tokendraw.parameters.params import SamplingParams
+from tokendraw import Drafts, SamplingMetadata, SamplingParams, speculative
+from tokendraw.plugin import DraftKind, VerifyMode
 from tokendraw_testing.kit.statistical_tests import fit, share
 from tokendraw_testing.kit.trial import Trial, Verdict
 from tokendraw_testing.rows.draws import seed_torch

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from tokendraw.parameters.params import SamplingParams
+from tokendraw import SamplingParams
 from tokendraw_testing import reference, reference_walk
 from tokendraw_testing.rows.noise_precision import (
     POSITION,

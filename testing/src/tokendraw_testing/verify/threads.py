@@ -8,10 +8,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from tokendraw.backends.description.capabilities import DraftKind
-from tokendraw.operations.verify.calls import Verify
-from tokendraw.operations.verify.capabilities import VerifyMode
-from tokendraw.operations.verify.output import VerifyOutput
+from tokendraw import VerifyOutput
+from tokendraw.plugin import DraftKind, VerifyMode
 from tokendraw_testing import reference
 from tokendraw_testing.kit.property import Properties
 from tokendraw_testing.kit.threads import (
@@ -71,7 +69,7 @@ def _repeated(
     logits, drafts = batch.logits(subject), batch.drafts(subject, kind)
     metadata = batch.metadata(drafts)
     differs = _differ(batch, [known[i] for i in order], _kept(subject, own, order))
-    return RepeatedCall(lambda: Verify(logits, drafts, metadata, mode=mode), differs)
+    return RepeatedCall(lambda: subject.new_call("verify", logits, drafts, metadata, mode=mode), differs)
 
 
 def _kept(subject: Verifying, own: Batch, order: list[int]) -> Callable[[int, int], Array]:

@@ -11,9 +11,8 @@ import torch
 from numpy.typing import NDArray
 from scipy import stats
 
-from tokendraw.errors.formatting import all_of
-from tokendraw.parameters.metadata import SamplingMetadata
-from tokendraw.parameters.params import SamplingParams
+from tokendraw import SamplingMetadata, SamplingParams
+from tokendraw.tools import all_of
 from tokendraw_testing.kit.property import Properties
 from tokendraw_testing.kit.statistical_tests import fit
 from tokendraw_testing.kit.trial import Trial, Verdict

@@ -6,16 +6,8 @@ from typing import Any
 
 import torch
 
-from tokendraw.backends.description.capabilities import DraftKind, GumbelDtype, LogprobsMode
-from tokendraw.calls.drawing import Draft
-from tokendraw.operations.verify.calls import Verify
-from tokendraw.operations.verify.capabilities import VerifyCapabilities, VerifyMode
-from tokendraw.operations.verify.output import VerifyOutput
-from tokendraw.operations.verify.rows import by_row
-from tokendraw.output import SamplerOutput
-from tokendraw.parameters.drafts import Drafts
-from tokendraw.parameters.metadata import SamplingMetadata
-from tokendraw.parameters.params import SamplingParams
+from tokendraw import Drafts, SamplerOutput, SamplingMetadata, SamplingParams, VerifyOutput, speculative
+from tokendraw.plugin import Call, DraftKind, GumbelDtype, LogprobsMode, VerifyCapabilities, VerifyMode
 from tokendraw_testing.kit.property import Ask
 from tokendraw_testing.rows.sampling import RowSubject, Sampling
 
@@ -53,7 +45,7 @@ class Verifying(RowSubject):
 
         :raises Violation: the output has a wrong shape, dtype or device, or holds chains that cannot be.
         """
-        call = Verify(target_logits, drafts, metadata, mode=mode)
+        call = self.new_call("verify", target_logits, drafts, metadata, mode=mode)
         lacking = call.lacking(self.capabilities)
         assert lacking is None, f"the kit asked for what is not advertised: {lacking}"
         output: VerifyOutput = self.make(call, self.need(logprobs_mode, gumbel_dtype))
@@ -63,7 +55,9 @@ class Verifying(RowSubject):
         self, logits: torch.Tensor, metadata: SamplingMetadata, *, gumbel_dtype: GumbelDtype | None = None
     ) -> SamplerOutput:
         """Draw one draft a row with the verifier, its output checked as in :meth:`Sampling.sample`."""
-        output: SamplerOutput = self.make(Draft(logits, metadata), self.need(None, gumbel_dtype))
+        output: SamplerOutput = self.make(
+            self.new_call("draft", logits, metadata), self.need(None, gumbel_dtype)
+        )
         return output
 
     def calls(self) -> tuple[str, ...]:
@@ -72,10 +66,21 @@ class Verifying(RowSubject):
 
     def rows_of(self, call: Any) -> tuple[str, torch.Tensor, SamplingMetadata]:
         """Return the mode of a verification, the logits of its rows and their metadata; likewise for drafts."""
-        if isinstance(call, Draft):
+        if not hasattr(call, "mode"):
             return "verify draft", call.logits, call.metadata
         logits = call.target_logits
-        return f"verify {call.mode}", logits, by_row(call.metadata, call.drafts, len(logits))
+        return f"verify {call.mode}", logits, _by_row(call.metadata, call.drafts, len(logits))
+
+
+def _by_row(metadata: SamplingMetadata, drafts: Drafts, rows: int) -> SamplingMetadata:
+    """Make metadata of the target's rows from metadata of requests, whose positions are those of their first rows."""
+    if metadata.num_rows in (None, rows):
+        return metadata
+    request, step = speculative.rows_of_requests(drafts.cu_num_logits, rows)
+    positions, slot = metadata.positions, metadata.row_index
+    if positions is not None:
+        positions = positions.to(torch.int64).index_select(0, request) + step
+    return metadata.for_rows(request if slot is None else slot.index_select(0, request), positions)
 
 
 def draft_ask(
@@ -93,7 +98,7 @@ def draft_ask(
     :param need: fields of the need that belong to it.
     """
 
-    def call(subject: Verifying) -> Verify:
+    def call(subject: Verifying) -> Call:
         offered, device = subject.capabilities, subject.device
         counts = [1, 0] if ragged else [1, 1]
         ids = torch.full((sum(counts),), -1 if placeholder else 0, device=device)
@@ -111,6 +116,7 @@ def draft_ask(
             [params or SamplingParams()] * rows, device=device, positions=list(range(rows))
         )
         asked = mode or (*offered.verify_modes, "rejection")[0]
-        return Verify(torch.zeros(rows, 4, device=device), drafts, metadata, mode=asked)
+        target_logits = torch.zeros(rows, 4, device=device)
+        return subject.new_call("verify", target_logits, drafts, metadata, mode=asked)
 
     return Ask(need, call)

@@ -9,11 +9,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from tokendraw.backends.description.capabilities import LogprobsMode
-from tokendraw.operations.verify.output import VerifyOutput
-from tokendraw.output import PAD_LOGPROB, PAD_TOKEN_ID, SamplerOutput
-from tokendraw.parameters.drafts import Drafts
-from tokendraw.parameters.metadata import SamplingMetadata
+from tokendraw import Drafts, SamplerOutput, SamplingMetadata, VerifyOutput
+from tokendraw.plugin import PAD_LOGPROB, PAD_TOKEN_ID, LogprobsMode
 from tokendraw_testing import reference, reference_walk
 from tokendraw_testing.kit.trial import Trial
 from tokendraw_testing.rows.expected import expect

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from tokendraw.parameters.metadata import SamplingMetadata
+from tokendraw import SamplingMetadata
 from tokendraw_testing import reference, reference_walk
 from tokendraw_testing.crossing import factors
 from tokendraw_testing.crossing.comparison import Request, requested, stacked

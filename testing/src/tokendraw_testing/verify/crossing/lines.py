@@ -8,8 +8,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from tokendraw.backends.description.capabilities import Capabilities, DraftKind
-from tokendraw.operations.verify.capabilities import VerifyCapabilities, VerifyMode
+from tokendraw.plugin import Capabilities, DraftKind, VerifyCapabilities, VerifyMode
 from tokendraw_testing.crossing import factors
 from tokendraw_testing.crossing.covering import Case, covering, random_case
 from tokendraw_testing.crossing.factors import Factors, Site

@@ -9,9 +9,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from tokendraw.backends.description.capabilities import DraftKind, GumbelDtype
-from tokendraw.operations.verify.capabilities import VerifyMode
-from tokendraw.parameters.params import SamplingParams
+from tokendraw import SamplingParams
+from tokendraw.plugin import DraftKind, GumbelDtype, VerifyMode
 from tokendraw_testing import reference, reference_walk
 from tokendraw_testing.crossing.factors import Site
 from tokendraw_testing.rows.requests import described

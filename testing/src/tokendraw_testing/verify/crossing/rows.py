@@ -11,7 +11,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from tokendraw.parameters.params import SamplingParams
+from tokendraw import SamplingParams
 
 Array = NDArray[Any]
 
