@@ -13,7 +13,7 @@ import tokendraw
 from tokendraw import SamplerUnavailableError, TokendrawError
 from tokendraw.plugin import Host
 from tokendraw.resolution import Candidate, State, detect_host, installed_version
-from tokendraw.tools import all_of, make_call, nearest, one_of
+from tokendraw.tools import all_of, find_unsupported, make_call, nearest, one_of
 from tokendraw_bench import operations
 from tokendraw_bench.baselines import flashinfer
 from tokendraw_bench.operation import AnyCell, BenchOperation
@@ -116,9 +116,12 @@ class _Asked:
         self._operation, self._capabilities = operation, capabilities
 
     def __getattr__(self, method: str) -> Callable[..., str | None]:
-        return lambda *arguments, **named: make_call(self._operation, method, *arguments, **named).lacking(
-            self._capabilities
-        )
+        def unsupported(*arguments: Any, **named: Any) -> str | None:
+            return find_unsupported(
+                make_call(self._operation, method, *arguments, **named), self._capabilities
+            )
+
+        return unsupported
 
 
 def _plugin(candidate: Candidate, device: torch.device, operation: BenchOperation) -> Contender:

@@ -2,7 +2,8 @@
 
 ================================================  =====================================================================
 :class:`InstalledPlugin`                          an installed plugin on one device: judged, built and proven
-:func:`make_call`, :func:`run_call`               a call of an operation's method; its checks and its run on an object
+:func:`make_call`, :func:`find_unsupported`       a call of an operation's method; the part of it beyond a plugin
+:func:`run_call`, :func:`dispatch_call`           its output on an object, checked; or what a provider makes of it
 :func:`find_operation`, :func:`operation_names`   the records of operations
 :func:`find_device`, :func:`find_entry_points`    a device with the facts about it; entry points of installed plugins
 ``NAME_RULE``, ``FIRST_PARTY``, :func:`is_name`   names that plugins may have, and those that are reserved
@@ -38,9 +39,11 @@ if TYPE_CHECKING:
     from tokendraw.operations.pack_sm90_w4.reference import packed_scales, packed_weights
     from tokendraw.providers.single_plugin import (
         InstalledPlugin,
+        dispatch_call,
         find_device,
         find_entry_points,
         find_operation,
+        find_unsupported,
         make_call,
         operation_names,
         run_call,
@@ -74,9 +77,11 @@ _HOMES = {
     ),
     "providers.single_plugin": (
         "InstalledPlugin",
+        "dispatch_call",
         "find_device",
         "find_entry_points",
         "find_operation",
+        "find_unsupported",
         "make_call",
         "operation_names",
         "run_call",
@@ -88,9 +93,11 @@ __all__ = [
     "NAME_RULE",
     "InstalledPlugin",
     "all_of",
+    "dispatch_call",
     "find_device",
     "find_entry_points",
     "find_operation",
+    "find_unsupported",
     "format_error",
     "format_value",
     "heavy_imports",

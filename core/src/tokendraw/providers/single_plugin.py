@@ -59,7 +59,27 @@ def make_call(operation: str, method: str, *arguments: Any, **options: Any) -> C
     return methods_of(operations.get(operation))[method](*arguments, **options)
 
 
-def run_call(
+def find_unsupported(call: Call, capabilities: HostCapabilities) -> str | None:
+    """Name the part of a call that a plugin with these capabilities cannot serve; None if it serves all of it."""
+    return call.lacking(capabilities)
+
+
+def run_call(call: Call, backend: Any, *, plugin: str, need: HostNeed) -> tuple[Any, str | None]:
+    """Run a call on an object without the checks of its inputs, and hold the output against the contract.
+
+    Waits for the device.
+
+    :param backend: object with the operation's methods.
+    :param plugin: name of the plugin of the object, which the ranks of a collective call compare.
+    :param need: need that the object was built for.
+    :returns: the output; what it needs to be and what was found, None if it has the right form and values.
+    """
+    call.join(plugin, need, None)
+    output = call.run(backend)
+    return output, call.output_check(need)(output) or call.wrong_values(output, need)
+
+
+def dispatch_call(
     call: Call,
     backend: Any,
     *,

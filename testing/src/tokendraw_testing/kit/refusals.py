@@ -8,7 +8,7 @@ from typing import Never
 
 from tokendraw import SamplerUnavailableError
 from tokendraw.resolution import Choice, decide
-from tokendraw.tools import run_call
+from tokendraw.tools import dispatch_call
 from tokendraw_testing.kit.property import Ask
 from tokendraw_testing.kit.subject import OperationSubject
 from tokendraw_testing.kit.trial import Violation
@@ -35,7 +35,7 @@ def refused(subject: OperationSubject, ask: Ask) -> str:
         resolution = decide([own.candidate], own.host, need, Choice(sampler=own.name), operation=operation)
         if ask.call is None:
             raise Violation(f"{need} needs to be refused, found it granted")
-        run_call(
+        dispatch_call(
             ask.call(subject),
             _Tripwire(),
             operation=operation,

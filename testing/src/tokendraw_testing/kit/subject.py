@@ -14,7 +14,14 @@ import torch
 from tokendraw import SamplerUnavailableError
 from tokendraw.plugin import API_VERSION, Call, Host, HostCapabilities, PluginInfo
 from tokendraw.resolution import Candidate, State, detect_host
-from tokendraw.tools import InstalledPlugin, find_operation, make_call, operation_names, random_state_kept
+from tokendraw.tools import (
+    InstalledPlugin,
+    find_operation,
+    make_call,
+    operation_names,
+    random_state_kept,
+    run_call,
+)
 from tokendraw_testing.kit.effort import Effort
 from tokendraw_testing.kit.looked import Place
 from tokendraw_testing.kit.operation import find
@@ -183,8 +190,7 @@ class OperationSubject:
         :raises Violation: the output has a wrong form, or values that cannot be.
         """
         need = need or self.usual_need
-        output = call.run(self.built(need))
-        reason = call.output_check(need)(output) or call.wrong_values(output, need)
+        output, reason = run_call(call, self.built(need), plugin=self.subject.name, need=need)
         if reason is not None:
             raise Violation(f"a call needs to return {reason}")
         self.looked.update(self.rows_by_place(call))

@@ -12,6 +12,7 @@ import torch
 
 from tokendraw import SamplerOutput, VocabShard
 from tokendraw.plugin import Call
+from tokendraw.tools import run_call
 from tokendraw_testing.kit.inputs import bits, unmodified
 from tokendraw_testing.kit.trial import Trial, Violation
 from tokendraw_testing.rows.expected import SAME
@@ -51,12 +52,12 @@ class OverRanks(Sampling):
             own = parts[rank.rank]
             shard = VocabShard(split.bounds[rank.rank], logits.shape[1], rank)
             one = self.new_call("sample", own, metadata, shard=shard)
-            one.join(self.subject.name, need, None)
-            output: SamplerOutput = one.run(self.subject.built(self.operation, need, rank.rank))
-            reason = one.output_check(need)(output) or one.wrong_values(output, need)
+            backend = self.subject.built(self.operation, need, rank.rank)
+            output, reason = run_call(one, backend, plugin=self.subject.name, need=need)
             if reason is not None:
                 raise Violation(f"rank {rank.rank} needs to return {reason}")
-            return output
+            result: SamplerOutput = output
+            return result
 
         named = {f"logits of rank {rank}": part for rank, part in enumerate(parts)}
         with unmodified(self._trial, metadata=metadata, **named):

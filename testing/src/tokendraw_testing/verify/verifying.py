@@ -8,6 +8,7 @@ import torch
 
 from tokendraw import Drafts, SamplerOutput, SamplingMetadata, SamplingParams, VerifyOutput, speculative
 from tokendraw.plugin import Call, DraftKind, GumbelDtype, LogprobsMode, VerifyCapabilities, VerifyMode
+from tokendraw.tools import find_unsupported
 from tokendraw_testing.kit.property import Ask
 from tokendraw_testing.rows.sampling import RowSubject, Sampling
 
@@ -46,7 +47,7 @@ class Verifying(RowSubject):
         :raises Violation: the output has a wrong shape, dtype or device, or holds chains that cannot be.
         """
         call = self.new_call("verify", target_logits, drafts, metadata, mode=mode)
-        lacking = call.lacking(self.capabilities)
+        lacking = find_unsupported(call, self.capabilities)
         assert lacking is None, f"the kit asked for what is not advertised: {lacking}"
         output: VerifyOutput = self.make(call, self.need(logprobs_mode, gumbel_dtype))
         return output
