@@ -7,7 +7,7 @@ import torch
 
 from mutants.samplers import NATIVE, SamplerMutant, sampler_mutant
 from tokendraw import SamplingMetadata
-from tokendraw.testing import Status
+from tokendraw_testing import Status
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

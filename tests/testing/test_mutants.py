@@ -10,7 +10,7 @@ import pytest
 import mutants
 from checkout import ROOT
 from mutants.corners import Corner
-from tokendraw.testing import Status
+from tokendraw_testing import Status
 
 FAMILIES = mutants.families()
 ALL = [mutant for rows in FAMILIES.values() for mutant in rows]

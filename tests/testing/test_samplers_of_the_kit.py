@@ -7,7 +7,7 @@ import pytest
 import numpy_sampler
 from mutants import by_name
 from mutants.samplers import CUDA_SAMPLERS, NATIVE, PLAIN, SAMPLERS, SamplerMutant, sampler_mutant
-from tokendraw.testing import Effort, Status, run
+from tokendraw_testing import Effort, Status, run
 
 QUICK = Effort.of(quick=True, device_type="cpu")
 FEW_DRAWS = replace(QUICK, draws=QUICK.draws // 5, tiled_draws=QUICK.tiled_draws // 5, tails=QUICK.tails[:1])

@@ -11,10 +11,10 @@ import torch
 
 from mutants.races import CAPABILITIES, RACES
 from mutants.samplers import SamplerMutant, sampler_mutant
-from tokendraw.testing import Effort, Status, Subject, properties, run
-from tokendraw.testing.conformance import SamplerConformance
-from tokendraw.testing.kit import threads, workers
-from tokendraw.testing.kit.fuzz import fuzz
+from tokendraw_testing import Effort, Status, Subject, properties, run
+from tokendraw_testing.conformance import SamplerConformance
+from tokendraw_testing.kit import threads, workers
+from tokendraw_testing.kit.fuzz import fuzz
 
 LINES = ("threads", "verify threads", "process threads", "plan threads", "pack threads")
 ONE_SCRATCH = RACES[0]

@@ -5,7 +5,7 @@ import pytest
 import numpy_sampler
 from mutants import by_name
 from mutants.samplers import SAMPLERS, SamplerMutant, sampler_mutant
-from tokendraw.testing import Effort, Status, Subject, run
+from tokendraw_testing import Effort, Status, Subject, run
 
 MUTANTS = by_name(SAMPLERS)
 TOO_SMALL_FOR = {

@@ -9,8 +9,8 @@ from mutants import by_name
 from mutants.verifiers import OPERATIONS, VERIFIERS, VerifierMutant, verifier_mutant
 from tokendraw import philox
 from tokendraw.plugin import VerifyCapabilities
-from tokendraw.testing import Effort, Status, Subject, properties, reference, run
-from tokendraw.testing.verify.edges import LARGEST_U, LEAST_U, U_POSITION
+from tokendraw_testing import Effort, Status, Subject, properties, reference, run
+from tokendraw_testing.verify.edges import LARGEST_U, LEAST_U, U_POSITION
 
 MUTANTS = by_name(VERIFIERS)
 LINES = [prop.name for prop in properties() if prop.operation == "verify"]

@@ -10,13 +10,13 @@ import torch
 import tokendraw_native.verify as pieces
 from mutants.verifiers import OPERATIONS, VerifierMutant
 from tokendraw import BatchFacts, SamplingParams, speculative
-from tokendraw.testing import Effort, Subject, reference, reference_walk, run
-from tokendraw.testing.kit.report import Status
-from tokendraw.testing.kit.trial import Trial, Violation
-from tokendraw.testing.verify import KIT, Verifying
-from tokendraw.testing.verify.crossing.noise import AcceptanceNoise
-from tokendraw.testing.verify.crossing.rows import FAMILIES, pair, places
-from tokendraw.testing.verify.unseeded import coincidences
+from tokendraw_testing import Effort, Subject, reference, reference_walk, run
+from tokendraw_testing.kit.report import Status
+from tokendraw_testing.kit.trial import Trial, Violation
+from tokendraw_testing.verify import KIT, Verifying
+from tokendraw_testing.verify.crossing.noise import AcceptanceNoise
+from tokendraw_testing.verify.crossing.rows import FAMILIES, pair, places
+from tokendraw_testing.verify.unseeded import coincidences
 
 FEW = replace(Effort.tiny(), most_draws=200)
 

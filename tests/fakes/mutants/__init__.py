@@ -12,7 +12,7 @@ from typing import Any
 
 import tokendraw
 from mutants.shared_tables import shared_tables
-from tokendraw.testing import Status, Subject, run
+from tokendraw_testing import Status, Subject, run
 
 _MODULES = (
     "samplers",

@@ -16,10 +16,10 @@ import tokendraw_native.verify as pieces
 from mutants import Mutant
 from mutants.corner_calls import CornerCall
 from tokendraw import LogprobsTensors, philox
-from tokendraw.testing import Effort
 from tokendraw_native import plugin
 from tokendraw_native.row_params import Noise
 from tokendraw_native.sampler import NativeSampler
+from tokendraw_testing import Effort
 
 NATIVE = {name: plugin.tokendraw_describe().operations[name] for name in ("sample", "verify")}
 WIDE, WIDER = 1 << 16, 1 << 17

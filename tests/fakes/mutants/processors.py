@@ -9,9 +9,9 @@ import torch
 
 from mutants import table
 from tokendraw.plugin import INPUT_DTYPES, EditFacts, ProcessCapabilities
-from tokendraw.testing import Effort
 from tokendraw_native import logits_processing
 from tokendraw_native.logits_processing import NativeProcessor
+from tokendraw_testing import Effort
 
 EVERYTHING = ProcessCapabilities(
     device_types=None, dtypes=INPUT_DTYPES, drafts=True, graph_safe=True, sync_free=True

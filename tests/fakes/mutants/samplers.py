@@ -13,9 +13,9 @@ import tokendraw
 from mutants import Mutant, table
 from tokendraw import SamplerOutput
 from tokendraw.plugin import Capabilities
-from tokendraw.testing import Effort
-from tokendraw.testing.rows.expected import expect
 from tokendraw_native import plugin
+from tokendraw_testing import Effort
+from tokendraw_testing.rows.expected import expect
 
 NATIVE = plugin.tokendraw_describe().operations["sample"]
 PLAIN = Capabilities(device_types=None)

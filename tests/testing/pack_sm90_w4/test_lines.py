@@ -2,7 +2,7 @@
 
 from mutants.packers import EVERYTHING, PACKERS, PackerMutant
 from tokendraw.plugin import Sm90W4Capabilities
-from tokendraw.testing import Status, Subject, properties, run
+from tokendraw_testing import Status, Subject, properties, run
 
 LINES = [prop.name for prop in properties("pack_sm90_w4")]
 

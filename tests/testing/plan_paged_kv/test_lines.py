@@ -5,7 +5,7 @@ import pytest
 from mutants import by_name
 from mutants.planners import CUDA_PLANNERS, PLANNERS, PROMISES, PlannerMutant
 from tokendraw.plugin import HostCapabilities
-from tokendraw.testing import Effort, Status, Subject, properties, run
+from tokendraw_testing import Effort, Status, Subject, properties, run
 
 LINES = [prop.name for prop in properties("plan_paged_kv")]
 CUDA_LINES = {line for mutant in CUDA_PLANNERS for line in mutant.lines}

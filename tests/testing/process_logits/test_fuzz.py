@@ -5,8 +5,8 @@ import pytest
 from mutants import by_name
 from mutants.processors import PROCESSORS, ProcessorMutant
 from tokendraw.plugin import INPUT_DTYPES, ProcessCapabilities
-from tokendraw.testing import Subject
-from tokendraw.testing.kit.fuzz import Case, fuzz, fuzz_case, look
+from tokendraw_testing import Subject
+from tokendraw_testing.kit.fuzz import Case, fuzz, fuzz_case, look
 
 EVERYTHING = ProcessCapabilities(device_types=None, dtypes=INPUT_DTYPES, drafts=True)
 MUTANTS = by_name(PROCESSORS)

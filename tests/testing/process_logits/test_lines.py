@@ -7,8 +7,8 @@ import pytest
 from mutants import by_name
 from mutants.processors import EVERYTHING, PROCESSORS, ProcessorMutant
 from tokendraw.plugin import EDITS, ProcessCapabilities
-from tokendraw.testing import Effort, Status, Subject, properties, run
-from tokendraw.testing.kit.fuzz import Case, look
+from tokendraw_testing import Effort, Status, Subject, properties, run
+from tokendraw_testing.kit.fuzz import Case, look
 
 THREADS = "process threads"  # of compiled kernels alone: tests/testing/test_threads.py plants a bug for it
 LINES = [prop.name for prop in properties("process_logits") if not prop.needs_cuda and prop.name != THREADS]
