@@ -18,7 +18,7 @@ PAD_LOGPROB = float("-inf")
 
 
 class TokenLogprob(NamedTuple):
-    """A token of a row, as :meth:`LogprobsTensors.row` lists it.
+    """A token of a row, as listed by :meth:`LogprobsTensors.row`.
 
     :ivar token_id: Id of the token, in [0, V).
     :ivar logprob: Natural logarithm, or a logit, by ``logprobs_mode``.
@@ -57,7 +57,7 @@ class LogprobsTensors:
         )
 
     def row(self, index: int, step: int | None = None) -> list[TokenLogprob]:
-        """List what one request asked for: the drawn token, then its own best ones, without padding.
+        """List the logprobs requested for a row: the drawn token, then the best tokens, without padding.
 
         :param index: of the row, or of the request of a verification.
         :param step: of a verification: which of the request's tokens; behind the last one the list is empty.
@@ -88,7 +88,7 @@ class LogprobsTensors:
 
 @dataclass(frozen=True, slots=True)
 class SamplerOutput:
-    """The output of a sampling step: one drawn token a row.
+    """The output of a sampling step: a drawn token for each row.
 
     :ivar token_ids: [B] int64, each in [0, V) whatever the logits hold.
     :ivar valid: [B] bool: False where the row held NaN, or nothing above -inf.

@@ -1,4 +1,4 @@
-"""The face for authors of plugins: how a sampler describes itself, and the hooks by which the core negotiates with it.
+"""The face for authors of plugins: the description of a sampler, and the hooks of the negotiation with the core.
 
 A complete plugin, in the package that the entry point names::
 

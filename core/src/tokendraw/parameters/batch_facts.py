@@ -1,4 +1,4 @@
-"""Says what the host knows of a batch without looking at the device: of all rows together, and of each one."""
+"""The host's knowledge of a batch, without reading the device: of all rows together, and of each row."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ RowKind: TypeAlias = tuple[bool, bool, int, bool, bool, str, int | None]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BatchFacts:
-    """Facts about a batch, known without reading the device: what it may hold. The defaults say "anything".
+    """Upper bounds of a batch's contents, known without reading the device. The defaults say "anything".
 
     ``any_*`` must be True unless no row is of that kind, ``all_*`` may be True only if every row is.
 
@@ -58,13 +58,13 @@ class BatchFacts:
         check_fields(self)
 
     def logprobs_width(self, vocab_size: int) -> int | None:
-        """Return N of the result: the best tokens beside each drawn one, at most V; None: no row wants any."""
+        """Return N of the result: the number of best tokens a row, at most V; None: no row wants logprobs."""
         n = self.max_logprobs
         return n if n is None or 0 <= n <= vocab_size else vocab_size
 
     @classmethod
     def of_kinds(cls, kinds: Collection[RowKind]) -> Self:
-        """Describe a batch whose rows are of these kinds, each of which occurs."""
+        """Describe a batch with at least one row of each given kind, and no others."""
         greedy, seeded, top_k, top_p, min_p, order, logprobs = zip(*kinds, strict=True) if kinds else [()] * 7
         filters = zip(order, top_k, top_p, min_p, strict=True)
         return cls(
@@ -83,7 +83,7 @@ class BatchFacts:
 
     @classmethod
     def merged(cls, parts: Iterable[BatchFacts]) -> BatchFacts:
-        """Describe a batch whose rows are those of ``parts`` together; without parts, an empty batch."""
+        """Describe the batch of all rows of ``parts``; without parts, an empty batch."""
         every = list(parts)
         if len(every) == 1:
             return every[0]
@@ -103,7 +103,7 @@ class BatchFacts:
         )
 
     def tightened(self, given: Collection[str]) -> Self:
-        """Say of a parameter whose tensor is absent that it is off, whatever the caller left at "may hold".
+        """Mark each parameter without a tensor as off, whatever the caller left at "may hold".
 
         :param given: names of the parameters that have a tensor.
         """
@@ -128,7 +128,7 @@ class BatchFacts:
 
 
 class RowKinds:
-    """The kind of each row, as the host knows it, so that rows can be routed singly: see ``docs/engine-authors.md``.
+    """The kind of each row, as the host knows it, for routing single rows: see ``docs/engine-authors.md``.
 
     :meth:`SamplingMetadata.from_params` makes it. Whoever keeps parameters in tensors of their own makes it from the
     requests that these hold, anew whenever a row comes to be of another kind (greedy, seeded, with another top-k,
@@ -174,32 +174,32 @@ class RowKinds:
 
     @cached_property
     def kinds(self) -> tuple[BatchFacts, ...]:
-        """Facts about a single row of each kind that occurs."""
+        """Facts about a single row of each kind in the batch."""
         return tuple(BatchFacts.of_kinds([key]) for key in self._keys)
 
     @cached_property
     def facts(self) -> BatchFacts:
-        """Facts about a batch of one row for each slot."""
+        """Facts about a batch with a row for each slot."""
         return BatchFacts.of_kinds(self._keys)
 
     @property
     def num_rows(self) -> int:
-        """Number of logits rows that it speaks of."""
+        """Number of logits rows."""
         return len(self.of_slot if self.slot_of_row is None else self.slot_of_row)
 
     def is_about(self, tensors: Sequence[Tensor | None]) -> bool:
-        """Return whether it speaks of these tensors; the first that it is asked about are the ones that it does."""
+        """Whether these kinds describe ``tensors``; the tensors of the first call are bound to them."""
         if self._seen is None:
             self._seen = tuple((tensor, _version(tensor)) for tensor in tensors)
         return all(tensor is seen for tensor, (seen, _) in zip(tensors, self._seen, strict=True))
 
     def is_current(self) -> bool:
-        """Return whether its tensors are, as far as torch counts changes, as they were."""
+        """Whether torch counts no in-place change of the bound tensors."""
         return all(_version(tensor) == version for tensor, version in self._seen or ())
 
 
 def row_kind(params: CheckedParams) -> RowKind:
-    """Return the kind of rows with these parameters."""
+    """Return the kind of a row with these parameters."""
     return (
         params.temperature == 0.0,
         params.seed is not None,
@@ -212,7 +212,7 @@ def row_kind(params: CheckedParams) -> RowKind:
 
 
 def checked_slots(row_index: Iterable[int] | None, slots: int) -> list[int] | None:
-    """Return the slot of each row, if they are given.
+    """Check the slot of each row; None stays None.
 
     :raises InvalidParameterError: one of them is no slot; names the row.
     """
@@ -222,7 +222,7 @@ def checked_slots(row_index: Iterable[int] | None, slots: int) -> list[int] | No
 
 
 def _widest(logprobs: Collection[int | None]) -> int | None:
-    """Return the width that holds every row: -1 if one wants all, None if none wants any."""
+    """Return the largest number of logprobs: -1 if a row wants all, None if no row wants any."""
     wanted = [n for n in logprobs if n is not None]
     return None if not wanted else -1 if -1 in wanted else max(wanted)
 

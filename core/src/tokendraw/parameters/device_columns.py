@@ -1,4 +1,4 @@
-"""Lays out checked parameters as the columns that go to a device, in the dtypes of their tensors."""
+"""Lays out checked parameters as columns for the upload, in the dtypes of their tensors."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tokendraw.parameters.request_columns import RequestColumns
 
 
 def parameter_columns(checked: RequestColumns, device: torch.device) -> dict[str, Column]:
-    """Return a column [slots] for each field of the metadata that a request makes use of."""
+    """Return a column [slots] for each field of the metadata used by a request."""
     real = torch.float32 if device.type == "mps" else torch.float64  # so that 0.9 stays 0.9
     columns: dict[str, Column] = {
         "temperature": (checked.temperature, real),
@@ -34,7 +34,7 @@ def parameter_columns(checked: RequestColumns, device: torch.device) -> dict[str
 
 
 def index_column(name: str, given: Iterable[int] | Tensor, device: torch.device) -> Tensor | Column:
-    """Return positions or slots as a tensor [rows] int64 on the device, or as a column that is to be copied there.
+    """Return positions or slots as a tensor [rows] int64 on the device, or as a column to be uploaded.
 
     :raises InvalidInputError: they are a tensor of another form.
     :raises InvalidParameterError: they are no list of integers, or one on the host is out of range.

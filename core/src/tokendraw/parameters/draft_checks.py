@@ -1,4 +1,4 @@
-"""Holds the tensors and numbers of drafts against each other. Values are read by :func:`check_offsets` alone."""
+"""Checks the tensors and counts of drafts. :func:`check_offsets` alone reads values."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _DTYPES = frozenset(getattr(torch, name) for name in INPUT_DTYPES)
 
 
 def check_ids(ids: Tensor, offsets: Tensor) -> None:
-    """Refuse ids and offsets that are no tensors, or do not fit each other.
+    """Check the types, shapes and dtypes of ids and offsets.
 
     :param ids: ``draft_token_ids``.
     :param offsets: ``cu_num_logits``.
@@ -40,7 +40,7 @@ def check_ids(ids: Tensor, offsets: Tensor) -> None:
 
 
 def check_distributions(ids: Tensor, probs: Tensor | None, logits: Tensor | None) -> None:
-    """Refuse probabilities and logits of drafts that are no tensors, or do not fit their ids.
+    """Check the probabilities or logits of drafts against the ids.
 
     :raises InvalidInputError: names the tensor, what it needs to be and what it is.
     """
@@ -70,7 +70,7 @@ def check_distributions(ids: Tensor, probs: Tensor | None, logits: Tensor | None
 def check_counts(
     num_drafts: Sequence[int], requests: int, ids: Tensor, probs: Tensor | None, logits: Tensor | None
 ) -> None:
-    """Refuse counts that do not fit the tensors.
+    """Check the number of drafts of each request against the tensors.
 
     :param requests: B.
     :raises InvalidInputError: a tensor has another number of rows.
@@ -101,7 +101,7 @@ def first_rows(num_drafts: Sequence[int]) -> list[int]:
 
 
 def check_offsets(cu_num_logits: Tensor, num_drafts: Sequence[int] | None, rows: int | None) -> None:
-    """Read the rows at which the requests begin, and refuse them where they cannot be.
+    """Read the first row of each request, and refuse impossible offsets.
 
     :param rows: L, or None where the host does not know it.
     :raises InvalidParameterError: names the request, what is needed there and what is found.
@@ -126,7 +126,7 @@ def check_offsets(cu_num_logits: Tensor, num_drafts: Sequence[int] | None, rows:
 
 
 def known_most_drafts(max_drafts: int, num_drafts: Sequence[int] | None, ids: Tensor) -> int:
-    """Return ``max_drafts``, or what the host knows in its place where it is -1.
+    """Return ``max_drafts``, or for -1 the host's upper bound.
 
     :raises InvalidParameterError: it knows nothing, or ``max_drafts`` is less than one of the counts.
     """

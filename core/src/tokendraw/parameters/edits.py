@@ -1,4 +1,4 @@
-"""Checks what one request asks to change in its logits before sampling. Imports no torch."""
+"""Checks the edits of logits of a request. Imports no torch."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ LARGEST_ID = LARGEST_COUNT = 2**31 - 1  # an int32
 
 
 class CheckedEdits(NamedTuple):
-    """The edits that one request asks for, each value in its range."""
+    """The edits of a request, each value in its range."""
 
     repetition: float
     frequency: float
@@ -49,7 +49,7 @@ class CheckedEdits(NamedTuple):
 
     @property
     def names(self) -> tuple[Edit, ...]:
-        """Names of the edits that change logits."""
+        """Names of the edits in effect."""
         is_on = (
             bool(self.allowed),
             bool(self.bad_words),
@@ -63,7 +63,7 @@ class CheckedEdits(NamedTuple):
 
 
 def checked_edits(params: Any, row: int | str | None = None, vocab_size: int | None = None) -> CheckedEdits:
-    """Check what a request asks to change.
+    """Check the edits of a request.
 
     :param params: a :class:`tokendraw.SamplingParams`.
     :param row: in its batch, or its place in words, for the message.
@@ -107,7 +107,7 @@ def checked_edits(params: Any, row: int | str | None = None, vocab_size: int | N
 
 
 def refuse_edits(params: Any, row: int) -> None:
-    """Check what a request asks to change, and refuse any of it, where nothing keeps what that needs.
+    """Check the edits of a request, and refuse any edit in effect: there are no slots to keep its state.
 
     :raises InvalidParameterError: it names the first such field and the row, and says what to do.
     """

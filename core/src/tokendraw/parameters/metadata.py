@@ -1,4 +1,4 @@
-"""Holds the parameters of a batch as tensors, beside what the host knows of them."""
+"""The parameters of a batch as tensors, with the host's knowledge of the batch."""
 
 from __future__ import annotations
 
@@ -160,19 +160,19 @@ class SamplingMetadata:
 
     @cached_property
     def num_rows(self) -> int | None:
-        """Number of logits rows that it describes; None if it holds no tensor and so fits any batch."""
+        """Number of logits rows; None without tensors: fits any batch."""
         if self.row_index is not None:
             return self.row_index.shape[0]
         return next((tensor.shape[0] for tensor in self._tensors().values()), None)
 
     @cached_property
     def device(self) -> torch.device | None:
-        """Device of its tensors; None if it holds none."""
+        """Device of the tensors; None without tensors."""
         return next((tensor.device for tensor in self._tensors().values()), None)
 
     @cached_property
     def memo(self) -> dict[Hashable, Any]:
-        """Results that samplers computed from this metadata once, by keys of their own.
+        """Results computed by samplers from this metadata, by keys of their own.
 
         All metadata that :meth:`with_positions` makes of it shares it. So it may hold what follows from facts, shapes,
         dtypes and devices, and from which tensors there are, but nothing that follows from values, which may change in
@@ -182,7 +182,7 @@ class SamplingMetadata:
 
     @untraced
     def with_positions(self, positions: Iterable[int] | Tensor) -> SamplingMetadata:
-        """Copy the parameters to other positions [rows]: what an engine does at each step, unless in place.
+        """Copy the parameters to other positions [rows], as an engine does at each step unless in place.
 
         :param positions: integers on the device, or on the host, which are copied as by :meth:`from_params`.
         :raises InvalidInputError: a ValueError: they are no tensor of integers, one a row, on the device.
@@ -223,7 +223,7 @@ class SamplingMetadata:
         return spread
 
     def per_row(self, name: str) -> Tensor | None:
-        """Spread the parameter ``name`` over the logits rows: [rows], or None where it is off for all.
+        """Spread the parameter ``name`` over the logits rows: [rows], or None for a parameter without a tensor.
 
         Integers come as int32 or int64: smaller ones do not hold V, and do not index.
         """
@@ -233,7 +233,7 @@ class SamplingMetadata:
         return _widened(tensor)[_widened(self.row_index)]
 
     def check_values(self) -> None:
-        """Look at ``row_index`` and ``positions`` wherever they lie, and wait for them.
+        """Check the values of ``row_index`` and ``positions`` on any device, and wait for the device.
 
         :raises InvalidParameterError: a slot or position is out of range; names the row and the value.
         """
@@ -243,12 +243,12 @@ class SamplingMetadata:
         return {field.name: getattr(self, field.name) for field in fields(self)}  # without the memo
 
     def _tensors(self) -> dict[str, Tensor]:
-        """Return those that are there, by field."""
+        """Return the tensors in use, by field."""
         return {name: tensor for name in _TENSORS if (tensor := getattr(self, name)) is not None}
 
 
 def plugin_class(metadata: SamplingMetadata) -> str | None:
-    """Return the dotted name of the class of metadata if that is a plugin's subclass; None if it is the core's."""
+    """Return the dotted name of a plugin's subclass of metadata; None for the core's class."""
     kind = type(metadata)
     return None if kind is SamplingMetadata else f"{kind.__module__}.{kind.__qualname__}"
 

@@ -1,4 +1,4 @@
-"""Holds the tensors of a batch's parameters against each other, and looks at values that lie on the host.
+"""Checks the tensors of a batch's parameters against each other, and reads values on the host.
 
 Forms are looked at whenever metadata is made. To look at a value on another device would wait for it: there they are
 looked at with ``TOKENDRAW_DEBUG=1`` alone, call by call.
@@ -27,7 +27,7 @@ LARGEST_POSITION = 2**63 - 1
 
 
 def check_form(name: str, tensor: Tensor) -> None:
-    """Refuse what is no vector of the dtype of a field. Reads no values.
+    """Refuse anything but a vector of a field's dtype. Reads no values.
 
     :raises InvalidInputError: names the field, what it needs to be and what it is.
     """
@@ -43,7 +43,7 @@ def check_form(name: str, tensor: Tensor) -> None:
 
 
 def check_together(tensors: Mapping[str, Tensor]) -> None:
-    """Refuse tensors, by field, whose lengths or devices do not fit each other. Reads no values.
+    """Check the lengths and devices of tensors, by field, against each other. Reads no values.
 
     :raises InvalidInputError: names them with what they are.
     """
@@ -63,12 +63,12 @@ def _check_lengths(tensors: Mapping[str, Tensor]) -> None:
 
 
 def num_slots(tensors: Mapping[str, Tensor]) -> int | None:
-    """Count the requests that the parameters are of; None where all are off."""
+    """Count the requests of the parameters; None without parameters."""
     return next((tensor.shape[0] for name, tensor in tensors.items() if name in SLOT_FIELDS), None)
 
 
 def check_indices(tensors: Mapping[str, Tensor], *, anywhere: bool = False) -> None:
-    """Refuse slots that there are not, and positions below 0.
+    """Refuse slots out of range, and positions below 0.
 
     :param anywhere: look at values on other devices than the CPU too, and wait for those.
     :raises InvalidParameterError: names the field, the row and the value.
@@ -90,7 +90,7 @@ def check_positions(positions: Tensor, *, anywhere: bool = False) -> None:
 
 
 def check_record(name: str, value: object, needed: type | UnionType) -> None:
-    """Refuse what is no record of what the host knows.
+    """Refuse anything but a record of the host's knowledge.
 
     :raises InvalidParameterError: says what it is.
     """
@@ -102,7 +102,7 @@ def check_record(name: str, value: object, needed: type | UnionType) -> None:
 
 
 def check_kinds(row_kinds: RowKinds, slots: int | None, row_index: Tensor | None) -> None:
-    """Refuse kinds of other numbers of slots and rows.
+    """Check the numbers of slots and rows of row kinds.
 
     :raises InvalidInputError: with both numbers.
     """

@@ -1,4 +1,4 @@
-"""Says what one request asks of the sampler, and checks it. Imports no torch."""
+"""The sampling parameters of a request, and their checks. Imports no torch."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LARGEST_LOGPROBS = 2**31 - 1  # an int32; any N >= V is V
 
 
 class _Noted:
-    """A slot beside the fields: a batch asks each of its requests for it, in place of for eight fields."""
+    """A flag beside the fields: a batch reads a single attribute of each request in place of eight fields."""
 
     __slots__ = ("may_edit",)
     may_edit: bool
@@ -31,7 +31,7 @@ class _Noted:
 
 @dataclass(frozen=True, slots=True)
 class SamplingParams(_Noted):
-    """Sampling parameters of one request. The defaults sample from the plain softmax.
+    """Sampling parameters of a request. The defaults sample from the plain softmax.
 
     Values are checked by :meth:`check`, and where a batch is built, in
     :meth:`tokendraw.SamplingMetadata.from_params`, where an error names the row, or in
@@ -101,7 +101,7 @@ class SamplingParams(_Noted):
         self.__post_init__()
 
     def check(self, vocab_size: int | None = None, *, max_logprobs: int | None = None) -> Self:
-        """Refuse this request at a server's door, before it is part of any batch. Imports no torch.
+        """Refuse this request before it joins any batch. Imports no torch.
 
         :param vocab_size: V, if it is known. ``top_k`` and ``logprobs`` above it are not refused: they mean "off" and
             "all". What ``logprobs=-1`` asks for is held against ``max_logprobs``, and token ids against V.
@@ -121,7 +121,7 @@ class SamplingParams(_Noted):
 
 
 class CheckedParams(NamedTuple):
-    """The parameters of one request, each in its range and as a tensor holds it."""
+    """The parameters of a request, each in range and as stored in a tensor."""
 
     temperature: float
     top_k: int
@@ -135,7 +135,7 @@ class CheckedParams(NamedTuple):
 
 
 def checked(params: SamplingParams, row: int | str | None = None) -> CheckedParams:
-    """Check the parameters of one request.
+    """Check the parameters of a request.
 
     :param row: in its batch, or its place in words, for the message.
     :raises InvalidParameterError: it names the field and the row.

@@ -24,7 +24,7 @@ from tokendraw.parameters.ranges import are_integers, are_reals, each, of_row
 
 
 class RequestColumns(NamedTuple):
-    """The parameters of a batch, one entry a request, each in its range and as a tensor holds it."""
+    """The parameters of a batch, an entry a request, each in range and as stored in a tensor."""
 
     temperature: Sequence[float]
     top_k: Sequence[int]
@@ -77,7 +77,7 @@ def checked_columns(params: Iterable[SamplingParams], *, may_edit: bool = False)
 
 
 def _are_plain(columns: RequestColumns) -> bool:
-    """Return whether all values are in their ranges and of Python's own types; others are looked at one by one."""
+    """Whether all values are in range and of Python's own types; :func:`checked` checks any other batch row by row."""
     order = {*map(type, columns.filter_order)} == {str} and {*columns.filter_order} <= {*FILTER_ORDERS}
     return (
         order

@@ -123,7 +123,7 @@ def _log_survival(bits: Tensor) -> Tensor:
 def uniform(
     seed: Tensor, position: Tensor, index: Tensor, stream: int | Tensor, dtype: GumbelDtype = "fp32"
 ) -> Tensor:
-    """Return uniform variates in (0, 1) at (seed, position, index, stream), float64 where the device has it.
+    """Return uniform variates in (0, 1) at (seed, position, index, stream), in the device's widest float.
 
     ``fp32`` forms ``u`` from the 32 bits of ``w0``, which float64 holds exactly, ``fp64`` from 53 as :func:`gumbel`
     does.
@@ -162,7 +162,7 @@ def fresh_seeds(rows: int, device: torch.device) -> Tensor:
 
 
 def has_every_seed(metadata: SamplingMetadata) -> bool:
-    """Whether the host knows that every row has a seed, so that none gets a fresh one."""
+    """Whether the host knows that every row has a seed."""
     return metadata.facts.all_seeded and metadata.seed is not None
 
 
@@ -216,7 +216,7 @@ def _blocks(shape: Sequence[int]) -> Iterator[tuple[slice, ...]]:
 
 
 def _part(x: Tensor, block: tuple[slice, ...]) -> Tensor:
-    """Return the part of a broadcast tensor that belongs to a block."""
+    """Return the part of a broadcast tensor within a block."""
     own = block[len(block) - x.dim() :]
     return x[tuple(part if size > 1 else slice(None) for part, size in zip(own, x.shape, strict=True))]
 
@@ -226,5 +226,5 @@ def _real(dtype: GumbelDtype) -> torch.dtype:
 
 
 def _bits(w0: Tensor, w1: Tensor, dtype: GumbelDtype) -> tuple[Tensor, int]:
-    """Return the bits that make a variate of ``dtype``, and their number."""
+    """Return the bits of a variate of ``dtype``, and their number."""
     return ((w0 << 21) | (w1 >> 11), 53) if dtype == "fp64" else (w0, 32)

@@ -1,4 +1,4 @@
-"""Philox4x32-10 for tensors of a CPU, in numpy, where an operation costs a fraction of one of torch to launch.
+"""Philox4x32-10 in numpy for CPU tensors: a numpy operation starts at a fraction of torch's launch cost.
 
 A lane of the state, ``(c0, c1)`` or ``(c2, c3)``, is one uint64 with its first word above its second. So is the product
 of 64 bits that a round makes of the other lane's first word, and the round is ``product ^ (lane << 32) ^ (key << 32)``:
@@ -61,7 +61,7 @@ def random_words(seed: Tensor, position: Tensor, index: Tensor, stream: int | Te
 
 @functools.cache
 def _constants(dim: int) -> tuple[Any, Any, NDArray[Any], NDArray[Any]]:
-    """Return 32, both multipliers, those of each lane [2, ...], and what a round adds to the keys [10, 2, ...]."""
+    """Return 32, both multipliers, those of each lane [2, ...], and the key increments of each round [10, 2, ...]."""
     import numpy as np
 
     half, ones = np.uint64(32), (1,) * dim
