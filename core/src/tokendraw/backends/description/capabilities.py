@@ -93,7 +93,7 @@ _Filters: TypeAlias = Annotated[
 
 @dataclass(frozen=True, kw_only=True)
 class HostCapabilities:
-    """Requirements of a provider of any operation on the host, and promises of its calls there.
+    """A provider's requirements of the host, and its promises about waiting and CUDA graphs, for any operation.
 
     The defaults promise nothing: advertise what you have tested.
 
@@ -178,7 +178,7 @@ class HostNeed:
 
 @dataclass(frozen=True, kw_only=True)
 class Need(HostNeed):
-    """Conditions that a sampler must meet for the caller, whatever the rows of a batch ask for later.
+    """A caller's conditions on a sampler, independent of the rows of later batches.
 
     Seeds, greedy rows and filters are properties of rows: those are looked at batch by batch, and rows that
     the chosen sampler cannot serve go to its companion. A need is what no companion can mend.

@@ -41,7 +41,7 @@ _REQUIRED_HOOKS = ("tokendraw_describe", "tokendraw_build")
 
 @dataclass(frozen=True)
 class Discovery:
-    """Every plugin that is installed, for one host and choice: found and loaded once, for all operations.
+    """The installed plugins, found and loaded once for a host and a choice, for all operations.
 
     What a plugin's probe finds missing is asked once an operation and need, when that is first assessed, so that all
     that follows rests on one answer.
@@ -56,7 +56,7 @@ class Discovery:
     _assessed: dict[str, tuple[HostNeed, tuple[Candidate, ...]]] = field(default_factory=dict, repr=False)
 
     def candidates(self, operation: Operation, need: HostNeed) -> tuple[Candidate, ...]:
-        """Every plugin with its state in one operation, and its reason. Raises nothing on their account.
+        """Assess every plugin for an operation, with state and reason. A plugin's failure raises nothing.
 
         :param need: of the operation's need type.
         """
@@ -67,7 +67,7 @@ class Discovery:
         return known[1]
 
     def offered(self, name: str, operation: Operation) -> Any:
-        """Look up what a plugin that loaded can do, in the operation's capabilities type.
+        """Look up the capabilities of a loaded plugin in an operation.
 
         :raises KeyError: there is none of that name, or it does not offer the operation.
         """
@@ -99,7 +99,7 @@ def gather(host: Host, choice: Choice, find: Find) -> Discovery:
 
 
 def _loaded(candidate: Candidate, find: Find) -> tuple[Candidate, pluggy.HookRelay | None]:
-    """Import a plugin and let it describe itself; its hooks only if that went well and it speaks our API."""
+    """Import a plugin and read its description; return hooks only for a sound description of our API version."""
     try:
         relay = _hooks(candidate)
         answer = guarded("tokendraw_describe", relay.tokendraw_describe)
@@ -151,7 +151,7 @@ def _other_api(candidate: Candidate, api_version: int) -> str:
 def _probed(
     candidate: Candidate, relay: pluggy.HookRelay, operation: Operation, host: Host, need: HostNeed
 ) -> Candidate:
-    """Ask the plugin what this machine lacks, unless its declared capabilities rule it out already.
+    """Call the plugin's probe, unless its declared capabilities already rule out this machine.
 
     It is waited for, however long it takes.
     """

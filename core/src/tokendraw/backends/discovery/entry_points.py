@@ -1,4 +1,4 @@
-"""The entry points of plugins, and the distributions that brought them, with none of their code run.
+"""Lists the entry points of plugins and their distributions, without running any of their code.
 
 The core walks them itself, since a loader that stops at the first broken plugin would let one distribution switch off
 all others.

@@ -1,4 +1,4 @@
-"""Finds the line of a plugin that an exception came from, for its author and for bug reports."""
+"""Finds the line of a plugin's code behind an exception, for its author and for bug reports."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tokendraw.errors.formatting import printable
 
 
 def package_of(plugin: object) -> str:
-    """Top-level package of a plugin's code, from the object that its entry point names or from what it built."""
+    """Name the top-level package of a plugin object or of an object built by a plugin."""
     name = getattr(plugin, "__module__", None) or getattr(
         plugin, "__name__", ""
     )  # a module has no __module__
@@ -16,7 +16,7 @@ def package_of(plugin: object) -> str:
 
 
 def place_of(error: BaseException, package: str) -> str:
-    """Write `` (acme_tokendraw/sampler.py:42)``: the innermost frame of ``package`` below which it was raised.
+    """Write `` (acme_tokendraw/sampler.py:42)``: the innermost frame of ``package`` in the traceback.
 
     Frames of torch and other libraries that the plugin called do not count. Empty where it has no frame there.
     """

@@ -1,4 +1,4 @@
-"""Restores torch's global state, which belongs to the host, after a plugin's code has run.
+"""Restores torch's global state, property of the host, after a plugin's code has run.
 
 Held are torch's default device (of this thread), its default dtype and the random state of the CPU. Nothing
 here imports torch.
@@ -26,7 +26,7 @@ _UNLIKELY_SEED = 2**32  # torch seeds itself with 64 random bits; below this lie
 
 @contextlib.contextmanager
 def kept_at_import(module: str, plugin: str) -> Iterator[None]:
-    """Guard the import of a plugin's module, if it is the first: a later one runs none of its code.
+    """Guard the first import of a plugin's module: a later import runs none of its code.
 
     A thread of the host that draws from torch's CPU generator during a first import may see its draws repeated.
     """
@@ -53,7 +53,7 @@ def kept_at_import(module: str, plugin: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def kept_while_building(plugin: str) -> Iterator[None]:
-    """Guard building and proving, except for random states, and one thread at a time. Torch is loaded by then."""
+    """Guard building and proving, except for random states, on a single thread at a time. Torch is loaded by then."""
     with _lock:
         torch = sys.modules["torch"]
         dtype, device = torch.get_default_dtype(), _default_device(torch)
@@ -64,13 +64,13 @@ def kept_while_building(plugin: str) -> Iterator[None]:
 
 
 def _torch() -> Any:
-    """Return torch if it is loaded; None while another thread is still loading it, and for a stand-in."""
+    """Return torch if loaded; None for a stand-in, and while another thread is still loading torch."""
     torch = sys.modules.get("torch")
     return torch if hasattr(torch, "default_generator") else None
 
 
 def _default_device(torch: Any) -> Any:
-    """Return the default device that ``torch.set_default_device`` set in this thread, or None.
+    """Return the default device set by ``torch.set_default_device`` in this thread, or None.
 
     ``torch.get_default_device`` would initialise CUDA to find the index of a plain ``cuda``, and raise where
     there is none.
@@ -80,7 +80,7 @@ def _default_device(torch: Any) -> Any:
 
 
 def _put_back(torch: Any, device: Any, dtype: Any) -> list[str]:
-    """Set both defaults to these values; name those that had others."""
+    """Restore the default device and dtype; name the changed defaults."""
     changed = []
     if _default_device(torch) != device:
         torch.set_default_device(device)
@@ -92,7 +92,7 @@ def _put_back(torch: Any, device: Any, dtype: Any) -> list[str]:
 
 
 def _made_fresh(torch: Any) -> list[str]:
-    """Make torch, if it was loaded meanwhile, as it is after an import of its own: with a seed nobody can foresee."""
+    """Reset a torch loaded meanwhile to the state after its own import, with an unpredictable seed."""
     if torch is None:
         return []
     is_suspect = torch.default_generator.initial_seed() < _UNLIKELY_SEED

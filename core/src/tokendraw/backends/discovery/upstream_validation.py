@@ -1,4 +1,4 @@
-"""Checks what a plugin says of its upstream: the range of versions, those tested, and the table of releases."""
+"""Checks a plugin's description of its upstream: range of versions, tested versions, and table of releases."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tokendraw.errors.formatting import format_value, is_printable
 
 
 def checked_upstream(upstream: Upstream) -> Upstream:
-    """Copy what a plugin says of its upstream, if it is sound.
+    """Check and copy a plugin's description of its upstream.
 
     :raises PluginError: the message is a reason in words.
     """
@@ -90,7 +90,7 @@ def _found(upstream: Upstream) -> dict[str, str]:
 
 
 def _check_order(rows: list[Release]) -> None:
-    """Check that the rows about one operation give each version exactly one of them."""
+    """Check that the rows about an operation cover each version exactly once."""
     about = rows[0].operation or "all operations"
     if Version(rows[0].since) != Version("0"):
         raise PluginError(
@@ -107,7 +107,7 @@ def _check_order(rows: list[Release]) -> None:
 
 
 def _check_decision(row: Release, upstream: Upstream) -> None:
-    """Check that what a row uses is not refused by the range or for all operations. The first row may span both."""
+    """Check that neither the range nor a row about all operations refuses the releases of a row in use."""
     if row.refused or Version(row.since) == Version("0"):
         return
     about = row.operation or "all operations"

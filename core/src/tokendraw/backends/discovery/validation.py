@@ -1,4 +1,4 @@
-"""Checks a plugin's description against the plugin API before anything relies on it."""
+"""Checks a plugin's description against the plugin API before its first use."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Find: TypeAlias = Callable[[str], Operation | None]
 
 
 def check_identity(info: object, name: str) -> PluginInfo:
-    """Return ``info`` if it is the description of the plugin that users select as ``name``.
+    """Return ``info`` if it is the description of the plugin selected by users as ``name``.
 
     :raises PluginError: it is not; the message is a reason in words.
     """
@@ -41,7 +41,7 @@ def check_identity(info: object, name: str) -> PluginInfo:
 
 
 def checked(info: PluginInfo, find: Find) -> PluginInfo:
-    """Copy a description whose identity is sound, if the rest is; what the plugin does to its own later is no matter.
+    """Check and copy a description of sound identity; later changes by the plugin do not reach the copy.
 
     The rest has to make sense only if the API version is ours.
 
@@ -73,7 +73,7 @@ def checked(info: PluginInfo, find: Find) -> PluginInfo:
 
 
 def _capabilities(name: object, offered: object, find: Find) -> HostCapabilities:
-    """Copy what is offered of one operation. Of one that this core does not know, the host's part alone is known."""
+    """Copy the capabilities of an operation; of an operation unknown to this core, the host's part alone."""
     if not is_printable(name, MAX_WORD_CHARS) or not isinstance(offered, HostCapabilities):
         found = _kind(offered) if is_printable(name, MAX_WORD_CHARS) else format_value(name)
         raise PluginError(f"PluginInfo.operations needs Capabilities by name, found {found}")
