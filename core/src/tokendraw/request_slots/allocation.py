@@ -45,7 +45,7 @@ class State:
     """That of a step with one token a request."""
 
     def give_memory(self, asked: Iterable[str]) -> None:
-        """Give memory to the lists that these edits need.
+        """Allocate memory for the lists of some edits.
 
         :param asked: fields of :class:`tokendraw.plugin.EditFacts`.
         :raises torch.OutOfMemoryError: there is too little memory; nothing has changed.
@@ -54,7 +54,7 @@ class State:
 
     @property
     def num_bytes(self) -> int:
-        """Bytes that all tensors take on the device."""
+        """Bytes of all tensors on the device."""
         lists = [getattr(self.tables, name) for lists in self.families.padding.values() for name in lists]
         own = (*self.blocks.values(), *self.at_rest.values(), self.tokens, self.tables.counts)
         return sum(tensor.nbytes for tensor in (*own, *lists, *self.workspace.memory))
@@ -62,7 +62,7 @@ class State:
 
 @torch.inference_mode(False)  # inference tensors could not be changed outside of that mode
 def allocate(sizes: Sizes, device: torch.device) -> State:
-    """Allocate slots that hold no requests.
+    """Allocate slots without requests.
 
     :raises InvalidParameterError: torch finds no such device here.
     """

@@ -57,7 +57,7 @@ def append_tokens(state: State, row_index: Tensor, token_ids: Tensor, sizes: Siz
 
 
 def _leave_out_the_full(w: Workspace, *, one: bool) -> None:
-    """Keep no token for which its slot has no room; one without a request has none at all."""
+    """Drop tokens beyond the capacity of their slot; a slot without a request has no capacity."""
     if one:
         torch.lt(w.num_tokens, w.limit, out=w.room)
     else:
@@ -66,7 +66,7 @@ def _leave_out_the_full(w: Workspace, *, one: bool) -> None:
 
 
 def _leave_out_the_repeated(w: Workspace) -> None:
-    """Call the first of several tokens of one id new, and no other."""
+    """Count only the first of several equal ids of a request as new."""
     ids, new = w.ids_of_slots, w.new_of_slots
     same = (ids.unsqueeze(2) == ids.unsqueeze(1)) & new.unsqueeze(1)
     new.logical_and_(same.tril_(-1).any(2).logical_not_())

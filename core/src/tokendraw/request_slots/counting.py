@@ -1,4 +1,4 @@
-"""Counts the requests in the slots by what they ask for, so that the host knows it without looking at the device."""
+"""Counts the requests in the slots by kind and edits, so that the host need not read the device."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tokendraw.request_slots.tables import EditFacts
 
 
 class Population:
-    """The requests in the slots, counted by what they ask for."""
+    """The requests in the slots, counted by kind and edits."""
 
     def __init__(self) -> None:
         self.requests: dict[int, Request] = {}

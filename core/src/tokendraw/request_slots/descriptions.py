@@ -1,4 +1,4 @@
-"""Makes the metadata of rows over the parameters of all slots: one after the other, as cheap as to move it in time."""
+"""Makes the metadata of rows over the parameters of all slots, at the cost of a copy of a dictionary."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _OF_ROWS = frozenset(("row_index", "positions"))
 
 
 class Descriptions:
-    """Metadata whose rows differ, while the requests ask for the same, shares what was checked and concluded once."""
+    """Makes metadata of changing rows; while the facts stay equal, checks and the memo of samplers are shared."""
 
     def __init__(self, parameters: Mapping[str, Tensor]) -> None:
         self._parameters = parameters

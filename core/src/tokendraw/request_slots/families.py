@@ -1,4 +1,4 @@
-"""Gives memory to the lists and masks of edits that few requests ask for, once the first one does."""
+"""Allocates the lists and masks of rarely used edits when a request first uses them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class _Layout(NamedTuple):
 
 
 def _layouts(sizes: Sizes) -> dict[str, dict[str, _Layout]]:
-    """Return the tensors of each family, which is called as the edit is in :class:`tokendraw.plugin.EditFacts`."""
+    """Return the tensors of each family of edits, by the field of :class:`tokendraw.plugin.EditFacts`."""
     slots, words = sizes.num_slots, sizes.max_bad_words
     return {
         "any_bias": {
@@ -43,7 +43,7 @@ def _layouts(sizes: Sizes) -> dict[str, dict[str, _Layout]]:
 
 
 class Families:
-    """The families of tables that have no memory yet, and those whose memory nobody has written to yet."""
+    """The families of tables without memory, and the tensors still to be filled with padding."""
 
     def __init__(self, sizes: Sizes, device: torch.device) -> None:
         self._device = device
@@ -57,7 +57,7 @@ class Families:
         """Stands behind the entries of each tensor of a family."""
 
     def absent(self) -> dict[str, Tensor]:
-        """Return what stands in the tables for what has no memory: tensors of lists that hold nothing."""
+        """Return empty tensors in place of lists without memory."""
         return {
             name: torch.empty(own.shape[:1] + (0,) * len(own.shape[1:]), dtype=own.dtype, device=self._device)
             for tensors in self.missing.values()
@@ -65,7 +65,7 @@ class Families:
         }
 
     def extended(self, tables: RequestTables, asked: Iterable[str]) -> RequestTables:
-        """Give memory to families, and return tables with it. Those given serve until then.
+        """Allocate memory for families, and return tables with it. The given tables serve until then.
 
         While a CUDA graph is being captured nothing is written to it, since every replay would: that is left to
         :meth:`fill`.
@@ -87,7 +87,7 @@ class Families:
         return found
 
     def fill(self, tables: RequestTables) -> None:
-        """Write padding to what nobody has written to yet."""
+        """Write padding to newly allocated tensors."""
         while self._unfilled:
             name, padding = self._unfilled.popitem()
             getattr(tables, name).fill_(padding)

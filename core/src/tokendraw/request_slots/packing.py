@@ -1,4 +1,4 @@
-"""Packs a request into the words that go to the device in one copy."""
+"""Packs a request into words for a single upload."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from tokendraw.request_slots.tables import (
 
 
 class PackedRequest(NamedTuple):
-    """All that the device has to know of a request, as words of 32 bits."""
+    """The device's part of a request, as words of 32 bits."""
 
     words: array[int]
     sizes: dict[str, int]
     """Words of each piece, in their order: the columns of the parameters, and lists that are not empty."""
 
     def uploaded(self, device: torch.device) -> dict[str, Tensor]:
-        """Copy it to a device in one piece, for which nobody waits.
+        """Copy the request to a device in a single asynchronous upload.
 
         :raises InvalidInputError: a CUDA graph is being captured.
         """
@@ -42,7 +42,7 @@ class PackedRequest(NamedTuple):
 def packed_request(
     request: Request, tokens: TokenHistory, sizes: Sizes, device: torch.device
 ) -> PackedRequest:
-    """Lay out a request for one copy."""
+    """Lay out a request for a single upload."""
     own, edits = request.params, request.edits
     ends = [word[-1] for word in edits.bad_words]
     flags = dict.fromkeys(tokens.prompt, IN_PROMPT)
@@ -102,7 +102,7 @@ def _right_aligned(words: tuple[tuple[int, ...], ...], width: int) -> list[int]:
 
 
 def _bit_mask(ids: tuple[int, ...], num_words: int) -> array[int]:
-    """Return words of 32 bits, in which bit i % 32 of word i // 32 is set where id i is among them."""
+    """Return words of 32 bits, with bit i % 32 of word i // 32 set for each id i of ``ids``."""
     mask = bytearray(4 * num_words)
     for token in ids:
         mask[token >> 3] |= 1 << (token & 7)  # the lowest byte of a word comes first

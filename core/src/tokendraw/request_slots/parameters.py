@@ -1,4 +1,4 @@
-"""Lays out the small parameters of a request: those of one slot are a column of a block for each size of element."""
+"""Lays out the small parameters of a request: a column of a block for each size of element."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ AT_REST = dict.fromkeys((name for names in _DTYPES.values() for name in names), 
 
 
 class Layout(NamedTuple):
-    """The parameters of one slot, block by block."""
+    """The parameters of a slot, block by block."""
 
     dtypes: dict[str, torch.dtype]
     """By parameter, in the order of the blocks."""
@@ -44,7 +44,7 @@ class Layout(NamedTuple):
     packer: Struct
 
     def packed(self, values: Mapping[str, float]) -> bytes:
-        """Return the columns of one slot, one behind the other."""
+        """Pack the columns of a slot into bytes."""
         return self.packer.pack(*[values[name] for name in self.dtypes])
 
 
@@ -66,5 +66,5 @@ def layout_on(device_type: str) -> Layout:
 
 
 def column_of(words: Tensor, block: str) -> Tensor:
-    """Return the column of a block that lies in these words."""
+    """View words as the column of a block."""
     return words.view(_BLOCKS[block])

@@ -1,4 +1,4 @@
-"""Checks a request that comes to a slot."""
+"""Checks a request for a slot."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tokendraw.request_slots.tables import FACT_OF_EDIT
 
 @dataclass(frozen=True, eq=False)
 class Request:
-    """The part of a request in a slot that the host keeps."""
+    """The host's part of a request in a slot."""
 
     params: CheckedParams
     edits: CheckedEdits
@@ -30,7 +30,7 @@ class Request:
 
     @property
     def asks(self) -> list[str]:
-        """The edits that it asks for, as :class:`tokendraw.plugin.EditFacts` calls them."""
+        """The families of its edits, as fields of :class:`tokendraw.plugin.EditFacts`."""
         return [*dict.fromkeys(FACT_OF_EDIT[name] for name in self.edits.names)]
 
 
@@ -62,7 +62,7 @@ def checked_request(slot: int, params: SamplingParams, sizes: Sizes) -> Request:
 
 
 class TokenHistory(NamedTuple):
-    """The tokens of a request that comes to a slot. Numbers outside [0, V) are placeholders: tokens without an id."""
+    """The tokens of a new request. Numbers outside [0, V) are placeholders: tokens without an id."""
 
     prompt: list[int]
     output: list[int]

@@ -1,4 +1,4 @@
-"""Keeps how many tokens each request may still get, so that a full history is found without looking at the device."""
+"""Counts the free places in each history, so that the host finds a full history without reading the device."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tokendraw.request_slots.sizes import Sizes
 
 
 class Room:
-    """The tokens that each request may still get, at least.
+    """A lower bound of the free places in each request's history.
 
     A step whose slots only the device knows may have given its tokens to any request: it raises what all of them have
     used, by one addition.
@@ -35,7 +35,7 @@ class Room:
             self._first_full_at = min(self._full_at.values(), default=0)
 
     def take(self, slots: Sequence[int] | None, width: int) -> bool:
-        """Use room of ``width`` tokens for each of these requests, or return False: one may have less.
+        """Take ``width`` places of each of these requests, or return False: a request may have fewer.
 
         :param slots: None: only the device knows.
         """

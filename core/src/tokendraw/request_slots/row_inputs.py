@@ -17,7 +17,7 @@ from tokendraw.parameters.ranges import each, integers
 
 
 class HasTokenIds(Protocol):
-    """The part of an output with several tokens a request that is appended."""
+    """The appended part of an output with several tokens a request."""
 
     @property
     def token_ids(self) -> Tensor:
@@ -25,7 +25,7 @@ class HasTokenIds(Protocol):
 
 
 class Given(NamedTuple):
-    """One integer a row, or several."""
+    """A vector or matrix of integers, on the host or on a device."""
 
     values: list[int] | None
     """Those of a vector that the host knows."""
@@ -34,7 +34,7 @@ class Given(NamedTuple):
 
 
 def given_rows(name: str, given: Iterable[int] | Tensor, device: torch.device) -> Given:
-    """Take one integer a row, from wherever it is.
+    """Read an integer for each row, from the host or a device.
 
     :raises InvalidInputError: it is a tensor of another form, or on another device.
     :raises InvalidParameterError: it is no list.
@@ -50,7 +50,7 @@ def given_rows(name: str, given: Iterable[int] | Tensor, device: torch.device) -
 
 
 def given_positions(positions: Iterable[int] | Tensor, device: torch.device) -> Given:
-    """Take the position of each row, from wherever it is; values on the device are not looked at.
+    """Read the position of each row, from the host or a device; values on the device stay unread.
 
     :raises InvalidInputError: it is a tensor of another form, or on another device.
     :raises InvalidParameterError: it is no list, or one on the host is out of range.
@@ -80,7 +80,7 @@ def tokens_of(name: str, output: HasTokenIds, needed: str, advice: str, device: 
 
 
 def check_form(name: str, given: object, dims: int) -> None:
-    """Refuse what is no tensor of integers of so many dimensions.
+    """Refuse anything but a tensor of integers with ``dims`` dimensions.
 
     :raises InvalidInputError: says what it is.
     """
@@ -102,7 +102,7 @@ def check_device(name: str, given: Tensor, device: torch.device) -> None:
 
 
 def check_slots(slots: Sequence[int], live: Container[int], num_slots: int, *, once: bool = False) -> None:
-    """Refuse slots that there are not, or that have no request.
+    """Refuse slots out of range, or without a request.
 
     :param once: also refuse one that is named twice.
     :raises InvalidParameterError: it names the row.

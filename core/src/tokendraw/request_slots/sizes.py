@@ -11,7 +11,7 @@ _LARGEST_TOKENS = 2**27 - 1  # counts are 16 times as large, in an int32
 
 
 class Sizes(NamedTuple):
-    """How much of everything there is room for."""
+    """The capacities of the slots."""
 
     num_slots: int
     """S."""
@@ -35,7 +35,7 @@ class Sizes(NamedTuple):
 
 
 def checked_sizes(*sizes: int) -> Sizes:
-    """Check the sizes that a caller gives, in the order of :class:`Sizes`.
+    """Check the sizes given by a caller, in the order of :class:`Sizes`.
 
     :raises InvalidParameterError: it names the one that is out of range.
     """

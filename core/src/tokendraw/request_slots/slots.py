@@ -1,4 +1,4 @@
-"""The requests of an engine: one row of every parameter tensor each, written when a request comes or goes."""
+"""The requests of an engine: a row of every parameter tensor each, written when a request comes or goes."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from tokendraw.request_slots.writes import clean_slot, write_request
 
 @made_untraced
 class RequestSlots:
-    """Parameters and histories of the requests that an engine serves, on the device, for the engine's life.
+    """Parameters and histories of an engine's requests, on the device, for the engine's life.
 
     A request has a slot from :meth:`add` to :meth:`remove`. A tensor that has memory never moves: a CUDA graph may
     read it. One thread uses an object, and its calls launch on the device's current stream.
@@ -102,7 +102,7 @@ class RequestSlots:
 
     @property
     def tables(self) -> RequestTables:
-        """Tensors that edits of logits are computed from.
+        """Tensors for computing edits of logits.
 
         What has memory never moves. Those of bias, allowed ids, stop ids and bad words have none, and no width, until
         the first request that asks for such an edit is added, or a CUDA graph is captured: this is then another object.
@@ -114,7 +114,7 @@ class RequestSlots:
 
     @property
     def facts(self) -> EditFacts:
-        """Edits that the requests in the slots may ask for, as the host knows without looking at the device.
+        """Edits possible for the requests in the slots, known without reading the device.
 
         While a CUDA graph is being captured, :attr:`captured_edits`: later requests are edited by it too.
         """
@@ -122,7 +122,7 @@ class RequestSlots:
 
     @property
     def edits(self) -> tuple[Edit, ...]:
-        """Names of the edits that the requests in the slots may ask for, of which a processor may serve some.
+        """Names of the edits possible for the requests in the slots.
 
         While a CUDA graph is being captured, those of :attr:`captured_edits`.
         """
@@ -130,7 +130,7 @@ class RequestSlots:
 
     @property
     def num_bytes(self) -> int:
-        """Bytes that all tensors take on the device now."""
+        """Bytes of all tensors on the device now."""
         return self._state.num_bytes
 
     @untraced
@@ -173,7 +173,7 @@ class RequestSlots:
 
     @untraced
     def remove(self, slot: int) -> None:
-        """Take a request out of its slot, and all traces of it.
+        """Remove a request from its slot, with all traces.
 
         :raises InvalidParameterError: a ValueError: there is no such slot, or no request in it; nothing has changed.
         """
@@ -186,7 +186,7 @@ class RequestSlots:
 
     @untraced
     def append(self, row_index: Iterable[int] | Tensor, token_ids: Iterable[int] | Tensor) -> None:
-        """Append one token to the output of each of some requests. Waits for nothing, and can be captured.
+        """Append a token to the output of each given request. Waits for nothing, and can be captured.
 
         On another device than the CPU no value is looked at: rows whose slot is out of range or has no request are
         left out. The host counts what it sees; only where a request may be full by that count it reads how long each
@@ -207,7 +207,7 @@ class RequestSlots:
 
     @untraced
     def append_verified(self, row_index: Iterable[int] | Tensor, verify_output: HasTokenIds) -> None:
-        """Append what a verification emitted to the outputs of its requests, as :meth:`append` does.
+        """Append the tokens emitted by a verification to the outputs of its requests, as :meth:`append` does.
 
         :param row_index: [B] integer: the slot of each request, each at most once.
         :param verify_output: its ``token_ids`` [B, K + 1] are on the device of the slots.
@@ -221,7 +221,7 @@ class RequestSlots:
     def metadata(
         self, row_index: Iterable[int] | Tensor, positions: Iterable[int] | Tensor | None = None
     ) -> SamplingMetadata:
-        """Describe rows of logits by the parameters of their requests: nothing is copied but what is on the host.
+        """Describe rows of logits by the parameters of their requests, copying only arguments on the host.
 
         It speaks of the requests that are in the slots now: make a new one after :meth:`add`, and where a CUDA graph is
         to serve other kinds of requests later, give that one other facts with :func:`dataclasses.replace`.
@@ -240,7 +240,7 @@ class RequestSlots:
         return self._descriptions.of(self._population, **on_device(self._device, **given))
 
     def _append(self, slots: list[int] | None, row_index: Tensor, tokens: Tensor) -> None:
-        """Append tokens [B] or [B, K], if there is room for them.
+        """Append tokens [B] or [B, K], if the histories have space for them.
 
         :param slots: those of ``row_index``, as far as the host knows them.
         """

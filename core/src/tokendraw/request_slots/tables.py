@@ -1,4 +1,4 @@
-"""The tensors of :class:`tokendraw.RequestSlots` that edits of logits come from, and what the host knows of them."""
+"""The tensors of :class:`tokendraw.RequestSlots` for edits of logits, and the host's knowledge of them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ IN_PROMPT, HAS_BIAS, IS_STOP, ENDS_BAD_WORD = 1, 2, 4, 8
 
 @dataclass(frozen=True, eq=False)
 class RequestTables:
-    """The tensors of requests that a provider of ``process_logits`` reads. All lie dense on one device, and never move.
+    """The tensors of requests read by a provider of ``process_logits``. All lie dense on one device, and never move.
 
     NB, NS, NW, LW and the words of ``allowed`` are 0 until a request may ask for such an edit. Then ``slots.tables`` is
     another object, in which those tensors are new and the others are the same.
@@ -77,7 +77,7 @@ class RequestTables:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EditFacts:
-    """Facts about the edits that requests in the slots may ask for, by counting them. The defaults say "anything".
+    """Edits possible for the requests in the slots, by counting them. The defaults say "anything".
 
     :ivar any_penalty: Whether a request has a repetition, frequency or presence penalty.
     :ivar any_bias: Whether a request has a ``logit_bias``.
@@ -94,13 +94,13 @@ class EditFacts:
 
     @classmethod
     def of(cls, edits: Collection[Edit]) -> Self:
-        """Describe requests that ask for these edits and no others."""
+        """Describe requests with exactly the given edits."""
         names = {FACT_OF_EDIT[edit] for edit in edits if edit in FACT_OF_EDIT}
         return cls(**{name: name in names for name in EDIT_FACTS})
 
     @property
     def edits(self) -> tuple[Edit, ...]:
-        """Names of the edits that requests may ask for: all three penalties where any may be."""
+        """Names of the possible edits: all three penalties if any is possible."""
         return tuple([edit for edit in EDITS if edit in FACT_OF_EDIT and getattr(self, FACT_OF_EDIT[edit])])
 
     @property

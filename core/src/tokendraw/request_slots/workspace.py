@@ -1,4 +1,4 @@
-"""Holds what a step computes for each slot, so that torch writes it at once where, and as what, it is used."""
+"""Holds a step's intermediate tensors, each allocated in the dtype and place of its use."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ def write_request(state: State, slot: int, pieces: Mapping[str, Tensor]) -> None
 
 
 def clean_slot(state: State, slot: int, request: Request) -> None:
-    """Take all traces of a request from its slot, by the lists of the ids that it left some at."""
+    """Remove all traces of a request from its slot, found by the request's lists of ids."""
     tables, edits = state.tables, request.edits
     traces = [tables.distinct[slot]]  # all of it: behind the ids it holds 0, whose count is to be 0 as well
     if edits.bias:
