@@ -1,4 +1,4 @@
-"""The protocol of the object that plugins build for the operation ``pack_sm90_w4``."""
+"""The protocol of packers, built by plugins for the operation ``pack_sm90_w4``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 @runtime_checkable
 class Sm90W4PackerBackend(Protocol):
-    """The object that ``tokendraw_build`` returns for ``pack_sm90_w4``.
+    """The packer returned by ``tokendraw_build`` for ``pack_sm90_w4``.
 
     One whose capabilities say ``unpacks`` has ``unpack_weights`` and ``unpack_scales`` as well, with the same
     parameters and the way back. The core has checked dtype, dimensions, format and layout.

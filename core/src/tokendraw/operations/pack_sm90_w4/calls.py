@@ -26,11 +26,11 @@ UPSTREAM: Final = "upstream"
 
 
 class MissingChoiceError(InvalidParameterError, TypeError):
-    """Format or layout were left out: an argument is missing, as Python says it, and there is no default."""
+    """Format or layout were left out: neither has a default, as Python's TypeError says of any missing argument."""
 
 
 class _Choice:
-    """Stands for an argument that was left out."""
+    """Stands for an omitted argument."""
 
     def __repr__(self) -> str:
         return "nothing"
@@ -40,7 +40,7 @@ _LEFT_OUT: Final[Any] = _Choice()
 
 
 class _Repacking(Call):
-    """One tensor, and the layout that it has or gets."""
+    """A tensor, and its layout before or after the call."""
 
     __slots__ = ("layout", "tensor")
 
@@ -52,7 +52,7 @@ class _Repacking(Call):
 
     @abstractmethod
     def form(self) -> shapes.Form:
-        """Return the form of the tensor, for a layout that is known."""
+        """Return the form of the tensor, for a known layout."""
 
     def check(self, device: torch.device, need: Any) -> None:
         if self.layout == UPSTREAM:
@@ -62,7 +62,7 @@ class _Repacking(Call):
         _check_tensor(self.argument, self.tensor, self.form(), self.layout, device)
 
     def check_format(self) -> None:
-        """Refuse a format that there is not, where a call has one."""
+        """Refuse an unknown format, in calls with a format."""
         return
 
     def tensors(self) -> dict[str, Tensor]:
@@ -84,7 +84,7 @@ class _Repacking(Call):
 
 
 class _Weights(_Repacking):
-    """Weights, which have a format beside the layout."""
+    """Weights, with a format beside the layout."""
 
     __slots__ = ("format",)
 

@@ -1,4 +1,4 @@
-"""The capabilities of a packer: formats, layouts, and whether it unpacks."""
+"""The capabilities of a packer: formats, layouts, and unpacking."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ class Sm90W4Capabilities(HostCapabilities):
 
 
 def has(format: Format, layout: Layout) -> bool:
-    """Whether there is such a format in this layout."""
+    """Whether the format exists in the layout."""
     return (format, layout) != ("fp4_fp8", "v1")
 
 
 def pairs(capabilities: Sm90W4Capabilities) -> Iterator[tuple[Format, Layout]]:
-    """Go through the ways in which a packer packs weights."""
+    """List the pairs of format and layout packed by a packer."""
     for format in capabilities.formats:
         for layout in capabilities.layouts:
             if has(format, layout):

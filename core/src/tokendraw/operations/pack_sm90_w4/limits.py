@@ -1,4 +1,4 @@
-"""Finds the calls that a packer cannot serve, so that a companion has to."""
+"""Finds the calls left by a packer to a companion."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ UNPACKING = "unpacking"
 
 
 def beyond(capabilities: Sm90W4Capabilities, need: HostNeed) -> tuple[str, ...]:
-    """Name the kinds of calls that are beyond a packer."""
+    """Name the kinds of calls not served by a packer."""
     lacking = [unserved_layout(capabilities, layout) for layout in LAYOUTS]
     lacking += [unserved_format(capabilities, format) for format in FORMATS]
     lacking += [unserved_way_back(capabilities)]
@@ -17,15 +17,15 @@ def beyond(capabilities: Sm90W4Capabilities, need: HostNeed) -> tuple[str, ...]:
 
 
 def unserved_layout(capabilities: Sm90W4Capabilities, layout: str) -> str | None:
-    """Name a layout that a packer does not have."""
+    """Name the layout, if the packer does not serve it."""
     return None if layout in capabilities.layouts else f"the layout {layout}"
 
 
 def unserved_format(capabilities: Sm90W4Capabilities, format: str) -> str | None:
-    """Name a format that a packer does not have."""
+    """Name the format, if the packer does not serve it."""
     return None if format in capabilities.formats else f"the format {format}"
 
 
 def unserved_way_back(capabilities: Sm90W4Capabilities) -> str | None:
-    """Name unpacking, if a packer does not do it."""
+    """Name unpacking, if the packer does not unpack."""
     return None if capabilities.unpacks else UNPACKING

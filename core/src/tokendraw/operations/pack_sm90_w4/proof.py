@@ -1,4 +1,4 @@
-"""Proves a packer by tensors whose packed form is known."""
+"""Proves a packer by tensors of known packed form."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tokendraw.operations.pack_sm90_w4.capabilities import Sm90W4Capabilities, p
 
 
 def prove(backend: Any, capabilities: Sm90W4Capabilities, device: torch.device) -> None:
-    """Pack one expert of 64 rows and 128 columns in every way that is advertised, and unpack it if that is.
+    """Pack an expert of 64 rows and 128 columns in every advertised format and layout, and unpack it if advertised.
 
     :raises PluginError: a byte is not what it has to be.
     """
@@ -36,7 +36,7 @@ def prove(backend: Any, capabilities: Sm90W4Capabilities, device: torch.device) 
 
 
 def _bytes(rows: int, columns: int) -> Tensor:
-    """Make [1, rows, columns] uint8 of all values, without a pattern that a layout could hide in."""
+    """Make [1, rows, columns] uint8 of all values, without a pattern to hide a wrong layout."""
     index = torch.arange(rows * columns)
     return (index * 2_654_435_761 // 2**12 % 256).to(torch.uint8).view(1, rows, columns)
 

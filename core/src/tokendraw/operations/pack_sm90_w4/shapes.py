@@ -1,4 +1,4 @@
-"""The shapes of weights and scales, natural and packed, and what a layout asks of them."""
+"""The shapes of weights and scales, natural and packed, and their required multiples by layout."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _SCALED_COLUMNS: Final = 128
 
 @dataclass(frozen=True)
 class Multiple:
-    """A dimension that has to be a multiple of a number."""
+    """A dimension required to be a multiple of a number."""
 
     name: str
     """Names it, such as ``N, dimension 1,``."""
@@ -32,7 +32,7 @@ class Multiple:
 
 @dataclass(frozen=True)
 class Form:
-    """The form of a tensor that a call takes, and of the one that it returns."""
+    """The form of a call's tensor, and the shape of its result."""
 
     shape: str
     """Its dimensions in words."""
@@ -44,12 +44,12 @@ class Form:
 
     @property
     def dimensions(self) -> int:
-        """Return the number of its dimensions."""
+        """Number of dimensions."""
         return self.shape.count(",") + 1
 
 
 def weights(layout: Layout) -> Form:
-    """Return the form of weights, which packing does not change."""
+    """Return the form of weights; packing keeps their shape."""
     rows = Multiple("N, dimension 1,", 1, 1, ROWS[layout])
     columns = Multiple("K, twice dimension 2,", 2, 2, COLUMNS[layout])
     return Form("[E, N, K / 2]", (rows, columns), tuple)

@@ -1,4 +1,4 @@
-"""The operation ``plan_paged_kv``: the page metadata of a batch, from lengths that are known on the device alone."""
+"""The operation ``plan_paged_kv``: the page metadata of a batch, from lengths known to the device alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The call of a plan: its arguments, and the buffers that it is written to."""
+"""The call of a plan: its arguments, and the output buffers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tokendraw.paged_kv import PagedKVPlan
 
 
 class Plan(Call):
-    """Lengths [B] and block table [B, W] of a batch, and what is asked of them."""
+    """Lengths [B] and block table [B, W] of a batch, and the options of the plan."""
 
     __slots__ = ("block_table", "out", "pad", "page_indices", "page_size", "seq_lens", "written")
 

@@ -22,7 +22,7 @@ and a tensor keeps its memory."""
 
 
 def check_tensors(seq_lens: Tensor, block_table: Tensor, device: torch.device) -> None:
-    """Refuse what is no vector of lengths [B] or no block table [B, W], of int32 on the planner's device.
+    """Refuse anything but lengths [B] and a block table [B, W], both int32 on the planner's device.
 
     :raises InvalidInputError: names the argument, what it needs to be and what it is.
     """
@@ -69,7 +69,7 @@ def check_numbers(page_size: int, page_indices: bool, pad: int) -> tuple[int, in
 
 
 def check_out(out: PagedKVPlan, seq_lens: Tensor, block_table: Tensor, *, page_indices: bool) -> None:
-    """Refuse buffers that a plan of these inputs cannot be written to.
+    """Refuse buffers unfit for a plan of these inputs.
 
     :raises InvalidInputError: names the buffer, what it needs to be and what it is.
     """
@@ -91,7 +91,7 @@ def check_out(out: PagedKVPlan, seq_lens: Tensor, block_table: Tensor, *, page_i
 def _memory(
     out: PagedKVPlan, requests: int, columns: int, page_indices: bool, device: torch.device
 ) -> dict[str, tuple[int, int]]:
-    """Check the buffers alone, and return the addresses of each: of its first byte, and behind its last."""
+    """Check the buffers alone, and return the first and the end address of each."""
     if (out.page_indices is not None) is not page_indices:
         needed, mend = ("a buffer", "page_indices=False") if page_indices else ("None", "page_indices=True")
         raise InvalidInputError(
@@ -141,7 +141,7 @@ def _check_buffer(name: str, buffer: Any, size: int, device: torch.device) -> No
 
 
 def _check_apart(memory: dict[str, tuple[int, int]], other: str, start: int, end: int) -> None:
-    """Refuse buffers that share memory with an input."""
+    """Refuse buffers overlapping an input in memory."""
     for name, (from_, to) in memory.items():
         if from_ < end and start < to:
             raise _overlap(name, other)

@@ -1,4 +1,4 @@
-"""The values of a plan, computed on the host: what the kit, and ``TOKENDRAW_DEBUG=1``, hold a provider against."""
+"""The values of a plan, computed on the host: the reference of the kit and of ``TOKENDRAW_DEBUG=1``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tokendraw.paged_kv import PagedKVPlan
 def wrong_plan(
     output: PagedKVPlan, seq_lens: Tensor, block_table: Tensor, page_size: int, pad: int
 ) -> str | None:
-    """Say which value of a plan of the right form is wrong: what is needed and what was found; None if none is.
+    """Word the first wrong value of a plan of the right form, needed against found; None for a correct plan.
 
     Waits for the device.
     """

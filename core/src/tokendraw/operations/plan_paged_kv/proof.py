@@ -1,4 +1,4 @@
-"""Proves a planner by a plan that is known."""
+"""Proves a planner by a known plan."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The protocol of the object that plugins build for the operation ``process_logits``."""
+"""The protocol of processors, built by plugins for the operation ``process_logits``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @runtime_checkable
 class LogitsProcessorBackend(Protocol):
-    """The object that ``tokendraw_build`` returns for ``process_logits``."""
+    """The processor returned by ``tokendraw_build`` for ``process_logits``."""
 
     def process(
         self,

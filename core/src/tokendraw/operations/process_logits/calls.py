@@ -1,4 +1,4 @@
-"""The call that edits logits in place."""
+"""The call for editing logits in place."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _OF_DRAFTS = ("draft_token_ids", "cu_num_logits")
 
 
 class Process(Call):
-    """Logits [R, V], the slot of each row, and what else is asked of the rows."""
+    """Logits [R, V], the slot of each row, and bitmasks and drafts, if any."""
 
     __slots__ = ("bitmask", "drafts", "logits", "row_index", "slots", "target")
 
@@ -78,7 +78,7 @@ class Process(Call):
         return type(self)(self.logits, self.slots, tensors["row_index"], tensors.get("bitmask"), drafts)
 
     def copied(self) -> Self:
-        """Copy the logits too: they are edited in place, and a provider that fails may have begun to."""
+        """Copy the logits too: a failing provider may have begun to edit them in place."""
         copy = super().copied()
         copy.logits, copy.target = self.logits.clone(), self.logits
         return copy

@@ -15,7 +15,7 @@ from tokendraw.request_slots.slots import RequestSlots
 
 
 def check_logits(logits: Tensor, device: torch.device) -> None:
-    """Refuse logits that cannot be edited in place.
+    """Refuse logits unfit for editing in place.
 
     :raises InvalidInputError: says what they need to be and what they are.
     """
@@ -39,7 +39,7 @@ def check_logits(logits: Tensor, device: torch.device) -> None:
 
 
 def check_slots(slots: RequestSlots, logits: Tensor) -> None:
-    """Refuse what holds no requests for these logits.
+    """Refuse anything but slots for these logits.
 
     :raises InvalidInputError: says what it needs to be and what it is.
     """
@@ -61,7 +61,7 @@ def check_slots(slots: RequestSlots, logits: Tensor) -> None:
 
 
 def check_row_index(row_index: Tensor, slots: RequestSlots, logits: Tensor, drafts: Drafts | None) -> None:
-    """Refuse what does not name a slot for each row, or for each request with drafts.
+    """Refuse anything but a slot for each row, or for each request with drafts.
 
     :raises InvalidInputError: says what it needs to be and what it is.
     """
@@ -78,7 +78,7 @@ def check_row_index(row_index: Tensor, slots: RequestSlots, logits: Tensor, draf
 
 
 def check_range(row_index: Tensor, slots: RequestSlots) -> None:
-    """Refuse slots that there are not. Waits for the device of ``row_index``.
+    """Refuse slots out of range. Waits for the device of ``row_index``.
 
     :raises InvalidParameterError: names the row and the slot.
     """
@@ -89,7 +89,7 @@ def check_range(row_index: Tensor, slots: RequestSlots) -> None:
 
 
 def check_bitmask(bitmask: Tensor, logits: Tensor) -> None:
-    """Refuse what is no mask [R, ceil(V / 32)] of int32.
+    """Refuse anything but a mask [R, ceil(V / 32)] of int32.
 
     :raises InvalidInputError: says what it needs to be and what it is.
     """
@@ -113,7 +113,7 @@ def check_bitmask(bitmask: Tensor, logits: Tensor) -> None:
 
 
 def check_drafts(drafts: Drafts, logits: Tensor) -> None:
-    """Refuse drafts that these rows of a verification do not belong to.
+    """Refuse drafts of a verification with other rows.
 
     :raises InvalidInputError: says what they need to be and what they are.
     """

@@ -1,4 +1,4 @@
-"""Finds the calls that a processor cannot serve, so that a companion has to."""
+"""Finds the calls left by a processor to a companion."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ DRAFTS = "rows of a verification"
 
 
 def beyond(capabilities: ProcessCapabilities, need: ProcessNeed) -> tuple[str, ...]:
-    """Name the kinds of calls that are beyond a processor."""
+    """Name the kinds of calls not served by a processor."""
     wanted = INPUT_DTYPES if need.dtype is None else (need.dtype,)
     lacking = [f"logits in {dtype}" for dtype in wanted if dtype not in capabilities.dtypes]
     if capabilities.max_vocab_size is not None and need.vocab_size is None:
@@ -26,7 +26,7 @@ def beyond(capabilities: ProcessCapabilities, need: ProcessNeed) -> tuple[str, .
 def unserved(
     capabilities: ProcessCapabilities, dtype: str, vocab_size: int, edits: Iterable[Edit], *, has_drafts: bool
 ) -> str | None:
-    """Name what of a call a processor does not serve; None if it serves all of it.
+    """Name the part of a call not served by a processor; None if every part is.
 
     :param edits: those that a row of the call may ask for.
     """

@@ -1,4 +1,4 @@
-"""Warms up edits: edits made-up logits in every way that requests may ask for.
+"""Warms up edits: edits made-up logits in every combination open to requests.
 
 What an edit compiles may depend on the dtypes of the logits and of all indices, on whether there are drafts and how
 their ids lie, and on which edits occur together.
@@ -80,7 +80,7 @@ class ProcessWarmup:
         )
 
     def stages(self, serving: Serving, device: torch.device) -> Iterator[Stage]:
-        """Make up the edits that are served. Whoever serves no such logits, or no drafts, says so."""
+        """Make up the served edits. A processor without these logits, or without drafts, reports so."""
         given, batches = self.batches, self._requests(serving)
         forms = len(self.index_dtypes) * len(list(self._drafts(1, torch.device("cpu"))))
         edits = sum(masked + bool(request) for request, masked in batches)
@@ -90,7 +90,7 @@ class ProcessWarmup:
         )  # they edit the same logits and slots
 
     def _requests(self, serving: Serving) -> list[tuple[_Fields, bool]]:
-        """List requests, first those that ask for the most, each with whether bitmasks may come beside it.
+        """List requests, the largest sets of edits first, each with the permission of bitmasks.
 
         Where the chosen processor serves some edits only, requests that it serves come before those for the companion.
         """
@@ -133,7 +133,7 @@ class ProcessWarmup:
                 )
 
     def _drafts(self, requests: int, device: torch.device) -> Iterator[Drafts | None]:
-        """Make no drafts, and K of every request, with their ids in one row and in one for each request."""
+        """Make no drafts, then K drafts of every request, with flat and with padded ids."""
         yield None
         most = self.max_drafts
         if not most:
@@ -150,6 +150,6 @@ class ProcessWarmup:
 
 
 def _served(fields: _Fields, edits: Collection[Edit]) -> _Fields:
-    """Keep the fields that ask for one of these edits."""
+    """Keep the fields of served edits."""
     kept = {name: value for name, value in fields.items() if name in edits}
     return fields if "min_tokens" in kept else kept

@@ -1,4 +1,4 @@
-"""The operation ``verify``: which drafts of speculative decoding stand, and one token more for each request."""
+"""The operation ``verify``: accepts or rejects the drafts of speculative decoding, and draws a token more."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The protocol of the object that plugins build for the operation ``verify``."""
+"""The protocol of verifiers, built by plugins for the operation ``verify``."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @runtime_checkable
 class VerifierBackend(Protocol):
-    """The object that ``tokendraw_build`` returns for ``verify``; the same object may serve ``sample`` too."""
+    """The verifier returned by ``tokendraw_build`` for ``verify``; the same object may serve ``sample`` too."""
 
     def verify(
         self,
@@ -38,7 +38,7 @@ class VerifierBackend(Protocol):
     def sample(
         self, logits: torch.Tensor, metadata: SamplingMetadata, *, draft: bool = False
     ) -> SamplerOutput:
-        """Draw one token a row, as :class:`tokendraw.plugin.SamplerBackend` does.
+        """Draw a token for each row, as :class:`tokendraw.plugin.SamplerBackend` does.
 
         :param draft: draw with noise that no verification at the same seeds and positions uses: the streams
             ``DRAFT_TOKEN`` and ``DRAFT_TILE`` of :mod:`tokendraw.philox` where rows have seeds.

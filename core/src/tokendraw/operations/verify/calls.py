@@ -1,4 +1,4 @@
-"""The call of a verification, which goes whole to whoever serves all of it."""
+"""The call of a verification, always served whole."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _Known: TypeAlias = tuple[dict[Hashable, Any], VerifyMode, input_checks.LogitsFo
 
 
 class Verify(Call):
-    """Logits [L, V] of the target, the drafts that they judge, and parameters, one entry a request or a row."""
+    """Logits [L, V] of the target, the drafts to verify, and parameters, an entry a request or a row."""
 
     __slots__ = ("drafts", "metadata", "mode", "target_logits")
 

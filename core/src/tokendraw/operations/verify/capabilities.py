@@ -1,4 +1,4 @@
-"""The capabilities of a verifier, and the words that describe a verification."""
+"""The capabilities of a verifier, and the vocabulary of a verification."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ DRAFT_KINDS: tuple[DraftKind, ...] = ("probs", "logits", "chosen")
 
 @dataclass(frozen=True, kw_only=True)
 class VerifyCapabilities(Capabilities):
-    """The capabilities of a verifier: those of sampling, and its kinds of drafts. The defaults promise nothing.
+    """The capabilities of a verifier: of sampling, and of drafts. The defaults promise nothing.
 
     Inherits the fields of :class:`Capabilities`.
 
@@ -33,5 +33,5 @@ class VerifyCapabilities(Capabilities):
 
     @classmethod
     def of(cls, sampling: Capabilities, **fields: Any) -> Self:
-        """Advertise for verification what is advertised for sampling, except for ``fields``."""
+        """Copy the capabilities of sampling to verification, except for ``fields``."""
         return cls(**{**vars(sampling), **fields})

@@ -1,4 +1,4 @@
-"""Finds the drafts that a verifier cannot serve, so that a companion has to."""
+"""Finds the drafts left by a verifier to a companion."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _FROM: dict[DraftKind, str] = {
 
 
 def beyond(capabilities: VerifyCapabilities, need: Need) -> tuple[str, ...]:
-    """Name the kinds of rows and of drafts that are beyond a verifier."""
+    """Name the kinds of rows and drafts not served by a verifier."""
     return (*row_limits.beyond(capabilities, need), *_draft_gaps(capabilities))
 
 
@@ -43,7 +43,7 @@ def _draft_gaps(capabilities: VerifyCapabilities) -> Iterator[str]:
 
 
 def undrafted(capabilities: VerifyCapabilities, drafts: Drafts, mode: VerifyMode) -> str | None:
-    """Say which drafts of a batch a verifier cannot serve, or may not be able to; None if it serves them."""
+    """Name the drafts of a batch perhaps not served by a verifier; None if all are served."""
     if mode not in capabilities.verify_modes:
         return f"the mode {mode}"
     if drafts.kind not in capabilities.draft_kinds:

@@ -1,4 +1,4 @@
-"""Proves a verifier by a verification whose outcome is known."""
+"""Proves a verifier by a verification of known outcome."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tokendraw.parameters.metadata import SamplingMetadata
 def prove(
     backend: VerifierBackend, capabilities: VerifyCapabilities, device: torch.device, need: Need
 ) -> None:
-    """Verify the drafts of two requests: the first one's is the one likely token, the other's has no probability.
+    """Verify the drafts of two requests: a certain token, and an impossible token.
 
     :raises PluginError: the output is not what it has to be.
     """

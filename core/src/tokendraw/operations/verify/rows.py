@@ -1,4 +1,4 @@
-"""The parameters of requests, given to the rows of the target's logits that judge their drafts."""
+"""Spreads the parameters of requests over the rows of the target's logits."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tokendraw.parameters.metadata import SamplingMetadata
 
 
 def by_row(metadata: SamplingMetadata, drafts: Drafts, rows: int) -> SamplingMetadata:
-    """Make metadata of rows, also from those of requests, whose positions are those of their first rows."""
+    """Make metadata of rows, also from metadata of requests with the position of each request's first row."""
     found = metadata.num_rows
     if found is None or found == rows:
         return metadata
@@ -34,7 +34,7 @@ _Rows: TypeAlias = tuple[Tensor, Tensor, Tensor | None]
 
 
 def _rows_of_requests(drafts: Drafts, rows: int) -> _Rows:
-    """Find the request of each row, and its place among that request's rows: once for offsets that do not change.
+    """Find the request of each row, and the row's index within its request: computed once for unchanged offsets.
 
     Inside of a CUDA graph both are computed, so that replays follow what ``cu_num_logits`` is changed to.
 

@@ -1,4 +1,4 @@
-"""Warms up verification: verifies drafts of every kind that an engine may send.
+"""Warms up verification: verifies drafts of every kind sent by engines.
 
 What a verification compiles depends, beside what a warmup of ``sample`` varies, on its mode, on what is known of the
 drafts' distribution, on how their ids lie and, by powers of two, on the most drafts of a request. How ids lie and how
@@ -42,7 +42,7 @@ class _Layout:
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class _Batch:
-    """A verification, without its mode and the distribution of its drafts."""
+    """A verification, without mode and draft distribution."""
 
     layout: _Layout
     num_drafts: tuple[int, ...]
@@ -55,7 +55,7 @@ class _Batch:
         return sum(self.num_drafts) + len(self.num_drafts)
 
     def drafts(self, kind: DraftKind, known: Tensor | None, device: torch.device) -> Drafts:
-        """Make drafts of which the host knows everything.
+        """Make drafts with everything known to the host.
 
         :param known: their probabilities or logits, and maybe more rows.
         """
@@ -128,7 +128,7 @@ class VerifyWarmup:
     def _of_target(
         self, target: Tensor, known: Mapping[str, Tensor], batches: Sequence[_Batch], serving: Serving
     ) -> Iterator[Verify]:
-        """Verify every batch with logits of one dtype.
+        """Verify every batch with logits of the same dtype.
 
         :param known: of drafts, by kind.
         """
@@ -141,7 +141,7 @@ class VerifyWarmup:
                         yield call
 
     def _ways(self, layout: _Layout) -> Iterator[tuple[VerifyMode, DraftKind]]:
-        """List modes with what is known of the drafts: ``coupled`` looks at nothing, and no drafts tell nothing."""
+        """List pairs of mode and draft kind: ``coupled`` reads no distribution, and an empty draft has none."""
         for mode in self.modes:
             kinds = self.kinds if mode == "rejection" else self.kinds[:1]
             for kind in kinds if layout.width else ("chosen",):
@@ -149,7 +149,7 @@ class VerifyWarmup:
 
 
 def _layouts(most: int) -> Iterator[_Layout]:
-    """List layouts of K drafts and fewer, with ids in one row and in padded rows; last, no drafts at all."""
+    """List layouts of K drafts and fewer, with flat and with padded ids; last, no drafts at all."""
     for width in (most, *(steps - 1 for steps in _STEPS if steps <= most)):
         yield _Layout(width=width, is_main=width == most)
         yield _Layout(width=width, is_padded=True)
@@ -180,7 +180,7 @@ def _batches(plan: Batches, layout: _Layout, device: torch.device) -> Iterator[_
 
 
 def _told(drafts: Drafts, serving: Serving, mode: VerifyMode) -> Iterator[Drafts]:
-    """Make drafts, and a copy that the host knows little about, if another provider has to verify those."""
+    """Make drafts, and a copy with little known to the host, if another provider has to verify the copy."""
     yield drafts
     vague = replace(drafts, num_drafts=None, any_placeholder=True)
     offered = serving.capabilities
