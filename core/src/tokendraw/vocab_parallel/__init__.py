@@ -1,4 +1,4 @@
-"""Sampling from a vocabulary whose logits lie on several ranks, without gathering them.
+"""Sampling from a vocabulary with logits on several ranks, without gathering the logits.
 
 For callers there is :class:`VocabShard` alone, which ``tokendraw`` exports. A sampler that advertises
 ``Capabilities.vocab_parallel`` computes what :class:`LocalLogits` says of its rank's columns and hands that to

@@ -1,4 +1,4 @@
-"""The ranks of a shard agree, once, on who holds what, or raise the same error."""
+"""Lets the ranks of a shard agree once on their columns and settings, or raise the same error."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MESSAGES = 1
 
 @dataclass(frozen=True, kw_only=True)
 class Description:
-    """Holds what a rank brings to the first call of a shard."""
+    """A rank's message in the first call of a shard."""
 
     ids: Span
     alike: Mapping[str, object]
@@ -41,7 +41,7 @@ def agree(
     sampler: str,
     wrong: TokendrawError | None,
 ) -> None:
-    """Have the ranks of a shard agree, if they have not.
+    """Run the agreement of a shard's ranks, at the first call.
 
     :param logits: [B, n] on this rank.
     :param sampler: name of who draws.
@@ -129,7 +129,7 @@ def _digests(metadata: SamplingMetadata) -> dict[str, object]:
 
 
 def disagreement(heard: Sequence[Description | Exception], vocab_size: int) -> TokendrawError | None:
-    """Return the first thing on which the ranks do not agree: the same on every rank.
+    """Return an error for the first disagreement between ranks: the same on every rank.
 
     :param heard: what each rank brings, or what speaks against its call.
     :param vocab_size: V of this rank, which is every rank's unless that is what they do not agree on.

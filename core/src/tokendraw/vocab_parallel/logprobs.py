@@ -1,4 +1,4 @@
-"""Log-probabilities of what was drawn from all ranks, as one device tells them.
+"""Computes the log-probabilities of tokens drawn from all ranks, equal to a single device's.
 
 Each rank names its own N largest values: together they hold the N best tokens. Which of those a mode shows as more than
 -inf follows from the whole row, and after them come, as on one device, the lowest of the other ids.
@@ -65,7 +65,7 @@ def _best(x: Tensor, ids: Tensor, width: int) -> tuple[Tensor, Tensor]:
 def _shown(
     x: Tensor, ids: Tensor, drawn: Merged, row: RowMasses, params: RowParameters, mode: LogprobsMode
 ) -> tuple[Tensor, Tensor]:
-    """Put in the place of values that the mode shows as -inf the lowest ids that it does not show as more."""
+    """Replace values shown as -inf by the lowest ids among the tokens shown as -inf."""
     is_shown = x >= least_shown(row, params.temperature, mode)
     if params.greedy is not None and not mode.startswith("raw"):
         is_shown &= ~params.greedy | (ids == drawn.token)

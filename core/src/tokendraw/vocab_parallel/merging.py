@@ -1,4 +1,4 @@
-"""Merges what all ranks drew: the token, exactly as one device draws it from all columns.
+"""Merges the draws of all ranks into the token of a single device over all columns.
 
 A whole tile has its score on one rank. Of a tile that several ranks hold parts of, the weights add up, its noise is
 added once, and the best key of any part is the tile's. Weights that are relative to a rank's own maximum M_r are so
@@ -42,13 +42,13 @@ class Merged(NamedTuple):
 
 
 class Merging(Protocol):
-    """Merges what all ranks said of the rows of one call, bit for bit the same on every rank.
+    """Merges the messages of all ranks about the rows of a call, bit for bit the same on every rank.
 
     It waits for nothing, and makes the same sums of histograms as the other ranks, whatever the values are.
     """
 
     def greedy(self, heard: Received[Argmax]) -> tuple[Tensor, Tensor]:
-        """Return the tokens [B] int64, and which rows are valid, [B] bool: of greedy rows alone."""
+        """Return the tokens [B] int64 of greedy rows, and the validity of each row, [B] bool."""
         ...
 
     def thresholds(
@@ -58,7 +58,7 @@ class Merging(Protocol):
         ...
 
     def token(self, heard: Received[Draws], bounds: Bounds | None, seeds: RowSeeds) -> tuple[Tensor, Tensor]:
-        """Return the tokens [B] int64, and which rows are valid, [B] bool."""
+        """Return the tokens [B] int64, and the validity of each row, [B] bool."""
         ...
 
 
@@ -91,7 +91,7 @@ class TorchMerging:
         return found.token.squeeze(-1), found.valid.squeeze(-1)
 
     def merged(self, heard: Received[Draws], bounds: Bounds | None, seeds: RowSeeds | None) -> Merged:
-        """Merge all that comes with logprobs, too.
+        """Merge the draws and the values for logprobs.
 
         :param seeds: None: every row is greedy.
         """
@@ -100,7 +100,7 @@ class TorchMerging:
 
 
 def greedy_token(max_of: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the lowest id of the largest value [B, 1] int64, and that value.
+    """Return the lowest id of the largest value [B, 1] int64, and the value.
 
     :param max_of: [R, B, 1]: each rank's largest value.
     :param ids: [R, B, 1]: its lowest id there.
@@ -174,7 +174,7 @@ def _drawn(
 
 
 def _of_tiles(parts: Tensor, layout: Layout, none: float) -> Tensor:
-    """Sort what heads and tails [B, 2 R] say by the tile that they are part of: [B, S, m]."""
+    """Sort the values of heads and tails [B, 2 R] by their tiles: [B, S, m]."""
     return pad(parts, (0, 1), value=none)[:, layout.parts]
 
 
@@ -184,7 +184,7 @@ def _lowest(chosen: Tensor, ids: Tensor) -> Tensor:
 
 
 def _shift(max_of: Tensor, top: Tensor, inverse_temperature: Tensor) -> Tensor:
-    """Return what makes the ``y`` of each rank relative to the row's maximum: [R, B, 1]."""
+    """Return the shift of each rank's ``y`` to the row's maximum: [R, B, 1]."""
     below = (max_of.to(inverse_temperature.dtype) - top) * inverse_temperature
     return below.nan_to_num_(nan=0.0, neginf=-_INF)  # infinity minus itself
 

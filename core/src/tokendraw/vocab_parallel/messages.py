@@ -1,4 +1,4 @@
-"""Packs what a rank says of each row into words of 4 bytes, so that one gather carries all of it."""
+"""Packs a rank's message about each row into words of 4 bytes, for a single gather."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _WORD = 4
 
 @dataclass(frozen=True, slots=True)
 class Received(Generic[_Message]):
-    """Holds what all ranks said of the rows of a call.
+    """The messages of all ranks about the rows of a call.
 
     :ivar words: [R, B, W] int32, contiguous, in rank order.
     :ivar sent: Message of this rank: a NamedTuple of tensors [B, n], or None.
@@ -42,7 +42,7 @@ class Received(Generic[_Message]):
 
 
 def exchanged(transport: Transport, message: _Message) -> Received[_Message]:
-    """Gather a NamedTuple of tensors [B, n] of 4 or 8 bytes an element, or None, by one gather.
+    """Gather a NamedTuple of tensors [B, n] of 4 or 8 bytes an element, or None, by a single gather.
 
     Fields that are columns of one buffer, whose rows begin with one of them, are sent as they are: the whole buffer.
     Others are packed.
@@ -52,7 +52,7 @@ def exchanged(transport: Transport, message: _Message) -> Received[_Message]:
 
 
 def _in_one_buffer(message: tuple[Tensor | None, ...]) -> tuple[Tensor, tuple[int, ...]] | None:
-    """Return the buffer [B, W] int32 of which all fields are columns, and where; None if there is no such one."""
+    """Return a buffer [B, W] int32 with all fields as columns, and their offsets; None for fields in several."""
     first = min((column for column in message if column is not None), key=torch.Tensor.data_ptr)
     begin, width = first.data_ptr(), first.stride(0) * first.element_size()
     storage = first.untyped_storage()
@@ -78,7 +78,7 @@ def _in_one_buffer(message: tuple[Tensor | None, ...]) -> tuple[Tensor, tuple[in
 
 
 def _packed(message: tuple[Tensor | None, ...]) -> tuple[Tensor, tuple[int, ...]]:
-    """Copy the fields into a buffer, one behind the other."""
+    """Copy the fields into a new buffer, end to end."""
     words = torch.cat([column.contiguous().view(torch.int32) for column in message if column is not None], -1)
     offsets, end = [], 0
     for column in message:

@@ -1,4 +1,4 @@
-"""The search for a threshold in values that lie on several ranks, by the bits of the values.
+"""Searches a threshold in values on several ranks, by the bits of the values.
 
 A float32 and the integer that its bits make are ordered alike once the bits of negative ones are inverted: its key. A
 histogram of weights over the keys' upper 8 bits, summed over all ranks, says which digit the threshold has there; the
@@ -35,14 +35,14 @@ def keys(x: Tensor) -> Tensor:
 
 
 def _value(prefix: Tensor, missing: int) -> Tensor:
-    """Return the value of a key whose lower ``missing`` bits are those of every value of its dtype."""
+    """Return the value of a key; the missing lower bits are common to every value of the dtype."""
     key = (prefix << missing) + torch.where(prefix >> (31 - missing) > 0, 0, (1 << missing) - 1)
     bits = torch.where(key < 1 << 31, ~key, key - (1 << 31))
     return bits.to(torch.int32).view(torch.float32)
 
 
 class Begun(NamedTuple):
-    """A search whose first digit is known: [B, 1] int64 each."""
+    """A search with a known first digit: [B, 1] int64 each."""
 
     digit: Tensor
     target: Tensor
@@ -50,7 +50,7 @@ class Begun(NamedTuple):
 
 
 def begun(masses: Tensor, target: Tensor, bits: int) -> Begun:
-    """Find the first digit from the mass of the values with each, where ranks told it before the search.
+    """Find the first digit from the mass of each digit's values, if known before the search.
 
     :param masses: [B, 256] in the widest float, the same on every rank.
     :param target: [B, 1] of them.
@@ -64,7 +64,7 @@ def begun(masses: Tensor, target: Tensor, bits: int) -> Begun:
 
 
 class Histograms:
-    """Adds up by digits what the values on all ranks weigh."""
+    """Sums the weights of the values on all ranks by digits."""
 
     def __init__(self, local: LocalLogits, talk: Transport) -> None:
         self._local = local
@@ -85,7 +85,7 @@ def search(
     target_of: Callable[[Tensor], Tensor],
     known: Begun | None = None,
 ) -> Tensor:
-    """Return the largest value v such that what is weighed of ``x >= v`` on all ranks is at least a target.
+    """Return the largest value v with a weight of all ``x >= v`` on all ranks at least equal to a target.
 
     :param weighing: None: every value weighs 1.
     :param target_of: computes the target from the total, [B, 1] int64 both; below 1 it is the largest value, above the

@@ -1,4 +1,4 @@
-"""One token a row from logits that lie on several ranks: the order in which they compute and talk.
+"""Draws a token for each row from logits on several ranks: the order of computing and exchanging.
 
 =============================  =======================================================================
 rows of the batch              collectives, with the bytes of a row and rank
@@ -47,7 +47,7 @@ def sample_shard(
     need: Need,
     merging: Merging | None = None,
 ) -> SamplerOutput:
-    """Draw one token a row, the same on every rank.
+    """Draw a token for each row, the same on every rank.
 
     :param local: this rank's columns.
     :param params: the parameters of their rows.

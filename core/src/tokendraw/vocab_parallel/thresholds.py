@@ -1,4 +1,4 @@
-"""The thresholds of rows whose values lie on several ranks, as one device finds them: the same on every rank.
+"""Finds the thresholds of rows with values on several ranks, equal to a single device's and the same on every rank.
 
 The K largest values of each rank, and how many more tie with the last of them, hold the k-th largest value of the row
 for every k <= K, and all that such a top-k keeps. A nucleus without a top-k may be wider than that. Where the host may
@@ -33,7 +33,7 @@ def may_look(device: torch.device) -> bool:
 
 
 class Plan(NamedTuple):
-    """Holds what the host knows of the filters of a batch: the same on every rank.
+    """The host's knowledge of the filters of a batch: the same on every rank.
 
     :ivar vocab_size: Vocabulary size V of all ranks together.
     :ivar filters: Parameters of the rows that filter, as tensors.
@@ -56,7 +56,7 @@ class Plan(NamedTuple):
 
     @property
     def unit_bits(self) -> int:
-        """Return :attr:`Weighing.bits`, such that no sum overflows."""
+        """Return :attr:`Weighing.bits`, small enough for every sum."""
         return 62 - self.vocab_size.bit_length()
 
     @classmethod
@@ -96,7 +96,7 @@ class Plan(NamedTuple):
 
 
 def thresholds(heard: Survey, plan: Plan, params: RowParameters, histograms: Histograms) -> Bounds:
-    """Find the largest value of each row and the least that it keeps.
+    """Find the largest value and the threshold of each row.
 
     :param heard: tensors [R, B, n].
     """
@@ -137,7 +137,7 @@ class _Largest:
             self.masses = (heard.mass * below.nan_to_num_(nan=0.0, neginf=-_INF).exp_()).sum(0)
 
     def mass_from(self, least: Tensor) -> Tensor:
-        """Return the weight of those that are at least ``least`` [B, 1]: [B, 1]."""
+        """Return the weight of the values from ``least`` [B, 1] on: [B, 1]."""
         return (self.weight * (self.x >= least)).sum(-1, keepdim=True)
 
     def kth(self, k: Tensor) -> Tensor:
@@ -183,7 +183,7 @@ def _nucleus(
 
 
 def _all(complete: Tensor, params: RowParameters) -> bool:
-    """Return whether every row that has a nucleus has its threshold. Waits for the device, so only for CPUs."""
+    """Return whether every row with a nucleus has its threshold. Waits for the device, so only for CPUs."""
     assert params.top_p is not None
     settled = complete | (params.top_p >= 1)
     return bool((settled if params.greedy is None else settled | params.greedy).all())
