@@ -9,7 +9,7 @@ import no_wait
 from request_slots_model import Held, assert_holds
 from tokendraw import RequestSlots, SamplingParams
 from tokendraw.plugin import EditFacts
-from tokendraw.request_slots import families
+from tokendraw.request_slots import memory
 from tokendraw.request_slots import slots as slots_module
 from tokendraw_native.logits_processing import NativeProcessor
 
@@ -97,7 +97,7 @@ def test_native_edits_by_one_family_as_where_all_have_memory(edit):
 def test_a_request_for_which_there_is_no_memory_changes_nothing(monkeypatch, fails_at):
     slots, held, made = small_slots(), {0: Held(SamplingParams(presence_penalty=1.0), [1])}, []
     slots.add(0, held[0].params, held[0].prompt)
-    filled, before = families._filled, (slots.tables, slots.num_bytes, slots.facts)
+    filled, before = memory._full, (slots.tables, slots.num_bytes, slots.facts)
 
     def scarce(*given):
         made.append(given)
@@ -105,12 +105,12 @@ def test_a_request_for_which_there_is_no_memory_changes_nothing(monkeypatch, fai
             raise torch.OutOfMemoryError
         return filled(*given)
 
-    monkeypatch.setattr(families, "_filled", scarce)
+    monkeypatch.setattr(memory, "_full", scarce)
     with pytest.raises(torch.OutOfMemoryError):
         slots.add(1, EVERYTHING, [1, 2])
     assert (slots.tables, slots.num_bytes, slots.facts) == before
     assert_holds(slots, held)
-    monkeypatch.setattr(families, "_filled", filled)
+    monkeypatch.setattr(memory, "_full", filled)
     slots.add(1, EVERYTHING, [1, 2])
     assert_holds(slots, held | {1: Held(EVERYTHING, [1, 2])})
 
@@ -121,10 +121,8 @@ def test_a_capture_gives_all_families_memory_and_writes_nothing_to_it(monkeypatc
     slots.add(0, ASKING["any_bias"], [1])
     tables = slots.tables
     with monkeypatch.context() as capture:
-        capture.setattr(
-            families, "memory_outside_graphs", lambda size, device: torch.full((size,), 77).byte()
-        )
-        for module in (families, slots_module):
+        capture.setattr(memory, "memory_outside_graphs", lambda size, device: torch.full((size,), 77).byte())
+        for module in (memory, slots_module):
             capture.setattr(module, "is_capturing", lambda: True)
         found, facts = slots.tables, slots.facts
     assert facts == EditFacts()

@@ -1,14 +1,79 @@
-"""The tensors of :class:`tokendraw.RequestSlots` for edits of logits, and the host's knowledge of them."""
+"""The tensors of requests: small parameters as columns of blocks, and tables for edits of logits."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields
-from typing import Self
+from functools import cache
+from struct import Struct
+from typing import NamedTuple, Self
 
+import torch
 from torch import Tensor
 
 from tokendraw.parameters.edits import EDITS, Edit
+
+SAMPLING = ("temperature", "top_p", "min_p", "top_k", "seed", "logprobs", "seeded", "joint")
+"""Parameters that are fields of the metadata."""
+_DTYPES = {
+    torch.float64: ("temperature", "top_p", "min_p"),
+    torch.int64: ("top_k", "seed", "logprobs"),
+    torch.int32: (
+        *("num_tokens", "num_distinct", "limit"),  # a step reads these three together
+        *("num_prompt", "num_bias", "num_stop", "min_tokens", "num_bad"),
+    ),
+    torch.float32: ("repetition", "frequency", "presence"),
+    torch.bool: ("seeded", "joint", "is_restricted"),
+}
+_CODES = {torch.float64: "d", torch.float32: "f", torch.int64: "q", torch.int32: "i", torch.bool: "?"}
+_BLOCKS = {"wide": torch.int64, "words": torch.int32, "bytes": torch.uint8}
+"""Dtype of each block; a block holds the parameters of every dtype of its size."""
+_WORD_BYTES = 4
+VALUES_AT_REST = dict.fromkeys((name for names in _DTYPES.values() for name in names), 0) | dict.fromkeys(
+    ("temperature", "top_p", "repetition"), 1
+)
+"""Values in a slot without a request: the neutral value of each parameter."""
+
+
+class ParameterLayout(NamedTuple):
+    """The parameters of a slot, block by block."""
+
+    dtypes: dict[str, torch.dtype]
+    """By parameter, in the order of the blocks."""
+    rows: dict[str, list[str]]
+    """Names of the first rows of each block."""
+    sizes: dict[str, int]
+    """Words of 32 bits in the column of each block."""
+    packer: Struct
+
+    def packed(self, values: Mapping[str, float]) -> bytes:
+        """Pack the columns of a slot into bytes."""
+        return self.packer.pack(*[values[name] for name in self.dtypes])
+
+
+@cache
+def layout_on(device_type: str) -> ParameterLayout:
+    """Lay out the parameters for devices of a type."""
+    dtype_of = {name: dtype for dtype, names in _DTYPES.items() for name in names}
+    if device_type == "mps":  # without float64, in which 0.9 stays 0.9
+        dtype_of |= dict.fromkeys(_DTYPES[torch.float64], torch.float32)
+    dtypes = dict(sorted(dtype_of.items(), key=lambda item: -item[1].itemsize))
+    rows = {
+        block: [name for name, dtype in dtypes.items() if dtype.itemsize == stored.itemsize]
+        for block, stored in _BLOCKS.items()
+    }
+    sizes = {
+        block: -(-len(rows[block]) * stored.itemsize // _WORD_BYTES) for block, stored in _BLOCKS.items()
+    }
+    codes = "".join(_CODES[dtype] for dtype in dtypes.values())
+    padding = _WORD_BYTES * sum(sizes.values()) - sum(dtype.itemsize for dtype in dtypes.values())
+    return ParameterLayout(dtypes, rows, sizes, Struct(f"={codes}{padding}x"))
+
+
+def column_of(words: Tensor, block: str) -> Tensor:
+    """View words as the column of a block."""
+    return words.view(_BLOCKS[block])
+
 
 ONE_OUTPUT = 16
 """Step of ``RequestTables.counts`` for each time that an id is in the output."""
