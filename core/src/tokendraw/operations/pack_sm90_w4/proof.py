@@ -9,7 +9,7 @@ from torch import Tensor
 
 from tokendraw.errors.exceptions import PluginError
 from tokendraw.operations.pack_sm90_w4 import reference
-from tokendraw.operations.pack_sm90_w4.capabilities import Sm90W4Capabilities, pairs
+from tokendraw.operations.pack_sm90_w4.capabilities import Sm90W4Capabilities, packings
 
 
 def prove(backend: Any, capabilities: Sm90W4Capabilities, device: torch.device) -> None:
@@ -18,7 +18,7 @@ def prove(backend: Any, capabilities: Sm90W4Capabilities, device: torch.device) 
     :raises PluginError: a byte is not what it has to be.
     """
     weights, scales = _bytes(64, 64), _bytes(64, 4)
-    for format, layout in pairs(capabilities):
+    for format, layout in packings(capabilities):
         packed = reference.packed_weights(weights, format, layout)
         what = f"weights, {format}, {layout}"
         found = backend.pack_weights(weights.to(device), format=format, layout=layout)

@@ -8,8 +8,11 @@ from typing import Any
 import torch
 
 from tokendraw.errors.exceptions import PluginError
-from tokendraw.operations.process_logits.backend import LogitsProcessorBackend
-from tokendraw.operations.process_logits.capabilities import ProcessCapabilities, ProcessNeed
+from tokendraw.operations.process_logits.capabilities import (
+    LogitsProcessorBackend,
+    ProcessCapabilities,
+    ProcessNeed,
+)
 from tokendraw.parameters.edits import Edit
 from tokendraw.parameters.params import SamplingParams
 from tokendraw.request_slots.slots import RequestSlots

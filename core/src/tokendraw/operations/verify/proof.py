@@ -7,8 +7,7 @@ import torch
 from tokendraw.backends.description.capabilities import Need
 from tokendraw.calls import proof_rows
 from tokendraw.errors.exceptions import PluginError
-from tokendraw.operations.verify.backend import VerifierBackend
-from tokendraw.operations.verify.capabilities import VerifyCapabilities
+from tokendraw.operations.verify.capabilities import VerifierBackend, VerifyCapabilities
 from tokendraw.operations.verify.output_checks import wrong_verify_output
 from tokendraw.parameters.drafts import Drafts
 from tokendraw.parameters.metadata import SamplingMetadata

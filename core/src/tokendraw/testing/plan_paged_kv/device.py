@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from torch import Tensor
 
-from tokendraw.operations.plan_paged_kv.plan_values import wrong_plan
+from tokendraw.operations.plan_paged_kv.proof import wrong_plan
 from tokendraw.paged_kv import PagedKVPlan
 from tokendraw.testing.kit.device import captured, require_no_wait
 from tokendraw.testing.kit.property import Ask, Properties

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from tokendraw.operations.plan_paged_kv.calls import Plan
+from tokendraw.operations.plan_paged_kv.calls import PlanPagedKV
 from tokendraw.paged_kv import PagedKVPlan
 from tokendraw.testing.kit.inputs import unmodified
 from tokendraw.testing.kit.property import Properties
@@ -121,7 +121,7 @@ def threads(subject: Planning, trial: Trial) -> str:
     def repeated(lengths: torch.Tensor, table: torch.Tensor) -> RepeatedCall:
         # Every value of every plan is compared with its lengths as it is made.
         return RepeatedCall(
-            lambda: Plan(lengths, table, page_size, True, -1, subject.buffers(requests, columns)),
+            lambda: PlanPagedKV(lengths, table, page_size, True, -1, subject.buffers(requests, columns)),
             lambda alone, plan: None,
         )
 

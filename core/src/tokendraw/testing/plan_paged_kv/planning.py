@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tokendraw.operations.plan_paged_kv.calls import Plan
+from tokendraw.operations.plan_paged_kv.calls import PlanPagedKV
 from tokendraw.paged_kv import PagedKVPlan
 from tokendraw.testing.kit.subject import OperationSubject
 
@@ -39,7 +39,7 @@ class Planning(OperationSubject):
         """
         lengths = self.ints(seq_lens) if not isinstance(seq_lens, Tensor) else seq_lens
         out = out or self.buffers(*block_table.shape, page_indices=page_indices)
-        plan: PagedKVPlan = self.make(Plan(lengths, block_table, page_size, page_indices, pad, out))
+        plan: PagedKVPlan = self.make(PlanPagedKV(lengths, block_table, page_size, page_indices, pad, out))
         return plan
 
     def buffers(self, requests: int, columns: int, *, page_indices: bool = True) -> PagedKVPlan:

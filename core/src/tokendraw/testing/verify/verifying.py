@@ -8,10 +8,9 @@ import torch
 
 from tokendraw.backends.description.capabilities import DraftKind, GumbelDtype, LogprobsMode
 from tokendraw.calls.drawing import Draft
-from tokendraw.operations.verify.calls import Verify
+from tokendraw.operations.verify.calls import Verify, by_row
 from tokendraw.operations.verify.capabilities import VerifyCapabilities, VerifyMode
 from tokendraw.operations.verify.output import VerifyOutput
-from tokendraw.operations.verify.rows import by_row
 from tokendraw.output import SamplerOutput
 from tokendraw.parameters.drafts import Drafts
 from tokendraw.parameters.metadata import SamplingMetadata
