@@ -16,9 +16,9 @@ from tokendraw._torch.upload import device_of, uploaded
 from tokendraw.errors.exceptions import InvalidParameterError
 from tokendraw.parameters.batch_facts import BatchFacts, RowKinds, checked_slots
 from tokendraw.parameters.device_columns import index_column, parameter_columns
+from tokendraw.parameters.fields import SLOT_FIELDS
 from tokendraw.parameters.metadata_checks import (
-    LARGEST_POSITION,
-    SLOT_FIELDS,
+    MAX_POSITION,
     check_form,
     check_indices,
     check_kinds,
@@ -189,7 +189,7 @@ class SamplingMetadata:
         :raises InvalidParameterError: a ValueError: one on the host is out of range.
         """
         if not isinstance(positions, Tensor):
-            values = integers("positions", positions, 0, LARGEST_POSITION)
+            values = integers("positions", positions, 0, MAX_POSITION)
             device = self.device or torch.device("cpu")
             positions = uploaded({"positions": (values, torch.int64)}, device)["positions"]
         found = self.positions

@@ -17,13 +17,11 @@ from tokendraw._torch.tensor_checks import check_integers, check_vector
 from tokendraw.errors.exceptions import InvalidInputError, InvalidParameterError
 from tokendraw.errors.formatting import type_name
 from tokendraw.parameters.batch_facts import RowKinds, checked_slots
+from tokendraw.parameters.fields import SLOT_FIELDS
 from tokendraw.parameters.ranges import integers
 
-_REALS = frozenset(("temperature", "top_p", "min_p"))
-_FLAGS = frozenset(("seeded", "joint"))
-SLOT_FIELDS = ("temperature", "top_k", "top_p", "min_p", "seed", "seeded", "joint", "logprobs")
 ROW_FIELDS = ("positions", "row_index")
-LARGEST_POSITION = 2**63 - 1
+MAX_POSITION = 2**63 - 1
 
 
 def check_form(name: str, tensor: Tensor) -> None:
@@ -32,10 +30,11 @@ def check_form(name: str, tensor: Tensor) -> None:
     :raises InvalidInputError: names the field, what it needs to be and what it is.
     """
     check_vector(name, tensor, "Pass a tensor with an entry for each, or use SamplingMetadata.from_params.")
-    if name in _REALS:
+    kind = SLOT_FIELDS.get(name)
+    if kind == "real":
         if not tensor.is_floating_point():
             raise InvalidInputError(f"'{name}' needs a floating-point dtype, found {tensor.dtype}.")
-    elif name in _FLAGS:
+    elif kind == "flag":
         if tensor.dtype != torch.bool:
             raise InvalidInputError(f"'{name}' needs dtype torch.bool, found {tensor.dtype}.")
     else:
@@ -86,7 +85,7 @@ def check_indices(tensors: Mapping[str, Tensor], *, anywhere: bool = False) -> N
 def check_positions(positions: Tensor, *, anywhere: bool = False) -> None:
     """Refuse positions below 0; see :func:`check_indices`."""
     if positions.shape[0] and (anywhere or positions.is_cpu) and int(positions.min()) < 0:
-        integers("positions", positions.tolist(), 0, LARGEST_POSITION)
+        integers("positions", positions.tolist(), 0, MAX_POSITION)
 
 
 def check_record(name: str, value: object, needed: type | UnionType) -> None:

@@ -10,16 +10,8 @@ from tokendraw.backends.description.capabilities import FILTER_ORDERS
 from tokendraw.errors.exceptions import InvalidParameterError
 from tokendraw.errors.formatting import type_name
 from tokendraw.parameters.edits import checked_edits, refuse_edits
-from tokendraw.parameters.params import (
-    LARGEST_LOGPROBS,
-    LARGEST_TOP_K,
-    MIN_PS,
-    SEEDS,
-    TEMPERATURES,
-    TOP_PS,
-    SamplingParams,
-    checked,
-)
+from tokendraw.parameters.fields import PARAMETERS
+from tokendraw.parameters.params import SamplingParams, checked
 from tokendraw.parameters.ranges import are_integers, are_reals, each, of_row
 
 
@@ -35,6 +27,10 @@ class RequestColumns(NamedTuple):
     filter_order: Sequence[str]
 
 
+_RANGES = [
+    (are_reals if p.kind == "real" else are_integers, p.least, min(p.largest, p.max_stored), p.is_optional)
+    for p in PARAMETERS
+]
 _values_of = operator.attrgetter(*RequestColumns._fields)
 
 
@@ -78,13 +74,10 @@ def checked_columns(params: Iterable[SamplingParams], *, may_edit: bool = False)
 
 def _are_plain(columns: RequestColumns) -> bool:
     """Whether all values are in range and of Python's own types; :func:`checked` checks any other batch row by row."""
-    order = {*map(type, columns.filter_order)} == {str} and {*columns.filter_order} <= {*FILTER_ORDERS}
-    return (
-        order
-        and are_reals(columns.temperature, *TEMPERATURES)
-        and are_integers(columns.top_k, -1, LARGEST_TOP_K)
-        and are_reals(columns.top_p, *TOP_PS)
-        and are_reals(columns.min_p, *MIN_PS)
-        and are_integers([seed for seed in columns.seed if seed is not None], *SEEDS)
-        and are_integers([n for n in columns.logprobs if n is not None], -1, LARGEST_LOGPROBS)
-    )
+    if {*map(type, columns.filter_order)} != {str} or not {*columns.filter_order} <= {*FILTER_ORDERS}:
+        return False
+    for column, (are_in_range, least, largest, is_optional) in zip(columns, _RANGES, strict=False):
+        values = [value for value in column if value is not None] if is_optional else column
+        if not are_in_range(values, least, largest):
+            return False
+    return True

@@ -14,8 +14,9 @@ from torch import Tensor
 from tokendraw._torch.graphs import is_capturing
 from tokendraw._torch.outside_graphs import memory_outside_graphs
 from tokendraw._torch.upload import uploaded
+from tokendraw.parameters.fields import SLOT_FIELDS
 from tokendraw.request_slots.capacity import SlotSizes
-from tokendraw.request_slots.tables import SAMPLING, VALUES_AT_REST, RequestTables, column_of, layout_on
+from tokendraw.request_slots.tables import VALUES_AT_REST, RequestTables, column_of, layout_on
 
 _ALIGNMENT = 16  # elements: Triton compiles another kernel for a pointer that is no multiple of 16 bytes
 _COLUMNS_OF_TABLES = (
@@ -180,5 +181,5 @@ def allocate(sizes: SlotSizes, device: torch.device) -> SlotTensors:
         **{name: rows[name] for name in _COLUMNS_OF_TABLES},
         **families.absent(),
     )
-    sampling = {name: rows[name] for name in SAMPLING}
+    sampling = {name: rows[name] for name in SLOT_FIELDS}
     return SlotTensors(tables, families, sampling, blocks, at_rest, tokens, lengths)

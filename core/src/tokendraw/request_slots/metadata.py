@@ -14,7 +14,7 @@ from tokendraw.errors.exceptions import InvalidInputError, InvalidParameterError
 from tokendraw.errors.formatting import type_name
 from tokendraw.parameters.batch_facts import BatchFacts
 from tokendraw.parameters.metadata import SamplingMetadata
-from tokendraw.parameters.metadata_checks import LARGEST_POSITION, check_positions
+from tokendraw.parameters.metadata_checks import MAX_POSITION, check_positions
 from tokendraw.parameters.ranges import each, integers
 from tokendraw.request_slots.requests import Population
 
@@ -63,7 +63,7 @@ def position_input(positions: Iterable[int] | Tensor, device: torch.device) -> R
         check_positions(positions)
         return RowInput(None, positions)
     row_positions = row_input("positions", positions, device)
-    integers("positions", row_positions.values or (), 0, LARGEST_POSITION)
+    integers("positions", row_positions.values or (), 0, MAX_POSITION)
     return row_positions
 
 

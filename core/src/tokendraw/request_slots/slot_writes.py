@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from tokendraw._torch.upload import uploaded
+from tokendraw.parameters.params import slot_values
 from tokendraw.request_slots.capacity import SlotSizes
 from tokendraw.request_slots.memory import SlotTensors
 from tokendraw.request_slots.requests import SlotRequest, TokenHistory
@@ -45,7 +46,7 @@ def pack_request(
     request: SlotRequest, tokens: TokenHistory, sizes: SlotSizes, device: torch.device
 ) -> PackedRequest:
     """Lay out a request for a single upload."""
-    params, edits = request.params, request.edits
+    edits = request.edits
     ends = [word[-1] for word in edits.bad_words]
     flags = dict.fromkeys(tokens.prompt, IN_PROMPT)
     for token, times in Counter(tokens.output).items():
@@ -56,14 +57,7 @@ def pack_request(
         for token in ids:
             flags[token] = flags.get(token, 0) | flag
     values: dict[str, float] = {
-        "temperature": params.temperature,
-        "top_p": params.top_p,
-        "min_p": params.min_p,
-        "top_k": params.top_k,
-        "seed": params.seed or 0,
-        "logprobs": params.logprobs or 0,
-        "seeded": params.seed is not None,
-        "joint": params.filter_order == "joint",
+        **slot_values(request.params),
         "num_tokens": tokens.num_tokens,
         "num_distinct": len(distinct),
         "limit": sizes.max_tokens,

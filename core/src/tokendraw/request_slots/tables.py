@@ -11,27 +11,29 @@ from typing import NamedTuple, Self
 import torch
 from torch import Tensor
 
+from tokendraw.parameters.device_columns import field_dtypes
 from tokendraw.parameters.edits import EDITS, Edit
+from tokendraw.parameters.fields import PARAMETERS, SLOT_FIELDS
 
-SAMPLING = ("temperature", "top_p", "min_p", "top_k", "seed", "logprobs", "seeded", "joint")
-"""Parameters that are fields of the metadata."""
-_DTYPES = {
-    torch.float64: ("temperature", "top_p", "min_p"),
-    torch.int64: ("top_k", "seed", "logprobs"),
-    torch.int32: (
-        *("num_tokens", "num_distinct", "limit"),  # a step reads these three together
-        *("num_prompt", "num_bias", "num_stop", "min_tokens", "num_bad"),
+_STATE_DTYPES = {
+    # A step reads the first three together.
+    **dict.fromkeys(
+        ("num_tokens", "num_distinct", "limit", "num_prompt", "num_bias", "num_stop"), torch.int32
     ),
-    torch.float32: ("repetition", "frequency", "presence"),
-    torch.bool: ("seeded", "joint", "is_restricted"),
+    **dict.fromkeys(("min_tokens", "num_bad"), torch.int32),
+    **dict.fromkeys(("repetition", "frequency", "presence"), torch.float32),
+    "is_restricted": torch.bool,
 }
+"""Small parameters beside the fields of the metadata."""
 _CODES = {torch.float64: "d", torch.float32: "f", torch.int64: "q", torch.int32: "i", torch.bool: "?"}
 _BLOCKS = {"wide": torch.int64, "words": torch.int32, "bytes": torch.uint8}
 """Dtype of each block; a block holds the parameters of every dtype of its size."""
 _WORD_BYTES = 4
-VALUES_AT_REST = dict.fromkeys((name for names in _DTYPES.values() for name in names), 0) | dict.fromkeys(
-    ("temperature", "top_p", "repetition"), 1
-)
+VALUES_AT_REST: dict[str, float] = {
+    **dict.fromkeys((*SLOT_FIELDS, *_STATE_DTYPES), 0),
+    **{parameter.name: parameter.neutral for parameter in PARAMETERS},
+    "repetition": 1,
+}
 """Values in a slot without a request: the neutral value of each parameter."""
 
 
@@ -54,9 +56,7 @@ class ParameterLayout(NamedTuple):
 @cache
 def layout_on(device_type: str) -> ParameterLayout:
     """Lay out the parameters for devices of a type."""
-    dtype_of = {name: dtype for dtype, names in _DTYPES.items() for name in names}
-    if device_type == "mps":  # without float64, in which 0.9 stays 0.9
-        dtype_of |= dict.fromkeys(_DTYPES[torch.float64], torch.float32)
+    dtype_of = field_dtypes(device_type) | _STATE_DTYPES
     dtypes = dict(sorted(dtype_of.items(), key=lambda item: -item[1].itemsize))
     rows = {
         block: [name for name, dtype in dtypes.items() if dtype.itemsize == stored.itemsize]
