@@ -87,7 +87,7 @@ class Layout:
                 if part.size:
                     parts.setdefault(part.start // TILE, []).append(2 * r + side)
         most = max(map(len, parts.values()), default=0)
-        rows = [own + [2 * len(shards)] * (most - len(own)) for own in parts.values()]
+        rows = [of_tile + [2 * len(shards)] * (most - len(of_tile)) for of_tile in parts.values()]
         return cls(
             ids=shards[rank],
             tiles=Tiles.of(shards[rank], vocab_size),

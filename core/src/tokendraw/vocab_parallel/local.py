@@ -126,7 +126,7 @@ class LocalLogits(Protocol):
     """The columns [B, n] of a rank, n perhaps 0, with the parameters of a call.
 
     A message whose fields are columns of one buffer, one of them at the beginning of its rows, is sent without a copy:
-    see :func:`tokendraw.vocab_parallel.messages.exchanged`.
+    see :func:`tokendraw.vocab_parallel.messages.exchange`.
     """
 
     @property

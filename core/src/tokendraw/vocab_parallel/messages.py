@@ -11,7 +11,7 @@ from torch import Tensor
 from tokendraw.vocab_parallel.transport import Transport
 
 _Message = TypeVar("_Message", bound=tuple[Any, ...])
-_WORD = 4
+_WORD_BYTES = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,20 +31,20 @@ class Received(Generic[_Message]):
         """Return the fields of all ranks, [R, B, n] each."""
         kind: Any = type(self.sent)
         fields = zip(self.sent, self.offsets, strict=True)
-        return kind(*[None if own is None else self._field(own, first) for own, first in fields])  # type: ignore[no-any-return]
+        return kind(*[None if field is None else self._field(field, first) for field, first in fields])  # type: ignore[no-any-return]
 
-    def _field(self, own: Tensor, first: int) -> Tensor:
-        part = self.words[..., first : first + _words(own)]
-        if own.element_size() > _WORD:
+    def _field(self, field: Tensor, first: int) -> Tensor:
+        part = self.words[..., first : first + _words(field)]
+        if field.element_size() > _WORD_BYTES:
             # Of one rank and one row any part counts as contiguous, wherever its words begin: a clone begins anew.
             part = part.clone(memory_format=torch.contiguous_format)
-        return part.view(own.dtype)
+        return part.view(field.dtype)
 
 
-def exchanged(transport: Transport, message: _Message) -> Received[_Message]:
+def exchange(transport: Transport, message: _Message) -> Received[_Message]:
     """Gather a NamedTuple of tensors [B, n] of 4 or 8 bytes an element, or None, by a single gather.
 
-    Fields that are columns of one buffer, whose rows begin with one of them, are sent as they are: the whole buffer.
+    Fields stored as columns of a single buffer, with a field at the start of its rows, are sent as the whole buffer.
     Others are packed.
     """
     words, offsets = _in_one_buffer(message) or _packed(message)
@@ -58,7 +58,7 @@ def _in_one_buffer(message: tuple[Tensor | None, ...]) -> tuple[Tensor, tuple[in
     storage = first.untyped_storage()
     if (
         not first.numel()
-        or width % _WORD
+        or width % _WORD_BYTES
         or begin + len(first) * width > storage.data_ptr() + storage.nbytes()
     ):
         return None
@@ -68,12 +68,12 @@ def _in_one_buffer(message: tuple[Tensor | None, ...]) -> tuple[Tensor, tuple[in
             offsets.append(-1)
             continue
         offset = column.data_ptr() - begin
-        is_inside = 0 <= offset <= width - _words(column) * _WORD
+        is_inside = 0 <= offset <= width - _words(column) * _WORD_BYTES
         is_beside = column.stride(0) * column.element_size() == width and column.stride(1) == 1
         if not (is_inside and is_beside and column.untyped_storage().data_ptr() == storage.data_ptr()):
             return None
-        offsets.append(offset // _WORD)
-    shape = len(first), width // _WORD
+        offsets.append(offset // _WORD_BYTES)
+    shape = len(first), width // _WORD_BYTES
     return first.view(torch.int32).as_strided(shape, (shape[1], 1)), tuple(offsets)
 
 
@@ -88,4 +88,4 @@ def _packed(message: tuple[Tensor | None, ...]) -> tuple[Tensor, tuple[int, ...]
 
 
 def _words(column: Tensor) -> int:
-    return column.shape[-1] * column.element_size() // _WORD
+    return column.shape[-1] * column.element_size() // _WORD_BYTES

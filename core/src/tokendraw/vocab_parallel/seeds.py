@@ -49,5 +49,5 @@ class RowSeeds:
     def __call__(self) -> Seeds:
         """Wait for the seed and position of every row."""
         rows, device = len(self._rows), self._rows.device
-        found = philox.seeds_and_positions(self._metadata, rows, device, self.fresh())
-        return Seeds(*(column.unsqueeze(-1) for column in found))
+        columns = philox.seeds_and_positions(self._metadata, rows, device, self.fresh())
+        return Seeds(*(column.unsqueeze(-1) for column in columns))

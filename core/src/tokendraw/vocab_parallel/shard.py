@@ -56,7 +56,7 @@ class Agreement(NamedTuple):
     """The agreement of a shard's ranks."""
 
     transport: Transport
-    """Carries what they say."""
+    """Carries their messages."""
     layout: Layout
 
 
@@ -66,4 +66,4 @@ class Agreed:
 
     by_all: Agreement | None = None
     error: TokendrawError | None = None
-    """Says why they did not agree."""
+    """The disagreement."""
