@@ -55,8 +55,9 @@ PARAMETERS = (
     ),
 )
 SLOT_FIELDS: dict[str, FieldKind] = {
-    **{parameter.name: parameter.kind for parameter in PARAMETERS},
+    **{parameter.name: parameter.kind for parameter in PARAMETERS[:-1]},
     "seeded": "flag",
     "joint": "flag",
+    "logprobs": "integer",
 }
 """Fields of the metadata with an entry a slot."""

@@ -14,6 +14,7 @@ from tokendraw.backends.description.capabilities import Need
 from tokendraw.errors.exceptions import InvalidInputError, SamplerUnavailableError, TokendrawError
 from tokendraw.errors.formatting import format_value
 from tokendraw.parameters.batch_facts import BatchFacts
+from tokendraw.parameters.fields import SLOT_FIELDS
 from tokendraw.parameters.metadata import SamplingMetadata, plugin_class
 from tokendraw.vocab_parallel.layout import Layout, Span
 from tokendraw.vocab_parallel.shard import Agreement, VocabShard
@@ -106,28 +107,18 @@ def _described(
 def _digests(metadata: SamplingMetadata) -> dict[str, object]:
     """Digest the values of each parameter, row by row."""
     seeded = metadata.per_row("seeded")
-    values: dict[str, object] = {}
-    for name in (
-        "temperature",
-        "top_k",
-        "top_p",
-        "min_p",
-        "seed",
-        "seeded",
-        "joint",
-        "logprobs",
-        "positions",
-    ):
+    digests: dict[str, object] = {}
+    for name in (*SLOT_FIELDS, "positions"):
         values = metadata.per_row(name)
         if values is None:
-            values[f"'{name}' of the metadata"] = "none"
+            digests[f"'{name}' of the metadata"] = "none"
             continue
         if name == "seed" and seeded is not None:
             values = values.masked_fill(~seeded, 0)
         values = values.to(torch.float64 if values.is_floating_point() else torch.int64)
         digest = hashlib.sha256(bytes(values.cpu().contiguous().view(torch.uint8).tolist()))
-        values[f"'{name}' of the metadata"] = f"values of digest {digest.hexdigest()[:8]}"
-    return values
+        digests[f"'{name}' of the metadata"] = f"values of digest {digest.hexdigest()[:8]}"
+    return digests
 
 
 def disagreement(received: Sequence[Description | Exception], vocab_size: int) -> TokendrawError | None:
