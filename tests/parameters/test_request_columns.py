@@ -1,4 +1,4 @@
-"""A batch is checked by the column, and says the same as if each of its requests were checked by itself."""
+"""A batch is checked by column, with the same messages as a check of each request."""
 
 import math
 

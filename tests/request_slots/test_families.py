@@ -1,4 +1,4 @@
-"""Lists and masks take memory from the first request on that asks for them, and a refused one leaves nothing behind."""
+"""Lists and masks take memory from their first request on, and a refused request leaves nothing behind."""
 
 from dataclasses import FrozenInstanceError
 
@@ -39,7 +39,7 @@ def small_slots(device="cpu"):
 
 
 def widths(slots):
-    """The shapes of the tables that have memory for a list."""
+    """Return the shapes of the tables with memory for a list."""
     return {name: tuple(t.shape) for name, t in vars(slots.tables).items() if name in LISTS and t.numel()}
 
 
@@ -116,7 +116,7 @@ def test_a_request_for_which_there_is_no_memory_changes_nothing(monkeypatch, fai
 
 
 def test_a_capture_gives_all_families_memory_and_writes_nothing_to_it(monkeypatch):
-    """What it wrote, every replay would write again. Which memory that is, only a GPU shows."""
+    """A write during the capture would be repeated by every replay. Only a GPU shows the memory itself."""
     slots = small_slots()
     slots.add(0, ASKING["any_bias"], [1])
     tables = slots.tables
@@ -156,7 +156,7 @@ def test_memory_for_a_family_is_no_reason_to_wait():
 
 @pytest.mark.gpu
 def test_a_graph_captured_without_requests_edits_by_those_that_come_later():
-    """Its memory of the moment, which it frees while it is captured, is not where the lists are."""
+    """The lists do not lie in the graph's temporary memory, freed during its capture."""
     slots, kept, processor = small_slots("cuda"), small_slots("cuda"), NativeProcessor()
     logits, row_index = torch.ones(S, V, device="cuda"), torch.arange(S, device="cuda")
     kept.add(0, EVERYTHING, [1])

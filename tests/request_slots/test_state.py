@@ -1,4 +1,4 @@
-"""The state of slots on its device: what it takes, that nobody waits for it, and what is left out."""
+"""The state of slots on its device: its memory, writes without waiting, and ignored rows."""
 
 import random
 
@@ -59,7 +59,7 @@ def test_a_request_comes_in_one_copy_and_goes_without_one(monkeypatch):
 
 
 def test_a_step_reads_no_value_from_the_device():
-    """On tensors without data, which have no values to read; and nothing is copied there."""
+    """Runs on tensors without data, which have no values to read; and nothing is uploaded."""
     slots = RequestSlots(4, 10, 33, device="meta")
     slots.add(1, EVERYTHING, [1, 2])
     slots.add(2, SamplingParams(), [])
@@ -106,7 +106,7 @@ def test_a_request_comes_and_goes_by_few_operations_of_torch():
 
 
 def test_what_the_host_cannot_see_is_left_out():
-    """Rows are left out whose slot is missing or empty, whose token is negative or does not fit."""
+    """Ignored are rows with a missing or empty slot, and with a negative token or a token beyond the capacity."""
     slots = RequestSlots(3, 4, 10)
     held = {0: Held(SamplingParams(), [1]), 1: Held(SamplingParams(), [2, 2])}
     for slot, one in held.items():

@@ -1,4 +1,4 @@
-"""What a plugin says of itself, held against the plugin API: every slip is a state with a reason."""
+"""A plugin's description against the plugin API: every slip is a state with a reason."""
 
 from collections.abc import Iterator
 from dataclasses import fields
@@ -287,7 +287,7 @@ def test_an_unsound_upstream_makes_a_plugin_broken(dists: FakeDists, upstream: s
 
 
 def rows(*table: str) -> str:
-    """Source of an upstream of 2.x whose table has these rows."""
+    """Return the source of an upstream of 2.x with this table of releases."""
     return f"tokendraw.plugin.Upstream('a', '>=2,<3', (), ({' '.join(f'{row},' for row in table)}))"
 
 

@@ -1,4 +1,4 @@
-"""What a plugin's author looks for first: the line of theirs that a failure came from, and the traceback on request."""
+"""The line of a plugin's code behind a failure, and the traceback on request."""
 
 import logging
 from collections.abc import Iterator

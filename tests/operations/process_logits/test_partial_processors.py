@@ -1,4 +1,4 @@
-"""A processor that serves some edits is given no others: calls with those go whole to its companion."""
+"""A processor of some edits is given no others: calls with any other edit go whole to its companion."""
 
 import pytest
 import torch
@@ -62,7 +62,7 @@ def slots_of(*requests):
 
 
 def served_by(processor, slots, bitmask=None):
-    """The name of who edits a row of slot 0."""
+    """Return the name of the processor that edits a row of slot 0."""
     before = processor.stats()
     processor.process(torch.ones(1, VOCAB_SIZE), slots, torch.zeros(1).long(), bitmask)
     (name,) = (name for name, rows in processor.stats().items() if rows > before.get(name, 0))
@@ -182,7 +182,7 @@ def test_the_proof_asks_for_each_edit_that_is_advertised_and_for_no_other(edit):
 
 
 class Recorder:
-    """Keeps which edits its calls ask for."""
+    """A processor with a list of requested edits."""
 
     def __init__(self):
         self.edits = []

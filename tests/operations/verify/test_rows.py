@@ -1,4 +1,4 @@
-"""Index arithmetic of a verification, by examples that can be checked by eye."""
+"""Index arithmetic of a verification, by examples small enough to check by eye."""
 
 import pytest
 import torch
@@ -54,7 +54,7 @@ def test_rows_beyond_the_last_request_are_given_to_it():
 
 
 def test_no_size_is_read_from_the_device():
-    """On tensors without data, which have no values to read."""
+    """Runs on tensors without data, which have no values to read."""
     counts, first = torch.empty(3, dtype=torch.int32, device="meta"), torch.empty(3, device="meta").long()
     cu_num_logits = speculative.cu_num_logits(counts)
     assert cu_num_logits.shape == (4,)
@@ -128,7 +128,7 @@ def test_the_rows_of_drafts_are_computed_once_but_in_a_graph(monkeypatch):
 
 
 def test_requests_in_slots_keep_their_slots():
-    """One entry a request, whose slots are not their own places in the batch."""
+    """An entry a request, in slots other than its index in the batch."""
     drafts = Drafts.from_lists([[1, 2], [], [3]])
     slots = torch.tensor([7, 0, 4], dtype=torch.int32)
     metadata = SamplingMetadata(top_k=torch.arange(8), row_index=slots, positions=torch.tensor([10, 20, 30]))
