@@ -241,7 +241,7 @@ def test_noise_that_is_made_in_blocks_is_the_noise_of_one_call(monkeypatch, bloc
     ):
         whole = philox.gumbel(seed, position, index, stream, dtype)
         with monkeypatch.context() as patch:
-            patch.setattr(philox, "_BLOCK", block)
+            patch.setattr(philox, "_BLOCK_VARIATES", block)
             assert torch.equal(philox.gumbel(seed, position, index, stream, dtype), whole)
 
 

@@ -78,11 +78,11 @@ class LogprobsTensors:
             raise InvalidInputError(
                 f"'row' {needed}, found {step}. Call row({'i, step' if has_steps else 'i'})."
             )
-        place = index if step is None else (index, step)
-        ids, values = self.token_ids[place].tolist(), self.logprobs[place].tolist()
-        ranks = [None if self.ranks is None else int(self.ranks[place]), *range(1, len(ids))]
+        entry = index if step is None else (index, step)
+        ids, values = self.token_ids[entry].tolist(), self.logprobs[entry].tolist()
+        ranks = [None if self.ranks is None else int(self.ranks[entry]), *range(1, len(ids))]
         return [
-            TokenLogprob(*entry) for entry in zip(ids, values, ranks, strict=True) if entry[0] != PAD_TOKEN_ID
+            TokenLogprob(*token) for token in zip(ids, values, ranks, strict=True) if token[0] != PAD_TOKEN_ID
         ]
 
 

@@ -473,7 +473,7 @@ def test_a_slow_probe_is_reported_to_whoever_can_mend_it(
     whom: str,
 ) -> None:
     dists.add_plugin(name, plugin(name, probe="__import__('time').sleep(0.01)"), distribution=distribution)
-    monkeypatch.setattr(discover, "_SLOW_PROBE", 0.005)
+    monkeypatch.setattr(discover, "_SLOW_PROBE_SECONDS", 0.005)
     assert discovered(name).state is State.AVAILABLE
     assert [record.getMessage() for record in caplog.records if f"'{name}'" in record.getMessage()] == [
         f"tokendraw_probe of '{name}' took 0.0 s, needs less than 0.005 s. Report it to {whom}."

@@ -13,10 +13,10 @@ from tokendraw._torch.tensor_checks import check_integers, check_vector
 from tokendraw.backends.description.declared import at_least, check_fields
 from tokendraw.parameters.params import CheckedParams, SamplingParams
 from tokendraw.parameters.ranges import integers
-from tokendraw.parameters.request_columns import RequestColumns, checked_columns
+from tokendraw.parameters.request_columns import RequestColumns, check_columns
 
 RowKind: TypeAlias = tuple[bool, bool, int, bool, bool, str, int | None]
-"""Greedy, seeded, top_k, whether there is a top_p, a min_p, the filter order, logprobs: equal for rows of one kind."""
+"""Whether greedy, whether seeded, top_k, whether there is a top_p, a min_p, filter order, logprobs."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -130,11 +130,10 @@ class BatchFacts:
 class RowKinds:
     """The kind of each row, as the host knows it, for routing single rows: see ``docs/engine-authors.md``.
 
-    :meth:`SamplingMetadata.from_params` makes it. Whoever keeps parameters in tensors of their own makes it from the
-    requests that these hold, anew whenever a row comes to be of another kind (greedy, seeded, with another top-k,
-    another filter or order, another ``logprobs``), and passes it beside them. It speaks of the tensors that it was
-    first passed with, as they were then: where torch counts a change in place since, the rows of the batch are no
-    longer told apart; and metadata that is made from it with other tensors has none.
+    :meth:`SamplingMetadata.from_params` makes them. An engine with parameters in its own tensors makes them with
+    :meth:`of`, again whenever a row changes its kind (greedy, seeded, top-k, another filter or order, ``logprobs``),
+    and passes them to :class:`SamplingMetadata`. They are valid for the tensors they were first used with: an in-place
+    change counted by torch, or other tensors, invalidate them, and the batch is routed as a whole.
     """
 
     def __init__(self, columns: RequestColumns, slot_of_row: Sequence[int] | None) -> None:
@@ -150,11 +149,11 @@ class RowKinds:
         )
         index: dict[RowKind, int] = {}
         self.of_slot: tuple[int, ...] = tuple([index.setdefault(key, len(index)) for key in keys])
-        """[slots]: index of its kind."""
+        """[slots]: index of the slot's kind."""
         self.slot_of_row: tuple[int, ...] | None = None if slot_of_row is None else tuple(slot_of_row)
-        """[rows], where the metadata has a ``row_index``; None: row i is slot i."""
+        """[rows], if the metadata has a ``row_index``; None: row i is slot i."""
         self._keys = tuple(index)
-        self._seen: tuple[tuple[Tensor | None, int], ...] | None = None
+        self._bound: tuple[tuple[Tensor | None, int], ...] | None = None
 
     @classmethod
     def of(cls, params: Iterable[SamplingParams], *, row_index: Iterable[int] | Tensor | None = None) -> Self:
@@ -165,12 +164,12 @@ class RowKinds:
         :raises InvalidParameterError: a ValueError that names the field, the row and the value.
         :raises InvalidInputError: a ValueError: ``row_index`` is a tensor of another form.
         """
-        columns = checked_columns(params, may_edit=True)
+        columns = check_columns(params, may_edit=True)
         if isinstance(row_index, Tensor):
             check_vector("row_index", row_index)
             check_integers("row_index", row_index)
             row_index = row_index.tolist()
-        return cls(columns, checked_slots(row_index, len(columns.seed)))
+        return cls(columns, slots_of_rows(row_index, len(columns.seed)))
 
     @cached_property
     def kinds(self) -> tuple[BatchFacts, ...]:
@@ -187,15 +186,15 @@ class RowKinds:
         """Number of logits rows."""
         return len(self.of_slot if self.slot_of_row is None else self.slot_of_row)
 
-    def is_about(self, tensors: Sequence[Tensor | None]) -> bool:
+    def describes(self, tensors: Sequence[Tensor | None]) -> bool:
         """Whether these kinds describe ``tensors``; the tensors of the first call are bound to them."""
-        if self._seen is None:
-            self._seen = tuple((tensor, _version(tensor)) for tensor in tensors)
-        return all(tensor is seen for tensor, (seen, _) in zip(tensors, self._seen, strict=True))
+        if self._bound is None:
+            self._bound = tuple((tensor, _version(tensor)) for tensor in tensors)
+        return all(tensor is bound for tensor, (bound, _) in zip(tensors, self._bound, strict=True))
 
     def is_current(self) -> bool:
         """Whether torch counts no in-place change of the bound tensors."""
-        return all(_version(tensor) == version for tensor, version in self._seen or ())
+        return all(_version(tensor) == version for tensor, version in self._bound or ())
 
 
 def row_kind(params: CheckedParams) -> RowKind:
@@ -211,7 +210,7 @@ def row_kind(params: CheckedParams) -> RowKind:
     )
 
 
-def checked_slots(row_index: Iterable[int] | None, slots: int) -> list[int] | None:
+def slots_of_rows(row_index: Iterable[int] | None, slots: int) -> list[int] | None:
     """Check the slot of each row; None stays None.
 
     :raises InvalidParameterError: one of them is no slot; names the row.

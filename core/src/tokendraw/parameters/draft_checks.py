@@ -44,10 +44,10 @@ def check_distributions(ids: Tensor, probs: Tensor | None, logits: Tensor | None
 
     :raises InvalidInputError: names the tensor, what it needs to be and what it is.
     """
-    given = {name: tensor for name, tensor in _named(probs, logits) if tensor is not None}
-    for name, tensor in given.items():
+    distributions = {name: tensor for name, tensor in _named(probs, logits) if tensor is not None}
+    for name, tensor in distributions.items():
         check_plain(name, tensor, f"Pass torch.as_tensor({name}).")
-    if len(given) > 1:
+    if len(distributions) > 1:
         raise InvalidInputError("'drafts' needs draft_probs or draft_logits, found both. Pass one of them.")
     if probs is not None and not probs.is_floating_point():
         raise InvalidInputError(f"'draft_probs' needs a floating-point dtype, found {probs.dtype}.")
@@ -55,7 +55,7 @@ def check_distributions(ids: Tensor, probs: Tensor | None, logits: Tensor | None
         raise InvalidInputError(
             f"'draft_logits' needs dtype {', '.join(INPUT_DTYPES)}, found {logits.dtype}."
         )
-    for name, tensor in given.items():
+    for name, tensor in distributions.items():
         if tensor.dim() != 2 or tensor.shape[1] == 0:
             raise InvalidInputError(
                 f"'{name}' needs shape [L - B, V] with V >= 1, found {list(tensor.shape)}."
@@ -125,7 +125,7 @@ def check_offsets(cu_num_logits: Tensor, num_drafts: Sequence[int] | None, rows:
         )
 
 
-def known_most_drafts(max_drafts: int, num_drafts: Sequence[int] | None, ids: Tensor) -> int:
+def most_drafts(max_drafts: int, num_drafts: Sequence[int] | None, ids: Tensor) -> int:
     """Return ``max_drafts``, or for -1 the host's upper bound.
 
     :raises InvalidParameterError: it knows nothing, or ``max_drafts`` is less than one of the counts.

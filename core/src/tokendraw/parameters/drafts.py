@@ -23,7 +23,7 @@ from tokendraw.parameters.draft_checks import (
     check_ids,
     check_offsets,
     first_rows,
-    known_most_drafts,
+    most_drafts,
 )
 from tokendraw.parameters.ranges import are_integers, each, integers
 
@@ -82,12 +82,11 @@ class Drafts:
         if self.num_drafts is not None:
             object.__setattr__(self, "num_drafts", _counts(self.num_drafts))
             check_counts(self.num_drafts, self.num_requests, *tensors)
-        found = self.any_placeholder
-        if type(found) is not bool:
+        if type(self.any_placeholder) is not bool:
             raise InvalidParameterError(
-                f"'any_placeholder' needs True or False, found {format_value(found)}."
+                f"'any_placeholder' needs True or False, found {format_value(self.any_placeholder)}."
             )
-        most = known_most_drafts(self.max_drafts, self.num_drafts, self.draft_token_ids)
+        most = most_drafts(self.max_drafts, self.num_drafts, self.draft_token_ids)
         object.__setattr__(self, "max_drafts", most)
         if self.cu_num_logits.is_cpu:
             self.check_values()

@@ -28,7 +28,7 @@ _FLOAT32 = 3.4028234663852886e38
 REPETITION_PENALTIES = (2.0**-149, _FLOAT32)  # what is more than 0 in float32
 PENALTIES = (-2.0, 2.0)
 BIASES = (-_FLOAT32, _FLOAT32)
-LARGEST_ID = LARGEST_COUNT = 2**31 - 1  # an int32
+MAX_ID = LARGEST_COUNT = 2**31 - 1  # an int32
 
 
 class CheckedEdits(NamedTuple):
@@ -62,7 +62,7 @@ class CheckedEdits(NamedTuple):
         return tuple([name for name, on in zip(EDITS[1:], is_on, strict=True) if on])
 
 
-def checked_edits(params: Any, row: int | str | None = None, vocab_size: int | None = None) -> CheckedEdits:
+def check_edits(params: Any, row: int | str | None = None, vocab_size: int | None = None) -> CheckedEdits:
     """Check the edits of a request.
 
     :param params: a :class:`tokendraw.SamplingParams`.
@@ -111,7 +111,7 @@ def refuse_edits(params: Any, row: int) -> None:
 
     :raises InvalidParameterError: it names the first such field and the row, and says what to do.
     """
-    edits = checked_edits(params, row)
+    edits = check_edits(params, row)
     asked = {
         "repetition_penalty": edits.repetition != 1.0,
         "frequency_penalty": edits.frequency != 0.0,
@@ -147,6 +147,6 @@ def _bias(found: object, row: int | str | None, vocab_size: int | None) -> dict[
 def _ids(field: str, found: Iterable[int] | None, row: int | str | None, vocab_size: int | None) -> list[int]:
     if found is None:
         return []
-    largest = LARGEST_ID if vocab_size is None else vocab_size - 1
+    largest = MAX_ID if vocab_size is None else vocab_size - 1
     needed = "token ids >= 0" if vocab_size is None else f"token ids in [0, {vocab_size})"
     return integers(field, found, 0, largest, needed, row="" if row is None else row)

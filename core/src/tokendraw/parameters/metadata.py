@@ -14,7 +14,7 @@ from tokendraw._torch.tensor_checks import INTEGERS, is_plain
 from tokendraw._torch.untraced import made_untraced, untraced
 from tokendraw._torch.upload import device_of, uploaded
 from tokendraw.errors.exceptions import InvalidParameterError
-from tokendraw.parameters.batch_facts import BatchFacts, RowKinds, checked_slots
+from tokendraw.parameters.batch_facts import BatchFacts, RowKinds, slots_of_rows
 from tokendraw.parameters.device_columns import index_column, parameter_columns
 from tokendraw.parameters.fields import SLOT_FIELDS
 from tokendraw.parameters.metadata_checks import (
@@ -29,7 +29,7 @@ from tokendraw.parameters.metadata_checks import (
 )
 from tokendraw.parameters.params import SamplingParams
 from tokendraw.parameters.ranges import integers
-from tokendraw.parameters.request_columns import checked_columns
+from tokendraw.parameters.request_columns import check_columns
 
 _ANYTHING = BatchFacts()
 _TENSORS = (*SLOT_FIELDS, "positions", "row_index")
@@ -111,7 +111,7 @@ class SamplingMetadata:
         kinds = self.row_kinds
         if kinds is None:
             return
-        if kinds.is_about([self.row_index, *(tensors.get(name) for name in SLOT_FIELDS)]):
+        if kinds.describes([self.row_index, *(tensors.get(name) for name in SLOT_FIELDS)]):
             check_kinds(kinds, num_slots(tensors), self.row_index)
         else:  # dataclasses.replace put other tensors in their place
             object.__setattr__(self, "row_kinds", None)
@@ -138,14 +138,14 @@ class SamplingMetadata:
         :raises InvalidParameterError: a ValueError that names the field, the row and the value.
         :raises InvalidInputError: a CUDA graph is being captured.
         """
-        checked, device = checked_columns(params), device_of(device)
+        checked, device = check_columns(params), device_of(device)
         columns = parameter_columns(checked, device)
         if "seed" in columns and positions is None:
             raise InvalidParameterError(
                 f"'seed' of row {columns['seeded'][0].index(True)} needs 'positions', found none: without them every "
                 "step would draw with the same noise. Pass positions, one integer a row: the sequence length minus one."
             )
-        slots = None if isinstance(row_index, Tensor) else checked_slots(row_index, len(checked.seed))
+        slots = None if isinstance(row_index, Tensor) else slots_of_rows(row_index, len(checked.seed))
         row_kinds = RowKinds(checked, slots)
         kept = {}
         for name, indices in (("positions", positions), ("row_index", row_index if slots is None else slots)):

@@ -16,7 +16,7 @@ from torch import Tensor
 from tokendraw._torch.tensor_checks import check_integers, check_vector
 from tokendraw.errors.exceptions import InvalidInputError, InvalidParameterError
 from tokendraw.errors.formatting import type_name
-from tokendraw.parameters.batch_facts import RowKinds, checked_slots
+from tokendraw.parameters.batch_facts import RowKinds, slots_of_rows
 from tokendraw.parameters.fields import SLOT_FIELDS
 from tokendraw.parameters.ranges import integers
 
@@ -77,7 +77,7 @@ def check_indices(tensors: Mapping[str, Tensor], *, anywhere: bool = False) -> N
         slots = num_slots(tensors)
         least, largest = index.aminmax()
         if least < 0 or (slots is not None and largest >= slots):
-            checked_slots(index.tolist(), 2**63 if slots is None else slots)
+            slots_of_rows(index.tolist(), 2**63 if slots is None else slots)
     if "positions" in tensors:
         check_positions(tensors["positions"], anywhere=anywhere)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple, Self
 
 from tokendraw.backends.description.capabilities import FILTER_ORDERS, FilterOrder
-from tokendraw.parameters.edits import checked_edits
+from tokendraw.parameters.edits import check_edits
 from tokendraw.parameters.fields import MAX_LOGPROBS, MAX_TOP_K, PARAMETERS
 from tokendraw.parameters.ranges import check_logprobs, integer, out_of_range
 
@@ -100,11 +100,11 @@ class SamplingParams(_EditFlag):
         :returns: the parameters themselves.
         :raises InvalidParameterError: a ValueError that names the field, what it needs and what it is.
         """
-        logprobs = checked(self).logprobs
+        logprobs = check_params(self).logprobs
         if vocab_size is not None:
             vocab_size = integer("vocab_size", vocab_size, None, 1, 2**62)
         if self.may_edit:
-            checked_edits(self, vocab_size=vocab_size)
+            check_edits(self, vocab_size=vocab_size)
         if max_logprobs is not None:
             check_logprobs(logprobs, vocab_size, integer("max_logprobs", max_logprobs, None, 0, 2**62))
         return self
@@ -124,7 +124,7 @@ class CheckedParams(NamedTuple):
     filter_order: str
 
 
-def checked(params: SamplingParams, row: int | str | None = None) -> CheckedParams:
+def check_params(params: SamplingParams, row: int | str | None = None) -> CheckedParams:
     """Check the parameters of a request.
 
     :param row: in its batch, or its place in words, for the message.

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from tokendraw.parameters.edits import LARGEST_ID
+from tokendraw.parameters.edits import MAX_ID
 from tokendraw.request_slots.tables import ENDS_BAD_WORD, HAS_BIAS, IS_STOP, ONE_OUTPUT
 
 _OCCURRENCES = ~(HAS_BIAS | IS_STOP | ENDS_BAD_WORD)
@@ -138,7 +138,7 @@ class Histories:
         self._tokens = tokens
         self._lengths = lengths
         self._counts = counts
-        most = torch.full((2, 1, 1), LARGEST_ID, dtype=torch.int64, device=tokens.device)
+        most = torch.full((2, 1, 1), MAX_ID, dtype=torch.int64, device=tokens.device)
         most[1].fill_(counts.shape[1] - 1)
         bounds = TokenBounds(torch.zeros_like(most), most)
         self._workspace = _workspace(lengths, bounds, tokens.shape[2], 1)

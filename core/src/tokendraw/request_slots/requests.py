@@ -14,8 +14,8 @@ from tokendraw._torch.tensor_checks import check_integers, check_vector
 from tokendraw.errors.exceptions import InvalidParameterError
 from tokendraw.errors.formatting import type_name
 from tokendraw.parameters.batch_facts import BatchFacts, RowKind, row_kind
-from tokendraw.parameters.edits import EDITS, LARGEST_ID, CheckedEdits, Edit, checked_edits
-from tokendraw.parameters.params import CheckedParams, SamplingParams, checked
+from tokendraw.parameters.edits import EDITS, MAX_ID, CheckedEdits, Edit, check_edits
+from tokendraw.parameters.params import CheckedParams, SamplingParams, check_params
 from tokendraw.parameters.ranges import are_integers, integers
 from tokendraw.request_slots.capacity import SlotSizes
 from tokendraw.request_slots.tables import FACT_OF_EDIT, EditFacts
@@ -46,7 +46,7 @@ def check_request(slot: int, params: SamplingParams, sizes: SlotSizes) -> SlotRe
             f"'params' of {place} needs a tokendraw.SamplingParams, found {type_name(params)}. "
             "Make one: SamplingParams(temperature=..., top_k=...)."
         )
-    checked_params, edits = checked(params, place), checked_edits(params, place, sizes.vocab_size)
+    checked_params, edits = check_params(params, place), check_edits(params, place, sizes.vocab_size)
     longest = max(map(len, edits.bad_words), default=0)
     for field, unit, count, limit, capacity in (
         ("logit_bias", "entries", len(edits.bias), "max_bias", sizes.max_bias),
@@ -103,9 +103,9 @@ def _integers_of(name: str, tokens: Iterable[int] | Tensor, place: str) -> list[
         check_integers(name, tokens)
         tokens = tokens.tolist()
     numbers = integers(name, tokens, -math.inf, math.inf, "integers", row=place)
-    if are_integers(numbers, -1, LARGEST_ID):
+    if are_integers(numbers, -1, MAX_ID):
         return numbers
-    return [number if -1 <= number <= LARGEST_ID else -1 for number in numbers]
+    return [number if -1 <= number <= MAX_ID else -1 for number in numbers]
 
 
 class Population:

@@ -11,7 +11,7 @@ from tokendraw._torch.graphs import is_capturing
 from tokendraw._torch.untraced import made_untraced, untraced
 from tokendraw._torch.upload import device_of
 from tokendraw.errors.exceptions import InvalidInputError, InvalidParameterError
-from tokendraw.parameters.edits import LARGEST_ID, Edit
+from tokendraw.parameters.edits import MAX_ID, Edit
 from tokendraw.parameters.metadata import SamplingMetadata
 from tokendraw.parameters.params import SamplingParams
 from tokendraw.parameters.ranges import integer, integers
@@ -198,7 +198,7 @@ class RequestSlots:
         :raises InvalidInputError: a ValueError: a tensor of another form or device; nothing has changed.
         """
         tokens = row_input("token_ids", token_ids, self._device)
-        integers("token_ids", tokens.values or (), -1, LARGEST_ID)
+        integers("token_ids", tokens.values or (), -1, MAX_ID)
         rows = row_input("row_index", row_index, self._device)
         tensors = upload_inputs(self._device, row_index=rows, token_ids=tokens)
         self._append(rows.values, tensors["row_index"], tensors["token_ids"])

@@ -14,9 +14,9 @@ API_VERSION = 1
 
 NAME_RULE = "at most 64 lowercase letters and digits, a letter first, with single hyphens between them"
 """Rule of a plugin's name, which stands in comma-separated lists, in shells and in tables."""
-LARGEST_PRIORITY = 1_000_000
+MAX_PRIORITY = 1_000_000
 """Bound of a priority on both sides of 0, and of an API version."""
-MOST_ITEMS = 100
+MAX_ITEMS = 100
 """Bound of the items of a tuple, and of operations."""
 
 _NAME = re.compile(r"(?=.{1,64}\Z)[a-z][a-z0-9]*(-[a-z0-9]+)*")

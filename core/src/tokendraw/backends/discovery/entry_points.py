@@ -20,8 +20,8 @@ from tokendraw.backends.resolution.candidate import Candidate, State
 from tokendraw.errors.formatting import format_value, is_printable, printable
 
 
-def found() -> tuple[Candidate, ...]:
-    """Every entry point of the group, sorted by name, with none of their code run."""
+def installed_candidates() -> tuple[Candidate, ...]:
+    """List every entry point of the group, sorted by name, without running any plugin's code."""
     candidates: list[Candidate] = []
     seen: set[str] = set()
     for distribution in importlib_metadata.distributions():
@@ -35,11 +35,11 @@ def found() -> tuple[Candidate, ...]:
             continue
         seen.add(key)
         entries = {entry_point.name: entry_point.value for entry_point in reversed(entry_points)}
-        candidates += [_found(n, value, name, version, distribution) for n, value in entries.items()]
+        candidates += [_candidate(n, value, name, version, distribution) for n, value in entries.items()]
     return tuple(sorted(candidates, key=lambda c: (c.name, c.distribution, c.version)))
 
 
-def _found(name: str, value: str, owner: str, version: str, distribution: Any) -> Candidate:
+def _candidate(name: str, value: str, owner: str, version: str, distribution: Any) -> Candidate:
     candidate = Candidate(
         name=name if is_name(name) else printable(name) or "''",
         state=State.FOUND,
@@ -67,7 +67,7 @@ def _entry_points(distribution: Any) -> Iterator[importlib_metadata.EntryPoint]:
 
 
 def _identity(distribution: Any) -> tuple[str, str]:
-    """Name and version, each empty where damaged metadata do not tell."""
+    """Read name and version; damaged metadata give empty strings."""
     try:
         name = distribution.name or ""
     except Exception:  # which one depends on the damage and on the library's version

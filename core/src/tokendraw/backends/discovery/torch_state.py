@@ -1,7 +1,7 @@
 """Restores torch's global state, property of the host, after a plugin's code has run.
 
-Held are torch's default device (of this thread), its default dtype and the random state of the CPU. Nothing
-here imports torch.
+The state is torch's default device (of this thread), its default dtype and the random state of the CPU. Torch is never
+imported for it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _UNLIKELY_SEED = 2**32  # torch seeds itself with 64 random bits; below this lie
 
 
 @contextlib.contextmanager
-def kept_at_import(module: str, plugin: str) -> Iterator[None]:
+def preserved_at_import(module: str, plugin: str) -> Iterator[None]:
     """Guard the first import of a plugin's module: a later import runs none of its code.
 
     A thread of the host that draws from torch's CPU generator during a first import may see its draws repeated.
@@ -42,17 +42,17 @@ def kept_at_import(module: str, plugin: str) -> Iterator[None]:
         finally:
             changed: list[str] = []
             if is_absent:
-                changed = _made_fresh(_torch())
+                changed = _reset(_torch())
             elif torch is not None:
-                changed = _put_back(torch, device, dtype)
+                changed = _restore(torch, device, dtype)
                 if not torch.equal(torch.default_generator.get_state(), random_state):
                     torch.default_generator.set_state(random_state)
                     changed.append("CPU random state")
-            _tell(plugin, changed, "imported")
+            _warn(plugin, changed, "imported")
 
 
 @contextlib.contextmanager
-def kept_while_building(plugin: str) -> Iterator[None]:
+def preserved_while_building(plugin: str) -> Iterator[None]:
     """Guard building and proving, except for random states, on a single thread at a time. Torch is loaded by then."""
     with _lock:
         torch = sys.modules["torch"]
@@ -60,7 +60,7 @@ def kept_while_building(plugin: str) -> Iterator[None]:
         try:
             yield
         finally:
-            _tell(plugin, _put_back(torch, device, dtype), "built")
+            _warn(plugin, _restore(torch, device, dtype), "built")
 
 
 def _torch() -> Any:
@@ -79,7 +79,7 @@ def _default_device(torch: Any) -> Any:
     return None if context is None else context.device
 
 
-def _put_back(torch: Any, device: Any, dtype: Any) -> list[str]:
+def _restore(torch: Any, device: Any, dtype: Any) -> list[str]:
     """Restore the default device and dtype; name the changed defaults."""
     changed = []
     if _default_device(torch) != device:
@@ -91,16 +91,16 @@ def _put_back(torch: Any, device: Any, dtype: Any) -> list[str]:
     return changed
 
 
-def _made_fresh(torch: Any) -> list[str]:
+def _reset(torch: Any) -> list[str]:
     """Reset a torch loaded meanwhile to the state after its own import, with an unpredictable seed."""
     if torch is None:
         return []
     is_suspect = torch.default_generator.initial_seed() < _UNLIKELY_SEED
     torch.default_generator.seed()
-    return [*_put_back(torch, None, torch.float32), *(["CPU random state"] if is_suspect else [])]
+    return [*_restore(torch, None, torch.float32), *(["CPU random state"] if is_suspect else [])]
 
 
-def _tell(plugin: str, changed: list[str], when: str) -> None:
+def _warn(plugin: str, changed: list[str], when: str) -> None:
     if changed:
         text = "%r changed torch's %s when it was %s, which tokendraw has put back. Report it to %s."
         _log.warning(text, plugin, all_of(changed), when, author_of(plugin))

@@ -16,7 +16,7 @@ from packaging.utils import canonicalize_name
 
 from tokendraw.backends.description.plugin_info import NAME_RULE, is_name
 from tokendraw.backends.discovery import settings as _settings
-from tokendraw.backends.discovery.entry_points import found
+from tokendraw.backends.discovery.entry_points import installed_candidates
 from tokendraw.backends.resolution.admission import FIRST_PARTY, claimants
 from tokendraw.cli.app import GuardedCommand, warn
 from tokendraw.cli.options import json_option
@@ -89,7 +89,9 @@ def _check_name(name: str) -> None:
 
 def _already_installed(name: str, distribution: str) -> list[str]:
     """Warn if the plugin itself is installed; refuse a name that another distribution has."""
-    claims = [candidate for candidate in found() if candidate.name == name and candidate.distribution]
+    claims = [
+        candidate for candidate in installed_candidates() if candidate.name == name and candidate.distribution
+    ]
     others = [c for c in claims if canonicalize_name(c.distribution) != distribution]
     if others:
         raise TokendrawError(

@@ -20,7 +20,7 @@ from tokendraw.operations.process_logits.capabilities import (
     ProcessNeed,
     unsupported,
 )
-from tokendraw.parameters.batch_facts import BatchFacts, checked_slots
+from tokendraw.parameters.batch_facts import BatchFacts, slots_of_rows
 from tokendraw.parameters.drafts import Drafts
 from tokendraw.request_slots.slots import RequestSlots
 
@@ -96,7 +96,7 @@ def check_range(row_index: Tensor, slots: RequestSlots) -> None:
     if row_index.shape[0]:
         least, largest = row_index.aminmax()
         if least < 0 or largest >= slots.num_slots:
-            checked_slots(row_index.tolist(), slots.num_slots)
+            slots_of_rows(row_index.tolist(), slots.num_slots)
 
 
 def check_bitmask(bitmask: Tensor, logits: Tensor) -> None:
