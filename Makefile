@@ -19,7 +19,7 @@ SUITE = OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses $(1) --dist wor
 
 # Whatever was installed into the environment since: what runs is this checkout, and no copy of it.
 define NO_COPIES
-@copies=$$($(BIN)/python tests/support/checkout.py) && { test -z "$$copies" || $(PIP) --no-deps $$copies; }
+@copies=$$($(BIN)/python tests/fakes/checkout.py) && { test -z "$$copies" || $(PIP) --no-deps $$copies; }
 endef
 
 .PHONY: demo test test-all test-mutants test-engines check bench clean

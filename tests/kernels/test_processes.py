@@ -24,9 +24,9 @@ def start(tmp_path):
     started = []
 
     def one(seconds):
-        path = os.pathsep.join(str(ROOT / each) for each in ("plugins/triton_gumbel/src", "tests/support"))
+        path = os.pathsep.join(str(ROOT / each) for each in ("plugins/triton_gumbel/src", "tests/fakes"))
         process = subprocess.Popen(
-            [sys.executable, str(ROOT / "tests/support/compiling_process.py"), str(tmp_path), str(seconds)],
+            [sys.executable, str(ROOT / "tests/fakes/compiling_process.py"), str(tmp_path), str(seconds)],
             stdout=subprocess.PIPE,
             text=True,
             env={**os.environ, "PYTHONPATH": path},

@@ -139,6 +139,6 @@ HAZARDOUS = table("plan_paged_kv", PROMISES, PlannerMutant, (
     ("offsets in int64", (), {AFTER: lambda self, plan, seq_lens, page_size, before: replace(
         plan, page_indptr=plan.page_indptr.long())}),
 ))
-"""Bugs that the core refuses, or that tests/operations/plan_paged_kv/test_hazard_mutants.py sees in an engine's loop."""
+"""Bugs that the core refuses, or that an engine's loop shows: tests/operations/plan_paged_kv/test_hazard_mutants.py."""
 # fmt: on
 MUTANTS = {"Planners": PLANNERS, "Planners on a CUDA device": CUDA_PLANNERS}
