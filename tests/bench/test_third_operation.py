@@ -14,7 +14,7 @@ from tokendraw_bench.report.table import as_text
 from tokendraw_bench.run import run
 
 CPU = torch.device("cpu")
-FOLDER = Path(__file__).parents[1] / "support" / "scale_rooms" / "bench"
+FOLDER = Path(__file__).parents[1] / "fakes" / "scale_rooms" / "bench"
 
 
 @pytest.fixture

@@ -53,5 +53,5 @@ def stale(projects: Mapping[str, str] = PROJECTS) -> str:
 
 
 if __name__ == "__main__":
-    sys.path[:] = [entry for entry in sys.path if Path(entry or ".").resolve() != ROOT / "tests" / "support"]
+    sys.path[:] = [entry for entry in sys.path if Path(entry or ".").resolve() != ROOT / "tests" / "fakes"]
     print(*(f"--editable ./{PROJECTS[name]}" for name, _ in copies()))

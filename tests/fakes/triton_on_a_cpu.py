@@ -77,7 +77,7 @@ def interpreted(script, *what):
     sources = [str(ROOT / "plugins" / plugin / "src") for plugin in ("triton_gumbel", "flashinfer")]
     path = os.pathsep.join([*sources, os.environ.get("PYTHONPATH", "")])
     run = subprocess.run(
-        [sys.executable, str(ROOT / "tests" / "support" / script), *map(str, what)],
+        [sys.executable, str(ROOT / "tests" / "fakes" / script), *map(str, what)],
         capture_output=True,
         text=True,
         check=True,

@@ -11,7 +11,7 @@ from third_operation import add_scaler, third_operation
 from tokendraw import InvalidParameterError, SamplerUnavailableError, operations
 from tokendraw_testing import Status, Subject, run
 
-FOLDER = Path(__file__).parents[1] / "support" / "scale_rooms" / "testing"
+FOLDER = Path(__file__).parents[1] / "fakes" / "scale_rooms" / "testing"
 NAMES = ["scale products", "scale inputs unmodified", "scale sync-free"]
 
 

@@ -122,13 +122,8 @@ def test_a_verifier_that_takes_little_is_given_no_more_and_refused_the_rest_in_w
 
 
 def test_what_the_core_does_not_refuse_is_a_failure(monkeypatch):
-<<<<<<< HEAD
-    monkeypatch.setattr("tokendraw.operations.verify.calls.undrafted", lambda *given: None)
-    found = one_line(verifier(capabilities=DENSE), "verify coupled")
-=======
     monkeypatch.setattr("tokendraw.operations.verify.calls.unsupported_drafts", lambda *given: None)
-    found = one_line(planted.Honest, "verify coupled", DENSE)
->>>>>>> main
+    found = one_line(verifier(capabilities=DENSE), "verify coupled")
     assert (found.status, found.detail) == (
         Status.FAILED,
         "a call beyond the capabilities needs to be refused, found 'verify' called",
