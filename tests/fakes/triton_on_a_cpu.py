@@ -73,11 +73,12 @@ def compiled_call(call, target, *, attributes=None):
 
 
 def interpreted(script, *what):
-    """The JSON that a script of this folder prints, from a process in which Triton interprets its kernels."""
-    sources = [str(ROOT / "plugins" / plugin / "src") for plugin in ("triton_gumbel", "flashinfer")]
+    """Return the JSON that a script of tests/kernels/interpreted prints, in a process where Triton interprets."""
+    folders = ["tests/fakes", "plugins/triton_gumbel/src", "plugins/flashinfer/src"]
+    sources = [str(ROOT / folder) for folder in folders]
     path = os.pathsep.join([*sources, os.environ.get("PYTHONPATH", "")])
     run = subprocess.run(
-        [sys.executable, str(ROOT / "tests" / "fakes" / script), *map(str, what)],
+        [sys.executable, str(ROOT / "tests/kernels/interpreted" / script), *map(str, what)],
         capture_output=True,
         text=True,
         check=True,

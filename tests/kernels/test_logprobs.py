@@ -20,7 +20,7 @@ V = 4096
 
 def interpreted(what):
     """How many rows were judged, and which are wrong, in a process in which Triton interprets its kernels."""
-    found = triton_on_a_cpu.interpreted("triton_logprobs_kernels.py", what)
+    found = triton_on_a_cpu.interpreted("logprobs.py", what)
     return found["judged"], found["wrong"]
 
 

@@ -25,7 +25,7 @@ DRAWING = ("draw_rows", "draw_large_sets", "accept_drafts")
 @pytest.mark.slow
 @pytest.mark.parametrize(("what", "least"), [("draws", 48), ("verifications", 52)])
 def test_tokens_that_tell_are_those_of_the_noise_that_was_asked_for(what, least):
-    assert triton_on_a_cpu.interpreted("triton_noise_kernels.py", what) == {"judged": least, "wrong": []}
+    assert triton_on_a_cpu.interpreted("noise.py", what) == {"judged": least, "wrong": []}
 
 
 @pytest.mark.usefixtures("warmup_on_a_cpu")

@@ -25,13 +25,13 @@ FORMS = 4
 
 @pytest.mark.slow
 def test_every_hazard_in_the_interpreter():
-    found = triton_on_a_cpu.interpreted("triton_plan_kernels.py", "hazards")
+    found = triton_on_a_cpu.interpreted("plans.py", "hazards")
     assert found == dict.fromkeys([*HAZARDS, "8 the loop"], "right")
 
 
 @pytest.mark.slow
 def test_programs_of_several_requests_that_share_columns():
-    found = triton_on_a_cpu.interpreted("triton_plan_kernels.py", "groups")
+    found = triton_on_a_cpu.interpreted("plans.py", "groups")
     assert set(found.values()) == {"right"}
     assert len(found) == 3
 

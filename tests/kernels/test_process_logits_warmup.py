@@ -100,4 +100,4 @@ def test_what_it_compiles_compiles(kernels):
 
 @pytest.mark.slow
 def test_what_it_makes_up_runs_in_the_interpreter():
-    assert triton_on_a_cpu.interpreted("triton_process_kernels.py", "warmup") == 3 * 63 / 7
+    assert triton_on_a_cpu.interpreted("edits.py", "warmup") == 3 * 63 / 7

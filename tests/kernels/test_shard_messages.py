@@ -34,7 +34,7 @@ LARGE = ThresholdConfig(N=4096, RANKS_AT_ONCE=1, MASSES=1, HAS_KTH=True, HAS_NUC
 
 def merged(family, size, *others):
     """How many rows of four vocabularies were looked at on all ranks, and which of them are wrong."""
-    return triton_on_a_cpu.interpreted("triton_message_kernels.py", "tokens", family, size, *others)
+    return triton_on_a_cpu.interpreted("messages.py", "tokens", family, size, *others)
 
 
 @pytest.mark.slow
@@ -56,13 +56,13 @@ def test_kernels_merge_draws_with_noise_in_float64():
 
 @pytest.mark.slow
 def test_kernels_find_thresholds_that_ties_tails_and_single_tokens_decide():
-    found = triton_on_a_cpu.interpreted("triton_message_kernels.py", "designed")
+    found = triton_on_a_cpu.interpreted("messages.py", "designed")
     assert found == {name: [] for name in ("small k", "top-p", "top-p and min-p")}
 
 
 @pytest.mark.slow
 def test_kernels_read_metadata_as_engines_make_it():
-    found = triton_on_a_cpu.interpreted("triton_message_kernels.py", "made")
+    found = triton_on_a_cpu.interpreted("messages.py", "made")
     assert found == {name: [] for name in shard_metadata.MADE}
 
 

@@ -12,7 +12,7 @@ from tokendraw_flashinfer import sampler, softmax
 
 @pytest.mark.slow
 def test_it_agrees_with_torch_whatever_the_rows_hold():
-    found = triton_on_a_cpu.interpreted("triton_softmax.py")
+    found = triton_on_a_cpu.interpreted("softmax.py")
     assert found["wrong"] == []
     assert found["compared"] > 100
 

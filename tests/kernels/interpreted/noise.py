@@ -1,6 +1,6 @@
 """Draws by triton-gumbel on CPU tensors that tell float64 noise from float32, in Triton's interpreter.
 
-``python triton_noise_kernels.py draws`` and ``... verifications`` print, as JSON, how many were judged and those of the
+``python noise.py draws`` and ``... verifications`` print, as JSON, how many were judged and those of the
 wrong precision.
 """
 

@@ -1,6 +1,6 @@
 """Merges what ranks tell each other by triton-gumbel's kernels, in Triton's interpreter.
 
-The columns of each rank are native's, so that nothing but the merging is looked at. ``python triton_message_kernels.py
+The columns of each rank are native's, so that nothing but the merging is looked at. ``python messages.py
 tokens plain 2`` prints, as JSON, how many rows there were and which of them differ from one device's.
 """
 

@@ -1,6 +1,6 @@
 """Draws from columns of ranks by triton-gumbel on CPU tensors, in Triton's interpreter.
 
-Ranks are threads. ``python triton_shards_kernels.py tokens SIZE DTYPE FAMILY ...`` prints, as JSON, how many rows were
+Ranks are threads. ``python shards.py tokens SIZE DTYPE FAMILY ...`` prints, as JSON, how many rows were
 drawn by so many ranks, and which differ from native's draw on one device; ``blind`` does where the host may not look at
 values, as on a GPU. ``surveys DTYPE`` compares what a rank says before the draw with what native says.
 """

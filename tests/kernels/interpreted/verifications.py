@@ -1,6 +1,6 @@
 """Verifications by triton-gumbel on CPU tensors, beside native's, in Triton's interpreter.
 
-``python triton_verify_kernels.py batches`` prints, as JSON, which of the named batches were verified otherwise.
+``python verifications.py batches`` prints, as JSON, which of the named batches were verified otherwise.
 """
 
 import json

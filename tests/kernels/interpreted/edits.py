@@ -1,6 +1,6 @@
 """Edits of logits by triton-gumbel on CPU tensors, in Triton's interpreter.
 
-``python triton_process_kernels.py edits SEED`` prints, as JSON, how many elements of each batch have wrong bits,
+``python edits.py edits SEED`` prints, as JSON, how many elements of each batch have wrong bits,
 ``masks TILE`` how many of each alignment, ``warmup`` how many calls a warmup made, ``families`` how many elements
 differ from native's and how many were edited, by requests with one list alone, ``twins`` how many elements are wrong in
 the rows of a request without preemption, and with a preemption at every step.

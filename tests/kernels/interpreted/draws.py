@@ -1,7 +1,7 @@
 """Runs the kernels of triton-gumbel on CPU tensors, in a process of its own: TRITON_INTERPRET counts at import.
 
-``python triton_kernels.py kit 0 4 sample`` prints the first of four parts of the conformance kit as JSON;
-``python triton_kernels.py draws``, ``... wide`` and ``... search`` compare seeded draws with the float64 reference and
+``python draws.py kit 0 4 sample`` prints the first of four parts of the conformance kit as JSON;
+``python draws.py draws``, ``... wide`` and ``... search`` compare seeded draws with the float64 reference and
 print how many were judged and which are wrong.
 """
 

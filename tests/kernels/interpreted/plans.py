@@ -1,6 +1,6 @@
 """Page plans by triton-gumbel on CPU tensors, in Triton's interpreter.
 
-``python triton_plan_kernels.py hazards`` prints, as JSON, what each hazard found; ``... groups`` does the same with
+``python plans.py hazards`` prints, as JSON, what each hazard found; ``... groups`` does the same with
 programs that plan several requests, read their lengths in several turns and share columns.
 """
 

@@ -1,7 +1,7 @@
 """Runs the logprobs of triton-gumbel on CPU tensors, in a process of its own: TRITON_INTERPRET counts at import.
 
 What the draw leaves behind is made by plain torch, the expected answer by the native sampler. ``python
-triton_logprobs_kernels.py NAME`` prints as JSON how many rows were judged and what was wrong with which.
+logprobs.py NAME`` prints as JSON how many rows were judged and what was wrong with which.
 """
 
 import itertools

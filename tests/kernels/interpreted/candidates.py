@@ -1,6 +1,6 @@
 """The bounds and the candidates of triton-gumbel beside numpy, in Triton's interpreter.
 
-``python triton_candidates_kernels.py candidates`` prints, as JSON, which rows were collected otherwise; ``... bounds``
+``python candidates.py candidates`` prints, as JSON, which rows were collected otherwise; ``... bounds``
 which bounds do not hold, or prove too little.
 """
 
