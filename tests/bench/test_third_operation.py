@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from fake_dists import fake_dists
-from third_operation import add_scaler, third_operation
+from fake_dists import add_scaler, fake_dists, third_operation
 from tokendraw_bench import Timing, operations
 from tokendraw_bench.contenders import chosen
 from tokendraw_bench.report.lines import Report

@@ -1,13 +1,26 @@
 """One call of the sampler under test, and what can be read off its answer."""
 
-from collections.abc import Sequence
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 
 import tokendraw
-from tokendraw import SamplerOutput, SamplingMetadata, SamplingParams
+from fake_candidates import EVERYTHING, LAPTOP
+from tokendraw import LogprobsTensors, Need, SamplerOutput, SamplingMetadata, SamplingParams, operations
+from tokendraw.calls.calls import Calls
+from tokendraw.calls.routing import BuiltProvider, Serving
+from tokendraw.calls.session import Session
+from tokendraw.plugin import Capabilities, Host
+from tokendraw.providers.provider import Provider
+from tokendraw.providers.sampler import Sampler
+from tokendraw.resolution import Choice, Resolution
+from tokendraw_native.sampler import NativeSampler
 
 
 def call(
@@ -69,3 +82,155 @@ def assert_same_rows(left: SamplerOutput, right: SamplerOutput, rows: Any = slic
         assert (one is None) == (other is None), name
         if one is not None and other is not None:
             assert torch.equal(one[rows], other[rows]), name
+
+
+# A pair of samplers, and a sampler that keeps its arguments.
+
+
+CPU = torch.device("cpu")
+
+
+@dataclass
+class Recorded:
+    """A sampler that keeps what it was given and draws one token for all rows, or whatever ``backend`` draws."""
+
+    token: int
+    backend: Any = None
+    logits: list[torch.Tensor] = field(default_factory=list)
+    metadata: list[SamplingMetadata] = field(default_factory=list)
+
+    def sample(self, logits: torch.Tensor, metadata: SamplingMetadata) -> SamplerOutput:
+        self.logits.append(logits.clone())
+        self.metadata.append(metadata)
+        if self.backend is not None:
+            return self.backend.sample(logits, metadata)
+        return one_token(self.token, logits, metadata)
+
+
+def one_token(token: int, logits: torch.Tensor, metadata: SamplingMetadata) -> SamplerOutput:
+    """One token for all rows, with logprobs of 0 where they were asked for."""
+    tokens, best = torch.full((len(logits),), token), metadata.facts.max_logprobs
+    valid = torch.ones_like(tokens, dtype=torch.bool)
+    if best is None:
+        return SamplerOutput(tokens, valid)
+    values = torch.zeros(len(logits), 1 + (logits.shape[1] if best < 0 else best))
+    logprobs = LogprobsTensors(values.long(), values, torch.ones_like(tokens))
+    return SamplerOutput(tokens, valid, logprobs, values[:, 0])
+
+
+def pair(
+    capabilities: Capabilities,
+    chosen: Any = None,
+    companion: Any = None,
+    *,
+    companion_capabilities: Capabilities = EVERYTHING,
+    mode: str = "raw_logprobs",
+    ranks: bool = True,
+) -> Sampler:
+    """A sampler ``acme`` that can do no more than ``capabilities``, beside ``native``; both are native unless given."""
+    need = Need(logprobs_mode=mode, logprob_ranks=ranks)  # type: ignore[arg-type]
+    serving = Serving(
+        resolution=Resolution(
+            operation="sample",
+            host=LAPTOP,
+            need=need,
+            choice=Choice(),
+            chosen="acme",
+            companion="native",
+            decisions=(),
+        ),
+        chosen=BuiltProvider("acme", chosen or NativeSampler(CPU, need)),
+        companion=BuiltProvider("native", companion or NativeSampler(CPU, need)),
+        capabilities=capabilities,
+        companion_capabilities=companion_capabilities,
+    )
+    return Sampler(Session(CPU, need), serving)
+
+
+def drafting(
+    capabilities: Capabilities,
+    chosen: Any = None,
+    companion: Any = None,
+    *,
+    companion_capabilities: Capabilities | None = EVERYTHING,
+    debug: bool = False,
+) -> Sampler:
+    """A sampler whose drafts and verifications are such a pair's; no companion where that has no capabilities."""
+    native = NativeSampler(CPU, Need())
+    resolution = Resolution(
+        operation="verify",
+        host=LAPTOP,
+        need=Need(),
+        choice=Choice(),
+        chosen="acme",
+        companion="native" if companion_capabilities else None,
+        decisions=(),
+    )
+    sampling = Serving(
+        resolution=replace(resolution, operation="sample"),
+        chosen=BuiltProvider("acme", native),
+        capabilities=EVERYTHING,
+    )
+    verifying = Serving(
+        resolution=resolution,
+        chosen=BuiltProvider("acme", chosen or native),
+        companion=BuiltProvider("native", companion or native) if companion_capabilities else None,
+        capabilities=capabilities,
+        companion_capabilities=companion_capabilities,
+    )
+    return Sampler(Session(CPU, Need(), debug=debug), sampling, verifying)
+
+
+# Providers of any operation.
+
+
+def provider_of(
+    operation: str, backend: Any, capabilities: Any, companion: Any = None, companion_capabilities: Any = None
+) -> Any:
+    """What ``tokendraw.load(operation, "acme")`` returns where that is ``backend``, maybe with a companion "beta"."""
+    record = operations.get(operation)
+    resolution = Resolution(
+        operation=operation,
+        host=LAPTOP,
+        need=record.need(),
+        choice=Choice(),
+        chosen="acme",
+        companion=None if companion is None else "beta",
+        decisions=(),
+    )
+    serving = Serving(
+        resolution=resolution,
+        chosen=BuiltProvider("acme", backend),
+        companion=None if companion is None else BuiltProvider("beta", companion),
+        capabilities=capabilities,
+        companion_capabilities=companion_capabilities,
+    )
+    session = Session(CPU, record.need())
+    return Provider(session, record, Calls(session, record, serving))
+
+
+# Mistakes of callers.
+
+
+def recording(need: Need | None = None, **settings: Any) -> tuple[Sampler, Recorded]:
+    """A sampler ``acme``, and the backend behind it."""
+    backend = Recorded(3)
+    resolution = Resolution(
+        operation="sample",
+        host=Host(),
+        need=need or Need(),
+        choice=Choice(),
+        chosen="acme",
+        companion=None,
+        decisions=(),
+    )
+    serving = Serving(resolution=resolution, chosen=BuiltProvider("acme", backend))
+    return Sampler(Session(CPU, resolution.need, **settings), serving), backend
+
+
+def refused(message: str, error: type[ValueError], call: Callable[[], object]) -> None:
+    """``call`` raises exactly that."""
+    with pytest.raises(ValueError) as caught:  # noqa: PT011 (the whole message is compared below)
+        call()
+    assert type(caught.value) is error
+    assert str(caught.value) == message

@@ -1,20 +1,25 @@
 """The command, called in this process, and machines that it can be told to be on."""
 
+import ast
+import re
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
 
 import tokendraw
+import tokendraw_bench
 from fake_candidates import ALL, LAPTOP, NATIVE
-from tokendraw import Need, operations
+from tokendraw import Need, cli, operations
 from tokendraw.backends.resolution.decide import assess
 from tokendraw.cli import main
 from tokendraw.plugin import Host
 from tokendraw.providers import resolve as _resolve
 from tokendraw.providers.resolve import resolve as real_resolve
 from tokendraw.resolution import Candidate, Choice, Resolution, State
+from tokendraw_bench import Timing
 
 BOOM = Candidate(
     name="boom",
@@ -75,3 +80,43 @@ def be_on(patch: pytest.MonkeyPatch, host: Host = LAPTOP, candidates: tuple[Cand
     patch.setattr(tokendraw, "discover", discover)
     patch.setattr(_resolve, "discover_all", discover_all)
     patch.setattr(tokendraw, "resolve", resolve)
+
+
+# The timer of the bench.
+
+
+SOURCE = Path(tokendraw_bench.__file__).parent / "commands" / "bench.py"
+TIMES = {
+    "read: torch.sum": 10.0,
+    "read: torch.amax": 12.5,
+    "copy: torch.Tensor.copy_": 4.0,
+    "acme": 11.0,
+    "native": 99.96,
+    "torch-sort": 2500.0,
+}
+
+
+class FixedTimer:
+    """Calls everything once and says what the tests compare with."""
+
+    method = "a clock that stands"
+
+    def __init__(self, repeats):
+        self.repeats = repeats
+
+    def buffers(self, nbytes):
+        return 2
+
+    def time(self, calls, buffers):
+        for one in calls.values():
+            one.draw(buffers[0])
+        return {
+            name: Timing(us=TIMES[name], q1_us=TIMES[name], q3_us=TIMES[name], host_us=None, how="wall clock")
+            for name in calls
+        }
+
+
+def documented_keys() -> set[str]:
+    """Names in double backquotes in the help of the command, and in that of all commands: keys of JSON among them."""
+    docstring = ast.get_docstring(ast.parse(SOURCE.read_text(encoding="utf-8")))
+    return set(re.findall(r"``(\w+)``", f"{docstring} {cli.__doc__}"))

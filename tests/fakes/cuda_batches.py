@@ -1,9 +1,12 @@
 """Batches of every kind on a CUDA device, for the tests that ask how a call behaves there."""
 
 import functools
+from itertools import accumulate
 
 import numpy as np
 import torch
+from torch.profiler import ProfilerActivity, profile
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import tokendraw
 from tokendraw import BatchFacts, SamplingMetadata, SamplingParams
@@ -81,3 +84,87 @@ def metadata_of(kind, position=0):
         logprobs=torch.full((B,), 3, device="cuda"),
         facts=BatchFacts(max_logprobs=5),
     )
+
+
+# The number of torch operations of a call.
+
+
+class Operations(TorchDispatchMode):
+    """Counts the operations inside a ``with`` statement."""
+
+    def __init__(self):
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        self.count += 1
+        return function(*args, **(kwargs or {}))
+
+
+# Weights, and the memory of a call.
+
+
+LAYOUTS = ["v1", "v2"]
+WAYS = [("fp4", "v1"), ("fp4", "v2"), ("int4", "v1"), ("int4", "v2"), ("fp4_fp8", "v2")]
+
+
+def random_bytes(shape, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(256, shape, dtype=torch.uint8, generator=generator)
+
+
+def extra_memory(call):
+    """Bytes on the CPU that a call had allocated at once, beyond those of the tensor that it returns."""
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as found:
+        result = call()
+    events = [event for event in found.profiler.kineto_results.events() if event.name() == "[memory]"]
+    events.sort(key=lambda event: event.start_ns())
+    return max(accumulate((event.nbytes() for event in events), initial=0)) - result.nbytes
+
+
+# Operations of torch that wait for a CUDA device, seen on a CPU.
+
+
+WAITING = frozenset(
+    (
+        "_local_scalar_dense",
+        "bincount",
+        "equal",
+        "is_nonzero",
+        "masked_select",
+        "nonzero",
+        "unique_consecutive",
+        "unique_dim",
+        "_unique",
+        "_unique2",
+    )
+)
+INDEXING = frozenset(("index", "index_put", "index_put_", "_index_put_impl_", "_unsafe_index"))
+
+
+class NoWait(TorchDispatchMode):
+    """Raises where torch would wait for a device inside a ``with`` statement."""
+
+    def __init__(self):
+        super().__init__()
+        self._literals = []
+        """Tensors made of numbers in the code. A copy of one to a device blocks: ``x[0] = 0`` makes one."""
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        if self._waits(function.overloadpacket.__name__, args, kwargs or {}):
+            raise AssertionError(f"{function} waits for the device")
+        output = function(*args, **(kwargs or {}))
+        if function.overloadpacket.__name__ == "lift_fresh":
+            self._literals.append(output)
+        return output
+
+    def _waits(self, name, args, kwargs):
+        if name in INDEXING:
+            return any(index is not None and index.dtype in (torch.bool, torch.uint8) for index in args[1])
+        if name == "repeat_interleave":
+            return kwargs.get("output_size") is None
+        if name == "lift_fresh":
+            return args[0].dim() > 0  # a list: ``torch.tensor``, or an index
+        if name == "copy_":
+            return any(args[1] is literal for literal in self._literals)
+        return name in WAITING

@@ -5,7 +5,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
-from tokendraw import Drafts, RequestSlots, SamplingParams
+import edit_model
+from tokendraw import Drafts, RequestSlots, SamplingParams, VerifyOutput
 
 
 @dataclass
@@ -205,3 +206,152 @@ def random_logits(rng, rows, vocab_size, dtype):
     picked = rng.random(found.shape) < 0.1
     found[picked] = rng.choice((0.0, -0.0, np.inf, -np.inf, np.nan, 1e-40, -2e-39), picked.sum())
     return torch.from_numpy(found.astype(np.float32)).to(dtype)
+
+
+# Bit masks, and rows at any address.
+
+
+ROWS = 3
+BITS = {torch.float32: torch.int32, torch.bfloat16: torch.int16, torch.float16: torch.int16}
+
+
+@dataclass
+class Case:
+    """Rows of a dtype, of which the first begins ``offset`` elements behind an address that 16 divides."""
+
+    dtype: torch.dtype
+    vocab_size: int
+    offset: int
+    gap: int
+    """Elements from the end of a row to the next."""
+
+    def wrong(self, process, device, *, seed=0):
+        """Count the elements of memory that a call leaves with other bits than it should: those of NaN count, too.
+
+        Of the rows one is forbidden by coins, one in runs that end anywhere, and one wholly but for its last id. The
+        second has a request with ``allowed_token_ids`` of its own.
+        """
+        torch.manual_seed(seed)
+        size, stride, kind = self.vocab_size, self.vocab_size + self.gap, BITS[self.dtype]
+        limits = torch.iinfo(kind)
+        memory = torch.randint(limits.min, limits.max + 1, (ROWS * stride + self.offset + 8,)).to(kind)
+        own = torch.rand(size) < 0.5
+        own[0] = True
+        mask = torch.rand(ROWS, size) < 0.5
+        mask[1] = torch.rand(size).cumsum(0).div(20).long() % 2 == 0
+        mask[2] = torch.arange(size) == size - 1
+        expected = memory.clone()
+        rows = expected.as_strided((ROWS, size), (stride, 1), self.offset)
+        kept = mask.clone()
+        kept[1] &= own
+        rows.view(self.dtype).masked_fill_(~kept, -torch.inf)
+        slots = RequestSlots(1, 4, size, device=device)
+        slots.add(0, SamplingParams(allowed_token_ids=own.nonzero().flatten().tolist()))
+        found = memory.to(device)
+        logits = found.view(self.dtype).as_strided((ROWS, size), (stride, 1), self.offset)
+        process(logits, slots, torch.tensor([-1, 0, -1], device=device), words_of(mask).to(device))
+        return int((found.cpu() != expected).sum())
+
+
+def words_of(mask):
+    """Return the words of masks [R, V] bool, the bits behind V unset."""
+    rows, size = mask.shape
+    bits = torch.zeros(rows, -(-size // 32) * 32, dtype=torch.int64)
+    bits[:, :size] = mask
+    words = (bits.view(rows, -1, 32) << torch.arange(32)).sum(-1)
+    return (words - (words >> 31 << 32)).to(torch.int32)
+
+
+def cases(dtype, tile):
+    """Cases of every alignment to 16 bytes, of even and odd strides, that end near the ends of words and tiles."""
+    sizes = (1, 31, 32, 33, tile - 1, tile, tile + 1, 3 * tile, 3 * tile + 40, 3 * tile + 37)
+    return [
+        Case(dtype, size, offset, gap)
+        for number, size in enumerate(sizes)
+        for offset, gap in ((number % 9, 0), (0, -size % 32), (8, 32 - size % 8 + number % 2))
+    ]
+
+
+# Requests with and without preemption.
+
+
+VOCAB_SIZE = 60
+STEPS = 16
+PROMPT = [3, VOCAB_SIZE, 9, -1, 3, 5]
+"""With two placeholders, as of images."""
+OUTPUT = [5, 9, 3, 3, VOCAB_SIZE + 7, 9, 7, 5, 9, 3, 3, 9, 8, 5, 9, 7, 3, 9, 9, 5, 3, 7, 8, 9]
+PARAMS = SamplingParams(
+    repetition_penalty=1.3,
+    frequency_penalty=0.7,
+    presence_penalty=-0.4,
+    logit_bias={3: 2.5, 11: -1.0},
+    allowed_token_ids=range(50),
+    bad_words=[[5, 9, 20], [3, 3, 9, 21], [3, 9, 22], [9, 23], [5, 5, 24], [25]],
+    min_tokens=9,
+    stop_token_ids=[1, 9],
+)
+DRAFTS = [5, 9, VOCAB_SIZE, 3]
+
+
+def rows_of_twins(processor, device):
+    """Edit a row and five rows of a verification for both requests, at every step.
+
+    :returns: logits [steps, 2, 6, V] before and after the edits; slice 0 without preemption, slice 1 with.
+    """
+    slots = RequestSlots(4, 40, VOCAB_SIZE, device=device)
+    slots.add(0, PARAMS, PROMPT)
+    generator, output = torch.Generator().manual_seed(1), []
+    before, after = [], []
+    for step in range(STEPS):
+        slot = 1 + step % 3  # another slot than before
+        slots.add(slot, PARAMS, PROMPT, output_token_ids=output)
+        logits = torch.randn(6, VOCAB_SIZE, generator=generator) * 4
+        before.append(logits.expand(2, -1, -1).clone())
+        after.append(torch.stack([_edited(processor, slots, twin, logits) for twin in (0, slot)]))
+        slots.remove(slot)
+        drawn = OUTPUT[len(output) : len(output) + 1 + step % 2]
+        output += drawn
+        _append(slots, drawn)
+    return torch.stack(before), torch.stack(after)
+
+
+def expected(before):
+    """Edit the rows of the request by the plain model."""
+    found, output = [], []
+    request = edit_model.Request(PROMPT, output, **_FIELDS)
+    for step, rows in enumerate(before[:, 0]):
+        edited = [edit_model.edit(rows[0].numpy(), request)]
+        edited += [edit_model.edit(row.numpy(), request, DRAFTS[:j]) for j, row in enumerate(rows[1:])]
+        found.append(torch.stack([torch.from_numpy(row) for row in edited]))
+        output += OUTPUT[len(output) : len(output) + 1 + step % 2]
+    return torch.stack(found)
+
+
+_FIELDS = {
+    "repetition": PARAMS.repetition_penalty,
+    "frequency": PARAMS.frequency_penalty,
+    "presence": PARAMS.presence_penalty,
+    "bias": PARAMS.logit_bias,
+    "allowed": list(PARAMS.allowed_token_ids),
+    "bad_words": PARAMS.bad_words,
+    "min_tokens": PARAMS.min_tokens,
+    "stop_ids": PARAMS.stop_token_ids,
+}
+
+
+def _edited(processor, slots, slot, logits):
+    row_index = torch.tensor([slot], device=slots.device)
+    edited = logits.to(slots.device, copy=True)
+    processor.process(edited[:1], slots, row_index)
+    processor.process(edited[1:], slots, row_index, None, Drafts.from_lists([DRAFTS], device=slots.device))
+    return edited.cpu()
+
+
+def _append(slots, drawn):
+    """Append one token like a step, or several like a verification."""
+    rows = torch.tensor([0], device=slots.device)
+    if len(drawn) == 1:
+        slots.append(rows, drawn)
+        return
+    chain = torch.tensor([[*drawn, -1]], device=slots.device)
+    slots.append_verified(rows, VerifyOutput(chain, chain, chain))

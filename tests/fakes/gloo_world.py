@@ -1,7 +1,9 @@
 """Ranks of gloo or NCCL, each in a process forked from one in which torch and tokendraw are imported already."""
 
 import atexit
+import contextlib
 import functools
+import io
 import multiprocessing
 import os
 import tempfile
@@ -96,3 +98,15 @@ def _serve(end: Connection, rank: int, size: int, store: str, backend: str) -> N
             end.send((True, function(rank, *arguments)))
         except BaseException:
             end.send((False, traceback.format_exc()))
+
+
+# Pages on ranks.
+
+
+def run_page(rank: int, sources: list[str], names: list[str]) -> tuple[dict[str, Any], str]:
+    """Run blocks of code one behind another: the values of some names, and what they print."""
+    found: dict[str, Any] = {}
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        for source in sources:
+            exec(source, found)
+    return {name: found[name] for name in names}, printed.getvalue()

@@ -6,7 +6,7 @@ A planner has a method ``plan``: what ``tokendraw.load("plan_paged_kv")`` return
 
 import torch
 
-from no_wait import NoWait
+from cuda_batches import NoWait
 from paged_kv_model import (
     SENTINEL,
     ints,

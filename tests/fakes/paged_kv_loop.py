@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from no_wait import NoWait
+from cuda_batches import NoWait
 from paged_kv_model import ints, lists, model, require_equal, table_of
 from tokendraw import Drafts, PagedKVPlan, SamplingMetadata, SamplingParams, VerifyOutput
 from tokendraw.paged_kv import advance

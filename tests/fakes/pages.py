@@ -1,5 +1,7 @@
 """Pages in Markdown: their blocks of code, the commands in them with what they show, their links and tables."""
 
+import contextlib
+import importlib
 import os
 import re
 import shlex
@@ -8,7 +10,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from installing import NATIVE_ALONE
+import pytest
 
 ROOT = Path(__file__).parents[2]
 
@@ -89,3 +91,57 @@ def _anchors(page: Path) -> set[str]:
     text = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
     headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading).lower().replace(" ", "-") for heading in headings}
+
+
+# Distributions installed into a folder, without a network.
+
+
+NATIVE_ALONE = Path(__file__).parent / "native_alone"
+"""A folder for PYTHONPATH: of the samplers in this environment, an interpreter then finds native and no other."""
+OFFLINE = ("--no-deps", "--no-build-isolation", "--no-index", "--disable-pip-version-check")
+"""Options of pip: what the project needs, hatchling included, is in this environment already."""
+
+
+def install(project: Path, site: Path) -> None:
+    """Build ``project`` and install it into the folder ``site``, which holds its ``dist-info`` afterwards."""
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        *OFFLINE,
+        "--target",
+        str(site),
+        str(project),
+    ]
+    subprocess.run(command, check=True, timeout=120)
+
+
+@contextlib.contextmanager
+def importable(site: Path) -> Iterator[None]:
+    """Put a folder that was installed into on the path of this process; take its modules out again afterwards."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(site)
+        importlib.invalidate_caches()
+        try:
+            yield
+        finally:
+            here = f"{site}{os.sep}"
+            for name, module in list(sys.modules.items()):
+                if (getattr(module, "__file__", None) or "").startswith(here):
+                    del sys.modules[name]
+
+
+def run_with(site: Path, *command: str, **options: object) -> subprocess.CompletedProcess[str]:
+    """Run a module of this interpreter, such as ``tokendraw list``, with what is in ``site`` and native."""
+    environ = {name: text for name, text in os.environ.items() if not name.startswith("TOKENDRAW_")}
+    return subprocess.run(
+        [sys.executable, "-m", *command],
+        capture_output=True,
+        encoding="utf-8",
+        timeout=300,
+        check=False,
+        env=environ | {"PYTHONPATH": f"{NATIVE_ALONE}{os.pathsep}{site}"},
+        **options,
+    )

@@ -9,8 +9,8 @@ pytest.importorskip("triton", reason="Triton is not installed")
 
 import tokendraw
 import triton_on_a_cpu
-from precision_of_noise import ACCEPTED, BONUS, DRAFT, DTYPES, RECOVERED, SAMPLE, drawn_with, verified_with
-from routing import CPU, drafting
+from calling import CPU, drafting
+from goodness_of_fit import ACCEPTED, BONUS, DRAFT, DTYPES, RECOVERED, SAMPLE, drawn_with, verified_with
 from tokendraw import Need
 from tokendraw.calls.routing import BuiltProvider
 from tokendraw_triton_gumbel import plugin

@@ -27,7 +27,12 @@ def start(tmp_path):
     def one(seconds):
         path = os.pathsep.join(str(ROOT / each) for each in ("plugins/triton_gumbel/src", "tests/fakes"))
         process = subprocess.Popen(
-            [sys.executable, str(Path(__file__).with_name("compiling_process.py")), str(tmp_path), str(seconds)],
+            [
+                sys.executable,
+                str(Path(__file__).with_name("compiling_process.py")),
+                str(tmp_path),
+                str(seconds),
+            ],
             stdout=subprocess.PIPE,
             text=True,
             env={**os.environ, "PYTHONPATH": path},

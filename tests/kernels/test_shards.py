@@ -11,7 +11,7 @@ pytest.importorskip("triton", reason="Triton is not installed")
 import triton_on_a_cpu
 import triton_stand_ins
 from compiled_kernels import compiled, compiled_call, has_machine_code
-from echoing_rank import agreed_shard
+from shard_cases import agreed_shard
 from tokendraw import SamplingMetadata, SamplingParams
 from tokendraw_triton_gumbel.launches import compiled as compilation
 from triton_on_a_cpu import TARGETS

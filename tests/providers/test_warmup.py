@@ -8,10 +8,10 @@ import pytest
 import torch
 
 import tokendraw
-from fake_candidates import LAPTOP
+from calling import one_token
+from fake_candidates import FILTERS, LAPTOP, SEEDS
 from fake_dists import fake_dists, faulty, place
 from isolation import drawn
-from routing import one_token
 from tokendraw import BatchFacts, InvalidInputError, Need, SamplerUnavailableError, SamplingMetadata
 from tokendraw.calls.routing import BuiltProvider, Serving
 from tokendraw.calls.session import Session
@@ -19,7 +19,6 @@ from tokendraw.plugin import Capabilities
 from tokendraw.providers import warmup
 from tokendraw.providers.sampler import Sampler
 from tokendraw.resolution import Choice, Resolution
-from warmup_kinds import FILTERS, SEEDS
 
 pytestmark = pytest.mark.usefixtures("warmup_on_a_cpu")
 

@@ -5,9 +5,7 @@ from pathlib import Path
 import pytest
 
 import tokendraw_testing
-from fake_dists import fake_dists
-from registered import ONE_OF_THE_OPERATIONS
-from third_operation import add_scaler, third_operation
+from fake_dists import ONE_OF_THE_OPERATIONS, add_scaler, fake_dists, third_operation
 from tokendraw import InvalidParameterError, SamplerUnavailableError, operations
 from tokendraw_testing import Status, Subject, run
 

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from modest import modest
 from mutants.samplers import NATIVE, SamplerMutant, sampler_mutant
+from numpy_sampler import modest
 from tokendraw import SamplerOutput
 from tokendraw.plugin import Capabilities, Sm90W4Capabilities
 from tokendraw_testing import Effort, Property, Status, Subject, run

@@ -5,10 +5,8 @@ import pytest
 
 from mutants import by_name
 from mutants.verifiers import VERIFIERS, VerifierMutant
-from speculation_cases import CASES
-from speculation_trials import faults, run
 from tokendraw import SamplingParams
-from verifying import verify
+from verifying import CASES, faults, run, verify
 
 TRIALS = 40_000
 MUTANTS = by_name(VERIFIERS)

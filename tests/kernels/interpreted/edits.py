@@ -18,8 +18,6 @@ import numpy as np  # noqa: E402
 import torch  # noqa: E402
 
 import edit_model  # noqa: E402
-import mask_alignments  # noqa: E402
-import preemption  # noqa: E402
 from tokendraw import RequestSlots, SamplingParams  # noqa: E402
 from tokendraw.calls.routing import Serving  # noqa: E402
 from tokendraw.operations.process_logits.warmup import ProcessWarmup  # noqa: E402
@@ -96,15 +94,15 @@ def masks(tile):
     logits_processing._MASK_PROGRAMS = 6
     process, found = TritonLogitsProcessor(CPU).process, {}
     for dtype in DTYPES:
-        for case in mask_alignments.cases(dtype, int(tile)):
+        for case in edit_model.cases(dtype, int(tile)):
             found[str(case)] = case.wrong(process, CPU)
     return found
 
 
 def twins():
     """Compare a request without preemption, and with one at every step, with the plain model."""
-    before, after = preemption.rows_of_twins(TritonLogitsProcessor(CPU), CPU)
-    needed = preemption.expected(before).view(torch.int32)
+    before, after = edit_model.rows_of_twins(TritonLogitsProcessor(CPU), CPU)
+    needed = edit_model.expected(before).view(torch.int32)
     return [int((rows.view(torch.int32) != needed).sum()) for rows in after.unbind(1)]
 
 

@@ -8,7 +8,7 @@ import json
 
 import torch
 
-from special_rows import POISON, gaussians
+from goodness_of_fit import POISON, gaussians
 from tokendraw.probabilities import relative
 from tokendraw_flashinfer import softmax
 

@@ -8,7 +8,7 @@ import torch
 import paged_kv_cuda
 import paged_kv_loop
 import tokendraw
-from no_wait import NoWait
+from cuda_batches import NoWait
 from paged_kv_hazards import HAZARDS
 from paged_kv_model import ints
 from tokendraw_native.paged_kv import NativePlanner
