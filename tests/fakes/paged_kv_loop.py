@@ -1,10 +1,11 @@
-"""Hazard 8: steps of verify, advance and plan that read nothing back, beside a Python loop that reads everything.
+"""Steps of verify, advance and plan that read nothing back, beside a Python loop that reads everything.
 
 Four requests decode with up to three drafts; two more have prompts that come in chunks, and decode once these are done.
 The host knows that schedule. How many drafts stand, and so every length, is on the device alone.
 """
 
 import contextlib
+import time
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,9 +13,11 @@ import numpy as np
 import torch
 
 from cuda_batches import NoWait
-from paged_kv_model import ints, lists, model, require_equal, table_of
-from tokendraw import Drafts, PagedKVPlan, SamplingMetadata, SamplingParams, VerifyOutput
+from paged_kv_model import SENTINEL, ints, lists, model, require_equal, sentinels, table_of, tensors
+from tokendraw import Drafts, Need, PagedKVPlan, SamplingMetadata, SamplingParams, VerifyOutput, load_sampler
 from tokendraw.paged_kv import advance
+from tokendraw_testing import sync_is_an_error
+from tokendraw_testing.kit.device import LONGEST_CALL, _cycles_per_second, captured
 
 STEPS, DRAFTS, VOCAB_SIZE = 20, 3, 4
 COMPUTED = (4, 1, 9, 6, 0, 0)
@@ -151,3 +154,78 @@ def run(sampler, planner, device):
         with NoWait() if loop.device.type == "cpu" else contextlib.nullcontext():
             loop.plan(i, verified)
     loop.require_right()
+
+
+# On a CUDA device alone.
+
+
+def verifier():
+    """Load a sampler whose verifications wait for nothing and can be captured."""
+    need = Need(sync_free=True, graph_safe=True)
+    return load_sampler("triton-gumbel", device="cuda", need=need, operations=("sample", "verify"))
+
+
+def loop_behind_a_busy_device(planner):
+    """Require that no step of verify, advance and plan waits, and that all of them are right."""
+    loop = Loop(verifier(), planner, torch.device("cuda"))
+    for i in range(STEPS):  # compiles, and fills the cache of the allocator
+        loop.plan(i, loop.verify(i))
+    loop.require_right()
+    loop.restart()
+    cycles, times = int(0.05 * _cycles_per_second()), []
+    for i in range(STEPS):
+        with (
+            sync_is_an_error()
+        ):  # begins with an idle device: its launch queue has room for a step, not for all
+            awake = torch.cuda.Event()
+            torch.cuda._sleep(cycles)
+            awake.record()
+            start = time.perf_counter()
+            loop.plan(i, loop.verify(i))
+            times.append((time.perf_counter() - start, not awake.query()))
+    assert all(slept and seconds < LONGEST_CALL for seconds, slept in times), times
+    loop.require_right()
+
+
+def loop_in_a_graph(planner):
+    """Replay the whole step as one CUDA graph 20 times, with other logits and drafts."""
+    device, requests = torch.device("cuda"), 5
+    torch.manual_seed(0)
+    rng, sampler = np.random.default_rng(3), verifier()
+    rows = requests * (DRAFTS + 1)
+    logits = torch.zeros(rows, VOCAB_SIZE, device=device)
+    ids = torch.zeros(requests * DRAFTS, dtype=torch.int64, device=device)
+    drafts = Drafts.from_counts(ids, [DRAFTS] * requests, any_placeholder=False)
+    metadata = SamplingMetadata.from_params([SamplingParams()] * requests, device=device)
+    start = [4, 0, 15, 7, 30]
+    computed, table = ints(start, device), ints(table_of(requests, COLUMNS), device)
+    queries = ints([DRAFTS + 1] * requests, device)
+    out = sentinels(requests, COLUMNS, device)
+
+    def step():
+        verified = sampler.verify(logits, drafts, metadata)
+        kept, seq_lens = advance(computed, queries, queries, verified.num_accepted + 1, queries)
+        computed.copy_(kept)
+        planner.plan(seq_lens, table, PAGE, out=out)
+        return verified.num_accepted
+
+    replay, num_accepted = captured(step)
+    computed.copy_(ints(start, device))
+    needed, seen = list(start), set()
+    for i in range(STEPS):
+        tokens = rng.integers(0, VOCAB_SIZE, (requests, DRAFTS))
+        values = rng.normal(size=(requests, DRAFTS + 1, VOCAB_SIZE))
+        np.put_along_axis(
+            values[:, :DRAFTS], tokens[..., None], rng.choice([0.0, 5.0], (requests, DRAFTS, 1)), 2
+        )
+        logits.copy_(torch.from_numpy(values.reshape(rows, VOCAB_SIZE)))
+        ids.copy_(torch.from_numpy(tokens.reshape(-1)))
+        for buffer in tensors(out):
+            buffer.fill_(SENTINEL)
+        replay()
+        accepted = num_accepted.tolist()
+        seen |= set(accepted)
+        needed = [done + kept + 1 for done, kept in zip(needed, accepted, strict=True)]
+        lengths = [done + DRAFTS + 1 for done in needed]
+        require_equal(lists(out), model(lengths, table.tolist(), PAGE), f"replay {i}")
+    assert seen == set(range(DRAFTS + 1)), "acceptance needs to be random"

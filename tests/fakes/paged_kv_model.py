@@ -3,7 +3,8 @@
 import numpy as np
 import torch
 
-from tokendraw import PagedKVPlan
+from cuda_batches import NoWait
+from tokendraw import PagedKVPlan, paged_kv
 from tokendraw.calls.calls import Calls
 from tokendraw.calls.routing import BuiltProvider, Serving
 from tokendraw.calls.session import Session
@@ -90,3 +91,16 @@ def require_plan(planner, seq_lens, table, page_size, device, *, pad=-1, what=""
         needed[2] = None
     require_equal(lists(plan), needed, what or f"{seq_lens} by {page_size}")
     return plan
+
+
+def require_no_wait(planner, device):
+    """Require that no operation of torch needs a value on the host, neither in a plan nor in what goes with it."""
+    table, seq_lens = ints(table_of(6, 4), device), ints([5, 0, 16, 17, 1, 64], device)
+    out = sentinels(6, 4, device)
+    planner.plan(seq_lens, table, 16)
+    with NoWait():
+        planner.plan(seq_lens, table, 16)
+        planner.plan(seq_lens, table, 16, page_indices=False)
+        planner.plan(seq_lens, table, 16, out=out)
+        paged_kv.advance(seq_lens, seq_lens, seq_lens, seq_lens, seq_lens)
+        paged_kv.segment_query_indptr(seq_lens, 2)

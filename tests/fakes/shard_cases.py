@@ -234,7 +234,7 @@ def refused(rank, size, wrong, odd):
             lo, hi = lo + 1, hi + 1
         elif wrong == "starts earlier":
             lo, hi = lo - 1, hi - 1
-        elif wrong == "another VOCAB_SIZE":
+        elif wrong == "another V":
             total -= 1
         elif wrong == "holds padding":
             hi += 8

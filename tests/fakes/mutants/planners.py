@@ -132,13 +132,13 @@ CUDA_PLANNERS = table("plan_paged_kv", PROMISES, PlannerMutant, (
     ("the lengths of the first call kept", "plan graph replay", {
         LENGTHS: lambda self, lengths, columns, page: self.first_lengths.setdefault(len(lengths), lengths.clone())}),
 ), device="cuda")
-HAZARDOUS = table("plan_paged_kv", PROMISES, PlannerMutant, (
+LOOP_PLANNERS = table("plan_paged_kv", PROMISES, PlannerMutant, (
     ("pages picked by a mask", (), {LENGTHS: masked}),
     ("an element set from a number of the host", (), {AFTER: set_element}),
     ("one plan for every call of a shape", (), {ARGUMENTS: shared_plan}),
     ("offsets in int64", (), {AFTER: lambda self, plan, seq_lens, page_size, before: replace(
         plan, page_indptr=plan.page_indptr.long())}),
 ))
-"""Bugs that the core refuses, or that an engine's loop shows: tests/operations/plan_paged_kv/test_hazard_mutants.py."""
+"""Bugs that the core refuses, or that an engine's loop shows: tests/operations/plan_paged_kv/test_loop_mutants.py."""
 # fmt: on
 MUTANTS = {"Planners": PLANNERS, "Planners on a CUDA device": CUDA_PLANNERS}

@@ -1,17 +1,14 @@
-"""The hazards of page plans, a test each, with native on a CPU and on a CUDA device."""
+"""Page plans in an engine's loop, by native: nothing waits for the device, and every step is right."""
 
 import functools
 
 import pytest
 import torch
 
-import paged_kv_cuda
 import paged_kv_loop
 import tokendraw
 from cuda_batches import NoWait
-from paged_kv_hazards import HAZARDS
-from paged_kv_model import ints
-from tokendraw_native.paged_kv import NativePlanner
+from paged_kv_model import ints, require_no_wait
 
 
 @functools.cache
@@ -19,28 +16,20 @@ def load(device):
     return tokendraw.load("plan_paged_kv", "native", device=device)
 
 
-@pytest.mark.parametrize("hazard", HAZARDS)
-def test_hazard(hazard, device):
-    HAZARDS[hazard](load(device), device)
+def test_no_operation_of_torch_waits_for_the_device(device):
+    require_no_wait(load(device), device)
 
 
-def test_hazard_8_the_loop(device):
-    """20 steps of verify, advance and plan, without waiting in advance and plan, equal a loop that reads everything
-    back.
-    """
+def test_steps_that_read_nothing_back_equal_a_loop_that_reads_everything(device):
     paged_kv_loop.run(tokendraw.load_sampler("native", device=device), load(device), device)
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("hazard", paged_kv_cuda.HAZARDS)
-def test_hazard_on_a_cuda_device(hazard):
-    paged_kv_cuda.HAZARDS[hazard](load(torch.device("cuda")))
-
-
-@pytest.mark.parametrize("hazard", [name for name in HAZARDS if "3" not in name and "4" not in name])
-def test_hazard_of_the_backend_alone(hazard, device):
-    """Without the core around it, which passes ``out`` if the caller does not."""
-    HAZARDS[hazard](NativePlanner(), device)
+@pytest.mark.parametrize(
+    "loop", [paged_kv_loop.loop_behind_a_busy_device, paged_kv_loop.loop_in_a_graph], ids=lambda f: f.__name__
+)
+def test_the_loop_on_a_cuda_device(loop):
+    loop(load(torch.device("cuda")))
 
 
 @pytest.mark.parametrize(
