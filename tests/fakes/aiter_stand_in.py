@@ -1,4 +1,4 @@
-"""AMD's aiter on a CPU: its three sampling operators, registered as aiter registers them, drawing exactly.
+"""AMD's aiter on a CPU: the three sampling operators under aiter's registration, with exact draws.
 
 They have the signatures of 0.1.13, which no release has changed up to 0.1.20.post1, and three faults of these releases,
 so that a caller who runs into one is told: scratch that is laid out by ``top_k_val`` and filled by the tensor, a read
@@ -88,7 +88,7 @@ def _parameter(tensor: Tensor | None, number: float, probs: Tensor) -> Tensor:
 
 
 def _fill_scratch(top_k: Tensor, top_k_val: int) -> None:
-    """The ids of the k largest, at a stride of ``top_k_val``, or of 50 if that is 0 (sampling.cuh from 0.1.15 on)."""
+    """Fill the ids of the k largest at a stride of ``top_k_val``, 50 for 0 (sampling.cuh from 0.1.15 on)."""
     stride = top_k_val if top_k_val > 0 else 50
     scratch = torch.full((len(top_k) * stride + _GUARD,), -1)
     for row, k in enumerate(top_k.tolist()):
@@ -116,7 +116,7 @@ def _pick(weights: Tensor, kept: Tensor) -> Tensor:
 
 
 def _above(x: Tensor) -> tuple[Tensor, Tensor]:
-    """How many values of its row are larger than each, and their sum."""
+    """Count and sum the larger values of the row, for each value."""
     ordered, order = x.sort(-1, descending=True)
     is_first = torch.ones_like(ordered, dtype=torch.bool)
     torch.ne(ordered[:, 1:], ordered[:, :-1], out=is_first[:, 1:])
@@ -126,7 +126,7 @@ def _above(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _within_mass(weights: Tensor, top_p: Tensor) -> Tensor:
-    """Which tokens have less than their row's p above them: all of them where no row has less than 1."""
+    """Select tokens with less than p of the row's mass above; all tokens where every p is 1."""
     if (top_p >= 1).all():
         return torch.ones_like(weights, dtype=torch.bool)
     return _above(weights)[1] < top_p.unsqueeze(-1)

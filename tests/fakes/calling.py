@@ -1,4 +1,4 @@
-"""One call of the sampler under test, and what can be read off its answer."""
+"""Calls of samplers and of providers around a test's backend, and values read off the answer."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def call(
     positions: Any = None,
     row_index: Any = None,
 ) -> SamplerOutput:
-    """Sample ``logits`` (an array or a tensor) on the sampler's device; one SamplingParams serves every row."""
+    """Sample ``logits`` (an array or a tensor) on the sampler's device; a single SamplingParams serves every row."""
     logits = torch.as_tensor(logits)
     if isinstance(params, SamplingParams):
         params = [params] * len(logits)
@@ -54,7 +54,7 @@ def uniform_tokens(sampler: tokendraw.Sampler, seeds: Any, positions: Any, size:
 
 
 def shown_values(output: SamplerOutput) -> np.ndarray:
-    """[B, V] what the logprobs mode shows for every token, from a call with ``logprobs=-1``."""
+    """Return the value of every token under the logprobs mode, from a call with ``logprobs=-1``: [B, V]."""
     assert output.logprobs is not None
     ids, shown = output.logprobs.token_ids[:, 1:].cpu().numpy(), output.logprobs.logprobs[:, 1:].cpu().numpy()
     values = np.full(ids.shape, np.nan, np.float32)
@@ -92,7 +92,7 @@ CPU = torch.device("cpu")
 
 @dataclass
 class Recorded:
-    """A sampler that keeps what it was given and draws one token for all rows, or whatever ``backend`` draws."""
+    """A sampler that keeps the arguments, and draws a constant token or the tokens of ``backend``."""
 
     token: int
     backend: Any = None
@@ -108,7 +108,7 @@ class Recorded:
 
 
 def one_token(token: int, logits: torch.Tensor, metadata: SamplingMetadata) -> SamplerOutput:
-    """One token for all rows, with logprobs of 0 where they were asked for."""
+    """Return a constant token for all rows, with logprobs of 0 on request."""
     tokens, best = torch.full((len(logits),), token), metadata.facts.max_logprobs
     valid = torch.ones_like(tokens, dtype=torch.bool)
     if best is None:
@@ -127,7 +127,7 @@ def pair(
     mode: str = "raw_logprobs",
     ranks: bool = True,
 ) -> Sampler:
-    """A sampler ``acme`` that can do no more than ``capabilities``, beside ``native``; both are native unless given."""
+    """Pair a sampler ``acme`` of limited ``capabilities`` with ``native``; the default backend of each is native."""
     need = Need(logprobs_mode=mode, logprob_ranks=ranks)  # type: ignore[arg-type]
     serving = Serving(
         resolution=Resolution(
@@ -155,7 +155,7 @@ def drafting(
     companion_capabilities: Capabilities | None = EVERYTHING,
     debug: bool = False,
 ) -> Sampler:
-    """A sampler whose drafts and verifications are such a pair's; no companion where that has no capabilities."""
+    """Pair the verifiers of a sampler likewise; a companion without capabilities is left out."""
     native = NativeSampler(CPU, Need())
     resolution = Resolution(
         operation="verify",
@@ -187,7 +187,7 @@ def drafting(
 def provider_of(
     operation: str, backend: Any, capabilities: Any, companion: Any = None, companion_capabilities: Any = None
 ) -> Any:
-    """What ``tokendraw.load(operation, "acme")`` returns where that is ``backend``, maybe with a companion "beta"."""
+    """Build the provider of ``load(operation, "acme")`` around ``backend``, with an optional companion "beta"."""
     record = operations.get(operation)
     resolution = Resolution(
         operation=operation,
@@ -213,7 +213,7 @@ def provider_of(
 
 
 def recording(need: Need | None = None, **settings: Any) -> tuple[Sampler, Recorded]:
-    """A sampler ``acme``, and the backend behind it."""
+    """Return a sampler ``acme`` and the recording backend."""
     backend = Recorded(3)
     resolution = Resolution(
         operation="sample",
@@ -229,7 +229,7 @@ def recording(need: Need | None = None, **settings: Any) -> tuple[Sampler, Recor
 
 
 def refused(message: str, error: type[ValueError], call: Callable[[], object]) -> None:
-    """``call`` raises exactly that."""
+    """Require that ``call`` raises ``error`` with exactly ``message``."""
     with pytest.raises(ValueError) as caught:  # noqa: PT011 (the whole message is compared below)
         call()
     assert type(caught.value) is error

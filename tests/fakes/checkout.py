@@ -1,4 +1,4 @@
-"""Tells copies of tokendraw from this checkout: ``pip install ./core`` leaves one, which would be tested in its place.
+"""Tells copies of tokendraw, as ``pip install ./core`` leaves, from this checkout.
 
 As a script, for the Makefile: prints the options of pip that put the checkout back in the place of every copy.
 """
@@ -26,7 +26,7 @@ PROJECTS = {
 
 
 def copies(projects: Mapping[str, str] = PROJECTS) -> Iterator[tuple[str, Path]]:
-    """Yield the packages that are imported from elsewhere, with the folder they lie in; nothing is imported."""
+    """Yield the packages imported from elsewhere and the folder of each, without importing any."""
     for name, project in projects.items():
         spec = importlib.util.find_spec(name)
         if spec is not None and spec.origin is not None:
@@ -36,7 +36,7 @@ def copies(projects: Mapping[str, str] = PROJECTS) -> Iterator[tuple[str, Path]]
 
 
 def stale(projects: Mapping[str, str] = PROJECTS) -> str:
-    """Say which copies differ from the checkout, and what mends it; "" where what is tested is what lies here."""
+    """Name the copies that differ from the checkout, and the command that mends each; "" without any."""
     sentences = []
     for name, found in copies(projects):
         project = projects[name]

@@ -1,4 +1,4 @@
-"""The command, called in this process, and machines that it can be told to be on."""
+"""The command in this process, on pretended machines."""
 
 import ast
 import re
@@ -97,7 +97,7 @@ TIMES = {
 
 
 class FixedTimer:
-    """Calls everything once and says what the tests compare with."""
+    """A timer that calls each function once and returns constant times."""
 
     method = "a clock that stands"
 
@@ -117,6 +117,6 @@ class FixedTimer:
 
 
 def documented_keys() -> set[str]:
-    """Names in double backquotes in the help of the command, and in that of all commands: keys of JSON among them."""
+    """Return names in double backquotes in the help of the command and of all commands, keys of JSON among them."""
     docstring = ast.get_docstring(ast.parse(SOURCE.read_text(encoding="utf-8")))
     return set(re.findall(r"``(\w+)``", f"{docstring} {cli.__doc__}"))

@@ -1,4 +1,4 @@
-"""Compiles the calls of kernels that stand-ins noted, for targets that this machine does not have."""
+"""Compiles calls of kernels, as stand-ins noted them, for targets without a device."""
 
 from tokendraw_triton_gumbel import configurations
 from triton_on_a_cpu import TARGETS, code_of, compiled_call

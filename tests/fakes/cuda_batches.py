@@ -1,4 +1,4 @@
-"""Batches of every kind on a CUDA device, for the tests that ask how a call behaves there."""
+"""Batches of every kind on a CUDA device, and counters of the work of a call."""
 
 import functools
 from itertools import accumulate
@@ -114,7 +114,7 @@ def random_bytes(shape, seed=0):
 
 
 def extra_memory(call):
-    """Bytes on the CPU that a call had allocated at once, beyond those of the tensor that it returns."""
+    """Return the peak of CPU bytes that a call allocates beyond the returned tensor."""
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as found:
         result = call()
     events = [event for event in found.profiler.kineto_results.events() if event.name() == "[memory]"]

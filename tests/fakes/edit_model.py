@@ -1,4 +1,4 @@
-"""Requests with every kind of edit, and what ``process_logits`` makes of their rows: a plain model in float32."""
+"""Requests with every kind of edit, and a plain float32 model of ``process_logits``."""
 
 from dataclasses import dataclass, field
 
@@ -11,7 +11,7 @@ from tokendraw import Drafts, RequestSlots, SamplingParams, VerifyOutput
 
 @dataclass
 class Request:
-    """What one request asks for, and its tokens."""
+    """The edits and tokens of a request."""
 
     prompt: list[int]
     output: list[int]
@@ -39,7 +39,7 @@ class Request:
 
 
 def random_request(rng, vocab_size, most_tokens, *, listed=True):
-    """Ask for anything, of few ids, so that edits of one id meet.
+    """Draw random edits of few ids, so that several edits meet at an id.
 
     :param listed: whether for biases, bad words and ``min_tokens``, too.
     """
@@ -77,7 +77,7 @@ def random_request(rng, vocab_size, most_tokens, *, listed=True):
 
 
 def slots_of(requests, max_tokens, vocab_size, device):
-    """Return the slots of requests, in which number b is request b: prompts are added, outputs appended."""
+    """Fill slot b with request b: add the prompt, append the output."""
     slots = RequestSlots(
         len(requests),
         max_tokens,
@@ -99,7 +99,7 @@ def slots_of(requests, max_tokens, vocab_size, device):
 
 @dataclass
 class Batch:
-    """A call of ``process_logits``, and the bits that it has to leave."""
+    """A call of ``process_logits`` and the expected bits."""
 
     memory: torch.Tensor
     """[R + 1, V + 3]: the logits and what lies around them."""
@@ -119,7 +119,7 @@ class Batch:
 
 
 def batch(rng, requests, vocab_size, dtype, device, *, drafted=None, masked=False):
-    """Make rows of all requests but one, in whose place there is a slot out of range.
+    """Make rows of all requests, except for a slot out of range.
 
     :param drafted: None, ``listed`` or ``padded``.
     """
@@ -153,7 +153,7 @@ def batch(rng, requests, vocab_size, dtype, device, *, drafted=None, masked=Fals
 
 
 def drafts_of(lists, device, *, padded):
-    """Return drafts of lists of ids: one behind the other, or padded to four a request."""
+    """Return drafts of lists of ids: flat, or padded to four a request."""
     if not padded:
         return Drafts.from_lists(lists, device=device)
     ids = torch.full((len(lists), 4), -1)
@@ -217,7 +217,7 @@ BITS = {torch.float32: torch.int32, torch.bfloat16: torch.int16, torch.float16: 
 
 @dataclass
 class Case:
-    """Rows of a dtype, of which the first begins ``offset`` elements behind an address that 16 divides."""
+    """Rows of a dtype that begin ``offset`` elements behind an address aligned to 16 bytes."""
 
     dtype: torch.dtype
     vocab_size: int
@@ -226,7 +226,7 @@ class Case:
     """Elements from the end of a row to the next."""
 
     def wrong(self, process, device, *, seed=0):
-        """Count the elements of memory that a call leaves with other bits than it should: those of NaN count, too.
+        """Count the elements of memory with wrong bits after a call, NaN included.
 
         Of the rows one is forbidden by coins, one in runs that end anywhere, and one wholly but for its last id. The
         second has a request with ``allowed_token_ids`` of its own.
@@ -348,7 +348,7 @@ def _edited(processor, slots, slot, logits):
 
 
 def _append(slots, drawn):
-    """Append one token like a step, or several like a verification."""
+    """Append a token like a step, or several tokens like a verification."""
     rows = torch.tensor([0], device=slots.device)
     if len(drawn) == 1:
         slots.append(rows, drawn)

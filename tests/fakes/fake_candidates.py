@@ -1,4 +1,4 @@
-"""Candidates that resemble the real backends, and hosts that are not here, as plain facts."""
+"""Candidates with the capabilities of the real backends, and hosts of other machines, as plain facts."""
 
 import math
 from dataclasses import replace
@@ -40,7 +40,7 @@ def candidate(
     upstream: Upstream | None = None,
     installed: str = "",
 ) -> Candidate:
-    """A plugin that loaded; ``installed`` is the version of its upstream, empty if that is not installed."""
+    """Make the candidate of a loaded plugin; ``installed`` is the version of the upstream, or empty."""
     info = PluginInfo(
         name=name,
         api_version=1,

@@ -1,4 +1,4 @@
-"""Fake distributions on sys.path: real dist-info folders and real modules, so that nothing has to be mocked."""
+"""Fake distributions on sys.path, made of real dist-info folders and modules."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ EVERYTHING = (
 
 
 class FakeDists:
-    """Writes distributions below one folder, each into a sub-folder of its own that goes on sys.path."""
+    """Writes each distribution into a sub-folder, and puts the sub-folder on sys.path."""
 
     def __init__(self, folder: Path, patch: pytest.MonkeyPatch) -> None:
         self.folder = folder
@@ -40,7 +40,7 @@ class FakeDists:
     def add(
         self, name: str, version: str = "1.0", *, modules: Mapping[str, str] | None = None, **options: Any
     ) -> Path:
-        """Install ``name`` and return the folder that went on sys.path; arguments as of ``fake_dist``."""
+        """Install ``name`` and return the folder on sys.path; arguments as of ``fake_dist``."""
         folder = fake_dist(self.folder, name, version, modules=modules, **options)
         self._modules |= set(modules or {})
         self.folders.insert(0, folder)
@@ -49,21 +49,21 @@ class FakeDists:
         return folder
 
     def add_plugin(self, name: str, source: str, *, distribution: str = "", version: str = "1.0") -> str:
-        """Install a plugin whose module has ``source`` and an object ``plugin``; returns the module's name."""
+        """Install a plugin from the ``source`` of a module with an object ``plugin``; return the module's name."""
         module = f"fake_{name.replace('-', '_')}"
         owner = distribution or f"{name}-tokendraw"
         self.add(owner, version, plugins={name: f"{module}:plugin"}, modules={module: source})
         return module
 
     def forget(self) -> None:
-        """Take the modules out of sys.modules, so that another test may write its own of the same name."""
+        """Take the modules out of sys.modules, since another test may use the same names."""
         for module in self._modules:
             sys.modules.pop(module, None)
 
 
 @contextlib.contextmanager
 def fake_dists(folder: Path, patch: pytest.MonkeyPatch) -> Iterator[FakeDists]:
-    """A place for fake distributions, free of the user's configuration file and of what was warned of before."""
+    """Yield a folder for fake distributions, without the user's configuration file and without earlier warnings."""
     patch.setattr(notices, "_announced", set())
     patch.setenv("XDG_CONFIG_HOME", str(folder / "no-configuration"))
     dists = FakeDists(folder, patch)
@@ -74,13 +74,13 @@ def fake_dists(folder: Path, patch: pytest.MonkeyPatch) -> Iterator[FakeDists]:
 
 
 def discovered(name: str = "acme") -> tokendraw.resolution.Candidate:
-    """The one candidate of this name, on a machine without a GPU."""
+    """Return the candidate of this name on a machine without a GPU."""
     (found,) = [c for c in tokendraw.discover(host=LAPTOP) if c.name == name]
     return found
 
 
 def verdict(name: str = "acme") -> tuple[tokendraw.resolution.State, str | None]:
-    """Its state and reason."""
+    """Return the state and reason of a candidate."""
     found = discovered(name)
     return found.state, found.reason
 
@@ -145,7 +145,7 @@ plugin = Plugin()
 
 
 def faulty(name: str, fault: str, *, after: int = 0, **options: Any) -> str:
-    """Source of a plugin that draws its proof and ``after`` batches, and then runs the statements ``fault`` first."""
+    """Source of a plugin that draws its proof and ``after`` batches, then runs ``fault`` before each draw."""
     source = plugin(name, **{"capabilities": EVERYTHING, "build": "return Faulty()"} | options)
     return f"""\
 {source}
@@ -167,7 +167,7 @@ class Faulty(ArgmaxSampler):
 
 
 def place(source: str, statement: str, name: str = "acme") -> str:
-    """Where a reason says that ``statement`` of a plugin's source stands: ``(fake_acme.py:42)``."""
+    """Return the place of a ``statement`` of a plugin's source as reasons show it: ``(fake_acme.py:42)``."""
     (line,) = [i for i, text in enumerate(source.splitlines(), 1) if statement in text]
     return f"(fake_{name}.py:{line})"
 
@@ -262,7 +262,7 @@ _SOURCE = """
 
 
 def install_limited(folder: Path, sample: dict = {}, verify: dict = {}) -> Path:  # noqa: B006
-    """Write its distribution, and return the folder to put on ``sys.path``.
+    """Write the distribution ``limited``, and return the folder for ``sys.path``.
 
     :param sample: what it advertises otherwise than native, by field of the capabilities.
     """
@@ -474,7 +474,7 @@ def prove(backend, device):
 
 @contextmanager
 def third_operation(folder: Path, patch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Write the folder of ``scale`` and put it into the registry."""
+    """Write the folder of ``scale`` and register the operation."""
     package = folder / "operations" / "scale_operation"
     package.mkdir(parents=True)
     (package / "__init__.py").write_text(RECORD)
@@ -498,7 +498,7 @@ def scaler(
     probe: str = "None",
     result: str = "rows * factor",
 ) -> str:
-    """Source of a plugin that serves ``scale`` alone; ``result`` is the expression that it returns."""
+    """Source of a plugin for ``scale`` alone; ``result`` is the returned expression."""
     return f"""\
 import tokendraw
 
@@ -536,5 +536,5 @@ plugin = Plugin()
 
 
 def add_scaler(dists: FakeDists, name: str = "acme", **options: Any) -> str:
-    """Install such a plugin; returns the module's name."""
+    """Install a plugin for ``scale``; return the module's name."""
     return dists.add_plugin(name, scaler(name, **options))

@@ -1,4 +1,4 @@
-"""Makes Triton's interpreter several times as fast, for programs that import it before anything of Triton.
+"""Makes Triton's interpreter several times as fast, for programs that import this module before Triton.
 
 Every operation on a block of some thousand numbers costs tens of objects around one call of numpy. What follows from
 types and shapes alone is computed here once for each of them, and reductions and scans take whole arrays at a time.
@@ -49,7 +49,7 @@ def hurry():
 
 
 def _patch_attr(obj, name, member, builder, *scope):
-    """Give a builtin the interpreter's semantics, without the wrapper that asks whether it has some."""
+    """Give a builtin the interpreter's semantics, without the wrapper that looks for semantics."""
     function, given = getattr(member, "__wrapped__", member), interpreter.interpreter_semantic
 
     def patched(*args, **named):
@@ -74,7 +74,7 @@ def _np_dtype(dtype):
 
 
 def _tensor(self, handle, type):  # noqa: A002  Triton's own name
-    """Make a ``tl.tensor``: its shape is that of all tensors of its type."""
+    """Make a ``tl.tensor``, with the shape stored in the type."""
     self.handle, self.type, self.dtype = handle, type, type.scalar
     self.numel, self.shape = type.known if type.is_block() else _SCALAR
 
@@ -85,7 +85,7 @@ _make_block_type = core.block_type.__init__
 
 
 def _block_type(self, element_ty, shape):
-    """Make a ``tl.block_type``, and what all tensors of it have in common."""
+    """Make a ``tl.block_type``, with the size and shape of all tensors of the type."""
     sizes = shape.values if isinstance(shape, core.tuple) else shape
     key = element_ty.name, builtins.tuple([getattr(size, "value", size) for size in sizes])
     found = _block_types.get(key)
@@ -98,7 +98,7 @@ def _block_type(self, element_ty, shape):
 
 
 def _tuple(self, args, type=None):  # noqa: A002  Triton's own name
-    """Make a ``tl.tuple`` that computes its type when it is asked for."""
+    """Make a ``tl.tuple`` with a lazily computed type."""
     self.values = list(args)
     if type is not None:
         self.type = type if isinstance(type, core.tuple_type) else core.tuple_type(type)
@@ -109,7 +109,7 @@ _constants = {}
 
 
 def _operands(self, lhs, rhs, *args, **named):
-    """Convert two operands to one type and shape: those that need little of it by themselves."""
+    """Convert two operands to a common type and shape, with short cuts for frequent pairs."""
     if isinstance(lhs, core.tensor) and lhs.type.scalar.name in _SAME:
         if isinstance(rhs, core.tensor):
             if lhs.type.name == rhs.type.name:
@@ -126,14 +126,14 @@ def _operands(self, lhs, rhs, *args, **named):
 
 
 def _fits(number, dtype):
-    """Whether a Python number becomes one of a dtype, whatever else it is."""
+    """Whether a Python number converts to a dtype in every context."""
     if type(number) is int:
         return dtype.is_floating() or (0 if dtype.is_int_unsigned() else -(2**31)) <= number < 2**31
     return type(number) is float and dtype.is_floating()
 
 
 def _constant(kind, number):
-    """Return a tensor of a type that holds one number, the same each time."""
+    """Return the cached tensor of a type filled with a number."""
     key = kind.name, number, math.copysign(1, number)
     found = _constants.get(key)
     if found is None:
@@ -149,7 +149,7 @@ def _filled(kind, value):
 
 
 def _combined(operation, first, second, dtypes):
-    """Apply the combine function of a reduction or scan to arrays of any one shape."""
+    """Apply the combine function of a reduction or scan to arrays of equal shape."""
     tensors = (
         operation.to_tensor(np.ascontiguousarray(data), dtype)
         for part in (first, second)
@@ -160,7 +160,7 @@ def _combined(operation, first, second, dtypes):
 
 
 def _reduce_by_pairs(self, given):
-    """One call of the combine function for all pairs of neighbours, where the interpreter makes one for each."""
+    """Reduce by a single call of the combine function for all pairs of neighbours."""
     dtypes = [arg.dtype for arg in given]
     data = [np.moveaxis(arg.handle.data, self.axis, -1) for arg in given]
     while data[0].shape[-1] > 1:
@@ -181,7 +181,7 @@ def _reduce_by_pairs(self, given):
 
 
 def _scan_by_doubling(self, given):
-    """The running combination, of one dimension: log2(n) calls of the combine function."""
+    """Scan a dimension of n elements by log2(n) calls of the combine function."""
     dtypes = [arg.dtype for arg in given]
     data = [arg.handle.data.copy() for arg in given]
     assert data[0].ndim == 1

@@ -1,4 +1,4 @@
-"""FlashInfer on a CPU: its sampling functions with the signatures of two versions, drawing exactly, in plain torch.
+"""FlashInfer on a CPU: the sampling functions of two versions in plain torch, with exact draws.
 
 What a token has to be to be kept is computed as FlashInfer's kernels do, out-of-range parameters included; what is
 drawn from the kept ones comes from an inverse distribution function in float64. The walk along drafts has the faults of
@@ -106,7 +106,7 @@ _FP8_BITS = [(bit, 1, _SIGNS.get(bit, bit)) for bit in range(32)]
 
 
 def pack(weight: Tensor, quant_type: int, layout: str) -> Tensor:
-    """As the kernels, bit by bit; they count 16 rows and 64 weights of a row as one tile."""
+    """Pack like the kernels, bit by bit, in tiles of 16 rows and 64 weights."""
     PACKING_CALLS.append({"weight": weight, "quant_type": quant_type, "layout": layout})
     assert weight.is_contiguous()
     assert weight.data_ptr() % 2 == 0, "the kernels load two bytes at once"
@@ -236,7 +236,7 @@ def softmax(logits: Tensor, temperature: Any, enable_pdl: Any) -> Tensor:
 
 
 def top_k_renorm_probs(probs: Tensor, top_k: Tensor) -> Tensor:
-    """Keep what is at least the k-th largest, of k = 0 nothing, of k >= V all."""
+    """Keep probabilities at least as large as the k-th; none for k = 0, all for k >= V."""
     _note("top_k_renorm_probs", probs=probs, top_k=top_k)
     _check_rows(probs)
     _check_parameter(top_k, probs)
@@ -245,7 +245,7 @@ def top_k_renorm_probs(probs: Tensor, top_k: Tensor) -> Tensor:
 
 
 def top_p_renorm_probs(probs: Tensor, top_p: Tensor) -> Tensor:
-    """Keep what the larger ones weigh less than p of the whole row than, as the kernels for 2048 tokens or more do."""
+    """Keep probabilities with less than p of the row's mass above, as the kernels for 2048 tokens or more do."""
     _note("top_p_renorm_probs", probs=probs, top_p=top_p)
     _check_rows(probs)
     _check_parameter(top_p, probs)
@@ -258,7 +258,7 @@ def top_p_renorm_probs(probs: Tensor, top_p: Tensor) -> Tensor:
 
 
 def top_k_mask_logits(logits: Tensor, top_k: Tensor) -> Tensor:
-    """The same, with -inf for what is dropped."""
+    """Set logits below the k-th to -inf."""
     _note("top_k_mask_logits", logits=logits, top_k=top_k)
     _check_rows(logits)
     _check_parameter(top_k, logits)
@@ -266,7 +266,7 @@ def top_k_mask_logits(logits: Tensor, top_k: Tensor) -> Tensor:
 
 
 def draw(name: str, arguments: dict[str, Any]) -> Any:
-    """Any of the functions that draw from probabilities."""
+    """Run a function that draws from probabilities."""
     _note(name, **arguments)
     probs, top_k, top_p, min_p = (arguments.get(key) for key in ("probs", "top_k", "top_p", "min_p"))
     _check_rows(probs)
@@ -291,7 +291,7 @@ def draw(name: str, arguments: dict[str, Any]) -> Any:
 
 
 def chain_speculative_sampling(arguments: dict[str, Any]) -> tuple[Tensor, Tensor, Tensor]:
-    """As the kernel: u reaches 1, NaN and what is not positive are compared as they are, and an empty residual gives
+    """Verify like the kernel: u reaches 1, NaN and negative values are compared unchanged, and an empty residual gives
     whatever is in memory."""
     _note("chain_speculative_sampling", **arguments)
     draft, ids, target = (arguments[key] for key in ("draft_probs", "draft_token_ids", "target_probs"))
@@ -331,7 +331,7 @@ def chain_speculative_sampling(arguments: dict[str, Any]) -> tuple[Tensor, Tenso
 
 
 def fused(probs: Tensor, top_k: Tensor, top_p: Any, top_k_max: Any, **others: Any) -> Tensor:
-    """Exactly k tokens, the lower ids first, then the shortest prefix that reaches p. Seeded on the host."""
+    """Keep exactly k tokens, lower ids first, then the shortest prefix of mass p; seeded on the host."""
     _note("fused", probs=probs, top_k=top_k, top_p=top_p, top_k_max=top_k_max)
     _check_rows(probs)
     _check_parameter(top_k, probs)
@@ -387,13 +387,13 @@ def _pick(weights: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
 
 
 def _count_above(x: Tensor) -> Tensor:
-    """How many of its row are larger, [rows, V]."""
+    """Count the larger values of the row: [rows, V]."""
     ordered = x.sort(-1).values
     return x.shape[-1] - torch.searchsorted(ordered, x.contiguous(), right=True)
 
 
 def _mass_above(weights: Tensor) -> Tensor:
-    """What the larger ones of its row weigh, [rows, V]."""
+    """Sum the larger weights of the row: [rows, V]."""
     ordered = weights.sort(-1, descending=True).values
     before = torch.nn.functional.pad(ordered.cumsum(-1), (1, 0))
     return before.gather(-1, _count_above(weights))
@@ -414,7 +414,7 @@ _VARIABLES = (
 
 @contextlib.contextmanager
 def bare_machine(folder: Path, patch: pytest.MonkeyPatch) -> Iterator[FakeDists]:
-    """A place for fake distributions, on a machine that has neither compilers nor anything compiled."""
+    """Yield a folder for fake distributions on a machine without compilers and compiled kernels."""
     for name in _VARIABLES:
         patch.delenv(name, raising=False)
     patch.setenv("CUDA_HOME", str(folder / "cuda"))
@@ -425,14 +425,14 @@ def bare_machine(folder: Path, patch: pytest.MonkeyPatch) -> Iterator[FakeDists]
 
 
 def write(path: Path, text: str = "") -> None:
-    """Write a file that can be run, and its folders."""
+    """Write an executable file and the folders above."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text, encoding="utf-8")
     path.chmod(0o755)
 
 
 def add_tools(dists: FakeDists, *names: str) -> None:
-    """Install programs such as ``nvcc``, of CUDA 12.8."""
+    """Install programs of CUDA 12.8, for example ``nvcc``."""
     for name in names:
         folder = dists.folder / ("cuda/bin" if name == "nvcc" else "bin")
         write(folder / name, "#!/bin/sh\necho 'Cuda compilation tools, release 12.8, V12.8.61'\n")
@@ -441,7 +441,7 @@ def add_tools(dists: FakeDists, *names: str) -> None:
 def add_jit_cache(
     dists: FakeDists, version: str, name: str = "flashinfer-jit-cache", module: str = "sampling"
 ) -> Path:
-    """Install a distribution of compiled kernels that holds a module."""
+    """Install a distribution of compiled kernels with a module."""
     folder = dists.add(name, version, modules={"flashinfer_jit_cache": ""})
     file = f"flashinfer_jit_cache/jit_cache/{module}/{module}.so"
     write(folder / file)

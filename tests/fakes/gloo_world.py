@@ -1,4 +1,4 @@
-"""Ranks of gloo or NCCL, each in a process forked from one in which torch and tokendraw are imported already."""
+"""Ranks of gloo or NCCL, each in a process forked after the import of torch and tokendraw."""
 
 import atexit
 import contextlib
@@ -19,7 +19,7 @@ _PRELOADED = ["torch.distributed", "tokendraw_native.shards", "tokendraw.provide
 
 
 class World:
-    """A group of ranks that run the same functions."""
+    """A group of ranks for functions of a test."""
 
     def __init__(self, size: int, backend: str) -> None:
         context = multiprocessing.get_context("forkserver")
@@ -36,7 +36,7 @@ class World:
             self._processes.append(process)
 
     def run(self, function: Callable[..., Any], *arguments: Any, seconds: float = SECONDS) -> list[Any]:
-        """Call ``function(rank, *arguments)`` of an importable module on every rank: what each returns.
+        """Call ``function(rank, *arguments)`` of an importable module on every rank; return the results by rank.
 
         :raises AssertionError: a rank raised, with its traceback, or they took too long.
         """
@@ -69,7 +69,7 @@ class World:
 
 @functools.cache
 def world(size: int, backend: str = "gloo") -> World:
-    """The world of ``size`` ranks of this process; those of NCCL have a GPU each."""
+    """Return the cached world of ``size`` ranks; NCCL takes a GPU for each rank."""
     made = World(size, backend)
     atexit.register(made.end)
     return made
@@ -104,7 +104,7 @@ def _serve(end: Connection, rank: int, size: int, store: str, backend: str) -> N
 
 
 def run_page(rank: int, sources: list[str], names: list[str]) -> tuple[dict[str, Any], str]:
-    """Run blocks of code one behind another: the values of some names, and what they print."""
+    """Run blocks of code in order; return the values of some names, and the printed text."""
     found: dict[str, Any] = {}
     with contextlib.redirect_stdout(io.StringIO()) as printed:
         for source in sources:

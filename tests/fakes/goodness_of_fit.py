@@ -20,7 +20,7 @@ FALSE_ALARM = 1e-7
 
 
 def chi_square(tokens: np.ndarray, probabilities: np.ndarray) -> float:
-    """p-value of ``tokens`` as draws from ``probabilities``; cells that expect fewer than five are pooled.
+    """Return the p-value of ``tokens`` as draws from ``probabilities``, with cells below five expected draws pooled.
 
     A drawn token of probability 0 gives 0.
     """
@@ -43,7 +43,7 @@ def independence(left: np.ndarray, right: np.ndarray) -> float:
 
 
 def binomial_interval(draws: int, probability: float, false_alarm: float = 1e-9) -> tuple[int, int]:
-    """Counts outside of which a binomial falls with at most ``false_alarm``."""
+    """Return the interval of counts that a binomial leaves with a chance of at most ``false_alarm``."""
     low, high = stats.binom.ppf([false_alarm / 2, 1 - false_alarm / 2], draws, probability)
     return int(low), int(high)
 
@@ -116,7 +116,7 @@ ACCEPTED, RECOVERED, BONUS = slice(0, 1), slice(1, 7), slice(7, 13)
 
 
 def drawn_with(sampler, streams=SAMPLE, *, device="cpu", few=False, **params):
-    """The precision of the noise of both levels of a draw; the tokens themselves if it is neither.
+    """Return the precision of the noise of a draw; the tokens themselves for neither precision.
 
     :param streams: those of drafts draw by ``draft``.
     :param few: whether only rows are drawn from that have two likely tokens.
@@ -138,7 +138,7 @@ def drawn_with(sampler, streams=SAMPLE, *, device="cpu", few=False, **params):
 
 
 def verified_with(sampler, part, kind="chosen", mode="rejection", *, device="cpu", filtered=False):
-    """The precision of the noise that decides a part of the telling verifications; the tokens if it is neither.
+    """Return the precision of the noise of a part of the telling verifications; the tokens for neither precision.
 
     :param kind: what is given of the drafts.
     """
@@ -172,7 +172,7 @@ def _precision(found, expected):
 
 
 def drop_float64(monkeypatch, *streams):
-    """Let native draw the noise of these streams in float32, whatever it was built for."""
+    """Make native draw the noise of some streams in float32."""
 
     class Mixed(Noise):
         def gumbel(self, index, stream, dtype):

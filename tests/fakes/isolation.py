@@ -1,4 +1,4 @@
-"""A host in a process of its own, where misbehaving plugins are installed, for real."""
+"""A host process with misbehaving plugins really installed."""
 
 import atexit
 import functools
@@ -54,7 +54,7 @@ def attempt(call):
 
 
 def _environ(dists: FakeDists, settings: dict[str, str]) -> dict[str, str]:
-    """The variables of a host: the fake distributions on its path, and its settings."""
+    """Return the environment of a host: fake distributions on the path, and settings."""
     environ = {name: text for name, text in os.environ.items() if not name.startswith("TOKENDRAW_")}
     inherited = [path] if (path := environ.get("PYTHONPATH")) else []
     environ["PYTHONPATH"] = os.pathsep.join([*map(str, dists.folders), *inherited])
@@ -62,7 +62,7 @@ def _environ(dists: FakeDists, settings: dict[str, str]) -> dict[str, str]:
 
 
 def run(dists: FakeDists, *command: str, **settings: str) -> subprocess.CompletedProcess[str]:
-    """Run this interpreter with the fake distributions on its path, and these variables."""
+    """Run this interpreter with the fake distributions on the path, and ``settings`` as variables."""
     return subprocess.run(
         [sys.executable, *command],
         env=_environ(dists, settings),
@@ -74,12 +74,12 @@ def run(dists: FakeDists, *command: str, **settings: str) -> subprocess.Complete
 
 
 def run_after_torch(dists: FakeDists, code: str, **settings: str) -> subprocess.CompletedProcess[str]:
-    """As ``run(dists, "-c", code)``, for a host that imports torch before anything else."""
+    """Run ``code`` in a host that imports torch first."""
     return run_forked(code, _environ(dists, settings))
 
 
 def answer(dists: FakeDists, code: str, **settings: str) -> Any:
-    """What a host prints last, as JSON. It has to survive: exit code 0, and nothing on stderr."""
+    """Return the last line of a host as JSON, after exit code 0 and an empty stderr."""
     return _answer(run(dists, "-c", code, **settings))
 
 
@@ -89,12 +89,12 @@ def _answer(result: subprocess.CompletedProcess[str]) -> Any:
 
 
 def resolved(dists: FakeDists, **settings: str) -> Any:
-    """Who is chosen on the CPU, and the state of and reason for each plugin but native."""
+    """Return the chosen sampler on the CPU, and the state and reason of each plugin except native."""
     return answer(dists, RESOLVE, **settings)
 
 
 def drawn(dists: FakeDists, code: str, **settings: str) -> Any:
-    """The expression or statements ``code`` after LOAD; what it calls ``result`` comes back."""
+    """Run the statements ``code`` after LOAD, and return the value of ``result``."""
     return _answer(run_after_torch(dists, f"{LOAD}\n{code}\nprint(json.dumps(result))", **settings))
 
 
@@ -150,7 +150,7 @@ def _forking() -> subprocess.Popen[str]:
 
 
 def run_forked(code: str, environ: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-    """Run ``code`` as ``python -c`` does, with torch imported before it begins."""
+    """Run ``code`` like ``python -c``, after the import of torch."""
     environ = dict(os.environ if environ is None else environ)
     if sys.platform != "linux":  # elsewhere what lies below torch may not survive a fork
         return subprocess.run(

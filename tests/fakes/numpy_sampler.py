@@ -1,4 +1,4 @@
-"""A correct sampler in float64 numpy that shares nothing with the native one: sort, filter, inverse of the CDF."""
+"""A correct sampler in float64 numpy, independent of native: sort, filter, inverse of the CDF."""
 
 from dataclasses import replace
 
@@ -48,7 +48,7 @@ class NumpySampler:
 
 
 def _runs(logits, columns):
-    """Stretches of rows that are alike in logits and request."""
+    """Yield stretches of rows with equal logits and request."""
     batch = len(logits)
     if not batch:
         return
@@ -61,7 +61,7 @@ def _runs(logits, columns):
 
 
 def kept(x, temperature, top_k, top_p, min_p, joint):
-    """Ids of the kept tokens, and the running sum of their weights."""
+    """Return the ids of the kept set, and the running sum of weights."""
     x = np.where(np.isnan(x), -np.inf, x)
     top = x.max()
     if not temperature > 0 or top == -np.inf:
@@ -85,7 +85,7 @@ def kept(x, temperature, top_k, top_p, min_p, joint):
 
 
 def subject(seed=0):
-    """The sampler as the kit takes it."""
+    """Return the sampler as a subject of the kit."""
     return Subject(
         "numpy",
         capabilities={"sample": CAPABILITIES},
@@ -104,7 +104,7 @@ INFINITY = float("inf")
 
 
 class Modest:
-    """Serves one operation as native does, within its capabilities."""
+    """Serves an operation like native, within the capabilities."""
 
     def __init__(self, operation, capabilities, need):
         assert capabilities.gumbel_dtypes == () or need.gumbel_dtype in capabilities.gumbel_dtypes
@@ -125,7 +125,7 @@ class Modest:
         return self.inner.verify(self.kept(target_logits, metadata), drafts, metadata, mode=mode)
 
     def check(self, logits, metadata):
-        """Assert that a batch holds nothing that is not promised."""
+        """Assert that a batch holds promised features alone."""
         assert str(logits.dtype).removeprefix("torch.") in self.own.dtypes, logits.dtype
         per_row = tuple((name, "per_row") for name, _ in self.own.filters)
         lacking = unserved(replace(self.own, filters=per_row), metadata.facts, logits.shape[1])
@@ -137,7 +137,7 @@ class Modest:
             assert self.need.logprobs_mode in self.own.logprobs_modes, self.need.logprobs_mode
 
     def kept(self, logits, metadata):
-        """The logits with those behind the k-th taken out, the first of equals kept, where exactly k are promised."""
+        """Drop logits behind the k-th, the later of equals, under the tie rule ``exact_k``."""
         k = metadata.per_row("top_k")
         if self.own.tie_rule == "value" or k is None:
             return logits
@@ -152,7 +152,7 @@ class Modest:
 
 
 def modest(effort, seed=0, verify=None, **promises):
-    """The sampler as the kit takes it, and the verifier.
+    """Return the sampler and verifier as a subject of the kit.
 
     :param verify: fields of its capabilities beside those of the sampler; None: it verifies nothing.
     :param promises: fields of the capabilities that differ from native's.

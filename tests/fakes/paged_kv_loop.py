@@ -29,7 +29,7 @@ REQUESTS = len(PROMPTS)
 
 @dataclass
 class Step:
-    """What the host knows of a step, and its inputs on the device."""
+    """The host's knowledge of a step, and the inputs on the device."""
 
     queries: list[int]
     logits_rows: list[int]
@@ -41,7 +41,7 @@ class Step:
 
 
 def schedule(device, seed=0):
-    """The steps, one more than are run: the last one is only planned for."""
+    """Return the steps; the last step is planned for and not run."""
     rng = np.random.default_rng(seed)
     done, steps = list(COMPUTED), []
     for _ in range(STEPS + 1):
@@ -82,7 +82,7 @@ def schedule(device, seed=0):
 
 @dataclass
 class Outcome:
-    """What a step left on the device."""
+    """The results of a step on the device."""
 
     verified: VerifyOutput
     num_computed: torch.Tensor
@@ -92,7 +92,7 @@ class Outcome:
 
 
 class Loop:
-    """An engine's loop, whose lengths live on the device."""
+    """An engine's loop with lengths on the device."""
 
     def __init__(self, sampler, planner, device):
         self.sampler, self.planner, self.device = sampler, planner, device
@@ -103,7 +103,7 @@ class Loop:
         self.restart()
 
     def restart(self):
-        """Begin anew, with draws that repeat themselves."""
+        """Begin anew with the same random numbers."""
         torch.manual_seed(0)
         self.outcomes, self.num_computed = [], self.start
 
@@ -112,7 +112,7 @@ class Loop:
         return self.sampler.verify(step.logits, step.drafts, step.metadata)
 
     def plan(self, i, verified):
-        """From what was accepted in step i to the plans of step i + 1."""
+        """Make the plans of step i + 1 from the accepted drafts of step i."""
         (queries, rows), (next_queries, _) = self.on_device[i : i + 2]
         num_sampled = torch.zeros_like(queries)
         num_sampled[: len(verified.num_accepted)] = verified.num_accepted + 1
@@ -125,7 +125,7 @@ class Loop:
         self.outcomes.append(Outcome(verified, self.num_computed, seq_lens, plans))
 
     def require_right(self):
-        """Compare every step with a loop that reads everything back."""
+        """Compare every step with a loop of plain Python."""
         computed, table, accepted = list(COMPUTED), self.table.tolist(), set()
         for i, (step, following, outcome) in enumerate(
             zip(self.steps[:-1], self.steps[1:], self.outcomes, strict=True)
@@ -147,7 +147,7 @@ class Loop:
 
 
 def run(sampler, planner, device):
-    """The loop on a device, where nothing but the verification may know a value on the host."""
+    """Run the loop; only the verification may read values on the host."""
     loop = Loop(sampler, planner, torch.device(device))
     for i in range(STEPS):
         verified = loop.verify(i)
@@ -166,7 +166,7 @@ def verifier():
 
 
 def loop_behind_a_busy_device(planner):
-    """Require that no step of verify, advance and plan waits, and that all of them are right."""
+    """Require that no step of verify, advance and plan waits, and that every result is right."""
     loop = Loop(verifier(), planner, torch.device("cuda"))
     for i in range(STEPS):  # compiles, and fills the cache of the allocator
         loop.plan(i, loop.verify(i))

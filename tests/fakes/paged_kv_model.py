@@ -1,4 +1,4 @@
-"""Page plans in plain Python, which the tests of ``plan_paged_kv`` hold every provider against."""
+"""Page plans in plain Python, the reference for every provider of ``plan_paged_kv``."""
 
 import numpy as np
 import torch
@@ -17,7 +17,7 @@ SENTINEL = -77_777
 
 
 def planner_of(backend, device):
-    """A planner as ``tokendraw.load`` returns it, around an object that nobody negotiated."""
+    """Return a planner as from ``tokendraw.load``, around a given object."""
     session, name = Session(torch.device(device), HostNeed()), "planted"
     offered = {"plan_paged_kv": HostCapabilities(device_types=None)}
     info = PluginInfo(name=name, api_version=API_VERSION, priority=0, operations=offered)
@@ -33,7 +33,7 @@ def ints(values, device):
 
 
 def table_of(requests, columns, seed=0):
-    """A block table as lists: pages in any order, none of them twice."""
+    """Return a block table as lists, with pages in random order."""
     pages = np.random.default_rng([seed, requests, columns]).permutation(requests * columns) + 1000
     return pages.reshape(requests, columns).tolist()
 
@@ -60,7 +60,7 @@ def lists(plan):
 
 
 def sentinels(requests, columns, device, page_indices=True):
-    """Buffers that hold nothing but the sentinel."""
+    """Return buffers full of the sentinel."""
     buffers = PagedKVPlan.empty(requests, columns, device=device, page_indices=page_indices)
     for buffer in tensors(buffers):
         buffer.fill_(SENTINEL)
@@ -73,7 +73,7 @@ def tensors(plan):
 
 
 def require_equal(found, needed, what):
-    """Compare plans as lists, and say which of the lists differs, and where."""
+    """Compare plans as lists, and name the first difference."""
     names = ("page_indptr", "last_page_len", "page_indices")
     for name, ours, theirs in zip(names, found, needed, strict=True):
         if ours != theirs:
@@ -83,7 +83,7 @@ def require_equal(found, needed, what):
 
 
 def require_plan(planner, seq_lens, table, page_size, device, *, pad=-1, what="", **options):
-    """Plan on the device and compare with the model; ``table`` may be a tensor with strides of its own."""
+    """Plan on the device and compare with the model; ``table`` may be a strided tensor."""
     on_device = table if isinstance(table, torch.Tensor) else ints(table, device).view(len(table), -1)
     plan = planner.plan(ints(seq_lens, device), on_device, page_size, pad=pad, **options)
     needed = list(model(seq_lens, on_device.tolist(), page_size, pad))
@@ -94,7 +94,7 @@ def require_plan(planner, seq_lens, table, page_size, device, *, pad=-1, what=""
 
 
 def require_no_wait(planner, device):
-    """Require that no operation of torch needs a value on the host, neither in a plan nor in what goes with it."""
+    """Require that no operation of torch in a plan, ``advance`` or a segment needs a value on the host."""
     table, seq_lens = ints(table_of(6, 4), device), ints([5, 0, 16, 17, 1, 64], device)
     out = sentinels(6, 4, device)
     planner.plan(seq_lens, table, 16)

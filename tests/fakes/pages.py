@@ -1,4 +1,4 @@
-"""Pages in Markdown: their blocks of code, the commands in them with what they show, their links and tables."""
+"""Pages in Markdown: code blocks, commands with output, links and tables."""
 
 import contextlib
 import importlib
@@ -16,18 +16,18 @@ ROOT = Path(__file__).parents[2]
 
 
 def text_of(page: str) -> str:
-    """The text of a page, by its path in the repository."""
+    """Return the text of a page by the path in the repository."""
     return (ROOT / page).read_text(encoding="utf-8")
 
 
 def blocks(text: str, language: str) -> list[str]:
-    """The blocks of code in ``language``; "" for those that name none."""
+    """Return the code blocks in ``language``; "" for blocks without a language."""
     every = re.findall(r"^```(\w*)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
     return [block for name, block in every if name == language]
 
 
 def commands(text: str) -> list[tuple[str, str]]:
-    """The commands of all console blocks, each with the lines that it shows."""
+    """Return the commands of all console blocks with the shown output."""
     return [
         command
         for block in blocks(text, "console")
@@ -36,7 +36,7 @@ def commands(text: str) -> list[tuple[str, str]]:
 
 
 def pattern(shown: str) -> str:
-    """A regular expression for what a page shows, in which ``...`` stands for the rest of a line, or for lines."""
+    """Return a regular expression for shown output, with ``...`` for the rest of a line or for lines."""
     return "".join(
         "(?:.*\n)*" if line == "..." else re.escape(line).replace(r"\.\.\.", ".*") + "\n"
         for line in shown.splitlines()
@@ -44,13 +44,13 @@ def pattern(shown: str) -> str:
 
 
 def environment(*folders: Path, **variables: str) -> dict[str, str]:
-    """The environment of a process that finds native, what is in ``folders``, and no other sampler."""
+    """Return the environment of a process that finds native and the samplers in ``folders`` alone."""
     environ = {name: text for name, text in os.environ.items() if not name.startswith("TOKENDRAW_")}
     return environ | {"PYTHONPATH": os.pathsep.join(map(str, [NATIVE_ALONE, *folders]))} | variables
 
 
 def run(line: str, stderr: int = subprocess.PIPE) -> str:
-    """Run a line such as ``tokendraw list`` with the interpreter of this test; what it writes to stdout."""
+    """Run a line of the command ``tokendraw`` with this interpreter; return stdout."""
     words = shlex.split(line)
     assert words[0] == "tokendraw"
     return subprocess.run(
@@ -65,7 +65,7 @@ def run(line: str, stderr: int = subprocess.PIPE) -> str:
 
 
 def broken_links(page: str) -> list[str]:
-    """Links of a page to a file that is not there, or to a heading that its file does not have."""
+    """Return the links of a page to missing files or headings."""
     text, folder = text_of(page), (ROOT / page).parent
     broken = []
     for link in re.findall(r"\]\(([^)\s]+)\)", text):
@@ -79,7 +79,7 @@ def broken_links(page: str) -> list[str]:
 
 
 def rows(text: str, columns: int) -> Iterator[list[str]]:
-    """The rows of all tables with so many columns, heads left out."""
+    """Yield the rows of all tables with so many columns, without heads."""
     for line in text.splitlines():
         cells = [cell.strip() for cell in line.strip().strip("|").split("|")]
         if line.startswith("|") and len(cells) == columns and not set(line) <= set("|-: "):
@@ -87,7 +87,7 @@ def rows(text: str, columns: int) -> Iterator[list[str]]:
 
 
 def _anchors(page: Path) -> set[str]:
-    """The anchors that GitHub gives to the headings of a page."""
+    """Return GitHub's anchors for the headings of a page."""
     text = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
     headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading).lower().replace(" ", "-") for heading in headings}
@@ -103,7 +103,7 @@ OFFLINE = ("--no-deps", "--no-build-isolation", "--no-index", "--disable-pip-ver
 
 
 def install(project: Path, site: Path) -> None:
-    """Build ``project`` and install it into the folder ``site``, which holds its ``dist-info`` afterwards."""
+    """Build ``project`` and install the result, ``dist-info`` included, into the folder ``site``."""
     command = [
         sys.executable,
         "-m",
@@ -120,7 +120,7 @@ def install(project: Path, site: Path) -> None:
 
 @contextlib.contextmanager
 def importable(site: Path) -> Iterator[None]:
-    """Put a folder that was installed into on the path of this process; take its modules out again afterwards."""
+    """Put a folder with installed packages on the path; forget the modules afterwards."""
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(site)
         importlib.invalidate_caches()
@@ -134,7 +134,7 @@ def importable(site: Path) -> Iterator[None]:
 
 
 def run_with(site: Path, *command: str, **options: object) -> subprocess.CompletedProcess[str]:
-    """Run a module of this interpreter, such as ``tokendraw list``, with what is in ``site`` and native."""
+    """Run a module of this interpreter with native and the packages in ``site``."""
     environ = {name: text for name, text in os.environ.items() if not name.startswith("TOKENDRAW_")}
     return subprocess.run(
         [sys.executable, "-m", *command],

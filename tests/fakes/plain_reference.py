@@ -1,4 +1,4 @@
-"""The answer of a sampling step by sets of values, as the contract states it: slow, and written without any sorting."""
+"""A sampling step by sets of values, as in the contract: slow, and without sorting."""
 
 import numpy as np
 
@@ -6,7 +6,7 @@ from tokendraw_testing.reference import EDGE, TILE_SIZE, gumbel
 
 
 def prepared(logits, params):
-    """(x, y, kept, certain) of a row that draws."""
+    """Return (x, y, kept, certain) of a random row."""
     x = np.where(np.isnan(logits), -np.inf, np.asarray(logits, np.float64))
     if np.isinf(x.max()):
         y = np.where(x == np.inf, 0.0, -np.inf)

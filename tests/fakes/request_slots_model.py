@@ -21,7 +21,7 @@ class Held:
 
 
 def random_params(rng: random.Random, vocab_size: int) -> SamplingParams:
-    """A request that asks for some of all that there is."""
+    """Draw the parameters of a random request."""
 
     def ids(most: int) -> list[int]:
         return [rng.randrange(vocab_size) for _ in range(rng.randint(1, most))]
@@ -45,7 +45,7 @@ def random_params(rng: random.Random, vocab_size: int) -> SamplingParams:
 
 
 def expected_counts(held: Held | None, vocab_size: int) -> list[int]:
-    """One row of ``RequestTables.counts``."""
+    """Return a row of ``RequestTables.counts``."""
     if held is None:
         return [0] * vocab_size
     p, output = held.params, Counter(held.output)
@@ -59,7 +59,7 @@ def expected_counts(held: Held | None, vocab_size: int) -> list[int]:
 
 
 def assert_holds(slots: RequestSlots, requests: dict[int, Held]) -> None:
-    """All tables are those of these requests, by slot."""
+    """Require that the tables equal the requests by slot."""
     t = slots.tables
     for slot in range(slots.num_slots):
         held = requests.get(slot)
@@ -74,7 +74,7 @@ def assert_holds(slots: RequestSlots, requests: dict[int, Held]) -> None:
 
 
 def assert_lists(slots: RequestSlots, slot: int, p: SamplingParams) -> None:
-    """The parameters of one slot, each in its tensor."""
+    """Require the parameters of a slot in every tensor."""
     t = slots.tables
     for name, penalty in (
         ("repetition", p.repetition_penalty),

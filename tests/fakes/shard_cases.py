@@ -1,4 +1,4 @@
-"""Batches whose columns lie on several ranks, and what each rank of a :mod:`gloo_world` does with its own."""
+"""Batches with columns on several ranks, and the calls of each rank of a :mod:`gloo_world`."""
 
 import random
 from dataclasses import dataclass, replace
@@ -22,7 +22,7 @@ FAMILIES = ("mixed", "plain", "greedy", "top-k, top-p", "top-p", "min-p", "large
 
 
 def cuts(size, vocab_size, seed):
-    """Borders of ``size`` shards of a vocabulary: odd ones, some in one tile, some without any id."""
+    """Return borders of ``size`` shards: odd, within a tile, or empty."""
     rng = random.Random(f"{size} {vocab_size} {seed}")
     inner = [rng.randint(0, vocab_size) for _ in range(size - 1)]
     if size > 2 and seed % 2:
@@ -33,7 +33,7 @@ def cuts(size, vocab_size, seed):
 
 
 def logits_of(rows, vocab_size, seed, dtype):
-    """Gaussian rows of several widths; some with ties, NaN and infinities."""
+    """Return Gaussian rows of several widths, with ties, NaN and infinities."""
     rng = torch.Generator().manual_seed(seed)
     x = torch.randn(rows, vocab_size, generator=rng)
     x *= torch.tensor([1.0, 3.0, 8.0])[torch.arange(rows) % 3].unsqueeze(-1)
@@ -47,7 +47,7 @@ def logits_of(rows, vocab_size, seed, dtype):
 
 
 def params_of(rows, vocab_size, family, seed):
-    """One request a row."""
+    """Return a request for each row."""
     rng = random.Random(seed)
     return [_request(rng, row, vocab_size, family) for row in range(rows)]
 
@@ -81,7 +81,7 @@ def _request(rng, row, vocab_size, family):
 
 
 def both(rank, size, sampler, logits, metadata, seed, group=None):
-    """The outputs of one device, on rank 0 alone, and of this rank for its columns."""
+    """Return the output of a single device, on rank 0 alone, and of this rank."""
     lo, hi = list(pairwise(cuts(size, logits.shape[1], seed)))[rank]
     torch.manual_seed(seed)
     alone = sampler.sample(logits, metadata) if rank == 0 else None
@@ -91,7 +91,7 @@ def both(rank, size, sampler, logits, metadata, seed, group=None):
 
 
 def tokens(rank, size, batches, rows, gumbel_dtype="fp32", *, name="native", device="cpu"):
-    """The tokens that this rank got, and on rank 0 the rows in which they differ from one device's.
+    """Return the tokens of this rank, and on rank 0 the rows that differ from a single device.
 
     ``batches`` are triples of a family, a dtype and a vocabulary.
     """
@@ -112,7 +112,7 @@ def tokens(rank, size, batches, rows, gumbel_dtype="fp32", *, name="native", dev
 
 
 def logprobs(rank, size, mode, batches, rows, ranks=True, *, name="native", device="cpu", tolerance=2e-6):
-    """Hold all that comes with logprobs against one device's: how many rows have its token, and how many there are."""
+    """Compare logprobs with a single device; return the number of equal tokens and of rows."""
     need = tokendraw.Need(logprobs_mode=mode, logprob_ranks=ranks)
     sampler = tokendraw.load_sampler(name, device=device, need=need, logprobs_mode=mode)
     equal = 0
@@ -138,7 +138,7 @@ def logprobs(rank, size, mode, batches, rows, ranks=True, *, name="native", devi
 
 
 def tokens_as_on_a_gpu(rank, size, batches, rows):
-    """Return what :func:`tokens` does, where the host looks at no value."""
+    """Run :func:`tokens` while the host may read no value."""
     looking, thresholds.may_read_values = thresholds.may_read_values, lambda device: False
     try:
         return tokens(rank, size, batches, rows)
@@ -153,7 +153,7 @@ VOCAB_SIZE = 3000
 
 
 class Counting:
-    """The ranks of the default group, with a note of each collective and the bytes that this rank gave it."""
+    """The default group, with a note of each collective and of the sent bytes."""
 
     def __init__(self):
         self.talk = TorchDistributed(None)
@@ -180,7 +180,7 @@ class Counting:
 
 
 def said(rank, size, params, dtype, scale, rows, need):
-    """The collectives of two calls, each with its bytes a row."""
+    """Return the collectives of a call with bytes a row."""
     sampler = tokendraw.load_sampler("native", device="cpu", need=need, logprobs_mode=need.logprobs_mode)
     lo, hi = list(pairwise(cuts(size, VOCAB_SIZE, 0)))[rank]
     metadata = SamplingMetadata.from_params([params] * rows, positions=range(rows))
@@ -196,7 +196,7 @@ def said(rank, size, params, dtype, scale, rows, need):
 
 
 def said_as_on_a_gpu(*arguments):
-    """The same where the host looks at no value."""
+    """Run :func:`said` while the host may read no value."""
     looking, thresholds.may_read_values = thresholds.may_read_values, lambda device: False
     try:
         return said(*arguments)
@@ -205,7 +205,7 @@ def said_as_on_a_gpu(*arguments):
 
 
 def weighed_as_on_a_gpu(rank, size, params, scale, rows):
-    """What values weigh in each round of a search where the host looks at none."""
+    """Return the weights in each round of a search while the host may read no value."""
     looking, thresholds.may_read_values = thresholds.may_read_values, lambda device: False
     try:
         lo, hi = list(pairwise(cuts(size, VOCAB_SIZE, 0)))[rank]
@@ -222,7 +222,7 @@ def weighed_as_on_a_gpu(rank, size, params, scale, rows):
 
 
 def refused(rank, size, wrong, odd):
-    """The errors of two calls with one shard, in which rank ``odd`` does something else than the others."""
+    """Return the errors of two calls with a shard, while rank ``odd`` disagrees."""
     sampler = tokendraw.load_sampler("native", device="cpu")
     borders = [0, 1000, 1000, VOCAB_SIZE] if size == 3 else [0, VOCAB_SIZE]
     lo, hi = list(pairwise(borders))[rank]
@@ -267,7 +267,7 @@ def refused(rank, size, wrong, odd):
 
 
 def after_an_agreement(rank, size):
-    """Other rows and dtypes in later calls of one shard, then another number of columns."""
+    """Change rows and dtype in later calls with a shard, then the number of columns."""
     sampler = tokendraw.load_sampler("native", device="cpu")
     lo, hi = list(pairwise(cuts(size, VOCAB_SIZE, 1)))[rank]
     shard, found = VocabShard(lo, VOCAB_SIZE), []
@@ -289,7 +289,7 @@ def after_an_agreement(rank, size):
 
 
 def in_a_group_of_two(rank, size):
-    """The tokens of ranks 1 and 2, which are a group of their own, beside one device's; of rank 0 its error."""
+    """Compare the tokens of a group of ranks 1 and 2 with a single device; return the error of rank 0."""
     import torch.distributed as dist
 
     group = dist.new_group([1, 2])
@@ -329,7 +329,7 @@ class EchoingRank:
 
 
 def agreed_shard(bounds, rank):
-    """A shard of the rank's ids on which its group has agreed.
+    """Return an agreed shard of the rank's ids.
 
     :param bounds: [R + 1]: the first ids of the ranks, and the end of the last.
     """

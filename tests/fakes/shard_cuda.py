@@ -24,12 +24,12 @@ def load(name, device):
 
 
 def tokens(rank, size, name, batches, rows):
-    """Return what :func:`shard_cases.tokens` does."""
+    """Run :func:`shard_cases.tokens` on a GPU."""
     return shard_cases.tokens(rank, size, batches, rows, name=name, device=f"cuda:{rank}")
 
 
 def logprobs(rank, size, name, mode, batches, rows):
-    """Return what :func:`shard_cases.logprobs` does."""
+    """Run :func:`shard_cases.logprobs` on a GPU."""
     return shard_cases.logprobs(
         rank, size, mode, batches, rows, name=name, device=f"cuda:{rank}", tolerance=TOLERANCE
     )
@@ -48,7 +48,7 @@ def batch(rank, size, family, dtype, width=None):
 
 
 def replayed(rank, size, name, family, dtype, width=None):
-    """In how many rows each of three replays of a captured call differs from one device, with other inputs."""
+    """Count the rows of three replays of a captured call that differ from a single device."""
     sampler, differ = load(name, f"cuda:{rank}"), []
     shard, logits, own, metadata = batch(rank, size, family, dtype, width)
     sampler.sample(own, metadata, shard=shard)
@@ -73,7 +73,7 @@ def replayed(rank, size, name, family, dtype, width=None):
 
 
 def drawn_anew(rank, size, name):
-    """Replay a captured call of rows without seeds, which draw among thousands of equal tokens."""
+    """Replay a captured call of flat rows without seeds."""
     device = f"cuda:{rank}"
     sampler, (lo, hi) = load(name, device), list(pairwise(cuts(size, V, 1)))[rank]
     shard, own = VocabShard(lo, V), torch.zeros(ROWS, hi - lo, device=device)
@@ -91,7 +91,7 @@ def drawn_anew(rank, size, name):
 
 
 def waits(rank, size, name, family, dtype, width):
-    """Require that a call waits for nothing, by torch's own check and by a stopwatch."""
+    """Require that a call never waits, by torch's check and by a stopwatch."""
     sampler = load(name, f"cuda:{rank}")
     shard, _, own, metadata = batch(rank, size, family, dtype, width)
     require_no_wait(Trial("sample", 0), family, lambda: sampler.sample(own, metadata, shard=shard))

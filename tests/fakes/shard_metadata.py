@@ -1,4 +1,4 @@
-"""Metadata as engines make it, and what ranks draw with it."""
+"""Metadata from every constructor, and draws of ranks with it."""
 
 from itertools import pairwise
 
@@ -12,7 +12,7 @@ V, ROWS = 2600, 40
 
 
 def from_params():
-    """One request a row."""
+    """Return metadata of a request for each row."""
     return SamplingMetadata.from_params(params_of(ROWS, V, "mixed", 3), positions=range(ROWS))
 
 

@@ -35,7 +35,7 @@ def families():
 
 
 class Comparison:
-    """Counts the rows that were compared, and lists those that differ."""
+    """Counts the compared rows, and lists the differing rows."""
 
     def __init__(self):
         self.judged, self.wrong = 0, []

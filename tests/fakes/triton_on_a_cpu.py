@@ -1,4 +1,4 @@
-"""Two ways to look at kernels of Triton without a GPU: compiled for targets, and run by the interpreter."""
+"""Triton kernels without a GPU: compiled for targets, and run by the interpreter."""
 
 import json
 import os
@@ -26,7 +26,7 @@ TARGETS = {
 
 
 def machine_code(kernel, types, constants, target, *, warps=4):
-    """What the compiler makes of a kernel: bytes.
+    """Compile a kernel to machine code: bytes.
 
     :param types: of its arguments by name; int32 where they say nothing.
     """
@@ -40,12 +40,12 @@ def machine_code(kernel, types, constants, target, *, warps=4):
 
 
 def code_of(asm):
-    """The machine code among the stages of a compilation: bytes."""
+    """Return the machine code among the stages of a compilation: bytes."""
     return asm.get("cubin") or asm.get("hsaco") or b""
 
 
 def compiled_call(call, target, *, attributes=None):
-    """What the compiler makes of a kernel for the arguments of a call, by the name of the stage.
+    """Compile a kernel for the arguments of a call; return the code by stage.
 
     :param call: as :attr:`triton_stand_ins.Kernel.calls` keeps it: kernel, arguments, named.
     :param attributes: by the path of an argument whether it is known to be a multiple of 16, whatever the call says.

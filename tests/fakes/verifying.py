@@ -1,4 +1,4 @@
-"""Verifications by the native sampler, the metadata of their rows, and batches of requests to verify."""
+"""Verifications by native, metadata of rows, and batches of requests."""
 
 import functools
 from dataclasses import dataclass, replace
@@ -25,7 +25,7 @@ KINDS = [
 
 @functools.cache
 def native(device, gumbel_dtype="fp32", logprobs_mode="raw_logprobs"):
-    """The native sampler as its plugin builds it, without the core around it."""
+    """Return the native sampler as built by the plugin, without the core."""
     need = tokendraw.Need(gumbel_dtype=gumbel_dtype, logprobs_mode=logprobs_mode)
     return NativeSampler(torch.device(device), need)
 
@@ -51,7 +51,7 @@ def row_metadata(drafts, params, first=None):
 
 
 def verify(sampler, target, lists, params, *, first=None, mode="rejection", device="cpu", **q):
-    """Verify lists of drafts, one a request; ``q`` is draft_probs or draft_logits or nothing."""
+    """Verify a list of drafts for each request; ``q`` is draft_probs, draft_logits or empty."""
     q = {name: torch.as_tensor(values).to(device) for name, values in q.items()}
     drafts = Drafts.from_lists(lists, device=device, **q)
     target = torch.as_tensor(target).to(device)
@@ -152,7 +152,7 @@ PLAIN = SamplingParams()
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """What is drawn from. Logits are [V], or [V + 1, V]: a row for each token before, and one for a first token."""
+    """A pair of target and draft. Logits are [V], or [V + 1, V]: a row for each token before, and for a first token."""
 
     target: Any
     draft: Any

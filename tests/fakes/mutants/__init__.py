@@ -1,6 +1,6 @@
-"""Mutants: plugins with one planted bug each, as data, and the line of the conformance kit that has to see each.
+"""Mutants: a table of planted bugs, and of the kit's lines that have to see each bug.
 
-``FAMILIES`` holds all of them by family. ``python -m mutants.report`` runs them and writes docs/planted-bugs.md.
+``families()`` returns all mutants by family. ``python -m mutants.report`` runs all and writes docs/planted-bugs.md.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _MODULES = (
 
 @dataclass(frozen=True, kw_only=True)
 class Mutant:
-    """A plugin with one planted bug.
+    """A plugin with a planted bug.
 
     :ivar name: what goes wrong, in words; unique among all mutants.
     :ivar operation: the operation whose lines see the bug.
@@ -56,14 +56,14 @@ class Mutant:
         return Subject(self.name, build=lambda operation, need: self.build(need, device), **options)
 
     def look(self, *lines: str, **options: Any) -> list[Any]:
-        """Run some lines of the kit on the plugin, by default those that have to see the bug."""
+        """Run lines of the kit on the plugin, by default ``lines``."""
         with shared_tables():
             return list(
                 run(self.subject(**options), only=lines or self.lines, operation=self.operation).lines
             )
 
     def is_seen(self, lines: list[Any]) -> bool:
-        """Whether all lines are red, for the bug and not for a slip of this suite."""
+        """Whether all lines are red for the bug, and not by a slip of this suite."""
         return {line.name for line in lines} == {*self.lines} and all(
             line.status is Status.FAILED and "a call raised" not in line.detail for line in lines
         )
@@ -72,7 +72,7 @@ class Mutant:
 def table(
     operation: str, capabilities: Any, base: type, rows: tuple[tuple[Any, ...], ...], **options: Any
 ) -> tuple[Mutant, ...]:
-    """Make mutants from rows ``(name, lines, methods)``: subclasses of ``base`` with other methods.
+    """Make mutants from rows ``(name, lines, methods)``: subclasses of ``base`` with replaced methods.
 
     :param base: the native object with hooks, made from a need and a device.
     """

@@ -1,4 +1,4 @@
-"""A call of the native sampler as a mutant of one corner sees it, and the changes that such mutants make to it."""
+"""A call of the native sampler, and the changes that mutants of a corner make."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ COLUMNS = ("temperature", "top_k", "top_p", "min_p", "joint", "logprobs")
 
 
 def sortable(logits: Tensor) -> Tensor:
-    """Return logits in float32 with NaN as -inf, which sorting and maxima can take."""
+    """Return logits in float32 with NaN as -inf, for sorting and maxima."""
     return logits.float().nan_to_num(nan=-INF, posinf=INF, neginf=-INF)
 
 
@@ -29,7 +29,7 @@ def descending_places(logits: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class CornerCall:
-    """Logits with one slot of parameters and a seed for each row, so that the call can be repeated.
+    """Logits with a slot of parameters and a seed for each row, so that the call can be repeated.
 
     Rows without a seed get the fresh one by which the native sampler would have drawn them.
     """
@@ -51,7 +51,7 @@ class CornerCall:
 
     @classmethod
     def of(cls, logits: Tensor, metadata: SamplingMetadata, **options) -> CornerCall:
-        """Spread a batch over its rows."""
+        """Spread the slots of a batch over the rows."""
         rows, device = len(logits), logits.device
         seed, position = philox.seeds_and_positions(metadata, rows, device)
         unseeded = torch.ones(rows, dtype=torch.bool, device=device)
@@ -128,16 +128,16 @@ class CornerCall:
         return self.metadata.facts.max_logprobs is not None
 
     def with_params(self, **columns: Tensor | None) -> CornerCall:
-        """Give the same rows other parameters, without any fact about the batch."""
+        """Replace parameters, and forget the facts about the batch."""
         facts = BatchFacts(all_seeded=True, max_logprobs=self.metadata.facts.max_logprobs)
         return self.with_fields(**columns, facts=facts)
 
     def with_fields(self, **columns: object) -> CornerCall:
-        """Replace fields of the metadata as they are."""
+        """Replace fields of the metadata, and keep the facts about the batch."""
         return replace(self, metadata=replace(self.metadata, **columns))
 
     def modulo(self, period: int, *names: str) -> CornerCall:
-        """Give each row the parameters ``names`` of its index modulo a period."""
+        """Give each row the parameters ``names`` of row ``index % period``."""
         return self.with_params_of(self.row % period, *names)
 
     def with_params_of(self, source: Tensor, *names: str) -> CornerCall:
@@ -154,7 +154,7 @@ class CornerCall:
         )
 
     def with_logits(self, logits: Tensor) -> CornerCall:
-        """Ask the same of other logits."""
+        """Replace the logits."""
         return replace(self, logits=logits)
 
     def without_ids(self, start: int) -> CornerCall:
@@ -172,12 +172,12 @@ class CornerCall:
         return self.with_logits(logits)
 
     def kept(self) -> Tensor:
-        """Return the tokens that the filters keep: [rows, V] bool."""
+        """Return the kept set: [rows, V] bool."""
         params = RowParams.of(self.metadata, self.count, self.logits.device)
         return self.logits.float() >= row_stats(self.logits, params, masses=False).threshold
 
     def kept_without(self, *filters: str) -> Tensor:
-        """Return the tokens that the filters keep with some of them off: [rows, V] bool."""
+        """Return the kept set with some filters off: [rows, V] bool."""
         return self.with_params(**dict.fromkeys(filters)).kept()
 
     def y(self) -> Tensor:
@@ -194,7 +194,7 @@ class CornerCall:
         return self.with_logits(self.logits.masked_fill(dropped, -INF)).with_params(**off)
 
     def drawn_from(self, y: Tensor) -> CornerCall:
-        """Draw from other values ``y`` [rows, V] of the tokens that the filters keep."""
+        """Draw from values ``y`` [rows, V] of the kept set."""
         kept, x = self.kept(), self.logits.float()
         y = torch.where(self.greedy.unsqueeze(-1) | x.isnan(), x, y.float())
         ones = torch.where(self.greedy, self.temperature, 1.0)
@@ -203,12 +203,12 @@ class CornerCall:
         )
 
     def exact_k(self) -> CornerCall:
-        """Keep the lowest ids of tokens that tie at the k-th place, so that k are left."""
+        """Keep exactly k tokens, the lowest ids of ties at the k-th place."""
         k = self.top_k.unsqueeze(1)
         return self.keep(self.kept() & ((descending_places(self.logits) < k) | (k <= 0)))
 
     def without_crossing(self) -> CornerCall:
-        """Drop the least of the kept logits, which crosses p, where any other is kept."""
+        """Drop the least kept logit, at the crossing of p, unless all kept logits are equal."""
         kept, x = self.kept(), self.logits.float()
         rest = kept & (x > torch.where(kept, x, INF).amin(1, keepdim=True))
         return self.keep(torch.where(rest.any(1, keepdim=True), rest, kept))
@@ -226,7 +226,7 @@ class CornerCall:
 
     @property
     def row_before_bonus(self) -> Tensor:
-        """The index of each row, in bonus rows that of the last draft: [rows]."""
+        """The index of each row, minus 1 in bonus rows behind drafts: [rows]."""
         rows, bonus = self.row, self.bonus_rows
         rows[bonus] = torch.where(self.draft_counts > 0, bonus - 1, bonus)
         return rows
@@ -247,7 +247,7 @@ class CornerCall:
 
     @property
     def row_steps(self) -> Tensor:
-        """The place of each row in its request: [rows]."""
+        """The place of each row in the request: [rows]."""
         return self.row - self.drafts.cu_num_logits.long()[self.row_requests]
 
     @property

@@ -1,4 +1,4 @@
-"""Mutants of one corner: native with a bug that only some dtypes, widths, rows, requests or ranks meet."""
+"""Mutants of a corner: native with a bug in some dtypes, widths, rows, requests or ranks alone."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Hook = Callable[[CornerCall], Any]
 
 @dataclass(frozen=True, kw_only=True)
 class Corner(Mutant):
-    """A mutant of one corner.
+    """A mutant of a corner.
 
     :ivar where: the rows, or the requests of a verification, that go wrong: bool or a bool tensor.
     :ivar change: the call that is made in their place.
@@ -84,7 +84,7 @@ class Corner(Mutant):
 
     @property
     def widths(self) -> tuple[int, ...]:
-        """The vocabularies of crossed requests that are enough to see the bug."""
+        """The vocabularies of crossed requests for seeing the bug."""
         if self.sizes:
             return self.sizes
         if self.above < 1 << 13:
@@ -116,7 +116,7 @@ def _native(device: str, need: tokendraw.Need) -> NativeSampler:
 
 
 class CornerSampler:
-    """The object of a plugin with the bug of a corner, for ``sample`` and ``verify``."""
+    """The sampler and verifier with the bug of a corner."""
 
     def __init__(self, corner: Corner, need: tokendraw.Need | None = None, device: str = "cpu") -> None:
         self.corner, self.need = corner, need or tokendraw.Need()
@@ -162,7 +162,7 @@ class CornerSampler:
         return self._merged(call, call.unseeded[call.first_rows], run)
 
     def _merged(self, call, unseeded, run):
-        """Make the right and the wrong call, and take each for its rows."""
+        """Make the right and the wrong call, and merge the outputs by row."""
         corner = self.corner
         wrong_rows = (
             torch.ones_like(unseeded)
@@ -181,7 +181,7 @@ class CornerSampler:
 
 
 def merged(rows, wrong, right):
-    """Take ``rows`` of the wrong output, and all others of the right one."""
+    """Take ``rows`` of the wrong output, and the rest of the right output."""
 
     def column(name):
         ours, theirs = getattr(wrong, name), getattr(right, name)
@@ -210,7 +210,7 @@ def noise(bits=32, position=lambda p: p, seed=lambda s: s, stream=lambda s: s):
 
 
 def gumbel(change):
-    """Patch the noise of draws: ``change(noise, index, stream)`` returns other ones of the first two."""
+    """Patch the noise of draws: ``change(noise, index, stream)`` returns another noise and index."""
     native = Noise.gumbel
 
     def changed(self, index, stream, dtype):
@@ -234,7 +234,7 @@ def uniform(change):
 
 
 def exchange(**names):
-    """Patch functions that the native verification calls."""
+    """Patch functions of the native verification."""
     return lambda call: mock.patch.dict(vars(pieces), names)
 
 
@@ -250,7 +250,7 @@ def never_accepted(steps):
 
 
 class Distribution:
-    """A distribution whose probabilities have been changed: ``change(probabilities, rows)``."""
+    """A distribution with changed probabilities: ``change(probabilities, rows)``."""
 
     def __init__(self, native, change):
         self.native, self.change, self.valid = native, change, native.valid
@@ -263,7 +263,7 @@ class Distribution:
 
 
 def draft_distribution(change):
-    """Patch what the drafts are taken to be drawn from."""
+    """Patch the distribution of drafts."""
     native = pieces._draft_distribution
 
     def changed(*args):
@@ -277,7 +277,7 @@ def draft_distribution(change):
 
 
 def logprobs(change):
-    """Replace fields of the logprobs that an output shows: ``change(call, logprobs)``."""
+    """Replace fields of the logprobs of an output: ``change(call, logprobs)``."""
 
     def output(call, output):
         if output.logprobs is None:
@@ -288,12 +288,12 @@ def logprobs(change):
 
 
 def logprob_values(change):
-    """Replace the values of the logprobs that an output shows: ``change(call, values)``."""
+    """Replace the logprob values of an output: ``change(call, values)``."""
     return logprobs(lambda call, best: {"logprobs": change(call, best.logprobs)})
 
 
 def ranks(change):
-    """Replace the ranks that an output shows: ``change(call, ranks, token_ids)``."""
+    """Replace the ranks of an output: ``change(call, ranks, token_ids)``."""
 
     def output(call, output):
         best = output.logprobs
@@ -305,7 +305,7 @@ def ranks(change):
 
 
 def kept_mass(change):
-    """Replace the ``log_kept_mass`` that an output shows: ``change(call, mass)``."""
+    """Replace the ``log_kept_mass`` of an output: ``change(call, mass)``."""
 
     def output(call, output):
         mass = output.log_kept_mass
@@ -320,7 +320,7 @@ def tokens(change):
 
 
 def best_repeated(most):
-    """Show the last of the ``most`` best tokens again in all places behind it."""
+    """Repeat the last of the ``most`` best tokens in all later places."""
 
     def change(call, best):
         place = torch.arange(best.token_ids.shape[-1]).clamp(max=most)
@@ -338,7 +338,7 @@ def draw(name: str, line: str, **hooks: Any) -> Corner:
 
 
 def keep(name: str, line: str, where: Hook | None = None, **hooks: Any) -> Corner:
-    """A bug in the set of kept tokens, in rows that draw, of calls whose logprobs do not show the logits as given."""
+    """A bug in the kept set of random rows, in calls without logprobs of unprocessed logits."""
 
     def rows(call):
         shows_logits = call.shows_logprobs and not call.mode.startswith("processed")
@@ -355,7 +355,7 @@ def draft(name: str, line: str, **hooks: Any) -> Corner:
 def verify(
     name: str, line: str, where: Hook | None = None, by_row: Hook | None = None, **hooks: Any
 ) -> Corner:
-    """A bug in a verification, in some requests or in those whose first row is in ``by_row``."""
+    """A bug in a verification, in the requests ``where`` or with a first row in ``by_row``."""
     if by_row:
 
         def where(call):

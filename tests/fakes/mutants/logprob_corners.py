@@ -1,4 +1,4 @@
-"""Bugs of native in greedy rows, ranks and logprobs that only one corner meets."""
+"""Bugs of native in greedy rows, ranks and logprobs of a single corner."""
 
 from dataclasses import replace
 
@@ -34,7 +34,7 @@ BFLOAT_LOGPROBS = logprob_values(lambda call, values: values.bfloat16().float())
 
 
 def joined(best, ids, values):
-    """Show the drawn token as it is, and others behind it."""
+    """Join the drawn token with new best tokens."""
     return {
         "token_ids": torch.cat((best.token_ids[:, :1], ids), 1),
         "logprobs": torch.cat((best.logprobs[:, :1], values), 1),
@@ -42,7 +42,7 @@ def joined(best, ids, values):
 
 
 def best_of_flipped_rows(call, output):
-    """Show the N best of the rows read backwards, beside the token that the right call drew."""
+    """Show the N best of flipped rows, behind the right token."""
     best = output.logprobs
     ids = torch.where(best.token_ids >= 0, call.size - 1 - best.token_ids, -1)
     right = call.memory["native"].sample(call.logits, call.metadata)
@@ -52,7 +52,7 @@ def best_of_flipped_rows(call, output):
 
 
 def highest_tie_last(call, best):
-    """Show the highest id of those that tie with the last of the N best."""
+    """Show the highest id among ties with the last of the N best."""
     tied = sortable(call.logits) == sortable(call.logits).gather(1, best.token_ids[:, -1:].clamp(min=0))
     highest = call.size - 1 - tied.int().flip(1).argmax(1, keepdim=True)
     ids = torch.where(best.token_ids >= 0, torch.cat((best.token_ids[:, :-1], highest), 1), best.token_ids)
@@ -60,7 +60,7 @@ def highest_tie_last(call, best):
 
 
 def asks_for_more_than(most):
-    """Select the rows that ask for more than ``most`` best tokens."""
+    """Select rows with N above ``most``."""
 
     def where(call):
         wanted = call.metadata.logprobs
@@ -78,7 +78,7 @@ def unordered_behind_32(call, best):
 
 
 def far_ids_last(call, best):
-    """Show the ids below 65,536 among the N best first."""
+    """Order ids below 65,536 first among the N best."""
     if best.token_ids.shape[1] - 1 > WIDE:
         return {}
     order = torch.where(best.token_ids[:, 1:] < WIDE, 0, 1).argsort(dim=1, stable=True)
@@ -119,7 +119,7 @@ def mass_of_first_ids(call, mass):
 
 
 def mass_of_top_k(call, mass):
-    """Take the mass relative to what top-k leaves."""
+    """Take the mass relative to the mass after top-k."""
     y = call.y()
     left = y.masked_fill(~call.kept_without("top_p", "min_p"), -INF)
     return mass - (left.logsumexp(1) - y.logsumexp(1))
@@ -143,7 +143,7 @@ def nan_at_infinity(call, best):
 
 
 def greedy_at_k(call):
-    """Take the k-th largest token, by the top_k that a greedy row ignores."""
+    """Take the k-th largest token, by the ignored top_k of a greedy row."""
     return call.keep(descending_places(call.logits) == (call.top_k.long() - 1).clamp(min=0).unsqueeze(1))
 
 

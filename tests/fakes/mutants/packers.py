@@ -1,4 +1,4 @@
-"""Packers of weights with a bug in every call: native's with a step of it changed."""
+"""Packers of weights with a bug in every call: native with a changed step."""
 
 import torch
 
@@ -10,7 +10,7 @@ EVERYTHING = Sm90W4Capabilities(formats=("fp4", "int4", "fp4_fp8"), layouts=("v1
 
 
 class PackerMutant(NativePacker):
-    """The native packer; subclasses change its weights or their packed form."""
+    """The native packer, with a hook for packed weights."""
 
     def __init__(self, need=None, device="cpu"):
         super().__init__(torch.device(device))

@@ -1,4 +1,4 @@
-"""Planners of paged KV caches with a bug in every call: native's with a change before or after it."""
+"""Planners of paged KV caches with a bug in every call: native with changed arguments or plans."""
 
 from dataclasses import replace
 
@@ -13,7 +13,7 @@ PROMISES = HostCapabilities(device_types=None, graph_safe=True, sync_free=True)
 
 
 class PlannerMutant(NativePlanner):
-    """The native planner; subclasses change the lengths, other arguments, or the plan."""
+    """The native planner, with hooks for lengths, arguments and the plan."""
 
     ended = 0
 

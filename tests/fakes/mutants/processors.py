@@ -1,4 +1,4 @@
-"""Processors of logits with a bug in every call: native's with a change before, in or after it."""
+"""Processors of logits with a bug in every call: native with a change of tables, arguments or logits."""
 
 from contextlib import nullcontext
 from dataclasses import replace
@@ -22,7 +22,7 @@ NO_FACTS = EditFacts(
 
 
 class ProcessorMutant(NativeProcessor):
-    """The native processor; subclasses change its tables, its arguments or its logits."""
+    """The native processor, with hooks for tables, arguments and logits."""
 
     def __init__(self, need=None, device="cpu"):
         self.first_tables = {}
@@ -75,7 +75,7 @@ def tables(**changes):
 
 
 def rows(change):
-    """Change what native reads of the drafts before a row."""
+    """Change native's reading of the drafts before a row."""
 
     def patched(self):
         native = logits_processing._rows
@@ -124,7 +124,7 @@ def nan_off(self, logits, slots, row_index):
 
 
 def first_tables(self, tables):
-    """Return the tables as they were when they were first seen."""
+    """Return a copy of the tables from the first call."""
     if id(tables) not in self.first_tables:
         copies = {name: tensor.clone() for name, tensor in vars(tables).items()}
         self.first_tables[id(tables)] = tables, replace(tables, **copies)

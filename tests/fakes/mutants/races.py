@@ -1,4 +1,4 @@
-"""Races: rows that threads copy through one scratch buffer, and a buffer that all objects share."""
+"""Races: threads that copy rows through a shared scratch row, and objects that share a buffer."""
 
 import threading
 import time
@@ -27,7 +27,7 @@ CAPABILITIES = {
 
 
 def through_one_scratch(rows):
-    """Copy rows in as many threads as torch computes with, by way of one row of scratch that all of them write to."""
+    """Copy rows in torch's number of threads, through a shared row of scratch."""
     if not len(rows):
         return rows
     scratch, copied = torch.empty_like(rows[:1]), torch.empty_like(rows)
@@ -47,7 +47,7 @@ def through_one_scratch(rows):
 
 
 def through_one_buffer():
-    """Return a function that copies rows by way of the one buffer of their shape, which any object overwrites."""
+    """Return a function that copies rows through a shared buffer of the shape."""
     buffers = {}
 
     def copied(rows):

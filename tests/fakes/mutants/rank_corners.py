@@ -1,4 +1,4 @@
-"""Bugs of native that show where the vocabulary lies on several ranks alone."""
+"""Bugs of native in calls of several ranks."""
 
 import functools
 import math
@@ -19,7 +19,7 @@ TILE = philox.TILE_SIZE
 
 @dataclass(frozen=True, kw_only=True)
 class Rank:
-    """What goes wrong on one rank: changes to its logits, its parameters, its results and its transport.
+    """Changes to the logits, parameters, results and transport of a rank.
 
     Those of results take the columns of the rank and what native makes of them.
     """
@@ -35,7 +35,7 @@ class Rank:
     counted: Any = lambda columns, count: count
 
     def sample(self, sampler, logits, metadata, shard):
-        """Draw with the other ranks."""
+        """Draw with the rest of the group."""
         if not self.where(logits):
             return sampler.native.sample(logits, metadata, shard=shard)
         transport, layout = shard.agreement
@@ -73,7 +73,7 @@ class Columns(LocalColumns):
 
 
 class Transport:
-    """Passes messages to the other ranks, some of them changed."""
+    """Passes messages between ranks, with some methods replaced."""
 
     def __init__(self, transport, **changed):
         names = ("all_gather", "all_sum", "broadcast_from_first", "gather_objects", "rank", "size")
@@ -114,7 +114,7 @@ def whole_tiles_lost(columns, draws, seeds):
 
 
 def changed_column(name, column, change):
-    """Change one column of a field of the draws."""
+    """Change a column of a field of the draws."""
 
     def drawn(columns, draws, seeds):
         values = getattr(draws, name).clone()
@@ -125,7 +125,7 @@ def changed_column(name, column, change):
 
 
 def changed_field(name, change):
-    """Change a field of the draws that may be missing."""
+    """Change an optional field of the draws."""
 
     def drawn(columns, draws, seeds):
         values = getattr(draws, name)
@@ -178,7 +178,7 @@ def second_mass_twice(columns, largest):
 
 
 def ranked(name, line="sharded requests", **changes):
-    """A bug on one of several ranks."""
+    """A bug on a rank."""
     return draw(f"Over ranks: {name}", line, sizes=(33, 1025, 5003), rank=Rank(**changes))
 
 

@@ -1,4 +1,4 @@
-"""Run every mutant against the lines of the kit that have to see it, and write docs/planted-bugs.md.
+"""Run every mutant against the kit's lines, and write docs/planted-bugs.md.
 
 ``make test-mutants`` runs it: ``python -m mutants.report [--only FAMILY ...] [--processes N]``. It ends with 1 where a
 mutant is missed that a line has to see, or where a line is red without the bug.
@@ -33,7 +33,7 @@ effort on as few vocabularies as show it. The bugs are a table in `tests/fakes/m
 
 
 class Look(NamedTuple):
-    """One mutant's outcome."""
+    """The outcome of a mutant."""
 
     name: str
     is_seen: bool
@@ -42,7 +42,7 @@ class Look(NamedTuple):
 
 
 def look(family: str, name: str) -> Look:
-    """Run the lines of one mutant."""
+    """Run the lines of a mutant."""
     (mutant,) = (mutant for mutant in mutants.families()[family] if mutant.name == name)
     start = time.perf_counter()
     lines = mutant.look()
@@ -50,12 +50,12 @@ def look(family: str, name: str) -> Look:
 
 
 def can_run(mutant: Mutant) -> bool:
-    """Whether a line has to see a mutant, on a device that is here."""
+    """Whether a mutant has lines and a device to run on."""
     return bool(mutant.lines) and (mutant.device == "cpu" or torch.cuda.is_available())
 
 
 def run(families: dict[str, tuple[Mutant, ...]], processes: int) -> dict[str, Look]:
-    """Run all mutants that can run here, and say so as they end."""
+    """Run all mutants of this machine's devices, and print each outcome."""
     looks: dict[str, Look] = {}
     pairs = [(family, m.name) for family, rows in families.items() for m in rows if can_run(m)]
     context = multiprocessing.get_context("spawn")

@@ -1,4 +1,4 @@
-"""Bugs of the native sampler that only one corner meets: a dtype, width, layout, value or batch."""
+"""Bugs of the native sampler in a single dtype, width, layout, value or batch."""
 
 from dataclasses import replace
 
@@ -23,7 +23,7 @@ LAST_OF_TIES = tokens(last_of_ties)
 
 
 def tiles(index):
-    """Patch the noise of tiles: that of another tile."""
+    """Patch the noise of tiles by an index of another tile."""
     return gumbel(
         lambda self, at, stream: (
             self,
@@ -37,7 +37,7 @@ def no_logprobs(call):
 
 
 def draws(call):
-    """Which rows draw, in calls that show no logprobs."""
+    """Select random rows of calls without logprobs."""
     return ~call.greedy & (not call.shows_logprobs)
 
 
@@ -46,7 +46,7 @@ def pairs(call):
 
 
 def least_logit(call):
-    """Return the least logit that min-p keeps, in float32."""
+    """Return the threshold of min-p relative to the maximum, in float32."""
     return call.temperature.unsqueeze(1) * call.min_p.clamp(min=1e-30).log().unsqueeze(1)
 
 
@@ -70,7 +70,7 @@ def min_p_of_first_tokens(call):
 
 
 def nucleus_with(call, mass):
-    """Keep the nucleus of ``p * mass(weights)``, where weights are those of tokens that the other filters keep."""
+    """Keep the nucleus of ``p * mass(weights)``, for weights of the set that top-k and min-p keep."""
     weights = call.y().masked_fill(~call.kept_without("top_p"), -INF).exp()
     p = torch.where(call.has_top_p, call.top_p.double() * mass(weights), 1.0)
     return call.keep(call.with_params(top_p=p).kept())
@@ -83,7 +83,7 @@ def ties_behind_k(call):
 
 
 def k_is_above_ties(call):
-    """Where the k-th token is kept, the native sampler looks for its ties."""
+    """Select rows of batches with top-k throughout, where the nucleus ends above the k-th token."""
     facts = call.metadata.facts
     is_known = facts.all_top_k and not call.shows_logprobs and not facts.any_joint
     kept = ties_behind_k(call).kept() & (descending_places(call.logits) >= call.top_k.unsqueeze(1) - 1)
@@ -115,14 +115,14 @@ def view(call, shape=None, strides=None, shift=0):
 
 
 def dense(column):
-    """Read every other entry of a buffer as one behind another."""
+    """Read a strided column as if dense."""
     if column is None or column.dim() != 1 or len(column) < 2 or column.stride(0) == 1:
         return column
     return column.as_strided(column.shape, (1,), column.storage_offset())
 
 
 def first_parameters(metadata):
-    """Return the parameters of the first call with these metadata."""
+    """Restore the parameters of the first call with the same metadata."""
     columns = {name: getattr(metadata, name) for name in PARAMETERS}
     first = {name: None if c is None else c.clone() for name, c in columns.items()}
     return replace(metadata, **metadata.memo.setdefault("first_parameters", first))
@@ -148,7 +148,7 @@ def first_rows_of_slots(call):
 
 
 def buffered(call, name, tensor):
-    """Copy a tensor into the one buffer of its shape, which the next call writes to."""
+    """Copy a tensor into the shared buffer of the shape."""
     buffer = call.memory.setdefault((name, tensor.shape), torch.empty_like(tensor))
     return buffer.copy_(tensor)
 
@@ -201,12 +201,12 @@ def quotient_overflows(call, limit):
 
 
 def infinite(call):
-    """Which logits are +inf, NaN aside."""
+    """Select logits of +inf."""
     return call.logits.float() == INF
 
 
 def kept_at_one(call, *without):
-    """Return the tokens kept at T = 1 with some filters off."""
+    """Return the kept set at T = 1 with some filters off."""
     return call.kept_without("temperature", *without)
 
 

@@ -29,7 +29,7 @@ def native(need, device):
 
 
 class SamplerMutant:
-    """The native sampler; subclasses change its need, its arguments or its output."""
+    """The native sampler, with hooks for need, arguments and output."""
 
     def __init__(self, need, device):
         self.need, self.device = need, device
@@ -49,13 +49,13 @@ class SamplerMutant:
 
 
 def spread(metadata, **changes):
-    """Return the metadata with one slot a row."""
+    """Return the metadata with a slot for each row."""
     columns = {name: metadata.per_row(name) for name in COLUMNS}
     return replace(metadata, **(columns | {"row_index": None} | changes))
 
 
 def reseeded(source):
-    """Give a row without a seed the fresh one of row ``source(rows)``."""
+    """Give a row without a seed the fresh seed of row ``source(rows)``."""
 
     def change(self, logits, metadata):
         device, rows = metadata.temperature.device, len(logits)
@@ -123,7 +123,7 @@ def _expect(row, params):
 
 
 def drop_crossing(self, logits, metadata):
-    """Drop the token that crosses p."""
+    """Drop the token at the crossing of p."""
 
     def row(x, p):
         if p >= 1:
@@ -174,7 +174,7 @@ def leak_nan(self, logits, metadata):
 
 
 def at_temperature(mode):
-    """Ask for logprobs after temperature where ``mode`` is asked for."""
+    """Replace ``mode`` of logprobs by logprobs after temperature."""
 
     def other_need(self, need):
         self.is_changed = need.logprobs_mode == mode

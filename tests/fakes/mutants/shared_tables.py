@@ -1,4 +1,4 @@
-"""Covering tables that many looks have in common, each made once."""
+"""A cache of covering tables, since many looks need the same."""
 
 import contextlib
 from unittest import mock
@@ -13,7 +13,7 @@ _MADE = {}
 
 @contextlib.contextmanager
 def shared_tables():
-    """Make no table twice: the cases are the same, and so are all random numbers behind them."""
+    """Cache tables by factors and generator state, so that later random numbers stay equal."""
     with contextlib.ExitStack() as stack:
         for module in (table, crossed_statistics, lines):
             stack.enter_context(mock.patch.object(module, "covering", _remembering(module.__name__)))

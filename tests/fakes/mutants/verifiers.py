@@ -1,4 +1,4 @@
-"""Verifiers with a bug in every call: native's with a piece of it exchanged, or a change before or after it."""
+"""Verifiers with a bug in every call: native with an exchanged function or changed arguments and outputs."""
 
 from dataclasses import replace
 from unittest import mock
@@ -19,7 +19,7 @@ COLUMNS = ("temperature", "top_k", "top_p", "min_p", "seeded", "joint", "logprob
 
 
 class VerifierMutant:
-    """The native verifier; subclasses change its arguments, its output, or functions that it calls."""
+    """The native verifier, with hooks for arguments, output and called functions."""
 
     exchanged = {}  # noqa: RUF012  (the names of tokendraw_native.verify that a mutant replaces)
     mode_of_logprobs = None

@@ -1,4 +1,4 @@
-"""Bugs of native's verification, and of its draw of drafts, that only one corner meets."""
+"""Bugs of native's verification and draw of drafts in a single corner."""
 
 from dataclasses import replace
 
@@ -40,7 +40,7 @@ def rejection(call):
 
 
 def rejected_logits(call):
-    """Whether drafts come with their logits, and are rejected by them."""
+    """Whether drafts come with logits, under rejection."""
     return call.drafts.draft_logits is not None and rejection(call)
 
 
@@ -56,7 +56,7 @@ def probabilities(change):
 
 
 def processed(change):
-    """Take the drafts' logits with other parameters: ``change(params)``."""
+    """Process the drafts' logits with parameters ``change(params)``."""
 
     def changed(q):
         if not isinstance(q, ProcessedLogits):
@@ -82,7 +82,7 @@ def normalised(q):
 
 
 class ShortIds(Distribution):
-    """A distribution that is looked up at the lower 16 bits of an id."""
+    """A distribution looked up at the lower 16 bits of an id."""
 
     def __init__(self, native):
         super().__init__(native, lambda values, rows: values)
@@ -97,7 +97,7 @@ def residual(change):
 
 
 def first_ids(count):
-    """Draw a recovered token from the first ids, where they have any residual."""
+    """Draw a recovered token from the first ids, unless the residual there is zero."""
 
     def change(p, q):
         more = native_residual(p, q)
@@ -128,12 +128,12 @@ def accepts(change):
 
 
 def acceptance_of(rows):
-    """Patch the noise of acceptances: that of the rows ``rows(call)``."""
+    """Patch the noise of acceptances by the noise of rows ``rows(call)``."""
     return uniform(lambda call, noise, u, stream, dtype: u[rows(call)])
 
 
 def acceptance_at(position=lambda call, position: position, **other):
-    """Patch the noise of acceptances: that of other positions ``position(call, positions)``, stream or dtype."""
+    """Patch the position, stream or dtype of the noise of acceptances."""
 
     def change(call, noise, u, stream, dtype):
         how = {"stream": stream, "dtype": dtype} | other

@@ -1,1 +1,1 @@
-"""Stands in for SGLang 0.5.23: what the adapter calls of it, with its signatures."""
+"""Stands in for SGLang 0.5.23: the functions that the adapter calls, with SGLang's signatures."""

@@ -1,4 +1,4 @@
-"""What the kit holds the operation ``scale`` of the tests to: all that it needs to know of it."""
+"""The kit's properties of the operation ``scale`` of the tests."""
 
 import torch
 

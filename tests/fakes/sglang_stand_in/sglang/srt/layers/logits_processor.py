@@ -1,4 +1,4 @@
-"""Stands in for what a forward pass of SGLang hands to its sampler, and what that writes into it."""
+"""Stands in for the output of SGLang's forward pass, which the sampler reads and completes."""
 
 from dataclasses import dataclass
 from typing import Any
