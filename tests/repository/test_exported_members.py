@@ -13,6 +13,7 @@ import tokendraw.bench
 import tokendraw.commands
 import tokendraw.plugin
 import tokendraw.resolution
+import tokendraw.testing
 import tokendraw.tools
 import tokendraw_bench
 import tokendraw_testing
@@ -121,7 +122,7 @@ def test_the_face_for_commands_exports_these_names() -> None:
 
 
 @pytest.mark.parametrize(
-    ("face", "package"), [(tokendraw_testing, tokendraw_testing), (tokendraw.bench, tokendraw_bench)]
+    ("face", "package"), [(tokendraw.testing, tokendraw_testing), (tokendraw.bench, tokendraw_bench)]
 )
 def test_a_distribution_of_its_own_has_a_face_in_the_core(face: ModuleType, package: ModuleType) -> None:
     assert (face.__all__, dir(face)) == (package.__all__, sorted(package.__all__))
