@@ -63,8 +63,8 @@ def asks_for_more_than(most):
     """Select rows with N above ``most``."""
 
     def where(call):
-        wanted = call.metadata.logprobs
-        return call.shows_logprobs and (True if wanted is None else wanted > most)
+        counts = call.metadata.logprobs
+        return call.shows_logprobs and (True if counts is None else counts > most)
 
     return where
 

@@ -129,10 +129,10 @@ def first_parameters(metadata):
 
 
 def int32_positions(metadata):
-    found = metadata.positions
-    if found is None or found.dtype != torch.int32 or len(found) <= 2:
+    positions = metadata.positions
+    if positions is None or positions.dtype != torch.int32 or len(positions) <= 2:
         return metadata
-    return replace(metadata, positions=found.roll(1))
+    return replace(metadata, positions=positions.roll(1))
 
 
 def slots_in_7_bits(metadata):
