@@ -1,4 +1,4 @@
-"""The axes that several operations share: the shape of logits, and what is drawn from them. Imports no torch."""
+"""Axes shared by several operations: the shape and the family of logits, filters, seeds. Imports no torch."""
 
 from __future__ import annotations
 
@@ -66,4 +66,4 @@ REQUESTS = (
         changes_inputs=False,
     ),
 )
-"""The axes of operations on logits, apart from the shape and what is an operation's own."""
+"""Axes of every operation on logits, apart from the shape."""

@@ -1,4 +1,4 @@
-"""Selects who is timed: the installed providers, each by itself, and the baselines."""
+"""Selects the contenders of a run: each installed plugin without a companion, and the baselines."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from tokendraw_bench.timing.timer import Call
 
 @dataclass(frozen=True, kw_only=True)
 class Baseline:
-    """A contender that is no plugin, and what it needs to run."""
+    """A contender without a plugin, and its requirements."""
 
     name: str
     versions: Callable[[], dict[str, str]]
-    """Finds the versions of what it needs, by distribution."""
+    """Looks up the versions of the distributions that it needs."""
     lacks: Callable[[Host], str | None]
-    """Says what a machine lacks that it needs, in words, or None."""
+    """Says why it cannot run on a machine; None if it can."""
 
 
 BASELINES = (
@@ -43,23 +43,22 @@ BASELINES = (
         lacks=flashinfer.lacks,
     ),
 )
-"""The operations say what each can do: :attr:`tokendraw_bench.operation.BenchOperation.baselines`."""
+"""See :attr:`tokendraw_bench.operation.BenchOperation.baselines` for the baselines of an operation."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Contender:
-    """Something that is timed."""
+    """A competitor in a run: a plugin or a baseline."""
 
     name: str
     versions: Mapping[str, str]
-    """Versions of the distributions that it comes from."""
+    """Versions by distribution."""
     prepare: Callable[[AnyCell, Any, Any], Sequence[Call]]
-    """Makes what is timed of a cell, its arguments and one set of its inputs: as
-    :data:`tokendraw_bench.operation.Prepare` says."""
+    """Makes the calls of a cell from its arguments and inputs: see :data:`tokendraw_bench.operation.Prepare`."""
 
 
 def chosen(names: Sequence[str], device: torch.device, operation: str = "sample") -> tuple[Contender, ...]:
-    """Find the contenders of these names, in this order; of no name, all providers and baselines that there are.
+    """Find contenders by name, in the order of the names; without names, all plugins and baselines.
 
     :raises SamplerUnavailableError: one of them cannot serve this machine; the reason in words.
     :raises TokendrawError: there is none of a name; the message has the nearest.
@@ -68,7 +67,7 @@ def chosen(names: Sequence[str], device: torch.device, operation: str = "sample"
 
 
 def contenders(names: Sequence[str], device: torch.device, timed: BenchOperation) -> tuple[Contender, ...]:
-    """Find contenders, as :func:`chosen` does, by the record of what is timed."""
+    """Find contenders, as :func:`chosen` does, for the record of an operation."""
     host = detect_host(str(device))
     candidates = tokendraw.discover(operation=timed.name, host=host, need=timed.need(None))
     if not names:
@@ -104,13 +103,13 @@ def _named(
 def lacking(
     operation: BenchOperation, capabilities: Any, cell: AnyCell, arguments: Any, inputs: Any
 ) -> str | None:
-    """Name the part of a cell's call that a provider with these capabilities does not serve, or None."""
+    """Name the part of a cell's call beyond some capabilities; None if they cover the call."""
     found: Any = operation.step(_Asked(operation.name, capabilities), cell, arguments)(inputs)
     return None if found is None else str(found)
 
 
 class _Asked:
-    """Stands in for a provider. Its methods make no call: they say what of it capabilities do not serve."""
+    """Stand-in for a provider: a method names the part of the call beyond the capabilities, and runs nothing."""
 
     def __init__(self, operation: str, capabilities: Any) -> None:
         self._operation, self._capabilities = operation, capabilities
@@ -125,7 +124,7 @@ class _Asked:
 
 
 def _plugin(candidate: Candidate, device: torch.device, operation: BenchOperation) -> Contender:
-    """Load an installed provider, called as users call it and never with what its companion would serve."""
+    """Make the contender of a plugin: loaded as users load it, without a companion."""
     capabilities: Any = candidate.capabilities(operation.name)
 
     @functools.cache
@@ -161,7 +160,7 @@ def _baseline(baseline: Baseline, operation: BenchOperation) -> Contender:
 
 
 def _cannot(baseline: Baseline, operation: BenchOperation, host: Host) -> str | None:
-    """Say why a baseline cannot be timed; None if it can."""
+    """Say why a baseline cannot be timed on a host; None if it can."""
     if baseline.name in operation.baselines():
         return baseline.lacks(host)
     served = [name for name in operations.names() if baseline.name in operations.get(name).baselines()]

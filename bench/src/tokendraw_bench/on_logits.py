@@ -1,4 +1,4 @@
-"""Shares what operations on logits have in common when they are timed. Imports no torch."""
+"""Defaults of the records of operations on logits. Imports no torch."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _nucleus(cell: Cell, logits: Tensor) -> Mapping[str, float]:
 
 
 def _need_of(cell: Cell | None) -> Need:
-    """Say what the draws of a cell need; of None, those of any. Each is in a filter order that the sampler has."""
+    """Return the need of a cell's draws, in any filter order; for None the need of every cell."""
     if cell is None:
         return Need(filter_orders=FILTER_ORDERS)
     return Need(
@@ -46,7 +46,7 @@ def _need_of(cell: Cell | None) -> Need:
 
 
 def _head_of(cell: Cell) -> str:
-    """Say what the rows of all cells of a run have in common."""
+    """Describe the parameters and noise of the rows of a run."""
     rows = "seeded" if cell.seeded else "unseeded"
     return f"T = {TEMPERATURE}, k = {TOP_K}, p = {TOP_P}, min-p = {MIN_P}; {rows} rows, {_noise(cell)} noise."
 

@@ -1,4 +1,4 @@
-"""Times every cell of a grid: makes its inputs, asks who can serve it, and times them in turns."""
+"""Times every cell of a grid: makes inputs, prepares the contenders, and times their calls in turns."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ def report_of(
     starting: Callable[[AnyCell], None] | None = None,
     timer: Timer | None = None,
 ) -> Report:
-    """Time every contender on every cell, with what was found of the machine and the versions.
+    """Time every contender on every cell, and record machine and versions.
 
     :param repeats: number of samples of a median.
-    :param command: the command that repeats it.
+    :param command: command that repeats the run.
     :param starting: called before each cell.
-    :param timer: takes the times; None: that of the device.
-    :raises TokendrawError: a cell does not fit into memory, or nothing can be timed that ratios refer to.
+    :param timer: None: the timer of the device.
+    :raises TokendrawError: a cell does not fit into memory, or no pass of the floor works.
     """
     timer = timer or timer_for(device, repeats)
     machine = contention.look()
@@ -77,7 +77,7 @@ def run(
     timer: Timer,
     starting: Callable[[AnyCell], None] | None = None,
 ) -> tuple[Line, ...]:
-    """Time every contender on every cell, as :func:`report_of` does, by a timer."""
+    """Time every contender on every cell with a timer, as :func:`report_of` does."""
     lines: list[Line] = []
     about: object = None
     inputs: list[Any] = []
@@ -109,9 +109,9 @@ def timer_for(device: torch.device, repeats: int, together: Together | None = No
 
 
 def make_inputs(cell: AnyCell, device: torch.device, count: int) -> list[Any]:
-    """Make ``count`` sets of inputs; they differ, and are the same in every run on a kind of device.
+    """Make ``count`` different sets of inputs, the same in every run on a kind of device.
 
-    Those of a :class:`tokendraw_bench.Cell` are buffers of logits [B, V].
+    Inputs of a :class:`tokendraw_bench.Cell` are buffers of logits [B, V].
     """
     generator = torch.Generator(device).manual_seed(1)
     operation = operations.get(cell.operation)
@@ -131,7 +131,7 @@ def _buffers(cell: AnyCell, device: torch.device, timer: Timer) -> list[Any]:
 
 
 def _sizes(cell: Any) -> list[str]:
-    """Name the options that the size of a cell's inputs depends on."""
+    """List the options that change the size of a cell's inputs."""
     numbers = [axis for axis in operations.get(cell.operation).axes if not (axis.choices or axis.is_flag)]
     return [n.option for n in numbers if replace(cell, **{n.field: n.least}).nbytes < cell.nbytes]
 
@@ -177,6 +177,6 @@ def _key(name: str, call: Call) -> str:
 
 
 def _best(ways: Mapping[str, Timing | Failure]) -> Timing | Failure:
-    """Return the fastest; where none could be timed, why the first could not."""
+    """Return the fastest time; without times, the failure of the first way."""
     timings = [entry for entry in ways.values() if isinstance(entry, Timing)]
     return min(timings, key=lambda timing: timing.us) if timings else next(iter(ways.values()))

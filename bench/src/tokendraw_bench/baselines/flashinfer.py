@@ -1,17 +1,16 @@
-"""FlashInfer called directly: every way that it has to draw for the filters of a cell, with parameters by row.
+"""FlashInfer called directly: every sequence of its functions for the filters of a cell, with parameters by row.
 
-A way is the names of its steps, in their order; what each step calls, and with which parameters, is said once, in
-:class:`_Steps`. Which way is the fastest depends on the version, the batch and the logits, so all are timed. Two things
-are left out, since they answer another question: ``filter_apply_order="joint"`` keeps other tokens, and a scalar
-``top_k`` is no batch of different requests. FlashInfer makes float32 of halves before its softmax;
-``top_k_mask_logits`` takes them as they are, and may come before the temperature, which moves no token past another.
+A way is a sequence of steps by name; :class:`_Steps` has the call and the parameters of each step. The fastest way
+depends on the version, the batch and the logits, so all ways are timed. Two features are left out:
+``filter_apply_order="joint"`` keeps other tokens, and a scalar ``top_k`` is no batch of different requests. FlashInfer
+converts halves to float32 before its softmax; ``top_k_mask_logits`` takes halves, and may run before the temperature,
+which keeps the order of the tokens.
 
-A graph captures the seed of a launch by value, so it is given here; without one FlashInfer reads torch's generator on
-the host. Versions that take none are kept out of graphs.
+A graph captures the seed of a launch by value, so calls pass a seed; without a seed FlashInfer reads torch's generator
+on the host. Functions of versions without a seed argument run outside of graphs.
 
-Drafts are verified by ``chain_speculative_sampling``, which takes probabilities of target and draft after every filter.
-Its ways lead to those, in one call for the rows of both. It accepts by rejection, and there is no min-p that returns
-probabilities.
+Drafts are verified by ``chain_speculative_sampling``, from filtered probabilities of target and draft, which the ways
+compute in one call for the rows of both. It accepts by rejection; FlashInfer has no min-p that returns probabilities.
 """
 
 from __future__ import annotations
@@ -79,7 +78,7 @@ CHAIN_WAYS: _Ways = MappingProxyType(
 
 
 def lacks(host: Host) -> str | None:
-    """Say what a machine lacks that FlashInfer needs; None if nothing."""
+    """Say why FlashInfer cannot run on a machine; None if it can."""
     if host.device_type != "cuda":
         return f"needs an NVIDIA GPU, found {host.device_type}"
     if installed_version(DISTRIBUTION) is None:
@@ -129,7 +128,7 @@ class _Steps:
             self._filters["top_k"] = rows.top_k.int()
 
     def calls(self, ways: _Ways) -> tuple[Call, ...]:
-        """Make a call for each way that serves the rows."""
+        """Make a call for each way of the rows' filters in this version of FlashInfer."""
         found = []
         for way in ways[frozenset(self._filters)]:
             if _FUSED in way and (self._fused is None or self._largest_top_k is None):
@@ -175,7 +174,7 @@ class _Steps:
         return judge
 
     def _seed(self, name: str) -> dict[str, int]:
-        """Return what keeps a function from asking torch's generator; nothing if its version takes none."""
+        """Return the seed arguments of a function, if this version of the function has them."""
         takes = inspect.signature(getattr(self._sampling, name)).parameters.keys()
         return {"seed": _SEED, "offset": 0} if {"seed", "offset"} <= takes else {}
 

@@ -168,7 +168,7 @@ def bench(
 def _timed(
     cells: Sequence[AnyCell], names: tuple[str, ...], operation: str, settings: Mapping[str, Any]
 ) -> Report:
-    """Time the contenders of these names in this process."""
+    """Time contenders in this process."""
     with progress("loading samplers"):
         from tokendraw_bench.contenders import chosen
         from tokendraw_bench.run import report_of
@@ -181,7 +181,7 @@ def _timed(
 
 
 def _check_files(operation: str, plot: Path | None, output: Path | None) -> None:
-    """Check, before anything is timed, that the results can be written afterwards.
+    """Check before the run that ``--plot`` and ``--output`` can be written after it.
 
     :raises click.UsageError: there are no pictures of this operation.
     :raises TokendrawError: matplotlib is not installed.
@@ -202,7 +202,7 @@ def _check_files(operation: str, plot: Path | None, output: Path | None) -> None
 
 
 def _command(ctx: click.Context) -> str:
-    """Write the command with its options as one line."""
+    """Write the command line of this run."""
     words = ["tokendraw", "bench"]
     for option in ctx.command.params:
         name = str(option.name)

@@ -1,4 +1,4 @@
-"""The options of ``tokendraw bench`` for the axes of every operation, and the cells that they choose."""
+"""Options of ``tokendraw bench`` for the axes of every operation, and the cells of a run."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
 def _operations_by_axis() -> dict[Axis, list[str]]:
-    """List every axis once, with the operations whose cells have it."""
+    """Map every axis to the operations with cells along it."""
     found: dict[Axis, list[str]] = {}
     for name in operations.names():
         for axis in operations.get(name).axes:
@@ -26,7 +26,7 @@ def _operations_by_axis() -> dict[Axis, list[str]]:
 
 
 def axis_options(command: _Command) -> _Command:
-    """Give a command an option for every axis, under the name of its field; None, or no values, if it is not given."""
+    """Add an option for every axis to a command, under the name of the field; None or () by default."""
     options: list[Callable[[_Command], _Command]] = [_option(axis) for axis in _operations_by_axis()]
     return all_of_options(*options)(command)
 
@@ -39,7 +39,7 @@ def _option(axis: Axis) -> Callable[[_Command], _Command]:
 
 
 def chosen_cells(operation: str, preset: str, given: Mapping[str, Any]) -> tuple[AnyCell, ...]:
-    """List the cells of a preset, with the values that were given in the place of its own.
+    """List the cells of a preset, with values of options in place of the preset's.
 
     :param given: values of every axis by field, as the options have them.
     :raises click.UsageError: an axis of another operation was given, or a vocabulary without room for a family.

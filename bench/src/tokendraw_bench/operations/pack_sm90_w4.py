@@ -1,4 +1,4 @@
-"""Times the operation ``pack_sm90_w4``: random bytes, packed or unpacked. What they mean changes no time."""
+"""Times the operation ``pack_sm90_w4`` on random bytes: the values of weights change no time."""
 
 from __future__ import annotations
 
@@ -40,17 +40,17 @@ class PackCell:
 
     @property
     def method(self) -> str:
-        """Name the method that is timed."""
+        """Name the timed method of a packer."""
         return f"{self.direction}_{_SCALES if self.format == _SCALES else 'weights'}"
 
     @property
     def natural_shape(self) -> tuple[int, int, int]:
-        """Return the shape of what is packed, as a checkpoint has it."""
+        """Return the shape of the weights or scales in a checkpoint."""
         return self.experts, self.rows, self.columns // (_SCALE_COLUMNS if self.format == _SCALES else 2)
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Return the shape of the bytes that go in."""
+        """Return the shape of the input."""
         if self.direction == "pack" or self.format != _SCALES:
             return self.natural_shape
         experts, rows, groups = self.natural_shape
@@ -60,7 +60,7 @@ class PackCell:
 
     @property
     def nbytes(self) -> int:
-        """Return the number of bytes that go in."""
+        """Return the size of the input in bytes."""
         return math.prod(self.natural_shape)
 
     def __str__(self) -> str:

@@ -1,4 +1,4 @@
-"""Times the operation ``process_logits``: edits of logits in place, for requests that are in slots."""
+"""Times the operation ``process_logits``: edits of logits in place, for requests in slots."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ _OUTPUT = 16
 
 @dataclass(frozen=True)
 class ProcessCell:
-    """Edits to time: ``batch`` rows, each of a request in which so many ids occur."""
+    """Edits to time: ``batch`` rows of requests with ``distinct`` different ids each."""
 
     operation: ClassVar[str] = "process_logits"
     batch: int
     vocab_size: int
     dtype: str
     edits: str
-    """Edits that the requests ask for, one of ``EDITS``."""
+    """Edits of the requests, one of ``EDITS``."""
     distinct: int = 512
     """Ids that occur in prompt and output of each request."""
 
@@ -44,7 +44,7 @@ class ProcessCell:
 
     @property
     def occurring(self) -> int:
-        """Return how many ids occur: no more than there are."""
+        """Return the number of different ids of a request, at most V."""
         return min(self.distinct, self.vocab_size)
 
     def __str__(self) -> str:
@@ -111,7 +111,7 @@ def _params(cell: ProcessCell) -> SamplingParams:
 
 
 def _slots(cell: ProcessCell, device: torch.device) -> _Arguments:
-    """Fill a slot a row with a request in which ids occur that are its own, some of them in the output."""
+    """Fill a slot for each row with a request of random ids, the last 16 in the output."""
     import torch
 
     from tokendraw import RequestSlots

@@ -1,4 +1,4 @@
-"""Times the operation ``sample``: one token for each row of a buffer."""
+"""Times the operation ``sample``: a token for each row of a buffer."""
 
 from __future__ import annotations
 

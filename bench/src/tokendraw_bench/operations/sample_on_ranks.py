@@ -1,7 +1,7 @@
-"""Times ``sample`` from a vocabulary that is split over ranks, for ``tokendraw bench --ranks``.
+"""Times ``sample`` with the vocabulary split over ranks, for ``tokendraw bench --ranks``.
 
-It is no operation of the core's registry. Each rank holds as many ids as the others, the last fewer where the
-vocabulary does not divide, in a buffer of the same width on all of them, as heads of engines leave it.
+``sample_on_ranks`` is no operation of the core's registry. Every rank holds ceil(V / ranks) ids, the last rank the
+rest, in a buffer of the same width, as heads of engines leave it.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ RANKS = Axis(
 
 
 def _make_logits(cell: RankCell, device: torch.device, generator: torch.Generator) -> Tensor:
-    """Make the buffer [B, width] of this rank; every rank makes the same logits [B, V] first."""
+    """Make the buffer [B, width] of this rank out of logits [B, V] that all ranks make alike."""
     import torch.distributed as dist
 
     logits = sample.BENCH.make_inputs(cell, device, generator)
@@ -71,7 +71,7 @@ def _make_logits(cell: RankCell, device: torch.device, generator: torch.Generato
 
 
 def arguments(cell: RankCell, device: torch.device, group: Any = None) -> Arguments:
-    """Make the metadata of all rows, and the part of the vocabulary that this rank holds."""
+    """Make the metadata of all rows, and the shard of this rank."""
     import torch.distributed as dist
 
     from tokendraw import VocabShard
@@ -110,7 +110,7 @@ def _need_of(cell: RankCell | None) -> Need:
 
 
 def _nucleus(cell: RankCell, local: Tensor) -> dict[str, float]:
-    """Measure the nucleus of whole rows; every rank takes part."""
+    """Measure the nucleus of gathered rows; every rank takes part."""
     from tokendraw.vocab_parallel import transport_of
     from tokendraw_bench.logits import mean_nucleus
 

@@ -1,10 +1,9 @@
-"""Times the operation ``verify``: one buffer holds the target's logits [L, V] and below them those of the drafts.
+"""Times the operation ``verify``: a buffer holds the target's logits [L, V], then the logits of the drafts.
 
-The latter are there where the mode looks at them. A draft's logits are those of the target at its row plus Gaussian
-noise of standard deviation 0.5. The draft itself is a token that was drawn from them, but with the columns of both rows
-swapped so that its id depends on nothing but the row: one tensor of ids fits every buffer. Rejection accepts about
-three drafts of four, of flat logits fewer; coupled accepts fewer everywhere, since these drafts share no noise with the
-target.
+For the mode ``coupled``, which reads no logits of drafts, the buffer ends with the target's. A draft's logits are the
+target's of its row plus Gaussian noise of standard deviation 0.5. The draft is a token drawn from them; then columns of
+both rows are swapped so that the id depends on the row alone: a single tensor of ids fits every buffer. Rejection
+accepts about three drafts of four, of flat logits fewer; coupled accepts fewer, since drafts and target share no noise.
 """
 
 from __future__ import annotations
@@ -42,17 +41,17 @@ class VerifyCell(Cell):
 
     @property
     def num_target_rows(self) -> int:
-        """L."""
+        """Return L."""
         return self.batch * (self.drafts + 1)
 
     @property
     def num_rows(self) -> int:
-        """Rows of a buffer: what a verification has to read."""
+        """Return the rows of a buffer: the target's and, for rejection, the drafts'."""
         return self.num_target_rows + (self.batch * self.drafts if self.mode == "rejection" else 0)
 
     @property
     def row_index(self) -> list[int]:
-        """Return the request of each row of the target, which an engine computes once a batch."""
+        """Return the request of each row of the target, as an engine computes it once a batch."""
         return [request for request in range(self.batch) for _ in range(self.drafts + 1)]
 
     @property
@@ -131,7 +130,7 @@ def _make_logits(cell: VerifyCell, device: torch.device, generator: torch.Genera
 
 
 def _drawn(logits: Tensor, generator: torch.Generator) -> Tensor:
-    """Draw a token a row [rows, 1] that every filter keeps, so that it may have been drawn under any."""
+    """Draw a token for each row, [rows, 1], out of those kept by every filter."""
     best, ids = logits.topk(TOP_K)
     probability = (best / TEMPERATURE).softmax(-1)
     probability = probability.where(probability.cumsum(-1) - probability < TOP_P, 0.0)

@@ -1,4 +1,4 @@
-"""Starts the ranks of ``tokendraw bench --ranks``, as torchrun does on one node."""
+"""Starts the ranks of ``tokendraw bench --ranks`` on this node, as torchrun does."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def report_on_ranks(
     repeats: int,
     command: str,
 ) -> Report:
-    """Time samplers over ranks, each a process of its own, on a GPU of its own where it is not a CPU.
+    """Time samplers over ranks: a process each, with a GPU each unless the device is a CPU.
 
     :param cells: each a :class:`tokendraw_bench.Cell`.
     :param names: of samplers; none: all that can.
@@ -60,9 +60,9 @@ def report_on_ranks(
 
 
 def _backend(device: torch.device, ranks: int) -> str:
-    """Return what ranks on this kind of device talk by.
+    """Choose the backend of torch.distributed for a kind of device.
 
-    :raises TokendrawError: they cannot.
+    :raises TokendrawError: torch or the machine lacks it, or GPUs for all ranks.
     """
     backend = _BACKENDS.get(device.type)
     if backend is None:

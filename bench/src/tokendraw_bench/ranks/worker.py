@@ -1,4 +1,4 @@
-"""Runs on every rank of ``tokendraw bench --ranks``: joins the others, and times the same cells with them."""
+"""Process of a rank of ``tokendraw bench --ranks``: joins the process group and times the cells with all ranks."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ from tokendraw_bench.timing.timer import Call, Timing
 from tokendraw_bench.timing.together import Ranks
 
 _TIMEOUT = datetime.timedelta(minutes=5)
-"""How long a rank waits for the others, which make inputs and compile kernels between collectives."""
+"""Longest wait for another rank, which makes inputs and compiles kernels between collectives."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """Says what all ranks time."""
+    """The work of every rank."""
 
     cells: tuple[RankCell, ...]
     names: tuple[str, ...]
-    """Samplers; each stands beside itself behind an all-gather of the logits."""
+    """Samplers; each is also timed behind an all-gather of the logits."""
     device_type: str
     backend: str
     """Backend of torch.distributed."""
@@ -46,7 +46,7 @@ class Task:
 
 
 def time_task(task: Task) -> Report | str | None:
-    """Time a task together with the other ranks, in a process that torchrun has started.
+    """Time a task on all ranks, in a process of torchrun.
 
     :returns: on rank 0 the report; the words of an error of tokendraw, which every rank finds; else None.
     """
@@ -68,7 +68,7 @@ def time_task(task: Task) -> Report | str | None:
 
 
 def on_ranks(names: Sequence[str], device: torch.device) -> tuple[Contender, ...]:
-    """Find the samplers of these names, of no name all that can; behind each stands the same with an all-gather."""
+    """Find samplers by name, without names all that draw over ranks, each followed by itself behind an all-gather."""
     sharded = contenders(names, device, sample_on_ranks.BENCH)
     gathered = contenders([c.name for c in sharded], device, sample_on_ranks.GATHERED) if sharded else ()
     pairs = zip(sharded, gathered, strict=True)
@@ -79,7 +79,7 @@ def on_ranks(names: Sequence[str], device: torch.device) -> tuple[Contender, ...
 def _both_ways(
     prepare: Callable[..., Sequence[Call]], cell: RankCell, arguments: Any, inputs: Any
 ) -> Sequence[Call]:
-    """Time what a CUDA graph can capture both in one and without."""
+    """Make calls in a CUDA graph and without a graph, if a graph can capture them."""
     calls = prepare(cell, arguments, inputs)
     if inputs.device.type != "cuda":
         return calls
@@ -109,7 +109,7 @@ def _report(task: Task, device: torch.device) -> Report:
 
 
 def _traffic(line: Line, found: Sequence[Contender], device: torch.device) -> dict[str, Traffic]:
-    """Count and measure a call of every contender that could be timed."""
+    """Measure the traffic of a call of every timed contender."""
     inputs = make_inputs(line.cell, device, 1)[0]
     return {
         one.name: _most(_traffic_of(one, line.cell, inputs, device))

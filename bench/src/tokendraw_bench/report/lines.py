@@ -14,53 +14,53 @@ from tokendraw_bench.timing.contention import Machine
 from tokendraw_bench.timing.timer import Failure, Timing
 
 BEHIND_GATHER = "all-gather, "
-"""Stands before the name of a sampler that draws from logits which were gathered from all ranks."""
+"""Prefix of the name of a sampler behind an all-gather of the logits."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Traffic:
-    """Holds what one call over ranks takes beside its time, on the rank where it takes most."""
+    """Collectives, received bytes and peak memory of a call over ranks, on the rank with the most."""
 
     collectives: int
     received: int
     """Bytes that the rank receives."""
     peak: int
-    """Most bytes of tensors that the call has alive at a time, beside its inputs."""
+    """Peak of the bytes of live tensors, without the inputs."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Line:
-    """The line of one cell."""
+    """The results of a cell."""
 
     cell: Any
     """A :class:`tokendraw_bench.operation.AnyCell`."""
     buffers: int
-    """Number of sets of inputs that took turns."""
+    """Number of sets of inputs in rotation."""
     floor: Timing
-    """Fastest pass that ratios refer to."""
+    """Time of the fastest pass, the denominator of ratios."""
     floor_by: str
     entries: Mapping[str, Timing | Failure]
     """Time of each contender, or the reason why it cannot serve the cell."""
     ways: Mapping[str, Mapping[str, Timing | Failure]] = field(default_factory=dict)
-    """Every way that was tried, by contender, for those with several ways; the fastest is their entry."""
+    """Times of all ways of a contender with several ways; the fastest is its entry."""
     figures: Mapping[str, float] = field(default_factory=dict)
     """Measures of the inputs, by the title of their column."""
     traffic: Mapping[str, Traffic] = field(default_factory=dict)
-    """Costs of calls over ranks beside their time, by contender."""
+    """Traffic of a call over ranks, by contender."""
 
     def ratio(self, timing: Timing) -> float:
         """Return a time as a multiple of the floor's."""
         return timing.us / self.floor.us if self.floor.us else float("nan")
 
     def share_of_gather(self, name: str) -> float:
-        """Return the time of a sampler over ranks as a share of what it takes behind an all-gather; NaN if unknown."""
+        """Return the ratio of a sampler's time over ranks to its time behind an all-gather; NaN if unknown."""
         own, other = self.entries[name], self.entries.get(BEHIND_GATHER + name)
         if not isinstance(own, Timing) or not isinstance(other, Timing):
             return float("nan")
         return own.us / other.us
 
     def way(self, name: str) -> str:
-        """Name the fastest way of a contender; "" where it has only one, or none works."""
+        """Name the fastest way of a contender; "" if it has a single way or none works."""
         entry = self.entries[name]
         if isinstance(entry, Failure):
             return ""
@@ -69,10 +69,10 @@ class Line:
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """A run, and the machine and versions that it ran on."""
+    """A run: results, machine and versions."""
 
     command: str
-    """Command that repeats it."""
+    """Command that repeats the run."""
     device: str
     host: str
     method: str
@@ -81,30 +81,30 @@ class Report:
     threads: int
     """Number of torch's threads on the host."""
     versions: Mapping[str, str]
-    """Version of each distribution that took part."""
+    """Version of each distribution of the run."""
     contenders: tuple[str, ...]
     """Names of the contenders, in the order of the columns."""
     lines: tuple[Line, ...]
     """At least one, all of one operation."""
     seconds: float
     machine: Machine | None = None
-    """State of the host before the run; None if it was not looked at."""
+    """Load of the host before the run; None if unknown."""
     omp_wait_policy: str | None = None
     """The environment's OMP_WAIT_POLICY: whether torch's threads spin or sleep while they wait. None: unset."""
 
     @property
     def cell(self) -> Any:
-        """Return one of the cells, for what all have in common."""
+        """Return the first cell, for values that all cells share."""
         return self.lines[0].cell
 
     @property
     def operation(self) -> BenchOperation:
-        """Return the record of the operation that was timed."""
+        """Return the record of the timed operation."""
         return operations.get(self.cell.operation)
 
     @property
     def busy(self) -> str:
-        """Say that other work disturbed the times, and what to set; "" if nothing points to it."""
+        """Warn of times disturbed by other work, with the settings to change; "" without signs of it."""
         spreads: dict[str, float] = {}
         for line in self.lines:
             for name, entry in {f"the {self.operation.floor.name}": line.floor, **line.entries}.items():
@@ -130,7 +130,7 @@ class Report:
 
     @property
     def notes(self) -> list[str]:
-        """Return notes below the table: a busy machine, the floor, the fastest ways, the reasons of dashes."""
+        """List the notes below the table: a busy machine, the floor, the fastest ways, the reasons of dashes."""
         about = self.operation
         baselines = [name for name in self.contenders if name in about.baselines()]
         floor = about.floor.note.format(all_of(dict.fromkeys(line.floor_by for line in self.lines)))
@@ -158,7 +158,7 @@ class Report:
         return any(isinstance(entry, Timing) for _, _, entry in self._entries())
 
     def as_json(self) -> dict[str, Any]:
-        """Return everything under the keys that the command documents."""
+        """Return the run under the keys of the command's ``--json``."""
         return {
             **{name: getattr(self, name) for name in _FACTS},
             "operation": self.operation.name,
@@ -185,7 +185,7 @@ class Report:
         }
 
     def _reasons(self) -> Iterator[tuple[str, str]]:
-        """List who was not timed, and why, cell after cell; for a contender with several ways, each way by itself."""
+        """List contenders without a time and their reasons, cell after cell, and way after way."""
         for line in self.lines:
             for name, entry in line.entries.items():
                 ways = {f"{name} by {way}": tried for way, tried in line.ways.get(name, {}).items()}

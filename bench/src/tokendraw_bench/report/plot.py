@@ -1,6 +1,6 @@
 """Draws a report about logits as a picture: microseconds against the batch, a panel for each dtype, filters and logits.
 
-Where a batch was timed with several vocabularies, each vocabulary has panels of its own, else it stands below it.
+If a batch occurs with several vocabularies, each vocabulary has separate panels; else it stands below the batch.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ _PANEL = (4.2, 3.2)  # inches
 
 
 def check(path: Path) -> None:
-    """Check that a picture can be written, before anything is timed.
+    """Check before a run that a picture can be written.
 
     :raises TokendrawError: matplotlib is not installed.
-    :raises InvalidParameterError: the name of the file ends in no format that it writes.
+    :raises InvalidParameterError: the name of the file ends in no format of matplotlib.
     """
     suffixes = _figure(1, 1).canvas.get_supported_filetypes()
     if path.suffix.removeprefix(".").lower() not in suffixes:
@@ -34,7 +34,7 @@ def check(path: Path) -> None:
 
 
 def draw(report: Report, path: Path) -> None:
-    """Write the picture, in the format that the name of the file ends in."""
+    """Write the picture in the format of the file's suffix."""
     figure_of(report).savefig(path)
 
 
@@ -57,7 +57,7 @@ def figure_of(report: Report) -> Any:
 
 
 def _panels(lines: Sequence[Line]) -> dict[str, list[Line]]:
-    """Group lines by the title of their panel, families side by side; those of one panel differ in their batches."""
+    """Group lines by the title of their panel, families side by side; lines of a panel differ in the batch."""
     shapes = {(line.cell.batch, line.cell.vocab_size) for line in lines}
     together = len({batch for batch, _ in shapes}) == len(shapes) and len({size for _, size in shapes}) > 1
     panels: dict[tuple[str, str, str], list[Line]] = {}

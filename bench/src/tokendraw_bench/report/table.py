@@ -14,7 +14,7 @@ _TRAFFIC = ("collectives", "received", "a row", "peak")
 
 
 def header(report: Report) -> list[str]:
-    """Return the titles of the columns; a contender has more on a device, for the host's time, and over ranks."""
+    """List the titles of the columns: also the host's time on a device, and the traffic over ranks."""
     host, traffic = ["host us"] * _has_host(report), [*_TRAFFIC] * _has_traffic(report)
     names = [
         title
@@ -48,18 +48,18 @@ def as_markdown(report: Report) -> str:
 
 
 def markdown_table(titles: Sequence[str], rows: Iterable[Sequence[str]], in_words: Collection[str]) -> str:
-    """Write a table; the columns whose titles are ``in_words`` are flush left, the others are numbers."""
+    """Write a table in Markdown; columns with titles ``in_words`` are flush left, numbers flush right."""
     rule = ["---" if title in in_words else "--:" for title in titles]
     return "\n".join(f"| {' | '.join(row)} |" for row in (titles, rule, *rows))
 
 
 def _axes(report: Report) -> list[Axis]:
-    """List the axes that have a column."""
+    """List the axes with a column."""
     return [axis for axis in report.operation.axes if not axis.single]
 
 
 def _in_words(report: Report) -> set[str]:
-    """Name the columns that are flush left; the others are numbers."""
+    """List the titles of the columns of words, which are flush left."""
     return {axis.heading for axis in _axes(report) if axis.choices}
 
 

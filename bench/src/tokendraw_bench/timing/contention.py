@@ -1,4 +1,4 @@
-"""Tells whether other work disturbed the times, by their spread and the load of the machine."""
+"""Detects disturbed times, by their spread and the load of the machine."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 _WIDE = 0.5
-"""Spread that no idle machine shows."""
+"""Spread above that of an idle machine."""
 _WIDE_UNDER_LOAD = 0.1
-"""A spread that tells of other work where there are more threads than free cores."""
+"""Spread that shows other work if there are more threads than free cores."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Machine:
-    """The resources of the host when a run began."""
+    """Cores and load of the host before a run."""
 
     cores: int
     """Cores that this process may use."""
@@ -23,12 +23,12 @@ class Machine:
 
     @property
     def free(self) -> int:
-        """Return the number of cores without work, at least one."""
+        """Return the number of idle cores, at least 1."""
         return max(1, self.cores - round(self.load or 0.0))
 
 
 def look() -> Machine:
-    """Return the state of the machine now. Call it before anything is timed."""
+    """Read cores and load of the host, before a run."""
     every = os.cpu_count() or 1
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else every
     try:
@@ -39,10 +39,10 @@ def look() -> Machine:
 
 
 def busy(machine: Machine | None, spreads: Mapping[str, float], *, threads: int, repeats: int) -> str:
-    """Say that times were disturbed, by what signs, and what to set; "" if nothing points to it.
+    """Warn of disturbed times, with the signs and the settings to change; "" without signs.
 
-    :param machine: where the host computes; None if a device does.
-    :param spreads: by what was timed, half the distance of the quartiles as a share of the median; the worst.
+    :param machine: load of the host; None if a device computes.
+    :param spreads: worst spread by name of the call: half the distance of the quartiles as a share of the median.
     """
     worst = max(spreads, key=lambda name: spreads[name], default="")
     spread = spreads.get(worst, 0.0)

@@ -1,9 +1,9 @@
 """Times calls on a CUDA or ROCm device: CUDA graphs over buffers in rotation, out of a cold cache.
 
-A sample is one replay of a graph of several calls, each on the next buffer. Before it, and outside the time, a buffer
-of several times the L2 is read: no inputs are left in the cache, and the host has queued the replay by the time that
-the device gets to it. So the time holds neither the host nor the start of the graph, and shapes too small to fill the
-L2 between them are as cold as large ones.
+A sample is a replay of a graph of several calls, each on the next buffer. Before the sample a buffer of several times
+the L2 is read, outside of the time: no inputs are left in the cache, and the host has queued the replay before the
+device is ready for it. So the time includes neither the host nor the start of the graph, and small shapes are as cold
+as large ones.
 """
 
 # mypy: allow-untyped-calls
@@ -38,7 +38,7 @@ _WARM_UP = 3
 
 @dataclass(frozen=True, kw_only=True)
 class _Lap:
-    """Several calls, each on the next buffer, ready to be launched at once."""
+    """A graph, or a function, that makes several calls, each on the next buffer."""
 
     launch: Callable[[], object]
     calls: int
@@ -46,12 +46,12 @@ class _Lap:
 
 
 class CudaTimer:
-    """Times calls on one device.
+    """Times calls on a CUDA or ROCm device.
 
     :param device: with its index.
     :param repeats: number of samples of a median.
-    :param clock: of the host, for the time until a call returns.
-    :param together: the ranks that make each call with this one, each on a device of its own.
+    :param clock: clock of the host, for the time until a call returns.
+    :param together: ranks that make each call with this one, each on a separate device.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class CudaTimer:
         self._clock = clock
 
     def buffers(self, nbytes: int) -> int:
-        """Return at least two buffers, and no more than the calls of a graph."""
+        """Return the number of buffers that exceeds the cache: from 2 to the most calls of a graph."""
         return min(max(2, math.ceil(self.working_set / nbytes)), _MOST_CALLS)
 
     def time(self, calls: Mapping[str, Call], buffers: Sequence[Any]) -> dict[str, Timing | Failure]:
@@ -124,7 +124,7 @@ class CudaTimer:
         return self._together.most(1e3 * float(start.elapsed_time(end)) / lap.calls)
 
     def _host_us(self, draw: Draw, buffers: Sequence[Any]) -> float:
-        """Measure the median time until a call returns, each on an idle device: its queue never fills up.
+        """Measure the median time until a call returns on an idle device, whose queue never fills up.
 
         Calls that keep the device busy for milliseconds get fewer samples.
         """
@@ -145,7 +145,7 @@ class CudaTimer:
 
 
 def _lap(call: Call, buffers: Sequence[Any], pool: Any, together: Together) -> _Lap:
-    """Warm a call up, and capture as many of it as time and buffers allow."""
+    """Warm a call up, and capture as many repetitions as time and buffers allow."""
     rotation = itertools.cycle(buffers)
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
@@ -182,7 +182,7 @@ def _lap(call: Call, buffers: Sequence[Any], pool: Any, together: Together) -> _
 
 
 def _check_that_it_does_not_wait(draw: Draw, buffer: Any) -> None:
-    """Raise torch's RuntimeError where a call waits for the device: a capture would fail less gently."""
+    """Raise torch's RuntimeError if a call waits for the device: a failed capture would leave a broken state."""
     mode = torch.cuda.get_sync_debug_mode()
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Synchronization debug mode is a prototype")
@@ -194,6 +194,6 @@ def _check_that_it_does_not_wait(draw: Draw, buffer: Any) -> None:
 
 
 def _end_the_failed_capture() -> None:
-    """Capture something else, because torch's generator counts as captured until a capture ends well."""
+    """Capture a small graph, because torch's generator counts as captured until a capture succeeds."""
     with torch.cuda.graph(torch.cuda.CUDAGraph()):
         torch.zeros(1, device="cuda")

@@ -1,4 +1,4 @@
-"""Times calls in turns, so that a busy moment affects all of them, with medians and quartiles."""
+"""Times calls in turns, so that a busy moment affects every call; returns medians and quartiles."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tokendraw.tools import format_error
 from tokendraw_bench.timing.together import Alone, Together
 
 Draw: TypeAlias = Callable[[Any], object]
-"""Takes one set of inputs: whatever the operation makes of them, such as a buffer of logits [B, V]."""
+"""Function of a set of inputs, such as a buffer of logits [B, V]."""
 Clock: TypeAlias = Callable[[], float]
 
 _WORKING_SET = 128 << 20  # bytes; beyond the last cache of most machines
@@ -25,9 +25,9 @@ _LEAST_SAMPLE = 1e-3  # seconds that one sample should take, so that the clock's
 
 @dataclass(frozen=True, kw_only=True)
 class Call:
-    """A call that is timed: one step on one set of inputs.
+    """A timed call: a step on a set of inputs.
 
-    :ivar draw: Function that is timed; takes one set of inputs.
+    :ivar draw: Timed function; takes a set of inputs.
     :ivar graph_safe: Whether a CUDA graph can capture the call.
     :ivar way: Distinguishes the call from other calls of the same contender; "" for a single call.
     """
@@ -39,7 +39,7 @@ class Call:
 
 @dataclass(frozen=True, kw_only=True)
 class Timing:
-    """The time of one call in microseconds.
+    """The time of a call in microseconds.
 
     :ivar us: Median time.
     :ivar q1_us: First quartile of the time.
@@ -81,7 +81,7 @@ class Timer(Protocol):
     method: str
 
     def buffers(self, nbytes: int) -> int:
-        """Return the number of sets of inputs of this size that no cache holds together."""
+        """Return the number of sets of inputs that exceeds the caches together."""
 
     def time(self, calls: Mapping[str, Call], buffers: Sequence[Any]) -> dict[str, Timing | Failure]:
         """Time every call on all buffers in rotation. A call that raises is a ``Failure`` and disturbs no other."""
@@ -109,11 +109,11 @@ class WallTimer:
         self._together = together or Alone()
 
     def buffers(self, nbytes: int) -> int:
-        """Return at least two, so that no call finds its own inputs in a nearby cache."""
+        """Return the number of sets that exceeds the caches, at least 2."""
         return min(max(2, math.ceil(_WORKING_SET / nbytes)), _MOST_BUFFERS)
 
     def time(self, calls: Mapping[str, Call], buffers: Sequence[Any]) -> dict[str, Timing | Failure]:
-        """Warm up, then take one sample of every call in turn, over and over."""
+        """Warm up, then take samples of all calls in turn."""
         failed: dict[str, Failure] = {}
         samples: dict[str, list[float]] = {name: [] for name in calls}
         rotation = {name: itertools.cycle(buffers) for name in calls}
@@ -137,7 +137,7 @@ class WallTimer:
         }
 
     def _sample(self, draw: Draw, rotation: Iterator[Any], count: int) -> float:
-        """Measure the seconds of one call, averaged over ``count``."""
+        """Measure the seconds of a call, averaged over ``count`` calls."""
         inputs = list(itertools.islice(rotation, count))
         self._synchronize()
         start = self._clock()

@@ -1,7 +1,7 @@
-"""Times calls of several ranks together: they begin at the same time, and the slowest one's time counts.
+"""Synchronizes ranks for timing: calls begin at the same time, and the slowest rank's time counts.
 
-All ranks make the same number of calls, since a collective waits for all of them. A call that raises on some of them
-alone ends the run, when the process group's timeout is over.
+All ranks make the same number of calls, since a collective waits for all of them. A call that raises on some ranks
+ends the run at the timeout of the process group.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ if TYPE_CHECKING:
 
 
 class Together(Protocol):
-    """The ranks that make each call at the same time."""
+    """Ranks that make each call at the same time."""
 
     def meet(self) -> None:
-        """Wait for all of them."""
+        """Wait for all ranks."""
 
     def most(self, number: float) -> float:
-        """Return the largest of their numbers."""
+        """Return the largest number of all ranks."""
 
 
 class Alone:
@@ -45,11 +45,11 @@ class Ranks:
         self._number = torch.zeros(1, dtype=torch.float64, device=device)
 
     def meet(self) -> None:
-        """Wait for all of them, and for what their devices were given before."""
+        """Wait for all ranks and their devices."""
         self.most(0.0)
 
     def most(self, number: float) -> float:
-        """Return the largest of their numbers, after a wait for all of them."""
+        """Return the largest number of all ranks, after a wait for them."""
         import torch.distributed as dist
 
         self._number.fill_(number)
