@@ -29,7 +29,7 @@ PEAKED = MappingProxyType({f"peaked-{nucleus}": nucleus for nucleus in (7, 30, 1
 FAMILIES = (*PEAKED, "gaussian", "flat")
 
 
-def least_vocab_size(family: str) -> int:
+def min_vocab_size(family: str) -> int:
     """Compute the least vocabulary size for the nucleus of a family."""
     return math.ceil(PEAKED.get(family, 0) / TOP_P)
 

@@ -18,10 +18,10 @@ import torch
 from torch import Tensor
 
 from tokendraw import SamplingMetadata
-from tokendraw_bench.cells import PEAKED, TEMPERATURE, TOP_P, Cell, least_vocab_size
+from tokendraw_bench.cells import PEAKED, TEMPERATURE, TOP_P, Cell, min_vocab_size
 
 _MEASURED_ROWS = 16
-_STEEPEST = 16.0
+_MAX_POWER = 16.0
 
 
 def make_rows(
@@ -31,9 +31,9 @@ def make_rows(
 
     :raises ValueError: the vocabulary has no room for its nucleus.
     """
-    if vocab_size < least_vocab_size(family):
+    if vocab_size < min_vocab_size(family):
         raise ValueError(
-            f"{family} needs a vocabulary of {least_vocab_size(family)} or more, found {vocab_size}."
+            f"{family} needs a vocabulary of {min_vocab_size(family)} or more, found {vocab_size}."
         )
     logits = torch.empty(rows, vocab_size, device=device)
     if family == "gaussian":
@@ -54,7 +54,7 @@ def power_of(nucleus: int, vocab_size: int) -> float:
     ``TOP_P`` falls into the middle of the last token's mass, so that rounding does not change the nucleus.
     """
     log_ranks = torch.arange(1, vocab_size + 1, dtype=torch.float64).log()
-    low, high = 0.0, _STEEPEST
+    low, high = 0.0, _MAX_POWER
     for _ in range(50):
         middle = (low + high) / 2
         weights = (-middle * log_ranks).exp()

@@ -40,13 +40,13 @@ class Axis:
     option: str
     """Name on the command line, such as ``--drafts``; ``--seeded/--unseeded`` for true and false."""
     help: str
-    about: str
+    subject: str
     """Subject in the error about the option with another operation."""
     title: str = ""
     """Title of the column; "": name of the field."""
     choices: tuple[str, ...] = ()
-    """Values; (): whole numbers from ``least``."""
-    least: int = 1
+    """Values; (): whole numbers from ``minimum``."""
+    minimum: int = 1
     single: bool = False
     """Whether a run has a single value: it is in the head, has no column, and defaults to the cell's field."""
     changes_inputs: bool = True
@@ -146,28 +146,28 @@ class BenchOperation:
     """Describes the parameters of all calls of a run in a sentence."""
     note: str = ""
     """Note below the table, or ""."""
-    of_baselines: Callable[[Any, Sequence[str]], str] = lambda cell, names: ""
+    baseline_note: Callable[[Any, Sequence[str]], str] = lambda cell, names: ""
     """Describes how baselines deviate from the cells of a run, or ""."""
     constants: Mapping[str, Any] = field(default_factory=dict)
     """Parameters of all calls, for JSON."""
     has_picture: bool = False
     """Whether :mod:`tokendraw_bench.report.plot` can draw its tables."""
 
-    def grid(self, preset: str, **given: Sequence[Any]) -> tuple[Any, ...]:
+    def grid(self, preset: str, **overrides: Sequence[Any]) -> tuple[Any, ...]:
         """List the cells of a preset, with some values replaced.
 
         :param preset: name of the preset.
-        :param given: values by field; none: those of the preset. A value of a field of the shape is combined with every
-            value of the other fields of the shape; without such values the shapes of the preset stay.
+        :param overrides: values by field; none: those of the preset. A value of a field of the shape is combined with
+            every value of the other fields of the shape; without such values the shapes of the preset stay.
         """
-        own = self.presets[preset]
-        shapes: Iterable[Sequence[Any]] = own.shapes
-        if any(given.get(name) for name in self.shape):
-            columns = zip(self.shape, zip(*own.shapes, strict=True), strict=True)
-            values = [given.get(name) or _unique(column) for name, column in columns]
+        grid = self.presets[preset]
+        shapes: Iterable[Sequence[Any]] = grid.shapes
+        if any(overrides.get(name) for name in self.shape):
+            columns = zip(self.shape, zip(*grid.shapes, strict=True), strict=True)
+            values = [overrides.get(name) or _unique(column) for name, column in columns]
             # In the order of the presets: of the fields of a shape the first varies fastest.
             shapes = [shape[::-1] for shape in itertools.product(*reversed(values))]
-        others = {**own.axes, **{name: values for name, values in given.items() if values}}
+        others = {**grid.axes, **{name: values for name, values in overrides.items() if values}}
         fields = [name for name in others if name not in self.shape]
         rest = list(itertools.product(*(others[name] for name in fields)))
         return _unique(
@@ -176,7 +176,7 @@ class BenchOperation:
             for more in rest
         )
 
-    def about_inputs(self, cell: AnyCell) -> tuple[Any, ...]:
+    def input_key(self, cell: AnyCell) -> tuple[Any, ...]:
         """Return the values that determine the inputs of a cell."""
         return tuple(getattr(cell, axis.field) for axis in self.axes if axis.changes_inputs)
 

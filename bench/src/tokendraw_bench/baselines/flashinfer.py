@@ -28,7 +28,7 @@ from torch import Tensor
 from tokendraw import SamplerUnavailableError, SamplingMetadata
 from tokendraw.plugin import Host
 from tokendraw.resolution import installed_version
-from tokendraw_bench.baselines.parameters import Parameters
+from tokendraw_bench.baselines.parameters import BaselineParameters
 from tokendraw_bench.cells import Cell
 from tokendraw_bench.timing.timer import Call, Draw
 
@@ -77,7 +77,7 @@ CHAIN_WAYS: _Ways = MappingProxyType(
 )
 
 
-def lacks(host: Host) -> str | None:
+def reason_against(host: Host) -> str | None:
     """Say why FlashInfer cannot run on a machine; None if it can."""
     if host.device_type != "cuda":
         return f"needs an NVIDIA GPU, found {host.device_type}"
@@ -89,7 +89,7 @@ def lacks(host: Host) -> str | None:
 def prepare(cell: Cell, metadata: SamplingMetadata) -> tuple[Call, ...]:
     """Make a call for each way to draw."""
     facts = metadata.facts
-    steps = _Steps(Parameters.of(cell, metadata), facts.max_top_k if facts.all_top_k else None)
+    steps = _Steps(BaselineParameters.of(cell, metadata), facts.max_top_k if facts.all_top_k else None)
     return steps.calls(DRAW_WAYS)
 
 
@@ -99,7 +99,7 @@ def prepare_chain(cell: Cell, metadata: SamplingMetadata, draft_ids: Tensor, mod
     :param metadata: of the requests of the cell.
     :param draft_ids: [B, K]; a buffer holds the target's B * (K + 1) rows and below them the B * K of the drafts.
     """
-    rows = Parameters.of(cell, metadata)
+    rows = BaselineParameters.of(cell, metadata)
     if mode != "rejection":
         raise SamplerUnavailableError(f"it does not serve the mode {mode}")
     if rows.min_p is not None:
@@ -117,7 +117,7 @@ class _Steps:
     """
 
     def __init__(
-        self, rows: Parameters, largest_top_k: int | None = None, *, draft_ids: Tensor | None = None
+        self, rows: BaselineParameters, largest_top_k: int | None = None, *, draft_ids: Tensor | None = None
     ) -> None:
         self._sampling: Any = importlib.import_module("flashinfer.sampling")
         self._fused = getattr(importlib.import_module("flashinfer"), _FUSED, None)
@@ -129,14 +129,14 @@ class _Steps:
 
     def calls(self, ways: _Ways) -> tuple[Call, ...]:
         """Make a call for each way of the rows' filters in this version of FlashInfer."""
-        found = []
+        calls = []
         for way in ways[frozenset(self._filters)]:
             if _FUSED in way and (self._fused is None or self._largest_top_k is None):
                 continue
             draw = _chain(*(self._step(name) for name in way))
             takes_seed = way[-1] == _FUSED or bool(self._seed(way[-1]))
-            found.append(Call(draw=draw, graph_safe=takes_seed, way=", ".join(way)))
-        return tuple(found)
+            calls.append(Call(draw=draw, graph_safe=takes_seed, way=", ".join(way)))
+        return tuple(calls)
 
     def _step(self, name: str) -> Callable[[Any], Any]:
         if name == _DIVISION:
@@ -158,8 +158,8 @@ class _Steps:
         function = getattr(self._sampling, name)
         if name == "softmax":
             return partial(function, temperature=self._rows.temperature)
-        own = {filter_: tensor for filter_, tensor in self._filters.items() if filter_ in name}
-        return partial(function, **own, **(self._seed(name) if "sampling" in name else {}))
+        filters = {filter_: tensor for filter_, tensor in self._filters.items() if filter_ in name}
+        return partial(function, **filters, **(self._seed(name) if "sampling" in name else {}))
 
     def _chain_sampling(self, function: Callable[..., object]) -> Callable[[Any], object]:
         ids = self._draft_ids
@@ -181,9 +181,9 @@ class _Steps:
 
 def _chain(*steps: Callable[[Any], Any]) -> Draw:
     def draw(logits: Tensor) -> object:
-        found: Any = logits
+        value: Any = logits
         for step in steps:
-            found = step(found)
-        return found
+            value = step(value)
+        return value
 
     return draw

@@ -13,7 +13,7 @@ from tokendraw_bench.cells import Cell
 
 
 @dataclass(frozen=True)
-class Parameters:
+class BaselineParameters:
     """Parameters by row, [B]; None for a filter that no row uses."""
 
     temperature: Tensor

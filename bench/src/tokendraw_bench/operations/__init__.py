@@ -22,5 +22,5 @@ def names() -> tuple[str, ...]:
 
 def get(name: str) -> BenchOperation:
     """Load the record of a timed operation."""
-    found: BenchOperation = importlib.import_module(f"{__name__}.{name}").BENCH
-    return found
+    record: BenchOperation = importlib.import_module(f"{__name__}.{name}").BENCH
+    return record

@@ -43,7 +43,7 @@ class ProcessCell:
         return self.batch * self.vocab_size * (4 if self.dtype == "float32" else 2)
 
     @property
-    def occurring(self) -> int:
+    def num_distinct(self) -> int:
         """Return the number of different ids of a request, at most V."""
         return min(self.distinct, self.vocab_size)
 
@@ -72,7 +72,7 @@ AXES = (
         option="--edits",
         help="What the requests ask for, with --op process_logits; may be given again. All: penalties, bias, a bad "
         "word, min_tokens and a bitmask.",
-        about="edits of logits",
+        subject="edits of logits",
         choices=EDITS,
         changes_inputs=False,
     ),
@@ -80,7 +80,7 @@ AXES = (
         field="distinct",
         option="--distinct",
         help="Ids that occur in each request, with --op process_logits; may be given again. Default: 512.",
-        about="edits of logits",
+        subject="edits of logits",
         changes_inputs=False,
     ),
 )
@@ -117,10 +117,10 @@ def _slots(cell: ProcessCell, device: torch.device) -> _Arguments:
     from tokendraw import RequestSlots
 
     generator = torch.Generator().manual_seed(2)
-    slots = RequestSlots(cell.batch, cell.occurring + _OUTPUT, cell.vocab_size, device=device)
+    slots = RequestSlots(cell.batch, cell.num_distinct + _OUTPUT, cell.vocab_size, device=device)
     params, last = _params(cell), []
     for slot in range(cell.batch):
-        ids = torch.randperm(cell.vocab_size, generator=generator)[: cell.occurring].tolist()
+        ids = torch.randperm(cell.vocab_size, generator=generator)[: cell.num_distinct].tolist()
         slots.add(slot, params, prompt_token_ids=ids)
         last.append(ids[-_OUTPUT:])
     row_index = torch.arange(cell.batch, device=device)

@@ -53,8 +53,8 @@ RANKS = Axis(
     option="--ranks",
     help="Split the vocabulary over so many processes, by gloo on CPUs, by NCCL on a GPU each, with --op sample. "
     "Beside every sampler stands the same one behind an all-gather of the logits.",
-    about="a vocabulary over ranks",
-    least=2,
+    subject="a vocabulary over ranks",
+    minimum=2,
     single=True,
 )
 
@@ -64,9 +64,9 @@ def _make_logits(cell: RankCell, device: torch.device, generator: torch.Generato
     import torch.distributed as dist
 
     logits = sample.BENCH.make_inputs(cell, device, generator)
-    own = logits[:, dist.get_rank() * cell.width :][:, : cell.width]
+    columns = logits[:, dist.get_rank() * cell.width :][:, : cell.width]
     buffer: Tensor = logits.new_full((cell.num_rows, cell.width), float("inf"))
-    buffer[:, : own.shape[1]] = own
+    buffer[:, : columns.shape[1]] = columns
     return buffer
 
 
@@ -80,16 +80,16 @@ def arguments(cell: RankCell, device: torch.device, group: Any = None) -> Argume
     return sample.BENCH.arguments(cell, device), VocabShard(start, cell.vocab_size, group)
 
 
-def _sharded(sampler: Sampler, cell: RankCell, given: Arguments) -> Draw:
-    metadata, shard = given
+def _sharded(sampler: Sampler, cell: RankCell, arguments: Arguments) -> Draw:
+    metadata, shard = arguments
     held = min(cell.width, cell.vocab_size - shard.start)
     return lambda local: sampler.sample(local[:, :held], metadata, shard=shard)
 
 
-def _gathered(sampler: Sampler, cell: RankCell, given: Arguments) -> Draw:
+def _gathered(sampler: Sampler, cell: RankCell, arguments: Arguments) -> Draw:
     from tokendraw.vocab_parallel import transport_of
 
-    metadata, shard = given
+    metadata, shard = arguments
     transport = transport_of(shard.group)
 
     def draw(local: Tensor) -> object:
@@ -100,8 +100,8 @@ def _gathered(sampler: Sampler, cell: RankCell, given: Arguments) -> Draw:
 
 def _whole(transport: Transport, local: Tensor, cell: RankCell) -> Tensor:
     """Gather logits [B, V] on every rank."""
-    every = transport.all_gather(local)
-    return every.movedim(0, 1).reshape(len(local), -1)[:, : cell.vocab_size]
+    gathered = transport.all_gather(local)
+    return gathered.movedim(0, 1).reshape(len(local), -1)[:, : cell.vocab_size]
 
 
 def _need_of(cell: RankCell | None) -> Need:

@@ -17,7 +17,7 @@ import tokendraw
 from tokendraw.plugin import VERIFY_MODES, VerifyMode
 from tokendraw_bench.axes import BATCH, DTYPE, REQUESTS, VOCABULARY
 from tokendraw_bench.cells import TEMPERATURE, TOP_K, TOP_P, Cell
-from tokendraw_bench.on_logits import on_logits
+from tokendraw_bench.logits_record import logits_record
 from tokendraw_bench.operation import Axis, Prepare, Preset
 
 if TYPE_CHECKING:
@@ -87,13 +87,13 @@ DRAFTS = (
         field="drafts",
         option="--drafts",
         help="Of each request, with --op verify; may be given again. Default: 4.",
-        about="drafts to verify",
+        subject="drafts to verify",
     ),
     Axis(
         field="mode",
         option="--verify-mode",
         help="With --op verify; may be given again. Default: both.",
-        about="drafts to verify",
+        subject="drafts to verify",
         choices=VERIFY_MODES,
     ),
 )
@@ -121,15 +121,15 @@ def _make_logits(cell: VerifyCell, device: torch.device, generator: torch.Genera
     judging = speculative.target_rows(speculative.cu_num_logits(counts), len(ids))
     draft = target[judging]
     draft += _DRAFT_NOISE * torch.empty_like(draft).normal_(generator=generator)
-    drawn = _drawn(draft, generator)
-    own = torch.arange(len(ids), device=device)
-    for logits, at in ((target, judging.unsqueeze(-1)), (draft, own.unsqueeze(-1))):
-        logits[at, drawn], logits[at, ids] = logits[at, ids], logits[at, drawn]
+    drafts = _draw_drafts(draft, generator)
+    draft_rows = torch.arange(len(ids), device=device)
+    for logits, rows in ((target, judging.unsqueeze(-1)), (draft, draft_rows.unsqueeze(-1))):
+        logits[rows, drafts], logits[rows, ids] = logits[rows, ids], logits[rows, drafts]
     rows = target if cell.mode == "coupled" else torch.cat([target, draft])
     return rows.to(getattr(torch, cell.dtype))
 
 
-def _drawn(logits: Tensor, generator: torch.Generator) -> Tensor:
+def _draw_drafts(logits: Tensor, generator: torch.Generator) -> Tensor:
     """Draw a token for each row, [rows, 1], out of those kept by every filter."""
     best, ids = logits.topk(TOP_K)
     probability = (best / TEMPERATURE).softmax(-1)
@@ -164,7 +164,7 @@ def _step(sampler: Sampler, cell: VerifyCell, metadata: SamplingMetadata) -> Dra
     return verify
 
 
-def _by_flashinfer(cell: VerifyCell, metadata: SamplingMetadata) -> Sequence[Call]:
+def _flashinfer_calls(cell: VerifyCell, metadata: SamplingMetadata) -> Sequence[Call]:
     from tokendraw_bench.baselines import flashinfer
 
     assert metadata.device is not None
@@ -172,7 +172,7 @@ def _by_flashinfer(cell: VerifyCell, metadata: SamplingMetadata) -> Sequence[Cal
     return flashinfer.prepare_chain(cell, metadata, ids, cell.mode)
 
 
-BENCH = on_logits(
+BENCH = logits_record(
     name="verify",
     cell=VerifyCell,
     axes=(BATCH, VOCABULARY, DTYPE, *DRAFTS, *REQUESTS),
@@ -182,5 +182,5 @@ BENCH = on_logits(
     make_inputs=_make_logits,
     step=_step,
     load=_load,
-    baselines=lambda: {"flashinfer-direct": cast(Prepare, _by_flashinfer)},
+    baselines=lambda: {"flashinfer-direct": cast(Prepare, _flashinfer_calls)},
 )

@@ -84,11 +84,11 @@ class _LiveTensors(TorchDispatchMode):
         """Number of tensors that refer to it."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        given = {_address(t) for t in tree_iter((args, kwargs)) if isinstance(t, Tensor)}
+        arguments = {_address(t) for t in tree_iter((args, kwargs)) if isinstance(t, Tensor)}
         result = func(*args, **(kwargs or {}))
         for tensor in tree_iter(result):
             if isinstance(tensor, Tensor) and tensor.numel():
-                self._refer(tensor, is_new=_address(tensor) not in given)
+                self._refer(tensor, is_new=_address(tensor) not in arguments)
         return result
 
     def _refer(self, tensor: Tensor, *, is_new: bool) -> None:

@@ -18,19 +18,19 @@ from torch import Tensor
 from tokendraw import TokendrawError
 from tokendraw_bench.timing.timer import Call, Failure, Timer, Timing
 
-_PROGRAMS = ((1024, 4), (4096, 4), (8192, 8))
+_READ_PROGRAMS = ((1024, 4), (4096, 4), (8192, 8))
 """Words a program, and warps: for a single row, and for batches."""
 
 
 def readers(device: torch.device) -> Mapping[str, Call]:
     """Return the reading passes by their name in reports."""
-    found = {"torch.sum": Call(draw=_sum), "torch.amax": Call(draw=_amax)}
+    passes = {"torch.sum": Call(draw=_sum), "torch.amax": Call(draw=_amax)}
     if device.type == "cuda" and importlib.util.find_spec("triton") is not None:
         from tokendraw_bench.timing.read_kernel import read
 
-        for words, warps in _PROGRAMS:
-            found[f"Triton, {words} words a program"] = Call(draw=partial(_by_triton, read, words, warps))
-    return found
+        for words, warps in _READ_PROGRAMS:
+            passes[f"Triton, {words} words a program"] = Call(draw=partial(_by_triton, read, words, warps))
+    return passes
 
 
 def copies(source: Callable[[Any], Tensor], inputs: Any) -> Mapping[str, Call]:
@@ -75,8 +75,8 @@ def measure(
     """
     passes = readers(buffers[0].device) if passes is None else passes
     named = {f"{floor}: {name}": call for name, call in passes.items()}
-    found = timer.time(named | dict(calls), buffers)
-    reads = {name: found.pop(name) for name in named}
+    times = timer.time(named | dict(calls), buffers)
+    reads = {name: times.pop(name) for name in named}
     timings = {name: entry for name, entry in reads.items() if isinstance(entry, Timing)}
     if not timings:
         reasons = "; ".join(
@@ -88,7 +88,7 @@ def measure(
             f"{subject} needs a {floor} that ratios refer to, found none that works: {reasons}."
         )
     fastest = min(timings, key=lambda name: timings[name].us)
-    return Measured(read=timings[fastest], read_by=fastest.removeprefix(f"{floor}: "), calls=found)
+    return Measured(read=timings[fastest], read_by=fastest.removeprefix(f"{floor}: "), calls=times)
 
 
 def words_of(logits: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:

@@ -11,16 +11,16 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
 from tokendraw.tools import format_error
-from tokendraw_bench.timing.together import Alone, Together
+from tokendraw_bench.timing.rank_group import RankGroup, SingleRank
 
 Draw: TypeAlias = Callable[[Any], object]
 """Function of a set of inputs, such as a buffer of logits [B, V]."""
 Clock: TypeAlias = Callable[[], float]
 
-_WORKING_SET = 128 << 20  # bytes; beyond the last cache of most machines
-_MOST_BUFFERS = 1024
-_WARM_UP = 2
-_LEAST_SAMPLE = 1e-3  # seconds that one sample should take, so that the clock's own time does not show
+_WORKING_SET_BYTES = 128 << 20  # bytes; beyond the last cache of most machines
+_MAX_BUFFERS = 1024
+_WARM_UP_CALLS = 2
+_MIN_SAMPLE_SECONDS = 1e-3  # seconds that one sample should take, so that the clock's own time does not show
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,7 +91,7 @@ class WallTimer:
     """Times calls by the wall clock, where the host computes or waits for the device.
 
     :param synchronize: waits for the device; None for the CPU.
-    :param together: the ranks that make each call with this one.
+    :param group: the ranks that make each call with this one.
     """
 
     def __init__(
@@ -100,17 +100,17 @@ class WallTimer:
         *,
         clock: Clock = time.perf_counter,
         synchronize: Callable[[], object] | None = None,
-        together: Together | None = None,
+        group: RankGroup | None = None,
     ) -> None:
         self.repeats = repeats
-        self.method = f"wall clock over buffers of {_WORKING_SET >> 20} MiB in rotation"
+        self.method = f"wall clock over buffers of {_WORKING_SET_BYTES >> 20} MiB in rotation"
         self._clock = clock
         self._synchronize = synchronize or (lambda: None)
-        self._together = together or Alone()
+        self._group = group or SingleRank()
 
     def buffers(self, nbytes: int) -> int:
         """Return the number of sets that exceeds the caches, at least 2."""
-        return min(max(2, math.ceil(_WORKING_SET / nbytes)), _MOST_BUFFERS)
+        return min(max(2, math.ceil(_WORKING_SET_BYTES / nbytes)), _MAX_BUFFERS)
 
     def time(self, calls: Mapping[str, Call], buffers: Sequence[Any]) -> dict[str, Timing | Failure]:
         """Warm up, then take samples of all calls in turn."""
@@ -118,19 +118,19 @@ class WallTimer:
         samples: dict[str, list[float]] = {name: [] for name in calls}
         rotation = {name: itertools.cycle(buffers) for name in calls}
         inner = dict.fromkeys(calls, 1)
-        for turn in range(-_WARM_UP, self.repeats):
+        for turn in range(-_WARM_UP_CALLS, self.repeats):
             for name in [name for name in calls if name not in failed]:
-                self._together.meet()
+                self._group.wait()
                 try:
                     seconds = self._sample(calls[name].draw, rotation[name], inner[name])
                 except Exception as error:  # of a plugin, which may raise what it likes
                     failed[name] = Failure(reason=format_error(error))
                     continue
-                seconds = self._together.most(seconds)
+                seconds = self._group.maximum(seconds)
                 if turn >= 0:
                     samples[name].append(1e6 * seconds)
                 elif seconds > 0:
-                    inner[name] = max(1, math.ceil(_LEAST_SAMPLE / seconds))
+                    inner[name] = max(1, math.ceil(_MIN_SAMPLE_SECONDS / seconds))
         return {
             name: failed[name] if name in failed else summary(samples[name], how="wall clock")
             for name in calls

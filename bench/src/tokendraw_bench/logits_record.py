@@ -51,7 +51,7 @@ def _head_of(cell: Cell) -> str:
     return f"T = {TEMPERATURE}, k = {TOP_K}, p = {TOP_P}, min-p = {MIN_P}; {rows} rows, {_noise(cell)} noise."
 
 
-def _other_noise(cell: Cell, names: Sequence[str]) -> str:
+def _baseline_noise(cell: Cell, names: Sequence[str]) -> str:
     if cell.gumbel_dtype == "fp32" or not names:
         return ""
     draw = "draws" if len(names) == 1 else "draw"
@@ -62,14 +62,14 @@ def _noise(cell: Cell) -> str:
     return cell.gumbel_dtype.replace("fp", "float")
 
 
-on_logits = partial(
+logits_record = partial(
     BenchOperation,
     shape=("batch", "vocab_size"),
     arguments=_metadata,
     need=_need_of,
     measured=_nucleus,
     head=_head_of,
-    of_baselines=_other_noise,
+    baseline_note=_baseline_noise,
     constants=MappingProxyType({"temperature": TEMPERATURE, "top_k": TOP_K, "top_p": TOP_P, "min_p": MIN_P}),
     has_picture=True,
 )

@@ -12,28 +12,28 @@ if TYPE_CHECKING:
     import torch
 
 
-class Together(Protocol):
+class RankGroup(Protocol):
     """Ranks that make each call at the same time."""
 
-    def meet(self) -> None:
+    def wait(self) -> None:
         """Wait for all ranks."""
 
-    def most(self, number: float) -> float:
+    def maximum(self, number: float) -> float:
         """Return the largest number of all ranks."""
 
 
-class Alone:
+class SingleRank:
     """A process by itself."""
 
-    def meet(self) -> None:
+    def wait(self) -> None:
         """Go on at once."""
 
-    def most(self, number: float) -> float:
+    def maximum(self, number: float) -> float:
         """Return the number."""
         return number
 
 
-class Ranks:
+class DistributedRanks:
     """The ranks of the default process group of torch.distributed.
 
     :param device: where their tensors are.
@@ -44,11 +44,11 @@ class Ranks:
 
         self._number = torch.zeros(1, dtype=torch.float64, device=device)
 
-    def meet(self) -> None:
+    def wait(self) -> None:
         """Wait for all ranks and their devices."""
-        self.most(0.0)
+        self.maximum(0.0)
 
-    def most(self, number: float) -> float:
+    def maximum(self, number: float) -> float:
         """Return the largest number of all ranks, after a wait for them."""
         import torch.distributed as dist
 

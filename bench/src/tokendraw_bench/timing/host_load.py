@@ -6,14 +6,14 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-_WIDE = 0.5
+_BUSY_SPREAD = 0.5
 """Spread above that of an idle machine."""
-_WIDE_UNDER_LOAD = 0.1
+_LOADED_SPREAD = 0.1
 """Spread that shows other work if there are more threads than free cores."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Machine:
+class HostLoad:
     """Cores and load of the host before a run."""
 
     cores: int
@@ -27,18 +27,18 @@ class Machine:
         return max(1, self.cores - round(self.load or 0.0))
 
 
-def look() -> Machine:
+def read_host_load() -> HostLoad:
     """Read cores and load of the host, before a run."""
-    every = os.cpu_count() or 1
-    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else every
+    count = os.cpu_count() or 1
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else count
     try:
         load = os.getloadavg()[0]
     except (AttributeError, OSError):
-        return Machine(cores=usable, load=None)
-    return Machine(cores=usable, load=max(0.0, load - (every - usable)))  # others may have the rest
+        return HostLoad(cores=usable, load=None)
+    return HostLoad(cores=usable, load=max(0.0, load - (count - usable)))  # others may have the rest
 
 
-def busy(machine: Machine | None, spreads: Mapping[str, float], *, threads: int, repeats: int) -> str:
+def busy(machine: HostLoad | None, spreads: Mapping[str, float], *, threads: int, repeats: int) -> str:
     """Warn of disturbed times, with the signs and the settings to change; "" without signs.
 
     :param machine: load of the host; None if a device computes.
@@ -48,11 +48,11 @@ def busy(machine: Machine | None, spreads: Mapping[str, float], *, threads: int,
     spread = spreads.get(worst, 0.0)
     load = machine.load if machine and machine.load is not None else 0.0
     loaded = machine is not None and (
-        load > machine.cores or (threads > machine.free and spread > _WIDE_UNDER_LOAD)
+        load > machine.cores or (threads > machine.free and spread > _LOADED_SPREAD)
     )
-    if not loaded and spread <= _WIDE:
+    if not loaded and spread <= _BUSY_SPREAD:
         return ""
-    signs = [f"times spread by up to ±{100 * spread:.0f} % ({worst})"] if spread > _WIDE_UNDER_LOAD else []
+    signs = [f"times spread by up to ±{100 * spread:.0f} % ({worst})"] if spread > _LOADED_SPREAD else []
     settings = [f"more --repeats ({repeats} here)"]
     if machine and loaded:
         cores = f"{machine.cores} core{'s' * (machine.cores > 1)}"
