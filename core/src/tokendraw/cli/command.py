@@ -1,4 +1,4 @@
-"""The class of commands that report errors as a sentence and an exit code.
+"""Commands with errors as a sentence and an exit code.
 
 Exit codes: 0 fine; 1 not usable (no sampler, a file without logits, an explicit choice that cannot be
 honoured); 2 usage (options, parameters outside their range, malformed settings); 130 interrupted; 141 the
@@ -65,7 +65,7 @@ def has_json_option(args: Sequence[str]) -> bool:
 
 @contextlib.contextmanager
 def errors_as_json(as_json: bool) -> Iterator[None]:
-    """Print an error that ends the command as a JSON object, if ``--json`` was given, and raise it again."""
+    """With ``--json`` print an error as a JSON object, and raise it again."""
     try:
         yield
     except (click.exceptions.Exit, click.Abort):
@@ -81,7 +81,7 @@ def errors_as_json(as_json: bool) -> Iterator[None]:
 
 
 def _print_error(message: str) -> None:
-    """Print a JSON object that holds an error, unless the command has printed its own object."""
+    """Print an error as a JSON object, unless the command has printed an object already."""
     if not has_printed_json():
         print_json({"error": message})
 
