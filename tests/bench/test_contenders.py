@@ -1,4 +1,4 @@
-"""Who takes part in ``tokendraw bench``: samplers by themselves, and baselines that draw what the reference keeps."""
+"""Contenders of ``tokendraw bench``: plugins without companions, and baselines with the reference's kept set."""
 
 import inspect
 import sys
@@ -132,7 +132,7 @@ def test_a_dtype_that_a_sampler_does_not_take_is_a_reason(dists):
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.fast_first
 def test_tokens_of_the_pipeline_of_sorts_are_those_that_the_reference_keeps(filters, dtype):
-    """Without ties: of those the pipeline keeps as many as engines do, not all."""
+    """Logits without ties: the pipeline does not keep every tie."""
     cell = Cell(10, 300, dtype, filters, "gaussian")
     metadata = metadata_of(cell, CPU)
     logits = torch.stack([torch.randperm(300) for _ in range(10)]).mul(0.05).to(getattr(torch, dtype))
@@ -162,12 +162,12 @@ def test_the_pipeline_of_sorts_draws_by_the_softmax_of_what_is_kept():
 
 @pytest.fixture
 def fake_flashinfer(monkeypatch):
-    """FlashInfer's names and the names of its parameters; each notes its call and passes the probabilities on."""
+    """Stand-in for FlashInfer's functions: logs each call and returns the probabilities."""
     calls = []
     package, module = types.ModuleType("flashinfer"), types.ModuleType("flashinfer.sampling")
 
     def note(name, rows=(), options=()):
-        """A function of the probabilities and of one tensor for each of ``rows``; it notes all but the former."""
+        """Make a function of probabilities and a tensor for each of ``rows``, which logs its other arguments."""
 
         def noted(probs, **given):
             assert list(given) == [*rows, *options]
@@ -213,7 +213,7 @@ def _kind(value):
 
 
 def drawn_by_flashinfer(calls, filters):
-    """What each way calls, by its name; every way starts from the logits of [5, 300]."""
+    """Map each way to its calls, for logits [5, 300]."""
     cell, found = cell_of(filters), {}
     for call in _flashinfer.prepare(cell, metadata_of(cell, CPU)):
         call.draw(torch.zeros(5, 300))

@@ -1,4 +1,4 @@
-"""A busy machine is told of, with what to set; an idle one is not. Loads and times are planted."""
+"""Warnings of a busy machine, for planted loads and times."""
 
 import os
 

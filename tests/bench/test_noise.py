@@ -1,4 +1,4 @@
-"""``tokendraw bench --gumbel-dtype``: float64 noise reaches what is timed, and the table says who draws otherwise."""
+"""``tokendraw bench --gumbel-dtype``: timed calls draw float64 noise, and the notes name baselines without it."""
 
 import importlib
 import json
@@ -25,7 +25,7 @@ CELLS = pytest.mark.parametrize("cell", [SAMPLE, VERIFY], ids=["sample", "verify
 
 
 def contested(metadata: SamplingMetadata) -> torch.Tensor:
-    """Logits that the noise of each row outweighs but for a rounding: the precision of the noise decides."""
+    """Logits that cancel the noise of each row up to rounding: the precision of the noise decides."""
     seed, position = metadata.seed, metadata.positions
     if metadata.row_index is not None:
         seed = seed[metadata.row_index]
@@ -41,7 +41,7 @@ def drawn(cell, logits):
 
 
 def expected(cell, metadata, logits, gumbel_dtype):
-    """The tokens of a sampler that was loaded for this noise."""
+    """Draw with a sampler loaded for this noise."""
     need = Need(gumbel_dtype=gumbel_dtype)
     sampler = load_sampler("native", device="cpu", need=need, operations=("verify",))
     if cell.operation == "sample":

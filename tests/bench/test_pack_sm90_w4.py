@@ -1,4 +1,4 @@
-"""``tokendraw bench --op pack_sm90_w4``: its cells, the bytes that it makes, the calls, and a run of the command."""
+"""``tokendraw bench --op pack_sm90_w4``: cells, input bytes, calls, and a run of the command."""
 
 import json
 
@@ -59,7 +59,7 @@ class TestCells:
 
     @pytest.mark.parametrize("preset", BENCH.presets)
     def test_no_cell_of_a_preset_is_refused(self, preset):
-        """Its call is checked, on tensors without memory."""
+        """The call of a cell is checked on tensors without memory."""
         meta, record = torch.device("meta"), tokendraw.operations.get("pack_sm90_w4")
         for cell in BENCH.grid(preset):
             named = {} if cell.format == "scales" else {"format": cell.format}

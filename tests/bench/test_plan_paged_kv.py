@@ -1,4 +1,4 @@
-"""``tokendraw bench --op plan_paged_kv``: its cells, the batches that it makes, the call, and a run of the command."""
+"""``tokendraw bench --op plan_paged_kv``: cells, input batches, the call, and a run of the command."""
 
 import json
 from dataclasses import replace
@@ -64,7 +64,7 @@ class TestInputs:
 
 
 def planned(cell):
-    """Return what the native planner's call returns for two sets of inputs, and the call."""
+    """Return two sets of inputs, and the native planner's call."""
     (native,) = select_contenders(("native",), CPU, "plan_paged_kv")
     inputs = make_inputs(cell, CPU, 2)
     (one,) = native.prepare(cell, BENCH.arguments(cell, CPU), inputs[0])

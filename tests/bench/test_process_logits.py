@@ -1,4 +1,4 @@
-"""``tokendraw bench --op process_logits``: its cells, what their requests ask for, and a run of the command."""
+"""``tokendraw bench --op process_logits``: cells, requests, and a run of the command."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""``tokendraw bench --ranks``: what a rank holds, what is counted and measured, what is refused, and whole runs."""
+"""``tokendraw bench --ranks``: shards of ranks, traffic, peak memory, refusals, and runs."""
 
 import json
 import re
@@ -81,7 +81,7 @@ class TestCounting:
 
 
 class Fast:
-    """A rank that is faster than the other one of two."""
+    """The faster of two ranks."""
 
     def __init__(self):
         self.met = 0
@@ -146,7 +146,7 @@ def test_a_table_has_the_sampler_beside_itself_behind_an_all_gather(alone, monke
 
 
 class Halving(StandingTimer):
-    """Says of the all-gather that it takes twice as long, or that it fails."""
+    """A timer that doubles the time of the all-gather, or lets it fail."""
 
     def __init__(self, *, fails):
         self.fails = fails

@@ -1,4 +1,4 @@
-"""A run of ``tokendraw bench`` with contenders and a timer of the test's own: what is timed, and what is shown."""
+"""Runs of ``tokendraw bench`` with fake contenders and a fake timer: timed calls, and the printed report."""
 
 from dataclasses import replace
 
@@ -22,7 +22,7 @@ def timing(us, spread=0.0, *, host_us=None, how="wall clock"):
 
 
 class FakeTimer:
-    """Gives each call its time by its name, and keeps what it was asked."""
+    """A timer with planted times by name, which logs its calls."""
 
     repeats, method = 15, "by the sun"
 

@@ -1,4 +1,4 @@
-"""A third operation is timed once the bench has a module for it; nothing else is told of it."""
+"""A third operation is timed once the bench has a module for it."""
 
 from pathlib import Path
 
@@ -25,7 +25,7 @@ def dists(tmp_path, monkeypatch):
 
 
 class Timer:
-    """Keeps what each call returned."""
+    """A timer that keeps the output of each call."""
 
     repeats, method = 3, "by the sun"
 

@@ -1,4 +1,4 @@
-"""``tokendraw bench --op verify``: its cells, the logits that it makes, who is timed, and a run of the command."""
+"""``tokendraw bench --op verify``: cells, logits, contenders, and a run of the command."""
 
 import inspect
 import itertools
@@ -91,7 +91,7 @@ class TestLogits:
 
     @pytest.mark.parametrize("family", ["peaked-7", "peaked-30", "gaussian"])
     def test_one_tensor_of_ids_is_drawn_from_the_drafts_of_every_buffer(self, family):
-        """Tokens that every filter keeps, as often as their probability says, at ids all over the vocabulary."""
+        """Drafts are kept by every filter, follow the probabilities, and have ids all over the vocabulary."""
         cell = replace(CELL, batch=200, family=family)
         ids = draft_ids(cell, CPU)
         assert (ids.shape, len(ids.unique()) > 250) == ((800,), True)
@@ -117,7 +117,7 @@ class TestLogits:
 
 
 def verified(cell, buffer=None):
-    """What the native sampler's call of a cell returns."""
+    """Make the native sampler's call of a cell."""
     (native,) = select_contenders(("native",), CPU, "verify")
     buffer = make_inputs(cell, CPU, 1)[0] if buffer is None else buffer
     (one,) = native.prepare(cell, metadata_of(cell, CPU), buffer)
@@ -181,7 +181,7 @@ class TestContenders:
 
 @pytest.fixture
 def fake_flashinfer(monkeypatch):
-    """What a verification calls of FlashInfer, with its parameters as 0.6.11 names them; each notes its call."""
+    """Stand-in for the functions of FlashInfer 0.6.11 in a verification, which logs the calls."""
     calls = []
     package, module = types.ModuleType("flashinfer"), types.ModuleType("flashinfer.sampling")
 
