@@ -76,7 +76,7 @@ class Workspace(NamedTuple):
             self.changes,
             self.room,
             self.counts,
-            self.places,
+            self.indices,
             self.added,
             self.last,
         )
