@@ -9,8 +9,8 @@ import torch
 from command_line import DRAWN_BY_NATIVE, NATIVE_ON_CPU, call
 from tokendraw import SamplerOutput, SamplingParams
 from tokendraw.cli.demo import built_in_model as _built_in_model
+from tokendraw.cli.demo.built_in_model import draw_tokens
 from tokendraw.cli.demo.corpus import documentation
-from tokendraw.cli.demo.generation import draw_tokens
 from tokendraw.cli.demo.ngram import UNKNOWN, NGramModel
 from tokendraw.cli.terminal.wrap import Wrapper
 
@@ -236,7 +236,7 @@ def test_a_parameter_outside_its_range_is_a_usage_error():
 def test_the_help_has_a_line_for_each_example():
     lines = [line.strip() for line in call("generate", "--help").stdout.splitlines()]
     assert 'tokendraw generate "A class is" --compare' in lines
-    assert 'tokendraw generate "The import statement" --seed 7 --speculate 4' in lines
+    assert 'tokendraw generate "A class is" --model ./Qwen2.5-0.5B --top-p 0.9' in lines
 
 
 def test_every_token_of_the_vocabulary_can_be_printed():

@@ -169,8 +169,6 @@ def test_a_malformed_setting_is_an_object(name, monkeypatch):
         (("sample", "logits.npy", "--tensor", "b"), 1),
         (("generate", "The", "--sampler", "nativ"), 1),
         (("generate", "The", "--top-p", "2"), 2),
-        (("generate", "The", "--verify-mode", "coupled"), 2),
-        (("generate", "The", "--allow", "["), 2),
         (("new", "native", "out"), 2),
         (("new", "acme", "."), 1),
     ],

@@ -13,26 +13,21 @@ import torch
 from command_line import NATIVE_ON_CPU, call
 from fake_dists import EVERYTHING, fake_dists, plugin
 from noise_in_float32 import drop_float64
-from precision_of_noise import DRAFT, RESIDUAL, SAMPLE
+from precision_of_noise import SAMPLE
 from tokendraw import SamplingParams, philox
 from tokendraw.cli.demo import built_in_model
 from tokendraw.testing import reference
-from tokendraw.testing.reference_walk import walk
-from tokendraw.testing.rows.noise_precision import POSITION, telling_draft, telling_rows
+from tokendraw.testing.rows.noise_precision import POSITION, telling_rows
 
 OPTIONS = {(): "fp32", ("--gumbel-dtype", "fp32"): "fp32", ("--gumbel-dtype", "fp64"): "fp64"}
-REJECTED = 2099
-"""A draft that no row has any mass for."""
 
 with_each_option = pytest.mark.parametrize(
     "options", OPTIONS, ids=lambda options: " ".join(options) or "default"
 )
 
 
-def token_of(row, dtype, streams=SAMPLE):
-    return reference.draw(
-        reference.prepare(row.logits, SamplingParams()), row.seed, POSITION, dtype, streams
-    )[0]
+def token_of(row, dtype):
+    return reference.draw(reference.prepare(row.logits, SamplingParams()), row.seed, POSITION, dtype)[0]
 
 
 def told_apart(tokens, options):
@@ -57,21 +52,6 @@ class Constant:
         return self.row.expand(len(sequences), -1)
 
 
-def sure_of(token):
-    return np.where(np.arange(REJECTED + 1) == token, 0.0, -1000.0).astype(np.float32)
-
-
-@pytest.fixture
-def models(monkeypatch):
-    """``models(target, draft)``: the logits [V] of the model that is drawn from, and of the one that drafts for it."""
-
-    def use(target, draft=None):
-        monkeypatch.setattr(built_in_model, "language_model", lambda: Constant(target))
-        monkeypatch.setattr(built_in_model, "draft_model", lambda: Constant(draft))
-
-    return use
-
-
 def generated(seed, *options):
     """The first token of a text."""
     result = call("generate", "x", *NATIVE_ON_CPU, "--seed", seed, "--json", *options)
@@ -91,52 +71,11 @@ class TestDraws:
             assert found["rows"][0]["token_id"] == told_apart(expected, options)
             assert found["resolution"]["need"]["gumbel_dtype"] == OPTIONS[options]
 
-    def test_generate(self, options, models):
+    def test_generate(self, options, monkeypatch):
         for row in telling_rows(*SAMPLE):
-            models(row.logits)
+            monkeypatch.setattr(built_in_model, "language_model", lambda row=row: Constant(row.logits))
             expected = {dtype: token_of(row, dtype) for dtype in ("fp32", "fp64")}
             assert generated(row.seed, "-n", 1, *options) == told_apart(expected, options)
-
-
-@with_each_option
-class TestSpeculation:
-    """The first token of a text of two, for which there is one draft."""
-
-    SPECULATE = ("-n", 2, "--speculate", 1)
-
-    def test_drafts(self, options, models):
-        """The target is sure of nothing that the draft model is not, so it accepts."""
-        for row in telling_rows(*DRAFT):
-            models(row.logits, row.logits)
-            expected = {dtype: token_of(row, dtype, DRAFT) for dtype in ("fp32", "fp64")}
-            assert generated(row.seed, *self.SPECULATE, *options) == told_apart(expected, options)
-
-    def test_acceptance(self, options, models):
-        row, draft = telling_draft(), sure_of(0)
-        models(row.logits, draft)
-        self.verified(row, 0, draft, options)
-
-    def test_recovered_tokens(self, options, models):
-        for row in telling_rows(*RESIDUAL):
-            draft = sure_of(REJECTED)
-            models(row.logits, draft)
-            self.verified(row, REJECTED, draft, options)
-
-    def test_coupled_tokens(self, options, models):
-        for row in telling_rows(*SAMPLE):
-            models(row.logits, sure_of(REJECTED))
-            expected = {dtype: token_of(row, dtype) for dtype in ("fp32", "fp64")}
-            found = generated(row.seed, *self.SPECULATE, "--verify-mode", "coupled", *options)
-            assert found == told_apart(expected, options)
-
-    def verified(self, row, drafted, draft, options):
-        params, target = SamplingParams(seed=row.seed), np.stack([row.logits] * 2)
-        positions = range(POSITION, POSITION + 2)
-        expected = {
-            dtype: walk(target, [drafted], params, positions, logits=draft[None], dtype=dtype).tokens[0]
-            for dtype in ("fp32", "fp64")
-        }
-        assert generated(row.seed, *self.SPECULATE, *options) == told_apart(expected, options)
 
 
 class TestCheck:

@@ -71,13 +71,6 @@ class NGramModel:
         """
         return [self._ids[PARAGRAPH], *(self._id_of(word) for word in _TOKEN.findall(text))]
 
-    def ids(self, text: str) -> list[int]:
-        """Return the token ids of the words of ``text``, each as it is written.
-
-        :raises KeyError: its argument is the first word outside the vocabulary.
-        """
-        return [self._ids[word] for word in _TOKEN.findall(text)]
-
     def decode(self, token_ids: Sequence[int], *, after: int | None = None) -> str:
         """Return the text of ``token_ids``, spaced as prose.
 
