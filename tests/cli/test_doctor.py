@@ -16,11 +16,11 @@ from fake_dists import fake_dists, plugin
 from tokendraw import Need, operations
 from tokendraw.backends.machine import detect as _host
 from tokendraw.backends.resolution.decide import assess
+from tokendraw.cli.diagnosis import checkup as _checkup
 from tokendraw.cli.diagnosis.building import Build
 from tokendraw.cli.diagnosis.findings import Finding, findings
 from tokendraw.cli.diagnosis.libraries import Library, libraries
 from tokendraw.cli.diagnosis.origins import Origin, origins
-from tokendraw.cli.verbs import doctor as _doctor
 from tokendraw.plugin import Release, Sm90W4Capabilities, Upstream
 from tokendraw.resolution import Candidate, Choice, State, decide
 
@@ -54,10 +54,10 @@ def on(monkeypatch, tmp_path):
     """``on(host, candidates)``: the machine to look at; without a configuration file."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     monkeypatch.setattr(platform, "platform", lambda: "Linux-6.1-x86_64")
-    monkeypatch.setattr(_doctor, "libraries", lambda candidates: AROUND)
-    monkeypatch.setattr(_doctor, "origins", lambda candidates: ORIGINS)
-    monkeypatch.setattr(_doctor, "engines", list)
-    monkeypatch.setattr(_doctor, "heavy_imports_of", lambda candidates: {})
+    monkeypatch.setattr(_checkup, "libraries", lambda candidates: AROUND)
+    monkeypatch.setattr(_checkup, "origins", lambda candidates: ORIGINS)
+    monkeypatch.setattr(_checkup, "engines", list)
+    monkeypatch.setattr(_checkup, "heavy_imports", lambda entry_point: ())
 
     def set_up(host, candidates):
         def build(names, tell, *, verbose):
@@ -73,7 +73,7 @@ def on(monkeypatch, tmp_path):
 
         be_on(monkeypatch, host, candidates)
         monkeypatch.setattr(_host, "detect_host", lambda device=None: host)
-        monkeypatch.setattr(_doctor, "build", build)
+        monkeypatch.setattr(_checkup, "build", build)
 
     return set_up
 
@@ -112,7 +112,7 @@ def test_a_library_is_one_line_that_names_all_who_need_it(on, monkeypatch):
         Library("torch", "2.13.0", ">=2.6", "tokendraw-flashinfer"),
         Library("triton", "3.6.0", "", "acme-tokendraw"),
     ]
-    monkeypatch.setattr(_doctor, "libraries", lambda candidates: around)
+    monkeypatch.setattr(_checkup, "libraries", lambda candidates: around)
     assert (
         "  torch   2.13.0     >=2.6 by tokendraw-native and tokendraw-flashinfer; >=2.7 by acme-tokendraw\n"
         "  triton  3.6.0      any version by acme-tokendraw\n"

@@ -8,7 +8,7 @@ import os
 import sys
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from tokendraw.cli.terminal.verbose import StderrHandler, logged_by
 from tokendraw.errors.exceptions import SamplerUnavailableError, TokendrawError, TokendrawWarning
 
 
-def report(path: str, names: Sequence[str]) -> None:
+def report(path: str, *names: str) -> None:
     """Import torch, load each of the operations, and end the process.
 
     The steps are lines of JSON: ``torch`` (null, or the reason why it cannot be imported); for each operation

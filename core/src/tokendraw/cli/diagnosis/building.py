@@ -11,7 +11,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,16 +21,11 @@ from typing import Any, TypeAlias
 import click
 
 from tokendraw._torch.importing import damage
+from tokendraw.backends.discovery.new_process import command_line
 
 Tell: TypeAlias = Callable[[str, int], None]
 """Shows the current step, and how many operations are done."""
 
-_CODE = """\
-import sys
-sys.path[:] = sys.argv[3:]
-from tokendraw.cli.diagnosis.build_process import report
-report(sys.argv[1], sys.argv[2].split())
-"""
 _PATIENCE = 600  # seconds for one step; FlashInfer takes up to five minutes to compile
 _POLL = 0.05  # seconds
 
@@ -122,7 +116,7 @@ def _process(names: Sequence[str], *, verbose: bool) -> Iterator[Iterator[dict[s
         path.touch()
         with errors.open("wb") as stderr:
             process = subprocess.Popen(
-                [sys.executable, "-c", _CODE, str(path), " ".join(names), *sys.path],
+                command_line("tokendraw.cli.diagnosis.build_process:report", str(path), *names),
                 stdin=subprocess.DEVNULL,
                 stdout=stderr,
                 stderr=stderr,

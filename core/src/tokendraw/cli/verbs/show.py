@@ -17,10 +17,10 @@ from tokendraw.backends.resolution.candidate import Candidate
 from tokendraw.backends.resolution.refusals import INSTALL
 from tokendraw.backends.resolution.upstream import disagreement, row_in_force
 from tokendraw.cli.app import GuardedCommand
+from tokendraw.cli.candidates import rank
 from tokendraw.cli.describe import candidate_json, described
 from tokendraw.cli.options import installed_names, json_option, verbose_option
 from tokendraw.cli.terminal.tables import plugins_at_work, print_json, print_table
-from tokendraw.cli.verbs.list import rank
 from tokendraw.errors.exceptions import TokendrawError
 from tokendraw.errors.formatting import all_of, dotted, nearest
 from tokendraw.providers import resolve as _resolve
