@@ -15,7 +15,7 @@ from torch import Tensor
 
 from tokendraw._torch.tensor_checks import check_integers, check_vector
 from tokendraw.errors.exceptions import InvalidInputError, InvalidParameterError
-from tokendraw.errors.formatting import shown
+from tokendraw.errors.formatting import format_value
 from tokendraw.parameters.ranges import integer
 
 HostSeqLens = Literal["none", "upper_bound", "sync"]
@@ -118,7 +118,7 @@ def requirements(
         ("upper_bound_known", upper_bound_known),
     ):
         if type(flag) is not bool:
-            raise InvalidParameterError(f"'{name}' needs True or False, found {shown(flag)}.")
+            raise InvalidParameterError(f"'{name}' needs True or False, found {format_value(flag)}.")
     page_indices = (num_prefills > 0 and not prefill_on_device) or (num_decodes > 0 and not decode_on_device)
     host_seq_lens: HostSeqLens = "sync"
     if causal and not dcp and not page_indices:

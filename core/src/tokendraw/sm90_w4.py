@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from tokendraw.backends.description.weight_layouts import Format, Layout
 from tokendraw.errors.exceptions import InvalidInputError, InvalidParameterError
-from tokendraw.errors.formatting import shown, spoken
+from tokendraw.errors.formatting import format_error, format_value
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -83,7 +83,7 @@ def _found(error: BaseException) -> str:
         return f", found no module {error.name}"
     if isinstance(error, AttributeError) and error.name == _FUNCTION:
         return ", found no such function"
-    return f", found that its import or a call of it raised {spoken(error)}"
+    return f", found that its import or a call of it raised {format_error(error)}"
 
 
 def _unknown(clause: str, error: BaseException | None = None) -> FlashInferLayout:
@@ -111,7 +111,9 @@ def shared_activation_scale(scale: Tensor, num_tokens: int) -> Tensor:
     from tokendraw._torch.tensor_checks import check_plain
 
     if not isinstance(num_tokens, int) or isinstance(num_tokens, bool) or num_tokens < 0:
-        raise InvalidParameterError(f"'num_tokens' needs an integer from 0, found {shown(num_tokens)}.")
+        raise InvalidParameterError(
+            f"'num_tokens' needs an integer from 0, found {format_value(num_tokens)}."
+        )
     check_plain("scale", scale)
     entries = scale.detach().reshape(-1)
     if not len(entries):

@@ -30,7 +30,7 @@ from tokendraw.errors.exceptions import (
     PluginError,
     SamplerUnavailableError,
 )
-from tokendraw.errors.formatting import spoken
+from tokendraw.errors.formatting import format_error
 
 _NO_VERDICT = (
     # The caller's mistake:
@@ -77,7 +77,7 @@ class CallFailedError(Exception):
 
 def raised(error: BaseException, member: BuiltProvider) -> str:
     """Put into words what speaks against a provider whose call raised."""
-    return f"its call raised {spoken(error)}{place_of(error, member.package or package_of(member.backend))}"
+    return f"its call raised {format_error(error)}{place_of(error, member.package or package_of(member.backend))}"
 
 
 def copied(call: Call, member: BuiltProvider, kind: Hashable) -> Call:

@@ -16,7 +16,7 @@ from tokendraw._torch.untraced import made_untraced, untraced
 from tokendraw._torch.upload import device_of, uploaded
 from tokendraw.backends.description.capabilities import DraftKind
 from tokendraw.errors.exceptions import InvalidInputError, InvalidParameterError
-from tokendraw.errors.formatting import shown
+from tokendraw.errors.formatting import format_value
 from tokendraw.parameters.draft_checks import (
     check_counts,
     check_distributions,
@@ -84,7 +84,9 @@ class Drafts:
             check_counts(self.num_drafts, self.num_requests, *tensors)
         found = self.any_placeholder
         if type(found) is not bool:
-            raise InvalidParameterError(f"'any_placeholder' needs True or False, found {shown(found)}.")
+            raise InvalidParameterError(
+                f"'any_placeholder' needs True or False, found {format_value(found)}."
+            )
         most = known_most_drafts(self.max_drafts, self.num_drafts, self.draft_token_ids)
         object.__setattr__(self, "max_drafts", most)
         if self.cu_num_logits.is_cpu:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 from tokendraw.errors.exceptions import InvalidParameterError
-from tokendraw.errors.formatting import shown, type_name
+from tokendraw.errors.formatting import format_value, type_name
 from tokendraw.parameters.ranges import each, integer, integers, of_row, real
 
 Edit: TypeAlias = Literal[
@@ -125,9 +125,9 @@ def refuse_edits(params: Any, row: int) -> None:
         if asks:
             raise InvalidParameterError(
                 f"'{field}'{of_row(row)} needs tokendraw.RequestSlots, which keep it beside the request's history, "
-                f"found {shown(getattr(params, field))} and no slots. Add the request with slots.add, edit the logits "
-                "with tokendraw.load('process_logits').process(logits, slots, row_index), and sample with "
-                "slots.metadata(row_index, positions)."
+                f"found {format_value(getattr(params, field))} and no slots. Add the request with slots.add, "
+                "edit the logits with tokendraw.load('process_logits').process(logits, slots, row_index), and sample "
+                "with slots.metadata(row_index, positions)."
             )
 
 

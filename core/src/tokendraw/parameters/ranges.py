@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
 from tokendraw.errors.exceptions import InvalidParameterError
-from tokendraw.errors.formatting import shown, type_name
+from tokendraw.errors.formatting import format_value, type_name
 
 T = TypeVar("T")
 
@@ -130,7 +130,7 @@ def check_logprobs(logprobs: int | None, vocab_size: int | None, limit: int) -> 
 
 def out_of_range(field: str, row: int | str | None, needed: str, found: object) -> InvalidParameterError:
     """Make the error for a value that is not as it needs to be."""
-    return InvalidParameterError(f"'{field}'{of_row(row)} needs {needed}, found {shown(found)}.")
+    return InvalidParameterError(f"'{field}'{of_row(row)} needs {needed}, found {format_value(found)}.")
 
 
 def of_row(row: int | str | None) -> str:

@@ -12,7 +12,7 @@ from torch import Tensor
 from tokendraw._torch.graphs import is_capturing
 from tokendraw.backends.description.capabilities import Need
 from tokendraw.errors.exceptions import InvalidInputError, SamplerUnavailableError, TokendrawError
-from tokendraw.errors.formatting import shown
+from tokendraw.errors.formatting import format_value
 from tokendraw.parameters.batch_facts import BatchFacts
 from tokendraw.parameters.metadata import SamplingMetadata, plugin_class
 from tokendraw.vocab_parallel.layout import Layout, Span
@@ -148,8 +148,8 @@ def _difference(described: Sequence[Description]) -> InvalidInputError | None:
         for name, value in other.alike.items():
             if value != first.get(name):
                 return InvalidInputError(
-                    f"{name} needs to be the same on every rank, found {shown(first.get(name))} on rank 0 and "
-                    f"{shown(value)} on rank {rank}. Call every rank with the same batch."
+                    f"{name} needs to be the same on every rank, found {format_value(first.get(name))} on rank 0 and "
+                    f"{format_value(value)} on rank {rank}. Call every rank with the same batch."
                 )
     return None
 

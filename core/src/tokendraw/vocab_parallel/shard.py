@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tokendraw.errors.exceptions import InvalidParameterError, TokendrawError
-from tokendraw.errors.formatting import shown
+from tokendraw.errors.formatting import format_value
 
 if TYPE_CHECKING:
     from tokendraw.vocab_parallel.layout import Layout
@@ -41,7 +41,7 @@ class VocabShard:
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool):
                 raise InvalidParameterError(
-                    f"'{name}' of VocabShard needs an integer, found {shown(value)}. Pass a number of ids."
+                    f"'{name}' of VocabShard needs an integer, found {format_value(value)}. Pass a number of ids."
                 )
         object.__setattr__(self, "agreed", Agreed())
 

@@ -40,7 +40,7 @@ FILTER_ORDERS: tuple[FilterOrder, ...] = ("top_k_first", "joint")
 GUMBEL_DTYPES: tuple[GumbelDtype, ...] = ("fp32", "fp64")
 INPUT_DTYPES: tuple[str, ...] = ("float32", "bfloat16", "float16")
 
-LONGEST_WORD = 100
+MAX_WORD_CHARS = 100
 """Characters of a name, an architecture, a version or a range of versions."""
 _LARGEST_NUMBER = 2**63 - 1
 
@@ -52,7 +52,7 @@ def _is_number(value: Any) -> bool:
 def are_words(value: Any) -> bool:
     """Whether a value is a tuple of short printable strings."""
     # One bare string is the usual slip: ("cuda") is no tuple.
-    return isinstance(value, tuple) and all(is_printable(word, LONGEST_WORD) for word in value)
+    return isinstance(value, tuple) and all(is_printable(word, MAX_WORD_CHARS) for word in value)
 
 
 def _are_some_words(value: Any) -> bool:

@@ -16,7 +16,7 @@ from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from tokendraw.errors.exceptions import InvalidParameterError
-from tokendraw.errors.formatting import nearest, one_of, shown
+from tokendraw.errors.formatting import format_value, nearest, one_of
 
 _YES_OR_NO = {
     "yes": True,
@@ -81,7 +81,7 @@ def check_fields(record: Any) -> None:
         if not rule.fits(value):
             mend = _advice(rule, value) or f"Pass one, or leave out {name}=."
             raise InvalidParameterError(
-                f"'{name}' of {type(record).__name__} needs {one_of(rule.needed)}, found {shown(value)}. {mend}"
+                f"'{name}' of {type(record).__name__} needs {one_of(rule.needed)}, found {format_value(value)}. {mend}"
             )
 
 
@@ -106,7 +106,7 @@ def read_field(record: type, name: str, text: str) -> Any:
             return value
     mend = _advice(rule, text) or "Give one."
     raise InvalidParameterError(
-        f"'{name}' of {record.__name__} needs {one_of(rule.needed)}, found {shown(text)}. {mend}"
+        f"'{name}' of {record.__name__} needs {one_of(rule.needed)}, found {format_value(text)}. {mend}"
     )
 
 

@@ -30,7 +30,7 @@ from tokendraw.backends.resolution.admission import admit, author_of
 from tokendraw.backends.resolution.candidate import Candidate, Choice, State
 from tokendraw.backends.resolution.decide import assess
 from tokendraw.errors.exceptions import PluginError
-from tokendraw.errors.formatting import LONGEST_REASON, one_line, printable, said, shown
+from tokendraw.errors.formatting import MAX_REASON_CHARS, format_line, format_message, format_value, printable
 from tokendraw.errors.notices import is_first
 
 _log = logging.getLogger("tokendraw")
@@ -168,16 +168,16 @@ def _probed(
         _tell_if_slow(candidate.name, time.monotonic() - start)
     if reason is None:
         return candidate
-    words = one_line(reason) if isinstance(reason, str) else ""
+    words = format_line(reason) if isinstance(reason, str) else ""
     if not words:
-        answer = f"tokendraw_probe needs to return a sentence or None, found {shown(reason)}"
+        answer = f"tokendraw_probe needs to return a sentence or None, found {format_value(reason)}"
         return replace(candidate, state=State.BROKEN, reason=answer)
     return replace(candidate, state=State.UNAVAILABLE, reason=words, probe_reason=words)
 
 
 def _broken(candidate: Candidate, error: PluginError) -> Candidate:
     # The error may be one that the plugin itself has raised, in words of its own.
-    return replace(candidate, state=State.BROKEN, reason=said(error, LONGEST_REASON))
+    return replace(candidate, state=State.BROKEN, reason=format_message(error, MAX_REASON_CHARS))
 
 
 def _tell_if_slow(name: str, seconds: float) -> None:

@@ -9,7 +9,7 @@ from typing import TypeVar
 from tokendraw.backends.discovery import settings
 from tokendraw.backends.discovery.places import place_of
 from tokendraw.errors.exceptions import PluginError
-from tokendraw.errors.formatting import spoken
+from tokendraw.errors.formatting import format_error
 
 T = TypeVar("T")
 
@@ -32,7 +32,7 @@ def guarded(action: str, call: Callable[[], T], package: str = "") -> T:
         raise
     except BaseException as error:
         log_traceback(action, error, aloud=settings.is_debugging())
-        raise PluginError(f"{action} raised {spoken(error)}{place_of(error, package)}") from error
+        raise PluginError(f"{action} raised {format_error(error)}{place_of(error, package)}") from error
 
 
 def log_traceback(action: str, error: BaseException, *, aloud: bool) -> None:

@@ -27,7 +27,7 @@ from typing import Any
 from tokendraw.backends.resolution.admission import FIRST_PARTY
 from tokendraw.backends.resolution.candidate import Choice
 from tokendraw.errors.exceptions import SettingsError
-from tokendraw.errors.formatting import nearest, one_line, one_of, printable, shown
+from tokendraw.errors.formatting import format_line, format_value, nearest, one_of, printable
 
 _PREFIX = "TOKENDRAW_"
 VARIABLES = (
@@ -90,7 +90,7 @@ class Settings:
         return (
             *self.warnings,
             *(
-                f"{label} names {shown(name)}, found no such plugin, {_nearest(name, known)}. "
+                f"{label} names {format_value(name)}, found no such plugin, {_nearest(name, known)}. "
                 "Correct it, or take it out."
                 for label, names in named.items()
                 for name in dict.fromkeys(names)
@@ -185,13 +185,13 @@ def _boolean(variables: Mapping[str, str], name: str) -> bool:
     text = variables.get(name, "0")
     if text.lower() not in _BOOLEANS:
         raise SettingsError(
-            f"{name!r} needs {one_of(_BOOLEANS)}, found {shown(text)}. Set one of these, or unset it."
+            f"{name!r} needs {one_of(_BOOLEANS)}, found {format_value(text)}. Set one of these, or unset it."
         )
     return _BOOLEANS[text.lower()]
 
 
 def _unknown(name: str) -> str:
-    return f"{shown(name)} is no variable of tokendraw, {_nearest(name, _KNOWN)}. Correct it, or unset it."
+    return f"{format_value(name)} is no variable of tokendraw, {_nearest(name, _KNOWN)}. Correct it, or unset it."
 
 
 def _nearest(name: str, known: Iterable[str]) -> str:
@@ -226,22 +226,22 @@ def _read_config(path: Path, *, named: bool) -> dict[str, Any] | None:
         if not named:
             return None
         raise SettingsError(
-            f"'TOKENDRAW_CONFIG' names {shown(str(path))}, found no such file. Correct it, or unset it."
+            f"'TOKENDRAW_CONFIG' names {format_value(str(path))}, found no such file. Correct it, or unset it."
         ) from None
     except (OSError, ValueError) as error:
         raise SettingsError(
-            f"{shown(str(path))} cannot be read: {one_line(str(error))}. Mend it, or move it away."
+            f"{format_value(str(path))} cannot be read: {format_line(str(error))}. Mend it, or move it away."
         ) from error
     for key, value in table.items():
         if key not in _KEYS:
             raise SettingsError(
-                f"{shown(str(path))} holds the unknown key {shown(key)}, {_nearest(key, _KEYS)}. "
+                f"{format_value(str(path))} holds the unknown key {format_value(key)}, {_nearest(key, _KEYS)}. "
                 "Correct it, or take it out."
             )
         strings = [value] if key == "sampler" else value if isinstance(value, list) else [None]
         if not all(isinstance(item, str) for item in strings):
             raise SettingsError(
-                f"{key!r} in {shown(str(path))} needs {_KEYS[key]}, found {shown(value)}. Correct it."
+                f"{key!r} in {format_value(str(path))} needs {_KEYS[key]}, found {format_value(value)}. Correct it."
             )
     return {
         key: printable(value) if key == "sampler" else tuple(map(printable, value))

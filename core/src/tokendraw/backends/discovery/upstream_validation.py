@@ -9,11 +9,11 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from tokendraw.backends.description.capabilities import LONGEST_WORD, are_words
+from tokendraw.backends.description.capabilities import MAX_WORD_CHARS, are_words
 from tokendraw.backends.description.plugin_info import MOST_ITEMS, Release, Upstream
 from tokendraw.backends.resolution.upstream import is_in_range, release_of
 from tokendraw.errors.exceptions import PluginError
-from tokendraw.errors.formatting import is_printable, shown
+from tokendraw.errors.formatting import format_value, is_printable
 
 
 def checked_upstream(upstream: Upstream) -> Upstream:
@@ -22,20 +22,22 @@ def checked_upstream(upstream: Upstream) -> Upstream:
     :raises PluginError: the message is a reason in words.
     """
     distribution, versions, tested = upstream.distribution, upstream.versions, upstream.tested
-    if not is_printable(distribution, LONGEST_WORD) or not _parses(_distribution, distribution):
-        raise PluginError(f"Upstream.distribution needs a distribution's name, found {shown(distribution)}")
-    if not is_printable(versions, LONGEST_WORD) or not _parses(SpecifierSet, versions):
-        raise PluginError(f"Upstream.versions needs a PEP 440 range, found {shown(versions)}")
+    if not is_printable(distribution, MAX_WORD_CHARS) or not _parses(_distribution, distribution):
+        raise PluginError(
+            f"Upstream.distribution needs a distribution's name, found {format_value(distribution)}"
+        )
+    if not is_printable(versions, MAX_WORD_CHARS) or not _parses(SpecifierSet, versions):
+        raise PluginError(f"Upstream.versions needs a PEP 440 range, found {format_value(versions)}")
     if (
         not are_words(tested)
         or len(tested) > MOST_ITEMS
         or not all(_parses(Version, version) for version in tested)
     ):
-        raise PluginError(f"Upstream.tested needs a tuple of PEP 440 versions, found {shown(tested)}")
+        raise PluginError(f"Upstream.tested needs a tuple of PEP 440 versions, found {format_value(tested)}")
     releases = upstream.releases
     if not isinstance(releases, tuple) or len(releases) > MOST_ITEMS:
         raise PluginError(
-            f"Upstream.releases needs a tuple of at most {MOST_ITEMS} Release, found {shown(releases)}"
+            f"Upstream.releases needs a tuple of at most {MOST_ITEMS} Release, found {format_value(releases)}"
         )
     copy = Upstream(distribution, versions, tested, tuple(map(_checked_row, releases)), _found(upstream))
     for operation in dict.fromkeys(row.operation for row in copy.releases):
@@ -47,20 +49,24 @@ def checked_upstream(upstream: Upstream) -> Upstream:
 
 def _checked_row(row: object) -> Release:
     if not isinstance(row, Release):
-        raise PluginError(f"Upstream.releases needs a tuple of Release, found {shown(row)} in it")
-    if not is_printable(row.since, LONGEST_WORD) or not _parses(_release, row.since):
-        raise PluginError(f"Release.since needs a final or post release, found {shown(row.since)}")
+        raise PluginError(f"Upstream.releases needs a tuple of Release, found {format_value(row)} in it")
+    if not is_printable(row.since, MAX_WORD_CHARS) or not _parses(_release, row.since):
+        raise PluginError(f"Release.since needs a final or post release, found {format_value(row.since)}")
     if not is_printable(row.says) or not row.says:
-        raise PluginError(f"Release.says of {row.since} needs one printable line, found {shown(row.says)}")
-    if row.operation is not None and not (row.operation and is_printable(row.operation, LONGEST_WORD)):
         raise PluginError(
-            f"Release.operation of {row.since} needs a name or None, found {shown(row.operation)}"
+            f"Release.says of {row.since} needs one printable line, found {format_value(row.says)}"
+        )
+    if row.operation is not None and not (row.operation and is_printable(row.operation, MAX_WORD_CHARS)):
+        raise PluginError(
+            f"Release.operation of {row.since} needs a name or None, found {format_value(row.operation)}"
         )
     if type(row.refused) is not bool:
-        raise PluginError(f"Release.refused of {row.since} needs True or False, found {shown(row.refused)}")
+        raise PluginError(
+            f"Release.refused of {row.since} needs True or False, found {format_value(row.refused)}"
+        )
     if not is_printable(row.change):
         raise PluginError(
-            f"Release.change of {row.since} needs one printable line, found {shown(row.change)}"
+            f"Release.change of {row.since} needs one printable line, found {format_value(row.change)}"
         )
     return Release(row.since, row.says, row.operation, row.refused, row.change)
 
@@ -72,12 +78,13 @@ def _found(upstream: Upstream) -> dict[str, str]:
         or len(found) > MOST_ITEMS
         or not all(is_printable(words) and words for words in found.values())
     ):
-        raise PluginError(f"Upstream.found needs words by operation, found {shown(found)}")
+        raise PluginError(f"Upstream.found needs words by operation, found {format_value(found)}")
     about = {row.operation for row in upstream.releases}
     for operation in found:
         if operation is None or operation not in about:
             raise PluginError(
-                f"Upstream.found needs operations that Upstream.releases has rows about, found {shown(operation)}"
+                "Upstream.found needs operations that Upstream.releases has rows about, "
+                f"found {format_value(operation)}"
             )
     return dict(found)
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
-from tokendraw.backends.description.capabilities import LONGEST_WORD, HostCapabilities
+from tokendraw.backends.description.capabilities import MAX_WORD_CHARS, HostCapabilities
 from tokendraw.backends.description.declared import rules_of
 from tokendraw.backends.description.operation import Operation
 from tokendraw.backends.description.plugin_info import LARGEST_PRIORITY, MOST_ITEMS, PluginInfo, Upstream
 from tokendraw.backends.discovery.upstream_validation import checked_upstream
 from tokendraw.errors.exceptions import PluginError
-from tokendraw.errors.formatting import LONGEST_TEXT, is_printable, one_of, printable, shown
+from tokendraw.errors.formatting import MAX_TEXT_CHARS, format_value, is_printable, one_of, printable
 
 Find: TypeAlias = Callable[[str], Operation | None]
 """Looks up an operation by its name; None: this core does not know it."""
@@ -28,14 +28,14 @@ def check_identity(info: object, name: str) -> PluginInfo:
         )
     if type(info.name) is not str or info.name != name:
         raise PluginError(
-            f"PluginInfo.name needs to be the entry point's name {name!r}, found {shown(info.name)}"
+            f"PluginInfo.name needs to be the entry point's name {name!r}, found {format_value(info.name)}"
         )
     for field in ("api_version", "priority"):
         number = getattr(info, field)
         if type(number) is not int or abs(number) > LARGEST_PRIORITY:
             raise PluginError(
                 f"PluginInfo.{field} needs an integer from {-LARGEST_PRIORITY} to {LARGEST_PRIORITY}, "
-                f"found {shown(number)}"
+                f"found {format_value(number)}"
             )
     return info
 
@@ -52,12 +52,13 @@ def checked(info: PluginInfo, find: Find) -> PluginInfo:
         text = getattr(info, field)
         if not is_printable(text):
             raise PluginError(
-                f"PluginInfo.{field} needs one printable line of at most {LONGEST_TEXT} characters, found {shown(text)}"
+                f"PluginInfo.{field} needs one printable line of at most {MAX_TEXT_CHARS} characters, "
+                f"found {format_value(text)}"
             )
     operations = info.operations
     if not isinstance(operations, Mapping) or not 0 < len(operations) <= MOST_ITEMS:
         raise PluginError(
-            f"PluginInfo.operations needs 1 to {MOST_ITEMS} operations, found {shown(operations)}"
+            f"PluginInfo.operations needs 1 to {MOST_ITEMS} operations, found {format_value(operations)}"
         )
     return PluginInfo(
         name=info.name,
@@ -73,8 +74,8 @@ def checked(info: PluginInfo, find: Find) -> PluginInfo:
 
 def _capabilities(name: object, offered: object, find: Find) -> HostCapabilities:
     """Copy what is offered of one operation. Of one that this core does not know, the host's part alone is known."""
-    if not is_printable(name, LONGEST_WORD) or not isinstance(offered, HostCapabilities):
-        found = _kind(offered) if is_printable(name, LONGEST_WORD) else shown(name)
+    if not is_printable(name, MAX_WORD_CHARS) or not isinstance(offered, HostCapabilities):
+        found = _kind(offered) if is_printable(name, MAX_WORD_CHARS) else format_value(name)
         raise PluginError(f"PluginInfo.operations needs Capabilities by name, found {found}")
     operation = find(str(name))
     declared = operation.capabilities if operation else HostCapabilities
@@ -89,7 +90,7 @@ def _capabilities(name: object, offered: object, find: Find) -> HostCapabilities
         if too_long or not rule.fits(value):
             needed = one_of(rule.needed)
             raise PluginError(
-                f"{declared.__name__}.{field} of the operation {name!r} needs {needed}, found {shown(value)}"
+                f"{declared.__name__}.{field} of the operation {name!r} needs {needed}, found {format_value(value)}"
             )
     return declared(**values)
 

@@ -26,6 +26,7 @@ from tokendraw.cli.diagnosis.findings import Finding, findings
 from tokendraw.cli.diagnosis.libraries import Library, libraries
 from tokendraw.cli.diagnosis.origins import Origin, origins
 from tokendraw.cli.diagnosis.upstreams import UpstreamState, upstreams
+from tokendraw.cli.installed_commands import InstalledCommand, examined_commands
 from tokendraw.cli.terminal.tables import plugins_at_work, progress_bar
 from tokendraw.engines import EngineState
 from tokendraw.errors.exceptions import TokendrawError, TokendrawWarning
@@ -48,6 +49,7 @@ class Checkup:
     libraries: Sequence[Library]
     upstreams: Sequence[UpstreamState]
     engines: Sequence[EngineState]
+    commands: Sequence[InstalledCommand]
     origins: Sequence[Origin]
     chosen: str | None
     serving: Mapping[str, str | None]
@@ -86,7 +88,7 @@ def examine(*, builds: bool, verbose: bool) -> Checkup:
         origins(negotiation.candidates),
         detect.detect_host(),
     )
-    heavy = _heavy_imports(negotiation.candidates)
+    heavy, commands = _heavy_imports(negotiation.candidates), examined_commands()
     return Checkup(
         host=host,
         variables={
@@ -99,6 +101,7 @@ def examine(*, builds: bool, verbose: bool) -> Checkup:
         libraries=packages,
         upstreams=upstreams(negotiation.candidates, negotiation.assessed, host, negotiation.choice),
         engines=engines(),
+        commands=commands,
         origins=places,
         chosen=negotiation.chosen,
         serving=negotiation.serving,
@@ -112,6 +115,7 @@ def examine(*, builds: bool, verbose: bool) -> Checkup:
             outcomes,
             heavy,
             negotiation.choice,
+            commands,
         ),
     )
 

@@ -32,6 +32,7 @@ def checkup_json(checkup: Checkup) -> JsonObject:
         "libraries": [{**asdict(library), "fits": library.fits} for library in checkup.libraries],
         "upstreams": [asdict(upstream) for upstream in checkup.upstreams],
         "engines": [asdict(engine) for engine in checkup.engines],
+        "commands": [asdict(command) for command in checkup.commands],
         "host": host_json(checkup.host),
         "settings": {"variables": checkup.variables, "config": checkup.config},
         "candidates": [candidate_json(candidate) for candidate in checkup.candidates],
@@ -92,6 +93,13 @@ def print_checkup(checkup: Checkup) -> None:
                 (e.engine, e.installed or "no", ", ".join(e.tested), "yes" if e.applies else "no", e.reason)
                 for e in checkup.engines
             ],
+            indent=2,
+        )
+    if any(command.is_foreign for command in checkup.commands):
+        _heading("commands")
+        print_table(
+            ("name", "of", "why it cannot be used"),
+            [(command.name, command.owner, command.reason or "") for command in checkup.commands],
             indent=2,
         )
     _heading("samplers")

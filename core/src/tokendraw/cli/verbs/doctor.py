@@ -3,11 +3,12 @@
 JSON: ``tokendraw``, ``python``, ``platform``, ``libraries`` (``name``, ``installed``, ``needed``,
 ``needed_by``, ``fits``; once for each that requires it), ``upstreams`` (``name``, ``plugin``,
 ``installed``, ``needed``, ``tested``, ``would_change``), ``engines`` (of each adapter to an inference engine:
-``engine``, ``installed``, ``tested``, ``applies``, ``reason``), ``host``, ``settings`` (``variables`` by name,
-``config``: the path of the file in force or null), ``candidates`` (as in ``list --json``), ``origins`` (of the
-core and its own plugins: ``name``, ``path``, ``beside_core``), ``chosen`` (null if no sampler is usable),
-``operations`` (by name who serves, or null), ``builds`` (null with ``--no-build``, else for each operation that a
-plugin was chosen for: ``chosen``, ``companion``, ``seconds``, ``error``, and ``rejections``, reasons by plugin),
+``engine``, ``installed``, ``tested``, ``applies``, ``reason``), ``commands`` (that distributions bring: ``name``,
+``distribution``, ``version``, ``entry_point``, ``reason``: null if it can be used), ``host``, ``settings``
+(``variables`` by name, ``config``: the path of the file in force or null), ``candidates`` (as in ``list --json``),
+``origins`` (of the core and its own plugins: ``name``, ``path``, ``beside_core``), ``chosen`` (null if no sampler is
+usable), ``operations`` (by name who serves, or null), ``builds`` (null with ``--no-build``, else for each operation
+that a plugin was chosen for: ``chosen``, ``companion``, ``seconds``, ``error``, and ``rejections``, reasons by plugin),
 ``heavy_imports`` (names of modules by plugin) and ``findings`` (``problem``, ``mend``: a command or null).
 """
 
@@ -15,7 +16,7 @@ from __future__ import annotations
 
 import click
 
-from tokendraw.cli.app import NOT_USABLE, GuardedCommand
+from tokendraw.cli.command import NOT_USABLE, GuardedCommand
 from tokendraw.cli.diagnosis.checkup import examine
 from tokendraw.cli.diagnosis.report import checkup_json, print_checkup
 from tokendraw.cli.options import json_option, verbose_option

@@ -16,7 +16,7 @@ from tokendraw.backends.description.weight_layouts import Layout
 from tokendraw.calls.call import Call, OutputCheck
 from tokendraw.calls.output_checks import misfit
 from tokendraw.errors.exceptions import InvalidInputError, InvalidParameterError
-from tokendraw.errors.formatting import one_of, shown
+from tokendraw.errors.formatting import format_value, one_of
 from tokendraw.operations.pack_sm90_w4 import limits, shapes
 from tokendraw.operations.pack_sm90_w4.capabilities import FORMATS, LAYOUTS, Sm90W4Capabilities, has
 from tokendraw.parameters.batch_facts import BatchFacts
@@ -192,7 +192,9 @@ def _require_one(argument: str, found: object, needed: tuple[str, ...], more: st
     if isinstance(found, str) and found in needed:
         return
     refused = MissingChoiceError if found is _LEFT_OUT else InvalidParameterError
-    raise refused(f"'{argument}' needs {one_of(needed)}, found {shown(found)}. Pass one of these{more}.")
+    raise refused(
+        f"'{argument}' needs {one_of(needed)}, found {format_value(found)}. Pass one of these{more}."
+    )
 
 
 def _check_tensor(argument: str, found: object, form: shapes.Form, layout: str, device: torch.device) -> None:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from tokendraw._torch.tensor_checks import check_plain, check_vector, is_plain, same_device
 from tokendraw.errors.exceptions import InvalidInputError, InvalidParameterError
-from tokendraw.errors.formatting import shown, type_name
+from tokendraw.errors.formatting import format_value, type_name
 from tokendraw.paged_kv import PagedKVPlan
 from tokendraw.parameters.ranges import integer
 
@@ -62,7 +62,9 @@ def check_numbers(page_size: int, page_indices: bool, pad: int) -> tuple[int, in
     :raises InvalidParameterError: names the argument, what it needs to be and what it is.
     """
     if type(page_indices) is not bool:
-        raise InvalidParameterError(f"'page_indices' needs True or False, found {shown(page_indices)}.")
+        raise InvalidParameterError(
+            f"'page_indices' needs True or False, found {format_value(page_indices)}."
+        )
     return integer("page_size", page_size, None, 1, _LARGEST), integer("pad", pad, None, -(2**31), _LARGEST)
 
 
