@@ -145,7 +145,7 @@ def test_a_plugin_that_hangs_is_ended_with_the_processes_that_it_started(dists, 
     dists.add_plugin("acme", plugin("acme", capabilities=EVERYTHING, build=hangs))
 
     def tell(doing, done):
-        monkeypatch.setattr(building, "_PATIENCE", 2 if doing.startswith("building") else 300)
+        monkeypatch.setattr(building, "TIMEOUT_SECONDS", 2 if doing.startswith("building") else 300)
 
     assert built("sample", tell=tell) == {
         "sample": outcome(

@@ -1,4 +1,4 @@
-"""Sorts and prints candidates, as ``list`` and ``doctor`` show them."""
+"""Sorts and prints candidates for ``list`` and ``doctor``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def by_rank(candidates: Iterable[Candidate]) -> list[Candidate]:
 
 
 def rank(candidate: Candidate) -> tuple[bool, int, str]:
-    """Key that sorts available candidates first, then by priority and name."""
+    """Sort key: available candidates first, then by priority and name."""
     return candidate.state is not State.AVAILABLE, -candidate.priority, candidate.name
 
 

@@ -23,7 +23,7 @@ JsonObject = dict[str, Any]
 
 
 def described(candidate: Candidate) -> PluginInfo | None:
-    """Return the description of a plugin, or None if it is written for another version of the plugin API."""
+    """Return the description of a plugin; None for a plugin of another version of the plugin API."""
     return None if candidate.state is State.INCOMPATIBLE else candidate.info
 
 
@@ -105,7 +105,7 @@ def sampler_json(sampler: Sampler) -> JsonObject:
 
 
 def drawn_by(sampler: Sampler) -> str:
-    """Say in one line which samplers have drawn, where, and why, by the rows that each has drawn so far."""
+    """Write the line ``drawn by NAMES on DEVICE: REASON`` from the rows that each sampler has drawn so far."""
     resolution, rows = sampler.resolution, sampler.stats()
     chosen, companion = resolution.chosen, resolution.companion
     reason = next(decision.reason for decision in resolution.decisions if decision.name == chosen)

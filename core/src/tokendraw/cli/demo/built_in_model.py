@@ -14,7 +14,7 @@ from tokendraw.providers.sampler import Sampler
 
 
 class BuiltInModel:
-    """The n-gram model together with the sampler that draws from its logits."""
+    """The n-gram model together with the sampler of its logits."""
 
     def __init__(self, sampler: Sampler) -> None:
         self._model = language_model()
@@ -67,7 +67,7 @@ def draw_tokens(
 
 
 def _pieces(model: NGramModel, prompt: str, encoded: Sequence[int], drawn: Iterable[int]) -> Iterator[str]:
-    """Yield the text of each drawn token, as it continues the prompt."""
+    """Yield the text of each drawn token as a continuation of the prompt."""
     previous = encoded[-1]
     spaced = prompt[-1:].isspace()
     for token_id in drawn:

@@ -64,7 +64,7 @@ class NGramModel:
         self._unigrams = _interpolated(uniform, single, ())
 
     def encode(self, text: str) -> list[int]:
-        """Return the token ids of ``text`` after the paragraph mark that begins every sequence.
+        """Return the token ids of ``text`` after the paragraph mark at the start of every sequence.
 
         A word that is not known as written is looked up in lower case, then capitalised; failing that it is
         ``UNKNOWN``.

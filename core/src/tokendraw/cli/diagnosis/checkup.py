@@ -1,4 +1,4 @@
-"""Makes the checkup of ``tokendraw doctor``: facts about the installation, and the faults among them."""
+"""Collects the checkup of ``tokendraw doctor``: facts about the installation, and faults."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ MAIN_OPERATION = "sample"
 
 @dataclass(frozen=True)
 class Checkup:
-    """Facts about an installation, and its faults."""
+    """Facts about an installation, and the faults of it."""
 
     host: Host
     variables: dict[str, str]
@@ -53,16 +53,16 @@ class Checkup:
     origins: Sequence[Origin]
     chosen: str | None
     serving: Mapping[str, str | None]
-    """Name of the plugin that serves each operation that any plugin offers; None: none can."""
+    """Name of the plugin that serves each offered operation; None: no plugin can."""
     builds: Mapping[str, Build] | None
-    """Outcome of building for each operation that a plugin was chosen for; None: nothing was built."""
+    """Outcome of building for each operation with a chosen plugin; None: nothing was built."""
     heavy_imports: Mapping[str, tuple[str, ...]]
     findings: Sequence[Finding]
 
 
 @dataclass
 class _Negotiation:
-    """Facts that the plugins and the settings give before anything is built, as far as no error ended it."""
+    """Facts from plugins and settings before any build; after an error the later fields keep their defaults."""
 
     config: str | None = None
     choice: Choice = field(default_factory=Choice)
@@ -71,19 +71,19 @@ class _Negotiation:
     serving: dict[str, str | None] = field(default_factory=dict)
     chosen: str | None = None
     warnings: tuple[str, ...] = ()
-    """Warnings of the decision, less that of the plugins that were passed over."""
+    """Warnings of the decision, without the warning about plugins that were passed over."""
     messages: list[str] = field(default_factory=list)
 
 
 def examine(*, builds: bool, verbose: bool) -> Checkup:
     """Examine this installation.
 
-    :param builds: build for each operation that a plugin was chosen for.
+    :param builds: build for each operation with a chosen plugin.
     :param verbose: show on stderr the traceback of a plugin that fails to build, and the output of the plugins.
     """
     negotiation = _negotiate()
     outcomes = _build(negotiation, builds=builds, verbose=verbose)
-    packages, places, host = (
+    packages, package_origins, host = (
         libraries(negotiation.candidates),
         origins(negotiation.candidates),
         detect.detect_host(),
@@ -102,7 +102,7 @@ def examine(*, builds: bool, verbose: bool) -> Checkup:
         upstreams=upstreams(negotiation.candidates, negotiation.assessed, host, negotiation.choice),
         engines=engines(),
         commands=commands,
-        origins=places,
+        origins=package_origins,
         chosen=negotiation.chosen,
         serving=negotiation.serving,
         builds=outcomes if builds else None,
@@ -111,7 +111,7 @@ def examine(*, builds: bool, verbose: bool) -> Checkup:
             [*negotiation.messages, *negotiation.warnings],
             packages,
             negotiation.candidates,
-            places,
+            package_origins,
             outcomes,
             heavy,
             negotiation.choice,
@@ -121,10 +121,10 @@ def examine(*, builds: bool, verbose: bool) -> Checkup:
 
 
 def _negotiate() -> _Negotiation:
-    """Discover and resolve as a program does, and note the error or the warnings that it would get."""
+    """Discover and resolve as a program does, and note its error or warnings."""
     negotiation = _Negotiation()
     with plugins_at_work(), warnings.catch_warnings():
-        warnings.simplefilter("ignore", TokendrawWarning)  # they are among the findings
+        warnings.simplefilter("ignore", TokendrawWarning)  # the findings repeat the warnings
         try:
             settings = _settings.read_settings()
             negotiation.config = printable(str(settings.config)) if settings.config else None
@@ -157,10 +157,10 @@ def _build(negotiation: _Negotiation, *, builds: bool, verbose: bool) -> dict[st
     names = [name for name, chosen in negotiation.serving.items() if chosen] if builds else []
     if not names and (hasattr(sys.modules.get("torch"), "Tensor") or find_spec("torch") is None):
         return {}
-    with progress_bar(len(names), "operations") as tell:
-        trouble, outcomes = build(names, tell, verbose=verbose)
-    if trouble is not None:
-        negotiation.messages.append(trouble)
+    with progress_bar(len(names), "operations") as report_progress:
+        torch_error, outcomes = build(names, report_progress, verbose=verbose)
+    if torch_error is not None:
+        negotiation.messages.append(torch_error)
         negotiation.chosen, negotiation.serving = None, dict.fromkeys(negotiation.serving)
     main = outcomes.get(MAIN_OPERATION)
     if main is not None and negotiation.chosen is not None:
@@ -192,7 +192,7 @@ def _is_offered(operation: str, candidates: Iterable[Candidate]) -> bool:
 
 
 def _heavy_imports(candidates: Sequence[Candidate]) -> dict[str, tuple[str, ...]]:
-    """Load each plugin that described itself in a new process, in parallel; return heavy imports by plugin, if any."""
+    """Load each described plugin in a new process, in parallel; return heavy imports by plugin, if any."""
     loaded = [c for c in candidates if c.info is not None]
     with ThreadPoolExecutor() as pool:
         modules = pool.map(heavy_imports, [candidate.entry_point for candidate in loaded])

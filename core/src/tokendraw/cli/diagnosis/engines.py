@@ -1,6 +1,6 @@
-"""Asks the adapters to inference engines whether they would draw there, each in a process of its own.
+"""Asks each adapter to an inference engine, in a new process, whether the adapter would replace the engine's sampler.
 
-An adapter imports its engine to look at it, which may take long, print, or end the process.
+An adapter imports its engine; the import may take long, print, or end the process.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from tokendraw.errors.formatting import format_line, printable
 
 
 def engines() -> list[EngineState]:
-    """Look at the engine of every adapter that is installed, in the order of their names."""
+    """Examine the engine of every installed adapter, in the order of names."""
     return [_examine(name, value) for name, value in sorted(set(_adapters()))]
 
 
 def report(name: str, value: str) -> None:
-    """Print the state that an adapter's entry point returns as a line of JSON: what the process of its own runs.
+    """Print the state returned by an adapter's entry point as a line of JSON; runs in the new process.
 
     :param value: of the entry point, ``package.module:function``.
     """
@@ -37,10 +37,10 @@ def report(name: str, value: str) -> None:
 
 
 def _state(name: str, value: str) -> EngineState:
-    found = importlib_metadata.EntryPoint(name, value, ENTRY_POINT_GROUP).load()()
-    if not isinstance(found, EngineState):
-        raise PluginError(f"{value!r} needs to return an EngineState, found {type(found).__name__}")
-    return found
+    state = importlib_metadata.EntryPoint(name, value, ENTRY_POINT_GROUP).load()()
+    if not isinstance(state, EngineState):
+        raise PluginError(f"{value!r} needs to return an EngineState, found {type(state).__name__}")
+    return state
 
 
 def _adapters() -> Iterator[tuple[str, str]]:
@@ -53,7 +53,7 @@ def _adapters() -> Iterator[tuple[str, str]]:
 
 
 def _examine(name: str, value: str) -> EngineState:
-    """Call the entry point of one adapter in a new process."""
+    """Call the entry point of an adapter in a new process."""
     state, exit_status = call_in_new_process(f"{__name__}:report", name, value)
     if exit_status is None:
         return _broken(name, f"asking {value!r} took more than {TIMEOUT_SECONDS} s")

@@ -23,7 +23,7 @@ def _python() -> str:
 
 
 def checkup_json(checkup: Checkup) -> JsonObject:
-    """Return the keys that the module of the command documents."""
+    """Return the checkup under the keys documented in :mod:`tokendraw.cli.verbs.doctor`."""
     return {
         "error": None if checkup.chosen else "A program gets no sampler here.",
         "tokendraw": tokendraw.__version__,
@@ -164,9 +164,9 @@ def _by_library(requirements: Sequence[Library]) -> dict[tuple[str, str | None],
 
 
 def _needed(requirements: Sequence[Library]) -> str:
-    """Join the requirements on one library: ``>=2.6 by a and b; >=2.7 by c``."""
-    askers: dict[str, list[str]] = {}
+    """Join the requirements on a library: ``>=2.6 by a and b; >=2.7 by c``."""
+    owners_of: dict[str, list[str]] = {}
     for requirement in requirements:
         if requirement.needed_by:
-            askers.setdefault(requirement.needed or "any version", []).append(requirement.needed_by)
-    return "; ".join(f"{needed} by {all_of(names)}" for needed, names in askers.items()) or "not required"
+            owners_of.setdefault(requirement.needed or "any version", []).append(requirement.needed_by)
+    return "; ".join(f"{needed} by {all_of(names)}" for needed, names in owners_of.items()) or "not required"

@@ -34,7 +34,7 @@ from tokendraw.cli.terminal.verbose import is_verbose
 @json_option
 @click.pass_context
 def doctor(ctx: click.Context, no_build: bool, as_json: bool) -> None:
-    """Check this installation: what is here, what is wrong, and the command that mends it.
+    """Check this installation: libraries, plugins, settings, faults, and the command that mends each fault.
 
     For each operation, the plugin that a program gets is built and makes the call that proves it. Exits with 1 if a
     program would get no sampler here. All that imports torch, a backend or an engine runs in processes of its own.

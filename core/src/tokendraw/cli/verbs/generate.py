@@ -1,4 +1,4 @@
-"""``tokendraw generate``: text from a language model that needs no download.
+"""``tokendraw generate``: text from a language model without any download.
 
 JSON: ``prompt``, ``sampler``, ``device``, ``resolution`` (as ``resolve --json``) and ``texts``, one entry a
 setting with ``params`` (the fields of ``SamplingParams``), ``token_ids`` and ``text`` (what was drawn,
@@ -137,7 +137,7 @@ def _model(folder: str | None, drawer: Sampler) -> BuiltInModel | ModelOnDisk:
 
 
 def _compared(params: SamplingParams) -> list[SamplingParams]:
-    """List the settings to compare, the user's own first unless they are among them."""
+    """List the settings to compare, first the settings of the command line unless :data:`COMPARED` has them."""
     shared = [
         replace(params, temperature=s.temperature, top_k=s.top_k, top_p=s.top_p, min_p=s.min_p)
         for s in COMPARED

@@ -1,4 +1,4 @@
-"""``tokendraw list``: every plugin that is installed, why it can or cannot serve, and which operations it offers.
+"""``tokendraw list``: every installed plugin with its state, its reason and its operations.
 
 JSON: ``candidates``, each as in :func:`tokendraw.cli.describe.candidate_json`.
 """
@@ -48,7 +48,7 @@ def list_(ctx: click.Context, operation: str, as_json: bool) -> None:
 
 
 def _error(candidates: Sequence[Candidate], operation: str) -> str | None:
-    """Say that no candidate can serve the operation; None if one can."""
+    """Write the error if no candidate can serve the operation; None if a candidate can."""
     if not candidates:
         return f"No sampler is installed; {INSTALL}."
     if any(candidate.state is State.AVAILABLE for candidate in candidates):
@@ -57,8 +57,8 @@ def _error(candidates: Sequence[Candidate], operation: str) -> str | None:
 
 
 def _print_operations(candidates: Sequence[Candidate]) -> None:
-    """Print which operations each plugin offers, in the order in which the core lists them."""
-    order = {name: place for place, name in enumerate(operations.FOLDERS)}
+    """Print the operations of each plugin, in the order of the registry."""
+    order = {name: index for index, name in enumerate(operations.FOLDERS)}
     rows = [
         (c.name, ", ".join(sorted(info.operations, key=lambda name: (order.get(name, len(order)), name))))
         for c in candidates
