@@ -1,4 +1,4 @@
-"""What commands say of who drew: the sampler that did, and not the one that was chosen and left its rows to another."""
+"""The line ``drawn by ...`` names the sampler that drew, also if the chosen sampler left its rows to the companion."""
 
 import numpy as np
 import pytest
@@ -42,7 +42,7 @@ def test_a_text_is_by_the_sampler_that_drew_it(options, line, streams):
 
 
 def test_texts_of_several_samplers_name_each_with_its_rows():
-    """Five settings, of which one is greedy, draw four tokens each."""
+    """Five settings draw four tokens each; the greedy setting goes to native."""
     result = call("generate", "The", "-n", "4", *CHOSEN, "--compare")
     assert result.stderr == (
         "drawn by limited (16 of 20 rows) and native (4 of 20 rows) on cpu: asked for by --sampler; native draws "
