@@ -1,4 +1,4 @@
-"""``tokendraw bench``: the complete output of a run, what it refuses, and a run in a process of its own."""
+"""``tokendraw bench``: the complete output of a run, refusals, and a run in a new process."""
 
 import json
 import os

@@ -21,7 +21,7 @@ from tokendraw.cli.terminal import process
 from tokendraw.errors.exceptions import PluginError, TokendrawError
 
 _ORDER = ("list", "show", "resolve", "doctor", "check", "bench", "sample", "generate", "new")
-"""Order of tokendraw's own commands in ``--help``; those of third parties follow by name."""
+"""Order of tokendraw's own commands in ``--help``; third-party commands follow by name."""
 _INSTALLED = "tokendraw.installed_commands"
 _LOADED = "tokendraw.loaded_commands"
 

@@ -26,7 +26,7 @@ USAGE = 2
 
 
 class GuardedCommand(click.Command):
-    """A command that reports errors as a sentence on stderr and an exit code, not as tracebacks.
+    """Command that reports errors as a sentence on stderr and an exit code, not as tracebacks.
 
     With ``--json`` stdout gets the sentence as well, as ``error`` of a JSON object.
     """
@@ -59,7 +59,7 @@ class GuardedCommand(click.Command):
 
 
 def has_json_option(args: Sequence[str]) -> bool:
-    """Tell whether ``--json`` is among arguments that click may not be able to parse."""
+    """Tell whether ``--json`` is among the arguments, before click parses them."""
     return any(arg.partition("=")[0] == "--json" for arg in args)
 
 
@@ -87,9 +87,9 @@ def _print_error(message: str) -> None:
 
 
 def warn(messages: Iterable[str], *, strict: bool, outcome: str = "") -> None:
-    """Print the warnings that :func:`tokendraw.load_sampler` would give on stderr.
+    """Print the warnings of :func:`tokendraw.load_sampler` on stderr.
 
-    :param strict: raise instead, as that does under ``TOKENDRAW_STRICT=1``.
+    :param strict: raise the first instead, as :func:`tokendraw.load_sampler` does under ``TOKENDRAW_STRICT=1``.
     :param outcome: as of :func:`tokendraw.errors.notices.as_error`.
     """
     for message in messages:

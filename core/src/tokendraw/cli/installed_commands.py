@@ -35,7 +35,7 @@ OWNERS: Mapping[str, str] = {
     "new": "tokendraw-testing",
     "bench": "tokendraw-bench",
 }
-"""Commands of tokendraw's other distributions, each with the one distribution that may bring it."""
+"""Commands of tokendraw's other distributions, each with the distribution that owns the name."""
 
 
 @dataclass(frozen=True)
@@ -130,7 +130,7 @@ def _command(declaration: Declaration) -> InstalledCommand:
 
 
 def _disputed(command: InstalledCommand, claims: Sequence[InstalledCommand]) -> InstalledCommand:
-    """Refuse every claim if several distributions bring a command of one name."""
+    """Refuse every claim if several distributions bring a command of the same name."""
     if command.reason is not None or len(claims) < 2:
         return command
     surplus = "one" if len(claims) == 2 else "all but one"
