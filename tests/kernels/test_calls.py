@@ -15,7 +15,7 @@ from triton import knobs
 
 from tokendraw import BatchFacts, Drafts, Need, SamplingMetadata, SamplingParams
 from tokendraw_triton_gumbel import configurations, run, sampler
-from tokendraw_triton_gumbel.kernels.shared.argument_groups import Drawn, Logits, RowParams
+from tokendraw_triton_gumbel.kernels.shared.argument_groups import DrawResults, Logits, RowParams
 from tokendraw_triton_gumbel.launches import launch
 from tokendraw_triton_gumbel.launches.launch import Launch
 from tokendraw_triton_gumbel.sampler import TritonGumbelSampler
@@ -299,7 +299,7 @@ def test_nothing_that_a_draw_writes_lies_where_its_seeds_do(launched):
     def look(arguments):
         params = group(arguments, RowParams)
         if params is not None:
-            places.append((params.fresh, *group(arguments, Drawn)))
+            places.append((params.fresh, *group(arguments, DrawResults)))
 
     launched.look = look
     for _ in range(10):
@@ -369,7 +369,7 @@ def test_threads_that_share_a_sampler_draw_each_from_its_own_batch(launched):
     for name, grid, arguments, _ in launched:
         if name == "draw_rows":
             base, params = group(arguments, Logits).base, group(arguments, RowParams)
-            place = group(arguments, Drawn).token_ids
+            place = group(arguments, DrawResults).token_ids
             drawn.setdefault(base, []).append((grid, params.temperature, place))
     for number, (logits, metadata) in enumerate(batches):
         found = drawn[logits.data_ptr()]
