@@ -1,4 +1,4 @@
-"""The kernels of triton-gumbel for what ranks tell each other: in Triton's interpreter, and what is compiled."""
+"""The kernels of triton-gumbel for messages of ranks: results in Triton's interpreter, and compilations."""
 
 import pytest
 import torch
@@ -37,7 +37,7 @@ LARGE = ThresholdConfig(
 
 
 def merged(family, size, *others):
-    """How many rows of four vocabularies were looked at on all ranks, and which of them are wrong."""
+    """Merge draws of four vocabularies on all ranks; return the number of judged rows, and the wrong ones."""
     return triton_on_a_cpu.interpreted("triton_message_kernels.py", "tokens", family, size, *others)
 
 
