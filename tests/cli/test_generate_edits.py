@@ -9,13 +9,13 @@ import torch
 
 from command_line import DRAWN_BY_NATIVE, NATIVE_ON_CPU, call
 from tokendraw import SamplingParams
-from tokendraw._loading import load as _load
-from tokendraw._loading.load import load as real_load
 from tokendraw.cli.demo import built_in_model as _built_in_model
 from tokendraw.cli.demo.corpus import documentation
 from tokendraw.cli.demo.ngram import NGramModel
 from tokendraw.cli.demo.wishes import packed
-from tokendraw.testing import reference
+from tokendraw.providers import load as _load
+from tokendraw.providers.load import load as real_load
+from tokendraw_testing import reference
 
 STORY_TEXT = ["The cat sat on the mat, and the dog slept.", "The cat sat on the mat, and the bird sang."]
 STORY = NGramModel(STORY_TEXT)

@@ -12,7 +12,7 @@ import triton_on_a_cpu
 from precision_of_noise import ACCEPTED, BONUS, DRAFT, DTYPES, RECOVERED, SAMPLE, drawn_with, verified_with
 from routing import CPU, drafting
 from tokendraw import Need
-from tokendraw._serving.routing import BuiltProvider
+from tokendraw.calls.routing import BuiltProvider
 from tokendraw_triton_gumbel import plugin
 from tokendraw_triton_gumbel.sampler import TritonGumbelSampler
 from triton_stand_ins import kernels

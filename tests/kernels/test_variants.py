@@ -9,7 +9,7 @@ pytest.importorskip("triton", reason="Triton is not installed")
 
 from routing import CPU, drafting
 from tokendraw import Drafts, Need, SamplingMetadata, SamplingParams
-from tokendraw._serving.routing import BuiltProvider
+from tokendraw.calls.routing import BuiltProvider
 from tokendraw_triton_gumbel import configurations, plugin
 from tokendraw_triton_gumbel.sampler import TritonGumbelSampler
 from triton_stand_ins import compilations, kernels, sampler_for

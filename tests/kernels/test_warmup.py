@@ -9,9 +9,9 @@ pytest.importorskip("triton", reason="Triton is not installed")
 
 from routing import CPU, drafting
 from tokendraw import Drafts, Need, PluginError, SamplingMetadata, SamplingParams
-from tokendraw._serving.routing import BuiltProvider
+from tokendraw.calls.routing import BuiltProvider
 from tokendraw.operations.sample.proof import prove
-from tokendraw.operations.verify import rows as verifying
+from tokendraw.operations.verify import calls as verifying
 from tokendraw.operations.verify.capabilities import DRAFT_KINDS, VERIFY_MODES
 from tokendraw_triton_gumbel import plugin
 from tokendraw_triton_gumbel.sampler import TritonGumbelSampler

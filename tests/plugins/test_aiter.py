@@ -11,12 +11,12 @@ from fake_candidates import GFX1250, H100, MI300X
 from fake_dists import fake_dists
 from special_rows import INF, POISON, V, gaussians
 from tokendraw import Need, SamplingMetadata, SamplingParams, operations, resolve
-from tokendraw._loading.resolve import gather
-from tokendraw._serving import proof
+from tokendraw.backends import proof
+from tokendraw.providers.resolve import gather
 from tokendraw.resolution import Candidate, Choice, State
-from tokendraw.testing import Effort, Status, Subject, check, properties
 from tokendraw_aiter import plugin
 from tokendraw_aiter.sampler import AiterSampler
+from tokendraw_testing import Effort, Status, Subject, check, properties
 
 CPU = torch.device("cpu")
 SAMPLE = operations.get("sample")

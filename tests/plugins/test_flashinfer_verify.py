@@ -14,15 +14,15 @@ from goodness_of_fit import FALSE_ALARM, binomial_interval, chi_square
 from special_rows import INF, NAN
 from speculation_trials import Case, faults, run
 from tokendraw import Drafts, Need, PluginError, SamplingMetadata, SamplingParams, operations
-from tokendraw._exchange.row_limits import unserved
-from tokendraw._loading.resolve import gather
-from tokendraw._serving import proof
-from tokendraw.operations.verify.limits import undrafted
+from tokendraw.backends import proof
+from tokendraw.calls.row_limits import unserved
+from tokendraw.operations.verify.capabilities import unsupported_drafts
 from tokendraw.probabilities import Filters
+from tokendraw.providers.resolve import gather
 from tokendraw.resolution import Choice
-from tokendraw.testing import reference
-from tokendraw.testing.reference_walk import distribution
 from tokendraw_flashinfer.verifier import FlashInferVerifier
+from tokendraw_testing import reference
+from tokendraw_testing.reference_walk import distribution
 from verifying import chains, gaussian, row_metadata, softmax, verify
 
 CPU = torch.device("cpu")
@@ -414,7 +414,7 @@ def test_the_limits_are_advertised(version):
         ([[1, 2], []], q, "rejection", "requests with different numbers of drafts"),
         ([[1], [-1]], q, "rejection", "placeholders among drafts"),
     ):
-        assert undrafted(found, Drafts.from_lists(lists, **given), mode) == reason
+        assert unsupported_drafts(found, Drafts.from_lists(lists, **given), mode) == reason
     for params, reason in (
         (SamplingParams(temperature=0.0), "greedy rows"),
         (SamplingParams(seed=3), "seeded rows"),

@@ -13,9 +13,9 @@ import flashinfer_stand_in
 from fake_candidates import H100, LAPTOP, MI300X
 from fake_dists import FakeDists, fake_dists
 from tokendraw import SamplerUnavailableError, operations
-from tokendraw._loading.resolve import decide, gather
-from tokendraw._resolution.upstream import is_tested, release_of
+from tokendraw.backends.resolution.upstream import is_tested, release_of
 from tokendraw.cli.diagnosis.findings import findings
+from tokendraw.providers.resolve import decide, gather
 from tokendraw.resolution import Candidate, Choice, State
 from tokendraw_aiter.upstream import UPSTREAM as AITER
 from tokendraw_flashinfer.upstream import UPSTREAM as FLASHINFER

@@ -27,7 +27,7 @@ def pytest_with(folder):
     command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider"]
     path = os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH")]))
     return subprocess.run(
-        [*command, "tests/serving/test_memory.py"],
+        [*command, "tests/calls/test_memory.py"],
         cwd=ROOT,
         env=os.environ | {"PYTHONPATH": path},
         capture_output=True,
@@ -42,7 +42,7 @@ def test_this_checkout_is_what_is_tested_here():
 
 def test_every_distribution_of_the_checkout_is_looked_at():
     folders = {
-        path.parent for part in ("core", "plugins/*", "integrations/*") for path in ROOT.glob(f"{part}/src")
+        path.parent for part in ("*", "plugins/*", "integrations/*") for path in ROOT.glob(f"{part}/src")
     }
     assert {ROOT / project for project in checkout.PROJECTS.values()} == folders
 

@@ -103,6 +103,6 @@ class Watched(type(os.environ)):
         raise AssertionError("read the whole environment")
 
 os.environ.__class__ = Watched
-import tokendraw, tokendraw._loading.load
+import tokendraw, tokendraw.providers.load
 """
     python(code)

@@ -9,11 +9,11 @@ from click.testing import CliRunner, Result
 import tokendraw
 from fake_candidates import ALL, LAPTOP, NATIVE
 from tokendraw import Need, operations
-from tokendraw._loading import resolve as _resolve
-from tokendraw._loading.resolve import resolve as real_resolve
-from tokendraw._resolution.decide import assess
+from tokendraw.backends.resolution.decide import assess
 from tokendraw.cli import main
 from tokendraw.plugin import Host
+from tokendraw.providers import resolve as _resolve
+from tokendraw.providers.resolve import resolve as real_resolve
 from tokendraw.resolution import Candidate, Choice, Resolution, State
 
 BOOM = Candidate(

@@ -13,7 +13,7 @@ from typing import Any
 
 SECONDS = 60
 """After so many a call of all ranks counts as one that hangs, and they are ended."""
-_PRELOADED = ["torch.distributed", "tokendraw_native.shards", "tokendraw._loading.sampler", "gloo_world"]
+_PRELOADED = ["torch.distributed", "tokendraw_native.shards", "tokendraw.providers.sampler", "gloo_world"]
 
 
 class World:

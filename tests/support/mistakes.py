@@ -9,10 +9,10 @@ import pytest
 
 from routing import CPU, Recorded
 from tokendraw import Need
-from tokendraw._loading.sampler import Sampler
-from tokendraw._serving.routing import BuiltProvider, Serving
-from tokendraw._serving.session import Session
+from tokendraw.calls.routing import BuiltProvider, Serving
+from tokendraw.calls.session import Session
 from tokendraw.plugin import Host
+from tokendraw.providers.sampler import Sampler
 from tokendraw.resolution import Choice, Resolution
 
 

@@ -4,12 +4,12 @@ import numpy as np
 import torch
 
 from tokendraw import PagedKVPlan
-from tokendraw._loading.provider import Provider
-from tokendraw._serving.calls import Calls
-from tokendraw._serving.routing import BuiltProvider, Serving
-from tokendraw._serving.session import Session
+from tokendraw.calls.calls import Calls
+from tokendraw.calls.routing import BuiltProvider, Serving
+from tokendraw.calls.session import Session
 from tokendraw.operations.plan_paged_kv import OPERATION
 from tokendraw.plugin import API_VERSION, Host, HostCapabilities, HostNeed, PluginInfo
+from tokendraw.providers.provider import Provider
 from tokendraw.resolution import Candidate, Choice, State, decide
 
 SENTINEL = -77_777

@@ -5,10 +5,10 @@ from typing import Any
 from fake_candidates import LAPTOP
 from routing import CPU
 from tokendraw import operations
-from tokendraw._loading.provider import Provider
-from tokendraw._serving.calls import Calls
-from tokendraw._serving.routing import BuiltProvider, Serving
-from tokendraw._serving.session import Session
+from tokendraw.calls.calls import Calls
+from tokendraw.calls.routing import BuiltProvider, Serving
+from tokendraw.calls.session import Session
+from tokendraw.providers.provider import Provider
 from tokendraw.resolution import Choice, Resolution
 
 

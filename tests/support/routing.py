@@ -9,10 +9,10 @@ import torch
 
 from fake_candidates import EVERYTHING, LAPTOP
 from tokendraw import LogprobsTensors, Need, SamplerOutput, SamplingMetadata
-from tokendraw._loading.sampler import Sampler
-from tokendraw._serving.routing import BuiltProvider, Serving
-from tokendraw._serving.session import Session
+from tokendraw.calls.routing import BuiltProvider, Serving
+from tokendraw.calls.session import Session
 from tokendraw.plugin import Capabilities
+from tokendraw.providers.sampler import Sampler
 from tokendraw.resolution import Choice, Resolution
 from tokendraw_native.sampler import NativeSampler
 

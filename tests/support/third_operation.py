@@ -81,7 +81,7 @@ from functools import partial
 import torch
 
 from tokendraw import InvalidInputError
-from tokendraw._exchange.call import Call
+from tokendraw.calls.call import Call
 
 
 class Scale(Call):

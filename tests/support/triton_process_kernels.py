@@ -21,7 +21,7 @@ import edit_model  # noqa: E402
 import mask_alignments  # noqa: E402
 import preemption  # noqa: E402
 from tokendraw import RequestSlots, SamplingParams  # noqa: E402
-from tokendraw._serving.routing import Serving  # noqa: E402
+from tokendraw.calls.routing import Serving  # noqa: E402
 from tokendraw.operations.process_logits.warmup import ProcessWarmup  # noqa: E402
 from tokendraw.plugin import ProcessNeed  # noqa: E402
 from tokendraw_native.logits_processing import NativeProcessor  # noqa: E402

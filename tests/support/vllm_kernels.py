@@ -6,7 +6,7 @@ import torch
 
 import tokendraw
 from routing import CPU, drafting
-from tokendraw._serving.routing import BuiltProvider
+from tokendraw.calls.routing import BuiltProvider
 from tokendraw_triton_gumbel import plugin
 from tokendraw_vllm import _drawing
 from triton_stand_ins import sampler_for

@@ -1,4 +1,4 @@
-"""Ranks that do not agree all raise the same, at once and again, and none of them waits for another one."""
+"""Ranks that do not agree all raise the same error, at once and again, and no rank waits for another."""
 
 import pytest
 import torch
@@ -9,7 +9,7 @@ from fake_candidates import EVERYTHING
 from gloo_world import world
 from provided import provider_of
 from tokendraw import InvalidParameterError, SamplingMetadata, SamplingParams, VocabShard
-from tokendraw._messages.install import NATIVE
+from tokendraw.errors.install_commands import NATIVE
 from tokendraw.vocab_parallel.agreement import Description, disagreement
 from tokendraw.vocab_parallel.layout import Span
 
@@ -152,7 +152,7 @@ class TestOneProcess:
 
 
 class Alone:
-    """A group of one rank."""
+    """A group of a single rank."""
 
     rank, size = 0, 1
 

@@ -1,4 +1,4 @@
-"""tokendraw turns logits into tokens with the best sampler that is installed, and says why.
+"""tokendraw turns logits into tokens with the best installed sampler, and says why.
 
 This is the face for callers; :mod:`tokendraw.plugin` is the one for authors of plugins, and
 :mod:`tokendraw.resolution` the one for tools that look at decisions. Importing it imports neither torch nor any
@@ -14,17 +14,8 @@ from tokendraw._lazy import lazy_names
 from tokendraw._version import __version__
 
 if TYPE_CHECKING:
-    from tokendraw._exchange.capabilities import Need
-    from tokendraw._exchange.drafts import Drafts
-    from tokendraw._exchange.facts import BatchFacts, RowKinds
-    from tokendraw._exchange.metadata import SamplingMetadata
-    from tokendraw._exchange.output import LogprobsTensors, SamplerOutput, TokenLogprob
-    from tokendraw._exchange.params import SamplingParams
-    from tokendraw._exchange.request_slots.slots import RequestSlots
-    from tokendraw._loading.load import load, load_sampler
-    from tokendraw._loading.resolve import discover, resolve
-    from tokendraw._loading.sampler import Sampler
-    from tokendraw._messages.errors import (
+    from tokendraw.backends.description.capabilities import Need
+    from tokendraw.errors.exceptions import (
         InvalidInputError,
         InvalidParameterError,
         PluginError,
@@ -37,20 +28,29 @@ if TYPE_CHECKING:
         UntestedUpstreamWarning,
     )
     from tokendraw.operations.verify.output import VerifyOutput
+    from tokendraw.output import LogprobsTensors, SamplerOutput, TokenLogprob
     from tokendraw.paged_kv import PagedKVPlan
+    from tokendraw.parameters.batch_facts import BatchFacts, RowKinds
+    from tokendraw.parameters.drafts import Drafts
+    from tokendraw.parameters.metadata import SamplingMetadata
+    from tokendraw.parameters.params import SamplingParams
+    from tokendraw.providers.load import load, load_sampler
+    from tokendraw.providers.resolve import discover, resolve
+    from tokendraw.providers.sampler import Sampler
+    from tokendraw.request_slots.slots import RequestSlots
     from tokendraw.vocab_parallel.shard import VocabShard
 
 _HOMES = {
-    "_exchange.capabilities": ("Need",),
-    "_exchange.facts": ("BatchFacts", "RowKinds"),
-    "_exchange.metadata": ("SamplingMetadata",),
-    "_exchange.output": ("LogprobsTensors", "SamplerOutput", "TokenLogprob"),
-    "_exchange.params": ("SamplingParams",),
-    "_exchange.request_slots.slots": ("RequestSlots",),
-    "_loading.load": ("load", "load_sampler"),
-    "_loading.resolve": ("discover", "resolve"),
-    "_loading.sampler": ("Sampler",),
-    "_messages.errors": (
+    "backends.description.capabilities": ("Need",),
+    "parameters.batch_facts": ("BatchFacts", "RowKinds"),
+    "parameters.metadata": ("SamplingMetadata",),
+    "output": ("LogprobsTensors", "SamplerOutput", "TokenLogprob"),
+    "parameters.params": ("SamplingParams",),
+    "request_slots.slots": ("RequestSlots",),
+    "providers.load": ("load", "load_sampler"),
+    "providers.resolve": ("discover", "resolve"),
+    "providers.sampler": ("Sampler",),
+    "errors.exceptions": (
         "InvalidInputError",
         "InvalidParameterError",
         "PluginError",
@@ -62,7 +62,7 @@ _HOMES = {
         "TokendrawWarning",
         "UntestedUpstreamWarning",
     ),
-    "_exchange.drafts": ("Drafts",),
+    "parameters.drafts": ("Drafts",),
     "operations.verify.output": ("VerifyOutput",),
     "paged_kv": ("PagedKVPlan",),
     "vocab_parallel.shard": ("VocabShard",),

@@ -1,4 +1,4 @@
-"""The face for authors of plugins: how a sampler describes itself, and the hooks by which the core negotiates with it.
+"""The face for authors of plugins: the description of a sampler, and the hooks of the negotiation with the core.
 
 A complete plugin, in the package that the entry point names::
 
@@ -42,10 +42,9 @@ from typing import TYPE_CHECKING
 from tokendraw._lazy import lazy_names
 
 if TYPE_CHECKING:
-    from tokendraw._discovery.hooks import hookimpl
-    from tokendraw._exchange.backends import SamplerBackend
-    from tokendraw._exchange.call import Call
-    from tokendraw._exchange.capabilities import (
+    from tokendraw._torch.numpy_views import numpy_is_usable
+    from tokendraw._torch.threads import one_thread
+    from tokendraw.backends.description.capabilities import (
         FILTER_ORDERS,
         GUMBEL_DTYPES,
         INPUT_DTYPES,
@@ -64,42 +63,45 @@ if TYPE_CHECKING:
         TieNeed,
         TieRule,
     )
-    from tokendraw._exchange.edits import EDITS, Edit
-    from tokendraw._exchange.host import Host
-    from tokendraw._exchange.logprobs import (
+    from tokendraw.backends.description.host import Host
+    from tokendraw.backends.description.operation import Operation
+    from tokendraw.backends.description.plugin_info import API_VERSION, PluginInfo, Release, Upstream
+    from tokendraw.backends.discovery.hooks import hookimpl
+    from tokendraw.backends.resolution.upstream import release_of
+    from tokendraw.calls.call import Call
+    from tokendraw.errors.formatting import printable
+    from tokendraw.logprobs import (
         RowMasses,
         best_token_ids,
         least_shown,
         mode_values,
         pad_logprobs,
     )
-    from tokendraw._exchange.operation import Operation
-    from tokendraw._exchange.output import PAD_LOGPROB, PAD_TOKEN_ID
-    from tokendraw._exchange.plugin_info import API_VERSION, PluginInfo, Release, Upstream
-    from tokendraw._exchange.request_slots.tables import EditFacts, RequestTables
-    from tokendraw._messages.words import printable
-    from tokendraw._resolution.upstream import release_of
-    from tokendraw._torch.numpy_views import numpy_is_usable
-    from tokendraw._torch.threads import one_thread
-    from tokendraw.operations.pack_sm90_w4.backend import Sm90W4PackerBackend
-    from tokendraw.operations.pack_sm90_w4.capabilities import Sm90W4Capabilities
+    from tokendraw.operations.pack_sm90_w4.capabilities import Sm90W4Capabilities, Sm90W4PackerBackend
     from tokendraw.operations.plan_paged_kv.backend import PagedKVPlannerBackend
-    from tokendraw.operations.process_logits.backend import LogitsProcessorBackend
-    from tokendraw.operations.process_logits.capabilities import ProcessCapabilities, ProcessNeed
-    from tokendraw.operations.verify.backend import VerifierBackend
+    from tokendraw.operations.process_logits.capabilities import (
+        LogitsProcessorBackend,
+        ProcessCapabilities,
+        ProcessNeed,
+    )
+    from tokendraw.operations.sample.backend import SamplerBackend
     from tokendraw.operations.verify.capabilities import (
         DRAFT_KINDS,
         VERIFY_MODES,
+        VerifierBackend,
         VerifyCapabilities,
         VerifyMode,
     )
     from tokendraw.operations.verify.logprobs import log_kept_mass_by_step, logprobs_by_step
+    from tokendraw.output import PAD_LOGPROB, PAD_TOKEN_ID
+    from tokendraw.parameters.edits import EDITS, Edit
+    from tokendraw.request_slots.tables import EditFacts, RequestTables
 
 _HOMES = {
-    "_discovery.hooks": ("hookimpl",),
-    "_exchange.backends": ("SamplerBackend",),
-    "_exchange.call": ("Call",),
-    "_exchange.capabilities": (
+    "backends.discovery.hooks": ("hookimpl",),
+    "operations.sample.backend": ("SamplerBackend",),
+    "calls.call": ("Call",),
+    "backends.description.capabilities": (
         "FILTER_ORDERS",
         "GUMBEL_DTYPES",
         "INPUT_DTYPES",
@@ -118,26 +120,28 @@ _HOMES = {
         "TieNeed",
         "TieRule",
     ),
-    "_exchange.edits": ("EDITS", "Edit"),
-    "_exchange.host": ("Host",),
-    "_exchange.logprobs": ("RowMasses", "best_token_ids", "least_shown", "mode_values", "pad_logprobs"),
-    "_exchange.operation": ("Operation",),
-    "_exchange.output": ("PAD_LOGPROB", "PAD_TOKEN_ID"),
-    "_exchange.plugin_info": ("API_VERSION", "PluginInfo", "Release", "Upstream"),
-    "_exchange.request_slots.tables": ("EditFacts", "RequestTables"),
-    "_messages.words": ("printable",),
-    "_resolution.upstream": ("release_of",),
+    "parameters.edits": ("EDITS", "Edit"),
+    "backends.description.host": ("Host",),
+    "logprobs": ("RowMasses", "best_token_ids", "least_shown", "mode_values", "pad_logprobs"),
+    "backends.description.operation": ("Operation",),
+    "output": ("PAD_LOGPROB", "PAD_TOKEN_ID"),
+    "backends.description.plugin_info": ("API_VERSION", "PluginInfo", "Release", "Upstream"),
+    "request_slots.tables": ("EditFacts", "RequestTables"),
+    "errors.formatting": ("printable",),
+    "backends.resolution.upstream": ("release_of",),
     "_torch.numpy_views": ("numpy_is_usable",),
     "_torch.threads": ("one_thread",),
-    "operations.pack_sm90_w4.backend": ("Sm90W4PackerBackend",),
-    "operations.pack_sm90_w4.capabilities": ("Sm90W4Capabilities",),
+    "operations.pack_sm90_w4.capabilities": ("Sm90W4Capabilities", "Sm90W4PackerBackend"),
     "operations.plan_paged_kv.backend": ("PagedKVPlannerBackend",),
-    "operations.process_logits.backend": ("LogitsProcessorBackend",),
-    "operations.process_logits.capabilities": ("ProcessCapabilities", "ProcessNeed"),
-    "operations.verify.backend": ("VerifierBackend",),
+    "operations.process_logits.capabilities": (
+        "LogitsProcessorBackend",
+        "ProcessCapabilities",
+        "ProcessNeed",
+    ),
     "operations.verify.capabilities": (
         "DRAFT_KINDS",
         "VERIFY_MODES",
+        "VerifierBackend",
         "VerifyCapabilities",
         "VerifyMode",
     ),

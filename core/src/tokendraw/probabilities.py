@@ -20,8 +20,8 @@ from typing import Any, Final, Self
 import torch
 from torch import Tensor
 
-from tokendraw._exchange.metadata import SamplingMetadata
-from tokendraw._exchange.output import SamplerOutput
+from tokendraw.output import SamplerOutput
+from tokendraw.parameters.metadata import SamplingMetadata
 
 OFF_TOP_P: Final = 2.0
 """A top-p that keeps every token. 1 would not: float32 sums of the more likely tokens reach it before the last one."""

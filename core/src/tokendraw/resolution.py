@@ -1,4 +1,4 @@
-"""The face for tools: candidates, decisions with their reasons, and the facts that they rest on.
+"""The face for tools: candidates, decisions with reasons, and the underlying facts.
 
 ``decide`` is a pure function of frozen dataclasses, so that the answer for any machine can be computed on any other.
 """
@@ -10,22 +10,22 @@ from typing import TYPE_CHECKING
 from tokendraw._lazy import lazy_names
 
 if TYPE_CHECKING:
-    from tokendraw._discovery.installed import installed_version
-    from tokendraw._discovery.settings import Settings, read_settings
-    from tokendraw._exchange.host import Host
-    from tokendraw._loading.resolve import decide
-    from tokendraw._machine.detect import detect_host
-    from tokendraw._messages.errors import DuplicatePluginError
-    from tokendraw._resolution.candidate import Candidate, Choice, Decision, Resolution, State
+    from tokendraw.backends.description.host import Host
+    from tokendraw.backends.discovery.installed import installed_version
+    from tokendraw.backends.discovery.settings import Settings, read_settings
+    from tokendraw.backends.machine.detect import detect_host
+    from tokendraw.backends.resolution.candidate import Candidate, Choice, Decision, Resolution, State
+    from tokendraw.errors.exceptions import DuplicatePluginError
+    from tokendraw.providers.resolve import decide
 
 _HOMES = {
-    "_discovery.installed": ("installed_version",),
-    "_discovery.settings": ("Settings", "read_settings"),
-    "_exchange.host": ("Host",),
-    "_loading.resolve": ("decide",),
-    "_machine.detect": ("detect_host",),
-    "_messages.errors": ("DuplicatePluginError",),
-    "_resolution.candidate": ("Candidate", "Choice", "Decision", "Resolution", "State"),
+    "backends.discovery.installed": ("installed_version",),
+    "backends.discovery.settings": ("Settings", "read_settings"),
+    "backends.description.host": ("Host",),
+    "providers.resolve": ("decide",),
+    "backends.machine.detect": ("detect_host",),
+    "errors.exceptions": ("DuplicatePluginError",),
+    "backends.resolution.candidate": ("Candidate", "Choice", "Decision", "Resolution", "State"),
 }
 
 __all__ = [

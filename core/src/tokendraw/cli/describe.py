@@ -10,15 +10,15 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from tokendraw._discovery.settings import Settings
-from tokendraw._exchange.capabilities import HostCapabilities
-from tokendraw._exchange.host import Host
-from tokendraw._exchange.plugin_info import PluginInfo
-from tokendraw._messages.words import all_of, dotted
-from tokendraw._resolution.candidate import Candidate, Decision, Resolution, State
+from tokendraw.backends.description.capabilities import HostCapabilities
+from tokendraw.backends.description.host import Host
+from tokendraw.backends.description.plugin_info import PluginInfo
+from tokendraw.backends.discovery.settings import Settings
+from tokendraw.backends.resolution.candidate import Candidate, Decision, Resolution, State
+from tokendraw.errors.formatting import all_of, dotted
 
 if TYPE_CHECKING:
-    from tokendraw._loading.sampler import Sampler
+    from tokendraw.providers.sampler import Sampler
 
 JsonObject = dict[str, Any]
 

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from tokendraw import operations
-from tokendraw._discovery import settings as _settings
-from tokendraw._discovery.entry_points import found
-from tokendraw._exchange.capabilities import FILTER_ORDERS, GUMBEL_DTYPES, LOGPROBS_MODES, Need
-from tokendraw._exchange.params import SamplingParams
-from tokendraw._resolution.candidate import Choice
 from tokendraw._torch.importing import require_torch
+from tokendraw.backends.description.capabilities import FILTER_ORDERS, GUMBEL_DTYPES, LOGPROBS_MODES, Need
+from tokendraw.backends.discovery import settings as _settings
+from tokendraw.backends.discovery.entry_points import installed_candidates
+from tokendraw.backends.resolution.candidate import Choice
 from tokendraw.cli.terminal import verbose as _verbose
+from tokendraw.parameters.params import SamplingParams
 
 if TYPE_CHECKING:
-    from tokendraw._loading.sampler import Sampler
+    from tokendraw.providers.sampler import Sampler
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -39,7 +38,9 @@ def all_of_options(*options: Callable[[_F], _F]) -> Callable[[_F], _F]:
 
 def installed_names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
     """Complete the name of an installed sampler without running its code."""
-    return [name for name in dict.fromkeys(c.name for c in found()) if name.startswith(incomplete)]
+    return [
+        name for name in dict.fromkeys(c.name for c in installed_candidates()) if name.startswith(incomplete)
+    ]
 
 
 json_option = click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
@@ -66,15 +67,16 @@ def _operations(ctx: click.Context, param: click.Parameter, incomplete: str) -> 
     return [name for name in operations.FOLDERS if name.startswith(incomplete)]
 
 
-_operation_option = functools.partial(
-    click.option,
-    "--operation",
-    metavar=f"[{'|'.join(operations.FOLDERS)}]",
-    callback=_known,
-    shell_complete=_operations,
-)
-operation_option = _operation_option(default="sample", show_default=True)
-only_operation_option = _operation_option(help="Check the properties of this operation alone.")
+def build_operation_option(**settings: Any) -> Callable[[_F], _F]:
+    """Build the option ``--operation``, which completes and checks names of operations.
+
+    :param settings: more arguments of :func:`click.option`, such as ``help`` or ``default``.
+    """
+    names = f"[{'|'.join(operations.FOLDERS)}]"
+    return click.option("--operation", metavar=names, callback=_known, shell_complete=_operations, **settings)
+
+
+operation_option = build_operation_option(default="sample", show_default=True)
 
 device_option = click.option(
     "--device", metavar="DEVICE", help="cpu, cuda, cuda:1 ... Default: the accelerator, else the CPU."
@@ -98,13 +100,12 @@ logprobs_mode_option = click.option(
     help="What log-probabilities are taken of.",
 )
 
-_gumbel_dtype_option = functools.partial(
-    click.option, "--gumbel-dtype", type=click.Choice(GUMBEL_DTYPES), help="Precision of the random numbers."
-)
-gumbel_dtype_option = _gumbel_dtype_option(default="fp32", show_default=True)
-only_gumbel_dtype_option = _gumbel_dtype_option(
-    help="Check what draws, built for random numbers of this precision. Default: everything, built for the first that "
-    "it has."
+gumbel_dtype_option = click.option(
+    "--gumbel-dtype",
+    type=click.Choice(GUMBEL_DTYPES),
+    default="fp32",
+    show_default=True,
+    help="Precision of the random numbers.",
 )
 
 params_options = all_of_options(
@@ -143,7 +144,7 @@ def checked_params(**fields: Any) -> SamplingParams:
     :raises SamplerUnavailableError: torch cannot be imported.
     """
     require_torch("Drawing")
-    from tokendraw._exchange.metadata import SamplingMetadata
+    from tokendraw.parameters.metadata import SamplingMetadata
 
     params = SamplingParams(**fields)
     SamplingMetadata.from_params([params], positions=[0])
@@ -157,7 +158,7 @@ def chosen(settings: _settings.Settings, sampler: str | None) -> Choice:
 
 def load(sampler: str | None, device: str | None, need: Need) -> Sampler:
     """Load the sampler that the options choose, as :func:`tokendraw.load_sampler` does."""
-    from tokendraw._loading.load import load_chosen
+    from tokendraw.providers.load import load_chosen
 
     settings = _settings.read_settings()
     return load_chosen(settings, chosen(settings, sampler), device, need)

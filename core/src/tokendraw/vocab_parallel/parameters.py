@@ -8,7 +8,7 @@ from typing import NamedTuple, Protocol, Self
 import torch
 from torch import Tensor
 
-from tokendraw._exchange.metadata import SamplingMetadata
+from tokendraw.parameters.metadata import SamplingMetadata
 
 
 class RowParameters(Protocol):

@@ -5,8 +5,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from tokendraw._exchange.params import SamplingParams
-from tokendraw._loading.sampler import Sampler
 from tokendraw._torch.threads import one_thread
 from tokendraw.cli.demo.corpus import documentation
 from tokendraw.cli.demo.generation import LanguageModel, draw_tokens
@@ -14,6 +12,8 @@ from tokendraw.cli.demo.ngram import NGramModel
 from tokendraw.cli.demo.requests import Editor
 from tokendraw.cli.demo.speculation import Mode, Speculation, Tally
 from tokendraw.cli.demo.wishes import Wishes
+from tokendraw.parameters.params import SamplingParams
+from tokendraw.providers.sampler import Sampler
 
 DRAFT_ORDER = 2
 """Words in the longest n-gram of the draft model: it knows one word of history, the target three."""
@@ -59,7 +59,7 @@ class BuiltInModel:
             return None
         mask = self._wishes.bitmask(self._model)
         device = self._drawer.device
-        from tokendraw._loading.load import load
+        from tokendraw.providers.load import load
 
         return Editor(
             processor=load("process_logits", device=device),

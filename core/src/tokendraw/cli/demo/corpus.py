@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 
-from tokendraw._messages.errors import TokendrawError
+from tokendraw.errors.exceptions import TokendrawError
 
 _BLANK_LINES = re.compile(r"\n\s*\n")
 _LIST_MARKER = re.compile(r"\A(?:[*+-]|\d+\.|\[\d+\]) +")

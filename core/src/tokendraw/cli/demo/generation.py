@@ -7,9 +7,9 @@ from typing import Protocol
 
 from torch import Tensor
 
-from tokendraw._exchange.params import SamplingParams
-from tokendraw._loading.sampler import Sampler
 from tokendraw.cli.demo.requests import Editor, requests_of
+from tokendraw.parameters.params import SamplingParams
+from tokendraw.providers.sampler import Sampler
 
 
 class LanguageModel(Protocol):

@@ -9,11 +9,11 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from tokendraw._exchange.drafts import Drafts
-from tokendraw._exchange.metadata import SamplingMetadata
-from tokendraw._exchange.params import SamplingParams
-from tokendraw._exchange.request_slots.row_inputs import HasTokenIds
-from tokendraw._exchange.request_slots.slots import RequestSlots
+from tokendraw.parameters.drafts import Drafts
+from tokendraw.parameters.metadata import SamplingMetadata
+from tokendraw.parameters.params import SamplingParams
+from tokendraw.request_slots.metadata import HasTokenIds
+from tokendraw.request_slots.slots import RequestSlots
 
 
 class Requests(Protocol):

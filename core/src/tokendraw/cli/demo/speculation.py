@@ -8,15 +8,15 @@ from typing import Any, TypeAlias
 
 import torch
 
-from tokendraw._exchange.drafts import Drafts
-from tokendraw._exchange.metadata import SamplingMetadata
-from tokendraw._exchange.params import SamplingParams
-from tokendraw._exchange.row_limits import unserved
-from tokendraw._loading.sampler import Sampler
+from tokendraw.calls.row_limits import unserved
 from tokendraw.cli.demo.generation import LanguageModel
 from tokendraw.cli.demo.requests import Editor, Requests, requests_of
 from tokendraw.cli.describe import served_by
 from tokendraw.operations.verify.capabilities import VerifyMode
+from tokendraw.parameters.drafts import Drafts
+from tokendraw.parameters.metadata import SamplingMetadata
+from tokendraw.parameters.params import SamplingParams
+from tokendraw.providers.sampler import Sampler
 
 Mode: TypeAlias = VerifyMode
 

@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from tokendraw._exchange.params import SamplingParams
-from tokendraw._messages.errors import InvalidParameterError
 from tokendraw.cli.demo.ngram import NGramModel
+from tokendraw.errors.exceptions import InvalidParameterError
+from tokendraw.parameters.params import SamplingParams
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from tokendraw import operations
-from tokendraw._discovery.settings import read_settings
-from tokendraw._exchange.operation import Operation
-from tokendraw._messages.errors import SamplerUnavailableError, TokendrawError, TokendrawWarning
-from tokendraw._resolution.candidate import Decision, State
 from tokendraw._torch.importing import require_torch
+from tokendraw.backends.description.operation import Operation
+from tokendraw.backends.discovery.settings import read_settings
+from tokendraw.backends.resolution.candidate import Decision, State
 from tokendraw.cli.terminal.verbose import StderrHandler, logged_by
+from tokendraw.errors.exceptions import SamplerUnavailableError, TokendrawError, TokendrawWarning
 
 
 def report(path: str, names: Sequence[str]) -> None:
@@ -51,8 +51,8 @@ def _loaded(
     operation: Operation, before_build: Callable[[str], None], log: logging.Handler
 ) -> dict[str, Any]:
     """Load an operation for the device and the need that are the default, and return the fields of the outcome."""
-    from tokendraw._loading.load import open_session
-    from tokendraw._serving.warnings import warn_of
+    from tokendraw.calls.warnings import warn_of
+    from tokendraw.providers.load import open_session
 
     settings, start = read_settings(), time.monotonic()
     decisions: tuple[Decision, ...] = ()

@@ -11,10 +11,10 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
-from tokendraw._discovery.installed import installed_version
-from tokendraw._messages.words import printable
-from tokendraw._resolution.candidate import Candidate
+from tokendraw.backends.discovery.installed import installed_version
+from tokendraw.backends.resolution.candidate import Candidate
 from tokendraw.cli.describe import described
+from tokendraw.errors.formatting import printable
 
 _CORE = "tokendraw"
 _EVERYTHING = "all"  # this extra only repeats what the others ask for

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import tokendraw
-from tokendraw._messages.words import printable
-from tokendraw._resolution.candidate import Candidate
+from tokendraw.backends.resolution.candidate import Candidate
+from tokendraw.errors.formatting import printable
 
 _CHECKOUT = ("core", "src", "tokendraw")
 """Path of the core in a checkout."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from tokendraw._discovery.heavy_imports import heavy_imports
-from tokendraw._resolution.candidate import Candidate
+from tokendraw.backends.discovery.heavy_imports import heavy_imports
+from tokendraw.backends.resolution.candidate import Candidate
 
 
 def heavy_imports_of(candidates: Sequence[Candidate]) -> dict[str, tuple[str, ...]]:

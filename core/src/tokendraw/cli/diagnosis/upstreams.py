@@ -11,18 +11,18 @@ from dataclasses import dataclass, replace
 from packaging.version import Version
 
 from tokendraw import operations
-from tokendraw._exchange.host import Host
-from tokendraw._exchange.plugin_info import Upstream
-from tokendraw._loading.resolve import decide
-from tokendraw._messages.errors import TokendrawError
-from tokendraw._messages.words import all_of
-from tokendraw._resolution import upstream as _upstream
-from tokendraw._resolution.candidate import Candidate, Choice, State
-from tokendraw._resolution.decide import assess
+from tokendraw.backends.description.host import Host
+from tokendraw.backends.description.plugin_info import Upstream
+from tokendraw.backends.resolution import upstream as _upstream
+from tokendraw.backends.resolution.candidate import Candidate, Choice, State
+from tokendraw.backends.resolution.decide import assess
 from tokendraw.cli.describe import described
+from tokendraw.errors.exceptions import TokendrawError
+from tokendraw.errors.formatting import all_of
+from tokendraw.providers.resolve import decide
 
 Assessed = Mapping[str, Sequence[Candidate]]
-"""All candidates by operation, as :func:`tokendraw._loading.resolve.discover_all` finds them."""
+"""All candidates by operation, as :func:`tokendraw.providers.resolve.discover_all` finds them."""
 
 
 @dataclass(frozen=True)

@@ -22,9 +22,9 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
-from tokendraw._messages.errors import TokendrawError
-from tokendraw._messages.install import how_to_install
-from tokendraw._messages.words import nearest, one_of
+from tokendraw.errors.exceptions import TokendrawError
+from tokendraw.errors.formatting import nearest, one_of
+from tokendraw.errors.install_commands import how_to_install
 
 HEAD_BYTES = 9
 """Number of bytes that tell the formats apart."""

@@ -11,8 +11,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from tokendraw._exchange.capabilities import INPUT_DTYPES
-from tokendraw._messages.words import one_of
+from tokendraw.backends.description.capabilities import INPUT_DTYPES
 from tokendraw.cli.files.formats import (
     HEAD_BYTES,
     READERS,
@@ -20,6 +19,7 @@ from tokendraw.cli.files.formats import (
     Source,
     ending_by_content,
 )
+from tokendraw.errors.formatting import one_of
 
 _STDIN = Path("-")
 

@@ -17,9 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tokendraw._exchange.capabilities import Need
-from tokendraw._exchange.params import SamplingParams
-from tokendraw.cli.app import GuardedCommand
+from tokendraw.backends.description.capabilities import Need
+from tokendraw.cli.command import GuardedCommand
 from tokendraw.cli.describe import drawn_by, resolution_json, sampler_json, served_by
 from tokendraw.cli.edit_options import edit_options, taken
 from tokendraw.cli.options import (
@@ -35,9 +34,10 @@ from tokendraw.cli.options import (
 from tokendraw.cli.terminal.tables import on_terminal, print_json, print_side_by_side, progress
 from tokendraw.cli.terminal.wrap import Wrapper
 from tokendraw.operations.verify.capabilities import VERIFY_MODES, VerifyMode
+from tokendraw.parameters.params import SamplingParams
 
 if TYPE_CHECKING:
-    from tokendraw._exchange.capabilities import GumbelDtype
+    from tokendraw.backends.description.capabilities import GumbelDtype
     from tokendraw.cli.demo.speculation import Speculation, Tally
 
 COMPARED = (

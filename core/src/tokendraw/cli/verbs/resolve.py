@@ -16,14 +16,12 @@ from click.core import ParameterSource
 
 import tokendraw
 from tokendraw import operations
-from tokendraw._discovery import settings as _settings
-from tokendraw._exchange.capabilities import FILTER_ORDERS, INPUT_DTYPES, HostNeed
-from tokendraw._exchange.declared import read_field
-from tokendraw._messages.errors import InvalidParameterError, SamplerUnavailableError
-from tokendraw._messages.words import all_of
-from tokendraw._resolution.advice import using
-from tokendraw._resolution.candidate import Decision, Resolution
-from tokendraw.cli.app import GuardedCommand, warn
+from tokendraw.backends.description.capabilities import FILTER_ORDERS, INPUT_DTYPES, HostNeed
+from tokendraw.backends.description.declared import read_field
+from tokendraw.backends.discovery import settings as _settings
+from tokendraw.backends.resolution.advice import using
+from tokendraw.backends.resolution.candidate import Decision, Resolution
+from tokendraw.cli.command import GuardedCommand, warn
 from tokendraw.cli.describe import decisions_json, resolution_json, settings_in_force
 from tokendraw.cli.options import (
     all_of_options,
@@ -36,6 +34,8 @@ from tokendraw.cli.options import (
     verbose_option,
 )
 from tokendraw.cli.terminal.tables import plugins_at_work, print_json, print_table
+from tokendraw.errors.exceptions import InvalidParameterError, SamplerUnavailableError
+from tokendraw.errors.formatting import all_of
 
 _need_options = all_of_options(
     logprobs_mode_option,

@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tokendraw._exchange.capabilities import Need
-from tokendraw._exchange.output import PAD_TOKEN_ID
-from tokendraw.cli.app import GuardedCommand
+from tokendraw.backends.description.capabilities import Need
+from tokendraw.cli.command import GuardedCommand
 from tokendraw.cli.describe import drawn_by, sampler_json
 from tokendraw.cli.options import (
     checked_params,
@@ -32,12 +31,13 @@ from tokendraw.cli.options import (
     verbose_option,
 )
 from tokendraw.cli.terminal.tables import print_json, print_table, progress
+from tokendraw.output import PAD_TOKEN_ID
 
 if TYPE_CHECKING:
-    from tokendraw._exchange.capabilities import GumbelDtype, LogprobsMode
-    from tokendraw._exchange.output import SamplerOutput
-    from tokendraw._loading.sampler import Sampler
+    from tokendraw.backends.description.capabilities import GumbelDtype, LogprobsMode
     from tokendraw.cli.files.logits import LogitsFile
+    from tokendraw.output import SamplerOutput
+    from tokendraw.providers.sampler import Sampler
 
 
 @click.command(cls=GuardedCommand, short_help="Draw tokens for the logits in a file.")
@@ -96,8 +96,8 @@ def sample(
     with progress("reading the logits, loading a sampler, drawing"):
         params = checked_params(**fields)
 
-        from tokendraw._exchange.metadata import SamplingMetadata
         from tokendraw.cli.files.logits import dtype_name, read_logits
+        from tokendraw.parameters.metadata import SamplingMetadata
 
         read = read_logits(file, tensor)
         rows, vocab_size = read.logits.shape

@@ -11,19 +11,19 @@ from dataclasses import dataclass, fields
 
 import click
 
-from tokendraw._exchange.capabilities import HostCapabilities, HostNeed
-from tokendraw._exchange.plugin_info import API_VERSION, Upstream
-from tokendraw._loading import resolve as _resolve
-from tokendraw._messages.errors import TokendrawError
-from tokendraw._messages.words import all_of, dotted, nearest
-from tokendraw._resolution.candidate import Candidate
-from tokendraw._resolution.refusals import INSTALL
-from tokendraw._resolution.upstream import disagreement, row_in_force
-from tokendraw.cli.app import GuardedCommand
+from tokendraw.backends.description.capabilities import HostCapabilities, HostNeed
+from tokendraw.backends.description.plugin_info import API_VERSION, Upstream
+from tokendraw.backends.resolution.candidate import Candidate
+from tokendraw.backends.resolution.refusals import INSTALL
+from tokendraw.backends.resolution.upstream import disagreement, row_in_force
+from tokendraw.cli.command import GuardedCommand
 from tokendraw.cli.describe import candidate_json, described
 from tokendraw.cli.options import installed_names, json_option, verbose_option
 from tokendraw.cli.terminal.tables import plugins_at_work, print_json, print_table
 from tokendraw.cli.verbs.list import rank
+from tokendraw.errors.exceptions import TokendrawError
+from tokendraw.errors.formatting import all_of, dotted, nearest
+from tokendraw.providers import resolve as _resolve
 
 
 @click.command(cls=GuardedCommand, short_help="Everything about one sampler.")

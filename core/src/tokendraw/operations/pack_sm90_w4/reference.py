@@ -1,4 +1,4 @@
-"""The layouts, byte by byte as their formulas say: slow, on a CPU, what proofs and the kit compare with.
+"""The layouts, byte by byte from their formulas, on a CPU: the slow reference of proofs and kit.
 
 E experts have N rows of K columns, two columns a byte, the first in the low half. A row is 16 b + 8 h + r, a column of
 bytes 32 p + 16 M + 8 m + 4 c + d, with r in 0..7, d in 0..3, and h, M, m, c one bit each.
@@ -11,7 +11,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from tokendraw._exchange.weight_layouts import Format, Layout
+from tokendraw.backends.description.weight_layouts import Format, Layout
 
 V2_FP4_BITS: Final = (
     ((7, 1), 31), ((4, 3), 22), ((3, 1), 15), ((0, 3), 6),

@@ -1,13 +1,13 @@
-"""The operation ``plan_paged_kv``: the page metadata of a batch, from lengths that are known on the device alone."""
+"""The operation ``plan_paged_kv``: the page metadata of a batch, from lengths known to the device alone."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from tokendraw._exchange.call import Call
-from tokendraw._exchange.capabilities import HostCapabilities, HostNeed
-from tokendraw._exchange.operation import Operation
+from tokendraw.backends.description.capabilities import HostCapabilities, HostNeed
+from tokendraw.backends.description.operation import Operation
+from tokendraw.calls.call import Call
 
 
 def _prove(backend: Any, capabilities: HostCapabilities, device: Any, need: HostNeed) -> None:
@@ -17,9 +17,9 @@ def _prove(backend: Any, capabilities: HostCapabilities, device: Any, need: Host
 
 
 def _calls() -> Mapping[str, type[Call]]:
-    from tokendraw.operations.plan_paged_kv.calls import Plan
+    from tokendraw.operations.plan_paged_kv.calls import PlanPagedKV
 
-    return {"plan": Plan}
+    return {"plan": PlanPagedKV}
 
 
 OPERATION = Operation(

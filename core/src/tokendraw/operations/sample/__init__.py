@@ -1,15 +1,15 @@
-"""The operation ``sample``: one token for each row of logits."""
+"""The operation ``sample``: a token for each row of logits."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from tokendraw._exchange import row_limits
-from tokendraw._exchange.call import Call
-from tokendraw._exchange.capabilities import Capabilities, Need
-from tokendraw._exchange.operation import Operation
-from tokendraw._resolution import row_checks
+from tokendraw.backends.description.capabilities import Capabilities, Need
+from tokendraw.backends.description.operation import Operation
+from tokendraw.backends.resolution import row_checks
+from tokendraw.calls import row_limits
+from tokendraw.calls.call import Call
 
 
 def _prove(backend: Any, capabilities: Capabilities, device: Any, need: Need) -> None:
@@ -19,7 +19,7 @@ def _prove(backend: Any, capabilities: Capabilities, device: Any, need: Need) ->
 
 
 def _calls() -> Mapping[str, Callable[..., Call]]:
-    from tokendraw._serving.sharded import sample_call
+    from tokendraw.calls.sharded import sample_call
 
     return {"sample": sample_call}
 

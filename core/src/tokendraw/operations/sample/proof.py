@@ -1,19 +1,19 @@
-"""Proves a sampler by a draw whose tokens are known."""
+"""Proves a sampler by a draw of known tokens."""
 
 from __future__ import annotations
 
 import torch
 
-from tokendraw._exchange.backends import SamplerBackend
-from tokendraw._exchange.capabilities import Capabilities, Need
-from tokendraw._exchange.metadata import SamplingMetadata
-from tokendraw._exchange.output_checks import wrong_output
-from tokendraw._messages.errors import PluginError
-from tokendraw._serving import proof_rows
+from tokendraw.backends.description.capabilities import Capabilities, Need
+from tokendraw.calls import proof_rows
+from tokendraw.calls.output_checks import wrong_output
+from tokendraw.errors.exceptions import PluginError
+from tokendraw.operations.sample.backend import SamplerBackend
+from tokendraw.parameters.metadata import SamplingMetadata
 
 
 def prove(backend: SamplerBackend, capabilities: Capabilities, device: torch.device, need: Need) -> None:
-    """Draw from two rows: one has its mass on one token, one on the first and the last of the vocabulary.
+    """Draw from two rows: all mass on a middle token, and half of it on the first and last token each.
 
     :raises PluginError: the output is not what it has to be.
     """

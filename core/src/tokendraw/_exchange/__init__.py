@@ -1,1 +1,0 @@
-"""The data that callers and plugins exchange: parameters, metadata, capabilities, outputs."""

@@ -1,1 +1,0 @@
-"""The objects that callers hold, and how they come to them."""

@@ -1,1 +1,0 @@
-"""Messages: exceptions, warnings, and the functions that word them."""

@@ -1,1 +1,0 @@
-"""The way from a decision to an output: build, prove, route, watch, count, fall back."""

@@ -1,0 +1,1 @@
+"""Frozen records: capabilities of plugins, needs of callers, facts of a machine."""

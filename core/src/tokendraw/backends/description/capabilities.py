@@ -1,0 +1,219 @@
+"""Capabilities of providers and needs of callers, two of the three sides of every negotiation.
+
+All are frozen dataclasses without behaviour beyond checking themselves, so that a decision about an H100, an MI300X or
+a laptop can be computed, and tested, anywhere. The declaration of a field is its only check: of a need when the need is
+made, of capabilities when a plugin describes itself.
+
+Every operation has a type of each, derived from :class:`HostCapabilities` and :class:`HostNeed`. Those of sampling,
+:class:`Capabilities` and :class:`Need`, stand here since other operations on rows of logits build on them.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, TypeAlias, get_args
+
+from tokendraw.backends.description.declared import Rule, among, at_least, check_fields, some_of
+from tokendraw.errors.formatting import is_printable, one_of
+
+LogprobsMode: TypeAlias = Literal[
+    "raw_logprobs", "raw_logits", "processed_logprobs", "processed_logits", "temperature_logprobs"
+]
+FilterOrder: TypeAlias = Literal["top_k_first", "joint"]
+Filter: TypeAlias = Literal["top_k", "top_p", "min_p"]
+Granularity: TypeAlias = Literal["per_row", "scalar"]
+GumbelDtype: TypeAlias = Literal["fp32", "fp64"]
+Seeding: TypeAlias = Literal["none", "launch", "counter"]
+TieRule: TypeAlias = Literal["value", "exact_k"]
+TieNeed: TypeAlias = TieRule | Literal["either"]
+DraftKind: TypeAlias = Literal["probs", "logits", "chosen"]
+"""Kind of a draft, by what the caller gives of its distribution: probabilities, logits, or nothing (not drawn)."""
+
+LOGPROBS_MODES: tuple[LogprobsMode, ...] = get_args(LogprobsMode)
+FILTER_ORDERS: tuple[FilterOrder, ...] = get_args(FilterOrder)
+FILTERS: tuple[Filter, ...] = get_args(Filter)
+GUMBEL_DTYPES: tuple[GumbelDtype, ...] = get_args(GumbelDtype)
+INPUT_DTYPES: tuple[str, ...] = ("float32", "bfloat16", "float16")
+
+MAX_WORD_CHARS = 100
+"""Characters of a name, an architecture, a version or a range of versions."""
+_MAX_NUMBER = 2**63 - 1
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) is int and 0 <= value <= _MAX_NUMBER
+
+
+def are_words(value: Any) -> bool:
+    """Whether a value is a tuple of short printable strings."""
+    # One bare string is the usual slip: ("cuda") is no tuple.
+    return isinstance(value, tuple) and all(is_printable(word, MAX_WORD_CHARS) for word in value)
+
+
+def _are_some_words(value: Any) -> bool:
+    return are_words(value) and len(value) > 0
+
+
+def _is_version(value: Any) -> bool:
+    return isinstance(value, tuple) and len(value) == 2 and all(map(_is_number, value))
+
+
+def _is_range(value: Any) -> bool:
+    if not isinstance(value, tuple) or len(value) != 2:
+        return False
+    return _is_version(value[0]) and (value[1] is None or _is_version(value[1]))
+
+
+def _are_filters(value: Any) -> bool:
+    pairs = list(itertools.product(FILTERS, get_args(Granularity)))
+    return isinstance(value, tuple) and all(pair in pairs for pair in value)
+
+
+_Count: TypeAlias = Annotated[int, at_least(0)]
+_Number: TypeAlias = Annotated[int, Rule(("an integer from 0 to 2**63 - 1",), _is_number)]
+_Words: TypeAlias = Annotated[
+    tuple[str, ...], Rule(("a tuple of at least one short string",), _are_some_words)
+]
+_Dtype: TypeAlias = Annotated[str, among(INPUT_DTYPES)]
+_Dtypes: TypeAlias = Annotated[tuple[str, ...], some_of(INPUT_DTYPES)]
+_Range: TypeAlias = Annotated[
+    tuple[tuple[int, int], tuple[int, int] | None],
+    Rule(("((major, minor), (major, minor) or None)",), _is_range),
+]
+_FILTER_WORDS = f"{one_of(map(repr, FILTERS))}, {one_of(map(repr, get_args(Granularity)))}"
+_Filters: TypeAlias = Annotated[
+    tuple[tuple[Filter, Granularity], ...],
+    Rule((f"a tuple of ({_FILTER_WORDS})",), _are_filters),
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class HostCapabilities:
+    """A provider's requirements of the host, and its promises about waiting and CUDA graphs, for any operation.
+
+    The defaults promise nothing: advertise what you have tested.
+
+    :ivar device_types: Device types that are served: ``cpu``, ``cuda`` (NVIDIA), ``rocm`` (AMD), ``mps``, ``xpu`` ...;
+        None: any device type of torch.
+    :ivar compute_capability: Least and largest CUDA compute capability: ``((8, 0), None)`` is 8.0 and later. None: any.
+    :ivar rocm_archs: ROCm architectures such as ``gfx942``. None: any.
+    :ivar min_sm_count: Least number of streaming multiprocessors (NVIDIA).
+    :ivar graph_safe: Whether a call may be captured in a CUDA graph and replayed.
+    :ivar sync_free: Whether a call returns without waiting for the device.
+    """
+
+    device_types: _Words | None = ("cpu",)
+    compute_capability: _Range | None = None
+    rocm_archs: _Words | None = None
+    min_sm_count: _Number = 0
+    graph_safe: bool = False
+    sync_free: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Capabilities(HostCapabilities):
+    """The capabilities of a sampler. The defaults promise nothing: advertise what you have tested.
+
+    A capability that is advertised is tested by the conformance kit; one that is not is never asked for.
+
+    Inherits the fields of :class:`HostCapabilities`.
+
+    :ivar dtypes: Dtypes of the logits, by their torch names.
+    :ivar logprobs_modes: Modes of log-probabilities that are returned, of ``LOGPROBS_MODES``; (): none.
+    :ivar filters: Filters that are applied, each with ``per_row`` or ``scalar`` (one value for the whole batch).
+    :ivar filter_orders: Orders of the filters that are served, of ``FILTER_ORDERS``.
+    :ivar tie_rule: ``value`` keeps every token tied with the last kept one; ``exact_k`` keeps exactly k.
+    :ivar seeding: ``counter``: a seed per row, as :mod:`tokendraw.philox` says; ``launch``: a seed per call; ``none``:
+        no seeds.
+    :ivar greedy: Whether rows of temperature 0 may stand in a batch.
+    :ivar gumbel_dtypes: Precisions of the noise that are offered: ``fp32``, ``fp64``.
+    :ivar valid_flag: Whether ``SamplerOutput.valid`` tells rows with NaN, or without any finite logit, from the others.
+    :ivar batch_invariant: Whether a seeded row's token is the same in any batch.
+    :ivar max_top_k: Largest top_k of a row that is served; None: any.
+    :ivar max_vocab_size: Largest vocabulary V that is served; None: any.
+    :ivar vocab_parallel: Whether ``sample`` takes a ``shard``: logits of which each rank of a group holds some columns.
+    :ivar metadata_classes: Dotted names of subclasses of ``SamplingMetadata`` whose additional parameters are served,
+        such as ``acme_tokendraw.metadata.AcmeMetadata``. A sampler is never given metadata of a class that its
+        capabilities do not name.
+    :ivar compiles_on_demand: Whether kernels are compiled when a batch first needs them. The proof draw then compiles
+        as little as it can, or what the first batch will need, where the need says the dtype.
+    """
+
+    dtypes: _Dtypes = ("float32",)
+    logprobs_modes: tuple[LogprobsMode, ...] = ()
+    filters: _Filters = ()
+    filter_orders: Annotated[tuple[FilterOrder, ...], some_of(FILTER_ORDERS)] = ("top_k_first",)
+    tie_rule: TieRule = "value"
+    seeding: Seeding = "none"
+    greedy: bool = False
+    gumbel_dtypes: Annotated[tuple[GumbelDtype, ...], some_of(GUMBEL_DTYPES)] = ("fp32",)
+    valid_flag: bool = False
+    batch_invariant: bool = False
+    max_top_k: _Number | None = None
+    max_vocab_size: _Number | None = None
+    vocab_parallel: bool = False
+    metadata_classes: Annotated[tuple[str, ...], Rule(("a tuple of short strings",), are_words)] = ()
+    compiles_on_demand: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class HostNeed:
+    """The needs of a caller of any operation.
+
+    :ivar graph_safe: Whether calls have to be safe to capture in a CUDA graph and to replay.
+    :ivar sync_free: Whether calls have to return without waiting for the device.
+    :raises InvalidParameterError: a ValueError: a field is not of the type that it declares, or no word of its list.
+    """
+
+    graph_safe: bool = False
+    sync_free: bool = False
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Need(HostNeed):
+    """A caller's conditions on a sampler, independent of the rows of later batches.
+
+    Seeds, greedy rows and filters are properties of rows: those are looked at batch by batch, and rows that
+    the chosen sampler cannot serve go to its companion. A need is what no companion can mend.
+
+    Inherits the fields of :class:`HostNeed`.
+
+    :ivar logprobs_mode: Mode of the logprobs of rows that ask for some. For processed ones the default choice takes
+        only a sampler that returns such logprobs without a companion; an explicit choice, and every other mode, may use
+        a companion.
+    :ivar logprob_ranks: Whether logprobs come with the drawn tokens' ranks. A rank costs about one more read of the
+        logits. False allows a sampler to leave ``LogprobsTensors.ranks`` None and refuses no sampler.
+    :ivar filter_orders: Orders of the filters that requests will use, of ``FILTER_ORDERS``; each has to be served.
+    :ivar gumbel_dtype: Precision of the noise: ``fp32``, or ``fp64``, which computes in float64 throughout.
+    :ivar dtype: Dtype of the logits by its torch name; None when not known yet.
+    :ivar vocab_size: Vocabulary size V; None when not known yet.
+    :ivar valid_flag: Whether ``SamplerOutput.valid`` has to tell rows with NaN, or without any finite logit, from the
+        others.
+    :ivar batch_invariant: Whether a seeded row's token has to be the same in any batch.
+    :ivar seeding: ``counter`` needs a sampler that serves seeded rows without a companion; ``none``: a companion may
+        serve them.
+    :ivar tie_rule: Tie rule that the sampler has to follow; None: the advertised one. ``either`` lets a sampler change
+        the rule from batch to batch, where kernels with the other rule are faster.
+    :ivar max_logprobs: Largest ``SamplingParams.logprobs``; None: any, up to the whole vocabulary. A batch that needs
+        more, or all (-1) of a larger vocabulary, is refused before anything is launched or allocated.
+    :ivar vocab_parallel: Whether calls come with a :class:`tokendraw.VocabShard`. No companion serves rows of such
+        calls.
+    :raises InvalidParameterError: a ValueError: a field is not of the type that it declares, or no word of its list.
+    """
+
+    logprobs_mode: LogprobsMode = "raw_logprobs"
+    logprob_ranks: bool = True
+    filter_orders: tuple[FilterOrder, ...] = ("top_k_first",)
+    gumbel_dtype: GumbelDtype = "fp32"
+    dtype: _Dtype | None = None
+    vocab_size: Annotated[int, at_least(1)] | None = None
+    valid_flag: bool = False
+    batch_invariant: bool = False
+    seeding: Seeding = "none"
+    tie_rule: TieNeed | None = None
+    max_logprobs: _Count | None = None
+    vocab_parallel: bool = False

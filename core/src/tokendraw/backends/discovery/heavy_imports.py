@@ -1,0 +1,78 @@
+"""Finds plugins with heavy imports, torch or a backend, by loading the plugin in a new Python process.
+
+``tokendraw list`` loads every installed plugin, so one such import delays every command. A process that has torch
+already cannot see it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import importlib_metadata
+
+from tokendraw.backends.discovery.hooks import ENTRY_POINT_GROUP
+from tokendraw.errors.formatting import all_of
+
+HEAVY_MODULES = ("torch", "triton", "flashinfer", "aiter")
+"""Modules that take a second or more to import: negotiation needs none of them."""
+
+_CODE = """\
+import sys
+sys.path[:] = sys.argv[2:]
+from tokendraw.backends.discovery.heavy_imports import report
+report(sys.argv[1])
+"""
+_TIMEOUT_SECONDS = 300  # seconds; a cold import over a network takes tens of them
+
+
+def heavy_imports(entry_point: str) -> tuple[str, ...]:
+    """Load a plugin and its description in a new Python process, and list its heavy imports.
+
+    A plugin that raises is listed with the imports up to there. One that ends its process, or takes more than
+    300 s, gives an empty tuple: discovery reports such a plugin.
+
+    :param entry_point: value of the plugin's entry point, ``package.module:object``.
+    :returns: names of :data:`HEAVY_MODULES`, in their order.
+    """
+    try:
+        run = subprocess.run(
+            [sys.executable, "-c", _CODE, entry_point, *sys.path],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            encoding="utf-8",
+            errors="replace",
+            timeout=_TIMEOUT_SECONDS,
+            check=False,
+        )
+        names = json.loads(run.stdout.splitlines()[-1])
+    except (subprocess.TimeoutExpired, IndexError, ValueError):
+        return ()
+    return tuple(names) if isinstance(names, list) else ()
+
+
+def report(entry_point: str) -> None:
+    """Load the plugin, print the heavy modules as a line of JSON, and end the new process."""
+    before = set(sys.modules)  # a file of site-packages may have imported torch at the start of Python
+    try:
+        plugin = importlib_metadata.EntryPoint("plugin", entry_point, ENTRY_POINT_GROUP).load()
+        plugin.tokendraw_describe()
+    except BaseException:  # discovery says in words what is wrong with the plugin
+        pass
+    imported = [name for name in HEAVY_MODULES if name in sys.modules and name not in before]
+    print(f"\n{json.dumps(imported)}", flush=True)
+    os._exit(0)  # no handler of the plugin prints behind the line, and torch takes its time to end
+
+
+def slow_start(name: str, modules: tuple[str, ...]) -> str:
+    """Write the complaint about a plugin with heavy imports, and the mend.
+
+    :param name: of the plugin.
+    :param modules: names of the imported modules, at least one.
+    """
+    return (
+        f"{name!r} needs a module without heavy imports, found that it imports {all_of(modules)}, which delays every "
+        "command of tokendraw. Import them in tokendraw_build."
+    )

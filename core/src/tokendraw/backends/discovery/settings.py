@@ -1,0 +1,249 @@
+"""Reads settings from outside the program: ``TOKENDRAW_*`` variables and a configuration file.
+
+==========================  ===========================================================================
+``TOKENDRAW_SAMPLER``       name of the one sampler to use
+``TOKENDRAW_PRIORITY``      names, separated by commas, that go before all others in this order
+``TOKENDRAW_DISABLE``       names, separated by commas, that are not even imported
+``TOKENDRAW_NO_PLUGINS``    1: only the plugins that tokendraw itself ships
+``TOKENDRAW_STRICT``        1: warnings become errors
+``TOKENDRAW_DEBUG``         1: the inputs and the tokens of every call are checked; waits for the GPU
+``TOKENDRAW_CONFIG``        path of the configuration file, in place of ``~/.config/tokendraw/config.toml``
+``TOKENDRAW_VLLM``          0: the adapter to vLLM, if it is installed, leaves vLLM alone
+==========================  ===========================================================================
+
+The file is TOML with the keys ``sampler`` (a string), ``priority`` and ``disable`` (lists of strings). A
+variable goes before the file, key by key; an empty variable counts as unset. Nothing is read at import.
+"""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tokendraw.backends.resolution.admission import FIRST_PARTY
+from tokendraw.backends.resolution.candidate import Choice
+from tokendraw.errors.exceptions import SettingsError
+from tokendraw.errors.formatting import format_line, format_value, nearest, one_of, printable
+
+_PREFIX = "TOKENDRAW_"
+VARIABLES = (
+    "TOKENDRAW_CONFIG",
+    "TOKENDRAW_DEBUG",
+    "TOKENDRAW_DISABLE",
+    "TOKENDRAW_NO_PLUGINS",
+    "TOKENDRAW_PRIORITY",
+    "TOKENDRAW_SAMPLER",
+    "TOKENDRAW_STRICT",
+)
+ENGINE_SWITCHES = ("TOKENDRAW_VLLM",)
+"""Variables that adapters to engines read; no sampler depends on them."""
+_KNOWN = (*VARIABLES, *ENGINE_SWITCHES)
+_BOOLEANS = {"0": False, "1": True, "false": False, "true": True}
+_KEYS = {"sampler": "a string", "priority": "a list of strings", "disable": "a list of strings"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """The settings in force, each with its source: a variable, or the path of the configuration file.
+
+    :ivar sampler: Name of the sampler that was chosen explicitly; None: the best available one.
+    :ivar sampler_source: Variable or file that ``sampler`` comes from; "" where none is set.
+    :ivar priority: Names of the plugins to prefer, the most preferred first.
+    :ivar priority_source: Variable or file that ``priority`` comes from; "" where none is set.
+    :ivar disabled: Names of the plugins that are switched off and never imported.
+    :ivar disabled_source: Variable or file that ``disabled`` comes from; "" where none is set.
+    :ivar first_party_only: Whether third-party plugins are left out: ``TOKENDRAW_NO_PLUGINS``.
+    :ivar strict: Whether warnings are errors: ``TOKENDRAW_STRICT``.
+    :ivar debug: Whether every call is checked in full, which waits for the device: ``TOKENDRAW_DEBUG``.
+    :ivar config: Path of the configuration file that was read; None if there is none.
+    :ivar warnings: Unknown ``TOKENDRAW_*`` variables, in words.
+    """
+
+    sampler: str | None = None
+    sampler_source: str = ""
+    priority: tuple[str, ...] = ()
+    priority_source: str = ""
+    disabled: tuple[str, ...] = ()
+    disabled_source: str = ""
+    first_party_only: bool = False
+    strict: bool = False
+    debug: bool = False
+    config: Path | None = None
+    warnings: tuple[str, ...] = ()
+
+    def all_warnings(self, installed: Iterable[str]) -> tuple[str, ...]:
+        """List warnings about unknown variables, and about unknown plugin names in ``priority`` and ``disabled``.
+
+        Those of tokendraw's own plugins are known everywhere: one configuration may serve many machines.
+
+        :param installed: names of the plugins that are installed, in whatever state.
+        """
+        known = sorted({*installed, *FIRST_PARTY})
+        named = {
+            _label("disable", self.disabled_source): self.disabled,
+            _label("priority", self.priority_source): self.priority,
+        }
+        return (
+            *self.warnings,
+            *(
+                f"{label} names {format_value(name)}, found no such plugin, {_nearest(name, known)}. "
+                "Correct it, or take it out."
+                for label, names in named.items()
+                for name in dict.fromkeys(names)
+                if name not in known
+            ),
+        )
+
+    def choice(self, sampler: str | None = None, source: str = "the argument sampler=") -> Choice:
+        """Collect the settings of a resolution; ``sampler`` is the caller's, by ``source``, and goes first."""
+        return Choice(
+            sampler=self.sampler if sampler is None else sampler,
+            source=self.sampler_source if sampler is None else source,
+            priority=self.priority,
+            priority_source=self.priority_source or "TOKENDRAW_PRIORITY",
+            disabled=self.disabled,
+            disabled_source=self.disabled_source or "TOKENDRAW_DISABLE",
+            first_party_only=self.first_party_only,
+        )
+
+
+def read_settings(environ: Mapping[str, str] | None = None) -> Settings:
+    """Read the variables and the configuration file.
+
+    :param environ: the environment; None: this process's.
+    :raises SettingsError: a value is malformed; names the variable, or the file and its key.
+    """
+    variables = {
+        name: text.strip()
+        for name, text in (os.environ if environ is None else environ).items()
+        if name.startswith(_PREFIX) and text.strip()
+    }
+    path = _config_path(variables, os.environ if environ is None else environ)
+    table = _read_config(path, named="TOKENDRAW_CONFIG" in variables) if path else None
+    return Settings(
+        **_pick("sampler", _name(variables, "TOKENDRAW_SAMPLER"), "TOKENDRAW_SAMPLER", table, path),
+        **_pick("priority", _names(variables, "TOKENDRAW_PRIORITY"), "TOKENDRAW_PRIORITY", table, path),
+        **_pick(
+            "disabled", _names(variables, "TOKENDRAW_DISABLE"), "TOKENDRAW_DISABLE", table, path, "disable"
+        ),
+        first_party_only=_boolean(variables, "TOKENDRAW_NO_PLUGINS"),
+        strict=_boolean(variables, "TOKENDRAW_STRICT"),
+        debug=_boolean(variables, "TOKENDRAW_DEBUG"),
+        config=None if table is None else path,
+        warnings=tuple(_unknown(name) for name in sorted(variables) if name not in _KNOWN),
+    )
+
+
+def is_debugging() -> bool:
+    """Whether ``TOKENDRAW_DEBUG`` is set."""
+    return _is_set("TOKENDRAW_DEBUG", "0")
+
+
+def is_switched_off(variable: str) -> bool:
+    """Whether a variable with default on, such as ``TOKENDRAW_VLLM``, is set to 0 or false.
+
+    :raises SettingsError: it is set to something else than a boolean.
+    """
+    return not _is_set(variable, "1")
+
+
+def _is_set(name: str, default: str) -> bool:
+    return _boolean({name: os.environ.get(name, "").strip() or default}, name)
+
+
+def _pick(
+    field: str,
+    value: str | tuple[str, ...] | None,
+    variable: str,
+    table: Mapping[str, Any] | None,
+    path: Path | None,
+    key: str = "",
+) -> dict[str, Any]:
+    """Pick a setting and its source: from the variable, else from the file, else nothing."""
+    if value is not None:
+        return {field: value, f"{field}_source": variable}
+    if table and table.get(key or field):
+        return {field: table[key or field], f"{field}_source": printable(str(path))}
+    return {}
+
+
+def _name(variables: Mapping[str, str], name: str) -> str | None:
+    return printable(variables[name]) if name in variables else None
+
+
+def _names(variables: Mapping[str, str], name: str) -> tuple[str, ...] | None:
+    if name not in variables:
+        return None
+    return tuple(printable(part.strip()) for part in variables[name].split(",") if part.strip())
+
+
+def _boolean(variables: Mapping[str, str], name: str) -> bool:
+    text = variables.get(name, "0")
+    if text.lower() not in _BOOLEANS:
+        raise SettingsError(
+            f"{name!r} needs {one_of(_BOOLEANS)}, found {format_value(text)}. Set one of these, or unset it."
+        )
+    return _BOOLEANS[text.lower()]
+
+
+def _unknown(name: str) -> str:
+    return f"{format_value(name)} is no variable of tokendraw, {_nearest(name, _KNOWN)}. Correct it, or unset it."
+
+
+def _nearest(name: str, known: Iterable[str]) -> str:
+    # The prefix alone would make any variable similar to any other.
+    stems = {word.removeprefix(_PREFIX): word for word in known}
+    near = nearest(name.removeprefix(_PREFIX), stems)
+    return f"known are {', '.join(known)}" if near is None else f"the nearest known one is {stems[near]!r}"
+
+
+def _label(key: str, source: str) -> str:
+    """Name a setting: the variable, or the key in the file."""
+    return repr(source) if source.startswith("TOKENDRAW_") else f"{key!r} in {source!r}"
+
+
+def _config_path(variables: Mapping[str, str], environ: Mapping[str, str]) -> Path | None:
+    if "TOKENDRAW_CONFIG" in variables:
+        return Path(variables["TOKENDRAW_CONFIG"]).expanduser()
+    base = Path(environ.get("XDG_CONFIG_HOME", ""))
+    if not base.is_absolute():  # the XDG base directory specification says to ignore a relative one
+        try:
+            base = Path.home() / ".config"
+        except RuntimeError:  # a container without a home directory has no configuration file either
+            return None
+    return base / "tokendraw" / "config.toml"
+
+
+def _read_config(path: Path, *, named: bool) -> dict[str, Any] | None:
+    """Read and check the file; None if the file is absent from its usual place. A named file has to exist."""
+    try:
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError):
+        if not named:
+            return None
+        raise SettingsError(
+            f"'TOKENDRAW_CONFIG' names {format_value(str(path))}, found no such file. Correct it, or unset it."
+        ) from None
+    except (OSError, ValueError) as error:
+        raise SettingsError(
+            f"{format_value(str(path))} cannot be read: {format_line(str(error))}. Mend it, or move it away."
+        ) from error
+    for key, value in table.items():
+        if key not in _KEYS:
+            raise SettingsError(
+                f"{format_value(str(path))} holds the unknown key {format_value(key)}, {_nearest(key, _KEYS)}. "
+                "Correct it, or take it out."
+            )
+        strings = [value] if key == "sampler" else value if isinstance(value, list) else [None]
+        if not all(isinstance(item, str) for item in strings):
+            raise SettingsError(
+                f"{key!r} in {format_value(str(path))} needs {_KEYS[key]}, found {format_value(value)}. Correct it."
+            )
+    return {
+        key: printable(value) if key == "sampler" else tuple(map(printable, value))
+        for key, value in table.items()
+    }

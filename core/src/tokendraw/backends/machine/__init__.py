@@ -1,0 +1,1 @@
+"""Gathers facts about this machine, from torch if loaded and from the drivers otherwise."""

@@ -1,0 +1,66 @@
+"""Builds and proves providers: one is accepted only after it served a call whose outcome is known.
+
+A kernel that does not compile, a missing compiler or a wrong driver shows here, as a reason, and not as a
+crash at the first request.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import pluggy
+import torch
+
+from tokendraw.backends.description.capabilities import HostCapabilities, HostNeed
+from tokendraw.backends.description.operation import Operation
+from tokendraw.backends.discovery import origins, torch_state
+from tokendraw.backends.discovery.guard import guarded
+from tokendraw.errors.exceptions import PluginError
+
+
+def build(
+    operation: Operation,
+    hooks: pluggy.HookRelay,
+    capabilities: HostCapabilities,
+    device: torch.device,
+    need: HostNeed,
+) -> Any:
+    """Build what a plugin has for an operation, for one device, and prove it.
+
+    Torch's random state, default device and default dtype are left alone. One thread at a time does this.
+
+    :raises PluginError: it did not build, or did not serve rightly; the message is a reason in words.
+    """
+    name, package = hooks.tokendraw_build.get_hookimpls()[-1].plugin_name, package_of(hooks)
+    with torch_state.preserved_while_building(name), random_state_kept(device):
+        backend = guarded(
+            "tokendraw_build",
+            lambda: hooks.tokendraw_build(operation=operation.name, device=device, need=need),
+            package,
+        )
+        for method in operation.methods:
+            if not callable(getattr(backend, method, None)):
+                raise PluginError(
+                    f"tokendraw_build needs to return an object with a method {method}, "
+                    f"found {type(backend).__name__}"
+                )
+        guarded(operation.proof, lambda: operation.prove(backend, capabilities, device, need), package)
+    return backend
+
+
+def package_of(hooks: pluggy.HookRelay) -> str:
+    """Return the top-level package of the code behind the hooks of one plugin."""
+    return origins.package_of(hooks.tokendraw_build.get_hookimpls()[-1].plugin)
+
+
+@contextlib.contextmanager
+def random_state_kept(device: torch.device) -> Iterator[None]:
+    """Put torch's random state back: ``torch.manual_seed`` means the same with and without a proof draw."""
+    if device.type in ("cuda", "xpu"):
+        with torch.random.fork_rng(devices=[device.index or 0], device_type=device.type):
+            yield
+    else:
+        with torch.random.fork_rng(devices=[], device_type="cpu"):
+            yield

@@ -1,0 +1,94 @@
+"""Decides from names alone which of the found plugins may be imported, before any of their code runs."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from packaging.utils import canonicalize_name
+
+from tokendraw.backends.description.plugin_info import is_name
+from tokendraw.backends.resolution.candidate import Candidate, Choice, State
+from tokendraw.errors.formatting import all_of
+
+FIRST_PARTY: Mapping[str, str] = {
+    "native": "tokendraw-native",
+    "flashinfer": "tokendraw-flashinfer",
+    "aiter": "tokendraw-aiter",
+    "triton-gumbel": "tokendraw-triton-gumbel",
+}
+"""Reserved names, each with the one distribution that may claim it."""
+
+
+def is_first_party(name: str, distribution: str) -> bool:
+    """Whether ``distribution`` is the one that the reserved ``name`` belongs to."""
+    return FIRST_PARTY.get(name) == canonicalize_name(distribution)
+
+
+def author_of(name: str) -> str:
+    """Name whom to tell about a fault in the code of a plugin."""
+    return "tokendraw's maintainers" if name in FIRST_PARTY else "its author"
+
+
+def admit(candidates: Iterable[Candidate], choice: Choice) -> tuple[Candidate, ...]:
+    """Mark those candidates that may not run as disabled or broken."""
+    marked = [_refused(candidate, choice) or candidate for candidate in candidates]
+    disputed = conflicts(marked)
+    return tuple(_disputed(c, disputed) for c in marked)
+
+
+def conflicts(candidates: Iterable[Candidate]) -> dict[str, tuple[Candidate, ...]]:
+    """Find names that two different distributions claim, each with its claimants.
+
+    Disabled candidates, remains without a distribution's metadata and names that nobody can choose claim nothing. A
+    reserved name belongs to its first-party distribution, whoever else asks.
+    """
+    claims: defaultdict[str, dict[str, Candidate]] = defaultdict(dict)
+    for candidate in sorted(candidates, key=lambda c: (c.distribution, c.version)):
+        if _claims(candidate):
+            claims[candidate.name].setdefault(canonicalize_name(candidate.distribution), candidate)
+    return {name: tuple(owners.values()) for name, owners in sorted(claims.items()) if len(owners) > 1}
+
+
+def claimants(candidates: Iterable[Candidate]) -> str:
+    """List claimants as ``acme-tokendraw 1.0 and other-tokendraw 2.0``."""
+    return all_of(f"{c.distribution} {c.version}".rstrip() for c in candidates)
+
+
+def _refused(candidate: Candidate, choice: Choice) -> Candidate | None:
+    if candidate.name in choice.disabled:
+        return replace(candidate, state=State.DISABLED, reason=f"switched off by {choice.disabled_source}")
+    if choice.first_party_only and not candidate.first_party:
+        reason = "not first-party, and TOKENDRAW_NO_PLUGINS=1 admits no others"
+        return replace(candidate, state=State.DISABLED, reason=reason)
+    if _squats(candidate):
+        owner = FIRST_PARTY[candidate.name]
+        reason = (
+            f"the name {candidate.name!r} is reserved for the distribution {owner}, "
+            f"found it in {claimants([candidate])}; rename the entry point"
+        )
+        return replace(candidate, state=State.BROKEN, reason=reason)
+    return None
+
+
+def _claims(candidate: Candidate) -> bool:
+    if not candidate.distribution or candidate.state is State.DISABLED:
+        return False
+    return is_name(candidate.name) and not _squats(candidate)
+
+
+def _squats(candidate: Candidate) -> bool:
+    """Whether another distribution claims a reserved name. A candidate made by hand has no distribution."""
+    if candidate.name not in FIRST_PARTY or not candidate.distribution:
+        return False
+    return not is_first_party(candidate.name, candidate.distribution)
+
+
+def _disputed(candidate: Candidate, disputed: Mapping[str, tuple[Candidate, ...]]) -> Candidate:
+    owners = disputed.get(candidate.name, ())
+    if not owners or not _claims(candidate):
+        return candidate
+    surplus = "one" if len(owners) == 2 else "all but one"
+    reason = f"the name {candidate.name!r} is claimed by {claimants(owners)}; uninstall {surplus} of them"
+    return replace(candidate, state=State.BROKEN, reason=reason)

@@ -1,0 +1,97 @@
+"""Words the warnings about a decision: a plugin was passed over, an upstream version is untested."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from tokendraw.backends.description.host import Host
+from tokendraw.backends.description.plugin_info import is_name
+from tokendraw.backends.resolution import checks
+from tokendraw.backends.resolution import upstream as _upstream
+from tokendraw.backends.resolution.candidate import Candidate, Choice, State
+from tokendraw.backends.resolution.ranking import place, rank
+from tokendraw.errors.formatting import all_of
+
+
+def fallback(
+    chosen: Candidate, assessed: Sequence[Candidate], operation: str, host: Host, choice: Choice
+) -> str | None:
+    """Tell of installed, higher-ranked plugins that were passed over; None if there is none."""
+    served = {c.name for c in assessed if c.state is State.AVAILABLE}
+    passed = [
+        c
+        for c in assessed
+        if c.name not in served and _is_expected(c, operation, host) and _outranks(c, chosen, choice)
+    ]
+    if not passed:
+        return None
+    # Two claimants of one name share its reason.
+    found = "; ".join(dict.fromkeys(f"{c.name!r} was passed over: {c.reason}" for c in passed))
+    disable = switch_off((c.name for c in passed), choice)
+    return f"{found}.{using(chosen.name)} {disable} to silence this."
+
+
+def failed_call(name: str, reason: str, successor: str, choice: Choice) -> str:
+    """Tell of a provider whose call failed, and of the one that has taken its place."""
+    return f"{name!r} failed: {reason}.{using_from_here_on(successor)} {switch_off([name], choice)} to silence this."
+
+
+def using(name: str) -> str:
+    """Write the sentence of :func:`fallback` that an error leaves out."""
+    return f" Using {name!r}."
+
+
+def using_from_here_on(name: str) -> str:
+    """Write the sentence of :func:`failed_call` that an error leaves out."""
+    return f" Using {name!r} from here on."
+
+
+def switch_off(names: Iterable[str], choice: Choice) -> str:
+    """Advise to switch plugins off, as a sentence begins."""
+    return f"Set {disable_setting(names, choice)}"
+
+
+def disable_setting(names: Iterable[str], choice: Choice) -> str:
+    """Write the variable with the whole list, which replaces the one in the variable or the configuration file."""
+    return f"TOKENDRAW_DISABLE={','.join(dict.fromkeys([*choice.disabled, *names]))}"
+
+
+def untested(candidate: Candidate) -> str | None:
+    """Tell of an upstream version that is in range and untested; None if there is nothing to tell."""
+    upstream = candidate.info.upstream if candidate.info else None
+    installed = candidate.upstream_version
+    if upstream is None or installed is None or _upstream.is_tested(upstream, installed):
+        return None
+    needed = f"{candidate.name!r} needs {upstream.distribution} {upstream.versions}"
+    if not upstream.tested:
+        return (
+            f"{needed} and names no tested version, found {installed}. "
+            f"Set TOKENDRAW_DISABLE={candidate.name} to do without it."
+        )
+    return (
+        f"{needed} and was tested with {all_of(upstream.tested)}, found {installed}. "
+        "Install a tested version to silence this."
+    )
+
+
+def _is_expected(candidate: Candidate, operation: str, host: Host) -> bool:
+    """Whether its user expects it to run: not switched off, upstream installed, made for operation and device."""
+    if candidate.state not in (State.UNAVAILABLE, State.BROKEN, State.INCOMPATIBLE):
+        return False
+    capabilities = candidate.capabilities(operation)
+    if capabilities is not None and not checks.is_made_for(capabilities, host):
+        return False
+    if candidate.info is None or candidate.state is not State.UNAVAILABLE:
+        return is_name(candidate.name)  # nobody can choose any other, nor name it in TOKENDRAW_DISABLE
+    absent = candidate.info.upstream is not None and candidate.upstream_version is None
+    return capabilities is not None and not absent
+
+
+def _outranks(candidate: Candidate, chosen: Candidate, choice: Choice) -> bool:
+    """Whether it goes before the chosen one.
+
+    A plugin too broken to tell its priority does: silence would hide the loss of a fast one.
+    """
+    if candidate.info is None:
+        return place(candidate, choice) <= place(chosen, choice)
+    return rank(candidate, choice) < rank(chosen, choice)

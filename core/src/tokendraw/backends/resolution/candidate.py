@@ -1,0 +1,150 @@
+"""The findings of discovery and the decisions of resolution, as frozen facts to print or to compare."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from tokendraw.backends.description.host import Host
+from tokendraw.backends.description.plugin_info import PluginInfo
+
+
+class State(StrEnum):
+    """The state of a plugin: how far it got."""
+
+    FOUND = "found"  # its entry point was seen
+    LOADED = "loaded"  # it was imported and described itself
+    AVAILABLE = "available"  # it can serve this machine and this need
+    UNAVAILABLE = "unavailable"  # it cannot, and says why
+    BROKEN = "broken"  # importing it, or one of its hooks, raised
+    DISABLED = "disabled"  # the user switched it off; it was not imported
+    INCOMPATIBLE = "incompatible"  # it speaks another plugin API version
+
+
+@dataclass(frozen=True, kw_only=True)
+class Candidate:
+    """A plugin that is installed, as far as it is known.
+
+    ``state`` and ``reason`` are about one operation, host and need. Where ``info`` is there,
+    :func:`tokendraw.resolve` derives them anew from the facts below, so that candidates found here can be
+    resolved for another machine.
+
+    :ivar name: Name of the plugin and of the entry point.
+    :ivar state: State of the plugin, such as ``available`` or ``broken``.
+    :ivar reason: Reason why the plugin is not available: needed against found. None in the states found, loaded and
+        available.
+    :ivar distribution: Name of the distribution that brought the entry point.
+    :ivar version: Version of that distribution; "" if unknown.
+    :ivar entry_point: ``package.module:attribute``.
+    :ivar first_party: Whether tokendraw itself ships the plugin, by the name of its distribution.
+    :ivar info: The plugin's description of itself; None unless the plugin was loaded.
+    :ivar upstream_version: Installed version of ``info.upstream``; None if not installed, or without an upstream.
+    :ivar probe_reason: Finding of the plugin's probe: what this machine lacks; None if nothing.
+    :ivar rejection: Reason why building the plugin, or the proof draw, failed on this device.
+    """
+
+    name: str
+    state: State
+    reason: str | None = None
+    distribution: str = ""
+    version: str = ""
+    entry_point: str = ""
+    first_party: bool = False
+    info: PluginInfo | None = None
+    upstream_version: str | None = None
+    probe_reason: str | None = None
+    rejection: str | None = None
+
+    @property
+    def priority(self) -> int:
+        """Its rank before the user's order; 0 if it never described itself."""
+        return self.info.priority if self.info else 0
+
+    def capabilities(self, operation: str) -> Any:
+        """Look up its capabilities in one operation; None if it does not offer that."""
+        return self.info.operations.get(operation) if self.info else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """The user's decisions, each with its source.
+
+    :ivar sampler: Name of the one sampler to use; None for the default choice.
+    :ivar source: Source of ``sampler``: ``the argument sampler=``, ``--sampler``, ``TOKENDRAW_SAMPLER``, or a file's
+        path.
+    :ivar priority: Names that go before all others, in this order.
+    :ivar priority_source: Source of ``priority``: the variable, or the path of the configuration file.
+    :ivar disabled: Names that are not even imported.
+    :ivar disabled_source: Source of ``disabled``: the variable, or the path of the configuration file.
+    :ivar first_party_only: Whether ``TOKENDRAW_NO_PLUGINS`` leaves only the plugins that tokendraw itself ships.
+    """
+
+    sampler: str | None = None
+    source: str = ""
+    priority: tuple[str, ...] = ()
+    priority_source: str = "TOKENDRAW_PRIORITY"
+    disabled: tuple[str, ...] = ()
+    disabled_source: str = "TOKENDRAW_DISABLE"
+    first_party_only: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decision:
+    """The decision on a candidate: accepted or rejected, with the reason.
+
+    :ivar name: Name of the candidate.
+    :ivar accepted: Whether the candidate can serve.
+    :ivar state: State of the candidate.
+    :ivar reason: Sentence that says why the candidate was chosen, kept in reserve, or rejected.
+    :ivar priority: Priority that the plugin declares.
+    """
+
+    name: str
+    accepted: bool
+    state: State
+    reason: str
+    priority: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Resolution:
+    """The plugin chosen to serve an operation on a host, with every decision on the way, best first.
+
+    :ivar operation: Name of the operation.
+    :ivar host: Device and software that the decision is for.
+    :ivar need: Need of the caller, of the operation's need type.
+    :ivar choice: Choice of the user that the decision honours.
+    :ivar chosen: Name of the chosen plugin.
+    :ivar companion: Name of the plugin that serves the rows or calls that ``chosen`` cannot; None if ``chosen`` can
+        serve all, or if no plugin on this machine can.
+    :ivar decisions: Decision on each candidate, the best first.
+    :ivar warnings: Warnings to give once: a plugin was passed over, an upstream version is untested.
+    :ivar fallback: The entry of ``warnings`` about plugins that were passed over.
+    :ivar beyond: Kinds of rows or calls that ``chosen`` cannot serve, such as ``greedy rows``.
+    """
+
+    operation: str
+    host: Host
+    need: Any
+    choice: Choice
+    chosen: str
+    companion: str | None
+    decisions: tuple[Decision, ...]
+    warnings: tuple[str, ...] = ()
+    fallback: str | None = None
+    beyond: tuple[str, ...] = ()
+
+    @property
+    def untested(self) -> tuple[str, ...]:
+        """The entries of ``warnings`` about untested upstream versions."""
+        return tuple(text for text in self.warnings if text != self.fallback)
+
+    def explain(self) -> str:
+        """The decisions as lines of text, the chosen one first."""
+        lines = [f"{self.operation} on {self.host}: {self.chosen}"]
+        if self.beyond:
+            who = f"go to {self.companion}" if self.companion else "are served by no plugin here"
+            lines.append(f"  beyond {self.chosen} ({', '.join(self.beyond)}): {who}")
+        lines += [f"  {'+' if d.accepted else '-'} {d.name}: {d.reason}" for d in self.decisions]
+        return "\n".join(lines)

@@ -1,0 +1,194 @@
+"""Decides which plugin serves: a pure function of candidates, host, need and choice that gives its reasons.
+
+Nothing here looks at this machine, so the answer for an H100 or an MI300X can be tested on a laptop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from tokendraw.backends.description.capabilities import HostNeed
+from tokendraw.backends.description.host import Host
+from tokendraw.backends.description.operation import Operation
+from tokendraw.backends.resolution import advice, checks, refusals, upstream
+from tokendraw.backends.resolution.admission import admit, conflicts
+from tokendraw.backends.resolution.candidate import Candidate, Choice, Decision, Resolution, State
+from tokendraw.backends.resolution.ranking import place, rank
+from tokendraw.errors.formatting import all_of
+
+
+def assess(
+    candidate: Candidate, operation: Operation, host: Host, need: HostNeed, *, explicit: bool = False
+) -> Candidate:
+    """Mark a candidate as available, or as unavailable with its first reason; leave the others as they are.
+
+    :param explicit: the user named it, so a companion may make up for what the default choice has to have.
+    """
+    info, capabilities = candidate.info, candidate.capabilities(operation.name)
+    if candidate.state in (State.BROKEN, State.DISABLED, State.INCOMPATIBLE):
+        return candidate
+    if info is None:
+        return replace(
+            candidate, state=State.UNAVAILABLE, reason=candidate.reason or "it never described itself"
+        )
+    reason = _missing_release(candidate, operation)
+    reason = reason or checks.first_reason(operation, info.operations, host, need)
+    if reason is None and capabilities is not None and not explicit:
+        reason = checks.first_of(operation.default_checks, capabilities, host, need)
+    if reason is None and info.upstream is not None:
+        reason = upstream.reason_against(info.upstream, candidate.upstream_version, operation.name)
+    reason = reason or candidate.probe_reason or candidate.rejection
+    return replace(candidate, state=State.UNAVAILABLE if reason else State.AVAILABLE, reason=reason)
+
+
+def _behaviour(candidate: Candidate, operation: Operation) -> str | None:
+    """Say what the installed version of its upstream does in an operation, if its table has words for that."""
+    library = candidate.info.upstream if candidate.info else None
+    return upstream.behaviour(library, candidate.upstream_version, operation.name) if library else None
+
+
+def _missing_release(candidate: Candidate, operation: Operation) -> str | None:
+    """Say why an operation is not offered, where that is for the installed version of the upstream."""
+    info, installed = candidate.info, candidate.upstream_version
+    if info is None or info.upstream is None or installed is None or operation.name in info.operations:
+        return None
+    return upstream.refusal(info.upstream, installed, operation.name)
+
+
+def decide(
+    candidates: Iterable[Candidate],
+    host: Host,
+    need: HostNeed,
+    choice: Choice,
+    *,
+    operation: Operation,
+    companions: bool = True,
+) -> Resolution:
+    """Decide from facts alone.
+
+    :param companions: whether another one may serve the rows that the chosen one cannot.
+    :raises SamplerUnavailableError: the explicit choice cannot be honoured, or nothing is available.
+    :raises DuplicatePluginError: two distributions claim the chosen name or, by default, a name in the order.
+    """
+    admitted = admit(candidates, choice)
+    named = choice.priority if choice.sampler is None else (choice.sampler,)
+    disputed = {name: owners for name, owners in conflicts(admitted).items() if name in named}
+    if disputed:
+        raise refusals.duplicate(disputed, choice)
+    assessed = sorted(
+        (assess(c, operation, host, need, explicit=c.name == choice.sampler) for c in admitted),
+        key=lambda c: rank(c, choice),
+    )
+    available = [c for c in assessed if c.state is State.AVAILABLE]
+    chosen = _chosen(assessed, available, operation, host, choice)
+    companion, beyond = _companion(chosen, available if companions else (), operation, need)
+    if companion is None and (missing := _missing_by_default(chosen, operation, host, need)):
+        raise refusals.explicit(missing, chosen.name, assessed, operation.name, host, choice)
+    fallback = None
+    if choice.sampler is None:
+        fallback = advice.fallback(chosen, assessed, operation.name, host, choice)
+    untested = [text for c in (chosen, companion) if c is not None and (text := advice.untested(c))]
+    return Resolution(
+        operation=operation.name,
+        host=host,
+        need=need,
+        choice=choice,
+        chosen=chosen.name,
+        companion=companion.name if companion else None,
+        decisions=_decisions(assessed, chosen, companion, operation, choice),
+        warnings=(*([fallback] if fallback else []), *untested),
+        fallback=fallback,
+        beyond=beyond,
+    )
+
+
+def _chosen(
+    assessed: Sequence[Candidate],
+    available: Sequence[Candidate],
+    operation: Operation,
+    host: Host,
+    choice: Choice,
+) -> Candidate:
+    if choice.sampler is None:
+        if not available:
+            raise refusals.nothing(assessed, operation.name, host, choice)
+        return available[0]
+    named = [c for c in assessed if c.name == choice.sampler]
+    # Beside the genuine owner of a reserved name another distribution may claim it: that one is broken.
+    for candidate in named:
+        if candidate.state is State.AVAILABLE:
+            return candidate
+    if not named:
+        raise refusals.unknown(choice.sampler, assessed, operation.name, host, choice)
+    first = min(named, key=lambda c: not c.first_party)
+    raise refusals.explicit(str(first.reason), first.name, assessed, operation.name, host, choice)
+
+
+def _companion(
+    chosen: Candidate, available: Sequence[Candidate], operation: Operation, need: HostNeed
+) -> tuple[Candidate | None, tuple[str, ...]]:
+    """Find the best other candidate that serves all that the chosen one cannot, and the kinds of that."""
+    capabilities = chosen.capabilities(operation.name)
+    beyond = operation.gaps(capabilities, need) if capabilities else ()
+    for other in available if beyond else ():
+        offered = other.capabilities(operation.name)
+        if other.name != chosen.name and offered and operation.covers(offered, beyond, need):
+            return other, beyond
+    return None, beyond
+
+
+def _missing_by_default(chosen: Candidate, operation: Operation, host: Host, need: HostNeed) -> str | None:
+    capabilities = chosen.capabilities(operation.name)
+    return checks.first_of(operation.default_checks, capabilities, host, need) if capabilities else None
+
+
+def _but_classes(chosen: Candidate, companion: Candidate, operation: Operation) -> str:
+    """Name the classes of metadata of the chosen candidate that its companion is not given."""
+    own, others = (
+        getattr(c.capabilities(operation.name), "metadata_classes", ()) for c in (chosen, companion)
+    )
+    names = [name for name in own if name not in others]
+    return f", but none with metadata of {all_of(names)}" if names else ""
+
+
+def _decisions(
+    assessed: Sequence[Candidate],
+    chosen: Candidate,
+    companion: Candidate | None,
+    operation: Operation,
+    choice: Choice,
+) -> tuple[Decision, ...]:
+    """List one for each candidate: the chosen one, those in reserve, the rejected, each group by rank."""
+
+    def standing(candidate: Candidate) -> str:
+        if candidate.name in choice.priority:
+            place_in_order = f"place {place(candidate, choice) + 1} in the user's order"
+        else:
+            place_in_order = f"priority {candidate.priority}"
+        if candidate is chosen and choice.sampler is not None:
+            return f"asked for by {choice.source or 'the caller'}"
+        return f"{'best ' if candidate is chosen else ''}available, {place_in_order}"
+
+    def reason(candidate: Candidate) -> str:
+        if candidate.state is not State.AVAILABLE:
+            return str(candidate.reason)
+        serves = None
+        if candidate is companion:
+            but = _but_classes(chosen, companion, operation)
+            serves = f"serves the {operation.served} that {chosen.name} cannot{but}"
+        return "; ".join(filter(None, (standing(candidate), serves, _behaviour(candidate, operation))))
+
+    def group(candidate: Candidate) -> int:
+        return 0 if candidate is chosen else 1 if candidate.state is State.AVAILABLE else 2
+
+    return tuple(
+        Decision(
+            name=c.name,
+            accepted=c.state is State.AVAILABLE,
+            state=c.state,
+            reason=reason(c),
+            priority=c.priority,
+        )
+        for c in sorted(assessed, key=group)
+    )

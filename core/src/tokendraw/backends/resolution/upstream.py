@@ -1,0 +1,128 @@
+"""Decides by the installed version of the library behind a plugin, and by what the plugin knows of it by version.
+
+A version outside the range is not used, nor is one whose row in the plugin's table refuses it. The others are: a tested
+one silently, an untested one with a warning. What the plugin found in the library's files beats the version's number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from packaging.specifiers import SpecifierSet
+from packaging.version import Version
+
+from tokendraw.backends.description.plugin_info import Release, Upstream
+from tokendraw.errors.formatting import one_of
+
+
+def reason_against(upstream: Upstream, installed: str | None, operation: str) -> str | None:
+    """Say why the installed version is not used for an operation; None if it is."""
+    needed = f"needs {upstream.distribution} {upstream.versions}".rstrip()
+    if installed is None:
+        install = f"pip install '{requirement(upstream, installed, operation)}'"
+        return f"{needed}, found it not installed; run `{install}`"
+    if not is_version(installed):
+        return f"{needed}, found the version {installed!r}, which is no PEP 440 version; reinstall it"
+    if is_in_range(upstream, installed):
+        return refusal(upstream, installed, operation) or refusal(upstream, installed, None)
+    rows = (row_in_force(upstream, installed, about) for about in (operation, None))
+    why = next((f", which {row.says}" for row in rows if row is not None and row.refused), "")
+    return f"{needed}, found {installed}{why}"
+
+
+def refusal(upstream: Upstream, installed: str, operation: str | None) -> str | None:
+    """Say why the rows about one operation, or about all, refuse a version; None if they do not."""
+    row = row_in_force(upstream, installed, operation)
+    if row is None or not row.refused:
+        return None
+    used = one_of(_used(upstream, operation))
+    seen = " by its files" if disagreement(upstream, installed, operation) else ""
+    return f"needs {upstream.distribution} {used}, found {installed}, which {row.says}{seen}"
+
+
+def requirement(upstream: Upstream, installed: str | None, operation: str) -> str:
+    """Write what pip has to be asked for in place of an installed version that is not used."""
+    versions = [upstream.versions]
+    if installed is not None and is_version(installed) and is_in_range(upstream, installed):
+        about = operation if refusal(upstream, installed, operation) else None
+        versions += list(_used(upstream, about))[-1:]
+    return f"{upstream.distribution}{','.join(filter(None, versions))}"
+
+
+def behaviour(upstream: Upstream, installed: str | None, operation: str) -> str | None:
+    """Say what the installed version does in an operation, if a row does: ``acme-kernels 2.1 packs layout v1``."""
+    if installed is None:
+        return None
+    words = words_of(upstream, installed, operation)
+    seen = " by its files" if disagreement(upstream, installed, operation) else ""
+    return f"{upstream.distribution} {installed} {words}{seen}" if words else None
+
+
+def words_of(upstream: Upstream, installed: str, operation: str | None) -> str | None:
+    """Return the words about a version, in one operation or in all: those found in its files, else those of its row."""
+    row = release_of(upstream, installed, operation)
+    return upstream.found.get(operation or "") or (row.says if row else None)
+
+
+def disagreement(upstream: Upstream, installed: str, operation: str | None) -> tuple[str, str] | None:
+    """Return what the row of a version says and what its files say, where these differ."""
+    row, found = release_of(upstream, installed, operation), words_of(upstream, installed, operation)
+    return None if row is None or found is None or row.says == found else (row.says, found)
+
+
+def row_in_force(upstream: Upstream, installed: str, operation: str | None) -> Release | None:
+    """Find the row that decides: that of the version, unless its files are found to do what another row says."""
+    if not disagreement(upstream, installed, operation):
+        return release_of(upstream, installed, operation)
+    found = upstream.found[str(operation)]
+    return next((row for row in _rows(upstream, operation) if row.says == found), None)
+
+
+def release_of(upstream: Upstream, version: str, operation: str | None) -> Release | None:
+    """Find the row about a version, by its number alone.
+
+    :param operation: the operation that rows have to be about; None: all of them.
+    :return: None if there are no such rows, or if the version is none of PEP 440.
+    """
+    if not is_version(version):
+        return None
+    reached = Version(version)
+    # The first developmental release is the least of all that belong to one.
+    rows = [row for row in _rows(upstream, operation) if Version(f"{row.since}.dev0") <= reached]
+    return rows[-1] if rows else None
+
+
+def is_in_range(upstream: Upstream, version: str) -> bool:
+    """Whether a version is in the range that the plugin names."""
+    return SpecifierSet(upstream.versions).contains(version, prereleases=True)
+
+
+def is_tested(upstream: Upstream, installed: str) -> bool:
+    """Whether the plugin's authors tested this version; a local part such as ``+cu128`` is ignored."""
+    public = Version(Version(installed).public)
+    return any(Version(Version(tested).public) == public for tested in upstream.tested)
+
+
+def is_version(installed: str) -> bool:
+    """Whether a version is one of PEP 440."""
+    try:
+        Version(installed)
+    except ValueError:  # InvalidVersion, or more digits than Python converts
+        return False
+    return True
+
+
+def _rows(upstream: Upstream, operation: str | None) -> Iterator[Release]:
+    return (row for row in upstream.releases if row.operation == operation)
+
+
+def _used(upstream: Upstream, operation: str | None) -> Iterator[str]:
+    """Write the ranges of the releases that are used: ``<2.3``, ``>=2.4``."""
+    since = None
+    for row in _rows(upstream, operation):
+        if row.refused and since is not None:
+            yield f"{since}<{row.since}"
+        lower = "" if row.since == "0" else f">={row.since},"
+        since = None if row.refused else lower if since is None else since
+    if since is not None:
+        yield since.rstrip(",")

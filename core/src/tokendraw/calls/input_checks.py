@@ -1,0 +1,105 @@
+"""Checks the inputs of a call before anything is launched: tensors of the right form on the right device.
+
+:mod:`tokendraw.calls.watch` checks what a call does with them. No value is read here.
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import torch
+from torch import Tensor
+
+from tokendraw._torch.tensor_checks import check_plain, is_plain, same_device
+from tokendraw.backends.description.capabilities import INPUT_DTYPES, Need
+from tokendraw.errors.exceptions import InvalidInputError
+from tokendraw.errors.formatting import type_name
+from tokendraw.parameters.metadata import SamplingMetadata
+from tokendraw.parameters.ranges import check_logprobs
+
+LogitsForm: TypeAlias = tuple[torch.Size, torch.dtype, torch.device]
+
+_DTYPES = frozenset(getattr(torch, name) for name in INPUT_DTYPES)
+
+
+def check_logits(
+    name: str, logits: Tensor, device: torch.device, *, built: str = "sampler", least_columns: int = 1
+) -> None:
+    """Refuse what is no batch of logits on the device that a sampler was built for.
+
+    :param name: of the argument.
+    :param built: names what was built for the device.
+    :param least_columns: 0 where they are those of one rank of several.
+    :raises InvalidInputError: says what it needs to be and what it is.
+    """
+    if not is_plain(logits):
+        check_plain(name, logits, f"Pass torch.as_tensor({name}), of shape [B, V].")
+    if logits.dim() != 2 or logits.shape[1] < least_columns:
+        needed = "[B, V] with V >= 1" if least_columns else "[B, n]"
+        raise InvalidInputError(f"'{name}' needs shape {needed}, found {list(logits.shape)}.")
+    if logits.dtype not in _DTYPES:
+        raise InvalidInputError(f"'{name}' needs dtype {', '.join(INPUT_DTYPES)}, found {logits.dtype}.")
+    if not same_device(logits.device, device):
+        raise InvalidInputError(
+            f"'{name}' needs device {device}, where the {built} was built, found {logits.device}. "
+            f"Move the logits, or load a {built} for {logits.device}."
+        )
+
+
+def form_of(logits: Tensor) -> LogitsForm:
+    """Return what :func:`check_logits` and what follows from it depend on, of logits that passed."""
+    return logits.shape, logits.dtype, logits.device
+
+
+def has_form(logits: object, form: LogitsForm) -> bool:
+    """Whether :func:`check_logits` would find nothing else than it found of other logits of this form."""
+    return (
+        type(logits) is Tensor
+        and not logits.is_nested
+        and logits.shape == form[0]
+        and logits.dtype is form[1]
+        and logits.device == form[2]
+        and logits.layout is torch.strided
+        and not logits.is_neg()
+    )
+
+
+def check_batch(
+    name: str, logits: Tensor, metadata: SamplingMetadata, need: Need, vocab_size: int | None = None
+) -> None:
+    """Refuse metadata that does not fit the logits, one entry a row, or that asks for more than was settled.
+
+    :param vocab_size: V; None: the number of columns.
+    :raises InvalidInputError: says what it needs to be and what it is.
+    :raises InvalidParameterError: more logprobs than ``need`` grants.
+    """
+    check_metadata(name, logits, metadata, need, vocab_size)
+    rows = metadata.num_rows
+    if rows is not None and rows != logits.shape[0]:
+        raise InvalidInputError(
+            f"'metadata' needs as many rows as '{name}', {logits.shape[0]}, found {rows}."
+        )
+
+
+def check_metadata(
+    name: str, logits: Tensor, metadata: SamplingMetadata, need: Need, vocab_size: int | None = None
+) -> None:
+    """Refuse what is no metadata on the device of the logits, of whatever number of rows.
+
+    :param vocab_size: as for :func:`check_batch`.
+    :raises InvalidInputError: says what it needs to be and what it is.
+    :raises InvalidParameterError: more logprobs than ``need`` grants.
+    """
+    if not isinstance(metadata, SamplingMetadata):
+        raise InvalidInputError(
+            f"'metadata' needs a tokendraw.SamplingMetadata, found {type_name(metadata)}. "
+            "Pass SamplingMetadata.from_params(params, device=...)."
+        )
+    device = metadata.device
+    if device is not None and device != logits.device:
+        raise InvalidInputError(
+            f"'metadata' needs the device of '{name}', {logits.device}, found {device}. "
+            "Pass device= to SamplingMetadata.from_params."
+        )
+    if need.max_logprobs is not None:
+        check_logprobs(metadata.facts.max_logprobs, vocab_size or logits.shape[1], need.max_logprobs)

@@ -1,0 +1,48 @@
+"""Rows of logits for a proof: their size and dtype, and parameters that use only what is advertised."""
+
+from __future__ import annotations
+
+import torch
+
+from tokendraw.backends.description.capabilities import Capabilities, Need
+from tokendraw.errors.exceptions import PluginError
+from tokendraw.parameters.params import SamplingParams
+
+PEAK = 100.0
+"""Logit that leaves exp(-100) of the mass for all other tokens."""
+_VOCAB_SIZE = 2048  # two tiles of the two-level draw
+
+
+def zeros(rows: int, capabilities: Capabilities, device: torch.device, need: Need) -> torch.Tensor:
+    """Make logits [rows, V] of 0 in a dtype that is needed, or advertised."""
+    vocab_size = min(_VOCAB_SIZE, capabilities.max_vocab_size or _VOCAB_SIZE)
+    dtype = getattr(torch, need.dtype or (*capabilities.dtypes, "float32")[0])
+    return torch.zeros(rows, vocab_size, dtype=dtype, device=device)
+
+
+def params(capabilities: Capabilities, need: Need) -> SamplingParams:
+    """Make parameters that keep two equally likely tokens and use only what is advertised.
+
+    Where kernels are compiled on demand and nobody said for which dtype, they ask for nothing, which compiles least: a
+    kernel that fails at a later call is caught there.
+    """
+    if capabilities.compiles_on_demand and need.dtype is None:
+        return SamplingParams()
+    filters = {name for name, _ in capabilities.filters}
+    orders = [order for order in need.filter_orders if order in capabilities.filter_orders]
+    return SamplingParams(
+        top_k=2 if "top_k" in filters else 0,
+        top_p=0.9 if "top_p" in filters else 1.0,
+        min_p=0.1 if filters == {"min_p"} else 0.0,
+        filter_order=(*orders, "top_k_first")[0],
+    )
+
+
+def require(reason: str | None) -> None:
+    """Refuse an output.
+
+    :param reason: what it needs to be and what it is; None: nothing is wrong.
+    :raises PluginError: something is.
+    """
+    if reason is not None:
+        raise PluginError(f"the proof draw needs {reason}")

@@ -1,0 +1,166 @@
+"""Splits a batch between two samplers, each row to the one that serves it, and puts the results together.
+
+The chosen sampler draws from the logits as they are, with harmless parameters in the rows that are not its own: taking
+its rows out would copy nearly all logits. The companion draws from a copy of its few rows. Neither step looks at the
+device, so both can be captured in a CUDA graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from tokendraw._torch.upload import uploaded
+from tokendraw.output import PAD_LOGPROB, PAD_TOKEN_ID, LogprobsTensors, SamplerOutput
+from tokendraw.parameters.batch_facts import BatchFacts, RowKinds
+from tokendraw.parameters.metadata import SamplingMetadata
+
+LEAST_ROWS = 16
+"""Fewer rows on a GPU are not worth a second sampler: its launches cost as much as they do. A CPU launches nothing, so
+that each row counts. See ``docs/engine-authors.md``.
+"""
+
+
+def is_worthwhile(staying: int, leaving: int, device: torch.device) -> bool:
+    """Whether two samplers draw a batch faster than the companion alone, which has to draw some rows in any case."""
+    return staying >= (leaving if device.type == "cpu" else max(LEAST_ROWS, leaving))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Split:
+    """The rows of a batch that go to the companion. Indices lie on the device, so that a step uploads none."""
+
+    staying: BatchFacts
+    """Facts about the rows that the chosen sampler draws."""
+    leaving: BatchFacts
+    """Facts about the rows that the companion draws."""
+    reasons: tuple[str, ...]
+    """Kinds of rows that the chosen sampler cannot serve, in words."""
+    num_staying: int
+    num_leaving: int
+    rows: Tensor
+    """[num_leaving] int64: the companion's rows, ascending."""
+    slots: Tensor
+    """[num_leaving] int64: their slots."""
+    slot_leaves: Tensor
+    """[slots] bool."""
+
+    @classmethod
+    def of(cls, row_kinds: RowKinds, lacking: Sequence[str | None], device: torch.device) -> Self:
+        """Split rows by kind.
+
+        :param lacking: for each kind of ``row_kinds`` what of it the chosen sampler cannot serve, or None.
+        """
+        of_row = row_kinds.slot_of_row or range(row_kinds.num_rows)
+        leaves = [reason is not None for reason in lacking]
+        rows = [row for row, slot in enumerate(of_row) if leaves[row_kinds.of_slot[slot]]]
+        present = {row_kinds.of_slot[slot] for slot in of_row}
+        kinds = [(kind, leaves[i]) for i, kind in enumerate(row_kinds.kinds) if i in present]
+        there = uploaded(
+            {
+                "rows": (rows, torch.int64),
+                "slots": ([of_row[row] for row in rows], torch.int64),
+                "slot_leaves": ([leaves[kind] for kind in row_kinds.of_slot], torch.bool),
+            },
+            device,
+        )
+        return cls(
+            staying=BatchFacts.merged(kind for kind, leaving in kinds if not leaving),
+            leaving=BatchFacts.merged(kind for kind, leaving in kinds if leaving),
+            reasons=tuple(dict.fromkeys(lacking[i] or "" for i in sorted(present) if leaves[i])),
+            num_staying=len(of_row) - len(rows),
+            num_leaving=len(rows),
+            **there,
+        )
+
+    def for_chosen(self, metadata: SamplingMetadata) -> SamplingMetadata:
+        """Return the parameters of all rows, harmless in the rows that leave, which any sampler draws quickly."""
+        facts = self.staying
+        leaves = self.slot_leaves
+        k, width = facts.max_top_k, facts.max_logprobs
+        seeded = leaves.logical_not() if metadata.seeded is None else metadata.seeded & ~leaves
+        return replace(
+            metadata,
+            temperature=_where(leaves, 1, metadata.temperature),
+            # One token at most: a sampler that needs a k in every row is not kept from drawing by these.
+            top_k=None if k == 0 else _where(leaves, 1, metadata.top_k),
+            top_p=_where(leaves, 1, metadata.top_p) if facts.any_top_p else None,
+            min_p=_where(leaves, 0, metadata.min_p) if facts.any_min_p else None,
+            seed=metadata.seed if facts.any_seeded else None,
+            seeded=seeded if facts.any_seeded else None,
+            joint=None if metadata.joint is None or not facts.any_joint else metadata.joint & ~leaves,
+            logprobs=None if width is None else _where(leaves, 0, metadata.logprobs),
+            facts=replace(facts, all_greedy=False, all_seeded=False),
+            row_kinds=None,
+        )
+
+    def for_companion(self, metadata: SamplingMetadata) -> SamplingMetadata:
+        """Return the parameters of the leaving rows."""
+        facts, positions = self.leaving, metadata.positions
+        return replace(
+            metadata,
+            seed=metadata.seed if facts.any_seeded else None,
+            seeded=metadata.seeded if facts.any_seeded else None,
+            logprobs=metadata.logprobs if facts.max_logprobs is not None else None,
+            positions=None if positions is None else positions.index_select(0, self.rows),
+            row_index=self.slots,
+            facts=facts,
+            row_kinds=None,
+        )
+
+    def merged(self, chosen: SamplerOutput, companion: SamplerOutput, width: int | None) -> SamplerOutput:
+        """Merge both outputs, in the order of the rows.
+
+        :param width: how many best tokens every row of the whole batch gets; None: no row wants any.
+        """
+        best = mass = None
+        if width is not None:
+            best, mass = self._merged_logprobs(chosen, companion, width)
+        return SamplerOutput(
+            chosen.token_ids.index_copy(0, self.rows, companion.token_ids),
+            chosen.valid.index_copy(0, self.rows, companion.valid),
+            best,
+            mass,
+        )
+
+    def _merged_logprobs(
+        self, chosen: SamplerOutput, companion: SamplerOutput, width: int
+    ) -> tuple[LogprobsTensors, Tensor]:
+        target, masses = _padded(chosen, width)
+        source, own = _padded(companion, width)
+        rows = self.rows
+        return LogprobsTensors(
+            target.token_ids.index_copy(0, rows, source.token_ids),
+            target.logprobs.index_copy(0, rows, source.logprobs),
+            None
+            if target.ranks is None or source.ranks is None
+            else target.ranks.index_copy(0, rows, source.ranks),
+        ), masses.index_copy(0, rows, own)
+
+
+def _padded(output: SamplerOutput, width: int) -> tuple[LogprobsTensors, Tensor]:
+    """Pad logprobs to ``width`` columns beside the drawn token; return them with the log of the kept mass."""
+    best, tokens = output.logprobs, output.token_ids
+    mass = output.log_kept_mass
+    if mass is None:
+        mass = torch.full(tokens.shape, PAD_LOGPROB, dtype=torch.float32, device=tokens.device)
+    if best is None:
+        best = LogprobsTensors(
+            tokens.unsqueeze(1), torch.full_like(mass, PAD_LOGPROB).unsqueeze(1), torch.zeros_like(tokens)
+        )
+    missing = 1 + width - best.token_ids.shape[1]
+    if missing:
+        best = replace(
+            best,
+            token_ids=torch.nn.functional.pad(best.token_ids, (0, missing), value=PAD_TOKEN_ID),
+            logprobs=torch.nn.functional.pad(best.logprobs, (0, missing), value=PAD_LOGPROB),
+        )
+    return best, mass
+
+
+def _where(leaves: Tensor, harmless: int, values: Tensor | None) -> Tensor | None:
+    return None if values is None else values.masked_fill(leaves, harmless)

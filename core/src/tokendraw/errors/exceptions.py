@@ -1,0 +1,101 @@
+"""The exceptions and warnings of tokendraw.
+
+::
+
+    TokendrawError
+    ├── SamplerUnavailableError      an explicit choice cannot be honoured, or nothing can serve this machine
+    ├── InvalidParameterError        a value is outside its range                   (also a ValueError)
+    ├── InvalidInputError            a tensor is wrong, or tensors do not fit       (also a ValueError)
+    ├── SettingsError                a variable or the configuration file is malformed (also a ValueError)
+    └── PluginError                  a plugin breaks the contract of ``docs/plugin-authors.md``
+        └── DuplicatePluginError     two distributions claim one name
+
+    TokendrawWarning (UserWarning)
+    ├── SamplerFallbackWarning       a higher-ranked plugin is installed and was passed over, or failed in a call
+    ├── UntestedUpstreamWarning      an upstream version is in range, but nobody has tested it
+    └── SettingsWarning              an unknown TOKENDRAW_* variable, or a name in one that no plugin has
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tokendraw.errors.formatting import MAX_REASON_CHARS, format_line
+
+
+class TokendrawError(Exception):
+    """Base class of every error raised by tokendraw on purpose."""
+
+
+class SamplerUnavailableError(TokendrawError):
+    """The requested sampler cannot serve this machine or request, or no sampler can.
+
+    The message says what was asked, by whom, why not, what would work, and how to undo the choice.
+    """
+
+    decisions: tuple[Any, ...] = ()
+    """A :class:`tokendraw.resolution.Decision` of every candidate, where the question got that far."""
+
+
+class InvalidParameterError(TokendrawError, ValueError):
+    """A value is outside its range; the message names the field, the row and the value."""
+
+
+class InvalidInputError(TokendrawError, ValueError):
+    """A tensor has the wrong type, layout, shape, dtype or device, or does not fit another argument.
+
+    Nothing has been launched or changed.
+    """
+
+
+class SettingsError(TokendrawError, ValueError):
+    """A setting is malformed; the message names the variable or the key of the configuration file."""
+
+
+class PluginError(TokendrawError):
+    """A plugin breaks the plugin API, and its author has to mend the plugin.
+
+    Where a plugin raised, for example ``SystemExit``, that is the cause.
+    """
+
+    def __str__(self) -> str:
+        return format_line(super().__str__(), MAX_REASON_CHARS)  # plugins raise it too, in words of their own
+
+
+class DuplicatePluginError(PluginError):
+    """Two different distributions claim one plugin name, so neither is imported. Uninstall one of them.
+
+    Raised where the user asked for that name, as the one to use or in ``TOKENDRAW_PRIORITY``. The default choice
+    passes over both with a :class:`SamplerFallbackWarning`, and the choice of another name is honoured.
+    """
+
+
+class TokendrawWarning(UserWarning):
+    """Base class of every tokendraw warning.
+
+    With ``TOKENDRAW_STRICT=1`` the warning is raised as an exception of its own class instead.
+    """
+
+
+class SamplerFallbackWarning(TokendrawWarning):
+    """The default choice draws with another sampler than the user expects.
+
+    Either an installed, higher-ranked plugin was passed over: given once per process. Or a sampler failed a batch
+    that another one drew, which has taken its place: given once per process and plugin.
+    """
+
+
+class UntestedUpstreamWarning(TokendrawWarning):
+    """The upstream library of a plugin is in its supported range, but its exact version is untested."""
+
+
+class SettingsWarning(TokendrawWarning):
+    """A setting holds a word unknown to tokendraw, probably a misspelling.
+
+    Either a ``TOKENDRAW_*`` variable, or a plugin's name in a list of names, there or in the configuration file.
+    """
+
+
+for _kind in list(globals().values()):
+    if isinstance(_kind, type) and issubclass(_kind, (TokendrawError, TokendrawWarning)):
+        _kind.__module__ = "tokendraw"  # tracebacks and pickles name what users import

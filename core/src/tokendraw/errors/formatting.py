@@ -1,0 +1,107 @@
+"""Words lists, versions and values for messages, and makes foreign text fit to print."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+MAX_TEXT_CHARS = 500
+"""Longest foreign text in a message, in characters: a compiler's whole output cannot be read in a table."""
+MAX_REASON_CHARS = 2 * MAX_TEXT_CHARS
+"""Longest reason that quotes such a text, in characters."""
+_MAX_VALUE_CHARS = 200
+
+
+def one_of(items: Iterable[object]) -> str:
+    """Write ``a, b or c``; ``nothing`` for an empty list."""
+    return _listed(items, "or")
+
+
+def all_of(items: Iterable[object]) -> str:
+    """Write ``a, b and c``; ``nothing`` for an empty list."""
+    return _listed(items, "and")
+
+
+def _listed(items: Iterable[object], word: str) -> str:
+    names = [str(item) for item in items]
+    if len(names) < 2:
+        return "".join(names) or "nothing"
+    return f"{', '.join(names[:-1])} {word} {names[-1]}"
+
+
+def nearest(word: str, known: Iterable[str], *, likeness: float = 0.6) -> str | None:
+    """Find the known word with ``word`` as a misspelling, or return None.
+
+    Another number is another word: ``float64`` is no misspelling of ``float16``.
+
+    :param likeness: least similarity, from 0 to 1, of words that do not consist of the same letters.
+    """
+    for near in difflib.get_close_matches(word[:MAX_TEXT_CHARS], list(known), n=3):
+        has_same_letters = sorted(near) == sorted(word)
+        is_similar = difflib.SequenceMatcher(None, near, word).ratio() >= likeness
+        if (has_same_letters or is_similar) and _digits(word) in ("", _digits(near)):
+            return near
+    return None
+
+
+def _digits(word: str) -> str:
+    return "".join(sorted(filter(str.isdigit, word)))
+
+
+def dotted(version: tuple[int, ...]) -> str:
+    """Write ``(8, 0)`` as ``8.0``."""
+    return ".".join(map(str, version))
+
+
+def printable(text: str, limit: int = MAX_TEXT_CHARS) -> str:
+    """Make foreign text fit to print: escape unprintable characters, and limit the length.
+
+    Control characters move the cursor and colour the terminal, line breaks forge lines of a log, and marks of the
+    writing direction show a name as another one.
+
+    :param limit: longest result in characters, before the " ..." that stands for the rest.
+    """
+    line = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text[: limit + 1])
+    return line if len(line) <= limit else f"{line[:limit].rstrip()} ..."
+
+
+def format_line(text: str, limit: int = MAX_TEXT_CHARS) -> str:
+    """Write foreign prose on one printable line, with each run of white space as one space."""
+    return printable(" ".join(str.split(text)), limit)
+
+
+def is_printable(text: object, limit: int = MAX_TEXT_CHARS) -> bool:
+    """Whether a value is a single printable line of limited length."""
+    return type(text) is str and len(text) <= limit and text.isprintable()
+
+
+def format_value(value: object) -> str:
+    """Write any value as Python would, on a single line of limited length."""
+    try:
+        return printable(repr(value), _MAX_VALUE_CHARS)
+    except Exception:  # more digits than Python converts, or an own __repr__ that raises
+        return f"{printable(type(value).__name__)} that cannot be printed"
+
+
+def format_message(error: BaseException, limit: int = MAX_TEXT_CHARS) -> str:
+    """Write the message of an exception on a single line, even if its class fails to give any."""
+    try:
+        return format_line(str(error), limit)
+    except (Exception, SystemExit):
+        return "(its message cannot be printed)"
+
+
+def format_error(error: BaseException) -> str:
+    """Write an exception on a single line: its type, then its message."""
+    kind, text = printable(type(error).__name__), format_message(error)
+    return f"{kind}: {text}" if text else kind
+
+
+def type_name(value: object) -> str:
+    """Name the type of a value as a user would write it: ``list``, ``numpy.ndarray``, ``None``."""
+    if value is None:
+        return "None"
+    kind = type(value)
+    separator = "." if kind.__module__.startswith("tokendraw.") else "._"
+    module = kind.__module__.partition(separator)[0]
+    return printable(kind.__name__ if module == "builtins" else f"{module}.{kind.__name__}")

@@ -1,0 +1,108 @@
+"""Helpers for plugins to fill a :class:`~tokendraw.LogprobsTensors`: best tokens, values by mode, and padding."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from tokendraw.backends.description.capabilities import LogprobsMode
+from tokendraw.output import PAD_LOGPROB, PAD_TOKEN_ID
+
+_INF = float("inf")
+
+
+class RowMasses(NamedTuple):
+    """The maximum, threshold and masses (in the widest float) of each row, for values in any mode: [rows, 1] each.
+
+    :ivar max: float32: the largest value.
+    :ivar threshold: float32: a token is kept if its value is at least this.
+    :ivar kept: Sum of ``exp((x - max x) / T)`` over the kept tokens.
+    :ivar mass: Sum of ``exp((x - max x) / T)`` over all tokens.
+    :ivar raw: Sum of ``exp(x - max x)`` over all tokens.
+    """
+
+    max: Tensor
+    threshold: Tensor
+    kept: Tensor
+    mass: Tensor
+    raw: Tensor
+
+
+def best_token_ids(x: Tensor, n: int) -> Tensor:
+    """Return the ids of the ``n`` largest values of each row in descending order, the lowest id first on a tie.
+
+    :param x: [rows, V] float32 without NaN.
+    :returns: [rows, n] int64.
+    """
+    return best_places(x, torch.arange(x.shape[-1], device=x.device), n)
+
+
+def best_places(x: Tensor, ids: Tensor, n: int) -> Tensor:
+    """Return the places of the ``n`` largest values of each row in descending order, the lowest id first on a tie.
+
+    ``topk`` promises nothing about ties, so it is given distinct integers: the value above, the reversed id below.
+
+    :param x: [rows, m] float32 without NaN.
+    :param ids: [m] or [rows, m] integers in [0, 2^31]: the id at each place.
+    :returns: [rows, n] int64.
+    """
+    bits = (x + 0.0).view(torch.int32)  # -0.0 becomes 0.0
+    ordered = (bits ^ ((bits >> 31) & 0x7FFFFFFF)).to(torch.int64)
+    return ((ordered << 32) | ((1 << 31) - ids)).topk(n).indices
+
+
+def least_shown(row: RowMasses, temperature: Tensor, mode: LogprobsMode) -> Tensor:
+    """Return the least logit shown by a mode as more than -inf, [rows, 1] float32.
+
+    Below it lie the tokens that a filter dropped, and those whose quotient float32 does not hold, as beside +inf.
+    Tokens shown as -inf are ordered by their ids.
+
+    :param temperature: [rows, 1] in the widest float, positive and finite.
+    """
+    if mode == "raw_logits":
+        return torch.full_like(row.max, -_INF)
+    if mode.startswith("raw"):
+        temperature = torch.ones_like(temperature)
+    least = (row.max.to(temperature.dtype) - torch.finfo(torch.float32).max * temperature).to(torch.float32)
+    return torch.maximum(least, row.threshold) if mode.startswith("processed") else least
+
+
+def mode_values(x: Tensor, row: RowMasses, inverse_temperature: Tensor, mode: LogprobsMode) -> Tensor:
+    """Compute a mode's value of each logit ``x`` [rows, n] float32 without NaN, in the widest float.
+
+    Log-probabilities are at most 0, however the masses were rounded.
+
+    :param inverse_temperature: [rows, 1] in the widest float, positive and finite.
+    """
+    x = x.to(inverse_temperature.dtype)
+    if mode == "raw_logits":
+        return x
+    if mode == "raw_logprobs":
+        return (_relative(x, row.max) - row.raw.log()).clamp_(max=0.0)
+    y = _relative(x, row.max, inverse_temperature)
+    if mode == "temperature_logprobs":
+        return (y - row.mass.log()).clamp_(max=0.0)
+    if mode == "processed_logprobs":
+        y = (y - row.kept.log()).clamp_(max=0.0)
+    return torch.where(x >= row.threshold, y, -_INF)
+
+
+def _relative(x: Tensor, x_max: Tensor, inverse_temperature: Tensor | None = None) -> Tensor:
+    y = x - x_max if inverse_temperature is None else (x - x_max) * inverse_temperature
+    return y.nan_to_num_(nan=0.0, neginf=-_INF)  # infinity minus itself
+
+
+def pad_logprobs(token_ids: Tensor, logprobs: Tensor, asked: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Replace unrequested columns of each row by ``PAD_TOKEN_ID`` and ``PAD_LOGPROB``.
+
+    :param token_ids: [rows, 1 + N] int64, the drawn token and the N best.
+    :param logprobs: [rows, 1 + N] float32.
+    :param asked: [rows] integer, how many of the best each row asked for (-1: all); None: every row asked for N.
+    """
+    if asked is None:
+        return token_ids, logprobs
+    asked = asked.unsqueeze(-1)
+    unasked = (torch.arange(token_ids.shape[-1], device=token_ids.device) > asked) & (asked >= 0)
+    return token_ids.masked_fill(unasked, PAD_TOKEN_ID), logprobs.masked_fill(unasked, PAD_LOGPROB)

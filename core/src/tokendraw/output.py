@@ -1,0 +1,103 @@
+"""The outputs of drawing tokens. All tensors stay on the device of the logits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+from tokendraw.errors.exceptions import InvalidInputError
+
+if TYPE_CHECKING:
+    import torch
+
+PAD_TOKEN_ID = -1
+"""Fills ``LogprobsTensors.token_ids`` where a row asked for fewer entries than the widest row of its batch, and
+what requests with drafts emit behind their last token."""
+PAD_LOGPROB = float("-inf")
+"""Fills ``LogprobsTensors.logprobs`` in the same places."""
+
+
+class TokenLogprob(NamedTuple):
+    """A token of a row, as listed by :meth:`LogprobsTensors.row`.
+
+    :ivar token_id: Id of the token, in [0, V).
+    :ivar logprob: Natural logarithm, or a logit, by ``logprobs_mode``.
+    :ivar rank: For the drawn token, the number of tokens with a value at least that of the drawn one, which counts too;
+        None if not counted. For the n-th best token, n: among equal tokens the lower id has the lower rank.
+    """
+
+    token_id: int
+    logprob: float
+    rank: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class LogprobsTensors:
+    """Log-probabilities (or logits, by ``logprobs_mode``) of the drawn token and of the N best.
+
+    N is the largest ``SamplingParams.logprobs`` of the batch, and at most V. Column 0 is the drawn token and is filled
+    for every row; the best follow in descending order, the lowest id first on a tie. Beyond what a row asked for stand
+    ``PAD_TOKEN_ID`` and ``PAD_LOGPROB``. :meth:`row` lists a row without them.
+
+    :ivar token_ids: [B, 1 + N] int64: the drawn token, then the N best tokens in descending order.
+    :ivar logprobs: [B, 1 + N] float32: natural logarithms, at most 0, or logits, by ``logprobs_mode``; of the tokens in
+        ``token_ids``.
+    :ivar ranks: [B] int64: number of tokens with a value at least that of the drawn token, which counts too. None where
+        the sampler was allowed to leave ranks out (``Need.logprob_ranks=False``) and did.
+    """
+
+    token_ids: torch.Tensor
+    logprobs: torch.Tensor
+    ranks: torch.Tensor | None
+
+    def cpu(self) -> LogprobsTensors:
+        """Copy each tensor to the host, once; this waits for the device."""
+        return LogprobsTensors(
+            self.token_ids.cpu(), self.logprobs.cpu(), None if self.ranks is None else self.ranks.cpu()
+        )
+
+    def row(self, index: int, step: int | None = None) -> list[TokenLogprob]:
+        """List the logprobs requested for a row: the drawn token, then the best tokens, without padding.
+
+        :param index: of the row, or of the request of a verification.
+        :param step: of a verification: which of the request's tokens; behind the last one the list is empty.
+        :raises InvalidInputError: the tensors are not on the host, where each row would wait for the device; or
+            ``step`` is given for what has no steps, or is not for what has.
+        :raises IndexError: there is no such row or step.
+        """
+        if not self.token_ids.is_cpu:
+            raise InvalidInputError(
+                f"'row' needs logprobs on the host, found them on {self.token_ids.device}. "
+                "Call .cpu() once, and row() on what it returns."
+            )
+        has_steps = self.token_ids.dim() == 3
+        if has_steps != (step is not None):
+            needed = (
+                "needs a step, since these logprobs are of a verification" if has_steps else "needs no step"
+            )
+            raise InvalidInputError(
+                f"'row' {needed}, found {step}. Call row({'i, step' if has_steps else 'i'})."
+            )
+        entry = index if step is None else (index, step)
+        ids, values = self.token_ids[entry].tolist(), self.logprobs[entry].tolist()
+        ranks = [None if self.ranks is None else int(self.ranks[entry]), *range(1, len(ids))]
+        return [
+            TokenLogprob(*token) for token in zip(ids, values, ranks, strict=True) if token[0] != PAD_TOKEN_ID
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class SamplerOutput:
+    """The output of a sampling step: a drawn token for each row.
+
+    :ivar token_ids: [B] int64, each in [0, V) whatever the logits hold.
+    :ivar valid: [B] bool: False where the row held NaN, or nothing above -inf.
+    :ivar logprobs: Log-probabilities of the drawn token and of the best ones; None where no row asked for any.
+    :ivar log_kept_mass: [B] float32, with logprobs: log of the filtered set's share of the temperature-scaled mass, at
+        most 0. ``processed_logprobs = temperature_logprobs - log_kept_mass`` on the kept tokens.
+    """
+
+    token_ids: torch.Tensor
+    valid: torch.Tensor
+    logprobs: LogprobsTensors | None = None
+    log_kept_mass: torch.Tensor | None = None

@@ -1,0 +1,231 @@
+"""The host's knowledge of a batch, without reading the device: of all rows together, and of each row."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Annotated, Self, TypeAlias
+
+from torch import Tensor
+
+from tokendraw._torch.tensor_checks import check_integers, check_vector
+from tokendraw.backends.description.declared import at_least, check_fields
+from tokendraw.parameters.params import CheckedParams, SamplingParams
+from tokendraw.parameters.ranges import integers
+from tokendraw.parameters.request_columns import RequestColumns, check_columns
+
+RowKind: TypeAlias = tuple[bool, bool, int, bool, bool, str, int | None]
+"""Whether greedy, whether seeded, top_k, whether there is a top_p, a min_p, filter order, logprobs."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BatchFacts:
+    """Upper bounds of a batch's contents, known without reading the device. The defaults say "anything".
+
+    ``any_*`` must be True unless no row is of that kind, ``all_*`` may be True only if every row is.
+
+    :ivar any_greedy: Whether a row may have temperature 0.
+    :ivar all_greedy: Whether every row has temperature 0.
+    :ivar any_seeded: Whether a row may have a seed.
+    :ivar all_seeded: Whether every row has a seed.
+    :ivar max_top_k: Largest active top_k; 0: no row has one; None: unknown.
+    :ivar all_top_k: Whether every row is greedy or has an active top_k: none keeps more than ``max_top_k`` tokens, ties
+        apart.
+    :ivar any_top_p: Whether a row may have an active top_p.
+    :ivar any_min_p: Whether a row may have an active min_p.
+    :ivar any_joint: Whether a row may have the filter order ``joint``.
+    :ivar any_top_k_first: Whether a row of the order ``top_k_first`` may combine top_p with another filter. Beside
+        top_p alone both orders agree.
+    :ivar max_logprobs: Largest ``SamplingParams.logprobs`` of the batch (-1: a row wants all tokens); None: no row
+        wants any.
+    :raises InvalidParameterError: a ValueError: a field is not of the type that it declares.
+    """
+
+    any_greedy: bool = True
+    all_greedy: bool = False
+    any_seeded: bool = True
+    all_seeded: bool = False
+    max_top_k: Annotated[int, at_least(0)] | None = None
+    all_top_k: bool = False
+    any_top_p: bool = True
+    any_min_p: bool = True
+    any_joint: bool = True
+    any_top_k_first: bool = True
+    max_logprobs: Annotated[int, at_least(-1)] | None = None
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+    def logprobs_width(self, vocab_size: int) -> int | None:
+        """Return N of the result: the number of best tokens a row, at most V; None: no row wants logprobs."""
+        n = self.max_logprobs
+        return n if n is None or 0 <= n <= vocab_size else vocab_size
+
+    @classmethod
+    def of_kinds(cls, kinds: Collection[RowKind]) -> Self:
+        """Describe a batch with at least one row of each given kind, and no others."""
+        greedy, seeded, top_k, top_p, min_p, order, logprobs = zip(*kinds, strict=True) if kinds else [()] * 7
+        filters = zip(order, top_k, top_p, min_p, strict=True)
+        return cls(
+            any_greedy=any(greedy),
+            all_greedy=bool(kinds) and all(greedy),
+            any_seeded=any(seeded),
+            all_seeded=bool(kinds) and all(seeded),
+            max_top_k=max(top_k, default=0),
+            all_top_k=bool(kinds) and all(k or is_greedy for k, is_greedy in zip(top_k, greedy, strict=True)),
+            any_top_p=any(top_p),
+            any_min_p=any(min_p),
+            any_joint="joint" in order,
+            any_top_k_first=any(o == "top_k_first" and p and (k > 0 or m) for o, k, p, m in filters),
+            max_logprobs=_widest(logprobs),
+        )
+
+    @classmethod
+    def merged(cls, parts: Iterable[BatchFacts]) -> BatchFacts:
+        """Describe the batch of all rows of ``parts``; without parts, an empty batch."""
+        every = list(parts)
+        if len(every) == 1:
+            return every[0]
+        largest = [facts.max_top_k for facts in every]
+        return cls(
+            any_greedy=any(facts.any_greedy for facts in every),
+            all_greedy=bool(every) and all(facts.all_greedy for facts in every),
+            any_seeded=any(facts.any_seeded for facts in every),
+            all_seeded=bool(every) and all(facts.all_seeded for facts in every),
+            max_top_k=None if None in largest else max((k for k in largest if k is not None), default=0),
+            all_top_k=bool(every) and all(facts.all_top_k for facts in every),
+            any_top_p=any(facts.any_top_p for facts in every),
+            any_min_p=any(facts.any_min_p for facts in every),
+            any_joint=any(facts.any_joint for facts in every),
+            any_top_k_first=any(facts.any_top_k_first for facts in every),
+            max_logprobs=_widest([facts.max_logprobs for facts in every]),
+        )
+
+    def tightened(self, given: Collection[str]) -> Self:
+        """Mark each parameter without a tensor as off, whatever the caller left at "may hold".
+
+        :param given: names of the parameters that have a tensor.
+        """
+        max_top_k = self.max_top_k if "top_k" in given else 0
+        any_top_p = self.any_top_p and "top_p" in given
+        any_min_p = self.any_min_p and "min_p" in given
+        tight = {
+            "any_greedy": self.any_greedy and "temperature" in given,
+            "any_seeded": self.any_seeded and "seed" in given,
+            "all_seeded": self.all_seeded or ("seed" in given and "seeded" not in given),
+            "max_top_k": max_top_k,
+            "all_top_k": self.all_greedy
+            or (self.all_top_k and "top_k" in given and self.max_top_k is not None),
+            "any_top_p": any_top_p,
+            "any_min_p": any_min_p,
+            "any_joint": self.any_joint and "joint" in given,
+            "any_top_k_first": self.any_top_k_first and any_top_p and (max_top_k != 0 or any_min_p),
+        }
+        if all(getattr(self, name) == value for name, value in tight.items()):
+            return self
+        return replace(self, **tight)  # type: ignore[arg-type]
+
+
+class RowKinds:
+    """The kind of each row, as the host knows it, for routing single rows: see ``docs/engine-authors.md``.
+
+    :meth:`SamplingMetadata.from_params` makes them. An engine with parameters in its own tensors makes them with
+    :meth:`of`, again whenever a row changes its kind (greedy, seeded, top-k, another filter or order, ``logprobs``),
+    and passes them to :class:`SamplingMetadata`. They are valid for the tensors they were first used with: an in-place
+    change counted by torch, or other tensors, invalidate them, and the batch is routed as a whole.
+    """
+
+    def __init__(self, columns: RequestColumns, slot_of_row: Sequence[int] | None) -> None:
+        keys: Iterable[RowKind] = zip(
+            [temperature == 0.0 for temperature in columns.temperature],
+            [seed is not None for seed in columns.seed],
+            columns.top_k,
+            [top_p < 1.0 for top_p in columns.top_p],
+            [min_p > 0.0 for min_p in columns.min_p],
+            columns.filter_order,
+            columns.logprobs,
+            strict=True,
+        )
+        index: dict[RowKind, int] = {}
+        self.of_slot: tuple[int, ...] = tuple([index.setdefault(key, len(index)) for key in keys])
+        """[slots]: index of the slot's kind."""
+        self.slot_of_row: tuple[int, ...] | None = None if slot_of_row is None else tuple(slot_of_row)
+        """[rows], if the metadata has a ``row_index``; None: row i is slot i."""
+        self._keys = tuple(index)
+        self._bound: tuple[tuple[Tensor | None, int], ...] | None = None
+
+    @classmethod
+    def of(cls, params: Iterable[SamplingParams], *, row_index: Iterable[int] | Tensor | None = None) -> Self:
+        """Sort requests by kind.
+
+        :param params: one entry a slot.
+        :param row_index: slot of each logits row; a tensor [rows] of integers is read, so keep it on the host.
+        :raises InvalidParameterError: a ValueError that names the field, the row and the value.
+        :raises InvalidInputError: a ValueError: ``row_index`` is a tensor of another form.
+        """
+        columns = check_columns(params, may_edit=True)
+        if isinstance(row_index, Tensor):
+            check_vector("row_index", row_index)
+            check_integers("row_index", row_index)
+            row_index = row_index.tolist()
+        return cls(columns, slots_of_rows(row_index, len(columns.seed)))
+
+    @cached_property
+    def kinds(self) -> tuple[BatchFacts, ...]:
+        """Facts about a single row of each kind in the batch."""
+        return tuple(BatchFacts.of_kinds([key]) for key in self._keys)
+
+    @cached_property
+    def facts(self) -> BatchFacts:
+        """Facts about a batch with a row for each slot."""
+        return BatchFacts.of_kinds(self._keys)
+
+    @property
+    def num_rows(self) -> int:
+        """Number of logits rows."""
+        return len(self.of_slot if self.slot_of_row is None else self.slot_of_row)
+
+    def describes(self, tensors: Sequence[Tensor | None]) -> bool:
+        """Whether these kinds describe ``tensors``; the tensors of the first call are bound to them."""
+        if self._bound is None:
+            self._bound = tuple((tensor, _version(tensor)) for tensor in tensors)
+        return all(tensor is bound for tensor, (bound, _) in zip(tensors, self._bound, strict=True))
+
+    def is_current(self) -> bool:
+        """Whether torch counts no in-place change of the bound tensors."""
+        return all(_version(tensor) == version for tensor, version in self._bound or ())
+
+
+def row_kind(params: CheckedParams) -> RowKind:
+    """Return the kind of a row with these parameters."""
+    return (
+        params.temperature == 0.0,
+        params.seed is not None,
+        params.top_k,
+        params.top_p < 1.0,
+        params.min_p > 0.0,
+        params.filter_order,
+        params.logprobs,
+    )
+
+
+def slots_of_rows(row_index: Iterable[int] | None, slots: int) -> list[int] | None:
+    """Check the slot of each row; None stays None.
+
+    :raises InvalidParameterError: one of them is no slot; names the row.
+    """
+    if row_index is None:
+        return None
+    return integers("row_index", row_index, 0, slots - 1)
+
+
+def _widest(logprobs: Collection[int | None]) -> int | None:
+    """Return the largest number of logprobs: -1 if a row wants all, None if no row wants any."""
+    wanted = [n for n in logprobs if n is not None]
+    return None if not wanted else -1 if -1 in wanted else max(wanted)
+
+
+def _version(tensor: Tensor | None) -> int:
+    """Return torch's count of changes in place; inference tensors have none."""
+    return 0 if tensor is None or tensor.is_inference() else int(tensor._version)

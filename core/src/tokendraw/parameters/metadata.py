@@ -1,0 +1,257 @@
+"""The parameters of a batch as tensors, with the host's knowledge of the batch."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tokendraw._torch.tensor_checks import INTEGERS, is_plain
+from tokendraw._torch.untraced import made_untraced, untraced
+from tokendraw._torch.upload import device_of, uploaded
+from tokendraw.errors.exceptions import InvalidParameterError
+from tokendraw.parameters.batch_facts import BatchFacts, RowKinds, slots_of_rows
+from tokendraw.parameters.device_columns import index_column, parameter_columns
+from tokendraw.parameters.fields import SLOT_FIELDS
+from tokendraw.parameters.metadata_checks import (
+    MAX_POSITION,
+    check_form,
+    check_indices,
+    check_kinds,
+    check_positions,
+    check_record,
+    check_together,
+    num_slots,
+)
+from tokendraw.parameters.params import SamplingParams
+from tokendraw.parameters.ranges import integers
+from tokendraw.parameters.request_columns import check_columns
+
+_ANYTHING = BatchFacts()
+_TENSORS = (*SLOT_FIELDS, "positions", "row_index")
+_SMALL_INTEGERS = INTEGERS - {torch.int32, torch.int64}
+
+
+@made_untraced
+@dataclass(frozen=True, kw_only=True, eq=False)
+class SamplingMetadata:
+    """The parameters of a batch: tensors [slots] on the device of the logits, None where a parameter is off for all.
+
+    Build it with :meth:`from_params`, which checks every value, or from ready tensors, whose values are not read
+    (that would wait for the device) but clamped where they are used: ``top_k`` <= 0 or >= V, ``top_p`` >= 1 or NaN
+    and ``min_p`` <= 0 or NaN are off, ``top_p`` <= 0 keeps only the likeliest, ``temperature`` <= 0 or NaN is greedy.
+    ``row_index`` and ``positions`` that lie on the CPU are looked at when the metadata is made, elsewhere with
+    ``TOKENDRAW_DEBUG=1`` alone. Integers are int8 to int64 or uint8.
+
+    A plugin's parameters of its own are fields of a subclass: tensors with one entry a slot, None where they are off.
+    Only samplers that name it in ``Capabilities.metadata_classes`` are given metadata of that class.
+
+    Tensors may be changed in place between calls, also between replays of a CUDA graph, as long as ``facts`` and
+    ``row_kinds`` stay true of them.
+
+    :ivar temperature: [slots] floating point: temperature of each slot; 0 is greedy.
+    :ivar top_k: [slots] integer: top_k of each slot; 0, -1 or at least V: off. None: no slot has one.
+    :ivar top_p: [slots] floating point: top_p of each slot; 1: off. None: no slot has one.
+    :ivar min_p: [slots] floating point: min_p of each slot; 0: off. None: no slot has one.
+    :ivar seed: [slots] int64, the 64 bits of each seed. Needs ``positions``.
+    :ivar seeded: [slots] bool: which rows ``seed`` holds for; None: all of them.
+    :ivar positions: [rows] integer: index in the sequence of the token whose hidden state made the row's logits.
+    :ivar row_index: [rows] integer: the slot of each logits row; None: row i is slot i.
+    :ivar joint: [slots] bool: rows whose filter order is ``joint``.
+    :ivar logprobs: [slots] integer: how many best tokens each row wants (-1: all); None: ``facts.max_logprobs`` for
+        every row.
+    :ivar facts: Facts about the batch that the host knows; the default says that the batch may hold anything.
+    :ivar row_kinds: Kind of each row; None: the rows of a batch cannot be told apart, and go the same way.
+    :raises InvalidInputError: a ValueError: a field is no dense tensor of its dtype, or the tensors do not fit each
+        other.
+    :raises InvalidParameterError: a ValueError: a slot or position on the CPU is out of range, or ``seed`` or
+        ``logprobs`` lacks what it needs beside it.
+    """
+
+    temperature: Tensor | None = None
+    top_k: Tensor | None = None
+    top_p: Tensor | None = None
+    min_p: Tensor | None = None
+    seed: Tensor | None = None
+    seeded: Tensor | None = None
+    positions: Tensor | None = None
+    row_index: Tensor | None = None
+    joint: Tensor | None = None
+    logprobs: Tensor | None = None
+    facts: BatchFacts = _ANYTHING
+    row_kinds: RowKinds | None = None
+
+    def __post_init__(self) -> None:
+        check_record("facts", self.facts, BatchFacts)
+        check_record("row_kinds", self.row_kinds, RowKinds | None)
+        tensors = self._tensors()
+        for name, tensor in tensors.items():
+            check_form(name, tensor)
+        check_together(tensors)
+        if self.seed is not None and self.positions is None:
+            raise InvalidParameterError(
+                "'seed' needs 'positions', found none: without them every step would draw with the same noise. "
+                "Pass positions, one integer a row: the sequence length minus one."
+            )
+        if self.logprobs is not None and self.facts.max_logprobs is None:
+            raise InvalidParameterError(
+                "'logprobs' needs 'facts.max_logprobs', found None: it is the width of the result. "
+                "Pass facts=BatchFacts(max_logprobs=...)."
+            )
+        check_indices(tensors)
+        object.__setattr__(self, "facts", self.facts.tightened(tensors))
+        # Cached properties that every call asks for; computing one later takes a lock in Python 3.11.
+        any_tensor = tensors.get("row_index", next(iter(tensors.values()), None))
+        known = (None, None) if any_tensor is None else (any_tensor.shape[0], any_tensor.device)
+        vars(self).update(num_rows=known[0], device=known[1], memo={})
+        kinds = self.row_kinds
+        if kinds is None:
+            return
+        if kinds.describes([self.row_index, *(tensors.get(name) for name in SLOT_FIELDS)]):
+            check_kinds(kinds, num_slots(tensors), self.row_index)
+        else:  # dataclasses.replace put other tensors in their place
+            object.__setattr__(self, "row_kinds", None)
+
+    @classmethod
+    @untraced
+    def from_params(
+        cls,
+        params: Iterable[SamplingParams],
+        *,
+        device: torch.device | str | None = None,
+        positions: Iterable[int] | Tensor | None = None,
+        row_index: Iterable[int] | Tensor | None = None,
+    ) -> SamplingMetadata:
+        """Check the parameters of a batch and lay them out as tensors, once; no later call waits for the device.
+
+        Neither does this one: everything goes there in one copy on the device's current stream.
+
+        :param params: one entry a request (slot).
+        :param device: device of the logits; None: the CPU.
+        :param positions: one integer a logits row; needed as soon as one request has a seed. A tensor of int64 that
+            lies on ``device`` is kept, so that it may be changed in place; any other is copied.
+        :param row_index: slot of each logits row, where several rows belong to one request. Tensors as ``positions``.
+        :raises InvalidParameterError: a ValueError that names the field, the row and the value.
+        :raises InvalidInputError: a CUDA graph is being captured.
+        """
+        checked, device = check_columns(params), device_of(device)
+        columns = parameter_columns(checked, device)
+        if "seed" in columns and positions is None:
+            raise InvalidParameterError(
+                f"'seed' of row {columns['seeded'][0].index(True)} needs 'positions', found none: without them every "
+                "step would draw with the same noise. Pass positions, one integer a row: the sequence length minus one."
+            )
+        slots = None if isinstance(row_index, Tensor) else slots_of_rows(row_index, len(checked.seed))
+        row_kinds = RowKinds(checked, slots)
+        kept = {}
+        for name, indices in (("positions", positions), ("row_index", row_index if slots is None else slots)):
+            if indices is None:
+                continue
+            column = index_column(name, indices, device)
+            if isinstance(column, Tensor):
+                kept[name] = column
+            else:
+                columns[name] = column
+        return cls(**uploaded(columns, device), **kept, facts=row_kinds.facts, row_kinds=row_kinds)
+
+    @cached_property
+    def num_rows(self) -> int | None:
+        """Number of logits rows; None without tensors: fits any batch."""
+        if self.row_index is not None:
+            return self.row_index.shape[0]
+        return next((tensor.shape[0] for tensor in self._tensors().values()), None)
+
+    @cached_property
+    def device(self) -> torch.device | None:
+        """Device of the tensors; None without tensors."""
+        return next((tensor.device for tensor in self._tensors().values()), None)
+
+    @cached_property
+    def memo(self) -> dict[Hashable, Any]:
+        """Results computed by samplers from this metadata, by keys of their own.
+
+        All metadata that :meth:`with_positions` makes of it shares it. So it may hold what follows from facts, shapes,
+        dtypes and devices, and from which tensors there are, but nothing that follows from values, which may change in
+        place, or from where ``positions`` lie.
+        """
+        return {}
+
+    @untraced
+    def with_positions(self, positions: Iterable[int] | Tensor) -> SamplingMetadata:
+        """Copy the parameters to other positions [rows], as an engine does at each step unless in place.
+
+        :param positions: integers on the device, or on the host, which are copied as by :meth:`from_params`.
+        :raises InvalidInputError: a ValueError: they are no tensor of integers, one a row, on the device.
+        :raises InvalidParameterError: a ValueError: one on the host is out of range.
+        """
+        if not isinstance(positions, Tensor):
+            values = integers("positions", positions, 0, MAX_POSITION)
+            device = self.device or torch.device("cpu")
+            positions = uploaded({"positions": (values, torch.int64)}, device)["positions"]
+        found = self.positions
+        if (
+            found is None
+            or type(self) is not SamplingMetadata  # others may check more than this
+            or not is_plain(positions)
+            or positions.dtype is not found.dtype
+            or positions.shape != found.shape
+            or positions.device != found.device
+        ):
+            return replace(self, positions=positions)  # checks everything, and says what does not fit
+        check_positions(positions)
+        moved = object.__new__(SamplingMetadata)
+        vars(moved).update(vars(self), positions=positions, memo=self.memo)
+        return moved
+
+    def for_rows(self, row_index: Tensor, positions: Tensor | None) -> SamplingMetadata:
+        """Give the parameters of slots to logits rows. Looks at nothing: the caller knows that the tensors fit.
+
+        :param row_index: [rows] integer on the device: the slot of each row.
+        :param positions: [rows] integer on the device; None where the slots have none.
+        """
+        if type(self) is not SamplingMetadata:
+            return replace(self, row_index=row_index, positions=positions)
+        layout = "for_rows", row_index.shape, row_index.dtype, None if positions is None else positions.dtype
+        changed = {"row_index": row_index, "positions": positions, "row_kinds": None}
+        spread = object.__new__(SamplingMetadata)
+        vars(spread).update(vars(self), **changed, memo=self.memo.setdefault(layout, {}))
+        vars(spread).pop("num_rows", None)
+        return spread
+
+    def per_row(self, name: str) -> Tensor | None:
+        """Spread the parameter ``name`` over the logits rows: [rows], or None for a parameter without a tensor.
+
+        Integers come as int32 or int64: smaller ones do not hold V, and do not index.
+        """
+        tensor: Tensor | None = getattr(self, name)
+        if tensor is None or self.row_index is None or name == "positions":
+            return None if tensor is None else _widened(tensor)
+        return _widened(tensor)[_widened(self.row_index)]
+
+    def check_values(self) -> None:
+        """Check the values of ``row_index`` and ``positions`` on any device, and wait for the device.
+
+        :raises InvalidParameterError: a slot or position is out of range; names the row and the value.
+        """
+        check_indices(self._tensors(), anywhere=True)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {field.name: getattr(self, field.name) for field in fields(self)}  # without the memo
+
+    def _tensors(self) -> dict[str, Tensor]:
+        """Return the tensors in use, by field."""
+        return {name: tensor for name in _TENSORS if (tensor := getattr(self, name)) is not None}
+
+
+def plugin_class(metadata: SamplingMetadata) -> str | None:
+    """Return the dotted name of a plugin's subclass of metadata; None for the core's class."""
+    kind = type(metadata)
+    return None if kind is SamplingMetadata else f"{kind.__module__}.{kind.__qualname__}"
+
+
+def _widened(tensor: Tensor) -> Tensor:
+    return tensor.to(torch.int64) if tensor.dtype in _SMALL_INTEGERS else tensor

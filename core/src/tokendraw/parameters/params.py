@@ -1,0 +1,159 @@
+"""The sampling parameters of a request, and their checks. Imports no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, NamedTuple, Self
+
+from tokendraw.backends.description.capabilities import FILTER_ORDERS, FilterOrder
+from tokendraw.parameters.edits import check_edits
+from tokendraw.parameters.fields import MAX_LOGPROBS, MAX_TOP_K, PARAMETERS
+from tokendraw.parameters.ranges import check_logprobs, integer, out_of_range
+
+
+class _EditFlag:
+    """A flag beside the fields: a batch reads a single attribute of each request in place of eight fields."""
+
+    __slots__ = ("may_edit",)
+    may_edit: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParams(_EditFlag):
+    """Sampling parameters of a request. The defaults sample from the plain softmax.
+
+    Values are checked by :meth:`check`, and where a batch is built, in
+    :meth:`tokendraw.SamplingMetadata.from_params`, where an error names the row, or in
+    :meth:`tokendraw.RequestSlots.add`. The stages run in the order temperature, min-p, top-k, top-p, draw.
+
+    The fields from ``repetition_penalty`` on change logits before all of that: ``tokendraw.load("process_logits")``
+    does it for requests in :class:`tokendraw.RequestSlots`. ``from_params`` refuses them, since it keeps no history.
+    The hash leaves out those that are collections, and equality does not.
+
+    :ivar temperature: ``y = (x - max x) / temperature``; 0 is greedy: the argmax, the lowest token id on a tie.
+    :ivar top_k: Keep every token whose value is at least the k-th largest. 0, -1 or >= V: off.
+    :ivar top_p: Keep the smallest set of largest tokens that carries at least this share of the mass, and all ties. 1:
+        off.
+    :ivar min_p: Keep tokens at least this likely relative to the likeliest. 0: off.
+    :ivar seed: Any integer in [-2**63, 2**64), taken modulo 2**64. None: a fresh seed per call from torch's generator.
+    :ivar logprobs: Number of best tokens to return log-probabilities of, beside that of the drawn token; -1 or >= V:
+        all. None: no log-probabilities.
+    :ivar filter_order: ``top_k_first``: top-p counts the mass that top-k left. ``joint``: both count the unfiltered
+        mass.
+    :ivar repetition_penalty: r > 0 for tokens in prompt or output: ``x / r`` if x > 0, else ``x * r``. 1: off.
+    :ivar frequency_penalty: f in [-2, 2]: ``x - f * n`` for a token that occurs n times in the output. 0: off.
+    :ivar presence_penalty: p in [-2, 2]: ``x - p`` for a token in the output. 0: off.
+    :ivar logit_bias: {token id: finite value that is added to the logit}. None: off.
+    :ivar allowed_token_ids: Ids that may be drawn: all other tokens get -inf. None: off.
+    :ivar bad_words: Sequences of token ids: the last id of a sequence gets -inf where the other ids of the sequence end
+        the output. None: off.
+    :ivar min_tokens: Number of tokens in the output below which ``stop_token_ids`` get -inf. 0: off.
+    :ivar stop_token_ids: Tokens that ``min_tokens`` holds back. A drawn stop token ends nothing in a sampler: ending a
+        request is up to the engine's loop.
+    """
+
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    seed: int | None = None
+    logprobs: int | None = None
+    filter_order: FilterOrder = "top_k_first"
+    repetition_penalty: float = 1.0
+    frequency_penalty: float = 0.0
+    presence_penalty: float = 0.0
+    logit_bias: Mapping[int, float] | None = field(default=None, hash=False)
+    allowed_token_ids: Collection[int] | None = field(default=None, hash=False)
+    bad_words: Collection[Collection[int]] | None = field(default=None, hash=False)
+    min_tokens: int = 0
+    stop_token_ids: Collection[int] | None = field(default=None, hash=False)
+
+    def __post_init__(self) -> None:
+        """Set ``may_edit``: also for a value of another type than the default's, checked later."""
+        r, f, p = self.repetition_penalty, self.frequency_penalty, self.presence_penalty
+        is_plain = (
+            type(r) is type(f) is type(p) is float
+            and r == 1.0
+            and f == p == 0.0
+            and self.logit_bias is None
+            and self.allowed_token_ids is None
+            and self.bad_words is None
+            and type(self.min_tokens) is int
+            and self.min_tokens == 0
+            and self.stop_token_ids is None
+        )
+        object.__setattr__(self, "may_edit", not is_plain)
+
+    def __setstate__(self, state: list[Any]) -> None:
+        for attribute, value in zip(fields(self), state, strict=True):
+            object.__setattr__(self, attribute.name, value)
+        self.__post_init__()
+
+    def check(self, vocab_size: int | None = None, *, max_logprobs: int | None = None) -> Self:
+        """Refuse this request before it joins any batch. Imports no torch.
+
+        :param vocab_size: V, if it is known. ``top_k`` and ``logprobs`` above it are not refused: they mean "off" and
+            "all". What ``logprobs=-1`` asks for is held against ``max_logprobs``, and token ids against V.
+        :param max_logprobs: the most ``logprobs`` that this server grants, as ``Need(max_logprobs=)``; None: any.
+            Without ``vocab_size``, -1 is beyond it.
+        :returns: the parameters themselves.
+        :raises InvalidParameterError: a ValueError that names the field, what it needs and what it is.
+        """
+        logprobs = check_params(self).logprobs
+        if vocab_size is not None:
+            vocab_size = integer("vocab_size", vocab_size, None, 1, 2**62)
+        if self.may_edit:
+            check_edits(self, vocab_size=vocab_size)
+        if max_logprobs is not None:
+            check_logprobs(logprobs, vocab_size, integer("max_logprobs", max_logprobs, None, 0, 2**62))
+        return self
+
+
+class CheckedParams(NamedTuple):
+    """The parameters of a request, each in range and as stored in a tensor."""
+
+    temperature: float
+    top_k: int
+    """0: off."""
+    top_p: float
+    min_p: float
+    seed: int | None
+    """The 64 bits as a signed number."""
+    logprobs: int | None
+    filter_order: str
+
+
+def check_params(params: SamplingParams, row: int | str | None = None) -> CheckedParams:
+    """Check the parameters of a request.
+
+    :param row: in its batch, or its place in words, for the message.
+    :raises InvalidParameterError: it names the field and the row.
+    """
+    values = [parameter.check(getattr(params, parameter.name), row) for parameter in PARAMETERS]
+    temperature, top_k, top_p, min_p, seed, logprobs = values
+    order = params.filter_order
+    if not isinstance(order, str) or order not in FILTER_ORDERS:
+        raise out_of_range("filter_order", row, "one of " + ", ".join(FILTER_ORDERS), order)
+    return CheckedParams(
+        temperature + 0.0,  # -0.0 is 0.0
+        min(top_k, MAX_TOP_K) if top_k > 0 else 0,
+        top_p,
+        min_p,
+        seed if seed is None or seed < 2**63 else seed - 2**64,
+        logprobs if logprobs is None else min(logprobs, MAX_LOGPROBS),
+        order,
+    )
+
+
+def slot_values(params: CheckedParams) -> dict[str, float]:
+    """Return the entry of a request in each tensor of the metadata, by field."""
+    values = params._asdict()
+    order = values.pop("filter_order")
+    has_seed = params.seed is not None
+    return values | {
+        "seed": params.seed or 0,
+        "logprobs": params.logprobs or 0,
+        "seeded": has_seed,
+        "joint": order == "joint",
+    }

@@ -1,0 +1,119 @@
+"""Answers which plugins there are and which of them would serve, with operations by their names. Builds none."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from tokendraw import operations
+from tokendraw._torch.untraced import untraced
+from tokendraw.backends.description.capabilities import HostNeed
+from tokendraw.backends.description.host import Host
+from tokendraw.backends.description.operation import Operation
+from tokendraw.backends.discovery import settings as _settings
+from tokendraw.backends.discovery.discover import Discovery
+from tokendraw.backends.discovery.discover import gather as _gather
+from tokendraw.backends.machine import detect
+from tokendraw.backends.resolution.candidate import Candidate, Choice, Resolution
+from tokendraw.backends.resolution.decide import decide as _decide
+from tokendraw.errors.exceptions import InvalidParameterError
+from tokendraw.errors.formatting import type_name
+
+if TYPE_CHECKING:
+    import torch
+
+
+@untraced
+def discover(
+    *, operation: str = "sample", host: Host | None = None, need: HostNeed | None = None
+) -> tuple[Candidate, ...]:
+    """List every installed plugin, sorted by name, with its state and reason. No plugin can make this raise.
+
+    :param host: the machine to judge them for; None: this one.
+    :param need: what they have to do, as a :class:`Need` for ``sample``; None: what that says by default.
+    :raises SettingsError: a ``TOKENDRAW_*`` variable or the configuration file is malformed.
+    :raises InvalidParameterError: there is no such operation, or ``need`` is not of its type.
+    """
+    about = operations.get(operation)
+    need = needed(about, need)
+    choice = _settings.read_settings().choice()
+    return gather(host or detect.detect_host(), choice).candidates(about, need)
+
+
+@untraced
+def discover_all() -> dict[str, tuple[Candidate, ...]]:
+    """List every installed plugin for this machine, as each operation finds it: by operation, sorted by name.
+
+    :raises SettingsError: a ``TOKENDRAW_*`` variable or the configuration file is malformed.
+    """
+    discovery = gather(detect.detect_host(), _settings.read_settings().choice())
+    return {about.name: discovery.candidates(about, about.need()) for about in operations.each()}
+
+
+@untraced
+def resolve(
+    candidates: Iterable[Candidate] | None = None,
+    host: Host | None = None,
+    need: HostNeed | None = None,
+    choice: Choice | None = None,
+    *,
+    operation: str = "sample",
+    device: str | torch.device | None = None,
+) -> Resolution:
+    """Decide which plugin would serve, with every decision on the way. Builds none, and warns of nothing.
+
+    What is None is gathered from this machine; with all four given the answer depends on nothing else.
+
+    :param device: device of this machine to judge the candidates for, where ``host`` is None.
+    :raises SamplerUnavailableError: an explicit choice cannot be honoured, or nothing is available; its
+        ``decisions`` hold the reasons.
+    :raises DuplicatePluginError: two distributions claim the chosen name or, by default, one in the user's order.
+    :raises SettingsError: a ``TOKENDRAW_*`` variable or the configuration file is malformed.
+    :raises InvalidParameterError: ``device`` or ``operation`` is not one that there is, or ``need`` is not of the
+        operation's type.
+    """
+    choice = _settings.read_settings().choice() if choice is None else choice
+    host = detect.detect_host(None if device is None else str(device)) if host is None else host
+    about = operations.get(operation)
+    need = needed(about, need)
+    if candidates is None:
+        candidates = gather(host, choice).candidates(about, need)
+    return _decide(candidates, host, need, choice, operation=about)
+
+
+def decide(
+    candidates: Iterable[Candidate],
+    host: Host,
+    need: HostNeed,
+    choice: Choice,
+    *,
+    operation: str = "sample",
+) -> Resolution:
+    """Decide from facts alone: a pure function.
+
+    :raises SamplerUnavailableError: the explicit choice cannot be honoured, or nothing is available.
+    :raises DuplicatePluginError: two distributions claim the chosen name or, by default, one in the user's order.
+    :raises InvalidParameterError: the operation is unknown, or ``need`` is not of its type.
+    """
+    about = operations.get(operation)
+    return _decide(candidates, host, needed(about, need), choice, operation=about)
+
+
+def gather(host: Host, choice: Choice) -> Discovery:
+    """Find and load every installed plugin, for whichever operation."""
+    return _gather(host, choice, operations.find)
+
+
+def needed(operation: Operation, need: HostNeed | None) -> HostNeed:
+    """Take what an operation's need says by default, where the caller gives none.
+
+    :raises InvalidParameterError: what is given is of another type.
+    """
+    if need is None:
+        return operation.need()
+    if not isinstance(need, operation.need):
+        raise InvalidParameterError(
+            f"'need' needs a {operation.need.__name__} for the operation {operation.name!r}, found {type_name(need)}. "
+            "Pass one, or leave it out."
+        )
+    return need

@@ -1,0 +1,224 @@
+"""The form of a provider for sampling: draws, drafts and verifications on one device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+
+from tokendraw import operations
+from tokendraw._torch.untraced import untraced
+from tokendraw.backends.description.capabilities import DraftKind
+from tokendraw.backends.resolution.candidate import Resolution
+from tokendraw.calls.calls import Calls
+from tokendraw.calls.drawing import Draft, Sample
+from tokendraw.calls.routing import Serving
+from tokendraw.calls.session import Session
+from tokendraw.calls.sharded import ShardedSample
+from tokendraw.calls.warming import Warmup
+from tokendraw.calls.warmup_batches import Batches
+from tokendraw.operations.sample.warmup import SampleWarmup
+from tokendraw.operations.verify.calls import Verify
+from tokendraw.operations.verify.capabilities import VerifyMode
+from tokendraw.operations.verify.output import VerifyOutput
+from tokendraw.operations.verify.warmup import VerifyWarmup
+from tokendraw.output import SamplerOutput
+from tokendraw.parameters.drafts import Drafts
+from tokendraw.parameters.metadata import SamplingMetadata
+from tokendraw.providers.provider import Provider
+from tokendraw.providers.warmup import warm_up
+from tokendraw.vocab_parallel import VocabShard
+
+
+class Sampler(Provider):
+    """A sampler that was negotiated, built and proven. :func:`tokendraw.load_sampler` makes it.
+
+    Where tokendraw chose it by default and a call of it fails (it raises, or returns what is no output), the next
+    best one draws that batch and, if it can, all that follow; a :class:`tokendraw.SamplerFallbackWarning` says so
+    once. The error itself is raised, and nobody is replaced, where nobody else can draw the batch either, where the
+    user asked for a sampler, while a CUDA graph is captured, and where it says nothing against the sampler, as
+    ``torch.OutOfMemoryError``. It is raised as well where the failed sampler may have overwritten the logits: only one
+    that was given a copy cannot have, and that is so for the first batch of each kind, and after such an error.
+    """
+
+    def __init__(
+        self, session: Session, serving: Serving | None = None, verifying: Serving | None = None
+    ) -> None:
+        """Hold what was settled.
+
+        :param serving: who samples; None: whoever the session negotiates.
+        :param verifying: who verifies, likewise, when that is first asked for.
+        """
+        sample = operations.get("sample")
+        super().__init__(session, sample, Calls(session, sample, serving))
+        self._verifying = Calls(session, operations.get("verify"), verifying)
+        self._by_operation["verify"] = self._verifying
+
+    def __repr__(self) -> str:
+        return f"<tokendraw.Sampler {self.name!r} on {self.device}>"
+
+    @untraced
+    def sample(
+        self, logits: Tensor, metadata: SamplingMetadata, *, shard: VocabShard | None = None
+    ) -> SamplerOutput:
+        """Draw one token a row.
+
+        Waits for the device only where whoever draws does (``Capabilities.sync_free``), or where ``TOKENDRAW_DEBUG=1``
+        has the call checked.
+
+        A sampler that another one could replace draws its first batch of each kind (dtype, vocabulary, and which of
+        greedy rows, seeds, filters and logprobs it may hold) from a copy of the logits, so that its successor finds
+        them pristine. The copy takes the memory of the logits, and a read and a write of them, for that call; of kinds
+        that :meth:`warmup` drew there is none. The logits are never modified.
+
+        With a ``shard`` every rank of a group calls with the columns that it holds and the same metadata, and gets the
+        same output, the one of all columns together. Only this sampler draws then: no companion, and no successor.
+
+        :param logits: [B, V] float32, bfloat16 or float16, any row stride; with ``shard`` [B, n], its columns.
+        :param metadata: the parameters of the B rows, on the same device.
+        :param shard: which ids the columns are, where other ranks hold the rest.
+        :raises InvalidInputError: a ValueError, before anything is launched; with ``shard`` on every rank alike.
+        :raises SamplerUnavailableError: the batch may hold rows that nobody here can serve, or whoever could has
+            failed.
+        :raises PluginError: what a sampler returned has the wrong type, shape, dtype or device, or
+            ``TOKENDRAW_DEBUG=1`` found another fault; or a sampler raised what would end the program.
+        """
+        call = Sample(logits, metadata) if shard is None else ShardedSample(logits, metadata, shard)
+        output: SamplerOutput = self._calls.make(call)
+        return output
+
+    @untraced
+    def verify(
+        self,
+        target_logits: Tensor,
+        drafts: Drafts,
+        metadata: SamplingMetadata,
+        *,
+        mode: VerifyMode = "rejection",
+    ) -> VerifyOutput:
+        """Verify the drafts of B requests: emit the accepted ones and one token more, exactly as the target draws.
+
+        ``rejection`` accepts as many drafts as can be where it is known what they were drawn from. ``coupled`` accepts
+        those that plain sampling draws at the same seeds and positions, so that the text is token for token what it
+        would be without drafts; it looks at no draft's distribution. Both leave the target's distribution as it is.
+
+        Who verifies is negotiated when the first call of this or of :meth:`draft` comes; see :attr:`verify_resolution`.
+        Waits for the device only where whoever verifies does (``Capabilities.sync_free``), or where
+        ``TOKENDRAW_DEBUG=1`` has the call checked. A verifier that fails is replaced as in :meth:`sample`, where it was
+        given copies of the logits and of the drafts.
+
+        :param target_logits: [L, V] float32, bfloat16 or float16, any row stride: of each request one row for every
+            draft, in order, and its bonus row. Never modified.
+        :param drafts: on the same device.
+        :param metadata: one entry a request, with the positions of their first rows, or one a row, as
+            ``row_index`` makes it; on the same device.
+        :raises InvalidInputError: a ValueError, before anything is launched.
+        :raises InvalidParameterError: a ValueError: there is no such mode.
+        :raises SamplerUnavailableError: nobody here can verify this batch, or the sampler that was asked for verifies
+            nothing.
+        :raises PluginError: what a verifier returned has the wrong type, shape, dtype or device, or
+            ``TOKENDRAW_DEBUG=1`` found another fault.
+        """
+        output: VerifyOutput = self._verifying.make(Verify(target_logits, drafts, metadata, mode=mode))
+        return output
+
+    @untraced
+    def draft(self, logits: Tensor, metadata: SamplingMetadata) -> SamplerOutput:
+        """Draw one draft a row, from noise that no verification at the same seeds and positions shares.
+
+        It is :meth:`sample` otherwise, but that whoever verifies draws.
+        """
+        output: SamplerOutput = self._verifying.make(Draft(logits, metadata))
+        return output
+
+    @property
+    @untraced
+    def verify_resolution(self) -> Resolution:
+        """Every decision that led to who verifies.
+
+        :raises SamplerUnavailableError: nobody does.
+        """
+        return self._verifying.serving.resolution
+
+    @untraced
+    def stats(self) -> dict[str, int]:
+        """Count the rows that each sampler has drawn here, by name, those of :meth:`draft` among them.
+
+        Rows that were verified do not count, nor do :meth:`warmup` and replays of graphs.
+        """
+        return super().stats()
+
+    @untraced
+    def warmup(
+        self,
+        vocab_size: int,
+        *,
+        dtypes: Iterable[torch.dtype],
+        batch_sizes: Iterable[int] = (1, 64),
+        row_stride: int | None = None,
+        seeds: bool = True,
+        logprobs: Iterable[int] = (5,),
+        row_index: bool = False,
+        metadata: Iterable[SamplingMetadata] | None = None,
+        max_drafts: int | None = None,
+        verify_modes: Iterable[VerifyMode] = ("rejection",),
+        draft_kinds: Iterable[DraftKind] = ("logits",),
+        progress: bool | None = None,
+    ) -> float:
+        """Draw from made-up batches, so that no request waits for a kernel to be compiled or loaded.
+
+        On a CPU nothing is compiled: the arguments are checked, who verifies is negotiated where ``max_drafts`` is
+        given, and nothing is drawn. The log of ``tokendraw`` says so.
+
+        Goes through :meth:`sample` with every kind of batch that :meth:`SamplingMetadata.from_params` makes: with
+        each filter, without any, in the order ``joint``, greedy, seeded, unseeded and mixed, with positions and
+        without, with logprobs and without. Kinds that nobody here serves are left out. A sampler whose call raises
+        is replaced as in :meth:`sample`, and its successor draws all of them. Torch's random state is left alone.
+        From Python 3.12 on batches are drawn at once, in up to 64 threads, so that their kernels are compiled side by
+        side. Returns when the device is done.
+
+        With ``max_drafts`` the same kinds go through :meth:`draft`, and those without ``row_index``, one entry a
+        request, through :meth:`verify` with K drafts a request, their ids [L - B]. The kinds without seeds, and those
+        with one in every row, are also verified with ids [B, K], without drafts and, where K is 8 or more, with fewer
+        by powers of two. Ids are int64; drafts' logits are as the target's, their probabilities float32, one row
+        behind the other; ``coupled``, which looks at neither, gets the first of ``draft_kinds``.
+
+        :param vocab_size: V of the logits to come.
+        :param dtypes: of the logits to come.
+        :param batch_sizes: numbers of rows. One is enough where a sampler has one way for all of them; give the
+            largest too where it may choose by them. All batches read one memory of the largest logits [B, V]; each
+            takes what the sampler needs for as many, and if no batch came before, a copy of the smallest logits. In
+            a verification they are requests, with K + 1 rows of the target and K rows of drafts each.
+        :param row_stride: of the logits in elements, where their rows are padded; None: V.
+        :param seeds: whether seeds and positions may come.
+        :param logprobs: values of ``SamplingParams.logprobs`` that may come; empty: none.
+        :param row_index: whether the parameters of some batches come by request slot.
+        :param metadata: batches to draw in place of all those kinds, such as those of an engine that keeps its
+            parameters in tensors of its own dtypes: kernels are compiled for dtypes. Each brings its number of rows;
+            in a verification that of requests, unless it has a ``row_index``.
+        :param max_drafts: K, the most drafts that a request may have; None: nothing is verified.
+        :param verify_modes: modes of the verifications to come.
+        :param draft_kinds: what they will be given of the drafts: ``probs``, ``logits`` or, with neither, ``chosen``.
+        :param progress: whether a line on stderr shows how far it is; None: if stderr is a terminal.
+        :returns: the seconds that it took; 0.0 on a CPU.
+        :raises InvalidInputError: a ValueError that names the argument; or a CUDA graph is being captured.
+        :raises SamplerUnavailableError: nobody here serves the plainest batch, or nobody verifies.
+        """
+        batches = Batches.of(
+            vocab_size,
+            dtypes=dtypes,
+            batch_sizes=batch_sizes,
+            row_stride=row_stride,
+            seeds=seeds,
+            logprobs=logprobs,
+            row_index=row_index,
+            metadata=metadata,
+        )
+        warmups: list[tuple[Calls, Warmup]] = [(self._calls, SampleWarmup(batches))]
+        verifications = VerifyWarmup.checked(
+            batches, 1 if max_drafts is None else max_drafts, verify_modes, draft_kinds
+        )
+        if max_drafts is not None:
+            warmups.append((self._verifying, verifications))
+        return warm_up(self._session, warmups, progress=progress)

@@ -1,0 +1,256 @@
+"""The requests of an engine: a row of every parameter tensor each, written when a request comes or goes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+
+from tokendraw._torch.graphs import is_capturing
+from tokendraw._torch.untraced import made_untraced, untraced
+from tokendraw._torch.upload import device_of
+from tokendraw.errors.exceptions import InvalidInputError, InvalidParameterError
+from tokendraw.parameters.edits import MAX_ID, Edit
+from tokendraw.parameters.metadata import SamplingMetadata
+from tokendraw.parameters.params import SamplingParams
+from tokendraw.parameters.ranges import integer, integers
+from tokendraw.request_slots.append import Histories
+from tokendraw.request_slots.capacity import Room, check_sizes
+from tokendraw.request_slots.memory import allocate
+from tokendraw.request_slots.metadata import (
+    HasTokenIds,
+    MetadataCache,
+    check_slots,
+    output_tokens,
+    position_input,
+    row_input,
+    upload_inputs,
+)
+from tokendraw.request_slots.requests import Population, check_history, check_request
+from tokendraw.request_slots.slot_writes import clean_slot, pack_request, write_request
+from tokendraw.request_slots.tables import EditFacts, RequestTables
+
+
+@made_untraced
+class RequestSlots:
+    """Parameters and histories of an engine's requests, on the device, for the engine's life.
+
+    A request has a slot from :meth:`add` to :meth:`remove`. A tensor that has memory never moves: a CUDA graph may
+    read it. One thread uses an object, and its calls launch on the device's current stream.
+
+    Memory: 8 bytes for each slot and token, 4 bytes for each slot and id of the vocabulary, and about 150 bytes for
+    each slot. Lists get theirs when the first request asks for one, or a CUDA graph is captured: see :attr:`tables`.
+
+    :param num_slots: S, the most requests at a time.
+    :param max_tokens: M, the most tokens of a request, prompt and output together; at most 2**27 - 1.
+    :param vocab_size: V.
+    :param device: device of the logits; None: the CPU.
+    :param max_bias: the most entries of ``logit_bias`` of a request.
+    :param max_stop_ids: the most ``stop_token_ids`` of a request with ``min_tokens``.
+    :param max_bad_words: the most ``bad_words`` of a request.
+    :param max_bad_word_len: the most ids of one of them.
+    :raises InvalidParameterError: a ValueError: a number is out of range, or torch finds no such device.
+    """
+
+    def __init__(
+        self,
+        num_slots: int,
+        max_tokens: int,
+        vocab_size: int,
+        *,
+        device: torch.device | str | None = None,
+        max_bias: int = 1024,
+        max_stop_ids: int = 128,
+        max_bad_words: int = 128,
+        max_bad_word_len: int = 32,
+    ) -> None:
+        self._sizes = check_sizes(
+            num_slots, max_tokens, vocab_size, max_bias, max_stop_ids, max_bad_words, max_bad_word_len
+        )
+        self._state = allocate(self._sizes, device_of(device))
+        self._device = self._state.tokens.device
+        self._histories = Histories(self._state.tokens, self._state.lengths, self._state.tables.counts)
+        self._population = Population()
+        self._room = Room()
+        self._metadata = MetadataCache(self._state.sampling)
+        self.captured_edits = EditFacts()
+        """Edits that CUDA graphs record when they are captured: anything, unless an engine names those that a graph of
+        its own is to serve. It replays that graph only while :attr:`facts` name no others."""
+
+    @property
+    def num_slots(self) -> int:
+        """S."""
+        return self._sizes.num_slots
+
+    @property
+    def max_tokens(self) -> int:
+        """M: the most tokens of a request."""
+        return self._sizes.max_tokens
+
+    @property
+    def vocab_size(self) -> int:
+        """V."""
+        return self._sizes.vocab_size
+
+    @property
+    def device(self) -> torch.device:
+        """Device of all tensors."""
+        return self._device
+
+    @property
+    def tables(self) -> RequestTables:
+        """Tensors for computing edits of logits.
+
+        What has memory never moves. Those of bias, allowed ids, stop ids and bad words have none, and no width, until
+        the first request that asks for such an edit is added, or a CUDA graph is captured: this is then another object.
+        """
+        missing = self._state.families.missing
+        if missing and is_capturing():  # requests that the graph serves later may ask for them
+            self._state.give_memory([name for name in missing if getattr(self.captured_edits, name)])
+        return self._state.tables
+
+    @property
+    def facts(self) -> EditFacts:
+        """Edits possible for the requests in the slots, known without reading the device.
+
+        While a CUDA graph is being captured, :attr:`captured_edits`: later requests are edited by it too.
+        """
+        return self.captured_edits if is_capturing() else self._population.edit_facts
+
+    @property
+    def edits(self) -> tuple[Edit, ...]:
+        """Names of the edits possible for the requests in the slots.
+
+        While a CUDA graph is being captured, those of :attr:`captured_edits`.
+        """
+        return self.captured_edits.edits if is_capturing() else self._population.edits
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of all tensors on the device now."""
+        return self._state.num_bytes + self._histories.num_bytes
+
+    @untraced
+    def add(
+        self,
+        slot: int,
+        params: SamplingParams,
+        prompt_token_ids: Iterable[int] | Tensor = (),
+        output_token_ids: Iterable[int] | Tensor = (),
+    ) -> None:
+        """Put a request into an empty slot. Everything goes there in one copy, for which nobody waits.
+
+        A request that comes back after a preemption brings its output, and is edited as if it had never been gone.
+        A number outside [0, V), as a placeholder of an image has, is a token without an id: no edit counts or matches
+        it, but it stands between its neighbours, and in the output ``min_tokens`` counts it.
+
+        :param slot: from 0 to S - 1.
+        :param prompt_token_ids: integers; a tensor [n] on a device is read, which waits for it.
+        :param output_token_ids: the same, behind the prompt; both are at most M.
+        :raises InvalidParameterError: a ValueError that names the field, the slot and the value; nothing has changed.
+        :raises InvalidInputError: a ValueError: the tokens are a tensor of another form, or a CUDA graph is being
+            captured; nothing has changed.
+        :raises torch.OutOfMemoryError: the device has no memory for :attr:`tables` of a kind that is asked for first
+            here; nothing has changed.
+        """
+        slot, sizes = self._slot(slot), self._sizes
+        if slot in self._population.requests:
+            raise InvalidParameterError(
+                f"'slot' needs one without a request, found {slot}, which has one. Remove that first, with "
+                f"slots.remove({slot})."
+            )
+        request = check_request(slot, params, sizes)
+        tokens = check_history(slot, prompt_token_ids, output_token_ids, sizes)
+        pieces = pack_request(request, tokens, sizes, self._device).uploaded(self._device)
+        self._state.give_memory(request.families)
+        self._state.families.fill(self._state.tables)
+        write_request(self._state, slot, pieces)
+        self._population.add(slot, request)
+        self._room.set(slot, sizes.max_tokens - tokens.num_tokens)
+
+    @untraced
+    def remove(self, slot: int) -> None:
+        """Remove a request from its slot, with all traces.
+
+        :raises InvalidParameterError: a ValueError: there is no such slot, or no request in it; nothing has changed.
+        """
+        slot = self._slot(slot)
+        if slot not in self._population.requests:
+            raise InvalidParameterError(f"'slot' needs one with a request, found {slot}, which has none.")
+        clean_slot(self._state, slot, self._population.requests[slot])
+        self._population.remove(slot)
+        self._room.drop(slot)
+
+    @untraced
+    def append(self, row_index: Iterable[int] | Tensor, token_ids: Iterable[int] | Tensor) -> None:
+        """Append a token to the output of each given request. Waits for nothing, and can be captured.
+
+        On another device than the CPU no value is looked at: rows whose slot is out of range or has no request are
+        left out. The host counts what it sees; only where a request may be full by that count it reads how long each
+        is, and waits. A captured call counts nothing: tokens beyond M are then left out.
+
+        :param row_index: [rows] integer: the slot of each row, each at most once.
+        :param token_ids: [rows] integer; V or more: a token without an id, as in :meth:`add`; -1: no token, as behind
+            the last one of a verification.
+        :raises InvalidParameterError: a ValueError that names the row: a slot on the host is out of range or a token
+            less than -1, or a request is full; nothing has changed.
+        :raises InvalidInputError: a ValueError: a tensor of another form or device; nothing has changed.
+        """
+        tokens = row_input("token_ids", token_ids, self._device)
+        integers("token_ids", tokens.values or (), -1, MAX_ID)
+        rows = row_input("row_index", row_index, self._device)
+        tensors = upload_inputs(self._device, row_index=rows, token_ids=tokens)
+        self._append(rows.values, tensors["row_index"], tensors["token_ids"])
+
+    @untraced
+    def append_verified(self, row_index: Iterable[int] | Tensor, verify_output: HasTokenIds) -> None:
+        """Append the tokens emitted by a verification to the outputs of its requests, as :meth:`append` does.
+
+        :param row_index: [B] integer: the slot of each request, each at most once.
+        :param verify_output: its ``token_ids`` [B, K + 1] are on the device of the slots.
+        """
+        form = "a tokendraw.VerifyOutput", "Pass what sampler.verify returned."
+        tokens = output_tokens("verify_output", verify_output, *form, self._device)
+        rows = row_input("row_index", row_index, self._device)
+        self._append(rows.values, upload_inputs(self._device, row_index=rows)["row_index"], tokens)
+
+    @untraced
+    def metadata(
+        self, row_index: Iterable[int] | Tensor, positions: Iterable[int] | Tensor | None = None
+    ) -> SamplingMetadata:
+        """Describe rows of logits by the parameters of their requests, copying only arguments on the host.
+
+        It speaks of the requests that are in the slots now: make a new one after :meth:`add`, and where a CUDA graph is
+        to serve other kinds of requests later, give that one other facts with :func:`dataclasses.replace`.
+
+        :param row_index: [rows] integer: the slot of each row. For a verification one entry a request will do.
+        :param positions: [rows] integer, as for :meth:`SamplingMetadata.from_params`; needed if a request has a seed.
+        :raises InvalidParameterError: a ValueError that names the row: a slot or position on the host is out of range.
+        :raises InvalidInputError: a ValueError: a tensor of another form or device.
+        """
+        rows = row_input("row_index", row_index, self._device)
+        if rows.values is not None and not self._population.slots.issuperset(rows.values):
+            check_slots(rows.values, self._population.slots, self.num_slots)
+        inputs = {"row_index": rows}
+        if positions is not None:
+            inputs["positions"] = position_input(positions, self._device)
+        return self._metadata.of(self._population, **upload_inputs(self._device, **inputs))
+
+    def _append(self, slots: list[int] | None, row_index: Tensor, tokens: Tensor) -> None:
+        """Append tokens [B] or [B, K], if the histories have space for them.
+
+        :param slots: those of ``row_index``, as far as the host knows them.
+        """
+        if len(row_index) != len(tokens):
+            raise InvalidInputError(
+                f"'row_index' needs one slot for each row of tokens, {len(tokens)}, found {len(row_index)}."
+            )
+        if slots is not None:
+            check_slots(slots, self._population.slots, self.num_slots, once=True)
+        if not is_capturing() and not self._room.take(slots, tokens.shape[1] if tokens.dim() == 2 else 1):
+            self._room.take_exactly(self._state.tables.num_tokens, row_index, tokens, self._sizes)
+        self._histories.append(row_index, tokens)
+
+    def _slot(self, slot: int) -> int:
+        return integer("slot", slot, None, 0, self.num_slots - 1)

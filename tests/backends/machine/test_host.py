@@ -1,0 +1,345 @@
+"""Facts about this machine, from torch, from the drivers, and from a driver made of plain Python."""
+
+import ctypes
+import subprocess
+import sys
+import types
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import tokendraw
+from tokendraw import InvalidParameterError, SamplerUnavailableError, load_sampler
+from tokendraw.backends.machine import cuda_driver, detect, kfd
+from tokendraw.plugin import Host
+
+no_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="is about a machine without a GPU")
+
+
+class FakeDriver:
+    """Answers as ``libcuda.so.1`` does, for the given devices."""
+
+    def __init__(self, *devices: tuple[str, dict[int, int]], init_status: int = 0) -> None:
+        self.devices = devices
+        self.init_status = init_status
+
+    def cuInit(self, flags: int) -> int:  # noqa: N802
+        return self.init_status
+
+    def cuDriverGetVersion(self, out: Any) -> int:  # noqa: N802
+        return self._answer(out, 12090)
+
+    def cuDeviceGetCount(self, out: Any) -> int:  # noqa: N802
+        return self._answer(out, len(self.devices))
+
+    def cuDeviceGet(self, out: Any, index: int) -> int:  # noqa: N802
+        return self._answer(out, index)
+
+    def cuDeviceGetName(self, buffer: Any, size: int, device: int) -> int:  # noqa: N802
+        buffer.value = self.devices[device][0].encode()
+        return 0
+
+    def cuDeviceGetAttribute(self, out: Any, attribute: int, device: int) -> int:  # noqa: N802
+        found = self.devices[device][1].get(attribute)
+        return 1 if found is None else self._answer(out, found)
+
+    @staticmethod
+    def _answer(out: Any, value: int) -> int:
+        ctypes.cast(out, ctypes.POINTER(ctypes.c_int))[0] = value
+        return 0
+
+
+def h200(index: int = 0) -> tuple[str, dict[int, int]]:
+    return f"NVIDIA H200 #{index}", {75: 9, 76: 0, 16: 132}
+
+
+def test_the_driver_tells_name_compute_capability_sms_and_version() -> None:
+    driver = FakeDriver(h200(0), h200(1))
+    assert cuda_driver.device_count(driver) == 2
+    assert cuda_driver.describe(driver, 1) == Host(
+        device_type="cuda",
+        name="NVIDIA H200 #1",
+        compute_capability=(9, 0),
+        sm_count=132,
+        cuda_version=(12, 9),
+    )
+
+
+def test_a_driver_without_a_device_counts_none() -> None:
+    assert cuda_driver.device_count(FakeDriver(init_status=100)) == 0
+
+
+def test_a_driver_that_fails_says_which_call_failed() -> None:
+    with pytest.raises(cuda_driver.DriverError) as error:
+        cuda_driver.device_count(FakeDriver(init_status=803))
+    assert str(error.value) == "the NVIDIA driver's cuInit failed with status 803"
+    with pytest.raises(cuda_driver.DriverError) as error:
+        cuda_driver.describe(FakeDriver(("bare", {})), 0)
+    assert str(error.value) == "the NVIDIA driver's cuDeviceGetAttribute failed with status 1"
+
+
+@pytest.mark.parametrize(
+    ("version", "name"),
+    [(90402, "gfx942"), (90010, "gfx90a"), (90500, "gfx950"), (120001, "gfx1201"), (120500, "gfx1250")],
+)
+def test_a_gfx_target_version_is_spelled_as_its_architecture(version: int, name: str) -> None:
+    assert kfd.architecture(version) == name
+
+
+def test_the_topology_lists_gpus_in_numerical_order_and_leaves_out_cpus(tmp_path: Path) -> None:
+    for node, text in {
+        "0": "cpu_cores_count 96\ngfx_target_version 0\n",
+        "10": "cpu_cores_count 0\ngfx_target_version 90402\n",
+        "2": "cpu_cores_count 0\ngfx_target_version 90010\n",
+        "3": "",
+        "4": "gfx_target_version unknown\n",
+    }.items():
+        (tmp_path / node).mkdir()
+        (tmp_path / node / "properties").write_text(text, encoding="ascii")
+    assert kfd.architectures(tmp_path) == ("gfx90a", "gfx942")
+
+
+def test_a_machine_without_the_amd_driver_has_no_architectures(tmp_path: Path) -> None:
+    assert kfd.architectures(tmp_path / "absent") == ()
+
+
+def test_the_cpu_is_the_cpu() -> None:
+    assert detect.detect_host("cpu") == Host(device_type="cpu")
+    assert str(detect.detect_host("cpu")) == "cpu"
+
+
+def test_devices_that_torch_alone_can_judge_are_taken_at_their_word() -> None:
+    assert detect.detect_host("xpu:1") == Host(device_type="xpu")
+
+
+NEEDS = "'device' needs a name such as cpu, cuda or cuda:1, found"
+REFUSED = {
+    "": "''. Pass one of those.",
+    "gpu": "'gpu'. Pass device='cuda'.",
+    "gpu:1": "'gpu:1'. Pass device='cuda'.",
+    "GPU 0": "'GPU 0'. Pass device='cuda'.",
+    "Cuda": "'Cuda'. Pass device='cuda'.",
+    "cuda:": "'cuda:'. Pass device='cuda'.",
+    "cuda:x": "'cuda:x'. Pass device='cuda'.",
+    "cuda:-1": "'cuda:-1'. Pass device='cuda'.",
+    "rocm": "'rocm'. Pass device='cuda' for AMD GPUs too.",
+    "hip:0": "'hip:0'. Pass device='cuda' for AMD GPUs too.",
+    "cpu:7": "'cpu:7', but there is one cpu. Pass device='cpu'.",
+    "mps:1": "'mps:1', but there is one mps. Pass device='mps'.",
+    "meta": "'meta', which holds no values. Pass one of those.",
+    "meta:0": "'meta:0', which holds no values. Pass one of those.",
+    "cup": "'cup'. Pass device='cpu'.",
+    "cude": "'cude'. Pass device='cuda'.",
+    "tpu": "'tpu'. Pass device='xla'.",
+    "npu": "'npu'. Pass one of those.",
+    "vpu:0": "'vpu:0'. Pass one of those.",
+    "toaster": "'toaster'. Pass one of those.",
+    "opengl": "'opengl'. Pass one of those.",
+    "\x1b[31mcpu": r"'\x1b[31mcpu'. Pass one of those.",
+    "cpu:" + "9" * 5000: f"'cpu:{'9' * 195} .... Pass device='cpu'.",
+}
+
+
+@pytest.mark.parametrize("device", REFUSED, ids=lambda device: ascii(device)[:20])
+def test_what_is_no_device_is_the_same_error_for_every_caller(device: str) -> None:
+    expected = f"{NEEDS} {REFUSED[device]}"
+    for call in (
+        detect.detect_host,
+        lambda name: tokendraw.resolve(device=name),
+        lambda n: load_sampler(device=n),
+    ):
+        with pytest.raises(InvalidParameterError) as error:
+            call(device)
+        assert str(error.value) == expected
+
+
+def test_a_device_of_torch_is_refused_and_normalised_like_its_name() -> None:
+    for device in ("meta", "cpu:7"):
+        for call in (tokendraw.resolve, load_sampler):
+            with pytest.raises(InvalidParameterError) as error:
+                call(device=torch.device(device))
+            assert str(error.value) == f"{NEEDS} {REFUSED[device]}"
+    assert load_sampler("native", device=torch.device("cpu:0")).device == torch.device("cpu")
+    assert load_sampler("native", device="cpu:0").device == torch.device("cpu")
+    assert detect.detect_host("cpu:0") == Host(device_type="cpu")
+
+
+@pytest.mark.parametrize("device", ["gpu", "cpu:7", "meta"])
+def test_the_command_line_gives_the_same_answer_without_torch(device: str) -> None:
+    code = (
+        "import sys; from tokendraw.cli import main\ntry: main()\nfinally: assert 'torch' not in sys.modules"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", code, "resolve", "--device", device],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.stderr.replace("--device ", "device=").replace("'--device'", "'device'").replace("'", "") == (
+        f"{NEEDS} {REFUSED[device]}\n".replace("'", "")
+    )
+    assert (run.stdout, run.returncode) == ("", 2)
+
+
+def test_a_device_from_outside_torch_is_taken_at_its_word_where_a_distribution_brings_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, torch_not_loaded: None
+) -> None:
+    with pytest.raises(InvalidParameterError):
+        detect.detect_host("npu")
+    info = tmp_path / "torch_npu-2.7.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Name: torch-npu\nVersion: 2.7\n", encoding="utf-8")
+    (info / "entry_points.txt").write_text("[torch.backends]\ntorch_npu = torch_npu:load\n", encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert detect.detect_host("npu:1") == Host(device_type="npu")
+    for device in ("gpu", "meta"):
+        with pytest.raises(InvalidParameterError):
+            detect.detect_host(device)
+
+
+@no_gpu
+def test_without_a_gpu_the_default_is_the_cpu_and_asking_for_cuda_says_why_not() -> None:
+    assert detect.detect_host() == Host(device_type="cpu")
+    reason = "sees no device" if torch.version.cuda or torch.version.hip else "is built for the CPU alone"
+    with pytest.raises(SamplerUnavailableError) as error:
+        detect.detect_host("cuda:0")
+    assert str(error.value) == (
+        f"'cuda:0' needs a CUDA or ROCm device, found none to use: the installed torch {reason}. "
+        "Pass device='cpu', or mend that."
+    )
+
+
+@pytest.mark.gpu
+def test_torch_and_the_driver_tell_the_same() -> None:
+    by_torch = detect.detect_host("cuda:0")
+    code = (
+        "import sys; from tokendraw.resolution import detect_host; "
+        "print(detect_host('cuda:0')); assert 'torch' not in sys.modules"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout.strip() == str(by_torch)
+    assert by_torch.cuda_version is not None
+
+
+@pytest.mark.gpu
+def test_an_index_beyond_the_last_gpu_says_how_many_there_are() -> None:
+    count = torch.cuda.device_count()
+    with pytest.raises(SamplerUnavailableError) as error:
+        detect.detect_host(f"cuda:{count}")
+    assert str(error.value) == (
+        f"'cuda:{count}' needs a CUDA or ROCm device, found none to use: "
+        f"its index needs {count + 1} devices, found {count}. Pass device='cpu', or mend that."
+    )
+
+
+# Without torch in the process
+
+
+@pytest.fixture
+def torch_not_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "torch")
+
+
+@pytest.fixture
+def built_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, torch_not_loaded: None
+) -> Callable[[str, str], None]:
+    """Installs a torch distribution with a given platform in version.py."""
+
+    def install(version: str, version_py: str) -> None:
+        info = tmp_path / f"torch-{version}.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(f"Name: torch\nVersion: {version}\n", encoding="utf-8")
+        (tmp_path / "torch").mkdir()
+        (tmp_path / "torch" / "version.py").write_text(version_py, encoding="utf-8")
+        monkeypatch.syspath_prepend(tmp_path)
+
+    return install
+
+
+CUDA_BUILD = "cuda: Optional[str] = '13.0'\nhip: Optional[str] = None\n"
+ROCM_BUILD = "cuda: Optional[str] = None\nhip: Optional[str] = '7.0.1'\n"
+
+
+@pytest.mark.parametrize(
+    ("version", "version_py", "expected"),
+    [
+        ("2.13.0+cpu", "cuda: Optional[str] = None\nhip: Optional[str] = None\n", "cpu"),
+        ("2.13.0", "cuda: Optional[str] = None\nhip: Optional[str] = None\n", "cpu"),
+        ("2.13.0", CUDA_BUILD, "cuda"),
+        ("2.13.0+cu130", CUDA_BUILD, "cuda"),
+        ("2.13.0+rocm7.0", ROCM_BUILD, "rocm"),
+        ("2.13.0a0", "debug = False\n", None),
+    ],
+)
+def test_what_torch_was_built_for_is_read_without_importing_it(
+    built_for: Callable[[str, str], None], version: str, version_py: str, expected: str | None
+) -> None:
+    built_for(version, version_py)
+    assert detect._torch_build() == expected
+    assert "torch" not in sys.modules
+
+
+def test_a_cpu_build_makes_the_host_a_cpu_whatever_the_driver_says(
+    built_for: Callable[[str, str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cuda_driver, "open_library", lambda: FakeDriver(h200()))
+    built_for("2.13.0+cpu", "")
+    assert detect.detect_host().device_type in ("cpu", "mps")
+
+
+def test_a_cuda_build_asks_the_nvidia_driver(
+    built_for: Callable[[str, str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cuda_driver, "open_library", lambda: FakeDriver(h200(0), h200(1)))
+    built_for("2.13.0", CUDA_BUILD)
+    assert detect.detect_host().name == "NVIDIA H200 #0"
+    assert detect.detect_host("cuda:1").name == "NVIDIA H200 #1"
+    with pytest.raises(SamplerUnavailableError) as error:
+        detect.detect_host("cuda:2")
+    assert str(error.value) == (
+        "'cuda:2' needs a CUDA or ROCm device, found none to use: its index needs 3 devices, found 2. "
+        "Pass device='cpu', or mend that."
+    )
+
+
+def test_a_rocm_build_asks_the_amd_driver(
+    built_for: Callable[[str, str], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "nodes" / "1").mkdir(parents=True)
+    (tmp_path / "nodes" / "1" / "properties").write_text("gfx_target_version 90402\n", encoding="ascii")
+    monkeypatch.setattr(kfd, "TOPOLOGY", tmp_path / "nodes")
+    built_for("2.13.0+rocm7.0", ROCM_BUILD)
+    assert detect.detect_host() == Host(device_type="rocm", rocm_arch="gfx942")
+
+
+# With torch in the process
+
+
+def test_a_loaded_rocm_torch_tells_the_architecture(monkeypatch: pytest.MonkeyPatch) -> None:
+    properties = types.SimpleNamespace(name="AMD Instinct MI300X", gcnArchName="gfx942:sramecc+:xnack-")
+    cuda = types.SimpleNamespace(
+        is_available=lambda: True,
+        device_count=lambda: 1,
+        current_device=lambda: 0,
+        get_device_properties=lambda index: properties,
+    )
+    version = types.SimpleNamespace(cuda=None, hip="7.0.1")
+    monkeypatch.setitem(sys.modules, "torch", types.SimpleNamespace(cuda=cuda, version=version))
+    assert detect.detect_host() == Host(device_type="rocm", name="AMD Instinct MI300X", rocm_arch="gfx942")
+
+
+def test_another_accelerator_that_torch_sees_goes_before_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = types.SimpleNamespace(
+        cuda=types.SimpleNamespace(is_available=lambda: False),
+        version=types.SimpleNamespace(cuda=None, hip=None),
+        accelerator=types.SimpleNamespace(
+            is_available=lambda: True,
+            current_accelerator=lambda: types.SimpleNamespace(type="xpu"),
+        ),
+    )
+    monkeypatch.setitem(sys.modules, "torch", fake)
+    assert detect.detect_host() == Host(device_type="xpu")

@@ -1,0 +1,274 @@
+"""The decision as a pure function: hosts that are not here, ranking and companions."""
+
+from dataclasses import dataclass, replace
+
+import pytest
+
+from fake_candidates import (
+    A100,
+    ALL,
+    B200,
+    EVERYTHING,
+    FLASHINFER,
+    GFX1250,
+    H100,
+    LAPTOP,
+    MI300X,
+    NATIVE,
+    ORIN_NANO,
+    RTX5090,
+    T4,
+    TRITON_GUMBEL,
+    V100,
+    candidate,
+)
+from tokendraw import Need, SamplerUnavailableError, operations, resolve
+from tokendraw.backends.resolution.decide import decide
+from tokendraw.plugin import Host, VerifyCapabilities
+from tokendraw.resolution import Choice
+
+NEED = Need()
+DEFAULT = Choice()
+
+
+def asked(name: str, source: str = "TOKENDRAW_SAMPLER") -> Choice:
+    return Choice(sampler=name, source=source)
+
+
+@dataclass
+class Case:
+    """One row of the table: a host, what serves it, and why the others do not."""
+
+    host: Host
+    chosen: str
+    companion: str | None
+    rejected: dict[str, str]
+
+
+CUDA = "needs a cuda device, found "
+ROCM = "needs a rocm device, found "
+TABLE = {
+    "CPU laptop": Case(
+        LAPTOP,
+        "native",
+        None,
+        {
+            "flashinfer": CUDA + "cpu",
+            "aiter": ROCM + "cpu",
+            "triton-gumbel": "needs a cuda or rocm device, found cpu",
+        },
+    ),
+    "V100": Case(
+        V100,
+        "native",
+        None,
+        {
+            "flashinfer": "needs compute capability 7.5 to 12.1, found 7.0",
+            "aiter": ROCM + "cuda",
+            "triton-gumbel": "needs compute capability 8.0 or later, found 7.0",
+        },
+    ),
+    "T4": Case(
+        T4,
+        "flashinfer",
+        "native",
+        {
+            "aiter": ROCM + "cuda",
+            "triton-gumbel": "needs compute capability 8.0 or later, found 7.5",
+        },
+    ),
+    "A100": Case(A100, "flashinfer", "triton-gumbel", {"aiter": ROCM + "cuda"}),
+    "H100": Case(H100, "flashinfer", "triton-gumbel", {"aiter": ROCM + "cuda"}),
+    "B200": Case(B200, "flashinfer", "triton-gumbel", {"aiter": ROCM + "cuda"}),
+    "RTX 5090": Case(RTX5090, "flashinfer", "triton-gumbel", {"aiter": ROCM + "cuda"}),
+    "10 SMs": Case(
+        ORIN_NANO,
+        "triton-gumbel",
+        None,
+        {"flashinfer": "needs 17 SMs or more, found 10", "aiter": ROCM + "cuda"},
+    ),
+    "MI300X": Case(
+        MI300X,
+        "triton-gumbel",
+        None,
+        {
+            "flashinfer": CUDA + "rocm",
+            "aiter": "the request needs filter order top_k_first, found joint",
+        },
+    ),
+    "gfx1250": Case(
+        GFX1250,
+        "native",
+        None,
+        {
+            "flashinfer": CUDA + "rocm",
+            "aiter": "needs gfx90a, gfx942 or gfx950, found gfx1250",
+            "triton-gumbel": "needs gfx90a, gfx942, gfx950 or gfx1201, found gfx1250",
+        },
+    ),
+}
+
+
+@pytest.mark.parametrize("case", TABLE.values(), ids=TABLE.keys())
+def test_what_serves_a_host_and_why_the_others_do_not(case: Case) -> None:
+    resolution = resolve(ALL, case.host, NEED, DEFAULT)
+    assert resolution.chosen == case.chosen
+    assert resolution.companion == case.companion
+    assert {d.name: d.reason for d in resolution.decisions if not d.accepted} == case.rejected
+
+
+def test_both_filter_orders_on_an_mi300x_make_aiter_the_best_beside_its_companion() -> None:
+    both = Need(filter_orders=("top_k_first", "joint"))
+    resolution = resolve(ALL, MI300X, both, DEFAULT)
+    assert (resolution.chosen, resolution.companion) == ("aiter", "triton-gumbel")
+
+
+def test_the_explanation_shows_who_serves_what_and_every_decision() -> None:
+    resolution = resolve(ALL, H100, NEED, DEFAULT)
+    assert resolution.explain() == (
+        "sample on cuda (H100), compute capability 9.0, 132 SMs: flashinfer\n"
+        "  beyond flashinfer (greedy rows, seeded rows, rows that ask for raw_logprobs): go to triton-gumbel\n"
+        "  + flashinfer: best available, priority 80\n"
+        "  + triton-gumbel: available, priority 60; serves the rows that flashinfer cannot\n"
+        "  + native: available, priority 0\n"
+        "  - aiter: needs a rocm device, found cuda"
+    )
+
+
+def test_the_explanation_says_when_nobody_serves_the_other_rows() -> None:
+    resolution = resolve([FLASHINFER], H100, NEED, DEFAULT)
+    assert resolution.companion is None
+    assert resolution.explain().splitlines()[1] == (
+        "  beyond flashinfer (greedy rows, seeded rows, rows that ask for raw_logprobs): "
+        "are served by no plugin here"
+    )
+
+
+# Ranking
+
+
+def test_priority_goes_before_the_name_and_the_name_decides_between_equals() -> None:
+    equals = [candidate(name, 5, EVERYTHING) for name in ("b", "c", "a")]
+    resolution = resolve([*equals, candidate("z", 6, EVERYTHING)], LAPTOP, NEED, DEFAULT)
+    assert [d.name for d in resolution.decisions] == ["z", "a", "b", "c"]
+
+
+def test_the_users_order_goes_before_every_priority() -> None:
+    choice = Choice(priority=("native", "triton-gumbel"))
+    resolution = resolve(ALL, H100, NEED, choice)
+    assert [(d.name, d.reason) for d in resolution.decisions] == [
+        ("native", "best available, place 1 in the user's order"),
+        ("triton-gumbel", "available, place 2 in the user's order"),
+        ("flashinfer", "available, priority 80"),
+        ("aiter", "needs a rocm device, found cuda"),
+    ]
+    assert resolution.warnings == ()
+
+
+# Processed logprobs
+
+
+def test_the_default_choice_passes_over_a_sampler_without_the_processed_logprobs_that_are_asked_for() -> None:
+    candidates = [NATIVE, TRITON_GUMBEL, FLASHINFER]
+    resolution = resolve(candidates, H100, Need(logprobs_mode="processed_logprobs"), DEFAULT)
+    assert resolution.chosen == "triton-gumbel"
+    assert resolution.fallback == (
+        "'flashinfer' was passed over: the request needs processed_logprobs, found nothing. "
+        "Using 'triton-gumbel'. Set TOKENDRAW_DISABLE=flashinfer to silence this."
+    )
+
+
+def test_an_explicit_choice_without_processed_logprobs_stands_beside_a_companion_that_has_them() -> None:
+    need = Need(logprobs_mode="processed_logprobs")
+    resolution = resolve(ALL, H100, need, asked("flashinfer"))
+    assert (resolution.chosen, resolution.companion) == ("flashinfer", "triton-gumbel")
+    assert "rows that ask for processed_logprobs" in resolution.beyond
+
+
+def test_an_explicit_choice_without_processed_logprobs_and_without_a_companion_is_refused() -> None:
+    need = Need(logprobs_mode="processed_logprobs")
+    with pytest.raises(SamplerUnavailableError) as refusal:
+        resolve([FLASHINFER], H100, need, asked("flashinfer", "the argument sampler="))
+    assert str(refusal.value) == (
+        "'flashinfer', asked for by the argument sampler=, cannot serve the operation 'sample' on "
+        "cuda (H100), compute capability 9.0, 132 SMs: "
+        "the request needs processed_logprobs, found nothing. "
+        "Nothing else is available here; run `pip install ./plugins/native` in tokendraw's checkout. "
+        "Leave out sampler= to let tokendraw choose."
+    )
+
+
+# Companions
+
+
+def test_a_sampler_that_serves_every_row_has_no_companion() -> None:
+    resolution = resolve([NATIVE, TRITON_GUMBEL], H100, NEED, DEFAULT)
+    assert (resolution.chosen, resolution.companion, resolution.beyond) == ("triton-gumbel", None, ())
+
+
+def test_a_better_ranked_candidate_that_lacks_the_same_rows_is_no_companion() -> None:
+    unseeded = candidate("unseeded", 70, replace(EVERYTHING, seeding="launch"))
+    resolution = resolve([FLASHINFER, unseeded, NATIVE], H100, NEED, DEFAULT)
+    assert (resolution.chosen, resolution.companion) == ("flashinfer", "native")
+
+
+def test_a_companion_has_to_meet_the_need_as_well() -> None:
+    half = candidate("half", 60, replace(EVERYTHING, gumbel_dtypes=("fp32",)))
+    main = candidate("main", 70, replace(EVERYTHING, greedy=False))
+    need = Need(gumbel_dtype="fp64")
+    assert resolve([main, half, NATIVE], LAPTOP, need, DEFAULT).companion == "native"
+    assert resolve([main, half, NATIVE], LAPTOP, NEED, DEFAULT).companion == "half"
+
+
+def test_whoever_serves_a_vocabulary_above_the_limit_serves_every_kind_of_row_in_it() -> None:
+    main = candidate("main", 9, replace(EVERYTHING, max_vocab_size=100))
+    half = candidate("half", 5, replace(EVERYTHING, seeding="none"))
+    assert resolve([main, half, NATIVE], LAPTOP, NEED, DEFAULT).companion == "native"
+
+
+def test_without_companions_the_kinds_beyond_the_chosen_one_are_served_by_nobody() -> None:
+    sample = operations.get("sample")
+    resolution = decide(ALL, H100, NEED, DEFAULT, operation=sample, companions=False)
+    assert (resolution.chosen, resolution.companion) == ("flashinfer", None)
+    assert resolution.beyond == decide(ALL, H100, NEED, DEFAULT, operation=sample).beyond
+    assert resolution.explain().splitlines()[1] == (
+        "  beyond flashinfer (greedy rows, seeded rows, rows that ask for raw_logprobs): are served by no plugin here"
+    )
+
+
+def test_a_sampler_alone_that_lacks_processed_logprobs_cannot_be_had_for_them() -> None:
+    processed, flashinfer = Need(logprobs_mode="processed_logprobs"), asked("flashinfer")
+    sample = operations.get("sample")
+    assert decide(ALL, H100, processed, flashinfer, operation=sample).companion == "triton-gumbel"
+    with pytest.raises(SamplerUnavailableError, match="the request needs processed_logprobs, found nothing"):
+        decide(ALL, H100, processed, flashinfer, operation=sample, companions=False)
+
+
+def test_each_operation_decides_by_its_own_capabilities() -> None:
+    native = NATIVE.info.operations["sample"]
+    verifies = replace(
+        FLASHINFER, info=replace(FLASHINFER.info, operations={"verify": VerifyCapabilities.of(native)})
+    )
+    everything = VerifyCapabilities.of(
+        native,
+        verify_modes=("rejection", "coupled"),
+        draft_kinds=("probs", "logits", "chosen"),
+        ragged_drafts=True,
+        placeholder_drafts=True,
+    )
+    reference = replace(
+        NATIVE, info=replace(NATIVE.info, operations={"sample": native, "verify": everything})
+    )
+    assert resolve([reference, verifies], H100, NEED, DEFAULT).explain() == (
+        "sample on cuda (H100), compute capability 9.0, 132 SMs: native\n"
+        "  + native: best available, priority 0\n"
+        "  - flashinfer: needs the operation sample, found verify"
+    )
+    assert resolve([reference, verifies], H100, NEED, DEFAULT, operation="verify").explain() == (
+        "verify on cuda (H100), compute capability 9.0, 132 SMs: flashinfer\n"
+        "  beyond flashinfer (the mode rejection, the mode coupled, drafts with probabilities, drafts with logits, "
+        "drafts that were not drawn, requests with different numbers of drafts, placeholders among drafts): "
+        "go to native\n"
+        "  + flashinfer: best available, priority 80\n"
+        "  + native: available, priority 0; serves the rows that flashinfer cannot"
+    )

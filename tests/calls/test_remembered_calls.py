@@ -1,0 +1,144 @@
+"""What was looked at once of metadata and a layout of logits is not looked at again, and nothing else is trusted."""
+
+import gc
+import weakref
+
+import pytest
+import torch
+
+from mistakes import recording
+from routing import CPU
+from tokendraw import InvalidInputError, Need, SamplerOutput, SamplingMetadata, SamplingParams
+from tokendraw.calls import input_checks
+from tokendraw.calls.routing import BuiltProvider, Serving
+from tokendraw.calls.session import Session
+from tokendraw.providers.sampler import Sampler
+
+V = 8
+LOGITS = torch.zeros(2, V)
+
+
+def requests(**settings):
+    return SamplingMetadata.from_params([SamplingParams(**settings)] * 2, positions=[3, 4])
+
+
+@pytest.fixture
+def looked(monkeypatch):
+    """The logits that were held against metadata."""
+    found, original = [], input_checks.check_batch
+
+    def check_batch(name, logits, metadata, need):
+        found.append(logits)
+        original(name, logits, metadata, need)
+
+    monkeypatch.setattr(input_checks, "check_batch", check_batch)
+    return found
+
+
+def test_the_same_metadata_and_those_at_other_positions_are_looked_at_once(looked):
+    (sampler, backend), metadata = recording(), requests(seed=1)
+    for step in range(3):
+        sampler.sample(torch.zeros(2, V), metadata)
+        sampler.sample(torch.zeros(2, V), metadata.with_positions(torch.tensor([step, 9])))
+    assert (len(looked), len(backend.logits), sampler.stats()) == (1, 6, {"acme": 12})
+
+
+@pytest.mark.parametrize(
+    ("other", "times"),
+    [
+        (torch.zeros(2, V + 1), 2),
+        (torch.zeros(2, V, dtype=torch.bfloat16), 2),
+        (torch.nn.Parameter(LOGITS), 2),
+        (torch.zeros(2, 2 * V)[:, ::2], 1),
+    ],
+    ids=["vocabulary", "dtype", "subclass", "strides"],
+)
+def test_logits_of_another_form_are_looked_at_anew_unless_only_their_strides_differ(looked, other, times):
+    (sampler, backend), metadata = recording(), requests()
+    sampler.sample(LOGITS, metadata)
+    sampler.sample(other, metadata)
+    assert (len(looked), len(backend.logits)) == (times, 2)
+
+
+@pytest.mark.parametrize(
+    ("bad", "found"),
+    [
+        (torch.zeros(3, V), "'metadata' needs as many rows as 'logits', 3, found 2."),
+        (
+            torch.zeros(2, V, device="meta"),
+            "'logits' needs device cpu, where the sampler was built, found meta. Move",
+        ),
+        (torch.zeros(2, V).to_sparse(), "'logits' needs a dense tensor, found layout torch.sparse_coo."),
+        (
+            torch.zeros(2, V, dtype=torch.complex64).conj().imag,
+            "'logits' needs a tensor as it is in memory, found its negative.",
+        ),
+        (
+            torch.nested.nested_tensor([torch.zeros(3), torch.zeros(4)], layout=torch.jagged),
+            "'logits' needs a dense tensor, found a nested",
+        ),
+        (LOGITS.tolist(), "'logits' needs a torch.Tensor, found list."),
+    ],
+    ids=["rows", "device", "sparse", "negative", "nested", "list"],
+)
+def test_what_is_wrong_is_refused_after_calls_that_were_right_too(bad, found):
+    (sampler, backend), metadata = recording(), requests()
+    for _ in range(2):
+        sampler.sample(LOGITS, metadata)
+    with pytest.raises(InvalidInputError) as refused:
+        sampler.sample(bad, metadata)
+    assert str(refused.value).startswith(found)
+    assert len(backend.logits) == 2
+
+
+def test_metadata_for_another_device_is_refused_by_a_second_sampler():
+    (sampler, _), metadata = recording(), requests()
+    sampler.sample(LOGITS, metadata)
+    elsewhere, backend = recording()
+    elsewhere._session.device = torch.device("meta")
+    with pytest.raises(InvalidInputError, match="'logits' needs device meta"):
+        elsewhere.sample(LOGITS, metadata)
+    assert backend.logits == []
+
+
+class Turning:
+    """Returns what it is told to."""
+
+    output = None
+
+    def sample(self, logits, metadata):
+        return self.output
+
+
+def test_the_form_of_every_output_is_looked_at():
+    backend = Turning()
+    sampler = Sampler(
+        Session(CPU, Need()),
+        Serving(resolution=recording()[0].resolution, chosen=BuiltProvider("acme", backend)),
+    )
+    metadata, right = requests(), SamplerOutput(torch.zeros(2).long(), torch.ones(2) > 0)
+    for output, wrong in (
+        (right, ""),
+        (SamplerOutput(right.token_ids.int(), right.valid), "to return token_ids"),
+        (right, ""),
+        (3, "to return a SamplerOutput, found int"),
+        (right, ""),
+    ):
+        backend.output = output
+        if not wrong:
+            assert sampler.sample(LOGITS, metadata) is output
+        else:
+            with pytest.raises(Exception, match=wrong):
+                sampler.sample(LOGITS, metadata)
+
+
+@pytest.mark.slow
+def test_metadata_that_is_kept_keeps_neither_logits_nor_samplers_alive():
+    (sampler, backend), metadata = recording(), requests()
+    logits = torch.zeros(2, V)
+    sampler.sample(logits, metadata)
+    gone = [weakref.ref(logits), weakref.ref(backend), weakref.ref(sampler)]
+    backend.logits.clear()
+    del logits, backend, sampler
+    gc.collect()
+    assert [ref() for ref in gone] == [None] * 3

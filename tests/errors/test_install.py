@@ -1,0 +1,59 @@
+"""Install commands in messages: until tokendraw's packages are on an index, commands for a checkout."""
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from tokendraw.errors import install_commands as _install
+from tokendraw.errors.install_commands import how_to_install, pip_install, where
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.parametrize("distribution", _install._FOLDERS)
+def test_the_folder_that_is_named_holds_that_distribution(distribution: str) -> None:
+    command = pip_install(distribution)
+    project = tomllib.loads(
+        (ROOT / command.removeprefix("pip install ") / "pyproject.toml").read_text("utf-8")
+    )
+    assert project["project"]["name"] == distribution
+
+
+def test_a_command_names_the_checkout_until_there_is_an_index(monkeypatch: pytest.MonkeyPatch) -> None:
+    upgrade = pip_install("tokendraw", options="--upgrade")
+    assert (upgrade, where("tokendraw")) == ("pip install --upgrade ./core", " in tokendraw's checkout")
+    assert how_to_install("tokendraw", "files") == "`pip install './core[files]'` in tokendraw's checkout"
+    assert how_to_install("tokendraw-native") == "`pip install ./plugins/native` in tokendraw's checkout"
+    assert how_to_install("acme-tokendraw") == "`pip install acme-tokendraw`"
+    monkeypatch.setattr(_install, "_ON_AN_INDEX", True)
+    assert pip_install("tokendraw", options="--upgrade") == "pip install --upgrade tokendraw"
+    assert how_to_install("tokendraw", "files") == "`pip install 'tokendraw[files]'`"
+    assert how_to_install("tokendraw-native") == "`pip install tokendraw-native`"
+
+
+def test_no_other_text_tells_users_to_install_tokendraw_by_name() -> None:
+    sources = [
+        path
+        for part in ("core/src", "testing", "bench", "plugins", "integrations", "docs")
+        for path in (ROOT / part).rglob("*")
+    ]
+    told = {
+        str(path.relative_to(ROOT)): line
+        for path in [*sources, ROOT / "README.md"]
+        if path.suffix in (".py", ".md", ".template") and path.name != "_install.py"
+        for line in re.findall(r"pip install (?:-\S+ )*['\"]?tokendraw.*", path.read_text(encoding="utf-8"))
+    }
+    assert told == {}
+
+
+def test_every_extra_that_is_named_exists() -> None:
+    parts = [ROOT / part / "src" for part in ("core", "testing", "bench")]
+    sources = "".join(path.read_text(encoding="utf-8") for part in parts for path in part.rglob("*.py"))
+    named = set(re.findall(r"(?:how_to|pip)_install\(['\"]([\w-]+)['\"], ['\"](\w+)['\"]", sources))
+    assert named == {("tokendraw", "files"), ("tokendraw-bench", "plot")}
+    for distribution, extra in named:
+        manifest = ROOT / _install._FOLDERS[distribution] / "pyproject.toml"
+        project = tomllib.loads(manifest.read_text("utf-8"))["project"]
+        assert extra in project["optional-dependencies"]

@@ -1,0 +1,108 @@
+"""The fields of a request for edits of logits: refused values, and the words of each refusal."""
+
+import copy
+import math
+import pickle
+
+import numpy as np
+import pytest
+
+from mistakes import refused
+from tokendraw import InvalidParameterError, RowKinds, SamplingMetadata, SamplingParams
+
+V = 50
+BAD_LISTS = [
+    ({"logit_bias": {50: 1.0}}, "'logit_bias'{} needs token ids in [0, 50), found 50."),
+    ({"logit_bias": {-1: 1.0}}, "'logit_bias'{} needs token ids in [0, 50), found -1."),
+    ({"logit_bias": {"7": 1.0}}, "'logit_bias'{} needs token ids in [0, 50), found '7'."),
+    ({"logit_bias": {7: math.inf}}, "'logit_bias'{} needs finite float32 values, found inf."),
+    ({"logit_bias": {7: math.nan}}, "'logit_bias'{} needs finite float32 values, found nan."),
+    ({"logit_bias": {7: 1e39}}, "'logit_bias'{} needs finite float32 values, found 1e+39."),
+    ({"logit_bias": [7]}, "'logit_bias'{} needs a mapping of token ids to numbers, found list. Pass a dict."),
+    (
+        {"allowed_token_ids": []},
+        "'allowed_token_ids'{} needs at least one token id, found none. Leave it out to allow all.",
+    ),
+    ({"allowed_token_ids": [3, 50]}, "'allowed_token_ids'{} needs token ids in [0, 50), found 50."),
+    ({"allowed_token_ids": 3}, "'allowed_token_ids'{} needs a list of integers, found int. Pass a list."),
+    (
+        {"bad_words": [[3], []]},
+        "'bad_words'{} needs at least one token id in each sequence, found an empty one.",
+    ),
+    ({"bad_words": [[3, 50]]}, "'bad_words'{} needs token ids in [0, 50), found 50."),
+    ({"bad_words": [3]}, "'bad_words'{} needs a list of integers, found int. Pass a list."),
+    ({"bad_words": 3}, "'bad_words'{} needs a list of sequences of token ids, found int. Pass a list."),
+    ({"stop_token_ids": [-1]}, "'stop_token_ids'{} needs token ids in [0, 50), found -1."),
+]
+NEED_SLOTS = [
+    ("repetition_penalty", 1.2, {}),
+    ("frequency_penalty", -0.5, {}),
+    ("presence_penalty", 1, {}),
+    ("logit_bias", {3: 1.0}, {}),
+    ("allowed_token_ids", (3, 4), {}),
+    ("bad_words", [[3]], {}),
+    ("min_tokens", 5, {}),
+    ("min_tokens", 5, {"stop_token_ids": [3]}),
+]
+OFF = SamplingParams(
+    repetition_penalty=1,
+    frequency_penalty=0,
+    presence_penalty=-0.0,
+    logit_bias={3: 0.0},
+    bad_words=[],
+    stop_token_ids=[4],
+)
+
+
+@pytest.mark.parametrize(("fields", "message"), BAD_LISTS, ids=str)
+def test_a_bad_list_is_refused_at_the_door(fields, message):
+    refused(message.format(""), InvalidParameterError, lambda: SamplingParams(**fields).check(V))
+
+
+@pytest.mark.parametrize(("fields", "message"), BAD_LISTS, ids=str)
+def test_a_bad_list_is_refused_in_a_batch_which_does_not_know_the_vocabulary(fields, message):
+    params = [SamplingParams(), SamplingParams(**fields)]
+    if "[0, 50), found 50" in message:
+        SamplingParams(**fields).check()
+        with pytest.raises(InvalidParameterError, match=r"needs tokendraw\.RequestSlots"):
+            SamplingMetadata.from_params(params)
+    else:
+        message = message.format(" of row 1").replace("in [0, 50)", ">= 0")
+        refused(message, InvalidParameterError, lambda: SamplingMetadata.from_params(params))
+        refused(message, InvalidParameterError, lambda: RowKinds.of(params))
+
+
+@pytest.mark.parametrize(("field", "value", "beside"), NEED_SLOTS, ids=str)
+def test_a_batch_without_slots_refuses_what_changes_logits_and_says_what_to_do(field, value, beside):
+    params = [SamplingParams(), SamplingParams(**{field: value}, **beside)]
+    message = (
+        f"'{field}' of row 1 needs tokendraw.RequestSlots, which keep it beside the request's history, found {value!r} "
+        "and no slots. Add the request with slots.add, edit the logits with tokendraw.load('process_logits').process("
+        "logits, slots, row_index), and sample with slots.metadata(row_index, positions)."
+    )
+    for odd in ({}, {"top_k": np.int64(5)}):  # columns are checked as such, or row by row
+        batch = [SamplingParams(**odd), params[1]]
+        refused(message, InvalidParameterError, lambda batch=batch: SamplingMetadata.from_params(batch))
+    params[1].check(V)
+    assert RowKinds.of(params).of_slot == (0, 0)
+
+
+def test_fields_that_ask_for_nothing_pass_everywhere():
+    assert OFF.check(V) is OFF
+    assert SamplingMetadata.from_params([OFF, SamplingParams()]).num_rows == 2
+
+
+def test_a_copy_asks_for_what_the_original_does():
+    params = SamplingParams(repetition_penalty=1.5, logit_bias={3: 1.0}, bad_words=[[1, 2]])
+    for other in (copy.copy(params), copy.deepcopy(params), pickle.loads(pickle.dumps(params))):
+        assert other == params
+        assert hash(other) == hash(params)
+        with pytest.raises(InvalidParameterError, match="'repetition_penalty' of row 0"):
+            SamplingMetadata.from_params([other])
+    plain = pickle.loads(pickle.dumps(SamplingParams(seed=3)))
+    assert SamplingMetadata.from_params([plain], positions=[0]).facts.all_seeded
+
+
+def test_requests_differ_by_their_collections():
+    assert SamplingParams(logit_bias={3: 1.0}) != SamplingParams(logit_bias={3: 2.0})
+    assert hash(SamplingParams(logit_bias={3: 1.0})) == hash(SamplingParams(logit_bias={3: 2.0}))

@@ -1,0 +1,195 @@
+"""``tokendraw.load`` and the arguments ``operations`` and ``companion`` of ``load_sampler``; one discovery for all."""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+import tokendraw
+from fake_dists import EVERYTHING, FakeDists, fake_dists, faulty, plugin
+from registered import ONE_OF_THE_OPERATIONS
+from tokendraw import (
+    Drafts,
+    InvalidParameterError,
+    Need,
+    SamplerUnavailableError,
+    SamplingMetadata,
+    SamplingParams,
+    load,
+    load_sampler,
+)
+from two_operations import serving_both
+
+LOGITS = torch.zeros(3, 50)
+SEEDED = SamplingMetadata.from_params([SamplingParams(seed=i) for i in range(3)], positions=[0, 1, 2])
+GREEDY = SamplingMetadata.from_params([SamplingParams(temperature=0.0)] * 3)
+
+
+@pytest.fixture
+def dists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDists]:
+    with fake_dists(tmp_path, monkeypatch) as found:
+        yield found
+
+
+# Providers of one operation
+
+
+def test_a_provider_of_sample_draws_as_a_sampler_does() -> None:
+    provider = load("sample", "native", device="cpu")
+    assert (provider.name, provider.resolution.operation) == ("native", "sample")
+    drawn = load_sampler("native", device="cpu").sample(LOGITS, SEEDED)
+    assert torch.equal(provider.sample(LOGITS, SEEDED).token_ids, drawn.token_ids)
+
+
+def test_a_provider_of_verify_verifies_as_a_sampler_does() -> None:
+    provider = load("verify", "native", device="cpu", need=Need(vocab_size=50))
+    assert (provider.name, provider.resolution.need) == ("native", Need(vocab_size=50))
+    drafts = Drafts.from_lists([[1, 2]])
+    expected = load_sampler("native", device="cpu").verify(LOGITS, drafts, SEEDED)
+    assert torch.equal(provider.verify(LOGITS, drafts, SEEDED).token_ids, expected.token_ids)
+
+
+def test_a_plugin_that_is_no_name_is_a_type_error() -> None:
+    with pytest.raises(TypeError) as refused:
+        load("sample", 3)  # type: ignore[arg-type]
+    assert str(refused.value) == "'plugin' needs a plugin's name or None, found int. Pass a str."
+
+
+def test_a_plugin_that_is_not_installed_is_refused() -> None:
+    with pytest.raises(SamplerUnavailableError) as refused:
+        load("verify", "natve", device="cpu")
+    assert str(refused.value).startswith(
+        "'natve', asked for by the argument plugin=, cannot serve the operation 'verify' on cpu: no plugin of that "
+        "name is installed, the nearest installed name is 'native'."
+    )
+    assert str(refused.value).endswith("Leave out plugin= to let tokendraw choose.")
+
+
+# Operations that a sampler is loaded with
+
+
+def test_verify_is_built_and_proven_at_load_where_it_is_asked_for(dists: FakeDists) -> None:
+    module = dists.add_plugin("acme", serving_both())
+    load_sampler(device="cpu")
+    built = sys.modules[module].BUILT
+    assert built == ["sample"]
+    built.clear()
+    sampler = load_sampler(device="cpu", operations=("sample", "verify"))
+    assert built == ["sample", "verify"]
+    assert sampler.verify_resolution.chosen == "acme"
+    sampler.verify(LOGITS, Drafts.from_lists([[1, 2]]), SEEDED)
+    assert built == ["sample", "verify"]
+
+
+def test_without_it_verify_is_built_when_it_is_first_used(dists: FakeDists) -> None:
+    module = dists.add_plugin("acme", serving_both())
+    sampler = load_sampler(device="cpu")
+    sampler.sample(LOGITS, SEEDED)
+    assert sys.modules[module].BUILT == ["sample"]
+    sampler.verify(LOGITS, Drafts.from_lists([[1, 2]]), SEEDED)
+    assert sys.modules[module].BUILT == ["sample", "verify"]
+
+
+def test_a_warmup_with_drafts_builds_it_too(dists: FakeDists) -> None:
+    module = dists.add_plugin("acme", serving_both())
+    load_sampler(device="cpu").warmup(50, dtypes=[torch.float32], max_drafts=2)
+    assert sys.modules[module].BUILT == ["sample", "verify"]
+
+
+def test_a_sampler_that_cannot_verify_is_refused_at_load(dists: FakeDists) -> None:
+    dists.add_plugin("acme", plugin("acme", capabilities=EVERYTHING))
+    with pytest.raises(SamplerUnavailableError) as refused:
+        load_sampler("acme", device="cpu", operations=("sample", "verify"))
+    assert str(refused.value) == (
+        "'acme', asked for by the argument sampler=, cannot serve the operation 'verify' on cpu: needs the operation "
+        "verify, found sample. Available here: native. Leave out sampler= to let tokendraw choose."
+    )
+
+
+@pytest.mark.parametrize(
+    ("operations", "message"),
+    [
+        ("verify", "'operations' needs a sequence of names, found 'verify'. Pass ('verify',)."),
+        (
+            ("sample", "paint"),
+            f"'operation' needs {ONE_OF_THE_OPERATIONS}, found 'paint'. Pass one of these.",
+        ),
+        ((3,), f"'operation' needs {ONE_OF_THE_OPERATIONS}, found 3. Pass one of these."),
+    ],
+)
+def test_operations_that_there_are_not_are_refused(operations: object, message: str) -> None:
+    with pytest.raises(InvalidParameterError) as refused:
+        load_sampler(device="cpu", operations=operations)  # type: ignore[arg-type]
+    assert str(refused.value) == message
+
+
+# Exactly one sampler
+
+
+def test_without_companion_nobody_serves_what_the_chosen_one_cannot(dists: FakeDists) -> None:
+    dists.add_plugin("acme", plugin("acme", capabilities=EVERYTHING.replace("greedy=True", "greedy=False")))
+    assert load_sampler(device="cpu").sample(LOGITS, GREEDY).valid.all()
+    alone = load_sampler(device="cpu", companion=False)
+    assert (alone.name, alone.resolution.companion) == ("acme", None)
+    assert alone.resolution.beyond == ("greedy rows",)
+    with pytest.raises(SamplerUnavailableError) as refused:
+        alone.sample(LOGITS, GREEDY)
+    assert str(refused.value) == (
+        "'acme' cannot serve greedy rows, which this batch may hold, and has no companion. Leave out companion=False, "
+        "so that 'native' serves as one, or, if the batch holds none, say so in SamplingMetadata.facts."
+    )
+
+
+@pytest.mark.parametrize("companion", [True, False])
+def test_where_the_only_companion_is_switched_off_the_refusal_says_so(
+    dists: FakeDists, monkeypatch: pytest.MonkeyPatch, companion: bool
+) -> None:
+    dists.add_plugin("acme", plugin("acme", capabilities=EVERYTHING.replace("greedy=True", "greedy=False")))
+    monkeypatch.setenv("TOKENDRAW_DISABLE", "native")
+    with pytest.raises(SamplerUnavailableError) as refused:
+        load_sampler(device="cpu", companion=companion).sample(LOGITS, GREEDY)
+    assert str(refused.value) == (
+        "'acme' cannot serve greedy rows, which this batch may hold, and has no companion. Make 'native' available, "
+        "which is installed (switched off by TOKENDRAW_DISABLE), or, if the batch holds none, say so in "
+        "SamplingMetadata.facts."
+    )
+
+
+def test_without_companion_nobody_takes_over(dists: FakeDists) -> None:
+    dists.add_plugin("acme", faulty("acme", "raise OSError('gone')"))
+    alone = load_sampler(device="cpu", companion=False)
+    for _ in range(2):
+        with pytest.raises(OSError, match="gone"):
+            alone.sample(LOGITS, SEEDED)
+    assert alone.name == "acme"
+
+
+# One discovery
+
+
+def test_a_plugin_describes_itself_once_and_is_probed_once_an_operation(dists: FakeDists) -> None:
+    module = dists.add_plugin("acme", serving_both())
+    sampler = load_sampler(device="cpu")
+    assert (sys.modules[module].DESCRIBED, sys.modules[module].PROBED) == ([1], ["sample"])
+    for _ in range(2):
+        sampler.verify(LOGITS, Drafts.from_lists([[1, 2]]), SEEDED)
+        sampler.sample(LOGITS, SEEDED)
+    assert (sys.modules[module].DESCRIBED, sys.modules[module].PROBED) == ([1], ["sample", "verify"])
+
+
+def test_show_of_every_operation_is_one_discovery(dists: FakeDists) -> None:
+    module = dists.add_plugin("acme", serving_both())
+    from tokendraw.providers.resolve import discover_all
+
+    found = discover_all()
+    assert {operation: len(candidates) for operation, candidates in found.items()} == {
+        "sample": 2,
+        "verify": 2,
+        "plan_paged_kv": 2,
+        "pack_sm90_w4": 2,
+        "process_logits": 2,
+    }
+    assert (sys.modules[module].DESCRIBED, sys.modules[module].PROBED) == ([1], ["sample", "verify"])
+    assert found["sample"] == tokendraw.discover()

@@ -1,0 +1,293 @@
+"""Warming up: batches of every kind are drawn before the first request, and nothing else changes."""
+
+import threading
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+import torch
+
+import tokendraw
+from fake_candidates import LAPTOP
+from fake_dists import fake_dists, faulty, place
+from isolation import drawn
+from routing import one_token
+from tokendraw import BatchFacts, InvalidInputError, Need, SamplerUnavailableError, SamplingMetadata
+from tokendraw.calls.routing import BuiltProvider, Serving
+from tokendraw.calls.session import Session
+from tokendraw.plugin import Capabilities
+from tokendraw.providers import warmup
+from tokendraw.providers.sampler import Sampler
+from tokendraw.resolution import Choice, Resolution
+from warmup_kinds import FILTERS, SEEDS
+
+pytestmark = pytest.mark.usefixtures("warmup_on_a_cpu")
+
+EVERYTHING = Capabilities(
+    logprobs_modes=("raw_logprobs",),
+    filters=(("top_k", "per_row"), ("top_p", "per_row"), ("min_p", "per_row")),
+    filter_orders=("top_k_first", "joint"),
+    seeding="counter",
+    greedy=True,
+)
+
+
+@dataclass
+class Recorder:
+    """Keeps what it is called with."""
+
+    calls: list = field(default_factory=list)
+
+    def sample(self, logits, metadata):
+        self.calls.append((logits, metadata))
+        return one_token(0, logits, metadata)
+
+    @property
+    def kinds(self):
+        """(any seed, all seeded, positions, filter, joint, all greedy, logprobs, slots) of every call."""
+        return {
+            (
+                m.facts.any_seeded,
+                m.facts.all_seeded,
+                m.positions is not None,
+                m.facts.max_top_k != 0 or m.facts.any_top_p or m.facts.any_min_p,
+                m.facts.any_joint,
+                m.facts.all_greedy,
+                m.facts.max_logprobs,
+                m.row_index is not None,
+            )
+            for _, m in self.calls
+        }
+
+
+def sampler_of(backend, capabilities=EVERYTHING, companion=None):
+    resolution = Resolution(
+        operation="sample",
+        host=LAPTOP,
+        need=Need(),
+        choice=Choice(),
+        chosen="acme",
+        companion=None,
+        decisions=(),
+    )
+    serving = Serving(
+        resolution=resolution,
+        chosen=BuiltProvider("acme", backend),
+        companion=companion and BuiltProvider(*companion),
+        capabilities=capabilities,
+    )
+    return Sampler(Session(torch.device("cpu"), Need()), serving)
+
+
+def recording(capabilities=EVERYTHING, companion=None):
+    backend = Recorder()
+    return sampler_of(backend, capabilities, companion), backend
+
+
+def test_every_kind_of_batch_is_drawn():
+    sampler, backend = recording()
+    sampler.warmup(100, dtypes=[torch.float32], batch_sizes=[4])
+    expected = {(*seeds, *filters, n, False) for seeds in SEEDS for filters in FILTERS for n in (None, 5)}
+    assert backend.kinds == expected
+    assert {m.facts.all_top_k for _, m in backend.calls} == {True, False}
+
+
+def test_slots_are_drawn_too_where_they_may_come():
+    sampler, backend = recording()
+    sampler.warmup(100, dtypes=[torch.float32], batch_sizes=[4], row_index=True)
+    assert {kind[-1] for kind in backend.kinds} == {False, True}
+    assert len(backend.kinds) == 2 * 4 * 4 * 2
+
+
+def test_what_will_not_come_is_left_out():
+    sampler, backend = recording()
+    sampler.warmup(100, dtypes=[torch.float32], batch_sizes=[4], seeds=False, logprobs=())
+    assert backend.kinds == {(*SEEDS[0], *filters, None, False) for filters in FILTERS}
+
+
+def test_every_value_of_logprobs_that_may_come_is_drawn():
+    sampler, backend = recording()
+    sampler.warmup(100, dtypes=[torch.float32], logprobs=[0, 20, -1])
+    assert {kind[6] for kind in backend.kinds} == {None, 0, 20, -1}
+
+
+def test_logits_have_the_dtypes_batch_sizes_and_strides_that_were_asked_for():
+    sampler, backend = recording()
+    dtypes = [torch.float32, torch.bfloat16]
+    sampler.warmup(50, dtypes=dtypes, batch_sizes=[7, 2], logprobs=(), seeds=False)
+    shapes = {(x.dtype, tuple(x.shape), x.stride(), x.is_contiguous()) for x, _ in backend.calls}
+    assert shapes == {(dtype, (rows, 50), (50, 1), True) for dtype in dtypes for rows in (2, 7)}
+    assert all(x.isfinite().all() for x, _ in backend.calls)
+    sampler, backend = recording()
+    sampler.warmup(50, dtypes=dtypes, batch_sizes=[3], row_stride=64)
+    assert {(tuple(x.shape), x.stride()) for x, _ in backend.calls} == {((3, 50), (64, 1))}
+
+
+def test_kinds_that_nobody_serves_are_left_out():
+    sampler, backend = recording(Capabilities())
+    sampler.warmup(100, dtypes=[torch.float32], batch_sizes=[4])
+    assert backend.kinds == {(*seeds, False, False, False, None, False) for seeds in SEEDS[:2]}
+
+
+def test_kinds_of_the_companion_are_drawn_by_it():
+    companion = Recorder()
+    sampler, backend = recording(Capabilities(), companion=("native", companion))
+    sampler.warmup(100, dtypes=[torch.float32], batch_sizes=[4])
+    assert len(backend.kinds) == 2
+    assert len(backend.kinds | companion.kinds) == 4 * 4 * 2
+    assert not backend.kinds & companion.kinds
+
+
+def test_a_vocabulary_that_nobody_serves_is_refused_in_words():
+    sampler, backend = recording(Capabilities(max_vocab_size=10))
+    with pytest.raises(SamplerUnavailableError, match="rows of a vocabulary above 10"):
+        sampler.warmup(100, dtypes=[torch.float32])
+    assert backend.calls == []
+
+
+def test_batches_of_ones_own_are_drawn_in_place_of_all_kinds():
+    sampler, backend = recording()
+    half = SamplingMetadata(temperature=torch.ones(3, dtype=torch.float16))
+    anything = SamplingMetadata(facts=BatchFacts(any_greedy=False))
+    sampler.warmup(10, dtypes=[torch.float32], batch_sizes=[2, 5], metadata=[half, anything])
+    assert [len(logits) for logits, _ in backend.calls] == [3, 2, 5]
+    assert [metadata for _, metadata in backend.calls] == [half, anything, anything]
+
+
+@pytest.mark.fast_first
+@pytest.mark.parametrize("mode", ["raw_logprobs", "processed_logprobs"])
+def test_the_random_state_of_torch_is_left_alone(load_native, device, mode):
+    sampler = load_native(mode)
+    logits = torch.zeros(4, 1000, device=device)
+    metadata = SamplingMetadata.from_params([tokendraw.SamplingParams()] * 4, device=device)
+
+    def drawn_tokens(warm):
+        torch.manual_seed(5)
+        if warm:
+            assert sampler.warmup(300, dtypes=[torch.bfloat16], logprobs=[0, -1], row_index=True) > 0
+        on_host = torch.rand(())
+        return sampler.sample(logits, metadata).token_ids.tolist(), on_host
+
+    assert drawn_tokens(True) == drawn_tokens(False)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"vocab_size": 0}, "'vocab_size' needs integers >= 1, found 0."),
+        ({"vocab_size": 1e5}, "'vocab_size' needs integers >= 1, found 100000.0."),
+        ({"dtypes": [torch.float64]}, "'dtypes' needs float32, bfloat16 or float16, found torch.float64."),
+        ({"dtypes": torch.float32}, "'dtypes' needs a sequence of dtypes of logits, found torch.float32."),
+        ({"dtypes": []}, "'dtypes' needs a sequence of dtypes of logits, found []."),
+        ({"batch_sizes": 64}, "'batch_sizes' needs a sequence of numbers, found 64."),
+        ({"batch_sizes": [1, True]}, "'batch_sizes' needs integers >= 1, found True."),
+        ({"batch_sizes": [0]}, "'batch_sizes' needs integers >= 1, found 0."),
+        ({"row_stride": 99}, "'row_stride' needs integers >= 100, found 99."),
+        ({"logprobs": [-2]}, "'logprobs' needs integers >= -1, found -2."),
+        ({"logprobs": 5}, "'logprobs' needs a sequence of numbers, found 5."),
+        ({"metadata": []}, "'metadata' needs a sequence of SamplingMetadata, found []."),
+        ({"metadata": ["x"]}, "'metadata' needs SamplingMetadata, found 'x'."),
+    ],
+)
+def test_a_bad_argument_is_refused_by_its_name_before_anything_is_drawn(arguments, message):
+    sampler, backend = recording()
+    with pytest.raises(InvalidInputError) as error:
+        sampler.warmup(**({"vocab_size": 100, "dtypes": [torch.float32]} | arguments))
+    assert str(error.value) == message
+    assert backend.calls == []
+
+
+def test_metadata_on_another_device_is_refused_as_in_a_call():
+    sampler, _ = recording()
+    elsewhere = SamplingMetadata(temperature=torch.ones(2, device="meta"))
+    with pytest.raises(InvalidInputError, match="'metadata' needs the device of 'logits', cpu, found meta"):
+        sampler.warmup(10, dtypes=[torch.float32], metadata=[elsewhere])
+
+
+def test_it_is_refused_while_a_graph_is_captured(monkeypatch):
+    sampler, backend = recording()
+    monkeypatch.setattr(warmup, "is_capturing", lambda: True)
+    with pytest.raises(InvalidInputError) as error:
+        sampler.warmup(10, dtypes=[torch.float32])
+    assert str(error.value) == (
+        "'warmup' needs a stream that captures no CUDA graph, found one that does: its calls would become part of the "
+        "graph. Call it before the capture."
+    )
+    assert backend.calls == []
+
+
+def test_what_an_explicit_choice_raises_is_raised():
+    sampler, backend = recording()
+    backend.sample = lambda *args, **kwargs: 1 / 0
+    with pytest.raises(ZeroDivisionError):
+        sampler.warmup(10, dtypes=[torch.float32])
+
+
+@pytest.mark.slow
+def test_a_sampler_that_fails_is_replaced_by_one_that_draws_every_kind(tmp_path: Path, monkeypatch):
+    with fake_dists(tmp_path, monkeypatch) as dists:
+        fault = "if metadata.facts.any_joint: raise RuntimeError('no kernel image')"
+        source = faulty("acme", fault)
+        dists.add_plugin("acme", source)
+        code = """
+sampler = tokendraw.load_sampler(device="cpu")
+names = [sampler.name]
+import tokendraw_native.sampler as native
+calls = []
+original = native.NativeSampler.sample
+def counted(self, logits, metadata):
+    calls.append(metadata.facts.any_joint)
+    return original(self, logits, metadata)
+native.NativeSampler.sample = counted
+from tokendraw.providers import warmup as _warmup
+_warmup.compiles_nothing = lambda device: False
+sampler.warmup(100, dtypes=[torch.float32], batch_sizes=[4])
+names.append(sampler.name)
+result = [names, len(calls), sum(calls), [text for _, text, _ in warned]]
+"""
+        names, calls, joint, warned = drawn(dists, code)
+    assert names == ["acme", "native"]
+    # Its proof, the batch that failed, and then all 64 kinds, 8 of them joint.
+    assert (calls, joint) == (1 + 1 + 64, 1 + 8)
+    assert warned == [
+        f"'acme' failed: its call raised RuntimeError: no kernel image {place(source, 'kernel')}. Using "
+        "'native' from here on. Set TOKENDRAW_DISABLE=acme to silence this."
+    ]
+
+
+class Crowd(Recorder):
+    """Serves one call, and then holds calls up until three are there."""
+
+    def __init__(self):
+        super().__init__()
+        self.together, self.threads = threading.Barrier(3), []
+
+    def sample(self, logits, metadata):
+        self.threads.append((threading.get_ident(), torch.is_grad_enabled(), logits.dtype))
+        if len(self.threads) > 1:
+            self.together.wait(timeout=60)
+        return super().sample(logits, metadata)
+
+
+def test_where_calls_compile_several_are_made_at_once_behind_the_first(monkeypatch):
+    monkeypatch.setattr(warmup, "_at_once", lambda device: 3)
+    backend = Crowd()
+    sampler = sampler_of(backend)
+    plain = SamplingMetadata()
+    sampler.warmup(100, dtypes=[torch.float32], batch_sizes=[2], metadata=[plain] * 7)
+    assert len(backend.threads) == 7
+    assert len({ident for ident, *_ in backend.threads}) <= 3
+    assert threading.get_ident() not in {ident for ident, *_ in backend.threads}
+    assert not any(is_enabled for _, is_enabled, _ in backend.threads)
+
+
+def test_batches_of_all_dtypes_are_in_flight_together_and_read_zeros(monkeypatch):
+    monkeypatch.setattr(warmup, "_at_once", lambda device: 4)
+    backend = Crowd()
+    sampler_of(backend).warmup(
+        100, dtypes=[torch.float32, torch.bfloat16], batch_sizes=[2], metadata=[SamplingMetadata()] * 2
+    )
+    first, *together = [dtype for _, _, dtype in backend.threads]
+    assert first == torch.float32
+    assert sorted(together, key=str) == [torch.bfloat16, torch.bfloat16, torch.float32]
+    assert not any(logits.any() for logits, _ in backend.calls)
