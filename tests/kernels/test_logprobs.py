@@ -1,5 +1,4 @@
-"""Compares logprobs of triton-gumbel with native's in Triton's interpreter, and compiles the kernels for every target.
-"""
+"""Compares logprobs of triton-gumbel with native's in Triton's interpreter, and compiles the kernels for every target."""
 
 from itertools import cycle
 
