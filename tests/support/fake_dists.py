@@ -59,7 +59,7 @@ class FakeDists:
 @contextlib.contextmanager
 def fake_dists(folder: Path, patch: pytest.MonkeyPatch) -> Iterator[FakeDists]:
     """A place for fake distributions, free of the user's configuration file and of what was warned of before."""
-    patch.setattr(notices, "_said", set())
+    patch.setattr(notices, "_announced", set())
     patch.setenv("XDG_CONFIG_HOME", str(folder / "no-configuration"))
     dists = FakeDists(folder, patch)
     try:
