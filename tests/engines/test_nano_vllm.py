@@ -1,4 +1,4 @@
-"""The lines for nano-vllm in docs/engines.md run, in a stand-in of its runner, and draw as its own sampler does."""
+"""The lines for nano-vllm in docs/engines.md run in a stand-in of its runner, and draw like its sampler."""
 
 import sys
 from types import ModuleType
@@ -14,14 +14,14 @@ from goodness_of_fit import FALSE_ALARM, chi_square
 
 
 class Sampler(nn.Module):
-    """nano-vllm's own, with its signature."""
+    """nano-vllm's sampler, by its signature."""
 
     def forward(self, logits: torch.Tensor, temperatures: torch.Tensor):
         raise AssertionError("nano-vllm drew itself")
 
 
 class ModelRunner:
-    """Makes its sampler by the name in its module, while torch's defaults are the model's, and calls it."""
+    """Makes its sampler by the name in its module, under the model's torch defaults, and calls it."""
 
     def __init__(self):
         default = torch.get_default_dtype()

@@ -13,7 +13,7 @@ import pytest
 import vllm_process
 from goodness_of_fit import FALSE_ALARM, chi_square
 from tokendraw.resolution import installed_version
-from tokendraw_vllm._supported import DISTRIBUTIONS
+from tokendraw_vllm._engine import DISTRIBUTIONS
 from vllm_process import DRAWS, V
 
 if not any(map(installed_version, DISTRIBUTIONS)):
@@ -26,7 +26,7 @@ REPLACED = "V1 sampler replaced (native 0.1.0, vLLM "
 
 @pytest.fixture(scope="session")
 def run(tmp_path_factory):
-    """``run(drill, **variables)``: what a process of vLLM generated, and its lines about tokendraw."""
+    """``run(drill, **variables)``: the output of a process of vLLM, and its lines about tokendraw."""
     model = tmp_path_factory.mktemp("vllm") / "model"
 
     @functools.cache
@@ -50,24 +50,24 @@ def run(tmp_path_factory):
         )
         assert process.returncode == 0, process.stderr[-3000:]
         lines = (process.stdout + process.stderr).splitlines()
-        said = [line.partition("tokendraw: ")[2] for line in lines if "tokendraw: " in line]
-        return json.loads(process.stdout.splitlines()[-1]), said
+        log_lines = [line.partition("tokendraw: ")[2] for line in lines if "tokendraw: " in line]
+        return json.loads(process.stdout.splitlines()[-1]), log_lines
 
     return running
 
 
 @pytest.fixture
 def ours(run):
-    found, said = run()
-    assert len(said) == 1
-    assert said[0].startswith(REPLACED)
+    found, log_lines = run()
+    assert len(log_lines) == 1
+    assert log_lines[0].startswith(REPLACED)
     return found
 
 
 @pytest.fixture
 def vllms(run):
-    found, said = run(TOKENDRAW_VLLM="0")
-    assert said == ["left alone: switched off by TOKENDRAW_VLLM"]
+    found, log_lines = run(TOKENDRAW_VLLM="0")
+    assert log_lines == ["left alone: switched off by TOKENDRAW_VLLM"]
     return found
 
 
@@ -82,7 +82,7 @@ def test_the_adapter_draws(ours, vllms):
 
 
 def test_logprobs_of_a_drawn_token_are_those_of_vllm(ours, vllms):
-    """The first step has the same logits in both: of the tokens in both, the best five among them, all is equal."""
+    """The first step has equal logits: entries of tokens in both results are equal, the best five included."""
     ((_, (mine, *_)),), ((_, (theirs, *_)),) = ours["seeded with logprobs"], vllms["seeded with logprobs"]
     known = {token: (logprob, rank) for token, logprob, rank in theirs}
     shared = [entry for entry in mine if entry[0] in known]
@@ -140,16 +140,16 @@ def test_tokens_are_drawn_from_the_filtered_distribution(who, request):
     ],
 )
 def test_where_it_does_not_fit_vllm_generates_as_without_it(run, vllms, drill, sampler, sentence):
-    (before, after), said = run(drill, TOKENDRAW_SAMPLER=sampler)
+    (before, after), log_lines = run(drill, TOKENDRAW_SAMPLER=sampler)
     assert before == after
     assert before[2] == vllms["seeded alone"]
-    (line,) = said
+    (line,) = log_lines
     version = next(filter(None, map(installed_version, DISTRIBUTIONS)))
     assert line.startswith(sentence.format(version))
 
 
 def test_a_sampler_that_raises_in_the_middle_of_a_run_hands_back_to_vllm(run, ours, vllms):
-    (before, after), said = run("sampler raises")
+    (before, after), log_lines = run("sampler raises")
     assert before[2] == ours["seeded alone"]
     assert after[2] == vllms["seeded alone"]
-    assert said[1:] == ["V1 sampler is vLLM's own again: 'native' raised RuntimeError: injected"]
+    assert log_lines[1:] == ["V1 sampler is vLLM's own again: 'native' raised RuntimeError: injected"]

@@ -1,4 +1,4 @@
-"""vLLM's own V2 sampler, from its sources, with the adapter and without: on a GPU, or in Triton's interpreter.
+"""vLLM's V2 sampler from its sources, with and without the adapter: on a GPU, or in Triton's interpreter.
 
 ``make test-engines`` runs it with the sources of the installed vLLM; ``VLLM_SOURCES`` names other ones, such as those
 of an unpacked wheel for CUDA.
@@ -69,7 +69,7 @@ def batch(rows):
 
 
 def test_its_signatures_are_those_that_the_adapter_relies_on():
-    from tokendraw_vllm._supported import misfit
+    from tokendraw_vllm._engine import misfit
 
     assert misfit() is None
 
@@ -144,11 +144,11 @@ def test_greedy_rows_and_logprobs_are_vllms():
 def test_a_seed_draws_the_same_tokens_in_any_slot_and_beside_rows_that_come_and_go():
     mine = {"temperature": 0.8, "top_k": 20, "seed": 99}
 
-    def text(slot, mates):
+    def text(slot, neighbours):
         made, found = engine(), []
         made.add(slot, **mine)
         for step in range(20):
-            others = [other for other in mates(step) if other != slot]
+            others = [other for other in neighbours(step) if other != slot]
             for other in others:
                 made.add(other, top_p=0.5 + other / 20, **(EDITING if step % 2 else {}))
             slots = [*others, slot]
