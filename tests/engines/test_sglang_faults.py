@@ -1,4 +1,4 @@
-"""Fault drill: whatever is wrong, SGLang goes on with its own sampling, and one line of the log says why."""
+"""Fault drill: after any failure SGLang goes on with its sampling, and a line of the log says why."""
 
 import dataclasses
 import logging
@@ -12,7 +12,7 @@ import sglang_engine
 import tokendraw
 import tokendraw_sglang
 from sglang_engine import Request, draw, info_of, sglang_at_hand
-from tokendraw_sglang import _fit, _registration
+from tokendraw_sglang import _engine, _registration
 
 V = 100
 REQUESTS = {"temperature": 0.9, "top_k": 1000, "top_p": 0.9, "sampling_seed": 3}
@@ -39,7 +39,7 @@ def logged(caplog):
 
 
 def rows():
-    """Logits with one token each that is drawn with certainty, and the parameters of a batch."""
+    """Logits with a certain token in each row, and the parameters of a batch."""
     logits = torch.full((3, V), -1e4)
     logits[[0, 1, 2], [11, 22, 33]] = 0.0
     return logits, info_of(Request(**REQUESTS), Request(min_p=0.1), Request(temperature=0.0))
@@ -52,7 +52,7 @@ def chosen_backend():
 
 
 def assert_sglang_draws(sampler):
-    """SGLang's own sampler, with the backend that it would have taken."""
+    """SGLang's sampler draws, with its default backend."""
     from sglang.srt.layers.sampler import Sampler
 
     assert type(sampler) is Sampler
@@ -110,7 +110,7 @@ def test_a_changed_signature_is_left_alone(logged, monkeypatch, place, name, cha
 
 
 def test_a_missing_field_and_a_missing_name_are_reasons(monkeypatch):
-    monkeypatch.setattr(_fit, "BATCH_FIELDS", (*_fit.BATCH_FIELDS, "temperature_of_rows"))
+    monkeypatch.setattr(_engine, "BATCH_FIELDS", (*_engine.BATCH_FIELDS, "temperature_of_rows"))
     assert tokendraw_sglang.state().reason == (
         "'SamplingBatchInfo' needs the field temperature_of_rows, found none"
     )
@@ -153,7 +153,7 @@ def test_draws_that_match_a_trainer_are_sglangs(logged):
 
 
 class Broken:
-    """Fails on a later call, as a kernel would that met a batch it was not made for."""
+    """Fails on a later call, as a kernel on an unexpected batch."""
 
     name = "acme"
 

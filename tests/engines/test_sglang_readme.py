@@ -1,9 +1,9 @@
-"""The README of the adapter to SGLang names what is there."""
+"""The README of the adapter to SGLang agrees with the code."""
 
 import re
 
 import pages
-from tokendraw_sglang._fit import TESTED
+from tokendraw_sglang._engine import TESTED
 
 README = pages.text_of("integrations/sglang/README.md")
 FOLDER = pages.ROOT / "integrations/sglang"
@@ -24,11 +24,11 @@ def test_the_version_that_it_names_is_the_tested_one():
 
 
 def test_the_lines_of_the_log_that_it_shows_are_those_that_are_written():
-    from tokendraw_sglang._messages import gone_on, left_alone
+    from tokendraw_sglang._messages import fallback_message, kept_message
 
     untested, failed = (
         "SGLang 0.6.1 is untested, tested are 0.5.23",
         "'triton-gumbel' raised RuntimeError: ...",
     )
-    assert f"`{left_alone(untested, 'flashinfer')}`" in README
-    assert f"`{gone_on(failed, 'flashinfer')}`" in README
+    assert f"`{kept_message(untested, 'flashinfer')}`" in README
+    assert f"`{fallback_message(failed, 'flashinfer')}`" in README

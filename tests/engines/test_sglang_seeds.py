@@ -1,4 +1,4 @@
-"""Seeds of requests reach the sampler through SGLang's hooks, and a row's tokens do not depend on its batch."""
+"""Seeds of requests reach the sampler through SGLang's hooks, and tokens of a row do not depend on the batch."""
 
 import pytest
 import torch
@@ -32,7 +32,7 @@ def logits():
 
 
 def own_draws(logits, seeds, positions):
-    """The tokens that tokendraw draws for the same seeds and positions, without SGLang."""
+    """The tokens of tokendraw for the same seeds and positions, without SGLang."""
     params = [tokendraw.SamplingParams(seed=seed, filter_order="joint", **PARAMS) for seed in seeds]
     metadata = tokendraw.SamplingMetadata.from_params(params, positions=positions)
     return tokendraw.load_sampler("native", device="cpu").sample(logits, metadata).token_ids.tolist()

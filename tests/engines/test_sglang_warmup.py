@@ -1,4 +1,4 @@
-"""The warmup compiles for what SGLang sends: the same tensors, dtypes and facts, in its own layout of logits."""
+"""The warmup compiles for SGLang's calls: the same tensors, dtypes and facts, in SGLang's layout of logits."""
 
 import itertools
 
@@ -22,7 +22,7 @@ def engine():
 
 
 def layout(metadata):
-    """What a kernel may be compiled for."""
+    """The properties by which a kernel may be compiled."""
     tensors = {name: value for name, value in vars(metadata).items() if isinstance(value, torch.Tensor)}
     facts = metadata.facts
     return (

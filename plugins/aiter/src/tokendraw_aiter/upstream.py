@@ -1,6 +1,6 @@
 """States the releases of aiter in use, and their properties.
 
-The table was read from the sources; no version has run on hardware. ``README.md`` says how the plugin avoids the faults.
+The table was read from the sources; no version has run on hardware. ``README.md`` says how its faults are avoided.
 """
 
 from __future__ import annotations
