@@ -41,19 +41,19 @@ def test_an_adapter_applies_to_a_tested_version(dists, name, version):
 
 
 @pytest.mark.parametrize("version", ["1.3.0", "1.2.0rc1", "1.2.0.post1", "recent"])
-def test_it_leaves_other_versions_alone(dists, version):
+def test_other_versions_stay_unchanged(dists, version):
     dists.add("acme-engine", version)
     assert examine_acme() == state(
         version, applies=False, reason=f"Acme {version} is untested, tested are 1.1.0 and 1.2.0"
     )
 
 
-def test_it_leaves_an_engine_alone_that_is_not_installed(dists):
+def test_a_missing_engine_does_not_apply(dists):
     assert examine_acme() == state(None, applies=False, reason="Acme is not installed")
 
 
 @pytest.mark.parametrize("value", ["0", "false", "False"])
-def test_a_variable_switches_it_off_before_the_engine_is_looked_at(dists, monkeypatch, value):
+def test_a_variable_switches_the_adapter_off_before_an_import_of_the_engine(dists, monkeypatch, value):
     dists.add("acme-engine", "1.2.0")
     monkeypatch.setenv(SWITCH, value)
     engine_state = examine_acme(misfit=lambda: pytest.fail("looked at the engine"))
@@ -61,7 +61,7 @@ def test_a_variable_switches_it_off_before_the_engine_is_looked_at(dists, monkey
 
 
 @pytest.mark.parametrize("value", ["", "1", "true"])
-def test_it_is_on_unless_the_variable_says_so(dists, monkeypatch, value):
+def test_the_adapter_is_on_unless_the_variable_switches_it_off(dists, monkeypatch, value):
     dists.add("acme-engine", "1.2.0")
     monkeypatch.setenv(SWITCH, value)
     assert examine_acme().applies
@@ -77,7 +77,7 @@ def test_a_malformed_variable_is_a_reason_and_no_error(dists, monkeypatch):
     )
 
 
-def test_what_does_not_fit_is_the_reason(dists):
+def test_a_misfit_is_the_reason(dists):
     dists.add("acme-engine", "1.2.0")
     assert examine_acme(lambda: "its sampler has gone") == state(
         "1.2.0", applies=False, reason="its sampler has gone"
@@ -102,14 +102,14 @@ def draw(logits, k, *, seed=None):
 
 
 @pytest.mark.parametrize("leading", [(), ("logits",), ("logits", "k"), ("logits", "k", "seed")])
-def test_parameters_may_follow_those_that_are_relied_on(leading):
+def test_further_parameters_may_follow_the_leading_ones(leading):
     assert changed_signature("draw", draw, leading) is None
 
 
 @pytest.mark.parametrize(
     ("function", "parameters"), [(draw, "logits, k, seed"), (None, "none"), (lambda: None, "none")]
 )
-def test_other_leading_parameters_are_told_with_both_lists(function, parameters):
+def test_other_leading_parameters_are_reported_with_both_lists(function, parameters):
     assert changed_signature("draw", function, ("logits", "p")) == (
         f"'draw' needs the parameters logits, p, found {parameters}"
     )

@@ -111,7 +111,7 @@ def test_greedy_rows_are_the_first_of_the_largest_logits(sampler, reference, bes
 
 
 @pytest.mark.parametrize("original", [False, True])
-def test_logprobs_are_those_of_sglang(sampler, reference, monkeypatch, original):
+def test_logprobs_equal_sglangs(sampler, reference, monkeypatch, original):
     from sglang.srt.layers import sampler as module
 
     monkeypatch.setattr(module, "SGLANG_RETURN_ORIGINAL_LOGPROB", original)
@@ -142,7 +142,7 @@ def test_logprobs_of_greedy_batches_are_sglangs_own(sampler, reference):
     assert torch.equal(ours.next_token_logprobs, theirs.next_token_logprobs)
 
 
-def test_rows_that_leave_and_join_keep_their_parameters(sampler):
+def test_leaving_and_joining_rows_keep_the_parameters_of_the_rest(sampler):
     """A row of top_k 2 among changing greedy rows always draws one of its two best tokens."""
     torch.manual_seed(8)
     logits = torch.randn(6, V)

@@ -58,17 +58,17 @@ def run(tmp_path_factory):
 
 @pytest.fixture
 def ours(run):
-    found, log_lines = run()
+    result, log_lines = run()
     assert len(log_lines) == 1
     assert log_lines[0].startswith(REPLACED)
-    return found
+    return result
 
 
 @pytest.fixture
 def vllms(run):
-    found, log_lines = run(TOKENDRAW_VLLM="0")
+    result, log_lines = run(TOKENDRAW_VLLM="0")
     assert log_lines == ["left alone: switched off by TOKENDRAW_VLLM"]
-    return found
+    return result
 
 
 def test_greedy_tokens_and_their_logprobs_are_vllms(ours, vllms):
@@ -81,7 +81,7 @@ def test_the_adapter_draws(ours, vllms):
     assert ours["draws"] != vllms["draws"]
 
 
-def test_logprobs_of_a_drawn_token_are_those_of_vllm(ours, vllms):
+def test_logprobs_of_a_drawn_token_equal_vllms(ours, vllms):
     """The first step has equal logits: entries of tokens in both results are equal, the best five included."""
     ((_, (mine, *_)),), ((_, (theirs, *_)),) = ours["seeded with logprobs"], vllms["seeded with logprobs"]
     known = {token: (logprob, rank) for token, logprob, rank in theirs}
@@ -106,8 +106,8 @@ def test_vllms_edits_come_first(ours):
 
 @pytest.mark.parametrize("who", ["ours", "vllms"])
 def test_tokens_are_drawn_from_the_filtered_distribution(who, request):
-    found = request.getfixturevalue(who)
-    ((_, (step,)),) = found["all logprobs"]
+    result = request.getfixturevalue(who)
+    ((_, (step,)),) = result["all logprobs"]
     row = np.zeros(V)
     for token, logprob, _ in step:
         row[token] = np.exp(logprob)
@@ -117,7 +117,7 @@ def test_tokens_are_drawn_from_the_filtered_distribution(who, request):
     number = int((np.cumsum(chosen) < top_p).sum()) + 1
     expected = np.zeros(V)
     expected[order[:number]] = chosen[:number]
-    drawn = np.array(found["draws"]).ravel()
+    drawn = np.array(result["draws"]).ravel()
     assert len(drawn) == DRAWS
     assert chi_square(drawn, expected) > FALSE_ALARM
 
@@ -139,7 +139,7 @@ def test_tokens_are_drawn_from_the_filtered_distribution(who, request):
         ),
     ],
 )
-def test_where_it_does_not_fit_vllm_generates_as_without_it(run, vllms, drill, sampler, sentence):
+def test_an_unsupported_vllm_generates_as_without_the_adapter(run, vllms, drill, sampler, sentence):
     (before, after), log_lines = run(drill, TOKENDRAW_SAMPLER=sampler)
     assert before == after
     assert before[2] == vllms["seeded alone"]

@@ -12,18 +12,18 @@ FOLDER = pages.ROOT / "integrations/vllm"
 FIGURES = pages.text_of("benchmarks/results/vllm_cpu.md")
 
 
-def test_its_links_and_its_table_of_files_are_complete():
+def test_links_and_the_table_of_files_are_complete():
     assert pages.broken_links("integrations/vllm/README.md") == []
     named = {name for row in re.findall(r"^\| (`_.*?) \|", README, re.MULTILINE) for name in row.split(", ")}
     assert named == {f"`{path.name}`" for path in FOLDER.glob("src/*/_*.py")} - {"`__init__.py`"}
 
 
-def test_the_versions_that_it_names_are_the_tested_ones():
+def test_the_named_versions_are_the_tested_versions():
     assert f"vLLM {' or '.join(TESTED)}" in README
     assert f"| vLLM {', '.join(TESTED)} |" in ENGINES
 
 
-def test_the_lines_of_the_log_that_it_shows_are_those_that_are_written(caplog):
+def test_the_log_lines_in_the_readme_are_the_written_lines(caplog):
     caplog.set_level("INFO", "vllm.tokendraw")
     _say.cache_clear()
     log_replaced("V2 sampler", f"triton-gumbel 0.1.0, vLLM {TESTED[-1]}")
@@ -36,7 +36,7 @@ def test_the_lines_of_the_log_that_it_shows_are_those_that_are_written(caplog):
     assert len(caplog.records) == 4
 
 
-def test_its_figures_are_those_of_the_table():
+def test_the_figures_are_the_figures_of_the_table():
     rows = [line for line in FIGURES.splitlines() if line.startswith("|")]
     assert len(rows) > 5
     assert "\n".join(rows) in README
@@ -49,7 +49,7 @@ def test_its_figures_are_those_of_the_table():
     assert tuple(map(int, log_lines.groups())) == (int(times["k = 50, p = 0.9"]), int(times["p = 0.9"]))
 
 
-def test_its_figures_of_a_start_are_those_of_the_table():
+def test_the_figures_of_a_start_are_the_figures_of_the_table():
     rows = [
         line
         for line in pages.text_of("benchmarks/results/h100_vllm_start.md").splitlines()

@@ -99,11 +99,11 @@ def assert_vllm_draws(log_lines, reason):
     tokendraw_vllm.register()
     assert v1_token() == VLLMS
     assert log_lines() == [("WARNING", f"tokendraw: left alone: {reason}")]
-    found = tokendraw_vllm.state()
-    assert (found.applies, found.reason) == (False, reason)
+    result = tokendraw_vllm.state()
+    assert (result.applies, result.reason) == (False, reason)
 
 
-def test_a_variable_switches_it_off(vllm, log_lines, monkeypatch):
+def test_a_variable_switches_the_adapter_off(vllm, log_lines, monkeypatch):
     monkeypatch.setenv("TOKENDRAW_VLLM", "0")
     assert_vllm_draws(log_lines, "switched off by TOKENDRAW_VLLM")
 
@@ -200,7 +200,7 @@ def test_importing_the_package_imports_neither_torch_nor_vllm():
     assert run.stdout == "[]\n"
 
 
-def test_its_entry_points_name_what_it_has():
+def test_the_entry_points_name_existing_functions():
     project = tomllib.loads((ROOT / "integrations/vllm/pyproject.toml").read_text())["project"]
     assert project["entry-points"] == {
         "vllm.general_plugins": {"tokendraw": "tokendraw_vllm:register"},

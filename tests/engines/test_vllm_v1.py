@@ -121,7 +121,7 @@ def test_unseeded_rows_follow_the_global_generator_of_torch(sampler):
     assert drawn() == drawn()
 
 
-def test_noise_in_float64_is_asked_for_where_vllm_asks_for_it(vllm, monkeypatch):
+def test_noise_is_float64_where_vllm_uses_float64(vllm, monkeypatch):
     needs = []
     load = tokendraw.load_sampler
     monkeypatch.setattr(

@@ -35,10 +35,10 @@ def batch(rows):
 
 def probabilities(temperature=1.0, top_k=V, top_p=1.0, min_p=0.0):
     """The filtered distribution of a row, from the definition."""
-    found = (LOGITS.double() / temperature).softmax(0)
-    found[found < min_p * found.max()] = 0.0
-    order = found.argsort(descending=True)
-    chosen = found[order][:top_k] / found[order][:top_k].sum()
+    result = (LOGITS.double() / temperature).softmax(0)
+    result[result < min_p * result.max()] = 0.0
+    order = result.argsort(descending=True)
+    chosen = result[order][:top_k] / result[order][:top_k].sum()
     chosen = chosen[: int((chosen.cumsum(0) < top_p).sum()) + 1]
     row = torch.zeros(V, dtype=torch.float64)
     row[order[: len(chosen)]] = chosen / chosen.sum()
@@ -106,7 +106,7 @@ def test_a_seed_draws_the_same_tokens_in_any_slot_and_beside_rows_that_come_and_
     assert text(5, lambda step: range(step % 4)) == alone
 
 
-def test_a_position_draws_the_same_again_and_another_one_does_not(calls):
+def test_a_position_repeats_its_draw_and_other_positions_do_not(calls):
     engine = V2Engine(V)
     engine.add(0, request(seed=1))
     first, again, *later = [engine.draw(batch(1), [0], [p])[0] for p in (5, 5, 6, 7, 8, 9, 10)]
@@ -125,7 +125,7 @@ def test_a_slot_takes_the_parameters_of_its_next_request(calls):
     assert [dtype for dtype, _ in calls[:2]] == [torch.float32, torch.bfloat16]
 
 
-def test_vllms_flag_for_edits_and_filters_is_what_it_was(calls):
+def test_vllms_flag_for_edits_and_filters_is_unchanged(calls):
     engine = V2Engine(V)
     for slot, parameters in enumerate(
         (request(), request(top_k=3), request(biased=1), request(temperature=0))
@@ -134,7 +134,7 @@ def test_vllms_flag_for_edits_and_filters_is_what_it_was(calls):
     assert engine.sampler.needs_logits_processing[:4].tolist() == [False, True, True, False]
 
 
-def test_what_the_host_knows_is_said_and_parameters_that_are_off_are_left_out(calls):
+def test_host_facts_are_passed_and_disabled_parameters_left_out(calls):
     engine = V2Engine(V)
     engine.add(0, request(temperature=0.7, top_k=6))
     engine.add(1, request(temperature=0.0))
@@ -198,7 +198,7 @@ def test_a_sampler_that_raises_hands_back_to_vllm_with_one_sentence(vllm, log_li
     ]
 
 
-def test_a_sampler_without_seeds_for_each_row_gets_those_alone_that_a_user_asked_for(calls):
+def test_a_sampler_without_row_seeds_gets_users_seeds_alone(calls):
     engine = V2Engine(V)
     assert engine.sampler._tokendraw.can_draw()
     engine.sampler._tokendraw._replacement.seeds_every_row = False
