@@ -25,8 +25,8 @@ from tokendraw import (
     SamplingMetadata,
     SamplingParams,
 )
-from tokendraw.testing import reference
-from tokendraw.testing.rows.noise_precision import POSITION, telling_rows
+from tokendraw_testing import reference
+from tokendraw_testing.rows.noise_precision import POSITION, telling_rows
 
 BOTH = EVERYTHING + ", gumbel_dtypes=('fp32', 'fp64')"
 

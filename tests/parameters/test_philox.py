@@ -7,7 +7,7 @@ import torch
 from operations import Operations
 from tokendraw import philox
 from tokendraw._torch.numpy_views import numpy_is_usable
-from tokendraw.testing import reference
+from tokendraw_testing import reference
 
 ONES = 0xFFFFFFFF
 STREAMS = ("TOKEN", "TILE", "ACCEPT", "RESIDUAL_TOKEN", "RESIDUAL_TILE", "DRAFT_TOKEN", "DRAFT_TILE")

@@ -14,7 +14,7 @@ from tokendraw.probabilities import (
     sample_in_parts,
     top_p_of_kept,
 )
-from tokendraw.testing.reference import prepare
+from tokendraw_testing.reference import prepare
 
 KNOWN = torch.tensor([[0.35, 0.25, 0.20, 0.05, 0.03, 0.03, 0.03, 0.03, 0.03]])
 

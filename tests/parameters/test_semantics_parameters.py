@@ -9,7 +9,7 @@ import torch
 from bad_values import BAD_VALUES
 from calling import call, shown_values, tokens
 from tokendraw import BatchFacts, InvalidInputError, InvalidParameterError, SamplingMetadata, SamplingParams
-from tokendraw.testing.logits_families import gaussian
+from tokendraw_testing.logits_families import gaussian
 
 V = 37
 NAN, INF = math.nan, math.inf

@@ -9,8 +9,8 @@ import torch
 
 from calling import assert_same_rows, shown_values, tokens
 from tokendraw import BatchFacts, SamplingMetadata, SamplingParams
-from tokendraw.testing import reference
-from tokendraw.testing.logits_families import gaussian, zipf
+from tokendraw_testing import reference
+from tokendraw_testing.logits_families import gaussian, zipf
 
 V = 37
 NAN, INF = math.nan, math.inf

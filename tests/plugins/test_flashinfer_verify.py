@@ -20,9 +20,9 @@ from tokendraw.operations.verify.limits import undrafted
 from tokendraw.probabilities import Filters
 from tokendraw.providers.resolve import gather
 from tokendraw.resolution import Choice
-from tokendraw.testing import reference
-from tokendraw.testing.reference_walk import distribution
 from tokendraw_flashinfer.verifier import FlashInferVerifier
+from tokendraw_testing import reference
+from tokendraw_testing.reference_walk import distribution
 from verifying import chains, gaussian, row_metadata, softmax, verify
 
 CPU = torch.device("cpu")

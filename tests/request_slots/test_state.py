@@ -11,7 +11,7 @@ from request_slots_model import Held, assert_holds, random_params
 from tokendraw import RequestSlots, SamplingParams, VerifyOutput
 from tokendraw._torch import upload
 from tokendraw.request_slots import appending, writes
-from tokendraw.testing import sync_is_an_error
+from tokendraw_testing import sync_is_an_error
 
 EVERYTHING = SamplingParams(
     temperature=0.5,

@@ -12,7 +12,7 @@ import pytest
 import tokendraw
 from fake_candidates import LAPTOP
 from tokendraw.errors import notices
-from tokendraw.testing import fake_dist
+from tokendraw_testing import fake_dist
 
 EVERYTHING = (
     "device_types=None, dtypes=('float32',), logprobs_modes=('raw_logprobs', 'processed_logprobs'), "

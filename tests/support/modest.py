@@ -7,8 +7,8 @@ import torch
 from tokendraw.calls.row_limits import unserved
 from tokendraw.operations.verify.limits import undrafted
 from tokendraw.plugin import VerifyCapabilities
-from tokendraw.testing import Subject
 from tokendraw_native import plugin
+from tokendraw_testing import Subject
 
 NATIVE = plugin.tokendraw_describe().operations
 INF = float("inf")

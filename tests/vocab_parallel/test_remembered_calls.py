@@ -10,7 +10,7 @@ from fake_candidates import EVERYTHING
 from provided import provider_of
 from tokendraw import InvalidInputError, SamplerOutput, SamplingMetadata, SamplingParams, VocabShard
 from tokendraw.calls import input_checks
-from tokendraw.testing.shards.thread_ranks import on_ranks
+from tokendraw_testing.shards.thread_ranks import on_ranks
 
 V = 8
 

@@ -20,7 +20,7 @@ from fake_dists import FakeDists, discovered, fake_dists, plugin, verdict
 from tokendraw import SamplerUnavailableError
 from tokendraw.backends.description.plugin_info import NAME_RULE
 from tokendraw.resolution import State
-from tokendraw.testing import fake_dist
+from tokendraw_testing import fake_dist
 
 EVIL = r"\x1b[31mred\nforged line\u202e"
 """Source of a string literal: a colour, a line break and a change of the writing direction."""

@@ -8,7 +8,7 @@ import tokendraw
 from calling import call, tokens
 from cuda_batches import KINDS, load, logits_of, metadata_of
 from tokendraw import InvalidInputError, SamplingMetadata, SamplingParams
-from tokendraw.testing.kit.device import LONGEST_CALL, seconds_behind_a_busy_device, sync_is_an_error
+from tokendraw_testing.kit.device import LONGEST_CALL, seconds_behind_a_busy_device, sync_is_an_error
 
 pytestmark = pytest.mark.gpu
 

@@ -10,8 +10,8 @@ import torch
 from calling import call
 from goodness_of_fit import FALSE_ALARM, binomial_interval, chi_square
 from tokendraw import SamplingParams
-from tokendraw.testing import reference
-from tokendraw.testing.logits_families import FAMILIES
+from tokendraw_testing import reference
+from tokendraw_testing.logits_families import FAMILIES
 
 
 def distribution(logits, params):

@@ -8,8 +8,8 @@ import torch
 
 from calling import call
 from tokendraw import SamplingParams
-from tokendraw.testing import reference
-from tokendraw.testing.logits_families import FAMILIES
+from tokendraw_testing import reference
+from tokendraw_testing.logits_families import FAMILIES
 
 SIZES = [2, 31, 1023, 1024, 1025, 2049, 5000, 10_007]
 FILTERS = [

@@ -7,7 +7,7 @@ import torch
 from calling import call, tokens, uniform_tokens
 from goodness_of_fit import FALSE_ALARM, chi_square, independence
 from tokendraw import SamplingParams
-from tokendraw.testing import reference
+from tokendraw_testing import reference
 
 
 def test_torch_manual_seed_reproduces_unseeded_rows_and_successive_calls_differ(sampler):

@@ -7,8 +7,8 @@ import torch
 import tokendraw
 from calling import call, tokens, uniform_tokens
 from tokendraw import InvalidParameterError, SamplingMetadata, SamplingParams
-from tokendraw.testing import reference
-from tokendraw.testing.logits_families import FAMILIES
+from tokendraw_testing import reference
+from tokendraw_testing.logits_families import FAMILIES
 
 V = 2500
 NAN = float("nan")

@@ -8,8 +8,8 @@ import torch
 
 from calling import call, kept_sets, shown_values
 from tokendraw import SamplingParams
-from tokendraw.testing import reference
-from tokendraw.testing.logits_families import FAMILIES, gaussian
+from tokendraw_testing import reference
+from tokendraw_testing.logits_families import FAMILIES, gaussian
 
 SIZES = [1, 2, 3, 31, 1023, 1024, 1025, 5000, 10_007]
 ROWS = 96

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from calling import call, kept_sets, shown_values
 from tokendraw import SamplingParams
-from tokendraw.testing import reference
+from tokendraw_testing import reference
 
 
 @pytest.fixture(scope="module")

@@ -8,8 +8,8 @@ import torch
 
 from calling import call, shown_values, tokens
 from tokendraw import BatchFacts, Drafts, SamplingMetadata, SamplingParams
-from tokendraw.testing import reference
-from tokendraw.testing.logits_families import FAMILIES, gaussian
+from tokendraw_testing import reference
+from tokendraw_testing.logits_families import FAMILIES, gaussian
 
 MODES = ["raw_logprobs", "raw_logits", "processed_logprobs", "processed_logits", "temperature_logprobs"]
 INF = float("inf")

@@ -7,7 +7,7 @@ import torch
 from calling import assert_same_rows, call, shown_values, tokens
 from special_rows import KINDS, MODES, POISON, V, gaussians, with_values
 from tokendraw import SamplingParams
-from tokendraw.testing import reference
+from tokendraw_testing import reference
 
 NAN, INF = float("nan"), float("inf")
 

@@ -6,8 +6,8 @@ import pytest
 from goodness_of_fit import FALSE_ALARM, chi_square
 from speculation_cases import CASES
 from speculation_trials import Case, faults, run
-from tokendraw.testing import reference
-from tokendraw.testing.reference_walk import distribution
+from tokendraw_testing import reference
+from tokendraw_testing.reference_walk import distribution
 from verifying import native
 
 TRIALS = 200_000

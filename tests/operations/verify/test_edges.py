@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from tokendraw import BatchFacts, Drafts, SamplingMetadata, SamplingParams, speculative
-from tokendraw.testing.reference_walk import walk
+from tokendraw_testing.reference_walk import walk
 from verifying import KINDS, chains, gaussian, native, row_metadata, sampled, softmax, verify
 
 NAN, INF = float("nan"), float("inf")

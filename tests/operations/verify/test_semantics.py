@@ -8,8 +8,8 @@ import torch
 
 from tokendraw import BatchFacts, Drafts, Need, SamplingMetadata, SamplingParams, speculative
 from tokendraw.plugin import VerifyCapabilities
-from tokendraw.testing import reference
 from tokendraw_native import plugin
+from tokendraw_testing import reference
 from verifying import Batch, chains, gaussian, native, row_metadata, sampled, verify
 
 NAN, INF = float("nan"), float("inf")
