@@ -14,14 +14,15 @@ of that is settled before one of them runs, by operations that wait for no devic
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
-from typing import Any, Final, Self
+from dataclasses import dataclass
+from typing import Final, Self
 
 import torch
 from torch import Tensor
 
 from tokendraw.output import SamplerOutput
 from tokendraw.parameters.metadata import SamplingMetadata
+from tokendraw.row_parameters import PerRow, filter_columns
 
 OFF_TOP_P: Final = 2.0
 """A top-p that keeps every token. 1 would not: float32 sums of the more likely tokens reach it before the last one."""
@@ -34,22 +35,6 @@ _LEAST_TEMPERATURE = 1e-37
 _LEAST_TOP_P = 1e-30
 _INF = float("inf")
 _LARGEST = torch.finfo(torch.float32).max
-
-
-class PerRow:
-    """A base for frozen dataclasses whose tensors have one entry a row in their first dimension."""
-
-    __slots__ = ()
-
-    def chunk(self, rows: slice | Tensor) -> Self:
-        """Return the record of some of the rows.
-
-        :param rows: a slice, or the rows' numbers as [n] int64.
-        """
-        record: Any = self
-        values = {field.name: getattr(self, field.name) for field in fields(record)}
-        chosen = {name: value[rows] for name, value in values.items() if isinstance(value, Tensor)}
-        return replace(record, **chosen)  # type: ignore[no-any-return]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,11 +60,7 @@ class Filters(PerRow):
     @classmethod
     def of(cls, metadata: SamplingMetadata, vocab_size: int) -> Self:
         """Bring the parameters of a batch into range. Reads none of them on the host."""
-        facts = metadata.facts
-        temperature = metadata.per_row("temperature")
-        top_k = metadata.per_row("top_k") if facts.max_top_k != 0 else None
-        top_p = metadata.per_row("top_p") if facts.any_top_p else None
-        min_p = metadata.per_row("min_p") if facts.any_min_p else None
+        temperature, (top_k, top_p, min_p, joint) = metadata.per_row("temperature"), filter_columns(metadata)
         if temperature is not None:
             temperature = (
                 temperature.nan_to_num(nan=0.0).clamp(_LEAST_TEMPERATURE, 1 / _LEAST_TEMPERATURE).float()
@@ -95,8 +76,8 @@ class Filters(PerRow):
             top_k=top_k,
             top_p=top_p,
             min_p=min_p,
-            joint=metadata.per_row("joint") if facts.any_joint else None,
-            any_top_k_first=facts.any_top_k_first,
+            joint=joint,
+            any_top_k_first=metadata.facts.any_top_k_first,
         )
 
 

@@ -13,10 +13,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import tokendraw
 from tokendraw import Drafts, Need, RequestSlots, SamplingMetadata, SamplingParams, load_sampler
+from tokendraw.row_parameters import RowParameters
 from tokendraw.vocab_parallel import Digits, Layout, Span
 from tokendraw_native import row_threads
 from tokendraw_native.buffers import Buffers
-from tokendraw_native.row_params import RowParams
 from tokendraw_native.row_threads import CHUNK_LOGITS, map_steps, share_threads
 from tokendraw_native.shards import LocalColumns
 
@@ -281,7 +281,7 @@ def shared(compute, chunks=8):
 
 def test_the_columns_of_a_rank_are_read_the_same_with_any_number_of_threads():
     layout = Layout.of([Span(0, 500), Span(500, 500 + VOCAB_SIZE)], 1, 500 + VOCAB_SIZE, CPU)
-    params = RowParams.of(metadata_of(mixed()), ROWS, CPU)
+    params = RowParameters.of(metadata_of(mixed()), ROWS, CPU)
     columns = LocalColumns(logits_of(), params, layout, "fp32")
 
     def read():

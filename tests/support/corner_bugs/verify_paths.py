@@ -12,7 +12,7 @@ from corner_bugs.verify_dtypes import Mapped, exchanged, other_draft
 from tokendraw import philox, speculative
 from tokendraw_native.distributions import DraftProbs
 from tokendraw_native.draw import SAMPLE
-from tokendraw_native.row_params import Noise
+from tokendraw_native.noise import Noise
 
 
 class ShortIds(Verifies):

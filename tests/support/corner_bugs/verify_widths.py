@@ -10,7 +10,7 @@ from corner_bugs.call import INF
 from corner_bugs.plugin import Verifies, bugs_of
 from corner_bugs.verify_dtypes import Mapped, exchanged, other_draft
 from tokendraw_native.distributions import DraftProbs, ProcessedLogits
-from tokendraw_native.row_params import Noise
+from tokendraw_native.noise import Noise
 
 WIDE = 1 << 16
 

@@ -14,8 +14,9 @@ import torch
 from torch import Tensor
 
 from tokendraw.probabilities import min_p_threshold, threshold_of_sorted
+from tokendraw.row_parameters import FilterPresence
 from tokendraw.vocab_parallel.local import Bounds, Survey, Weighing
-from tokendraw.vocab_parallel.parameters import Filters, RowParameters
+from tokendraw.vocab_parallel.parameters import Parameters
 from tokendraw.vocab_parallel.radix import BINS, Histograms, begun, search
 
 MOST_VALUES: Final = 1024
@@ -46,7 +47,7 @@ class Plan(NamedTuple):
     """
 
     vocab_size: int
-    filters: Filters
+    filters: FilterPresence
     values: int
     any_large_k: bool
     any_wide: bool
@@ -62,8 +63,8 @@ class Plan(NamedTuple):
     @classmethod
     def of(
         cls,
-        filters: Filters,
-        params: RowParameters,
+        filters: FilterPresence,
+        params: Parameters,
         vocab_size: int,
         device: torch.device,
         *,
@@ -95,7 +96,7 @@ class Plan(NamedTuple):
         return cls(vocab_size, filters, values, any_large_k, any_wide, has_nucleus, on_cpu, masses)
 
 
-def thresholds(heard: Survey, plan: Plan, params: RowParameters, histograms: Histograms) -> Bounds:
+def thresholds(heard: Survey, plan: Plan, params: Parameters, histograms: Histograms) -> Bounds:
     """Find the largest value of each row and the least that it keeps.
 
     :param heard: tensors [R, B, n].
@@ -117,7 +118,7 @@ def thresholds(heard: Survey, plan: Plan, params: RowParameters, histograms: His
 class _Largest:
     """The largest values of all ranks together."""
 
-    def __init__(self, heard: Survey, params: RowParameters) -> None:
+    def __init__(self, heard: Survey, params: Parameters) -> None:
         ranks, rows, count = heard.x.shape
         self.complete_from = heard.x[..., -1:].amax(0)
         """[B, 1]: at and above it every value of the row is there; -inf behind the last makes that all of them."""
@@ -146,7 +147,7 @@ class _Largest:
 
 
 def _nucleus(
-    histograms: Histograms, params: RowParameters, plan: Plan, largest: _Largest, base: Tensor
+    histograms: Histograms, params: Parameters, plan: Plan, largest: _Largest, base: Tensor
 ) -> Tensor:
     """Return the smallest value of top-p's set, [B, 1]; -inf in rows without top-p.
 
@@ -182,7 +183,7 @@ def _nucleus(
     return torch.where(top_p < 1, found, -_INF)
 
 
-def _all(complete: Tensor, params: RowParameters) -> bool:
+def _all(complete: Tensor, params: Parameters) -> bool:
     """Return whether every row that has a nucleus has its threshold. Waits for the device, so only for CPUs."""
     assert params.top_p is not None
     settled = complete | (params.top_p >= 1)

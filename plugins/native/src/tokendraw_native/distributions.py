@@ -11,9 +11,9 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from tokendraw_native.row_params import RowParams
+from tokendraw.row_parameters import RowParameters, widest_float
 from tokendraw_native.row_stats import RowStats
-from tokendraw_native.rows import INF, clean, scale, widest_float
+from tokendraw_native.rows import INF, clean, scale
 
 
 class Distribution(Protocol):
@@ -39,7 +39,7 @@ class ProcessedLogits:
 
     logits: Tensor
     stats: RowStats
-    params: RowParams
+    params: RowParameters
 
     @property
     def valid(self) -> Tensor:

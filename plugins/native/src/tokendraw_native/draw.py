@@ -26,8 +26,9 @@ from torch import Tensor
 
 from tokendraw import philox
 from tokendraw.plugin import GumbelDtype
+from tokendraw.row_parameters import RowParameters
 from tokendraw_native.buffers import Buffers
-from tokendraw_native.row_params import Noise, RowParams
+from tokendraw_native.noise import Noise
 from tokendraw_native.row_stats import RowStats, TopTokens, tile_sums
 from tokendraw_native.row_threads import map_chunks
 from tokendraw_native.rows import INF, clean, load, scale
@@ -51,7 +52,7 @@ DRAFT: Final = Streams(philox.DRAFT_TOKEN, philox.DRAFT_TILE)
 def draw(
     logits: Tensor,
     stats: RowStats,
-    params: RowParams,
+    params: RowParameters,
     noise: Noise | None,
     dtype: GumbelDtype,
     streams: Streams = SAMPLE,
@@ -66,7 +67,7 @@ def draw(
     tile = draw_tile(stats.tile_weights, params, noise, dtype, streams)
     ids, outside = _tile_ids(tile, logits.shape[-1])
     x = clean(_gather(logits, ids), finite=stats.finite)
-    drop_mask = union(outside, x < stats.threshold if params.filters else None)
+    drop_mask = union(outside, x < stats.threshold if params.may_drop_tokens else None)
     y = scale(x, stats.max, params.inverse_temperature, finite=stats.finite)
     token = draw_token(ids, y, drop_mask, params, noise, dtype, streams)
     return (token if stats.finite else torch.where(stats.max > -INF, token, 0)).squeeze(-1)
@@ -75,7 +76,7 @@ def draw(
 def _draw_top_tokens(
     top: TopTokens,
     stats: RowStats,
-    params: RowParams,
+    params: RowParameters,
     noise: Noise | None,
     dtype: GumbelDtype,
     streams: Streams,
@@ -114,7 +115,7 @@ def draw_or_recover(
     stats: RowStats,
     residual: Tensor,
     is_plain: Tensor,
-    params: RowParams,
+    params: RowParameters,
     noise: Noise,
     dtype: GumbelDtype,
     residual_streams: Streams,
@@ -142,7 +143,7 @@ def draw_or_recover(
 
 
 def draw_tile(
-    weights: Tensor, params: RowParams, noise: Noise | None, dtype: GumbelDtype, streams: Streams
+    weights: Tensor, params: RowParameters, noise: Noise | None, dtype: GumbelDtype, streams: Streams
 ) -> Tensor:
     """Draw a tile a row, [rows, 1] int64, from the ``W_t`` [rows, tiles]."""
     rows, tiles = weights.shape
@@ -156,7 +157,7 @@ def draw_token(
     ids: Tensor,
     y: Tensor,
     drop_mask: Tensor | None,
-    params: RowParams,
+    params: RowParameters,
     noise: Noise | None,
     dtype: GumbelDtype,
     streams: Streams,
@@ -166,7 +167,7 @@ def draw_token(
     return ids[..., :1] + score.argmax(-1, keepdim=True)  # the lowest id of a tie
 
 
-def _best_tile(weights: Tensor, noise: Tensor | None, params: RowParams) -> Tensor:
+def _best_tile(weights: Tensor, noise: Tensor | None, params: RowParameters) -> Tensor:
     score = weights.log()
     if noise is not None:
         score += noise
@@ -175,7 +176,7 @@ def _best_tile(weights: Tensor, noise: Tensor | None, params: RowParams) -> Tens
     return score.argmax(-1, keepdim=True)
 
 
-def scores(y: Tensor, noise: Tensor | None, drop_mask: Tensor | None, params: RowParams) -> Tensor:
+def scores(y: Tensor, noise: Tensor | None, drop_mask: Tensor | None, params: RowParameters) -> Tensor:
     """Return scores [rows, n]; the token of the largest score is drawn."""
     score = y if noise is None else y + noise
     if params.greedy is not None:

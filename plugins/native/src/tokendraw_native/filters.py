@@ -24,9 +24,9 @@ import torch
 from torch import Tensor
 
 from tokendraw.probabilities import min_p_threshold, threshold_of_sorted
+from tokendraw.row_parameters import RowParameters, widest_float
 from tokendraw_native.buffers import Buffers
-from tokendraw_native.row_params import RowParams
-from tokendraw_native.rows import INF, Rows, keep_mask, scale, widest_float
+from tokendraw_native.rows import INF, Rows, keep_mask, scale
 from tokendraw_native.threshold_search import threshold_of
 from tokendraw_native.topk import topk
 
@@ -44,7 +44,7 @@ class Thresholds(NamedTuple):
 
 
 def thresholds(
-    rows: Rows, weight: Tensor, params: RowParams, vocab_size: int, buffers: Buffers
+    rows: Rows, weight: Tensor, params: RowParameters, vocab_size: int, buffers: Buffers
 ) -> Thresholds:
     """Find the least kept value of each row.
 
@@ -69,16 +69,16 @@ def thresholds(
     )
 
 
-def _clamp_thresholds(threshold: Tensor | None, rows: Rows, params: RowParams) -> Tensor:
+def _clamp_thresholds(threshold: Tensor | None, rows: Rows, params: RowParameters) -> Tensor:
     """Lower thresholds to the maximum of their rows, which is the threshold of greedy rows; None is -inf."""
     if threshold is None:
         threshold = torch.full_like(rows.max, -INF)
     if params.greedy is not None:
         threshold = torch.where(params.greedy, rows.max, threshold)
-    return threshold.minimum(rows.max) if params.filters else threshold
+    return threshold.minimum(rows.max) if params.may_drop_tokens else threshold
 
 
-def _top_values(rows: Rows, params: RowParams, vocab_size: int) -> Tensor | None:
+def _top_values(rows: Rows, params: RowParameters, vocab_size: int) -> Tensor | None:
     """Return the largest values [rows, n] in descending order, n being the largest k; None if n is too large."""
     n = min(params.max_top_k or vocab_size, rows.x.shape[-1])
     if n > MAX_TOPK_VALUES:
@@ -87,7 +87,7 @@ def _top_values(rows: Rows, params: RowParams, vocab_size: int) -> Tensor | None
 
 
 def _top_k_threshold(
-    rows: Rows, top_values: Tensor | None, params: RowParams, vocab_size: int, buffers: Buffers
+    rows: Rows, top_values: Tensor | None, params: RowParameters, vocab_size: int, buffers: Buffers
 ) -> Tensor:
     """Return the k-th largest value, [rows, 1]; -inf in rows without top-k."""
     top_k, max_top_k = params.top_k, params.max_top_k
@@ -106,7 +106,7 @@ def _top_p_threshold(
     top_values: Tensor | None,
     weight: Tensor,
     threshold: Tensor | None,
-    params: RowParams,
+    params: RowParameters,
     buffers: Buffers,
 ) -> Tensor:
     """Return the smallest value of top-p's set, [rows, 1]; -inf in rows without top-p.

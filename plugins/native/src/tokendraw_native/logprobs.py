@@ -18,14 +18,14 @@ from tokendraw.plugin import (
     mode_values,
     pad_logprobs,
 )
+from tokendraw.row_parameters import RowParameters
 from tokendraw_native.buffers import Buffers
-from tokendraw_native.row_params import RowParams
 from tokendraw_native.row_stats import RowStats
 from tokendraw_native.row_threads import map_chunks
 from tokendraw_native.rows import INF, clean
 
 
-def log_kept_mass(stats: RowStats, params: RowParams) -> Tensor:
+def log_kept_mass(stats: RowStats, params: RowParameters) -> Tensor:
     """Return the log of the kept share of the temperature-scaled mass, [rows] float32, at most 0.
 
     It is 0 in greedy rows, whose one token has all of it.
@@ -41,7 +41,7 @@ def logprobs(
     logits: Tensor,
     token: Tensor,
     stats: RowStats,
-    params: RowParams,
+    params: RowParameters,
     mode: LogprobsMode,
     width: int,
     counts: Tensor | None,
@@ -82,7 +82,7 @@ def _masses(stats: RowStats) -> RowMasses:
 
 
 def _ranking_values(
-    x: Tensor, token: Tensor, threshold: Tensor, params: RowParams, mode: LogprobsMode
+    x: Tensor, token: Tensor, threshold: Tensor, params: RowParameters, mode: LogprobsMode
 ) -> Tensor:
     """Return the values that rank the best tokens, with -inf for tokens with -inf in this mode."""
     ranking_values = torch.where(x >= threshold, x, -INF)

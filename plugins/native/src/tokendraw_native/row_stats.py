@@ -16,12 +16,11 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from tokendraw import philox
-from tokendraw.probabilities import PerRow
+from tokendraw.row_parameters import PerRow, RowParameters, widest_float
 from tokendraw_native.buffers import Buffers
 from tokendraw_native.filters import MAX_TOPK_VALUES, thresholds
-from tokendraw_native.row_params import RowParams
 from tokendraw_native.row_threads import map_chunks
-from tokendraw_native.rows import Rows, is_finite, keep_mask, load, scale, widest_float
+from tokendraw_native.rows import Rows, is_finite, keep_mask, load, scale
 from tokendraw_native.topk import topk_by_chunks
 
 _TILE = philox.TILE_SIZE
@@ -63,7 +62,7 @@ class RowStats(PerRow):
     """The kept tokens themselves, if only the largest values were read."""
 
 
-def row_stats(logits: Tensor, params: RowParams, *, masses: bool) -> RowStats:
+def row_stats(logits: Tensor, params: RowParameters, *, masses: bool) -> RowStats:
     """Read every logit; of a row expanded to a batch of equal requests, read the row once.
 
     :param masses: whether to compute the masses for log-probabilities.
@@ -81,7 +80,7 @@ def row_stats(logits: Tensor, params: RowParams, *, masses: bool) -> RowStats:
     return parts[0] if len(parts) == 1 else join(parts)
 
 
-def _is_expanded_row(logits: Tensor, params: RowParams) -> bool:
+def _is_expanded_row(logits: Tensor, params: RowParameters) -> bool:
     """Return whether all rows are known to be equal. Only on a CPU can parameters be compared without waiting."""
     if logits.device.type != "cpu" or len(logits) < 2 or logits.stride(0) != 0:
         return False
@@ -100,17 +99,17 @@ def join(parts: Sequence[RowStats]) -> RowStats:
     return RowStats(**tensors, finite=all(part.finite for part in parts))
 
 
-def _chunk_stats(rows: Rows, params: RowParams, buffers: Buffers, masses: bool) -> RowStats:
+def _chunk_stats(rows: Rows, params: RowParameters, buffers: Buffers, masses: bool) -> RowStats:
     weight, padded = weights(rows, params, buffers)
     raw_mass = raw_masses(rows) if masses else None
     mass = padded_tile_sums(padded).sum(-1, keepdim=True) if masses else None
     threshold = thresholds(rows, weight, params, rows.x.shape[-1], buffers).combined
-    if params.filters:
+    if params.may_drop_tokens:
         weight *= keep_mask(rows.x, threshold, buffers)
     return RowStats(rows.max, rows.valid, threshold, padded_tile_sums(padded), rows.finite, mass, raw_mass)
 
 
-def weights(rows: Rows, params: RowParams, buffers: Buffers, lead: int = 0) -> tuple[Tensor, Tensor]:
+def weights(rows: Rows, params: RowParameters, buffers: Buffers, lead: int = 0) -> tuple[Tensor, Tensor]:
     """Return ``exp(y)`` [rows, n] as a view, and the tensor around it: full tiles, padded with 0.
 
     :param lead: columns of the first tile on another rank.
@@ -151,7 +150,7 @@ def _num_values_to_read(top_k: int) -> int:
     return top_k + 8 + top_k // 4
 
 
-def top_stats(logits: Tensor, params: RowParams) -> RowStats | None:
+def top_stats(logits: Tensor, params: RowParameters) -> RowStats | None:
     """Read only the largest values; None if some kept tokens are, or may be, outside of them."""
     vocab_size = logits.shape[-1]
     if not params.all_top_k or params.joint is not None or (params.max_top_k or 0) >= MAX_TOPK_VALUES:

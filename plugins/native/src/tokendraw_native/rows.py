@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from tokendraw.row_parameters import widest_float
 from tokendraw_native.buffers import Buffers
 
 INF = float("inf")
@@ -62,11 +63,6 @@ def load(logits: Tensor, buffers: Buffers) -> Rows:
 def is_finite(x_max: Tensor) -> bool:
     """Return whether maxima [rows, 1] are known to be finite. Only on a CPU can they be read without waiting."""
     return x_max.device.type == "cpu" and math.isfinite(x_max.sum())
-
-
-def widest_float(device: torch.device) -> torch.dtype:
-    """Return the widest float of a device: float64, except on MPS."""
-    return torch.float32 if device.type == "mps" else torch.float64
 
 
 def scale(

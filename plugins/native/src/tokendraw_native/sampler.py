@@ -11,9 +11,10 @@ from torch import Tensor
 
 from tokendraw import Drafts, Need, SamplerOutput, SamplingMetadata, VerifyOutput, VocabShard
 from tokendraw.plugin import VerifyMode
+from tokendraw.row_parameters import RowParameters
 from tokendraw_native.draw import DRAFT, SAMPLE, draw, draw_greedy
 from tokendraw_native.logprobs import log_kept_mass, logprobs
-from tokendraw_native.row_params import Noise, RowParams
+from tokendraw_native.noise import Noise
 from tokendraw_native.row_stats import row_stats, top_stats
 from tokendraw_native.row_threads import share_threads
 from tokendraw_native.verify import verify
@@ -46,7 +47,7 @@ class NativeSampler:
         with share_threads(logits):
             if metadata.facts.all_greedy and width is None:
                 return SamplerOutput(*draw_greedy(logits))
-            params = RowParams.of(metadata, rows, logits.device)
+            params = RowParameters.of(metadata, rows, logits.device)
             noise = Noise.of(metadata, rows, logits.device)
             stats = top_stats(logits, params) if self._on_cpu and width is None else None
             stats = stats or row_stats(logits, params, masses=width is not None)
@@ -64,7 +65,7 @@ class NativeSampler:
         from tokendraw.vocab_parallel import sample_shard
         from tokendraw_native.shards import LocalColumns
 
-        params = RowParams.of(metadata, len(logits), logits.device)
+        params = RowParameters.of(metadata, len(logits), logits.device)
         columns = LocalColumns(logits, params, shard.agreement.layout, self._gumbel_dtype)
         with share_threads(logits):
             return sample_shard(columns, params, metadata, shard, self._need)

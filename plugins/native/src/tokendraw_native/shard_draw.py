@@ -7,9 +7,10 @@ from torch import Tensor
 
 from tokendraw import philox
 from tokendraw.plugin import GumbelDtype
+from tokendraw.row_parameters import RowParameters
 from tokendraw.vocab_parallel import Draws, Layout, Span
 from tokendraw_native.draw import scores, union
-from tokendraw_native.row_params import Noise, RowParams
+from tokendraw_native.noise import Noise
 from tokendraw_native.row_stats import RowStats
 from tokendraw_native.rows import INF, clean, scale
 
@@ -23,7 +24,7 @@ class ShardDraw:
         self,
         logits: Tensor,
         stats: RowStats,
-        params: RowParams,
+        params: RowParameters,
         layout: Layout,
         dtype: GumbelDtype,
         *,

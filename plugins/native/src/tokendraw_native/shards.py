@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from tokendraw.plugin import GumbelDtype, best_token_ids
+from tokendraw.row_parameters import RowParameters
 from tokendraw.vocab_parallel import (
     BINS,
     DIGIT_BITS,
@@ -30,7 +31,7 @@ from tokendraw.vocab_parallel import (
     keys,
 )
 from tokendraw_native.buffers import Buffers
-from tokendraw_native.row_params import Noise, RowParams
+from tokendraw_native.noise import Noise
 from tokendraw_native.row_stats import RowStats, join, padded_tile_sums, raw_masses, weights
 from tokendraw_native.row_threads import map_chunks
 from tokendraw_native.rows import INF, Rows, is_finite, keep_mask, load, scale
@@ -43,7 +44,7 @@ _T = TypeVar("_T")
 class LocalColumns:
     """The columns [B, n] of a rank: see :class:`tokendraw.vocab_parallel.LocalLogits`."""
 
-    def __init__(self, logits: Tensor, params: RowParams, layout: Layout, dtype: GumbelDtype) -> None:
+    def __init__(self, logits: Tensor, params: RowParameters, layout: Layout, dtype: GumbelDtype) -> None:
         # Without columns, a column of -inf stands in: it is never drawn.
         self._logits = logits if logits.shape[1] else logits.new_full((len(logits), 1), -INF)
         self._params = params
@@ -152,7 +153,7 @@ class LocalColumns:
         return (argmax(rows.x) + self._layout.ids.start).to(torch.int32).unsqueeze(-1)
 
     def _stats(
-        self, rows: Rows, params: RowParams, bounds: Bounds | None, buffers: Buffers, masses: bool
+        self, rows: Rows, params: RowParameters, bounds: Bounds | None, buffers: Buffers, masses: bool
     ) -> RowStats:
         threshold = torch.full_like(rows.max, -INF) if bounds is None else bounds.threshold
         if bounds is not None:

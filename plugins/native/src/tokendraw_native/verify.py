@@ -41,12 +41,13 @@ from tokendraw.plugin import (
     log_kept_mass_by_step,
     logprobs_by_step,
 )
+from tokendraw.row_parameters import RowParameters
 from tokendraw_native.buffers import Buffers
 from tokendraw_native.chain import Chain, num_accepted
 from tokendraw_native.distributions import ChosenDrafts, Distribution, DraftProbs, ProcessedLogits
 from tokendraw_native.draw import RESIDUAL, draw, draw_or_recover
 from tokendraw_native.logprobs import log_kept_mass, logprobs
-from tokendraw_native.row_params import Noise, RowParams
+from tokendraw_native.noise import Noise
 from tokendraw_native.row_stats import row_stats
 from tokendraw_native.row_threads import map_chunks
 
@@ -68,7 +69,7 @@ def verify(
     :param has_ranks: whether logprobs come with ranks.
     """
     rows, width = len(target_logits), metadata.facts.logprobs_width(target_logits.shape[1])
-    params = RowParams.of(metadata, rows, target_logits.device)
+    params = RowParameters.of(metadata, rows, target_logits.device)
     noise = Noise.of(metadata, rows, target_logits.device)
     stats = row_stats(target_logits, params, masses=width is not None)
     target, chain = ProcessedLogits(target_logits, stats, params), Chain.of(drafts, rows)
@@ -138,7 +139,7 @@ def residual(p: Tensor, q: Tensor) -> Tensor:
 
 
 def _draft_distribution(
-    drafts: Drafts, chain: Chain, ids: Tensor, params: RowParams, vocab_size: int
+    drafts: Drafts, chain: Chain, ids: Tensor, params: RowParameters, vocab_size: int
 ) -> tuple[Distribution, Tensor]:
     """Return the distribution of the drafts, and its row for each row of the target: [L] int64, any at bonus rows."""
     row = torch.arange(len(ids), device=ids.device)
