@@ -1,4 +1,4 @@
-"""What messages say to install: until tokendraw's packages are on an index, commands that work from a checkout."""
+"""Install commands in messages: until tokendraw's packages are on an index, commands for a checkout."""
 
 import re
 import tomllib

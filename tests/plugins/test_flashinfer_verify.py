@@ -16,7 +16,7 @@ from speculation_trials import Case, faults, run
 from tokendraw import Drafts, Need, PluginError, SamplingMetadata, SamplingParams, operations
 from tokendraw.backends import proof
 from tokendraw.calls.row_limits import unserved
-from tokendraw.operations.verify.limits import undrafted
+from tokendraw.operations.verify.capabilities import unsupported_drafts
 from tokendraw.probabilities import Filters
 from tokendraw.providers.resolve import gather
 from tokendraw.resolution import Choice
@@ -415,7 +415,7 @@ def test_the_limits_are_advertised(version):
         ([[1, 2], []], q, "rejection", "requests with different numbers of drafts"),
         ([[1], [-1]], q, "rejection", "placeholders among drafts"),
     ):
-        assert undrafted(found, Drafts.from_lists(lists, **inputs), mode) == reason
+        assert unsupported_drafts(found, Drafts.from_lists(lists, **inputs), mode) == reason
     for params, reason in (
         (SamplingParams(temperature=0.0), "greedy rows"),
         (SamplingParams(seed=3), "seeded rows"),

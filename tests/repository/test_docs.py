@@ -15,7 +15,7 @@ import pages
 import tokendraw
 from installing import OFFLINE
 from pages import ROOT
-from tokendraw.backends.discovery.upstream_validation import checked_upstream
+from tokendraw.backends.discovery.upstream_validation import check_upstream
 from tokendraw.plugin import Host, HostNeed, PluginInfo, Sm90W4Capabilities, VerifyCapabilities
 from tokendraw.resolution import Candidate, Choice, State
 
@@ -202,7 +202,7 @@ class TestThePageForPluginAuthors:
         packer = Sm90W4Capabilities(formats=("fp4", "int4", "fp4_fp8"), layouts=("v1", "v2"), unpacks=True)
         reserve = PluginInfo(name="b", api_version=1, priority=0, operations={"pack_sm90_w4": packer})
         acme = dataclasses.replace(
-            reserve, name="acme", priority=50, upstream=checked_upstream(names["UPSTREAM"])
+            reserve, name="acme", priority=50, upstream=check_upstream(names["UPSTREAM"])
         )
         shown = [row for row in pages.rows(PLUGINS, 2) if "acme-kernels" in row[1]]
         assert len(shown) == 4

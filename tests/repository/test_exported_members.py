@@ -41,7 +41,7 @@ FACES = {
     tokendraw.tools: """
         FIRST_PARTY InstalledPlugin NAME_RULE all_of dispatch_call find_device find_entry_points
         find_operation find_unsupported format_error format_value heavy_imports how_to_install is_name
-        is_out_of_memory make_call nearest num_threads one_of operation_names packed_scales packed_weights
+        is_out_of_memory make_call nearest num_threads one_of operation_names packed_scales packed_weights packings
         random_state_kept require_torch run_call slow_start
     """,
     tokendraw_bench: """

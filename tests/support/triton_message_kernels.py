@@ -61,7 +61,7 @@ def merged(logits, metadata, shard, need):
 def differing(logits, metadata, borders, need, seed):
     """Compare what each rank gets with one device's: the number of rows, and those that differ."""
     rows, vocab_size = logits.shape
-    thresholds.may_look = lambda device: False
+    thresholds.may_read_values = lambda device: False
     native = tokendraw.load_sampler("native", device="cpu", need=need)
     torch.manual_seed(seed)
     alone = native.sample(logits, metadata)

@@ -83,7 +83,7 @@ def tokens(size, dtype, *families, gumbel_dtype="fp32"):
 
 def blind(*what):
     """Draw as :func:`tokens` does where the host looks at no value."""
-    thresholds.may_look = lambda device: False
+    thresholds.may_read_values = lambda device: False
     return tokens(*what)
 
 

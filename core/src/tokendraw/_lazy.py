@@ -1,4 +1,4 @@
-"""Public names that are imported when they are first used: importing tokendraw loads neither torch nor a backend."""
+"""Imports public names at their first use: importing tokendraw loads neither torch nor a backend."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 def lazy_names(face: dict[str, Any], homes: Mapping[str, Sequence[str]]) -> Callable[[str], Any]:
-    """Build the ``__getattr__`` of a module whose public names live in other modules.
+    """Build the ``__getattr__`` of a module for public names defined in other modules.
 
     :param face: the module's ``globals()``.
     :param homes: by module, relative to ``tokendraw``, the names that it holds.

@@ -11,6 +11,7 @@
 :func:`require_torch`, :func:`is_out_of_memory`   torch, or a sentence about what it lacks; errors that prove no fault
 :func:`num_threads`, :func:`random_state_kept`    contexts: threads of the caller's operations; torch's random state
 :func:`packed_weights`, :func:`packed_scales`     the layouts of 4-bit weights by their formulas, on a CPU
+:func:`packings`                                  the pairs of format and layout that a packer serves
 :func:`all_of`, :func:`one_of`, :func:`nearest`   lists and misspelled words in messages
 :func:`format_error`, :func:`format_value`        exceptions and values on one printable line
 :func:`how_to_install`                            the command that installs one of tokendraw's distributions
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from tokendraw.calls.device_faults import is_out_of_memory
     from tokendraw.errors.formatting import all_of, format_error, format_value, nearest, one_of
     from tokendraw.errors.install_commands import how_to_install
+    from tokendraw.operations.pack_sm90_w4.capabilities import packings
     from tokendraw.operations.pack_sm90_w4.reference import packed_scales, packed_weights
     from tokendraw.providers.single_plugin import (
         InstalledPlugin,
@@ -71,6 +73,7 @@ _HOMES = {
         "one_of",
     ),
     "errors.install_commands": ("how_to_install",),
+    "operations.pack_sm90_w4.capabilities": ("packings",),
     "operations.pack_sm90_w4.reference": (
         "packed_scales",
         "packed_weights",
@@ -111,6 +114,7 @@ __all__ = [
     "operation_names",
     "packed_scales",
     "packed_weights",
+    "packings",
     "random_state_kept",
     "require_torch",
     "run_call",

@@ -1,4 +1,4 @@
-"""The native packer on a GPU: one launch, the same bytes as on a CPU, no more memory than the result."""
+"""The native packer on a GPU: a single launch, the bytes of a CPU, no more memory than the result."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Where native does not sort on a CPU: vocabularies above 8192 that fill neither the last tile nor the last block."""
+"""Vocabularies too large for native's sort on a CPU: above 8192, without filling the last tile or the last block."""
 
 import numpy as np
 import pytest

@@ -45,7 +45,7 @@ def find_device(device: torch.device | str | None = None) -> tuple[torch.device,
 
 def find_entry_points() -> tuple[Candidate, ...]:
     """List the entry points of all installed plugins, sorted by name, and run none of their code."""
-    return entry_points.found()
+    return entry_points.installed_candidates()
 
 
 def make_call(operation: str, method: str, *arguments: Any, **options: Any) -> Call:

@@ -1,9 +1,9 @@
-"""Sampling from a vocabulary whose logits lie on several ranks, without gathering them.
+"""Sampling from a vocabulary with logits on several ranks, without gathering the logits.
 
 For callers there is :class:`VocabShard` alone, which ``tokendraw`` exports. A sampler that advertises
 ``Capabilities.vocab_parallel`` computes what :class:`LocalLogits` says of its rank's columns and hands that to
-:func:`sample_shard`, which exchanges a few words a row with the other ranks. What these said is merged in plain torch,
-or by a :class:`Merging` of the sampler's own.
+:func:`sample_shard`, which exchanges a few words a row with the other ranks. The messages are merged in plain torch,
+or by the sampler's :class:`Merging`.
 """
 
 from __future__ import annotations

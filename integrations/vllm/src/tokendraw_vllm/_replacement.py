@@ -9,8 +9,8 @@ from torch import Tensor
 
 import tokendraw
 from tokendraw import Need, Sampler, SamplingMetadata
-from tokendraw.resolution import installed_version, read_settings
 from tokendraw.engines import format_error
+from tokendraw.resolution import installed_version, read_settings
 from tokendraw_vllm import _log
 from tokendraw_vllm._engine import DISTRIBUTIONS
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from tokendraw.plugin import Sm90W4Capabilities
 from tokendraw.sm90_w4 import Format, Layout
-from tokendraw.tools import packed_scales, packed_weights
+from tokendraw.tools import packed_scales, packed_weights, packings
 from tokendraw_testing.kit.inputs import unmodified
 from tokendraw_testing.kit.property import Properties
 from tokendraw_testing.kit.threads import (
@@ -23,7 +23,6 @@ from tokendraw_testing.pack_sm90_w4.packing import (
     SCALE_SHAPES,
     SHAPES,
     Packing,
-    pairs,
     require_equal,
     require_scales,
     require_weights,
@@ -40,11 +39,11 @@ _CONVERSIONS: Final[tuple[tuple[Layout, Layout], ...]] = (("v1", "v2"), ("v2", "
 
 
 def _converts(capabilities: Sm90W4Capabilities) -> bool:
-    return capabilities.unpacks and {("fp4", "v1"), ("fp4", "v2")} <= {*pairs(capabilities)}
+    return capabilities.unpacks and {("fp4", "v1"), ("fp4", "v2")} <= {*packings(capabilities)}
 
 
 @properties.advertised(
-    "pack weights fp4 v1", lambda c: ("fp4", "v1") in {*pairs(c)}, weights_ask("fp4", "v1")
+    "pack weights fp4 v1", lambda c: ("fp4", "v1") in {*packings(c)}, weights_ask("fp4", "v1")
 )
 def weights_fp4_v1(subject: Packing, trial: Trial) -> str:
     """Bytes of fp4 weights stand where the layout v1 has them, nibble by nibble."""
@@ -52,7 +51,7 @@ def weights_fp4_v1(subject: Packing, trial: Trial) -> str:
 
 
 @properties.advertised(
-    "pack weights fp4 v2", lambda c: ("fp4", "v2") in {*pairs(c)}, weights_ask("fp4", "v2")
+    "pack weights fp4 v2", lambda c: ("fp4", "v2") in {*packings(c)}, weights_ask("fp4", "v2")
 )
 def weights_fp4_v2(subject: Packing, trial: Trial) -> str:
     """Bits of fp4 weights stand where the layout v2 has them."""
@@ -69,7 +68,7 @@ def weights_int4(subject: Packing, trial: Trial) -> str:
 
 
 @properties.advertised(
-    "pack weights fp4_fp8", lambda c: ("fp4_fp8", "v2") in {*pairs(c)}, weights_ask("fp4_fp8", "v2")
+    "pack weights fp4_fp8", lambda c: ("fp4_fp8", "v2") in {*packings(c)}, weights_ask("fp4_fp8", "v2")
 )
 def weights_fp4_fp8(subject: Packing, trial: Trial) -> str:
     """Units of 16 bits of fp4_fp8 weights stand where the layout v2 has them, and their signs have moved."""
@@ -91,7 +90,7 @@ def scales_v2(subject: Packing, trial: Trial) -> str:
 @properties.advertised("pack round trips", lambda c: c.unpacks, unpacking_ask())
 def round_trips(subject: Packing, trial: Trial) -> str:
     """Unpacking gives back the weights and scales that the formulas packed."""
-    ways = list(pairs(subject.capabilities))
+    ways = list(packings(subject.capabilities))
     for format, layout in ways:
         for experts, rows, columns in SHAPES[layout]:
             weights = subject.bytes(trial.generator(f"{rows} x {columns}"), experts, rows, columns // 2)
@@ -127,7 +126,7 @@ def v1_to_v2(subject: Packing, trial: Trial) -> str:
 def threads(subject: Packing, trial: Trial) -> str:
     """Large weights are packed byte by byte alike with several threads, and by two objects at once."""
     require_cpu_threads(subject, trial)
-    ways = list(pairs(subject.capabilities))
+    ways = list(packings(subject.capabilities))
     if not ways:
         trial.skip("needs a format in a layout, found none advertised")
     experts, rows, columns = _LARGE
@@ -157,19 +156,19 @@ def inputs_unmodified(subject: Packing, trial: Trial) -> str:
     rng = trial.generator("bytes")
     weights = subject.bytes(rng, 2, 128, 128).to(subject.device)
     scales = subject.bytes(rng, 2, 128, 8).to(subject.device)
-    for format, layout in pairs(subject.capabilities):
+    for format, layout in packings(subject.capabilities):
         with unmodified(trial, weights=weights):
             subject.make(subject.new_call("pack_weights", weights, format=format, layout=layout))
     for layout in subject.capabilities.layouts:
         with unmodified(trial, scales=scales):
             subject.make(subject.new_call("pack_scales", scales, layout=layout))
-    return f"{len(list(pairs(subject.capabilities)))} ways"
+    return f"{len(list(packings(subject.capabilities)))} ways"
 
 
 @properties.required("pack empty")
 def empty(subject: Packing, trial: Trial) -> str:
     """No expert at all gives packed tensors without any, of the right shape."""
-    for format, layout in pairs(subject.capabilities):
+    for format, layout in packings(subject.capabilities):
         subject.pack_weights(torch.empty(0, 64, 64, dtype=torch.uint8), format, layout)
     for layout in subject.capabilities.layouts:
         subject.pack_scales(torch.empty(0, 64, 4, dtype=torch.uint8), layout)
@@ -179,7 +178,7 @@ def empty(subject: Packing, trial: Trial) -> str:
 @properties.required("pack new tensors")
 def new_tensors(subject: Packing, trial: Trial) -> str:
     """A result is memory of its own: the next call leaves it as it is."""
-    rng, ways = trial.generator("bytes"), list(pairs(subject.capabilities))
+    rng, ways = trial.generator("bytes"), list(packings(subject.capabilities))
     if not ways:
         trial.skip("needs a format in a layout, found none advertised")
     first, second = (subject.bytes(rng, 1, 64, 64).to(subject.device) for _ in range(2))

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
 from typing import Final
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from tokendraw.plugin import Call, Sm90W4Capabilities
+from tokendraw.plugin import Call
 from tokendraw.sm90_w4 import Format, Layout
 from tokendraw.tools import packed_scales, packed_weights
 from tokendraw_testing.kit.property import Ask
@@ -25,12 +24,6 @@ SCALE_SHAPES: Final[dict[Layout, tuple[tuple[int, int, int], ...]]] = {
     "v1": ((1, 16, 128), (2, 48, 384), (3, 128, 640)),
     "v2": SHAPES["v2"],
 }
-
-
-def pairs(capabilities: Sm90W4Capabilities) -> tuple[tuple[Format, Layout], ...]:
-    """List the formats and layouts in which a packer packs weights; ``fp4_fp8`` has the layout ``v2`` alone."""
-    every = itertools.product(capabilities.formats, capabilities.layouts)
-    return tuple(pair for pair in every if pair != ("fp4_fp8", "v1"))
 
 
 class Packing(OperationSubject):

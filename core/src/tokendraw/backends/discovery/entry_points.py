@@ -1,4 +1,4 @@
-"""The entry points of plugins and commands, and the distributions that brought them, with none of their code run.
+"""Lists the entry points of plugins and commands and their distributions, without running any of their code.
 
 The core walks them itself, since a loader that stops at the first broken plugin would let one distribution switch off
 all others.
@@ -69,8 +69,8 @@ def printable_name(declaration: Declaration) -> str:
     return declaration.name if is_name(declaration.name) else printable(declaration.name) or "''"
 
 
-def found() -> tuple[Candidate, ...]:
-    """Every entry point of plugins, sorted by name, with none of their code run."""
+def installed_candidates() -> tuple[Candidate, ...]:
+    """List every entry point of plugins, sorted by name, without running any plugin's code."""
     candidates = map(_candidate, declarations(ENTRY_POINT_GROUP))
     return tuple(sorted(candidates, key=lambda c: (c.name, c.distribution, c.version)))
 
@@ -96,7 +96,7 @@ def _entry_points(distribution: Any, group: str) -> Iterator[importlib_metadata.
 
 
 def _identity(distribution: Any) -> tuple[str, str]:
-    """Name and version, each empty where damaged metadata do not tell."""
+    """Read name and version; damaged metadata give empty strings."""
     try:
         name = distribution.name or ""
     except Exception:  # which one depends on the damage and on the library's version

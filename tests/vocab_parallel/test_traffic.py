@@ -1,4 +1,4 @@
-"""What ranks say to each other: how many collectives a call makes, and the bytes a row and rank that each takes."""
+"""Traffic between ranks: the number of collectives of a call, and the bytes of each a row and rank."""
 
 import pytest
 
@@ -14,7 +14,7 @@ DRAW = ("gather", 40)
 
 
 def said(params, dtype="float32", scale=1.0, rows=4, need=None):
-    """The collectives of a call, the same on both ranks."""
+    """Return the collectives of a call, the same on every rank."""
     need = need or Need()
     found = world(2).run(shard_talk.said, 2, params, dtype, scale, rows, need)
     assert found[0] == found[1]

@@ -1,4 +1,4 @@
-"""What a plugin's author looks for first: the line of theirs that a failure came from, and the traceback on request."""
+"""The line of a plugin's code behind a failure, and the traceback on request."""
 
 import logging
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ import torch
 
 from fake_dists import EVERYTHING, FakeDists, fake_dists, faulty, place, plugin
 from tokendraw import Sampler, SamplerFallbackWarning, SamplingMetadata, load_sampler
-from tokendraw.backends.discovery.places import package_of, place_of
+from tokendraw.backends.discovery.origins import format_origin, package_of
 
 
 @pytest.fixture
@@ -73,12 +73,12 @@ def test_a_reason_ends_with_the_innermost_line_of_the_plugins_own_files(
     assert reason(sampler) == expected.format(here=here.replace("fake_acme.py", "acme_tokendraw/__init__.py"))
 
 
-def test_what_others_raise_has_no_place_in_the_plugin() -> None:
+def test_an_error_of_a_library_has_no_origin_in_the_plugin() -> None:
     with pytest.raises(RuntimeError) as raised:
         torch.zeros(2) @ torch.zeros(3)
-    assert [place_of(raised.value, package) for package in ("acme_tokendraw", "")] == ["", ""]
-    assert place_of(raised.value, package_of(install)).startswith(
-        " (tests/backends/discovery/test_places.py:"
+    assert [format_origin(raised.value, package) for package in ("acme_tokendraw", "")] == ["", ""]
+    assert format_origin(raised.value, package_of(install)).startswith(
+        " (tests/backends/discovery/test_origins.py:"
     )
 
 
