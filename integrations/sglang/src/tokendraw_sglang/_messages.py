@@ -8,7 +8,7 @@ log = logging.getLogger("tokendraw.sglang")
 
 
 def kept_message(reason: str, backend: str | None = None) -> str:
-    """Say that SGLang draws from the start.
+    """Write the log line of a process: SGLang draws from the start.
 
     :param backend: the sampling backend in use; None: the backend of its arguments.
     """
@@ -17,7 +17,7 @@ def kept_message(reason: str, backend: str | None = None) -> str:
 
 
 def fallback_message(reason: str, backend: str) -> str:
-    """Say that SGLang draws from now on."""
+    """Write the log line of a process: SGLang draws from now on."""
     return (
         f"tokendraw: {reason}. SGLang goes on with its own sampling backend {backend!r}, without "
         "seeds per request; restart it to draw through tokendraw again"

@@ -73,7 +73,7 @@ class MetadataCache:
 
 @dataclass(frozen=True, slots=True)
 class _CacheEntry:
-    """Metadata with its sources."""
+    """Metadata and the tensors and facts behind it."""
 
     tensors: tuple[Tensor | None, ...]
     facts: tuple[Any, ...]

@@ -24,7 +24,7 @@ _REPLACEMENT_SEED = 2**63 - 1
 
 
 def hook_seeds() -> None:
-    """Register both hooks; SGLang applies them after loading its plugins."""
+    """Register the hooks; SGLang applies them after loading its plugins."""
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
     HookRegistry.register(f"{_BATCH}.from_schedule_batch", with_seeds, HookType.AROUND)
