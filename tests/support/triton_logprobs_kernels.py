@@ -83,7 +83,7 @@ def described(logits, m, mode):
     if mode == "raw_logprobs" and m.temperature is not None:
         raw_sums = left_by_the_draw(logits, ones)[1]
     floors = found.threshold.squeeze(-1)
-    if not request.filters:
+    if not request.may_drop_tokens:
         assert (floors == -INF).all()
     params, sampler = parameters.tensors_of(m), TritonGumbelSampler(logits.device, Need(logprobs_mode=mode))
     call, geometry = sampler._prepare((rows, 0, 0, 0), None, logits, m.facts, parameters.kind_of(m))
