@@ -80,6 +80,7 @@ def test_a_sampler_verifies_as_itself_whatever_is_known_of_the_drafts(call):
     assert "Replays of CUDA graphs were not tried: there is no CUDA device." in result.stdout
 
 
+@pytest.mark.slow
 def test_every_nucleus_is_timed_beside_its_largest_batch(call):
     result = call("nuclei")
     assert result.exit_code in (0, 1), result.output
