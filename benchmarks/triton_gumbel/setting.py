@@ -96,7 +96,7 @@ def buffers_of(
 
 def configurations(name: str) -> tuple[dict[str, Any], Any, str]:
     """Find the tile configurations of a sampler, what forces one upon its calls, and why there are none, or ""."""
-    module_name = f"tokendraw_{name.replace('-', '_')}.configurations"
+    module_name = f"tokendraw_{name.replace('-', '_')}.host.tuning"
     try:
         module: Any = importlib.import_module(module_name)
         table, forced = module.TABLE, module.forced

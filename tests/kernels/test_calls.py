@@ -14,10 +14,11 @@ pytest.importorskip("triton", reason="Triton is not installed")
 from triton import knobs
 
 from tokendraw import BatchFacts, Drafts, Need, SamplingMetadata, SamplingParams
-from tokendraw_triton_gumbel import configurations, run, sampler
+from tokendraw_triton_gumbel import sampler
+from tokendraw_triton_gumbel.dispatch import launch_context
+from tokendraw_triton_gumbel.host import launch, tuning
+from tokendraw_triton_gumbel.host.launch import Launch
 from tokendraw_triton_gumbel.kernels.shared.argument_groups import Drawn, Logits, RowParams
-from tokendraw_triton_gumbel.launches import launch
-from tokendraw_triton_gumbel.launches.launch import Launch
 from tokendraw_triton_gumbel.sampler import TritonGumbelSampler
 from triton_stand_ins import compilations, kernels
 from verifying import row_metadata
@@ -199,7 +200,7 @@ def test_a_configuration_that_is_forced_holds_inside_its_context_alone(launched)
         if span is None:
             backend.sample(logits, metadata)
         else:
-            with configurations.forced(configurations.Configuration(span=span)):
+            with tuning.forced(tuning.Configuration(span=span)):
                 backend.sample(logits, metadata)
         grids.append(launched.taken()[0][1][0])
     assert grids == [2, 2, 1, 2]
@@ -388,13 +389,13 @@ def test_threads_that_share_a_sampler_draw_each_from_its_own_batch(launched):
 def test_a_call_launches_on_the_stream_that_is_current_then(launched, monkeypatch, params):
     backend, logits, metadata = here(), torch.zeros(ROWS, V), metadata_of(*[params] * ROWS)
     for stream in (7, 8, None):
-        monkeypatch.setattr(run, "current_stream", lambda device, stream=stream: stream)
+        monkeypatch.setattr(launch_context, "current_stream", lambda device, stream=stream: stream)
         backend.sample(logits, metadata)
         assert {stream for *_, stream in launched.taken()} == {stream}
 
 
 def test_without_hooks_tritons_launcher_is_called_as_triton_calls_it(kernels, monkeypatch):
-    monkeypatch.setattr(run, "current_stream", lambda device: 7)
+    monkeypatch.setattr(launch_context, "current_stream", lambda device: 7)
     backend, logits, metadata = here(), torch.zeros(ROWS, V), metadata_of(*[SEEDED] * ROWS)
     backend.sample(logits, metadata)
     (found,) = kernels["draw_rows"]._compiled.values()

@@ -6,8 +6,8 @@ import torch
 pytest.importorskip("triton", reason="Triton is not installed")
 
 from tokendraw import Need, SamplingMetadata, SamplingParams
-from tokendraw_triton_gumbel.launches.call import Call
-from tokendraw_triton_gumbel.launches.scratch import Scratch
+from tokendraw_triton_gumbel.dispatch.compiled_call import Call
+from tokendraw_triton_gumbel.host.scratch import Scratch
 from tokendraw_triton_gumbel.sampler import TritonGumbelSampler
 from triton_stand_ins import compilations, flat, kernels
 

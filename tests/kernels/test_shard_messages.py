@@ -9,7 +9,7 @@ import shard_metadata
 import triton_on_a_cpu
 from compiled_kernels import SOME, compiled_call, has_machine_code
 from tokendraw_triton_gumbel.kernels.shared.configs import MergeConfig, ThresholdConfig
-from tokendraw_triton_gumbel.launches.shard_messages import MessageLaunches
+from tokendraw_triton_gumbel.ranks.merge_launches import MessageLaunches
 from triton_on_a_cpu import TARGETS
 from triton_stand_ins import kernels
 

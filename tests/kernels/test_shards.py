@@ -13,7 +13,7 @@ import triton_stand_ins
 from compiled_kernels import compiled, compiled_call, has_machine_code
 from echoing_rank import agreed_shard
 from tokendraw import SamplingMetadata, SamplingParams
-from tokendraw_triton_gumbel.launches import compiled as compilation
+from tokendraw_triton_gumbel.host import compilation
 from triton_on_a_cpu import TARGETS
 from triton_stand_ins import flat, kernels, sampler_for
 

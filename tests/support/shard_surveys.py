@@ -7,10 +7,10 @@ from tokendraw import Need, SamplingMetadata, SamplingParams
 from tokendraw.vocab_parallel import Digits, Layout, Span, Weighing, keys
 from tokendraw_native.row_params import RowParams
 from tokendraw_native.shards import LocalColumns
-from tokendraw_triton_gumbel.device import LaunchDevice
-from tokendraw_triton_gumbel.launches.parameters import kind_of, tensors_of
-from tokendraw_triton_gumbel.launches.variant import Target
-from tokendraw_triton_gumbel.sharding import ShardSampler
+from tokendraw_triton_gumbel.host.device import LaunchDevice
+from tokendraw_triton_gumbel.host.params_layout import kind_of, tensors_of
+from tokendraw_triton_gumbel.host.variant import Target
+from tokendraw_triton_gumbel.ranks.sampler import ShardSampler
 
 SIZE, START = 2900, 700
 CLOSE = 2e-6

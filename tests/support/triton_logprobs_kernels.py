@@ -25,10 +25,10 @@ from tokendraw_native.logprobs import log_kept_mass, logprobs  # noqa: E402
 from tokendraw_native.row_params import Noise, RowParams  # noqa: E402
 from tokendraw_native.row_stats import row_stats  # noqa: E402
 from tokendraw_native.sampler import NativeSampler  # noqa: E402
-from tokendraw_triton_gumbel.arguments import Tensors  # noqa: E402
+from tokendraw_triton_gumbel.dispatch.launch_context import Run  # noqa: E402
+from tokendraw_triton_gumbel.host import params_layout  # noqa: E402
+from tokendraw_triton_gumbel.host.arguments import Tensors  # noqa: E402
 from tokendraw_triton_gumbel.kernels.large_set import after_pass  # noqa: E402
-from tokendraw_triton_gumbel.launches import parameters  # noqa: E402
-from tokendraw_triton_gumbel.run import Run  # noqa: E402
 from tokendraw_triton_gumbel.sampler import TritonGumbelSampler  # noqa: E402
 
 INF = float("inf")
@@ -84,8 +84,11 @@ def described(logits, m, mode):
     floors = found.threshold.squeeze(-1)
     if not request.filters:
         assert (floors == -INF).all()
-    params, sampler = parameters.tensors_of(m), TritonGumbelSampler(logits.device, Need(logprobs_mode=mode))
-    call, geometry = sampler._prepare((rows, 0, 0, 0), None, logits, m.facts, parameters.kind_of(m))
+    params, sampler = (
+        params_layout.tensors_of(m),
+        TritonGumbelSampler(logits.device, Need(logprobs_mode=mode)),
+    )
+    call, geometry = sampler._prepare((rows, 0, 0, 0), None, logits, m.facts, params_layout.kind_of(m))
     call.describes_drawn = False  # no draw has been here
     run = Run(call, geometry, logits, params, Tensors())
     for piece, left in (

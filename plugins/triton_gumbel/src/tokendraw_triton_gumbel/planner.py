@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 
 from tokendraw import PagedKVPlan
-from tokendraw_triton_gumbel.device import LaunchDevice
+from tokendraw_triton_gumbel.host.device import LaunchDevice
+from tokendraw_triton_gumbel.host.launch import current_stream, group
 from tokendraw_triton_gumbel.kernels.shared.argument_groups import BlockTable, PagePlan
-from tokendraw_triton_gumbel.launches.launch import current_stream, group
 from tokendraw_triton_gumbel.launches.paged_kv import PlanLaunches
 
 

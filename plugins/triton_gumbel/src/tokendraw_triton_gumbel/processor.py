@@ -10,10 +10,10 @@ from torch import Tensor
 
 from tokendraw import Drafts, RequestSlots
 from tokendraw.plugin import RequestTables
-from tokendraw_triton_gumbel.device import LaunchDevice
+from tokendraw_triton_gumbel.host.device import LaunchDevice
+from tokendraw_triton_gumbel.host.launch import current_stream, group
 from tokendraw_triton_gumbel.kernels.logits_processing.argument_groups import SlotRows, StepDrafts
 from tokendraw_triton_gumbel.kernels.shared.argument_groups import Logits
-from tokendraw_triton_gumbel.launches.launch import current_stream, group
 from tokendraw_triton_gumbel.launches.logits_processing import (
     LISTED,
     TABLES,

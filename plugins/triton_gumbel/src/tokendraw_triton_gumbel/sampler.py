@@ -1,8 +1,8 @@
 """The calls: sampling, drafts, and their verification. They wait for nothing.
 
-What calls have in common is made once and kept in a :class:`.launches.call.Call`. Which one a call takes depends on the
-types, strides and alignment of its tensors and on which parameters there are. Values and addresses are read at each
-call, so that tensors may change in place or give way to others, and nothing of a call outlives it.
+What calls have in common is made once and kept in a :class:`.dispatch.compiled_call.Call`. Which one a call takes
+depends on the types, strides and alignment of its tensors and on which parameters there are. Values and addresses are
+read at each call, so that tensors may change in place or give way to others, and nothing of a call outlives it.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from torch import Tensor
 
 from tokendraw import BatchFacts, Drafts, Need, SamplerOutput, SamplingMetadata, VerifyOutput, VocabShard
 from tokendraw.plugin import VerifyMode, log_kept_mass_by_step, logprobs_by_step
-from tokendraw_triton_gumbel import configurations
-from tokendraw_triton_gumbel.configurations import Configuration
-from tokendraw_triton_gumbel.device import LaunchDevice
-from tokendraw_triton_gumbel.empty_batches import nothing_drawn, nothing_verified
-from tokendraw_triton_gumbel.kernels.shared import row_params
-from tokendraw_triton_gumbel.launches import parameters
-from tokendraw_triton_gumbel.launches.call import Call
-from tokendraw_triton_gumbel.launches.geometry import Geometry
-from tokendraw_triton_gumbel.launches.parameters import ParamsKind
-from tokendraw_triton_gumbel.launches.variant import (
+from tokendraw_triton_gumbel.dispatch.compiled_call import Call
+from tokendraw_triton_gumbel.dispatch.draft_inputs import one_behind_the_other, readable_alike
+from tokendraw_triton_gumbel.dispatch.empty_outputs import nothing_drawn, nothing_verified
+from tokendraw_triton_gumbel.dispatch.launch_context import Run
+from tokendraw_triton_gumbel.host import params_layout, tuning
+from tokendraw_triton_gumbel.host.device import LaunchDevice
+from tokendraw_triton_gumbel.host.geometry import Geometry
+from tokendraw_triton_gumbel.host.params_layout import ParamsKind
+from tokendraw_triton_gumbel.host.tuning import Configuration
+from tokendraw_triton_gumbel.host.variant import (
     LOGITS,
     Rows,
     Target,
@@ -32,11 +32,10 @@ from tokendraw_triton_gumbel.launches.variant import (
     VerifyVariant,
     layout_of,
 )
-from tokendraw_triton_gumbel.run import Run
-from tokendraw_triton_gumbel.verification import one_behind_the_other, readable_alike
+from tokendraw_triton_gumbel.kernels.shared import row_params
 
 if TYPE_CHECKING:
-    from tokendraw_triton_gumbel.sharding import ShardSampler
+    from tokendraw_triton_gumbel.ranks.sampler import ShardSampler
 
 _MOST_CALLS, _MOST_SIZES = 256, 2048
 """Most kinds of calls that are remembered, and most sizes of all of them."""
@@ -93,17 +92,17 @@ class TritonGumbelSampler:
         if logits.get_device() != self._current_device():
             with torch.cuda.device(logits.device):
                 return self._draw(logits, m, flags)
-        rows, params = logits.shape[0], parameters.tensors_of(m)
+        rows, params = logits.shape[0], params_layout.tensors_of(m)
         size = (rows, 0, 0, 0)
-        asked, placed = parameters.kind_of(m), parameters.are_placed_densely(m)
+        asked, placed = params_layout.kind_of(m), params_layout.are_placed_densely(m)
         prepared = self._prepared.get((size, None, _kind(logits), asked, placed))
         if prepared is None:
             if not rows:
                 return nothing_drawn(logits, m, ranked=self._ranked)
             logits = one_behind_the_other(logits)
             if not (asked.dense and placed):
-                params = parameters.readable(params)
-                asked = parameters.kind_by(m.facts, params)
+                params = params_layout.readable(params)
+                asked = params_layout.kind_by(m.facts, params)
             prepared = self._prepare(size, None, logits, m.facts, asked)
         call, geometry = prepared
         run = Run(call, geometry, logits, params, self._arguments, flags)
@@ -131,15 +130,15 @@ class TritonGumbelSampler:
         target, q, known = readable_alike(target, drafts, is_coupled=is_coupled or not width)
         ids, offsets = drafts.draft_token_ids.contiguous(), drafts.cu_num_logits.contiguous()
         drafted = 0 if q is None else min(len(q), rows - requests)
-        size, params = (rows, requests, drafted, width), parameters.tensors_of(m)
+        size, params = (rows, requests, drafted, width), params_layout.tensors_of(m)
         read = None if q is None else layout_of(q)
         chain = VerifyVariant.of(known, width, ids.dim(), read, ids.dtype, offsets.dtype)
-        asked, placed = parameters.kind_of(m), parameters.are_placed_densely(m)
+        asked, placed = params_layout.kind_of(m), params_layout.are_placed_densely(m)
         prepared = self._prepared.get((size, chain, _kind(target), asked, placed))
         if prepared is None:
             if not (asked.dense and placed):
-                params = parameters.readable(params)
-                asked = parameters.kind_by(m.facts, params)
+                params = params_layout.readable(params)
+                asked = params_layout.kind_by(m.facts, params)
             prepared = self._prepare(size, chain, target, m.facts, asked)
         call, geometry = prepared
         verify = call.verify
@@ -177,12 +176,12 @@ class TritonGumbelSampler:
     ) -> tuple[Call, Geometry]:
         """Return what calls like this one have in common, and what those of its size have, and remember both.
 
-        :param size: the numbers of :class:`.launches.variant.Size`.
+        :param size: the numbers of :class:`.host.variant.Size`.
         """
         kind = chain, _kind(logits), asked, True
         rows, _, drafted, _ = size
         all_rows = rows + (drafted if chain is not None and chain.known == LOGITS else 0)
-        how = configurations.chosen(self._target.family, all_rows)
+        how = tuning.chosen(self._target.family, all_rows)
         call = self._calls.get((how, *kind))
         if call is None:
             variant = self._variant(logits, facts, how, asked, chain)
@@ -222,7 +221,7 @@ class TritonGumbelSampler:
 
 def _shard_sampler(here: LaunchDevice, target: Target, need: Need) -> ShardSampler:
     """Make what serves ranks: few callers need it, so that its modules are imported here."""
-    from tokendraw_triton_gumbel.sharding import ShardSampler
+    from tokendraw_triton_gumbel.ranks.sampler import ShardSampler
 
     return ShardSampler(here, target, need)
 
@@ -230,7 +229,7 @@ def _shard_sampler(here: LaunchDevice, target: Target, need: Need) -> ShardSampl
 def _kind(logits: Tensor) -> tuple[object, ...]:
     """Return what of logits decides how they are read, beside the number of rows."""
     vocab_size, address, device = logits.shape[1], logits.data_ptr() % 16, logits.get_device()
-    return vocab_size, logits.stride(), logits.dtype, address, device, configurations.forced_here()
+    return vocab_size, logits.stride(), logits.dtype, address, device, tuning.forced_here()
 
 
 def _remember(memory: dict[_K, _V], key: _K, value: _V, most: int) -> None:

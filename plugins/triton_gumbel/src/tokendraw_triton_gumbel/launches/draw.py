@@ -10,6 +10,10 @@ from typing import Any
 
 import torch
 
+from tokendraw_triton_gumbel.host.geometry import span_of
+from tokendraw_triton_gumbel.host.launch import Launch, Operands, Step, group
+from tokendraw_triton_gumbel.host.scratch import CALL, PROGRAMS, ROWS, Scratch
+from tokendraw_triton_gumbel.host.variant import COUPLED, Target, Variant
 from tokendraw_triton_gumbel.kernels.large_set.draw_large_set import draw_large_sets
 from tokendraw_triton_gumbel.kernels.large_set.row_state import (
     COLUMNS,
@@ -38,10 +42,6 @@ from tokendraw_triton_gumbel.kernels.shared.configs import LargeSetConfig, RowCo
 from tokendraw_triton_gumbel.kernels.shared.queue_layout import QUEUE_COUNTERS, ROUNDS
 from tokendraw_triton_gumbel.kernels.shared.tile_layout import GRANULES_PER_TILE, TILE_SIZE, VECTORS
 from tokendraw_triton_gumbel.kernels.tile_pass.tile_statistics import tile_statistics
-from tokendraw_triton_gumbel.launches.geometry import span_of
-from tokendraw_triton_gumbel.launches.launch import Launch, Operands, Step, group
-from tokendraw_triton_gumbel.launches.scratch import CALL, PROGRAMS, ROWS, Scratch
-from tokendraw_triton_gumbel.launches.variant import COUPLED, Target, Variant
 
 _LEAST_TILES = 256
 """Kernels are compiled for a power of two of tiles: one does for all vocabularies up to 262,144."""

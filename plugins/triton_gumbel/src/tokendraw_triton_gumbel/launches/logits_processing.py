@@ -9,6 +9,9 @@ from typing import Any, NamedTuple
 import torch
 
 from tokendraw.plugin import EditFacts, RequestTables
+from tokendraw_triton_gumbel.host.compilation import Argument, Pointer, is_interpreted
+from tokendraw_triton_gumbel.host.geometry import Grid
+from tokendraw_triton_gumbel.host.launch import Launch
 from tokendraw_triton_gumbel.kernels.logits_processing import row_edits
 from tokendraw_triton_gumbel.kernels.logits_processing.argument_groups import (
     AllowedIds,
@@ -25,9 +28,6 @@ from tokendraw_triton_gumbel.kernels.logits_processing.argument_groups import (
 from tokendraw_triton_gumbel.kernels.logits_processing.process_logits import process_logits
 from tokendraw_triton_gumbel.kernels.shared.argument_groups import Logits
 from tokendraw_triton_gumbel.kernels.shared.configs import ProcessConfig
-from tokendraw_triton_gumbel.launches.compiled import Argument, Pointer, is_interpreted
-from tokendraw_triton_gumbel.launches.geometry import Grid
-from tokendraw_triton_gumbel.launches.launch import Launch
 
 CONFIG = ProcessConfig(IDS=64, WORDS=8, TILE=1024, REQUESTS=1024)
 _WARPS = 2

@@ -14,6 +14,8 @@ import torch
 import triton
 
 from tokendraw.plugin import LogprobsMode
+from tokendraw_triton_gumbel.host.launch import Launch, Operands, Step, group
+from tokendraw_triton_gumbel.host.scratch import ROWS, Scratch
 from tokendraw_triton_gumbel.kernels.logprobs.ranks import RANK_SPAN, count_ranks
 from tokendraw_triton_gumbel.kernels.logprobs.row_logprobs import (
     CANDIDATES,
@@ -28,8 +30,6 @@ from tokendraw_triton_gumbel.kernels.shared import row_params
 from tokendraw_triton_gumbel.kernels.shared.argument_groups import Logits
 from tokendraw_triton_gumbel.kernels.shared.configs import LogprobsConfig
 from tokendraw_triton_gumbel.launches.draw import DrawLaunches
-from tokendraw_triton_gumbel.launches.launch import Launch, Operands, Step, group
-from tokendraw_triton_gumbel.launches.scratch import ROWS, Scratch
 
 _WARPS = 4
 _LEAST_TILES = 256

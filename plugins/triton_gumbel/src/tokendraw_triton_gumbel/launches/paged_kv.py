@@ -7,12 +7,12 @@ from typing import NamedTuple
 
 import torch
 
+from tokendraw_triton_gumbel.host.compilation import Argument, Pointer
+from tokendraw_triton_gumbel.host.geometry import Grid
+from tokendraw_triton_gumbel.host.launch import Launch, compile_steps
 from tokendraw_triton_gumbel.kernels.paged_kv.write_plan import write_plan
 from tokendraw_triton_gumbel.kernels.shared.argument_groups import BlockTable, PagePlan
 from tokendraw_triton_gumbel.kernels.shared.configs import PlanConfig
-from tokendraw_triton_gumbel.launches.compiled import Argument, Pointer
-from tokendraw_triton_gumbel.launches.geometry import Grid
-from tokendraw_triton_gumbel.launches.launch import Launch, compile_steps
 
 _LARGE_BATCH = 1024
 """Requests from which on a program takes several: each program reads all lengths."""

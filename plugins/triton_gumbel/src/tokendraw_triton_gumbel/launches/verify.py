@@ -7,6 +7,10 @@ from typing import Any
 
 import torch
 
+from tokendraw_triton_gumbel.host.geometry import ACCEPTING_WARPS
+from tokendraw_triton_gumbel.host.launch import Launch, Operands, Step, group
+from tokendraw_triton_gumbel.host.scratch import REQUESTS, ROWS, Scratch
+from tokendraw_triton_gumbel.host.variant import COUPLED, LOGITS, PROBS, Target, Variant, VerifyVariant
 from tokendraw_triton_gumbel.kernels.row_draw.small_set import LARGE_CANDIDATES, SMALL_CANDIDATES
 from tokendraw_triton_gumbel.kernels.shared.argument_groups import (
     CandidateLists,
@@ -22,10 +26,6 @@ from tokendraw_triton_gumbel.kernels.shared.configs import AcceptConfig
 from tokendraw_triton_gumbel.kernels.verify.accept_drafts import accept_drafts
 from tokendraw_triton_gumbel.kernels.verify.check_probs import PROBS_AT_ONCE, check_probs
 from tokendraw_triton_gumbel.launches.draw import NO_DRAFTS, DrawLaunches
-from tokendraw_triton_gumbel.launches.geometry import ACCEPTING_WARPS
-from tokendraw_triton_gumbel.launches.launch import Launch, Operands, Step, group
-from tokendraw_triton_gumbel.launches.scratch import REQUESTS, ROWS, Scratch
-from tokendraw_triton_gumbel.launches.variant import COUPLED, LOGITS, PROBS, Target, Variant, VerifyVariant
 
 _ACCEPTING_REGISTERS = 128
 """Most registers a thread of the launch over the requests, so that its programs fit. NVIDIA."""

@@ -8,11 +8,11 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from tokendraw_triton_gumbel.host import params_layout
+from tokendraw_triton_gumbel.host.launch import group
+from tokendraw_triton_gumbel.host.params_layout import MaybeTensors
+from tokendraw_triton_gumbel.host.scratch import Places, Scratch
 from tokendraw_triton_gumbel.kernels.shared.argument_groups import RowParams
-from tokendraw_triton_gumbel.launches import parameters
-from tokendraw_triton_gumbel.launches.launch import group
-from tokendraw_triton_gumbel.launches.parameters import MaybeTensors
-from tokendraw_triton_gumbel.launches.scratch import Places, Scratch
 
 
 class Arguments(Protocol):
@@ -27,7 +27,7 @@ class Arguments(Protocol):
     def params(self, tensors: MaybeTensors, fresh: Tensor | None) -> RowParams:
         """Return what stands for the parameters.
 
-        :param tensors: as :func:`.launches.parameters.readable` returns them.
+        :param tensors: as :func:`.host.params_layout.readable` returns them.
         """
 
     def pieces(self, scratch: Scratch, geometry: Places, memory: Tensor) -> Sequence[Any]:
@@ -48,7 +48,7 @@ class Addresses:
     def params(tensors: MaybeTensors, fresh: Tensor | None) -> RowParams:
         """Return the addresses of the parameters."""
         found = [0 if tensor is None else tensor.data_ptr() for tensor in tensors[:-1]]
-        found.insert(parameters.FRESH, 0 if fresh is None else fresh.data_ptr())
+        found.insert(params_layout.FRESH, 0 if fresh is None else fresh.data_ptr())
         return group(RowParams, found)
 
     @staticmethod
@@ -75,8 +75,8 @@ class Tensors:
     def params(tensors: MaybeTensors, fresh: Tensor | None) -> RowParams:
         """Return the parameters, and others of their types for what is absent."""
         found = list(tensors[:-1])
-        found.insert(parameters.FRESH, fresh)
-        types = parameters.stand_ins([None if tensor is None else tensor.dtype for tensor in tensors])
+        found.insert(params_layout.FRESH, fresh)
+        types = params_layout.stand_ins([None if tensor is None else tensor.dtype for tensor in tensors])
         return RowParams(
             *[
                 torch.zeros(1, dtype=wanted.dtype) if tensor is None and wanted is not None else tensor

@@ -7,17 +7,16 @@ from torch import Tensor
 
 from tokendraw import BatchFacts, Need, SamplerOutput, SamplingMetadata, VocabShard
 from tokendraw.vocab_parallel import Layout, MetadataParameters, sample_shard
-from tokendraw_triton_gumbel import configurations
-from tokendraw_triton_gumbel.device import LaunchDevice
-from tokendraw_triton_gumbel.empty_batches import nothing_drawn
-from tokendraw_triton_gumbel.launches import parameters
-from tokendraw_triton_gumbel.launches.parameters import MaybeTensors, ParamsKind
-from tokendraw_triton_gumbel.launches.shard_messages import MessageLaunches
-from tokendraw_triton_gumbel.launches.shards import ShardLaunches, ShardPlaces, ShardVariant, shard_of
-from tokendraw_triton_gumbel.launches.variant import Rows, Target, layout_of
-from tokendraw_triton_gumbel.shard_merging import KernelMerging
-from tokendraw_triton_gumbel.shards import ShardColumns
-from tokendraw_triton_gumbel.verification import one_behind_the_other
+from tokendraw_triton_gumbel.dispatch.draft_inputs import one_behind_the_other
+from tokendraw_triton_gumbel.dispatch.empty_outputs import nothing_drawn
+from tokendraw_triton_gumbel.host import params_layout, tuning
+from tokendraw_triton_gumbel.host.device import LaunchDevice
+from tokendraw_triton_gumbel.host.params_layout import MaybeTensors, ParamsKind
+from tokendraw_triton_gumbel.host.variant import Rows, Target, layout_of
+from tokendraw_triton_gumbel.ranks.column_launches import ShardLaunches, ShardPlaces, ShardVariant, shard_of
+from tokendraw_triton_gumbel.ranks.columns import ShardColumns
+from tokendraw_triton_gumbel.ranks.merge_launches import MessageLaunches
+from tokendraw_triton_gumbel.ranks.merging import KernelMerging
 
 _MOST_SIZES = 2048
 """Most kinds and sizes of calls that are remembered."""
@@ -41,10 +40,10 @@ class ShardSampler:
             whole = logits.new_empty(0, layout.vocab_size)
             return nothing_drawn(whole, m, ranked=self._need.logprob_ranks)
         with torch.no_grad():
-            tensors, asked = parameters.tensors_of(m), parameters.kind_of(m)
-            if not (asked.dense and parameters.are_placed_densely(m)):
-                tensors = parameters.readable(tensors)
-                asked = parameters.kind_by(m.facts, tensors)
+            tensors, asked = params_layout.tensors_of(m), params_layout.kind_of(m)
+            if not (asked.dense and params_layout.are_placed_densely(m)):
+                tensors = params_layout.readable(tensors)
+                asked = params_layout.kind_by(m.facts, tensors)
             params, given = MetadataParameters(m, rows, logits.device), self._here.arguments
             columns = self._columns(logits, m.facts, layout, tensors, asked)
             merging = KernelMerging(self._messages, given, layout, tensors, params, self._need)
@@ -69,7 +68,7 @@ class ShardSampler:
     ) -> tuple[ShardLaunches, ShardPlaces]:
         """Return what calls like this one have in common, and remember it."""
         (rows, columns), shard = logits.shape, shard_of(layout)
-        how = configurations.chosen(self._target.family, rows)
+        how = tuning.chosen(self._target.family, rows)
         read = layout_of(logits)
         key = rows, columns, read, shard, how, facts.all_greedy, asked
         found = self._prepared.get(key)

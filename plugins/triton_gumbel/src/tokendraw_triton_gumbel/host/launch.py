@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 from triton import knobs
 from triton.runtime import driver
 
+from tokendraw_triton_gumbel.host.compilation import Argument, Wanted, compile_all, compiled
+from tokendraw_triton_gumbel.host.geometry import Geometry, Grid
 from tokendraw_triton_gumbel.kernels.shared.argument_groups import RowParams
-from tokendraw_triton_gumbel.launches.compiled import Argument, Wanted, compile_all, compiled
-from tokendraw_triton_gumbel.launches.geometry import Geometry, Grid
 
 group = tuple.__new__
 """Makes a group of arguments: ``group(Logits, fields)`` is ``Logits(*fields)`` in a third of the time."""

@@ -8,13 +8,13 @@ import torch
 from torch import Tensor
 
 from tokendraw import LogprobsTensors, SamplingMetadata
-from tokendraw_triton_gumbel.arguments import Arguments
-from tokendraw_triton_gumbel.configurations import FEW_ROWS
-from tokendraw_triton_gumbel.launches.call import Call
-from tokendraw_triton_gumbel.launches.geometry import Geometry
-from tokendraw_triton_gumbel.launches.launch import Operands, Step, current_stream, group
-from tokendraw_triton_gumbel.launches.parameters import MaybeTensors
-from tokendraw_triton_gumbel.many_logprobs import describe_many
+from tokendraw_triton_gumbel.dispatch.compiled_call import Call
+from tokendraw_triton_gumbel.host.arguments import Arguments
+from tokendraw_triton_gumbel.host.geometry import Geometry
+from tokendraw_triton_gumbel.host.launch import Operands, Step, current_stream, group
+from tokendraw_triton_gumbel.host.params_layout import MaybeTensors
+from tokendraw_triton_gumbel.host.tuning import FEW_ROWS
+from tokendraw_triton_gumbel.launches.topk_logprobs import describe_many
 
 
 class Run:
@@ -35,7 +35,7 @@ class Run:
 
         :param geometry: of the size of the call.
         :param logits: [rows, V].
-        :param params: what :func:`.launches.parameters.readable` returned.
+        :param params: what :func:`.host.params_layout.readable` returned.
         :param flags: bits beside those of the variant.
         """
         rows = logits.shape[0]
@@ -70,7 +70,7 @@ class Run:
         """Describe the drawn tokens.
 
         :param drawn: token ids [rows] int64; floors [rows] float32, where ``x >= floor`` is kept; log_kept_mass [rows].
-        :param ranks: what :meth:`.launches.call.Call.room_for_logprobs` returned, ``best`` too.
+        :param ranks: what :meth:`.dispatch.compiled_call.Call.room_for_logprobs` returned, ``best`` too.
         """
         logprobs, draw = self._call.logprobs, self._call.draw
         assert logprobs is not None  # a batch without logprobs has nothing to describe

@@ -8,15 +8,15 @@ import torch
 from torch import Tensor
 
 from tokendraw.plugin import LogprobsMode
+from tokendraw_triton_gumbel.host import params_layout
+from tokendraw_triton_gumbel.host.compilation import Pointer
+from tokendraw_triton_gumbel.host.geometry import Geometry, lay_out
+from tokendraw_triton_gumbel.host.launch import Operands, Step, compile_steps
+from tokendraw_triton_gumbel.host.scratch import Scratch
+from tokendraw_triton_gumbel.host.variant import COUPLED, Size, Target, Variant
 from tokendraw_triton_gumbel.kernels.shared import row_params
-from tokendraw_triton_gumbel.launches import parameters
-from tokendraw_triton_gumbel.launches.compiled import Pointer
 from tokendraw_triton_gumbel.launches.draw import DrawLaunches
-from tokendraw_triton_gumbel.launches.geometry import Geometry, lay_out
-from tokendraw_triton_gumbel.launches.launch import Operands, Step, compile_steps
 from tokendraw_triton_gumbel.launches.logprobs import LogprobsLaunches, mode_flags
-from tokendraw_triton_gumbel.launches.scratch import Scratch
-from tokendraw_triton_gumbel.launches.variant import COUPLED, Size, Target, Variant
 from tokendraw_triton_gumbel.launches.verify import VerifyLaunches
 
 _EXACT: int = row_params.EXACT.value
@@ -46,7 +46,7 @@ class Call:
         if variant.num_best is not None:
             self.logprobs = LogprobsLaunches(self.draw, variant.num_best, mode, self.scratch)
         self.describes_drawn = variant.describes_drawn
-        self.flags = parameters.presence(variant.params, fresh=variant.fresh)
+        self.flags = params_layout.presence(variant.params, fresh=variant.fresh)
         """Flags of every launch, as bits of :mod:`~tokendraw_triton_gumbel.kernels.shared.row_params`."""
         if variant.described or (verify is not None and verify.known != COUPLED):
             self.flags += _EXACT
@@ -60,7 +60,7 @@ class Call:
     def geometry(self, size: tuple[int, ...]) -> Geometry:
         """Compute the grids of a size, and where its scratch lies.
 
-        :param size: the numbers of :class:`~tokendraw_triton_gumbel.launches.variant.Size`.
+        :param size: the numbers of :class:`~tokendraw_triton_gumbel.host.variant.Size`.
         """
         return lay_out(self.variant, self._target, self.scratch, Size(*size))
 
@@ -85,7 +85,7 @@ class Call:
         operands = Operands(
             self.geometry((1,) if verify is None else (2, 1, 1, 1)),
             (variant.logits.pointer, variant.logits.stride),
-            parameters.stand_ins(variant.params),
+            params_layout.stand_ins(variant.params),
             0,
             self.scratch.pointers,
         )

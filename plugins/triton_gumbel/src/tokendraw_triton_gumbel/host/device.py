@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import torch
 
-from tokendraw_triton_gumbel.arguments import Addresses, Arguments, Tensors
-from tokendraw_triton_gumbel.launches.compiled import is_interpreted
+from tokendraw_triton_gumbel.host.arguments import Addresses, Arguments, Tensors
+from tokendraw_triton_gumbel.host.compilation import is_interpreted
 
 
 class LaunchDevice(NamedTuple):

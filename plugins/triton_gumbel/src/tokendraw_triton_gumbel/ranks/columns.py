@@ -22,15 +22,15 @@ from tokendraw.vocab_parallel import (
     Survey,
     Weighing,
 )
-from tokendraw_triton_gumbel.arguments import Arguments
+from tokendraw_triton_gumbel.host import params_layout
+from tokendraw_triton_gumbel.host.arguments import Arguments
+from tokendraw_triton_gumbel.host.launch import Step, current_stream
+from tokendraw_triton_gumbel.host.params_layout import MaybeTensors
 from tokendraw_triton_gumbel.kernels.shards.argument_groups import Counted, Digit, RowBounds
-from tokendraw_triton_gumbel.launches import parameters
-from tokendraw_triton_gumbel.launches.launch import Step, current_stream
-from tokendraw_triton_gumbel.launches.parameters import MaybeTensors
-from tokendraw_triton_gumbel.launches.shard_searches import MOST_VALUES, ShardSearches
-from tokendraw_triton_gumbel.launches.shard_words import Words, words_of_survey
-from tokendraw_triton_gumbel.launches.shards import ShardLaunches, ShardPlaces
-from tokendraw_triton_gumbel.many_best import best_tokens
+from tokendraw_triton_gumbel.ranks.best_tokens import best_tokens
+from tokendraw_triton_gumbel.ranks.column_launches import ShardLaunches, ShardPlaces
+from tokendraw_triton_gumbel.ranks.message_layout import Words, words_of_survey
+from tokendraw_triton_gumbel.ranks.search_launches import MOST_VALUES, ShardSearches
 
 _INF = float("inf")
 
@@ -50,7 +50,7 @@ class ShardColumns:
         """Allocate scratch.
 
         :param logits: [B, n], n > 0: without columns one of -inf.
-        :param tensors: what :func:`.launches.parameters.readable` returned.
+        :param tensors: what :func:`.host.params_layout.readable` returned.
         """
         self._launches, self._logits, self._layout, self._arguments = launches, logits, layout, arguments
         self._tensors, self._stream = tensors, current_stream(logits.get_device())
@@ -121,7 +121,7 @@ class ShardColumns:
         bounded = self._weighed(bounds)
         fresh = None if seeds is None else seeds.fresh()  # they may be on their way while logits are read
         fresh = None if fresh is None else fresh.contiguous()
-        flags = parameters.presence(launches.variant.params, fresh=fresh is not None)
+        flags = params_layout.presence(launches.variant.params, fresh=fresh is not None)
         its_fresh, its_words = given.tensors((fresh, words))
         self._launch(launches.draw(self._operands, its_fresh, flags, bounded, its_words))
         return launches.words.views(words)

@@ -7,6 +7,10 @@ from typing import Any
 
 import torch
 
+from tokendraw_triton_gumbel.host import params_layout
+from tokendraw_triton_gumbel.host.compilation import Argument, Pointer
+from tokendraw_triton_gumbel.host.launch import Launch
+from tokendraw_triton_gumbel.host.params_layout import Types
 from tokendraw_triton_gumbel.kernels.shard_messages.argument_groups import (
     DigitStep,
     DrawFields,
@@ -21,10 +25,6 @@ from tokendraw_triton_gumbel.kernels.shard_messages.find_thresholds import find_
 from tokendraw_triton_gumbel.kernels.shard_messages.merge_draws import merge_draws
 from tokendraw_triton_gumbel.kernels.shard_messages.next_digit import next_digit
 from tokendraw_triton_gumbel.kernels.shared.configs import MergeConfig, ThresholdConfig
-from tokendraw_triton_gumbel.launches import parameters
-from tokendraw_triton_gumbel.launches.compiled import Argument, Pointer
-from tokendraw_triton_gumbel.launches.launch import Launch
-from tokendraw_triton_gumbel.launches.parameters import Types
 
 MOST_VALUES = 4096
 """Most values of all ranks among which a kernel finds a threshold."""
@@ -75,7 +75,7 @@ class MessageLaunches:
             _some(DrawFields),
             shared,
             _some(SharedSizes),
-            parameters.stand_ins(types),
+            params_layout.stand_ins(types),
             3,
             MergedDraws(_LONG, _TRUTH),
         )
@@ -87,14 +87,14 @@ class MessageLaunches:
         :param fresh: whether they tell fresh seeds.
         """
         seeds = _LONG if fresh else None
-        row_params = parameters.stand_ins(types)
+        row_params = params_layout.stand_ins(types)
         arguments = (_WHOLE, _some(Sizes), _some(SurveyFields), row_params, 3, _SEARCH, seeds)
         warps = max(1, min(_MOST_WARPS, max(config.N, config.MASSES) // _VALUES_A_WARP))
         return self._of(find_thresholds, config, warps, arguments, (types, fresh))
 
     def digit(self, types: Types) -> Launch:
         """Return the kernel for a histogram of all ranks."""
-        arguments = (_LONG, _some(DigitStep), parameters.stand_ins(types), 3, 3, _SEARCH)
+        arguments = (_LONG, _some(DigitStep), params_layout.stand_ins(types), 3, 3, _SEARCH)
         return self._of(next_digit, None, 1, arguments, types)
 
     def _of(

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from tokendraw_triton_gumbel.configurations import Configuration
+from tokendraw_triton_gumbel.host.scratch import Scratch
+from tokendraw_triton_gumbel.host.tuning import Configuration
+from tokendraw_triton_gumbel.host.variant import COUPLED, LOGITS, Rows, Size, Target, Variant
 from tokendraw_triton_gumbel.kernels.shared.argument_groups import Counts
 from tokendraw_triton_gumbel.kernels.shared.tile_layout import TILE_SIZE
 from tokendraw_triton_gumbel.kernels.verify.check_probs import PROBS_AT_ONCE
-from tokendraw_triton_gumbel.launches.scratch import Scratch
-from tokendraw_triton_gumbel.launches.variant import COUPLED, LOGITS, Rows, Size, Target, Variant
 
 Grid = tuple[int, int, int]
 ACCEPTING_WARPS = 4

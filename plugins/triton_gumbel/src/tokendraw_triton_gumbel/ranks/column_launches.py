@@ -8,7 +8,13 @@ from typing import Any, NamedTuple
 import torch
 
 from tokendraw.vocab_parallel import Layout
-from tokendraw_triton_gumbel.configurations import Configuration
+from tokendraw_triton_gumbel.host import params_layout
+from tokendraw_triton_gumbel.host.compilation import Pointer
+from tokendraw_triton_gumbel.host.geometry import Grid, grid_of_rows, rounded, span_of
+from tokendraw_triton_gumbel.host.launch import Launch, Step, compile_steps, group
+from tokendraw_triton_gumbel.host.scratch import ROWS, Scratch
+from tokendraw_triton_gumbel.host.tuning import Configuration
+from tokendraw_triton_gumbel.host.variant import Rows, Target
 from tokendraw_triton_gumbel.kernels.shards.argument_groups import (
     RowBounds,
     Shard,
@@ -20,14 +26,8 @@ from tokendraw_triton_gumbel.kernels.shards.weigh_kept import TILES_AT_ONCE, wei
 from tokendraw_triton_gumbel.kernels.shared.argument_groups import Counts, Logits, RowParams, TileStatistics
 from tokendraw_triton_gumbel.kernels.shared.configs import ShardDrawConfig, TileConfig
 from tokendraw_triton_gumbel.kernels.shared.tile_layout import GRANULES_PER_TILE, TILE_SIZE, VECTORS
-from tokendraw_triton_gumbel.launches import parameters
-from tokendraw_triton_gumbel.launches.compiled import Pointer
-from tokendraw_triton_gumbel.launches.geometry import Grid, grid_of_rows, rounded, span_of
-from tokendraw_triton_gumbel.launches.launch import Launch, Step, compile_steps, group
-from tokendraw_triton_gumbel.launches.scratch import ROWS, Scratch
-from tokendraw_triton_gumbel.launches.shard_searches import LEAST_TILES, ShardSearches
-from tokendraw_triton_gumbel.launches.shard_words import words_of_argmax, words_of_draws
-from tokendraw_triton_gumbel.launches.variant import Rows, Target
+from tokendraw_triton_gumbel.ranks.message_layout import words_of_argmax, words_of_draws
+from tokendraw_triton_gumbel.ranks.search_launches import LEAST_TILES, ShardSearches
 
 _REAL, _WHOLE = torch.float32, torch.int32
 _ANY = 3
@@ -50,7 +50,7 @@ class ShardVariant(NamedTuple):
     """Whether a row may not be greedy."""
     how: Configuration
     params: tuple[torch.dtype | None, ...]
-    """Types of the parameters that the batch has, in the order of :mod:`.parameters`."""
+    """Types of the parameters that the batch has, in the order of :mod:`.params_layout`."""
 
 
 class ShardPlaces(NamedTuple):
@@ -197,7 +197,7 @@ class ShardLaunches:
         if not (rows.aligned and lead % 16 == 0):  # then neither stride nor columns decide how rows are read
             rows = rows._replace(aligned=False)
             logits, lead = Logits(rows.pointer, rows.stride, _ANY), _ANY
-        params = parameters.stand_ins(variant.params)
+        params = params_layout.stand_ins(variant.params)
         return ShardOperands(self.places(1), logits, lead, params, self.scratch.pointers)
 
     def _examples(self) -> Iterator[Step]:

@@ -25,7 +25,10 @@ from tokendraw.vocab_parallel import (
     TorchMerging,
     Weighing,
 )
-from tokendraw_triton_gumbel.arguments import Arguments
+from tokendraw_triton_gumbel.host import params_layout
+from tokendraw_triton_gumbel.host.arguments import Arguments
+from tokendraw_triton_gumbel.host.launch import current_stream, group
+from tokendraw_triton_gumbel.host.params_layout import MaybeTensors
 from tokendraw_triton_gumbel.kernels.shard_messages.argument_groups import (
     DigitStep,
     DrawFields,
@@ -37,10 +40,7 @@ from tokendraw_triton_gumbel.kernels.shard_messages.argument_groups import (
     SurveyFields,
 )
 from tokendraw_triton_gumbel.kernels.shared.configs import MergeConfig, ThresholdConfig
-from tokendraw_triton_gumbel.launches import parameters
-from tokendraw_triton_gumbel.launches.launch import current_stream, group
-from tokendraw_triton_gumbel.launches.parameters import MaybeTensors
-from tokendraw_triton_gumbel.launches.shard_messages import (
+from tokendraw_triton_gumbel.ranks.merge_launches import (
     MOST_VALUES,
     MessageLaunches,
     power_of_two,
@@ -65,7 +65,7 @@ class KernelMerging:
     ) -> None:
         """Prepare a call.
 
-        :param given: what :func:`.launches.parameters.readable` returned.
+        :param given: what :func:`.host.params_layout.readable` returned.
         :param params: the same for plain torch, which serves rows with more values than a kernel compares.
         """
         self._launches = launches
@@ -177,7 +177,7 @@ class KernelMerging:
 
     def _row_params(self, fresh: Tensor | None) -> tuple[Any, int]:
         """Return what stands for the parameters, and which of them there are."""
-        flags = parameters.presence(self._types, fresh=fresh is not None)
+        flags = params_layout.presence(self._types, fresh=fresh is not None)
         return self._arguments.params(self._given, fresh), flags
 
     def _search(self, real: Tensor, found: Tensor) -> RowSearch:

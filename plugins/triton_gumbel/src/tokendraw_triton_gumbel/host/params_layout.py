@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from tokendraw import BatchFacts, SamplingMetadata
+from tokendraw_triton_gumbel.host.compilation import Pointer
 from tokendraw_triton_gumbel.kernels.shared import row_params
 from tokendraw_triton_gumbel.kernels.shared.argument_groups import RowParams
-from tokendraw_triton_gumbel.launches.compiled import Pointer
 
 NAMES = (
     *("temperature", "row_index", "seed", "seeded", "positions"),

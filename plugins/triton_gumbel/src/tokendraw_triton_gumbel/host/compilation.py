@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from tokendraw_triton_gumbel.launches.first_process import first_of_processes
+from tokendraw_triton_gumbel.host.compile_lock import first_of_processes
 
 _COMPILERS = 8 if sys.hexversion >= 0x030C0000 else 1
 """Upper limit of kernels compiled at once. Threads that parse source at once make Python 3.11 raise now and then."""

@@ -7,9 +7,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from tokendraw_triton_gumbel.configurations import Configuration
+from tokendraw_triton_gumbel.host.compilation import Pointer
+from tokendraw_triton_gumbel.host.tuning import Configuration
 from tokendraw_triton_gumbel.kernels.verify import known
-from tokendraw_triton_gumbel.launches.compiled import Pointer
 
 CHOSEN: int = known.CHOSEN.value
 LOGITS: int = known.LOGITS.value
@@ -113,7 +113,7 @@ class Variant(NamedTuple):
     """Whether logits are read two at a time."""
     how: Configuration
     params: tuple[torch.dtype | None, ...]
-    """Types of the parameters that the batch has, in the order of :mod:`.parameters`."""
+    """Types of the parameters that the batch has, in the order of :mod:`.params_layout`."""
     fresh: bool
     """Whether a row may have no seed of its own."""
     verify: VerifyVariant | None = None

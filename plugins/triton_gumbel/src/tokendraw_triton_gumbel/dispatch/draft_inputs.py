@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from tokendraw import Drafts
-from tokendraw_triton_gumbel.launches.variant import CHOSEN, COUPLED, LOGITS, PROBS
+from tokendraw_triton_gumbel.host.variant import CHOSEN, COUPLED, LOGITS, PROBS
 
 _PROBABILITIES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 

@@ -9,7 +9,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from tokendraw_triton_gumbel.launches.compiled import Pointer
+from tokendraw_triton_gumbel.host.compilation import Pointer
 
 CALL, ROWS, REQUESTS, PROGRAMS = range(4)
 """The counts that a piece may grow with: 1, rows, requests, programs of the launch for large sets."""

@@ -8,6 +8,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from tokendraw.vocab_parallel import BINS
+from tokendraw_triton_gumbel.host.compilation import Pointer, is_interpreted
+from tokendraw_triton_gumbel.host.geometry import grid_of_rows
+from tokendraw_triton_gumbel.host.launch import Launch, Step
+from tokendraw_triton_gumbel.host.scratch import ROWS, Scratch
 from tokendraw_triton_gumbel.kernels.shards.add_by_digit import TILES_AT_ONCE, add_by_digit
 from tokendraw_triton_gumbel.kernels.shards.argument_groups import (
     Counted,
@@ -18,14 +22,10 @@ from tokendraw_triton_gumbel.kernels.shards.argument_groups import (
 from tokendraw_triton_gumbel.kernels.shards.survey_columns import survey_columns
 from tokendraw_triton_gumbel.kernels.shared.configs import DigitConfig, SurveyConfig
 from tokendraw_triton_gumbel.kernels.shared.tile_layout import GRANULES_PER_TILE, VECTORS
-from tokendraw_triton_gumbel.launches.compiled import Pointer, is_interpreted
-from tokendraw_triton_gumbel.launches.geometry import grid_of_rows
-from tokendraw_triton_gumbel.launches.launch import Launch, Step
-from tokendraw_triton_gumbel.launches.scratch import ROWS, Scratch
-from tokendraw_triton_gumbel.launches.shard_words import Words
+from tokendraw_triton_gumbel.ranks.message_layout import Words
 
 if TYPE_CHECKING:
-    from tokendraw_triton_gumbel.launches.shards import ShardLaunches, ShardOperands
+    from tokendraw_triton_gumbel.ranks.column_launches import ShardLaunches, ShardOperands
 
 MOST_VALUES = 1024
 """Largest K."""

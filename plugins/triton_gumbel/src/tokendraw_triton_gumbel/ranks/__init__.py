@@ -1,0 +1,1 @@
+"""Sampling from the columns of one rank where several hold the vocabulary."""
