@@ -33,7 +33,7 @@ def drawn(target, params, dtype=torch.bfloat16, how=None, *, offset=0, **need):
     """Make the draw of a batch that the stand-ins note."""
     logits = torch.zeros(2 * V + offset, dtype=dtype)[offset:].view(2, V)
     metadata = SamplingMetadata.from_params([params, params], positions=[0, 1])
-    with tuning.forced(how or configurations_of(target)[0]):
+    with tuning.override(how or configurations_of(target)[0]):
         sampler_for(target, **need).sample(logits, metadata)
 
 

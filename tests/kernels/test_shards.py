@@ -128,7 +128,7 @@ def test_ranks_share_all_kernels_but_the_pass_wherever_their_columns_begin(kerne
             kernel.calls.clear()
             kernel.compilations.clear()
             kernel._compiled.clear()
-        monkeypatch.setattr(compilation, "_compiled", {})
+        monkeypatch.setattr(compilation, "_kernels", {})
         for params in (FILTERED, NUCLEUS, PLAIN):
             drawn("sm_90", params, bounds=bounds, rank=rank)
         seen.append({(name, key) for name in KERNELS for key, _ in kernels[name].compilations})

@@ -1,4 +1,4 @@
-"""Threads that need the same kernels of triton-gumbel at once, with kernels whose compilation takes a while."""
+"""Threads that need the same kernels of triton-gumbel at make_once, with kernels whose compilation takes a while."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -9,7 +9,7 @@ import torch
 pytest.importorskip("triton", reason="Triton is not installed")
 
 from tokendraw import Need, SamplingMetadata, SamplingParams
-from tokendraw_triton_gumbel.host.compilation import once
+from tokendraw_triton_gumbel.host.compilation import make_once
 from tokendraw_triton_gumbel.sampler import TritonGumbelSampler
 from triton_stand_ins import compilations, kernels
 
@@ -73,7 +73,7 @@ def test_threads_that_wait_for_a_compilation_that_fails_try_it_themselves(kernel
 
 def test_the_kernels_of_a_call_are_compiled_side_by_side(kernels, monkeypatch):
     """Each waits for the others to begin: one after the other, they would wait forever."""
-    monkeypatch.setattr("tokendraw_triton_gumbel.host.compilation._COMPILERS", 8)
+    monkeypatch.setattr("tokendraw_triton_gumbel.host.compilation._MAX_COMPILERS", 8)
     monkeypatch.setattr(
         "tokendraw_triton_gumbel.host.compilation._compiler_slots", threading.BoundedSemaphore(8)
     )
@@ -108,10 +108,10 @@ def test_who_needs_another_kernel_waits_for_nobody():
         return "slow"
 
     with ThreadPoolExecutor(2) as pool:
-        compiling = pool.submit(once, "the slow one", make)
+        compiling = pool.submit(make_once, "the slow one", make)
         assert begun.wait(timeout=60)
-        assert once("the other one", lambda: "quick") == "quick"
-        waiting = pool.submit(once, "the slow one", lambda: "again")
+        assert make_once("the other one", lambda: "quick") == "quick"
+        waiting = pool.submit(make_once, "the slow one", lambda: "again")
         end.set()
         assert compiling.result(timeout=60) == waiting.result(timeout=60) == "slow"
 

@@ -61,7 +61,7 @@ def judged(target, q=None, *, dtype=torch.bfloat16, params=None, mode="rejection
     if padded:
         ids = torch.tensor([[5, 6, 7], [8, -1, -1]])
         drafts = Drafts(draft_token_ids=ids, cu_num_logits=drafts.cu_num_logits, max_drafts=3, **(q or {}))
-    with tuning.forced(configurations_of(target)[0]):
+    with tuning.override(configurations_of(target)[0]):
         sampler_for(target, **need).verify(torch.zeros(6, V, dtype=dtype), drafts, metadata, mode=mode)
 
 

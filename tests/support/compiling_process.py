@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 from tokendraw_triton_gumbel.host import compile_lock
-from tokendraw_triton_gumbel.host.compilation import Wanted, compiled
+from tokendraw_triton_gumbel.host.compilation import KernelSpec, compile_kernel
 
 
 class Kernel:
@@ -35,7 +35,7 @@ def main(folder, seconds):
     print("ready", flush=True)
     while not (folder / "go").exists():
         time.sleep(0.005)
-    compiled(Wanted(kernel, (), {}, {}))
+    compile_kernel(KernelSpec(kernel, (), {}, {}))
     print(kernel.compilations)
 
 

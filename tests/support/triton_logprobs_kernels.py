@@ -25,9 +25,9 @@ from tokendraw_native.logprobs import log_kept_mass, logprobs  # noqa: E402
 from tokendraw_native.row_params import Noise, RowParams  # noqa: E402
 from tokendraw_native.row_stats import row_stats  # noqa: E402
 from tokendraw_native.sampler import NativeSampler  # noqa: E402
-from tokendraw_triton_gumbel.dispatch.launch_context import Run  # noqa: E402
-from tokendraw_triton_gumbel.host import params_layout  # noqa: E402
-from tokendraw_triton_gumbel.host.arguments import Tensors  # noqa: E402
+from tokendraw_triton_gumbel.dispatch.launch_context import LaunchContext  # noqa: E402
+from tokendraw_triton_gumbel.host.arguments import TensorConverter  # noqa: E402
+from tokendraw_triton_gumbel.host.params_layout import contiguous_params  # noqa: E402
 from tokendraw_triton_gumbel.kernels.large_set import after_pass  # noqa: E402
 from tokendraw_triton_gumbel.sampler import TritonGumbelSampler  # noqa: E402
 
@@ -84,23 +84,21 @@ def described(logits, m, mode):
     floors = found.threshold.squeeze(-1)
     if not request.filters:
         assert (floors == -INF).all()
-    params, sampler = (
-        params_layout.tensors_of(m),
-        TritonGumbelSampler(logits.device, Need(logprobs_mode=mode)),
-    )
-    call, geometry = sampler._prepare((rows, 0, 0, 0), None, logits, m.facts, params_layout.kind_of(m))
-    call.describes_drawn = False  # no draw has been here
-    run = Run(call, geometry, logits, params, Tensors())
-    for piece, left in (
+    params, layout = contiguous_params(m)
+    sampler = TritonGumbelSampler(logits.device, Need(logprobs_mode=mode))
+    call, geometry = sampler._cache.add(sampler._target, (rows, 0, 0, 0), None, logits, m.facts, layout)
+    call.draws_logprobs = False  # no draw has been here
+    context = LaunchContext(call, geometry, logits, params, TensorConverter())
+    for buffer, left in (
         (call.draw.maxima, maxima),
         (call.draw.sums, sums),
         (call.draw.raw_sums, raw_sums),
         (call.draw.granules, granules),
     ):
-        if piece is not None:
-            run.operands.pieces[piece][: left.numel()] = left.flatten()
-    ranks, best = call.room_for_logprobs(rows)
-    return run.describe(m, (token, floors, kept_mass), ranks.zero_(), best), expected
+        if buffer is not None:
+            context.arguments.scratch[buffer][: left.numel()] = left.flatten()
+    ranks, best = call.logprobs_out(rows)
+    return context.logprobs(m, (token, floors, kept_mass), ranks.zero_(), best), expected
 
 
 def faults(answer: LogprobsTensors, expected: LogprobsTensors):

@@ -93,7 +93,7 @@ def _no_launches(*, compiled: bool) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         stack.enter_context(mock.patch.object(launch.Launch, "__call__", _nothing))
         if not compiled:
-            for name in ("compiled", "compile_all"):
+            for name in ("compile_kernel", "compile_all"):
                 stack.enter_context(mock.patch.object(launch, name, mock.MagicMock()))
         yield
 

@@ -1,4 +1,4 @@
-"""All that calls of one variant have in common, made once: kernels, their constants, scratch, and grids by size."""
+"""The compiled kernels of a variant with their constants and scratch, and the geometry of each batch size."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from torch import Tensor
 from tokendraw.plugin import LogprobsMode
 from tokendraw_triton_gumbel.host import params_layout
 from tokendraw_triton_gumbel.host.compilation import Pointer
-from tokendraw_triton_gumbel.host.geometry import Geometry, lay_out
-from tokendraw_triton_gumbel.host.launch import Operands, Step, compile_steps
+from tokendraw_triton_gumbel.host.geometry import Geometry, geometry_of
+from tokendraw_triton_gumbel.host.launch import LaunchArguments, Step, compile_steps
 from tokendraw_triton_gumbel.host.scratch import Scratch
-from tokendraw_triton_gumbel.host.variant import COUPLED, Size, Target, Variant
+from tokendraw_triton_gumbel.host.variant import CallSize, Target, Variant
 from tokendraw_triton_gumbel.kernels.shared import row_params
 from tokendraw_triton_gumbel.launches.draw import DrawLaunches
 from tokendraw_triton_gumbel.launches.logprobs import LogprobsLaunches, mode_flags
@@ -23,18 +23,18 @@ _EXACT: int = row_params.EXACT.value
 _RANKED: int = row_params.RANKED.value
 _OWN: int = row_params.OWN.value
 _SHOWN: int = row_params.SHOWN.value
-_REAL, _WHOLE, _TRUTH = torch.float32, torch.int64, torch.bool
 
 
-class Call:
-    """The launches of one variant. It remembers nothing of any call, so that threads share it."""
+class CompiledCall:
+    """The launches of one variant. It holds no tensor of any call, so that threads share it."""
 
     def __init__(self, variant: Variant, target: Target, mode: LogprobsMode, device: torch.device) -> None:
         verify = variant.verify
         self.variant, self._target = variant, target
         self.device = -1 if device.type == "cpu" else device.index
-        self.whole, self.real, self.truth, self.byte = (
-            torch.empty(0, dtype=dtype, device=device) for dtype in (_WHOLE, _REAL, _TRUTH, torch.uint8)
+        self.int64_proto, self.float32_proto, self.bool_proto, self.uint8_proto = (
+            torch.empty(0, dtype=dtype, device=device)
+            for dtype in (torch.int64, torch.float32, torch.bool, torch.uint8)
         )
         """Prototypes of new tensors: ``new_empty`` need not look at a dtype and a device each time."""
         self.scratch = Scratch()
@@ -45,66 +45,74 @@ class Call:
         self.logprobs = None
         if variant.num_best is not None:
             self.logprobs = LogprobsLaunches(self.draw, variant.num_best, mode, self.scratch)
-        self.describes_drawn = variant.describes_drawn
-        self.flags = params_layout.presence(variant.params, fresh=variant.fresh)
+        self.draws_logprobs = variant.draws_logprobs
+        self.flags = params_layout.presence_flags(
+            variant.param_dtypes, has_fresh_seeds=variant.has_fresh_seeds
+        )
         """Flags of every launch, as bits of :mod:`~tokendraw_triton_gumbel.kernels.shared.row_params`."""
-        if variant.described or (verify is not None and verify.known != COUPLED):
+        if variant.needs_thresholds:
             self.flags += _EXACT
-        if variant.described and variant.ranked:
+        if variant.has_logprobs and variant.wants_ranks:
             self.flags += _RANKED
-        if variant.described and verify is not None:
+        if variant.has_logprobs and verify is not None:
             self.flags += _SHOWN
-        if self.describes_drawn:
+        if self.draws_logprobs:
             self.flags += _OWN + mode_flags(mode)
+        compile_steps(self._placeholder_steps())
 
     def geometry(self, size: tuple[int, ...]) -> Geometry:
-        """Compute the grids of a size, and where its scratch lies.
+        """Compute the grids of a size, and the layout of its scratch.
 
-        :param size: the numbers of :class:`~tokendraw_triton_gumbel.host.variant.Size`.
+        :param size: the numbers of :class:`~tokendraw_triton_gumbel.host.variant.CallSize`.
         """
-        return lay_out(self.variant, self._target, self.scratch, Size(*size))
+        return geometry_of(self.variant, self._target, self.scratch, CallSize(*size))
 
-    def room_for_logprobs(self, rows: int) -> tuple[Tensor | None, tuple[Tensor, Tensor] | None]:
-        """Return tensors for ranks [rows], if wanted, and for ids and values [rows, 1 + N], if kernels fill them."""
+    def logprobs_out(self, rows: int) -> tuple[Tensor | None, tuple[Tensor, Tensor] | None]:
+        """Return new tensors for ranks [rows], if wanted, and ids and values [rows, 1 + N], if kernels fill them."""
         if self.logprobs is None:
             return None, None
-        ranks = self.whole.new_empty(rows) if self.variant.ranked else None
+        ranks = self.int64_proto.new_empty(rows) if self.variant.wants_ranks else None
         if not self.logprobs.by_kernel:
             return ranks, None
         columns = 1 + self.logprobs.num_best
-        return ranks, (self.whole.new_empty(rows, columns), self.real.new_empty(rows, columns))
+        return ranks, (
+            self.int64_proto.new_empty(rows, columns),
+            self.float32_proto.new_empty(rows, columns),
+        )
 
-    def compile(self) -> None:
-        """Compile all that is launched, unless that was done in this process."""
-        compile_steps(self._examples())
-
-    def _examples(self) -> Iterator[Step]:
-        """Yield the launches of some size, with what stands for their tensors."""
+    def _placeholder_steps(self) -> Iterator[Step]:
+        """Yield the launches of a call of some size, with placeholders for its tensors."""
         variant, verify = self.variant, self.variant.verify
-        whole, real, truth = (Pointer(dtype) for dtype in (_WHOLE, _REAL, _TRUTH))
-        operands = Operands(
+        int64, int32, float32, boolean = (
+            Pointer(dtype) for dtype in (torch.int64, torch.int32, torch.float32, torch.bool)
+        )
+        arguments = LaunchArguments(
             self.geometry((1,) if verify is None else (2, 1, 1, 1)),
             (variant.logits.pointer, variant.logits.stride),
-            params_layout.stand_ins(variant.params),
+            params_layout.placeholders(variant.param_dtypes),
             0,
             self.scratch.pointers,
         )
         if self.verify is None or verify is None:
-            details = (real, real) if self.logprobs else (None, None)
-            yield from self.draw.steps(operands, (whole, truth, *details))
+            details = (float32, float32) if self.logprobs else (None, None)
+            yield from self.draw.steps(arguments, (int64, boolean, *details))
         else:
             yield from self.verify.steps(
-                operands,
-                (whole, Pointer(torch.int32), truth, whole),
+                arguments,
+                (int64, int32, boolean, int64),
                 drafts=(None, None) if verify.q is None else (verify.q.pointer, verify.q.stride),
-                chain=(Pointer(verify.ids, aligned=False), 1, Pointer(verify.offsets, aligned=False)),
+                chain=(
+                    Pointer(verify.id_dtype, aligned=False),
+                    1,
+                    Pointer(verify.offset_dtype, aligned=False),
+                ),
             )
         if self.logprobs is not None:
-            wanted = variant.params[-1]
+            requested = variant.param_dtypes[-1]
             yield from self.logprobs.steps(
-                operands,
-                None if wanted is None else Pointer(wanted, aligned=False),
-                (whole, real, real),
-                ranks=whole if variant.ranked else None,
-                best=(whole, real) if self.logprobs.by_kernel and not self.describes_drawn else None,
+                arguments,
+                None if requested is None else Pointer(requested, aligned=False),
+                (int64, float32, float32),
+                ranks=int64 if variant.wants_ranks else None,
+                best=(int64, float32) if self.logprobs.by_kernel and not self.draws_logprobs else None,
             )

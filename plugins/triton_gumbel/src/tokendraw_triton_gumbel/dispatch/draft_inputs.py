@@ -1,4 +1,4 @@
-"""Brings what a verification is given into the layout that the kernels read."""
+"""Target and drafts of a verification in the layout that kernels read."""
 
 from __future__ import annotations
 
@@ -6,31 +6,27 @@ import torch
 from torch import Tensor
 
 from tokendraw import Drafts
+from tokendraw_triton_gumbel.host.row_layout import with_unit_stride
 from tokendraw_triton_gumbel.host.variant import CHOSEN, COUPLED, LOGITS, PROBS
 
-_PROBABILITIES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+_PROBS_DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
 
-def readable_alike(target: Tensor, drafts: Drafts, *, is_coupled: bool) -> tuple[Tensor, Tensor | None, int]:
-    """(The target's logits, logits or probabilities of the drafts, what is known of their distribution).
+def draft_inputs(target: Tensor, drafts: Drafts, *, is_coupled: bool) -> tuple[Tensor, Tensor | None, int]:
+    """Return the target's logits, logits or probabilities of the drafts, and the kind of the drafts.
 
-    The logits of both get one dtype: float32 holds those of the others, so that nothing is lost but time.
+    The logits of both get one dtype: where they differ, float32, so that nothing is lost but time.
     """
-    target = one_behind_the_other(target)
+    target = with_unit_stride(target)
     if is_coupled:
         return target, None, COUPLED
     probs, logits = drafts.draft_probs, drafts.draft_logits
     if probs is not None and len(probs) and len(target) > drafts.num_requests:
-        if probs.dtype not in _PROBABILITIES:
+        if probs.dtype not in _PROBS_DTYPES:
             probs = probs.to(torch.float32)
-        return target, one_behind_the_other(probs), PROBS
+        return target, with_unit_stride(probs), PROBS
     if logits is not None and len(logits) and len(target) > drafts.num_requests:
         if logits.dtype != target.dtype:
             target, logits = target.to(torch.float32), logits.to(torch.float32)
-        return target, one_behind_the_other(logits), LOGITS
+        return target, with_unit_stride(logits), LOGITS
     return target, None, CHOSEN
-
-
-def one_behind_the_other(rows: Tensor) -> Tensor:
-    """Rows whose elements are neighbours, whatever their stride."""
-    return rows if rows.stride(1) == 1 else rows.contiguous()

@@ -1,4 +1,4 @@
-"""A call under way: its scratch, the arguments for its tensors, and the stream that its kernels go to."""
+"""The context of one call: its scratch, fresh seeds and arguments, and the stream of its launches."""
 
 from __future__ import annotations
 
@@ -8,112 +8,116 @@ import torch
 from torch import Tensor
 
 from tokendraw import LogprobsTensors, SamplingMetadata
-from tokendraw_triton_gumbel.dispatch.compiled_call import Call
-from tokendraw_triton_gumbel.host.arguments import Arguments
+from tokendraw_triton_gumbel.dispatch.compiled_call import CompiledCall
+from tokendraw_triton_gumbel.host.arguments import ArgumentConverter
 from tokendraw_triton_gumbel.host.geometry import Geometry
-from tokendraw_triton_gumbel.host.launch import Operands, Step, current_stream, group
-from tokendraw_triton_gumbel.host.params_layout import MaybeTensors
-from tokendraw_triton_gumbel.host.tuning import FEW_ROWS
-from tokendraw_triton_gumbel.launches.topk_logprobs import describe_many
+from tokendraw_triton_gumbel.host.launch import LaunchArguments, Step, current_stream, group
+from tokendraw_triton_gumbel.host.params_layout import ParamTensors
+from tokendraw_triton_gumbel.host.tuning import SMALL_BATCH_ROWS
+from tokendraw_triton_gumbel.launches.topk_logprobs import topk_logprobs
 
 
-class Run:
-    """Scratch and arguments of one call. Nothing of it outlives the call but what the call returns."""
+class LaunchContext:
+    """Scratch and arguments of one call. Only returned tensors outlive the call."""
 
-    __slots__ = ("_aside", "_call", "_fresh", "_logits", "_memory", "_params", "_stream", "given", "operands")
+    __slots__ = (
+        *("_call", "_logits", "_memory", "_params", "_seed_stream", "_seeds", "_stream"),
+        *("arguments", "convert"),
+    )
 
     def __init__(
         self,
-        call: Call,
+        call: CompiledCall,
         geometry: Geometry,
         logits: Tensor,
-        params: MaybeTensors,
-        arguments: Arguments,
+        params: ParamTensors,
+        converter: ArgumentConverter,
         flags: int = 0,
     ) -> None:
         """Allocate scratch, and draw fresh seeds from torch's generator where a row may need one.
 
         :param geometry: of the size of the call.
         :param logits: [rows, V].
-        :param params: what :func:`.host.params_layout.readable` returned.
+        :param params: contiguous.
         :param flags: bits beside those of the variant.
         """
-        rows = logits.shape[0]
-        # What kernels are given the address of has to live until they are launched.
-        self._fresh = call.whole.new_empty(rows) if call.variant.fresh else None
-        self._aside = None if self._fresh is None else _fill(self._fresh)
-        self._memory = call.byte.new_empty(geometry.offsets[-1])
+        # Tensors whose addresses kernels are given have to live until they are launched.
+        self._seeds = call.int64_proto.new_empty(logits.shape[0]) if call.variant.has_fresh_seeds else None
+        self._seed_stream = None if self._seeds is None else _fill_seeds(self._seeds)
+        self._memory = call.uint8_proto.new_empty(geometry.scratch_offsets[-1])
         self._call, self._logits, self._params = call, logits, params
         self._stream = current_stream(call.device)
-        self.given = arguments.tensors
-        """Gives what stands for tensors, and None for None."""
-        head = arguments.one(logits), logits.stride(0)
-        asked = arguments.params(params, self._fresh)
-        pieces = arguments.pieces(call.scratch, geometry, self._memory)
-        self.operands = group(Operands, (geometry, head, asked, call.flags | flags, pieces))
+        self.convert = converter.tensors
+        """Returns the arguments for tensors, and None for None."""
+        head = converter.tensor(logits), logits.stride(0)
+        row_params = converter.params(params, self._seeds)
+        scratch = converter.scratch(
+            call.scratch, self._memory, geometry.scratch_counts, geometry.scratch_offsets
+        )
+        self.arguments = group(LaunchArguments, (geometry, head, row_params, call.flags | flags, scratch))
 
     def launch(self, steps: Iterable[Step]) -> None:
-        """Launch kernels, one behind the other: the first looks at no seeds, the others may."""
+        """Launch kernels in order; all but the first wait for fresh seeds."""
         for launch, grid, arguments in steps:
             launch(grid, arguments, self._stream)
-            if self._aside is not None:
-                torch.cuda.current_stream(self._logits.device).wait_stream(self._aside)
-                self._aside = None
+            if self._seed_stream is not None:
+                torch.cuda.current_stream(self._logits.device).wait_stream(self._seed_stream)
+                self._seed_stream = None
 
-    def describe(
+    def logprobs(
         self,
         m: SamplingMetadata,
         drawn: tuple[Tensor, Tensor, Tensor],
         ranks: Tensor | None,
         best: tuple[Tensor, Tensor] | None,
     ) -> LogprobsTensors:
-        """Describe the drawn tokens.
+        """Fill in the logprobs of the drawn tokens.
 
-        :param drawn: token ids [rows] int64; floors [rows] float32, where ``x >= floor`` is kept; log_kept_mass [rows].
-        :param ranks: what :meth:`.dispatch.compiled_call.Call.room_for_logprobs` returned, ``best`` too.
+        :param drawn: token ids [rows] int64; thresholds [rows] float32, where ``x >= threshold`` is kept;
+            log_kept_mass [rows].
+        :param ranks: what :meth:`.CompiledCall.logprobs_out` returned, like ``best``.
         """
         logprobs, draw = self._call.logprobs, self._call.draw
-        assert logprobs is not None  # a batch without logprobs has nothing to describe
-        *drawn_given, its_ranks, wanted = self.given((*drawn, ranks, self._params[-1]))
-        to_fill = None if best is None or self._call.describes_drawn else self.given(best)
-        self.launch(logprobs.steps(self.operands, wanted, drawn_given, ranks=its_ranks, best=to_fill))
+        assert logprobs is not None  # a batch without logprobs has none to fill in
+        *converted, ranks_out, requested = self.convert((*drawn, ranks, self._params[-1]))
+        best_out = None if best is None or self._call.draws_logprobs else self.convert(best)
+        self.launch(logprobs.steps(self.arguments, requested, converted, ranks=ranks_out, best=best_out))
         if best is None:
-            maxima = self.by_row(draw.maxima, draw.tiles)
-            sums = self.by_row(draw.sums if draw.raw_sums is None else draw.raw_sums, draw.tiles)
-            token_ids, floors, log_kept = drawn
-            best = describe_many(
+            maxima = self.row_buffer(draw.maxima, draw.tiles)
+            sums = self.row_buffer(draw.sums if draw.raw_sums is None else draw.raw_sums, draw.tiles)
+            token_ids, thresholds, log_kept = drawn
+            best = topk_logprobs(
                 self._logits,
                 m,
                 token_ids,
                 maxima,
                 sums,
-                floors,
+                thresholds,
                 log_kept,
                 logprobs.mode,
                 logprobs.num_best,
             )
         return LogprobsTensors(*best, ranks)
 
-    def by_row(self, piece: int, *shape: int) -> Tensor:
-        """Return what a piece of scratch holds of the rows of the target, or of what is sampled from: [rows, ...]."""
-        geometry = self.operands.geometry
-        rows = geometry.size.rows
-        found = self._call.scratch.piece(piece, self._memory, geometry.offsets[piece], rows)
-        return found.view(rows, *shape)
+    def row_buffer(self, index: int, *shape: int) -> Tensor:
+        """Return the part of a scratch buffer that holds the rows of the target, or of the logits: [rows, ...]."""
+        geometry = self.arguments.geometry
+        rows, offset = geometry.size.rows, geometry.scratch_offsets[index]
+        return self._call.scratch.buffer(index, self._memory, offset, rows).view(rows, *shape)
 
 
-def _fill(seeds: Tensor) -> torch.cuda.Stream | None:
-    """Draw seeds [rows] int64 from torch's generator; return the stream that does it, if it is not the current one.
+def _fill_seeds(seeds: Tensor) -> torch.cuda.Stream | None:
+    """Draw seeds [rows] int64 from torch's generator; return the side stream that does so in a CUDA graph.
 
-    In a CUDA graph of few rows it is a branch of its own, so that the first launch need not wait for it: 64 rows take 3
-    to 6 % less on an H200, one row 9 to 13 %, and 256 rows would take 2 to 4 % more.
+    In the graph of a small batch it is a branch, so that the first launch need not wait for it: faster up to 128 rows,
+    slower from 256 on. ``docs/triton-gumbel.md`` has the times.
     """
-    is_branch = seeds.is_cuda and torch.version.hip is None and len(seeds) <= FEW_ROWS
+    is_branch = seeds.is_cuda and torch.version.hip is None and len(seeds) <= SMALL_BATCH_ROWS
     if not (is_branch and torch.cuda.is_current_stream_capturing()):
         seeds.random_(-(2**63), None)
         return None
-    aside = torch.cuda.Stream(seeds.device)  # type: ignore[no-untyped-call]
-    aside.wait_stream(torch.cuda.current_stream(seeds.device))
-    with torch.cuda.stream(aside):
+    stream = torch.cuda.Stream(seeds.device)  # type: ignore[no-untyped-call]
+    stream.wait_stream(torch.cuda.current_stream(seeds.device))
+    with torch.cuda.stream(stream):
         seeds.random_(-(2**63), None)
-    return aside
+    return stream

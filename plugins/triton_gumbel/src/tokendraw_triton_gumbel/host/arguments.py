@@ -1,4 +1,4 @@
-"""Arguments that kernels get in place of tensors: their addresses; in Triton's interpreter the tensors themselves."""
+"""Conversion of tensors to kernel arguments: addresses for compiled kernels, tensors for Triton's interpreter."""
 
 from __future__ import annotations
 
@@ -10,34 +10,36 @@ from torch import Tensor
 
 from tokendraw_triton_gumbel.host import params_layout
 from tokendraw_triton_gumbel.host.launch import group
-from tokendraw_triton_gumbel.host.params_layout import MaybeTensors
-from tokendraw_triton_gumbel.host.scratch import Places, Scratch
+from tokendraw_triton_gumbel.host.params_layout import ParamTensors
+from tokendraw_triton_gumbel.host.scratch import Scratch
 from tokendraw_triton_gumbel.kernels.shared.argument_groups import RowParams
 
 
-class Arguments(Protocol):
+class ArgumentConverter(Protocol):
     """Turns the tensors of a call into arguments of its kernels."""
 
-    def one(self, tensor: Tensor, /) -> Any:
-        """Return what stands for a tensor."""
+    def tensor(self, tensor: Tensor, /) -> Any:
+        """Return the argument for a tensor."""
 
     def tensors(self, tensors: Sequence[Tensor | None]) -> Sequence[Any]:
-        """Return what stands for each tensor, and None for None."""
+        """Return the arguments for tensors, and None for None."""
 
-    def params(self, tensors: MaybeTensors, fresh: Tensor | None) -> RowParams:
-        """Return what stands for the parameters.
+    def params(self, tensors: ParamTensors, fresh_seeds: Tensor | None) -> RowParams:
+        """Return the arguments for contiguous parameters."""
 
-        :param tensors: as :func:`.host.params_layout.readable` returns them.
+    def scratch(
+        self, scratch: Scratch, memory: Tensor, counts: tuple[int, ...], offsets: Sequence[int]
+    ) -> Sequence[Any]:
+        """Return the arguments for the buffers of scratch in ``memory``.
+
+        :param counts: what the scratch is laid out for, with :meth:`.Scratch.offsets` as ``offsets``.
         """
 
-    def pieces(self, scratch: Scratch, geometry: Places, memory: Tensor) -> Sequence[Any]:
-        """Return what stands for the pieces of scratch."""
 
-
-class Addresses:
+class AddressConverter:
     """The arguments of compiled kernels. A parameter that is absent is at 0, and no kernel reads it."""
 
-    one = staticmethod(Tensor.data_ptr)
+    tensor = staticmethod(Tensor.data_ptr)
 
     @staticmethod
     def tensors(tensors: Sequence[Tensor | None]) -> list[int | None]:
@@ -45,24 +47,28 @@ class Addresses:
         return [None if tensor is None else tensor.data_ptr() for tensor in tensors]
 
     @staticmethod
-    def params(tensors: MaybeTensors, fresh: Tensor | None) -> RowParams:
+    def params(tensors: ParamTensors, fresh_seeds: Tensor | None) -> RowParams:
         """Return the addresses of the parameters."""
-        found = [0 if tensor is None else tensor.data_ptr() for tensor in tensors[:-1]]
-        found.insert(params_layout.FRESH, 0 if fresh is None else fresh.data_ptr())
-        return group(RowParams, found)
+        addresses = [0 if tensor is None else tensor.data_ptr() for tensor in tensors[:-1]]
+        addresses.insert(
+            params_layout.FRESH_SEEDS_INDEX, 0 if fresh_seeds is None else fresh_seeds.data_ptr()
+        )
+        return group(RowParams, addresses)
 
     @staticmethod
-    def pieces(scratch: Scratch, geometry: Places, memory: Tensor) -> list[int]:
-        """Return the addresses of the pieces."""
+    def scratch(
+        scratch: Scratch, memory: Tensor, counts: tuple[int, ...], offsets: Sequence[int]
+    ) -> list[int]:
+        """Return the addresses of the buffers."""
         base = memory.data_ptr()
-        return [base + offset for offset in geometry.offsets]
+        return [base + offset for offset in offsets]
 
 
-class Tensors:
-    """The arguments of interpreted kernels, which cannot add to an address of nothing."""
+class TensorConverter:
+    """The arguments of interpreted kernels, which cannot add to the address of an absent tensor."""
 
     @staticmethod
-    def one(tensor: Tensor) -> Tensor:
+    def tensor(tensor: Tensor) -> Tensor:
         """Return the tensor."""
         return tensor
 
@@ -72,19 +78,25 @@ class Tensors:
         return tensors
 
     @staticmethod
-    def params(tensors: MaybeTensors, fresh: Tensor | None) -> RowParams:
-        """Return the parameters, and others of their types for what is absent."""
-        found = list(tensors[:-1])
-        found.insert(params_layout.FRESH, fresh)
-        types = params_layout.stand_ins([None if tensor is None else tensor.dtype for tensor in tensors])
+    def params(tensors: ParamTensors, fresh_seeds: Tensor | None) -> RowParams:
+        """Return the parameters, and a zero of the expected dtype for each absent parameter."""
+        given = list(tensors[:-1])
+        given.insert(params_layout.FRESH_SEEDS_INDEX, fresh_seeds)
+        placeholders = params_layout.placeholders(
+            [None if tensor is None else tensor.dtype for tensor in tensors]
+        )
         return RowParams(
             *[
-                torch.zeros(1, dtype=wanted.dtype) if tensor is None and wanted is not None else tensor
-                for tensor, wanted in zip(found, types, strict=True)
+                torch.zeros(1, dtype=placeholder.dtype)
+                if tensor is None and placeholder is not None
+                else tensor
+                for tensor, placeholder in zip(given, placeholders, strict=True)
             ]
         )
 
     @staticmethod
-    def pieces(scratch: Scratch, geometry: Places, memory: Tensor) -> list[Tensor]:
-        """Return the pieces."""
-        return scratch.pieces(memory, geometry.counts)
+    def scratch(
+        scratch: Scratch, memory: Tensor, counts: tuple[int, ...], offsets: Sequence[int]
+    ) -> list[Tensor]:
+        """Return the buffers."""
+        return scratch.buffers(memory, counts)

@@ -1,8 +1,8 @@
-"""Kernels compiled once in a process for each kind of argument list, ahead of their launch.
+"""Compiles a kernel once a process for each kind of argument list, ahead of its launch.
 
-Triton looks at the arguments of each launch to find out which kernel they need, which costs more than many a batch, and
-threads that need the same kernel at once each compile it. Here a kernel is compiled from what stands for its arguments,
-and several are compiled side by side; of several processes, one compiles.
+Triton inspects the arguments of each launch to find the kernel for them, which takes longer than many a batch, and
+threads that need the same kernel at once each compile it. Here a kernel is compiled from placeholders of its arguments,
+several kernels side by side; of several processes, one compiles.
 """
 
 from __future__ import annotations
@@ -18,38 +18,43 @@ from typing import Any, NamedTuple
 
 import torch
 
-from tokendraw_triton_gumbel.host.compile_lock import first_of_processes
+from tokendraw_triton_gumbel.host.compile_lock import hold_lock
 
-_COMPILERS = 8 if sys.hexversion >= 0x030C0000 else 1
+_MAX_COMPILERS = 8 if sys.hexversion >= 0x030C0000 else 1
 """Upper limit of kernels compiled at once. Threads that parse source at once make Python 3.11 raise now and then."""
-_compiler_slots = threading.BoundedSemaphore(_COMPILERS)
-_compiled: dict[Hashable, Any] = {}
+_compiler_slots = threading.BoundedSemaphore(_MAX_COMPILERS)
+_kernels: dict[Hashable, Any] = {}
 _locks: dict[Hashable, threading.Lock] = {}
 
 
 @dataclass(frozen=True, slots=True)
 class Pointer:
-    """Stands for a tensor where a kernel is compiled."""
+    """Placeholder for a tensor in the arguments that a kernel is compiled for."""
 
     dtype: torch.dtype
     aligned: bool = True
     """Whether its address is known to be a multiple of 16. Says nothing where elements are read one by one."""
 
     def data_ptr(self) -> int:
-        """Return something of that alignment."""
+        """Return an address with the alignment of the tensor."""
         return 0 if self.aligned else 1
 
 
 Argument = Pointer | int | None | tuple[Any, ...]
-"""Stand-in for an argument of a kernel; for a group, a NamedTuple of stand-ins."""
+"""Placeholder for an argument of a kernel; for a group, a NamedTuple of placeholders."""
+FLOAT32, INT32, INT64, BOOL = (
+    Pointer(dtype, aligned=False) for dtype in (torch.float32, torch.int32, torch.int64, torch.bool)
+)
+"""Placeholders for tensors at any address."""
+ANY_INT = 3
+"""Placeholder for any number of 31 bits."""
+ANY_STRIDE = (1 << 32) + 3
+"""Placeholder for any row stride: 64 bits, a multiple of nothing."""
 
 
-def number_like(value: int) -> int:
-    """Return what stands for all numbers >= 0 for which a kernel is the same one.
-
-    None of them is 1, a constant to Triton.
-    """
-    return (1 << 32 if value >> 31 else 0) + (16 if value % 16 == 0 else 3)
+def any_ints(group: Any) -> Any:
+    """Return a group whose fields are all placeholders for numbers."""
+    return group(*[ANY_INT] * len(group._fields))
 
 
 def is_interpreted() -> bool:
@@ -57,22 +62,22 @@ def is_interpreted() -> bool:
     return os.environ.get("TRITON_INTERPRET") == "1"
 
 
-def once(key: Hashable, make: Callable[[], Any]) -> Any:
-    """Return what was made for ``key``, or make it: other threads that need the same wait for it, and only they.
+def make_once(key: Hashable, make: Callable[[], Any]) -> Any:
+    """Return the value made for ``key``, or make it; threads that need the same value wait, no other thread does.
 
-    Where that raises, nothing is kept, and the next one tries again.
+    Where ``make`` raises, nothing is cached, and the next thread tries again.
     """
-    found = _compiled.get(key)
-    if found is None:
+    value = _kernels.get(key)
+    if value is None:
         with _locks.setdefault(key, threading.Lock()):
-            found = _compiled.get(key)
-            if found is None:
-                found = _compiled[key] = make()
-    return found
+            value = _kernels.get(key)
+            if value is None:
+                value = _kernels[key] = make()
+    return value
 
 
-class Wanted(NamedTuple):
-    """A kernel for arguments that these stand for."""
+class KernelSpec(NamedTuple):
+    """A kernel with placeholders for its arguments, its constants and its compiler options."""
 
     kernel: Any
     arguments: Sequence[Argument]
@@ -80,66 +85,74 @@ class Wanted(NamedTuple):
     options: Mapping[str, Any]
 
     @property
-    def like(self) -> tuple[Argument, ...]:
-        """Return the same for all arguments for which the kernel is the same one."""
-        return tuple(_like(a, param) for a, param in zip(self.arguments, self.kernel.params, strict=False))
+    def specialization(self) -> tuple[Argument, ...]:
+        """Return placeholders that are equal for all arguments which compile to the same kernel."""
+        return tuple(
+            _specialized(a, param) for a, param in zip(self.arguments, self.kernel.params, strict=False)
+        )
 
     @property
-    def key(self) -> Hashable:
-        """Return what tells it from all others, on the current device."""
-        return (self.kernel, _device(), self.like, *self.constants.items(), *self.options.items())
+    def cache_key(self) -> Hashable:
+        """Return the key of the kernel in this process, on the current device."""
+        return (self.kernel, _device(), self.specialization, *self.constants.items(), *self.options.items())
 
     @property
-    def described(self) -> str:
-        """Return what tells it from others in other processes, on devices of the same kind."""
+    def lock_name(self) -> str:
+        """Return a name of the kernel that is equal in all processes, on devices of the same kind."""
         kind = None if _device() is None else torch.cuda.get_device_capability()
-        return repr((self.kernel.__name__, kind, self.like, dict(self.constants), dict(self.options)))
+        return repr(
+            (self.kernel.__name__, kind, self.specialization, dict(self.constants), dict(self.options))
+        )
 
 
-def compiled(wanted: Wanted) -> Any:
-    """Return the kernel, on the current device, loaded."""
+def compile_kernel(spec: KernelSpec) -> Any:
+    """Return the compiled kernel, loaded on the current device."""
 
     def make() -> Any:
-        with _compiler_slots, first_of_processes(wanted.described):
-            found = wanted.kernel.warmup(*wanted.like, grid=(1, 1, 1), **wanted.constants, **wanted.options)
-        found[1, 1, 1]  # loads it, which is no more to be done twice than compiling
-        return found
+        with _compiler_slots, hold_lock(spec.lock_name):
+            kernel = spec.kernel.warmup(
+                *spec.specialization, grid=(1, 1, 1), **spec.constants, **spec.options
+            )
+        kernel[1, 1, 1]  # loads it, which two threads must not do at once either
+        return kernel
 
-    return once(wanted.key, make)
+    return make_once(spec.cache_key, make)
 
 
-def compile_all(wanted: Sequence[Wanted]) -> None:
+def compile_all(specs: Sequence[KernelSpec]) -> None:
     """Compile kernels side by side, in threads: the compiler releases Python's lock most of the time.
 
     The last kernel of a call takes longest to compile, so it begins first.
 
     :raises Exception: what a compilation raises; the others are finished nevertheless.
     """
-    missing = {each.key: each for each in wanted if each.key not in _compiled}
-    if min(len(missing), _COMPILERS) < 2:
+    missing = {spec.cache_key: spec for spec in specs if spec.cache_key not in _kernels}
+    if min(len(missing), _MAX_COMPILERS) < 2:
         return
     device = _device()
-    begin = None if device is None else functools.partial(torch.cuda.set_device, device)
-    with ThreadPoolExecutor(len(missing), initializer=begin) as pool:
-        for done in [pool.submit(compiled, each) for each in reversed(missing.values())]:
-            done.result()
+    set_device = None if device is None else functools.partial(torch.cuda.set_device, device)
+    with ThreadPoolExecutor(len(missing), initializer=set_device) as pool:
+        for compilation in [pool.submit(compile_kernel, spec) for spec in reversed(missing.values())]:
+            compilation.result()
 
 
 def _device() -> int | None:
     return torch.cuda.current_device() if torch.cuda.is_initialized() else None  # type: ignore[no-untyped-call]
 
 
-def _like(argument: Argument, param: Any) -> Argument:
-    """Return the same for all arguments for which a kernel is the same one.
+def _specialized(argument: Argument, param: Any) -> Argument:
+    """Return the placeholder that is equal for all arguments which compile to the same kernel.
 
-    Triton looks at each field of a group by itself, whatever the parameter says. Here it says it for all fields.
+    Triton specialises each field of a group by itself, whatever the parameter says. Here it says it for all fields.
     """
     if isinstance(argument, tuple):
         group: Any = type(argument)  # a NamedTuple, whose fields Triton knows by name
-        like: tuple[Any, ...] = group(*[_like(each, param) for each in argument])
-        return like
+        fields: tuple[Any, ...] = group(*[_specialized(field, param) for field in argument])
+        return fields
     if isinstance(argument, int):
-        return 3 if param.do_not_specialize and not argument >> 31 else number_like(argument)
+        # Neither placeholder is 1, which is a constant to Triton.
+        divisible = argument % 16 == 0 and not (param.do_not_specialize and not argument >> 31)
+        return (1 << 32 if argument >> 31 else 0) + (16 if divisible else ANY_INT)
     if argument is not None and param.do_not_specialize_on_alignment:
         return Pointer(argument.dtype, aligned=False)
     return argument

@@ -1,4 +1,4 @@
-"""The device that kernels are launched on, and what they are given there in place of tensors."""
+"""The device of an operation: its kind, its multiprocessors, and the form of kernel arguments on it."""
 
 from __future__ import annotations
 
@@ -7,29 +7,27 @@ from typing import NamedTuple
 
 import torch
 
-from tokendraw_triton_gumbel.host.arguments import Addresses, Arguments, Tensors
+from tokendraw_triton_gumbel.host.arguments import AddressConverter, ArgumentConverter, TensorConverter
 from tokendraw_triton_gumbel.host.compilation import is_interpreted
 
 
 class LaunchDevice(NamedTuple):
-    """Holds what the host has to know of a device."""
+    """The facts about a device that the host needs for launches."""
 
     family: str
     """``cuda`` or ``hip``; ``cpu`` for the interpreter."""
     processors: int
-    """Its multiprocessors."""
-    current: Callable[[], int]
+    """Number of multiprocessors."""
+    current_index: Callable[[], int]
     """Returns the index of the current device, as ``Tensor.get_device`` does of a tensor: -1 for the CPU."""
-    is_interpreted: bool
-    arguments: Arguments
+    converter: ArgumentConverter
 
     @classmethod
     def of(cls, device: torch.device) -> LaunchDevice:
-        """Look at a device, once for each object that launches on it."""
-        interpreted = is_interpreted()
-        arguments: Arguments = Tensors() if interpreted else Addresses()
+        """Inspect a device; each object that launches does so once."""
+        converter: ArgumentConverter = TensorConverter() if is_interpreted() else AddressConverter()
         if device.type != "cuda":
-            return cls("cpu", 1, lambda: -1, interpreted, arguments)
+            return cls("cpu", 1, lambda: -1, converter)
         family = "hip" if torch.version.hip else "cuda"
         processors = torch.cuda.get_device_properties(device).multi_processor_count
-        return cls(family, processors, torch.cuda.current_device, interpreted, arguments)
+        return cls(family, processors, torch.cuda.current_device, converter)

@@ -1,37 +1,36 @@
-"""The grids of a call of one size, and where its scratch lies."""
+"""The grids of a call of one size, and the layout of its scratch."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
 from tokendraw_triton_gumbel.host.scratch import Scratch
-from tokendraw_triton_gumbel.host.tuning import Configuration
-from tokendraw_triton_gumbel.host.variant import COUPLED, LOGITS, Rows, Size, Target, Variant
+from tokendraw_triton_gumbel.host.variant import COUPLED, LOGITS, CallSize, Target, Variant
 from tokendraw_triton_gumbel.kernels.shared.argument_groups import Counts
 from tokendraw_triton_gumbel.kernels.shared.tile_layout import TILE_SIZE
 from tokendraw_triton_gumbel.kernels.verify.check_probs import PROBS_AT_ONCE
 
 Grid = tuple[int, int, int]
-ACCEPTING_WARPS = 4
+ACCEPT_WARPS = 4
 """Warps a program of the launch over the requests of a verification."""
-ACCEPTING_PROGRAMS = 4
-"""Programs a multiprocessor, at most, of that launch."""
-_MOST_ROWS_A_COLUMN = 32768
+ACCEPT_PROGRAMS = 4
+"""Upper limit of programs a multiprocessor of the launch over the requests of a verification."""
+_MAX_GRID_Y = 32768
 """Grid y limit, rounded down to a power of two."""
-_ROWS_A_STEP = 8
+_ROW_STEP = 8
 """Scratch is laid out for a multiple of so many rows or requests, so that most new sizes find it laid out already."""
 
 
 class Geometry(NamedTuple):
-    """The geometry of a variant at one size."""
+    """The grids and the scratch layout of a variant at one size."""
 
-    size: Size
-    numbers: Counts
+    size: CallSize
+    counts: Counts
     """Counts that kernels get."""
-    counts: tuple[int, ...]
+    scratch_counts: tuple[int, ...]
     """Counts that scratch is laid out for; see :mod:`.scratch`."""
-    offsets: list[int]
-    """Offsets of the pieces of scratch, and at the end its number of bytes."""
+    scratch_offsets: list[int]
+    """Offsets of the buffers of scratch, and at the end its number of bytes."""
     tile_grid: Grid
     row_grid: Grid
     large_set_grid: Grid
@@ -39,42 +38,53 @@ class Geometry(NamedTuple):
     probs_grid: Grid
 
 
-def span_of(how: Configuration, logits: Rows) -> int:
-    """Tiles a program of the first pass."""
-    return how.span if logits.dtype.itemsize == 4 else how.span_half
+def tiles_of(vocab_size: int) -> int:
+    """Return the number of tiles of a row."""
+    tile_size: int = TILE_SIZE.value
+    return -(-vocab_size // tile_size)
 
 
-def grid_of_rows(rows: int) -> tuple[int, int]:
+def power_of_two(count: int, at_least: int = 0) -> int:
+    """Return the least power of two from a count and a power of two upwards; 0 for none."""
+    return max(at_least, 1 << (count - 1).bit_length() if count else 0)
+
+
+def row_grid(rows: int) -> tuple[int, int]:
     """Divide rows among the last two dimensions of a grid: row ``y + z * grid y``, if there is one."""
-    return min(rows, _MOST_ROWS_A_COLUMN), -(-rows // _MOST_ROWS_A_COLUMN)
+    return min(rows, _MAX_GRID_Y), -(-rows // _MAX_GRID_Y)
 
 
-def lay_out(variant: Variant, target: Target, scratch: Scratch, size: Size) -> Geometry:
+def rounded_rows(rows: int) -> int:
+    """Return the number of rows or requests that scratch is laid out for."""
+    return -(-rows // _ROW_STEP) * _ROW_STEP
+
+
+def geometry_of(variant: Variant, target: Target, scratch: Scratch, size: CallSize) -> Geometry:
     """Compute the grids of all launches, and lay out the scratch."""
-    verify, tiles, (rows, requests, drafts, width) = (
-        variant.verify,
-        -(-variant.vocab_size // TILE_SIZE.value),
+    verify, tiles = variant.verify, tiles_of(variant.vocab_size)
+    rows, requests, draft_rows, max_drafts = size
+    grid_rows = rows
+    if verify is not None and verify.draft_kind == LOGITS:
+        # A place for each draft that a request may have.
+        grid_rows = max(rows + draft_rows, rows + requests * max_drafts)
+        rows += draft_rows
+    configuration = variant.configuration
+    max_programs = configuration.large_set_programs * target.processors
+    scratch_rows = rounded_rows(rows)
+    scratch_counts = (1, scratch_rows, rounded_rows(requests), min(scratch_rows * tiles, max_programs))
+    request_parts = 1
+    if verify is not None and verify.draft_kind != COUPLED:
+        tile_groups = -(-tiles // ACCEPT_WARPS)
+        request_parts = max(1, min(tile_groups, -(-ACCEPT_PROGRAMS * target.processors // requests)))
+    span = configuration.span(variant.logits.dtype.itemsize)
+    return Geometry(
         size,
+        Counts(rows, size.rows, tiles, max_drafts, requests),
+        scratch_counts,
+        scratch.offsets(scratch_counts),
+        tile_grid=(-(-tiles // span), *row_grid(grid_rows)),
+        row_grid=(grid_rows, 1, 1),
+        large_set_grid=(min(rows * tiles, max_programs), 1, 1),
+        request_grid=(requests, request_parts, 1),
+        probs_grid=(draft_rows, -(-variant.vocab_size // PROBS_AT_ONCE), 1),
     )
-    places = rows  # beside every request, room for as many drafts as it may have
-    if verify is not None and verify.known == LOGITS:
-        places = max(rows + drafts, rows + requests * width)
-        rows += drafts
-    most_programs = variant.how.large_set_programs * target.processors
-    room = rounded(rows)
-    counts = (1, room, rounded(requests), min(room * tiles, most_programs))
-    parts = 1
-    if verify is not None and verify.known != COUPLED:
-        groups = -(-tiles // ACCEPTING_WARPS)
-        parts = max(1, min(groups, -(-ACCEPTING_PROGRAMS * target.processors // requests)))
-    tile_grid = (-(-tiles // span_of(variant.how, variant.logits)), *grid_of_rows(places))
-    large_set_grid, request_grid = (min(rows * tiles, most_programs), 1, 1), (requests, parts, 1)
-    probs_grid = (drafts, -(-variant.vocab_size // PROBS_AT_ONCE), 1)
-    numbers = Counts(rows, size.rows, tiles, width, requests)
-    grids = (tile_grid, (places, 1, 1), large_set_grid, request_grid, probs_grid)
-    return Geometry(size, numbers, counts, scratch.offsets(counts), *grids)
-
-
-def rounded(count: int) -> int:
-    """Return the count that scratch is laid out for."""
-    return -(-count // _ROWS_A_STEP) * _ROWS_A_STEP

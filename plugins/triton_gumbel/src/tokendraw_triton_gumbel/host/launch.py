@@ -1,7 +1,7 @@
-"""Launches one kernel on addresses, through the launcher that Triton made for it.
+"""Launches a compiled kernel on addresses, through the launcher that Triton made for it.
 
-``compiled[grid](...)`` collects at each launch what the hooks of a profiler may ask for, and calls them. With nobody
-hooked that is 5 of its 14 us on an H200's host, so then the launcher is called directly, as Triton calls it.
+``compiled[grid](...)`` collects at each launch what the hooks of a profiler may ask for, and calls them: a third of the
+time of a launch. Without hooks the launcher is called directly, as Triton calls it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,13 @@ from typing import Any, NamedTuple
 from triton import knobs
 from triton.runtime import driver
 
-from tokendraw_triton_gumbel.host.compilation import Argument, Wanted, compile_all, compiled
+from tokendraw_triton_gumbel.host.compilation import (
+    Argument,
+    KernelSpec,
+    compile_all,
+    compile_kernel,
+    is_interpreted,
+)
 from tokendraw_triton_gumbel.host.geometry import Geometry, Grid
 from tokendraw_triton_gumbel.kernels.shared.argument_groups import RowParams
 
@@ -22,80 +28,104 @@ Step = tuple["Launch", Grid, tuple[Any, ...]]
 """A kernel with its grid and its arguments."""
 
 
-class Operands(NamedTuple):
-    """Arguments that all launches of a call share. An entry that is not a number stands for a tensor.
+class LaunchArguments(NamedTuple):
+    """Arguments that all launches of a call share.
 
-    It is an address, a tensor in the interpreter, or None.
+    A tensor is an address; in the interpreter the tensor itself; a placeholder where kernels are compiled.
     """
 
     geometry: Geometry
-    head: tuple[Any, int]
+    logits: tuple[Any, int]
     """The logits, and their row stride."""
     params: RowParams
     flags: int
     """Bits of :mod:`~tokendraw_triton_gumbel.kernels.shared.row_params`."""
-    pieces: Sequence[Any]
-    """All scratch."""
+    scratch: Sequence[Any]
+    """All buffers of scratch."""
 
 
 class Launch:
-    """A kernel, with everything that its launches have in common."""
+    """A kernel with its constants and compiler options, which all its launches share."""
 
-    __slots__ = ("_compiled", "_function", "_last", "_metadata", "_run", "constants", "kernel", "options")
+    __slots__ = (
+        "_compiled",
+        "_constants",
+        "_function",
+        "_metadata",
+        "_run",
+        "constants",
+        "kernel",
+        "options",
+    )
 
     def __init__(self, kernel: Any, constants: Mapping[str, Any], options: Mapping[str, Any]) -> None:
         self.kernel, self.constants, self.options = kernel, constants, options
-        self._last = tuple(constants.values())
+        self._constants = tuple(constants.values())
         self._compiled: Any = None
 
-    def wanted(self, arguments: Sequence[Argument]) -> Wanted:
-        """Return its kernel for arguments like these, as :mod:`.compiled` knows it."""
-        return Wanted(self.kernel, arguments, self.constants, self.options)
+    @classmethod
+    def compiled(
+        cls,
+        kernel: Any,
+        constants: Mapping[str, Any],
+        options: Mapping[str, Any],
+        placeholders: Sequence[Argument],
+    ) -> Launch:
+        """Return a launch whose kernel is compiled for placeholders of its arguments."""
+        launch = cls(kernel, constants, options)
+        compile_steps([(launch, (1, 1, 1), tuple(placeholders))])
+        return launch
 
-    def compile(self, arguments: Sequence[Argument]) -> None:
-        """Compile it for arguments like these, unless that was done."""
-        found = compiled(self.wanted(arguments))
-        self._run, self._function, self._metadata = found.run, found.function, found.packed_metadata
-        self._compiled = found
+    def spec(self, placeholders: Sequence[Argument]) -> KernelSpec:
+        """Return what :mod:`.compilation` compiles for placeholders of the arguments."""
+        return KernelSpec(self.kernel, placeholders, self.constants, self.options)
+
+    def compile(self, placeholders: Sequence[Argument]) -> None:
+        """Compile the kernel for placeholders of its arguments, unless this process has done so."""
+        compiled = compile_kernel(self.spec(placeholders))
+        self._run, self._function, self._metadata = compiled.run, compiled.function, compiled.packed_metadata
+        self._compiled = compiled
 
     def __call__(self, grid: Grid, arguments: Sequence[Any], stream: int | None) -> None:
-        """Launch it on addresses, numbers and None; in the interpreter, on tensors, numbers and None.
+        """Launch the kernel on addresses, numbers and None; in the interpreter, on tensors, numbers and None.
 
         :param stream: what :func:`current_stream` returned.
         """
         if stream is not None:
             self._run(
-                *grid, stream, self._function, self._metadata, None, None, None, *arguments, *self._last
+                *grid, stream, self._function, self._metadata, None, None, None, *arguments, *self._constants
             )
         elif self._compiled is not None:
-            self._compiled[grid](*arguments, *self._last)
+            self._compiled[grid](*arguments, *self._constants)
         else:
             self.kernel[grid](*arguments, **self.constants, **self.options)
 
 
 def compile_steps(steps: Iterable[Step]) -> None:
-    """Compile all that is launched, unless that was done in this process: side by side.
+    """Compile the kernels of launches side by side, unless this process has done so or Triton interprets them.
 
-    :param steps: with stand-ins for arguments.
+    :param steps: launches with placeholders for their arguments.
     """
+    if is_interpreted():
+        return
     launches = [(launch, arguments) for launch, _, arguments in steps]
-    compile_all([launch.wanted(arguments) for launch, arguments in launches])
+    compile_all([launch.spec(arguments) for launch, arguments in launches])
     for launch, arguments in launches:
         launch.compile(arguments)
 
 
 def current_stream(device: int) -> int | None:
-    """Return the handle of the current stream of a device; None where Triton itself is to launch.
+    """Return the handle of the current stream of a device; None where Triton itself has to launch.
 
     That is so where a profiler hooks launches, and on the CPU, where kernels are interpreted.
     """
     runtime = knobs.runtime
-    if device < 0 or _calls(runtime.launch_enter_hook) or _calls(runtime.launch_exit_hook):
+    if device < 0 or _is_hooked(runtime.launch_enter_hook) or _is_hooked(runtime.launch_exit_hook):
         return None
     stream: int = driver.active.get_current_stream(device)
     return stream
 
 
-def _calls(hook: Any) -> bool:
+def _is_hooked(hook: Any) -> bool:
     """Return whether a hook does anything: up to Triton 3.4 it is a function or None, since then a list of them."""
     return hook is not None and bool(getattr(hook, "calls", True))

@@ -1,75 +1,63 @@
-"""Scratch of a call: one allocation, cut into pieces that grow with the number of rows, of requests, or of programs."""
+"""Scratch of a call: one allocation, cut into buffers that grow with rows, requests or programs."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import accumulate
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
+from tokendraw_triton_gumbel.host.bounded_cache import BoundedCache
 from tokendraw_triton_gumbel.host.compilation import Pointer
 
-CALL, ROWS, REQUESTS, PROGRAMS = range(4)
-"""The counts that a piece may grow with: 1, rows, requests, programs of the launch for large sets."""
-_ALIGNED = 256
-_MOST_PLACES = 256
-"""Most counts that are remembered."""
-
-
-class Places(Protocol):
-    """Where the scratch of a call lies."""
-
-    @property
-    def counts(self) -> tuple[int, ...]:
-        """Return the counts that it is laid out for."""
-
-    @property
-    def offsets(self) -> list[int]:
-        """Return what :meth:`Scratch.offsets` does of them."""
+PER_CALL, PER_ROW, PER_REQUEST, PER_PROGRAM = range(4)
+"""Indices of the counts that a buffer may grow with: 1, rows, requests, programs of the launch for large sets."""
+_ALIGNMENT_BYTES = 256
+_MAX_LAYOUTS = 256
+"""Upper limit of cached layouts."""
 
 
 class Scratch:
-    """The pieces of scratch of one variant of a call."""
+    """The buffers of scratch of one variant of a call."""
 
     def __init__(self) -> None:
         self.pointers: list[Pointer] = []
-        """Stand-ins for each piece where kernels are compiled."""
-        self._of: list[int] = []
+        """Placeholders of the buffers, for compilation."""
+        self._counted_by: list[int] = []
         self._bytes: list[int] = []
-        self._offsets: dict[tuple[int, ...], list[int]] = {}
+        self._offsets: BoundedCache[tuple[int, ...], list[int]] = BoundedCache(_MAX_LAYOUTS)
 
-    def reserve(self, dtype: torch.dtype, each: int, of: int) -> int:
-        """Ask for ``each`` elements for every one of the count number ``of``; returns the number of the piece."""
+    def reserve(self, dtype: torch.dtype, elements: int, per: int) -> int:
+        """Reserve a buffer of so many elements for each of the count number ``per``; return its index."""
         self.pointers.append(Pointer(dtype))
-        self._of.append(of)
-        self._bytes.append(each * dtype.itemsize)
+        self._counted_by.append(per)
+        self._bytes.append(elements * dtype.itemsize)
         return len(self.pointers) - 1
 
-    def reserve_group(self, pieces: Sequence[tuple[torch.dtype, int, int]]) -> slice:
-        """Ask for several pieces; returns where they are among all."""
+    def reserve_group(self, buffers: Sequence[tuple[torch.dtype, int, int]]) -> slice:
+        """Reserve several buffers; return the slice of their indices."""
         first = len(self.pointers)
-        for piece in pieces:
-            self.reserve(*piece)
+        for buffer in buffers:
+            self.reserve(*buffer)
         return slice(first, len(self.pointers))
 
     def offsets(self, counts: tuple[int, ...]) -> list[int]:
-        """Compute the offset of each piece in an allocation, for these counts, and at the end its number of bytes."""
-        found = self._offsets.get(counts)
-        if found is None:
-            each = zip(self._bytes, self._of, strict=True)
-            sizes = [-(-nbytes * counts[of] // _ALIGNED) * _ALIGNED for nbytes, of in each]
-            if len(self._offsets) >= _MOST_PLACES:
-                self._offsets.clear()
-            found = self._offsets[counts] = list(accumulate(sizes, initial=0))
-        return found
+        """Compute the offset of each buffer in an allocation, and at the end the bytes of the allocation."""
+        offsets = self._offsets.get(counts)
+        if offsets is None:
+            buffers = zip(self._bytes, self._counted_by, strict=True)
+            sizes = [
+                -(-nbytes * counts[per] // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES for nbytes, per in buffers
+            ]
+            offsets = self._offsets.add(counts, list(accumulate(sizes, initial=0)))
+        return offsets
 
-    def piece(self, number: int, memory: Tensor, offset: int, count: int) -> Tensor:
-        """The piece that lies at ``offset`` in ``memory`` [bytes] uint8, [elements], of the first ``count``."""
-        return memory[offset : offset + self._bytes[number] * count].view(self.pointers[number].dtype)
+    def buffer(self, index: int, memory: Tensor, offset: int, count: int) -> Tensor:
+        """Return the first ``count`` parts of a buffer at an offset in ``memory`` [bytes] uint8: [elements]."""
+        return memory[offset : offset + self._bytes[index] * count].view(self.pointers[index].dtype)
 
-    def pieces(self, memory: Tensor, counts: tuple[int, ...]) -> list[Tensor]:
-        """All pieces, each of one dimension."""
-        places = zip(self.offsets(counts), self._of, strict=False)
-        return [self.piece(i, memory, offset, counts[of]) for i, (offset, of) in enumerate(places)]
+    def buffers(self, memory: Tensor, counts: tuple[int, ...]) -> list[Tensor]:
+        """Return all buffers, each of one dimension."""
+        places = zip(self.offsets(counts), self._counted_by, strict=False)
+        return [self.buffer(i, memory, offset, counts[per]) for i, (offset, per) in enumerate(places)]

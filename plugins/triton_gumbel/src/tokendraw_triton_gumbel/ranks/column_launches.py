@@ -1,4 +1,4 @@
-"""The launches over the columns of one rank: statistics of its tiles, and what it tells the other ranks."""
+"""The launches over the columns of one rank: statistics of its tiles, weights of kept tokens, and the draw."""
 
 from __future__ import annotations
 
@@ -9,226 +9,225 @@ import torch
 
 from tokendraw.vocab_parallel import Layout
 from tokendraw_triton_gumbel.host import params_layout
-from tokendraw_triton_gumbel.host.compilation import Pointer
-from tokendraw_triton_gumbel.host.geometry import Grid, grid_of_rows, rounded, span_of
+from tokendraw_triton_gumbel.host.compilation import ANY_INT, FLOAT32, Pointer
+from tokendraw_triton_gumbel.host.geometry import Grid, power_of_two, rounded_rows, row_grid, tiles_of
 from tokendraw_triton_gumbel.host.launch import Launch, Step, compile_steps, group
-from tokendraw_triton_gumbel.host.scratch import ROWS, Scratch
+from tokendraw_triton_gumbel.host.row_layout import RowAccess
+from tokendraw_triton_gumbel.host.scratch import PER_ROW, Scratch
 from tokendraw_triton_gumbel.host.tuning import Configuration
-from tokendraw_triton_gumbel.host.variant import Rows, Target
-from tokendraw_triton_gumbel.kernels.shards.argument_groups import (
-    RowBounds,
-    Shard,
-    SlotTemperatures,
-)
+from tokendraw_triton_gumbel.host.variant import Target
+from tokendraw_triton_gumbel.kernels.shards.argument_groups import RowBounds, Shard, SlotTemperatures
 from tokendraw_triton_gumbel.kernels.shards.draw_shard import draw_shard
 from tokendraw_triton_gumbel.kernels.shards.shard_statistics import shard_statistics
 from tokendraw_triton_gumbel.kernels.shards.weigh_kept import TILES_AT_ONCE, weigh_kept
 from tokendraw_triton_gumbel.kernels.shared.argument_groups import Counts, Logits, RowParams, TileStatistics
-from tokendraw_triton_gumbel.kernels.shared.configs import ShardDrawConfig, TileConfig
-from tokendraw_triton_gumbel.kernels.shared.tile_layout import GRANULES_PER_TILE, TILE_SIZE, VECTORS
-from tokendraw_triton_gumbel.ranks.message_layout import words_of_argmax, words_of_draws
-from tokendraw_triton_gumbel.ranks.search_launches import LEAST_TILES, ShardSearches
-
-_REAL, _WHOLE = torch.float32, torch.int32
-_ANY = 3
-"""Stands for numbers of which nothing is known."""
+from tokendraw_triton_gumbel.kernels.shared.configs import ShardDrawConfig
+from tokendraw_triton_gumbel.kernels.shared.tile_layout import GRANULES_PER_TILE, TILE_SIZE
+from tokendraw_triton_gumbel.launches.draw import tile_pass
+from tokendraw_triton_gumbel.ranks.message_layout import argmax_layout, draws_layout
+from tokendraw_triton_gumbel.ranks.search_launches import MIN_TILES, SearchLaunches
 
 
 class ShardVariant(NamedTuple):
     """The properties that decide which kernels a sharded call launches, without sizes and addresses."""
 
-    logits: Rows
-    paired: bool
-    """Whether logits are read two at a time."""
+    logits: RowAccess
+    is_paired: bool
+    """Whether two logits are read at a time."""
     columns: int
     """Columns of this rank, and those of its first tile that lie before them."""
     shard: Shard
-    filtered: bool
-    described: bool
+    has_filters: bool
+    has_logprobs: bool
     """Whether any row wants logprobs."""
-    drawn: bool
+    is_drawn: bool
     """Whether a row may not be greedy."""
-    how: Configuration
-    params: tuple[torch.dtype | None, ...]
-    """Types of the parameters that the batch has, in the order of :mod:`.params_layout`."""
+    configuration: Configuration
+    param_dtypes: tuple[torch.dtype | None, ...]
+    """Dtypes of the parameters of the batch, in the order of :mod:`.params_layout`."""
 
 
-class ShardPlaces(NamedTuple):
-    """The geometry of a variant at one number of rows."""
+class ShardGeometry(NamedTuple):
+    """The grid and the scratch layout of a variant at one number of rows."""
 
     rows: int
-    counts: tuple[int, ...]
-    offsets: list[int]
+    scratch_counts: tuple[int, ...]
+    scratch_offsets: list[int]
     tile_grid: Grid
 
 
-class ShardOperands(NamedTuple):
-    """Arguments that all launches of a call share. An entry that is not a number stands for a tensor."""
+class ShardArguments(NamedTuple):
+    """Arguments that all launches of a call share, as in :class:`.host.launch.LaunchArguments`."""
 
-    places: ShardPlaces
+    geometry: ShardGeometry
     logits: Logits
     """Their ``vocab_size`` counts the columns of this rank with the lead."""
     lead: int
     params: RowParams
     """Without fresh seeds."""
-    pieces: Sequence[Any]
-    """All scratch."""
+    scratch: Sequence[Any]
+    """All buffers of scratch."""
 
 
 def shard_of(layout: Layout) -> Shard:
-    """Say where the columns of this rank lie. No columns are one of -inf, in a tile of its own."""
+    """Return the place of this rank's columns. A rank without columns has one of -inf, in a tile of its own."""
     ids, tiles = layout.ids, layout.tiles
     if not ids.size:
         return Shard(0, 0, 1, 0, 1, layout.vocab_size)
     first = ids.start // TILE_SIZE.value
-    count = -(-ids.end // TILE_SIZE.value) - first
+    count = tiles_of(ids.end) - first
     has_head, has_tail = tiles.head.size > 0, tiles.tail.size > 0
     return Shard(layout.lead, first, count, int(has_head), count - int(has_tail), layout.vocab_size)
 
 
-class ShardLaunches:
-    """The launches of one variant, and the scratch between them. It remembers nothing of any call."""
+class ColumnLaunches:
+    """The launches of one variant, and the scratch between them. It holds no tensor of any call."""
 
     def __init__(self, variant: ShardVariant, target: Target) -> None:
-        how, dtype, shard = variant.how, variant.logits.dtype, variant.shard
+        configuration, logits, tiles = variant.configuration, variant.logits, variant.shard.tiles
         self.variant, self.scratch = variant, Scratch()
-        self._span = span_of(how, variant.logits)
-        is_nvidia = target.family == "cuda"
-        most_tiles = LEAST_TILES
-        while most_tiles < shard.tiles:
-            most_tiles *= 2
-        reserve = self.scratch.reserve
-        self._maxima, self._sums = (reserve(_REAL, shard.tiles, ROWS) for _ in range(2))
-        self._raw_sums = self._granules = self._kept = None
-        if variant.described and variant.params[0] is not None:
-            self._raw_sums = reserve(_REAL, shard.tiles, ROWS)
-        if variant.filtered:
-            self._granules = reserve(dtype, shard.tiles * GRANULES_PER_TILE.value, ROWS)
-            self._kept = reserve(_REAL, shard.tiles, ROWS)
-        raw_registers = how.raw_registers if dtype == _REAL else how.raw_registers_half
-        options = {"num_warps": how.tile_warps}
-        if raw_registers and is_nvidia and self._raw_sums is not None:
-            options["maxnreg"] = raw_registers
-        vector = VECTORS[str(dtype)[6:]]
-        self._statistics = Launch(
+        self._span = configuration.span(logits.dtype.itemsize)
+        max_tiles, reserve = power_of_two(tiles, at_least=MIN_TILES), self.scratch.reserve
+        self._maxima, self._sums = (reserve(torch.float32, tiles, PER_ROW) for _ in range(2))
+        self._raw_sums = self._granules = self._kept_sums = None
+        if variant.has_logprobs and variant.param_dtypes[0] is not None:
+            self._raw_sums = reserve(torch.float32, tiles, PER_ROW)
+        if variant.has_filters:
+            self._granules = reserve(logits.dtype, tiles * GRANULES_PER_TILE.value, PER_ROW)
+            self._kept_sums = reserve(torch.float32, tiles, PER_ROW)
+        self._statistics = tile_pass(
             shard_statistics,
-            {"config": TileConfig(self._span, vector, variant.paired, is_nvidia)},
-            options,
+            logits,
+            configuration,
+            target,
+            is_paired=variant.is_paired,
+            has_raw_sums=self._raw_sums is not None,
         )
-        self.searches = ShardSearches(self, self.scratch, most_tiles) if variant.filtered else None
-        self._weigh = Launch(weigh_kept, {}, {"num_warps": how.row_warps})
-        is_argmax = not (variant.drawn or variant.described)
-        self.words = (
-            words_of_argmax() if is_argmax else words_of_draws(fp64=target.fp64, described=variant.described)
+        self.searches = SearchLaunches(self, self.scratch, max_tiles) if variant.has_filters else None
+        options = target.options(configuration.row_warps)
+        self._weigh = Launch(weigh_kept, {}, options)
+        is_argmax = not (variant.is_drawn or variant.has_logprobs)
+        self.message = (
+            argmax_layout()
+            if is_argmax
+            else draws_layout(fp64=target.fp64, has_logprobs=variant.has_logprobs)
         )
-        """Those that a draw writes."""
-        names = (*("max", "has_nan", "score", "ids", "log_sum", "key"), *("x", "kept", "mass", "raw"))
-        self._draw = Launch(
-            draw_shard,
-            {
-                "config": ShardDrawConfig(
-                    most_tiles,
-                    target.fp64,
-                    variant.drawn,
-                    variant.described,
-                    1 if is_argmax else 3,
-                    2 if target.fp64 else 1,
-                    self.words.width,
-                    *map(self.words.place, names),
-                )
-            },
-            {"num_warps": how.row_warps},
+        """The layout of the message that a draw writes."""
+        fields = (*("max", "has_nan", "score", "ids", "log_sum", "key"), *("x", "kept", "mass", "raw"))
+        config = ShardDrawConfig(
+            max_tiles,
+            target.fp64,
+            variant.is_drawn,
+            variant.has_logprobs,
+            1 if is_argmax else 3,
+            2 if target.fp64 else 1,
+            self.message.width,
+            *map(self.message.place, fields),
         )
+        self._draw = Launch(draw_shard, {"config": config}, options)
+        compile_steps(self._placeholder_steps())
 
-    def places(self, rows: int) -> ShardPlaces:
-        """Compute the grids of a number of rows, and lay out the scratch."""
-        counts = (1, rounded(rows), 0, 0)
-        grid = (-(-self.variant.shard.tiles // self._span), *grid_of_rows(rows))
-        return ShardPlaces(rows, counts, self.scratch.offsets(counts), grid)
+    def geometry(self, rows: int) -> ShardGeometry:
+        """Compute the grid of a number of rows, and the layout of its scratch."""
+        counts = (1, rounded_rows(rows), 0, 0)
+        grid = (-(-self.variant.shard.tiles // self._span), *row_grid(rows))
+        return ShardGeometry(rows, counts, self.scratch.offsets(counts), grid)
 
-    def statistics(self, operands: ShardOperands) -> Step:
+    def arguments(
+        self, geometry: ShardGeometry, base: Any, stride: int, params: Any, scratch: Any
+    ) -> ShardArguments:
+        """Return the arguments that all launches of a call share."""
+        logits = group(Logits, (base, stride, self.variant.columns))
+        return ShardArguments(geometry, logits, self.variant.shard.lead, params, scratch)
+
+    def placeholders(self) -> ShardArguments:
+        """Return placeholders for the arguments that all launches of a call share."""
+        access, lead = self.variant.logits, self.variant.shard.lead
+        logits = Logits(access.pointer, access.stride, self.variant.columns)
+        if not (
+            access.is_aligned and lead % 16 == 0
+        ):  # then neither stride nor columns decide how rows are read
+            access = access._replace(is_aligned=False)
+            logits, lead = Logits(access.pointer, access.stride, ANY_INT), ANY_INT
+        params = params_layout.placeholders(self.variant.param_dtypes)
+        return ShardArguments(self.geometry(1), logits, lead, params, self.scratch.pointers)
+
+    def statistics(self, arguments: ShardArguments) -> Step:
         """Return the pass over the logits."""
-        places, slots, shard = operands.places, self.slots(operands), self.variant.shard
-        counts = Counts(places.rows, places.rows, shard.tiles, 0, 0)
-        masses = None if self.searches is None else operands.pieces[self.searches.masses]
-        statistics = TileStatistics(*self._written(operands, self._raw_sums, self._granules))
-        arguments = (operands.logits, operands.lead, counts, slots, statistics, masses)
-        return self._statistics, places.tile_grid, arguments
+        geometry, tiles = arguments.geometry, self.variant.shard.tiles
+        counts = Counts(geometry.rows, geometry.rows, tiles, 0, 0)
+        masses = None if self.searches is None else arguments.scratch[self.searches.masses]
+        statistics = self._tile_statistics(arguments, self._raw_sums, self._granules)
+        temperatures = self.temperatures(arguments)
+        return (
+            self._statistics,
+            geometry.tile_grid,
+            (arguments.logits, arguments.lead, counts, temperatures, statistics, masses),
+        )
 
-    def draw(self, operands: ShardOperands, fresh: Any, flags: int, bounds: RowBounds, words: Any) -> Step:
+    def draw(
+        self, arguments: ShardArguments, fresh_seeds: Any, flags: int, bounds: RowBounds, out: Any
+    ) -> Step:
         """Return the draw.
 
-        :param fresh: seeds of rows without one, if the flags say so.
+        :param fresh_seeds: seeds of rows without one, if the flags say so.
         :param flags: which parameters there are.
         """
-        arguments = (
-            operands.logits,
-            operands.lead,
-            self.variant.shard,
-            operands.params if fresh is None else operands.params._replace(fresh=fresh),
-            flags,
-            TileStatistics(*self._written(operands, self._raw_sums, None)),
-            bounds,
-            words,
+        params = arguments.params
+        return (
+            self._draw,
+            (arguments.geometry.rows, 1, 1),
+            (
+                arguments.logits,
+                arguments.lead,
+                self.variant.shard,
+                params if fresh_seeds is None else params._replace(fresh=fresh_seeds),
+                flags,
+                self._tile_statistics(arguments, self._raw_sums, None),
+                bounds,
+                out,
+            ),
         )
-        return self._draw, (operands.places.rows, 1, 1), arguments
 
-    def bounds(self, operands: ShardOperands, tops: Any, thresholds: Any) -> RowBounds:
-        """Return what ranks have found together, and where the launch before the draw adds to it."""
-        assert self._kept is not None
-        return RowBounds(tops, thresholds, operands.pieces[self._kept])
+    def bounds(self, arguments: ShardArguments, max_logits: Any, thresholds: Any) -> RowBounds:
+        """Return the group of the bounds that ranks found together, with room for the kept weights of tiles."""
+        assert self._kept_sums is not None
+        return RowBounds(max_logits, thresholds, arguments.scratch[self._kept_sums])
 
-    def weigh(self, operands: ShardOperands, bounds: RowBounds) -> Step:
-        """Return the launch that weighs what is kept of each tile."""
-        rows, shard = operands.places.rows, self.variant.shard
-        grid = (-(-shard.tiles // TILES_AT_ONCE), *grid_of_rows(rows))
-        statistics = TileStatistics(*self._written(operands, None, None))
-        arguments = (operands.logits, operands.lead, shard, rows, self.slots(operands), statistics, bounds)
-        return self._weigh, grid, arguments
+    def weigh(self, arguments: ShardArguments, bounds: RowBounds) -> Step:
+        """Return the launch that weighs the kept tokens of each tile."""
+        rows, shard = arguments.geometry.rows, self.variant.shard
+        grid = (-(-shard.tiles // TILES_AT_ONCE), *row_grid(rows))
+        temperatures = self.temperatures(arguments)
+        statistics = self._tile_statistics(arguments, None, None)
+        return (
+            self._weigh,
+            grid,
+            (arguments.logits, arguments.lead, shard, rows, temperatures, statistics, bounds),
+        )
 
-    def compile(self) -> None:
-        """Compile all that is launched, unless that was done in this process."""
-        compile_steps(self._examples())
-
-    def example(self) -> ShardOperands:
-        """Return what stands for the arguments of a call."""
-        variant, rows, lead = self.variant, self.variant.logits, self.variant.shard.lead
-        logits = Logits(rows.pointer, rows.stride, variant.columns)
-        if not (rows.aligned and lead % 16 == 0):  # then neither stride nor columns decide how rows are read
-            rows = rows._replace(aligned=False)
-            logits, lead = Logits(rows.pointer, rows.stride, _ANY), _ANY
-        params = params_layout.stand_ins(variant.params)
-        return ShardOperands(self.places(1), logits, lead, params, self.scratch.pointers)
-
-    def _examples(self) -> Iterator[Step]:
-        """Yield the launches of some size, with what stands for their tensors."""
-        variant = self.variant
-        operands = self.example()
-        yield self.statistics(operands)
-        bounds = RowBounds()
-        if variant.filtered and (variant.drawn or variant.described):
-            real = Pointer(_REAL, aligned=False)
-            bounds = self.bounds(operands, real, real)
-            yield self.weigh(operands, bounds)
-        yield self.draw(operands, None, 0, bounds, Pointer(_WHOLE))
-
-    def operands(
-        self, places: ShardPlaces, base: Any, stride: int, params: Any, pieces: Any
-    ) -> ShardOperands:
-        """Return what all launches of a call share."""
-        logits = group(Logits, (base, stride, self.variant.columns))
-        return ShardOperands(places, logits, self.variant.shard.lead, params, pieces)
-
-    def slots(self, operands: ShardOperands) -> SlotTemperatures:
+    def temperatures(self, arguments: ShardArguments) -> SlotTemperatures:
         """Return the group of the temperatures."""
-        has_index = self.variant.params[1] is not None
-        return SlotTemperatures(operands.params.temperature, operands.params.row_index if has_index else None)
+        has_row_index = self.variant.param_dtypes[1] is not None
+        params = arguments.params
+        return SlotTemperatures(params.temperature, params.row_index if has_row_index else None)
 
-    def surveyed(self, operands: ShardOperands) -> TileStatistics:
+    def surveyed_statistics(self, arguments: ShardArguments) -> TileStatistics:
         """Return the statistics that searches read."""
-        return TileStatistics(*self._written(operands, None, self._granules))
+        return self._tile_statistics(arguments, None, self._granules)
 
-    def _written(self, operands: ShardOperands, raw_sums: int | None, granules: int | None) -> list[Any]:
-        """List the statistics in scratch: a kernel is another one with each of them that it is given."""
-        numbers = (self._maxima, self._sums, raw_sums, granules)
-        return [None if number is None else operands.pieces[number] for number in numbers]
+    def _tile_statistics(
+        self, arguments: ShardArguments, raw_sums: int | None, granules: int | None
+    ) -> TileStatistics:
+        """Return the statistics in scratch: each set of them that a kernel gets compiles another kernel."""
+        indices = (self._maxima, self._sums, raw_sums, granules)
+        return TileStatistics(*[None if index is None else arguments.scratch[index] for index in indices])
+
+    def _placeholder_steps(self) -> Iterator[Step]:
+        """Yield the launches of a call of some size, with placeholders for its tensors."""
+        variant, arguments, bounds = self.variant, self.placeholders(), RowBounds()
+        yield self.statistics(arguments)
+        if variant.has_filters and (variant.is_drawn or variant.has_logprobs):
+            bounds = self.bounds(arguments, FLOAT32, FLOAT32)
+            yield self.weigh(arguments, bounds)
+        yield self.draw(arguments, None, 0, bounds, Pointer(torch.int32))

@@ -1,7 +1,7 @@
-"""The columns of one rank, where the vocabulary lies on several: :class:`tokendraw.vocab_parallel.LocalLogits`.
+"""The columns of one rank, where several hold the vocabulary: :class:`tokendraw.vocab_parallel.LocalLogits`.
 
-What is common to calls is made once, as :mod:`.sampler` does. A call waits for nothing, and which kernels it launches
-follows from what the host knows of the batch, so that it can be captured in a CUDA graph.
+A call waits for nothing, and the kernels that it launches follow from what the host knows of the batch, so that a CUDA
+graph can capture it.
 """
 
 from __future__ import annotations
@@ -22,15 +22,14 @@ from tokendraw.vocab_parallel import (
     Survey,
     Weighing,
 )
-from tokendraw_triton_gumbel.host import params_layout
-from tokendraw_triton_gumbel.host.arguments import Arguments
+from tokendraw_triton_gumbel.host.arguments import ArgumentConverter
 from tokendraw_triton_gumbel.host.launch import Step, current_stream
-from tokendraw_triton_gumbel.host.params_layout import MaybeTensors
+from tokendraw_triton_gumbel.host.params_layout import ParamTensors, presence_flags
 from tokendraw_triton_gumbel.kernels.shards.argument_groups import Counted, Digit, RowBounds
 from tokendraw_triton_gumbel.ranks.best_tokens import best_tokens
-from tokendraw_triton_gumbel.ranks.column_launches import ShardLaunches, ShardPlaces
-from tokendraw_triton_gumbel.ranks.message_layout import Words, words_of_survey
-from tokendraw_triton_gumbel.ranks.search_launches import MOST_VALUES, ShardSearches
+from tokendraw_triton_gumbel.ranks.column_launches import ColumnLaunches, ShardGeometry
+from tokendraw_triton_gumbel.ranks.message_layout import MessageLayout, survey_layout
+from tokendraw_triton_gumbel.ranks.search_launches import MAX_VALUES, SearchLaunches
 
 _INF = float("inf")
 
@@ -40,30 +39,38 @@ class ShardColumns:
 
     def __init__(
         self,
-        launches: ShardLaunches,
-        places: ShardPlaces,
+        launches: ColumnLaunches,
+        geometry: ShardGeometry,
         logits: Tensor,
         layout: Layout,
-        tensors: MaybeTensors,
-        arguments: Arguments,
+        params: ParamTensors,
+        converter: ArgumentConverter,
     ) -> None:
         """Allocate scratch.
 
-        :param logits: [B, n], n > 0: without columns one of -inf.
-        :param tensors: what :func:`.host.params_layout.readable` returned.
+        :param logits: [B, n], n > 0: a rank without columns has one of -inf.
+        :param params: contiguous.
         """
-        self._launches, self._logits, self._layout, self._arguments = launches, logits, layout, arguments
-        self._tensors, self._stream = tensors, current_stream(logits.get_device())
-        # What kernels are given the address of has to live until they are launched.
-        self._memory = torch.empty(places.offsets[-1], dtype=torch.uint8, device=logits.device)
-        self._operands = launches.operands(
-            places,
-            arguments.one(logits),
-            logits.stride(0),
-            arguments.params(tensors, None),
-            arguments.pieces(launches.scratch, places, self._memory),
+        self._launches, self._logits, self._layout, self._convert = (
+            launches,
+            logits,
+            layout,
+            converter.tensors,
         )
-        self._is_read = False
+        self._stream = current_stream(logits.get_device())
+        # Tensors whose addresses kernels are given have to live until they are launched.
+        self._params = params
+        self._memory = torch.empty(geometry.scratch_offsets[-1], dtype=torch.uint8, device=logits.device)
+        self._arguments = launches.arguments(
+            geometry,
+            converter.tensor(logits),
+            logits.stride(0),
+            converter.params(params, None),
+            converter.scratch(
+                launches.scratch, self._memory, geometry.scratch_counts, geometry.scratch_offsets
+            ),
+        )
+        self._has_statistics = False
 
     @property
     def logits(self) -> Tensor:
@@ -72,88 +79,86 @@ class ShardColumns:
 
     def argmax(self) -> Argmax:
         """Find the largest value of each row."""
-        return Argmax(**self._drawn(None, None))
+        return Argmax(**self._draw_fields(None, None))
 
     def largest(self, count: int, masses: int, fresh: Tensor | None) -> Survey:
-        """Find the largest values, how many more tie with the last, and the mass of each row."""
-        assert count <= MOST_VALUES
-        self._read()
-        searches, operands, given = self._searches, self._operands, self._arguments
-        bits = self._unit_bits
+        """Find the largest values, the number of further ties with the last, and the mass of each row."""
+        assert count <= MAX_VALUES
+        self._compute_statistics()
+        searches, unit_bits = self._searches(), self._unit_bits
         if masses == BINS:
-            self._launch(searches.add(operands, Digit(KEY_BITS - DIGIT_BITS, bits), Counted(), None))
-        layout = words_of_survey(count, masses, fresh=fresh is not None)
-        words = self._words(layout)
-        its_fresh, out = given.tensors((fresh, words))
-        self._launch(searches.survey(operands, layout, count, bits, its_fresh, out))
-        views = layout.views(words)
-        return Survey(views["x"], views["ties"], views.get("mass"), views.get("fresh"))
+            digit = Digit(KEY_BITS - DIGIT_BITS, unit_bits)
+            self._launch(searches.add(self._arguments, digit, Counted(), None))
+        message = survey_layout(count, masses, has_fresh_seeds=fresh is not None)
+        words = self._new_message(message)
+        seeds, out = self._convert((fresh, words))
+        self._launch(searches.survey(self._arguments, message, count, unit_bits, seeds, out))
+        fields = message.views(words)
+        return Survey(fields["x"], fields["ties"], fields.get("mass"), fields.get("fresh"))
 
     def histogram(self, digits: Digits, weighing: Weighing | None) -> Tensor:
-        """Add up what values weigh by a digit of their keys."""
-        self._read()
+        """Add up the weights of values by a digit of their keys."""
+        self._compute_statistics()
         device = self._logits.device
         histogram = torch.zeros((len(self._logits), BINS), dtype=torch.int64, device=device)
         columns = (digits.prefix, *((None, None) if weighing is None else weighing[:2]))
-        # What kernels are given the address of has to live until they are launched.
         alive = [None if column is None else column.contiguous() for column in columns]
-        *counted, out = self._arguments.tensors((*alive, histogram))
-        step = Digit(digits.shift, 0 if weighing is None else weighing.bits)
-        self._launch(self._searches.add(self._operands, step, Counted(*counted), out))
+        *counted, out = self._convert((*alive, histogram))
+        digit = Digit(digits.shift, 0 if weighing is None else weighing.bits)
+        self._launch(self._searches().add(self._arguments, digit, Counted(*counted), out))
         return histogram
 
     def draw(self, bounds: Bounds | None, seeds: RowSeeds | None, *, best: int | None) -> Draws:
         """Draw the candidates for the token of each row."""
-        found = self._drawn(bounds, seeds)
+        fields = self._draw_fields(bounds, seeds)
         if best is not None:
-            found["best_x"], found["best_ids"] = best_tokens(self._logits, best, self._layout)
-        return Draws(**found)
+            fields["best_x"], fields["best_ids"] = best_tokens(self._logits, best, self._layout)
+        return Draws(**fields)
 
     def count(self, least: Tensor) -> Tensor:
         """Count the values that are at least ``least``: NaN counts as -inf, which all are."""
         counted = (self._logits >= least).sum(-1, keepdim=True)
         return counted.where(least > -_INF, self._layout.ids.size).squeeze(-1)
 
-    def _drawn(self, bounds: Bounds | None, seeds: RowSeeds | None) -> dict[str, Tensor]:
-        launches, given = self._launches, self._arguments
-        self._read()
-        words = self._words(launches.words)
-        bounded = self._weighed(bounds)
+    def _draw_fields(self, bounds: Bounds | None, seeds: RowSeeds | None) -> dict[str, Tensor]:
+        launches = self._launches
+        self._compute_statistics()
+        words = self._new_message(launches.message)
+        row_bounds = self._weigh_kept(bounds)
         fresh = None if seeds is None else seeds.fresh()  # they may be on their way while logits are read
         fresh = None if fresh is None else fresh.contiguous()
-        flags = params_layout.presence(launches.variant.params, fresh=fresh is not None)
-        its_fresh, its_words = given.tensors((fresh, words))
-        self._launch(launches.draw(self._operands, its_fresh, flags, bounded, its_words))
-        return launches.words.views(words)
+        flags = presence_flags(launches.variant.param_dtypes, has_fresh_seeds=fresh is not None)
+        fresh_seeds, out = self._convert((fresh, words))
+        self._launch(launches.draw(self._arguments, fresh_seeds, flags, row_bounds, out))
+        return launches.message.views(words)
 
-    def _weighed(self, bounds: Bounds | None) -> RowBounds:
-        """Weigh what is kept of each tile, where any row may drop tokens."""
+    def _weigh_kept(self, bounds: Bounds | None) -> RowBounds:
+        """Weigh the kept tokens of each tile, where any row may drop tokens."""
         if bounds is None:
             return RowBounds()
         self._bounds = tuple(column.contiguous() for column in bounds)  # alive until the draw is launched
-        known = self._launches.bounds(self._operands, *self._arguments.tensors(self._bounds))
-        self._launch(self._launches.weigh(self._operands, known))
-        return known
+        row_bounds = self._launches.bounds(self._arguments, *self._convert(self._bounds))
+        self._launch(self._launches.weigh(self._arguments, row_bounds))
+        return row_bounds
 
-    def _read(self) -> None:
-        """Read all logits, once."""
-        if not self._is_read:
-            self._launch(self._launches.statistics(self._operands))
-            self._is_read = True
+    def _compute_statistics(self) -> None:
+        """Read all logits, once a call."""
+        if not self._has_statistics:
+            self._launch(self._launches.statistics(self._arguments))
+            self._has_statistics = True
 
-    @property
-    def _searches(self) -> ShardSearches:
+    def _searches(self) -> SearchLaunches:
         searches = self._launches.searches
         assert searches is not None  # a batch without filters searches for nothing
         return searches
 
     @property
     def _unit_bits(self) -> int:
-        """Return how many bits the units of a weight of 1 have, such that no sum overflows."""
+        """Return the bits of a weight of 1 in units, few enough that no sum overflows."""
         return 62 - self._layout.vocab_size.bit_length()
 
-    def _words(self, layout: Words) -> Tensor:
-        shape = len(self._logits), layout.width
+    def _new_message(self, message: MessageLayout) -> Tensor:
+        shape = len(self._logits), message.width
         return torch.empty(shape, dtype=torch.int32, device=self._logits.device)
 
     def _launch(self, step: Step) -> None:

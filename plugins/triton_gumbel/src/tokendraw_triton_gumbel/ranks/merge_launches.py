@@ -1,16 +1,24 @@
-"""The launches that merge what ranks told each other: draws into tokens, surveys and histograms into thresholds."""
+"""The launches that merge the messages of all ranks: draws into tokens, surveys and histograms into thresholds."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
-import torch
-
 from tokendraw_triton_gumbel.host import params_layout
-from tokendraw_triton_gumbel.host.compilation import Argument, Pointer
+from tokendraw_triton_gumbel.host.bounded_cache import BoundedCache
+from tokendraw_triton_gumbel.host.compilation import (
+    ANY_INT,
+    BOOL,
+    FLOAT32,
+    INT32,
+    INT64,
+    Argument,
+    any_ints,
+)
+from tokendraw_triton_gumbel.host.geometry import power_of_two
 from tokendraw_triton_gumbel.host.launch import Launch
-from tokendraw_triton_gumbel.host.params_layout import Types
+from tokendraw_triton_gumbel.host.params_layout import ParamDtypes
 from tokendraw_triton_gumbel.kernels.shard_messages.argument_groups import (
     DigitStep,
     DrawFields,
@@ -26,88 +34,77 @@ from tokendraw_triton_gumbel.kernels.shard_messages.merge_draws import merge_dra
 from tokendraw_triton_gumbel.kernels.shard_messages.next_digit import next_digit
 from tokendraw_triton_gumbel.kernels.shared.configs import MergeConfig, ThresholdConfig
 
-MOST_VALUES = 4096
-"""Most values of all ranks among which a kernel finds a threshold."""
+MAX_VALUES = 4096
+"""Upper limit of values of all ranks among which a kernel finds a threshold."""
 _RANKS_AT_ONCE = 4
-_MANY_VALUES = 1024
-"""Beyond so many, ranks are looked at one by one: registers hold no more."""
+_MAX_VALUES_OF_RANKS_AT_ONCE = 1024
+"""Upper limit of values where several ranks are read at once: registers hold no more."""
 _VALUES_A_WARP = 128
-_MOST_WARPS = 8
-_MOST_KINDS = 256
-"""Most kinds of launches that are remembered."""
-_REAL, _WHOLE, _LONG, _TRUTH = (
-    Pointer(dtype, aligned=False) for dtype in (torch.float32, torch.int32, torch.int64, torch.bool)
-)
-_SEARCH = RowSearch(_REAL, _REAL, _REAL, _LONG, _LONG)
+_MAX_WARPS = 8
+_MAX_LAUNCHES = 256
+"""Upper limit of cached launches."""
+_SEARCH = RowSearch(FLOAT32, FLOAT32, FLOAT32, INT64, INT64)
 
 
-def _some(kind: Any) -> Any:
-    """Return a group of numbers that stand for any."""
-    return kind(*[3] * len(kind._fields))
+def ranks_at_once(ranks: int, values: int) -> int:
+    """Return how many ranks a kernel reads together that holds so many values of all of them."""
+    return 1 if values > _MAX_VALUES_OF_RANKS_AT_ONCE else min(power_of_two(ranks), _RANKS_AT_ONCE)
 
 
-def power_of_two(count: int) -> int:
-    """Return the least power of two from a count upwards; 0 for none."""
-    return 1 << (count - 1).bit_length() if count else 0
+class MergeLaunches:
+    """The launches over messages, compiled when they are first needed. It holds no tensor of any call."""
 
+    def __init__(self) -> None:
+        self._cache: BoundedCache[object, Launch] = BoundedCache(_MAX_LAUNCHES)
 
-def ranks_at_once(ranks: int, count: int) -> int:
-    """Return how many ranks a kernel looks at together which holds ``count`` values of all of them."""
-    return 1 if count > _MANY_VALUES else min(power_of_two(ranks), _RANKS_AT_ONCE)
+    def merge(self, config: MergeConfig, dtypes: ParamDtypes) -> Launch:
+        """Return the launch over the draws of all ranks.
 
-
-class MessageLaunches:
-    """The kernels for messages, compiled when they are first needed. It remembers nothing of any call."""
-
-    def __init__(self, *, is_interpreted: bool) -> None:
-        self._is_interpreted = is_interpreted
-        self._known: dict[object, Launch] = {}
-
-    def merge(self, config: MergeConfig, types: Types) -> Launch:
-        """Return the kernel for the draws of all ranks.
-
-        :param types: of the parameters that the batch has.
+        :param dtypes: of the parameters of the batch.
         """
-        shared = SharedTiles(_LONG, _LONG) if config.SHARED else SharedTiles(None, None)
-        arguments = (
-            _WHOLE,
-            _some(Sizes),
-            _some(DrawFields),
+        shared = SharedTiles(INT64, INT64) if config.SHARED else SharedTiles(None, None)
+        placeholders = (
+            INT32,
+            any_ints(Sizes),
+            any_ints(DrawFields),
             shared,
-            _some(SharedSizes),
-            params_layout.stand_ins(types),
-            3,
-            MergedDraws(_LONG, _TRUTH),
+            any_ints(SharedSizes),
+            params_layout.placeholders(dtypes),
+            ANY_INT,
+            MergedDraws(INT64, BOOL),
         )
-        return self._of(merge_draws, config, 1, arguments, types)
+        return self._of(merge_draws, config, 1, placeholders, dtypes)
 
-    def thresholds(self, config: ThresholdConfig, types: Types, *, fresh: bool) -> Launch:
-        """Return the kernel for the surveys of all ranks.
+    def thresholds(self, config: ThresholdConfig, dtypes: ParamDtypes, *, has_fresh_seeds: bool) -> Launch:
+        """Return the launch over the surveys of all ranks.
 
-        :param fresh: whether they tell fresh seeds.
+        :param has_fresh_seeds: whether surveys bring fresh seeds.
         """
-        seeds = _LONG if fresh else None
-        row_params = params_layout.stand_ins(types)
-        arguments = (_WHOLE, _some(Sizes), _some(SurveyFields), row_params, 3, _SEARCH, seeds)
-        warps = max(1, min(_MOST_WARPS, max(config.N, config.MASSES) // _VALUES_A_WARP))
-        return self._of(find_thresholds, config, warps, arguments, (types, fresh))
+        placeholders = (
+            INT32,
+            any_ints(Sizes),
+            any_ints(SurveyFields),
+            params_layout.placeholders(dtypes),
+            ANY_INT,
+            _SEARCH,
+            INT64 if has_fresh_seeds else None,
+        )
+        warps = max(1, min(_MAX_WARPS, max(config.N, config.MASSES) // _VALUES_A_WARP))
+        return self._of(find_thresholds, config, warps, placeholders, (dtypes, has_fresh_seeds))
 
-    def digit(self, types: Types) -> Launch:
-        """Return the kernel for a histogram of all ranks."""
-        arguments = (_LONG, _some(DigitStep), params_layout.stand_ins(types), 3, 3, _SEARCH)
-        return self._of(next_digit, None, 1, arguments, types)
+    def digit(self, dtypes: ParamDtypes) -> Launch:
+        """Return the launch over a histogram of all ranks."""
+        params = params_layout.placeholders(dtypes)
+        placeholders = (INT64, any_ints(DigitStep), params, ANY_INT, ANY_INT, _SEARCH)
+        return self._of(next_digit, None, 1, placeholders, dtypes)
 
     def _of(
-        self, kernel: Any, config: object, warps: int, arguments: Sequence[Argument], kind: object
+        self, kernel: Any, config: object, warps: int, placeholders: Sequence[Argument], variant: object
     ) -> Launch:
-        key = kernel, config, kind
-        found = self._known.get(key)
-        if found is None:
+        key = kernel, config, variant
+        launch = self._cache.get(key)
+        if launch is None:
             constants = {} if config is None else {"config": config}
-            found = Launch(kernel, constants, {"num_warps": warps})
-            if not self._is_interpreted:
-                found.compile(arguments)
-            if len(self._known) >= _MOST_KINDS:
-                self._known.clear()
-            self._known[key] = found
-        return found
+            launch = Launch.compiled(kernel, constants, {"num_warps": warps}, placeholders)
+            self._cache.add(key, launch)
+        return launch

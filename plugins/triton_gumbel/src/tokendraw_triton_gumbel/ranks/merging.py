@@ -1,4 +1,4 @@
-"""Merges what the ranks of a split vocabulary told each other by kernels: one launch each, and nothing waits."""
+"""Merges the messages of the ranks of a split vocabulary by kernels: one launch each, and nothing waits."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from tokendraw.vocab_parallel import (
     TorchMerging,
     Weighing,
 )
-from tokendraw_triton_gumbel.host import params_layout
-from tokendraw_triton_gumbel.host.arguments import Arguments
+from tokendraw_triton_gumbel.host.arguments import ArgumentConverter
+from tokendraw_triton_gumbel.host.geometry import power_of_two
 from tokendraw_triton_gumbel.host.launch import current_stream, group
-from tokendraw_triton_gumbel.host.params_layout import MaybeTensors
+from tokendraw_triton_gumbel.host.params_layout import ParamTensors, presence_flags
 from tokendraw_triton_gumbel.kernels.shard_messages.argument_groups import (
     DigitStep,
     DrawFields,
@@ -40,39 +40,32 @@ from tokendraw_triton_gumbel.kernels.shard_messages.argument_groups import (
     SurveyFields,
 )
 from tokendraw_triton_gumbel.kernels.shared.configs import MergeConfig, ThresholdConfig
-from tokendraw_triton_gumbel.ranks.merge_launches import (
-    MOST_VALUES,
-    MessageLaunches,
-    power_of_two,
-    ranks_at_once,
-)
+from tokendraw_triton_gumbel.ranks.merge_launches import MAX_VALUES, MergeLaunches, ranks_at_once
 
-_LEAST_VALUES = 16
+_MIN_VALUES = 16
 _NO_TILES = SharedTiles(None, None)
 
 
 class KernelMerging:
-    """One call's :class:`tokendraw.vocab_parallel.Merging`."""
+    """The :class:`tokendraw.vocab_parallel.Merging` of one call."""
 
     def __init__(
         self,
-        launches: MessageLaunches,
-        arguments: Arguments,
+        launches: MergeLaunches,
+        converter: ArgumentConverter,
         layout: Layout,
-        given: MaybeTensors,
+        kernel_params: ParamTensors,
         params: RowParameters,
         need: Need,
     ) -> None:
-        """Prepare a call.
+        """Collect the parameters of a call.
 
-        :param given: what :func:`.host.params_layout.readable` returned.
+        :param kernel_params: contiguous.
         :param params: the same for plain torch, which serves rows with more values than a kernel compares.
         """
-        self._launches = launches
-        self._arguments = arguments
-        self._layout = layout
-        self._given = given
-        self._types = tuple([None if tensor is None else tensor.dtype for tensor in given])
+        self._launches, self._converter, self._convert = launches, converter, converter.tensors
+        self._layout, self._kernel_params = layout, kernel_params
+        self._dtypes = tuple([None if tensor is None else tensor.dtype for tensor in kernel_params])
         self._torch = TorchMerging(params, layout, need.gumbel_dtype)
         self._fp64 = need.gumbel_dtype == "fp64"
 
@@ -80,74 +73,78 @@ class KernelMerging:
         """Take the lowest id of the largest value."""
         x_max, has_nan, ids = heard.offsets
         fields = group(DrawFields, (x_max, has_nan, -1, ids, -1, -1, 0))
-        return self._merged(heard.words, fields, None, is_drawn=False)
+        return self._merge(heard.words, fields, None, is_drawn=False)
 
     def token(self, heard: Received[Draws], bounds: Bounds | None, seeds: RowSeeds) -> tuple[Tensor, Tensor]:
         """Draw from the candidates of all ranks."""
         fields = group(DrawFields, (*heard.offsets[: len(DrawFields._fields) - 1], int(bounds is None)))
-        return self._merged(heard.words, fields, seeds.fresh(), is_drawn=True)
+        return self._merge(heard.words, fields, seeds.fresh(), is_drawn=True)
 
     def thresholds(
         self, heard: Received[Survey], plan: Plan, histograms: Histograms
     ) -> tuple[Bounds, Tensor | None]:
         """Find the thresholds of all filters by one launch, and one more for each digit of a search."""
-        ranks, rows, _ = heard.words.shape
-        count = max(_LEAST_VALUES, power_of_two(ranks * plan.values))
-        if count > MOST_VALUES or not rows:
-            return self._torch.thresholds(heard, plan, histograms)
         words = heard.words
-        real, long = words.new_empty((3, rows, 1), dtype=torch.float32), (2, rows, 1)
-        nucleus, kth = words.new_empty(long, dtype=torch.int64), words.new_empty(long, dtype=torch.int64)
-        has_fresh = heard.sent.fresh is not None
-        fresh = words.new_empty((rows, 1), dtype=torch.int64) if has_fresh else None
-        begins = plan.masses == 1 << DIGIT_BITS
+        ranks, rows, _ = words.shape
+        values = power_of_two(ranks * plan.values, at_least=_MIN_VALUES)
+        if values > MAX_VALUES or not rows:
+            return self._torch.thresholds(heard, plan, histograms)
+        bounds = words.new_empty((3, rows, 1), dtype=torch.float32)
+        nucleus, kth = (words.new_empty((2, rows, 1), dtype=torch.int64) for _ in range(2))
+        has_fresh_seeds = heard.sent.fresh is not None
+        fresh = words.new_empty((rows, 1), dtype=torch.int64) if has_fresh_seeds else None
         config = ThresholdConfig(
-            N=count,
-            RANKS_AT_ONCE=ranks_at_once(ranks, count),
+            N=values,
+            RANKS_AT_ONCE=ranks_at_once(ranks, values),
             MASSES=plan.masses,
             HAS_KTH=plan.filters.top_k and not plan.any_large_k,
-            # Of what a large k keeps it is searched for behind that k, whatever the host may look at.
+            # The nucleus of what a large k keeps is searched for behind that k, whatever the host may look at.
             HAS_NUCLEUS=plan.has_nucleus and not plan.any_large_k,
             IS_WIDE=plan.any_wide,
         )
-        launch = self._launches.thresholds(config, self._types, fresh=has_fresh)
+        launch = self._launches.thresholds(config, self._dtypes, has_fresh_seeds=has_fresh_seeds)
         fields = group(SurveyFields, (*heard.offsets, plan.values, plan.unit_bits))
         params, flags = self._row_params(None)
-        (its_words, its_fresh), search = self._arguments.tensors((words, fresh)), self._search(real, nucleus)
-        sizes = self._sizes(words)
-        launch(
-            (rows, 1, 1), (its_words, sizes, fields, params, flags, search, its_fresh), self._stream(words)
-        )
+        words_in, fresh_out = self._convert((words, fresh))
+        search, sizes = self._search(bounds, nucleus), self._sizes(words)
+        launch((rows, 1, 1), (words_in, sizes, fields, params, flags, search, fresh_out), self._stream(words))
         if plan.any_large_k:
-            self._follow(histograms, None, real, kth, begun=False)
+            self._search_by_digits(histograms, None, bounds, kth, is_begun=False)
         if plan.any_wide:
-            weighing = Weighing(real[0], real[2], plan.unit_bits)
-            self._follow(histograms, weighing, real, nucleus, begun=begins)
-        return Bounds(real[0], real[1]), fresh
+            weighing = Weighing(bounds[0], bounds[2], plan.unit_bits)
+            is_begun = plan.masses == 1 << DIGIT_BITS
+            self._search_by_digits(histograms, weighing, bounds, nucleus, is_begun=is_begun)
+        return Bounds(bounds[0], bounds[1]), fresh
 
-    def _follow(
-        self, histograms: Histograms, weighing: Weighing | None, real: Tensor, found: Tensor, *, begun: bool
+    def _search_by_digits(
+        self,
+        histograms: Histograms,
+        weighing: Weighing | None,
+        bounds: Tensor,
+        prefixes: Tensor,
+        *,
+        is_begun: bool,
     ) -> None:
         """Search for a threshold digit by digit.
 
         :param weighing: None: for the k-th value.
-        :param real: [3, rows, 1] float32: largest values, thresholds and floors; the latter two are written.
-        :param found: [2, rows, 1] int64: prefixes and targets, known if the search is ``begun``.
+        :param bounds: [3, rows, 1] float32: largest values, thresholds and floors; the latter two are written.
+        :param prefixes: [2, rows, 1] int64: prefixes and targets, known if the search ``is_begun``.
         """
-        missing = KEY_BITS - DIGIT_BITS if begun else KEY_BITS
-        launch, (params, flags) = self._launches.digit(self._types), self._row_params(None)
-        search, stream = self._search(real, found), self._stream(real)
+        missing = KEY_BITS - DIGIT_BITS if is_begun else KEY_BITS
+        launch, (params, flags) = self._launches.digit(self._dtypes), self._row_params(None)
+        search, stream = self._search(bounds, prefixes), self._stream(bounds)
+        grid, vocab_size = (bounds.shape[1], 1, 1), self._layout.vocab_size
         while missing > histograms.missing_at_last:
             missing -= DIGIT_BITS
-            histogram = histograms(Digits(found[0] if begun else None, missing), weighing)
+            histogram = histograms(Digits(prefixes[0] if is_begun else None, missing), weighing)
             is_last = missing <= histograms.missing_at_last
-            step = group(DigitStep, (int(weighing is not None), int(not begun), int(is_last), missing))
-            its_histogram = self._arguments.one(histogram)
-            vocab_size = self._layout.vocab_size
-            launch((real.shape[1], 1, 1), (its_histogram, step, params, vocab_size, flags, search), stream)
-            begun = True
+            step = group(DigitStep, (int(weighing is not None), int(not is_begun), int(is_last), missing))
+            histogram_in = self._converter.tensor(histogram)
+            launch(grid, (histogram_in, step, params, vocab_size, flags, search), stream)
+            is_begun = True
 
-    def _merged(
+    def _merge(
         self, words: Tensor, fields: DrawFields, fresh: Tensor | None, *, is_drawn: bool
     ) -> tuple[Tensor, Tensor]:
         ranks, rows, _ = words.shape
@@ -156,32 +153,38 @@ class KernelMerging:
         if not rows:
             return token_ids, valid
         parts = self._layout.parts
-        shared, most = parts.shape if is_drawn else (0, 0)
+        num_shared, max_parts = parts.shape if is_drawn else (0, 0)
         config = MergeConfig(
             RANKS=power_of_two(ranks),
-            SHARED=power_of_two(shared),
-            PARTS=power_of_two(most),
+            SHARED=power_of_two(num_shared),
+            PARTS=power_of_two(max_parts),
             DRAWN=is_drawn,
             FP64=self._fp64,
         )
-        tensors = self._arguments.tensors
-        tiles = group(SharedTiles, tensors((self._layout.shared_tiles, parts))) if shared else _NO_TILES
+        tiles = _NO_TILES
+        if num_shared:
+            tiles = group(SharedTiles, self._convert((self._layout.shared_tiles, parts)))
         params, flags = self._row_params(fresh)
-        out = group(MergedDraws, tensors((token_ids, valid)))
-        launch = self._launches.merge(config, self._types)
-        sizes, shared_sizes = self._sizes(words), group(SharedSizes, (shared, most))
-        its_words = self._arguments.one(words)
-        arguments = (its_words, sizes, fields, tiles, shared_sizes, params, flags, out)
-        launch((rows, 1, 1), arguments, self._stream(words))
+        arguments = (
+            self._converter.tensor(words),
+            self._sizes(words),
+            fields,
+            tiles,
+            group(SharedSizes, (num_shared, max_parts)),
+            params,
+            flags,
+            group(MergedDraws, self._convert((token_ids, valid))),
+        )
+        self._launches.merge(config, self._dtypes)((rows, 1, 1), arguments, self._stream(words))
         return token_ids, valid
 
     def _row_params(self, fresh: Tensor | None) -> tuple[Any, int]:
-        """Return what stands for the parameters, and which of them there are."""
-        flags = params_layout.presence(self._types, fresh=fresh is not None)
-        return self._arguments.params(self._given, fresh), flags
+        """Return the arguments for the parameters, and the flags of present parameters."""
+        flags = presence_flags(self._dtypes, has_fresh_seeds=fresh is not None)
+        return self._converter.params(self._kernel_params, fresh), flags
 
-    def _search(self, real: Tensor, found: Tensor) -> RowSearch:
-        return group(RowSearch, self._arguments.tensors((*real, *found)))
+    def _search(self, bounds: Tensor, prefixes: Tensor) -> RowSearch:
+        return group(RowSearch, self._convert((*bounds, *prefixes)))
 
     def _sizes(self, words: Tensor) -> Sizes:
         return group(Sizes, (*words.shape, self._layout.vocab_size))

@@ -1,4 +1,4 @@
-"""Where the fields of a rank's messages lie among the words that a kernel writes."""
+"""The layout of a rank's messages: where each field begins among the words that a kernel writes."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-_REAL, _WHOLE = torch.float32, torch.int32
+_WORD = torch.int32
 
 
-class Field(NamedTuple):
+class MessageField(NamedTuple):
     """A field of a message: [rows, columns]."""
 
     name: str
@@ -21,73 +21,79 @@ class Field(NamedTuple):
     @property
     def words(self) -> int:
         """Return the number of words of a row."""
-        return self.columns * self.dtype.itemsize // _WHOLE.itemsize
+        return self.columns * self.dtype.itemsize // _WORD.itemsize
 
 
-class Words:
-    """The words of a message, [rows, width] int32.
+class MessageLayout:
+    """The layout of a message, [rows, width] int32.
 
     Fields lie in the order in which they are given, so that they can be sent as they are; where there are any of 8
     bytes, these come first, since PyTorch reads them at even words alone.
     """
 
-    def __init__(self, fields: Sequence[Field]) -> None:
+    def __init__(self, fields: Sequence[MessageField]) -> None:
         ordered = sorted(fields, key=lambda field: -field.dtype.itemsize)
-        is_wide = ordered[0].dtype.itemsize > _WHOLE.itemsize
+        has_double_words = ordered[0].dtype.itemsize > _WORD.itemsize
         self.places: dict[str, int] = {}
         """The first word of each field."""
         place = 0
         for field in ordered:
             self.places[field.name] = place
             place += field.words
-        self.width = place + (place % 2 if is_wide else 0)
+        self.width = place + (place % 2 if has_double_words else 0)
         self._fields = tuple(fields)
 
     def place(self, name: str) -> int:
-        """Return the first word of a field, -1 if there is none of this name."""
+        """Return the first word of a field, -1 if the message has no such field."""
         return self.places.get(name, -1)
 
     def columns(self, name: str) -> int:
-        """Return the columns of a field, 0 if there is none of this name."""
+        """Return the columns of a field, 0 if the message has no such field."""
         return next((field.columns for field in self._fields if field.name == name), 0)
 
     def views(self, words: Tensor) -> dict[str, Tensor]:
-        """Return the fields by name, [rows, columns] each."""
-        by_type = {dtype: words.view(dtype) for dtype in {field.dtype for field in self._fields}}
-        found = {}
+        """Return the fields of a message by name, [rows, columns] each."""
+        by_dtype = {dtype: words.view(dtype) for dtype in {field.dtype for field in self._fields}}
+        fields = {}
         for name, columns, dtype in self._fields:
-            first = self.places[name] * _WHOLE.itemsize // dtype.itemsize
-            found[name] = by_type[dtype][:, first : first + columns]
-        return found
+            first = self.places[name] * _WORD.itemsize // dtype.itemsize
+            fields[name] = by_dtype[dtype][:, first : first + columns]
+        return fields
 
 
-def words_of_argmax() -> Words:
-    """Lay out what :meth:`tokendraw.vocab_parallel.LocalLogits.argmax` returns."""
-    return Words([Field("max", 1, _REAL), Field("has_nan", 1, _WHOLE), Field("ids", 1, _WHOLE)])
+def argmax_layout() -> MessageLayout:
+    """Lay out the fields of :class:`tokendraw.vocab_parallel.Argmax`."""
+    return MessageLayout(
+        [
+            MessageField("max", 1, torch.float32),
+            MessageField("has_nan", 1, torch.int32),
+            MessageField("ids", 1, torch.int32),
+        ]
+    )
 
 
-def words_of_survey(count: int, masses: int, *, fresh: bool) -> Words:
+def survey_layout(count: int, masses: int, *, has_fresh_seeds: bool) -> MessageLayout:
     """Lay out the fields of :class:`tokendraw.vocab_parallel.Survey`."""
-    fields = [Field("x", count, _REAL), Field("ties", 1, _WHOLE)]
+    fields = [MessageField("x", count, torch.float32), MessageField("ties", 1, torch.int32)]
     if masses:
-        fields.append(Field("mass", masses, torch.float64))
-    if fresh:
-        fields.append(Field("fresh", 1, torch.int64))
-    return Words(fields)
+        fields.append(MessageField("mass", masses, torch.float64))
+    if has_fresh_seeds:
+        fields.append(MessageField("fresh", 1, torch.int64))
+    return MessageLayout(fields)
 
 
-def words_of_draws(*, fp64: bool, described: bool) -> Words:
+def draws_layout(*, fp64: bool, has_logprobs: bool) -> MessageLayout:
     """Lay out the fields of :class:`tokendraw.vocab_parallel.Draws` but for the best tokens."""
-    real = torch.float64 if fp64 else _REAL
+    real = torch.float64 if fp64 else torch.float32
     fields = [
-        Field("max", 1, _REAL),
-        Field("has_nan", 1, _WHOLE),
-        Field("score", 1, real),
-        Field("ids", 3, _WHOLE),
-        Field("log_sum", 2, real),
-        Field("key", 2, real),
+        MessageField("max", 1, torch.float32),
+        MessageField("has_nan", 1, torch.int32),
+        MessageField("score", 1, real),
+        MessageField("ids", 3, torch.int32),
+        MessageField("log_sum", 2, real),
+        MessageField("key", 2, real),
     ]
-    if described:
-        fields.append(Field("x", 3, _REAL))
-        fields += [Field(name, 1, torch.float64) for name in ("kept", "mass", "raw")]
-    return Words(fields)
+    if has_logprobs:
+        fields.append(MessageField("x", 3, torch.float32))
+        fields += [MessageField(name, 1, torch.float64) for name in ("kept", "mass", "raw")]
+    return MessageLayout(fields)

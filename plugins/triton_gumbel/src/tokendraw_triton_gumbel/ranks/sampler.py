@@ -1,4 +1,4 @@
-"""The calls of ``sample`` for one rank of several that hold the vocabulary together."""
+"""The sampler of one rank where several hold the vocabulary: finds its launches, and runs the exchange."""
 
 from __future__ import annotations
 
@@ -7,46 +7,49 @@ from torch import Tensor
 
 from tokendraw import BatchFacts, Need, SamplerOutput, SamplingMetadata, VocabShard
 from tokendraw.vocab_parallel import Layout, MetadataParameters, sample_shard
-from tokendraw_triton_gumbel.dispatch.draft_inputs import one_behind_the_other
-from tokendraw_triton_gumbel.dispatch.empty_outputs import nothing_drawn
-from tokendraw_triton_gumbel.host import params_layout, tuning
+from tokendraw_triton_gumbel.dispatch.empty_outputs import empty_sampler_output
+from tokendraw_triton_gumbel.host.bounded_cache import BoundedCache
 from tokendraw_triton_gumbel.host.device import LaunchDevice
-from tokendraw_triton_gumbel.host.params_layout import MaybeTensors, ParamsKind
-from tokendraw_triton_gumbel.host.variant import Rows, Target, layout_of
-from tokendraw_triton_gumbel.ranks.column_launches import ShardLaunches, ShardPlaces, ShardVariant, shard_of
+from tokendraw_triton_gumbel.host.params_layout import ParamsLayout, ParamTensors, contiguous_params
+from tokendraw_triton_gumbel.host.row_layout import RowAccess, row_layout, with_unit_stride
+from tokendraw_triton_gumbel.host.tuning import configuration_for
+from tokendraw_triton_gumbel.host.variant import Target
+from tokendraw_triton_gumbel.ranks.column_launches import (
+    ColumnLaunches,
+    ShardGeometry,
+    ShardVariant,
+    shard_of,
+)
 from tokendraw_triton_gumbel.ranks.columns import ShardColumns
-from tokendraw_triton_gumbel.ranks.merge_launches import MessageLaunches
+from tokendraw_triton_gumbel.ranks.merge_launches import MergeLaunches
 from tokendraw_triton_gumbel.ranks.merging import KernelMerging
 
-_MOST_SIZES = 2048
-"""Most kinds and sizes of calls that are remembered."""
+_MAX_SIZES = 2048
+"""Upper limit of cached variants and batch sizes."""
 
 
 class ShardSampler:
     """Draws from the columns of one rank; made by :class:`.sampler.TritonGumbelSampler`."""
 
-    def __init__(self, here: LaunchDevice, target: Target, need: Need) -> None:
-        self._here, self._target, self._need = here, target, need
-        self._messages = MessageLaunches(is_interpreted=here.is_interpreted)
-        self._prepared: dict[object, tuple[ShardLaunches, ShardPlaces]] = {}
+    def __init__(self, device: LaunchDevice, target: Target, need: Need) -> None:
+        self._device, self._target, self._need = device, target, need
+        self._merge_launches = MergeLaunches()
+        self._cache: BoundedCache[object, tuple[ColumnLaunches, ShardGeometry]] = BoundedCache(_MAX_SIZES)
 
     def sample(self, logits: Tensor, m: SamplingMetadata, shard: VocabShard) -> SamplerOutput:
         """Draw one token a row, the same on every rank."""
-        if logits.get_device() != self._here.current():
+        if logits.get_device() != self._device.current_index():
             with torch.cuda.device(logits.device):
                 return self.sample(logits, m, shard)
         layout, rows = shard.agreement.layout, len(logits)
         if not rows:  # on every rank, so that none has anything to say
-            whole = logits.new_empty(0, layout.vocab_size)
-            return nothing_drawn(whole, m, ranked=self._need.logprob_ranks)
+            full_width = logits.new_empty(0, layout.vocab_size)
+            return empty_sampler_output(full_width, m, wants_ranks=self._need.logprob_ranks)
         with torch.no_grad():
-            tensors, asked = params_layout.tensors_of(m), params_layout.kind_of(m)
-            if not (asked.dense and params_layout.are_placed_densely(m)):
-                tensors = params_layout.readable(tensors)
-                asked = params_layout.kind_by(m.facts, tensors)
-            params, given = MetadataParameters(m, rows, logits.device), self._here.arguments
-            columns = self._columns(logits, m.facts, layout, tensors, asked)
-            merging = KernelMerging(self._messages, given, layout, tensors, params, self._need)
+            tensors, kernel_layout = contiguous_params(m)
+            params, converter = MetadataParameters(m, rows, logits.device), self._device.converter
+            columns = self._columns(logits, m.facts, layout, tensors, kernel_layout)
+            merging = KernelMerging(self._merge_launches, converter, layout, tensors, params, self._need)
             return sample_shard(columns, params, m, shard, self._need, merging)
 
     def _columns(
@@ -54,42 +57,37 @@ class ShardSampler:
         logits: Tensor,
         facts: BatchFacts,
         layout: Layout,
-        tensors: MaybeTensors,
-        asked: ParamsKind,
+        tensors: ParamTensors,
+        kernel_layout: ParamsLayout,
     ) -> ShardColumns:
         if not layout.ids.size:
             logits = logits.new_full((len(logits), 1), -float("inf"))
-        logits = one_behind_the_other(logits)
-        launches, places = self._prepare(logits, facts, layout, asked)
-        return ShardColumns(launches, places, logits, layout, tensors, self._here.arguments)
+        logits = with_unit_stride(logits)
+        launches, geometry = self._cached_launches(logits, facts, layout, kernel_layout)
+        return ShardColumns(launches, geometry, logits, layout, tensors, self._device.converter)
 
-    def _prepare(
-        self, logits: Tensor, facts: BatchFacts, layout: Layout, asked: ParamsKind
-    ) -> tuple[ShardLaunches, ShardPlaces]:
-        """Return what calls like this one have in common, and remember it."""
+    def _cached_launches(
+        self, logits: Tensor, facts: BatchFacts, layout: Layout, kernel_layout: ParamsLayout
+    ) -> tuple[ColumnLaunches, ShardGeometry]:
+        """Look up or build the launches of a variant and the geometry of a batch size; cache both."""
         (rows, columns), shard = logits.shape, shard_of(layout)
-        how = tuning.chosen(self._target.family, rows)
-        read = layout_of(logits)
-        key = rows, columns, read, shard, how, facts.all_greedy, asked
-        found = self._prepared.get(key)
-        if found is None:
-            dtype, stride, high, address = read
-            first_tile = Rows.of((dtype, stride, high, (address - shard.lead * dtype.itemsize) % 16))
+        configuration, rows_in = configuration_for(self._target.family, rows), row_layout(logits)
+        key = rows, columns, rows_in, shard, configuration, facts.all_greedy, kernel_layout
+        cached = self._cache.get(key)
+        if cached is None:
+            dtype, stride, high_stride, address = rows_in
+            first_tile = (dtype, stride, high_stride, (address - shard.lead * dtype.itemsize) % 16)
             variant = ShardVariant(
-                logits=Rows.of(read),
-                paired=self._target.family == "cuda" and first_tile.paired,
+                logits=RowAccess.of(rows_in),
+                is_paired=self._target.is_nvidia and RowAccess.of(first_tile).is_paired,
                 columns=shard.lead + columns,
                 shard=shard,
-                filtered=asked.filtered,
-                described=facts.max_logprobs is not None,
-                drawn=not facts.all_greedy,
-                how=how,
-                params=asked.types,
+                has_filters=kernel_layout.has_filters,
+                has_logprobs=facts.max_logprobs is not None,
+                is_drawn=not facts.all_greedy,
+                configuration=configuration,
+                param_dtypes=kernel_layout.dtypes,
             )
-            launches = ShardLaunches(variant, self._target)
-            if not self._here.is_interpreted:
-                launches.compile()
-            if len(self._prepared) >= _MOST_SIZES:
-                self._prepared.clear()
-            found = self._prepared[key] = launches, launches.places(rows)
-        return found
+            launches = ColumnLaunches(variant, self._target)
+            cached = self._cache.add(key, (launches, launches.geometry(rows)))
+        return cached

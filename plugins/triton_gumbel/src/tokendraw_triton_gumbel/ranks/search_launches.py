@@ -1,17 +1,16 @@
-"""The launches by which ranks find thresholds: what each says of its columns, and its histograms."""
+"""The launches by which ranks find thresholds: a survey of each rank's columns, and histograms of digits."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from tokendraw.vocab_parallel import BINS
-from tokendraw_triton_gumbel.host.compilation import Pointer, is_interpreted
-from tokendraw_triton_gumbel.host.geometry import grid_of_rows
+from tokendraw_triton_gumbel.host.compilation import FLOAT32, INT32, INT64, any_ints
+from tokendraw_triton_gumbel.host.geometry import row_grid
 from tokendraw_triton_gumbel.host.launch import Launch, Step
-from tokendraw_triton_gumbel.host.scratch import ROWS, Scratch
+from tokendraw_triton_gumbel.host.scratch import PER_ROW, Scratch
 from tokendraw_triton_gumbel.kernels.shards.add_by_digit import TILES_AT_ONCE, add_by_digit
 from tokendraw_triton_gumbel.kernels.shards.argument_groups import (
     Counted,
@@ -21,137 +20,149 @@ from tokendraw_triton_gumbel.kernels.shards.argument_groups import (
 )
 from tokendraw_triton_gumbel.kernels.shards.survey_columns import survey_columns
 from tokendraw_triton_gumbel.kernels.shared.configs import DigitConfig, SurveyConfig
-from tokendraw_triton_gumbel.kernels.shared.tile_layout import GRANULES_PER_TILE, VECTORS
-from tokendraw_triton_gumbel.ranks.message_layout import Words
+from tokendraw_triton_gumbel.kernels.shared.tile_layout import GRANULES_PER_TILE
+from tokendraw_triton_gumbel.ranks.message_layout import MessageLayout
 
 if TYPE_CHECKING:
-    from tokendraw_triton_gumbel.ranks.column_launches import ShardLaunches, ShardOperands
+    from tokendraw_triton_gumbel.ranks.column_launches import ColumnLaunches, ShardArguments
 
-MOST_VALUES = 1024
+MAX_VALUES = 1024
 """Largest K."""
-LEAST_TILES = 64
+MIN_TILES = 64
 """Kernels are compiled for a power of two of tiles, from this upwards."""
-_FEW_VALUES, _FEW_CANDIDATES = 64, 128
-_MOST_MAXIMA = 2048
-_REAL, _WHOLE, _LONG = (Pointer(dtype, aligned=False) for dtype in (torch.float32, torch.int32, torch.int64))
+_SMALL_SURVEY_VALUES, _SMALL_SURVEY_CANDIDATES = 64, 128
+_MAX_MAXIMA = 2048
+_DIGIT_WARPS, _SURVEY_WARPS = 1, 4
 
 
-class ShardSearches:
+class SearchLaunches:
     """The launches of one variant of a sharded call with filters, compiled when they are first needed."""
 
-    def __init__(self, launches: ShardLaunches, scratch: Scratch, most_tiles: int) -> None:
-        self._launches, self._tiles, self._most_tiles = launches, launches.variant.shard.tiles, most_tiles
-        self._known: dict[object, Launch] = {}
-        granules = self._tiles * GRANULES_PER_TILE.value
+    def __init__(self, columns: ColumnLaunches, scratch: Scratch, max_tiles: int) -> None:
+        self._columns, self._shard, self._max_tiles = columns, columns.variant.shard, max_tiles
+        self._launches: dict[object, Launch] = {}
+        granules = self._shard.tiles * GRANULES_PER_TILE.value
         self._scratch = scratch.reserve_group(
-            [(torch.int32, granules, ROWS), (torch.int64, MOST_VALUES, ROWS)]
+            [(torch.int32, granules, PER_ROW), (torch.int64, MAX_VALUES, PER_ROW)]
         )
-        self.masses = scratch.reserve(torch.int64, BINS, ROWS)
-        """Set to 0 by the pass over the logits."""
+        self.masses = scratch.reserve(torch.int64, BINS, PER_ROW)
+        """Index of the masses by digit, set to 0 by the pass over the logits."""
 
     def survey(
-        self, operands: ShardOperands, words: Words, count: int, bits: int, fresh: Any, out: Any
+        self,
+        arguments: ShardArguments,
+        message: MessageLayout,
+        count: int,
+        unit_bits: int,
+        fresh_seeds: Any,
+        out: Any,
     ) -> Step:
-        """Return the launch that tells the K largest values.
+        """Return the launch that lists the K largest values.
 
-        :param words: the layout of what is written to ``out``.
-        :param bits: a weight of 1 is 2 to so many units of the masses by digit.
-        :param fresh: [rows] int64, or None.
+        :param message: the layout of ``out``.
+        :param unit_bits: a weight of 1 is 2 to so many units of the masses by digit.
+        :param fresh_seeds: [rows] int64, or None.
         """
-        masses = words.columns("mass")
-        launch = self._survey(_FEW_VALUES if count <= _FEW_VALUES else MOST_VALUES, masses, fresh is not None)
-        places = (words.place(name) for name in ("x", "ties", "mass", "fresh"))
-        fields = SurveyFields(words.width, *places, count, bits)
-        return launch, (operands.places.rows, 1, 1), self._survey_arguments(operands, fields, fresh, out)
+        max_values = _SMALL_SURVEY_VALUES if count <= _SMALL_SURVEY_VALUES else MAX_VALUES
+        launch = self._survey_launch(max_values, message.columns("mass"), fresh_seeds is not None)
+        places = (message.place(name) for name in ("x", "ties", "mass", "fresh"))
+        fields = SurveyFields(message.width, *places, count, unit_bits)
+        grid = (arguments.geometry.rows, 1, 1)
+        return launch, grid, self._survey_arguments(arguments, fields, fresh_seeds, out)
 
-    def add(self, operands: ShardOperands, step: Digit, counted: Counted, histogram: Any) -> Step:
+    def add(self, arguments: ShardArguments, digit: Digit, counted: Counted, histogram: Any) -> Step:
         """Return the launch that adds to a histogram.
 
-        :param histogram: [rows, 256]; None: that of the masses by the first digit.
+        :param histogram: [rows, 256]; None: the masses by the first digit, in scratch.
         """
-        is_own = histogram is None
-        config = DigitConfig(self._most_tiles if is_own else 0, WEIGHED=is_own or counted.tops is not None)
-        has_prefix = counted.prefixes is not None
-        found = self._known.get((config, is_own, has_prefix))
-        if found is None:
-            real, long = None if counted.tops is None else _REAL, _LONG if has_prefix else None
-            example = self._digit_arguments(
-                self._launches.example(), Digit(3, 3), Counted(long, real, real), None if is_own else _LONG
+        is_first, has_prefix = histogram is None, counted.prefixes is not None
+        config = DigitConfig(self._max_tiles if is_first else 0, WEIGHED=is_first or counted.tops is not None)
+        key = config, is_first, has_prefix
+        launch = self._launches.get(key)
+        if launch is None:
+            real = None if counted.tops is None else FLOAT32
+            placeholders = self._digit_arguments(
+                self._columns.placeholders(),
+                any_ints(Digit),
+                Counted(INT64 if has_prefix else None, real, real),
+                None if is_first else INT64,
             )
-            found = self._compiled(add_by_digit, config, 1, example)
-            self._known[config, is_own, has_prefix] = found
-        grid = (-(-self._tiles // TILES_AT_ONCE), *grid_of_rows(operands.places.rows))
-        return found, grid, self._digit_arguments(operands, step, counted, histogram)
+            options = {"num_warps": _DIGIT_WARPS}
+            launch = Launch.compiled(add_by_digit, {"config": config}, options, placeholders)
+            self._launches[key] = launch
+        grid = (-(-self._shard.tiles // TILES_AT_ONCE), *row_grid(arguments.geometry.rows))
+        return launch, grid, self._digit_arguments(arguments, digit, counted, histogram)
 
-    def _survey(self, most: int, masses: int, has_fresh: bool) -> Launch:
-        found = self._known.get((most, masses, has_fresh))
-        if found is None:
-            per_maximum, maxima = _division(self._most_tiles, most)
+    def _survey_launch(self, max_values: int, masses: int, has_fresh_seeds: bool) -> Launch:
+        key = max_values, masses, has_fresh_seeds
+        launch = self._launches.get(key)
+        if launch is None:
+            granules, maxima = _maxima_of_granules(self._max_tiles, max_values)
+            is_small = max_values == _SMALL_SURVEY_VALUES
             config = SurveyConfig(
-                VECTOR=VECTORS[str(self._launches.variant.logits.dtype)[6:]],
-                TILES=self._most_tiles,
-                GRANULES=per_maximum,
+                VECTOR=self._columns.variant.logits.vector,
+                TILES=self._max_tiles,
+                GRANULES=granules,
                 MAXIMA=maxima,
-                CANDIDATES=_FEW_CANDIDATES if most == _FEW_VALUES else MOST_VALUES,
+                CANDIDATES=_SMALL_SURVEY_CANDIDATES if is_small else MAX_VALUES,
                 MASSES=masses,
             )
-            fields = SurveyFields(*[3] * len(SurveyFields._fields))
-            fresh = _LONG if has_fresh else None
-            example = self._survey_arguments(self._launches.example(), fields, fresh, _WHOLE)
-            found = self._known[most, masses, has_fresh] = self._compiled(survey_columns, config, 4, example)
-        return found
+            placeholders = self._survey_arguments(
+                self._columns.placeholders(),
+                any_ints(SurveyFields),
+                INT64 if has_fresh_seeds else None,
+                INT32,
+            )
+            options = {"num_warps": _SURVEY_WARPS}
+            launch = Launch.compiled(survey_columns, {"config": config}, options, placeholders)
+            self._launches[key] = launch
+        return launch
 
     def _survey_arguments(
-        self, operands: ShardOperands, fields: SurveyFields, fresh: Any, out: Any
+        self, arguments: ShardArguments, fields: SurveyFields, fresh_seeds: Any, out: Any
     ) -> tuple[Any, ...]:
-        launches, pieces = self._launches, operands.pieces
+        columns, scratch = self._columns, arguments.scratch
         return (
-            operands.logits,
-            launches.variant.shard,
+            arguments.logits,
+            self._shard,
             fields,
-            launches.slots(operands),
-            launches.surveyed(operands),
-            SurveyScratch(*pieces[self._scratch], MOST_VALUES),
-            pieces[self.masses],
-            fresh,
+            columns.temperatures(arguments),
+            columns.surveyed_statistics(arguments),
+            SurveyScratch(*scratch[self._scratch], MAX_VALUES),
+            scratch[self.masses],
+            fresh_seeds,
             out,
         )
 
     def _digit_arguments(
-        self, operands: ShardOperands, step: Digit, counted: Counted, histogram: Any
+        self, arguments: ShardArguments, digit: Digit, counted: Counted, histogram: Any
     ) -> tuple[Any, ...]:
-        launches = self._launches
+        columns = self._columns
         return (
-            operands.logits,
-            operands.lead,
-            launches.variant.shard,
-            operands.places.rows,
-            step,
-            launches.slots(operands),
-            launches.surveyed(operands),
+            arguments.logits,
+            arguments.lead,
+            self._shard,
+            arguments.geometry.rows,
+            digit,
+            columns.temperatures(arguments),
+            columns.surveyed_statistics(arguments),
             counted,
-            operands.pieces[self.masses] if histogram is None else histogram,
+            arguments.scratch[self.masses] if histogram is None else histogram,
         )
 
-    def _compiled(self, kernel: Any, config: object, warps: int, example: Sequence[Any]) -> Launch:
-        found = Launch(kernel, {"config": config}, {"num_warps": warps})
-        if not is_interpreted():
-            found.compile(example)
-        return found
 
-
-def _division(most_tiles: int, most: int) -> tuple[int, int]:
+def _maxima_of_granules(max_tiles: int, max_values: int) -> tuple[int, int]:
     """Return how many granules one maximum stands for, and a power of two from the number of maxima upwards.
 
-    The fewer, the sooner they are compared; of less than some multiple of K they say little. The same for all numbers
-    of tiles that a kernel is compiled for, from half of the most upwards.
+    Fewer maxima are compared sooner; fewer than some multiple of K say little. The same for all numbers of tiles that a
+    kernel is compiled for, from half of the most upwards.
 
-    :param most_tiles: a power of two.
+    :param max_tiles: a power of two.
     """
-    least = 1 if most_tiles == LEAST_TILES else most_tiles // 2 + 1
-    for each in (16, 4, 1):
-        if each == 1 or least * GRANULES_PER_TILE.value // each >= 4 * most:
+    least_tiles = 1 if max_tiles == MIN_TILES else max_tiles // 2 + 1
+    for granules in (16, 4, 1):
+        if granules == 1 or least_tiles * GRANULES_PER_TILE.value // granules >= 4 * max_values:
             break
-    while most_tiles * GRANULES_PER_TILE.value // each > _MOST_MAXIMA:
-        each *= 4
-    return each, most_tiles * GRANULES_PER_TILE.value // each
+    while max_tiles * GRANULES_PER_TILE.value // granules > _MAX_MAXIMA:
+        granules *= 4
+    return granules, max_tiles * GRANULES_PER_TILE.value // granules
