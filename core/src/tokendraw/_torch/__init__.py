@@ -1,1 +1,1 @@
-"""Imports torch, uploads columns, and heeds forks, graphs and threads: all that is not computing."""
+"""Helpers around torch: lazy import, uploads, checks of tensors, CUDA graphs, forks, threads and ``torch.compile``."""

@@ -1,4 +1,4 @@
-"""Checks names of devices, as torch writes them, without importing it."""
+"""Checks names of devices, as torch writes them, without importing torch."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import importlib_metadata
 
 from tokendraw.errors.exceptions import InvalidParameterError
-from tokendraw.errors.formatting import nearest, shown
+from tokendraw.errors.formatting import format_value, nearest
 
 _KINDS = (
     "cpu",
@@ -26,7 +26,7 @@ _KINDS = (
     "xpu",
 )
 """Torch's own kinds of devices that hold values and compute on them."""
-_SINGLE = ("cpu", "mps")
+_WITHOUT_INDEX = ("cpu", "mps")
 _ALIASES = {
     "gpu": "cuda",
     "nvidia": "cuda",
@@ -36,12 +36,12 @@ _ALIASES = {
     "metal": "mps",
     "tpu": "xla",
 }
-_LEAST_LIKENESS = 0.7
+_MIN_SIMILARITY = 0.7
 """Least similarity of a misspelled name: of three letters, one other letter is another device, as tpu and xpu are."""
 
 
 def parse(device: str | None) -> tuple[str | None, int | None]:
-    """Split a name such as ``cuda:1`` into its kind and its index.
+    """Split a name such as ``cuda:1`` into kind and index.
 
     :return: the index is None where there is none in the name, or no other one; both are None for None.
     :raises InvalidParameterError: tensors cannot be on a device of this name.
@@ -52,7 +52,7 @@ def parse(device: str | None) -> tuple[str | None, int | None]:
     if match is None or not _is_kind(match[1]):
         raise _no_device(device, *_advice(device))
     kind, index = match[1], None if match[2] is None else int(match[2])
-    if kind not in _SINGLE:
+    if kind not in _WITHOUT_INDEX:
         return kind, index
     if index:
         raise _no_device(device, f", but there is one {kind}", f"device={kind!r}")
@@ -72,11 +72,11 @@ def _is_out_of_tree(kind: str) -> bool:
 
 
 def _advice(device: str) -> tuple[str, str]:
-    """Say what is wrong with a name, and what to pass."""
+    """Word the fault of a device name, and the advice."""
     word = re.split("[^a-z]", device.strip().lower(), maxsplit=1)[0]
     if word == "meta":
         return ", which holds no values", "one of those"
-    near = _ALIASES.get(word) or nearest(word, _KINDS, likeness=_LEAST_LIKENESS)
+    near = _ALIASES.get(word) or nearest(word, _KINDS, likeness=_MIN_SIMILARITY)
     if near is None:
         return "", "one of those"
     return "", f"device={near!r}" + (" for AMD GPUs too" if word in ("rocm", "hip", "amd") else "")
@@ -84,5 +84,5 @@ def _advice(device: str) -> tuple[str, str]:
 
 def _no_device(device: str, found: str, advice: str) -> InvalidParameterError:
     return InvalidParameterError(
-        f"'device' needs a name such as cpu, cuda or cuda:1, found {shown(device)}{found}. Pass {advice}."
+        f"'device' needs a name such as cpu, cuda or cuda:1, found {format_value(device)}{found}. Pass {advice}."
     )

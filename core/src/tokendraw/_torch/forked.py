@@ -1,4 +1,4 @@
-"""Reseeds forked processes, so that unseeded rows of a child draw other tokens than its parent and its siblings.
+"""Reseeds torch's CPU generator in forked processes, so that unseeded rows of each process draw different tokens.
 
 A fork copies the state of torch's CPU generator, from which rows without a seed get theirs, so that all children would
 draw alike; torch leaves it so. From the first sampler on, each child's generator gets a seed of its own: a function of
@@ -44,7 +44,7 @@ def reseed_children() -> None:
 
 
 def reseed_if_due() -> None:
-    """Seed the generator before the first draw of a child, where that had to wait."""
+    """Seed the generator before the first draw of a child, if seeding at the fork had to wait."""
     if _forks.is_seed_due:
         _forks.is_seed_due = False
         assert _forks.state is not None

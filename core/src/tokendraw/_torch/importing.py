@@ -1,4 +1,4 @@
-"""Imports torch where tokendraw first needs it, or says why it cannot be: absent is one thing, damaged another."""
+"""Imports torch at its first use, and words the error for a missing or a damaged torch."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from types import ModuleType
 import importlib_metadata
 
 from tokendraw.errors.exceptions import SamplerUnavailableError
-from tokendraw.errors.formatting import shown, spoken
+from tokendraw.errors.formatting import format_error, format_value
 from tokendraw.errors.install_commands import NATIVE
 
 
@@ -27,32 +27,32 @@ def require_torch(who: str = "A sampler") -> ModuleType:
             raise SamplerUnavailableError(
                 f"{who} needs torch, found it not installed; run {install}."
             ) from error
-        raise SamplerUnavailableError(damage(who, f"failing to import: {spoken(error)}")) from error
+        raise SamplerUnavailableError(damage(who, f"failing to import: {format_error(error)}")) from error
     except Exception as error:  # a missing library is an OSError, a half-upgraded package anything
-        raise SamplerUnavailableError(damage(who, f"failing to import: {spoken(error)}")) from error
+        raise SamplerUnavailableError(damage(who, f"failing to import: {format_error(error)}")) from error
     if not hasattr(torch, "Tensor"):  # a folder, or a file of the user's own
         raise SamplerUnavailableError(
-            f"{who} needs torch, found something else of that name{_place()}. Rename it, or run Python elsewhere."
+            f"{who} needs torch, found something else of that name{_location()}. Rename it, or run Python elsewhere."
         )
     return torch
 
 
 def damage(who: str, what: str) -> str:
-    """Say that a torch is there and cannot be used: ``failing to import: OSError: ...``."""
-    return f"{who} needs torch, found it{_place()} {what}. Mend that, or reinstall torch."
+    """Word the error for an installed but unusable torch: ``failing to import: OSError: ...``."""
+    return f"{who} needs torch, found it{_location()} {what}. Mend that, or reinstall torch."
 
 
 def _is_native_installed() -> bool:
     return any(True for _ in importlib_metadata.Distribution.discover(name="tokendraw-native"))
 
 
-def _place() -> str:
-    """Write `` in '/.../torch'``; nothing where that is unknown."""
+def _location() -> str:
+    """Write `` in '/.../torch'``; nothing for an unknown location."""
     try:
         spec = importlib.util.find_spec("torch")
     except (ImportError, ValueError):  # what is left of it in sys.modules has no specification
         spec = None
     if spec is None:
         return ""
-    place = next(iter(spec.submodule_search_locations or ()), spec.origin)
-    return f" in {shown(place)}" if place else ""
+    location = next(iter(spec.submodule_search_locations or ()), spec.origin)
+    return f" in {format_value(location)}" if location else ""

@@ -1,4 +1,4 @@
-"""Allocates memory during the capture of a CUDA graph that does not belong to the graph."""
+"""Allocates memory outside of a CUDA graph's pool while the graph is captured."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 class _Memory:
-    """Memory of torch's allocator, as other libraries show theirs."""
+    """Memory of torch's allocator, offered through the CUDA array interface."""
 
     def __init__(self, address: int, num_bytes: int) -> None:
         self.__cuda_array_interface__ = {

@@ -1,4 +1,4 @@
-"""Checks that what a caller gives as a tensor is one, laid out as kernels read it. No value is read here."""
+"""Checks the type, layout and shape of tensors from callers, without reading a value."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _UNSIGNED = frozenset((torch.uint16, torch.uint32, torch.uint64))
 
 
 def is_plain(value: object) -> TypeGuard[Tensor]:
-    """Return whether a value is a tensor whose elements lie in memory as they are."""
+    """Return whether a value is a dense tensor, with every element stored in memory unmodified."""
     return (
         isinstance(value, Tensor)
         and value.layout is torch.strided
@@ -26,7 +26,7 @@ def is_plain(value: object) -> TypeGuard[Tensor]:
 
 
 def check_plain(name: str, value: object, mend: str = "Pass a tensor.") -> None:
-    """Refuse what is no tensor, or none that a kernel could read: sparse, nested, or with a negation to come.
+    """Refuse anything but a tensor readable by kernels: neither sparse, nor nested, nor with a pending negation.
 
     :param mend: the advice to who passed something else than a tensor.
     :raises InvalidInputError: names the argument, what it needs to be and what it is.
@@ -49,7 +49,7 @@ def check_plain(name: str, value: object, mend: str = "Pass a tensor.") -> None:
 
 
 def check_vector(name: str, value: object, mend: str = "Pass a tensor.") -> None:
-    """Refuse what is no such tensor, or has not one dimension.
+    """Refuse anything but a plain tensor of one dimension.
 
     :raises InvalidInputError: names the argument, what it needs to be and what it is.
     """
@@ -60,7 +60,7 @@ def check_vector(name: str, value: object, mend: str = "Pass a tensor.") -> None
 
 
 def check_integers(name: str, tensor: Tensor) -> None:
-    """Refuse a dtype that is none of counts and indices.
+    """Refuse a dtype unfit for counts and indices.
 
     :raises InvalidInputError: with the dtype.
     """
@@ -73,5 +73,5 @@ def check_integers(name: str, tensor: Tensor) -> None:
 
 
 def same_device(found: torch.device, needed: torch.device) -> bool:
-    """Whether a tensor lies on a device, which may be named without an index."""
+    """Whether two devices are the same; the needed device may lack an index."""
     return found == needed or (found.type == needed.type and needed.index is None)

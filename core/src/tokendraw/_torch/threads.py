@@ -1,4 +1,4 @@
-"""Sets how many threads torch computes with, for a while and for the calling thread alone.
+"""Sets for a while, and for the calling thread alone, the number of threads of torch's operations.
 
 On a busy machine an operation that is shared out waits until another core has its turn, some milliseconds, which is
 more than all of a small batch takes.
@@ -17,7 +17,7 @@ import torch
 
 
 def one_thread() -> contextlib.AbstractContextManager[None]:
-    """Keep torch's operations on the thread that calls them. What other threads compute with stays as it is."""
+    """Keep torch's operations on the calling thread; other threads keep their number of threads."""
     return num_threads(1)
 
 
@@ -43,7 +43,7 @@ def num_threads(count: int) -> Iterator[None]:
 
 @functools.cache
 def _setters() -> tuple[Callable[[int], object], Callable[[int], int]]:
-    """Find what sets the number of threads of OpenMP, and that of MKL, which returns the one before.
+    """Find the setters of the number of threads of OpenMP and of MKL; the latter returns the previous number.
 
     ``torch.set_num_threads`` also decides for threads that start while it holds, and for good. The functions below it,
     in the library that torch is linked to, are about the calling thread alone; where they cannot be found there is

@@ -1,4 +1,4 @@
-"""Public calls stay out of the graphs of ``torch.compile``: a compiled program that makes one breaks its graph there.
+"""Keeps public calls out of the graphs of ``torch.compile``: a compiled program breaks its graph at such a call.
 
 A call looks at what only the host knows (who serves a batch, which kernel was compiled, whether a row asked for
 logprobs) and launches kernels of its own. Traced, all of that would become constants of the graph.
@@ -24,7 +24,7 @@ REASON = (
 
 
 def untraced(function: Callable[_P, _T]) -> Callable[_P, _T]:
-    """Run ``function`` outside of every graph, like ``torch.compiler.disable``, which would load torch._dynamo."""
+    """Run ``function`` outside of every graph, like ``torch.compiler.disable``, but without loading torch._dynamo."""
     disabled: Callable[_P, _T] | None = None
 
     @functools.wraps(function)

@@ -1,4 +1,4 @@
-"""Packs columns of numbers on the host, and copies them to a device in one piece that nobody waits for."""
+"""Packs columns of numbers on the host, and uploads them in a single asynchronous copy."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor
 from tokendraw._torch.device_names import parse
 from tokendraw._torch.graphs import is_capturing
 from tokendraw.errors.exceptions import InvalidInputError, InvalidParameterError
-from tokendraw.errors.formatting import shown
+from tokendraw.errors.formatting import format_value
 
 Column: TypeAlias = tuple[Sequence[float], torch.dtype]
 
@@ -21,7 +21,7 @@ _CODES = {torch.float64: "d", torch.float32: "f", torch.int64: "q", torch.int32:
 
 
 def uploaded(columns: Mapping[str, Column], device: torch.device) -> dict[str, Tensor]:
-    """Copy columns of numbers to a device, on its current stream, without waiting for it.
+    """Copy columns of numbers to a device, on its current stream, without waiting for the copy.
 
     :param columns: by name: numbers, and one of the dtypes float64, float32, int64, int32 and bool.
     :returns: by name: tensors [n], each aligned to 16 bytes, which count their changes by themselves.
@@ -44,16 +44,16 @@ def uploaded(columns: Mapping[str, Column], device: torch.device) -> dict[str, T
             else torch.empty(0, dtype=dtype, device=device)
             for (name, (values, dtype)), start in zip(columns.items(), starts, strict=True)
         }
-    there = _copied(torch.frombuffer(packed, dtype=torch.uint8), device)
+    on_device = _copy(torch.frombuffer(packed, dtype=torch.uint8), device)
     # Views count their changes together: without .data a new position would look like one of the temperature.
     return {
-        name: there[start : start + len(values) * dtype.itemsize].view(dtype).data
+        name: on_device[start : start + len(values) * dtype.itemsize].view(dtype).data
         for (name, (values, dtype)), start in zip(columns.items(), starts, strict=True)
     }
 
 
 def device_of(device: Any) -> torch.device:
-    """Return the device that a caller names; None is the CPU.
+    """Convert a caller's name of a device to a ``torch.device``; None is the CPU.
 
     :raises InvalidParameterError: torch has no such device; the message has the nearest name.
     """
@@ -64,11 +64,11 @@ def device_of(device: Any) -> torch.device:
     except (TypeError, RuntimeError) as error:
         parse(str(device))  # refuses it with the nearest name
         raise InvalidParameterError(
-            f"'device' needs a device that torch has, found {shown(device)}. Pass one such as 'cpu' or 'cuda'."
+            f"'device' needs a device that torch has, found {format_value(device)}. Pass one such as 'cpu' or 'cuda'."
         ) from error
 
 
-def _copied(host: Tensor, device: torch.device) -> Tensor:
+def _copy(host: Tensor, device: torch.device) -> Tensor:
     if device.type == "cuda" and is_capturing():
         raise InvalidInputError(
             "an upload of parameters or drafts needs a stream that captures no CUDA graph, found one that does: its "

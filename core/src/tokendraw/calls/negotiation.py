@@ -17,7 +17,7 @@ from tokendraw.backends.resolution.decide import decide
 from tokendraw.calls.device_faults import is_device_fault
 from tokendraw.calls.routing import BuiltProvider, Serving
 from tokendraw.errors.exceptions import PluginError, SamplerUnavailableError
-from tokendraw.errors.formatting import LONGEST_REASON, said
+from tokendraw.errors.formatting import MAX_REASON_CHARS, format_message
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,7 +87,9 @@ class Negotiation:
                 backend = proof.build(operation, hooks, capabilities, self.device, self.need)
             except PluginError as error:
                 failures[name] = error
-                facts = facts.without(operation, name, said(error, LONGEST_REASON), error.__cause__)
+                facts = facts.without(
+                    operation, name, format_message(error, MAX_REASON_CHARS), error.__cause__
+                )
             else:
                 self.built[operation.name, name] = BuiltProvider(name, backend, proof.package_of(hooks))
         may_be_followed = self.companions and operation.falls_back and choice.sampler is None

@@ -1,1 +1,1 @@
-"""Exceptions and warnings, the wording of messages, and notices that are shown once."""
+"""Exceptions and warnings, the wording of messages, notices given once per process, and install commands."""

@@ -20,15 +20,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from tokendraw.errors.formatting import LONGEST_REASON, one_line
+from tokendraw.errors.formatting import MAX_REASON_CHARS, format_line
 
 
 class TokendrawError(Exception):
-    """Base class of every error that tokendraw raises on purpose."""
+    """Base class of every error raised by tokendraw on purpose."""
 
 
 class SamplerUnavailableError(TokendrawError):
-    """The sampler that was asked for cannot serve this machine or this request, or no sampler can.
+    """The requested sampler cannot serve this machine or request, or no sampler can.
 
     The message says what was asked, by whom, why not, what would work, and how to undo the choice.
     """
@@ -42,7 +42,7 @@ class InvalidParameterError(TokendrawError, ValueError):
 
 
 class InvalidInputError(TokendrawError, ValueError):
-    """A tensor has the wrong type, layout, shape, dtype or device, or does not fit the others.
+    """A tensor has the wrong type, layout, shape, dtype or device, or does not fit another argument.
 
     Nothing has been launched or changed.
     """
@@ -53,13 +53,13 @@ class SettingsError(TokendrawError, ValueError):
 
 
 class PluginError(TokendrawError):
-    """A plugin does not do what the plugin API asks of it. The plugin's author has to mend it.
+    """A plugin breaks the plugin API, and its author has to mend the plugin.
 
     Where a plugin raised, for example ``SystemExit``, that is the cause.
     """
 
     def __str__(self) -> str:
-        return one_line(super().__str__(), LONGEST_REASON)  # plugins raise it too, in words of their own
+        return format_line(super().__str__(), MAX_REASON_CHARS)  # plugins raise it too, in words of their own
 
 
 class DuplicatePluginError(PluginError):
@@ -71,14 +71,14 @@ class DuplicatePluginError(PluginError):
 
 
 class TokendrawWarning(UserWarning):
-    """Base class of every warning that tokendraw gives.
+    """Base class of every tokendraw warning.
 
     With ``TOKENDRAW_STRICT=1`` the warning is raised as an exception of its own class instead.
     """
 
 
 class SamplerFallbackWarning(TokendrawWarning):
-    """The default choice does not draw with the sampler that the user expects.
+    """The default choice draws with another sampler than the user expects.
 
     Either an installed, higher-ranked plugin was passed over: given once per process. Or a sampler failed a batch
     that another one drew, which has taken its place: given once per process and plugin.
@@ -90,7 +90,7 @@ class UntestedUpstreamWarning(TokendrawWarning):
 
 
 class SettingsWarning(TokendrawWarning):
-    """A setting holds a word that tokendraw does not know, probably a misspelling.
+    """A setting holds a word unknown to tokendraw, probably a misspelling.
 
     Either a ``TOKENDRAW_*`` variable, or a plugin's name in a list of names, there or in the configuration file.
     """

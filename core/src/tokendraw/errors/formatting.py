@@ -5,20 +5,20 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
-LONGEST_TEXT = 500
+MAX_TEXT_CHARS = 500
 """Longest foreign text in a message, in characters: a compiler's whole output cannot be read in a table."""
-LONGEST_REASON = 2 * LONGEST_TEXT
+MAX_REASON_CHARS = 2 * MAX_TEXT_CHARS
 """Longest reason that quotes such a text, in characters."""
-_LONGEST_VALUE = 200
+_MAX_VALUE_CHARS = 200
 
 
 def one_of(items: Iterable[object]) -> str:
-    """Write ``a, b or c``; ``nothing`` if there is none."""
+    """Write ``a, b or c``; ``nothing`` for an empty list."""
     return _listed(items, "or")
 
 
 def all_of(items: Iterable[object]) -> str:
-    """Write ``a, b and c``; ``nothing`` if there is none."""
+    """Write ``a, b and c``; ``nothing`` for an empty list."""
     return _listed(items, "and")
 
 
@@ -36,7 +36,7 @@ def nearest(word: str, known: Iterable[str], *, likeness: float = 0.6) -> str | 
 
     :param likeness: least similarity, from 0 to 1, of words that do not consist of the same letters.
     """
-    for near in difflib.get_close_matches(word[:LONGEST_TEXT], list(known), n=3):
+    for near in difflib.get_close_matches(word[:MAX_TEXT_CHARS], list(known), n=3):
         has_same_letters = sorted(near) == sorted(word)
         is_similar = difflib.SequenceMatcher(None, near, word).ratio() >= likeness
         if (has_same_letters or is_similar) and _digits(word) in ("", _digits(near)):
@@ -53,8 +53,8 @@ def dotted(version: tuple[int, ...]) -> str:
     return ".".join(map(str, version))
 
 
-def printable(text: str, limit: int = LONGEST_TEXT) -> str:
-    """Make foreign text fit to print: escape what has no glyph, and limit its length.
+def printable(text: str, limit: int = MAX_TEXT_CHARS) -> str:
+    """Make foreign text fit to print: escape unprintable characters, and limit the length.
 
     Control characters move the cursor and colour the terminal, line breaks forge lines of a log, and marks of the
     writing direction show a name as another one.
@@ -65,35 +65,35 @@ def printable(text: str, limit: int = LONGEST_TEXT) -> str:
     return line if len(line) <= limit else f"{line[:limit].rstrip()} ..."
 
 
-def one_line(text: str, limit: int = LONGEST_TEXT) -> str:
-    """Put foreign prose on one printable line, with each run of white space as one space."""
+def format_line(text: str, limit: int = MAX_TEXT_CHARS) -> str:
+    """Write foreign prose on one printable line, with each run of white space as one space."""
     return printable(" ".join(str.split(text)), limit)
 
 
-def is_printable(text: object, limit: int = LONGEST_TEXT) -> bool:
-    """Whether a value is a string on one line that every terminal shows as it is."""
+def is_printable(text: object, limit: int = MAX_TEXT_CHARS) -> bool:
+    """Whether a value is a single printable line of limited length."""
     return type(text) is str and len(text) <= limit and text.isprintable()
 
 
-def shown(value: object) -> str:
-    """Write any value as Python would, on one line of limited length."""
+def format_value(value: object) -> str:
+    """Write any value as Python would, on a single line of limited length."""
     try:
-        return printable(repr(value), _LONGEST_VALUE)
+        return printable(repr(value), _MAX_VALUE_CHARS)
     except Exception:  # more digits than Python converts, or an own __repr__ that raises
         return f"{printable(type(value).__name__)} that cannot be printed"
 
 
-def said(error: BaseException, limit: int = LONGEST_TEXT) -> str:
-    """Put the message of an exception on one line, even if its class fails to give one."""
+def format_message(error: BaseException, limit: int = MAX_TEXT_CHARS) -> str:
+    """Write the message of an exception on a single line, even if its class fails to give any."""
     try:
-        return one_line(str(error), limit)
+        return format_line(str(error), limit)
     except (Exception, SystemExit):
         return "(its message cannot be printed)"
 
 
-def spoken(error: BaseException) -> str:
-    """Put an exception on one line: its type, then its message."""
-    kind, text = printable(type(error).__name__), said(error)
+def format_error(error: BaseException) -> str:
+    """Write an exception on a single line: its type, then its message."""
+    kind, text = printable(type(error).__name__), format_message(error)
     return f"{kind}: {text}" if text else kind
 
 

@@ -1,4 +1,4 @@
-"""Words commands that install tokendraw's own distributions: from a checkout, until they are on an index."""
+"""Words commands to install tokendraw's distributions: from a checkout, until an index has them."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ _ON_AN_INDEX = False  # publishing turns this to True
 
 _FOLDERS = {
     "tokendraw": "./core",
+    "tokendraw-testing": "./testing",
+    "tokendraw-bench": "./bench",
     "tokendraw-native": "./plugins/native",
     "tokendraw-flashinfer": "./plugins/flashinfer",
     "tokendraw-aiter": "./plugins/aiter",
@@ -18,9 +20,9 @@ _FOLDERS = {
 
 
 def pip_install(distribution: str, extra: str = "", *, options: str = "") -> str:
-    """Write the command that installs a distribution: ``pip install './core[files]'``."""
-    place = distribution if _ON_AN_INDEX else _FOLDERS.get(distribution, distribution)
-    target = f"'{place}[{extra}]'" if extra else place
+    """Write the command to install a distribution: ``pip install './core[files]'``."""
+    source = distribution if _ON_AN_INDEX else _FOLDERS.get(distribution, distribution)
+    target = f"'{source}[{extra}]'" if extra else source
     return " ".join(filter(None, ("pip install", options, target)))
 
 

@@ -10,7 +10,7 @@ from collections.abc import Hashable
 from tokendraw.errors.exceptions import TokendrawWarning
 
 _lock = threading.Lock()
-_said: set[Hashable] = set()
+_announced: set[Hashable] = set()
 _OURS = ("tokendraw.", "torch._dynamo.")
 
 
@@ -43,16 +43,16 @@ def as_error(text: str, outcome: str = "") -> str:
 
 
 def is_first(subject: Hashable) -> bool:
-    """Whether this is the first time that this subject comes up in this process."""
+    """Whether this subject comes up for the first time in this process."""
     with _lock:
-        if subject in _said:
+        if subject in _announced:
             return False
-        _said.add(subject)
+        _announced.add(subject)
     return True
 
 
 def _depth_of_caller() -> int:
-    """Count the frames from the caller of this function up to the first one outside of tokendraw.
+    """Count the frames from the caller of this function up to the first frame outside of tokendraw.
 
     A compiled program has frames of torch._dynamo in between.
     """

@@ -16,7 +16,7 @@ from tokendraw.backends.discovery import settings as _settings
 from tokendraw.backends.machine import detect
 from tokendraw.backends.resolution.candidate import Choice
 from tokendraw.errors.exceptions import InvalidParameterError, SettingsWarning
-from tokendraw.errors.formatting import one_of, shown
+from tokendraw.errors.formatting import format_value, one_of
 from tokendraw.errors.notices import announce
 from tokendraw.providers.resolve import gather, needed
 
@@ -157,7 +157,7 @@ def check_name(argument: str, plugin: object) -> None:
 def _known(names: Iterable[str]) -> list[Operation]:
     if isinstance(names, str):
         raise InvalidParameterError(
-            f"'operations' needs a sequence of names, found {shown(names)}. Pass ({names!r},)."
+            f"'operations' needs a sequence of names, found {format_value(names)}. Pass ({names!r},)."
         )
     return [_registry.get(name) for name in names]
 

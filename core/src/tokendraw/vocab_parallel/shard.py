@@ -1,4 +1,4 @@
-"""The part of a vocabulary whose logits a rank holds."""
+"""A rank's part of a vocabulary."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tokendraw.errors.exceptions import InvalidParameterError, TokendrawError
-from tokendraw.errors.formatting import shown
+from tokendraw.errors.formatting import format_value
 
 if TYPE_CHECKING:
     from tokendraw.vocab_parallel.layout import Layout
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class VocabShard:
-    """The ids ``[start, start + n)`` of a vocabulary, whose n columns of logits lie on this rank.
+    """The ids ``[start, start + n)`` of a vocabulary, with n columns of logits on this rank.
 
     The ranks of a group hold successive ids, in rank order, and together all of them. Their numbers may differ, be no
     multiples of anything, or be 0. Make one and keep it: at its first call the ranks compare what they hold, by a
@@ -41,22 +41,22 @@ class VocabShard:
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool):
                 raise InvalidParameterError(
-                    f"'{name}' of VocabShard needs an integer, found {shown(value)}. Pass a number of ids."
+                    f"'{name}' of VocabShard needs an integer, found {format_value(value)}. Pass a number of ids."
                 )
         object.__setattr__(self, "agreed", Agreed())
 
     @property
     def agreement(self) -> Agreement:
-        """Return what the ranks agreed on. For samplers, which get no other shards."""
+        """Return the agreement of the ranks. For samplers: the core gives them no shard without an agreement."""
         assert self.agreed.by_all is not None
         return self.agreed.by_all
 
 
 class Agreement(NamedTuple):
-    """Holds what the ranks of a shard agreed on."""
+    """The agreement of a shard's ranks."""
 
     transport: Transport
-    """Carries what they say."""
+    """Carries their messages."""
     layout: Layout
 
 
@@ -66,4 +66,4 @@ class Agreed:
 
     by_all: Agreement | None = None
     error: TokendrawError | None = None
-    """Says why they did not agree."""
+    """The disagreement."""

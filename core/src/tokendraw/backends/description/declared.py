@@ -1,4 +1,4 @@
-"""Holds values against the types that a frozen dataclass declares, so that a slip is refused where it is made.
+"""Checks the fields of frozen dataclasses against their declared types when a record is made.
 
 ``Need(batch_invariant="no")`` is true for Python, and a misspelt word would never match. The declaration of a field is
 all that is written: ``bool``, ``str``, ``int`` with :func:`at_least`, ``Literal``, tuples and unions of these.
@@ -16,7 +16,7 @@ from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from tokendraw.errors.exceptions import InvalidParameterError
-from tokendraw.errors.formatting import nearest, one_of, shown
+from tokendraw.errors.formatting import format_value, nearest, one_of
 
 _YES_OR_NO = {
     "yes": True,
@@ -32,7 +32,7 @@ _YES_OR_NO = {
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """Says what a value may be. Beside a type in ``Annotated`` it stands in the type's place."""
+    """The permitted values of a field. Within ``Annotated`` the rule replaces the check of the type."""
 
     needed: tuple[str, ...]
     """The alternatives in words."""
@@ -54,12 +54,12 @@ def at_least(least: int) -> Rule:
 
 
 def among(words: tuple[str, ...]) -> Rule:
-    """Make the rule of one of some words."""
+    """Make a rule: exactly a word of ``words``."""
     return Rule(tuple(map(repr, words)), lambda value: isinstance(value, str) and value in words, words)
 
 
 def some_of(words: tuple[str, ...]) -> Rule:
-    """Make the rule of a tuple that holds some of these words, and at least one."""
+    """Make a rule: a non-empty tuple of words of ``words``."""
 
     def fits(value: Any) -> bool:
         return (
@@ -72,7 +72,7 @@ def some_of(words: tuple[str, ...]) -> Rule:
 
 
 def check_fields(record: Any) -> None:
-    """Hold every field of a dataclass against its declaration.
+    """Check every field of a dataclass against its declaration.
 
     :raises InvalidParameterError: a ValueError that names the field, what it needs, what it is and what is nearest.
     """
@@ -81,18 +81,18 @@ def check_fields(record: Any) -> None:
         if not rule.fits(value):
             mend = _advice(rule, value) or f"Pass one, or leave out {name}=."
             raise InvalidParameterError(
-                f"'{name}' of {type(record).__name__} needs {one_of(rule.needed)}, found {shown(value)}. {mend}"
+                f"'{name}' of {type(record).__name__} needs {one_of(rule.needed)}, found {format_value(value)}. {mend}"
             )
 
 
 def rules_of(record: type) -> dict[str, Rule]:
-    """Return what each field of a dataclass may be, as it is declared."""
+    """Return the rule of each field of a dataclass."""
     names, _, rules = _rules(record)
     return dict(zip(names, rules, strict=True))
 
 
 def read_field(record: type, name: str, text: str) -> Any:
-    """Read what a field is to be from a text: ``8``, ``true``, ``none``, a word, or words with commas between them.
+    """Read a field's value from text: ``8``, ``true``, ``none``, a word, or words separated by commas.
 
     :raises InvalidParameterError: a ValueError: the dataclass has no such field, or that is nothing it may be.
     """
@@ -106,7 +106,7 @@ def read_field(record: type, name: str, text: str) -> Any:
             return value
     mend = _advice(rule, text) or "Give one."
     raise InvalidParameterError(
-        f"'{name}' of {record.__name__} needs {one_of(rule.needed)}, found {shown(text)}. {mend}"
+        f"'{name}' of {record.__name__} needs {one_of(rule.needed)}, found {format_value(text)}. {mend}"
     )
 
 

@@ -27,7 +27,7 @@ from typing import Any
 from tokendraw.backends.resolution.admission import FIRST_PARTY
 from tokendraw.backends.resolution.candidate import Choice
 from tokendraw.errors.exceptions import SettingsError
-from tokendraw.errors.formatting import nearest, one_line, one_of, printable, shown
+from tokendraw.errors.formatting import format_line, format_value, nearest, one_of, printable
 
 _PREFIX = "TOKENDRAW_"
 VARIABLES = (
@@ -76,7 +76,7 @@ class Settings:
     warnings: tuple[str, ...] = ()
 
     def all_warnings(self, installed: Iterable[str]) -> tuple[str, ...]:
-        """Tell of unknown variables, and of names in ``priority`` and ``disabled`` that no plugin has.
+        """List warnings about unknown variables, and about unknown plugin names in ``priority`` and ``disabled``.
 
         Those of tokendraw's own plugins are known everywhere: one configuration may serve many machines.
 
@@ -90,7 +90,7 @@ class Settings:
         return (
             *self.warnings,
             *(
-                f"{label} names {shown(name)}, found no such plugin, {_nearest(name, known)}. "
+                f"{label} names {format_value(name)}, found no such plugin, {_nearest(name, known)}. "
                 "Correct it, or take it out."
                 for label, names in named.items()
                 for name in dict.fromkeys(names)
@@ -99,7 +99,7 @@ class Settings:
         )
 
     def choice(self, sampler: str | None = None, source: str = "the argument sampler=") -> Choice:
-        """Collect what resolution takes into account; ``sampler`` is the caller's, by ``source``, and goes first."""
+        """Collect the settings of a resolution; ``sampler`` is the caller's, by ``source``, and goes first."""
         return Choice(
             sampler=self.sampler if sampler is None else sampler,
             source=self.sampler_source if sampler is None else source,
@@ -144,7 +144,7 @@ def is_debugging() -> bool:
 
 
 def is_switched_off(variable: str) -> bool:
-    """Whether a variable that is on by default, such as ``TOKENDRAW_VLLM``, is set to 0 or false.
+    """Whether a variable with default on, such as ``TOKENDRAW_VLLM``, is set to 0 or false.
 
     :raises SettingsError: it is set to something else than a boolean.
     """
@@ -163,7 +163,7 @@ def _pick(
     path: Path | None,
     key: str = "",
 ) -> dict[str, Any]:
-    """Pick a setting and its source: the variable's, else the file's, else neither."""
+    """Pick a setting and its source: from the variable, else from the file, else nothing."""
     if value is not None:
         return {field: value, f"{field}_source": variable}
     if table and table.get(key or field):
@@ -185,13 +185,13 @@ def _boolean(variables: Mapping[str, str], name: str) -> bool:
     text = variables.get(name, "0")
     if text.lower() not in _BOOLEANS:
         raise SettingsError(
-            f"{name!r} needs {one_of(_BOOLEANS)}, found {shown(text)}. Set one of these, or unset it."
+            f"{name!r} needs {one_of(_BOOLEANS)}, found {format_value(text)}. Set one of these, or unset it."
         )
     return _BOOLEANS[text.lower()]
 
 
 def _unknown(name: str) -> str:
-    return f"{shown(name)} is no variable of tokendraw, {_nearest(name, _KNOWN)}. Correct it, or unset it."
+    return f"{format_value(name)} is no variable of tokendraw, {_nearest(name, _KNOWN)}. Correct it, or unset it."
 
 
 def _nearest(name: str, known: Iterable[str]) -> str:
@@ -219,29 +219,29 @@ def _config_path(variables: Mapping[str, str], environ: Mapping[str, str]) -> Pa
 
 
 def _read_config(path: Path, *, named: bool) -> dict[str, Any] | None:
-    """Read and check the file; None if it is absent from its usual place. A named one has to be there."""
+    """Read and check the file; None if the file is absent from its usual place. A named file has to exist."""
     try:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
     except (FileNotFoundError, NotADirectoryError):
         if not named:
             return None
         raise SettingsError(
-            f"'TOKENDRAW_CONFIG' names {shown(str(path))}, found no such file. Correct it, or unset it."
+            f"'TOKENDRAW_CONFIG' names {format_value(str(path))}, found no such file. Correct it, or unset it."
         ) from None
     except (OSError, ValueError) as error:
         raise SettingsError(
-            f"{shown(str(path))} cannot be read: {one_line(str(error))}. Mend it, or move it away."
+            f"{format_value(str(path))} cannot be read: {format_line(str(error))}. Mend it, or move it away."
         ) from error
     for key, value in table.items():
         if key not in _KEYS:
             raise SettingsError(
-                f"{shown(str(path))} holds the unknown key {shown(key)}, {_nearest(key, _KEYS)}. "
+                f"{format_value(str(path))} holds the unknown key {format_value(key)}, {_nearest(key, _KEYS)}. "
                 "Correct it, or take it out."
             )
         strings = [value] if key == "sampler" else value if isinstance(value, list) else [None]
         if not all(isinstance(item, str) for item in strings):
             raise SettingsError(
-                f"{key!r} in {shown(str(path))} needs {_KEYS[key]}, found {shown(value)}. Correct it."
+                f"{key!r} in {format_value(str(path))} needs {_KEYS[key]}, found {format_value(value)}. Correct it."
             )
     return {
         key: printable(value) if key == "sampler" else tuple(map(printable, value))

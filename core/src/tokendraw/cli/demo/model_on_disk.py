@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from tokendraw.errors.exceptions import TokendrawError
-from tokendraw.errors.formatting import spoken
+from tokendraw.errors.formatting import format_error
 from tokendraw.errors.install_commands import how_to_install
 from tokendraw.parameters.params import SamplingParams
 from tokendraw.providers.sampler import Sampler
@@ -40,7 +40,7 @@ class ModelOnDisk:
         except (ImportError, OSError, ValueError) as error:
             raise TokendrawError(
                 f"'--model' needs a folder that transformers can load, found {folder!r}: "
-                f"{spoken(error).rstrip('.')}. "
+                f"{format_error(error).rstrip('.')}. "
                 "Give one that save_pretrained wrote, with its tokenizer."
             ) from error
         self._model = model.to(drawer.device).eval()

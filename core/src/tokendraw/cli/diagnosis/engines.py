@@ -16,7 +16,7 @@ from tokendraw.backends.discovery.guard import guarded
 from tokendraw.cli.terminal.tables import plugins_at_work
 from tokendraw.engines import ENTRY_POINT_GROUP, EngineState
 from tokendraw.errors.exceptions import PluginError
-from tokendraw.errors.formatting import one_line, printable
+from tokendraw.errors.formatting import format_line, printable
 
 _CODE = """\
 import sys
@@ -84,5 +84,5 @@ def _asked(name: str, value: str) -> EngineState:
 
 def _broken(name: str, reason: str) -> EngineState:
     return EngineState(
-        engine=printable(name), installed=None, tested=(), applies=False, reason=one_line(reason)
+        engine=printable(name), installed=None, tested=(), applies=False, reason=format_line(reason)
     )

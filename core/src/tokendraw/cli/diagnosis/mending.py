@@ -17,7 +17,7 @@ from tokendraw.backends.resolution.advice import disable_setting
 from tokendraw.backends.resolution.candidate import Candidate, Choice, State
 from tokendraw.backends.resolution.upstream import is_version, reason_against, requirement
 from tokendraw.cli.describe import described
-from tokendraw.errors.formatting import printable, shown
+from tokendraw.errors.formatting import format_value, printable
 from tokendraw.errors.install_commands import pip_install, where
 
 _NO_MODULE = re.compile(r"ModuleNotFoundError: No module named '([\w.]+)'")
@@ -80,7 +80,9 @@ def _repair(candidate: Candidate, choice: Choice) -> Remedy:
     origin = _origin(candidate.distribution)
     if candidate.first_party or origin is None:
         return Remedy(_upgrade(candidate.distribution))
-    return Remedy(_export([candidate.name], choice), f"It was installed from {shown(origin)}: mend it there.")
+    return Remedy(
+        _export([candidate.name], choice), f"It was installed from {format_value(origin)}: mend it there."
+    )
 
 
 def _install_module(candidate: Candidate, reason: str, choice: Choice) -> Remedy | None:
