@@ -105,7 +105,7 @@ class TritonGumbelPlugin:
     def tokendraw_build(
         self, operation: str, device: torch.device, need: tokendraw.plugin.HostNeed
     ) -> TritonGumbelSampler | TritonPagedKVPlanner | TritonLogitsProcessor:
-        """Build what serves an operation on one device: the sampler draws and verifies."""
+        """Build the object of an operation on a device: the sampler draws and verifies."""
         if operation == "plan_paged_kv":
             from tokendraw_triton_gumbel.planner import TritonPagedKVPlanner  # imports torch and triton
 

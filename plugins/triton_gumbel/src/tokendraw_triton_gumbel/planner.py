@@ -1,4 +1,4 @@
-"""The planner of pages: one launch a plan, whose kernels are compiled when the planner is built."""
+"""The planner of pages: a launch a plan, and all kernels compiled when the planner is built."""
 
 from __future__ import annotations
 

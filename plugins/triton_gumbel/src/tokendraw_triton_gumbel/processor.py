@@ -1,4 +1,4 @@
-"""The processor of logits: one launch a call, or none where no request asks for an edit."""
+"""The processor of logits: a launch a call, or none where no request asks for an edit."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ class TritonLogitsProcessor:
         return group(StepDrafts, (ids_in, ids.numel(), width, offsets_in, len(offsets) - 1))
 
     def _table_groups(self, tables: RequestTables) -> tuple[Any, ...]:
-        """Return the arguments for tables; they are cached for the tables of the last call."""
+        """Return the arguments for tables, cached for the tables of the last call."""
         cached = self._cached_groups
         if cached is not None and cached[0]() is tables:
             return cached[1]
@@ -106,7 +106,7 @@ class TritonLogitsProcessor:
 
 
 def _readable(integers: Tensor) -> Tensor:
-    """Return contiguous integers of a dtype that the kernel reads."""
+    """Return contiguous int32 or int64 integers."""
     if integers.dtype not in _INDEX_DTYPES:
         integers = integers.to(torch.int64)
     return integers.contiguous()

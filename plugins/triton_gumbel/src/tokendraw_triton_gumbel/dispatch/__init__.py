@@ -1,1 +1,1 @@
-"""Dispatch of a batch: the compiled call of its variant, and the context that launches its kernels."""
+"""Dispatch of a batch: from its variant to a compiled call and a launch context."""

@@ -21,13 +21,13 @@ CallKey = tuple[object, ...]
 
 
 def logits_key(logits: Tensor) -> tuple[object, ...]:
-    """Return the properties of logits, beside the number of rows, that decide which call serves them."""
+    """Return the part of a cache key that depends on logits, without the number of rows."""
     vocab_size, alignment, device = logits.shape[1], logits.data_ptr() % 16, logits.get_device()
     return vocab_size, logits.stride(), logits.dtype, alignment, device, tuning.current_override()
 
 
 class CallCache:
-    """The compiled calls of one sampler.
+    """The compiled calls of a sampler.
 
     Their keys are types, strides and alignment of the tensors of a batch and which parameters it has. Values and
     addresses are no part of a key, so tensors may change in place or be replaced.
@@ -48,7 +48,7 @@ class CallCache:
         facts: BatchFacts,
         layout: ParamsLayout,
     ) -> tuple[CompiledCall, Geometry]:
-        """Look up or build the compiled call of a variant and the geometry of a batch size; cache both.
+        """Look up or build, then cache, the compiled call of a variant and the geometry of a batch size.
 
         :param size: the numbers of :class:`.host.variant.CallSize`.
         :param layout: of contiguous parameters.

@@ -26,7 +26,7 @@ _SHOWN: int = row_params.SHOWN.value
 
 
 class CompiledCall:
-    """The launches of one variant. It holds no tensor of any call, so that threads share it."""
+    """The launches of a variant. It holds no tensor of any call, so that threads share it."""
 
     def __init__(self, variant: Variant, target: Target, mode: LogprobsMode, device: torch.device) -> None:
         verify = variant.verify
@@ -61,7 +61,7 @@ class CompiledCall:
         compile_steps(self._placeholder_steps())
 
     def geometry(self, size: tuple[int, ...]) -> Geometry:
-        """Compute the grids of a size, and the layout of its scratch.
+        """Compute the grids and the scratch layout of a size.
 
         :param size: the numbers of :class:`~tokendraw_triton_gumbel.host.variant.CallSize`.
         """
@@ -81,7 +81,7 @@ class CompiledCall:
         )
 
     def _placeholder_steps(self) -> Iterator[Step]:
-        """Yield the launches of a call of some size, with placeholders for its tensors."""
+        """Yield the launches of a call of some size, with placeholders for tensors."""
         variant, verify = self.variant, self.variant.verify
         int64, int32, float32, boolean = (
             Pointer(dtype) for dtype in (torch.int64, torch.int32, torch.float32, torch.bool)

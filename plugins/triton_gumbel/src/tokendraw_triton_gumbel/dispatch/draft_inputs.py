@@ -1,4 +1,4 @@
-"""Target and drafts of a verification in the layout that kernels read."""
+"""Target and drafts of a verification, converted to the layout of the kernels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The context of one call: its scratch, fresh seeds and arguments, and the stream of its launches."""
+"""The context of a call: scratch, fresh seeds, arguments, and the stream of the launches."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tokendraw_triton_gumbel.launches.topk_logprobs import topk_logprobs
 
 
 class LaunchContext:
-    """Scratch and arguments of one call. Only returned tensors outlive the call."""
+    """Scratch and arguments of a call. Only returned tensors outlive the call."""
 
     __slots__ = (
         *("_call", "_logits", "_memory", "_params", "_seed_stream", "_seeds", "_stream"),
@@ -100,17 +100,17 @@ class LaunchContext:
         return LogprobsTensors(*best, ranks)
 
     def row_buffer(self, index: int, *shape: int) -> Tensor:
-        """Return the part of a scratch buffer that holds the rows of the target, or of the logits: [rows, ...]."""
+        """Return the rows of the target, or of the logits, in a scratch buffer: [rows, ...]."""
         geometry = self.arguments.geometry
         rows, offset = geometry.size.rows, geometry.scratch_offsets[index]
         return self._call.scratch.buffer(index, self._memory, offset, rows).view(rows, *shape)
 
 
 def _fill_seeds(seeds: Tensor) -> torch.cuda.Stream | None:
-    """Draw seeds [rows] int64 from torch's generator; return the side stream that does so in a CUDA graph.
+    """Draw seeds [rows] int64 from torch's generator; return the side stream of a CUDA graph, or None.
 
     In the graph of a small batch it is a branch, so that the first launch need not wait for it: faster up to 128 rows,
-    slower from 256 on. ``docs/triton-gumbel.md`` has the times.
+    slower from 256 on. ``HISTORY.md`` of the plugin has the times.
     """
     is_branch = seeds.is_cuda and torch.version.hip is None and len(seeds) <= SMALL_BATCH_ROWS
     if not (is_branch and torch.cuda.is_current_stream_capturing()):

@@ -16,7 +16,7 @@ from tokendraw_triton_gumbel.kernels.shared.argument_groups import RowParams
 
 
 class ArgumentConverter(Protocol):
-    """Turns the tensors of a call into arguments of its kernels."""
+    """Turns the tensors of a call into kernel arguments."""
 
     def tensor(self, tensor: Tensor, /) -> Any:
         """Return the argument for a tensor."""
@@ -65,7 +65,7 @@ class AddressConverter:
 
 
 class TensorConverter:
-    """The arguments of interpreted kernels, which cannot add to the address of an absent tensor."""
+    """The arguments of interpreted kernels. The interpreter cannot add to the address of an absent tensor."""
 
     @staticmethod
     def tensor(tensor: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""A dictionary that caches a limited number of entries."""
+"""A dictionary with a limited number of entries."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _V = TypeVar("_V")
 
 
 class BoundedCache(dict[_K, _V]):
-    """A dictionary that drops all entries once it is full: entries in use come back soon."""
+    """A dictionary, emptied when full: entries in use come back soon."""
 
     def __init__(self, capacity: int) -> None:
         super().__init__()

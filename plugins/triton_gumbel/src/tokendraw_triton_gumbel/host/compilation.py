@@ -1,4 +1,4 @@
-"""Compiles a kernel once a process for each kind of argument list, ahead of its launch.
+"""Compiles a kernel once a process for each kind of argument list, ahead of the launch.
 
 Triton inspects the arguments of each launch to find the kernel for them, which takes longer than many a batch, and
 threads that need the same kernel at once each compile it. Here a kernel is compiled from placeholders of its arguments,
@@ -29,7 +29,7 @@ _locks: dict[Hashable, threading.Lock] = {}
 
 @dataclass(frozen=True, slots=True)
 class Pointer:
-    """Placeholder for a tensor in the arguments that a kernel is compiled for."""
+    """Placeholder for a tensor among the arguments of a compilation."""
 
     dtype: torch.dtype
     aligned: bool = True
@@ -53,17 +53,17 @@ ANY_STRIDE = (1 << 32) + 3
 
 
 def any_ints(group: Any) -> Any:
-    """Return a group whose fields are all placeholders for numbers."""
+    """Return a group of placeholders for numbers."""
     return group(*[ANY_INT] * len(group._fields))
 
 
 def is_interpreted() -> bool:
-    """Return whether Triton interprets its kernels, on tensors, and compiles nothing."""
+    """Return whether Triton interprets kernels, on tensors, and compiles nothing."""
     return os.environ.get("TRITON_INTERPRET") == "1"
 
 
 def make_once(key: Hashable, make: Callable[[], Any]) -> Any:
-    """Return the value made for ``key``, or make it; threads that need the same value wait, no other thread does.
+    """Return the value made for ``key``, or make it while threads with the same key wait.
 
     Where ``make`` raises, nothing is cached, and the next thread tries again.
     """
@@ -77,7 +77,7 @@ def make_once(key: Hashable, make: Callable[[], Any]) -> Any:
 
 
 class KernelSpec(NamedTuple):
-    """A kernel with placeholders for its arguments, its constants and its compiler options."""
+    """A kernel with placeholders of arguments, constants and compiler options."""
 
     kernel: Any
     arguments: Sequence[Argument]
@@ -86,7 +86,7 @@ class KernelSpec(NamedTuple):
 
     @property
     def specialization(self) -> tuple[Argument, ...]:
-        """Return placeholders that are equal for all arguments which compile to the same kernel."""
+        """Return the placeholders shared by all arguments of the same kernel."""
         return tuple(
             _specialized(a, param) for a, param in zip(self.arguments, self.kernel.params, strict=False)
         )
@@ -98,7 +98,7 @@ class KernelSpec(NamedTuple):
 
     @property
     def lock_name(self) -> str:
-        """Return a name of the kernel that is equal in all processes, on devices of the same kind."""
+        """Return a name of the kernel, equal in all processes on devices of the same kind."""
         kind = None if _device() is None else torch.cuda.get_device_capability()
         return repr(
             (self.kernel.__name__, kind, self.specialization, dict(self.constants), dict(self.options))
@@ -141,7 +141,7 @@ def _device() -> int | None:
 
 
 def _specialized(argument: Argument, param: Any) -> Argument:
-    """Return the placeholder that is equal for all arguments which compile to the same kernel.
+    """Return the placeholder shared by all arguments of the same kernel.
 
     Triton specialises each field of a group by itself, whatever the parameter says. Here it says it for all fields.
     """

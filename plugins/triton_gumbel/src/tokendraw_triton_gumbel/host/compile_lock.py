@@ -1,4 +1,4 @@
-"""A lock across processes for each kernel: one process compiles, the others read Triton's cache afterwards.
+"""A lock for each kernel across processes: the first process compiles, then all read Triton's cache.
 
 All processes of a user share Triton's cache, but each looks into it before it compiles: without a lock, eight processes
 of an engine that start together compile everything eight times.

@@ -1,4 +1,4 @@
-"""The device of an operation: its kind, its multiprocessors, and the form of kernel arguments on it."""
+"""The device of an operation: kind, multiprocessors, and form of kernel arguments."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tokendraw_triton_gumbel.host.compilation import is_interpreted
 
 
 class LaunchDevice(NamedTuple):
-    """The facts about a device that the host needs for launches."""
+    """The facts about a device for launches."""
 
     family: str
     """``cuda`` or ``hip``; ``cpu`` for the interpreter."""
@@ -24,7 +24,7 @@ class LaunchDevice(NamedTuple):
 
     @classmethod
     def of(cls, device: torch.device) -> LaunchDevice:
-        """Inspect a device; each object that launches does so once."""
+        """Inspect a device, once for each sampler, planner or processor."""
         converter: ArgumentConverter = TensorConverter() if is_interpreted() else AddressConverter()
         if device.type != "cuda":
             return cls("cpu", 1, lambda: -1, converter)

@@ -1,4 +1,4 @@
-"""The grids of a call of one size, and the layout of its scratch."""
+"""The grids and the scratch layout of a call of a given size."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _ROW_STEP = 8
 
 
 class Geometry(NamedTuple):
-    """The grids and the scratch layout of a variant at one size."""
+    """The grids and the scratch layout of a variant at a size."""
 
     size: CallSize
     counts: Counts
@@ -50,12 +50,12 @@ def power_of_two(count: int, at_least: int = 0) -> int:
 
 
 def row_grid(rows: int) -> tuple[int, int]:
-    """Divide rows among the last two dimensions of a grid: row ``y + z * grid y``, if there is one."""
+    """Divide rows among the last two dimensions of a grid: row ``y + z * grid y``, if in range."""
     return min(rows, _MAX_GRID_Y), -(-rows // _MAX_GRID_Y)
 
 
 def rounded_rows(rows: int) -> int:
-    """Return the number of rows or requests that scratch is laid out for."""
+    """Return the rounded number of rows or requests in the scratch layout."""
     return -(-rows // _ROW_STEP) * _ROW_STEP
 
 

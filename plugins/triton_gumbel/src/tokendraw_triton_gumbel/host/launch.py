@@ -1,4 +1,4 @@
-"""Launches a compiled kernel on addresses, through the launcher that Triton made for it.
+"""Launches a compiled kernel on addresses, through Triton's own launcher of the kernel.
 
 ``compiled[grid](...)`` collects at each launch what the hooks of a profiler may ask for, and calls them: a third of the
 time of a launch. Without hooks the launcher is called directly, as Triton calls it.
@@ -29,7 +29,7 @@ Step = tuple["Launch", Grid, tuple[Any, ...]]
 
 
 class LaunchArguments(NamedTuple):
-    """Arguments that all launches of a call share.
+    """Arguments shared by all launches of a call.
 
     A tensor is an address; in the interpreter the tensor itself; a placeholder where kernels are compiled.
     """
@@ -45,7 +45,7 @@ class LaunchArguments(NamedTuple):
 
 
 class Launch:
-    """A kernel with its constants and compiler options, which all its launches share."""
+    """A kernel with constants and compiler options, ready to launch."""
 
     __slots__ = (
         "_compiled",
@@ -71,17 +71,17 @@ class Launch:
         options: Mapping[str, Any],
         placeholders: Sequence[Argument],
     ) -> Launch:
-        """Return a launch whose kernel is compiled for placeholders of its arguments."""
+        """Return a launch, compiled for placeholders of the arguments."""
         launch = cls(kernel, constants, options)
         compile_steps([(launch, (1, 1, 1), tuple(placeholders))])
         return launch
 
     def spec(self, placeholders: Sequence[Argument]) -> KernelSpec:
-        """Return what :mod:`.compilation` compiles for placeholders of the arguments."""
+        """Return the :class:`.KernelSpec` for placeholders of the arguments."""
         return KernelSpec(self.kernel, placeholders, self.constants, self.options)
 
     def compile(self, placeholders: Sequence[Argument]) -> None:
-        """Compile the kernel for placeholders of its arguments, unless this process has done so."""
+        """Compile the kernel for placeholders of the arguments, unless this process has done so."""
         compiled = compile_kernel(self.spec(placeholders))
         self._run, self._function, self._metadata = compiled.run, compiled.function, compiled.packed_metadata
         self._compiled = compiled

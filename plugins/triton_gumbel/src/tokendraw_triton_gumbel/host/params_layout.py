@@ -43,7 +43,7 @@ _HAS_FRESH: int = row_params.HAS_FRESH.value
 
 
 class ParamsLayout(NamedTuple):
-    """The properties of a batch's parameters that decide how kernels read them."""
+    """The properties of a batch's parameters in the keys of compiled calls."""
 
     has_filters: bool
     """Whether a filter may be active."""
@@ -68,7 +68,7 @@ def params_layout(m: SamplingMetadata) -> ParamsLayout:
 
 
 def rows_are_contiguous(m: SamplingMetadata) -> bool:
-    """Return whether the tensors of rows, which are not part of the layout, are contiguous."""
+    """Return whether positions and row index, not part of the layout, are contiguous."""
     positions, row_index = m.positions, m.row_index
     return (positions is None or positions.is_contiguous()) and (
         row_index is None or row_index.is_contiguous()
@@ -85,7 +85,7 @@ def contiguous_params(m: SamplingMetadata) -> tuple[ParamTensors, ParamsLayout]:
 
 
 def presence_flags(dtypes: ParamDtypes, *, has_fresh_seeds: bool) -> int:
-    """Return as bits for the kernels which parameters a batch has."""
+    """Return the present parameters of a batch as bits for the kernels."""
     bits: int = sum(bit for bit, dtype in zip(_PRESENCE_BITS, dtypes[1:-1], strict=True) if dtype is not None)
     return bits + (_HAS_FRESH if has_fresh_seeds else 0)
 

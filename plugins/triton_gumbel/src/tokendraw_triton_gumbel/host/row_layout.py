@@ -1,4 +1,4 @@
-"""How kernels read the rows of a caller's tensor: dtype, alignment and stride, and the vectors they allow."""
+"""How kernels read the rows of a caller's tensor: dtype, alignment, stride and vectors."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ RowLayout = tuple[torch.dtype, int, int, int]
 
 
 def row_layout(tensor: Tensor) -> RowLayout:
-    """Return the properties of a tensor [rows, columns] that decide how kernels read its rows."""
+    """Return dtype, row stride and address of a tensor [rows, columns], as far as kernels depend on them."""
     stride = tensor.stride(0)
     return tensor.dtype, stride % 16, stride >> 31, tensor.data_ptr() % 16
 
 
 def with_unit_stride(rows: Tensor) -> Tensor:
-    """Return rows whose elements are neighbours, whatever the row stride: a copy if need be."""
+    """Return rows of neighbouring elements, whatever the row stride: a copy if need be."""
     return rows if rows.stride(1) == 1 else rows.contiguous()
 
 
 class RowAccess(NamedTuple):
-    """The properties of a tensor [rows, columns] that a kernel reading its rows is compiled for."""
+    """The properties of a tensor [rows, columns] in the compilation of a kernel."""
 
     dtype: torch.dtype
     is_aligned: bool

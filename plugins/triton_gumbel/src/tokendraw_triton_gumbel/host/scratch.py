@@ -1,4 +1,4 @@
-"""Scratch of a call: one allocation, cut into buffers that grow with rows, requests or programs."""
+"""Scratch of a call: an allocation, cut into buffers by rows, requests or programs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MAX_LAYOUTS = 256
 
 
 class Scratch:
-    """The buffers of scratch of one variant of a call."""
+    """The scratch buffers of a variant."""
 
     def __init__(self) -> None:
         self.pointers: list[Pointer] = []
@@ -58,6 +58,6 @@ class Scratch:
         return memory[offset : offset + self._bytes[index] * count].view(self.pointers[index].dtype)
 
     def buffers(self, memory: Tensor, counts: tuple[int, ...]) -> list[Tensor]:
-        """Return all buffers, each of one dimension."""
+        """Return all buffers, [elements] each."""
         places = zip(self.offsets(counts), self._counted_by, strict=False)
         return [self.buffer(i, memory, offset, counts[per]) for i, (offset, per) in enumerate(places)]

@@ -49,7 +49,7 @@ class Configuration:
         return self.span_float32 if itemsize == 4 else self.span_16_bit
 
     def raw_registers(self, itemsize: int) -> int | None:
-        """Return the limit of registers a thread of the first pass where it also sums at T = 1."""
+        """Return the limit of registers a thread of a first pass with sums at T = 1."""
         return self.raw_registers_float32 if itemsize == 4 else self.raw_registers_16_bit
 
 

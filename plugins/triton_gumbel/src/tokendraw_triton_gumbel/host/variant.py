@@ -1,4 +1,4 @@
-"""Variants of calls: the properties that decide which kernels a call launches, without sizes and addresses."""
+"""Variants of calls: the properties in the choice of kernels, without sizes and addresses."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Target(NamedTuple):
 
 
 class VerifyVariant(NamedTuple):
-    """The properties that decide which kernels a verification launches, beside those of a draw."""
+    """The properties of drafts in the choice of the kernels of a verification."""
 
     draft_kind: int
     max_steps: int
@@ -66,7 +66,7 @@ class VerifyVariant(NamedTuple):
 
 
 class Variant(NamedTuple):
-    """The properties that decide which kernels a call launches, and with which constants."""
+    """The properties of a call in the choice of kernels and constants."""
 
     logits: RowAccess
     vocab_size: int
@@ -93,7 +93,7 @@ class Variant(NamedTuple):
 
     @property
     def draws_logprobs(self) -> bool:
-        """Return whether the draw writes the logprobs of the drawn tokens itself: all that N = 0 asks for."""
+        """Return whether the draw itself writes the logprobs of drawn tokens: N = 0 asks for no more."""
         return self.num_best == 0 and not self.has_filters and self.verify is None
 
     @property

@@ -1,1 +1,1 @@
-"""Launches of the kernels of one room each: their constants, scratch and arguments."""
+"""Launches of the kernels of a room each: constants, scratch and arguments."""

@@ -1,4 +1,4 @@
-"""The launches that draw rows: over the tiles of all rows, over the rows, and for rows that may keep many tokens.
+"""The launches of a draw: over the tiles of all rows, over the rows, and over rows with large kept sets.
 
 The rows of drafts whose logits are known follow the rows of the target in all three.
 """
@@ -61,7 +61,7 @@ def tile_pass(
     is_paired: bool,
     has_raw_sums: bool,
 ) -> Launch:
-    """Return the launch of a pass over logits, whose kernel leaves the statistics of every tile."""
+    """Return the launch of a pass over logits, with the statistics of every tile as its result."""
     itemsize, is_nvidia = logits.dtype.itemsize, target.is_nvidia
     config = TileConfig(configuration.span(itemsize), logits.vector, is_paired and is_nvidia, is_nvidia)
     registers = configuration.raw_registers(itemsize) if has_raw_sums else None
@@ -69,7 +69,7 @@ def tile_pass(
 
 
 class DrawLaunches:
-    """The launches of a draw of one variant, and the scratch that holds their results."""
+    """The launches of a draw of a variant, and the scratch of the results."""
 
     def __init__(self, variant: Variant, target: Target, scratch: Scratch) -> None:
         configuration, logits, is_nvidia = variant.configuration, variant.logits, target.is_nvidia

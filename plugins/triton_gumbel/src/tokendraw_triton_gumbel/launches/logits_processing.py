@@ -1,4 +1,4 @@
-"""The launch over the logits of requests: its variants, and how its programs divide the work."""
+"""The launch over the logits of requests: variants, and the division of work among programs."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ LIST_EDITS: int = row_edits.BIAS.value | row_edits.BAD_WORDS.value | row_edits.M
 
 
 class ProcessVariant(NamedTuple):
-    """The dtypes that a kernel is compiled for."""
+    """The dtypes in the compilation of a kernel."""
 
     logits: torch.dtype
     row_index: torch.dtype
@@ -73,7 +73,7 @@ class ProcessVariant(NamedTuple):
 
 
 def edit_flags(facts: EditFacts, *, has_bitmask: bool) -> int:
-    """Return as bits of :mod:`~.kernels.logits_processing.row_edits` what the rows of a call may ask for."""
+    """Return the possible edits of a call as bits of :mod:`~.kernels.logits_processing.row_edits`."""
     flags: int = sum(flag for name, flag in _FLAGS if getattr(facts, name))
     return flags | BITMASK if has_bitmask else flags
 
@@ -127,7 +127,7 @@ def _placeholders(variant: ProcessVariant) -> tuple[Argument, ...]:
 
 
 class ProcessLaunches:
-    """The launches over logits on one device."""
+    """The launches over logits on a device."""
 
     def __init__(self, family: str, processors: int) -> None:
         """Set the limits of programs.
@@ -152,7 +152,7 @@ class ProcessLaunches:
     def divide(
         self, rows: int, vocab_size: int, max_tokens: int, flags: int, *, has_drafts: bool
     ) -> tuple[Grid, Division]:
-        """Return the grid of a call, and how the programs of a row divide its work."""
+        """Return the grid of a call, and the division of a row's work among programs."""
         id_programs = list_programs = mask_programs = 0
         if flags & row_edits.PENALTIES.value:
             id_programs = max(1, min(-(-max_tokens // CONFIG.IDS), self._max_programs // rows))

@@ -1,4 +1,4 @@
-"""The launches that fill in logprobs of drawn tokens, from the statistics that the draw left in scratch.
+"""The launches for logprobs of drawn tokens, from the statistics of the draw in scratch.
 
 The launch over groups of tiles counts ranks. The launch over rows reads 8 bytes a tile, the maximum of every 64 logits,
 and the few logits that matter. The draw of rows without filters fills in the drawn token's column itself, so that N = 0
@@ -40,7 +40,7 @@ _SCALED, _NORMALISED, _TEMPERED, _PROCESSED = (
 
 
 class LogprobsLaunches:
-    """The launches that fill in the logprobs of one variant, and the scratch between them."""
+    """The launches for the logprobs of a variant, and the scratch between launches."""
 
     def __init__(self, draw: DrawLaunches, num_best: int, mode: LogprobsMode, scratch: Scratch) -> None:
         """Reserve scratch and configure the kernels.
@@ -111,7 +111,7 @@ class LogprobsLaunches:
 
 
 def mode_flags(mode: LogprobsMode) -> int:
-    """Return as bits for the kernels what a mode does to logits."""
+    """Return the steps of a mode as bits for the kernels."""
     flags = 0 if mode == "raw_logits" else _SCALED
     flags += _NORMALISED if mode.endswith("logprobs") else 0
     flags += 0 if mode.startswith("raw") else _TEMPERED

@@ -1,4 +1,4 @@
-"""The launch of a page plan: one kernel for small batches and one for large, with the list of pages and without."""
+"""The launch of a page plan: a kernel each for small and large batches, with the list of pages and without."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MAX_SIZES = 2048
 
 
 class PlanDivision(NamedTuple):
-    """How programs divide a plan. ``docs/triton-gumbel.md`` has the times of others."""
+    """How programs divide a plan. ``HISTORY.md`` of the plugin has the times of others."""
 
     config: PlanConfig
     warps: int
@@ -38,7 +38,7 @@ def _placeholders(*, has_page_indices: bool) -> tuple[Argument, ...]:
 
 
 class PlanLaunches:
-    """The launches of page plans on one device."""
+    """The launches of page plans on a device."""
 
     def __init__(self, processors: int) -> None:
         """Set the limit of programs.

@@ -89,5 +89,5 @@ def as_float32(logits: Tensor) -> Tensor:
 
 
 def _scaled(x: Tensor, max_logit: Tensor, inverse: Tensor) -> Tensor:
-    """``(x - max x) / T`` in float64: 0 at the maximum, an infinite one too."""
+    """``(x - max x) / T`` in float64: 0 at the maximum, even if infinite."""
     return torch.where(x == max_logit, 0.0, (x.to(torch.float64) - max_logit) * inverse)

@@ -1,4 +1,4 @@
-"""The launches of a verification: the draw of its rows, a check of probabilities, and a launch over the requests."""
+"""The launches of a verification: the draw of the rows, a check of probabilities, and a launch over the requests."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _CHECK_WARPS = 4
 
 
 class VerifyLaunches:
-    """The launches of a verification of one variant, and the scratch that holds their results."""
+    """The launches of a verification of a variant, and the scratch of the results."""
 
     def __init__(
         self, variant: Variant, verify: VerifyVariant, draw: DrawLaunches, target: Target, scratch: Scratch

@@ -1,1 +1,1 @@
-"""Sampling from the columns of one rank where several hold the vocabulary."""
+"""Sampling from the columns of a rank where several ranks hold the vocabulary."""

@@ -1,4 +1,4 @@
-"""The launches over the columns of one rank: statistics of its tiles, weights of kept tokens, and the draw."""
+"""The launches over the columns of a rank: statistics of tiles, weights of kept tokens, and the draw."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tokendraw_triton_gumbel.ranks.search_launches import MIN_TILES, SearchLaunc
 
 
 class ShardVariant(NamedTuple):
-    """The properties that decide which kernels a sharded call launches, without sizes and addresses."""
+    """The properties of a sharded call in the choice of kernels, without sizes and addresses."""
 
     logits: RowAccess
     is_paired: bool
@@ -48,7 +48,7 @@ class ShardVariant(NamedTuple):
 
 
 class ShardGeometry(NamedTuple):
-    """The grid and the scratch layout of a variant at one number of rows."""
+    """The grid and the scratch layout of a variant at a number of rows."""
 
     rows: int
     scratch_counts: tuple[int, ...]
@@ -57,7 +57,7 @@ class ShardGeometry(NamedTuple):
 
 
 class ShardArguments(NamedTuple):
-    """Arguments that all launches of a call share, as in :class:`.host.launch.LaunchArguments`."""
+    """Arguments shared by all launches of a call, as in :class:`.host.launch.LaunchArguments`."""
 
     geometry: ShardGeometry
     logits: Logits
@@ -81,7 +81,7 @@ def shard_of(layout: Layout) -> Shard:
 
 
 class ColumnLaunches:
-    """The launches of one variant, and the scratch between them. It holds no tensor of any call."""
+    """The launches of a variant, and the scratch between launches. It holds no tensor of any call."""
 
     def __init__(self, variant: ShardVariant, target: Target) -> None:
         configuration, logits, tiles = variant.configuration, variant.logits, variant.shard.tiles
@@ -128,7 +128,7 @@ class ColumnLaunches:
         compile_steps(self._placeholder_steps())
 
     def geometry(self, rows: int) -> ShardGeometry:
-        """Compute the grid of a number of rows, and the layout of its scratch."""
+        """Compute the grid and the scratch layout of a number of rows."""
         counts = (1, rounded_rows(rows), 0, 0)
         grid = (-(-self.variant.shard.tiles // self._span), *row_grid(rows))
         return ShardGeometry(rows, counts, self.scratch.offsets(counts), grid)
@@ -136,12 +136,12 @@ class ColumnLaunches:
     def arguments(
         self, geometry: ShardGeometry, base: Any, stride: int, params: Any, scratch: Any
     ) -> ShardArguments:
-        """Return the arguments that all launches of a call share."""
+        """Return the arguments shared by all launches of a call."""
         logits = group(Logits, (base, stride, self.variant.columns))
         return ShardArguments(geometry, logits, self.variant.shard.lead, params, scratch)
 
     def placeholders(self) -> ShardArguments:
-        """Return placeholders for the arguments that all launches of a call share."""
+        """Return placeholders for the arguments shared by all launches of a call."""
         access, lead = self.variant.logits, self.variant.shard.lead
         logits = Logits(access.pointer, access.stride, self.variant.columns)
         if not (
@@ -190,12 +190,12 @@ class ColumnLaunches:
         )
 
     def bounds(self, arguments: ShardArguments, max_logits: Any, thresholds: Any) -> RowBounds:
-        """Return the group of the bounds that ranks found together, with room for the kept weights of tiles."""
+        """Return the group of the merged bounds of all ranks, with room for the kept weights of tiles."""
         assert self._kept_sums is not None
         return RowBounds(max_logits, thresholds, arguments.scratch[self._kept_sums])
 
     def weigh(self, arguments: ShardArguments, bounds: RowBounds) -> Step:
-        """Return the launch that weighs the kept tokens of each tile."""
+        """Return the launch for the weights of the kept tokens of each tile."""
         rows, shard = arguments.geometry.rows, self.variant.shard
         grid = (-(-shard.tiles // TILES_AT_ONCE), *row_grid(rows))
         temperatures = self.temperatures(arguments)
@@ -213,18 +213,18 @@ class ColumnLaunches:
         return SlotTemperatures(params.temperature, params.row_index if has_row_index else None)
 
     def surveyed_statistics(self, arguments: ShardArguments) -> TileStatistics:
-        """Return the statistics that searches read."""
+        """Return the statistics for searches."""
         return self._tile_statistics(arguments, None, self._granules)
 
     def _tile_statistics(
         self, arguments: ShardArguments, raw_sums: int | None, granules: int | None
     ) -> TileStatistics:
-        """Return the statistics in scratch: each set of them that a kernel gets compiles another kernel."""
+        """Return the statistics in scratch: each combination compiles another kernel."""
         indices = (self._maxima, self._sums, raw_sums, granules)
         return TileStatistics(*[None if index is None else arguments.scratch[index] for index in indices])
 
     def _placeholder_steps(self) -> Iterator[Step]:
-        """Yield the launches of a call of some size, with placeholders for its tensors."""
+        """Yield the launches of a call of some size, with placeholders for tensors."""
         variant, arguments, bounds = self.variant, self.placeholders(), RowBounds()
         yield self.statistics(arguments)
         if variant.has_filters and (variant.is_drawn or variant.has_logprobs):

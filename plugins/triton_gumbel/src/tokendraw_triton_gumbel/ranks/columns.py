@@ -1,4 +1,4 @@
-"""The columns of one rank, where several hold the vocabulary: :class:`tokendraw.vocab_parallel.LocalLogits`.
+"""The columns of a rank where several ranks hold the vocabulary: :class:`tokendraw.vocab_parallel.LocalLogits`.
 
 A call waits for nothing, and the kernels that it launches follow from what the host knows of the batch, so that a CUDA
 graph can capture it.
@@ -116,7 +116,7 @@ class ShardColumns:
         return Draws(**fields)
 
     def count(self, least: Tensor) -> Tensor:
-        """Count the values that are at least ``least``: NaN counts as -inf, which all are."""
+        """Count the values that are at least ``least``: NaN counts as -inf, and every value is at least -inf."""
         counted = (self._logits >= least).sum(-1, keepdim=True)
         return counted.where(least > -_INF, self._layout.ids.size).squeeze(-1)
 
@@ -154,7 +154,7 @@ class ShardColumns:
 
     @property
     def _unit_bits(self) -> int:
-        """Return the bits of a weight of 1 in units, few enough that no sum overflows."""
+        """Return the bits of a weight of 1 in units, too few for a sum to overflow."""
         return 62 - self._layout.vocab_size.bit_length()
 
     def _new_message(self, message: MessageLayout) -> Tensor:

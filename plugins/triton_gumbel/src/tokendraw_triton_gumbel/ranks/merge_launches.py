@@ -1,4 +1,4 @@
-"""The launches that merge the messages of all ranks: draws into tokens, surveys and histograms into thresholds."""
+"""The launches over the messages of all ranks: draws become tokens, surveys and histograms become thresholds."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ _SEARCH = RowSearch(FLOAT32, FLOAT32, FLOAT32, INT64, INT64)
 
 
 def ranks_at_once(ranks: int, values: int) -> int:
-    """Return how many ranks a kernel reads together that holds so many values of all of them."""
+    """Return how many ranks a kernel reads together, by the number of values of all ranks."""
     return 1 if values > _MAX_VALUES_OF_RANKS_AT_ONCE else min(power_of_two(ranks), _RANKS_AT_ONCE)
 
 
 class MergeLaunches:
-    """The launches over messages, compiled when they are first needed. It holds no tensor of any call."""
+    """The launches over messages, compiled when first needed. It holds no tensor of any call."""
 
     def __init__(self) -> None:
         self._cache: BoundedCache[object, Launch] = BoundedCache(_MAX_LAUNCHES)

@@ -1,4 +1,4 @@
-"""Merges the messages of the ranks of a split vocabulary by kernels: one launch each, and nothing waits."""
+"""Merges the messages of the ranks of a split vocabulary by kernels, without a wait."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _NO_TILES = SharedTiles(None, None)
 
 
 class KernelMerging:
-    """The :class:`tokendraw.vocab_parallel.Merging` of one call."""
+    """The :class:`tokendraw.vocab_parallel.Merging` of a call."""
 
     def __init__(
         self,
@@ -83,7 +83,7 @@ class KernelMerging:
     def thresholds(
         self, heard: Received[Survey], plan: Plan, histograms: Histograms
     ) -> tuple[Bounds, Tensor | None]:
-        """Find the thresholds of all filters by one launch, and one more for each digit of a search."""
+        """Find the thresholds of all filters by a launch, and a further launch for each digit of a search."""
         words = heard.words
         ranks, rows, _ = words.shape
         values = power_of_two(ranks * plan.values, at_least=_MIN_VALUES)

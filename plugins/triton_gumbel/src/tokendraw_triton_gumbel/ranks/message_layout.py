@@ -1,4 +1,4 @@
-"""The layout of a rank's messages: where each field begins among the words that a kernel writes."""
+"""The layout of a rank's messages: the first word of each field."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ class MessageLayout:
         self._fields = tuple(fields)
 
     def place(self, name: str) -> int:
-        """Return the first word of a field, -1 if the message has no such field."""
+        """Return the first word of a field, -1 if the message lacks the field."""
         return self.places.get(name, -1)
 
     def columns(self, name: str) -> int:
-        """Return the columns of a field, 0 if the message has no such field."""
+        """Return the columns of a field, 0 if the message lacks the field."""
         return next((field.columns for field in self._fields if field.name == name), 0)
 
     def views(self, words: Tensor) -> dict[str, Tensor]:

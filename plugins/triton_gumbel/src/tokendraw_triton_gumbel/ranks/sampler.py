@@ -1,4 +1,4 @@
-"""The sampler of one rank where several hold the vocabulary: finds its launches, and runs the exchange."""
+"""The sampler of a rank where several ranks hold the vocabulary: finds the launches, and runs the exchange."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _MAX_SIZES = 2048
 
 
 class ShardSampler:
-    """Draws from the columns of one rank; made by :class:`.sampler.TritonGumbelSampler`."""
+    """Draws from the columns of a rank; made by :class:`.sampler.TritonGumbelSampler`."""
 
     def __init__(self, device: LaunchDevice, target: Target, need: Need) -> None:
         self._device, self._target, self._need = device, target, need
@@ -69,7 +69,7 @@ class ShardSampler:
     def _cached_launches(
         self, logits: Tensor, facts: BatchFacts, layout: Layout, kernel_layout: ParamsLayout
     ) -> tuple[ColumnLaunches, ShardGeometry]:
-        """Look up or build the launches of a variant and the geometry of a batch size; cache both."""
+        """Look up or build, then cache, the launches of a variant and the geometry of a batch size."""
         (rows, columns), shard = logits.shape, shard_of(layout)
         configuration, rows_in = configuration_for(self._target.family, rows), row_layout(logits)
         key = rows, columns, rows_in, shard, configuration, facts.all_greedy, kernel_layout

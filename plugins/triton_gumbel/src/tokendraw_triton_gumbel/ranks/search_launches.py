@@ -1,4 +1,4 @@
-"""The launches by which ranks find thresholds: a survey of each rank's columns, and histograms of digits."""
+"""The launches of a search for thresholds: a survey of each rank's columns, and histograms of digits."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _DIGIT_WARPS, _SURVEY_WARPS = 1, 4
 
 
 class SearchLaunches:
-    """The launches of one variant of a sharded call with filters, compiled when they are first needed."""
+    """The searches of a variant with filters, compiled when first needed."""
 
     def __init__(self, columns: ColumnLaunches, scratch: Scratch, max_tiles: int) -> None:
         self._columns, self._shard, self._max_tiles = columns, columns.variant.shard, max_tiles
@@ -57,7 +57,7 @@ class SearchLaunches:
         fresh_seeds: Any,
         out: Any,
     ) -> Step:
-        """Return the launch that lists the K largest values.
+        """Return the launch of a survey: the K largest values.
 
         :param message: the layout of ``out``.
         :param unit_bits: a weight of 1 is 2 to so many units of the masses by digit.
@@ -71,7 +71,7 @@ class SearchLaunches:
         return launch, grid, self._survey_arguments(arguments, fields, fresh_seeds, out)
 
     def add(self, arguments: ShardArguments, digit: Digit, counted: Counted, histogram: Any) -> Step:
-        """Return the launch that adds to a histogram.
+        """Return the launch for additions to a histogram.
 
         :param histogram: [rows, 256]; None: the masses by the first digit, in scratch.
         """
@@ -152,7 +152,7 @@ class SearchLaunches:
 
 
 def _maxima_of_granules(max_tiles: int, max_values: int) -> tuple[int, int]:
-    """Return how many granules one maximum stands for, and a power of two from the number of maxima upwards.
+    """Return the number of granules a maximum stands for, and a power of two from the number of maxima upwards.
 
     Fewer maxima are compared sooner; fewer than some multiple of K say little. The same for all numbers of tiles that a
     kernel is compiled for, from half of the most upwards.
