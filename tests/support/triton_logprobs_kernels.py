@@ -15,12 +15,13 @@ fast_interpreter.hurry()
 
 import numpy as np  # noqa: E402
 import torch  # noqa: E402
+from tokendraw.row_parameters import RowParameters  # noqa: E402
+from tokendraw_native.noise import Noise  # noqa: E402
 
 from tokendraw import BatchFacts, Drafts, LogprobsTensors, Need, SamplingMetadata, SamplingParams  # noqa: E402
 from tokendraw.backends.description.capabilities import LOGPROBS_MODES  # noqa: E402
 from tokendraw_native.draw import draw  # noqa: E402
 from tokendraw_native.logprobs import log_kept_mass, logprobs  # noqa: E402
-from tokendraw_native.row_params import Noise, RowParams  # noqa: E402
 from tokendraw_native.row_stats import row_stats  # noqa: E402
 from tokendraw_native.sampler import NativeSampler  # noqa: E402
 from tokendraw_testing import reference  # noqa: E402
@@ -28,7 +29,7 @@ from tokendraw_testing.logits_families import FAMILIES  # noqa: E402
 from tokendraw_triton_gumbel.dispatch.launch_context import LaunchContext  # noqa: E402
 from tokendraw_triton_gumbel.host.arguments import TensorConverter  # noqa: E402
 from tokendraw_triton_gumbel.host.params_layout import contiguous_params  # noqa: E402
-from tokendraw_triton_gumbel.kernels.large_set import after_pass  # noqa: E402
+from tokendraw_triton_gumbel.kernels.large_set import finish_pass  # noqa: E402
 from tokendraw_triton_gumbel.sampler import TritonGumbelSampler  # noqa: E402
 
 INF = float("inf")
@@ -70,7 +71,7 @@ def left_by_the_draw(logits, temperature):
 def described(logits, m, mode):
     """What the kernel says, and what the native sampler does, of the same drawn tokens."""
     rows = logits.shape[0]
-    request = RowParams.of(m, rows, logits.device)
+    request = RowParameters.of(m, rows, logits.device)
     found = row_stats(logits, request, masses=True)
     token = draw(logits, found, request, Noise.of(m, rows, logits.device), "fp32")
     kept_mass = log_kept_mass(found, request)
@@ -332,15 +333,15 @@ def calls():
 def collected():
     """Rows of thousands of tokens: the bracket of their threshold is collected, and nobody searches a row."""
     tally, fits, searched = Tally(), [], []
-    keep, find = after_pass.keep_collected, after_pass.find_threshold
+    keep, find = finish_pass.find_collected_threshold, finish_pass.find_threshold
 
     def kept(*args):
         fit = keep(*args)
         fits.append(int(fit.handle.data.item()))
         return fit
 
-    after_pass.keep_collected = kept
-    after_pass.find_threshold = lambda *args: searched.append(args) or find(*args)
+    finish_pass.find_collected_threshold = kept
+    finish_pass.find_threshold = lambda *args: searched.append(args) or find(*args)
     need = Need(logprobs_mode="processed_logprobs")
     samplers = [kind(torch.device("cpu"), need) for kind in (TritonGumbelSampler, NativeSampler)]
     generator = torch.Generator().manual_seed(1)

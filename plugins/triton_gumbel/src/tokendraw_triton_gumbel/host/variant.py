@@ -8,12 +8,12 @@ import torch
 
 from tokendraw_triton_gumbel.host.row_layout import RowAccess, RowLayout
 from tokendraw_triton_gumbel.host.tuning import Configuration
-from tokendraw_triton_gumbel.kernels.verify import known
+from tokendraw_triton_gumbel.kernels.verify import draft_kinds
 
-CHOSEN: int = known.CHOSEN.value
-LOGITS: int = known.LOGITS.value
-PROBS: int = known.PROBS.value
-COUPLED: int = known.COUPLED.value
+CHOSEN: int = draft_kinds.CHOSEN.value
+LOGITS: int = draft_kinds.LOGITS.value
+PROBS: int = draft_kinds.PROBS.value
+COUPLED: int = draft_kinds.COUPLED.value
 """Kinds of drafts, by what a verification knows about their distribution."""
 
 

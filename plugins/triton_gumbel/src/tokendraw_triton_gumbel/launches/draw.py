@@ -19,7 +19,7 @@ from tokendraw_triton_gumbel.host.variant import Target, Variant
 from tokendraw_triton_gumbel.kernels.large_set.draw_large_set import draw_large_sets
 from tokendraw_triton_gumbel.kernels.large_set.row_state import (
     COLUMNS,
-    MOST_COLLECTED,
+    MAX_COLLECTED,
     SLOTS,
     STATE_INTS,
     STATE_REALS,
@@ -30,14 +30,14 @@ from tokendraw_triton_gumbel.kernels.row_draw.small_set import LARGE_CANDIDATES,
 from tokendraw_triton_gumbel.kernels.shared.argument_groups import (
     CandidateLists,
     DraftRows,
-    Drawn,
-    DrawnLogprobs,
+    DrawResults,
     Logits,
     PassResults,
-    RowFacts,
     RowState,
+    RowSummary,
     SearchScratch,
     TileStatistics,
+    TokenLogprobs,
     WorkQueue,
 )
 from tokendraw_triton_gumbel.kernels.shared.configs import LargeSetConfig, RowConfig, TileConfig
@@ -48,7 +48,7 @@ from tokendraw_triton_gumbel.kernels.tile_pass.tile_statistics import tile_stati
 MIN_TILES = 256
 """Kernels are compiled for a power of two of tiles, from this upwards: one does for vocabularies up to 262,144."""
 NO_DRAFTS = DraftRows()
-_NO_FACTS, _NO_LOGPROBS = RowFacts(), (None, None, None)
+_NO_FACTS, _NO_LOGPROBS = RowSummary(), (None, None, None)
 _NO_LISTS, _NO_QUEUE, _NO_STATE = CandidateLists(), WorkQueue(), RowState()
 
 
@@ -80,7 +80,7 @@ class DrawLaunches:
         self._reserve(variant, scratch)
         ulp_step = 65536 if logits.dtype == torch.bfloat16 else 1
         row_config = RowConfig(
-            FILTERED=variant.has_filters,
+            HAS_FILTERS=variant.has_filters,
             FP64=target.fp64,
             TILES=self.max_tiles,
             VECTOR=self.vector,
@@ -98,7 +98,7 @@ class DrawLaunches:
             EXACT_PARTS=configuration.large_set_exact_parts,
             WARPS=configuration.large_set_warps,
             VECTOR=self.vector,
-            PAIRED=variant.is_paired,
+            LOADS_PAIRS=variant.is_paired,
             ULP_STEP=ulp_step,
             IS_NVIDIA=is_nvidia,
         )
@@ -147,7 +147,7 @@ class DrawLaunches:
             self._results = scratch.reserve_group(
                 [
                     (real, SLOTS.value * tiles * COLUMNS.value, PER_ROW),
-                    (whole, MOST_COLLECTED.value if variant.needs_thresholds else 0, PER_ROW),
+                    (whole, MAX_COLLECTED.value if variant.needs_thresholds else 0, PER_ROW),
                 ]
             )
 
@@ -158,7 +158,7 @@ class DrawLaunches:
         *,
         logprobs_out: Sequence[Any] = _NO_LOGPROBS,
         drafts: DraftRows = NO_DRAFTS,
-        facts: RowFacts = _NO_FACTS,
+        facts: RowSummary = _NO_FACTS,
         counters: Any = None,
     ) -> Iterator[Step]:
         """Yield the launches.
@@ -190,10 +190,10 @@ class DrawLaunches:
         )
         # An output that nobody wants is not written, so another tensor of its dtype stands in.
         details = (maxima, maxima) if thresholds is None else (thresholds, log_kept)
-        drawn = group(Drawn, (token_ids, valid, *details))
+        drawn = group(DrawResults, (token_ids, valid, *details))
         ranks, drawn_ids, drawn_logprobs = logprobs_out
         drawn_out = group(
-            DrawnLogprobs,
+            TokenLogprobs,
             (
                 token_ids if ranks is None else ranks,
                 sums if raw_sums is None else raw_sums,

@@ -143,7 +143,7 @@ class ProcessLaunches:
         """Return the launch of a variant, compiled for the current device."""
         launch = self._launches.get(variant)
         if launch is None:
-            config = CONFIG._replace(LISTED=variant.has_lists, IS_NVIDIA=self._is_nvidia)
+            config = CONFIG._replace(HAS_LISTS=variant.has_lists, IS_NVIDIA=self._is_nvidia)
             options = {"num_warps": _WARPS, "enable_fp_fusion": False}
             launch = Launch.compiled(process_logits, {"config": config}, options, _placeholders(variant))
             self._launches[variant] = launch

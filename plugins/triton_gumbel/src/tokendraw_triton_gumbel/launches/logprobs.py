@@ -20,9 +20,9 @@ from tokendraw_triton_gumbel.kernels.logprobs.ranks import RANK_SPAN, count_rank
 from tokendraw_triton_gumbel.kernels.logprobs.row_logprobs import (
     CANDIDATES,
     MOST_LOGPROBS,
-    Described,
-    DrawnRows,
+    BestTokens,
     RequestedLogprobs,
+    RowDraws,
     row_logprobs,
 )
 from tokendraw_triton_gumbel.kernels.logprobs.row_logprobs import Scratch as RowScratch
@@ -100,11 +100,11 @@ class LogprobsLaunches:
                     draw.tiles,
                     self._width,
                     group(RequestedLogprobs, (params.temperature, index, requested)),
-                    group(DrawnRows, (token_ids, maxima, sums, thresholds, log_kept)),
+                    group(RowDraws, (token_ids, maxima, sums, thresholds, log_kept)),
                     # Without best tokens no granule is read, so the maxima stand in.
                     maxima if granules is None else granules,
                     group(RowScratch, (scratch[self._granules], scratch[self._keys])),
-                    group(Described, best),
+                    group(BestTokens, best),
                     self._flags,
                 ),
             )

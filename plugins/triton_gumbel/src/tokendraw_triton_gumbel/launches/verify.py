@@ -16,11 +16,11 @@ from tokendraw_triton_gumbel.kernels.shared.argument_groups import (
     CandidateLists,
     DraftRows,
     DraftTokens,
-    Drawn,
+    DrawResults,
     Logits,
     ResidualScratch,
-    RowFacts,
-    Verified,
+    RowSummary,
+    VerifyResults,
 )
 from tokendraw_triton_gumbel.kernels.shared.configs import AcceptConfig
 from tokendraw_triton_gumbel.kernels.verify.accept_drafts import accept_drafts
@@ -52,13 +52,13 @@ class VerifyLaunches:
             self._counters = scratch.reserve(whole, 1, PER_ROW)
             self._weights = scratch.reserve(real, 2 * draw.tiles, PER_REQUEST)
         config = AcceptConfig(
-            KNOWN=verify.draft_kind,
+            DRAFT_KIND=verify.draft_kind,
             STEPS=verify.max_steps,
             FP64=draw.fp64,
             TILES=draw.max_tiles,
             SMALL_CANDIDATES=SMALL_CANDIDATES,
             LARGE_CANDIDATES=LARGE_CANDIDATES,
-            FILTERED=variant.has_filters,
+            HAS_FILTERS=variant.has_filters,
             WARPS=ACCEPT_WARPS,
             VECTOR=draw.vector,
             IS_NVIDIA=target.is_nvidia,
@@ -93,9 +93,9 @@ class VerifyLaunches:
         tokens, valid, counters = scratch[self._tokens], scratch[self._valid], buffer(self._counters)
         row_facts = [scratch[i] for i in self.row_facts] + [None] * (4 - len(self.row_facts))
         thresholds, log_kept, maxima, masses = row_facts
-        facts = group(RowFacts, (maxima, masses, buffer(self._num_candidates)))
+        facts = group(RowSummary, (maxima, masses, buffer(self._num_candidates)))
         rows = group(DraftRows, (*drafts, chain[2]))
-        drawn = group(Drawn, (tokens, valid, thresholds, log_kept))
+        drawn = group(DrawResults, (tokens, valid, thresholds, log_kept))
         yield from draw.steps(
             arguments,
             drawn,
@@ -107,7 +107,7 @@ class VerifyLaunches:
         if self._draft_kind == PROBS:
             checked = (*drafts, draw.vocab_size, counters, size.requests)
             yield self._check_probs, geometry.probs_grid, checked
-        judged = drawn if self._draft_kind != COUPLED else group(Drawn, (tokens, valid, None, None))
+        judged = drawn if self._draft_kind != COUPLED else group(DrawResults, (tokens, valid, None, None))
         yield (
             self._accept_drafts,
             geometry.request_grid,
@@ -122,6 +122,6 @@ class VerifyLaunches:
                 facts,
                 CandidateLists(None, *(scratch[draw.candidates][1:] if draw.has_filters else ())),
                 group(ResidualScratch, (counters, buffer(self._weights))),
-                group(Verified, out),
+                group(VerifyResults, out),
             ),
         )

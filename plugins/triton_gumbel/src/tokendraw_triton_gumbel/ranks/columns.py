@@ -25,7 +25,7 @@ from tokendraw.vocab_parallel import (
 from tokendraw_triton_gumbel.host.arguments import ArgumentConverter
 from tokendraw_triton_gumbel.host.launch import Step, current_stream
 from tokendraw_triton_gumbel.host.params_layout import ParamTensors, presence_flags
-from tokendraw_triton_gumbel.kernels.shards.argument_groups import Counted, Digit, RowBounds
+from tokendraw_triton_gumbel.kernels.shards.argument_groups import Digit, DigitFilter, RowBounds
 from tokendraw_triton_gumbel.ranks.best_tokens import best_tokens
 from tokendraw_triton_gumbel.ranks.column_launches import ColumnLaunches, ShardGeometry
 from tokendraw_triton_gumbel.ranks.message_layout import MessageLayout, survey_layout
@@ -88,7 +88,7 @@ class ShardColumns:
         searches, unit_bits = self._searches(), self._unit_bits
         if masses == BINS:
             digit = Digit(KEY_BITS - DIGIT_BITS, unit_bits)
-            self._launch(searches.add(self._arguments, digit, Counted(), None))
+            self._launch(searches.add(self._arguments, digit, DigitFilter(), None))
         message = survey_layout(count, masses, has_fresh_seeds=fresh is not None)
         words = self._new_message(message)
         seeds, out = self._convert((fresh, words))
@@ -105,7 +105,7 @@ class ShardColumns:
         alive = [None if column is None else column.contiguous() for column in columns]
         *counted, out = self._convert((*alive, histogram))
         digit = Digit(digits.shift, 0 if weighing is None else weighing.bits)
-        self._launch(self._searches().add(self._arguments, digit, Counted(*counted), out))
+        self._launch(self._searches().add(self._arguments, digit, DigitFilter(*counted), out))
         return histogram
 
     def draw(self, bounds: Bounds | None, seeds: RowSeeds | None, *, best: int | None) -> Draws:

@@ -62,7 +62,7 @@ class MergeLaunches:
 
         :param dtypes: of the parameters of the batch.
         """
-        shared = SharedTiles(INT64, INT64) if config.SHARED else SharedTiles(None, None)
+        shared = SharedTiles(INT64, INT64) if config.SHARED_TILES else SharedTiles(None, None)
         placeholders = (
             INT32,
             any_ints(Sizes),

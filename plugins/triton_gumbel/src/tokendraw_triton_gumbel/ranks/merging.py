@@ -17,9 +17,9 @@ from tokendraw.vocab_parallel import (
     Draws,
     Histograms,
     Layout,
+    MetadataParameters,
     Plan,
     Received,
-    RowParameters,
     RowSeeds,
     Survey,
     TorchMerging,
@@ -55,7 +55,7 @@ class KernelMerging:
         converter: ArgumentConverter,
         layout: Layout,
         kernel_params: ParamTensors,
-        params: RowParameters,
+        params: MetadataParameters,
         need: Need,
     ) -> None:
         """Collect the parameters of a call.
@@ -100,7 +100,7 @@ class KernelMerging:
             HAS_KTH=plan.filters.top_k and not plan.any_large_k,
             # The nucleus of what a large k keeps is searched for behind that k, whatever the host may look at.
             HAS_NUCLEUS=plan.has_nucleus and not plan.any_large_k,
-            IS_WIDE=plan.any_wide,
+            MAY_MISS_NUCLEUS=plan.any_wide,
         )
         launch = self._launches.thresholds(config, self._dtypes, has_fresh_seeds=has_fresh_seeds)
         fields = group(SurveyFields, (*heard.offsets, plan.values, plan.unit_bits))
@@ -156,9 +156,9 @@ class KernelMerging:
         num_shared, max_parts = parts.shape if is_drawn else (0, 0)
         config = MergeConfig(
             RANKS=power_of_two(ranks),
-            SHARED=power_of_two(num_shared),
+            SHARED_TILES=power_of_two(num_shared),
             PARTS=power_of_two(max_parts),
-            DRAWN=is_drawn,
+            MAY_SAMPLE=is_drawn,
             FP64=self._fp64,
         )
         tiles = _NO_TILES

@@ -13,8 +13,8 @@ from tokendraw_triton_gumbel.host.launch import Launch, Step
 from tokendraw_triton_gumbel.host.scratch import PER_ROW, Scratch
 from tokendraw_triton_gumbel.kernels.shards.add_by_digit import TILES_AT_ONCE, add_by_digit
 from tokendraw_triton_gumbel.kernels.shards.argument_groups import (
-    Counted,
     Digit,
+    DigitFilter,
     SurveyFields,
     SurveyScratch,
 )
@@ -70,21 +70,23 @@ class SearchLaunches:
         grid = (arguments.geometry.rows, 1, 1)
         return launch, grid, self._survey_arguments(arguments, fields, fresh_seeds, out)
 
-    def add(self, arguments: ShardArguments, digit: Digit, counted: Counted, histogram: Any) -> Step:
+    def add(self, arguments: ShardArguments, digit: Digit, counted: DigitFilter, histogram: Any) -> Step:
         """Return the launch for additions to a histogram.
 
         :param histogram: [rows, 256]; None: the masses by the first digit, in scratch.
         """
         is_first, has_prefix = histogram is None, counted.prefixes is not None
-        config = DigitConfig(self._max_tiles if is_first else 0, WEIGHED=is_first or counted.tops is not None)
+        config = DigitConfig(
+            self._max_tiles if is_first else 0, BY_WEIGHT=is_first or counted.max_logit is not None
+        )
         key = config, is_first, has_prefix
         launch = self._launches.get(key)
         if launch is None:
-            real = None if counted.tops is None else FLOAT32
+            real = None if counted.max_logit is None else FLOAT32
             placeholders = self._digit_arguments(
                 self._columns.placeholders(),
                 any_ints(Digit),
-                Counted(INT64 if has_prefix else None, real, real),
+                DigitFilter(INT64 if has_prefix else None, real, real),
                 None if is_first else INT64,
             )
             options = {"num_warps": _DIGIT_WARPS}
@@ -135,7 +137,7 @@ class SearchLaunches:
         )
 
     def _digit_arguments(
-        self, arguments: ShardArguments, digit: Digit, counted: Counted, histogram: Any
+        self, arguments: ShardArguments, digit: Digit, counted: DigitFilter, histogram: Any
     ) -> tuple[Any, ...]:
         columns = self._columns
         return (
