@@ -15,13 +15,13 @@ fast_interpreter.hurry()
 
 import numpy as np  # noqa: E402
 import torch  # noqa: E402
-from tokendraw.row_parameters import RowParameters  # noqa: E402
-from tokendraw_native.noise import Noise  # noqa: E402
 
 from tokendraw import BatchFacts, Drafts, LogprobsTensors, Need, SamplingMetadata, SamplingParams  # noqa: E402
 from tokendraw.backends.description.capabilities import LOGPROBS_MODES  # noqa: E402
+from tokendraw.row_parameters import RowParameters  # noqa: E402
 from tokendraw_native.draw import draw  # noqa: E402
 from tokendraw_native.logprobs import log_kept_mass, logprobs  # noqa: E402
+from tokendraw_native.noise import Noise  # noqa: E402
 from tokendraw_native.row_stats import row_stats  # noqa: E402
 from tokendraw_native.sampler import NativeSampler  # noqa: E402
 from tokendraw_testing import reference  # noqa: E402
