@@ -196,7 +196,7 @@ def test_a_seeded_batch_is_the_same_in_every_way_that_is_tried(call):
             "with the vocabulary across rows",
         )
     }
-    assert "not tried: tokendraw_native.configurations needs TABLE and forced, found" in result.stdout
+    assert "not tried: tokendraw_native.host.tuning needs TABLE and override, found" in result.stdout
     assert result.exit_code == 1, "native has no tile configurations, so that not all was tried"
 
 
