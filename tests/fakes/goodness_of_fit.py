@@ -10,11 +10,11 @@ from scipy import stats
 
 from tokendraw import Drafts, SamplingMetadata, SamplingParams, speculative
 from tokendraw_native import sampler, verify
-from tokendraw_native.row_params import Noise
+from tokendraw_native.noise import Noise
 from tokendraw_testing import reference
 from tokendraw_testing.logits_families import gaussian
 from tokendraw_testing.rows.noise_precision import POSITION, telling_rows
-from tokendraw_testing.verify.telling_drafts import DRAFT, RESIDUAL, SAMPLE, telling_batch
+from tokendraw_testing.verify.telling_drafts import DRAFT, SAMPLE, telling_batch
 
 FALSE_ALARM = 1e-7
 
@@ -104,7 +104,6 @@ __all__ = [
     "DRAFT",
     "DTYPES",
     "RECOVERED",
-    "RESIDUAL",
     "SAMPLE",
     "drawn_with",
     "verified_with",

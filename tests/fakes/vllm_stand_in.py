@@ -16,7 +16,7 @@ import tokendraw
 from calling import CPU, drafting
 from tokendraw.calls.routing import BuiltProvider
 from tokendraw_triton_gumbel import plugin
-from tokendraw_vllm import _drawing, _log
+from tokendraw_vllm import _log, _replacement
 from triton_stand_ins import sampler_for
 
 V1 = """
@@ -208,7 +208,7 @@ KERNEL_REQUESTS = (
 def draw_through_kernels(patch):
     """Have the adapter load triton-gumbel for an H200, with the kernels of :mod:`triton_stand_ins`."""
     backend = sampler_for("sm_90")
-    backend._current_device = lambda: -1
+    backend._current_index = lambda: -1
 
     def load_sampler(*, device, need):
         operations = plugin.tokendraw_describe().operations
@@ -219,7 +219,7 @@ def draw_through_kernels(patch):
 
     patch.setenv("TOKENDRAW_SAMPLER", "triton-gumbel")
     patch.setattr(tokendraw, "load_sampler", load_sampler)
-    patch.setattr(_drawing, "_described", lambda name: ("0.1.0", "counter"))
+    patch.setattr(_replacement, "_version_and_seeding", lambda name: ("0.1.0", "counter"))
     return CPU
 
 

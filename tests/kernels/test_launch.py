@@ -1,4 +1,4 @@
-"""How triton-gumbel launches, with kernels that only note what they are given."""
+"""Launches of triton-gumbel, with kernels that only record arguments."""
 
 import pytest
 import torch
@@ -6,8 +6,8 @@ import torch
 pytest.importorskip("triton", reason="Triton is not installed")
 
 from tokendraw import Need, SamplingMetadata, SamplingParams
-from tokendraw_triton_gumbel.launches.call import Call
-from tokendraw_triton_gumbel.launches.scratch import Scratch
+from tokendraw_triton_gumbel.dispatch.compiled_call import CompiledCall
+from tokendraw_triton_gumbel.host.scratch import Scratch
 from tokendraw_triton_gumbel.sampler import TritonGumbelSampler
 from triton_stand_ins import compilations, flat, kernels
 
@@ -23,7 +23,7 @@ def sampler_here():
 
 
 def draw(sampler, *params, dtype=torch.float32, offset=0, vocab_size=V):
-    """The logits and the metadata of a call that was made."""
+    """Make a call; return its logits and metadata."""
     logits = torch.zeros(len(params) * vocab_size + offset, dtype=dtype)[offset:].view(-1, vocab_size)
     metadata = SamplingMetadata.from_params(params, positions=range(len(params)))
     sampler.sample(logits, metadata)
@@ -58,7 +58,7 @@ def test_scratch_is_one_allocation_whose_pieces_neither_meet_nor_move():
         counts = (rows, 2)
         size = scratch.offsets(counts)[-1]
         memory = torch.zeros(size, dtype=torch.uint8)
-        pieces = scratch.pieces(memory, counts)
+        pieces = scratch.buffers(memory, counts)
         assert [piece.shape[0] for piece in pieces] == [3 * rows, rows, 10, 7 * rows]
         for i, piece in enumerate(pieces):
             piece.fill_(1)
@@ -111,11 +111,11 @@ def test_rows_of_one_logit_are_no_kind_of_their_own(kernels):
 
 
 def test_another_number_of_rows_is_laid_out_without_looking_at_anything_else(kernels, monkeypatch):
-    """What it costs is in benchmarks/results/h200_triton_gumbel_host.md; here, what is not done again."""
+    """The test counts the omitted work; benchmarks/results/h200_triton_gumbel_host.md has its time."""
     sampler = sampler_here()
     draw(sampler, FILTERED)
     made = []
-    monkeypatch.setattr(Call, "__init__", lambda *_, **__: made.append(1))
+    monkeypatch.setattr(CompiledCall, "__init__", lambda *_, **__: made.append(1))
     for rows in (2, 3, 127, 128):
         draw(sampler, *[FILTERED] * rows)
     assert made == []

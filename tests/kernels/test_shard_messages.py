@@ -1,4 +1,4 @@
-"""The kernels of triton-gumbel for what ranks tell each other: in Triton's interpreter, and what is compiled."""
+"""The kernels of triton-gumbel for messages of ranks: results in Triton's interpreter, and compilations."""
 
 import pytest
 import torch
@@ -9,7 +9,7 @@ import shard_metadata
 import triton_on_a_cpu
 from compiled_kernels import SOME, compiled_call, has_machine_code
 from tokendraw_triton_gumbel.kernels.shared.configs import MergeConfig, ThresholdConfig
-from tokendraw_triton_gumbel.launches.shard_messages import MessageLaunches
+from tokendraw_triton_gumbel.ranks.merge_launches import MergeLaunches
 from triton_on_a_cpu import TARGETS
 from triton_stand_ins import kernels
 
@@ -18,22 +18,26 @@ __all__ = ["kernels"]
 REAL, LONG, TRUTH = torch.float32, torch.int64, torch.bool
 PARAMS = (REAL, None, LONG, TRUTH, LONG, LONG, REAL, REAL, TRUTH, None)
 """Types of temperature, row_index, seed, seeded, positions, top_k, top_p, min_p, joint and logprobs."""
-MERGED = MergeConfig(RANKS=2, SHARED=1, PARTS=2, DRAWN=True, FP64=False)
+MERGED = MergeConfig(RANKS=2, SHARED_TILES=1, PARTS=2, MAY_SAMPLE=True, FP64=False)
 MERGES = [
     MERGED,
-    MERGED._replace(SHARED=0, DRAWN=False),
-    MergeConfig(RANKS=8, SHARED=8, PARTS=8, DRAWN=True, FP64=True),
+    MERGED._replace(SHARED_TILES=0, MAY_SAMPLE=False),
+    MergeConfig(RANKS=8, SHARED_TILES=8, PARTS=8, MAY_SAMPLE=True, FP64=True),
 ]
-SURVEYED = ThresholdConfig(N=128, RANKS_AT_ONCE=2, MASSES=0, HAS_KTH=True, HAS_NUCLEUS=True, IS_WIDE=False)
+SURVEYED = ThresholdConfig(
+    N=128, RANKS_AT_ONCE=2, MASSES=0, HAS_KTH=True, HAS_NUCLEUS=True, MAY_MISS_NUCLEUS=False
+)
 NO_NUCLEUS = ThresholdConfig(
-    N=16, RANKS_AT_ONCE=4, MASSES=256, HAS_KTH=False, HAS_NUCLEUS=False, IS_WIDE=True
+    N=16, RANKS_AT_ONCE=4, MASSES=256, HAS_KTH=False, HAS_NUCLEUS=False, MAY_MISS_NUCLEUS=True
 )
 SURVEYS = [SURVEYED, NO_NUCLEUS]
-LARGE = ThresholdConfig(N=4096, RANKS_AT_ONCE=1, MASSES=1, HAS_KTH=True, HAS_NUCLEUS=True, IS_WIDE=True)
+LARGE = ThresholdConfig(
+    N=4096, RANKS_AT_ONCE=1, MASSES=1, HAS_KTH=True, HAS_NUCLEUS=True, MAY_MISS_NUCLEUS=True
+)
 
 
 def merged(family, size, *others):
-    """How many rows of four vocabularies were looked at on all ranks, and which of them are wrong."""
+    """Merge draws of four vocabularies on all ranks; return the number of judged rows, and the wrong ones."""
     return triton_on_a_cpu.interpreted("messages.py", "tokens", family, size, *others)
 
 
@@ -74,11 +78,11 @@ def compiled(kernels, name, target):
 @pytest.mark.slow
 @pytest.mark.parametrize("target", TARGETS)
 def test_the_kernels_compile(kernels, target):
-    launches = MessageLaunches(is_interpreted=False)
+    launches = MergeLaunches()
     for merge in MERGES:
         launches.merge(merge, PARAMS)
     for survey in SURVEYS:
-        launches.thresholds(survey, PARAMS, fresh=survey.MASSES > 0)
+        launches.thresholds(survey, PARAMS, has_fresh_seeds=survey.MASSES > 0)
     launches.digit(PARAMS)
     assert compiled(kernels, "merge_draws", target) == [True] * len(MERGES)
     assert compiled(kernels, "find_thresholds", target) == [True] * len(SURVEYS)
@@ -88,12 +92,12 @@ def test_the_kernels_compile(kernels, target):
 @pytest.mark.slow
 @pytest.mark.parametrize("target", SOME[1:])  # that of sm_90 runs on one
 def test_a_survey_of_as_many_values_as_a_kernel_compares_compiles(kernels, target):
-    MessageLaunches(is_interpreted=False).thresholds(LARGE, PARAMS, fresh=True)
+    MergeLaunches().thresholds(LARGE, PARAMS, has_fresh_seeds=True)
     assert compiled(kernels, "find_thresholds", target) == [True]
 
 
 def test_a_kernel_is_compiled_once_whatever_the_sizes_are(kernels):
-    launches = MessageLaunches(is_interpreted=False)
+    launches = MergeLaunches()
     assert launches.merge(MERGED, PARAMS) is launches.merge(MergeConfig(*MERGED), PARAMS)
     assert launches.digit(PARAMS) is launches.digit(PARAMS)
     assert [len(kernels[name].calls) for name in ("merge_draws", "next_digit")] == [1, 1]

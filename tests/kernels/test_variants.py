@@ -1,4 +1,4 @@
-"""After a warmup no number of rows compiles anything: kernels note, by Triton's key, what they are compiled for."""
+"""After a warmup no batch size compiles anything: kernels record their compilations by Triton's key."""
 
 from dataclasses import replace
 
@@ -10,7 +10,8 @@ pytest.importorskip("triton", reason="Triton is not installed")
 from calling import CPU, drafting
 from tokendraw import Drafts, Need, SamplingMetadata, SamplingParams
 from tokendraw.calls.routing import BuiltProvider
-from tokendraw_triton_gumbel import configurations, plugin
+from tokendraw_triton_gumbel import plugin
+from tokendraw_triton_gumbel.host import tuning
 from tokendraw_triton_gumbel.sampler import TritonGumbelSampler
 from triton_stand_ins import compilations, kernels, sampler_for
 
@@ -47,7 +48,7 @@ def metadata_of(rows, kind, *, positions=True):
 
 
 def cut_off(metadata, first):
-    """The same parameters in tensors that begin somewhere in others."""
+    """Copy the parameters into the middle of larger tensors."""
 
     def later(tensor):
         return torch.cat([tensor[:1]] * first + [tensor])[first:]
@@ -141,7 +142,7 @@ def test_no_number_of_requests_and_drafts_compiles_anything(kernels, known, mode
     ids=["plain", "greedy", "filtered", "describes", "described"],
 )
 def test_in_small_batches_more_warps_draw_the_rows_of_which_nothing_is_added_up(kernels, params, warps):
-    """A sum depends on the warps that share it, and a token must not depend on the batch."""
+    """A sum depends on its number of warps, and a token must not depend on the batch."""
     for rows, expected in ((16, warps), (256, 4)):
         metadata = SamplingMetadata.from_params([params] * rows, positions=range(rows))
         sampler_for("sm_90").sample(torch.zeros(rows, 3000, dtype=torch.bfloat16), metadata)
@@ -150,6 +151,6 @@ def test_in_small_batches_more_warps_draw_the_rows_of_which_nothing_is_added_up(
 
 
 def test_what_adds_up_a_row_has_as_many_warps_whatever_the_batch():
-    found = {name: how.row_warps for name, how in configurations.TABLE.items() if name.startswith("cuda")}
+    found = {name: how.row_warps for name, how in tuning.TABLE.items() if name.startswith("cuda")}
     assert len(found) == 2
     assert len(set(found.values())) == 1

@@ -1,5 +1,4 @@
-"""The verification of triton-gumbel on a CPU: its chains beside native's in Triton's interpreter, its kernels compiled,
-and what it launches."""
+"""Verification of triton-gumbel on a CPU: chains like native's in Triton's interpreter, compilations, launches."""
 
 import re
 from dataclasses import replace
@@ -13,7 +12,8 @@ import triton_on_a_cpu
 from compiled_kernels import SOME, compiled, configurations_of, has_machine_code
 from tokendraw import Drafts, Need, SamplingMetadata, SamplingParams, speculative
 from tokendraw.plugin import VerifyCapabilities
-from tokendraw_triton_gumbel import configurations, plugin
+from tokendraw_triton_gumbel import plugin
+from tokendraw_triton_gumbel.host import tuning
 from tokendraw_triton_gumbel.sampler import TritonGumbelSampler
 from triton_on_a_cpu import TARGETS
 from triton_stand_ins import compilations, flat, kernels, sampler_for
@@ -51,16 +51,16 @@ FILTERED = SamplingParams(temperature=0.8, top_k=50, top_p=0.9, seed=1)
 
 
 def judged(target, q=None, *, dtype=torch.bfloat16, params=None, mode="rejection", padded=False, **need):
-    """Make a verification that the stand-ins note.
+    """Verify drafts, for the stand-ins to record.
 
-    :param q: the drafts' logits or probabilities, as Drafts names them; None: nothing is known of them.
+    :param q: the drafts' logits or probabilities, as keywords of Drafts; None: unknown.
     """
     drafts = Drafts.from_lists([[5, 6, 7], [8]], **(q or {}))
     metadata = row_metadata(drafts, params or FILTERED)
     if padded:
         ids = torch.tensor([[5, 6, 7], [8, -1, -1]])
         drafts = Drafts(draft_token_ids=ids, cu_num_logits=drafts.cu_num_logits, max_drafts=3, **(q or {}))
-    with configurations.forced(configurations_of(target)[0]):
+    with tuning.override(configurations_of(target)[0]):
         sampler_for(target, **need).verify(torch.zeros(6, V, dtype=dtype), drafts, metadata, mode=mode)
 
 
@@ -111,7 +111,7 @@ def test_the_draw_with_drafts_behind_the_target_compiles(kernels, target):
 
 
 def test_rows_of_drafts_are_read_as_the_targets_are(kernels):
-    """A base that is chosen at run time must not keep the compiler from reading 16 bytes at once."""
+    """A base chosen at run time must not keep the compiler from reading 16 bytes at once."""
     wide_reads = []
     for q in (logits_of_drafts(), None):
         judged("sm_90", q)
@@ -122,7 +122,7 @@ def test_rows_of_drafts_are_read_as_the_targets_are(kernels):
 
 @pytest.mark.slow
 def test_the_program_that_comes_last_sees_what_the_others_wrote(kernels):
-    """The counter of those that are done releases and acquires."""
+    """The counter of finished programs releases and acquires."""
     judged("sm_90", logits_of_drafts(), params=SamplingParams(seed=1))
     ptx = compiled(kernels["accept_drafts"], "sm_90")["ptx"]
     assert len(re.findall(r"atom\.\S*acq_rel\S*\.add", ptx)) == 1

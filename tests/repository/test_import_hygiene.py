@@ -33,6 +33,7 @@ def loaded_after(code: str) -> set[str]:
         "import tokendraw; tokendraw.resolve(device='cpu').explain()",
         "from tokendraw import Candidate, Capabilities, Need, PluginInfo, SamplingParams, SamplerOutput",
         "import tokendraw_native",
+        "import tokendraw_testing.commands.check, tokendraw_testing.commands.new, tokendraw_bench.commands.bench",
     ],
 )
 def test_neither_torch_nor_a_backend_is_loaded(code: str) -> None:

@@ -101,7 +101,10 @@ __all__ = [
 ]
 
 _OTHER_FACES = ("plugin", "resolution")
-_MODULES = (*_OTHER_FACES, "paged_kv", "philox", "probabilities", "sm90_w4", "speculative", "vocab_parallel")
+_MODULES = (
+    *_OTHER_FACES,
+    *("paged_kv", "philox", "probabilities", "row_parameters", "sm90_w4", "speculative", "vocab_parallel"),
+)
 """Public modules, which are imported when they are first asked for."""
 _own = lazy_names(globals(), _HOMES)
 

@@ -26,9 +26,9 @@ def lazy_names(face: dict[str, Any], homes: Mapping[str, Sequence[str]]) -> Call
 
 
 def names_of(face: str, package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Build ``__getattr__`` and ``__dir__`` of a module that shows the public names of another distribution's package.
+    """Build ``__getattr__`` and ``__dir__`` of a module with the public names of another distribution's package.
 
-    Both raise an ImportError that says what to install where the distribution is missing.
+    Without the distribution both raise an ImportError with the command to install it.
     """
 
     def load() -> ModuleType:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from tokendraw import BatchFacts, Drafts, SamplingMetadata, philox, speculative
-from tokendraw_native.row_params import RowParams
+from tokendraw.row_parameters import RowParameters
 from tokendraw_native.row_stats import row_stats
 
 INF = float("inf")
@@ -173,7 +173,7 @@ class CornerCall:
 
     def kept(self) -> Tensor:
         """Return the kept set: [rows, V] bool."""
-        params = RowParams.of(self.metadata, self.count, self.logits.device)
+        params = RowParameters.of(self.metadata, self.count, self.logits.device)
         return self.logits.float() >= row_stats(self.logits, params, masses=False).threshold
 
     def kept_without(self, *filters: str) -> Tensor:

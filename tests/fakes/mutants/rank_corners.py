@@ -10,8 +10,9 @@ import torch
 from mutants.corner_calls import INF
 from mutants.corners import Corner, draw
 from tokendraw import philox
+from tokendraw.row_parameters import RowParameters
 from tokendraw.vocab_parallel import sample_shard
-from tokendraw_native.row_params import Noise, RowParams
+from tokendraw_native.noise import Noise
 from tokendraw_native.shards import LocalColumns
 
 TILE = philox.TILE_SIZE
@@ -39,7 +40,7 @@ class Rank:
         if not self.where(logits):
             return sampler.native.sample(logits, metadata, shard=shard)
         transport, layout = shard.agreement
-        params = self.params(RowParams.of(metadata, len(logits), logits.device))
+        params = self.params(RowParameters.of(metadata, len(logits), logits.device))
         columns = Columns(self.logits(logits), params, layout, sampler.need.gumbel_dtype)
         columns.changes, columns.rank = self, transport.rank
         shard.agreed.by_all = shard.agreement._replace(transport=self.transport(transport))

@@ -25,7 +25,7 @@ from mutants.corners import (
 from mutants.logprob_corners import BFLOAT_LOGPROBS
 from mutants.sample_corners import LAST_OF_TIES, clamped, exact_k, off
 from tokendraw import philox, speculative
-from tokendraw_native.distributions import GivenProbs, ProcessedLogits
+from tokendraw_native.distributions import DraftProbs, ProcessedLogits
 from tokendraw_native.draw import SAMPLE
 
 native_residual, native_draw = pieces.residual, pieces.draw
@@ -73,9 +73,9 @@ def at_one(params):
 
 
 def normalised(q):
-    if not isinstance(q, GivenProbs):
+    if not isinstance(q, DraftProbs):
         return q
-    total = q.given.double().nan_to_num(nan=0.0, posinf=0.0, neginf=0.0).clamp(min=0).sum(1).clamp(min=1e-30)
+    total = q.values.double().nan_to_num(nan=0.0, posinf=0.0, neginf=0.0).clamp(min=0).sum(1).clamp(min=1e-30)
     return Distribution(
         q, lambda values, rows: values / (total[rows] if values.dim() == 1 else total[rows].unsqueeze(1))
     )
@@ -456,7 +456,7 @@ WIDTHS = (
     verify("V > 65,536: the residual's tiles 64 apart share noise", WIDE_LINE, above=WIDE,
            patch=gumbel(residual_tiles_in_6_bits)),
     verify("V > 65,536: q of a draft above id 65,535 is looked up at its lower 16 bits", WIDE_LINE, above=WIDE,
-           patch=draft_distribution(lambda q: ShortIds(q) if isinstance(q, GivenProbs | ProcessedLogits) else q)),
+           patch=draft_distribution(lambda q: ShortIds(q) if isinstance(q, DraftProbs | ProcessedLogits) else q)),
     verify("V > 32,768: a draft above id 32,767 counts as negative, so as a placeholder", NEAR, above=1 << 15,
            change=ids_in_15_bits),
     verify("V > 65,536: the ids of the target behind the last full vector of 4 have no probability", WIDE_LINE,

@@ -43,8 +43,8 @@ def kit():
 
 def groups():
     """Compare programs of four requests, 64 lengths and two columns with plain Python: how many batches are right."""
-    paged_kv._LARGE_BATCH, paged_kv._PROGRAMS = 2, 8
-    paged_kv.LARGE = paged_kv.Division(paged_kv.PlanConfig(REQUESTS=4, AT_ONCE=64, COLUMNS=2), 4)
+    paged_kv._LARGE_BATCH_REQUESTS, paged_kv._PROGRAMS = 2, 8
+    paged_kv.LARGE = paged_kv.PlanDivision(paged_kv.PlanConfig(REQUESTS=4, AT_ONCE=64, COLUMNS=2), 4)
     planner, batches = (
         planner_of(TritonPagedKVPlanner(CPU), CPU),
         ((7, 4, 16), (15, 4, 3), (64, 1, 1), (700, 67, 16)),

