@@ -65,7 +65,7 @@ def printable(text: str, limit: int = MAX_TEXT_CHARS) -> str:
     return line if len(line) <= limit else f"{line[:limit].rstrip()} ..."
 
 
-def one_line(text: str, limit: int = MAX_TEXT_CHARS) -> str:
+def format_line(text: str, limit: int = MAX_TEXT_CHARS) -> str:
     """Write foreign prose on one printable line, with each run of white space as one space."""
     return printable(" ".join(str.split(text)), limit)
 
@@ -75,7 +75,7 @@ def is_printable(text: object, limit: int = MAX_TEXT_CHARS) -> bool:
     return type(text) is str and len(text) <= limit and text.isprintable()
 
 
-def shown(value: object) -> str:
+def format_value(value: object) -> str:
     """Write any value as Python would, on a single line of limited length."""
     try:
         return printable(repr(value), _MAX_VALUE_CHARS)
@@ -83,17 +83,17 @@ def shown(value: object) -> str:
         return f"{printable(type(value).__name__)} that cannot be printed"
 
 
-def said(error: BaseException, limit: int = MAX_TEXT_CHARS) -> str:
+def format_message(error: BaseException, limit: int = MAX_TEXT_CHARS) -> str:
     """Write the message of an exception on a single line, even if its class fails to give any."""
     try:
-        return one_line(str(error), limit)
+        return format_line(str(error), limit)
     except (Exception, SystemExit):
         return "(its message cannot be printed)"
 
 
-def spoken(error: BaseException) -> str:
+def format_error(error: BaseException) -> str:
     """Write an exception on a single line: its type, then its message."""
-    kind, text = printable(type(error).__name__), said(error)
+    kind, text = printable(type(error).__name__), format_message(error)
     return f"{kind}: {text}" if text else kind
 
 
