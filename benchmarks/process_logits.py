@@ -25,8 +25,8 @@ from torch import Tensor
 
 import tokendraw
 from tokendraw import RequestSlots, SamplingParams
-from tokendraw.bench import Call, Failure, Timing, markdown_table, measure, timer_for
 from tokendraw.plugin import EditFacts
+from tokendraw_bench import Call, Failure, Timing, markdown_table, measure, timer_for
 
 _PROVIDERS = ("triton-gumbel", "native")
 _PENALTIES = SamplingParams(repetition_penalty=1.1, frequency_penalty=0.3, presence_penalty=0.2)

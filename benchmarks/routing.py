@@ -26,7 +26,7 @@ from torch import Tensor
 
 import tokendraw
 from tokendraw import Sampler, SamplerOutput, SamplingMetadata, SamplingParams
-from tokendraw.bench import TEMPERATURE, TOP_K, TOP_P, Cell, markdown_table
+from tokendraw_bench import TEMPERATURE, TOP_K, TOP_P, Cell, markdown_table
 
 _BOTH = SamplingParams(temperature=TEMPERATURE, top_k=TOP_K, top_p=TOP_P)
 _SEEDED = replace(_BOTH, seed=7)

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Tensor
 
-from tokendraw.bench import Call, Cell, Failure, Measured, Timing, make_inputs, measure, timer_for
 from tokendraw.resolution import detect_host, installed_version
+from tokendraw_bench import Call, Cell, Failure, Measured, Timing, make_inputs, measure, timer_for
 
 
 def measured(

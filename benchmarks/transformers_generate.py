@@ -37,7 +37,7 @@ import transformers
 
 import tokendraw
 import tokendraw_transformers
-from tokendraw.testing import fake_dist
+from tokendraw_testing import fake_dist
 
 FILTERS: dict[str, dict[str, Any]] = {
     "k = 50, p = 0.9": {"top_k": 50, "top_p": 0.9},

@@ -13,11 +13,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from tokendraw import SamplingParams
-from tokendraw.testing import reference
+from tokendraw_testing import reference
 
 _SHIFTS = (1e-8, 1e-7, 3e-7, 1e-6, 3e-6, 1e-5, 1e-4)
 EXPLAINED = 2e-5
-"""Margins up to here are float32's: ``tokendraw.testing.reference.NEAR_TIE``."""
+"""Margins up to here are float32's: ``tokendraw_testing.reference.NEAR_TIE``."""
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from tokendraw import Drafts, Sampler, SamplingMetadata, VerifyOutput
 from tokendraw.plugin import VerifyMode
-from tokendraw.testing import sync_is_an_error
+from tokendraw_testing import sync_is_an_error
 
 TITLES = ("filters", "replays", "requests that differ", "waits for the device")
 _FILTERS = ("mixed", "none", "top-k and top-p")

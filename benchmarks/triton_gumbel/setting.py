@@ -13,9 +13,9 @@ from torch import Tensor
 
 import tokendraw
 from tokendraw import Need, Sampler
-from tokendraw.bench import Cell, Timer, make_inputs, markdown_table
 from tokendraw.plugin import FILTER_ORDERS, GumbelDtype, LogprobsMode
 from tokendraw.resolution import detect_host, installed_version
+from tokendraw_bench import Cell, Timer, make_inputs, markdown_table
 
 
 @dataclass(frozen=True, kw_only=True)

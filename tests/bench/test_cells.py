@@ -9,10 +9,10 @@ import torch
 from command_line import call
 from tokendraw import SamplingParams
 from tokendraw.backends.description.capabilities import INPUT_DTYPES
-from tokendraw.bench import make_inputs, operations
-from tokendraw.bench.cells import FAMILIES, FILTERS, Cell
-from tokendraw.bench.logits import mean_nucleus
-from tokendraw.testing import reference
+from tokendraw_bench import make_inputs, operations
+from tokendraw_bench.cells import FAMILIES, FILTERS, Cell
+from tokendraw_bench.logits import mean_nucleus
+from tokendraw_testing import reference
 
 CPU = torch.device("cpu")
 grid = operations.get("sample").grid

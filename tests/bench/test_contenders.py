@@ -10,13 +10,13 @@ import torch
 
 from fake_dists import EVERYTHING, fake_dists, plugin
 from tokendraw import SamplerUnavailableError, TokendrawError, discover
-from tokendraw.bench.baselines import flashinfer as _flashinfer
-from tokendraw.bench.baselines.torch_sort import torch_sort
-from tokendraw.bench.cells import FILTERS, Cell
-from tokendraw.bench.contenders import BASELINES, chosen
-from tokendraw.bench.logits import metadata_of
-from tokendraw.bench.run import make_inputs
-from tokendraw.testing import reference
+from tokendraw_bench.baselines import flashinfer as _flashinfer
+from tokendraw_bench.baselines.torch_sort import torch_sort
+from tokendraw_bench.cells import FILTERS, Cell
+from tokendraw_bench.contenders import BASELINES, chosen
+from tokendraw_bench.logits import metadata_of
+from tokendraw_bench.run import make_inputs
+from tokendraw_testing import reference
 
 CPU = torch.device("cpu")
 CELL = Cell(5, 300, "float32", "both", "gaussian")

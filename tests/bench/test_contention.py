@@ -4,8 +4,8 @@ import os
 
 import pytest
 
-from tokendraw.bench.timing import contention
-from tokendraw.bench.timing.contention import Machine, busy
+from tokendraw_bench.timing import contention
+from tokendraw_bench.timing.contention import Machine, busy
 
 IDLE = Machine(cores=4, load=0.3)
 HALF = Machine(cores=4, load=1.9)

@@ -9,12 +9,12 @@ import pytest
 import torch
 
 from command_line import call
-from tokendraw.bench.baselines.torch_sort import torch_sort
-from tokendraw.bench.cells import FILTERS, Cell
-from tokendraw.bench.logits import metadata_of
-from tokendraw.bench.run import make_inputs, timer_for
-from tokendraw.bench.timing import floor
-from tokendraw.bench.timing.timer import Call, Failure, Timing
+from tokendraw_bench.baselines.torch_sort import torch_sort
+from tokendraw_bench.cells import FILTERS, Cell
+from tokendraw_bench.logits import metadata_of
+from tokendraw_bench.run import make_inputs, timer_for
+from tokendraw_bench.timing import floor
+from tokendraw_bench.timing.timer import Call, Failure, Timing
 
 pytestmark = pytest.mark.gpu
 

@@ -11,11 +11,11 @@ from command_line import call
 from fake_dists import EVERYTHING, fake_dists, plugin
 from fixed_timer import FixedTimer
 from tokendraw import Drafts, Need, SamplingMetadata, load_sampler, philox
-from tokendraw.bench import Cell, make_inputs, metadata_of, operations, run
-from tokendraw.bench.contenders import chosen
-from tokendraw.bench.operations.verify import VerifyCell, draft_ids
-from tokendraw.bench.timing import contention
-from tokendraw.bench.timing.contention import Machine
+from tokendraw_bench import Cell, make_inputs, metadata_of, operations, run
+from tokendraw_bench.contenders import chosen
+from tokendraw_bench.operations.verify import VerifyCell, draft_ids
+from tokendraw_bench.timing import contention
+from tokendraw_bench.timing.contention import Machine
 
 CPU = torch.device("cpu")
 V = 512

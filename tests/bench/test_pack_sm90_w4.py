@@ -9,12 +9,12 @@ import tokendraw
 import tokendraw_native
 from command_line import call
 from fixed_timer import FixedTimer, documented_keys
-from tokendraw.bench import make_inputs, operations, run
-from tokendraw.bench.contenders import chosen, lacking
-from tokendraw.bench.operations.pack_sm90_w4 import PackCell
-from tokendraw.bench.timing import contention
-from tokendraw.bench.timing.contention import Machine
 from tokendraw.plugin import Sm90W4Capabilities
+from tokendraw_bench import make_inputs, operations, run
+from tokendraw_bench.contenders import chosen, lacking
+from tokendraw_bench.operations.pack_sm90_w4 import PackCell
+from tokendraw_bench.timing import contention
+from tokendraw_bench.timing.contention import Machine
 
 CPU = torch.device("cpu")
 BENCH = operations.get("pack_sm90_w4")

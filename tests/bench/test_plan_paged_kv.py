@@ -9,11 +9,11 @@ import torch
 import tokendraw
 from command_line import call
 from fixed_timer import FixedTimer, documented_keys
-from tokendraw.bench import make_inputs, operations, run
-from tokendraw.bench.contenders import chosen
-from tokendraw.bench.operations.plan_paged_kv import PlanCell
-from tokendraw.bench.timing import contention
-from tokendraw.bench.timing.contention import Machine
+from tokendraw_bench import make_inputs, operations, run
+from tokendraw_bench.contenders import chosen
+from tokendraw_bench.operations.plan_paged_kv import PlanCell
+from tokendraw_bench.timing import contention
+from tokendraw_bench.timing.contention import Machine
 
 CPU = torch.device("cpu")
 BENCH = operations.get("plan_paged_kv")

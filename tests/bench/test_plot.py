@@ -6,12 +6,12 @@ import sys
 import pytest
 
 from tokendraw import InvalidParameterError
-from tokendraw.bench.cells import Cell
-from tokendraw.bench.report import plot as _plot
-from tokendraw.bench.report.lines import Line, Report
-from tokendraw.bench.timing.timer import Failure, Timing
+from tokendraw_bench.cells import Cell
+from tokendraw_bench.report import plot as _plot
+from tokendraw_bench.report.lines import Line, Report
+from tokendraw_bench.timing.timer import Failure, Timing
 
-NEEDS = "matplotlib is not installed; pip install 'tokendraw[bench]'"
+NEEDS = "matplotlib is not installed; pip install 'tokendraw-bench[plot]'"
 
 
 def timing(us):
@@ -61,7 +61,7 @@ def test_without_matplotlib_one_sentence_says_what_to_install():
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, encoding="utf-8", check=False)
     assert (result.stdout, result.stderr, result.returncode) == (
         "",
-        "'--plot' needs matplotlib, found it not installed; run `pip install './core[bench]'` in tokendraw's "
+        "'--plot' needs matplotlib, found it not installed; run `pip install './bench[plot]'` in tokendraw's "
         "checkout.\n",
         1,
     )

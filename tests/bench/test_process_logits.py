@@ -7,11 +7,11 @@ import torch
 
 from command_line import call
 from fixed_timer import FixedTimer
-from tokendraw.bench import make_inputs, operations, run
-from tokendraw.bench.contenders import chosen
-from tokendraw.bench.operations.process_logits import ProcessCell
-from tokendraw.bench.timing import contention
-from tokendraw.bench.timing.contention import Machine
+from tokendraw_bench import make_inputs, operations, run
+from tokendraw_bench.contenders import chosen
+from tokendraw_bench.operations.process_logits import ProcessCell
+from tokendraw_bench.timing import contention
+from tokendraw_bench.timing.contention import Machine
 
 CPU = torch.device("cpu")
 BENCH = operations.get("process_logits")

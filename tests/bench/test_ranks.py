@@ -12,15 +12,15 @@ from torch.distributed.launcher import api
 
 import tokendraw
 from command_line import call
-from tokendraw.bench import Cell, Timing, make_inputs, operations
-from tokendraw.bench.operations.sample_on_ranks import RankCell
-from tokendraw.bench.ranks import launch, worker
-from tokendraw.bench.ranks.traffic import CountingTransport, peak_memory
-from tokendraw.bench.ranks.worker import Task
-from tokendraw.bench.report.table import as_text, header, rows
-from tokendraw.bench.timing.timer import Call, Failure, WallTimer
 from tokendraw.resolution import detect_host
-from tokendraw.testing.shards.thread_ranks import on_ranks
+from tokendraw_bench import Cell, Timing, make_inputs, operations
+from tokendraw_bench.operations.sample_on_ranks import RankCell
+from tokendraw_bench.ranks import launch, worker
+from tokendraw_bench.ranks.traffic import CountingTransport, peak_memory
+from tokendraw_bench.ranks.worker import Task
+from tokendraw_bench.report.table import as_text, header, rows
+from tokendraw_bench.timing.timer import Call, Failure, WallTimer
+from tokendraw_testing.shards.thread_ranks import on_ranks
 
 CPU = torch.device("cpu")
 BENCH = operations.get("sample_on_ranks")

@@ -6,12 +6,12 @@ import pytest
 import torch
 
 from tokendraw import SamplerUnavailableError, TokendrawError
-from tokendraw.bench.cells import Cell
-from tokendraw.bench.contenders import Contender
-from tokendraw.bench.report.lines import Line, Report
-from tokendraw.bench.report.table import as_markdown, as_text
-from tokendraw.bench.run import run
-from tokendraw.bench.timing.timer import Call, Failure, Timing
+from tokendraw_bench.cells import Cell
+from tokendraw_bench.contenders import Contender
+from tokendraw_bench.report.lines import Line, Report
+from tokendraw_bench.report.table import as_markdown, as_text
+from tokendraw_bench.run import run
+from tokendraw_bench.timing.timer import Call, Failure, Timing
 
 CPU = torch.device("cpu")
 SMALL, LARGE = Cell(1, 200, "float32", "none", "peaked-7"), Cell(64, 200, "bfloat16", "both", "flat")

@@ -7,11 +7,11 @@ import torch
 
 from fake_dists import fake_dists
 from third_operation import add_scaler, third_operation
-from tokendraw.bench import Timing, operations
-from tokendraw.bench.contenders import chosen
-from tokendraw.bench.report.lines import Report
-from tokendraw.bench.report.table import as_text
-from tokendraw.bench.run import run
+from tokendraw_bench import Timing, operations
+from tokendraw_bench.contenders import chosen
+from tokendraw_bench.report.lines import Report
+from tokendraw_bench.report.table import as_text
+from tokendraw_bench.run import run
 
 CPU = torch.device("cpu")
 FOLDER = Path(__file__).parents[1] / "support" / "scale_rooms" / "bench"

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from tokendraw.bench.timing import floor
-from tokendraw.bench.timing.timer import Call, Failure, Timing, WallTimer, summary
+from tokendraw_bench.timing import floor
+from tokendraw_bench.timing.timer import Call, Failure, Timing, WallTimer, summary
 
 MICROSECOND = 1e-6
 

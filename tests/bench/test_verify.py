@@ -16,15 +16,15 @@ from command_line import call
 from fake_dists import EVERYTHING, fake_dists, plugin
 from fixed_timer import FixedTimer, documented_keys
 from tokendraw import Drafts, SamplerUnavailableError
-from tokendraw.bench import make_inputs, metadata_of, operations, run
-from tokendraw.bench.cells import FILTERS
-from tokendraw.bench.contenders import chosen, lacking
-from tokendraw.bench.operations.verify import VerifyCell, draft_ids
-from tokendraw.bench.report import plot
-from tokendraw.bench.report.lines import Line, Report
-from tokendraw.bench.timing import contention
-from tokendraw.bench.timing.contention import Machine
-from tokendraw.bench.timing.timer import Timing
+from tokendraw_bench import make_inputs, metadata_of, operations, run
+from tokendraw_bench.cells import FILTERS
+from tokendraw_bench.contenders import chosen, lacking
+from tokendraw_bench.operations.verify import VerifyCell, draft_ids
+from tokendraw_bench.report import plot
+from tokendraw_bench.report.lines import Line, Report
+from tokendraw_bench.timing import contention
+from tokendraw_bench.timing.contention import Machine
+from tokendraw_bench.timing.timer import Timing
 
 CPU = torch.device("cpu")
 BENCH = operations.get("verify")
@@ -394,7 +394,9 @@ class TestCommand:
 
 
 def test_a_picture_has_panels_for_each_mode():
-    pytest.importorskip("matplotlib", reason="matplotlib is not installed; pip install 'tokendraw[bench]'")
+    pytest.importorskip(
+        "matplotlib", reason="matplotlib is not installed; pip install 'tokendraw-bench[plot]'"
+    )
     one = Timing(us=10.0, q1_us=10.0, q3_us=10.0, host_us=None, how="wall clock")
     lines = tuple(
         Line(

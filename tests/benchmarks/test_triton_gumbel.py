@@ -13,7 +13,7 @@ import tokendraw
 import tokendraw_native.verify
 from limited_native import install_limited
 from tokendraw import SamplerOutput, SamplingParams
-from tokendraw.testing import reference
+from tokendraw_testing import reference
 
 
 def cells(result):

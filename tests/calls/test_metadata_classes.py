@@ -17,8 +17,8 @@ from tokendraw.calls.session import Session
 from tokendraw.plugin import Capabilities, VerifyCapabilities
 from tokendraw.providers.sampler import Sampler
 from tokendraw.resolution import Choice, decide
-from tokendraw.testing.shards.thread_ranks import on_ranks
 from tokendraw_native.sampler import NativeSampler
+from tokendraw_testing.shards.thread_ranks import on_ranks
 
 V = 50
 PLAIN, GREEDY = SamplingParams(temperature=0.7, top_k=3), SamplingParams(temperature=0.0)

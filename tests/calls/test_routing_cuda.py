@@ -11,7 +11,7 @@ from fake_candidates import EVERYTHING, PER_ROW
 from tokendraw import SamplingMetadata, SamplingParams
 from tokendraw.calls.routing import BuiltProvider, Serving
 from tokendraw.plugin import Capabilities
-from tokendraw.testing.kit.device import LONGEST_CALL, seconds_behind_a_busy_device, sync_is_an_error
+from tokendraw_testing.kit.device import LONGEST_CALL, seconds_behind_a_busy_device, sync_is_an_error
 
 pytestmark = pytest.mark.gpu
 

@@ -15,9 +15,9 @@ import tokendraw
 from command_line import call
 from fake_dists import EVERYTHING, fake_dists, plugin
 from fixed_timer import FixedTimer, documented_keys
-from tokendraw.bench import run as _run
-from tokendraw.bench.timing import contention
-from tokendraw.bench.timing.contention import Machine
+from tokendraw_bench import run as _run
+from tokendraw_bench.timing import contention
+from tokendraw_bench.timing.contention import Machine
 
 
 @pytest.fixture

@@ -11,12 +11,12 @@ import importlib_metadata
 import pytest
 
 import tokendraw
+import tokendraw_testing
 from command_line import call
 from fake_dists import fake_dists, plugin
-from tokendraw import testing
-from tokendraw.testing import Line, Report, Status, properties
-from tokendraw.testing.kit.looked import Place
-from tokendraw.testing.kit.trial import MOST_CHECKS
+from tokendraw_testing import Line, Report, Status, properties
+from tokendraw_testing.kit.looked import Place
+from tokendraw_testing.kit.trial import MOST_CHECKS
 
 HEADING = (
     f"native on cpu: tokendraw {tokendraw.__version__}, "
@@ -95,7 +95,7 @@ def reports(monkeypatch):
                 elapsed=2.5,
             )
 
-        monkeypatch.setattr(testing, "run", run)
+        monkeypatch.setattr(tokendraw_testing, "run", run)
         return calls
 
     return find
@@ -391,12 +391,12 @@ def test_a_name_that_two_distributions_claim_is_not_checked(dists):
     [
         (
             "scipy",
-            "Checking needs numpy and scipy, found no scipy; run `pip install './core[testing]'` in tokendraw's "
+            "Checking needs numpy and scipy, found no scipy; run `pip install ./testing` in tokendraw's "
             "checkout.\n",
         ),
         (
             "numpy",
-            "Checking needs numpy and scipy, found no numpy; run `pip install './core[testing]'` in tokendraw's "
+            "Checking needs numpy and scipy, found no numpy; run `pip install ./testing` in tokendraw's "
             "checkout.\n",
         ),
         (

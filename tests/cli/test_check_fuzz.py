@@ -11,9 +11,9 @@ import tokendraw
 from command_line import call
 from deadly_plugin import deadly
 from fake_dists import fake_dists
-from tokendraw.testing.kit import fuzz
-from tokendraw.testing.kit.fuzz_report import Finding, FuzzReport, distinct
-from tokendraw.testing.kit.looked import Place
+from tokendraw_testing.kit import fuzz
+from tokendraw_testing.kit.fuzz_report import Finding, FuzzReport, distinct
+from tokendraw_testing.kit.looked import Place
 
 HEADING = (
     f"native on cpu: tokendraw {tokendraw.__version__}, "

@@ -9,11 +9,11 @@ import time
 
 import pytest
 
+import tokendraw_testing
 from command_line import call
 from deadly_plugin import deadly
 from fake_dists import fake_dists
-from tokendraw import testing
-from tokendraw.testing import Report
+from tokendraw_testing import Report
 
 TWO = ("--only", "process bias", "--only", "process frequency")
 
@@ -40,7 +40,7 @@ def test_the_number_of_processes_reaches_the_kit_and_is_that_of_the_cores(given,
             sampler="native", device="cpu", quick=True, seed=0, false_alarm=1e-6, lines=(), jobs=jobs
         )
 
-    monkeypatch.setattr(testing, "run", run)
+    monkeypatch.setattr(tokendraw_testing, "run", run)
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1}, raising=False)
     call("check", "native", "--device", "cpu", *given)
     assert asked == [jobs]

@@ -2,9 +2,9 @@
 
 import pytest
 
-from tokendraw.cli.terminal import matrix_lines
-from tokendraw.cli.terminal.matrix_lines import print_matrix
-from tokendraw.testing.kit.looked import Place, places
+from tokendraw_testing.commands import matrix_lines
+from tokendraw_testing.commands.matrix_lines import print_matrix
+from tokendraw_testing.kit.looked import Place, places
 
 DTYPES = ("float32", "bfloat16", "float16")
 SAMPLE = places(["sample"], DTYPES, None, ("greedy", "seeded", "unseeded"))

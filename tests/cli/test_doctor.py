@@ -57,6 +57,7 @@ def on(monkeypatch, tmp_path):
     monkeypatch.setattr(_doctor, "libraries", lambda candidates: AROUND)
     monkeypatch.setattr(_doctor, "origins", lambda candidates: ORIGINS)
     monkeypatch.setattr(_doctor, "engines", list)
+    monkeypatch.setattr(_doctor, "examined_commands", tuple)
     monkeypatch.setattr(_doctor, "heavy_imports_of", lambda candidates: {})
 
     def set_up(host, candidates):
@@ -357,6 +358,7 @@ def test_json_is_complete(on, monkeypatch):
         ],
         "upstreams": [],
         "engines": [],
+        "commands": [],
         "host": {
             "device_type": "cpu",
             "name": "",
@@ -586,7 +588,7 @@ class TestLibraries:
         found = libraries([])
         by_name = {library.name: library for library in found}
         assert len(by_name) == len(found)
-        assert by_name["numpy"].needed_by == "tokendraw[files,testing]"
+        assert by_name["numpy"].needed_by == "tokendraw[files]"
         assert by_name["safetensors"].needed_by == "tokendraw[files]"
         assert by_name["torch"].needed_by == ""
 

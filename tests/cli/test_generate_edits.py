@@ -15,7 +15,7 @@ from tokendraw.cli.demo.ngram import NGramModel
 from tokendraw.cli.demo.wishes import packed
 from tokendraw.providers import load as _load
 from tokendraw.providers.load import load as real_load
-from tokendraw.testing import reference
+from tokendraw_testing import reference
 
 STORY_TEXT = ["The cat sat on the mat, and the dog slept.", "The cat sat on the mat, and the bird sang."]
 STORY = NGramModel(STORY_TEXT)

@@ -17,8 +17,8 @@ from command_line import DRAWN_BY_NATIVE, NATIVE_ON_CPU, call
 from precision_of_noise import SAMPLE
 from tokendraw import SamplingParams
 from tokendraw.cli.verbs.generate import COMPARED
-from tokendraw.testing import reference
-from tokendraw.testing.rows.noise_precision import POSITION, telling_rows
+from tokendraw_testing import reference
+from tokendraw_testing.rows.noise_precision import POSITION, telling_rows
 from transformers_models import constant_model, draw, model_of
 
 WORDS = ["[PAD]", "[UNK]", "[END]", *(f"w{i}" for i in range(97))]

@@ -13,6 +13,7 @@ from command_line import NATIVE_ON_CPU, OFF, be_on, call
 from fake_candidates import FLASHINFER, LAPTOP
 from fake_dists import EVERYTHING, fake_dists, plugin
 from tokendraw import operations
+from tokendraw.backends.discovery import entry_points
 from tokendraw.backends.discovery import settings as _settings
 from tokendraw.cli import main
 from tokendraw.cli.demo import built_in_model as _built_in_model
@@ -236,6 +237,7 @@ def test_an_exception_that_nobody_expected_is_an_object_before_its_traceback(nam
 
     monkeypatch.setattr(_settings, "read_settings", fail)
     monkeypatch.setattr(operations, "get", fail)
+    monkeypatch.setattr(entry_points, "installed_candidates", fail)
     with pytest.raises(ZeroDivisionError):
         main([name, *ARGUMENTS[name], "--json"], prog_name="tokendraw")
     assert json.loads(capsys.readouterr().out) == {

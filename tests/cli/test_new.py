@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-import tokendraw
+import tokendraw_testing
 from command_line import call
 from fake_dists import fake_dists
 from installing import OFFLINE
@@ -173,7 +173,7 @@ def test_the_name_makes_the_distribution_the_package_and_the_classes():
 def test_pyproject_says_what_to_change_before_publishing():
     call("new", "acme", "out")
     assert (
-        "    # [testing] brings numpy, scipy and pytest for `tokendraw check`. Publish with plain "
+        "    # [testing] brings `tokendraw check` and its conformance kit. Publish with plain "
         '"tokendraw": the extra\n'
         "    # `test` below is where [testing] belongs once others install this.\n"
         '    "tokendraw[testing]",\n'
@@ -293,15 +293,15 @@ def test_the_wheel_holds_the_package_and_its_entry_point(tmp_path):
 
 
 @pytest.mark.slow
-def test_the_template_is_in_the_wheel_of_the_core(tmp_path):
-    core = Path(tokendraw.__file__).parents[2]
-    source = tmp_path / "core"
-    shutil.copytree(core, source, ignore=shutil.ignore_patterns("__pycache__"))
+def test_the_template_is_in_the_wheel_of_the_kit(tmp_path):
+    kit = Path(tokendraw_testing.__file__).parents[2]
+    source = tmp_path / "testing"
+    shutil.copytree(kit, source, ignore=shutil.ignore_patterns("__pycache__"))
     found = wheel(source, tmp_path / "wheels")
-    template = Path(tokendraw.__file__).parent / "_template"
-    assert {f"tokendraw/_template/{path.relative_to(template)}" for path in template.rglob("*.*")} == {
-        name for name in found if name.startswith("tokendraw/_template/")
-    }
+    template = Path(tokendraw_testing.__file__).parent / "_template"
+    assert {
+        f"tokendraw_testing/_template/{path.relative_to(template)}" for path in template.rglob("*.*")
+    } == {name for name in found if name.startswith("tokendraw_testing/_template/")}
 
 
 @pytest.mark.parametrize("operations", SERVED, ids=" ".join)

@@ -16,9 +16,9 @@ from noise_in_float32 import drop_float64
 from precision_of_noise import DRAFT, RESIDUAL, SAMPLE
 from tokendraw import SamplingParams, philox
 from tokendraw.cli.demo import built_in_model
-from tokendraw.testing import reference
-from tokendraw.testing.reference_walk import walk
-from tokendraw.testing.rows.noise_precision import POSITION, telling_draft, telling_rows
+from tokendraw_testing import reference
+from tokendraw_testing.reference_walk import walk
+from tokendraw_testing.rows.noise_precision import POSITION, telling_draft, telling_rows
 
 OPTIONS = {(): "fp32", ("--gumbel-dtype", "fp32"): "fp32", ("--gumbel-dtype", "fp64"): "fp64"}
 REJECTED = 2099

@@ -6,13 +6,13 @@ import time
 
 import pytest
 
+import tokendraw_testing
 from command_line import call
 from fake_dists import EVERYTHING, fake_dists, plugin
-from tokendraw import testing
 from tokendraw.cli.terminal import tables
-from tokendraw.testing import Line, Report, Status, properties
-from tokendraw.testing.kit import fuzz
-from tokendraw.testing.kit.fuzz_report import FuzzReport
+from tokendraw_testing import Line, Report, Status, properties
+from tokendraw_testing.kit import fuzz
+from tokendraw_testing.kit.fuzz_report import FuzzReport
 
 LINE = Line(name="output", status=Status.PASSED, detail="5 shapes", seconds=1.0)
 
@@ -45,7 +45,7 @@ def said(result):
 
 
 def test_check_says_which_lines_are_at_work_and_how_many_are_done(monkeypatch):
-    monkeypatch.setattr(testing, "run", slow_run)
+    monkeypatch.setattr(tokendraw_testing, "run", slow_run)
     total = sum(prop.advertised is None or bool(prop.refusal) for prop in properties("sample"))
     result = check()
     told = said(result)
@@ -59,7 +59,7 @@ def test_check_says_which_lines_are_at_work_and_how_many_are_done(monkeypatch):
 
 
 def test_json_stands_alone_on_stdout(monkeypatch):
-    monkeypatch.setattr(testing, "run", slow_run)
+    monkeypatch.setattr(tokendraw_testing, "run", slow_run)
     result = check("--json")
     assert json.loads(result.stdout)["lines"][0]["name"] == "output"
     assert len(said(result)) == 2
@@ -67,7 +67,7 @@ def test_json_stands_alone_on_stdout(monkeypatch):
 
 def test_short_work_is_quiet(monkeypatch):
     monkeypatch.setattr(tables, "SECONDS_PER_LINE", 600.0)
-    monkeypatch.setattr(testing, "run", slow_run)
+    monkeypatch.setattr(tokendraw_testing, "run", slow_run)
     assert check().stderr == ""
 
 
@@ -142,7 +142,7 @@ SLOW = (
 
 @pytest.mark.slow
 def test_check_tells_a_plugin_that_imports_torch_at_its_top(dists, monkeypatch):
-    monkeypatch.setattr(testing, "run", slow_run)
+    monkeypatch.setattr(tokendraw_testing, "run", slow_run)
     monkeypatch.setattr(tables, "SECONDS_PER_LINE", 600.0)
     dists.add_plugin("acme", "import torch\n" + plugin("acme", capabilities=EVERYTHING))
     result = checked()
@@ -158,7 +158,7 @@ def test_check_tells_a_plugin_that_imports_torch_at_its_top(dists, monkeypatch):
 
 
 def test_check_says_nothing_of_a_light_plugin(dists, monkeypatch):
-    monkeypatch.setattr(testing, "run", slow_run)
+    monkeypatch.setattr(tokendraw_testing, "run", slow_run)
     monkeypatch.setattr(tables, "SECONDS_PER_LINE", 600.0)
     dists.add_plugin("acme", plugin("acme", capabilities=EVERYTHING))
     assert checked().stderr == ""

@@ -17,8 +17,8 @@ from tokendraw.cli.demo.corpus import documentation
 from tokendraw.cli.demo.generation import draw_tokens
 from tokendraw.cli.demo.ngram import NGramModel
 from tokendraw.cli.demo.speculation import Speculation, Tally, _ordinal
-from tokendraw.testing import reference
-from tokendraw.testing.reference_walk import distribution
+from tokendraw_testing import reference
+from tokendraw_testing.reference_walk import distribution
 
 STORY = ["The cat sat on the mat, and the dog slept.", "The cat sat on the mat, and the bird sang."]
 VERIFIED_BY_NATIVE = "verified by native on cpu: asked for by --sampler\n"

@@ -5,8 +5,8 @@ import torch
 
 import tokendraw
 from sglang_engine import IS_REAL, Request, draw, info_of, sglang_at_hand
-from tokendraw.testing.kit.device import require_no_wait
-from tokendraw.testing.kit.trial import Trial
+from tokendraw_testing.kit.device import require_no_wait
+from tokendraw_testing.kit.trial import Trial
 
 pytestmark = [
     pytest.mark.gpu,

@@ -1,4 +1,4 @@
-"""What messages say to install: until tokendraw's packages are on an index, commands that work from a checkout."""
+"""Install commands in messages: until tokendraw's packages are on an index, commands for a checkout."""
 
 import re
 import tomllib
@@ -35,7 +35,9 @@ def test_a_command_names_the_checkout_until_there_is_an_index(monkeypatch: pytes
 
 def test_no_other_text_tells_users_to_install_tokendraw_by_name() -> None:
     sources = [
-        path for part in ("core/src", "plugins", "integrations", "docs") for path in (ROOT / part).rglob("*")
+        path
+        for part in ("core/src", "testing", "bench", "plugins", "integrations", "docs")
+        for path in (ROOT / part).rglob("*")
     ]
     told = {
         str(path.relative_to(ROOT)): line
@@ -47,10 +49,11 @@ def test_no_other_text_tells_users_to_install_tokendraw_by_name() -> None:
 
 
 def test_every_extra_that_is_named_exists() -> None:
-    extras = tomllib.loads((ROOT / "core" / "pyproject.toml").read_text("utf-8"))["project"][
-        "optional-dependencies"
-    ]
-    sources = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "core/src").rglob("*.py"))
-    named = set(re.findall(r"(?:how_to|pip)_install\(['\"]tokendraw['\"], ['\"](\w+)['\"]", sources))
-    assert named == {"bench", "files", "testing"}
-    assert named <= set(extras)
+    parts = [ROOT / part / "src" for part in ("core", "testing", "bench")]
+    sources = "".join(path.read_text(encoding="utf-8") for part in parts for path in part.rglob("*.py"))
+    named = set(re.findall(r"(?:how_to|pip)_install\(['\"]([\w-]+)['\"], ['\"](\w+)['\"]", sources))
+    assert named == {("tokendraw", "files"), ("tokendraw-bench", "plot")}
+    for distribution, extra in named:
+        manifest = ROOT / _install._FOLDERS[distribution] / "pyproject.toml"
+        project = tomllib.loads(manifest.read_text("utf-8"))["project"]
+        assert extra in project["optional-dependencies"]

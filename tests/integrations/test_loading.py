@@ -12,8 +12,8 @@ import tokendraw
 from fake_dists import fake_dists, faulty
 from precision_of_noise import SAMPLE
 from tokendraw import Need, SamplerFallbackWarning, SamplerUnavailableError, SamplingMetadata, SamplingParams
-from tokendraw.testing import reference
-from tokendraw.testing.rows.noise_precision import POSITION, telling_rows
+from tokendraw_testing import reference
+from tokendraw_testing.rows.noise_precision import POSITION, telling_rows
 from tokendraw_transformers._loading import loaded
 from transformers_models import constant_model, draw, model_of, prompts
 

@@ -8,7 +8,7 @@ import pytest
 pytest.importorskip("triton", reason="Triton is not installed")
 
 import triton_on_a_cpu
-from tokendraw.testing import properties
+from tokendraw_testing import properties
 from tokendraw_triton_gumbel import plugin
 
 OPERATIONS = plugin.tokendraw_describe().operations

@@ -9,8 +9,8 @@ pytest.importorskip("triton", reason="Triton is not installed")
 import edit_model
 import mask_alignments
 import tokendraw
-from tokendraw.testing.kit.device import captured, require_no_wait
-from tokendraw.testing.kit.trial import Trial
+from tokendraw_testing.kit.device import captured, require_no_wait
+from tokendraw_testing.kit.trial import Trial
 
 pytestmark = pytest.mark.gpu
 

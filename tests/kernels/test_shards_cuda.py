@@ -13,9 +13,9 @@ import tokendraw
 from echoing_rank import EchoingRank
 from shard_cases import DTYPES, FAMILIES, MODES, cuts, logits_of, params_of
 from tokendraw import Need, SamplingMetadata, SamplingParams, VocabShard
-from tokendraw.testing.kit.device import captured, require_no_wait
-from tokendraw.testing.kit.trial import Trial
-from tokendraw.testing.shards.thread_ranks import on_ranks
+from tokendraw_testing.kit.device import captured, require_no_wait
+from tokendraw_testing.kit.trial import Trial
+from tokendraw_testing.shards.thread_ranks import on_ranks
 
 pytestmark = pytest.mark.gpu
 

@@ -11,7 +11,7 @@ from routing import CPU, drafting
 from tokendraw import Drafts, Need, PluginError, SamplingMetadata, SamplingParams
 from tokendraw.calls.routing import BuiltProvider
 from tokendraw.operations.sample.proof import prove
-from tokendraw.operations.verify import rows as verifying
+from tokendraw.operations.verify import calls as verifying
 from tokendraw.operations.verify.capabilities import DRAFT_KINDS, VERIFY_MODES
 from tokendraw_triton_gumbel import plugin
 from tokendraw_triton_gumbel.sampler import TritonGumbelSampler

@@ -1,4 +1,4 @@
-"""``Need(gumbel_dtype=...)`` reaches all that draws: samplers, drafters, verifiers, and those who stand in for them."""
+"""``Need(gumbel_dtype=...)`` reaches every draw: samplers, drafters, verifiers, and their fallbacks."""
 
 import sys
 
@@ -25,8 +25,8 @@ from tokendraw import (
     SamplingMetadata,
     SamplingParams,
 )
-from tokendraw.testing import reference
-from tokendraw.testing.rows.noise_precision import POSITION, telling_rows
+from tokendraw_testing import reference
+from tokendraw_testing.rows.noise_precision import POSITION, telling_rows
 
 BOTH = EVERYTHING + ", gumbel_dtypes=('fp32', 'fp64')"
 
@@ -39,7 +39,7 @@ def dists(tmp_path, monkeypatch):
 
 @pytest.fixture
 def limited(dists, tmp_path, monkeypatch):
-    """A plugin that is native and leaves seeded rows to its companion."""
+    """Native, except that seeded rows are left to the companion."""
     lacking = {"seeding": "launch", "batch_invariant": False}
     monkeypatch.syspath_prepend(install_limited(tmp_path, sample=lacking, verify=lacking))
     yield
@@ -52,7 +52,7 @@ def load(sampler, dtype, **options):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 class TestNative:
-    """Every row here has one token of float32 noise and another of float64 noise."""
+    """Every row has a token of float32 noise and another token of float64 noise."""
 
     def test_the_sampler_draws_its_tokens_with_it(self, dtype):
         assert drawn_with(load("native", dtype)) == dtype

@@ -1,4 +1,4 @@
-"""A third operation, made from one folder and one line of the registry, goes everywhere that the first two go."""
+"""A third operation, made from a folder and a line of the registry, works everywhere like the first two."""
 
 import json
 import sys
@@ -50,7 +50,7 @@ def state(name: str = "acme", **options) -> tuple[State, str | None]:
 
 
 def only(operation: str, **options) -> str:
-    """Why nobody serves it."""
+    """Return the reason why no provider serves the operation."""
     with pytest.raises(SamplerUnavailableError) as refused:
         tokendraw.load(operation, **options)
     return str(refused.value)

@@ -1,4 +1,4 @@
-"""A need, a machine or the facts of a batch that cannot be meant is refused where it is written."""
+"""An impossible need, machine or set of batch facts is refused when written."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The fields of a request that change its logits: what of them is refused, where, and in which words."""
+"""The fields of a request for edits of logits: refused values, and the words of each refusal."""
 
 import copy
 import math

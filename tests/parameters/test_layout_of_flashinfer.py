@@ -1,4 +1,4 @@
-"""The layout of the installed FlashInfer is what its scale function makes of a tensor, whatever a version promises."""
+"""The layout of the installed FlashInfer follows from the result of its scale function, not from its version."""
 
 import logging
 import subprocess

@@ -1,4 +1,4 @@
-"""``LogprobsTensors.row``: one request's own list, from the host copy."""
+"""``LogprobsTensors.row``: the list of a request, from the host copy."""
 
 import math
 

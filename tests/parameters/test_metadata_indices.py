@@ -1,4 +1,4 @@
-"""Positions and slots: dtypes are always looked at, values where they lie on the host, and with TOKENDRAW_DEBUG=1."""
+"""Positions and slots: dtypes are always checked, values on the host, and with TOKENDRAW_DEBUG=1 on any device."""
 
 from dataclasses import replace
 
@@ -129,7 +129,7 @@ def test_small_offsets_count_rows_beyond_what_they_hold(dtype):
 
 @pytest.mark.parametrize("dtype", [torch.int8, torch.int16, torch.uint8, torch.int32])
 def test_small_top_ks_are_compared_with_the_whole_vocabulary(dtype):
-    """What FlashInfer's and aiter's kernels are given."""
+    """The arguments of FlashInfer's and aiter's kernels."""
     from tokendraw.probabilities import Filters
 
     metadata = SamplingMetadata(top_k=torch.tensor([0, 5, 127], dtype=dtype))
@@ -218,7 +218,7 @@ def test_debug_looks_at_the_rows_of_drafts_that_changed_since(monkeypatch):
 
 
 def test_kinds_of_rows_stay_known_when_positions_change_in_place():
-    """All columns come to the device in one piece of memory, and yet count their changes one by one."""
+    """All columns arrive in a single allocation, and yet count their changes separately."""
     metadata = SamplingMetadata.from_params(PARAMS, positions=[1, 2])
     metadata.positions.add_(1)
     assert metadata.row_kinds.is_current()

@@ -1,4 +1,4 @@
-"""What a server refuses at its door: one request by ``SamplingParams.check``, a batch by ``Need(max_logprobs=)``."""
+"""Early refusals by a server: a request by ``SamplingParams.check``, a batch by ``Need(max_logprobs=)``."""
 
 import copy
 import pickle
@@ -60,7 +60,7 @@ def test_values_that_cannot_be_printed_are_refused_in_one_line():
 
 
 def test_a_check_leaves_no_trace_in_what_a_request_is():
-    """It equals, prints as and is copied like one that nobody checked."""
+    """A checked request equals, prints as and is copied like an unchecked request."""
     params = SamplingParams(temperature=0.5, seed=3).check()
     assert params == SamplingParams(temperature=0.5, seed=3)
     assert hash(params) == hash(SamplingParams(temperature=0.5, seed=3))

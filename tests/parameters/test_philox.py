@@ -7,7 +7,7 @@ import torch
 from operations import Operations
 from tokendraw import philox
 from tokendraw._torch.numpy_views import numpy_is_usable
-from tokendraw.testing import reference
+from tokendraw_testing import reference
 
 ONES = 0xFFFFFFFF
 STREAMS = ("TOKEN", "TILE", "ACCEPT", "RESIDUAL_TOKEN", "RESIDUAL_TILE", "DRAFT_TOKEN", "DRAFT_TILE")
@@ -140,7 +140,7 @@ def test_the_gumbel_variate_agrees_with_the_reference(device, dtype, rtol, resul
     "words", [(0, 0, 5, 6), (0, 1, 5, 6), (1, 0, 5, 6), (ONES, ONES, 5, 6), (ONES, 0, 5, 6)]
 )
 def test_the_gumbel_variate_is_finite_at_both_ends_of_the_words(device, dtype, words):
-    """Philox is a bijection, so the counter that gives the extreme words can be worked out."""
+    """Philox is a bijection, so the counter of given extreme words can be computed."""
     index, low, high, stream = reference.inverse_philox4x32(words, (11, 22))
     seed, position = signed([11 | 22 << 32, low | high << 32])
     arguments = tensors(seed, position, index, device=device)
@@ -149,7 +149,7 @@ def test_the_gumbel_variate_is_finite_at_both_ends_of_the_words(device, dtype, w
 
 
 def test_fp64_noise_uses_53_bits_of_both_words(device):
-    """Neighbouring w1 move it, by the size that one step of 2**-53 has."""
+    """Neighbouring w1 change the noise by a step of 2**-53."""
     arguments = tensors(np.full(1000, 3), np.arange(1000), np.zeros(1000), device=device)
     fp64 = philox.gumbel(*arguments, philox.TOKEN, dtype="fp64").cpu().numpy()
     w0, w1, _, _ = reference.random_words(3, np.arange(1000), 0, reference.TOKEN)
@@ -218,7 +218,7 @@ def test_a_torch_without_numpy_makes_its_own_words(monkeypatch):
 
 
 def test_what_a_host_makes_the_default_dtype_and_device_keeps_no_cpu_from_drawing():
-    """Engines load their sampler while they build a model in bfloat16 on its device."""
+    """Engines load their sampler while building a model, with bfloat16 and the model's device as defaults."""
     numpy_is_usable.cache_clear()
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.bfloat16)
@@ -241,7 +241,7 @@ def test_noise_that_is_made_in_blocks_is_the_noise_of_one_call(monkeypatch, bloc
     ):
         whole = philox.gumbel(seed, position, index, stream, dtype)
         with monkeypatch.context() as patch:
-            patch.setattr(philox, "_BLOCK", block)
+            patch.setattr(philox, "_BLOCK_VARIATES", block)
             assert torch.equal(philox.gumbel(seed, position, index, stream, dtype), whole)
 
 

@@ -1,4 +1,4 @@
-"""Logits and parameters in the form that kernels take which draw from probabilities."""
+"""Logits and parameters in the form of kernels that draw from probabilities."""
 
 import numpy as np
 import pytest
@@ -14,13 +14,13 @@ from tokendraw.probabilities import (
     sample_in_parts,
     top_p_of_kept,
 )
-from tokendraw.testing.reference import prepare
+from tokendraw_testing.reference import prepare
 
 KNOWN = torch.tensor([[0.35, 0.25, 0.20, 0.05, 0.03, 0.03, 0.03, 0.03, 0.03]])
 
 
 def reference_row(logits):
-    """(cleaned values of a row, whether it held no NaN and something above -inf), in numpy."""
+    """Return the cleaned values of a row, and whether it held no NaN and a value above -inf, in numpy."""
     x = np.where(np.isnan(logits), -np.inf, logits.astype(np.float64))
     return x, not np.isnan(logits).any() and bool((x > -np.inf).any())
 
@@ -113,7 +113,7 @@ def test_min_p_of_one_keeps_the_maxima():
 
 
 def test_a_share_of_probabilities_whose_rounded_sum_exceeds_1_is_1():
-    """It would raise the log of a kept mass above 0, and lower the p of joint rows."""
+    """A larger share would raise the log of a kept mass above 0, and lower the p of joint rows."""
     above = torch.tensor([[0.5, 0.5, 2.0**-22]])
     assert drop_below(above, torch.zeros(1)).tolist() == [1.0]
     assert top_p_of_kept(torch.tensor([0.5]), None, torch.tensor([1 + 2.0**-22])).tolist() == [0.5]

@@ -1,4 +1,4 @@
-"""A batch is checked by the column, and says the same as if each of its requests were checked by itself."""
+"""A batch is checked by column, with the same messages as a check of each request."""
 
 import math
 
@@ -114,8 +114,8 @@ def test_a_batch_holds_what_its_rows_hold(rows):
 
 def test_everything_comes_to_the_device_in_one_copy(monkeypatch):
     copies = []
-    copied = upload._copied
-    monkeypatch.setattr(upload, "_copied", lambda host, device: copies.append(device) or copied(host, device))
+    copied = upload._copy
+    monkeypatch.setattr(upload, "_copy", lambda host, device: copies.append(device) or copied(host, device))
     metadata = SamplingMetadata.from_params(MIX, device="meta", positions=range(64), row_index=range(64))
     assert [device.type for device in copies] == ["meta"]
     metadata.with_positions(range(64))

@@ -9,7 +9,7 @@ import torch
 from bad_values import BAD_VALUES
 from calling import call, shown_values, tokens
 from tokendraw import BatchFacts, InvalidInputError, InvalidParameterError, SamplingMetadata, SamplingParams
-from tokendraw.testing.logits_families import gaussian
+from tokendraw_testing.logits_families import gaussian
 
 V = 37
 NAN, INF = math.nan, math.inf
@@ -91,7 +91,7 @@ def test_temperature_0_is_the_argmax_whatever_the_filters_and_the_seed_say(sampl
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("size", [2, 1025, 5000])
 def test_a_greedy_tie_goes_to_the_lowest_token_id(sampler, dtype, size):
-    """Also across the tiles of the draw, and between 0.0 and -0.0, which are equal."""
+    """Also across the tiles of the draw, and between the equal values 0.0 and -0.0."""
     logits = torch.full((6, size), -3.0)
     ties = [
         [0, size - 1],
@@ -111,7 +111,7 @@ def test_a_greedy_tie_goes_to_the_lowest_token_id(sampler, dtype, size):
 
 
 def test_a_tiny_temperature_is_the_limit_of_small_ones(load_native):
-    """1e-40 is a subnormal float32, 1e-300 is 0 in float32: both are the argmax, without NaN."""
+    """1e-40 is a subnormal float32, 1e-300 is 0 in float32: either draws the argmax, without NaN."""
     logits = np.stack([row(s) for s in range(8)])
     params = [SamplingParams(temperature=t, seed=1, logprobs=-1) for t in (1e-30, 1e-38, 1e-40, 1e-45)] * 2
     params[4:] = [SamplingParams(temperature=t, seed=1, logprobs=-1) for t in (1e-46, 1e-100, 1e-300, 5e-324)]

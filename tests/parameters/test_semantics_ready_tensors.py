@@ -1,4 +1,4 @@
-"""DESIGN section 2: values in ready device tensors are not checked but clamped; facts only say what may be skipped."""
+"""DESIGN section 2: values in ready device tensors are not checked but clamped; facts only allow skipping work."""
 
 import math
 from dataclasses import replace
@@ -9,8 +9,8 @@ import torch
 
 from calling import assert_same_rows, shown_values, tokens
 from tokendraw import BatchFacts, SamplingMetadata, SamplingParams
-from tokendraw.testing import reference
-from tokendraw.testing.logits_families import gaussian, zipf
+from tokendraw_testing import reference
+from tokendraw_testing.logits_families import gaussian, zipf
 
 V = 37
 NAN, INF = math.nan, math.inf
@@ -59,7 +59,7 @@ def test_values_in_ready_tensors_are_clamped_to_the_table(load_native, device, f
 
 @pytest.mark.parametrize(("field", "value", "same_as"), CLAMPED)
 def test_a_clamped_row_and_its_ordinary_neighbours_keep_to_themselves(sampler, device, field, value, same_as):
-    """The middle one of three filtered rows holds the odd value; a vocabulary of two tiles."""
+    """The middle row of three filtered rows holds the odd value; a vocabulary of two tiles."""
     logits = np.stack([row(s, 1500) for s in range(3)])
     fields = {"temperature": [0.8] * 3, "top_k": [300] * 3, "top_p": [0.9] * 3, "min_p": [0.001] * 3}
     params = [SamplingParams(0.8, 300, 0.9, 0.001)] * 3
@@ -112,7 +112,7 @@ def test_a_parameter_that_is_absent_is_off_for_every_row(load_native, device):
 
 
 def test_facts_change_nothing_but_what_is_skipped(load_native, device):
-    """A batch of known kinds answers like one that "may hold" anything, bit for bit."""
+    """A batch of known kinds gives the result of a batch that "may hold" anything, bit for bit."""
     rng = np.random.default_rng(9)
     params = [
         SamplingParams(temperature=t, top_k=k, top_p=p, min_p=m, seed=8, logprobs=3)

@@ -1,4 +1,4 @@
-"""The parameters of a batch come to the device in one aligned piece of memory."""
+"""The parameters of a batch are uploaded in a single aligned allocation."""
 
 import pickle
 

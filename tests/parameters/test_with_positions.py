@@ -1,4 +1,4 @@
-"""A step moves metadata to other positions and leaves everything else, also what samplers computed of it."""
+"""A step moves metadata to other positions and leaves everything else, including the memo of samplers."""
 
 import copy
 import pickle

@@ -14,9 +14,9 @@ from tokendraw import Need, SamplingMetadata, SamplingParams, operations, resolv
 from tokendraw.backends import proof
 from tokendraw.providers.resolve import gather
 from tokendraw.resolution import Candidate, Choice, State
-from tokendraw.testing import Effort, Status, Subject, check, properties
 from tokendraw_aiter import plugin
 from tokendraw_aiter.sampler import AiterSampler
+from tokendraw_testing import Effort, Status, Subject, check, properties
 
 CPU = torch.device("cpu")
 SAMPLE = operations.get("sample")

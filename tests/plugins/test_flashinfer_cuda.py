@@ -12,8 +12,8 @@ from special_rows import INF, NAN
 from speculation_trials import Case, faults, run
 from tokendraw import Drafts, Need, SamplingMetadata, SamplingParams
 from tokendraw.probabilities import Filters
-from tokendraw.testing import reference, sync_is_an_error
-from tokendraw.testing.reference_walk import distribution
+from tokendraw_testing import reference, sync_is_an_error
+from tokendraw_testing.reference_walk import distribution
 from verifying import gaussian, row_metadata, softmax, verify
 
 pytestmark = pytest.mark.gpu

@@ -23,10 +23,10 @@ from tokendraw import (
 from tokendraw.backends import proof
 from tokendraw.providers.resolve import gather
 from tokendraw.resolution import Choice
-from tokendraw.testing import Effort, Status, Subject, check, properties
 from tokendraw_flashinfer import ways
 from tokendraw_flashinfer.sampler import FlashInferSampler
 from tokendraw_flashinfer.signatures import EntryPoints
+from tokendraw_testing import Effort, Status, Subject, check, properties
 
 CPU = torch.device("cpu")
 SAMPLE = operations.get("sample")

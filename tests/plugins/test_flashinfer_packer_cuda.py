@@ -11,9 +11,9 @@ import torch
 
 import tokendraw
 from tokendraw.sm90_w4 import layout_of_flashinfer
-from tokendraw.testing import sync_is_an_error
 from tokendraw_flashinfer import kernels
 from tokendraw_flashinfer.packing import WEIGHTS, Packing
+from tokendraw_testing import sync_is_an_error
 
 pytestmark = pytest.mark.gpu
 

@@ -19,11 +19,11 @@ from tokendraw.backends.resolution.decide import assess
 from tokendraw.cli.diagnosis.upstreams import upstreams
 from tokendraw.providers.resolve import decide, gather
 from tokendraw.resolution import Choice
-from tokendraw.testing import Subject, run
-from tokendraw.testing.kit.report import Status
 from tokendraw_flashinfer import plugin
 from tokendraw_flashinfer.packer import FlashInferPacker
 from tokendraw_flashinfer.packing import FORMATS, Packing
+from tokendraw_testing import Subject, run
+from tokendraw_testing.kit.report import Status
 
 RELEASES = {"v1": "0.6.17", "v2": "0.7.2.post1", None: "0.6.9"}
 """A version that promises each layout."""

@@ -16,13 +16,13 @@ from speculation_trials import Case, faults, run
 from tokendraw import Drafts, Need, PluginError, SamplingMetadata, SamplingParams, operations
 from tokendraw.backends import proof
 from tokendraw.calls.row_limits import unserved
-from tokendraw.operations.verify.limits import undrafted
+from tokendraw.operations.verify.capabilities import unsupported_drafts
 from tokendraw.probabilities import Filters
 from tokendraw.providers.resolve import gather
 from tokendraw.resolution import Choice
-from tokendraw.testing import reference
-from tokendraw.testing.reference_walk import distribution
 from tokendraw_flashinfer.verifier import FlashInferVerifier
+from tokendraw_testing import reference
+from tokendraw_testing.reference_walk import distribution
 from verifying import chains, gaussian, row_metadata, softmax, verify
 
 CPU = torch.device("cpu")
@@ -414,7 +414,7 @@ def test_the_limits_are_advertised(version):
         ([[1, 2], []], q, "rejection", "requests with different numbers of drafts"),
         ([[1], [-1]], q, "rejection", "placeholders among drafts"),
     ):
-        assert undrafted(found, Drafts.from_lists(lists, **given), mode) == reason
+        assert unsupported_drafts(found, Drafts.from_lists(lists, **given), mode) == reason
     for params, reason in (
         (SamplingParams(temperature=0.0), "greedy rows"),
         (SamplingParams(seed=3), "seeded rows"),

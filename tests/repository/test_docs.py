@@ -8,7 +8,6 @@ import sys
 import tomllib
 from typing import ClassVar
 
-import click
 import pytest
 import torch
 
@@ -16,7 +15,7 @@ import pages
 import tokendraw
 from installing import OFFLINE
 from pages import ROOT
-from tokendraw.backends.discovery.upstream_validation import checked_upstream
+from tokendraw.backends.discovery.upstream_validation import check_upstream
 from tokendraw.plugin import Host, HostNeed, PluginInfo, Sm90W4Capabilities, VerifyCapabilities
 from tokendraw.resolution import Candidate, Choice, State
 
@@ -48,7 +47,7 @@ def test_the_index_names_every_page():
 @pytest.mark.parametrize("page", PAGES)
 def test_every_folder_that_it_says_to_install_is_there_with_its_extra(page):
     for folder, extra in re.findall(
-        r"(?<!\.)(\./(?:core|plugins|integrations)[\w/]*)(?:\[(\w+)\])?", pages.text_of(page)
+        r"(?<!\.)(\./(?:core|testing|bench|plugins|integrations)[\w/]*)(?:\[(\w+)\])?", pages.text_of(page)
     ):
         project = tomllib.loads((ROOT / folder / "pyproject.toml").read_text("utf-8"))["project"]
         assert not extra or extra in project["optional-dependencies"], folder
@@ -105,18 +104,18 @@ class TestThePageForOperators:
         assert (result.stdout, result.stderr) == (shown, "")
 
     def test_its_exit_codes_are_those_of_the_command(self):
-        from tokendraw.cli import app
+        from tokendraw.cli import command
         from tokendraw.cli.terminal import process
 
         codes = {int(code) for code in re.findall(r"^\| (\d+) \|", OPERATORS, re.MULTILINE)}
-        assert codes == {0, app.NOT_USABLE, app.USAGE, process.INTERRUPTED, process.PIPE_CLOSED}
+        assert codes == {0, command.NOT_USABLE, command.USAGE, process.INTERRUPTED, process.PIPE_CLOSED}
 
     def test_it_names_every_command_and_every_variable(self):
         from tokendraw.backends.discovery.settings import ENGINE_SWITCHES, VARIABLES
-        from tokendraw.cli import app
+        from tokendraw.cli.installed_commands import BUILT_IN, OWNERS
 
         named = set(re.findall(r"^\| `tokendraw (\w+)", OPERATORS, re.MULTILINE))
-        assert named == set(app.main.list_commands(click.Context(app.main)))
+        assert named == {*BUILT_IN, *OWNERS}
         assert set(re.findall(r"^\| `(TOKENDRAW_\w+)=", OPERATORS, re.MULTILINE)) == {
             *VARIABLES,
             *ENGINE_SWITCHES,
@@ -203,7 +202,7 @@ class TestThePageForPluginAuthors:
         packer = Sm90W4Capabilities(formats=("fp4", "int4", "fp4_fp8"), layouts=("v1", "v2"), unpacks=True)
         reserve = PluginInfo(name="b", api_version=1, priority=0, operations={"pack_sm90_w4": packer})
         acme = dataclasses.replace(
-            reserve, name="acme", priority=50, upstream=checked_upstream(names["UPSTREAM"])
+            reserve, name="acme", priority=50, upstream=check_upstream(names["UPSTREAM"])
         )
         shown = [row for row in pages.rows(PLUGINS, 2) if "acme-kernels" in row[1]]
         assert len(shown) == 4
@@ -223,7 +222,7 @@ class TestThePageForPluginAuthors:
         names["test_a_broken_installation_is_listed_with_its_reason"](tmp_path, monkeypatch)
 
     def test_every_line_of_the_kit_that_it_names_exists(self):
-        from tokendraw.testing import properties
+        from tokendraw_testing import properties
 
         known = {prop.name for prop in properties()}
         named = {name for row in self.rows() for name in re.findall(r"`([^`]+)`", row[2])}
@@ -391,7 +390,8 @@ class TestTheGuideForContributors:
 
     def test_every_file_and_folder_that_it_names_is_there(self):
         named = re.findall(
-            r"`((?:core|plugins|tests|docs|benchmarks|examples|integrations)/[\w./]*)`", self.TEXT
+            r"`((?:core|testing|bench|plugins|tests|docs|benchmarks|examples|integrations)/[\w./]*)`",
+            self.TEXT,
         )
         made = {"plugins/acme", "tests/plugins/test_acme.py"}
         assert [path for path in named if path not in made and not (ROOT / path).exists()] == []

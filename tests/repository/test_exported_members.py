@@ -1,6 +1,8 @@
 """The public modules of lazy names: what each of them exports."""
 
 import ast
+import importlib
+import sys
 from pathlib import Path
 from types import ModuleType
 
@@ -8,9 +10,13 @@ import pytest
 
 import tokendraw
 import tokendraw.bench
+import tokendraw.commands
 import tokendraw.plugin
 import tokendraw.resolution
 import tokendraw.testing
+import tokendraw.tools
+import tokendraw_bench
+import tokendraw_testing
 
 FACES = {
     tokendraw: """
@@ -32,11 +38,17 @@ FACES = {
         Candidate Choice Decision DuplicatePluginError Host Resolution Settings State decide detect_host
         installed_version read_settings
     """,
-    tokendraw.bench: """
+    tokendraw.tools: """
+        FIRST_PARTY InstalledPlugin NAME_RULE all_of dispatch_call find_device find_entry_points
+        find_operation find_unsupported format_error format_value heavy_imports how_to_install is_name
+        is_out_of_memory make_call nearest num_threads one_of operation_names packed_scales packed_weights packings
+        random_state_kept require_torch run_call slow_start
+    """,
+    tokendraw_bench: """
         Call Cell Failure MIN_P Measured TEMPERATURE TOP_K TOP_P Timer Timing make_inputs markdown_table
         mean_nucleus measure metadata_of readers timer_for
     """,
-    tokendraw.testing: """
+    tokendraw_testing: """
         Effort Line Property Report SamplerConformance Status Subject check fake_dist properties run
         sync_is_an_error
     """,
@@ -51,8 +63,9 @@ def block_for_type_checkers(face: ModuleType) -> dict[str, set[str]]:
     ]
     imports = [node for node in block.body if isinstance(node, ast.ImportFrom)]
     assert len(imports) == len(block.body)
+    package = face.__name__.partition(".")[0]
     return {
-        str(node.module).removeprefix("tokendraw."): {alias.name for alias in node.names} for node in imports
+        str(node.module).removeprefix(f"{package}."): {alias.name for alias in node.names} for node in imports
     }
 
 
@@ -74,12 +87,63 @@ def test_every_exported_name_can_be_imported_and_is_documented(face: ModuleType)
         value = getattr(face, name)
         if isinstance(value, type):
             assert value.__doc__, name
-            assert value.__module__.partition(".")[0] == "tokendraw", name
+            assert value.__module__.partition(".")[0] == face.__name__.partition(".")[0], name
 
 
 @pytest.mark.parametrize("face", FACES, ids=lambda face: face.__name__)
 def test_dir_shows_what_is_exported(face: ModuleType) -> None:
     assert dir(face) == sorted(face.__all__)
+
+
+def test_the_face_for_commands_exports_these_names() -> None:
+    assert sorted(tokendraw.commands.__all__) == [
+        "ENTRY_POINT_GROUP",
+        "GuardedCommand",
+        "NOT_USABLE",
+        "PIPE_WIDTH",
+        "USAGE",
+        "all_of_options",
+        "build_operation_option",
+        "candidate_json",
+        "console_width",
+        "device_option",
+        "host_json",
+        "installed_names",
+        "json_option",
+        "plugins_at_work",
+        "print_json",
+        "print_lines",
+        "print_table",
+        "progress",
+        "progress_bar",
+        "verbose_option",
+        "warn",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("face", "package"), [(tokendraw.testing, tokendraw_testing), (tokendraw.bench, tokendraw_bench)]
+)
+def test_a_distribution_of_its_own_has_a_face_in_the_core(face: ModuleType, package: ModuleType) -> None:
+    assert (face.__all__, dir(face)) == (package.__all__, sorted(package.__all__))
+    assert all(getattr(face, name) is getattr(package, name) for name in package.__all__)
+    with pytest.raises(AttributeError) as error:
+        face.kit  # noqa: B018
+    assert str(error.value) == f"module {face.__name__!r} has no attribute 'kit'"
+
+
+@pytest.mark.parametrize("part", ["testing", "bench"])
+def test_a_face_says_what_to_install_where_its_distribution_is_missing(
+    part: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    face = importlib.import_module(f"tokendraw.{part}")
+    monkeypatch.setitem(sys.modules, f"tokendraw_{part}", None)
+    with pytest.raises(ImportError) as error:
+        dir(face)
+    assert str(error.value) == (
+        f"'tokendraw_{part}' needs the distribution tokendraw-{part}, which is not installed; run "
+        f"`pip install ./{part}` in tokendraw's checkout."
+    )
 
 
 def test_a_name_of_another_face_is_found_by_plugins_that_were_written_when_there_was_one() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 MODULES = [
     "tokendraw",
-    "tokendraw.bench",
+    "tokendraw_bench",
     "tokendraw.engines",
     "tokendraw.paged_kv",
     "tokendraw.philox",
@@ -19,7 +19,7 @@ MODULES = [
     "tokendraw.resolution",
     "tokendraw.sm90_w4",
     "tokendraw.speculative",
-    "tokendraw.testing",
+    "tokendraw_testing",
     "tokendraw.vocab_parallel",
 ]
 

@@ -12,8 +12,8 @@ from precision_of_noise import DTYPES, drawn_with
 from special_rows import KINDS, MODES, POISON, gaussians
 from tokendraw import BatchFacts, SamplingMetadata, SamplingParams
 from tokendraw._torch.threads import one_thread
-from tokendraw.testing import reference
-from tokendraw.testing.logits_families import FAMILIES
+from tokendraw_testing import reference
+from tokendraw_testing.logits_families import FAMILIES
 
 ROWS = 48
 SIZES = [1, 2, 31, 1024, 1025, 5000]

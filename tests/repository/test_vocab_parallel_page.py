@@ -9,8 +9,8 @@ import page_on_ranks
 import pages
 import tokendraw
 from gloo_world import world
-from tokendraw.bench.ranks.traffic import CountingTransport
-from tokendraw.testing.shards.thread_ranks import on_ranks
+from tokendraw_bench.ranks.traffic import CountingTransport
+from tokendraw_testing.shards.thread_ranks import on_ranks
 
 PAGE = pages.text_of("docs/vocab-parallel.md")
 

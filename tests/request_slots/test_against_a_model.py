@@ -1,4 +1,4 @@
-"""Random runs of an engine leave in the tables what a plain Python model of them does."""
+"""Random runs of an engine leave the tables equal to a plain Python model."""
 
 import random
 
@@ -13,7 +13,7 @@ RUNS = 20
 
 
 class Engine:
-    """Slots and the model of them, which get the same."""
+    """Slots and their model, with the same calls."""
 
     def __init__(self, seed, device):
         self.rng, self.device = random.Random(seed), device

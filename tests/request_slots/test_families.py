@@ -1,4 +1,4 @@
-"""Lists and masks take memory from the first request on that asks for them, and a refused one leaves nothing behind."""
+"""Lists and masks take memory from their first request on, and a refused request leaves nothing behind."""
 
 from dataclasses import FrozenInstanceError
 
@@ -9,7 +9,7 @@ import no_wait
 from request_slots_model import Held, assert_holds
 from tokendraw import RequestSlots, SamplingParams
 from tokendraw.plugin import EditFacts
-from tokendraw.request_slots import families
+from tokendraw.request_slots import memory
 from tokendraw.request_slots import slots as slots_module
 from tokendraw_native.logits_processing import NativeProcessor
 
@@ -39,7 +39,7 @@ def small_slots(device="cpu"):
 
 
 def widths(slots):
-    """The shapes of the tables that have memory for a list."""
+    """Return the shapes of the tables with memory for a list."""
     return {name: tuple(t.shape) for name, t in vars(slots.tables).items() if name in LISTS and t.numel()}
 
 
@@ -97,7 +97,7 @@ def test_native_edits_by_one_family_as_where_all_have_memory(edit):
 def test_a_request_for_which_there_is_no_memory_changes_nothing(monkeypatch, fails_at):
     slots, held, made = small_slots(), {0: Held(SamplingParams(presence_penalty=1.0), [1])}, []
     slots.add(0, held[0].params, held[0].prompt)
-    filled, before = families._filled, (slots.tables, slots.num_bytes, slots.facts)
+    filled, before = memory._full, (slots.tables, slots.num_bytes, slots.facts)
 
     def scarce(*given):
         made.append(given)
@@ -105,26 +105,24 @@ def test_a_request_for_which_there_is_no_memory_changes_nothing(monkeypatch, fai
             raise torch.OutOfMemoryError
         return filled(*given)
 
-    monkeypatch.setattr(families, "_filled", scarce)
+    monkeypatch.setattr(memory, "_full", scarce)
     with pytest.raises(torch.OutOfMemoryError):
         slots.add(1, EVERYTHING, [1, 2])
     assert (slots.tables, slots.num_bytes, slots.facts) == before
     assert_holds(slots, held)
-    monkeypatch.setattr(families, "_filled", filled)
+    monkeypatch.setattr(memory, "_full", filled)
     slots.add(1, EVERYTHING, [1, 2])
     assert_holds(slots, held | {1: Held(EVERYTHING, [1, 2])})
 
 
 def test_a_capture_gives_all_families_memory_and_writes_nothing_to_it(monkeypatch):
-    """What it wrote, every replay would write again. Which memory that is, only a GPU shows."""
+    """A write during the capture would be repeated by every replay. Only a GPU shows the memory itself."""
     slots = small_slots()
     slots.add(0, ASKING["any_bias"], [1])
     tables = slots.tables
     with monkeypatch.context() as capture:
-        capture.setattr(
-            families, "memory_outside_graphs", lambda size, device: torch.full((size,), 77).byte()
-        )
-        for module in (families, slots_module):
+        capture.setattr(memory, "memory_outside_graphs", lambda size, device: torch.full((size,), 77).byte())
+        for module in (memory, slots_module):
             capture.setattr(module, "is_capturing", lambda: True)
         found, facts = slots.tables, slots.facts
     assert facts == EditFacts()
@@ -158,7 +156,7 @@ def test_memory_for_a_family_is_no_reason_to_wait():
 
 @pytest.mark.gpu
 def test_a_graph_captured_without_requests_edits_by_those_that_come_later():
-    """Its memory of the moment, which it frees while it is captured, is not where the lists are."""
+    """The lists do not lie in the graph's temporary memory, freed during its capture."""
     slots, kept, processor = small_slots("cuda"), small_slots("cuda"), NativeProcessor()
     logits, row_index = torch.ones(S, V, device="cuda"), torch.arange(S, device="cuda")
     kept.add(0, EVERYTHING, [1])

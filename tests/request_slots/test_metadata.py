@@ -1,4 +1,4 @@
-"""Metadata over slots draws what metadata of the same rows from ``from_params`` draws, and is made once."""
+"""Metadata over slots draws the tokens of metadata by ``from_params``, and is made once."""
 
 import random
 

@@ -1,4 +1,4 @@
-"""Slots refuse what is out of range, in words, and a refusal changes nothing."""
+"""Slots refuse values out of range, in words, and a refusal changes nothing."""
 
 import pytest
 import torch
@@ -147,7 +147,7 @@ def test_slots_of_other_sizes_are_refused(sizes, message):
 
 
 def test_a_full_request_is_found_by_the_host_alone_until_it_may_be_full(monkeypatch):
-    """Lengths are read only where the count of the host leaves it open, and a request that has room goes on."""
+    """Lengths are read only if the host's count does not decide, and a request with free places goes on."""
     slots, read = filled(), []
     exact = type(slots._room).take_exactly
     monkeypatch.setattr(type(slots._room), "take_exactly", lambda *given: (read.append(1), exact(*given))[1])

@@ -1,4 +1,4 @@
-"""The state of slots on its device: what it takes, that nobody waits for it, and what is left out."""
+"""The state of slots on its device: its memory, writes without waiting, and ignored rows."""
 
 import random
 
@@ -10,8 +10,8 @@ from operation_count import Operations
 from request_slots_model import Held, assert_holds, random_params
 from tokendraw import RequestSlots, SamplingParams, VerifyOutput
 from tokendraw._torch import upload
-from tokendraw.request_slots import appending, writes
-from tokendraw.testing import sync_is_an_error
+from tokendraw.request_slots import slot_writes
+from tokendraw_testing import sync_is_an_error
 
 EVERYTHING = SamplingParams(
     temperature=0.5,
@@ -49,9 +49,9 @@ def test_tensors_never_move_and_lie_aligned():
 
 def test_a_request_comes_in_one_copy_and_goes_without_one(monkeypatch):
     copies = []
-    copied = upload._copied
+    copied = upload._copy
     slots = RequestSlots(4, 10, 33, device="meta")
-    monkeypatch.setattr(upload, "_copied", lambda host, device: copies.append(device) or copied(host, device))
+    monkeypatch.setattr(upload, "_copy", lambda host, device: copies.append(device) or copied(host, device))
     slots.add(1, EVERYTHING, [1, 2])
     assert len(copies) == 1
     slots.remove(1)
@@ -59,7 +59,7 @@ def test_a_request_comes_in_one_copy_and_goes_without_one(monkeypatch):
 
 
 def test_a_step_reads_no_value_from_the_device():
-    """On tensors without data, which have no values to read; and nothing is copied there."""
+    """Runs on tensors without data, which have no values to read; and nothing is uploaded."""
     slots = RequestSlots(4, 10, 33, device="meta")
     slots.add(1, EVERYTHING, [1, 2])
     slots.add(2, SamplingParams(), [])
@@ -78,9 +78,9 @@ def test_no_write_waits_for_the_device():
     slots.add(1, EVERYTHING, [1, 2])
     rows, one, several = torch.tensor([1]), torch.tensor([[4]]), torch.tensor([[4, 5, 5]])
     with NoWait():
-        appending.append_tokens(slots._state, rows, one, slots._sizes)
-        appending.append_tokens(slots._state, rows, several, slots._sizes)
-        writes.clean_slot(slots._state, 1, slots._population.requests[1])
+        slots._histories.append(rows, one)
+        slots._histories.append(rows, several)
+        slot_writes.clean_slot(slots._state, 1, slots._population.requests[1])
         slots.add(2, EVERYTHING, [1, 2])
         slots.remove(2)
 
@@ -106,19 +106,17 @@ def test_a_request_comes_and_goes_by_few_operations_of_torch():
 
 
 def test_what_the_host_cannot_see_is_left_out():
-    """Rows are left out whose slot is missing or empty, whose token is negative or does not fit."""
+    """Ignored are rows with a missing or empty slot, and with a negative token or a token beyond the capacity."""
     slots = RequestSlots(3, 4, 10)
     held = {0: Held(SamplingParams(), [1]), 1: Held(SamplingParams(), [2, 2])}
     for slot, one in held.items():
         slots.add(slot, one.params, one.prompt)
     rows = torch.tensor([3, -1, 2, 1, 2**40])
     tokens = torch.tensor([[5, 6], [5, 6], [5, 6], [-9, 7], [5, 6]])
-    appending.append_tokens(slots._state, rows, tokens, slots._sizes)
+    slots._histories.append(rows, tokens)
     held[1].output = [7]
     assert_holds(slots, held)
-    appending.append_tokens(
-        slots._state, torch.tensor([1, 0]), torch.tensor([[-1, 8, 8], [3, -1, 3]]), slots._sizes
-    )
+    slots._histories.append(torch.tensor([1, 0]), torch.tensor([[-1, 8, 8], [3, -1, 3]]))
     held[1].output, held[0].output = [7, 8], [3, 3]
     assert_holds(slots, held)
 
@@ -127,12 +125,7 @@ def test_a_slot_named_twice_on_the_device_leaves_ids_and_lengths_within_bounds()
     slots = RequestSlots(1, 4, 10)
     slots.add(0, SamplingParams(), [1])
     for step in range(3):
-        appending.append_tokens(
-            slots._state,
-            torch.zeros(2, dtype=torch.int64),
-            torch.tensor([[2, 3], [4, 5]]) + step,
-            slots._sizes,
-        )
+        slots._histories.append(torch.zeros(2, dtype=torch.int64), torch.tensor([[2, 3], [4, 5]]) + step)
     tables = slots.tables
     assert tables.num_tokens.tolist() == [4]
     assert 0 < int(tables.num_distinct[0]) <= 4

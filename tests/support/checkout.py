@@ -12,6 +12,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 PROJECTS = {
     "tokendraw": "core",
+    "tokendraw_testing": "testing",
+    "tokendraw_bench": "bench",
     "tokendraw_native": "plugins/native",
     "tokendraw_triton_gumbel": "plugins/triton_gumbel",
     "tokendraw_flashinfer": "plugins/flashinfer",

@@ -7,7 +7,7 @@ import torch
 
 import tokendraw
 from tokendraw import BatchFacts, SamplingMetadata, SamplingParams
-from tokendraw.testing.logits_families import FAMILIES
+from tokendraw_testing.logits_families import FAMILIES
 
 B, V = 64, 32_000
 

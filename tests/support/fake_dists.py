@@ -12,7 +12,7 @@ import pytest
 import tokendraw
 from fake_candidates import LAPTOP
 from tokendraw.errors import notices
-from tokendraw.testing import fake_dist
+from tokendraw_testing import fake_dist
 
 EVERYTHING = (
     "device_types=None, dtypes=('float32',), logprobs_modes=('raw_logprobs', 'processed_logprobs'), "
@@ -59,7 +59,7 @@ class FakeDists:
 @contextlib.contextmanager
 def fake_dists(folder: Path, patch: pytest.MonkeyPatch) -> Iterator[FakeDists]:
     """A place for fake distributions, free of the user's configuration file and of what was warned of before."""
-    patch.setattr(notices, "_said", set())
+    patch.setattr(notices, "_announced", set())
     patch.setenv("XDG_CONFIG_HOME", str(folder / "no-configuration"))
     dists = FakeDists(folder, patch)
     try:

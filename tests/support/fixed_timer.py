@@ -4,11 +4,11 @@ import ast
 import re
 from pathlib import Path
 
-import tokendraw
+import tokendraw_bench
 from tokendraw import cli
-from tokendraw.bench import Timing
+from tokendraw_bench import Timing
 
-SOURCE = Path(tokendraw.__file__).parent / "cli" / "verbs" / "bench.py"
+SOURCE = Path(tokendraw_bench.__file__).parent / "commands" / "bench.py"
 TIMES = {
     "read: torch.sum": 10.0,
     "read: torch.amax": 12.5,

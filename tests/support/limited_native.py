@@ -3,7 +3,7 @@
 import hashlib
 from pathlib import Path
 
-from tokendraw.testing import fake_dist
+from tokendraw_testing import fake_dist
 
 _SOURCE = """
     from dataclasses import replace

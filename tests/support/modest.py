@@ -5,10 +5,10 @@ from dataclasses import replace
 import torch
 
 from tokendraw.calls.row_limits import unserved
-from tokendraw.operations.verify.limits import undrafted
+from tokendraw.operations.verify.capabilities import unsupported_drafts
 from tokendraw.plugin import VerifyCapabilities
-from tokendraw.testing import Subject
 from tokendraw_native import plugin
+from tokendraw_testing import Subject
 
 NATIVE = plugin.tokendraw_describe().operations
 INF = float("inf")
@@ -28,7 +28,7 @@ class Modest:
 
     def verify(self, target_logits, drafts, metadata, *, mode="rejection"):
         self.check(target_logits, metadata)
-        lacking = undrafted(self.own, drafts, mode)
+        lacking = unsupported_drafts(self.own, drafts, mode)
         assert lacking is None, lacking
         if drafts.draft_logits is not None:
             name = str(drafts.draft_logits.dtype).removeprefix("torch.")

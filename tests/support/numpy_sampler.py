@@ -5,7 +5,7 @@ import torch
 
 from tokendraw import SamplerOutput
 from tokendraw.plugin import Capabilities
-from tokendraw.testing import Subject
+from tokendraw_testing import Subject
 
 CAPABILITIES = Capabilities(
     dtypes=("float32", "bfloat16", "float16"),

@@ -18,14 +18,14 @@ from paged_kv_model import (
 )
 from tokendraw import Drafts, Need, SamplingMetadata, SamplingParams, load_sampler
 from tokendraw.paged_kv import advance, segment_query_indptr
-from tokendraw.testing.kit.device import (
+from tokendraw_testing.kit.device import (
     LONGEST_CALL,
     _cycles_per_second,
     captured,
     require_no_wait,
     sync_is_an_error,
 )
-from tokendraw.testing.kit.trial import Trial
+from tokendraw_testing.kit.trial import Trial
 
 _REQUESTS = 256
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from tokendraw.testing.reference import EDGE, TILE_SIZE, gumbel
+from tokendraw_testing.reference import EDGE, TILE_SIZE, gumbel
 
 
 def prepared(logits, params):

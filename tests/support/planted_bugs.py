@@ -8,9 +8,9 @@ import torch
 
 import tokendraw
 from tokendraw import SamplerOutput
-from tokendraw.testing import Subject
-from tokendraw.testing.rows.expected import expect
 from tokendraw_native import plugin
+from tokendraw_testing import Subject
+from tokendraw_testing.rows.expected import expect
 
 NATIVE = plugin.tokendraw_describe().operations["sample"]
 NAN, INF = float("nan"), float("inf")

@@ -3,9 +3,9 @@
 import torch
 
 from tokendraw import Drafts, SamplingMetadata, SamplingParams, speculative
-from tokendraw.testing import reference
-from tokendraw.testing.rows.noise_precision import POSITION, telling_rows
-from tokendraw.testing.verify.telling_drafts import DRAFT, RESIDUAL, SAMPLE, telling_batch
+from tokendraw_testing import reference
+from tokendraw_testing.rows.noise_precision import POSITION, telling_rows
+from tokendraw_testing.verify.telling_drafts import DRAFT, RESIDUAL, SAMPLE, telling_batch
 
 __all__ = [
     "ACCEPTED",

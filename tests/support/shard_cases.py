@@ -135,8 +135,8 @@ def logprobs(rank, size, mode, batches, rows, ranks=True, *, name="native", devi
 
 def tokens_as_on_a_gpu(rank, size, batches, rows):
     """Return what :func:`tokens` does, where the host looks at no value."""
-    looking, thresholds.may_look = thresholds.may_look, lambda device: False
+    looking, thresholds.may_read_values = thresholds.may_read_values, lambda device: False
     try:
         return tokens(rank, size, batches, rows)
     finally:
-        thresholds.may_look = looking
+        thresholds.may_read_values = looking

@@ -10,8 +10,8 @@ import shard_cases
 import tokendraw
 from shard_cases import cuts, logits_of, params_of
 from tokendraw import Need, SamplingMetadata, SamplingParams, VocabShard
-from tokendraw.testing.kit.device import captured, require_no_wait
-from tokendraw.testing.kit.trial import Trial
+from tokendraw_testing.kit.device import captured, require_no_wait
+from tokendraw_testing.kit.trial import Trial
 
 V, ROWS = 20_011, 96
 TOLERANCE = 2e-5

@@ -61,16 +61,16 @@ def said(rank, size, params, dtype, scale, rows, need):
 
 def said_as_on_a_gpu(*arguments):
     """The same where the host looks at no value."""
-    looking, thresholds.may_look = thresholds.may_look, lambda device: False
+    looking, thresholds.may_read_values = thresholds.may_read_values, lambda device: False
     try:
         return said(*arguments)
     finally:
-        thresholds.may_look = looking
+        thresholds.may_read_values = looking
 
 
 def weighed_as_on_a_gpu(rank, size, params, scale, rows):
     """What values weigh in each round of a search where the host looks at none."""
-    looking, thresholds.may_look = thresholds.may_look, lambda device: False
+    looking, thresholds.may_read_values = thresholds.may_read_values, lambda device: False
     try:
         lo, hi = list(pairwise(cuts(size, V, 0)))[rank]
         logits, group = scale * torch.randn(rows, V, generator=torch.Generator().manual_seed(0)), Counting()
@@ -79,7 +79,7 @@ def weighed_as_on_a_gpu(rank, size, params, scale, rows):
         sampler.sample(logits[:, lo:hi], metadata, shard=VocabShard(lo, V, group))
         return group.sums
     finally:
-        thresholds.may_look = looking
+        thresholds.may_read_values = looking
 
 
 def refused(rank, size, wrong, odd):

@@ -4,7 +4,7 @@ import numpy as np
 import torch
 
 from tokendraw import SamplingParams
-from tokendraw.testing.logits_families import gaussian
+from tokendraw_testing.logits_families import gaussian
 
 NAN, INF = float("nan"), float("inf")
 V = 1500

@@ -13,8 +13,8 @@ import torch
 
 from goodness_of_fit import FALSE_ALARM, binomial_interval, chi_square
 from tokendraw import Drafts, SamplingMetadata, SamplingParams, speculative
-from tokendraw.testing import reference
-from tokendraw.testing.reference_walk import distribution
+from tokendraw_testing import reference
+from tokendraw_testing.reference_walk import distribution
 
 FIRST = 10
 """Position of the last settled token of every trial."""

@@ -19,15 +19,15 @@ import triton.language as tl  # noqa: E402
 
 import tokendraw  # noqa: E402
 from tokendraw import Need, SamplingMetadata, SamplingParams  # noqa: E402
-from tokendraw.bench import Cell, make_inputs, metadata_of  # noqa: E402
-from tokendraw.testing import (  # noqa: E402
+from tokendraw_bench import Cell, make_inputs, metadata_of  # noqa: E402
+from tokendraw_testing import (  # noqa: E402
     Effort,
     Subject,
     properties,
     reference,
     run,
 )
-from tokendraw.testing.logits_families import FAMILIES  # noqa: E402
+from tokendraw_testing.logits_families import FAMILIES  # noqa: E402
 from tokendraw_triton_gumbel import plugin  # noqa: E402
 from tokendraw_triton_gumbel.kernels.large_set import after_pass, first_guess  # noqa: E402
 from tokendraw_triton_gumbel.kernels.large_set.search import few_left  # noqa: E402

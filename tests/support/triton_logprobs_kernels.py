@@ -18,13 +18,13 @@ import torch  # noqa: E402
 
 from tokendraw import BatchFacts, Drafts, LogprobsTensors, Need, SamplingMetadata, SamplingParams  # noqa: E402
 from tokendraw.backends.description.capabilities import LOGPROBS_MODES  # noqa: E402
-from tokendraw.testing import reference  # noqa: E402
-from tokendraw.testing.logits_families import FAMILIES  # noqa: E402
 from tokendraw_native.draw import draw  # noqa: E402
 from tokendraw_native.logprobs import log_kept_mass, logprobs  # noqa: E402
 from tokendraw_native.row_params import Noise, RowParams  # noqa: E402
 from tokendraw_native.row_stats import row_stats  # noqa: E402
 from tokendraw_native.sampler import NativeSampler  # noqa: E402
+from tokendraw_testing import reference  # noqa: E402
+from tokendraw_testing.logits_families import FAMILIES  # noqa: E402
 from tokendraw_triton_gumbel.arguments import Tensors  # noqa: E402
 from tokendraw_triton_gumbel.kernels.large_set import after_pass  # noqa: E402
 from tokendraw_triton_gumbel.launches import parameters  # noqa: E402

@@ -19,11 +19,11 @@ import shard_metadata  # noqa: E402
 import tokendraw  # noqa: E402
 from shard_cases import cuts, logits_of, params_of  # noqa: E402
 from tokendraw import Need, SamplingMetadata, SamplingParams, VocabShard  # noqa: E402
-from tokendraw.testing.shards.thread_ranks import on_ranks  # noqa: E402
 from tokendraw.vocab_parallel import MetadataParameters, sample_shard, thresholds  # noqa: E402
 from tokendraw.vocab_parallel.agreement import agree  # noqa: E402
 from tokendraw_native.row_params import RowParams  # noqa: E402
 from tokendraw_native.shards import LocalColumns  # noqa: E402
+from tokendraw_testing.shards.thread_ranks import on_ranks  # noqa: E402
 from tokendraw_triton_gumbel.arguments import Tensors  # noqa: E402
 from tokendraw_triton_gumbel.launches import parameters  # noqa: E402
 from tokendraw_triton_gumbel.launches.shard_messages import MessageLaunches  # noqa: E402
@@ -61,7 +61,7 @@ def merged(logits, metadata, shard, need):
 def differing(logits, metadata, borders, need, seed):
     """Compare what each rank gets with one device's: the number of rows, and those that differ."""
     rows, vocab_size = logits.shape
-    thresholds.may_look = lambda device: False
+    thresholds.may_read_values = lambda device: False
     native = tokendraw.load_sampler("native", device="cpu", need=need)
     torch.manual_seed(seed)
     alone = native.sample(logits, metadata)

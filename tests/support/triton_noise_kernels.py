@@ -14,11 +14,11 @@ fast_interpreter.hurry()
 import torch  # noqa: E402
 
 from tokendraw import Need, SamplingMetadata, SamplingParams  # noqa: E402
-from tokendraw.testing import Effort, Subject, reference  # noqa: E402
-from tokendraw.testing.rows.noise_precision import POSITION, telling_rows  # noqa: E402
-from tokendraw.testing.verify.drafting import chains  # noqa: E402
-from tokendraw.testing.verify.telling_drafts import DRAFT, SAMPLE, telling_batch  # noqa: E402
-from tokendraw.testing.verify.verifying import Verifying  # noqa: E402
+from tokendraw_testing import Effort, Subject, reference  # noqa: E402
+from tokendraw_testing.rows.noise_precision import POSITION, telling_rows  # noqa: E402
+from tokendraw_testing.verify.drafting import chains  # noqa: E402
+from tokendraw_testing.verify.telling_drafts import DRAFT, SAMPLE, telling_batch  # noqa: E402
+from tokendraw_testing.verify.verifying import Verifying  # noqa: E402
 from tokendraw_triton_gumbel import plugin  # noqa: E402
 from tokendraw_triton_gumbel.sampler import TritonGumbelSampler  # noqa: E402
 

@@ -19,9 +19,9 @@ import shard_cases  # noqa: E402
 import shard_surveys  # noqa: E402
 import tokendraw  # noqa: E402
 from tokendraw import Need, SamplingMetadata  # noqa: E402
-from tokendraw.testing.shards.thread_ranks import on_ranks  # noqa: E402
 from tokendraw.vocab_parallel import thresholds  # noqa: E402
 from tokendraw.vocab_parallel.agreement import agree  # noqa: E402
+from tokendraw_testing.shards.thread_ranks import on_ranks  # noqa: E402
 from tokendraw_triton_gumbel.sampler import TritonGumbelSampler  # noqa: E402
 
 CPU = torch.device("cpu")
@@ -83,7 +83,7 @@ def tokens(size, dtype, *families, gumbel_dtype="fp32"):
 
 def blind(*what):
     """Draw as :func:`tokens` does where the host looks at no value."""
-    thresholds.may_look = lambda device: False
+    thresholds.may_read_values = lambda device: False
     return tokens(*what)
 
 

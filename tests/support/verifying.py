@@ -8,9 +8,9 @@ import torch
 
 import tokendraw
 from tokendraw import Drafts, SamplingMetadata, SamplingParams, speculative
-from tokendraw.testing import reference
-from tokendraw.testing.reference_walk import walk
 from tokendraw_native.sampler import NativeSampler
+from tokendraw_testing import reference
+from tokendraw_testing.reference_walk import walk
 
 KINDS = [
     SamplingParams(),

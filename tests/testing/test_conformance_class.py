@@ -5,8 +5,8 @@ import textwrap
 
 import pytest
 
-from tokendraw.testing import SamplerConformance, properties
-from tokendraw.testing.conformance import test_name as name_of
+from tokendraw_testing import SamplerConformance, properties
+from tokendraw_testing.conformance import test_name as name_of
 
 pytest_plugins = ["pytester"]
 
@@ -15,8 +15,8 @@ import pytest
 import torch
 
 from tokendraw import Capabilities, SamplerOutput, SamplingParams
-from tokendraw.testing import SamplerConformance, Subject
-from tokendraw.testing.sample import Sampling
+from tokendraw_testing import SamplerConformance, Subject
+from tokendraw_testing.sample import Sampling
 
 
 class Tiny:
@@ -160,7 +160,7 @@ def test_a_subclass_without_the_fixture_is_told_what_to_define(outcome):
     result.assert_outcomes(errors=1)
     result.stdout.fnmatch_lines(
         [
-            "TestAcme needs a fixture 'subject' that returns a tokendraw.testing.Subject, found none. "
+            "TestAcme needs a fixture 'subject' that returns a tokendraw_testing.Subject, found none. "
             "Define it in the class."
         ]
     )
@@ -179,7 +179,7 @@ def test_a_fixture_that_returns_something_else_is_told_what_to_return(outcome):
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(
         [
-            "E * TypeError: the fixture 'subject' needs to return a tokendraw.testing.Subject, found Tiny. "
+            "E * TypeError: the fixture 'subject' needs to return a tokendraw_testing.Subject, found Tiny. "
             "Return Subject.installed(...)."
         ]
     )
@@ -258,9 +258,9 @@ def test_a_sampler_that_raises_is_shown_with_its_own_frames(outcome):
 def test_asserts_of_the_author_and_of_the_kit_show_what_they_compared(outcome):
     result = outcome(
         """
-        import tokendraw.testing.conformance
+        import tokendraw_testing.conformance
 
-        pytest_plugins = ["tokendraw.testing.fixtures"]
+        pytest_plugins = ["tokendraw_testing.fixtures"]
 
         class TestTiny(SamplerConformance):
             @pytest.fixture(scope="class")
@@ -275,7 +275,7 @@ def test_asserts_of_the_author_and_of_the_kit_show_what_they_compared(outcome):
                 poisoned_buffer(1, 2, stride=4).as_strided((3,), (1,)).zero_()
 
             def test_they_are_rewritten(self):
-                assert "@pytest_ar" in vars(tokendraw.testing.conformance)
+                assert "@pytest_ar" in vars(tokendraw_testing.conformance)
         """,
         "-k=author or kit or rewritten",
         in_process=False,

@@ -7,7 +7,7 @@ import pytest
 from checkout import ROOT
 from corner_bugs import catalogue, table
 from corner_bugs.plugin import NATIVE, NoBug
-from tokendraw.testing.kit.report import Status
+from tokendraw_testing.kit.report import Status
 
 RUN = catalogue.SEEN[::8]
 """Every eighth of them: docs/planted-bugs.md is made by all."""

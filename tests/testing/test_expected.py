@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from tokendraw import SamplingParams
-from tokendraw.testing import reference
-from tokendraw.testing.logits_families import FAMILIES
-from tokendraw.testing.rows.expected import expect
+from tokendraw_testing import reference
+from tokendraw_testing.logits_families import FAMILIES
+from tokendraw_testing.rows.expected import expect
 
 REQUESTS = [
     SamplingParams(temperature=t, top_k=k, top_p=p, min_p=m, filter_order=order)

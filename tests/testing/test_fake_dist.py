@@ -1,4 +1,4 @@
-"""``tokendraw.testing.fake_dist``: what it writes is what an installer leaves, and what it refuses."""
+"""``tokendraw_testing.fake_dist``: what it writes is what an installer leaves, and what it refuses."""
 
 import subprocess
 import sys
@@ -8,7 +8,7 @@ from typing import Any
 import importlib_metadata
 import pytest
 
-from tokendraw.testing import fake_dist
+from tokendraw_testing import fake_dist
 
 
 def files(folder: Path) -> dict[str, str]:
@@ -111,6 +111,6 @@ def test_the_same_distribution_twice_needs_another_folder(tmp_path: Path) -> Non
 
 
 def test_it_needs_the_standard_library_alone() -> None:
-    code = "import sys, tokendraw.testing.fake_distributions\nprint({'torch', 'numpy'} & set(sys.modules))"
+    code = "import sys, tokendraw_testing.fake_distributions\nprint({'torch', 'numpy'} & set(sys.modules))"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert run.stdout == "set()\n"

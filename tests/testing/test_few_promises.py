@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from modest import modest
-from tokendraw.testing import Effort, Subject, run
-from tokendraw.testing.kit.report import Status
+from tokendraw_testing import Effort, Subject, run
+from tokendraw_testing.kit.report import Status
 
 LEAST = replace(
     Effort.tiny(),

@@ -6,12 +6,12 @@ import torch
 
 from tokendraw import BatchFacts, Drafts, SamplingMetadata, SamplingParams
 from tokendraw.plugin import HostCapabilities, ProcessCapabilities
-from tokendraw.testing import Subject, run
-from tokendraw.testing.kit.looked import Place, places, width_class
-from tokendraw.testing.process_logits import Processing
-from tokendraw.testing.process_logits.processing import Request
-from tokendraw.testing.rows.sampling import Sampling
-from tokendraw.testing.verify.verifying import Verifying
+from tokendraw_testing import Subject, run
+from tokendraw_testing.kit.looked import Place, places, width_class
+from tokendraw_testing.process_logits import Processing
+from tokendraw_testing.process_logits.processing import Request
+from tokendraw_testing.rows.sampling import Sampling
+from tokendraw_testing.verify.verifying import Verifying
 
 GREEDY = SamplingParams(temperature=0.0)
 SEEDED = SamplingParams(seed=3)

@@ -7,8 +7,8 @@ import torch
 
 from planted_bugs import NATIVE, Honest, Planted, subject
 from tokendraw import SamplingMetadata
-from tokendraw.testing import run
-from tokendraw.testing.kit.report import Status
+from tokendraw_testing import run
+from tokendraw_testing.kit.report import Status
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -7,11 +7,11 @@ import torch
 
 from noise_in_float32 import drop_float64
 from tokendraw import InvalidParameterError, SamplingParams, philox
-from tokendraw.testing import Effort, Status, Subject, reference, run
-from tokendraw.testing.rows.noise_precision import POSITION, SEEDS, telling_rows
-from tokendraw.testing.verify.telling_drafts import DRAFT, RESIDUAL, SAMPLE, telling_batch
 from tokendraw_native import plugin
 from tokendraw_native.sampler import NativeSampler
+from tokendraw_testing import Effort, Status, Subject, reference, run
+from tokendraw_testing.rows.noise_precision import POSITION, SEEDS, telling_rows
+from tokendraw_testing.verify.telling_drafts import DRAFT, RESIDUAL, SAMPLE, telling_batch
 
 CAPABILITIES = plugin.tokendraw_describe().operations
 LINES = ("seeded draws", "fp64 noise", "verify seeded chains", "verify fp64 noise")

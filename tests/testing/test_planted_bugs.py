@@ -16,9 +16,9 @@ from planted_bugs import (
     Uniforms24Bits,
     subject,
 )
-from tokendraw.testing import run
-from tokendraw.testing.kit.effort import Effort
-from tokendraw.testing.kit.report import Status
+from tokendraw_testing import run
+from tokendraw_testing.kit.effort import Effort
+from tokendraw_testing.kit.report import Status
 
 QUICK = Effort.of(quick=True, device_type="cpu")
 ALL_TAILS = Effort.of(quick=True, device_type="cuda").tails

@@ -7,10 +7,10 @@ import pytest
 from tests.support.plain_reference import drawn, prepared
 
 from tokendraw import SamplingParams
-from tokendraw.testing import reference, reference_walk
-from tokendraw.testing.logits_families import FAMILIES, gaussian
-from tokendraw.testing.rows.expected import expect
-from tokendraw.testing.rows.poison import poisons
+from tokendraw_testing import reference, reference_walk
+from tokendraw_testing.logits_families import FAMILIES, gaussian
+from tokendraw_testing.rows.expected import expect
+from tokendraw_testing.rows.poison import poisons
 
 SIZES = (2, 31, 96, 97, 33, 95, 1025, 96)
 REQUESTS = [

@@ -9,7 +9,7 @@ import torch
 import tokendraw
 from fake_candidates import LAPTOP
 
-pytest_plugins = ["pytester", "tokendraw.testing.fixtures"]
+pytest_plugins = ["pytester", "tokendraw_testing.fixtures"]
 
 INF = float("inf")
 
@@ -19,7 +19,7 @@ def outcome(pytester):
     """``outcome(source)``: what pytest says of a test module that uses the fixtures."""
 
     def run(source):
-        pytester.makepyfile('pytest_plugins = ["tokendraw.testing.fixtures"]\n' + textwrap.dedent(source))
+        pytester.makepyfile('pytest_plugins = ["tokendraw_testing.fixtures"]\n' + textwrap.dedent(source))
         return pytester.runpytest_inprocess("-p", "no:cacheprovider", "-rs")
 
     return run

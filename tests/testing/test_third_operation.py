@@ -4,11 +4,12 @@ from pathlib import Path
 
 import pytest
 
+import tokendraw_testing
 from fake_dists import fake_dists
 from registered import ONE_OF_THE_OPERATIONS
 from third_operation import add_scaler, third_operation
-from tokendraw import InvalidParameterError, SamplerUnavailableError, operations, testing
-from tokendraw.testing import Status, Subject, run
+from tokendraw import InvalidParameterError, SamplerUnavailableError, operations
+from tokendraw_testing import Status, Subject, run
 
 FOLDER = Path(__file__).parents[1] / "support" / "scale_rooms" / "testing"
 NAMES = ["scale products", "scale inputs unmodified", "scale sync-free"]
@@ -17,7 +18,7 @@ NAMES = ["scale products", "scale inputs unmodified", "scale sync-free"]
 @pytest.fixture
 def dists(tmp_path, monkeypatch):
     with third_operation(tmp_path, monkeypatch), fake_dists(tmp_path, monkeypatch) as found:
-        monkeypatch.setattr(testing, "__path__", [*testing.__path__, str(FOLDER)])
+        monkeypatch.setattr(tokendraw_testing, "__path__", [*tokendraw_testing.__path__, str(FOLDER)])
         yield found
 
 
@@ -43,8 +44,8 @@ def statuses(report):
 
 
 def test_its_properties_stand_behind_those_of_the_others_and_can_be_listed_alone(dists):
-    assert [prop.name for prop in testing.properties("scale")] == NAMES
-    assert [prop.name for prop in testing.properties()][-3:] == NAMES
+    assert [prop.name for prop in tokendraw_testing.properties("scale")] == NAMES
+    assert [prop.name for prop in tokendraw_testing.properties()][-3:] == NAMES
 
 
 def test_an_honest_provider_is_green_and_what_it_does_not_promise_is_refused_in_words(dists):
@@ -86,12 +87,12 @@ def test_properties_can_be_chosen_by_operation(dists):
 
 def test_an_operation_without_a_folder_has_no_properties(dists, monkeypatch):
     monkeypatch.setitem(operations.FOLDERS, "shift", "scale_operation")
-    assert testing.properties("shift") == ()
+    assert tokendraw_testing.properties("shift") == ()
 
 
 def test_an_unknown_operation_is_refused_with_those_that_there_are():
     with pytest.raises(InvalidParameterError) as error:
-        testing.properties("scale")
+        tokendraw_testing.properties("scale")
     assert str(error.value) == (
         f"'operation' needs {ONE_OF_THE_OPERATIONS}, found 'scale'. Pass one of these."
     )

@@ -5,10 +5,10 @@ import time
 import pytest
 import torch
 
-from tokendraw.testing.kit.trial import Violation
-from tokendraw.testing.shards.splits import splits
-from tokendraw.testing.shards.thread_ranks import PartedError, on_ranks
 from tokendraw.vocab_parallel import Transport
+from tokendraw_testing.kit.trial import Violation
+from tokendraw_testing.shards.splits import splits
+from tokendraw_testing.shards.thread_ranks import PartedError, on_ranks
 
 
 def parted(size, work, **settings):

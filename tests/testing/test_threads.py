@@ -12,11 +12,11 @@ import torch
 import planted_races
 from planted_bugs import NATIVE, Honest
 from tokendraw.plugin import HostCapabilities, Sm90W4Capabilities
-from tokendraw.testing import Effort, Status, Subject, properties, run
-from tokendraw.testing.conformance import SamplerConformance
-from tokendraw.testing.kit import threads, workers
-from tokendraw.testing.kit.fuzz import fuzz
 from tokendraw_native import plugin
+from tokendraw_testing import Effort, Status, Subject, properties, run
+from tokendraw_testing.conformance import SamplerConformance
+from tokendraw_testing.kit import threads, workers
+from tokendraw_testing.kit.fuzz import fuzz
 
 OPERATIONS = plugin.tokendraw_describe().operations
 FEW_DTYPES = replace(NATIVE, dtypes=("float32",), logprobs_modes=("raw_logprobs",))

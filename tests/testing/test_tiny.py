@@ -4,9 +4,9 @@ import pytest
 
 import numpy_sampler
 from planted_bugs import PLANTED, Honest, Planted, subject
-from tokendraw.testing import Subject, run
-from tokendraw.testing.kit.effort import Effort
-from tokendraw.testing.kit.report import Status
+from tokendraw_testing import Subject, run
+from tokendraw_testing.kit.effort import Effort
+from tokendraw_testing.kit.report import Status
 
 TOO_SMALL_FOR = {
     "1 % of the tail dropped": ["tails", "top_p"],  # the line of its own sees nothing, these do

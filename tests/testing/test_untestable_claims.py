@@ -10,10 +10,10 @@ from modest import modest
 from planted_bugs import NATIVE, Honest, Planted
 from tokendraw import SamplerOutput
 from tokendraw.plugin import Capabilities, Sm90W4Capabilities
-from tokendraw.testing import Effort, Property, Status, Subject, run
-from tokendraw.testing.kit import run as running
-from tokendraw.testing.kit.operation import OperationKit
-from tokendraw.testing.rows.sampling import Sampling
+from tokendraw_testing import Effort, Property, Status, Subject, run
+from tokendraw_testing.kit import run as running
+from tokendraw_testing.kit.operation import OperationKit
+from tokendraw_testing.rows.sampling import Sampling
 
 TINY = Effort.tiny()
 FEW = replace(Effort.of(quick=True, device_type="cpu"), draws=2000, tiled_draws=400)

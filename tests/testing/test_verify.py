@@ -8,11 +8,11 @@ import torch
 import planted_verify_bugs as planted
 from tokendraw import philox
 from tokendraw.plugin import VerifyCapabilities
-from tokendraw.testing import Subject, properties, reference, run
-from tokendraw.testing.kit.effort import Effort
-from tokendraw.testing.kit.report import Status
-from tokendraw.testing.verify.edges import LARGEST_U, LEAST_U, U_POSITION
 from tokendraw_native import plugin
+from tokendraw_testing import Subject, properties, reference, run
+from tokendraw_testing.kit.effort import Effort
+from tokendraw_testing.kit.report import Status
+from tokendraw_testing.verify.edges import LARGEST_U, LEAST_U, U_POSITION
 
 OPERATIONS = plugin.tokendraw_describe().operations
 LINES = [prop.name for prop in properties() if prop.operation == "verify"]
@@ -153,7 +153,7 @@ def test_a_verifier_that_takes_little_is_given_no_more_and_refused_the_rest_in_w
 
 
 def test_what_the_core_does_not_refuse_is_a_failure(monkeypatch):
-    monkeypatch.setattr("tokendraw.operations.verify.calls.undrafted", lambda *given: None)
+    monkeypatch.setattr("tokendraw.operations.verify.calls.unsupported_drafts", lambda *given: None)
     found = one_line(planted.Honest, "verify coupled", DENSE)
     assert (found.status, found.detail) == (
         Status.FAILED,

@@ -10,14 +10,14 @@ import torch
 import planted_verify_bugs as planted
 import tokendraw_native.verify as pieces
 from tokendraw import BatchFacts, SamplingParams, speculative
-from tokendraw.testing import Effort, Subject, reference, reference_walk, run
-from tokendraw.testing.kit.report import Status
-from tokendraw.testing.kit.trial import Trial, Violation
-from tokendraw.testing.verify import KIT, Verifying
-from tokendraw.testing.verify.crossing.noise import AcceptanceNoise
-from tokendraw.testing.verify.crossing.rows import FAMILIES, pair, places
-from tokendraw.testing.verify.unseeded import coincidences
 from tokendraw_native import plugin
+from tokendraw_testing import Effort, Subject, reference, reference_walk, run
+from tokendraw_testing.kit.report import Status
+from tokendraw_testing.kit.trial import Trial, Violation
+from tokendraw_testing.verify import KIT, Verifying
+from tokendraw_testing.verify.crossing.noise import AcceptanceNoise
+from tokendraw_testing.verify.crossing.rows import FAMILIES, pair, places
+from tokendraw_testing.verify.unseeded import coincidences
 
 FEW = replace(Effort.tiny(), most_draws=200)
 OPERATIONS = plugin.tokendraw_describe().operations

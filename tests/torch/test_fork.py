@@ -1,4 +1,4 @@
-"""Forked processes: children draw unseeded tokens of their own, repeatably, unless they seed torch themselves."""
+"""Forked processes: children draw their own unseeded tokens, repeatably, unless they seed torch themselves."""
 
 import json
 import subprocess
@@ -44,7 +44,7 @@ def in_child(work):
 
 
 def result(code: str) -> Any:
-    """What the statements ``code`` call ``result``, in a process of their own."""
+    """Run the statements ``code`` in a new process, and return their variable ``result``."""
     ran = forked.run(f"{FORKS}\n{code}\nprint(json.dumps(result))")
     assert ran.returncode == 0, ran.stderr
     return json.loads(ran.stdout)

@@ -1,4 +1,4 @@
-"""Programs under ``torch.compile`` that call us: a graph breaks at each call, and tokens are those of the eager one."""
+"""Programs under ``torch.compile``: a graph breaks at each of our calls, and tokens equal the eager program's."""
 
 import subprocess
 import sys
@@ -46,7 +46,7 @@ def nothing_compiled() -> Iterator[None]:
 
 
 def model(hidden: torch.Tensor) -> torch.Tensor:
-    """What a program computes before it draws, and dynamo traces."""
+    """The traced part of a program, before the draw."""
     return torch.nn.functional.gelu(hidden) * 3 - 0.25
 
 

@@ -1,4 +1,4 @@
-"""A torch that cannot be imported: absent is one thing, damaged another, and each command says which.
+"""A missing or damaged torch: each command tells the two apart.
 
 The torch of these tests is a folder or a file of that name before the real one, as on a machine where it is damaged.
 """
@@ -48,7 +48,7 @@ def last_line(run: subprocess.CompletedProcess[str]) -> str:
 
 
 def damaged(tmp_path: Path, source: str) -> Path:
-    """A folder with a damaged torch in it; returns the package."""
+    """Make a folder with a damaged torch; return the package."""
     package = tmp_path / "torch"
     package.mkdir()
     (package / "__init__.py").write_text(source, encoding="utf-8")

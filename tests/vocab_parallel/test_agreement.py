@@ -1,4 +1,4 @@
-"""Ranks that do not agree all raise the same, at once and again, and none of them waits for another one."""
+"""Ranks that do not agree all raise the same error, at once and again, and no rank waits for another."""
 
 import pytest
 import torch
@@ -152,7 +152,7 @@ class TestOneProcess:
 
 
 class Alone:
-    """A group of one rank."""
+    """A group of a single rank."""
 
     rank, size = 0, 1
 

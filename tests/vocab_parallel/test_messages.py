@@ -1,4 +1,4 @@
-"""A gather hands over what ranks packed as it went in."""
+"""A gather returns the fields packed by the ranks unchanged."""
 
 from typing import NamedTuple
 
@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tokendraw.vocab_parallel.messages import exchanged
+from tokendraw.vocab_parallel.messages import exchange
 
 
 class Said(NamedTuple):
@@ -19,7 +19,7 @@ class Said(NamedTuple):
 
 
 class Echo:
-    """The transport of ranks that all say the same."""
+    """The transport of ranks with equal messages."""
 
     def __init__(self, size):
         self.size = size
@@ -40,7 +40,7 @@ def test_a_message_comes_out_as_it_went_in(ranks, rows, has_two):
         torch.arange(rows, dtype=torch.int32).unsqueeze(-1).repeat(1, 3),
         torch.full((rows, 1), -(2**62) + 1),
     )
-    heard = exchanged(Echo(ranks), said).tensors()
+    heard = exchange(Echo(ranks), said).tensors()
     for sent, received in zip(said, heard, strict=True):
         if sent is None:
             assert received is None
@@ -50,7 +50,7 @@ def test_a_message_comes_out_as_it_went_in(ranks, rows, has_two):
 
 
 class Noting(Echo):
-    """Keeps what it was given to send."""
+    """Keeps the tensors sent."""
 
     def all_gather(self, tensor):
         self.sent = tensor
@@ -58,7 +58,7 @@ class Noting(Echo):
 
 
 def in_one_buffer(rows, width=10):
-    """A message that kernels would write: fields at even words where they take two, and a word that nobody uses."""
+    """Make a message as kernels write it: fields of two words at even words, and an unused word."""
     buffer = torch.randint(-(2**31), 2**31 - 1, (rows + 1, width), dtype=torch.int32)[1:]
     columns = (
         buffer[:, :1].view(torch.float32),
@@ -73,7 +73,7 @@ def in_one_buffer(rows, width=10):
 def test_columns_of_one_buffer_are_sent_as_they_are(rows):
     buffer, said = in_one_buffer(rows)
     talk = Noting(3)
-    heard = exchanged(talk, said)
+    heard = exchange(talk, said)
     assert (talk.sent.data_ptr(), talk.sent.shape, talk.sent.is_contiguous()) == (
         buffer.data_ptr(),
         buffer.shape,
@@ -88,7 +88,7 @@ def test_columns_of_one_buffer_are_sent_as_they_are(rows):
 def test_any_field_may_begin_the_rows_of_the_buffer():
     buffer, said = in_one_buffer(3)
     talk = Noting(2)
-    heard = exchanged(talk, said._replace(one=said.three, three=said.one))
+    heard = exchange(talk, said._replace(one=said.three, three=said.one))
     assert talk.sent.data_ptr() == buffer.data_ptr()
     assert heard.offsets == (6, 2, 0, 8)
     assert torch.equal(heard.tensors().three[1], said.one)
@@ -96,7 +96,7 @@ def test_any_field_may_begin_the_rows_of_the_buffer():
 
 def test_a_field_that_is_not_there_has_no_place():
     _, said = in_one_buffer(4)
-    heard = exchanged(Echo(2), said._replace(two=None))
+    heard = exchange(Echo(2), said._replace(two=None))
     assert heard.offsets == (0, -1, 6, 8)
     assert heard.tensors().two is None
 
@@ -114,7 +114,7 @@ APART = {
 def test_other_fields_are_packed(apart):
     said = APART[apart](*in_one_buffer(6))
     talk = Noting(2)
-    heard = exchanged(talk, said)
+    heard = exchange(talk, said)
     assert talk.sent.shape[1] == 1 + 4 + 3 + 2
     assert heard.offsets == (0, 1, 5, 8)
     for sent, received in zip(said, heard.tensors(), strict=True):

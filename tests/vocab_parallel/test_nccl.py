@@ -1,4 +1,4 @@
-"""Two ranks of NCCL with a GPU each: what one device draws, in CUDA graphs, and without a wait."""
+"""Two ranks of NCCL with a GPU each draw a single device's tokens, in CUDA graphs, and without a wait."""
 
 from itertools import cycle, product
 
@@ -33,7 +33,7 @@ def on_ranks(function, *arguments):
 
 @pytest.mark.parametrize("name", SAMPLERS)
 def test_rows_of_every_kind_get_the_tokens_of_one_device_on_every_rank(name):
-    """These are 20,800 rows."""
+    """Compares 20,800 rows."""
     (drawn, differ), (other, _) = on_ranks(shard_cuda.tokens, name, BATCHES, ROWS)
     assert len(drawn) == ROWS * len(BATCHES)
     print(f"{name}: {len(drawn)} rows, {len(differ)} differ")
@@ -70,7 +70,7 @@ def test_replays_of_rows_without_seeds_draw_anew_and_the_same_on_every_rank(name
     ("name", "family", "width"), [("native", "plain", None), *(("triton-gumbel", *call) for call in CALLS)]
 )
 def test_no_call_waits_for_the_device(name, family, width):
-    """Looked at by torch's own check, and by a stopwatch behind a device that sleeps.
+    """Checked by torch's own check, and by a stopwatch behind a device that sleeps.
 
     With filters native launches more kernels than a device queues.
     """

@@ -1,4 +1,4 @@
-"""What was looked at once of metadata, a shard and a layout of logits is trusted then, and nothing else is."""
+"""A checked combination of metadata, shard and layout of logits is trusted later, and nothing else is."""
 
 import gc
 import weakref
@@ -10,13 +10,13 @@ from fake_candidates import EVERYTHING
 from provided import provider_of
 from tokendraw import InvalidInputError, SamplerOutput, SamplingMetadata, SamplingParams, VocabShard
 from tokendraw.calls import input_checks
-from tokendraw.testing.shards.thread_ranks import on_ranks
+from tokendraw_testing.shards.thread_ranks import on_ranks
 
 V = 8
 
 
 class Backend:
-    """Returns zeros, or raises what it is told to."""
+    """Returns zeros, or raises a given error."""
 
     error = None
 
@@ -28,7 +28,7 @@ class Backend:
 
 @pytest.fixture
 def looked(monkeypatch):
-    """The logits that were held against metadata."""
+    """Return the logits checked against metadata."""
     found, original = [], input_checks.check_batch
 
     def check_batch(name, logits, *others):

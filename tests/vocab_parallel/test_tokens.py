@@ -1,4 +1,4 @@
-"""What ranks draw together is what one device draws from all columns."""
+"""Ranks together draw the tokens of a single device over all columns."""
 
 from itertools import cycle, product
 

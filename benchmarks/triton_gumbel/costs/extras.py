@@ -10,7 +10,7 @@ import torch
 from setting import Findings, Setting, buffers_of, markdown
 
 from tokendraw import Sampler, SamplingMetadata, SamplingParams
-from tokendraw.bench import MIN_P, TEMPERATURE, TOP_K, TOP_P, Call, Cell, Failure, Timing, measure, timer_for
+from tokendraw_bench import MIN_P, TEMPERATURE, TOP_K, TOP_P, Call, Cell, Failure, Timing, measure, timer_for
 
 _BOTH = SamplingParams(temperature=TEMPERATURE, top_k=TOP_K, top_p=TOP_P, seed=1)
 _MIXED = (_BOTH, replace(_BOTH, seed=None), replace(_BOTH, temperature=0.0), replace(_BOTH, min_p=MIN_P))

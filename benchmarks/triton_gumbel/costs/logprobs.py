@@ -12,8 +12,8 @@ from setting import Findings, Setting, buffers_of, markdown
 from torch import Tensor
 
 from tokendraw import LogprobsTensors, Sampler, SamplingMetadata, SamplingParams
-from tokendraw.bench import TEMPERATURE, TOP_K, TOP_P, Call, Cell, Failure, Timing, measure, timer_for
 from tokendraw.plugin import LOGPROBS_MODES, LogprobsMode
+from tokendraw_bench import TEMPERATURE, TOP_K, TOP_P, Call, Cell, Failure, Timing, measure, timer_for
 
 _PLAIN = "plain"
 _REQUESTS = {

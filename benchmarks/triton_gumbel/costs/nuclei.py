@@ -17,7 +17,7 @@ from replays import captured
 from setting import Findings, Setting, buffers_of, markdown
 from torch import Tensor
 
-from tokendraw.bench import Cell, Timer, mean_nucleus, metadata_of, timer_for
+from tokendraw_bench import Cell, Timer, mean_nucleus, metadata_of, timer_for
 
 _FAMILIES = (
     "peaked-7",

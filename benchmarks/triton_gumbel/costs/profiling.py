@@ -21,7 +21,7 @@ from pathlib import Path
 import torch
 from setting import Findings, Setting, markdown
 
-from tokendraw.bench import Cell, make_inputs, metadata_of
+from tokendraw_bench import Cell, make_inputs, metadata_of
 
 _CELLS = (
     Cell(1, 128_256, "bfloat16", "none", "gaussian"),

@@ -10,7 +10,7 @@ from families import WORST
 from setting import Findings, Setting, buffers_of, markdown
 
 from tokendraw import SamplingMetadata, SamplingParams
-from tokendraw.bench import MIN_P, TEMPERATURE, TOP_K, TOP_P, Call, Cell, Failure, Timing, measure, timer_for
+from tokendraw_bench import MIN_P, TEMPERATURE, TOP_K, TOP_P, Call, Cell, Failure, Timing, measure, timer_for
 
 _COMMON = ("peaked-30", "gaussian")
 _MOST = 3.0

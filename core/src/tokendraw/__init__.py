@@ -1,4 +1,4 @@
-"""tokendraw turns logits into tokens with the best sampler that is installed, and says why.
+"""tokendraw turns logits into tokens with the best installed sampler, and says why.
 
 This is the face for callers; :mod:`tokendraw.plugin` is the one for authors of plugins, and
 :mod:`tokendraw.resolution` the one for tools that look at decisions. Importing it imports neither torch nor any

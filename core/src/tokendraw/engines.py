@@ -1,4 +1,4 @@
-"""The face for adapters to inference engines: how one tells whether it fits the engine that is installed.
+"""The face for adapters to inference engines: compatibility with the installed engine.
 
 An adapter is a distribution of its own. It names a function in the entry point group ``tokendraw.engines``::
 
@@ -41,7 +41,7 @@ __all__ = ["ENTRY_POINT_GROUP", "EngineState", "changed_signature", "examine"]
 
 @dataclass(frozen=True, kw_only=True)
 class EngineState:
-    """Holds what an adapter finds of its engine.
+    """An adapter's findings about its engine.
 
     :ivar engine: Name of the engine, in the spelling of its users.
     :ivar installed: Installed version; None if the engine is not installed.
@@ -66,7 +66,7 @@ def examine(
     would: str,
     switch: str | None = None,
 ) -> EngineState:
-    """Compare the installed engine with the versions that an adapter was tested with. Raises nothing.
+    """Compare the installed engine with the versions tested by an adapter. Raises nothing.
 
     :param distributions: names under which the engine is published; the first one that is installed counts.
     :param tested: versions, without a local part such as ``+cpu``.
@@ -88,7 +88,7 @@ def examine(
 
 
 def changed_signature(name: str, function: object, leading: Sequence[str]) -> str | None:
-    """Say how the leading parameters of an engine's function differ from those that an adapter relies on.
+    """Word the difference between the leading parameters of an engine's function and the adapter's expectation.
 
     :param name: of the function, for the message.
     :param function: the function; None: the engine has none of that name.

@@ -1,4 +1,4 @@
-"""Helpers for plugins that fill a :class:`~tokendraw.LogprobsTensors`: best tokens, values by mode, and padding."""
+"""Helpers for plugins to fill a :class:`~tokendraw.LogprobsTensors`: best tokens, values by mode, and padding."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _INF = float("inf")
 
 
 class RowMasses(NamedTuple):
-    """Holds what the values of a row's tokens depend on in any mode: [rows, 1] each, the masses in the widest float.
+    """The maximum, threshold and masses (in the widest float) of each row, for values in any mode: [rows, 1] each.
 
     :ivar max: float32: the largest value.
     :ivar threshold: float32: a token is kept if its value is at least this.
@@ -54,7 +54,7 @@ def best_places(x: Tensor, ids: Tensor, n: int) -> Tensor:
 
 
 def least_shown(row: RowMasses, temperature: Tensor, mode: LogprobsMode) -> Tensor:
-    """Return the least logit that a mode shows as more than -inf, [rows, 1] float32.
+    """Return the least logit shown by a mode as more than -inf, [rows, 1] float32.
 
     Below it lie the tokens that a filter dropped, and those whose quotient float32 does not hold, as beside +inf.
     Tokens shown as -inf are ordered by their ids.
@@ -70,7 +70,7 @@ def least_shown(row: RowMasses, temperature: Tensor, mode: LogprobsMode) -> Tens
 
 
 def mode_values(x: Tensor, row: RowMasses, inverse_temperature: Tensor, mode: LogprobsMode) -> Tensor:
-    """Return what a mode shows of the values ``x`` [rows, n] float32 without NaN, in the widest float.
+    """Compute a mode's value of each logit ``x`` [rows, n] float32 without NaN, in the widest float.
 
     Log-probabilities are at most 0, however the masses were rounded.
 
@@ -95,7 +95,7 @@ def _relative(x: Tensor, x_max: Tensor, inverse_temperature: Tensor | None = Non
 
 
 def pad_logprobs(token_ids: Tensor, logprobs: Tensor, asked: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Replace the columns that a row did not ask for by ``PAD_TOKEN_ID`` and ``PAD_LOGPROB``.
+    """Replace unrequested columns of each row by ``PAD_TOKEN_ID`` and ``PAD_LOGPROB``.
 
     :param token_ids: [rows, 1 + N] int64, the drawn token and the N best.
     :param logprobs: [rows, 1 + N] float32.

@@ -18,7 +18,7 @@ PAD_LOGPROB = float("-inf")
 
 
 class TokenLogprob(NamedTuple):
-    """A token of a row, as :meth:`LogprobsTensors.row` lists it.
+    """A token of a row, as listed by :meth:`LogprobsTensors.row`.
 
     :ivar token_id: Id of the token, in [0, V).
     :ivar logprob: Natural logarithm, or a logit, by ``logprobs_mode``.
@@ -57,7 +57,7 @@ class LogprobsTensors:
         )
 
     def row(self, index: int, step: int | None = None) -> list[TokenLogprob]:
-        """List what one request asked for: the drawn token, then its own best ones, without padding.
+        """List the logprobs requested for a row: the drawn token, then the best tokens, without padding.
 
         :param index: of the row, or of the request of a verification.
         :param step: of a verification: which of the request's tokens; behind the last one the list is empty.
@@ -78,17 +78,17 @@ class LogprobsTensors:
             raise InvalidInputError(
                 f"'row' {needed}, found {step}. Call row({'i, step' if has_steps else 'i'})."
             )
-        place = index if step is None else (index, step)
-        ids, values = self.token_ids[place].tolist(), self.logprobs[place].tolist()
-        ranks = [None if self.ranks is None else int(self.ranks[place]), *range(1, len(ids))]
+        entry = index if step is None else (index, step)
+        ids, values = self.token_ids[entry].tolist(), self.logprobs[entry].tolist()
+        ranks = [None if self.ranks is None else int(self.ranks[entry]), *range(1, len(ids))]
         return [
-            TokenLogprob(*entry) for entry in zip(ids, values, ranks, strict=True) if entry[0] != PAD_TOKEN_ID
+            TokenLogprob(*token) for token in zip(ids, values, ranks, strict=True) if token[0] != PAD_TOKEN_ID
         ]
 
 
 @dataclass(frozen=True, slots=True)
 class SamplerOutput:
-    """The output of a sampling step: one drawn token a row.
+    """The output of a sampling step: a drawn token for each row.
 
     :ivar token_ids: [B] int64, each in [0, V) whatever the logits hold.
     :ivar valid: [B] bool: False where the row held NaN, or nothing above -inf.

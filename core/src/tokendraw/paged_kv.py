@@ -1,4 +1,4 @@
-"""Page metadata of a batch: what a step needs to know of it, and the arithmetic between steps, which never waits.
+"""Page metadata of a batch: the requirements of a step, and arithmetic between steps without waiting.
 
 The plan itself is the operation ``plan_paged_kv``: :func:`tokendraw.load` finds who makes it. What is here needs no
 provider: :func:`requirements` decides on the host, :func:`advance` and :func:`segment_query_indptr` compute on the
@@ -25,7 +25,7 @@ _LARGEST = 2**31 - 1
 
 @dataclass(frozen=True, eq=False)
 class PagedKVPlan:
-    """The pages of a batch of B requests whose block table has W columns. All are int32, on one device.
+    """The pages of a batch of B requests with W columns in the block table: int32 tensors on the same device.
 
     :ivar page_indptr: [B + 1]: 0, then the running sum of the pages of each request. Paged APIs name this
         ``cum_seq_lens_kv`` or ``paged_kv_indptr``. Pages are counted, where ragged APIs count tokens.
@@ -48,7 +48,7 @@ class PagedKVPlan:
         device: torch.device | str | None = None,
         page_indices: bool = True,
     ) -> Self:
-        """Allocate buffers that are not filled yet, which ``plan(..., out=)`` takes.
+        """Allocate unfilled buffers for ``plan(..., out=)``.
 
         :param num_requests: B.
         :param num_columns: W.
@@ -91,7 +91,7 @@ def requirements(
     num_speculative: int = 0,
     upper_bound_known: bool = False,
 ) -> Requirements:
-    """Decide what a step needs from what the host knows of its batch. Needs no device and no tensor.
+    """Decide a step's requirements from the host's knowledge of the batch. Needs no device and no tensor.
 
     :param num_prefills: requests of the batch in their prefill.
     :param num_decodes: requests that decode.
@@ -135,7 +135,7 @@ def advance(
     num_sampled: Tensor,
     next_query_lens: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    """Compute the lengths that the next step attends to, from how many tokens this step kept. Waits for nothing.
+    """Compute the attended lengths of the next step, from the number of tokens kept by this step. Waits for nothing.
 
     All are [B] int32 on one device; so are the results, which are new tensors.
 
@@ -176,7 +176,7 @@ def advance(
 
 
 def segment_query_indptr(query_indptr: Tensor, first: int) -> Tensor:
-    """Compute where the queries of the requests from ``first`` on begin, counted from the first of these.
+    """Compute the offsets of the queries of the requests from ``first`` on, counted from the first of them.
 
     :param query_indptr: [B + 1] integer: 0, then the running sum of the query lengths of the batch.
     :param first: from 0 to B.

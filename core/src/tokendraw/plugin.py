@@ -1,4 +1,4 @@
-"""The face for authors of plugins: how a sampler describes itself, and the hooks by which the core negotiates with it.
+"""The face for authors of plugins: the description of a sampler, and the hooks of the negotiation with the core.
 
 A complete plugin, in the package that the entry point names::
 
@@ -77,16 +77,18 @@ if TYPE_CHECKING:
         mode_values,
         pad_logprobs,
     )
-    from tokendraw.operations.pack_sm90_w4.backend import Sm90W4PackerBackend
-    from tokendraw.operations.pack_sm90_w4.capabilities import Sm90W4Capabilities
+    from tokendraw.operations.pack_sm90_w4.capabilities import Sm90W4Capabilities, Sm90W4PackerBackend
     from tokendraw.operations.plan_paged_kv.backend import PagedKVPlannerBackend
-    from tokendraw.operations.process_logits.backend import LogitsProcessorBackend
-    from tokendraw.operations.process_logits.capabilities import ProcessCapabilities, ProcessNeed
+    from tokendraw.operations.process_logits.capabilities import (
+        LogitsProcessorBackend,
+        ProcessCapabilities,
+        ProcessNeed,
+    )
     from tokendraw.operations.sample.backend import SamplerBackend
-    from tokendraw.operations.verify.backend import VerifierBackend
     from tokendraw.operations.verify.capabilities import (
         DRAFT_KINDS,
         VERIFY_MODES,
+        VerifierBackend,
         VerifyCapabilities,
         VerifyMode,
     )
@@ -129,15 +131,17 @@ _HOMES = {
     "backends.resolution.upstream": ("release_of",),
     "_torch.numpy_views": ("numpy_is_usable",),
     "_torch.threads": ("one_thread",),
-    "operations.pack_sm90_w4.backend": ("Sm90W4PackerBackend",),
-    "operations.pack_sm90_w4.capabilities": ("Sm90W4Capabilities",),
+    "operations.pack_sm90_w4.capabilities": ("Sm90W4Capabilities", "Sm90W4PackerBackend"),
     "operations.plan_paged_kv.backend": ("PagedKVPlannerBackend",),
-    "operations.process_logits.backend": ("LogitsProcessorBackend",),
-    "operations.process_logits.capabilities": ("ProcessCapabilities", "ProcessNeed"),
-    "operations.verify.backend": ("VerifierBackend",),
+    "operations.process_logits.capabilities": (
+        "LogitsProcessorBackend",
+        "ProcessCapabilities",
+        "ProcessNeed",
+    ),
     "operations.verify.capabilities": (
         "DRAFT_KINDS",
         "VERIFY_MODES",
+        "VerifierBackend",
         "VerifyCapabilities",
         "VerifyMode",
     ),

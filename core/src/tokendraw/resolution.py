@@ -1,4 +1,4 @@
-"""The face for tools: candidates, decisions with their reasons, and the facts that they rest on.
+"""The face for tools: candidates, decisions with reasons, and the underlying facts.
 
 ``decide`` is a pure function of frozen dataclasses, so that the answer for any machine can be computed on any other.
 """

@@ -32,7 +32,7 @@ _LAYOUTS: dict[int, Layout] = {3: "v1", 5: "v2"}
 
 @dataclass(frozen=True)
 class FlashInferLayout:
-    """The layout into which the installed FlashInfer packs, or the reason why it is not known.
+    """The layout packed by the installed FlashInfer, or the reason for an unknown layout.
 
     :ivar layout: Name of the layout, ``v1`` or ``v2``; None if unknown.
     :ivar reason: Reason why the layout is unknown: needed against found; "" if known.
@@ -43,7 +43,7 @@ class FlashInferLayout:
 
 
 def layout_of_flashinfer() -> Layout | None:
-    """Return the layout into which the installed FlashInfer packs, by packing scales of one expert on the CPU.
+    """Return the layout packed by the installed FlashInfer, by packing scales of an expert on the CPU.
 
     Two incompatible layouts have been released under one function's name and signature, and version numbers do not
     tell them apart: 0.6.16 has one, its third post-release the other. So no number is looked at. The first call
@@ -56,7 +56,7 @@ def layout_of_flashinfer() -> Layout | None:
 
 
 def probe_flashinfer() -> FlashInferLayout:
-    """Return what :func:`layout_of_flashinfer` does, with the reason where it is None. It raises nothing."""
+    """Return the result of :func:`layout_of_flashinfer`, with a reason for None. Raises nothing."""
     try:
         dimensions = _dimensions_of_packed_scales()
     except KeyboardInterrupt:
@@ -69,7 +69,7 @@ def probe_flashinfer() -> FlashInferLayout:
 
 
 def _dimensions_of_packed_scales() -> int:
-    """Return the number of dimensions that FlashInfer gives to packed scales."""
+    """Return the number of dimensions of scales packed by FlashInfer."""
     import torch
 
     pack = getattr(importlib.import_module(_MODULE), _FUNCTION)
@@ -93,7 +93,7 @@ def _unknown(clause: str, error: BaseException | None = None) -> FlashInferLayou
 
 
 def shared_activation_scale(scale: Tensor, num_tokens: int) -> Tensor:
-    """Return the one scale that all entries of ``scale`` are.
+    """Return the common value of all entries of ``scale``.
 
     Checkpoints have an activation scale for each expert, but tokens are quantized before they are routed, with one
     scale for all of them. Expanded scales must not be passed on as they are: a GEMM that knows scales of tokens too

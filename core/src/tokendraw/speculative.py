@@ -30,7 +30,7 @@ def cu_num_logits(num_drafts: Tensor) -> Tensor:
 
 
 def row_index(cu_num_logits: Tensor, num_rows: int) -> Tensor:
-    """Compute the request of each row of logits, which ``SamplingMetadata.row_index`` takes.
+    """Compute the request of each row of logits, for ``SamplingMetadata.row_index``.
 
     :param cu_num_logits: [B + 1] integer.
     :param num_rows: L. Rows from ``cu_num_logits[B]`` on are given to the last request.
@@ -40,7 +40,7 @@ def row_index(cu_num_logits: Tensor, num_rows: int) -> Tensor:
 
 
 def row_positions(cu_num_logits: Tensor, first_positions: Tensor, num_rows: int) -> Tensor:
-    """Compute the position of each row of logits, which ``SamplingMetadata.positions`` takes.
+    """Compute the position of each row of logits, for ``SamplingMetadata.positions``.
 
     :param first_positions: [B] integer: position of each request's first row, the index in its sequence of the last
         token that is settled. Its first draft stands one further.
@@ -51,7 +51,7 @@ def row_positions(cu_num_logits: Tensor, first_positions: Tensor, num_rows: int)
 
 
 def rows_of_requests(cu_num_logits: Tensor, num_rows: int) -> tuple[Tensor, Tensor]:
-    """Find the request of each row of logits, as :func:`row_index`, and its place among the rows of that request.
+    """Compute the request of each row of logits, and the row's index within its request.
 
     :returns: [L] int64, and [L] of the dtype of ``cu_num_logits``.
     """
@@ -62,12 +62,12 @@ def rows_of_requests(cu_num_logits: Tensor, num_rows: int) -> tuple[Tensor, Tens
 
 
 def bonus_rows(cu_num_logits: Tensor) -> Tensor:
-    """Compute the last row of each request, which follows all of its drafts: [B] int64."""
+    """Compute the last row of each request, the row of the bonus token: [B] int64."""
     return cu_num_logits[1:].to(torch.int64) - 1
 
 
 def target_rows(cu_num_logits: Tensor, total_drafts: int) -> Tensor:
-    """Compute the rows of logits that judge a draft, in the order of the drafts.
+    """Compute the row of target logits of each draft, in the order of the drafts.
 
     :param total_drafts: L - B.
     :returns: [L - B] int64.
@@ -79,7 +79,7 @@ def target_rows(cu_num_logits: Tensor, total_drafts: int) -> Tensor:
 
 
 def _indices(offsets: Tensor) -> Tensor:
-    """Convert offsets to a dtype that counts rows without overflow, also beyond the last offset."""
+    """Convert offsets to a dtype for counting rows without overflow, also beyond the last offset."""
     return offsets if offsets.dtype in (torch.int64, torch.int32) else offsets.to(torch.int64)
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tokendraw.testing import SamplerConformance, Subject
+from tokendraw_testing import SamplerConformance, Subject
 
 
 class TestTopNSigma(SamplerConformance):

@@ -15,7 +15,7 @@ from tokendraw import (
     SamplingMetadata,
     SamplingParams,
 )
-from tokendraw.testing import logits_families, reference
+from tokendraw_testing import logits_families, reference
 from top_n_sigma_tokendraw.metadata import TopNSigmaMetadata
 
 NAN, INF = float("nan"), float("inf")

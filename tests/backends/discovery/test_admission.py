@@ -1,4 +1,4 @@
-"""Which plugins are imported at all: switched off, reserved names, two claims to one name."""
+"""Plugins not imported at all: switched off, under a reserved name, or with a name claimed twice."""
 
 import sys
 from collections.abc import Iterator

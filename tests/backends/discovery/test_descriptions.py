@@ -1,4 +1,4 @@
-"""What a plugin says of itself, held against the plugin API: every slip is a state with a reason."""
+"""A plugin's description against the plugin API: every slip is a state with a reason."""
 
 from collections.abc import Iterator
 from dataclasses import fields
@@ -287,7 +287,7 @@ def test_an_unsound_upstream_makes_a_plugin_broken(dists: FakeDists, upstream: s
 
 
 def rows(*table: str) -> str:
-    """Source of an upstream of 2.x whose table has these rows."""
+    """Return the source of an upstream of 2.x with this table of releases."""
     return f"tokendraw.plugin.Upstream('a', '>=2,<3', (), ({' '.join(f'{row},' for row in table)}))"
 
 
@@ -473,7 +473,7 @@ def test_a_slow_probe_is_reported_to_whoever_can_mend_it(
     whom: str,
 ) -> None:
     dists.add_plugin(name, plugin(name, probe="__import__('time').sleep(0.01)"), distribution=distribution)
-    monkeypatch.setattr(discover, "_SLOW_PROBE", 0.005)
+    monkeypatch.setattr(discover, "_SLOW_PROBE_SECONDS", 0.005)
     assert discovered(name).state is State.AVAILABLE
     assert [record.getMessage() for record in caplog.records if f"'{name}'" in record.getMessage()] == [
         f"tokendraw_probe of '{name}' took 0.0 s, needs less than 0.005 s. Report it to {whom}."

@@ -1,4 +1,4 @@
-"""Plugins that load, and plugins that break at import: each shows with its reason, none raises."""
+"""Plugins that load, and plugins that break at import: each is listed with a reason, none raises."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -155,7 +155,7 @@ def test_a_broken_plugin_takes_no_other_with_it(dists: FakeDists) -> None:
 
 
 def test_plugins_that_load_tokendraw_while_it_loads_them_are_fine(dists: FakeDists) -> None:
-    """A circular import: the plugin's module asks for the API that is in the middle of loading it."""
+    """A circular import: the plugin's module asks for the API during the load of the plugin."""
     source = "from tokendraw import discover, load_sampler, Sampler\n" + plugin("acme")
     dists.add_plugin("acme", source)
     assert verdict() == (State.AVAILABLE, None)

@@ -1,4 +1,4 @@
-"""Heavy imports of a plugin's module: which are seen, and that nothing of the plugin's process gets out."""
+"""Heavy imports of a plugin's module are seen, and nothing leaks out of the plugin's process."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Plugins that say too much: endless numbers, escape codes, forged lines, names that nobody can type.
+"""Hostile plugins: endless numbers, escape codes, forged lines, untypable names.
 
 Whatever a plugin or its metadata hold, discovery and loading end, and what they say is short, printable text.
 """
@@ -20,7 +20,7 @@ from fake_dists import FakeDists, discovered, fake_dists, plugin, verdict
 from tokendraw import SamplerUnavailableError
 from tokendraw.backends.description.plugin_info import NAME_RULE
 from tokendraw.resolution import State
-from tokendraw.testing import fake_dist
+from tokendraw_testing import fake_dist
 
 EVIL = r"\x1b[31mred\nforged line\u202e"
 """Source of a string literal: a colour, a line break and a change of the writing direction."""
@@ -37,7 +37,7 @@ def dists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDists
 
 
 def described(**fields: str) -> str:
-    """Source of a plugin called acme whose description has these fields, each an expression."""
+    """Return the source of a plugin called acme with these fields in its description, each an expression."""
     given = {
         "name": "'acme'",
         "api_version": "1",
@@ -240,7 +240,7 @@ NAMES = {
 
 
 def install_named(dists: FakeDists, name: str) -> Path:
-    """Install a distribution whose one entry point has this name, which no tool would write."""
+    """Install a distribution with a single entry point of this name, unlike any written by tools."""
     folder = dists.add(
         "acme-tokendraw", plugins={"acme": "fake_acme:plugin"}, modules={"fake_acme": plugin("acme")}
     )
@@ -298,7 +298,7 @@ def test_an_entry_point_with_escape_codes_is_broken_and_not_imported(dists: Fake
 
 @pytest.mark.slow
 def test_no_command_prints_what_a_plugin_wants_the_terminal_to_do(tmp_path: Path) -> None:
-    """One process a command: stdout and stderr hold printable lines alone, whatever is installed."""
+    """A process per command: stdout and stderr hold printable lines alone, whatever is installed."""
     folders = []
     sources = {
         "loud": f"raise OSError('{EVIL}')",

@@ -1,4 +1,4 @@
-"""Plugins that misbehave while they are negotiated with: the probe and the factory, beside a host that survives."""
+"""Plugins misbehave in the probe or the factory, beside a host that survives."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Plugins that prove themselves and fail when they draw, each beside a host in a process of its own."""
+"""Plugins that pass the proof and fail at a draw, each beside a host in a separate process."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Plugins that break while they are imported, each beside a host in a process of its own that has to survive."""
+"""Plugins break at import, each beside a host in a separate process, and the host survives."""
 
 import signal
 from collections.abc import Iterator

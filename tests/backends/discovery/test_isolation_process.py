@@ -1,4 +1,4 @@
-"""What belongs to the whole process: torch's global state, and many threads at once."""
+"""State of the whole process: torch's global state, and many threads at once."""
 
 from collections.abc import Iterator
 from pathlib import Path

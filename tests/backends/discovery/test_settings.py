@@ -1,4 +1,4 @@
-"""Variables and the configuration file: which goes first, and what is said of a malformed one."""
+"""Variables and the configuration file: their order, and the messages about malformed settings."""
 
 from pathlib import Path
 

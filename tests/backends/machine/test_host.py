@@ -247,7 +247,7 @@ def torch_not_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
 def built_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, torch_not_loaded: None
 ) -> Callable[[str, str], None]:
-    """Installs a torch distribution whose version.py says what it was built for."""
+    """Installs a torch distribution with a given platform in version.py."""
 
     def install(version: str, version_py: str) -> None:
         info = tmp_path / f"torch-{version}.dist-info"

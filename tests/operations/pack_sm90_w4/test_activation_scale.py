@@ -1,4 +1,4 @@
-"""One activation scale for all experts, or the first that differs by name."""
+"""A single activation scale for all experts, or the first different expert by name."""
 
 import pytest
 import torch

@@ -1,13 +1,13 @@
-"""The native packer on a GPU: one launch, the same bytes as on a CPU, no more memory than the result."""
+"""The native packer on a GPU: a single launch, the bytes of a CPU, no more memory than the result."""
 
 import pytest
 import torch
 
 import tokendraw
 from packing import LAYOUTS, WAYS, random_bytes
-from tokendraw.testing import Subject, run
-from tokendraw.testing.kit.device import sync_is_an_error
-from tokendraw.testing.kit.report import Status
+from tokendraw_testing import Subject, run
+from tokendraw_testing.kit.device import sync_is_an_error
+from tokendraw_testing.kit.report import Status
 
 pytestmark = pytest.mark.gpu
 

@@ -1,4 +1,4 @@
-"""Packed weights and scales against their formulas, there and back, from one layout to the other; and their cost."""
+"""Packed weights and scales against their formulas, there and back, from layout to layout; and their cost."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""A packer that lacks something serves the rest: its companion serves the calls that are beyond it."""
+"""A packer with limits serves the rest: its companion serves the calls beyond them."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""docs/sm90-w4.md is true: its example prints what it shows, and its calls and shapes are those that there are."""
+"""docs/sm90-w4.md is true: its example prints the printed output, and its calls and shapes exist."""
 
 import inspect
 

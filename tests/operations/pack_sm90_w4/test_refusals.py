@@ -1,4 +1,4 @@
-"""Whatever is wrong with a call is refused before anything runs, in words that name argument, needed and found."""
+"""A wrong call is refused before anything runs, in words that name argument, needed and found."""
 
 import re
 
@@ -14,7 +14,7 @@ SCALES = random_bytes((2, 64, 4))
 
 
 class Untouched:
-    """A backend that nothing may reach."""
+    """A backend for calls that must not reach any."""
 
     def __getattr__(self, method):
         raise AssertionError(f"{method!r} was reached")

@@ -1,4 +1,4 @@
-"""A plan that cannot be: refused with argument, needed and found, before anything runs, and nothing is written."""
+"""An impossible plan is refused with argument, needed and found, before anything runs or is written."""
 
 import numpy as np
 import pytest
@@ -69,14 +69,14 @@ INPUTS = {
 
 
 class Tripwire(NativePlanner):
-    """Fails where it is reached."""
+    """Fails at any call."""
 
     def plan(self, *arguments):
         raise AssertionError("a call that cannot be needs to be refused before anything runs")
 
 
 def refused(out=None, **given):
-    """The words in which a plan is refused, of which nothing ran and nothing was written."""
+    """Return the message of a refused plan, after checking that nothing ran or was written."""
     arguments = {"seq_lens": LENGTHS, "block_table": TABLE, "page_size": 16} | given
     held = list(vars(out).values()) if isinstance(out, PagedKVPlan) else []
     held = [buffer for buffer in held if isinstance(buffer, torch.Tensor) and not buffer.is_meta]
@@ -104,7 +104,7 @@ def test_more_pages_than_int32_counts_are_refused():
 
 
 def buffers(**other):
-    """Buffers that fit, but for some of them."""
+    """Make fitting buffers, except for ``other``."""
     return PagedKVPlan(
         **{
             "page_indptr": torch.full((4,), SENTINEL, dtype=torch.int32),
@@ -178,7 +178,7 @@ def test_buffers_that_share_memory_with_an_input_are_refused():
 
 
 def test_buffers_beside_each_other_and_the_inputs_are_served():
-    """One arena, each part right behind the one before: B + 1, B and B * W elements behind lengths and block table."""
+    """A single arena, each part right behind the last: B + 1, B and B * W elements behind lengths and block table."""
     planner = tokendraw.load("plan_paged_kv", "native", device="cpu")
     memory = ints([5, 0, 33, *range(12), *[SENTINEL] * 19], "cpu")
     lengths, table = memory[:3], memory[3:15].view(3, 4)
@@ -188,7 +188,7 @@ def test_buffers_beside_each_other_and_the_inputs_are_served():
 
 
 def test_integers_of_numpy_serve_as_numbers():
-    """A provider gets them as integers of Python, which any launcher takes."""
+    """A provider gets integers of Python, as any launcher takes."""
 
     class Picky(NativePlanner):
         def plan(self, seq_lens, block_table, page_size, page_indices=True, pad=-1, out=None):

@@ -1,4 +1,4 @@
-"""The hazards of page plans, each one test, with native on a CPU and on a CUDA device."""
+"""The hazards of page plans, a test each, with native on a CPU and on a CUDA device."""
 
 import functools
 
@@ -25,7 +25,9 @@ def test_hazard(hazard, device):
 
 
 def test_hazard_8_the_loop(device):
-    """20 steps of verify, advance and plan, the latter two without a wait, equal a loop that reads everything back."""
+    """20 steps of verify, advance and plan, without waiting in advance and plan, equal a loop that reads everything
+    back.
+    """
     paged_kv_loop.run(tokendraw.load_sampler("native", device=device), load(device), device)
 
 
@@ -37,7 +39,7 @@ def test_hazard_on_a_cuda_device(hazard):
 
 @pytest.mark.parametrize("hazard", [name for name in HAZARDS if "3" not in name and "4" not in name])
 def test_hazard_of_the_backend_alone(hazard, device):
-    """Without the core around it, which passes ``out`` where the caller does not."""
+    """Without the core around it, which passes ``out`` if the caller does not."""
     HAZARDS[hazard](NativePlanner(), device)
 
 

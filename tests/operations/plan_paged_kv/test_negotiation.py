@@ -1,4 +1,4 @@
-"""Who plans is negotiated like anything else: by proof, with native as the reserve, and whole calls."""
+"""Planners are negotiated like any provider: by proof, with native as the reserve, and by whole calls."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +16,7 @@ LENGTHS, TABLE = [5, 0, 33], table_of(3, 4)
 
 
 def planner(plan: str = "return super().plan(seq_lens, *rest)") -> str:
-    """Source of a plugin ``acme`` that plans as native does, but for the statements ``plan``."""
+    """Return the source of a plugin ``acme``: native's planner, except for the statements ``plan``."""
     return f"""\
 import tokendraw
 
@@ -88,7 +88,7 @@ def test_who_plans_wrongly_is_passed_over(dists: FakeDists) -> None:
 
 
 def test_native_takes_over_and_writes_all_that_the_failed_one_left(dists: FakeDists) -> None:
-    """The failed one got copies of the inputs, and had written to the caller's buffers and its own input."""
+    """The failed planner got copies of the inputs, and had written to the caller's buffers and its own input."""
     spoils = f"seq_lens.fill_(3); rest[-1].page_indices.fill_({SENTINEL}); raise RuntimeError('no')"
     dists.add_plugin(
         "acme", planner(f"if self.calls > 1: {spoils}\n            return super().plan(seq_lens, *rest)")

@@ -1,4 +1,4 @@
-"""The hazards see planners with one bug each."""
+"""The hazards see each planner with a planted bug."""
 
 import pytest
 import torch
@@ -59,7 +59,7 @@ def test_a_hazard_of_a_cuda_device_sees_a_planted_bug(bug):
 
 @pytest.mark.parametrize("bug", [planted.Int64, planted.AnotherPlan, planted.OthersBuffers])
 def test_a_provider_that_writes_elsewhere_is_at_fault(bug):
-    """Its plan would be one that the caller's graph does not know."""
+    """Its plan would be unknown to the caller's graph."""
     planner = planner_of(bug(), "cpu")
     table, lengths = torch.zeros(2, 3, dtype=torch.int32), torch.ones(2, dtype=torch.int32)
     with pytest.raises(PluginError) as refused:

@@ -42,7 +42,7 @@ def test_a_plan_is_that_of_a_loop(seq_lens, columns, page_size, pad, gap, pages,
     at=st.integers(0, 8),
 )
 def test_plans_of_two_segments_are_the_plan_of_the_whole(seq_lens, page_size, at):
-    """Page for page, with offsets that go on from each other."""
+    """Page for page, with continued offsets."""
     at, width = min(at, len(seq_lens)), 5
     lengths = torch.tensor(seq_lens, dtype=torch.int32)
     table = torch.arange(len(seq_lens) * width, dtype=torch.int32).view(-1, width)

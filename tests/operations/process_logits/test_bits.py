@@ -1,4 +1,4 @@
-"""native's edits have the bits of a plain model in float32, of which other providers take theirs."""
+"""native's edits have the bits of a plain float32 model, the reference of every provider."""
 
 import numpy as np
 import pytest
@@ -33,7 +33,7 @@ def test_every_edit_has_the_bits_of_float32_arithmetic(dtype, drafted):
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 def test_a_nan_that_nobody_edits_keeps_its_bits_beside_ids_that_are_edited(dtype):
-    """A list long enough that torch copies it in vectors, which give other bits to every NaN."""
+    """The list is long enough for torch's vectorized copy, which changes the bits of every NaN."""
     vocab_size, prompt = 40, list(range(40))
     slots = RequestSlots(3, MOST_TOKENS, vocab_size, device="cpu")
     for slot in range(3):

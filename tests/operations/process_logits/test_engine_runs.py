@@ -1,4 +1,4 @@
-"""Engines that add, process, sample, verify, append, remove and reuse at random equal a plain Python model of it."""
+"""Engines that add, process, sample, verify, append, remove and reuse at random equal a plain Python model."""
 
 import math
 import random
@@ -26,7 +26,7 @@ def test_200_runs_equal_the_model_bit_for_bit(block: int) -> None:
 
 
 class Engine:
-    """One run: what the slots hold, and beside it what the model holds."""
+    """A run: the slots, and their model."""
 
     def __init__(self, processor, rng: random.Random) -> None:
         self.processor, self.rng = processor, rng
@@ -69,7 +69,7 @@ class Engine:
             self.held[slot].output.append(token)
 
     def verify(self, rows: list[int]) -> None:
-        """A step with up to three drafts a request, of which any number is accepted."""
+        """Run a step with up to three drafts a request and any number of accepted drafts."""
         drafted = [self.tokens(self.rng.randrange(4)) for _ in rows]
         logits = self.logits(sum(len(drafts) + 1 for drafts in drafted))
         needed, values = [], iter(logits.tolist())
@@ -89,7 +89,7 @@ class Engine:
             self.held[slot].output.extend(chain)
 
     def tokens(self, count: int) -> list[int]:
-        """Draw from few ids, so that they come again."""
+        """Draw from a small set of ids, so that ids repeat."""
         return [self.rng.randrange(12) for _ in range(count)]
 
     def logits(self, rows: int) -> torch.Tensor:
@@ -98,7 +98,7 @@ class Engine:
 
 
 def edited(row: list[float], held: Held, output: list[int], mask: list[int] | None = None) -> list[float]:
-    """Edit one row by the formulas, each step rounded to float32."""
+    """Edit a row by the formulas, each step rounded to float32."""
     p, single, times = held.params, np.float32, Counter(output)
     banned = forbidden(held, output, mask)
     result = []
@@ -115,7 +115,7 @@ def edited(row: list[float], held: Held, output: list[int], mask: list[int] | No
 
 
 def forbidden(held: Held, output: list[int], mask: list[int] | None) -> set[int]:
-    """Find the ids that get -inf."""
+    """Find the forbidden ids, with logits of -inf."""
     p, every = held.params, set(range(VOCAB_SIZE))
     banned = {i for i in every if mask is not None and not mask[i // 32] >> i % 32 & 1}
     if p.allowed_token_ids is not None:

@@ -1,4 +1,4 @@
-"""Edits are made in the caller's logits, by whoever serves the call, and by nobody where nothing is asked for."""
+"""Edits are made in the caller's logits, whichever provider serves the call; without edits no provider is called."""
 
 import importlib
 
@@ -62,7 +62,7 @@ def slots_of(params, vocab_size=VOCAB_SIZE):
 
 
 def biased(logits, slots, processor, **more):
-    """The logit of id 3, to which 2 is added."""
+    """Return the logit of id 3 after adding 2."""
     assert processor.process(logits, slots, torch.arange(len(logits)), **more) is logits
     return logits[:, 3].tolist()
 
@@ -89,7 +89,7 @@ def test_columns_of_wider_logits_are_edited_and_what_lies_beside_them_is_not(dis
 
 
 def test_native_takes_over_from_one_that_fails_half_way(dists):
-    """It edits the logits as they were, since the failed one was given a copy."""
+    """Native edits the original logits, since the failed processor was given a copy."""
     _, processor = add(
         dists, "if len(CALLS) > 0 and slots.vocab_size == 41: logits += 9; raise OSError('no')"
     )

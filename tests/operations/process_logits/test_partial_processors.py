@@ -1,4 +1,4 @@
-"""A processor that serves some edits is given no others: calls with those go whole to its companion."""
+"""A processor of some edits is given no others: calls with any other edit go whole to its companion."""
 
 import pytest
 import torch
@@ -7,7 +7,7 @@ import tokendraw
 from fake_dists import fake_dists
 from provided import provider_of
 from tokendraw import PluginError, RequestSlots, SamplerUnavailableError, SamplingParams, operations
-from tokendraw.operations.process_logits.limits import beyond, unserved
+from tokendraw.operations.process_logits.capabilities import unsupported, unsupported_kinds
 from tokendraw.operations.process_logits.proof import prove
 from tokendraw.plugin import EDITS, EditFacts, ProcessCapabilities, ProcessNeed
 from tokendraw.resolution import State
@@ -62,7 +62,7 @@ def slots_of(*requests):
 
 
 def served_by(processor, slots, bitmask=None):
-    """The name of who edits a row of slot 0."""
+    """Return the name of the processor that edits a row of slot 0."""
     before = processor.stats()
     processor.process(torch.ones(1, VOCAB_SIZE), slots, torch.zeros(1).long(), bitmask)
     (name,) = (name for name, rows in processor.stats().items() if rows > before.get(name, 0))
@@ -133,9 +133,9 @@ def test_a_companion_has_to_serve_what_is_lacking():
     bias, words = (ProcessCapabilities(edits=(name,)) for name in ("logit_bias", "bad_words"))
     operation = operations.get("process_logits")
     need = ProcessNeed(dtype="float32")
-    assert not operation.covers(words, beyond(bias, need), need)
-    assert operation.covers(ProcessCapabilities(drafts=True), beyond(bias, need), need)
-    assert unserved(bias, "float32", 8, ("logit_bias",), has_drafts=False) is None
+    assert not operation.covers(words, unsupported_kinds(bias, need), need)
+    assert operation.covers(ProcessCapabilities(drafts=True), unsupported_kinds(bias, need), need)
+    assert unsupported(bias, "float32", 8, ("logit_bias",), has_drafts=False) is None
 
 
 @pytest.mark.parametrize(
@@ -182,7 +182,7 @@ def test_the_proof_asks_for_each_edit_that_is_advertised_and_for_no_other(edit):
 
 
 class Recorder:
-    """Keeps which edits its calls ask for."""
+    """A processor with a list of requested edits."""
 
     def __init__(self):
         self.edits = []

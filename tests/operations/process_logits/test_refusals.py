@@ -1,4 +1,4 @@
-"""Edits that cannot be: refused with argument, needed and found, before anything runs, and no logit is changed."""
+"""Impossible edits are refused with argument, needed and found, before anything runs or a logit changes."""
 
 import numpy as np
 import pytest

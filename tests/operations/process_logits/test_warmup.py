@@ -1,4 +1,4 @@
-"""Warming up edits: everything that requests may ask for is edited before the first step, and nothing else changes."""
+"""Warming up edits: every possible edit runs before the first step, and nothing else changes."""
 
 from dataclasses import astuple, dataclass, field
 from itertools import product
@@ -22,7 +22,7 @@ INTS = (torch.int64, torch.int32)
 
 @dataclass
 class Seen:
-    """One call, as the provider finds it."""
+    """A call, as received by the provider."""
 
     logits: torch.Tensor
     facts: tuple[bool, ...]
@@ -43,7 +43,7 @@ class Seen:
 
 @dataclass
 class Recorder:
-    """Keeps what it is called with."""
+    """A backend with a list of its calls."""
 
     calls: list[Seen] = field(default_factory=list)
 

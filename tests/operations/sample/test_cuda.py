@@ -1,4 +1,4 @@
-"""DESIGN sections 2 and 3 on a CUDA device: no call waits for it, and its results equal the CPU's."""
+"""DESIGN sections 2 and 3 on a CUDA device: no call waits for the device, and results equal the CPU's."""
 
 import numpy as np
 import pytest
@@ -8,7 +8,7 @@ import tokendraw
 from calling import call, tokens
 from cuda_batches import KINDS, load, logits_of, metadata_of
 from tokendraw import InvalidInputError, SamplingMetadata, SamplingParams
-from tokendraw.testing.kit.device import LONGEST_CALL, seconds_behind_a_busy_device, sync_is_an_error
+from tokendraw_testing.kit.device import LONGEST_CALL, seconds_behind_a_busy_device, sync_is_an_error
 
 pytestmark = pytest.mark.gpu
 
@@ -73,7 +73,7 @@ def test_cpu_and_cuda_agree_on_seeded_draws(dtype):
     "settings", [{}, {"top_k": 50, "top_p": 0.9}, {"top_p": 0.9, "logprobs": 2}], ids=str
 )
 def test_more_than_2_to_the_31_logits_work(dtype, settings):
-    """The last rows lie beyond what 32 bits can index, and draw what they draw alone."""
+    """The last rows lie beyond 32-bit indices, and draw the same tokens as alone."""
     size = 128_256
     rows = 2**31 // size + 16
     if torch.cuda.get_device_properties(0).total_memory < 60 << 30:

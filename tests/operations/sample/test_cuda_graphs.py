@@ -1,4 +1,4 @@
-"""A call captured in a CUDA graph: its replays follow inputs that change in place, and draw as the seeds say."""
+"""A call captured in a CUDA graph: its replays follow inputs changed in place, and draw by the seeds."""
 
 import pytest
 import torch
@@ -11,7 +11,7 @@ pytestmark = pytest.mark.gpu
 
 
 def capture(sampler, logits, metadata):
-    """A CUDA graph of one call, and the outputs that its replays fill."""
+    """Capture a CUDA graph of a call; return the graph and the outputs filled by its replays."""
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
@@ -49,7 +49,7 @@ def test_a_captured_call_follows_its_inputs(kind, mode):
 
 
 def rows_of(kind):
-    """The request of every row of a batch, its seed included."""
+    """Return the request of every row of a batch, its seed included."""
     if kind == "rows of shared slots":
         return [
             p

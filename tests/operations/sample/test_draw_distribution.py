@@ -10,8 +10,8 @@ import torch
 from calling import call
 from goodness_of_fit import FALSE_ALARM, binomial_interval, chi_square
 from tokendraw import SamplingParams
-from tokendraw.testing import reference
-from tokendraw.testing.logits_families import FAMILIES
+from tokendraw_testing import reference
+from tokendraw_testing.logits_families import FAMILIES
 
 
 def distribution(logits, params):
@@ -21,7 +21,7 @@ def distribution(logits, params):
 
 
 def many_draws(sampler, logits, params, draws, rows=20_000):
-    """``draws`` tokens of one row of logits: one position each if seeded, else one row each."""
+    """Make ``draws`` tokens of a row of logits: a position each if seeded, else a row each."""
     found = []
     for start in range(0, draws, rows):
         count = min(rows, draws - start)
@@ -64,7 +64,7 @@ def numpy_draws(
     token_uniform=lambda w0: (w0 + 0.5) / 2.0**32,
     stream=reference.TILE,
 ):
-    """The two-level draw of one row of logits at many positions, with places to plant bugs in."""
+    """Compute the two-level draw of a row of logits at many positions, with parameters to plant bugs."""
     y = logits.astype(np.float64) - logits.max()
     tiles = -(-len(y) // reference.TILE_SIZE)
     masses = np.add.reduceat(np.exp(y), np.arange(tiles) * reference.TILE_SIZE)
@@ -112,7 +112,7 @@ DRAWS = 12_000
 
 
 def heavy_tail(device="cpu"):
-    """A head in the middle of 200,000 equal tokens that lie 18 below it."""
+    """Make a head in the middle of 200,000 equal tokens 18 below it."""
     logits = torch.full((1, TAIL + 1), -18.0, device=device)
     logits[:, 77_777] = 0.0
     return logits
@@ -120,7 +120,7 @@ def heavy_tail(device="cpu"):
 
 @pytest.mark.slow
 def test_a_heavy_tail_keeps_its_mass(load_native, device):
-    """Tail mass within its 1e-9 binomial interval, and spread evenly over the 196 tiles and within them."""
+    """Tail mass within its 1e-9 binomial interval, and spread evenly over and within the 196 tiles."""
     logits = heavy_tail(device)
     draws, rows = (200_000, 2_000) if device.type == "cuda" else (DRAWS, 200)
     found = np.concatenate(

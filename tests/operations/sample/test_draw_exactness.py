@@ -8,8 +8,8 @@ import torch
 
 from calling import call
 from tokendraw import SamplingParams
-from tokendraw.testing import reference
-from tokendraw.testing.logits_families import FAMILIES
+from tokendraw_testing import reference
+from tokendraw_testing.logits_families import FAMILIES
 
 SIZES = [2, 31, 1023, 1024, 1025, 2049, 5000, 10_007]
 FILTERS = [
@@ -37,7 +37,7 @@ def reference_tokens(logits, params, positions, dtype="fp32"):
 @pytest.mark.slow
 @pytest.mark.parametrize("gumbel_dtype", ["fp32", "fp64"])
 def test_tokens_equal_the_two_level_draw_of_the_reference(load_native, gumbel_dtype):
-    """At least 99.99 % of all seeded draws, and every one that is not a near tie."""
+    """At least 99.99 % of all seeded draws, and every draw without a near tie."""
     same = judged = total = 0
     rng = np.random.default_rng(1)
     for size, (name, family) in itertools.product(SIZES, FAMILIES.items()):
@@ -76,7 +76,7 @@ ROWS = 400
 
 
 def near_ties(level):
-    """Two tokens a row that ``level`` noise leaves within a rounding of float32: (ids, logits of the two, noise)."""
+    """Return two tokens a row within a float32 rounding after ``level`` noise: (ids, logits of the two, noise)."""
     ids = np.array([3, 900] if level == reference.TOKEN else [3, 1500])
     indices = ids if level == reference.TOKEN else ids // reference.TILE_SIZE
     noise = reference.gumbel(41, np.arange(ROWS)[:, None], indices, level, "fp64")
@@ -86,7 +86,7 @@ def near_ties(level):
 
 @pytest.mark.parametrize("level", [reference.TOKEN, reference.TILE])
 def test_fp64_noise_decides_what_float32_cannot(load_native, level):
-    """At both levels: two tokens whose scores differ by less than the rounding of a float32."""
+    """At either level: two tokens with scores closer than the rounding of a float32."""
     ids, two, noise = near_ties(level)
     scores = two + noise
     lead = np.abs(scores[:, 0] - scores[:, 1])
@@ -102,7 +102,7 @@ def test_fp64_noise_decides_what_float32_cannot(load_native, level):
 
 
 def test_ties_in_the_noisy_scores_and_empty_tiles_do_not_confuse_the_draw(load_native):
-    """Only the last token of the last tile is left, or one token in every tile, or a tile of -inf between two."""
+    """Only the last token of the last tile is left, or a token in every tile, or a tile of -inf between two."""
     size = 4097
     logits = np.full((64, size), -np.inf, np.float32)
     logits[:16, size - 1] = 3.0
@@ -126,7 +126,7 @@ def draw_from_24_bits(y, seed, position):
 
 
 def test_a_uniform_below_2_to_the_minus_24_wins_from_far_behind(load_native):
-    """The rarest winners: a sampler whose uniform has 24 bits can never draw them, and one with 32 must."""
+    """The rarest winners: impossible for a uniform of 24 bits, required of a uniform of 32."""
     words = reference.random_words(20261121, np.array(SMALL_WORDS), 5, reference.TOKEN)[0]
     assert (words < 256).all()
     heads = reference.gumbel(20261121, np.array(SMALL_WORDS), 0, reference.TOKEN)
@@ -157,7 +157,7 @@ def test_a_uniform_that_rounds_to_1_in_float32_leaves_a_finite_score(load_native
 @pytest.mark.parametrize("size", [400, 20_000])
 @pytest.mark.parametrize("min_p", [0.0, 0.01])
 def test_tokens_tied_with_the_k_th_count_in_the_mass_of_top_p(load_native, size, min_p):
-    """Two hundred tokens tie at k = 10 and hold 30 % of what survives: they decide how many of the nine are drawn."""
+    """Two hundred tokens tie at k = 10 and hold 30 % of the surviving mass: they decide the number of drawn ones."""
     rng, k = np.random.default_rng(8), 10
     y = np.concatenate([np.linspace(0.0, -1.0, k - 1), np.full(200, -4.3), np.full(size - 200 - k + 1, -9.0)])
     logits = np.stack([rng.permutation(y) for _ in range(100)]).astype(np.float32)

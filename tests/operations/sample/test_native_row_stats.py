@@ -1,4 +1,4 @@
-"""What native reads of rows: an expanded row once, and several rows in the order that torch sorts them."""
+"""native's reads of rows: an expanded row once, and several rows in torch's order of sorting."""
 
 import dataclasses
 

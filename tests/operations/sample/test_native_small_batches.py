@@ -1,4 +1,4 @@
-"""What a CPU spends on small batches: operations, noise and threads. What it draws is looked at elsewhere."""
+"""The cost of small batches on a CPU: operations, noise and threads. Other tests check the tokens."""
 
 import threading
 import time
@@ -105,12 +105,12 @@ LITTLE = 0.001
 
 
 def workers():
-    """Seconds that the threads of this process have computed, the calling one left out."""
+    """Return the CPU seconds of this process's threads, without the calling thread."""
     return time.process_time() - time.thread_time()
 
 
 def rest():
-    """Let the other threads come to rest: those of OpenMP spin for a while when they have nothing to do."""
+    """Wait for all other threads to rest: idle threads of OpenMP spin for a while."""
     before = -1.0
     while workers() - before > LITTLE / 10:
         before = workers()

@@ -1,4 +1,4 @@
-"""Threads that native shares a batch's rows out among on a CPU: the same results, and nobody else is disturbed."""
+"""Threads of native on a CPU, sharing a batch's rows: the same results, without disturbing other threads."""
 
 import _thread
 import subprocess
@@ -70,7 +70,7 @@ def tensors(output):
 
 
 def assert_same_with_any_number_of_threads(call):
-    """Compare what ``call`` returns with 1, 2 and 4 threads of torch, bit for bit."""
+    """Compare the result of ``call`` with 1, 2 and 4 threads of torch, bit for bit."""
     outputs = []
     for count in (1, 2, 4):
         torch.set_num_threads(count)
@@ -273,7 +273,7 @@ def test_helpers_that_cannot_start_or_get_no_turn_hold_nothing_up(sampler, monke
 
 
 def shared(compute, chunks=8):
-    """Compute chunks of one row on two threads."""
+    """Compute chunks of a row on two threads."""
     torch.set_num_threads(2)
     with sharing(torch.empty(chunks, CHUNK_LOGITS)):
         return by_steps(compute, chunks, 1, CPU)
@@ -309,7 +309,7 @@ def test_the_error_of_a_chunk_reaches_the_caller_once_and_ends_the_batch():
 
 
 def both_threads(state):
-    """Collect the results of ``state`` on the calling thread and on a helper, which meet at a barrier."""
+    """Collect the results of ``state`` on the calling thread and on a helper, synchronized by a barrier."""
     barrier, found = threading.Barrier(2, timeout=20), []
 
     def compute(rows, buffers):

@@ -7,7 +7,7 @@ import torch
 from calling import call, tokens, uniform_tokens
 from goodness_of_fit import FALSE_ALARM, chi_square, independence
 from tokendraw import SamplingParams
-from tokendraw.testing import reference
+from tokendraw_testing import reference
 
 
 def test_torch_manual_seed_reproduces_unseeded_rows_and_successive_calls_differ(sampler):
@@ -26,7 +26,7 @@ def test_torch_manual_seed_reproduces_unseeded_rows_and_successive_calls_differ(
 
 
 def test_unseeded_rows_of_one_call_have_noise_of_their_own(sampler):
-    """Equal rows, equal positions, one slot for all of them: still independent draws."""
+    """Equal rows, equal positions, a single slot for all of them: still independent draws."""
     for row_index, params in ((None, [SamplingParams()] * 4000), ([0] * 4000, [SamplingParams()])):
         torch.manual_seed(5)
         found = np.array(tokens(call(sampler, torch.zeros(4000, 8), params, [3] * 4000, row_index)))
@@ -81,7 +81,7 @@ def race(key, counter):
     ],
 )
 def test_the_check_of_independence_sees_shared_noise(case, bug):
-    """One noise for all positions, or for all seeds, or for equal sums of both, or for equal low words."""
+    """Equal noise for all positions, or for all seeds, or for equal sums of the two, or for equal low words."""
     left, right = neighbours(case)
     assert independent(race(*left), race(*right))
     assert not independent(race(*bug(*left)), race(*bug(*right)))

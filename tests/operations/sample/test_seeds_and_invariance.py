@@ -1,4 +1,4 @@
-"""DESIGN section 3: what a seeded token depends on (seed, position, logits), and all that it does not depend on."""
+"""DESIGN section 3: a seeded token depends on seed, position and logits alone."""
 
 import numpy as np
 import pytest
@@ -7,8 +7,8 @@ import torch
 import tokendraw
 from calling import call, tokens, uniform_tokens
 from tokendraw import InvalidParameterError, SamplingMetadata, SamplingParams
-from tokendraw.testing import reference
-from tokendraw.testing.logits_families import FAMILIES
+from tokendraw_testing import reference
+from tokendraw_testing.logits_families import FAMILIES
 
 V = 2500
 NAN = float("nan")
@@ -36,7 +36,7 @@ MATES = {
 
 
 def eighths(rows, seed=0, size=V):
-    """Values that float32, bfloat16 and float16 all hold exactly: multiples of 1/8 below 16."""
+    """Make values exact in float32, bfloat16 and float16: multiples of 1/8 below 16."""
     rng = np.random.default_rng(seed)
     values = np.stack([FAMILIES["gaussian"](rng, size) for _ in range(rows)])
     return torch.from_numpy((values * 8).round().clip(-127, 127) / 8)
@@ -44,7 +44,7 @@ def eighths(rows, seed=0, size=V):
 
 @pytest.fixture(scope="module")
 def alone(sampler):
-    """The seven seeded rows, and the token that each draws as a batch of one at position 100 + i."""
+    """The seven seeded rows, and the token of each as a batch of a single row at position 100 + i."""
     logits = eighths(len(SEEDED))
     return logits, [
         tokens(call(sampler, logits[i : i + 1], SEEDED[i], [100 + i]))[0] for i in range(len(SEEDED))
@@ -98,7 +98,7 @@ def test_a_seeded_row_draws_its_token_beside_any_mate(sampler, alone, mate, size
 
 @pytest.mark.parametrize("kind", range(len(SEEDED)))
 def test_a_seeded_row_draws_its_token_in_a_batch_of_its_own_kind(sampler, alone, kind):
-    """Where a batch of one kind may take a path of its own."""
+    """A batch of a single kind may take a special path."""
     logits, drawn = alone
     for size in (2, 64):
         batch = eighths(size, seed=3)
@@ -205,7 +205,7 @@ ORDERS = [[0, 1, 2, 3, 4, 5, 6], [6, 5, 4, 3, 2, 1, 0], [3, 3, 3, 0, 6, 6, 1, 2,
 @pytest.mark.parametrize("order", ORDERS, ids=str)
 @pytest.mark.parametrize("as_tensor", [False, True])
 def test_row_index_gives_each_row_the_parameters_of_its_slot(sampler, device, order, as_tensor):
-    """Several rows a request, in any order, each with a position of its own."""
+    """Several rows a request, in any order, each with a separate position."""
     logits, positions = eighths(len(order), seed=4), [1000 + i for i in range(len(order))]
     spread = [SEEDED[slot] for slot in order]
     expected = tokens(call(sampler, logits, spread, positions))
@@ -238,11 +238,11 @@ def test_a_row_index_outside_the_slots_is_a_value_error(bad):
 
 
 class TestRanksThatAllHoldTheLogits:
-    """Ranks of an engine that gathered the logits, each with a generator of its own: one after the other here."""
+    """Ranks of an engine with gathered logits, each with a separate generator, run in turn."""
 
     @staticmethod
     def rank(sampler, params, seed, *, use=lambda device: None):
-        """Three calls' tokens on a rank that begins with ``torch.manual_seed(seed)`` and has another use for it."""
+        """Return three calls' tokens on a rank after ``torch.manual_seed(seed)`` and another use of the generator."""
         torch.manual_seed(seed)
         drawn = []
         for position in range(3):

@@ -1,4 +1,4 @@
-"""DESIGN section 2, the filters: which tokens are kept, compared with the float64 reference token by token."""
+"""DESIGN section 2, the filters: kept tokens, compared with the float64 reference token by token."""
 
 import itertools
 
@@ -8,8 +8,8 @@ import torch
 
 from calling import call, kept_sets, shown_values
 from tokendraw import SamplingParams
-from tokendraw.testing import reference
-from tokendraw.testing.logits_families import FAMILIES, gaussian
+from tokendraw_testing import reference
+from tokendraw_testing.logits_families import FAMILIES, gaussian
 
 SIZES = [1, 2, 3, 31, 1023, 1024, 1025, 5000, 10_007]
 ROWS = 96
@@ -41,7 +41,7 @@ def random_params(rng, size, seed=1):
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_kept_sets_equal_the_reference(processed, family, size):
-    """Every filter and both orders, over every shape of logits. Decisions within rounding of an edge are left out."""
+    """Every filter and every order, over every shape of logits. Decisions within rounding of an edge are left out."""
     rng = np.random.default_rng(sum(map(ord, family)) * 10_000 + size)
     logits = np.stack([FAMILIES[family](rng, size) for _ in range(ROWS)])
     params = [random_params(rng, size) for _ in range(ROWS)]
@@ -133,7 +133,7 @@ def test_worked_examples(processed, rule, dtype):
 
 
 def test_top_p_just_below_1_still_drops_what_the_rest_outweighs(processed):
-    """1 - 2**-24 is the largest float32 below 1: it drops a token of 1e-13, keeps one of 1e-3, and keeps all ties."""
+    """1 - 2**-24 is the largest float32 below 1: it drops a token of 1e-13, and keeps 1e-3 and all ties."""
     p = 1 - 2.0**-24
     logits = np.full((4, 1000), -np.inf)
     logits[0, [7, 500]] = 0.0, -30.0
@@ -165,7 +165,7 @@ def test_zeros_of_both_signs_are_tied(processed):
 
 
 def test_tokens_at_minus_infinity_are_never_kept(processed):
-    """A structured-output mask stays a mask, also where top_k asks for more than it leaves."""
+    """A structured-output mask stays a mask, also with top_k above the number of allowed tokens."""
     rng = np.random.default_rng(3)
     logits = np.full((ROWS, 2000), -np.inf, np.float32)
     allowed = [rng.choice(2000, 1 + i % 7, replace=False) for i in range(ROWS)]
@@ -206,7 +206,7 @@ def test_the_kept_set_does_not_depend_on_the_order_of_the_vocabulary(processed):
 
 
 def test_the_kept_set_does_not_depend_on_the_batch(processed):
-    """A row filters alone as it does beside rows with other filters, whatever path the batch as a whole takes."""
+    """A row is filtered alone as beside rows with other filters, whatever path the batch as a whole takes."""
     rng = np.random.default_rng(6)
     logits = np.stack([FAMILIES["zipf"](rng, 2500) for _ in range(ROWS)])
     params = [random_params(rng, 2500) for _ in range(ROWS)]
@@ -218,7 +218,7 @@ def test_the_kept_set_does_not_depend_on_the_batch(processed):
 
 
 def test_the_reference_itself_agrees_with_a_brute_force_over_all_sets():
-    """The reference is only worth its name if a definition-by-definition search finds the same sets."""
+    """A search by definition over all sets has to find the reference's sets."""
     rng = np.random.default_rng(7)
     for _, k, p in itertools.product(range(20), (0, 1, 3), (0.3, 0.7, 1.0)):
         x = rng.integers(-3, 3, 7).astype(np.float64)

@@ -1,4 +1,4 @@
-"""DESIGN section 2, the filters as properties: what holds for any row and any request."""
+"""DESIGN section 2, properties of the filters for any row and any request."""
 
 import numpy as np
 import pytest
@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from calling import call, kept_sets, shown_values
 from tokendraw import SamplingParams
-from tokendraw.testing import reference
+from tokendraw_testing import reference
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +46,7 @@ def test_for_any_row_and_request_the_kept_set_is_that_of_the_reference(processed
 @settings(max_examples=150)
 @pytest.mark.slow
 def test_for_any_row_and_request_the_kept_set_is_never_empty_and_closed_upwards(processed, logits, params):
-    """At least one token is kept; a token above a kept one, or tied with it, is kept."""
+    """At least a token is kept; every token above or tied with a kept token is kept."""
     x = np.float32(logits)
     if np.isneginf(x).all():
         return
@@ -63,7 +63,7 @@ def test_for_any_row_and_request_the_kept_set_is_never_empty_and_closed_upwards(
 def test_for_any_row_switching_a_filter_off_keeps_every_token_that_was_kept(
     processed, logits, params, loosened
 ):
-    """Except that top_p after top_k counts less mass, so there only the joint order is monotone in top_k and min_p."""
+    """Except that top_p after top_k counts less mass, so only the joint order is monotone in top_k and min_p."""
     x = np.float32(logits)
     if np.isneginf(x).all() or (params.filter_order != "joint" and loosened != "top_p"):
         return

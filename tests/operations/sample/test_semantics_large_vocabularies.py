@@ -1,12 +1,12 @@
-"""Where native does not sort on a CPU: vocabularies above 8192 that fill neither the last tile nor the last block."""
+"""Vocabularies too large for native's sort on a CPU: above 8192, without filling the last tile or the last block."""
 
 import numpy as np
 import pytest
 
 from calling import call, kept_sets, shown_values
 from tokendraw import SamplingParams
-from tokendraw.testing import reference
-from tokendraw.testing.logits_families import FAMILIES
+from tokendraw_testing import reference
+from tokendraw_testing.logits_families import FAMILIES
 
 SIZE = 10_007
 

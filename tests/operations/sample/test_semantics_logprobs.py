@@ -8,8 +8,8 @@ import torch
 
 from calling import call, shown_values, tokens
 from tokendraw import BatchFacts, Drafts, SamplingMetadata, SamplingParams
-from tokendraw.testing import reference
-from tokendraw.testing.logits_families import FAMILIES, gaussian
+from tokendraw_testing import reference
+from tokendraw_testing.logits_families import FAMILIES, gaussian
 
 MODES = ["raw_logprobs", "raw_logits", "processed_logprobs", "processed_logits", "temperature_logprobs"]
 INF = float("inf")
@@ -18,7 +18,7 @@ PAD = (-1, -INF)
 
 
 def some_params(rng, wanted=-1):
-    """Two thirds of the rows are filtered, one in eight is greedy."""
+    """Two thirds of the rows are filtered, and an eighth is greedy."""
 
     def pick(*values):
         return values[rng.integers(len(values))]
@@ -45,7 +45,7 @@ def batch(family, size, seed=0, wanted=-1):
 
 
 def assert_values(found, expected):
-    """Within 1e-5, or the last bits of a large float32; -inf exactly where it belongs."""
+    """Compare within 1e-5, or the last bits of a large float32; -inf has to be exact."""
     np.testing.assert_allclose(found, np.asarray(expected, np.float64), rtol=5e-7, atol=1e-5)
 
 
@@ -97,7 +97,7 @@ def test_the_drawn_token_comes_first_then_the_n_best_in_descending_order(load_na
 
 @pytest.mark.parametrize("mode", MODES)
 def test_the_n_best_are_the_first_columns_of_all_v(load_native, mode):
-    """However the best N are found, they are those of the full order."""
+    """However the best N are found, they equal the first N of the full order."""
     rng = np.random.default_rng(2)
     logits = np.stack([gaussian(rng, 5000) for _ in range(8)])
     params = [SamplingParams(temperature=t, top_k=k, seed=4) for t in (0.0, 0.5, 1.0, 2.0) for k in (0, 10)]
@@ -123,7 +123,7 @@ def test_minus_1_means_all_of_the_vocabulary(sampler):
 
 
 def test_more_than_the_vocabulary_is_all_of_it(load_native):
-    """Rows that asked for fewer are padded as ever; nobody allocates what was asked for."""
+    """Rows with fewer are padded as ever; nothing of the requested width is allocated."""
     logits = np.array([[0.0, 1.0, 1.0], [2.0, -1.0, 0.0]], np.float32)
     for mode in MODES:
         for wanted in (6, 10**7, 10**9, 2**31, 10**30):
@@ -148,7 +148,7 @@ def test_drafts_and_verifications_are_no_wider_than_the_vocabulary(sampler, devi
 
 
 def test_rows_that_asked_for_fewer_carry_the_documented_padding(load_native):
-    """Token id -1 and logprob -inf beyond what a row asked for; column 0 and the rank are there for every row."""
+    """Token id -1 and logprob -inf beyond a row's width; column 0 and the rank are present for every row."""
     logits = np.log(np.array([[0.1, 0.2, 0.3, 0.4]] * 5)).astype(np.float32)
     params = [SamplingParams(seed=1, logprobs=n) for n in (3, 0, 1, None, 2)]
     for mode in MODES:
@@ -205,7 +205,7 @@ def test_the_rank_of_a_tied_token_is_that_of_the_last_of_the_ties(sampler):
 
 @pytest.mark.parametrize("family", ["gaussian", "zipf", "tied", "flat"])
 def test_processed_is_temperature_less_the_log_of_the_kept_mass(load_native, family):
-    """One call gives both: the identity holds for every kept token, and the mass is that of float64."""
+    """The same call gives both values: the identity holds for every kept token, and the mass equals float64's."""
     logits, params, rows, judged = batch(family, 2000, seed=4)
     processed = call(load_native("processed_logprobs"), logits, params)
     temperature = call(load_native("temperature_logprobs"), logits, params)
@@ -228,7 +228,7 @@ def test_every_mode_carries_the_log_of_the_kept_mass(load_native, mode):
 
 
 def test_a_kept_mass_of_a_tiny_share_keeps_its_relative_precision(load_native):
-    """A kept share of 2e-5 is as exact as one of 0.9: the identity is used by importance weights."""
+    """A kept share of 2e-5 is as exact as a share of 0.9: importance weights use the identity."""
     logits = np.zeros((2, 50_000), np.float32)
     logits[1, 7] = 1e-3
     out = call(load_native("temperature_logprobs"), logits, SamplingParams(top_k=1, logprobs=0))
@@ -253,7 +253,7 @@ def test_greedy_rows_show_the_limit_of_small_temperatures(load_native):
 
 
 def test_special_rows_show_what_the_draw_saw(load_native):
-    """NaN is -inf, +inf is uniform among its equals, and a row of nothing is -inf everywhere, of rank V."""
+    """NaN is -inf, +inf is uniform among its equals, and an empty row is -inf everywhere, of rank V."""
     nan = float("nan")
     logits = np.array([[nan, 1.0, nan, 1.0], [INF, 3.0, INF, -INF], [-INF, nan, -INF, nan]], np.float32)
     half = -np.log(2.0)

@@ -1,4 +1,4 @@
-"""DESIGN section 2: NaN, infinities and extreme values, and neighbours that stay untouched."""
+"""DESIGN section 2: NaN, infinities and extreme values, beside unchanged neighbours."""
 
 import numpy as np
 import pytest
@@ -7,14 +7,14 @@ import torch
 from calling import assert_same_rows, call, shown_values, tokens
 from special_rows import KINDS, MODES, POISON, V, gaussians, with_values
 from tokendraw import SamplingParams
-from tokendraw.testing import reference
+from tokendraw_testing import reference
 
 NAN, INF = float("nan"), float("inf")
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_whatever_a_row_holds_no_other_row_changes_by_a_bit(load_native, kind):
-    """Each poisoned row stands between clean ones; the batch is compared with itself, poison replaced."""
+    """Each special row lies between clean rows; the batch is compared with itself, special rows replaced."""
     clean = gaussians(2 * len(POISON) + 1)
     poisoned = clean.clone()
     poisoned[1::2] = torch.stack(list(POISON.values()))
@@ -113,7 +113,7 @@ def test_a_greedy_row_with_plus_infinity_takes_its_lowest_id(sampler):
 
 
 def test_no_finite_input_overflows(load_native):
-    """Differences beyond the largest float32 included: x - max(x) is -6e38 here."""
+    """Includes differences beyond the largest float32: x - max(x) is -6e38."""
     logits = torch.tensor([[3e38, -3e38, 3e38, 0.0], [-3e38, -3.2e38, -3.4e38, -3e38]] * 2)
     params = [SamplingParams(seed=1, temperature=t, logprobs=-1) for t in (1.0, 1.0, 0.5, 2.0)]
     for mode in MODES:

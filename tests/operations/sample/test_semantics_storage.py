@@ -1,4 +1,4 @@
-"""DESIGN section 2: logits in storage of any layout, and inputs that are never modified."""
+"""DESIGN section 2: logits in storage of any layout, and inputs never modified."""
 
 import pytest
 import torch

@@ -40,7 +40,7 @@ GIVEN = {
 
 @dataclass
 class Faulty:
-    """Accepts one draft of the first request and emits token 4, or does what it is told."""
+    """Accepts a draft of the first request and emits token 4, or runs a given fault."""
 
     tokens: Any = ((1, 4, -1), (4, -1, -1), (4, -1, -1))
     accepted: Any = (1, 0, 0)

@@ -6,8 +6,8 @@ import pytest
 from goodness_of_fit import FALSE_ALARM, chi_square
 from speculation_cases import CASES
 from speculation_trials import Case, faults, run
-from tokendraw.testing import reference
-from tokendraw.testing.reference_walk import distribution
+from tokendraw_testing import reference
+from tokendraw_testing.reference_walk import distribution
 from verifying import native
 
 TRIALS = 200_000
@@ -16,8 +16,9 @@ TRIALS = 200_000
 @pytest.mark.fast_first
 @pytest.mark.parametrize("case", CASES)
 def test_tokens_follow_the_target(device, case):
-    """Chi-square of every token, of the first two together and of the drafts accepted in a row, and the rate at which
-    the first one is: a false alarm once in 10**6 for each of these kinds."""
+    """Chi-square of every token, of the first two together, of the accepted drafts in a row, and of the first
+    acceptance: a false alarm once in 10**6 for each.
+    """
     found = run(CASES[case], native(device), TRIALS, device)
     assert faults(CASES[case], found) == []
 
@@ -30,7 +31,7 @@ def test_with_noise_of_53_bits_too(device):
 
 @pytest.mark.slow
 def test_residuals_of_several_tiles(device):
-    """Most of what the target has more of lies in tiles where the draft has next to nothing."""
+    """Most of the residual lies in tiles with next to no draft mass."""
     target, draft = np.full(2600, -9.0), np.full(2600, -9.0)
     target[[3, 1500, 2590]] = [0.0, 0.3, -0.5]
     draft[[3, 4, 2590]] = [1.0, 0.0, -2.0]

@@ -1,4 +1,4 @@
-"""``Drafts``: how they are laid out, and what is refused before anything runs."""
+"""``Drafts``: their layout, and refusals before anything runs."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""A verification at the edges: no drafts, ids that are none, rows that hold nothing, equal distributions."""
+"""A verification at the edges: no drafts, placeholder ids, empty rows, equal distributions."""
 
 from dataclasses import replace
 
@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from tokendraw import BatchFacts, Drafts, SamplingMetadata, SamplingParams, speculative
-from tokendraw.testing.reference_walk import walk
+from tokendraw_testing.reference_walk import walk
 from verifying import KINDS, chains, gaussian, native, row_metadata, sampled, softmax, verify
 
 NAN, INF = float("nan"), float("inf")
@@ -45,7 +45,7 @@ def test_no_requests_give_empty_tensors(device, mode, kind):
 
 @pytest.mark.parametrize("kind", ["logits", "probs", None])
 def test_requests_of_very_different_lengths(device, kind):
-    """[3, 0, 1, 128] drafts that are what the target is nearly sure of."""
+    """[3, 0, 1, 128] drafts, each nearly certain under the target."""
     counts = [3, 0, 1, 128]
     target = gaussian(sum(counts) + 4)
     sure = np.random.default_rng(1).integers(0, 300, len(target))
@@ -73,7 +73,7 @@ def test_requests_of_very_different_lengths(device, kind):
 @pytest.mark.parametrize("outside", [-1, 300, BEYOND, -(2**63)])
 @pytest.mark.parametrize("kind", ["logits", "probs", None])
 def test_an_id_outside_the_vocabulary_is_rejected_and_the_residual_is_the_target(device, outside, kind):
-    """Whatever stands in the row of the draft: it is not looked at."""
+    """The draft's row may hold anything: it is not read."""
     target, sampler = gaussian(12), native(device)
     rows = {
         "logits": {"draft_logits": gaussian(8)},
@@ -151,7 +151,7 @@ def test_equal_logits_are_accepted_a_million_times(device, dtype):
 
 @pytest.mark.slow
 def test_equal_probabilities_are_accepted(device):
-    """Exact ones: a flat target."""
+    """Exact equality: a flat target."""
     requests = 100_000
     output = verify(
         native(device),
@@ -174,7 +174,7 @@ def poisoned(rows, at, value):
 @pytest.mark.parametrize("kind", ["logits", "probs", None])
 @pytest.mark.parametrize("mode", ["rejection", "coupled"])
 def test_nan_makes_invalid_only_the_requests_that_used_its_row(device, kind, mode):
-    """Requests 0 to 3 have their first draft rejected, of two, and request 4 has both accepted."""
+    """Requests 0 to 3 have the first of two drafts rejected, and request 4 has both accepted."""
     target = gaussian(15, seed=9)
     target[[12, 13], [4, 5]] = 60.0
     q = gaussian(10, seed=10)
@@ -243,7 +243,7 @@ def test_infinite_logits_share_the_mass(device):
 
 
 def test_a_residual_that_rounding_leaves_empty_is_the_target(device):
-    """Draft probabilities that are too large everywhere: p is drawn from, with the noise of the residual."""
+    """Draft probabilities are too large everywhere: p is drawn from, with the noise of the residual."""
     target, params = gaussian(80), SamplingParams(seed=12)
     q = np.full((40, 300), 8.0, np.float32)
     output = verify(native(device), target, [[2]] * 40, params, device=device, draft_probs=q)

@@ -1,4 +1,4 @@
-"""A verification that fails: when another verifier takes over, from which inputs, and what the user reads."""
+"""A failing verification: takeover by another verifier, its inputs, and the user's message."""
 
 import warnings
 
@@ -19,7 +19,9 @@ DAMAGE = "target_logits.zero_(); drafts.draft_token_ids.zero_(); drafts.draft_pr
 
 
 def verifier(fault, *, after=0, also="sample"):
-    """Source of a plugin that verifies as native does, its proof and ``after`` calls, and then runs ``fault`` first."""
+    """Return the source of a plugin: verifies as native through its proof and ``after`` calls, then runs ``fault``
+    first.
+    """
     source = plugin("acme", capabilities=VERIFIES, build="return Verifying(device, need)")
     source = source.replace("Capabilities(", "VerifyCapabilities(").replace(
         '{"sample": tokendraw', '{"verify": tokendraw'
@@ -51,7 +53,7 @@ def dists(tmp_path, monkeypatch):
 
 
 def given():
-    """Target logits, drafts with what they were drawn from, and metadata of requests, new tensors at each call."""
+    """Make new target logits, drafts with distributions, and metadata of requests."""
     generator = torch.Generator().manual_seed(6)
     target = torch.randn(6, V, generator=generator)
     drafts = Drafts.from_lists(LISTS, draft_probs=torch.rand(3, V, generator=generator).softmax(-1))

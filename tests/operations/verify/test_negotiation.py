@@ -1,4 +1,4 @@
-"""``Sampler.verify`` and ``Sampler.draft``: who serves them, what they refuse, whose entries the metadata hold."""
+"""``Sampler.verify`` and ``Sampler.draft``: their backends, refusals, and metadata by request or row."""
 
 from dataclasses import replace
 
@@ -126,7 +126,7 @@ def test_a_sampler_that_was_asked_for_and_verifies_nothing_is_an_error(dists):
 
 
 class Verifier:
-    """Accepts nothing and emits token 99, which is no token."""
+    """Accepts nothing and emits the invalid token 99."""
 
     def verify(self, target_logits, drafts, metadata, *, mode="rejection"):
         tokens = torch.full((drafts.num_requests, drafts.max_drafts + 1), 99)
@@ -216,7 +216,7 @@ def test_building_is_proving_for_verifiers_too(dists):
 
 
 class Counting:
-    """Native, and how many requests it was given."""
+    """Native, with a count of its requests."""
 
     def __init__(self):
         self.native = NativeSampler(CPU, Need())

@@ -1,4 +1,4 @@
-"""Drafts are routed as what is sampled is: rows that the one who verifies cannot serve go to its companion alone."""
+"""Drafting is routed as sampling is: rows not served by the verifier go to its companion alone."""
 
 import logging
 from dataclasses import dataclass, field, replace
@@ -22,7 +22,7 @@ ROWS, V = 20, 50
 
 @dataclass
 class Drafter:
-    """Draws one token for all drafts, and keeps how many rows it was given. It samples nothing."""
+    """Draws the same token for all drafts, and counts its rows. It samples nothing."""
 
     token: int
     rows: list[int] = field(default_factory=list)
@@ -83,7 +83,7 @@ def test_what_is_routed_away_is_logged_once(caplog):
 
 @pytest.mark.parametrize("wanted", [None, 2])
 def test_the_drafts_of_two_are_those_of_one(wanted):
-    """Both are native here, and every row is seeded, so that a difference could come from routing alone."""
+    """Both backends are native, and every row is seeded, so that only routing could make a difference."""
     requests = [
         SamplingParams(seed=row, temperature=0.0 if row % 5 == 3 else 0.8, top_k=row % 3, logprobs=wanted)
         for row in range(30)
@@ -123,7 +123,7 @@ def test_the_error_of_either_is_the_callers_and_counts_nothing(who):
 
 
 def test_who_samples_has_no_part_in_it():
-    """A batch that the sampler serves and the one who verifies does not."""
+    """The sampler serves the batch, and the verifier does not."""
     sampler = drafting(FILTERS_ONLY, Drafter(1), companion_capabilities=None)
     sampling = sampler._calls.serving
     sampler._calls._serving = replace(sampling, chosen=replace(sampling.chosen, backend=Recorded(7)))

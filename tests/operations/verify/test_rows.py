@@ -1,10 +1,10 @@
-"""Index arithmetic of a verification, by examples that can be checked by eye."""
+"""Index arithmetic of a verification, by examples small enough to check by eye."""
 
 import pytest
 import torch
 
 from tokendraw import Drafts, SamplingMetadata, SamplingParams, speculative
-from tokendraw.operations.verify.rows import by_row
+from tokendraw.operations.verify.calls import by_row
 
 GOLDEN = {
     # num_drafts: cu_num_logits, row_index, offsets, bonus_rows, target_rows
@@ -54,7 +54,7 @@ def test_rows_beyond_the_last_request_are_given_to_it():
 
 
 def test_no_size_is_read_from_the_device():
-    """On tensors without data, which have no values to read."""
+    """Runs on tensors without data, which have no values to read."""
     counts, first = torch.empty(3, dtype=torch.int32, device="meta"), torch.empty(3, device="meta").long()
     cu_num_logits = speculative.cu_num_logits(counts)
     assert cu_num_logits.shape == (4,)
@@ -122,13 +122,13 @@ def test_the_rows_of_drafts_are_computed_once_but_in_a_graph(monkeypatch):
     monkeypatch.setattr(speculative, "rows_of_requests", lambda *given: counted.append(1) or compute(*given))
     assert [spread(drafts), spread(drafts)] == [SPREAD, SPREAD]
     assert len(counted) == 1
-    monkeypatch.setattr("tokendraw.operations.verify.rows.is_capturing", lambda: True)
+    monkeypatch.setattr("tokendraw.operations.verify.calls.is_capturing", lambda: True)
     assert [spread(drafts), spread(drafts)] == [SPREAD, SPREAD]
     assert len(counted) == 3
 
 
 def test_requests_in_slots_keep_their_slots():
-    """One entry a request, whose slots are not their own places in the batch."""
+    """An entry a request, in slots other than its index in the batch."""
     drafts = Drafts.from_lists([[1, 2], [], [3]])
     slots = torch.tensor([7, 0, 4], dtype=torch.int32)
     metadata = SamplingMetadata(top_k=torch.arange(8), row_index=slots, positions=torch.tensor([10, 20, 30]))

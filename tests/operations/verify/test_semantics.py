@@ -1,4 +1,4 @@
-"""What a verification answers to requests of every kind, in any batch and layout."""
+"""The outcome of a verification for requests of every kind, in any batch and layout."""
 
 from dataclasses import replace
 
@@ -8,8 +8,8 @@ import torch
 
 from tokendraw import BatchFacts, Drafts, Need, SamplingMetadata, SamplingParams, speculative
 from tokendraw.plugin import VerifyCapabilities
-from tokendraw.testing import reference
 from tokendraw_native import plugin
+from tokendraw_testing import reference
 from verifying import Batch, chains, gaussian, native, row_metadata, sampled, verify
 
 NAN, INF = float("nan"), float("inf")
@@ -74,7 +74,7 @@ def test_both_layouts_and_a_count_that_only_the_device_knows_agree(device):
 
 
 def test_rows_that_no_request_owns_are_ignored(device):
-    """A CUDA graph is captured with the most rows that may come."""
+    """A CUDA graph is captured with the largest possible number of rows."""
     batch, sampler = Batch(24, 1500, seed=3), native(device)
     expected = batch.verify(sampler, "logits", device)
     drafts = Drafts.from_lists(batch.lists, device=device)
@@ -233,7 +233,7 @@ def test_no_logprobs_no_kept_mass(device):
 @pytest.mark.parametrize("padded", [False, True])
 @pytest.mark.fast_first
 def test_every_shape_is_known_on_the_host(mode, kind, padded):
-    """On tensors without data: whoever asked one for a value would fail, as while a CUDA graph is captured."""
+    """Runs on tensors without data: reading a value fails, as during the capture of a CUDA graph."""
 
     def empty(*shape, dtype=torch.int64):
         return torch.empty(shape, dtype=dtype, device="meta")

@@ -1,4 +1,4 @@
-"""Warming up for speculation: drafts and verifications of every kind that an engine asks for, and no others."""
+"""Warming up for speculation: drafts and verifications of every kind requested by an engine, and no others."""
 
 from dataclasses import dataclass, field
 from itertools import pairwise, product
@@ -42,7 +42,7 @@ PLAIN = {"seeds": False, "logprobs": ()}
 
 @dataclass
 class Recorder:
-    """Keeps what it is asked to draft and to verify."""
+    """A backend with lists of its drafts and verifications."""
 
     drafted: list = field(default_factory=list)
     verified: list = field(default_factory=list)
@@ -71,7 +71,7 @@ class Recorder:
         return VerifyOutput(tokens, none, valid, best, mass)
 
     def kinds(self, layout):
-        """(any seed, all seeded, positions, filter, joint, all greedy, logprobs) of what was verified so laid out."""
+        """Return (any seed, all seeded, positions, filter, joint, all greedy, logprobs) of verifications."""
         return {seeds + rest for seeds, rest in self.parts(layout)}
 
     def parts(self, layout):

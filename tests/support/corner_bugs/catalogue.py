@@ -7,9 +7,9 @@ from dataclasses import replace
 import corner_bugs
 from corner_bugs.plugin import NATIVE, Draws, Honest, subject
 from corner_bugs.shared_tables import shared_tables
-from tokendraw.testing import Subject, run
-from tokendraw.testing.kit.effort import Effort
-from tokendraw.testing.kit.report import Line
+from tokendraw_testing import Subject, run
+from tokendraw_testing.kit.effort import Effort
+from tokendraw_testing.kit.report import Line
 
 _QUICK = Effort.of(quick=True, device_type="cpu")
 _WIDE = 1 << 16

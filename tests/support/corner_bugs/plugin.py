@@ -22,10 +22,10 @@ from tokendraw import (
     VocabShard,
     philox,
 )
-from tokendraw.testing import Subject
 from tokendraw_native import plugin
 from tokendraw_native.row_params import Noise
 from tokendraw_native.sampler import NativeSampler
+from tokendraw_testing import Subject
 
 NATIVE = {name: plugin.tokendraw_describe().operations[name] for name in ("sample", "verify")}
 

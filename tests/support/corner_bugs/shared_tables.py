@@ -3,10 +3,10 @@
 import contextlib
 from unittest import mock
 
-from tokendraw.testing.crossing import table
-from tokendraw.testing.crossing.covering import anything, covering
-from tokendraw.testing.sample import crossed_statistics
-from tokendraw.testing.verify.crossing import lines
+from tokendraw_testing.crossing import table
+from tokendraw_testing.crossing.covering import anything, covering
+from tokendraw_testing.sample import crossed_statistics
+from tokendraw_testing.verify.crossing import lines
 
 _MADE = {}
 

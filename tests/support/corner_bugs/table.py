@@ -8,7 +8,7 @@ from __future__ import annotations
 from checkout import ROOT
 from corner_bugs import catalogue
 from corner_bugs.catalogue import ROOMS
-from tokendraw.testing.kit.report import Status
+from tokendraw_testing.kit.report import Status
 
 PAGE = ROOT / "docs/planted-bugs.md"
 _WIDTH = 150

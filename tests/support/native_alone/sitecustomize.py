@@ -30,7 +30,7 @@ importlib_metadata.distributions = _distributions
 if "SMALLEST_KIT" in os.environ:
     import dataclasses
 
-    from tokendraw.testing.kit.effort import Effort
+    from tokendraw_testing.kit.effort import Effort
 
     Effort.of = classmethod(
         lambda cls, *, quick, device_type: dataclasses.replace(cls.tiny(), interpreted=False, widest=262_147)

@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 
 from tokendraw import SamplingParams
-from tokendraw.testing import Effort, reference
-from tokendraw.testing.crossing.contested import LEAST_LEAD, contested
-from tokendraw.testing.crossing.covering import covering
-from tokendraw.testing.crossing.factors import Site, allowed, request_factors
-from tokendraw.testing.crossing.rows import DESIGNS, TOPS, crossed_row
-from tokendraw.testing.rows.expected import expect
-from tokendraw.testing.rows.noise_precision import POSITION, lucky_rows, placed, telling_rows
-from tokendraw.testing.sample.crossed_statistics import coincidences
 from tokendraw_native import plugin
+from tokendraw_testing import Effort, reference
+from tokendraw_testing.crossing.contested import LEAST_LEAD, contested
+from tokendraw_testing.crossing.covering import covering
+from tokendraw_testing.crossing.factors import Site, allowed, request_factors
+from tokendraw_testing.crossing.rows import DESIGNS, TOPS, crossed_row
+from tokendraw_testing.rows.expected import expect
+from tokendraw_testing.rows.noise_precision import POSITION, lucky_rows, placed, telling_rows
+from tokendraw_testing.sample.crossed_statistics import coincidences
 
 CAPABILITIES = plugin.tokendraw_describe().operations["sample"]
 DTYPES = ("float32", "bfloat16", "float16")

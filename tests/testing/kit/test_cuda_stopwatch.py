@@ -6,7 +6,7 @@ import torch
 import tokendraw
 from cuda_batches import FILTERED, B, cycle, logits_of
 from tokendraw import Drafts, InvalidInputError, RowKinds, SamplingMetadata, SamplingParams
-from tokendraw.testing.kit.device import LONGEST_CALL, seconds_behind_a_busy_device, sync_is_an_error
+from tokendraw_testing.kit.device import LONGEST_CALL, seconds_behind_a_busy_device, sync_is_an_error
 
 pytestmark = pytest.mark.gpu
 

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from tokendraw.testing.kit import device
-from tokendraw.testing.kit.device import LONGEST_CALL, seconds_behind_a_busy_device
+from tokendraw_testing.kit import device
+from tokendraw_testing.kit.device import LONGEST_CALL, seconds_behind_a_busy_device
 
 
 class Machine:

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from tokendraw.testing import properties
-from tokendraw.testing.kit.trial import FALSE_ALARM, Trial, Verdict, Violation
+from tokendraw_testing import properties
+from tokendraw_testing.kit.trial import FALSE_ALARM, Trial, Verdict, Violation
 
 
 def verdicts(*p_values):

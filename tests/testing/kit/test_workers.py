@@ -10,10 +10,10 @@ from deadly_plugin import deadly
 from fake_dists import fake_dists
 from tokendraw import InvalidParameterError
 from tokendraw.plugin import Capabilities
-from tokendraw.testing import Line, Report, Status, Subject, run
-from tokendraw.testing.kit import fuzz as fuzzing
-from tokendraw.testing.kit import workers
-from tokendraw.testing.kit.fuzz import fuzz
+from tokendraw_testing import Line, Report, Status, Subject, run
+from tokendraw_testing.kit import fuzz as fuzzing
+from tokendraw_testing.kit import workers
+from tokendraw_testing.kit.fuzz import fuzz
 
 LINES = ["greedy rows", "rows of a batch", "torch.manual_seed", "process bias", "process order"]
 

@@ -5,8 +5,8 @@ import pytest
 import planted_packing_bugs as planted
 import planted_races
 from tokendraw.plugin import Sm90W4Capabilities
-from tokendraw.testing import Subject, properties, run
-from tokendraw.testing.kit.report import Status
+from tokendraw_testing import Subject, properties, run
+from tokendraw_testing.kit.report import Status
 
 EVERYTHING = Sm90W4Capabilities(formats=("fp4", "int4", "fp4_fp8"), layouts=("v1", "v2"), unpacks=True)
 LINES = [prop.name for prop in properties("pack_sm90_w4")]

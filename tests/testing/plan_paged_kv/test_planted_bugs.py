@@ -5,9 +5,9 @@ import pytest
 import planted_plan_bugs as planted
 import planted_races
 from tokendraw.plugin import HostCapabilities
-from tokendraw.testing import Subject, properties, run
-from tokendraw.testing.kit.effort import Effort
-from tokendraw.testing.kit.report import Status
+from tokendraw_testing import Subject, properties, run
+from tokendraw_testing.kit.effort import Effort
+from tokendraw_testing.kit.report import Status
 
 PROMISES = HostCapabilities(device_types=None, graph_safe=True, sync_free=True)
 LINES = [prop.name for prop in properties("plan_paged_kv")]

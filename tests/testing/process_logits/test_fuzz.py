@@ -4,8 +4,8 @@ import pytest
 
 import planted_edit_bugs as planted
 from tokendraw.plugin import INPUT_DTYPES, ProcessCapabilities
-from tokendraw.testing import Subject
-from tokendraw.testing.kit.fuzz import Case, fuzz, fuzz_case, look
+from tokendraw_testing import Subject
+from tokendraw_testing.kit.fuzz import Case, fuzz, fuzz_case, look
 
 EVERYTHING = ProcessCapabilities(device_types=None, dtypes=INPUT_DTYPES, drafts=True)
 FOUND_IN = {

@@ -6,9 +6,9 @@ import pytest
 
 import planted_edit_bugs as planted
 from tokendraw.plugin import EDITS, INPUT_DTYPES, ProcessCapabilities
-from tokendraw.testing import Effort, Subject, properties, run
-from tokendraw.testing.kit.fuzz import Case, look
-from tokendraw.testing.kit.report import Status
+from tokendraw_testing import Effort, Subject, properties, run
+from tokendraw_testing.kit.fuzz import Case, look
+from tokendraw_testing.kit.report import Status
 
 EVERYTHING = ProcessCapabilities(
     device_types=None, dtypes=INPUT_DTYPES, drafts=True, graph_safe=True, sync_free=True

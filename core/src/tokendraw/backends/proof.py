@@ -15,7 +15,7 @@ import torch
 
 from tokendraw.backends.description.capabilities import HostCapabilities, HostNeed
 from tokendraw.backends.description.operation import Operation
-from tokendraw.backends.discovery import places, torch_state
+from tokendraw.backends.discovery import origins, torch_state
 from tokendraw.backends.discovery.guard import guarded
 from tokendraw.errors.exceptions import PluginError
 
@@ -34,7 +34,7 @@ def build(
     :raises PluginError: it did not build, or did not serve rightly; the message is a reason in words.
     """
     name, package = hooks.tokendraw_build.get_hookimpls()[-1].plugin_name, package_of(hooks)
-    with torch_state.kept_while_building(name), random_state_kept(device):
+    with torch_state.preserved_while_building(name), random_state_kept(device):
         backend = guarded(
             "tokendraw_build",
             lambda: hooks.tokendraw_build(operation=operation.name, device=device, need=need),
@@ -52,7 +52,7 @@ def build(
 
 def package_of(hooks: pluggy.HookRelay) -> str:
     """Return the top-level package of the code behind the hooks of one plugin."""
-    return places.package_of(hooks.tokendraw_build.get_hookimpls()[-1].plugin)
+    return origins.package_of(hooks.tokendraw_build.get_hookimpls()[-1].plugin)
 
 
 @contextlib.contextmanager

@@ -17,7 +17,7 @@ from collections.abc import Hashable, Sequence
 
 from tokendraw._torch.graphs import is_capturing
 from tokendraw.backends.description.operation import Operation
-from tokendraw.backends.discovery.places import package_of, place_of
+from tokendraw.backends.discovery.origins import format_origin, package_of
 from tokendraw.backends.resolution.candidate import Choice
 from tokendraw.backends.resolution.refusals import install, undo
 from tokendraw.calls.call import Call
@@ -77,7 +77,7 @@ class CallFailedError(Exception):
 
 def raised(error: BaseException, member: BuiltProvider) -> str:
     """Put into words what speaks against a provider whose call raised."""
-    return f"its call raised {format_error(error)}{place_of(error, member.package or package_of(member.backend))}"
+    return f"its call raised {format_error(error)}{format_origin(error, member.package or package_of(member.backend))}"
 
 
 def copied(call: Call, member: BuiltProvider, kind: Hashable) -> Call:

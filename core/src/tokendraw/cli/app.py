@@ -1,104 +1,55 @@
-"""The main command, which dispatches to the others and turns their errors into exit codes.
-
-Exit codes: 0 fine; 1 not usable (no sampler, a file without logits, an explicit choice that cannot be
-honoured); 2 usage (options, parameters outside their range, malformed settings); 130 interrupted; 141 the
-reader of a pipe left.
-"""
+"""The main command: its own commands, and those that other distributions bring."""
 
 from __future__ import annotations
 
-import contextlib
 import importlib
-import warnings
-from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import click
 
 from tokendraw._version import __version__
-from tokendraw.cli.option_names import in_options
+from tokendraw.cli.command import GuardedCommand, errors_as_json, has_json_option
+from tokendraw.cli.installed_commands import (
+    BUILT_IN,
+    OWNERS,
+    InstalledCommand,
+    installed_commands,
+    load,
+    missing_distribution,
+)
 from tokendraw.cli.terminal import process
-from tokendraw.cli.terminal.tables import has_printed_json, print_json
-from tokendraw.cli.terminal.verbose import show_cause
-from tokendraw.errors.exceptions import InvalidParameterError, SettingsError, TokendrawError, TokendrawWarning
-from tokendraw.errors.notices import as_error
+from tokendraw.errors.exceptions import PluginError, TokendrawError
 
-NOT_USABLE = 1
-USAGE = 2
-
-_COMMANDS = {
-    "list": "list_",
-    "show": "show",
-    "resolve": "resolve",
-    "doctor": "doctor",
-    "check": "check",
-    "bench": "bench",
-    "sample": "sample",
-    "generate": "generate",
-    "new": "new",
-}
-"""Maps each command to its function, in the module of that name; ``--help`` lists them in this order."""
+_ORDER = ("list", "show", "resolve", "doctor", "check", "bench", "sample", "generate", "new")
+"""Order of tokendraw's own commands in ``--help``; those of third parties follow by name."""
+_INSTALLED = "tokendraw.installed_commands"
+_LOADED = "tokendraw.loaded_commands"
 
 
-class GuardedCommand(click.Command):
-    """A command that reports errors as a sentence on stderr and an exit code, not as tracebacks.
+class _UnusableCommand(GuardedCommand):
+    """Stands for a command that is known by name and cannot run: says why, whatever its arguments are.
 
-    With ``--json`` stdout gets the sentence as well, as ``error`` of a JSON object.
+    :param summary: the line in ``--help``; "" leaves the command out of the list.
+    :param reason: why the command is listed among the broken ones.
     """
 
-    def make_context(
-        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
-    ) -> click.Context:
-        """Parse the arguments; with ``--json`` among them a usage error is printed as JSON."""
-        with _errors_as_json(_has_json_option(args)):
-            return super().make_context(info_name, args, parent, **extra)
+    def __init__(self, name: str, message: str, *, summary: str = "", reason: str | None = None) -> None:
+        super().__init__(
+            name,
+            help=message,
+            short_help=summary,
+            hidden=not summary,
+            context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
+            params=[
+                click.Argument(["arguments"], nargs=-1, type=click.UNPROCESSED),
+                click.Option(["--json", "as_json"], is_flag=True, help="One JSON object on stdout."),
+            ],
+            callback=self._refuse,
+        )
+        self.message, self.reason = message, reason
 
-    def invoke(self, ctx: click.Context) -> Any:
-        """Run the command and report an error of tokendraw as a sentence."""
-        as_json = ctx.params["as_json"]
-        with _errors_as_json(as_json):
-            try:
-                with warnings.catch_warnings():
-                    warnings.showwarning = _show_warning
-                    return super().invoke(ctx)
-            except (TokendrawError, TokendrawWarning) as error:
-                if process.was_interrupted(error):
-                    raise KeyboardInterrupt from None
-                show_cause(ctx, error)
-                of_options = not isinstance(error, SettingsError)  # which is about variables and a file
-                message = in_options(str(error), self) if of_options else str(error)
-                click.echo(message, err=True)
-                if as_json:
-                    _print_error(message)
-                ctx.exit(USAGE if isinstance(error, (InvalidParameterError, SettingsError)) else NOT_USABLE)
-
-
-def _has_json_option(args: Sequence[str]) -> bool:
-    """Tell whether ``--json`` is among arguments that click may not be able to parse."""
-    return any(arg.partition("=")[0] == "--json" for arg in args)
-
-
-@contextlib.contextmanager
-def _errors_as_json(as_json: bool) -> Iterator[None]:
-    """Print an error that ends the command as a JSON object, if ``--json`` was given, and raise it again."""
-    try:
-        yield
-    except (click.exceptions.Exit, click.Abort):
-        raise
-    except Exception as error:
-        if as_json and not process.was_interrupted(error):
-            _print_error(
-                error.format_message()
-                if isinstance(error, click.ClickException)
-                else f"{type(error).__name__}: {error}"
-            )
-        raise
-
-
-def _print_error(message: str) -> None:
-    """Print a JSON object that holds an error, unless the command has printed its own object."""
-    if not has_printed_json():
-        print_json({"error": message})
+    def _refuse(self, **arguments: Any) -> None:
+        raise TokendrawError(self.message)
 
 
 class _Commands(click.Group):
@@ -113,7 +64,7 @@ class _Commands(click.Group):
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
     ) -> click.Context:
-        with process.ended_by_exit_code(), _errors_as_json(_has_json_option(args)):
+        with process.ended_by_exit_code(), errors_as_json(has_json_option(args)):
             return super().make_context(info_name, args, parent, **extra)
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -123,18 +74,39 @@ class _Commands(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        with _errors_as_json(_has_json_option(args)):
+        with errors_as_json(has_json_option(args)):
             return super().resolve_command(ctx, args)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(_COMMANDS)
+        names = (command.name for command in _installed(ctx) if command.is_callable)
+        return list(dict.fromkeys((*_ORDER, *names)))
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        for name in [cmd_name] if cmd_name in _COMMANDS else _COMMANDS:  # all: click looks for the nearest
-            if name not in self.commands:
-                module = importlib.import_module(f"tokendraw.cli.verbs.{name}")
-                self.add_command(getattr(module, _COMMANDS[name]))
-        return self.commands.get(cmd_name)
+        if cmd_name in BUILT_IN:
+            if cmd_name not in self.commands:
+                module = importlib.import_module(f"tokendraw.cli.verbs.{cmd_name}")
+                self.add_command(getattr(module, BUILT_IN[cmd_name]))
+            return self.commands[cmd_name]
+        for command in _installed(ctx):
+            if command.name == cmd_name and command.is_callable:
+                return _loaded(ctx, command)
+        if cmd_name in OWNERS:
+            summary = f"Needs {OWNERS[cmd_name]}, which is not installed."
+            return _UnusableCommand(cmd_name, missing_distribution(cmd_name), summary=summary)
+        for name in self.list_commands(ctx):  # click looks for the nearest among these
+            self.commands.setdefault(name, click.Command(name))
+        return None
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        super().format_commands(ctx, formatter)
+        rows = [
+            (command.name, f"{command.owner}: {reason}")
+            for command in _installed(ctx)
+            if (reason := _reason_against(ctx, command)) is not None
+        ]
+        if rows:
+            with formatter.section("Commands that cannot be used"):
+                formatter.write_dl(rows)
 
 
 @click.group(
@@ -148,27 +120,29 @@ def main() -> None:
     """
 
 
-def warn(messages: Iterable[str], *, strict: bool, outcome: str = "") -> None:
-    """Print the warnings that :func:`tokendraw.load_sampler` would give on stderr.
-
-    :param strict: raise instead, as that does under ``TOKENDRAW_STRICT=1``.
-    :param outcome: as of :func:`tokendraw.errors.notices.as_error`.
-    """
-    for message in messages:
-        if strict:
-            raise TokendrawError(as_error(message, outcome))
-        click.echo(message, err=True)
+def _installed(ctx: click.Context) -> tuple[InstalledCommand, ...]:
+    """List the installed commands, once in a run of the main command."""
+    commands: tuple[InstalledCommand, ...] | None = ctx.meta.get(_INSTALLED)
+    if commands is None:
+        commands = ctx.meta[_INSTALLED] = installed_commands()
+    return commands
 
 
-def _show_warning(
-    message: Warning | str,
-    category: type[Warning],
-    filename: str,
-    lineno: int,
-    file: Any = None,
-    line: str | None = None,
-) -> None:
-    text = str(message)
-    if not issubclass(category, TokendrawWarning):  # not ours: where it comes from helps
-        text = warnings.formatwarning(text, category, filename, lineno, line).rstrip()
-    click.echo(text, err=True)
+def _loaded(ctx: click.Context, command: InstalledCommand) -> click.Command:
+    """Import a command once in a run; a stand-in that says why, if it cannot be used."""
+    commands: dict[InstalledCommand, click.Command] = ctx.meta.setdefault(_LOADED, {})
+    if command not in commands:
+        try:
+            commands[command] = load(command)
+        except PluginError as error:
+            message = f"{command.name!r} of {command.owner} cannot be used: {error}."
+            commands[command] = _UnusableCommand(command.name, message, reason=str(error))
+    return commands[command]
+
+
+def _reason_against(ctx: click.Context, command: InstalledCommand) -> str | None:
+    """Say why an installed command cannot be used; None if it can."""
+    if not command.is_callable:
+        return command.reason
+    loaded = _loaded(ctx, command)
+    return loaded.reason if isinstance(loaded, _UnusableCommand) else None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -12,7 +11,7 @@ from tokendraw import operations
 from tokendraw._torch.importing import require_torch
 from tokendraw.backends.description.capabilities import FILTER_ORDERS, GUMBEL_DTYPES, LOGPROBS_MODES, Need
 from tokendraw.backends.discovery import settings as _settings
-from tokendraw.backends.discovery.entry_points import found
+from tokendraw.backends.discovery.entry_points import installed_candidates
 from tokendraw.backends.resolution.candidate import Choice
 from tokendraw.cli.terminal import verbose as _verbose
 from tokendraw.parameters.params import SamplingParams
@@ -39,7 +38,9 @@ def all_of_options(*options: Callable[[_F], _F]) -> Callable[[_F], _F]:
 
 def installed_names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
     """Complete the name of an installed sampler without running its code."""
-    return [name for name in dict.fromkeys(c.name for c in found()) if name.startswith(incomplete)]
+    return [
+        name for name in dict.fromkeys(c.name for c in installed_candidates()) if name.startswith(incomplete)
+    ]
 
 
 json_option = click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
@@ -66,15 +67,16 @@ def _operations(ctx: click.Context, param: click.Parameter, incomplete: str) -> 
     return [name for name in operations.FOLDERS if name.startswith(incomplete)]
 
 
-_operation_option = functools.partial(
-    click.option,
-    "--operation",
-    metavar=f"[{'|'.join(operations.FOLDERS)}]",
-    callback=_known,
-    shell_complete=_operations,
-)
-operation_option = _operation_option(default="sample", show_default=True)
-only_operation_option = _operation_option(help="Check the properties of this operation alone.")
+def build_operation_option(**settings: Any) -> Callable[[_F], _F]:
+    """Build the option ``--operation``, which completes and checks names of operations.
+
+    :param settings: more arguments of :func:`click.option`, such as ``help`` or ``default``.
+    """
+    names = f"[{'|'.join(operations.FOLDERS)}]"
+    return click.option("--operation", metavar=names, callback=_known, shell_complete=_operations, **settings)
+
+
+operation_option = build_operation_option(default="sample", show_default=True)
 
 device_option = click.option(
     "--device", metavar="DEVICE", help="cpu, cuda, cuda:1 ... Default: the accelerator, else the CPU."
@@ -98,13 +100,12 @@ logprobs_mode_option = click.option(
     help="What log-probabilities are taken of.",
 )
 
-_gumbel_dtype_option = functools.partial(
-    click.option, "--gumbel-dtype", type=click.Choice(GUMBEL_DTYPES), help="Precision of the random numbers."
-)
-gumbel_dtype_option = _gumbel_dtype_option(default="fp32", show_default=True)
-only_gumbel_dtype_option = _gumbel_dtype_option(
-    help="Check what draws, built for random numbers of this precision. Default: everything, built for the first that "
-    "it has."
+gumbel_dtype_option = click.option(
+    "--gumbel-dtype",
+    type=click.Choice(GUMBEL_DTYPES),
+    default="fp32",
+    show_default=True,
+    help="Precision of the random numbers.",
 )
 
 params_options = all_of_options(

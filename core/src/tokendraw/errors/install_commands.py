@@ -6,6 +6,8 @@ _ON_AN_INDEX = False  # publishing turns this to True
 
 _FOLDERS = {
     "tokendraw": "./core",
+    "tokendraw-testing": "./testing",
+    "tokendraw-bench": "./bench",
     "tokendraw-native": "./plugins/native",
     "tokendraw-flashinfer": "./plugins/flashinfer",
     "tokendraw-aiter": "./plugins/aiter",

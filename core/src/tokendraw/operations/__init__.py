@@ -1,4 +1,4 @@
-"""The operations that plugins can serve: one folder and one line each.
+"""The operations served by plugins: a folder and a line each.
 
 Nothing else in the core knows an operation by its name. A record is loaded when it is first asked for, so that the
 folders may import what they like of the rooms below them.
@@ -23,7 +23,7 @@ FOLDERS: dict[str, str] = {
 
 
 def find(name: str) -> Operation | None:
-    """Look up an operation; None if there is none of that name."""
+    """Look up an operation; None for an unknown name."""
     if name not in FOLDERS:
         return None
     operation: Operation = importlib.import_module(FOLDERS[name]).OPERATION

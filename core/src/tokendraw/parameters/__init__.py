@@ -1,1 +1,1 @@
-"""Parameters of requests and of batches: their checks, their tensors, and what the host knows of the rows."""
+"""Parameters of requests and of batches: checks, tensors, and the host's knowledge of the rows."""

@@ -1,4 +1,4 @@
-"""Says what the host knows of a batch without looking at the device: of all rows together, and of each one."""
+"""The host's knowledge of a batch, without reading the device: of all rows together, and of each row."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from tokendraw._torch.tensor_checks import check_integers, check_vector
 from tokendraw.backends.description.declared import at_least, check_fields
 from tokendraw.parameters.params import CheckedParams, SamplingParams
 from tokendraw.parameters.ranges import integers
-from tokendraw.parameters.request_columns import RequestColumns, checked_columns
+from tokendraw.parameters.request_columns import RequestColumns, check_columns
 
 RowKind: TypeAlias = tuple[bool, bool, int, bool, bool, str, int | None]
-"""Greedy, seeded, top_k, whether there is a top_p, a min_p, the filter order, logprobs: equal for rows of one kind."""
+"""Whether greedy, whether seeded, top_k, whether there is a top_p, a min_p, filter order, logprobs."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BatchFacts:
-    """Facts about a batch, known without reading the device: what it may hold. The defaults say "anything".
+    """Upper bounds of a batch's contents, known without reading the device. The defaults say "anything".
 
     ``any_*`` must be True unless no row is of that kind, ``all_*`` may be True only if every row is.
 
@@ -58,13 +58,13 @@ class BatchFacts:
         check_fields(self)
 
     def logprobs_width(self, vocab_size: int) -> int | None:
-        """Return N of the result: the best tokens beside each drawn one, at most V; None: no row wants any."""
+        """Return N of the result: the number of best tokens a row, at most V; None: no row wants logprobs."""
         n = self.max_logprobs
         return n if n is None or 0 <= n <= vocab_size else vocab_size
 
     @classmethod
     def of_kinds(cls, kinds: Collection[RowKind]) -> Self:
-        """Describe a batch whose rows are of these kinds, each of which occurs."""
+        """Describe a batch with at least one row of each given kind, and no others."""
         greedy, seeded, top_k, top_p, min_p, order, logprobs = zip(*kinds, strict=True) if kinds else [()] * 7
         filters = zip(order, top_k, top_p, min_p, strict=True)
         return cls(
@@ -83,7 +83,7 @@ class BatchFacts:
 
     @classmethod
     def merged(cls, parts: Iterable[BatchFacts]) -> BatchFacts:
-        """Describe a batch whose rows are those of ``parts`` together; without parts, an empty batch."""
+        """Describe the batch of all rows of ``parts``; without parts, an empty batch."""
         every = list(parts)
         if len(every) == 1:
             return every[0]
@@ -103,7 +103,7 @@ class BatchFacts:
         )
 
     def tightened(self, given: Collection[str]) -> Self:
-        """Say of a parameter whose tensor is absent that it is off, whatever the caller left at "may hold".
+        """Mark each parameter without a tensor as off, whatever the caller left at "may hold".
 
         :param given: names of the parameters that have a tensor.
         """
@@ -128,13 +128,12 @@ class BatchFacts:
 
 
 class RowKinds:
-    """The kind of each row, as the host knows it, so that rows can be routed singly: see ``docs/engine-authors.md``.
+    """The kind of each row, as the host knows it, for routing single rows: see ``docs/engine-authors.md``.
 
-    :meth:`SamplingMetadata.from_params` makes it. Whoever keeps parameters in tensors of their own makes it from the
-    requests that these hold, anew whenever a row comes to be of another kind (greedy, seeded, with another top-k,
-    another filter or order, another ``logprobs``), and passes it beside them. It speaks of the tensors that it was
-    first passed with, as they were then: where torch counts a change in place since, the rows of the batch are no
-    longer told apart; and metadata that is made from it with other tensors has none.
+    :meth:`SamplingMetadata.from_params` makes them. An engine with parameters in its own tensors makes them with
+    :meth:`of`, again whenever a row changes its kind (greedy, seeded, top-k, another filter or order, ``logprobs``),
+    and passes them to :class:`SamplingMetadata`. They are valid for the tensors they were first used with: an in-place
+    change counted by torch, or other tensors, invalidate them, and the batch is routed as a whole.
     """
 
     def __init__(self, columns: RequestColumns, slot_of_row: Sequence[int] | None) -> None:
@@ -150,11 +149,11 @@ class RowKinds:
         )
         index: dict[RowKind, int] = {}
         self.of_slot: tuple[int, ...] = tuple([index.setdefault(key, len(index)) for key in keys])
-        """[slots]: index of its kind."""
+        """[slots]: index of the slot's kind."""
         self.slot_of_row: tuple[int, ...] | None = None if slot_of_row is None else tuple(slot_of_row)
-        """[rows], where the metadata has a ``row_index``; None: row i is slot i."""
+        """[rows], if the metadata has a ``row_index``; None: row i is slot i."""
         self._keys = tuple(index)
-        self._seen: tuple[tuple[Tensor | None, int], ...] | None = None
+        self._bound: tuple[tuple[Tensor | None, int], ...] | None = None
 
     @classmethod
     def of(cls, params: Iterable[SamplingParams], *, row_index: Iterable[int] | Tensor | None = None) -> Self:
@@ -165,41 +164,41 @@ class RowKinds:
         :raises InvalidParameterError: a ValueError that names the field, the row and the value.
         :raises InvalidInputError: a ValueError: ``row_index`` is a tensor of another form.
         """
-        columns = checked_columns(params, may_edit=True)
+        columns = check_columns(params, may_edit=True)
         if isinstance(row_index, Tensor):
             check_vector("row_index", row_index)
             check_integers("row_index", row_index)
             row_index = row_index.tolist()
-        return cls(columns, checked_slots(row_index, len(columns.seed)))
+        return cls(columns, slots_of_rows(row_index, len(columns.seed)))
 
     @cached_property
     def kinds(self) -> tuple[BatchFacts, ...]:
-        """Facts about a single row of each kind that occurs."""
+        """Facts about a single row of each kind in the batch."""
         return tuple(BatchFacts.of_kinds([key]) for key in self._keys)
 
     @cached_property
     def facts(self) -> BatchFacts:
-        """Facts about a batch of one row for each slot."""
+        """Facts about a batch with a row for each slot."""
         return BatchFacts.of_kinds(self._keys)
 
     @property
     def num_rows(self) -> int:
-        """Number of logits rows that it speaks of."""
+        """Number of logits rows."""
         return len(self.of_slot if self.slot_of_row is None else self.slot_of_row)
 
-    def is_about(self, tensors: Sequence[Tensor | None]) -> bool:
-        """Return whether it speaks of these tensors; the first that it is asked about are the ones that it does."""
-        if self._seen is None:
-            self._seen = tuple((tensor, _version(tensor)) for tensor in tensors)
-        return all(tensor is seen for tensor, (seen, _) in zip(tensors, self._seen, strict=True))
+    def describes(self, tensors: Sequence[Tensor | None]) -> bool:
+        """Whether these kinds describe ``tensors``; the tensors of the first call are bound to them."""
+        if self._bound is None:
+            self._bound = tuple((tensor, _version(tensor)) for tensor in tensors)
+        return all(tensor is bound for tensor, (bound, _) in zip(tensors, self._bound, strict=True))
 
     def is_current(self) -> bool:
-        """Return whether its tensors are, as far as torch counts changes, as they were."""
-        return all(_version(tensor) == version for tensor, version in self._seen or ())
+        """Whether torch counts no in-place change of the bound tensors."""
+        return all(_version(tensor) == version for tensor, version in self._bound or ())
 
 
 def row_kind(params: CheckedParams) -> RowKind:
-    """Return the kind of rows with these parameters."""
+    """Return the kind of a row with these parameters."""
     return (
         params.temperature == 0.0,
         params.seed is not None,
@@ -211,8 +210,8 @@ def row_kind(params: CheckedParams) -> RowKind:
     )
 
 
-def checked_slots(row_index: Iterable[int] | None, slots: int) -> list[int] | None:
-    """Return the slot of each row, if they are given.
+def slots_of_rows(row_index: Iterable[int] | None, slots: int) -> list[int] | None:
+    """Check the slot of each row; None stays None.
 
     :raises InvalidParameterError: one of them is no slot; names the row.
     """
@@ -222,7 +221,7 @@ def checked_slots(row_index: Iterable[int] | None, slots: int) -> list[int] | No
 
 
 def _widest(logprobs: Collection[int | None]) -> int | None:
-    """Return the width that holds every row: -1 if one wants all, None if none wants any."""
+    """Return the largest number of logprobs: -1 if a row wants all, None if no row wants any."""
     wanted = [n for n in logprobs if n is not None]
     return None if not wanted else -1 if -1 in wanted else max(wanted)
 

@@ -1,4 +1,4 @@
-"""Holds the tensors and numbers of drafts against each other. Values are read by :func:`check_offsets` alone."""
+"""Checks the tensors and counts of drafts. :func:`check_offsets` alone reads values."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _DTYPES = frozenset(getattr(torch, name) for name in INPUT_DTYPES)
 
 
 def check_ids(ids: Tensor, offsets: Tensor) -> None:
-    """Refuse ids and offsets that are no tensors, or do not fit each other.
+    """Check the types, shapes and dtypes of ids and offsets.
 
     :param ids: ``draft_token_ids``.
     :param offsets: ``cu_num_logits``.
@@ -40,14 +40,14 @@ def check_ids(ids: Tensor, offsets: Tensor) -> None:
 
 
 def check_distributions(ids: Tensor, probs: Tensor | None, logits: Tensor | None) -> None:
-    """Refuse probabilities and logits of drafts that are no tensors, or do not fit their ids.
+    """Check the probabilities or logits of drafts against the ids.
 
     :raises InvalidInputError: names the tensor, what it needs to be and what it is.
     """
-    given = {name: tensor for name, tensor in _named(probs, logits) if tensor is not None}
-    for name, tensor in given.items():
+    distributions = {name: tensor for name, tensor in _named(probs, logits) if tensor is not None}
+    for name, tensor in distributions.items():
         check_plain(name, tensor, f"Pass torch.as_tensor({name}).")
-    if len(given) > 1:
+    if len(distributions) > 1:
         raise InvalidInputError("'drafts' needs draft_probs or draft_logits, found both. Pass one of them.")
     if probs is not None and not probs.is_floating_point():
         raise InvalidInputError(f"'draft_probs' needs a floating-point dtype, found {probs.dtype}.")
@@ -55,7 +55,7 @@ def check_distributions(ids: Tensor, probs: Tensor | None, logits: Tensor | None
         raise InvalidInputError(
             f"'draft_logits' needs dtype {', '.join(INPUT_DTYPES)}, found {logits.dtype}."
         )
-    for name, tensor in given.items():
+    for name, tensor in distributions.items():
         if tensor.dim() != 2 or tensor.shape[1] == 0:
             raise InvalidInputError(
                 f"'{name}' needs shape [L - B, V] with V >= 1, found {list(tensor.shape)}."
@@ -70,7 +70,7 @@ def check_distributions(ids: Tensor, probs: Tensor | None, logits: Tensor | None
 def check_counts(
     num_drafts: Sequence[int], requests: int, ids: Tensor, probs: Tensor | None, logits: Tensor | None
 ) -> None:
-    """Refuse counts that do not fit the tensors.
+    """Check the number of drafts of each request against the tensors.
 
     :param requests: B.
     :raises InvalidInputError: a tensor has another number of rows.
@@ -101,7 +101,7 @@ def first_rows(num_drafts: Sequence[int]) -> list[int]:
 
 
 def check_offsets(cu_num_logits: Tensor, num_drafts: Sequence[int] | None, rows: int | None) -> None:
-    """Read the rows at which the requests begin, and refuse them where they cannot be.
+    """Read the first row of each request, and refuse impossible offsets.
 
     :param rows: L, or None where the host does not know it.
     :raises InvalidParameterError: names the request, what is needed there and what is found.
@@ -125,8 +125,8 @@ def check_offsets(cu_num_logits: Tensor, num_drafts: Sequence[int] | None, rows:
         )
 
 
-def known_most_drafts(max_drafts: int, num_drafts: Sequence[int] | None, ids: Tensor) -> int:
-    """Return ``max_drafts``, or what the host knows in its place where it is -1.
+def most_drafts(max_drafts: int, num_drafts: Sequence[int] | None, ids: Tensor) -> int:
+    """Return ``max_drafts``, or for -1 the host's upper bound.
 
     :raises InvalidParameterError: it knows nothing, or ``max_drafts`` is less than one of the counts.
     """

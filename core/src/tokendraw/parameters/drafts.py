@@ -1,4 +1,4 @@
-"""Holds the drafts of a batch, which go beside the target's logits. The host knows every shape."""
+"""The drafts of a batch, passed beside the target's logits. The host knows every shape."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tokendraw.parameters.draft_checks import (
     check_ids,
     check_offsets,
     first_rows,
-    known_most_drafts,
+    most_drafts,
 )
 from tokendraw.parameters.ranges import are_integers, each, integers
 
@@ -33,7 +33,7 @@ _ID_RANGE = (-(2**63), 2**63 - 1)
 @made_untraced
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Drafts:
-    """Draft tokens of B requests, L - B in all, and what they were drawn from.
+    """Draft tokens of B requests, L - B in all, and their draft distributions.
 
     The target's logits [L, V] hold the rows of request after request: one row for each of its drafts, in order, then
     its bonus row. ``cu_num_logits`` says where each request begins. In a verification,
@@ -82,12 +82,11 @@ class Drafts:
         if self.num_drafts is not None:
             object.__setattr__(self, "num_drafts", _counts(self.num_drafts))
             check_counts(self.num_drafts, self.num_requests, *tensors)
-        found = self.any_placeholder
-        if type(found) is not bool:
+        if type(self.any_placeholder) is not bool:
             raise InvalidParameterError(
-                f"'any_placeholder' needs True or False, found {format_value(found)}."
+                f"'any_placeholder' needs True or False, found {format_value(self.any_placeholder)}."
             )
-        most = known_most_drafts(self.max_drafts, self.num_drafts, self.draft_token_ids)
+        most = most_drafts(self.max_drafts, self.num_drafts, self.draft_token_ids)
         object.__setattr__(self, "max_drafts", most)
         if self.cu_num_logits.is_cpu:
             self.check_values()
@@ -102,7 +101,7 @@ class Drafts:
         draft_probs: Tensor | None = None,
         draft_logits: Tensor | None = None,
     ) -> Self:
-        """Lay out one list of draft ids a request, empty where it has none, without waiting for the device.
+        """Lay out a list of draft ids for each request, maybe empty, without waiting for the device.
 
         :param device: device of the logits; None: the CPU.
         :raises InvalidParameterError: an id is no 64-bit integer; names the request.
@@ -143,7 +142,7 @@ class Drafts:
         draft_logits: Tensor | None = None,
         any_placeholder: bool = True,
     ) -> Self:
-        """Take draft ids that are on the device, of which the host knows how many each request has.
+        """Make drafts of ids on the device and counts known to the host.
 
         Waits for the device as little as :meth:`from_lists`, and raises the same.
 
@@ -163,7 +162,7 @@ class Drafts:
 
     @cached_property
     def memo(self) -> dict[Hashable, Any]:
-        """Results that a verification computed from these drafts once, beside what shows whether they still hold."""
+        """Results computed by a verification from these drafts, each with the state for which it is valid."""
         return {}
 
     @cached_property
@@ -173,7 +172,7 @@ class Drafts:
 
     @cached_property
     def kind(self) -> DraftKind:
-        """Kind of the drafts, by what they were drawn from."""
+        """Kind of the drafts, by the given draft distribution."""
         if self.draft_probs is not None:
             return "probs"
         return "chosen" if self.draft_logits is None else "logits"
@@ -185,7 +184,7 @@ class Drafts:
 
     @cached_property
     def num_rows(self) -> int | None:
-        """Number of rows of target logits that these drafts need, L; None where padded ids leave that open."""
+        """Number of rows of target logits, L; None if padded ids leave the number open."""
         if self.num_drafts is not None or not self.num_requests:
             return sum(self.num_drafts or ()) + self.num_requests
         for tensor in (self.draft_probs, self.draft_logits, self.draft_token_ids):
@@ -195,11 +194,11 @@ class Drafts:
 
     @cached_property
     def device(self) -> torch.device:
-        """Device of its tensors."""
+        """Device of the tensors."""
         return self.draft_token_ids.device
 
     def check(self, target_logits: Tensor, name: str = "target_logits") -> None:
-        """Refuse logits [L, V] that these drafts do not fit. Reads no values on other devices than the CPU.
+        """Refuse logits [L, V] unfit for these drafts. Reads no values on other devices than the CPU.
 
         :param name: of the argument.
         :raises InvalidInputError: names the tensor, what it needs to be and what it is.
@@ -232,7 +231,7 @@ class Drafts:
                 )
 
     def check_values(self) -> None:
-        """Look at ``cu_num_logits`` wherever it lies, and wait for it.
+        """Check the values of ``cu_num_logits`` on any device, and wait for the device.
 
         :raises InvalidParameterError: it does not begin with 0 and rise, or says something else than ``num_drafts``.
         """

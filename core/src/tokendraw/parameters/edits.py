@@ -1,4 +1,4 @@
-"""Checks what one request asks to change in its logits before sampling. Imports no torch."""
+"""Checks the edits of logits of a request. Imports no torch."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ _FLOAT32 = 3.4028234663852886e38
 REPETITION_PENALTIES = (2.0**-149, _FLOAT32)  # what is more than 0 in float32
 PENALTIES = (-2.0, 2.0)
 BIASES = (-_FLOAT32, _FLOAT32)
-LARGEST_ID = LARGEST_COUNT = 2**31 - 1  # an int32
+MAX_ID = LARGEST_COUNT = 2**31 - 1  # an int32
 
 
 class CheckedEdits(NamedTuple):
-    """The edits that one request asks for, each value in its range."""
+    """The edits of a request, each value in its range."""
 
     repetition: float
     frequency: float
@@ -49,7 +49,7 @@ class CheckedEdits(NamedTuple):
 
     @property
     def names(self) -> tuple[Edit, ...]:
-        """Names of the edits that change logits."""
+        """Names of the edits in effect."""
         is_on = (
             bool(self.allowed),
             bool(self.bad_words),
@@ -62,8 +62,8 @@ class CheckedEdits(NamedTuple):
         return tuple([name for name, on in zip(EDITS[1:], is_on, strict=True) if on])
 
 
-def checked_edits(params: Any, row: int | str | None = None, vocab_size: int | None = None) -> CheckedEdits:
-    """Check what a request asks to change.
+def check_edits(params: Any, row: int | str | None = None, vocab_size: int | None = None) -> CheckedEdits:
+    """Check the edits of a request.
 
     :param params: a :class:`tokendraw.SamplingParams`.
     :param row: in its batch, or its place in words, for the message.
@@ -107,11 +107,11 @@ def checked_edits(params: Any, row: int | str | None = None, vocab_size: int | N
 
 
 def refuse_edits(params: Any, row: int) -> None:
-    """Check what a request asks to change, and refuse any of it, where nothing keeps what that needs.
+    """Check the edits of a request, and refuse any edit in effect: there are no slots to keep its state.
 
     :raises InvalidParameterError: it names the first such field and the row, and says what to do.
     """
-    edits = checked_edits(params, row)
+    edits = check_edits(params, row)
     asked = {
         "repetition_penalty": edits.repetition != 1.0,
         "frequency_penalty": edits.frequency != 0.0,
@@ -147,6 +147,6 @@ def _bias(found: object, row: int | str | None, vocab_size: int | None) -> dict[
 def _ids(field: str, found: Iterable[int] | None, row: int | str | None, vocab_size: int | None) -> list[int]:
     if found is None:
         return []
-    largest = LARGEST_ID if vocab_size is None else vocab_size - 1
+    largest = MAX_ID if vocab_size is None else vocab_size - 1
     needed = "token ids >= 0" if vocab_size is None else f"token ids in [0, {vocab_size})"
     return integers(field, found, 0, largest, needed, row="" if row is None else row)

@@ -1,4 +1,4 @@
-"""Holds the parameters of a batch as tensors, beside what the host knows of them."""
+"""The parameters of a batch as tensors, with the host's knowledge of the batch."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from tokendraw._torch.tensor_checks import INTEGERS, is_plain
 from tokendraw._torch.untraced import made_untraced, untraced
 from tokendraw._torch.upload import device_of, uploaded
 from tokendraw.errors.exceptions import InvalidParameterError
-from tokendraw.parameters.batch_facts import BatchFacts, RowKinds, checked_slots
+from tokendraw.parameters.batch_facts import BatchFacts, RowKinds, slots_of_rows
 from tokendraw.parameters.device_columns import index_column, parameter_columns
+from tokendraw.parameters.fields import SLOT_FIELDS
 from tokendraw.parameters.metadata_checks import (
-    LARGEST_POSITION,
-    SLOT_FIELDS,
+    MAX_POSITION,
     check_form,
     check_indices,
     check_kinds,
@@ -29,7 +29,7 @@ from tokendraw.parameters.metadata_checks import (
 )
 from tokendraw.parameters.params import SamplingParams
 from tokendraw.parameters.ranges import integers
-from tokendraw.parameters.request_columns import checked_columns
+from tokendraw.parameters.request_columns import check_columns
 
 _ANYTHING = BatchFacts()
 _TENSORS = (*SLOT_FIELDS, "positions", "row_index")
@@ -111,7 +111,7 @@ class SamplingMetadata:
         kinds = self.row_kinds
         if kinds is None:
             return
-        if kinds.is_about([self.row_index, *(tensors.get(name) for name in SLOT_FIELDS)]):
+        if kinds.describes([self.row_index, *(tensors.get(name) for name in SLOT_FIELDS)]):
             check_kinds(kinds, num_slots(tensors), self.row_index)
         else:  # dataclasses.replace put other tensors in their place
             object.__setattr__(self, "row_kinds", None)
@@ -138,14 +138,14 @@ class SamplingMetadata:
         :raises InvalidParameterError: a ValueError that names the field, the row and the value.
         :raises InvalidInputError: a CUDA graph is being captured.
         """
-        checked, device = checked_columns(params), device_of(device)
+        checked, device = check_columns(params), device_of(device)
         columns = parameter_columns(checked, device)
         if "seed" in columns and positions is None:
             raise InvalidParameterError(
                 f"'seed' of row {columns['seeded'][0].index(True)} needs 'positions', found none: without them every "
                 "step would draw with the same noise. Pass positions, one integer a row: the sequence length minus one."
             )
-        slots = None if isinstance(row_index, Tensor) else checked_slots(row_index, len(checked.seed))
+        slots = None if isinstance(row_index, Tensor) else slots_of_rows(row_index, len(checked.seed))
         row_kinds = RowKinds(checked, slots)
         kept = {}
         for name, indices in (("positions", positions), ("row_index", row_index if slots is None else slots)):
@@ -160,19 +160,19 @@ class SamplingMetadata:
 
     @cached_property
     def num_rows(self) -> int | None:
-        """Number of logits rows that it describes; None if it holds no tensor and so fits any batch."""
+        """Number of logits rows; None without tensors: fits any batch."""
         if self.row_index is not None:
             return self.row_index.shape[0]
         return next((tensor.shape[0] for tensor in self._tensors().values()), None)
 
     @cached_property
     def device(self) -> torch.device | None:
-        """Device of its tensors; None if it holds none."""
+        """Device of the tensors; None without tensors."""
         return next((tensor.device for tensor in self._tensors().values()), None)
 
     @cached_property
     def memo(self) -> dict[Hashable, Any]:
-        """Results that samplers computed from this metadata once, by keys of their own.
+        """Results computed by samplers from this metadata, by keys of their own.
 
         All metadata that :meth:`with_positions` makes of it shares it. So it may hold what follows from facts, shapes,
         dtypes and devices, and from which tensors there are, but nothing that follows from values, which may change in
@@ -182,14 +182,14 @@ class SamplingMetadata:
 
     @untraced
     def with_positions(self, positions: Iterable[int] | Tensor) -> SamplingMetadata:
-        """Copy the parameters to other positions [rows]: what an engine does at each step, unless in place.
+        """Copy the parameters to other positions [rows], as an engine does at each step unless in place.
 
         :param positions: integers on the device, or on the host, which are copied as by :meth:`from_params`.
         :raises InvalidInputError: a ValueError: they are no tensor of integers, one a row, on the device.
         :raises InvalidParameterError: a ValueError: one on the host is out of range.
         """
         if not isinstance(positions, Tensor):
-            values = integers("positions", positions, 0, LARGEST_POSITION)
+            values = integers("positions", positions, 0, MAX_POSITION)
             device = self.device or torch.device("cpu")
             positions = uploaded({"positions": (values, torch.int64)}, device)["positions"]
         found = self.positions
@@ -223,7 +223,7 @@ class SamplingMetadata:
         return spread
 
     def per_row(self, name: str) -> Tensor | None:
-        """Spread the parameter ``name`` over the logits rows: [rows], or None where it is off for all.
+        """Spread the parameter ``name`` over the logits rows: [rows], or None for a parameter without a tensor.
 
         Integers come as int32 or int64: smaller ones do not hold V, and do not index.
         """
@@ -233,7 +233,7 @@ class SamplingMetadata:
         return _widened(tensor)[_widened(self.row_index)]
 
     def check_values(self) -> None:
-        """Look at ``row_index`` and ``positions`` wherever they lie, and wait for them.
+        """Check the values of ``row_index`` and ``positions`` on any device, and wait for the device.
 
         :raises InvalidParameterError: a slot or position is out of range; names the row and the value.
         """
@@ -243,12 +243,12 @@ class SamplingMetadata:
         return {field.name: getattr(self, field.name) for field in fields(self)}  # without the memo
 
     def _tensors(self) -> dict[str, Tensor]:
-        """Return those that are there, by field."""
+        """Return the tensors in use, by field."""
         return {name: tensor for name in _TENSORS if (tensor := getattr(self, name)) is not None}
 
 
 def plugin_class(metadata: SamplingMetadata) -> str | None:
-    """Return the dotted name of the class of metadata if that is a plugin's subclass; None if it is the core's."""
+    """Return the dotted name of a plugin's subclass of metadata; None for the core's class."""
     kind = type(metadata)
     return None if kind is SamplingMetadata else f"{kind.__module__}.{kind.__qualname__}"
 

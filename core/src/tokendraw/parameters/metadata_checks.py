@@ -1,4 +1,4 @@
-"""Holds the tensors of a batch's parameters against each other, and looks at values that lie on the host.
+"""Checks the tensors of a batch's parameters against each other, and reads values on the host.
 
 Forms are looked at whenever metadata is made. To look at a value on another device would wait for it: there they are
 looked at with ``TOKENDRAW_DEBUG=1`` alone, call by call.
@@ -16,26 +16,25 @@ from torch import Tensor
 from tokendraw._torch.tensor_checks import check_integers, check_vector
 from tokendraw.errors.exceptions import InvalidInputError, InvalidParameterError
 from tokendraw.errors.formatting import type_name
-from tokendraw.parameters.batch_facts import RowKinds, checked_slots
+from tokendraw.parameters.batch_facts import RowKinds, slots_of_rows
+from tokendraw.parameters.fields import SLOT_FIELDS
 from tokendraw.parameters.ranges import integers
 
-_REALS = frozenset(("temperature", "top_p", "min_p"))
-_FLAGS = frozenset(("seeded", "joint"))
-SLOT_FIELDS = ("temperature", "top_k", "top_p", "min_p", "seed", "seeded", "joint", "logprobs")
 ROW_FIELDS = ("positions", "row_index")
-LARGEST_POSITION = 2**63 - 1
+MAX_POSITION = 2**63 - 1
 
 
 def check_form(name: str, tensor: Tensor) -> None:
-    """Refuse what is no vector of the dtype of a field. Reads no values.
+    """Refuse anything but a vector of a field's dtype. Reads no values.
 
     :raises InvalidInputError: names the field, what it needs to be and what it is.
     """
     check_vector(name, tensor, "Pass a tensor with an entry for each, or use SamplingMetadata.from_params.")
-    if name in _REALS:
+    kind = SLOT_FIELDS.get(name)
+    if kind == "real":
         if not tensor.is_floating_point():
             raise InvalidInputError(f"'{name}' needs a floating-point dtype, found {tensor.dtype}.")
-    elif name in _FLAGS:
+    elif kind == "flag":
         if tensor.dtype != torch.bool:
             raise InvalidInputError(f"'{name}' needs dtype torch.bool, found {tensor.dtype}.")
     else:
@@ -43,7 +42,7 @@ def check_form(name: str, tensor: Tensor) -> None:
 
 
 def check_together(tensors: Mapping[str, Tensor]) -> None:
-    """Refuse tensors, by field, whose lengths or devices do not fit each other. Reads no values.
+    """Check the lengths and devices of tensors, by field, against each other. Reads no values.
 
     :raises InvalidInputError: names them with what they are.
     """
@@ -63,12 +62,12 @@ def _check_lengths(tensors: Mapping[str, Tensor]) -> None:
 
 
 def num_slots(tensors: Mapping[str, Tensor]) -> int | None:
-    """Count the requests that the parameters are of; None where all are off."""
+    """Count the requests of the parameters; None without parameters."""
     return next((tensor.shape[0] for name, tensor in tensors.items() if name in SLOT_FIELDS), None)
 
 
 def check_indices(tensors: Mapping[str, Tensor], *, anywhere: bool = False) -> None:
-    """Refuse slots that there are not, and positions below 0.
+    """Refuse slots out of range, and positions below 0.
 
     :param anywhere: look at values on other devices than the CPU too, and wait for those.
     :raises InvalidParameterError: names the field, the row and the value.
@@ -78,7 +77,7 @@ def check_indices(tensors: Mapping[str, Tensor], *, anywhere: bool = False) -> N
         slots = num_slots(tensors)
         least, largest = index.aminmax()
         if least < 0 or (slots is not None and largest >= slots):
-            checked_slots(index.tolist(), 2**63 if slots is None else slots)
+            slots_of_rows(index.tolist(), 2**63 if slots is None else slots)
     if "positions" in tensors:
         check_positions(tensors["positions"], anywhere=anywhere)
 
@@ -86,11 +85,11 @@ def check_indices(tensors: Mapping[str, Tensor], *, anywhere: bool = False) -> N
 def check_positions(positions: Tensor, *, anywhere: bool = False) -> None:
     """Refuse positions below 0; see :func:`check_indices`."""
     if positions.shape[0] and (anywhere or positions.is_cpu) and int(positions.min()) < 0:
-        integers("positions", positions.tolist(), 0, LARGEST_POSITION)
+        integers("positions", positions.tolist(), 0, MAX_POSITION)
 
 
 def check_record(name: str, value: object, needed: type | UnionType) -> None:
-    """Refuse what is no record of what the host knows.
+    """Refuse anything but a record of the host's knowledge.
 
     :raises InvalidParameterError: says what it is.
     """
@@ -102,7 +101,7 @@ def check_record(name: str, value: object, needed: type | UnionType) -> None:
 
 
 def check_kinds(row_kinds: RowKinds, slots: int | None, row_index: Tensor | None) -> None:
-    """Refuse kinds of other numbers of slots and rows.
+    """Check the numbers of slots and rows of row kinds.
 
     :raises InvalidInputError: with both numbers.
     """

@@ -1,37 +1,27 @@
-"""Says what one request asks of the sampler, and checks it. Imports no torch."""
+"""The sampling parameters of a request, and their checks. Imports no torch."""
 
 from __future__ import annotations
 
-import math
-import sys
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple, Self
 
 from tokendraw.backends.description.capabilities import FILTER_ORDERS, FilterOrder
-from tokendraw.parameters.edits import checked_edits
-from tokendraw.parameters.ranges import check_logprobs, integer, out_of_range, real
-
-TEMPERATURES = (0.0, sys.float_info.max)
-TOP_KS = (-1, math.inf)
-TOP_PS = (math.ulp(0.0), 1.0)
-MIN_PS = (0.0, 1.0)
-SEEDS = (-(2**63), 2**64 - 1)
-LOGPROBS = (-1, math.inf)
-LARGEST_TOP_K = 2**62  # an int64 with room above; any k >= V is off
-LARGEST_LOGPROBS = 2**31 - 1  # an int32; any N >= V is V
+from tokendraw.parameters.edits import check_edits
+from tokendraw.parameters.fields import MAX_LOGPROBS, MAX_TOP_K, PARAMETERS
+from tokendraw.parameters.ranges import check_logprobs, integer, out_of_range
 
 
-class _Noted:
-    """A slot beside the fields: a batch asks each of its requests for it, in place of for eight fields."""
+class _EditFlag:
+    """A flag beside the fields: a batch reads a single attribute of each request in place of eight fields."""
 
     __slots__ = ("may_edit",)
     may_edit: bool
 
 
 @dataclass(frozen=True, slots=True)
-class SamplingParams(_Noted):
-    """Sampling parameters of one request. The defaults sample from the plain softmax.
+class SamplingParams(_EditFlag):
+    """Sampling parameters of a request. The defaults sample from the plain softmax.
 
     Values are checked by :meth:`check`, and where a batch is built, in
     :meth:`tokendraw.SamplingMetadata.from_params`, where an error names the row, or in
@@ -80,9 +70,9 @@ class SamplingParams(_Noted):
     stop_token_ids: Collection[int] | None = field(default=None, hash=False)
 
     def __post_init__(self) -> None:
-        """Note whether an edit may be asked for. What is of another type than the default is looked at later."""
+        """Set ``may_edit``: also for a value of another type than the default's, checked later."""
         r, f, p = self.repetition_penalty, self.frequency_penalty, self.presence_penalty
-        plain = (
+        is_plain = (
             type(r) is type(f) is type(p) is float
             and r == 1.0
             and f == p == 0.0
@@ -93,15 +83,15 @@ class SamplingParams(_Noted):
             and self.min_tokens == 0
             and self.stop_token_ids is None
         )
-        object.__setattr__(self, "may_edit", not plain)
+        object.__setattr__(self, "may_edit", not is_plain)
 
     def __setstate__(self, state: list[Any]) -> None:
-        for one, value in zip(fields(self), state, strict=True):
-            object.__setattr__(self, one.name, value)
+        for attribute, value in zip(fields(self), state, strict=True):
+            object.__setattr__(self, attribute.name, value)
         self.__post_init__()
 
     def check(self, vocab_size: int | None = None, *, max_logprobs: int | None = None) -> Self:
-        """Refuse this request at a server's door, before it is part of any batch. Imports no torch.
+        """Refuse this request before it joins any batch. Imports no torch.
 
         :param vocab_size: V, if it is known. ``top_k`` and ``logprobs`` above it are not refused: they mean "off" and
             "all". What ``logprobs=-1`` asks for is held against ``max_logprobs``, and token ids against V.
@@ -110,18 +100,18 @@ class SamplingParams(_Noted):
         :returns: the parameters themselves.
         :raises InvalidParameterError: a ValueError that names the field, what it needs and what it is.
         """
-        logprobs = checked(self).logprobs
+        logprobs = check_params(self).logprobs
         if vocab_size is not None:
             vocab_size = integer("vocab_size", vocab_size, None, 1, 2**62)
         if self.may_edit:
-            checked_edits(self, vocab_size=vocab_size)
+            check_edits(self, vocab_size=vocab_size)
         if max_logprobs is not None:
             check_logprobs(logprobs, vocab_size, integer("max_logprobs", max_logprobs, None, 0, 2**62))
         return self
 
 
 class CheckedParams(NamedTuple):
-    """The parameters of one request, each in its range and as a tensor holds it."""
+    """The parameters of a request, each in range and as stored in a tensor."""
 
     temperature: float
     top_k: int
@@ -134,31 +124,36 @@ class CheckedParams(NamedTuple):
     filter_order: str
 
 
-def checked(params: SamplingParams, row: int | str | None = None) -> CheckedParams:
-    """Check the parameters of one request.
+def check_params(params: SamplingParams, row: int | str | None = None) -> CheckedParams:
+    """Check the parameters of a request.
 
     :param row: in its batch, or its place in words, for the message.
     :raises InvalidParameterError: it names the field and the row.
     """
-    p = params
-    temperature = real("temperature", p.temperature, row, *TEMPERATURES, "a finite number >= 0")
-    top_k = integer("top_k", p.top_k, row, *TOP_KS, "an integer >= -1 (0 and -1: off)")
-    top_p = real("top_p", p.top_p, row, *TOP_PS, "a number in (0, 1] (1: off)")
-    min_p = real("min_p", p.min_p, row, *MIN_PS, "a number in [0, 1] (0: off)")
-    seed, logprobs = p.seed, p.logprobs
-    if seed is not None:
-        seed = integer("seed", seed, row, *SEEDS, "an integer in [-2**63, 2**64) or None")
-    if logprobs is not None:
-        logprobs = integer("logprobs", logprobs, row, *LOGPROBS, "an integer >= -1 (-1: all) or None")
-    order = p.filter_order
+    values = [parameter.check(getattr(params, parameter.name), row) for parameter in PARAMETERS]
+    temperature, top_k, top_p, min_p, seed, logprobs = values
+    order = params.filter_order
     if not isinstance(order, str) or order not in FILTER_ORDERS:
         raise out_of_range("filter_order", row, "one of " + ", ".join(FILTER_ORDERS), order)
     return CheckedParams(
         temperature + 0.0,  # -0.0 is 0.0
-        min(top_k, LARGEST_TOP_K) if top_k > 0 else 0,
+        min(top_k, MAX_TOP_K) if top_k > 0 else 0,
         top_p,
         min_p,
         seed if seed is None or seed < 2**63 else seed - 2**64,
-        logprobs if logprobs is None else min(logprobs, LARGEST_LOGPROBS),
+        logprobs if logprobs is None else min(logprobs, MAX_LOGPROBS),
         order,
     )
+
+
+def slot_values(params: CheckedParams) -> dict[str, float]:
+    """Return the entry of a request in each tensor of the metadata, by field."""
+    values = params._asdict()
+    order = values.pop("filter_order")
+    has_seed = params.seed is not None
+    return values | {
+        "seed": params.seed or 0,
+        "logprobs": params.logprobs or 0,
+        "seeded": has_seed,
+        "joint": order == "joint",
+    }

@@ -1,4 +1,4 @@
-"""Checks numbers that a caller passes: returns the value, or refuses it by field and row. Imports no torch."""
+"""Checks numbers from a caller: returns the value, or refuses it by field and row. Imports no torch."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def integers(
 
 
 def are_integers(values: Sequence[Any], least: float, largest: float) -> bool:
-    """Return whether all are ints of Python in [least, largest]; other integers are left to :func:`integer`."""
+    """Whether all values are ints of Python in [least, largest]; :func:`integer` checks any other integer type."""
     return not values or ({*map(type, values)} == {int} and least <= min(values) and max(values) <= largest)
 
 
@@ -99,7 +99,7 @@ def real(field: str, value: Any, row: int | str | None, least: float, largest: f
 
 
 def are_reals(values: Sequence[Any], least: float, largest: float) -> bool:
-    """Return whether all are floats or ints of Python in [least, largest]; other numbers are left to :func:`real`."""
+    """Whether all values are floats or ints of Python in [least, largest]; :func:`real` checks any other type."""
     return not values or (
         {*map(type, values)} <= {float, int}
         and least <= min(values)
@@ -129,12 +129,12 @@ def check_logprobs(logprobs: int | None, vocab_size: int | None, limit: int) -> 
 
 
 def out_of_range(field: str, row: int | str | None, needed: str, found: object) -> InvalidParameterError:
-    """Make the error for a value that is not as it needs to be."""
+    """Make the error for a value out of range."""
     return InvalidParameterError(f"'{field}'{of_row(row)} needs {needed}, found {format_value(found)}.")
 
 
 def of_row(row: int | str | None) -> str:
-    """Write `` of row 3``, or another place; nothing where there is none."""
+    """Write `` of row 3``, or a given place; nothing for None."""
     if isinstance(row, str):
         return f" of {row}" if row else ""
     return "" if row is None else f" of row {row}"

@@ -9,22 +9,14 @@ from typing import NamedTuple
 from tokendraw.backends.description.capabilities import FILTER_ORDERS
 from tokendraw.errors.exceptions import InvalidParameterError
 from tokendraw.errors.formatting import type_name
-from tokendraw.parameters.edits import checked_edits, refuse_edits
-from tokendraw.parameters.params import (
-    LARGEST_LOGPROBS,
-    LARGEST_TOP_K,
-    MIN_PS,
-    SEEDS,
-    TEMPERATURES,
-    TOP_PS,
-    SamplingParams,
-    checked,
-)
+from tokendraw.parameters.edits import check_edits, refuse_edits
+from tokendraw.parameters.fields import PARAMETERS
+from tokendraw.parameters.params import SamplingParams, check_params
 from tokendraw.parameters.ranges import are_integers, are_reals, each, of_row
 
 
 class RequestColumns(NamedTuple):
-    """The parameters of a batch, one entry a request, each in its range and as a tensor holds it."""
+    """The parameters of a batch, an entry a request, each in range and as stored in a tensor."""
 
     temperature: Sequence[float]
     top_k: Sequence[int]
@@ -35,17 +27,21 @@ class RequestColumns(NamedTuple):
     filter_order: Sequence[str]
 
 
+_RANGES = [
+    (are_reals if p.kind == "real" else are_integers, p.least, min(p.largest, p.max_stored), p.is_optional)
+    for p in PARAMETERS
+]
 _values_of = operator.attrgetter(*RequestColumns._fields)
 
 
-def checked_columns(params: Iterable[SamplingParams], *, may_edit: bool = False) -> RequestColumns:
+def check_columns(params: Iterable[SamplingParams], *, may_edit: bool = False) -> RequestColumns:
     """Check the parameters of a batch.
 
     :param params: one entry a request.
     :param may_edit: whether requests may ask for edits of their logits, which are no part of the result.
     :raises InvalidParameterError: it names the field and the row; or they are no batch.
     """
-    check_edits = checked_edits if may_edit else refuse_edits
+    check = check_edits if may_edit else refuse_edits
     if isinstance(params, SamplingParams):
         raise InvalidParameterError(
             "'params' needs one SamplingParams a request, found a single SamplingParams. Pass [params]."
@@ -58,7 +54,7 @@ def checked_columns(params: Iterable[SamplingParams], *, may_edit: bool = False)
         if _are_plain(columns):
             for row, request in enumerate(requests):
                 if request.may_edit:
-                    check_edits(request, row)
+                    check(request, row)
             return columns._replace(
                 temperature=[value + 0.0 for value in columns.temperature],  # -0.0 is 0.0
                 top_k=[max(0, k) for k in columns.top_k],
@@ -71,20 +67,17 @@ def checked_columns(params: Iterable[SamplingParams], *, may_edit: bool = False)
                 f"'params'{of_row(row)} needs a tokendraw.SamplingParams, found {type_name(request)}. "
                 "Make one a request: SamplingParams(temperature=..., top_k=...)."
             )
-        rows.append(checked(request, row))
-        check_edits(request, row)
+        rows.append(check_params(request, row))
+        check(request, row)
     return RequestColumns(*zip(*rows, strict=True))
 
 
 def _are_plain(columns: RequestColumns) -> bool:
-    """Return whether all values are in their ranges and of Python's own types; others are looked at one by one."""
-    order = {*map(type, columns.filter_order)} == {str} and {*columns.filter_order} <= {*FILTER_ORDERS}
-    return (
-        order
-        and are_reals(columns.temperature, *TEMPERATURES)
-        and are_integers(columns.top_k, -1, LARGEST_TOP_K)
-        and are_reals(columns.top_p, *TOP_PS)
-        and are_reals(columns.min_p, *MIN_PS)
-        and are_integers([seed for seed in columns.seed if seed is not None], *SEEDS)
-        and are_integers([n for n in columns.logprobs if n is not None], -1, LARGEST_LOGPROBS)
-    )
+    """Whether all values are in range and of Python's own types; else :func:`check_params` checks row by row."""
+    if {*map(type, columns.filter_order)} != {str} or not {*columns.filter_order} <= {*FILTER_ORDERS}:
+        return False
+    for column, (are_in_range, least, largest, is_optional) in zip(columns, _RANGES, strict=False):
+        values = [value for value in column if value is not None] if is_optional else column
+        if not are_in_range(values, least, largest):
+            return False
+    return True

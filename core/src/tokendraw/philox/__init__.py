@@ -54,8 +54,8 @@ DRAFT_TILE: Final = 6
 """Streams: a draft and its verification never share noise. ACCEPT holds one uniform a position, at index 0."""
 
 _MASK = 0xFFFFFFFF
-_BLOCK = 1 << 15
-"""Number of variates that a CPU makes at once: their words, products and logarithms fit its L2 cache."""
+_BLOCK_VARIATES = 1 << 15
+"""Variates made at once on a CPU: their words, products and logarithms fit its L2 cache."""
 
 
 def philox4x32(
@@ -91,8 +91,8 @@ def random_words(
     :param stream: one for all, or int64 and broadcast too.
     """
     if _in_numpy(index):
-        both = _numpy.random_words(seed, position, index, stream)
-        return (both >> 32) & _MASK, both & _MASK
+        words = _numpy.random_words(seed, position, index, stream)
+        return (words >> 32) & _MASK, words & _MASK
     if not isinstance(stream, Tensor):
         stream = torch.full_like(index, stream)
     counter = (index, position & _MASK, (position >> 32) & _MASK, stream)
@@ -112,10 +112,10 @@ def exponential(w0: Tensor) -> Tensor:
 def _log_survival(bits: Tensor) -> Tensor:
     """Return ``log1p(-u)``, float32 from 32 bits of u, or float64 from the upper 53 of 64: the highest is the sign."""
     dtype, width = (torch.float64, 53) if bits.dtype == torch.int64 else (torch.float32, 32)
-    places = 8 * bits.itemsize
-    distance = bits ^ (bits >> (places - 1))  # u where it is below one half, 1 - u above
-    if places > width:
-        distance >>= places - width
+    num_bits = 8 * bits.itemsize
+    distance = bits ^ (bits >> (num_bits - 1))  # u where it is below one half, 1 - u above
+    if num_bits > width:
+        distance >>= num_bits - width
     distance = distance.to(dtype).add_(0.5).mul_(2.0**-width)
     return torch.where(bits < 0, distance.log(), distance.neg_().log1p_())
 
@@ -123,7 +123,7 @@ def _log_survival(bits: Tensor) -> Tensor:
 def uniform(
     seed: Tensor, position: Tensor, index: Tensor, stream: int | Tensor, dtype: GumbelDtype = "fp32"
 ) -> Tensor:
-    """Return uniform variates in (0, 1) at (seed, position, index, stream), float64 where the device has it.
+    """Return uniform variates in (0, 1) at (seed, position, index, stream), in the device's widest float.
 
     ``fp32`` forms ``u`` from the 32 bits of ``w0``, which float64 holds exactly, ``fp64`` from 53 as :func:`gumbel`
     does.
@@ -141,15 +141,15 @@ def gumbel(
 
     ``fp64`` forms ``u`` from 53 bits, the 32 of ``w0`` above the upper 21 of ``w1``: ``(bits + 1/2) / 2**53``.
     """
-    if index.device.type != "cpu" or seed.numel() * position.numel() * index.numel() <= _BLOCK:
+    if index.device.type != "cpu" or seed.numel() * position.numel() * index.numel() <= _BLOCK_VARIATES:
         return _gumbel(seed, position, index, stream, dtype)
     inputs = (seed, position, index, torch.as_tensor(stream))
     # torch.broadcast_shapes imports sympy: half a second, or three where no bytecode is kept.
     shape = torch.broadcast_tensors(*inputs)[0].shape  # type: ignore[no-untyped-call]
     noise = torch.empty(shape, dtype=_real(dtype))
     for block in _blocks(shape):
-        own_seed, own_position, own_index, own_stream = (_part(x, block) for x in inputs)
-        noise[block] = _gumbel(own_seed, own_position, own_index, own_stream, dtype)
+        seeds, positions, indices, streams = (_part(x, block) for x in inputs)
+        noise[block] = _gumbel(seeds, positions, indices, streams, dtype)
     return noise
 
 
@@ -162,7 +162,7 @@ def fresh_seeds(rows: int, device: torch.device) -> Tensor:
 
 
 def has_every_seed(metadata: SamplingMetadata) -> bool:
-    """Whether the host knows that every row has a seed, so that none gets a fresh one."""
+    """Whether the host knows that every row has a seed."""
     return metadata.facts.all_seeded and metadata.seed is not None
 
 
@@ -192,8 +192,8 @@ def _gumbel(
     seed: Tensor, position: Tensor, index: Tensor, stream: int | Tensor, dtype: GumbelDtype
 ) -> Tensor:
     if _in_numpy(index):
-        both = _numpy.random_words(seed, position, index, stream)
-        bits = both if dtype == "fp64" else both.unsqueeze(-1).view(torch.int32)[..., 1]
+        words = _numpy.random_words(seed, position, index, stream)
+        bits = words if dtype == "fp64" else words.unsqueeze(-1).view(torch.int32)[..., 1]
     else:
         w0, w1 = random_words(seed, position, index, stream)
         bits = (w0 << 32) | w1 if dtype == "fp64" else w0.to(torch.int32)
@@ -205,20 +205,20 @@ def _in_numpy(index: Tensor) -> bool:
 
 
 def _blocks(shape: Sequence[int]) -> Iterator[tuple[slice, ...]]:
-    """Cut a tensor of this shape into parts of at most :data:`_BLOCK` elements, whole in their last dimensions."""
-    steps, room = [], _BLOCK
+    """Cut a tensor of this shape into blocks of at most :data:`_BLOCK_VARIATES` elements, last dimensions first."""
+    steps, capacity = [], _BLOCK_VARIATES
     for size in reversed(shape):
-        steps.append(max(1, min(size, room)))
-        room //= steps[-1]
+        steps.append(max(1, min(size, capacity)))
+        capacity //= steps[-1]
     ranges = (range(0, size, step) for size, step in zip(shape, reversed(steps), strict=True))
     for corner in itertools.product(*ranges):
         yield tuple(slice(start, start + step) for start, step in zip(corner, reversed(steps), strict=True))
 
 
 def _part(x: Tensor, block: tuple[slice, ...]) -> Tensor:
-    """Return the part of a broadcast tensor that belongs to a block."""
-    own = block[len(block) - x.dim() :]
-    return x[tuple(part if size > 1 else slice(None) for part, size in zip(own, x.shape, strict=True))]
+    """Return the part of a broadcast tensor within a block."""
+    slices = block[len(block) - x.dim() :]
+    return x[tuple(part if size > 1 else slice(None) for part, size in zip(slices, x.shape, strict=True))]
 
 
 def _real(dtype: GumbelDtype) -> torch.dtype:
@@ -226,5 +226,5 @@ def _real(dtype: GumbelDtype) -> torch.dtype:
 
 
 def _bits(w0: Tensor, w1: Tensor, dtype: GumbelDtype) -> tuple[Tensor, int]:
-    """Return the bits that make a variate of ``dtype``, and their number."""
+    """Return the bits of a variate of ``dtype``, and their number."""
     return ((w0 << 21) | (w1 >> 11), 53) if dtype == "fp64" else (w0, 32)

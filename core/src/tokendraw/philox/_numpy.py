@@ -1,4 +1,4 @@
-"""Philox4x32-10 for tensors of a CPU, in numpy, where an operation costs a fraction of one of torch to launch.
+"""Philox4x32-10 in numpy for CPU tensors: a numpy operation starts at a fraction of torch's launch cost.
 
 A lane of the state, ``(c0, c1)`` or ``(c2, c3)``, is one uint64 with its first word above its second. So is the product
 of 64 bits that a round makes of the other lane's first word, and the round is ``product ^ (lane << 32) ^ (key << 32)``:
@@ -29,39 +29,39 @@ def random_words(seed: Tensor, position: Tensor, index: Tensor, stream: int | Te
     """
     import numpy as np
 
-    key, place, column = (x.numpy().view(np.uint64) for x in (seed, position, index))
-    last = stream.numpy().view(np.uint64) if isinstance(stream, Tensor) else np.uint64(stream)
-    shape = np.broadcast(key, place, column, last).shape
+    key, positions, indices = (x.numpy().view(np.uint64) for x in (seed, position, index))
+    streams = stream.numpy().view(np.uint64) if isinstance(stream, Tensor) else np.uint64(stream)
+    shape = np.broadcast(key, positions, indices, streams).shape
     half, (m0, m1), multipliers, increments = _constants(len(shape))
     key = key.reshape((1,) * (len(shape) - key.ndim) + key.shape)
     keys = (np.stack((key, key >> half)) << half) + increments
 
-    first = ((place >> half) * m1) ^ (place << half) ^ keys[0, 0]
-    second = (column * m0) ^ (last << half) ^ keys[0, 1]
+    first = ((positions >> half) * m1) ^ (positions << half) ^ keys[0, 0]
+    second = (indices * m0) ^ (streams << half) ^ keys[0, 1]
     lanes, products = np.empty((2, *shape), np.uint64), np.empty((2, *shape), np.uint64)
-    found, other = lanes[0, ...], lanes[1, ...]
-    np.right_shift(second, half, out=found)
-    np.multiply(found, m1, out=found)
-    np.bitwise_xor(found, (first << half) ^ keys[1, 0], out=found)
+    lane, other = lanes[0, ...], lanes[1, ...]
+    np.right_shift(second, half, out=lane)
+    np.multiply(lane, m1, out=lane)
+    np.bitwise_xor(lane, (first << half) ^ keys[1, 0], out=lane)
     np.left_shift(second, half, out=other)
     np.bitwise_xor(other, ((first >> half) * m0) ^ keys[1, 1], out=other)
-    for own in keys[2:-1]:
+    for round_key in keys[2:-1]:
         np.right_shift(lanes[::-1], half, out=products)
         np.multiply(products, multipliers, out=products)
         np.left_shift(lanes, half, out=lanes)
-        np.bitwise_xor(lanes, own, out=lanes)
+        np.bitwise_xor(lanes, round_key, out=lanes)
         np.bitwise_xor(lanes, products, out=lanes)
     np.right_shift(other, half, out=other)
     np.multiply(other, m1, out=other)
-    np.left_shift(found, half, out=found)
-    np.bitwise_xor(found, keys[-1, 0], out=found)
-    np.bitwise_xor(found, other, out=found)
-    return torch.from_numpy(found.view(np.int64))
+    np.left_shift(lane, half, out=lane)
+    np.bitwise_xor(lane, keys[-1, 0], out=lane)
+    np.bitwise_xor(lane, other, out=lane)
+    return torch.from_numpy(lane.view(np.int64))
 
 
 @functools.cache
 def _constants(dim: int) -> tuple[Any, Any, NDArray[Any], NDArray[Any]]:
-    """Return 32, both multipliers, those of each lane [2, ...], and what a round adds to the keys [10, 2, ...]."""
+    """Return 32, both multipliers, those of each lane [2, ...], and the key increments of each round [10, 2, ...]."""
     import numpy as np
 
     half, ones = np.uint64(32), (1,) * dim

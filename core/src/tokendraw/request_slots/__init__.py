@@ -1,1 +1,1 @@
-"""State of requests that an engine keeps on the device for its life: parameters, histories, lists of edits."""
+"""Request state kept on the device for an engine's life: parameters, histories, lists of edits."""

@@ -1,4 +1,4 @@
-"""The requests of an engine: one row of every parameter tensor each, written when a request comes or goes."""
+"""The requests of an engine: a row of every parameter tensor each, written when a request comes or goes."""
 
 from __future__ import annotations
 
@@ -11,33 +11,30 @@ from tokendraw._torch.graphs import is_capturing
 from tokendraw._torch.untraced import made_untraced, untraced
 from tokendraw._torch.upload import device_of
 from tokendraw.errors.exceptions import InvalidInputError, InvalidParameterError
-from tokendraw.parameters.edits import LARGEST_ID, Edit
+from tokendraw.parameters.edits import MAX_ID, Edit
 from tokendraw.parameters.metadata import SamplingMetadata
 from tokendraw.parameters.params import SamplingParams
 from tokendraw.parameters.ranges import integer, integers
-from tokendraw.request_slots.allocation import allocate
-from tokendraw.request_slots.appending import append_tokens
-from tokendraw.request_slots.counting import Population
-from tokendraw.request_slots.descriptions import Descriptions
-from tokendraw.request_slots.packing import packed_request
-from tokendraw.request_slots.request import checked_history, checked_request
-from tokendraw.request_slots.room import Room
-from tokendraw.request_slots.row_inputs import (
+from tokendraw.request_slots.append import Histories
+from tokendraw.request_slots.capacity import Room, check_sizes
+from tokendraw.request_slots.memory import allocate
+from tokendraw.request_slots.metadata import (
     HasTokenIds,
+    MetadataCache,
     check_slots,
-    given_positions,
-    given_rows,
-    on_device,
-    tokens_of,
+    output_tokens,
+    position_input,
+    row_input,
+    upload_inputs,
 )
-from tokendraw.request_slots.sizes import checked_sizes
+from tokendraw.request_slots.requests import Population, check_history, check_request
+from tokendraw.request_slots.slot_writes import clean_slot, pack_request, write_request
 from tokendraw.request_slots.tables import EditFacts, RequestTables
-from tokendraw.request_slots.writes import clean_slot, write_request
 
 
 @made_untraced
 class RequestSlots:
-    """Parameters and histories of the requests that an engine serves, on the device, for the engine's life.
+    """Parameters and histories of an engine's requests, on the device, for the engine's life.
 
     A request has a slot from :meth:`add` to :meth:`remove`. A tensor that has memory never moves: a CUDA graph may
     read it. One thread uses an object, and its calls launch on the device's current stream.
@@ -68,14 +65,15 @@ class RequestSlots:
         max_bad_words: int = 128,
         max_bad_word_len: int = 32,
     ) -> None:
-        self._sizes = checked_sizes(
+        self._sizes = check_sizes(
             num_slots, max_tokens, vocab_size, max_bias, max_stop_ids, max_bad_words, max_bad_word_len
         )
         self._state = allocate(self._sizes, device_of(device))
         self._device = self._state.tokens.device
+        self._histories = Histories(self._state.tokens, self._state.lengths, self._state.tables.counts)
         self._population = Population()
         self._room = Room()
-        self._descriptions = Descriptions(self._state.sampling)
+        self._metadata = MetadataCache(self._state.sampling)
         self.captured_edits = EditFacts()
         """Edits that CUDA graphs record when they are captured: anything, unless an engine names those that a graph of
         its own is to serve. It replays that graph only while :attr:`facts` name no others."""
@@ -102,7 +100,7 @@ class RequestSlots:
 
     @property
     def tables(self) -> RequestTables:
-        """Tensors that edits of logits are computed from.
+        """Tensors for computing edits of logits.
 
         What has memory never moves. Those of bias, allowed ids, stop ids and bad words have none, and no width, until
         the first request that asks for such an edit is added, or a CUDA graph is captured: this is then another object.
@@ -114,7 +112,7 @@ class RequestSlots:
 
     @property
     def facts(self) -> EditFacts:
-        """Edits that the requests in the slots may ask for, as the host knows without looking at the device.
+        """Edits possible for the requests in the slots, known without reading the device.
 
         While a CUDA graph is being captured, :attr:`captured_edits`: later requests are edited by it too.
         """
@@ -122,7 +120,7 @@ class RequestSlots:
 
     @property
     def edits(self) -> tuple[Edit, ...]:
-        """Names of the edits that the requests in the slots may ask for, of which a processor may serve some.
+        """Names of the edits possible for the requests in the slots.
 
         While a CUDA graph is being captured, those of :attr:`captured_edits`.
         """
@@ -130,8 +128,8 @@ class RequestSlots:
 
     @property
     def num_bytes(self) -> int:
-        """Bytes that all tensors take on the device now."""
-        return self._state.num_bytes
+        """Bytes of all tensors on the device now."""
+        return self._state.num_bytes + self._histories.num_bytes
 
     @untraced
     def add(
@@ -162,10 +160,10 @@ class RequestSlots:
                 f"'slot' needs one without a request, found {slot}, which has one. Remove that first, with "
                 f"slots.remove({slot})."
             )
-        request = checked_request(slot, params, sizes)
-        tokens = checked_history(slot, prompt_token_ids, output_token_ids, sizes)
-        pieces = packed_request(request, tokens, sizes, self._device).uploaded(self._device)
-        self._state.give_memory(request.asks)
+        request = check_request(slot, params, sizes)
+        tokens = check_history(slot, prompt_token_ids, output_token_ids, sizes)
+        pieces = pack_request(request, tokens, sizes, self._device).uploaded(self._device)
+        self._state.give_memory(request.families)
         self._state.families.fill(self._state.tables)
         write_request(self._state, slot, pieces)
         self._population.add(slot, request)
@@ -173,7 +171,7 @@ class RequestSlots:
 
     @untraced
     def remove(self, slot: int) -> None:
-        """Take a request out of its slot, and all traces of it.
+        """Remove a request from its slot, with all traces.
 
         :raises InvalidParameterError: a ValueError: there is no such slot, or no request in it; nothing has changed.
         """
@@ -186,7 +184,7 @@ class RequestSlots:
 
     @untraced
     def append(self, row_index: Iterable[int] | Tensor, token_ids: Iterable[int] | Tensor) -> None:
-        """Append one token to the output of each of some requests. Waits for nothing, and can be captured.
+        """Append a token to the output of each given request. Waits for nothing, and can be captured.
 
         On another device than the CPU no value is looked at: rows whose slot is out of range or has no request are
         left out. The host counts what it sees; only where a request may be full by that count it reads how long each
@@ -199,29 +197,29 @@ class RequestSlots:
             less than -1, or a request is full; nothing has changed.
         :raises InvalidInputError: a ValueError: a tensor of another form or device; nothing has changed.
         """
-        tokens = given_rows("token_ids", token_ids, self._device)
-        integers("token_ids", tokens.values or (), -1, LARGEST_ID)
-        rows = given_rows("row_index", row_index, self._device)
-        there = on_device(self._device, row_index=rows, token_ids=tokens)
-        self._append(rows.values, there["row_index"], there["token_ids"])
+        tokens = row_input("token_ids", token_ids, self._device)
+        integers("token_ids", tokens.values or (), -1, MAX_ID)
+        rows = row_input("row_index", row_index, self._device)
+        tensors = upload_inputs(self._device, row_index=rows, token_ids=tokens)
+        self._append(rows.values, tensors["row_index"], tensors["token_ids"])
 
     @untraced
     def append_verified(self, row_index: Iterable[int] | Tensor, verify_output: HasTokenIds) -> None:
-        """Append what a verification emitted to the outputs of its requests, as :meth:`append` does.
+        """Append the tokens emitted by a verification to the outputs of its requests, as :meth:`append` does.
 
         :param row_index: [B] integer: the slot of each request, each at most once.
         :param verify_output: its ``token_ids`` [B, K + 1] are on the device of the slots.
         """
         form = "a tokendraw.VerifyOutput", "Pass what sampler.verify returned."
-        tokens = tokens_of("verify_output", verify_output, *form, self._device)
-        rows = given_rows("row_index", row_index, self._device)
-        self._append(rows.values, on_device(self._device, row_index=rows)["row_index"], tokens)
+        tokens = output_tokens("verify_output", verify_output, *form, self._device)
+        rows = row_input("row_index", row_index, self._device)
+        self._append(rows.values, upload_inputs(self._device, row_index=rows)["row_index"], tokens)
 
     @untraced
     def metadata(
         self, row_index: Iterable[int] | Tensor, positions: Iterable[int] | Tensor | None = None
     ) -> SamplingMetadata:
-        """Describe rows of logits by the parameters of their requests: nothing is copied but what is on the host.
+        """Describe rows of logits by the parameters of their requests, copying only arguments on the host.
 
         It speaks of the requests that are in the slots now: make a new one after :meth:`add`, and where a CUDA graph is
         to serve other kinds of requests later, give that one other facts with :func:`dataclasses.replace`.
@@ -231,16 +229,16 @@ class RequestSlots:
         :raises InvalidParameterError: a ValueError that names the row: a slot or position on the host is out of range.
         :raises InvalidInputError: a ValueError: a tensor of another form or device.
         """
-        rows = given_rows("row_index", row_index, self._device)
+        rows = row_input("row_index", row_index, self._device)
         if rows.values is not None and not self._population.slots.issuperset(rows.values):
             check_slots(rows.values, self._population.slots, self.num_slots)
-        given = {"row_index": rows}
+        inputs = {"row_index": rows}
         if positions is not None:
-            given["positions"] = given_positions(positions, self._device)
-        return self._descriptions.of(self._population, **on_device(self._device, **given))
+            inputs["positions"] = position_input(positions, self._device)
+        return self._metadata.of(self._population, **upload_inputs(self._device, **inputs))
 
     def _append(self, slots: list[int] | None, row_index: Tensor, tokens: Tensor) -> None:
-        """Append tokens [B] or [B, K], if there is room for them.
+        """Append tokens [B] or [B, K], if the histories have space for them.
 
         :param slots: those of ``row_index``, as far as the host knows them.
         """
@@ -252,7 +250,7 @@ class RequestSlots:
             check_slots(slots, self._population.slots, self.num_slots, once=True)
         if not is_capturing() and not self._room.take(slots, tokens.shape[1] if tokens.dim() == 2 else 1):
             self._room.take_exactly(self._state.tables.num_tokens, row_index, tokens, self._sizes)
-        append_tokens(self._state, row_index, tokens, self._sizes)
+        self._histories.append(row_index, tokens)
 
     def _slot(self, slot: int) -> int:
         return integer("slot", slot, None, 0, self.num_slots - 1)

@@ -1,14 +1,79 @@
-"""The tensors of :class:`tokendraw.RequestSlots` that edits of logits come from, and what the host knows of them."""
+"""The tensors of requests: small parameters as columns of blocks, and tables for edits of logits."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields
-from typing import Self
+from functools import cache
+from struct import Struct
+from typing import NamedTuple, Self
 
+import torch
 from torch import Tensor
 
+from tokendraw.parameters.device_columns import field_dtypes
 from tokendraw.parameters.edits import EDITS, Edit
+from tokendraw.parameters.fields import PARAMETERS, SLOT_FIELDS
+
+_STATE_DTYPES = {
+    # A step reads the first three together.
+    **dict.fromkeys(
+        ("num_tokens", "num_distinct", "limit", "num_prompt", "num_bias", "num_stop"), torch.int32
+    ),
+    **dict.fromkeys(("min_tokens", "num_bad"), torch.int32),
+    **dict.fromkeys(("repetition", "frequency", "presence"), torch.float32),
+    "is_restricted": torch.bool,
+}
+"""Small parameters beside the fields of the metadata."""
+_CODES = {torch.float64: "d", torch.float32: "f", torch.int64: "q", torch.int32: "i", torch.bool: "?"}
+_BLOCKS = {"wide": torch.int64, "words": torch.int32, "bytes": torch.uint8}
+"""Dtype of each block; a block holds the parameters of every dtype of its size."""
+_WORD_BYTES = 4
+VALUES_AT_REST: dict[str, float] = {
+    **dict.fromkeys((*SLOT_FIELDS, *_STATE_DTYPES), 0),
+    **{parameter.name: parameter.neutral for parameter in PARAMETERS},
+    "repetition": 1,
+}
+"""Values in a slot without a request: the neutral value of each parameter."""
+
+
+class ParameterLayout(NamedTuple):
+    """The parameters of a slot, block by block."""
+
+    dtypes: dict[str, torch.dtype]
+    """By parameter, in the order of the blocks."""
+    rows: dict[str, list[str]]
+    """Names of the first rows of each block."""
+    sizes: dict[str, int]
+    """Words of 32 bits in the column of each block."""
+    packer: Struct
+
+    def packed(self, values: Mapping[str, float]) -> bytes:
+        """Pack the columns of a slot into bytes."""
+        return self.packer.pack(*[values[name] for name in self.dtypes])
+
+
+@cache
+def layout_on(device_type: str) -> ParameterLayout:
+    """Lay out the parameters for devices of a type."""
+    dtype_of = field_dtypes(device_type) | _STATE_DTYPES
+    dtypes = dict(sorted(dtype_of.items(), key=lambda item: -item[1].itemsize))
+    rows = {
+        block: [name for name, dtype in dtypes.items() if dtype.itemsize == stored.itemsize]
+        for block, stored in _BLOCKS.items()
+    }
+    sizes = {
+        block: -(-len(rows[block]) * stored.itemsize // _WORD_BYTES) for block, stored in _BLOCKS.items()
+    }
+    codes = "".join(_CODES[dtype] for dtype in dtypes.values())
+    padding = _WORD_BYTES * sum(sizes.values()) - sum(dtype.itemsize for dtype in dtypes.values())
+    return ParameterLayout(dtypes, rows, sizes, Struct(f"={codes}{padding}x"))
+
+
+def column_of(words: Tensor, block: str) -> Tensor:
+    """View words as the column of a block."""
+    return words.view(_BLOCKS[block])
+
 
 ONE_OUTPUT = 16
 """Step of ``RequestTables.counts`` for each time that an id is in the output."""
@@ -18,7 +83,7 @@ IN_PROMPT, HAS_BIAS, IS_STOP, ENDS_BAD_WORD = 1, 2, 4, 8
 
 @dataclass(frozen=True, eq=False)
 class RequestTables:
-    """The tensors of requests that a provider of ``process_logits`` reads. All lie dense on one device, and never move.
+    """The tensors of requests read by a provider of ``process_logits``. All lie dense on one device, and never move.
 
     NB, NS, NW, LW and the words of ``allowed`` are 0 until a request may ask for such an edit. Then ``slots.tables`` is
     another object, in which those tensors are new and the others are the same.
@@ -77,7 +142,7 @@ class RequestTables:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EditFacts:
-    """Facts about the edits that requests in the slots may ask for, by counting them. The defaults say "anything".
+    """Edits possible for the requests in the slots, by counting them. The defaults say "anything".
 
     :ivar any_penalty: Whether a request has a repetition, frequency or presence penalty.
     :ivar any_bias: Whether a request has a ``logit_bias``.
@@ -94,13 +159,13 @@ class EditFacts:
 
     @classmethod
     def of(cls, edits: Collection[Edit]) -> Self:
-        """Describe requests that ask for these edits and no others."""
+        """Describe requests with exactly the given edits."""
         names = {FACT_OF_EDIT[edit] for edit in edits if edit in FACT_OF_EDIT}
         return cls(**{name: name in names for name in EDIT_FACTS})
 
     @property
     def edits(self) -> tuple[Edit, ...]:
-        """Names of the edits that requests may ask for: all three penalties where any may be."""
+        """Names of the possible edits: all three penalties if any is possible."""
         return tuple([edit for edit in EDITS if edit in FACT_OF_EDIT and getattr(self, FACT_OF_EDIT[edit])])
 
     @property

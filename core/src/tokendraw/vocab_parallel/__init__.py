@@ -1,9 +1,9 @@
-"""Sampling from a vocabulary whose logits lie on several ranks, without gathering them.
+"""Sampling from a vocabulary with logits on several ranks, without gathering the logits.
 
 For callers there is :class:`VocabShard` alone, which ``tokendraw`` exports. A sampler that advertises
 ``Capabilities.vocab_parallel`` computes what :class:`LocalLogits` says of its rank's columns and hands that to
-:func:`sample_shard`, which exchanges a few words a row with the other ranks. What these said is merged in plain torch,
-or by a :class:`Merging` of the sampler's own.
+:func:`sample_shard`, which exchanges a few words a row with the other ranks. The messages are merged in plain torch,
+or by the sampler's :class:`Merging`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tokendraw.vocab_parallel.seeds import RowSeeds, Seeds
     from tokendraw.vocab_parallel.shard import VocabShard
     from tokendraw.vocab_parallel.thresholds import Plan
-    from tokendraw.vocab_parallel.transport import Transport
+    from tokendraw.vocab_parallel.transport import Transport, transport_of
 
 _HOMES = {
     "vocab_parallel.layout": ("Layout", "Span", "Tiles"),
@@ -36,7 +36,7 @@ _HOMES = {
     "vocab_parallel.seeds": ("RowSeeds", "Seeds"),
     "vocab_parallel.shard": ("VocabShard",),
     "vocab_parallel.thresholds": ("Plan",),
-    "vocab_parallel.transport": ("Transport",),
+    "vocab_parallel.transport": ("Transport", "transport_of"),
 }
 
 __all__ = [
@@ -66,6 +66,7 @@ __all__ = [
     "Weighing",
     "keys",
     "sample_shard",
+    "transport_of",
 ]
 
 __getattr__ = lazy_names(globals(), _HOMES)

@@ -1,4 +1,4 @@
-"""The ranks of a shard agree, once, on who holds what, or raise the same error."""
+"""Lets the ranks of a shard agree once on their columns and settings, or raise the same error."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from tokendraw.backends.description.capabilities import Need
 from tokendraw.errors.exceptions import InvalidInputError, SamplerUnavailableError, TokendrawError
 from tokendraw.errors.formatting import format_value
 from tokendraw.parameters.batch_facts import BatchFacts
+from tokendraw.parameters.fields import SLOT_FIELDS
 from tokendraw.parameters.metadata import SamplingMetadata, plugin_class
 from tokendraw.vocab_parallel.layout import Layout, Span
 from tokendraw.vocab_parallel.shard import Agreement, VocabShard
@@ -26,7 +27,7 @@ MESSAGES = 1
 
 @dataclass(frozen=True, kw_only=True)
 class Description:
-    """Holds what a rank brings to the first call of a shard."""
+    """A rank's message in the first call of a shard."""
 
     ids: Span
     alike: Mapping[str, object]
@@ -41,7 +42,7 @@ def agree(
     sampler: str,
     wrong: TokendrawError | None,
 ) -> None:
-    """Have the ranks of a shard agree, if they have not.
+    """Run the agreement of a shard's ranks, at the first call.
 
     :param logits: [B, n] on this rank.
     :param sampler: name of who draws.
@@ -57,23 +58,25 @@ def agree(
                 "Call the sampler once with this shard, then capture."
             )
         try:
-            talk = transport_of(shard.group)
+            transport = transport_of(shard.group)
         except InvalidInputError as error:
             raise wrong or error from None
-        heard = talk.gather_objects(wrong or _described(shard, logits, metadata, need, sampler))
-        agreed.error = disagreement(heard, shard.vocab_size)
+        received = transport.gather_objects(wrong or _described(shard, logits, metadata, need, sampler))
+        agreed.error = disagreement(received, shard.vocab_size)
         if agreed.error is None:
-            shards = [description.ids for description in heard]
-            agreed.by_all = Agreement(talk, Layout.of(shards, talk.rank, shard.vocab_size, logits.device))
+            shards = [description.ids for description in received]
+            agreed.by_all = Agreement(
+                transport, Layout.of(shards, transport.rank, shard.vocab_size, logits.device)
+            )
     if agreed.by_all is None:
         assert agreed.error is not None
         raise type(agreed.error)(str(agreed.error))  # a new one: a traceback would grow with every call
     if wrong is not None:
         raise wrong
-    found, size = logits.shape[1], agreed.by_all.layout.ids.size
-    if found != size:
+    columns, size = logits.shape[1], agreed.by_all.layout.ids.size
+    if columns != size:
         raise InvalidInputError(
-            f"'logits' needs {size} columns, as this shard had when its ranks agreed, found {found}. "
+            f"'logits' needs {size} columns, as this shard had when its ranks agreed, found {columns}. "
             "Make a new VocabShard on every rank."
         )
 
@@ -104,41 +107,33 @@ def _described(
 def _digests(metadata: SamplingMetadata) -> dict[str, object]:
     """Digest the values of each parameter, row by row."""
     seeded = metadata.per_row("seeded")
-    found: dict[str, object] = {}
-    for name in (
-        "temperature",
-        "top_k",
-        "top_p",
-        "min_p",
-        "seed",
-        "seeded",
-        "joint",
-        "logprobs",
-        "positions",
-    ):
+    digests: dict[str, object] = {}
+    for name in (*SLOT_FIELDS, "positions"):
         values = metadata.per_row(name)
         if values is None:
-            found[f"'{name}' of the metadata"] = "none"
+            digests[f"'{name}' of the metadata"] = "none"
             continue
         if name == "seed" and seeded is not None:
             values = values.masked_fill(~seeded, 0)
         values = values.to(torch.float64 if values.is_floating_point() else torch.int64)
         digest = hashlib.sha256(bytes(values.cpu().contiguous().view(torch.uint8).tolist()))
-        found[f"'{name}' of the metadata"] = f"values of digest {digest.hexdigest()[:8]}"
-    return found
+        digests[f"'{name}' of the metadata"] = f"values of digest {digest.hexdigest()[:8]}"
+    return digests
 
 
-def disagreement(heard: Sequence[Description | Exception], vocab_size: int) -> TokendrawError | None:
-    """Return the first thing on which the ranks do not agree: the same on every rank.
+def disagreement(received: Sequence[Description | Exception], vocab_size: int) -> TokendrawError | None:
+    """Return an error for the first disagreement between ranks: the same on every rank.
 
-    :param heard: what each rank brings, or what speaks against its call.
+    :param received: what each rank brings, or what speaks against its call.
     :param vocab_size: V of this rank, which is every rank's unless that is what they do not agree on.
     """
-    for rank, said in enumerate(heard):
-        if isinstance(said, Exception):
-            kind = SamplerUnavailableError if isinstance(said, SamplerUnavailableError) else InvalidInputError
-            return kind(f"'shard' needs a call that every rank can serve, found on rank {rank}: {said}")
-    described = [said for said in heard if isinstance(said, Description)]
+    for rank, message in enumerate(received):
+        if isinstance(message, Exception):
+            kind = (
+                SamplerUnavailableError if isinstance(message, SamplerUnavailableError) else InvalidInputError
+            )
+            return kind(f"'shard' needs a call that every rank can serve, found on rank {rank}: {message}")
+    described = [message for message in received if isinstance(message, Description)]
     return _difference(described) or _misplaced([each.ids for each in described], vocab_size)
 
 
@@ -159,16 +154,16 @@ def _misplaced(shards: Sequence[Span], vocab_size: int) -> InvalidInputError | N
     end, before = 0, "the vocabulary begins"
     for rank, ids in enumerate(shards):
         if ids.start != end:
-            found = "a gap" if ids.start > end else "an overlap"
+            fault = "a gap" if ids.start > end else "an overlap"
             return InvalidInputError(
-                f"'start' of the shard on rank {rank} needs to be {end}, where {before}, found {ids.start}: {found}. "
+                f"'start' of the shard on rank {rank} needs to be {end}, where {before}, found {ids.start}: {fault}. "
                 "Let the ranks hold successive ids in rank order."
             )
         end, before = ids.end, f"the shard of rank {rank} ends"
     if end != vocab_size:
-        found = "a gap" if end < vocab_size else "more"
+        fault = "a gap" if end < vocab_size else "more"
         return InvalidInputError(
             f"the shards need to end at {vocab_size}, their 'vocab_size', found {end} on rank {len(shards) - 1}: "
-            f"{found}. Let the ranks hold all ids and no padding: pass logits[:, :n] where columns are padded."
+            f"{fault}. Let the ranks hold all ids and no padding: pass logits[:, :n] where columns are padded."
         )
     return None

@@ -1,4 +1,4 @@
-"""How the shards of all ranks divide the tiles of a vocabulary, which every rank knows alike."""
+"""The division of a vocabulary's tiles among all ranks, known to every rank."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Tiles:
-    """The tiles of one shard: some whole, and at each end at most one of which other ranks hold a part.
+    """The tiles of a shard: complete tiles, and at each end at most one tile shared with other ranks.
 
     :ivar head: Ids of the first tile, if this rank holds a part of it alone; else empty.
     :ivar whole: Ids of tiles that are whole here. The last tile of a vocabulary has fewer than 1,024.
@@ -74,12 +74,12 @@ class Layout:
 
     @property
     def lead(self) -> int:
-        """Return the number of ids that the first tile of this rank begins before it."""
+        """Return the number of ids before this rank in its first tile."""
         return self.ids.start % TILE
 
     @classmethod
     def of(cls, shards: Sequence[Span], rank: int, vocab_size: int, device: torch.device) -> Self:
-        """Lay out the shards [R], which hold successive ids, for one of their ranks."""
+        """Lay out the shards [R] of successive ids, for one of their ranks."""
         parts: dict[int, list[int]] = {}
         for r, ids in enumerate(shards):
             tiles = Tiles.of(ids, vocab_size)
@@ -87,7 +87,7 @@ class Layout:
                 if part.size:
                     parts.setdefault(part.start // TILE, []).append(2 * r + side)
         most = max(map(len, parts.values()), default=0)
-        rows = [own + [2 * len(shards)] * (most - len(own)) for own in parts.values()]
+        rows = [of_tile + [2 * len(shards)] * (most - len(of_tile)) for of_tile in parts.values()]
         return cls(
             ids=shards[rank],
             tiles=Tiles.of(shards[rank], vocab_size),

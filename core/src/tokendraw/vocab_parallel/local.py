@@ -1,4 +1,4 @@
-"""Says what a sampler computes of the columns that a rank holds: the seam between its kernels and the messages."""
+"""The interface between a sampler's kernels over a rank's columns and the exchange between ranks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tokendraw.vocab_parallel.seeds import RowSeeds
 
 
 class Bounds(NamedTuple):
-    """Holds what all ranks know of each row before it is drawn from: [B, 1] float32.
+    """The largest value and the threshold of each row, known to all ranks before the draw: [B, 1] float32.
 
     :ivar max: The largest value on any rank; NaN counts as -inf.
     :ivar threshold: A token is kept if its value is at least this.
@@ -33,7 +33,7 @@ class Digits(NamedTuple):
 
 
 class Weighing(NamedTuple):
-    """Says what values weigh in a histogram: ``exp(y)`` in integer units.
+    """The weights of values in a histogram: ``exp(y)`` in integer units.
 
     :ivar max: [B, 1] float32: the largest value on any rank, to which ``y`` is relative.
     :ivar floor: [B, 1] float32: values below it weigh nothing.
@@ -59,7 +59,7 @@ class Argmax(NamedTuple):
 
 
 class Survey(NamedTuple):
-    """Holds what a rank says of each row before it draws.
+    """A rank's report on each row before the draw.
 
     :ivar x: [B, K] float32: the rank's largest values in descending order, -inf behind the last of n < K.
     :ivar ties: [B, 1] int32: number of further values equal to the last of ``x``.
@@ -123,15 +123,15 @@ class Draws(NamedTuple):
 
 
 class LocalLogits(Protocol):
-    """The columns [B, n] of a rank, n perhaps 0, under one call's parameters.
+    """The columns [B, n] of a rank, n perhaps 0, with the parameters of a call.
 
     A message whose fields are columns of one buffer, one of them at the beginning of its rows, is sent without a copy:
-    see :func:`tokendraw.vocab_parallel.messages.exchanged`.
+    see :func:`tokendraw.vocab_parallel.messages.exchange`.
     """
 
     @property
     def logits(self) -> Tensor:
-        """Return the logits, of which rows, dtype and device count."""
+        """Return the logits, for their rows, dtype and device."""
         ...
 
     def argmax(self) -> Argmax:
@@ -148,7 +148,7 @@ class LocalLogits(Protocol):
         ...
 
     def histogram(self, digits: Digits, weighing: Weighing | None) -> Tensor:
-        """Add up what values weigh by a digit of their keys: [B, 256] int64.
+        """Sum the weights of values by a digit of their keys: [B, 256] int64.
 
         :param weighing: None: 1.
         """
@@ -165,5 +165,5 @@ class LocalLogits(Protocol):
         ...
 
     def count(self, least: Tensor) -> Tensor:
-        """Count the values that are at least ``least`` [B, 1] float32: [B] int64."""
+        """Count the values from ``least`` [B, 1] float32 on: [B] int64."""
         ...

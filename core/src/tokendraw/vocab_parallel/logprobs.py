@@ -1,7 +1,7 @@
-"""Log-probabilities of what was drawn from all ranks, as one device tells them.
+"""Computes the log-probabilities of tokens drawn from all ranks, equal to a single device's.
 
-Each rank names its own N largest values: together they hold the N best tokens. Which of those a mode shows as more than
--inf follows from the whole row, and after them come, as on one device, the lowest of the other ids.
+Each rank sends its N largest values: together they hold the N best tokens. The row's masses and threshold decide the
+tokens shown by a mode as more than -inf; then follow, as on a single device, the lowest of all other ids.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def logprobs(
     row: RowMasses,
     best: tuple[Tensor, Tensor],
     width: int,
-    asked: Tensor | None,
+    num_best: Tensor | None,
     params: RowParameters,
     mode: LogprobsMode,
     ranks: Tensor | None,
@@ -34,7 +34,7 @@ def logprobs(
     :param best: [R, B, m] each: the largest values of every rank, float32, and their ids, int32; -inf and V behind its
         last.
     :param width: N, how many best tokens every row gets.
-    :param asked: [B] integer, how many of them each row asked for (-1: all), or None for all N.
+    :param num_best: [B] integer, number of best tokens of each row (-1: all), or None for all N.
     :param ranks: [B] int64 or None.
     """
     assert drawn.x is not None
@@ -44,7 +44,7 @@ def logprobs(
     if params.greedy is not None and not mode.startswith("raw"):
         values = torch.where(params.greedy, torch.where(ids == drawn.token, 0.0, -_INF), values)
     values = torch.where(row.max > -_INF, values, -_INF).to(torch.float32)
-    return LogprobsTensors(*pad_logprobs(ids, values, asked), ranks)
+    return LogprobsTensors(*pad_logprobs(ids, values, num_best), ranks)
 
 
 def log_kept_mass(row: RowMasses, params: RowParameters) -> Tensor:
@@ -58,14 +58,14 @@ def log_kept_mass(row: RowMasses, params: RowParameters) -> Tensor:
 def _best(x: Tensor, ids: Tensor, width: int) -> tuple[Tensor, Tensor]:
     """Return the N largest values of all ranks and their ids, [B, N] float32 and int64."""
     x, ids = (column.transpose(0, 1).flatten(1) for column in (x, ids))
-    places = best_places(x, ids.to(torch.int64), width)
-    return x.gather(-1, places), ids.gather(-1, places).to(torch.int64)
+    indices = best_places(x, ids.to(torch.int64), width)
+    return x.gather(-1, indices), ids.gather(-1, indices).to(torch.int64)
 
 
 def _shown(
     x: Tensor, ids: Tensor, drawn: Merged, row: RowMasses, params: RowParameters, mode: LogprobsMode
 ) -> tuple[Tensor, Tensor]:
-    """Put in the place of values that the mode shows as -inf the lowest ids that it does not show as more."""
+    """Replace values shown as -inf by the lowest ids among the tokens shown as -inf."""
     is_shown = x >= least_shown(row, params.temperature, mode)
     if params.greedy is not None and not mode.startswith("raw"):
         is_shown &= ~params.greedy | (ids == drawn.token)
@@ -73,6 +73,6 @@ def _shown(
     is_taken = torch.zeros_like(pad(is_shown, (0, 1)))  # [B, N + 1]: of the ids below N, and any above
     is_taken.scatter_(-1, torch.where(is_shown, ids, width).clamp(max=width), value=True)
     free = is_taken[:, :width].to(torch.int32).argsort(dim=-1, stable=True)
-    place = torch.arange(width, device=ids.device) - is_shown.sum(-1, keepdim=True)
-    filled = free.gather(-1, place.clamp(min=0))
+    index = torch.arange(width, device=ids.device) - is_shown.sum(-1, keepdim=True)
+    filled = free.gather(-1, index.clamp(min=0))
     return torch.where(is_shown, x, -_INF), torch.where(is_shown, ids, filled)

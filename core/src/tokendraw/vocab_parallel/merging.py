@@ -1,8 +1,8 @@
-"""Merges what all ranks drew: the token, exactly as one device draws it from all columns.
+"""Merges the draws of all ranks into the token of a single device over all columns.
 
-A whole tile has its score on one rank. Of a tile that several ranks hold parts of, the weights add up, its noise is
-added once, and the best key of any part is the tile's. Weights that are relative to a rank's own maximum M_r are so
-relative to the row's maximum M after a shift by ``(M_r - M) / T``.
+A complete tile has its score on a single rank. For a tile shared by several ranks, the weights of its parts are added,
+its noise is added once, and the best key of any part is the tile's. A shift by ``(M_r - M) / T`` makes weights relative
+to the row's maximum M from weights relative to a rank's maximum M_r.
 """
 
 from __future__ import annotations
@@ -42,23 +42,25 @@ class Merged(NamedTuple):
 
 
 class Merging(Protocol):
-    """Merges what all ranks said of the rows of one call, bit for bit the same on every rank.
+    """Merges the messages of all ranks about the rows of a call, bit for bit the same on every rank.
 
-    It waits for nothing, and makes the same sums of histograms as the other ranks, whatever the values are.
+    Implementations wait for nothing, and make the same sums of histograms on every rank, whatever the values.
     """
 
-    def greedy(self, heard: Received[Argmax]) -> tuple[Tensor, Tensor]:
-        """Return the tokens [B] int64, and which rows are valid, [B] bool: of greedy rows alone."""
+    def greedy(self, received: Received[Argmax]) -> tuple[Tensor, Tensor]:
+        """Return the tokens [B] int64 of greedy rows, and the validity of each row, [B] bool."""
         ...
 
     def thresholds(
-        self, heard: Received[Survey], plan: Plan, histograms: Histograms
+        self, received: Received[Survey], plan: Plan, histograms: Histograms
     ) -> tuple[Bounds, Tensor | None]:
-        """Return the thresholds of all filters, and the fresh seeds of rank 0, [B, 1] int64, if ranks told any."""
+        """Return the thresholds of all filters, and the fresh seeds of rank 0, [B, 1] int64, if ranks sent any."""
         ...
 
-    def token(self, heard: Received[Draws], bounds: Bounds | None, seeds: RowSeeds) -> tuple[Tensor, Tensor]:
-        """Return the tokens [B] int64, and which rows are valid, [B] bool."""
+    def token(
+        self, received: Received[Draws], bounds: Bounds | None, seeds: RowSeeds
+    ) -> tuple[Tensor, Tensor]:
+        """Return the tokens [B] int64, and the validity of each row, [B] bool."""
         ...
 
 
@@ -70,37 +72,39 @@ class TorchMerging:
         self._layout = layout
         self._dtype: GumbelDtype = dtype
 
-    def greedy(self, heard: Received[Argmax]) -> tuple[Tensor, Tensor]:
+    def greedy(self, received: Received[Argmax]) -> tuple[Tensor, Tensor]:
         """Take the lowest id of the largest value."""
-        found = heard.tensors()
-        token, top = greedy_token(found.max, found.ids)
-        valid = (found.has_nan.amax(0) == 0) & (top > -_INF)
+        ranks = received.tensors()
+        token, top = greedy_token(ranks.max, ranks.ids)
+        valid = (ranks.has_nan.amax(0) == 0) & (top > -_INF)
         return token.where(top > -_INF, 0).squeeze(-1), valid.squeeze(-1)
 
     def thresholds(
-        self, heard: Received[Survey], plan: Plan, histograms: Histograms
+        self, received: Received[Survey], plan: Plan, histograms: Histograms
     ) -> tuple[Bounds, Tensor | None]:
         """Find them as :func:`tokendraw.vocab_parallel.thresholds.thresholds` does."""
-        found = heard.tensors()
-        fresh = None if found.fresh is None else found.fresh[0]
-        return thresholds(found, plan, self._params, histograms), fresh
+        survey = received.tensors()
+        fresh = None if survey.fresh is None else survey.fresh[0]
+        return thresholds(survey, plan, self._params, histograms), fresh
 
-    def token(self, heard: Received[Draws], bounds: Bounds | None, seeds: RowSeeds) -> tuple[Tensor, Tensor]:
+    def token(
+        self, received: Received[Draws], bounds: Bounds | None, seeds: RowSeeds
+    ) -> tuple[Tensor, Tensor]:
         """Merge the candidates."""
-        found = self.merged(heard, bounds, seeds)
-        return found.token.squeeze(-1), found.valid.squeeze(-1)
+        draw = self.merge(received, bounds, seeds)
+        return draw.token.squeeze(-1), draw.valid.squeeze(-1)
 
-    def merged(self, heard: Received[Draws], bounds: Bounds | None, seeds: RowSeeds | None) -> Merged:
-        """Merge all that comes with logprobs, too.
+    def merge(self, received: Received[Draws], bounds: Bounds | None, seeds: RowSeeds | None) -> Merged:
+        """Merge the draws and the values for logprobs.
 
         :param seeds: None: every row is greedy.
         """
-        own = None if seeds is None else seeds()
-        return merged(heard.tensors(), bounds, self._layout, self._params, own, self._dtype)
+        row_seeds = None if seeds is None else seeds()
+        return merge(received.tensors(), bounds, self._layout, self._params, row_seeds, self._dtype)
 
 
 def greedy_token(max_of: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the lowest id of the largest value [B, 1] int64, and that value.
+    """Return the lowest id of the largest value [B, 1] int64, and the value.
 
     :param max_of: [R, B, 1]: each rank's largest value.
     :param ids: [R, B, 1]: its lowest id there.
@@ -109,7 +113,7 @@ def greedy_token(max_of: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
     return _lowest(max_of == top, ids), top
 
 
-def merged(
+def merge(
     draws: Draws,
     bounds: Bounds | None,
     layout: Layout,
@@ -164,8 +168,8 @@ def _drawn(
             (ids, _of_tiles(by_row(draws.ids[..., 1:]), layout, 0).gather(-1, best).squeeze(-1)), -1
         )
         if x is not None and draws.x is not None:
-            own = _of_tiles(by_row(draws.x[..., 1:]), layout, -_INF)
-            x = torch.cat((x, own.gather(-1, best).squeeze(-1)), -1)
+            part_x = _of_tiles(by_row(draws.x[..., 1:]), layout, -_INF)
+            x = torch.cat((x, part_x.gather(-1, best).squeeze(-1)), -1)
     largest = scores.amax(-1, keepdim=True)
     token = _lowest((scores == largest).T.unsqueeze(-1), ids.T.unsqueeze(-1))
     if x is not None:
@@ -174,7 +178,7 @@ def _drawn(
 
 
 def _of_tiles(parts: Tensor, layout: Layout, none: float) -> Tensor:
-    """Sort what heads and tails [B, 2 R] say by the tile that they are part of: [B, S, m]."""
+    """Sort the values of heads and tails [B, 2 R] by their tiles: [B, S, m]."""
     return pad(parts, (0, 1), value=none)[:, layout.parts]
 
 
@@ -184,7 +188,7 @@ def _lowest(chosen: Tensor, ids: Tensor) -> Tensor:
 
 
 def _shift(max_of: Tensor, top: Tensor, inverse_temperature: Tensor) -> Tensor:
-    """Return what makes the ``y`` of each rank relative to the row's maximum: [R, B, 1]."""
+    """Return the shift of each rank's ``y`` to the row's maximum: [R, B, 1]."""
     below = (max_of.to(inverse_temperature.dtype) - top) * inverse_temperature
     return below.nan_to_num_(nan=0.0, neginf=-_INF)  # infinity minus itself
 

@@ -1,4 +1,4 @@
-"""Packs what a rank says of each row into words of 4 bytes, so that one gather carries all of it."""
+"""Packs a rank's message about each row into words of 4 bytes, for a single gather."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from torch import Tensor
 from tokendraw.vocab_parallel.transport import Transport
 
 _Message = TypeVar("_Message", bound=tuple[Any, ...])
-_WORD = 4
+_WORD_BYTES = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Received(Generic[_Message]):
-    """Holds what all ranks said of the rows of a call.
+    """The messages of all ranks about the rows of a call.
 
     :ivar words: [R, B, W] int32, contiguous, in rank order.
     :ivar sent: Message of this rank: a NamedTuple of tensors [B, n], or None.
@@ -31,20 +31,20 @@ class Received(Generic[_Message]):
         """Return the fields of all ranks, [R, B, n] each."""
         kind: Any = type(self.sent)
         fields = zip(self.sent, self.offsets, strict=True)
-        return kind(*[None if own is None else self._field(own, first) for own, first in fields])  # type: ignore[no-any-return]
+        return kind(*[None if field is None else self._field(field, first) for field, first in fields])  # type: ignore[no-any-return]
 
-    def _field(self, own: Tensor, first: int) -> Tensor:
-        part = self.words[..., first : first + _words(own)]
-        if own.element_size() > _WORD:
+    def _field(self, field: Tensor, first: int) -> Tensor:
+        part = self.words[..., first : first + _words(field)]
+        if field.element_size() > _WORD_BYTES:
             # Of one rank and one row any part counts as contiguous, wherever its words begin: a clone begins anew.
             part = part.clone(memory_format=torch.contiguous_format)
-        return part.view(own.dtype)
+        return part.view(field.dtype)
 
 
-def exchanged(transport: Transport, message: _Message) -> Received[_Message]:
-    """Gather a NamedTuple of tensors [B, n] of 4 or 8 bytes an element, or None, by one gather.
+def exchange(transport: Transport, message: _Message) -> Received[_Message]:
+    """Gather a NamedTuple of tensors [B, n] of 4 or 8 bytes an element, or None, by a single gather.
 
-    Fields that are columns of one buffer, whose rows begin with one of them, are sent as they are: the whole buffer.
+    Fields stored as columns of a single buffer, with a field at the start of its rows, are sent as the whole buffer.
     Others are packed.
     """
     words, offsets = _in_one_buffer(message) or _packed(message)
@@ -52,13 +52,13 @@ def exchanged(transport: Transport, message: _Message) -> Received[_Message]:
 
 
 def _in_one_buffer(message: tuple[Tensor | None, ...]) -> tuple[Tensor, tuple[int, ...]] | None:
-    """Return the buffer [B, W] int32 of which all fields are columns, and where; None if there is no such one."""
+    """Return a buffer [B, W] int32 with all fields as columns, and their offsets; None for fields in several."""
     first = min((column for column in message if column is not None), key=torch.Tensor.data_ptr)
     begin, width = first.data_ptr(), first.stride(0) * first.element_size()
     storage = first.untyped_storage()
     if (
         not first.numel()
-        or width % _WORD
+        or width % _WORD_BYTES
         or begin + len(first) * width > storage.data_ptr() + storage.nbytes()
     ):
         return None
@@ -68,17 +68,17 @@ def _in_one_buffer(message: tuple[Tensor | None, ...]) -> tuple[Tensor, tuple[in
             offsets.append(-1)
             continue
         offset = column.data_ptr() - begin
-        is_inside = 0 <= offset <= width - _words(column) * _WORD
+        is_inside = 0 <= offset <= width - _words(column) * _WORD_BYTES
         is_beside = column.stride(0) * column.element_size() == width and column.stride(1) == 1
         if not (is_inside and is_beside and column.untyped_storage().data_ptr() == storage.data_ptr()):
             return None
-        offsets.append(offset // _WORD)
-    shape = len(first), width // _WORD
+        offsets.append(offset // _WORD_BYTES)
+    shape = len(first), width // _WORD_BYTES
     return first.view(torch.int32).as_strided(shape, (shape[1], 1)), tuple(offsets)
 
 
 def _packed(message: tuple[Tensor | None, ...]) -> tuple[Tensor, tuple[int, ...]]:
-    """Copy the fields into a buffer, one behind the other."""
+    """Copy the fields into a new buffer, end to end."""
     words = torch.cat([column.contiguous().view(torch.int32) for column in message if column is not None], -1)
     offsets, end = [], 0
     for column in message:
@@ -88,4 +88,4 @@ def _packed(message: tuple[Tensor | None, ...]) -> tuple[Tensor, tuple[int, ...]
 
 
 def _words(column: Tensor) -> int:
-    return column.shape[-1] * column.element_size() // _WORD
+    return column.shape[-1] * column.element_size() // _WORD_BYTES

@@ -1,4 +1,4 @@
-"""The search for a threshold in values that lie on several ranks, by the bits of the values.
+"""Searches a threshold in values on several ranks, by the bits of the values.
 
 A float32 and the integer that its bits make are ordered alike once the bits of negative ones are inverted: its key. A
 histogram of weights over the keys' upper 8 bits, summed over all ranks, says which digit the threshold has there; the
@@ -24,7 +24,7 @@ BINS: Final = 1 << DIGIT_BITS
 """Bins of a histogram: one for each value of a digit."""
 KEY_BITS: Final = 32
 """Bits of a key."""
-_TELLING_BITS: Final = {torch.bfloat16: 16, torch.float16: 24}
+_DISTINCT_BITS: Final = {torch.bfloat16: 16, torch.float16: 24}
 """Upper bits of a key that tell the values of a dtype apart, in whole digits; all for float32."""
 
 
@@ -35,22 +35,22 @@ def keys(x: Tensor) -> Tensor:
 
 
 def _value(prefix: Tensor, missing: int) -> Tensor:
-    """Return the value of a key whose lower ``missing`` bits are those of every value of its dtype."""
+    """Return the value of a key; the missing lower bits are common to every value of the dtype."""
     key = (prefix << missing) + torch.where(prefix >> (31 - missing) > 0, 0, (1 << missing) - 1)
     bits = torch.where(key < 1 << 31, ~key, key - (1 << 31))
     return bits.to(torch.int32).view(torch.float32)
 
 
-class Begun(NamedTuple):
-    """A search whose first digit is known: [B, 1] int64 each."""
+class FirstDigit(NamedTuple):
+    """A search with a known first digit: [B, 1] int64 each."""
 
     digit: Tensor
     target: Tensor
     """Part of the target that is left to reach among the values with that digit."""
 
 
-def begun(masses: Tensor, target: Tensor, bits: int) -> Begun:
-    """Find the first digit from the mass of the values with each, where ranks told it before the search.
+def first_digit(masses: Tensor, target: Tensor, bits: int) -> FirstDigit:
+    """Find the first digit from the mass of each digit's values, if known before the search.
 
     :param masses: [B, 256] in the widest float, the same on every rank.
     :param target: [B, 1] of them.
@@ -58,24 +58,24 @@ def begun(masses: Tensor, target: Tensor, bits: int) -> Begun:
     """
     downwards = masses.flip(-1)
     from_above = downwards.cumsum(-1)
-    place = first_reaching(from_above, target)
-    rest = target - (from_above - downwards).gather(-1, place)
-    return Begun(BINS - 1 - place, (rest * 2.0**bits).ceil().to(torch.int64))
+    index = first_reaching(from_above, target)
+    rest = target - (from_above - downwards).gather(-1, index)
+    return FirstDigit(BINS - 1 - index, (rest * 2.0**bits).ceil().to(torch.int64))
 
 
 class Histograms:
-    """Adds up by digits what the values on all ranks weigh."""
+    """Sums the weights of the values on all ranks by digits."""
 
-    def __init__(self, local: LocalLogits, talk: Transport) -> None:
+    def __init__(self, local: LocalLogits, transport: Transport) -> None:
         self._local = local
-        self._talk = talk
-        self.missing_at_last: int = KEY_BITS - _TELLING_BITS.get(local.logits.dtype, KEY_BITS)
+        self._transport = transport
+        self.missing_at_last: int = KEY_BITS - _DISTINCT_BITS.get(local.logits.dtype, KEY_BITS)
         """Number of lower bits of a key that no digit says, since they are the same in all values of the dtype."""
 
     def __call__(self, digits: Digits, weighing: Weighing | None) -> Tensor:
         """Return the histogram over all ranks, [B, 256] int64."""
         histogram = self._local.histogram(digits, weighing)
-        self._talk.all_sum(histogram)
+        self._transport.all_sum(histogram)
         return histogram
 
 
@@ -83,18 +83,18 @@ def search(
     histograms: Histograms,
     weighing: Weighing | None,
     target_of: Callable[[Tensor], Tensor],
-    known: Begun | None = None,
+    first: FirstDigit | None = None,
 ) -> Tensor:
-    """Return the largest value v such that what is weighed of ``x >= v`` on all ranks is at least a target.
+    """Return the largest value v with a weight of all ``x >= v`` on all ranks at least equal to a target.
 
     :param weighing: None: every value weighs 1.
     :param target_of: computes the target from the total, [B, 1] int64 both; below 1 it is the largest value, above the
         total the least that weighs anything.
-    :param known: what is known of the first digit.
+    :param first: the first digit, if found before.
     :returns: [B, 1] float32.
     """
-    prefix, target = (None, None) if known is None else known
-    missing = KEY_BITS if known is None else KEY_BITS - DIGIT_BITS
+    prefix, target = (None, None) if first is None else first
+    missing = KEY_BITS if first is None else KEY_BITS - DIGIT_BITS
     while missing > histograms.missing_at_last:
         missing -= DIGIT_BITS
         histogram = histograms(Digits(prefix, missing), weighing)
@@ -102,9 +102,9 @@ def search(
         from_above = downwards.cumsum(-1)
         target = target_of(from_above[:, -1:]) if target is None else target
         target = target.clamp(min=1).minimum(from_above[:, -1:])
-        place = torch.searchsorted(from_above, target)
-        target = target - (from_above - downwards).gather(-1, place)
-        digit = BINS - 1 - place
+        index = torch.searchsorted(from_above, target)
+        target = target - (from_above - downwards).gather(-1, index)
+        digit = BINS - 1 - index
         prefix = digit if prefix is None else (prefix << DIGIT_BITS) + digit
     assert prefix is not None
     return _value(prefix, missing)

@@ -1,4 +1,4 @@
-"""One token a row from logits that lie on several ranks: the order in which they compute and talk.
+"""Draws a token for each row from logits on several ranks: the order of computing and exchanging.
 
 =============================  =======================================================================
 rows of the batch              collectives, with the bytes of a row and rank
@@ -14,8 +14,8 @@ top-k above K or unknown       a gather of 8, four sums of 2,048, the 40; top-p 
 logprobs, N best               36 + 8 N more in the last gather, and a sum of 8 for ranks
 =============================  =======================================================================
 
-On a CPU the host looks whether a nucleus lies among the largest values. Elsewhere nothing depends on what the host does
-not know, so that nothing waits for the device; but in rows where it does, no rank reads its values again.
+On a CPU the host reads whether a nucleus lies among the largest values. On other devices nothing depends on values, so
+that nothing waits for the device; but ranks do not read again the values of rows with a nucleus found.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from tokendraw.parameters.metadata import SamplingMetadata
 from tokendraw.vocab_parallel.local import Bounds, LocalLogits
 from tokendraw.vocab_parallel.logprobs import log_kept_mass, logprobs
 from tokendraw.vocab_parallel.merging import Merging, TorchMerging
-from tokendraw.vocab_parallel.messages import exchanged
+from tokendraw.vocab_parallel.messages import exchange
 from tokendraw.vocab_parallel.parameters import Filters, RowParameters
 from tokendraw.vocab_parallel.radix import Histograms
 from tokendraw.vocab_parallel.seeds import RowSeeds
@@ -47,20 +47,20 @@ def sample_shard(
     need: Need,
     merging: Merging | None = None,
 ) -> SamplerOutput:
-    """Draw one token a row, the same on every rank.
+    """Draw a token for each row, the same on every rank.
 
     :param local: this rank's columns.
     :param params: the parameters of their rows.
-    :param shard: one on which the ranks agreed: what a sampler's ``sample`` is given.
-    :param merging: merges what the ranks say of rows without logprobs; None: plain torch does.
+    :param shard: with the agreement of the ranks: the argument of a sampler's ``sample``.
+    :param merging: merges the messages about rows without logprobs; None: plain torch.
     """
-    talk, layout = shard.agreement
+    transport, layout = shard.agreement
     in_torch = TorchMerging(params, layout, need.gumbel_dtype)
     merging = merging or in_torch
     if metadata.facts.all_greedy and metadata.facts.max_logprobs is None:
-        return SamplerOutput(*merging.greedy(exchanged(talk, local.argmax())))
+        return SamplerOutput(*merging.greedy(exchange(transport, local.argmax())))
     rows, device = len(local.logits), local.logits.device
-    # Every rank draws them, so that generators that were seeded alike stay alike; those of rank 0 count.
+    # Every rank draws fresh seeds, so that equally seeded generators stay equal; rank 0's are used.
     fresh = None if philox.has_every_seed(metadata) else philox.fresh_seeds(rows, device).unsqueeze(-1)
     is_drawn = not metadata.facts.all_greedy
     filters = Filters.of(metadata)
@@ -69,29 +69,29 @@ def sample_shard(
     if filters.top_k or filters.top_p or filters.min_p:
         of_survivors = metadata.facts.any_top_k_first
         plan = Plan.of(filters, params, layout.vocab_size, device, of_survivors=of_survivors)
-        heard = exchanged(talk, local.largest(plan.values, plan.masses, fresh))
-        bounds, fresh = merging.thresholds(heard, plan, Histograms(local, talk))
+        received = exchange(transport, local.largest(plan.values, plan.masses, fresh))
+        bounds, fresh = merging.thresholds(received, plan, Histograms(local, transport))
     elif fresh is not None and is_drawn:
-        wait = talk.broadcast_from_first(fresh)
+        wait = transport.broadcast_from_first(fresh)
     seeds = RowSeeds(metadata, local.logits, fresh, wait) if is_drawn else None
     width = metadata.facts.logprobs_width(layout.vocab_size)
     columns = None if width is None else min(width, layout.most_columns)
-    draws = exchanged(talk, local.draw(bounds, seeds, best=columns))
+    draws = exchange(transport, local.draw(bounds, seeds, best=columns))
     if width is None and seeds is not None:
         return SamplerOutput(*merging.token(draws, bounds, seeds))
-    drawn, told = in_torch.merged(draws, bounds, seeds), draws.tensors()
+    drawn, candidates = in_torch.merge(draws, bounds, seeds), draws.tensors()
     token, valid = drawn.token.squeeze(-1), drawn.valid.squeeze(-1)
-    if width is None or drawn.sums is None or told.best_x is None or told.best_ids is None:
+    if width is None or drawn.sums is None or candidates.best_x is None or candidates.best_ids is None:
         return SamplerOutput(token, valid)
     ranks = None
     if need.logprob_ranks and drawn.x is not None:
         ranks = local.count(drawn.x)
-        talk.all_sum(ranks)
+        transport.all_sum(ranks)
     threshold = torch.full_like(drawn.max, -float("inf")) if bounds is None else bounds.threshold
-    row, asked = RowMasses(drawn.max, threshold, *drawn.sums), metadata.per_row("logprobs")
-    best = told.best_x, told.best_ids
-    shown = logprobs(drawn, row, best, width, asked, params, need.logprobs_mode, ranks)
-    return SamplerOutput(token, valid, shown, log_kept_mass(row, params))
+    row, num_best = RowMasses(drawn.max, threshold, *drawn.sums), metadata.per_row("logprobs")
+    best = candidates.best_x, candidates.best_ids
+    row_logprobs = logprobs(drawn, row, best, width, num_best, params, need.logprobs_mode, ranks)
+    return SamplerOutput(token, valid, row_logprobs, log_kept_mass(row, params))
 
 
 def _at_once() -> None:

@@ -1,4 +1,4 @@
-"""The seeds of a call's rows, which may still be on their way from rank 0."""
+"""The seeds of a call's rows, perhaps still on the way from rank 0."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tokendraw.vocab_parallel.transport import Wait
 
 
 class Seeds(NamedTuple):
-    """Holds what the random numbers of each row come from, the same on every rank: [B, 1] int64.
+    """The seed and position of each row, the same on every rank: [B, 1] int64.
 
     :ivar seed: Seed of each row, its 64 bits as a signed number.
     :ivar position: Position of each row in its sequence.
@@ -23,10 +23,10 @@ class Seeds(NamedTuple):
 
 
 class RowSeeds:
-    """The seeds of the rows of one call: their own, and of rows without one those that rank 0 drew."""
+    """The seeds of a call's rows: given seeds, and fresh seeds drawn by rank 0 for all other rows."""
 
     def __init__(self, metadata: SamplingMetadata, rows: Tensor, fresh: Tensor | None, wait: Wait) -> None:
-        """Hold what is known of them.
+        """Hold the arguments until the seeds are needed.
 
         :param rows: [B, ...] on their device.
         :param fresh: [B, 1] int64, filled once ``wait`` was called; None: every row has a seed.
@@ -37,7 +37,7 @@ class RowSeeds:
         self._wait: Wait | None = wait
 
     def fresh(self) -> Tensor | None:
-        """Return the seeds of rows without one, [B] int64, once they are there; None: every row has its own.
+        """Wait for the seeds of unseeded rows, [B] int64; None: every row has a seed.
 
         It is all that a kernel needs which reads the metadata itself.
         """
@@ -47,7 +47,7 @@ class RowSeeds:
         return None if self._fresh is None else self._fresh.squeeze(-1)
 
     def __call__(self) -> Seeds:
-        """Return the seed and position of every row, once they are there."""
+        """Wait for the seed and position of every row."""
         rows, device = len(self._rows), self._rows.device
-        found = philox.seeds_and_positions(self._metadata, rows, device, self.fresh())
-        return Seeds(*(column.unsqueeze(-1) for column in found))
+        columns = philox.seeds_and_positions(self._metadata, rows, device, self.fresh())
+        return Seeds(*(column.unsqueeze(-1) for column in columns))

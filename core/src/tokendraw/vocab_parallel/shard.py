@@ -1,4 +1,4 @@
-"""The part of a vocabulary whose logits a rank holds."""
+"""A rank's part of a vocabulary."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class VocabShard:
-    """The ids ``[start, start + n)`` of a vocabulary, whose n columns of logits lie on this rank.
+    """The ids ``[start, start + n)`` of a vocabulary, with n columns of logits on this rank.
 
     The ranks of a group hold successive ids, in rank order, and together all of them. Their numbers may differ, be no
     multiples of anything, or be 0. Make one and keep it: at its first call the ranks compare what they hold, by a
@@ -47,16 +47,16 @@ class VocabShard:
 
     @property
     def agreement(self) -> Agreement:
-        """Return what the ranks agreed on. For samplers, which get no other shards."""
+        """Return the agreement of the ranks. For samplers: the core gives them no shard without an agreement."""
         assert self.agreed.by_all is not None
         return self.agreed.by_all
 
 
 class Agreement(NamedTuple):
-    """Holds what the ranks of a shard agreed on."""
+    """The agreement of a shard's ranks."""
 
     transport: Transport
-    """Carries what they say."""
+    """Carries their messages."""
     layout: Layout
 
 
@@ -66,4 +66,4 @@ class Agreed:
 
     by_all: Agreement | None = None
     error: TokendrawError | None = None
-    """Says why they did not agree."""
+    """The disagreement."""

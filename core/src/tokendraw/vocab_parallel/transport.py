@@ -1,4 +1,4 @@
-"""Carries what ranks say to each other: a gather, a sum and a broadcast, by torch.distributed."""
+"""Carries messages between ranks: a gather, a sum and a broadcast, by torch.distributed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Wait: TypeAlias = Callable[[], object]
 
 @runtime_checkable
 class Transport(Protocol):
-    """One rank's side of a group. Every rank makes the same calls in the same order."""
+    """A rank's side of a group. Every rank makes the same calls in the same order."""
 
     @property
     def rank(self) -> int:
@@ -38,7 +38,7 @@ class Transport(Protocol):
         ...
 
     def broadcast_from_first(self, tensor: Tensor) -> Wait:
-        """Begin to replace a contiguous tensor by that of rank 0."""
+        """Begin to replace a contiguous tensor by the tensor of rank 0."""
         ...
 
     def gather_objects(self, value: Any) -> list[Any]:
@@ -88,7 +88,7 @@ class TorchDistributed:
             self._dist.all_reduce(tensor, group=self._group)
 
     def broadcast_from_first(self, tensor: Tensor) -> Wait:
-        """Begin to replace a contiguous tensor by that of rank 0."""
+        """Begin to replace a contiguous tensor by the tensor of rank 0."""
         if not tensor.numel():
             return lambda: None
         work = self._dist.broadcast(tensor, self._first, group=self._group, async_op=True)
@@ -103,7 +103,7 @@ class TorchDistributed:
 
 
 def transport_of(group: Any) -> Transport:
-    """Return what the ranks of a group talk through: the group itself if it is a :class:`Transport`.
+    """Return the transport of a group: the group itself if it is a :class:`Transport`.
 
     :raises InvalidInputError: as :class:`TorchDistributed` does.
     """

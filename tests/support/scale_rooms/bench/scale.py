@@ -6,7 +6,7 @@ from typing import ClassVar
 
 import torch
 
-from tokendraw.bench.operation import Axis, BenchOperation, Preset, copy_of
+from tokendraw_bench.operation import Axis, BenchOperation, Preset, copy_of
 
 
 @dataclass(frozen=True)

@@ -1,1 +1,1 @@
-"""Frozen records of what plugins offer, what callers need, and what a machine is."""
+"""Frozen records: capabilities of plugins, needs of callers, facts of a machine."""

@@ -1,8 +1,8 @@
 """Capabilities of providers and needs of callers, two of the three sides of every negotiation.
 
 All are frozen dataclasses without behaviour beyond checking themselves, so that a decision about an H100, an MI300X or
-a laptop can be computed, and tested, anywhere. What a field may be stands in its declaration alone: a need is held
-against it when it is made, capabilities when a plugin describes itself.
+a laptop can be computed, and tested, anywhere. The declaration of a field is its only check: of a need when the need is
+made, of capabilities when a plugin describes itself.
 
 Every operation has a type of each, derived from :class:`HostCapabilities` and :class:`HostNeed`. Those of sampling,
 :class:`Capabilities` and :class:`Need`, stand here since other operations on rows of logits build on them.
@@ -10,11 +10,12 @@ Every operation has a type of each, derived from :class:`HostCapabilities` and :
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias, get_args
 
 from tokendraw.backends.description.declared import Rule, among, at_least, check_fields, some_of
-from tokendraw.errors.formatting import is_printable
+from tokendraw.errors.formatting import is_printable, one_of
 
 LogprobsMode: TypeAlias = Literal[
     "raw_logprobs", "raw_logits", "processed_logprobs", "processed_logits", "temperature_logprobs"
@@ -29,24 +30,19 @@ TieNeed: TypeAlias = TieRule | Literal["either"]
 DraftKind: TypeAlias = Literal["probs", "logits", "chosen"]
 """Kind of a draft, by what the caller gives of its distribution: probabilities, logits, or nothing (not drawn)."""
 
-LOGPROBS_MODES: tuple[LogprobsMode, ...] = (
-    "raw_logprobs",
-    "raw_logits",
-    "processed_logprobs",
-    "processed_logits",
-    "temperature_logprobs",
-)
-FILTER_ORDERS: tuple[FilterOrder, ...] = ("top_k_first", "joint")
-GUMBEL_DTYPES: tuple[GumbelDtype, ...] = ("fp32", "fp64")
+LOGPROBS_MODES: tuple[LogprobsMode, ...] = get_args(LogprobsMode)
+FILTER_ORDERS: tuple[FilterOrder, ...] = get_args(FilterOrder)
+FILTERS: tuple[Filter, ...] = get_args(Filter)
+GUMBEL_DTYPES: tuple[GumbelDtype, ...] = get_args(GumbelDtype)
 INPUT_DTYPES: tuple[str, ...] = ("float32", "bfloat16", "float16")
 
 MAX_WORD_CHARS = 100
 """Characters of a name, an architecture, a version or a range of versions."""
-_LARGEST_NUMBER = 2**63 - 1
+_MAX_NUMBER = 2**63 - 1
 
 
 def _is_number(value: Any) -> bool:
-    return type(value) is int and 0 <= value <= _LARGEST_NUMBER
+    return type(value) is int and 0 <= value <= _MAX_NUMBER
 
 
 def are_words(value: Any) -> bool:
@@ -70,8 +66,8 @@ def _is_range(value: Any) -> bool:
 
 
 def _are_filters(value: Any) -> bool:
-    known = [(name, how) for name in ("top_k", "top_p", "min_p") for how in ("per_row", "scalar")]
-    return isinstance(value, tuple) and all(pair in known for pair in value)
+    pairs = list(itertools.product(FILTERS, get_args(Granularity)))
+    return isinstance(value, tuple) and all(pair in pairs for pair in value)
 
 
 _Count: TypeAlias = Annotated[int, at_least(0)]
@@ -85,15 +81,16 @@ _Range: TypeAlias = Annotated[
     tuple[tuple[int, int], tuple[int, int] | None],
     Rule(("((major, minor), (major, minor) or None)",), _is_range),
 ]
+_FILTER_WORDS = f"{one_of(map(repr, FILTERS))}, {one_of(map(repr, get_args(Granularity)))}"
 _Filters: TypeAlias = Annotated[
     tuple[tuple[Filter, Granularity], ...],
-    Rule(("a tuple of ('top_k', 'top_p' or 'min_p', 'per_row' or 'scalar')",), _are_filters),
+    Rule((f"a tuple of ({_FILTER_WORDS})",), _are_filters),
 ]
 
 
 @dataclass(frozen=True, kw_only=True)
 class HostCapabilities:
-    """Requirements of a provider of any operation on the host, and promises of its calls there.
+    """A provider's requirements of the host, and its promises about waiting and CUDA graphs, for any operation.
 
     The defaults promise nothing: advertise what you have tested.
 
@@ -178,7 +175,7 @@ class HostNeed:
 
 @dataclass(frozen=True, kw_only=True)
 class Need(HostNeed):
-    """Conditions that a sampler must meet for the caller, whatever the rows of a batch ask for later.
+    """A caller's conditions on a sampler, independent of the rows of later batches.
 
     Seeds, greedy rows and filters are properties of rows: those are looked at batch by batch, and rows that
     the chosen sampler cannot serve go to its companion. A need is what no companion can mend.

@@ -1,4 +1,4 @@
-"""Holds values against the types that a frozen dataclass declares, so that a slip is refused where it is made.
+"""Checks the fields of frozen dataclasses against their declared types when a record is made.
 
 ``Need(batch_invariant="no")`` is true for Python, and a misspelt word would never match. The declaration of a field is
 all that is written: ``bool``, ``str``, ``int`` with :func:`at_least`, ``Literal``, tuples and unions of these.
@@ -32,7 +32,7 @@ _YES_OR_NO = {
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """Says what a value may be. Beside a type in ``Annotated`` it stands in the type's place."""
+    """The permitted values of a field. Within ``Annotated`` the rule replaces the check of the type."""
 
     needed: tuple[str, ...]
     """The alternatives in words."""
@@ -54,12 +54,12 @@ def at_least(least: int) -> Rule:
 
 
 def among(words: tuple[str, ...]) -> Rule:
-    """Make the rule of one of some words."""
+    """Make a rule: exactly a word of ``words``."""
     return Rule(tuple(map(repr, words)), lambda value: isinstance(value, str) and value in words, words)
 
 
 def some_of(words: tuple[str, ...]) -> Rule:
-    """Make the rule of a tuple that holds some of these words, and at least one."""
+    """Make a rule: a non-empty tuple of words of ``words``."""
 
     def fits(value: Any) -> bool:
         return (
@@ -72,7 +72,7 @@ def some_of(words: tuple[str, ...]) -> Rule:
 
 
 def check_fields(record: Any) -> None:
-    """Hold every field of a dataclass against its declaration.
+    """Check every field of a dataclass against its declaration.
 
     :raises InvalidParameterError: a ValueError that names the field, what it needs, what it is and what is nearest.
     """
@@ -86,13 +86,13 @@ def check_fields(record: Any) -> None:
 
 
 def rules_of(record: type) -> dict[str, Rule]:
-    """Return what each field of a dataclass may be, as it is declared."""
+    """Return the rule of each field of a dataclass."""
     names, _, rules = _rules(record)
     return dict(zip(names, rules, strict=True))
 
 
 def read_field(record: type, name: str, text: str) -> Any:
-    """Read what a field is to be from a text: ``8``, ``true``, ``none``, a word, or words with commas between them.
+    """Read a field's value from text: ``8``, ``true``, ``none``, a word, or words separated by commas.
 
     :raises InvalidParameterError: a ValueError: the dataclass has no such field, or that is nothing it may be.
     """

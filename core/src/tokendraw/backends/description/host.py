@@ -1,4 +1,4 @@
-"""The facts about a machine and one of its devices, on which every negotiation rests."""
+"""The facts about a machine and a device, the basis of every negotiation."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _Count: TypeAlias = Annotated[int, at_least(0)]
 
 @dataclass(frozen=True, kw_only=True)
 class Host:
-    """The facts about one device and the software around it. :func:`tokendraw.resolution.detect_host` gathers them.
+    """The facts about a device and the software around it, gathered by :func:`tokendraw.resolution.detect_host`.
 
     :ivar device_type: ``cpu``, ``cuda`` (NVIDIA), ``rocm`` (AMD), ``mps``, ``xpu`` ...
     :ivar name: Name of the device, as its driver gives it; "" if unknown.

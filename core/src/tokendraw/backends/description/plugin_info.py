@@ -1,4 +1,4 @@
-"""The description that a plugin gives of itself, as data, and the rule that its name follows."""
+"""A plugin's description of itself, as data, and the rule for plugin names."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ API_VERSION = 1
 
 NAME_RULE = "at most 64 lowercase letters and digits, a letter first, with single hyphens between them"
 """Rule of a plugin's name, which stands in comma-separated lists, in shells and in tables."""
-LARGEST_PRIORITY = 1_000_000
+MAX_PRIORITY = 1_000_000
 """Bound of a priority on both sides of 0, and of an API version."""
-MOST_ITEMS = 100
+MAX_ITEMS = 100
 """Bound of the items of a tuple, and of operations."""
 
 _NAME = re.compile(r"(?=.{1,64}\Z)[a-z][a-z0-9]*(-[a-z0-9]+)*")
@@ -29,7 +29,7 @@ def is_name(text: str) -> bool:
 
 @dataclass(frozen=True)
 class Release:
-    """A row of what a plugin knows of its upstream by version: it holds from ``since`` up to the next such row.
+    """A range of upstream releases with a note for users: from ``since`` up to the next row.
 
     Rows about one operation, or about all, ascend and begin with the release ``0``, so that every version has one.
 
@@ -51,7 +51,7 @@ class Release:
 
 @dataclass(frozen=True)
 class Upstream:
-    """The library that a plugin drives, found by its distribution's metadata, never by importing it.
+    """The library driven by a plugin, looked up in the metadata of its distribution, never imported.
 
     :ivar distribution: Name of the distribution, such as ``flashinfer-python``.
     :ivar versions: PEP 440 specifier of the versions that work, such as ``>=0.6.7,<0.8``.
@@ -70,7 +70,7 @@ class Upstream:
 
 @dataclass(frozen=True, kw_only=True)
 class PluginInfo:
-    """The description that a plugin gives of itself, as data.
+    """A plugin's description of itself, as data.
 
     It is the same on every machine that has the same files installed: a plugin may look at those of its upstream, and
     at nothing else. Texts are one printable line each: 100 characters at most for a name, a version or an architecture,

@@ -1,4 +1,4 @@
-"""The formats and layouts of 4-bit weights, apart from what uses them: describing a packer imports no more."""
+"""The formats and layouts of 4-bit weights, apart from any code: describing a packer imports no more."""
 
 from __future__ import annotations
 

@@ -21,11 +21,11 @@ from tokendraw.backends.description.host import Host
 from tokendraw.backends.description.operation import Operation
 from tokendraw.backends.description.plugin_info import API_VERSION, PluginInfo
 from tokendraw.backends.discovery import torch_state
-from tokendraw.backends.discovery.entry_points import found
+from tokendraw.backends.discovery.entry_points import installed_candidates
 from tokendraw.backends.discovery.guard import guarded
 from tokendraw.backends.discovery.hooks import ENTRY_POINT_GROUP, PROJECT, HookSpecs
 from tokendraw.backends.discovery.installed import installed_version
-from tokendraw.backends.discovery.validation import Find, check_identity, checked
+from tokendraw.backends.discovery.validation import Find, check_description, check_identity
 from tokendraw.backends.resolution.admission import admit, author_of
 from tokendraw.backends.resolution.candidate import Candidate, Choice, State
 from tokendraw.backends.resolution.decide import assess
@@ -35,13 +35,15 @@ from tokendraw.errors.notices import is_first
 
 _log = logging.getLogger("tokendraw")
 
-_SLOW_PROBE = 1.0  # seconds; a probe looks at files and finds programs, it compiles and imports nothing
+_SLOW_PROBE_SECONDS = (
+    1.0  # seconds; a probe looks at files and finds programs, it compiles and imports nothing
+)
 _REQUIRED_HOOKS = ("tokendraw_describe", "tokendraw_build")
 
 
 @dataclass(frozen=True)
 class Discovery:
-    """Every plugin that is installed, for one host and choice: found and loaded once, for all operations.
+    """The installed plugins, found and loaded once for a host and a choice, for all operations.
 
     What a plugin's probe finds missing is asked once an operation and need, when that is first assessed, so that all
     that follows rests on one answer.
@@ -56,7 +58,7 @@ class Discovery:
     _assessed: dict[str, tuple[HostNeed, tuple[Candidate, ...]]] = field(default_factory=dict, repr=False)
 
     def candidates(self, operation: Operation, need: HostNeed) -> tuple[Candidate, ...]:
-        """Every plugin with its state in one operation, and its reason. Raises nothing on their account.
+        """Assess every plugin for an operation, with state and reason. A plugin's failure raises nothing.
 
         :param need: of the operation's need type.
         """
@@ -67,7 +69,7 @@ class Discovery:
         return known[1]
 
     def offered(self, name: str, operation: Operation) -> Any:
-        """Look up what a plugin that loaded can do, in the operation's capabilities type.
+        """Look up the capabilities of a loaded plugin in an operation.
 
         :raises KeyError: there is none of that name, or it does not offer the operation.
         """
@@ -80,7 +82,7 @@ class Discovery:
             return candidate
         explicit = candidate.name == self.choice.sampler
         assessed = assess(candidate, operation, self.host, need, explicit=explicit)
-        return _probed(assessed, self.hooks[candidate.name], operation, self.host, need)
+        return _probe(assessed, self.hooks[candidate.name], operation, self.host, need)
 
 
 def gather(host: Host, choice: Choice, find: Find) -> Discovery:
@@ -90,16 +92,16 @@ def gather(host: Host, choice: Choice, find: Find) -> Discovery:
     """
     plugins: list[Candidate] = []
     hooks: dict[str, pluggy.HookRelay] = {}
-    for candidate in admit(found(), choice):
-        loaded, relay = _loaded(candidate, find) if candidate.state is State.FOUND else (candidate, None)
+    for candidate in admit(installed_candidates(), choice):
+        loaded, relay = _load(candidate, find) if candidate.state is State.FOUND else (candidate, None)
         if relay is not None:
             hooks[loaded.name] = relay
         plugins.append(loaded)
     return Discovery(host, choice, tuple(plugins), MappingProxyType(hooks))
 
 
-def _loaded(candidate: Candidate, find: Find) -> tuple[Candidate, pluggy.HookRelay | None]:
-    """Import a plugin and let it describe itself; its hooks only if that went well and it speaks our API."""
+def _load(candidate: Candidate, find: Find) -> tuple[Candidate, pluggy.HookRelay | None]:
+    """Import a plugin and read its description; return hooks only for a sound description of our API version."""
     try:
         relay = _hooks(candidate)
         answer = guarded("tokendraw_describe", relay.tokendraw_describe)
@@ -111,7 +113,7 @@ def _loaded(candidate: Candidate, find: Find) -> tuple[Candidate, pluggy.HookRel
             )
             reason = _other_api(candidate, info.api_version)
             return replace(candidate, state=State.INCOMPATIBLE, info=identity, reason=reason), None
-        info = guarded("reading PluginInfo", lambda: checked(info, find))
+        info = guarded("reading PluginInfo", lambda: check_description(info, find))
     except PluginError as error:
         return _broken(candidate, error), None
     version = installed_version(info.upstream.distribution) if info.upstream else None
@@ -122,7 +124,7 @@ def _hooks(candidate: Candidate) -> pluggy.HookRelay:
     """Import the plugin object and let pluggy check its hooks against the specification."""
     value = candidate.entry_point
     entry_point = importlib_metadata.EntryPoint(candidate.name, value, ENTRY_POINT_GROUP)
-    with torch_state.kept_at_import(value.partition(":")[0].strip(), candidate.name):
+    with torch_state.preserved_at_import(value.partition(":")[0].strip(), candidate.name):
         plugin = guarded(f"loading {value!r}", entry_point.load)
     if inspect.isclass(plugin):
         kind = printable(plugin.__name__)
@@ -144,14 +146,14 @@ def _hooks(candidate: Candidate) -> pluggy.HookRelay:
 
 
 def _other_api(candidate: Candidate, api_version: int) -> str:
-    behind = "tokendraw" if api_version > API_VERSION else candidate.distribution
-    return f"needs plugin API {api_version}, found {API_VERSION}; upgrade {behind}"
+    outdated = "tokendraw" if api_version > API_VERSION else candidate.distribution
+    return f"needs plugin API {api_version}, found {API_VERSION}; upgrade {outdated}"
 
 
-def _probed(
+def _probe(
     candidate: Candidate, relay: pluggy.HookRelay, operation: Operation, host: Host, need: HostNeed
 ) -> Candidate:
-    """Ask the plugin what this machine lacks, unless its declared capabilities rule it out already.
+    """Call the plugin's probe, unless its declared capabilities already rule out this machine.
 
     It is waited for, however long it takes.
     """
@@ -165,7 +167,7 @@ def _probed(
     except PluginError as error:
         return _broken(candidate, error)
     finally:
-        _tell_if_slow(candidate.name, time.monotonic() - start)
+        _warn_if_slow(candidate.name, time.monotonic() - start)
     if reason is None:
         return candidate
     words = format_line(reason) if isinstance(reason, str) else ""
@@ -180,12 +182,12 @@ def _broken(candidate: Candidate, error: PluginError) -> Candidate:
     return replace(candidate, state=State.BROKEN, reason=format_message(error, MAX_REASON_CHARS))
 
 
-def _tell_if_slow(name: str, seconds: float) -> None:
-    if seconds > _SLOW_PROBE and is_first(("slow probe", name)):
+def _warn_if_slow(name: str, seconds: float) -> None:
+    if seconds > _SLOW_PROBE_SECONDS and is_first(("slow probe", name)):
         _log.warning(
             "tokendraw_probe of %r took %.1f s, needs less than %g s. Report it to %s.",
             name,
             seconds,
-            _SLOW_PROBE,
+            _SLOW_PROBE_SECONDS,
             author_of(name),
         )

@@ -1,4 +1,4 @@
-"""The entry points of plugins, and the distributions that brought them, with none of their code run.
+"""Lists the entry points of plugins and commands and their distributions, without running any of their code.
 
 The core walks them itself, since a loader that stops at the first broken plugin would let one distribution switch off
 all others.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import importlib_metadata
 from packaging.utils import canonicalize_name
@@ -20,54 +20,83 @@ from tokendraw.backends.resolution.candidate import Candidate, State
 from tokendraw.errors.formatting import format_value, is_printable, printable
 
 
-def found() -> tuple[Candidate, ...]:
-    """Every entry point of the group, sorted by name, with none of their code run."""
-    candidates: list[Candidate] = []
+class Declaration(NamedTuple):
+    """An entry point as the metadata of a distribution declare it."""
+
+    name: str
+    value: str
+    distribution: str
+    """Name of the distribution; "" where damaged metadata do not tell."""
+    version: str
+    folder: str
+    """Where the distribution lies."""
+
+
+def declarations(group: str) -> Iterator[Declaration]:
+    """Yield every entry point of a group, once for each name in a distribution."""
     seen: set[str] = set()
     for distribution in importlib_metadata.distributions():
-        entry_points = tuple(_entry_points(distribution))
+        entry_points = tuple(_entry_points(distribution, group))
         if not entry_points:
             continue
         name, version = _identity(distribution)
+        folder = str(distribution.locate_file(""))
         # Imports find the first on sys.path; a later copy of the same distribution is no rival of it.
-        key = canonicalize_name(name) or str(distribution.locate_file(""))
+        key = canonicalize_name(name) or folder
         if key in seen:
             continue
         seen.add(key)
         entries = {entry_point.name: entry_point.value for entry_point in reversed(entry_points)}
-        candidates += [_found(n, value, name, version, distribution) for n, value in entries.items()]
+        for entry, value in entries.items():
+            yield Declaration(entry, value, name, version, folder)
+
+
+def fault_of(declaration: Declaration) -> str | None:
+    """Say why a declaration cannot be used, whatever its value refers to; None if nothing is wrong with it."""
+    if not declaration.distribution:
+        place = format_value(declaration.folder)
+        return f"needs the metadata of its distribution, found none in {place}; reinstall it"
+    if not is_name(declaration.name):
+        return f"its name needs {NAME_RULE}, found {format_value(declaration.name)}; rename the entry point"
+    if not is_printable(declaration.value):
+        value = format_value(declaration.value)
+        return f"its entry point needs to be package.module:object, found {value}; correct it"
+    return None
+
+
+def printable_name(declaration: Declaration) -> str:
+    """Write the name of an entry point so that it can be printed and is not empty."""
+    return declaration.name if is_name(declaration.name) else printable(declaration.name) or "''"
+
+
+def installed_candidates() -> tuple[Candidate, ...]:
+    """List every entry point of plugins, sorted by name, without running any plugin's code."""
+    candidates = map(_candidate, declarations(ENTRY_POINT_GROUP))
     return tuple(sorted(candidates, key=lambda c: (c.name, c.distribution, c.version)))
 
 
-def _found(name: str, value: str, owner: str, version: str, distribution: Any) -> Candidate:
+def _candidate(declaration: Declaration) -> Candidate:
     candidate = Candidate(
-        name=name if is_name(name) else printable(name) or "''",
+        name=printable_name(declaration),
         state=State.FOUND,
-        distribution=printable(owner),
-        version=printable(version),
-        entry_point=printable(value),
-        first_party=is_first_party(name, owner),
+        distribution=printable(declaration.distribution),
+        version=printable(declaration.version),
+        entry_point=printable(declaration.value),
+        first_party=is_first_party(declaration.name, declaration.distribution),
     )
-    reason = None
-    if not owner:
-        folder = str(distribution.locate_file(""))
-        reason = f"needs the metadata of its distribution, found none in {format_value(folder)}; reinstall it"
-    elif not is_name(name):
-        reason = f"its name needs {NAME_RULE}, found {format_value(name)}; rename the entry point"
-    elif not is_printable(value):
-        reason = f"its entry point needs to be package.module:object, found {format_value(value)}; correct it"
-    return candidate if reason is None else replace(candidate, state=State.BROKEN, reason=reason)
+    fault = fault_of(declaration)
+    return candidate if fault is None else replace(candidate, state=State.BROKEN, reason=fault)
 
 
-def _entry_points(distribution: Any) -> Iterator[importlib_metadata.EntryPoint]:
+def _entry_points(distribution: Any, group: str) -> Iterator[importlib_metadata.EntryPoint]:
     try:
-        yield from distribution.entry_points.select(group=ENTRY_POINT_GROUP)
+        yield from distribution.entry_points.select(group=group)
     except Exception:  # another project's malformed entry_points.txt is not ours to report
         return
 
 
 def _identity(distribution: Any) -> tuple[str, str]:
-    """Name and version, each empty where damaged metadata do not tell."""
+    """Read name and version; damaged metadata give empty strings."""
     try:
         name = distribution.name or ""
     except Exception:  # which one depends on the damage and on the library's version

@@ -1,4 +1,4 @@
-"""The wall between tokendraw and the code of plugins: whatever that raises becomes a reason in words."""
+"""Turns any exception from a plugin's code into a reason in words."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from tokendraw.backends.discovery import settings
-from tokendraw.backends.discovery.places import place_of
+from tokendraw.backends.discovery.origins import format_origin
 from tokendraw.errors.exceptions import PluginError
 from tokendraw.errors.formatting import format_error
 
@@ -17,7 +17,7 @@ _log = logging.getLogger("tokendraw")
 
 
 def guarded(action: str, call: Callable[[], T], package: str = "") -> T:
-    """Return what ``call`` returns.
+    """Call a plugin's code, and raise any exception as a PluginError.
 
     A plugin that calls ``sys.exit`` must not end its host, so this catches more than ``Exception``; only an
     interrupt from the keyboard is the user's own.
@@ -32,9 +32,9 @@ def guarded(action: str, call: Callable[[], T], package: str = "") -> T:
         raise
     except BaseException as error:
         log_traceback(action, error, aloud=settings.is_debugging())
-        raise PluginError(f"{action} raised {format_error(error)}{place_of(error, package)}") from error
+        raise PluginError(f"{action} raised {format_error(error)}{format_origin(error, package)}") from error
 
 
 def log_traceback(action: str, error: BaseException, *, aloud: bool) -> None:
-    """Log an exception of which the user reads one line; ``aloud`` where ``TOKENDRAW_DEBUG=1`` asks for all of it."""
+    """Log the traceback of an exception: as a warning with ``aloud`` (``TOKENDRAW_DEBUG=1``), else for debugging."""
     _log.log(logging.WARNING if aloud else logging.DEBUG, "%s failed", action, exc_info=error)

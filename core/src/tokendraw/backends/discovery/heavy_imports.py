@@ -25,7 +25,7 @@ sys.path[:] = sys.argv[2:]
 from tokendraw.backends.discovery.heavy_imports import report
 report(sys.argv[1])
 """
-_PATIENCE = 300  # seconds; a cold import over a network takes tens of them
+_TIMEOUT_SECONDS = 300  # seconds; a cold import over a network takes tens of them
 
 
 def heavy_imports(entry_point: str) -> tuple[str, ...]:
@@ -44,7 +44,7 @@ def heavy_imports(entry_point: str) -> tuple[str, ...]:
             capture_output=True,
             encoding="utf-8",
             errors="replace",
-            timeout=_PATIENCE,
+            timeout=_TIMEOUT_SECONDS,
             check=False,
         )
         names = json.loads(run.stdout.splitlines()[-1])

@@ -1,4 +1,4 @@
-"""The hooks through which the core negotiates with a plugin."""
+"""The hooks of the negotiation between the core and a plugin."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class HookSpecs:
 
     @hookspec(firstresult=True)
     def tokendraw_probe(self, operation: str, host: Host, need: HostNeed) -> str | None:
-        """Say in words what this machine lacks for ``operation``, or None if nothing is missing. Optional.
+        """Say in words why this machine cannot serve ``operation``; None if it can. Optional.
 
         Called only after the declared capabilities fit ``host`` and ``need``. Look, do not import: a compiler
         on PATH, a prebuilt module on disk.
@@ -42,5 +42,5 @@ class HookSpecs:
 
     @hookspec(firstresult=True)
     def tokendraw_build(self, operation: str, device: torch.device, need: HostNeed) -> Any:
-        """Build the sampler for one device. Heavy imports happen here. What it raises is the reason shown."""
+        """Build the sampler for a device. Heavy imports happen now. An exception becomes the reason shown to users."""
         raise NotImplementedError

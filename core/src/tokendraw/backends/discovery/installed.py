@@ -12,7 +12,7 @@ from tokendraw.errors.formatting import printable
 
 
 def installed_version(distribution: str) -> str | None:
-    """Read the installed version, on one line; ``""`` if the metadata hold none, None if it is not installed."""
+    """Read the installed version of a distribution; ``""`` if the metadata hold none, None if not installed."""
     try:
         version: str | None = importlib_metadata.version(distribution)
     except importlib_metadata.PackageNotFoundError:

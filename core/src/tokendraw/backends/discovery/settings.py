@@ -76,7 +76,7 @@ class Settings:
     warnings: tuple[str, ...] = ()
 
     def all_warnings(self, installed: Iterable[str]) -> tuple[str, ...]:
-        """Tell of unknown variables, and of names in ``priority`` and ``disabled`` that no plugin has.
+        """List warnings about unknown variables, and about unknown plugin names in ``priority`` and ``disabled``.
 
         Those of tokendraw's own plugins are known everywhere: one configuration may serve many machines.
 
@@ -99,7 +99,7 @@ class Settings:
         )
 
     def choice(self, sampler: str | None = None, source: str = "the argument sampler=") -> Choice:
-        """Collect what resolution takes into account; ``sampler`` is the caller's, by ``source``, and goes first."""
+        """Collect the settings of a resolution; ``sampler`` is the caller's, by ``source``, and goes first."""
         return Choice(
             sampler=self.sampler if sampler is None else sampler,
             source=self.sampler_source if sampler is None else source,
@@ -144,7 +144,7 @@ def is_debugging() -> bool:
 
 
 def is_switched_off(variable: str) -> bool:
-    """Whether a variable that is on by default, such as ``TOKENDRAW_VLLM``, is set to 0 or false.
+    """Whether a variable with default on, such as ``TOKENDRAW_VLLM``, is set to 0 or false.
 
     :raises SettingsError: it is set to something else than a boolean.
     """
@@ -163,7 +163,7 @@ def _pick(
     path: Path | None,
     key: str = "",
 ) -> dict[str, Any]:
-    """Pick a setting and its source: the variable's, else the file's, else neither."""
+    """Pick a setting and its source: from the variable, else from the file, else nothing."""
     if value is not None:
         return {field: value, f"{field}_source": variable}
     if table and table.get(key or field):
@@ -219,7 +219,7 @@ def _config_path(variables: Mapping[str, str], environ: Mapping[str, str]) -> Pa
 
 
 def _read_config(path: Path, *, named: bool) -> dict[str, Any] | None:
-    """Read and check the file; None if it is absent from its usual place. A named one has to be there."""
+    """Read and check the file; None if the file is absent from its usual place. A named file has to exist."""
     try:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
     except (FileNotFoundError, NotADirectoryError):

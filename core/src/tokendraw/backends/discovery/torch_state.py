@@ -1,7 +1,7 @@
-"""Restores torch's global state, which belongs to the host, after a plugin's code has run.
+"""Restores torch's global state, property of the host, after a plugin's code has run.
 
-Held are torch's default device (of this thread), its default dtype and the random state of the CPU. Nothing
-here imports torch.
+The state is torch's default device (of this thread), its default dtype and the random state of the CPU. Torch is never
+imported for it.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ _UNLIKELY_SEED = 2**32  # torch seeds itself with 64 random bits; below this lie
 
 
 @contextlib.contextmanager
-def kept_at_import(module: str, plugin: str) -> Iterator[None]:
-    """Guard the import of a plugin's module, if it is the first: a later one runs none of its code.
+def preserved_at_import(module: str, plugin: str) -> Iterator[None]:
+    """Guard the first import of a plugin's module: a later import runs none of its code.
 
     A thread of the host that draws from torch's CPU generator during a first import may see its draws repeated.
     """
@@ -42,35 +42,35 @@ def kept_at_import(module: str, plugin: str) -> Iterator[None]:
         finally:
             changed: list[str] = []
             if is_absent:
-                changed = _made_fresh(_torch())
+                changed = _reset(_torch())
             elif torch is not None:
-                changed = _put_back(torch, device, dtype)
+                changed = _restore(torch, device, dtype)
                 if not torch.equal(torch.default_generator.get_state(), random_state):
                     torch.default_generator.set_state(random_state)
                     changed.append("CPU random state")
-            _tell(plugin, changed, "imported")
+            _warn(plugin, changed, "imported")
 
 
 @contextlib.contextmanager
-def kept_while_building(plugin: str) -> Iterator[None]:
-    """Guard building and proving, except for random states, and one thread at a time. Torch is loaded by then."""
+def preserved_while_building(plugin: str) -> Iterator[None]:
+    """Guard building and proving, except for random states, on a single thread at a time. Torch is loaded by then."""
     with _lock:
         torch = sys.modules["torch"]
         dtype, device = torch.get_default_dtype(), _default_device(torch)
         try:
             yield
         finally:
-            _tell(plugin, _put_back(torch, device, dtype), "built")
+            _warn(plugin, _restore(torch, device, dtype), "built")
 
 
 def _torch() -> Any:
-    """Return torch if it is loaded; None while another thread is still loading it, and for a stand-in."""
+    """Return torch if loaded; None for a stand-in, and while another thread is still loading torch."""
     torch = sys.modules.get("torch")
     return torch if hasattr(torch, "default_generator") else None
 
 
 def _default_device(torch: Any) -> Any:
-    """Return the default device that ``torch.set_default_device`` set in this thread, or None.
+    """Return the default device set by ``torch.set_default_device`` in this thread, or None.
 
     ``torch.get_default_device`` would initialise CUDA to find the index of a plain ``cuda``, and raise where
     there is none.
@@ -79,8 +79,8 @@ def _default_device(torch: Any) -> Any:
     return None if context is None else context.device
 
 
-def _put_back(torch: Any, device: Any, dtype: Any) -> list[str]:
-    """Set both defaults to these values; name those that had others."""
+def _restore(torch: Any, device: Any, dtype: Any) -> list[str]:
+    """Restore the default device and dtype; name the changed defaults."""
     changed = []
     if _default_device(torch) != device:
         torch.set_default_device(device)
@@ -91,16 +91,16 @@ def _put_back(torch: Any, device: Any, dtype: Any) -> list[str]:
     return changed
 
 
-def _made_fresh(torch: Any) -> list[str]:
-    """Make torch, if it was loaded meanwhile, as it is after an import of its own: with a seed nobody can foresee."""
+def _reset(torch: Any) -> list[str]:
+    """Reset a torch loaded meanwhile to the state after its own import, with an unpredictable seed."""
     if torch is None:
         return []
     is_suspect = torch.default_generator.initial_seed() < _UNLIKELY_SEED
     torch.default_generator.seed()
-    return [*_put_back(torch, None, torch.float32), *(["CPU random state"] if is_suspect else [])]
+    return [*_restore(torch, None, torch.float32), *(["CPU random state"] if is_suspect else [])]
 
 
-def _tell(plugin: str, changed: list[str], when: str) -> None:
+def _warn(plugin: str, changed: list[str], when: str) -> None:
     if changed:
         text = "%r changed torch's %s when it was %s, which tokendraw has put back. Report it to %s."
         _log.warning(text, plugin, all_of(changed), when, author_of(plugin))

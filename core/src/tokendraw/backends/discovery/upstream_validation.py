@@ -1,4 +1,4 @@
-"""Checks what a plugin says of its upstream: the range of versions, those tested, and the table of releases."""
+"""Checks a plugin's description of its upstream: range of versions, tested versions, and table of releases."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from tokendraw.backends.description.capabilities import MAX_WORD_CHARS, are_words
-from tokendraw.backends.description.plugin_info import MOST_ITEMS, Release, Upstream
+from tokendraw.backends.description.plugin_info import MAX_ITEMS, Release, Upstream
 from tokendraw.backends.resolution.upstream import is_in_range, release_of
 from tokendraw.errors.exceptions import PluginError
 from tokendraw.errors.formatting import format_value, is_printable
 
 
-def checked_upstream(upstream: Upstream) -> Upstream:
-    """Copy what a plugin says of its upstream, if it is sound.
+def check_upstream(upstream: Upstream) -> Upstream:
+    """Check and copy a plugin's description of its upstream.
 
     :raises PluginError: the message is a reason in words.
     """
@@ -30,16 +30,16 @@ def checked_upstream(upstream: Upstream) -> Upstream:
         raise PluginError(f"Upstream.versions needs a PEP 440 range, found {format_value(versions)}")
     if (
         not are_words(tested)
-        or len(tested) > MOST_ITEMS
+        or len(tested) > MAX_ITEMS
         or not all(_parses(Version, version) for version in tested)
     ):
         raise PluginError(f"Upstream.tested needs a tuple of PEP 440 versions, found {format_value(tested)}")
     releases = upstream.releases
-    if not isinstance(releases, tuple) or len(releases) > MOST_ITEMS:
+    if not isinstance(releases, tuple) or len(releases) > MAX_ITEMS:
         raise PluginError(
-            f"Upstream.releases needs a tuple of at most {MOST_ITEMS} Release, found {format_value(releases)}"
+            f"Upstream.releases needs a tuple of at most {MAX_ITEMS} Release, found {format_value(releases)}"
         )
-    copy = Upstream(distribution, versions, tested, tuple(map(_checked_row, releases)), _found(upstream))
+    copy = Upstream(distribution, versions, tested, tuple(map(_check_row, releases)), _check_found(upstream))
     for operation in dict.fromkeys(row.operation for row in copy.releases):
         _check_order([row for row in copy.releases if row.operation == operation])
     for row in copy.releases:
@@ -47,7 +47,7 @@ def checked_upstream(upstream: Upstream) -> Upstream:
     return copy
 
 
-def _checked_row(row: object) -> Release:
+def _check_row(row: object) -> Release:
     if not isinstance(row, Release):
         raise PluginError(f"Upstream.releases needs a tuple of Release, found {format_value(row)} in it")
     if not is_printable(row.since, MAX_WORD_CHARS) or not _parses(_release, row.since):
@@ -71,11 +71,11 @@ def _checked_row(row: object) -> Release:
     return Release(row.since, row.says, row.operation, row.refused, row.change)
 
 
-def _found(upstream: Upstream) -> dict[str, str]:
+def _check_found(upstream: Upstream) -> dict[str, str]:
     found = upstream.found
     if (
         not isinstance(found, Mapping)
-        or len(found) > MOST_ITEMS
+        or len(found) > MAX_ITEMS
         or not all(is_printable(words) and words for words in found.values())
     ):
         raise PluginError(f"Upstream.found needs words by operation, found {format_value(found)}")
@@ -90,7 +90,7 @@ def _found(upstream: Upstream) -> dict[str, str]:
 
 
 def _check_order(rows: list[Release]) -> None:
-    """Check that the rows about one operation give each version exactly one of them."""
+    """Check that the rows about an operation cover each version exactly once."""
     about = rows[0].operation or "all operations"
     if Version(rows[0].since) != Version("0"):
         raise PluginError(
@@ -107,7 +107,7 @@ def _check_order(rows: list[Release]) -> None:
 
 
 def _check_decision(row: Release, upstream: Upstream) -> None:
-    """Check that what a row uses is not refused by the range or for all operations. The first row may span both."""
+    """Check that neither the range nor a row about all operations refuses the releases of a row in use."""
     if row.refused or Version(row.since) == Version("0"):
         return
     about = row.operation or "all operations"

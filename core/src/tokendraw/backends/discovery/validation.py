@@ -1,4 +1,4 @@
-"""Checks a plugin's description against the plugin API before anything relies on it."""
+"""Checks a plugin's description against the plugin API before its first use."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import TypeAlias
 from tokendraw.backends.description.capabilities import MAX_WORD_CHARS, HostCapabilities
 from tokendraw.backends.description.declared import rules_of
 from tokendraw.backends.description.operation import Operation
-from tokendraw.backends.description.plugin_info import LARGEST_PRIORITY, MOST_ITEMS, PluginInfo, Upstream
-from tokendraw.backends.discovery.upstream_validation import checked_upstream
+from tokendraw.backends.description.plugin_info import MAX_ITEMS, MAX_PRIORITY, PluginInfo, Upstream
+from tokendraw.backends.discovery.upstream_validation import check_upstream
 from tokendraw.errors.exceptions import PluginError
 from tokendraw.errors.formatting import MAX_TEXT_CHARS, format_value, is_printable, one_of, printable
 
@@ -18,7 +18,7 @@ Find: TypeAlias = Callable[[str], Operation | None]
 
 
 def check_identity(info: object, name: str) -> PluginInfo:
-    """Return ``info`` if it is the description of the plugin that users select as ``name``.
+    """Return ``info`` if it is the description of the plugin selected by users as ``name``.
 
     :raises PluginError: it is not; the message is a reason in words.
     """
@@ -32,16 +32,16 @@ def check_identity(info: object, name: str) -> PluginInfo:
         )
     for field in ("api_version", "priority"):
         number = getattr(info, field)
-        if type(number) is not int or abs(number) > LARGEST_PRIORITY:
+        if type(number) is not int or abs(number) > MAX_PRIORITY:
             raise PluginError(
-                f"PluginInfo.{field} needs an integer from {-LARGEST_PRIORITY} to {LARGEST_PRIORITY}, "
+                f"PluginInfo.{field} needs an integer from {-MAX_PRIORITY} to {MAX_PRIORITY}, "
                 f"found {format_value(number)}"
             )
     return info
 
 
-def checked(info: PluginInfo, find: Find) -> PluginInfo:
-    """Copy a description whose identity is sound, if the rest is; what the plugin does to its own later is no matter.
+def check_description(info: PluginInfo, find: Find) -> PluginInfo:
+    """Check and copy a description of sound identity; later changes by the plugin do not reach the copy.
 
     The rest has to make sense only if the API version is ours.
 
@@ -56,9 +56,9 @@ def checked(info: PluginInfo, find: Find) -> PluginInfo:
                 f"found {format_value(text)}"
             )
     operations = info.operations
-    if not isinstance(operations, Mapping) or not 0 < len(operations) <= MOST_ITEMS:
+    if not isinstance(operations, Mapping) or not 0 < len(operations) <= MAX_ITEMS:
         raise PluginError(
-            f"PluginInfo.operations needs 1 to {MOST_ITEMS} operations, found {format_value(operations)}"
+            f"PluginInfo.operations needs 1 to {MAX_ITEMS} operations, found {format_value(operations)}"
         )
     return PluginInfo(
         name=info.name,
@@ -73,7 +73,7 @@ def checked(info: PluginInfo, find: Find) -> PluginInfo:
 
 
 def _capabilities(name: object, offered: object, find: Find) -> HostCapabilities:
-    """Copy what is offered of one operation. Of one that this core does not know, the host's part alone is known."""
+    """Copy the capabilities of an operation; of an operation unknown to this core, the host's part alone."""
     if not is_printable(name, MAX_WORD_CHARS) or not isinstance(offered, HostCapabilities):
         found = _kind(offered) if is_printable(name, MAX_WORD_CHARS) else format_value(name)
         raise PluginError(f"PluginInfo.operations needs Capabilities by name, found {found}")
@@ -86,7 +86,7 @@ def _capabilities(name: object, offered: object, find: Find) -> HostCapabilities
     values = {}
     for field, rule in rules_of(declared).items():
         value = values[field] = getattr(offered, field)
-        too_long = isinstance(value, tuple) and len(value) > MOST_ITEMS
+        too_long = isinstance(value, tuple) and len(value) > MAX_ITEMS
         if too_long or not rule.fits(value):
             needed = one_of(rule.needed)
             raise PluginError(
@@ -100,7 +100,7 @@ def _upstream(upstream: object) -> Upstream | None:
         raise PluginError(
             f"PluginInfo.upstream needs a tokendraw.plugin.Upstream or None, found {_kind(upstream)}"
         )
-    return None if upstream is None else checked_upstream(upstream)
+    return None if upstream is None else check_upstream(upstream)
 
 
 def _kind(value: object) -> str:

@@ -1,1 +1,1 @@
-"""Gathers facts about this machine, from torch if it is loaded and from the drivers otherwise."""
+"""Gathers facts about this machine, from torch if loaded and from the drivers otherwise."""

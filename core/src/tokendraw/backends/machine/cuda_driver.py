@@ -1,4 +1,4 @@
-"""Asks the NVIDIA driver for facts about devices, so that torch need not be imported.
+"""Asks the NVIDIA driver for facts about devices, without importing torch.
 
 The calls and the numbers are those of ``cuda.h``; ``CUDA_VISIBLE_DEVICES`` is the driver's to honour. Asking
 initialises the driver in this process, as ``torch.cuda`` does: a program that forks workers should ask in the
@@ -20,7 +20,7 @@ _NO_DEVICE = 100  # CUDA_ERROR_NO_DEVICE
 
 
 class DriverError(Exception):
-    """The driver is missing, or a call to it failed; the message is a reason in words."""
+    """The driver is missing, or a call of the driver failed; the message is a reason in words."""
 
 
 def open_library() -> Any:
@@ -36,13 +36,13 @@ def open_library() -> Any:
 
 
 def version(library: Any) -> tuple[int, int]:
-    """Return the newest CUDA version that the driver supports, without initialising it."""
+    """Return the newest CUDA version supported by the driver, without initialising the driver."""
     number = _integer(library, "cuDriverGetVersion")
     return number // 1000, number % 1000 // 10
 
 
 def device_count(library: Any) -> int:
-    """Count the devices that this process may use."""
+    """Count the devices visible to this process."""
     status = library.cuInit(0)
     if status == _NO_DEVICE:
         return 0
@@ -51,7 +51,7 @@ def device_count(library: Any) -> int:
 
 
 def describe(library: Any, index: int) -> Host:
-    """Gather the facts about one device. Call :func:`device_count` first; ``index`` has to be below it."""
+    """Gather the facts about a device. Call :func:`device_count` first; ``index`` has to be below it."""
     device = _integer(library, "cuDeviceGet", index)
     name = ctypes.create_string_buffer(256)
     _check("cuDeviceGetName", library.cuDeviceGetName(name, len(name), device))
@@ -69,7 +69,7 @@ def describe(library: Any, index: int) -> Host:
 
 
 def _integer(library: Any, function: str, *arguments: int) -> int:
-    """Call a function whose first parameter is an ``int *`` to fill."""
+    """Call a function with an ``int *`` as first parameter, and return the integer."""
     value = ctypes.c_int()
     _check(function, getattr(library, function)(ctypes.byref(value), *arguments))
     return value.value

@@ -1,4 +1,4 @@
-"""Gathers the facts about this machine that resolution needs, without importing torch.
+"""Gathers the facts about this machine for resolution, without importing torch.
 
 If torch is loaded already, it is asked, since it will run the sampler. Otherwise the drivers are asked
 directly.
@@ -20,11 +20,11 @@ from tokendraw.errors.exceptions import SamplerUnavailableError
 
 
 class _NoGpuError(Exception):
-    """There is no GPU that torch could use; the message is a reason in words."""
+    """No GPU is usable by torch; the message is a reason in words."""
 
 
 def detect_host(device: str | None = None) -> Host:
-    """Gather the facts about one device.
+    """Gather the facts about a device.
 
     :param device: as torch names it: ``cpu``, ``cuda``, ``cuda:1``, ``mps`` ... (AMD GPUs are ``cuda`` too).
         None: the accelerator if there is one that torch can use, else the CPU.
@@ -97,7 +97,7 @@ def _check_index(index: int | None, count: int) -> None:
 
 
 def _torch_build() -> str | None:
-    """Tell what the installed torch was built for: ``cpu``, ``cuda``, ``rocm``; None if that is unknown."""
+    """Tell the platform of the installed torch: ``cpu``, ``cuda``, ``rocm``; None if unknown."""
     try:
         distribution = importlib_metadata.distribution("torch")
         local = str(distribution.version).partition("+")[2]
@@ -116,7 +116,7 @@ def _torch_build() -> str | None:
 
 
 def _other_accelerator() -> str | None:
-    """Name an accelerator other than NVIDIA's and AMD's GPUs, such as ``mps`` or ``xpu``; None if there is none."""
+    """Name an accelerator other than NVIDIA's and AMD's GPUs, such as ``mps`` or ``xpu``; None without any."""
     torch = sys.modules.get("torch")
     if torch is not None and hasattr(torch, "accelerator"):
         found = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None

@@ -8,7 +8,7 @@ TOPOLOGY = Path("/sys/class/kfd/kfd/topology/nodes")
 
 
 def architectures(topology: Path | None = None) -> tuple[str, ...]:
-    """List the architecture of each GPU, such as ``gfx942``, in the driver's order; CPUs have none.
+    """List the architecture of each GPU, such as ``gfx942``, in the driver's order, without CPUs.
 
     Sysfs lists every GPU of the machine: ``HIP_VISIBLE_DEVICES`` and its kin are not taken into account.
     """
@@ -18,7 +18,7 @@ def architectures(topology: Path | None = None) -> tuple[str, ...]:
 
 
 def architecture(gfx_target_version: int) -> str:
-    """Write ``90402`` as ``gfx942``: minor and stepping, two decimal digits each, become one hexadecimal digit each."""
+    """Write ``90402`` as ``gfx942``: minor and stepping, two decimal digits each, become a hexadecimal digit each."""
     major, rest = divmod(gfx_target_version, 10000)
     minor, stepping = divmod(rest, 100)
     return f"gfx{major}{minor:x}{stepping:x}"

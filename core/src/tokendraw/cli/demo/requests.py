@@ -12,7 +12,7 @@ from torch import Tensor
 from tokendraw.parameters.drafts import Drafts
 from tokendraw.parameters.metadata import SamplingMetadata
 from tokendraw.parameters.params import SamplingParams
-from tokendraw.request_slots.row_inputs import HasTokenIds
+from tokendraw.request_slots.metadata import HasTokenIds
 from tokendraw.request_slots.slots import RequestSlots
 
 

@@ -16,6 +16,7 @@ from tokendraw.cli.diagnosis.building import Build
 from tokendraw.cli.diagnosis.libraries import Library
 from tokendraw.cli.diagnosis.mending import remedy, remedy_of_build
 from tokendraw.cli.diagnosis.origins import Origin
+from tokendraw.cli.installed_commands import InstalledCommand
 from tokendraw.errors.formatting import all_of
 
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
@@ -39,6 +40,7 @@ def findings(
     builds: Mapping[str, Build] = _NOTHING,
     heavy_imports: Mapping[str, tuple[str, ...]] = _NOTHING,
     choice: Choice = _DEFAULT,
+    commands: Iterable[InstalledCommand] = (),
 ) -> list[Finding]:
     """Collect what is wrong. A plugin for other machines is not a fault.
 
@@ -46,6 +48,7 @@ def findings(
     :param origins: origin of the core first, then those of its plugins.
     :param builds: outcome of building, by operation.
     :param heavy_imports: modules by plugin.
+    :param commands: commands of distributions, those that fail with their reasons.
     """
     upstreams = {info.upstream.distribution for c in candidates if (info := described(c)) and info.upstream}
     return [
@@ -59,6 +62,11 @@ def findings(
         *(finding for candidate in candidates for finding in _of_builds(candidate, builds, choice)),
         *(Finding(slow_start(name, modules)) for name, modules in heavy_imports.items()),
         *(finding for candidate in candidates for finding in _of_table(candidate)),
+        *(
+            Finding(f"The command {command.name!r} of {command.owner} cannot be used: {command.reason}.")
+            for command in commands
+            if command.reason is not None
+        ),
         *(_of_origin(origin, origins[0]) for origin in origins if origin.path and not origin.beside_core),
     ]
 

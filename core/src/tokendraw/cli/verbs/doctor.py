@@ -3,11 +3,12 @@
 JSON: ``tokendraw``, ``python``, ``platform``, ``libraries`` (``name``, ``installed``, ``needed``,
 ``needed_by``, ``fits``; once for each that requires it), ``upstreams`` (``name``, ``plugin``,
 ``installed``, ``needed``, ``tested``, ``would_change``), ``engines`` (of each adapter to an inference engine:
-``engine``, ``installed``, ``tested``, ``applies``, ``reason``), ``host``, ``settings`` (``variables`` by name,
-``config``: the path of the file in force or null), ``candidates`` (as in ``list --json``), ``origins`` (of the
-core and its own plugins: ``name``, ``path``, ``beside_core``), ``chosen`` (null if no sampler is usable),
-``operations`` (by name who serves, or null), ``builds`` (null with ``--no-build``, else for each operation that a
-plugin was chosen for: ``chosen``, ``companion``, ``seconds``, ``error``, and ``rejections``, reasons by plugin),
+``engine``, ``installed``, ``tested``, ``applies``, ``reason``), ``commands`` (that distributions bring: ``name``,
+``distribution``, ``version``, ``entry_point``, ``reason``: null if it can be used), ``host``, ``settings``
+(``variables`` by name, ``config``: the path of the file in force or null), ``candidates`` (as in ``list --json``),
+``origins`` (of the core and its own plugins: ``name``, ``path``, ``beside_core``), ``chosen`` (null if no sampler is
+usable), ``operations`` (by name who serves, or null), ``builds`` (null with ``--no-build``, else for each operation
+that a plugin was chosen for: ``chosen``, ``companion``, ``seconds``, ``error``, and ``rejections``, reasons by plugin),
 ``heavy_imports`` (names of modules by plugin) and ``findings`` (``problem``, ``mend``: a command or null).
 """
 
@@ -30,7 +31,7 @@ from tokendraw.backends.discovery import settings as _settings
 from tokendraw.backends.machine import detect
 from tokendraw.backends.resolution.advice import using
 from tokendraw.backends.resolution.candidate import Candidate, Choice, State
-from tokendraw.cli.app import NOT_USABLE, GuardedCommand
+from tokendraw.cli.command import NOT_USABLE, GuardedCommand
 from tokendraw.cli.describe import JsonObject, candidate_json, described, host_json
 from tokendraw.cli.diagnosis.building import Build, build
 from tokendraw.cli.diagnosis.engines import engines
@@ -39,6 +40,7 @@ from tokendraw.cli.diagnosis.libraries import Library, libraries
 from tokendraw.cli.diagnosis.origins import Origin, origins
 from tokendraw.cli.diagnosis.slow_starts import heavy_imports_of
 from tokendraw.cli.diagnosis.upstreams import UpstreamState, upstreams
+from tokendraw.cli.installed_commands import InstalledCommand, examined_commands
 from tokendraw.cli.options import json_option, verbose_option
 from tokendraw.cli.terminal.tables import plugins_at_work, print_json, print_table, progress_bar
 from tokendraw.cli.terminal.verbose import is_verbose
@@ -62,6 +64,7 @@ class _Checkup:
     libraries: Sequence[Library]
     upstreams: Sequence[UpstreamState]
     engines: Sequence[EngineState]
+    commands: Sequence[InstalledCommand]
     origins: Sequence[Origin]
     chosen: str | None
     serving: Mapping[str, str | None]
@@ -138,7 +141,7 @@ def _examine(*, builds: bool, verbose: bool) -> _Checkup:
     messages += untested
     serving |= {name: outcome.chosen for name, outcome in outcomes.items()}
     around, places, host = libraries(candidates), origins(candidates), detect.detect_host()
-    heavy = heavy_imports_of(candidates)
+    heavy, commands = heavy_imports_of(candidates), examined_commands()
     return _Checkup(
         host=host,
         variables={
@@ -151,12 +154,13 @@ def _examine(*, builds: bool, verbose: bool) -> _Checkup:
         libraries=around,
         upstreams=upstreams(candidates, assessed, host, choice),
         engines=engines(),
+        commands=commands,
         origins=places,
         chosen=chosen,
         serving=serving,
         builds=outcomes if builds else None,
         heavy_imports=heavy,
-        findings=findings(messages, around, candidates, places, outcomes, heavy, choice),
+        findings=findings(messages, around, candidates, places, outcomes, heavy, choice, commands),
     )
 
 
@@ -202,6 +206,7 @@ def _as_json(checkup: _Checkup) -> JsonObject:
         "libraries": [{**asdict(library), "fits": library.fits} for library in checkup.libraries],
         "upstreams": [asdict(upstream) for upstream in checkup.upstreams],
         "engines": [asdict(engine) for engine in checkup.engines],
+        "commands": [asdict(command) for command in checkup.commands],
         "host": host_json(checkup.host),
         "settings": {"variables": checkup.variables, "config": checkup.config},
         "candidates": [candidate_json(candidate) for candidate in checkup.candidates],
@@ -261,6 +266,13 @@ def _print(checkup: _Checkup) -> None:
                 (e.engine, e.installed or "no", ", ".join(e.tested), "yes" if e.applies else "no", e.reason)
                 for e in checkup.engines
             ],
+            indent=2,
+        )
+    if any(command.is_foreign for command in checkup.commands):
+        _heading("commands")
+        print_table(
+            ("name", "of", "why it cannot be used"),
+            [(command.name, command.owner, command.reason or "") for command in checkup.commands],
             indent=2,
         )
     _heading("samplers")

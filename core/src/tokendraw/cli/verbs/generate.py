@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tokendraw.backends.description.capabilities import Need
-from tokendraw.cli.app import GuardedCommand
+from tokendraw.cli.command import GuardedCommand
 from tokendraw.cli.describe import drawn_by, resolution_json, sampler_json, served_by
 from tokendraw.cli.edit_options import edit_options, taken
 from tokendraw.cli.options import (

@@ -14,7 +14,7 @@ from tokendraw import operations
 from tokendraw.backends.discovery import settings as _settings
 from tokendraw.backends.resolution.candidate import Candidate, State
 from tokendraw.backends.resolution.refusals import INSTALL
-from tokendraw.cli.app import NOT_USABLE, GuardedCommand, warn
+from tokendraw.cli.command import NOT_USABLE, GuardedCommand, warn
 from tokendraw.cli.describe import candidate_json, described
 from tokendraw.cli.options import json_option, operation_option, verbose_option
 from tokendraw.cli.terminal.tables import plugins_at_work, print_json, print_table

@@ -21,7 +21,7 @@ from tokendraw.backends.description.declared import read_field
 from tokendraw.backends.discovery import settings as _settings
 from tokendraw.backends.resolution.advice import using
 from tokendraw.backends.resolution.candidate import Decision, Resolution
-from tokendraw.cli.app import GuardedCommand, warn
+from tokendraw.cli.command import GuardedCommand, warn
 from tokendraw.cli.describe import decisions_json, resolution_json, settings_in_force
 from tokendraw.cli.options import (
     all_of_options,

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tokendraw.backends.description.capabilities import Need
-from tokendraw.cli.app import GuardedCommand
+from tokendraw.cli.command import GuardedCommand
 from tokendraw.cli.describe import drawn_by, sampler_json
 from tokendraw.cli.options import (
     checked_params,

@@ -16,7 +16,7 @@ from tokendraw.backends.description.plugin_info import API_VERSION, Upstream
 from tokendraw.backends.resolution.candidate import Candidate
 from tokendraw.backends.resolution.refusals import INSTALL
 from tokendraw.backends.resolution.upstream import disagreement, row_in_force
-from tokendraw.cli.app import GuardedCommand
+from tokendraw.cli.command import GuardedCommand
 from tokendraw.cli.describe import candidate_json, described
 from tokendraw.cli.options import installed_names, json_option, verbose_option
 from tokendraw.cli.terminal.tables import plugins_at_work, print_json, print_table

@@ -8,8 +8,7 @@ from typing import Any
 from tokendraw.backends.description.capabilities import HostNeed
 from tokendraw.backends.description.operation import Operation
 from tokendraw.calls.call import Call
-from tokendraw.operations.pack_sm90_w4 import limits
-from tokendraw.operations.pack_sm90_w4.capabilities import Sm90W4Capabilities
+from tokendraw.operations.pack_sm90_w4.capabilities import Sm90W4Capabilities, unsupported_kinds
 
 
 def _prove(backend: Any, capabilities: Sm90W4Capabilities, device: Any, need: HostNeed) -> None:
@@ -34,7 +33,7 @@ OPERATION = Operation(
     summary="4-bit weights and scales in the layouts of FlashInfer's SM90 mixed-input GEMM",
     capabilities=Sm90W4Capabilities,
     methods=("pack_weights", "pack_scales"),
-    gaps=limits.beyond,
+    gaps=unsupported_kinds,
     prove=_prove,
     calls=_calls,
     falls_back=False,  # it would take a copy of the first weights of each shape, and all experts at once are too much

@@ -17,8 +17,15 @@ from tokendraw.calls.call import Call, OutputCheck
 from tokendraw.calls.output_checks import misfit
 from tokendraw.errors.exceptions import InvalidInputError, InvalidParameterError
 from tokendraw.errors.formatting import format_value, one_of
-from tokendraw.operations.pack_sm90_w4 import limits, shapes
-from tokendraw.operations.pack_sm90_w4.capabilities import FORMATS, LAYOUTS, Sm90W4Capabilities, has
+from tokendraw.operations.pack_sm90_w4 import shapes
+from tokendraw.operations.pack_sm90_w4.capabilities import (
+    FORMATS,
+    LAYOUTS,
+    UNPACKING,
+    Sm90W4Capabilities,
+    exists,
+    unsupported,
+)
 from tokendraw.parameters.batch_facts import BatchFacts
 
 UPSTREAM: Final = "upstream"
@@ -26,54 +33,68 @@ UPSTREAM: Final = "upstream"
 
 
 class MissingChoiceError(InvalidParameterError, TypeError):
-    """Format or layout were left out: an argument is missing, as Python says it, and there is no default."""
+    """Format or layout were left out: neither has a default, as Python's TypeError says of any missing argument."""
 
 
-class _Choice:
-    """Stands for an argument that was left out."""
+class _Omitted:
+    """Stands for an omitted argument."""
 
     def __repr__(self) -> str:
         return "nothing"
 
 
-_LEFT_OUT: Final[Any] = _Choice()
+_OMITTED: Final[Any] = _Omitted()
 
 
 class _Repacking(Call):
-    """One tensor, and the layout that it has or gets."""
+    """A tensor, and its layout before or after the call."""
 
     __slots__ = ("layout", "tensor")
 
     argument: ClassVar[str]
-    unpacks: ClassVar[bool] = False
+    method: ClassVar[str]
+    """Name of the backend's method."""
 
     tensor: Tensor
     layout: Any
 
     @abstractmethod
-    def form(self) -> shapes.Form:
-        """Return the form of the tensor, for a layout that is known."""
+    def form(self) -> shapes.TensorForm:
+        """Return the form of the tensor, for a known layout."""
 
     def check(self, device: torch.device, need: Any) -> None:
         if self.layout == UPSTREAM:
-            self.layout = _of_upstream()
+            self.layout = _layout_of_upstream()
         _require_one("layout", self.layout, LAYOUTS, ", or upstream for that of the installed FlashInfer")
         self.check_format()
         _check_tensor(self.argument, self.tensor, self.form(), self.layout, device)
 
     def check_format(self) -> None:
-        """Refuse a format that there is not, where a call has one."""
+        """Refuse an unknown format, in calls with a format."""
         return
+
+    def options(self) -> dict[str, Any]:
+        """Return the keyword arguments beside the tensor."""
+        return {"layout": self.layout}
 
     def tensors(self) -> dict[str, Tensor]:
         return {self.argument: self.tensor}
 
+    def with_tensors(self, tensors: Mapping[str, Tensor]) -> Self:
+        return type(self)(tensors[self.argument], **self.options())  # type: ignore[call-arg]
+
     def kind(self) -> Hashable:
-        return super().kind(), self.layout
+        return super().kind(), *self.options().values()
 
     def lacking(self, capabilities: Sm90W4Capabilities, rows: BatchFacts | None = None) -> str | None:
-        lacking = limits.unserved_way_back(capabilities) if self.unpacks else None
-        return lacking or limits.unserved_layout(capabilities, self.layout)
+        if self.method.startswith("unpack") and not capabilities.unpacks:
+            return UNPACKING
+        options = self.options()
+        formats = (options["format"],) if "format" in options else ()
+        return next(unsupported(capabilities, (self.layout,), formats), None)
+
+    def run(self, backend: Any) -> Any:
+        return getattr(backend, self.method)(self.tensor, **self.options())
 
     def output_check(self, need: Any) -> OutputCheck:
         return partial(_wrong_form, shape=self.form().result(self.tensor.shape), device=self.tensor.device)
@@ -84,100 +105,73 @@ class _Repacking(Call):
 
 
 class _Weights(_Repacking):
-    """Weights, which have a format beside the layout."""
+    """Weights, with a format beside the layout."""
 
     __slots__ = ("format",)
 
     format: Any
 
-    def form(self) -> shapes.Form:
+    def form(self) -> shapes.TensorForm:
         return shapes.weights(self.layout)
 
     def check_format(self) -> None:
         _require_one("format", self.format, FORMATS)
-        if not has(self.format, self.layout):
+        if not exists(self.format, self.layout):
             raise InvalidParameterError(
                 f"'format' needs fp4 or int4 in the layout {self.layout}, found {self.format!r}. Use the layout v2."
             )
 
-    def kind(self) -> Hashable:
-        return super().kind(), self.format
-
-    def lacking(self, capabilities: Sm90W4Capabilities, rows: BatchFacts | None = None) -> str | None:
-        return super().lacking(capabilities, rows) or limits.unserved_format(capabilities, self.format)
+    def options(self) -> dict[str, Any]:
+        return {"format": self.format, "layout": self.layout}
 
 
 class PackWeights(_Weights):
     """Weights [E, N, K / 2] uint8 as a checkpoint has them: packed, of the same shape."""
 
     __slots__ = ()
-    argument = "weights"
+    argument, method = "weights", "pack_weights"
 
-    def __init__(self, weights: Tensor, *, format: Any = _LEFT_OUT, layout: Any = _LEFT_OUT) -> None:
+    def __init__(self, weights: Tensor, *, format: Any = _OMITTED, layout: Any = _OMITTED) -> None:
         self.tensor, self.format, self.layout = weights, format, layout
-
-    def with_tensors(self, tensors: Mapping[str, Tensor]) -> Self:
-        return type(self)(tensors[self.argument], format=self.format, layout=self.layout)
-
-    def run(self, backend: Any) -> Any:
-        return backend.pack_weights(self.tensor, format=self.format, layout=self.layout)
 
 
 class UnpackWeights(_Weights):
     """Packed weights [E, N, K / 2] uint8: unpacked, of the same shape."""
 
     __slots__ = ()
-    argument, unpacks = "packed", True
+    argument, method = "packed", "unpack_weights"
 
-    def __init__(self, packed: Tensor, *, format: Any = _LEFT_OUT, layout: Any = _LEFT_OUT) -> None:
+    def __init__(self, packed: Tensor, *, format: Any = _OMITTED, layout: Any = _OMITTED) -> None:
         self.tensor, self.format, self.layout = packed, format, layout
-
-    def with_tensors(self, tensors: Mapping[str, Tensor]) -> Self:
-        return type(self)(tensors[self.argument], format=self.format, layout=self.layout)
-
-    def run(self, backend: Any) -> Any:
-        return backend.unpack_weights(self.tensor, format=self.format, layout=self.layout)
 
 
 class PackScales(_Repacking):
     """Scales [E, N, K / 32] uint8: packed, [E, K / 128, 4 N] (v1) or [E, N / 64, K / 128, 16, 16] (v2)."""
 
     __slots__ = ()
-    argument = "scales"
+    argument, method = "scales", "pack_scales"
 
-    def __init__(self, scales: Tensor, *, layout: Any = _LEFT_OUT) -> None:
+    def __init__(self, scales: Tensor, *, layout: Any = _OMITTED) -> None:
         self.tensor, self.layout = scales, layout
 
-    def form(self) -> shapes.Form:
+    def form(self) -> shapes.TensorForm:
         return shapes.scales(self.layout)
-
-    def with_tensors(self, tensors: Mapping[str, Tensor]) -> Self:
-        return type(self)(tensors[self.argument], layout=self.layout)
-
-    def run(self, backend: Any) -> Any:
-        return backend.pack_scales(self.tensor, layout=self.layout)
 
 
 class UnpackScales(_Repacking):
     """Packed scales: unpacked, [E, N, K / 32] uint8."""
 
     __slots__ = ()
-    argument, unpacks = "packed", True
+    argument, method = "packed", "unpack_scales"
 
-    def __init__(self, packed: Tensor, *, layout: Any = _LEFT_OUT) -> None:
+    def __init__(self, packed: Tensor, *, layout: Any = _OMITTED) -> None:
         self.tensor, self.layout = packed, layout
 
-    def form(self) -> shapes.Form:
+    def form(self) -> shapes.TensorForm:
         return shapes.packed_scales(self.layout)
 
-    def with_tensors(self, tensors: Mapping[str, Tensor]) -> Self:
-        return type(self)(tensors[self.argument], layout=self.layout)
 
-    def run(self, backend: Any) -> Any:
-        return backend.unpack_scales(self.tensor, layout=self.layout)
-
-
-def _of_upstream() -> Layout:
+def _layout_of_upstream() -> Layout:
     layout = sm90_w4.layout_of_flashinfer()
     if layout is None:
         reason = sm90_w4.probe_flashinfer().reason or "needs an installed FlashInfer that packs, found none"
@@ -191,13 +185,15 @@ def _of_upstream() -> Layout:
 def _require_one(argument: str, found: object, needed: tuple[str, ...], more: str = "") -> None:
     if isinstance(found, str) and found in needed:
         return
-    refused = MissingChoiceError if found is _LEFT_OUT else InvalidParameterError
+    refused = MissingChoiceError if found is _OMITTED else InvalidParameterError
     raise refused(
         f"'{argument}' needs {one_of(needed)}, found {format_value(found)}. Pass one of these{more}."
     )
 
 
-def _check_tensor(argument: str, found: object, form: shapes.Form, layout: str, device: torch.device) -> None:
+def _check_tensor(
+    argument: str, found: object, form: shapes.TensorForm, layout: str, device: torch.device
+) -> None:
     check_plain(argument, found, f"Pass a tensor {form.shape} of dtype torch.uint8.")
     assert isinstance(found, Tensor)
     where = found.device

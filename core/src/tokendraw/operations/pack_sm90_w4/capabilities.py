@@ -1,12 +1,16 @@
-"""The capabilities of a packer: formats, layouts, and whether it unpacks."""
+"""The protocol of packers, their capabilities, and the calls left to a companion."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-from tokendraw.backends.description.capabilities import HostCapabilities
+from tokendraw.backends.description.capabilities import HostCapabilities, HostNeed
 from tokendraw.backends.description.weight_layouts import Format, Layout
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 FORMATS: tuple[Format, ...] = ("fp4", "int4", "fp4_fp8")
 LAYOUTS: tuple[Layout, ...] = ("v1", "v2")
@@ -28,14 +32,47 @@ class Sm90W4Capabilities(HostCapabilities):
     unpacks: bool = False
 
 
-def has(format: Format, layout: Layout) -> bool:
-    """Whether there is such a format in this layout."""
+def exists(format: Format, layout: Layout) -> bool:
+    """Whether the format exists in the layout."""
     return (format, layout) != ("fp4_fp8", "v1")
 
 
-def pairs(capabilities: Sm90W4Capabilities) -> Iterator[tuple[Format, Layout]]:
-    """Go through the ways in which a packer packs weights."""
+def packings(capabilities: Sm90W4Capabilities) -> Iterator[tuple[Format, Layout]]:
+    """List the pairs of format and layout packed by a packer."""
     for format in capabilities.formats:
         for layout in capabilities.layouts:
-            if has(format, layout):
+            if exists(format, layout):
                 yield format, layout
+
+
+@runtime_checkable
+class Sm90W4PackerBackend(Protocol):
+    """The packer returned by ``tokendraw_build`` for ``pack_sm90_w4``.
+
+    With ``Sm90W4Capabilities.unpacks`` it also has ``unpack_weights`` and ``unpack_scales``, of the same parameters.
+    The core has checked dtype, dimensions, format and layout.
+    """
+
+    def pack_weights(self, weights: Tensor, *, format: Format, layout: Layout) -> Tensor:
+        """Pack weights [E, N, K / 2] uint8, dense: a new tensor of the same shape."""
+        ...
+
+    def pack_scales(self, scales: Tensor, *, layout: Layout) -> Tensor:
+        """Pack scales [E, N, K / 32] uint8, dense: [E, K / 128, 4 N] (v1) or [E, N / 64, K / 128, 16, 16] (v2)."""
+        ...
+
+
+UNPACKING = "unpacking"
+
+
+def unsupported_kinds(capabilities: Sm90W4Capabilities, need: HostNeed) -> tuple[str, ...]:
+    """Name the kinds of calls not served by a packer."""
+    return (*unsupported(capabilities, LAYOUTS, FORMATS), *(() if capabilities.unpacks else (UNPACKING,)))
+
+
+def unsupported(
+    capabilities: Sm90W4Capabilities, layouts: Iterable[str], formats: Iterable[str]
+) -> Iterator[str]:
+    """Name the layouts and formats not served by a packer."""
+    yield from (f"the layout {layout}" for layout in layouts if layout not in capabilities.layouts)
+    yield from (f"the format {format}" for format in formats if format not in capabilities.formats)

@@ -1,4 +1,4 @@
-"""Proves a packer by tensors whose packed form is known."""
+"""Proves a packer by tensors of known packed form."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from torch import Tensor
 
 from tokendraw.errors.exceptions import PluginError
 from tokendraw.operations.pack_sm90_w4 import reference
-from tokendraw.operations.pack_sm90_w4.capabilities import Sm90W4Capabilities, pairs
+from tokendraw.operations.pack_sm90_w4.capabilities import Sm90W4Capabilities, packings
 
 
 def prove(backend: Any, capabilities: Sm90W4Capabilities, device: torch.device) -> None:
-    """Pack one expert of 64 rows and 128 columns in every way that is advertised, and unpack it if that is.
+    """Pack an expert of 64 rows and 128 columns in every advertised format and layout, and unpack it if advertised.
 
     :raises PluginError: a byte is not what it has to be.
     """
     weights, scales = _bytes(64, 64), _bytes(64, 4)
-    for format, layout in pairs(capabilities):
+    for format, layout in packings(capabilities):
         packed = reference.packed_weights(weights, format, layout)
         what = f"weights, {format}, {layout}"
         found = backend.pack_weights(weights.to(device), format=format, layout=layout)
@@ -36,7 +36,7 @@ def prove(backend: Any, capabilities: Sm90W4Capabilities, device: torch.device) 
 
 
 def _bytes(rows: int, columns: int) -> Tensor:
-    """Make [1, rows, columns] uint8 of all values, without a pattern that a layout could hide in."""
+    """Make [1, rows, columns] uint8 of all values, without a pattern to hide a wrong layout."""
     index = torch.arange(rows * columns)
     return (index * 2_654_435_761 // 2**12 % 256).to(torch.uint8).view(1, rows, columns)
 

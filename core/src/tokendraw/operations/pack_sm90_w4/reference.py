@@ -1,4 +1,4 @@
-"""The layouts, byte by byte as their formulas say: slow, on a CPU, what proofs and the kit compare with.
+"""The layouts, byte by byte from their formulas, on a CPU: the slow reference of proofs and kit.
 
 E experts have N rows of K columns, two columns a byte, the first in the low half. A row is 16 b + 8 h + r, a column of
 bytes 32 p + 16 M + 8 m + 4 c + d, with r in 0..7, d in 0..3, and h, M, m, c one bit each.

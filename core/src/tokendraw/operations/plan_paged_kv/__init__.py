@@ -1,4 +1,4 @@
-"""The operation ``plan_paged_kv``: the page metadata of a batch, from lengths that are known on the device alone."""
+"""The operation ``plan_paged_kv``: the page metadata of a batch, from lengths known to the device alone."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ def _prove(backend: Any, capabilities: HostCapabilities, device: Any, need: Host
 
 
 def _calls() -> Mapping[str, type[Call]]:
-    from tokendraw.operations.plan_paged_kv.calls import Plan
+    from tokendraw.operations.plan_paged_kv.calls import PlanPagedKV
 
-    return {"plan": Plan}
+    return {"plan": PlanPagedKV}
 
 
 OPERATION = Operation(

@@ -1,4 +1,4 @@
-"""The protocol of the object that plugins build for the operation ``plan_paged_kv``."""
+"""The protocol of planners, built by plugins for the operation ``plan_paged_kv``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 @runtime_checkable
 class PagedKVPlannerBackend(Protocol):
-    """The object that ``tokendraw_build`` returns for ``plan_paged_kv``."""
+    """The planner returned by ``tokendraw_build`` for ``plan_paged_kv``."""
 
     def plan(
         self,
@@ -23,7 +23,7 @@ class PagedKVPlannerBackend(Protocol):
         pad: int = -1,
         out: PagedKVPlan | None = None,
     ) -> PagedKVPlan:
-        """Write the plan of a batch into ``out``, every element of it, and return ``out``.
+        """Write the plan of a batch into every element of ``out``, and return ``out``.
 
         :param seq_lens: [B] int32, dense. Lengths below 0 count as 0, those above ``W * page_size`` as that.
         :param block_table: [B, W] int32, any row stride, ids of one row one behind the other. Not to be modified.

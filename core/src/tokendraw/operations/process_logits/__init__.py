@@ -9,8 +9,11 @@ from tokendraw.backends.description.operation import Operation
 from tokendraw.backends.resolution import row_checks
 from tokendraw.calls.call import Call
 from tokendraw.calls.row_limits import VOCABULARY
-from tokendraw.operations.process_logits import limits
-from tokendraw.operations.process_logits.capabilities import ProcessCapabilities, ProcessNeed
+from tokendraw.operations.process_logits.capabilities import (
+    ProcessCapabilities,
+    ProcessNeed,
+    unsupported_kinds,
+)
 
 
 def _prove(backend: Any, capabilities: ProcessCapabilities, device: Any, need: ProcessNeed) -> None:
@@ -38,7 +41,7 @@ OPERATION = Operation(
     need=ProcessNeed,
     methods=("process",),
     checks=(row_checks.dtype, row_checks.vocab_size),
-    gaps=limits.beyond,
+    gaps=unsupported_kinds,
     whole_call_gaps=frozenset({VOCABULARY}),
     prove=_prove,
     calls=_calls,

@@ -1,4 +1,4 @@
-"""The call that edits logits in place."""
+"""The call for editing logits in place, and the checks of its arguments: none reads a value on a device."""
 
 from __future__ import annotations
 
@@ -9,27 +9,146 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
+from tokendraw._torch.tensor_checks import check_integers, check_plain, check_vector
+from tokendraw.calls import input_checks
 from tokendraw.calls.call import Call, OutputCheck
-from tokendraw.operations.process_logits import limits
-from tokendraw.operations.process_logits.backend import LogitsProcessorBackend
-from tokendraw.operations.process_logits.capabilities import ProcessCapabilities, ProcessNeed
-from tokendraw.operations.process_logits.input_checks import (
-    check_bitmask,
-    check_drafts,
-    check_logits,
-    check_range,
-    check_row_index,
-    check_slots,
+from tokendraw.errors.exceptions import InvalidInputError
+from tokendraw.errors.formatting import type_name
+from tokendraw.operations.process_logits.capabilities import (
+    LogitsProcessorBackend,
+    ProcessCapabilities,
+    ProcessNeed,
+    unsupported,
 )
-from tokendraw.parameters.batch_facts import BatchFacts
+from tokendraw.parameters.batch_facts import BatchFacts, slots_of_rows
 from tokendraw.parameters.drafts import Drafts
 from tokendraw.request_slots.slots import RequestSlots
 
-_OF_DRAFTS = ("draft_token_ids", "cu_num_logits")
+
+def check_logits(logits: Tensor, device: torch.device) -> None:
+    """Refuse logits unfit for editing in place.
+
+    :raises InvalidInputError: says what they need to be and what they are.
+    """
+    input_checks.check_logits("logits", logits, device, built="processor")
+    if logits.requires_grad:
+        raise InvalidInputError(
+            "'logits' needs to be free of gradients, since it is edited in place, found requires_grad. "
+            "Pass logits.detach()."
+        )
+    rows, vocab_size = logits.shape
+    if vocab_size > 1 and logits.stride(1) != 1:
+        raise InvalidInputError(
+            f"'logits' needs the ids of a row one behind the other, found stride {logits.stride(1)}. "
+            "Pass logits.contiguous(), and use what is returned."
+        )
+    if rows > 1 and logits.stride(0) < vocab_size:
+        raise InvalidInputError(
+            f"'logits' needs rows with memory of their own, since it is edited in place, found row stride "
+            f"{logits.stride(0)} of {vocab_size} ids. Pass logits.contiguous(), and use what is returned."
+        )
+
+
+def check_slots(slots: RequestSlots, logits: Tensor) -> None:
+    """Refuse anything but slots for these logits.
+
+    :raises InvalidInputError: says what it needs to be and what it is.
+    """
+    if not isinstance(slots, RequestSlots):
+        raise InvalidInputError(
+            f"'slots' needs a tokendraw.RequestSlots, found {type_name(slots)}. "
+            "Pass the one that the requests were added to."
+        )
+    if slots.device != logits.device:
+        raise InvalidInputError(
+            f"'slots' needs the device of 'logits', {logits.device}, found {slots.device}. "
+            "Make the slots with device= of the logits."
+        )
+    if slots.vocab_size != logits.shape[1]:
+        raise InvalidInputError(
+            f"'logits' needs the vocabulary of 'slots', {slots.vocab_size}, found {logits.shape[1]}. "
+            "Pass slots that were made with the vocab_size of the logits."
+        )
+
+
+def check_row_index(row_index: Tensor, slots: RequestSlots, logits: Tensor, drafts: Drafts | None) -> None:
+    """Refuse anything but a slot for each row, or for each request with drafts.
+
+    :raises InvalidInputError: says what it needs to be and what it is.
+    """
+    check_vector("row_index", row_index, "Pass a tensor of slots on the device of the logits.")
+    check_integers("row_index", row_index)
+    _check_device("row_index", row_index, logits)
+    each, needed = ("row", logits.shape[0]) if drafts is None else ("request", drafts.num_requests)
+    if row_index.shape[0] != needed:
+        raise InvalidInputError(
+            f"'row_index' needs one slot for each {each}, {needed}, found {row_index.shape[0]}."
+        )
+    if row_index.is_cpu:
+        check_range(row_index, slots)
+
+
+def check_range(row_index: Tensor, slots: RequestSlots) -> None:
+    """Refuse slots out of range. Waits for the device of ``row_index``.
+
+    :raises InvalidParameterError: names the row and the slot.
+    """
+    if row_index.shape[0]:
+        least, largest = row_index.aminmax()
+        if least < 0 or largest >= slots.num_slots:
+            slots_of_rows(row_index.tolist(), slots.num_slots)
+
+
+def check_bitmask(bitmask: Tensor, logits: Tensor) -> None:
+    """Refuse anything but a mask [R, ceil(V / 32)] of int32.
+
+    :raises InvalidInputError: says what it needs to be and what it is.
+    """
+    check_plain("bitmask", bitmask, "Pass a tensor of int32 words, or None.")
+    rows, vocab_size = logits.shape
+    words = -(-vocab_size // 32)
+    if bitmask.shape != (rows, words):
+        raise InvalidInputError(
+            f"'bitmask' needs shape {[rows, words]}, one bit for each of {vocab_size} ids, found {list(bitmask.shape)}."
+        )
+    if bitmask.dtype is not torch.int32:
+        raise InvalidInputError(
+            f"'bitmask' needs dtype torch.int32, found {bitmask.dtype}. Pass 32 ids a word, as xgrammar does."
+        )
+    _check_device("bitmask", bitmask, logits)
+    if words > 1 and bitmask.stride(1) != 1:
+        raise InvalidInputError(
+            f"'bitmask' needs the words of a row one behind the other, found stride {bitmask.stride(1)}. "
+            "Pass bitmask.contiguous()."
+        )
+
+
+def check_drafts(drafts: Drafts, logits: Tensor) -> None:
+    """Refuse drafts of a verification with other rows.
+
+    :raises InvalidInputError: says what they need to be and what they are.
+    """
+    if not isinstance(drafts, Drafts):
+        raise InvalidInputError(
+            f"'drafts' needs a tokendraw.Drafts or None, found {type_name(drafts)}. "
+            "Pass Drafts.from_lists(draft_token_ids, device=...)."
+        )
+    drafts.check(logits, "logits")
+
+
+def _check_device(name: str, tensor: Tensor, logits: Tensor) -> None:
+    if tensor.device != logits.device:
+        raise InvalidInputError(
+            f"'{name}' needs the device of 'logits', {logits.device}, found {tensor.device}. "
+            f"Pass {name}.to('{logits.device}')."
+        )
+
+
+_DRAFT_TENSORS = ("draft_token_ids", "cu_num_logits")
 
 
 class Process(Call):
-    """Logits [R, V], the slot of each row, and what else is asked of the rows."""
+    """Logits [R, V], the slot of each row, and bitmasks and drafts, if any."""
 
     __slots__ = ("bitmask", "drafts", "logits", "row_index", "slots", "target")
 
@@ -63,22 +182,22 @@ class Process(Call):
             self.drafts.check_values()
 
     def tensors(self) -> dict[str, Tensor]:
-        given = {"row_index": self.row_index}
+        tensors = {"row_index": self.row_index}
         if self.bitmask is not None:
-            given["bitmask"] = self.bitmask
+            tensors["bitmask"] = self.bitmask
         if self.drafts is not None:
-            given |= {name: getattr(self.drafts, name) for name in _OF_DRAFTS}
-        return given
+            tensors |= {name: getattr(self.drafts, name) for name in _DRAFT_TENSORS}
+        return tensors
 
     def with_tensors(self, tensors: Mapping[str, Tensor]) -> Self:
         drafts = self.drafts
         if drafts is not None:
-            given: dict[str, Any] = {name: tensors[name] for name in _OF_DRAFTS}
-            drafts = replace(drafts, **given)
+            fields: dict[str, Any] = {name: tensors[name] for name in _DRAFT_TENSORS}
+            drafts = replace(drafts, **fields)
         return type(self)(self.logits, self.slots, tensors["row_index"], tensors.get("bitmask"), drafts)
 
     def copied(self) -> Self:
-        """Copy the logits too: they are edited in place, and a provider that fails may have begun to."""
+        """Copy the logits too: a failing provider may have begun to edit them in place."""
         copy = super().copied()
         copy.logits, copy.target = self.logits.clone(), self.logits
         return copy
@@ -96,7 +215,7 @@ class Process(Call):
         edits, has_drafts = self.slots.edits, self.drafts is not None
         if self.bitmask is not None:
             edits = ("bitmask", *edits)
-        return limits.unserved(capabilities, dtype, self.logits.shape[1], edits, has_drafts=has_drafts)
+        return unsupported(capabilities, dtype, self.logits.shape[1], edits, has_drafts=has_drafts)
 
     def run(self, backend: LogitsProcessorBackend) -> Any:
         logits, target = self.logits, self.target

@@ -1,13 +1,21 @@
-"""The capabilities of a processor of logits, and the needs of its callers."""
+"""The protocol of processors, their capabilities, the needs of their callers, and the calls left to a companion."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Protocol, runtime_checkable
 
 from tokendraw.backends.description.capabilities import INPUT_DTYPES, HostCapabilities, HostNeed
 from tokendraw.backends.description.declared import among, at_least, some_of
+from tokendraw.calls.row_limits import VOCABULARY
 from tokendraw.parameters.edits import EDITS, Edit
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from tokendraw.parameters.drafts import Drafts
+    from tokendraw.request_slots.slots import RequestSlots
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,3 +50,73 @@ class ProcessNeed(HostNeed):
 
     dtype: Annotated[str, among(INPUT_DTYPES)] | None = None
     vocab_size: Annotated[int, at_least(1)] | None = None
+
+
+@runtime_checkable
+class LogitsProcessorBackend(Protocol):
+    """The processor returned by ``tokendraw_build`` for ``process_logits``."""
+
+    def process(
+        self,
+        logits: Tensor,
+        slots: RequestSlots,
+        row_index: Tensor,
+        bitmask: Tensor | None = None,
+        drafts: Drafts | None = None,
+    ) -> Tensor:
+        """Edit the logits in place as the requests of their rows ask, and return them.
+
+        In this order, on x as float32, each step rounded to float32 and none fused with the next: -inf where the
+        bitmask, the allowed ids, a bad word or ``min_tokens`` forbid an id; ``x + bias``; for ids in prompt or output
+        ``x / repetition`` if x > 0, else ``x * repetition``; ``x - frequency * n`` with n the times in the output;
+        ``x - presence`` if n > 0. At the end x is rounded to the dtype of the logits. Ids that nobody edits keep their
+        bits, -inf stays -inf and NaN stays NaN, unless it is forbidden.
+
+        :param logits: [R, V] float32, bfloat16 or float16 with R and V from 1, ids of a row one behind the other, any
+            row stride from V.
+        :param slots: ``slots.tables`` holds what the requests ask for; ``slots.facts`` says on the host which edits may
+            occur at all. Not to be modified.
+        :param row_index: [R] integer, with drafts [B]: the slot of each row, or request. One outside [0, S) asks for
+            nothing.
+        :param bitmask: [R, ceil(V / 32)] int32, any row stride: bit i % 32 of word i // 32 is set where id i is
+            allowed. It holds for every row, whatever its slot. Bits from V on mean nothing.
+        :param drafts: the rows are those of a verification. Row j of request b counts the history in slot
+            ``row_index[b]`` and the request's first j drafts, as if they were in the output. A placeholder, an id
+            outside [0, V), takes its place in that: ``min_tokens`` counts it, it is no token of its own and ends no
+            match of a bad word. Rows from ``cu_num_logits[B]`` on have no request, and at most a bitmask.
+        """
+        ...
+
+
+DRAFTS = "rows of a verification"
+
+
+def unsupported_kinds(capabilities: ProcessCapabilities, need: ProcessNeed) -> tuple[str, ...]:
+    """Name the kinds of calls not served by a processor."""
+    dtypes = INPUT_DTYPES if need.dtype is None else (need.dtype,)
+    names = [f"logits in {dtype}" for dtype in dtypes if dtype not in capabilities.dtypes]
+    if capabilities.max_vocab_size is not None and need.vocab_size is None:
+        names.append(VOCABULARY)
+    if not capabilities.drafts:
+        names.append(DRAFTS)
+    return (*names, *(_kind_of_edit(edit) for edit in EDITS if edit not in capabilities.edits))
+
+
+def unsupported(
+    capabilities: ProcessCapabilities, dtype: str, vocab_size: int, edits: Iterable[Edit], *, has_drafts: bool
+) -> str | None:
+    """Name the part of a call not served by a processor; None if every part is.
+
+    :param edits: names of the edits possible in a row of the call.
+    """
+    if dtype not in capabilities.dtypes:
+        return f"logits in {dtype}"
+    if capabilities.max_vocab_size is not None and vocab_size > capabilities.max_vocab_size:
+        return f"rows of a vocabulary above {capabilities.max_vocab_size}"
+    if has_drafts and not capabilities.drafts:
+        return DRAFTS
+    return next((_kind_of_edit(edit) for edit in edits if edit not in capabilities.edits), None)
+
+
+def _kind_of_edit(edit: Edit) -> str:
+    return "rows with a bitmask" if edit == "bitmask" else f"requests with {edit}"

@@ -1,4 +1,4 @@
-"""Proves a processor by edits whose outcome is known."""
+"""Proves a processor by edits of known outcome."""
 
 from __future__ import annotations
 
@@ -8,8 +8,11 @@ from typing import Any
 import torch
 
 from tokendraw.errors.exceptions import PluginError
-from tokendraw.operations.process_logits.backend import LogitsProcessorBackend
-from tokendraw.operations.process_logits.capabilities import ProcessCapabilities, ProcessNeed
+from tokendraw.operations.process_logits.capabilities import (
+    LogitsProcessorBackend,
+    ProcessCapabilities,
+    ProcessNeed,
+)
 from tokendraw.parameters.edits import Edit
 from tokendraw.parameters.params import SamplingParams
 from tokendraw.request_slots.slots import RequestSlots
@@ -33,7 +36,7 @@ def prove(
     device: torch.device,
     need: ProcessNeed,
 ) -> None:
-    """Edit one row of 40 logits of 8, whose request has the prompt 0 and the output 1, with a bitmask of two words.
+    """Edit a row of 40 logits of 8, for a request with prompt 0 and output 1, with a bitmask of two words.
 
     Of all edits those that are advertised are asked for.
 
@@ -63,7 +66,7 @@ def prove(
 
 
 def _needed(served: Collection[Edit]) -> list[float]:
-    """Compute the logits that the edits make of eights."""
+    """Compute the expected logits of the row of eights."""
     needed = [8.0] * _VOCAB_SIZE
     if "logit_bias" in served:
         needed[3] += 4.0

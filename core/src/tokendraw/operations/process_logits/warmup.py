@@ -1,4 +1,4 @@
-"""Warms up edits: edits made-up logits in every way that requests may ask for.
+"""Warms up edits: edits made-up logits in every combination open to requests.
 
 What an edit compiles may depend on the dtypes of the logits and of all indices, on whether there are drafts and how
 their ids lie, and on which edits occur together.
@@ -33,19 +33,19 @@ _EDITS: tuple[_Fields, ...] = (
     {"bad_words": [[0]]},
     {"min_tokens": 1, "stop_token_ids": [0]},
 )
-"""One for each field of :class:`tokendraw.plugin.EditFacts`."""
+"""Fields of a request for each field of :class:`tokendraw.plugin.EditFacts`."""
 _MAX_TOKENS = 8
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProcessWarmup:
-    """Edits logits as every combination of requests asks. Built by :meth:`of`, which checks its arguments."""
+    """Edits logits with every combination of edits. Built by :meth:`of`, after checking its arguments."""
 
     batches: Batches
     index_dtypes: tuple[torch.dtype, ...]
     bitmask: bool
     max_drafts: int
-    """K; 0: no verification comes."""
+    """K; 0: no verification."""
 
     @classmethod
     def of(
@@ -80,25 +80,25 @@ class ProcessWarmup:
         )
 
     def stages(self, serving: Serving, device: torch.device) -> Iterator[Stage]:
-        """Make up the edits that are served. Whoever serves no such logits, or no drafts, says so."""
-        given, batches = self.batches, self._requests(serving)
+        """Make up the served edits. A processor without these logits, or without drafts, reports so."""
+        batches, requests = self.batches, self._requests(serving)
         forms = len(self.index_dtypes) * len(list(self._drafts(1, torch.device("cpu"))))
-        edits = sum(masked + bool(request) for request, masked in batches)
-        total = len(given.dtypes) * len(given.batch_sizes) * forms * edits
+        edits = sum(masked + bool(request) for request, masked in requests)
+        total = len(batches.dtypes) * len(batches.batch_sizes) * forms * edits
         yield Stage(
-            "edits", ([call] for call in self._calls(batches, device)), total
+            "edits", ([call] for call in self._calls(requests, device)), total
         )  # they edit the same logits and slots
 
     def _requests(self, serving: Serving) -> list[tuple[_Fields, bool]]:
-        """List requests, first those that ask for the most, each with whether bitmasks may come beside it.
+        """List requests, the largest sets of edits first, each with the permission of bitmasks.
 
         Where the chosen processor serves some edits only, requests that it serves come before those for the companion.
         """
         offered, families = serving.capabilities, [(_EDITS, self.bitmask)]
         if offered is not None and not {*EDITS} <= {*offered.edits}:
-            own = tuple([found for edit in _EDITS if (found := _served(edit, offered.edits))])
+            served = tuple([fields for edit in _EDITS if (fields := _served(edit, offered.edits))])
             families = [
-                (own, self.bitmask and "bitmask" in offered.edits),
+                (served, self.bitmask and "bitmask" in offered.edits),
                 *families[: bool(serving.companion)],
             ]
         return [
@@ -113,9 +113,9 @@ class ProcessWarmup:
         rows = most * (1 + self.max_drafts)
         words = torch.full((rows, -(-size // 32)), -1, dtype=torch.int32, device=device)
         for logits in self.batches.logits(rows, device):
-            for asked, masked in requests:
-                slots.add(0, SamplingParams(**asked), prompt_token_ids=[0])
-                masks = (None, words)[not asked : 1 + masked]
+            for fields, masked in requests:
+                slots.add(0, SamplingParams(**fields), prompt_token_ids=[0])
+                masks = (None, words)[not fields : 1 + masked]
                 for count in self.batches.batch_sizes:
                     yield from self._edits(logits, slots, masks, count)
                 slots.remove(0)
@@ -133,7 +133,7 @@ class ProcessWarmup:
                 )
 
     def _drafts(self, requests: int, device: torch.device) -> Iterator[Drafts | None]:
-        """Make no drafts, and K of every request, with their ids in one row and in one for each request."""
+        """Make no drafts, then K drafts of every request, with flat and with padded ids."""
         yield None
         most = self.max_drafts
         if not most:
@@ -150,6 +150,6 @@ class ProcessWarmup:
 
 
 def _served(fields: _Fields, edits: Collection[Edit]) -> _Fields:
-    """Keep the fields that ask for one of these edits."""
-    kept = {name: value for name, value in fields.items() if name in edits}
-    return fields if "min_tokens" in kept else kept
+    """Keep the fields of served edits."""
+    served = {name: value for name, value in fields.items() if name in edits}
+    return fields if "min_tokens" in served else served

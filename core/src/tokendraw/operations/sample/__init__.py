@@ -1,4 +1,4 @@
-"""The operation ``sample``: one token for each row of logits."""
+"""The operation ``sample``: a token for each row of logits."""
 
 from __future__ import annotations
 

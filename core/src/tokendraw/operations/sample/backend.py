@@ -1,4 +1,4 @@
-"""Protocols of the objects that plugins build, whose methods the core calls."""
+"""The protocol of samplers, built by plugins for the operation ``sample``."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 
 @runtime_checkable
 class SamplerBackend(Protocol):
-    """The object that ``tokendraw_build`` returns for the operation ``sample``."""
+    """The sampler returned by ``tokendraw_build`` for the operation ``sample``."""
 
     def sample(self, logits: torch.Tensor, metadata: SamplingMetadata) -> SamplerOutput:
-        """Draw one token a row.
+        """Draw a token for each row.
 
         :param logits: [rows, V] float32, bfloat16 or float16 on the device it was built for, any row stride.
             Not to be modified. The core has checked shape, dtype and device.

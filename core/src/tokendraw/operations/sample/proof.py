@@ -1,4 +1,4 @@
-"""Proves a sampler by a draw whose tokens are known."""
+"""Proves a sampler by a draw of known tokens."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tokendraw.parameters.metadata import SamplingMetadata
 
 
 def prove(backend: SamplerBackend, capabilities: Capabilities, device: torch.device, need: Need) -> None:
-    """Draw from two rows: one has its mass on one token, one on the first and the last of the vocabulary.
+    """Draw from two rows: all mass on a middle token, and half of it on the first and last token each.
 
     :raises PluginError: the output is not what it has to be.
     """

@@ -1,4 +1,4 @@
-"""Warms up sampling: draws batches of every kind that an engine may send."""
+"""Warms up sampling: draws batches of every kind sent by engines."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class SampleWarmup:
 
     @classmethod
     def of(cls, vocab_size: int, **arguments: Any) -> Self:
-        """Check the arguments of :meth:`tokendraw.Sampler.warmup` that are about logits and their parameters.
+        """Check the arguments of :meth:`tokendraw.Sampler.warmup` about logits and their parameters.
 
         :raises InvalidInputError: one of them cannot be drawn; the message names it.
         """

@@ -1,4 +1,4 @@
-"""The operation ``verify``: which drafts of speculative decoding stand, and one token more for each request."""
+"""The operation ``verify``: accepts or rejects the drafts of speculative decoding, and draws a token more."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from tokendraw.backends.description.operation import Operation
 from tokendraw.backends.resolution import row_checks
 from tokendraw.calls import row_limits
 from tokendraw.calls.call import Call
-from tokendraw.operations.verify import limits
-from tokendraw.operations.verify.capabilities import VerifyCapabilities
+from tokendraw.operations.verify.capabilities import VerifyCapabilities, unsupported_kinds
 
 
 def _prove(backend: Any, capabilities: VerifyCapabilities, device: Any, need: Need) -> None:
@@ -41,7 +40,7 @@ OPERATION = Operation(
     methods=("verify", "sample"),
     checks=row_checks.CHECKS,
     default_checks=(row_checks.processed_logprobs,),
-    gaps=limits.beyond,
+    gaps=unsupported_kinds,
     whole_call_gaps=frozenset({row_limits.VOCABULARY}),
     offered=row_limits.offered,
     proof="the proof draw",

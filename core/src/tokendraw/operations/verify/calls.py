@@ -1,4 +1,4 @@
-"""The call of a verification, which goes whole to whoever serves all of it."""
+"""The call of a verification, always served whole."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from typing import Any, ClassVar, Self, TypeAlias
 import torch
 from torch import Tensor
 
+from tokendraw import speculative
+from tokendraw._torch.graphs import is_capturing
 from tokendraw.backends.description.capabilities import Need
 from tokendraw.calls import input_checks
 from tokendraw.calls.call import Call, OutputCheck
@@ -18,11 +20,14 @@ from tokendraw.calls.output_checks import wrong_bounds
 from tokendraw.calls.row_limits import unserved
 from tokendraw.errors.exceptions import InvalidInputError, InvalidParameterError
 from tokendraw.errors.formatting import one_of, type_name
-from tokendraw.operations.verify.capabilities import VERIFY_MODES, VerifyCapabilities, VerifyMode
-from tokendraw.operations.verify.limits import undrafted
+from tokendraw.operations.verify.capabilities import (
+    VERIFY_MODES,
+    VerifyCapabilities,
+    VerifyMode,
+    unsupported_drafts,
+)
 from tokendraw.operations.verify.output import VerifyOutput
 from tokendraw.operations.verify.output_checks import wrong_chains, wrong_verify_form
-from tokendraw.operations.verify.rows import by_row
 from tokendraw.parameters.batch_facts import BatchFacts
 from tokendraw.parameters.drafts import Drafts
 from tokendraw.parameters.metadata import SamplingMetadata, plugin_class
@@ -30,12 +35,12 @@ from tokendraw.parameters.metadata import SamplingMetadata, plugin_class
 _TENSORS = ("draft_token_ids", "cu_num_logits", "draft_probs", "draft_logits")
 
 
-_Known: TypeAlias = tuple[dict[Hashable, Any], VerifyMode, input_checks.LogitsForm, OutputCheck]
-"""Facts about a call that its drafts remember; the first is the memo of its metadata."""
+_CheckedCall: TypeAlias = tuple[dict[Hashable, Any], VerifyMode, input_checks.LogitsForm, OutputCheck]
+"""State of a checked call, kept in the memo of its drafts; the first is the memo of its metadata."""
 
 
 class Verify(Call):
-    """Logits [L, V] of the target, the drafts that they judge, and parameters, one entry a request or a row."""
+    """Logits [L, V] of the target, the drafts to verify, and parameters, an entry a request or a row."""
 
     __slots__ = ("drafts", "metadata", "mode", "target_logits")
 
@@ -80,20 +85,20 @@ class Verify(Call):
         self.drafts.check_values()
 
     def tensors(self) -> dict[str, Tensor]:
-        given = {"target_logits": self.target_logits}
+        tensors = {"target_logits": self.target_logits}
         for name in _TENSORS:
             if (tensor := getattr(self.drafts, name)) is not None:
-                given[name] = tensor
-        return given
+                tensors[name] = tensor
+        return tensors
 
     def with_tensors(self, tensors: Mapping[str, Tensor]) -> Self:
-        given: dict[str, Any] = {name: tensors[name] for name in _TENSORS if name in tensors}
-        drafts = replace(self.drafts, **given)
+        fields: dict[str, Any] = {name: tensors[name] for name in _TENSORS if name in tensors}
+        drafts = replace(self.drafts, **fields)
         return type(self)(tensors["target_logits"], drafts, self.metadata, mode=self.mode)
 
     def kind(self) -> Hashable:
         drafts = self.drafts
-        ids, offsets, beside = drafts.draft_token_ids, drafts.cu_num_logits, drafts.draft_logits
+        ids, offsets, logits = drafts.draft_token_ids, drafts.cu_num_logits, drafts.draft_logits
         return (
             row_kind(self.target_logits, self.metadata.facts),
             self.mode,
@@ -101,7 +106,7 @@ class Verify(Call):
             ids.dim(),
             ids.dtype,
             offsets.dtype,
-            None if beside is None else beside.dtype,
+            None if logits is None else logits.dtype,
             drafts.max_drafts.bit_length(),
         )
 
@@ -110,7 +115,9 @@ class Verify(Call):
             return f"metadata of the class {name!r}"
         facts = rows or self.metadata.facts
         vocab_size = self.target_logits.shape[1]
-        return unserved(capabilities, facts, vocab_size) or undrafted(capabilities, self.drafts, self.mode)
+        return unserved(capabilities, facts, vocab_size) or unsupported_drafts(
+            capabilities, self.drafts, self.mode
+        )
 
     def undeclared(self, capabilities: VerifyCapabilities) -> str | None:
         name = plugin_class(self.metadata)
@@ -119,7 +126,7 @@ class Verify(Call):
     def recall(self, key: object) -> OutputCheck | None:
         if type(self.drafts) is not Drafts or type(self.metadata) is not SamplingMetadata:
             return None
-        known: _Known | None = self.drafts.memo.get(key)
+        known: _CheckedCall | None = self.drafts.memo.get(key)
         if known is None or known[0] is not self.metadata.memo or known[1] != self.mode:
             return None
         return known[3] if input_checks.has_form(self.target_logits, known[2]) else None
@@ -127,7 +134,7 @@ class Verify(Call):
     def remember(self, key: object, check: OutputCheck) -> None:
         drafts = self.drafts
         if drafts.num_rows is None and drafts.cu_num_logits.is_cpu:
-            return  # their values are looked at in every call
+            return  # their values are checked in every call
         drafts.memo[key] = self.metadata.memo, self.mode, input_checks.form_of(self.target_logits), check
 
     def run(self, backend: Any) -> Any:
@@ -149,3 +156,43 @@ class Verify(Call):
         if wrong is not None or self.metadata.facts.max_logprobs is None:
             return wrong
         return wrong_bounds(output.logprobs, output.log_kept_mass, need.logprobs_mode)
+
+
+def by_row(metadata: SamplingMetadata, drafts: Drafts, rows: int) -> SamplingMetadata:
+    """Make metadata of rows, also from metadata of requests with the position of each request's first row."""
+    if metadata.num_rows in (None, rows):
+        return metadata
+    request, offset, steps = _rows_of_requests(drafts, rows)
+    positions = metadata.positions
+    if positions is not None and steps is not None:
+        positions = torch.add(positions.unsqueeze(1), steps).view(-1)  # one launch
+    elif positions is not None:
+        positions = positions.index_select(0, request)
+        positions = (positions if positions.dtype is torch.int64 else positions.to(torch.int64)).add_(offset)
+    slot = metadata.row_index
+    return metadata.for_rows(request if slot is None else slot.index_select(0, request), positions)
+
+
+_Rows: TypeAlias = tuple[Tensor, Tensor, Tensor | None]
+
+
+def _rows_of_requests(drafts: Drafts, rows: int) -> _Rows:
+    """Find the request of each row, and the row's index within its request: computed once for unchanged offsets.
+
+    Inside of a CUDA graph both are computed, so that replays follow what ``cu_num_logits`` is changed to.
+
+    :returns: [L] each; and the places in any request, [K + 1] int64, where all requests have K drafts.
+    """
+    offsets = drafts.cu_num_logits
+    if is_capturing() or offsets.is_inference():  # torch does not count changes of inference tensors
+        return *speculative.rows_of_requests(offsets, rows), None
+    stream = torch.cuda.current_stream(offsets.device) if offsets.is_cuda else None
+    state: Hashable = rows, offsets._version, stream
+    known: tuple[Hashable, _Rows] | None = drafts.memo.get("rows of requests")
+    if known is None or known[0] != state:
+        width, steps = drafts.max_drafts + 1, None
+        if drafts.is_uniform and rows == drafts.num_requests * width:
+            steps = torch.arange(width, device=offsets.device)
+        known = state, (*speculative.rows_of_requests(offsets, rows), steps)
+        drafts.memo["rows of requests"] = known
+    return known[1]

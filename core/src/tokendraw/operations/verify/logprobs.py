@@ -1,4 +1,4 @@
-"""Helpers for plugins that fill the logprobs and kept masses of a :class:`~tokendraw.VerifyOutput`."""
+"""Helpers for plugins to fill the logprobs and kept masses of a :class:`~tokendraw.VerifyOutput`."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def log_kept_mass_by_step(
 def _emitted_rows(
     cu_num_logits: Tensor, num_accepted: Tensor, max_drafts: int, rows: int
 ) -> tuple[Tensor, Tensor]:
-    """Find the row of each step of each request, [B, K + 1] int64, and which steps emitted a token, [B, K + 1] bool."""
+    """Find the row of each step of each request, [B, K + 1] int64, and whether the step emitted a token."""
     steps = torch.arange(max_drafts + 1, device=num_accepted.device)
     row = (cu_num_logits[:-1].to(torch.int64).unsqueeze(-1) + steps).clamp(max=max(rows - 1, 0))
     return row, steps <= num_accepted.unsqueeze(-1)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class VerifyOutput:
-    """The outcome of a verification of B requests, each of which had at most K drafts.
+    """The outcome of a verification of B requests with at most K drafts each.
 
     :ivar token_ids: [B, K + 1] int64: the accepted drafts, one further token, then ``PAD_TOKEN_ID``. The further token
         is the recovered token where a draft was rejected, else the bonus token. Each is in [0, V) whatever the logits

@@ -1,4 +1,4 @@
-"""Checks the form of a verification's output, and whether its chains are possible.
+"""Checks the form of a verification's output, and the consistency of its tokens with the drafts.
 
 Each function says what was needed and what was found, or returns None. Those of forms read no values; the other one
 waits for the device.
@@ -19,7 +19,7 @@ from tokendraw.parameters.drafts import Drafts
 def wrong_verify_output(
     output: object, target_logits: Tensor, drafts: Drafts, width: int | None, *, ranks: bool = True
 ) -> str | None:
-    """Hold what ``verify`` returned against :class:`tokendraw.VerifyOutput`.
+    """Compare the output of ``verify`` with the form of :class:`tokendraw.VerifyOutput`.
 
     :param width: how many best tokens the batch asked for, as ``BatchFacts.logprobs_width`` says; None: no logprobs.
     :param ranks: whether their ranks are needed too.
@@ -31,7 +31,7 @@ def wrong_verify_output(
 def wrong_verify_form(
     output: object, shape: tuple[int, int], device: torch.device, width: int | None, *, ranks: bool
 ) -> str | None:
-    """Hold what ``verify`` returned against :class:`tokendraw.VerifyOutput`.
+    """Compare the output of ``verify`` with the form of :class:`tokendraw.VerifyOutput`.
 
     :param shape: [B, K + 1].
     :param width: as for :func:`wrong_verify_output`.
@@ -52,7 +52,7 @@ def wrong_verify_form(
 
 
 def wrong_chains(output: VerifyOutput, target_logits: Tensor, drafts: Drafts) -> str | None:
-    """Hold the chains that ``verify`` returned, of the right form, against the drafts."""
+    """Compare the tokens of a verification, of the right form, with the drafts."""
     requests, width, vocab_size = drafts.num_requests, drafts.max_drafts + 1, target_logits.shape[1]
     tokens, accepted = output.token_ids.cpu(), output.num_accepted.cpu()
     given, counts = _by_step(drafts)
@@ -77,7 +77,7 @@ def wrong_chains(output: VerifyOutput, target_logits: Tensor, drafts: Drafts) ->
 
 
 def _by_step(drafts: Drafts) -> tuple[Tensor, Tensor]:
-    """Lay out the drafts of each request [B, K], and how many they are [B], on the host."""
+    """Lay out the drafts of each request [B, K], and their numbers [B], on the host."""
     ids = drafts.draft_token_ids.cpu().to(torch.int64)
     first, most = drafts.cu_num_logits.cpu().to(torch.int64), drafts.max_drafts
     counts = first.diff() - 1

@@ -1,4 +1,4 @@
-"""Proves a verifier by a verification whose outcome is known."""
+"""Proves a verifier by a verification of known outcome."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ import torch
 from tokendraw.backends.description.capabilities import Need
 from tokendraw.calls import proof_rows
 from tokendraw.errors.exceptions import PluginError
-from tokendraw.operations.verify.backend import VerifierBackend
-from tokendraw.operations.verify.capabilities import VerifyCapabilities
+from tokendraw.operations.verify.capabilities import VerifierBackend, VerifyCapabilities
 from tokendraw.operations.verify.output_checks import wrong_verify_output
 from tokendraw.parameters.drafts import Drafts
 from tokendraw.parameters.metadata import SamplingMetadata
@@ -17,7 +16,7 @@ from tokendraw.parameters.metadata import SamplingMetadata
 def prove(
     backend: VerifierBackend, capabilities: VerifyCapabilities, device: torch.device, need: Need
 ) -> None:
-    """Verify the drafts of two requests: the first one's is the one likely token, the other's has no probability.
+    """Verify the drafts of two requests: a certain token, and an impossible token.
 
     :raises PluginError: the output is not what it has to be.
     """

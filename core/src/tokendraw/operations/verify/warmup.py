@@ -1,4 +1,4 @@
-"""Warms up verification: verifies drafts of every kind that an engine may send.
+"""Warms up verification: verifies drafts of every kind sent by engines.
 
 What a verification compiles depends, beside what a warmup of ``sample`` varies, on its mode, on what is known of the
 drafts' distribution, on how their ids lie and, by powers of two, on the most drafts of a request. How ids lie and how
@@ -20,31 +20,30 @@ from tokendraw.calls.routing import Serving
 from tokendraw.calls.warming import Stage
 from tokendraw.calls.warmup_batches import Batches, some_of, whole
 from tokendraw.operations.verify.calls import Verify
-from tokendraw.operations.verify.capabilities import DRAFT_KINDS, VERIFY_MODES, VerifyMode
-from tokendraw.operations.verify.limits import undrafted
+from tokendraw.operations.verify.capabilities import DRAFT_KINDS, VERIFY_MODES, VerifyMode, unsupported_drafts
 from tokendraw.output import PAD_TOKEN_ID
 from tokendraw.parameters.drafts import Drafts
 from tokendraw.parameters.metadata import SamplingMetadata
 
 _STEPS = tuple(8 << n for n in range(8))
-"""Kernels have room for fewer drafts than one of these, and do not mind how many."""
+"""Numbers of steps for which kernels are compiled: a kernel serves any smaller number of drafts."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Layout:
+class _DraftLayout:
     """Number of drafts of each request, and the layout of their ids."""
 
     width: int
     is_padded: bool = False
     is_main: bool = False
-    """The one that meets every way to seed; its plain batch is verified in any case: whoever cannot says why."""
+    """Whether to verify with every seeding; its plain batch is verified in any case, to report an unsupported one."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class _Batch:
-    """A verification, without its mode and the distribution of its drafts."""
+class _Verification:
+    """A verification, without mode and draft distribution."""
 
-    layout: _Layout
+    layout: _DraftLayout
     num_drafts: tuple[int, ...]
     metadata: SamplingMetadata
     is_plain: bool = False
@@ -55,7 +54,7 @@ class _Batch:
         return sum(self.num_drafts) + len(self.num_drafts)
 
     def drafts(self, kind: DraftKind, known: Tensor | None, device: torch.device) -> Drafts:
-        """Make drafts of which the host knows everything.
+        """Make drafts with everything known to the host.
 
         :param known: their probabilities or logits, and maybe more rows.
         """
@@ -69,7 +68,7 @@ class _Batch:
 
 @dataclass(frozen=True, kw_only=True)
 class VerifyWarmup:
-    """Drafts and verifies with every batch. Built by :meth:`of`, which checks its arguments."""
+    """Drafts and verifies with every batch. Built by :meth:`of`, after checking its arguments."""
 
     batches: Batches
     max_drafts: int
@@ -121,42 +120,42 @@ class VerifyWarmup:
         rows, most = (max(n) for n in zip(*((b.num_rows, sum(b.num_drafts)) for b in batches), strict=True))
         size = self.batches.vocab_size
         probs = torch.full((most if "probs" in self.kinds else 0, size), 1 / size, device=device)
-        beside = self.batches.logits(most if "logits" in self.kinds else 0, device)
-        for target, logits in zip(self.batches.logits(rows, device), beside, strict=True):
+        draft_logits = self.batches.logits(most if "logits" in self.kinds else 0, device)
+        for target, logits in zip(self.batches.logits(rows, device), draft_logits, strict=True):
             yield from self._of_target(target, {"probs": probs, "logits": logits}, batches, serving)
 
     def _of_target(
-        self, target: Tensor, known: Mapping[str, Tensor], batches: Sequence[_Batch], serving: Serving
+        self, target: Tensor, known: Mapping[str, Tensor], batches: Sequence[_Verification], serving: Serving
     ) -> Iterator[Verify]:
-        """Verify every batch with logits of one dtype.
+        """Verify every batch with logits of the same dtype.
 
         :param known: of drafts, by kind.
         """
         for batch in batches:
-            for mode, kind in self._ways(batch.layout):
-                told = batch.drafts(kind, known.get(kind), target.device)
-                for drafts in _told(told, serving, mode):
+            for mode, kind in self._modes_and_kinds(batch.layout):
+                known_drafts = batch.drafts(kind, known.get(kind), target.device)
+                for drafts in _known_and_vague(known_drafts, serving, mode):
                     call = Verify(target[: batch.num_rows], drafts, batch.metadata, mode=mode)
-                    if (batch.is_plain and drafts is told) or serving.is_served(call):
+                    if (batch.is_plain and drafts is known_drafts) or serving.is_served(call):
                         yield call
 
-    def _ways(self, layout: _Layout) -> Iterator[tuple[VerifyMode, DraftKind]]:
-        """List modes with what is known of the drafts: ``coupled`` looks at nothing, and no drafts tell nothing."""
+    def _modes_and_kinds(self, layout: _DraftLayout) -> Iterator[tuple[VerifyMode, DraftKind]]:
+        """List pairs of mode and draft kind: ``coupled`` reads no distribution, and an empty draft has none."""
         for mode in self.modes:
             kinds = self.kinds if mode == "rejection" else self.kinds[:1]
             for kind in kinds if layout.width else ("chosen",):
                 yield mode, kind
 
 
-def _layouts(most: int) -> Iterator[_Layout]:
-    """List layouts of K drafts and fewer, with ids in one row and in padded rows; last, no drafts at all."""
+def _layouts(most: int) -> Iterator[_DraftLayout]:
+    """List layouts of K drafts and fewer, with flat and with padded ids; last, no drafts at all."""
     for width in (most, *(steps - 1 for steps in _STEPS if steps <= most)):
-        yield _Layout(width=width, is_main=width == most)
-        yield _Layout(width=width, is_padded=True)
-    yield _Layout(width=0)
+        yield _DraftLayout(width=width, is_main=width == most)
+        yield _DraftLayout(width=width, is_padded=True)
+    yield _DraftLayout(width=0)
 
 
-def _batches(plan: Batches, layout: _Layout, device: torch.device) -> Iterator[_Batch]:
+def _batches(plan: Batches, layout: _DraftLayout, device: torch.device) -> Iterator[_Verification]:
     width = layout.width
     if plan.examples is None:
         ends = dict.fromkeys((plan.seedings[0], plan.seedings[-1]))
@@ -165,24 +164,30 @@ def _batches(plan: Batches, layout: _Layout, device: torch.device) -> Iterator[_
             # Rows that are verified have a row_index in any case, so parameters by slot are no other kind.
             for i, metadata in enumerate(plan.kinds(requests, device, seedings, by_slot=False)):
                 plain = layout.is_main and i == 0
-                yield _Batch(layout=layout, num_drafts=(width,) * requests, metadata=metadata, is_plain=plain)
+                yield _Verification(
+                    layout=layout, num_drafts=(width,) * requests, metadata=metadata, is_plain=plain
+                )
         return
     for example in plan.examples:
-        own = example.num_rows
-        if own is None or example.row_index is None:
-            for requests in plan.batch_sizes if own is None else (own,):
+        rows = example.num_rows
+        if rows is None or example.row_index is None:
+            for requests in plan.batch_sizes if rows is None else (rows,):
                 counts = (width,) * requests
-                yield _Batch(layout=layout, num_drafts=counts, metadata=example, is_plain=layout.is_main)
+                yield _Verification(
+                    layout=layout, num_drafts=counts, metadata=example, is_plain=layout.is_main
+                )
         else:  # it speaks of rows: of as many requests as these make
-            whole, rest = divmod(own, width + 1)
-            counts = (width,) * whole + ((rest - 1,) if rest else ())
-            yield _Batch(layout=layout, num_drafts=counts, metadata=example)
+            requests, rest = divmod(rows, width + 1)
+            counts = (width,) * requests + ((rest - 1,) if rest else ())
+            yield _Verification(layout=layout, num_drafts=counts, metadata=example)
 
 
-def _told(drafts: Drafts, serving: Serving, mode: VerifyMode) -> Iterator[Drafts]:
-    """Make drafts, and a copy that the host knows little about, if another provider has to verify those."""
+def _known_and_vague(drafts: Drafts, serving: Serving, mode: VerifyMode) -> Iterator[Drafts]:
+    """Make drafts, and a copy with little known to the host, if another provider has to verify the copy."""
     yield drafts
     vague = replace(drafts, num_drafts=None, any_placeholder=True)
     offered = serving.capabilities
-    if offered is not None and undrafted(offered, vague, mode) != undrafted(offered, drafts, mode):
+    if offered is not None and unsupported_drafts(offered, vague, mode) != unsupported_drafts(
+        offered, drafts, mode
+    ):
         yield vague

@@ -2,9 +2,9 @@
 
 import torch
 
-from tokendraw.testing.kit.operation import OperationKit
-from tokendraw.testing.kit.property import Ask, Properties
-from tokendraw.testing.kit.subject import OperationSubject
+from tokendraw_testing.kit.operation import OperationKit
+from tokendraw_testing.kit.property import Ask, Properties
+from tokendraw_testing.kit.subject import OperationSubject
 
 properties = Properties("scale")
 

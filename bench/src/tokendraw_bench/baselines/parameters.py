@@ -1,0 +1,45 @@
+"""The parameters of a cell's rows as the baselines take them: tensors by row, without filters that are off."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from tokendraw import SamplingMetadata
+from tokendraw_bench.cells import Cell
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """Parameters of each row, [B]; None where no row has one."""
+
+    temperature: Tensor
+    """float32."""
+    top_k: Tensor | None
+    """int64; V where it is off."""
+    top_p: Tensor | None
+    """float32; 1 where it is off."""
+    min_p: Tensor | None
+    """float32; 0 where it is off."""
+
+    def take(self, slots: Tensor) -> Self:
+        """Return the parameters of the rows of these slots."""
+        top_k, top_p, min_p = (
+            None if tensor is None else tensor[slots] for tensor in (self.top_k, self.top_p, self.min_p)
+        )
+        return type(self)(self.temperature[slots], top_k, top_p, min_p)
+
+    @classmethod
+    def of(cls, cell: Cell, metadata: SamplingMetadata) -> Self:
+        """Convert them, once a batch."""
+        facts, k, p, m = metadata.facts, metadata.top_k, metadata.top_p, metadata.min_p
+        assert metadata.temperature is not None
+        return cls(
+            metadata.temperature.float(),
+            torch.where(k > 0, k, cell.vocab_size) if k is not None and facts.max_top_k else None,
+            p.float() if p is not None and facts.any_top_p else None,
+            m.float() if m is not None and facts.any_min_p else None,
+        )

@@ -1,0 +1,230 @@
+"""``tokendraw bench``: time the installed plugins against each other, and against a read or a copy of the same bytes.
+
+JSON: ``command`` (the line that repeats the run), ``operation``, ``device``, ``host`` (as in ``resolve --json``),
+``method`` (how times were taken, in words), ``repeats``, ``threads`` (of torch), ``omp_wait_policy`` (the
+environment's; null: unset), ``cores`` (that the process may use) and ``load`` (programs at work in the minute before;
+null where the system does not tell), ``busy`` (that other work disturbed the times, by what signs, and what to set;
+else ""), ``versions`` (by distribution), ``contenders`` (names), ``seconds`` and ``cells``; for operations on logits
+also ``seeded``, ``gumbel_dtype``, ``temperature``, ``top_k``, ``top_p`` and ``min_p`` (of the rows that have them), for
+``plan_paged_kv`` ``page_indices``.
+
+A cell has the values of its axes. On logits: ``batch``, ``vocab_size``, ``dtype``, ``filters``, ``family``, and what
+was measured of them, ``nucleus`` (tokens that top-p alone keeps of a row; the mean); verifications also ``drafts`` (of
+each of the ``batch`` requests) and ``mode``. ``plan_paged_kv``: ``batch``, ``width`` (of the block table) and
+``page_size``. ``pack_sm90_w4``: ``experts``, ``rows``, ``columns``, ``format``, ``layout`` and ``direction``.
+``process_logits``: ``batch``, ``vocab_size``, ``dtype``, ``edits`` and ``distinct`` (ids that occur in a request).
+
+Every cell has ``buffers`` (sets of inputs that took turns), ``nbytes`` (of one), what ratios refer to under ``read`` or
+``copy``, and ``entries``, one a contender by its name. These have ``us`` (median microseconds of a call), ``q1_us`` and
+``q3_us`` (the quartiles), ``host_us`` (until a call returns on an idle device; null on a CPU), ``how``
+(``wall clock``, ``graph`` or ``eager``), ``ratio``, ``reason`` (why there is no time, all else being null; else "") and
+``by`` (which of several ways was the fastest; "" where there is only one, or none works).
+
+With ``--ranks`` there is also ``ranks``, ``nbytes`` is that of one rank, and entries have ``collectives`` (of a call),
+``received`` (bytes that a rank receives in it) and ``peak`` (most bytes of tensors beside its inputs), each on the rank
+where it is most; null where there is no time.
+"""
+
+from __future__ import annotations
+
+import shlex
+import textwrap
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from click.core import ParameterSource
+
+from tokendraw import InvalidParameterError
+from tokendraw.commands import (
+    NOT_USABLE,
+    PIPE_WIDTH,
+    GuardedCommand,
+    device_option,
+    host_json,
+    installed_names,
+    json_option,
+    print_json,
+    progress,
+    progress_bar,
+    verbose_option,
+)
+from tokendraw.tools import find_device, how_to_install, one_of
+from tokendraw_bench import operations
+from tokendraw_bench.commands.bench_axes import axis_options, chosen_cells
+from tokendraw_bench.operations.sample_on_ranks import BENCH as ON_RANKS
+from tokendraw_bench.operations.sample_on_ranks import RANKS
+
+if TYPE_CHECKING:
+    from tokendraw_bench.operation import AnyCell
+    from tokendraw_bench.report.lines import Report
+
+
+@click.command(cls=GuardedCommand, short_help="Time samplers against each other, and a read.")
+@click.option(
+    "--op",
+    "operation",
+    type=click.Choice(operations.names()),
+    default="sample",
+    show_default=True,
+    help="The operation that is timed.",
+)
+@click.option(
+    "--preset",
+    type=click.Choice(list(operations.get("sample").presets)),
+    default="quick",
+    show_default=True,
+    help="What is timed where the options below do not say: quick takes seconds on a laptop, design has the "
+    "shapes that plugins for GPUs are held to.",
+)
+@axis_options
+@click.option(
+    "--sampler",
+    multiple=True,
+    metavar="NAME",
+    shell_complete=installed_names,
+    help="An installed sampler, torch-sort or flashinfer-direct; may be given again. Default: all that there are.",
+)
+@click.option(
+    "--repeats", type=click.IntRange(min=3), default=15, show_default=True, help="Samples of a median."
+)
+@device_option
+@click.option(RANKS.option, RANKS.field, type=click.IntRange(min=RANKS.least), help=RANKS.help)
+@click.option(
+    "--plot",
+    type=click.Path(path_type=Path, dir_okay=False, writable=True),
+    metavar="FILE",
+    help="Draw microseconds against the batch. Needs the extra plot: "
+    f"{how_to_install('tokendraw-bench', 'plot')}.",
+)
+@click.option(
+    "--output",
+    type=click.Path(path_type=Path, dir_okay=False, writable=True),
+    metavar="FILE",
+    help="Write the table as Markdown, with the command and what it ran on at its head.",
+)
+@verbose_option
+@json_option
+@click.pass_context
+def bench(
+    ctx: click.Context,
+    /,
+    operation: str,
+    preset: str,
+    sampler: tuple[str, ...],
+    repeats: int,
+    device: str | None,
+    ranks: int | None,
+    plot: Path | None,
+    output: Path | None,
+    as_json: bool,
+    **given: Any,
+) -> None:
+    """Time installed plugins against each other, and against a pass that only reads the same logits.
+
+    Each serves by itself, without a companion; one that cannot serve a cell shows a dash, and the reason below. On
+    CUDA, times are those of graphs over buffers in rotation that no cache holds; on a CPU, of the clock on the wall.
+    With --op another operation is timed, against a read or a copy of the bytes that it cannot do without. With --ranks
+    each rank holds a part of the vocabulary, and every sampler draws from the parts, and behind an all-gather of them.
+
+    Exits with 1 if nothing could be timed.
+    """
+    cells = chosen_cells(operation, preset, given)
+    if ranks is not None and operation != ON_RANKS.name:
+        raise click.UsageError(
+            f"'{RANKS.option}' is about {RANKS.about}. Add --op {ON_RANKS.name}, or leave it out."
+        )
+    _check_files(operation, plot, output)
+    with progress("loading samplers"):
+        target, host = find_device(device)  # first: it says so where torch is missing
+    settings: dict[str, Any] = {"device": target, "host": host, "repeats": repeats, "command": _command(ctx)}
+    if ranks is None:
+        report = _timed(cells, sampler, operation, settings)
+    else:
+        from tokendraw_bench.ranks.launch import report_on_ranks
+
+        with progress(f"timing {len(cells)} cells on {ranks} ranks"):
+            report = report_on_ranks(cells, sampler, ranks, **settings)
+    if report.busy:
+        click.echo(report.busy, err=True)
+    if output is not None:
+        from tokendraw_bench.report.table import as_markdown
+
+        output.write_text(as_markdown(report), encoding="utf-8")
+    if plot is not None:
+        from tokendraw_bench.report import plot as _plot
+
+        _plot.draw(report, plot)
+    if as_json:
+        error = None if report.has_times else "Nothing could be timed. Read the reasons of the entries."
+        print_json({"error": error, **report.as_json(), "host": host_json(host)})
+    else:
+        _print(report)
+    if not report.has_times:
+        ctx.exit(NOT_USABLE)
+
+
+def _timed(
+    cells: Sequence[AnyCell], names: tuple[str, ...], operation: str, settings: Mapping[str, Any]
+) -> Report:
+    """Time the contenders of these names in this process."""
+    with progress("loading samplers"):
+        from tokendraw_bench.contenders import chosen
+        from tokendraw_bench.run import report_of
+
+        contenders = chosen(names, settings["device"], operation)
+    with progress_bar(len(cells), "cells") as show:
+        return report_of(
+            cells, contenders, starting=lambda cell: show(str(cell), cells.index(cell)), **settings
+        )
+
+
+def _check_files(operation: str, plot: Path | None, output: Path | None) -> None:
+    """Check, before anything is timed, that the results can be written afterwards.
+
+    :raises click.UsageError: there are no pictures of this operation.
+    :raises TokendrawError: matplotlib is not installed.
+    :raises InvalidParameterError: there is no such folder, or no such format.
+    """
+    drawn = [name for name in operations.names() if operations.get(name).has_picture]
+    if plot is not None and operation not in drawn:
+        raise click.UsageError(f"'--plot' is about logits. Add --op {one_of(drawn)}, or leave it out.")
+    for option, path in (("--plot", plot), ("--output", output)):
+        if path is not None and not path.parent.is_dir():
+            raise InvalidParameterError(
+                f"'{option}' needs a file in a folder that exists, found '{path}'. Make the folder '{path.parent}'."
+            )
+    if plot is not None:
+        from tokendraw_bench.report import plot as _plot
+
+        _plot.check(plot)
+
+
+def _command(ctx: click.Context) -> str:
+    """Write the command with its options as one line."""
+    words = ["tokendraw", "bench"]
+    for option in ctx.command.params:
+        name = str(option.name)
+        if name not in ctx.params or ctx.get_parameter_source(name) is not ParameterSource.COMMANDLINE:
+            continue  # what is not a parameter, such as --verbose, changes nothing of a run
+        value = ctx.params[name]
+        if isinstance(value, bool):
+            words.append(option.opts[0] if value else option.secondary_opts[0])
+            continue
+        for item in value if isinstance(value, tuple) else (value,):
+            words += [option.opts[0], str(item)]
+    return shlex.join(words)
+
+
+def _print(report: Report) -> None:
+    from tokendraw_bench.report.table import as_text
+
+    for sentence in report.head:
+        click.echo(textwrap.fill(sentence, PIPE_WIDTH))
+    click.echo()
+    for row in as_text(report):
+        click.echo(row)
+    click.echo()
+    for note in report.notes:
+        click.echo(textwrap.fill(note, PIPE_WIDTH))

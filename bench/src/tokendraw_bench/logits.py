@@ -1,0 +1,83 @@
+"""Logits of a family and the metadata of their rows, made on the device, and the size of the nucleus in them.
+
+* ``peaked-7``, ``peaked-30`` and so on to ``peaked-2000``, like a language model's: probability falls as a power of the
+  rank, with the power at which so many tokens make up ``TOP_P`` of the mass at ``TEMPERATURE``, in an order of its own
+  in every row.
+* ``gaussian``, of standard deviation 2.5: the nucleus holds about 3 % of a large vocabulary, so thousands.
+* ``flat``, uniform in [0, 0.1): the nucleus holds nine tenths of the vocabulary.
+
+The halves are rounded from float32, so that they hold ties as logits of a model do.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from tokendraw import SamplingMetadata
+from tokendraw_bench.cells import PEAKED, TEMPERATURE, TOP_P, Cell, least_vocab_size
+
+_MEASURED_ROWS = 16
+_STEEPEST = 16.0
+
+
+def make_rows(
+    family: str, rows: int, vocab_size: int, device: torch.device, generator: torch.Generator
+) -> Tensor:
+    """Make rows of a family: [rows, V] float32.
+
+    :raises ValueError: the vocabulary has no room for its nucleus.
+    """
+    if vocab_size < least_vocab_size(family):
+        raise ValueError(
+            f"{family} needs a vocabulary of {least_vocab_size(family)} or more, found {vocab_size}."
+        )
+    logits = torch.empty(rows, vocab_size, device=device)
+    if family == "gaussian":
+        return logits.normal_(0.0, 2.5, generator=generator)
+    if family == "flat":
+        return logits.uniform_(0.0, 0.1, generator=generator)
+    steepness = power_of(PEAKED[family], vocab_size)
+    ranked = -steepness * TEMPERATURE * torch.arange(1, vocab_size + 1, device=device).float().log()
+    for row in logits:
+        row.copy_(ranked[torch.randperm(vocab_size, generator=generator, device=device)])
+    return logits
+
+
+@functools.cache
+def power_of(nucleus: int, vocab_size: int) -> float:
+    """Find the s for which the ``nucleus`` likeliest tokens make up ``TOP_P``, where rank r has probability ~ r ** -s.
+
+    The last of them is the one that crosses ``TOP_P``, half of it on either side, so that rounding moves nobody.
+    """
+    log_ranks = torch.arange(1, vocab_size + 1, dtype=torch.float64).log()
+    low, high = 0.0, _STEEPEST
+    for _ in range(50):
+        middle = (low + high) / 2
+        weights = (-middle * log_ranks).exp()
+        inside = weights[: nucleus - 1].sum() + weights[nucleus - 1] / 2
+        low, high = (middle, high) if inside < TOP_P * weights.sum() else (low, middle)
+    return high
+
+
+def mean_nucleus(logits: Tensor) -> float:
+    """Count the tokens that top-p alone keeps at ``TEMPERATURE``, ties included: the mean over the first rows."""
+    y = logits[:_MEASURED_ROWS].double() / TEMPERATURE
+    ranked = y.sort(dim=-1, descending=True).values
+    probability = ranked.softmax(-1)
+    inside = probability.cumsum(-1) - probability < TOP_P
+    last = inside.sum(-1, keepdim=True) - 1
+    return float((y >= ranked.gather(-1, last)).sum(-1).double().mean())
+
+
+def metadata_of(cell: Cell, device: torch.device) -> SamplingMetadata:
+    """Make the metadata of a cell; seeds and positions are different in every row."""
+    requests, rows = cell.requests, cell.row_index
+    if not cell.seeded:
+        return SamplingMetadata.from_params(requests, device=device, row_index=rows)
+    requests = [replace(request, seed=row) for row, request in enumerate(requests)]
+    positions = range(len(requests if rows is None else rows))
+    return SamplingMetadata.from_params(requests, device=device, positions=positions, row_index=rows)

@@ -1,0 +1,187 @@
+"""Times the operation ``verify``: one buffer holds the target's logits [L, V] and below them those of the drafts.
+
+The latter are there where the mode looks at them. A draft's logits are those of the target at its row plus Gaussian
+noise of standard deviation 0.5. The draft itself is a token that was drawn from them, but with the columns of both rows
+swapped so that its id depends on nothing but the row: one tensor of ids fits every buffer. Rejection accepts about
+three drafts of four, of flat logits fewer; coupled accepts fewer everywhere, since these drafts share no noise with the
+target.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import TYPE_CHECKING, ClassVar, cast
+
+import tokendraw
+from tokendraw.plugin import VERIFY_MODES, VerifyMode
+from tokendraw_bench.axes import BATCH, DTYPE, REQUESTS, VOCABULARY
+from tokendraw_bench.cells import TEMPERATURE, TOP_K, TOP_P, Cell
+from tokendraw_bench.on_logits import on_logits
+from tokendraw_bench.operation import Axis, Prepare, Preset
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+    from tokendraw import Drafts, Need, Sampler, SamplingMetadata, VerifyOutput
+    from tokendraw_bench.timing.timer import Call, Draw
+
+_DRAFT_NOISE = 0.5
+
+
+@dataclass(frozen=True)
+class VerifyCell(Cell):
+    """A verification to time: ``batch`` requests with the same number of drafts."""
+
+    operation: ClassVar[str] = "verify"
+    drafts: int = 4
+    """K, the number of drafts of each request."""
+    mode: VerifyMode = "rejection"
+
+    @property
+    def num_target_rows(self) -> int:
+        """L."""
+        return self.batch * (self.drafts + 1)
+
+    @property
+    def num_rows(self) -> int:
+        """Rows of a buffer: what a verification has to read."""
+        return self.num_target_rows + (self.batch * self.drafts if self.mode == "rejection" else 0)
+
+    @property
+    def row_index(self) -> list[int]:
+        """Return the request of each row of the target, which an engine computes once a batch."""
+        return [request for request in range(self.batch) for _ in range(self.drafts + 1)]
+
+    @property
+    def asked(self) -> str:
+        """Describe the requests of the rows in words."""
+        return f"{self.filters}, {self.mode} of {self.drafts}"
+
+
+PRESETS = MappingProxyType(
+    {
+        "quick": Preset(
+            shapes=((1, 32_000), (16, 32_000)),
+            axes={
+                "dtype": ("float32",),
+                "family": ("peaked-30",),
+                "mode": VERIFY_MODES,
+                "filters": ("none", "both"),
+            },
+        ),
+        "design": Preset(
+            shapes=tuple((batch, size) for size in (151_936, 128_256) for batch in (256, 64, 1)),
+            axes={
+                "dtype": ("float32", "bfloat16"),
+                "family": ("peaked-30", "gaussian"),
+                "mode": VERIFY_MODES,
+                "filters": ("none", "both"),
+            },
+        ),
+    }
+)
+DRAFTS = (
+    Axis(
+        field="drafts",
+        option="--drafts",
+        help="Of each request, with --op verify; may be given again. Default: 4.",
+        about="drafts to verify",
+    ),
+    Axis(
+        field="mode",
+        option="--verify-mode",
+        help="With --op verify; may be given again. Default: both.",
+        about="drafts to verify",
+        choices=VERIFY_MODES,
+    ),
+)
+
+
+def draft_ids(cell: VerifyCell, device: torch.device) -> Tensor:
+    """Draw the drafts of every buffer of a cell: [B * K] int64."""
+    import torch
+
+    generator = torch.Generator(device).manual_seed(2)
+    return torch.randint(
+        cell.vocab_size, (cell.batch * cell.drafts,), generator=generator, device=device, dtype=torch.int64
+    )
+
+
+def _make_logits(cell: VerifyCell, device: torch.device, generator: torch.Generator) -> Tensor:
+    import torch
+
+    from tokendraw import speculative
+    from tokendraw_bench.logits import make_rows
+
+    target = make_rows(cell.family, cell.num_target_rows, cell.vocab_size, device, generator)
+    ids = draft_ids(cell, device).unsqueeze(-1)
+    counts = torch.full((cell.batch,), cell.drafts, device=device)
+    judging = speculative.target_rows(speculative.cu_num_logits(counts), len(ids))
+    draft = target[judging]
+    draft += _DRAFT_NOISE * torch.empty_like(draft).normal_(generator=generator)
+    drawn = _drawn(draft, generator)
+    own = torch.arange(len(ids), device=device)
+    for logits, at in ((target, judging.unsqueeze(-1)), (draft, own.unsqueeze(-1))):
+        logits[at, drawn], logits[at, ids] = logits[at, ids], logits[at, drawn]
+    rows = target if cell.mode == "coupled" else torch.cat([target, draft])
+    return rows.to(getattr(torch, cell.dtype))
+
+
+def _drawn(logits: Tensor, generator: torch.Generator) -> Tensor:
+    """Draw a token a row [rows, 1] that every filter keeps, so that it may have been drawn under any."""
+    best, ids = logits.topk(TOP_K)
+    probability = (best / TEMPERATURE).softmax(-1)
+    probability = probability.where(probability.cumsum(-1) - probability < TOP_P, 0.0)
+    return ids.gather(-1, probability.multinomial(1, generator=generator))
+
+
+def _drafts(cell: VerifyCell, device: torch.device) -> Drafts:
+    """Return the drafts of every buffer, without logits."""
+    from tokendraw import Drafts
+
+    return Drafts.from_counts(draft_ids(cell, device), [cell.drafts] * cell.batch, any_placeholder=False)
+
+
+def _with_logits(drafts: Drafts, cell: VerifyCell, logits: Tensor) -> Drafts:
+    return drafts if cell.mode == "coupled" else replace(drafts, draft_logits=logits)
+
+
+def _load(name: str, device: torch.device, need: Need) -> Sampler:
+    return tokendraw.load_sampler(name, device=device, need=need, operations=("verify",), companion=False)
+
+
+def _step(sampler: Sampler, cell: VerifyCell, metadata: SamplingMetadata) -> Draw:
+    assert metadata.device is not None
+    drafts, rows = _drafts(cell, metadata.device), cell.num_target_rows
+
+    def verify(logits: Tensor) -> VerifyOutput:
+        return sampler.verify(
+            logits[:rows], _with_logits(drafts, cell, logits[rows:]), metadata, mode=cell.mode
+        )
+
+    return verify
+
+
+def _by_flashinfer(cell: VerifyCell, metadata: SamplingMetadata) -> Sequence[Call]:
+    from tokendraw_bench.baselines import flashinfer
+
+    assert metadata.device is not None
+    ids = draft_ids(cell, metadata.device).view(cell.batch, cell.drafts)
+    return flashinfer.prepare_chain(cell, metadata, ids, cell.mode)
+
+
+BENCH = on_logits(
+    name="verify",
+    cell=VerifyCell,
+    axes=(BATCH, VOCABULARY, DTYPE, *DRAFTS, *REQUESTS),
+    presets=PRESETS,
+    note="A draft's logits are those of the target plus noise. The read is of both for rejection, of the target's "
+    "alone for coupled, which looks at no others.",
+    make_inputs=_make_logits,
+    step=_step,
+    load=_load,
+    baselines=lambda: {"flashinfer-direct": cast(Prepare, _by_flashinfer)},
+)

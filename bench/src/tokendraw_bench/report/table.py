@@ -1,0 +1,141 @@
+"""Writes a report as a table, a row for each cell: plain text for a terminal, Markdown for a file."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Sequence
+
+from tokendraw_bench.operation import Axis
+from tokendraw_bench.report.lines import BEHIND_GATHER, Line, Report
+from tokendraw_bench.timing.timer import Failure, Timing
+
+_NOTABLE_SPREAD = 0.05
+_TRAFFIC = ("collectives", "received", "a row", "peak")
+
+
+def header(report: Report) -> list[str]:
+    """Return the titles of the columns; a contender has more on a device, for the host's time, and over ranks."""
+    host, traffic = ["host us"] * _has_host(report), [*_TRAFFIC] * _has_traffic(report)
+    names = [
+        title
+        for name in report.contenders
+        for title in (f"{name} us", *["of all-gather"] * _is_paired(name, report), *host, *traffic)
+    ]
+    facts = [axis.heading for axis in _axes(report)]
+    return [*facts, *report.lines[0].figures, f"{report.operation.floor.name} us", *names]
+
+
+def rows(report: Report) -> list[list[str]]:
+    """Return the cells as text."""
+    return [[*_facts(line, report), *_entries(line, report)] for line in report.lines]
+
+
+def as_text(report: Report) -> list[str]:
+    """Write lines without rules; no column is ever cut."""
+    table = [header(report), *rows(report)]
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    in_words = _in_words(report)
+    left = [title in in_words for title in table[0]]
+    return ["  ".join(_padded(row, widths, left)).rstrip() for row in table]
+
+
+def as_markdown(report: Report) -> str:
+    """Write a file: the command, the machine, the table, the notes."""
+    table = markdown_table(header(report), rows(report), in_words=_in_words(report))
+    notes = [f"* {note}" for note in report.notes]
+    parts = [f"`{report.command}`", " ".join(report.head), table, "\n".join(notes)]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def markdown_table(titles: Sequence[str], rows: Iterable[Sequence[str]], in_words: Collection[str]) -> str:
+    """Write a table; the columns whose titles are ``in_words`` are flush left, the others are numbers."""
+    rule = ["---" if title in in_words else "--:" for title in titles]
+    return "\n".join(f"| {' | '.join(row)} |" for row in (titles, rule, *rows))
+
+
+def _axes(report: Report) -> list[Axis]:
+    """List the axes that have a column."""
+    return [axis for axis in report.operation.axes if not axis.single]
+
+
+def _in_words(report: Report) -> set[str]:
+    """Name the columns that are flush left; the others are numbers."""
+    return {axis.heading for axis in _axes(report) if axis.choices}
+
+
+def _padded(row: Sequence[str], widths: Sequence[int], left: Sequence[bool]) -> list[str]:
+    return [
+        text.ljust(width) if flush else text.rjust(width)
+        for text, width, flush in zip(row, widths, left, strict=True)
+    ]
+
+
+def _facts(line: Line, report: Report) -> list[str]:
+    facts = [str(getattr(line.cell, axis.field)) for axis in _axes(report)]
+    figures = [f"{figure:,.0f}" for figure in line.figures.values()]
+    return [*facts, *figures, _microseconds(line.floor) + _spread(line.floor)]
+
+
+def _entries(line: Line, report: Report) -> list[str]:
+    texts = []
+    for name in report.contenders:
+        entry = line.entries[name]
+        texts.append(_entry(line, entry))
+        if _is_paired(name, report):
+            share = line.share_of_gather(name)
+            texts.append("-" if math.isnan(share) else f"{share:.2f}x")
+        if _has_host(report):
+            host = None if isinstance(entry, Failure) else entry.host_us
+            texts.append("-" if host is None else _number(host))
+        if _has_traffic(report):
+            texts += _took(line, name)
+    return texts
+
+
+def _took(line: Line, name: str) -> list[str]:
+    """Return the columns of :data:`_TRAFFIC`."""
+    took = line.traffic.get(name)
+    if took is None:
+        return ["-"] * len(_TRAFFIC)
+    a_row = took.received / max(1, line.cell.num_rows)
+    return [f"{took.collectives}", _size(took.received), _size(round(a_row)), _size(took.peak)]
+
+
+def _entry(line: Line, entry: Timing | Failure) -> str:
+    if isinstance(entry, Failure):
+        return "-"
+    ratio = line.ratio(entry)
+    places = 2 if ratio < 9.995 else 1 if ratio < 99.95 else 0
+    return f"{_microseconds(entry)} ({ratio:.{places}f}x){_spread(entry)}"
+
+
+def _microseconds(timing: Timing) -> str:
+    return _number(timing.us)
+
+
+def _number(us: float) -> str:
+    return f"{us:.1f}" if us < 999.95 else f"{us:,.0f}"
+
+
+def _spread(timing: Timing) -> str:
+    return f" ±{100 * timing.spread:.0f} %" if timing.spread > _NOTABLE_SPREAD else ""
+
+
+def _size(nbytes: int) -> str:
+    for unit, of in (("MB", 10**6), ("KB", 10**3)):
+        if nbytes >= of:
+            return f"{nbytes / of:,.1f} {unit}"
+    return f"{nbytes} B"
+
+
+def _is_paired(name: str, report: Report) -> bool:
+    return BEHIND_GATHER + name in report.contenders
+
+
+def _has_traffic(report: Report) -> bool:
+    return any(line.traffic for line in report.lines)
+
+
+def _has_host(report: Report) -> bool:
+    timings = (entry for line in report.lines for entry in line.entries.values())
+    return any(isinstance(timing, Timing) and timing.host_us is not None for timing in timings)

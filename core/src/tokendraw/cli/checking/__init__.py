@@ -1,1 +1,0 @@
-"""Selects what ``tokendraw check`` runs, and says what repeats a part of a run."""

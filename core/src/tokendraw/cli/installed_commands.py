@@ -1,0 +1,148 @@
+"""Finds the commands that distributions bring, by the entry point group ``tokendraw.commands``.
+
+Names come from metadata alone: the module of a command is imported when it is called, or when ``--help`` or ``doctor``
+list it. A command that cannot be used gets a reason in words and stands in nobody's way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import click
+import importlib_metadata
+from packaging.utils import canonicalize_name
+
+from tokendraw.backends.discovery.entry_points import Declaration, declarations, fault_of, printable_name
+from tokendraw.backends.discovery.guard import guarded
+from tokendraw.cli.terminal.tables import plugins_at_work
+from tokendraw.errors.exceptions import PluginError
+from tokendraw.errors.formatting import all_of, printable, type_name
+from tokendraw.errors.install_commands import how_to_install
+
+ENTRY_POINT_GROUP = "tokendraw.commands"
+BUILT_IN: Mapping[str, str] = {
+    "list": "list_",
+    "show": "show",
+    "resolve": "resolve",
+    "doctor": "doctor",
+    "sample": "sample",
+    "generate": "generate",
+}
+"""Commands of the core, each with its function in the module of that name."""
+OWNERS: Mapping[str, str] = {
+    "check": "tokendraw-testing",
+    "new": "tokendraw-testing",
+    "bench": "tokendraw-bench",
+}
+"""Commands of tokendraw's other distributions, each with the one distribution that may bring it."""
+
+
+@dataclass(frozen=True)
+class InstalledCommand:
+    """A command that an entry point declares.
+
+    :ivar name: Name on the command line, fit to print.
+    :ivar distribution: Distribution that brings the command.
+    :ivar version: Version of the distribution.
+    :ivar entry_point: Value of the entry point, ``package.module:object``.
+    :ivar reason: Phrase without a full stop: why the command cannot be used. None: nothing is known against it.
+    """
+
+    name: str
+    distribution: str
+    version: str
+    entry_point: str
+    reason: str | None = None
+
+    @property
+    def owner(self) -> str:
+        """Distribution and version, as ``acme-tools 1.0``."""
+        return f"{self.distribution} {self.version}".strip()
+
+    @property
+    def is_callable(self) -> bool:
+        """Whether ``tokendraw NAME`` is about this command, be it usable or not."""
+        return self.name not in BUILT_IN and OWNERS.get(self.name, self._key) == self._key
+
+    @property
+    def is_foreign(self) -> bool:
+        """Whether the command is none of tokendraw's own distributions."""
+        return OWNERS.get(self.name) != self._key
+
+    @property
+    def _key(self) -> str:
+        return canonicalize_name(self.distribution)
+
+
+def installed_commands() -> tuple[InstalledCommand, ...]:
+    """List every entry point of the group, sorted by name, with none of their code run."""
+    commands = [_command(declaration) for declaration in declarations(ENTRY_POINT_GROUP)]
+    commands.sort(key=lambda command: (command.name, command.distribution, command.version))
+    claims: dict[str, list[InstalledCommand]] = {command.name: [] for command in commands}
+    for command in commands:
+        claims[command.name] += [] if command.reason else [command]
+    return tuple(_disputed(command, claims[command.name]) for command in commands)
+
+
+def load(command: InstalledCommand) -> click.Command:
+    """Import a command.
+
+    :raises PluginError: it cannot be used; the reason in words.
+    """
+    if command.reason is not None:
+        raise PluginError(command.reason)
+    value = command.entry_point
+    entry_point = importlib_metadata.EntryPoint(command.name, value, ENTRY_POINT_GROUP)
+    with plugins_at_work():
+        loaded = guarded(f"loading {value!r}", entry_point.load, value.partition(".")[0].partition(":")[0])
+    if not isinstance(loaded, click.Command):
+        raise PluginError(f"{value!r} needs to be a click command, found {type_name(loaded)}")
+    return loaded
+
+
+def examined_commands() -> tuple[InstalledCommand, ...]:
+    """Import every installed command, and give those that fail their reason."""
+    return tuple(map(_examined, installed_commands()))
+
+
+def missing_distribution(name: str) -> str:
+    """Say what to install for a command of tokendraw's own whose distribution is not there."""
+    owner = OWNERS[name]
+    return f"{name!r} needs the distribution {owner}, which is not installed; run {how_to_install(owner)}."
+
+
+def _command(declaration: Declaration) -> InstalledCommand:
+    command = InstalledCommand(
+        printable_name(declaration),
+        printable(declaration.distribution),
+        printable(declaration.version),
+        printable(declaration.value),
+    )
+    reason = fault_of(declaration)
+    if reason is None and not command.is_callable:
+        owner = OWNERS.get(command.name, "tokendraw")
+        reason = (
+            f"the name {command.name!r} is reserved for the distribution {owner}, "
+            f"found it in {command.owner}; rename the entry point"
+        )
+    return replace(command, reason=reason)
+
+
+def _disputed(command: InstalledCommand, claims: Sequence[InstalledCommand]) -> InstalledCommand:
+    """Refuse every claim if several distributions bring a command of one name."""
+    if command.reason is not None or len(claims) < 2:
+        return command
+    surplus = "one" if len(claims) == 2 else "all but one"
+    claimants = all_of(claim.owner for claim in claims)
+    return replace(
+        command, reason=f"the name {command.name!r} is claimed by {claimants}; uninstall {surplus} of them"
+    )
+
+
+def _examined(command: InstalledCommand) -> InstalledCommand:
+    try:
+        load(command)
+    except PluginError as error:
+        return replace(command, reason=str(error))
+    return command

@@ -1,0 +1,63 @@
+"""The parameters of a request with a tensor in a batch, declared once: names, ranges, neutral values and order."""
+
+from __future__ import annotations
+
+import math
+import sys
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+from tokendraw.parameters.ranges import integer, real
+
+FieldKind: TypeAlias = Literal["real", "integer", "flag"]
+
+
+class Parameter(NamedTuple):
+    """A number in :class:`tokendraw.SamplingParams`, and a tensor in :class:`tokendraw.SamplingMetadata`."""
+
+    name: str
+    kind: FieldKind
+    least: float
+    largest: float
+    max_stored: float
+    """Largest value in a tensor: any larger one has the same meaning."""
+    needed: str
+    """Range in words."""
+    neutral: float
+    """Value in a slot without a request."""
+    is_optional: bool = False
+    """Whether None is a value."""
+
+    def check(self, value: Any, row: int | str | None) -> Any:
+        """Return a value of a request as a float or an int of Python.
+
+        :raises InvalidParameterError: the value is out of range; names the parameter and the row.
+        """
+        if value is None and self.is_optional:
+            return None
+        read = real if self.kind == "real" else integer
+        return read(self.name, value, row, self.least, self.largest, self.needed)
+
+
+_MAX_FLOAT = sys.float_info.max
+MAX_TOP_K = 2**62  # an int64 with room above; any k >= V is off
+MAX_LOGPROBS = 2**31 - 1  # an int32; any N >= V is V
+
+PARAMETERS = (
+    Parameter("temperature", "real", 0.0, _MAX_FLOAT, _MAX_FLOAT, "a finite number >= 0", 1.0),
+    Parameter("top_k", "integer", -1, math.inf, MAX_TOP_K, "an integer >= -1 (0 and -1: off)", 0),
+    Parameter("top_p", "real", math.ulp(0.0), 1.0, 1.0, "a number in (0, 1] (1: off)", 1.0),
+    Parameter("min_p", "real", 0.0, 1.0, 1.0, "a number in [0, 1] (0: off)", 0.0),
+    Parameter(
+        "seed", "integer", -(2**63), 2**64 - 1, math.inf, "an integer in [-2**63, 2**64) or None", 0, True
+    ),
+    Parameter(
+        "logprobs", "integer", -1, math.inf, MAX_LOGPROBS, "an integer >= -1 (-1: all) or None", 0, True
+    ),
+)
+SLOT_FIELDS: dict[str, FieldKind] = {
+    **{parameter.name: parameter.kind for parameter in PARAMETERS[:-1]},
+    "seeded": "flag",
+    "joint": "flag",
+    "logprobs": "integer",
+}
+"""Fields of the metadata with an entry a slot."""

@@ -1,0 +1,149 @@
+"""One plugin by itself, as tests and benchmarks call it: judged, built, called; no companion and no fallback."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from tokendraw import operations
+from tokendraw.backends.description.capabilities import HostCapabilities, HostNeed
+from tokendraw.backends.description.host import Host
+from tokendraw.backends.description.operation import Operation
+from tokendraw.backends.discovery import entry_points, settings
+from tokendraw.backends.resolution.candidate import Candidate, Resolution
+from tokendraw.providers.load import _target
+from tokendraw.providers.resolve import gather
+
+if TYPE_CHECKING:
+    import torch
+
+    from tokendraw.calls.call import Call
+
+
+def operation_names() -> tuple[str, ...]:
+    """List the operations that plugins can serve, in the order of the registry."""
+    return tuple(operations.FOLDERS)
+
+
+def find_operation(name: str) -> Operation:
+    """Look up the record of an operation.
+
+    :raises InvalidParameterError: there is no operation of that name.
+    """
+    return operations.get(name)
+
+
+def find_device(device: torch.device | str | None = None) -> tuple[torch.device, Host]:
+    """Find a device with its index, and the facts about it.
+
+    :param device: None: the accelerator if torch sees one, else the CPU.
+    :raises SamplerUnavailableError: torch cannot be imported.
+    :raises InvalidParameterError: torch has no such device.
+    """
+    return _target(device)
+
+
+def find_entry_points() -> tuple[Candidate, ...]:
+    """List the entry points of all installed plugins, sorted by name, and run none of their code."""
+    return entry_points.installed_candidates()
+
+
+def make_call(operation: str, method: str, *arguments: Any, **options: Any) -> Call:
+    """Make a call of an operation's method, as a provider's method makes it of the same arguments.
+
+    The call can be checked, run on an object that a plugin has built, and compared with what comes back. Making one
+    checks nothing.
+    """
+    from tokendraw.providers.provider import methods_of
+
+    return methods_of(operations.get(operation))[method](*arguments, **options)
+
+
+def find_unsupported(call: Call, capabilities: HostCapabilities) -> str | None:
+    """Name the part of a call that a plugin with these capabilities cannot serve; None if it serves all of it."""
+    return call.lacking(capabilities)
+
+
+def run_call(call: Call, backend: Any, *, plugin: str, need: HostNeed) -> tuple[Any, str | None]:
+    """Run a call on an object without the checks of its inputs, and hold the output against the contract.
+
+    Waits for the device.
+
+    :param backend: object with the operation's methods.
+    :param plugin: name of the plugin of the object, which the ranks of a collective call compare.
+    :param need: need that the object was built for.
+    :returns: the output; what it needs to be and what was found, None if it has the right form and values.
+    """
+    call.join(plugin, need, None)
+    output = call.run(backend)
+    return output, call.output_check(need)(output) or call.wrong_values(output, need)
+
+
+def dispatch_call(
+    call: Call,
+    backend: Any,
+    *,
+    operation: str,
+    resolution: Resolution,
+    capabilities: HostCapabilities,
+    device: torch.device,
+    need: HostNeed,
+) -> Any:
+    """Check a call and run it on an object, as a provider does that has the object alone.
+
+    :param backend: object with the operation's methods.
+    :param resolution: the decision for the plugin of the object.
+    :param capabilities: capabilities of the plugin in this operation.
+    :param device: device of the call's tensors.
+    :param need: need that the object was built for.
+    :raises SamplerUnavailableError: the call asks for more than the capabilities offer.
+    :raises InvalidInputError: the arguments do not fit each other, the device or the need.
+    """
+    from tokendraw.calls.calls import Calls
+    from tokendraw.calls.routing import BuiltProvider, Serving
+    from tokendraw.calls.session import Session
+
+    record = operations.get(operation)
+    serving = Serving(
+        resolution=resolution,
+        chosen=BuiltProvider(resolution.chosen, backend),
+        capabilities=record.offered(capabilities, need),
+    )
+    return Calls(Session(device, need), record, serving).make(call)
+
+
+class InstalledPlugin:
+    """An installed plugin on one device.
+
+    :param name: name that users select the plugin by.
+    :param device: None: the accelerator if torch sees one, else the CPU.
+    :param source: who asks for the plugin, for messages: ``the conformance kit``.
+    :ivar device: Device that the plugin computes on, with its index.
+    :ivar host: Facts about the device.
+    """
+
+    def __init__(self, name: str, device: torch.device | str | None, source: str) -> None:
+        self.name = name
+        self.device, self.host = _target(device)
+        choice = replace(settings.read_settings().choice(name), source=source)
+        self._discovery = gather(self.host, choice)
+
+    def candidates(self, operation: str, need: HostNeed) -> tuple[Candidate, ...]:
+        """Judge the claimants of the name for an operation and a need."""
+        found = self._discovery.candidates(operations.get(operation), need)
+        return tuple(candidate for candidate in found if candidate.name == self.name)
+
+    def capabilities(self, operation: str) -> HostCapabilities:
+        """Return what the plugin offers of an operation that it can serve here."""
+        offered: HostCapabilities = self._discovery.offered(self.name, operations.get(operation))
+        return offered
+
+    def build(self, operation: str, need: HostNeed) -> Any:
+        """Build what the plugin has for an operation, and prove it with a known call.
+
+        :raises PluginError: it did not build, or its proof failed; the reason in words.
+        """
+        from tokendraw.backends import proof
+
+        hooks, capabilities = self._discovery.hooks[self.name], self.capabilities(operation)
+        return proof.build(operations.get(operation), hooks, capabilities, self.device, need)

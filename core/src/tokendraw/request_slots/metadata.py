@@ -1,0 +1,190 @@
+"""Checks the slots, positions and tokens of a step, and makes the metadata of its rows."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Hashable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from tokendraw._torch.tensor_checks import check_integers, check_plain, is_plain
+from tokendraw._torch.upload import uploaded
+from tokendraw.errors.exceptions import InvalidInputError, InvalidParameterError
+from tokendraw.errors.formatting import type_name
+from tokendraw.parameters.batch_facts import BatchFacts
+from tokendraw.parameters.metadata import SamplingMetadata
+from tokendraw.parameters.metadata_checks import MAX_POSITION, check_positions
+from tokendraw.parameters.ranges import each, integers
+from tokendraw.request_slots.requests import Population
+
+
+class HasTokenIds(Protocol):
+    """The appended part of an output with several tokens a request."""
+
+    @property
+    def token_ids(self) -> Tensor:
+        """[B, K + 1] integer, padded with -1."""
+
+
+class RowInput(NamedTuple):
+    """A vector or matrix of integers, on the host or on a device."""
+
+    values: list[int] | None
+    """The integers of a vector on the host."""
+    tensor: Tensor | None
+    """The tensor, if on the device of the slots."""
+
+
+def row_input(name: str, given: Iterable[int] | Tensor, device: torch.device) -> RowInput:
+    """Read an integer for each row, from the host or a device.
+
+    :raises InvalidInputError: it is a tensor of another form, or on another device.
+    :raises InvalidParameterError: it is no list.
+    """
+    if not isinstance(given, Tensor):
+        return RowInput(list(each(name, given, "integers")), None)
+    if not is_plain(given) or given.dim() != 1 or given.dtype not in (torch.int64, torch.int32):
+        check_form(name, given, 1)
+    if given.is_cpu:
+        return RowInput(given.tolist(), given if device.type == "cpu" else None)
+    check_device(name, given, device)
+    return RowInput(None, given)
+
+
+def position_input(positions: Iterable[int] | Tensor, device: torch.device) -> RowInput:
+    """Read the position of each row, from the host or a device; values on the device stay unread.
+
+    :raises InvalidInputError: it is a tensor of another form, or on another device.
+    :raises InvalidParameterError: it is no list, or one on the host is out of range.
+    """
+    if isinstance(positions, Tensor) and positions.device == device:
+        check_form("positions", positions, 1)
+        check_positions(positions)
+        return RowInput(None, positions)
+    row_positions = row_input("positions", positions, device)
+    integers("positions", row_positions.values or (), 0, MAX_POSITION)
+    return row_positions
+
+
+def output_tokens(name: str, output: HasTokenIds, needed: str, advice: str, device: torch.device) -> Tensor:
+    """Take the tokens of an output.
+
+    :param needed: what it has to be, in words.
+    :param advice: what mends it, in a sentence.
+    :raises InvalidInputError: it is something else, or its tensor is of another form or on another device.
+    """
+    tokens: Tensor | None = getattr(output, "token_ids", None)
+    if tokens is None:
+        raise InvalidInputError(f"{name!r} needs {needed}, found {type_name(output)}. {advice}")
+    check_form(f"{name}.token_ids", tokens, 2)
+    check_device(f"{name}.token_ids", tokens, device)
+    return tokens
+
+
+def check_form(name: str, given: object, dims: int) -> None:
+    """Refuse anything but a tensor of integers with ``dims`` dimensions.
+
+    :raises InvalidInputError: says what it is.
+    """
+    check_plain(name, given)
+    assert isinstance(given, Tensor)
+    if given.dim() != dims:
+        needed = "one dimension" if dims == 1 else "two dimensions"
+        raise InvalidInputError(f"'{name}' needs {needed}, found shape {list(given.shape)}.")
+    check_integers(name, given)
+
+
+def check_device(name: str, given: Tensor, device: torch.device) -> None:
+    """Refuse a tensor on another device than the slots.
+
+    :raises InvalidInputError: names both.
+    """
+    if given.device != device:
+        raise InvalidInputError(f"'{name}' needs the device of the slots, {device}, found {given.device}.")
+
+
+def check_slots(slots: Sequence[int], live: Container[int], num_slots: int, *, once: bool = False) -> None:
+    """Refuse slots out of range, or without a request.
+
+    :param once: also refuse one that is named twice.
+    :raises InvalidParameterError: it names the row.
+    """
+    integers("row_index", slots, 0, num_slots - 1)
+    seen = set()
+    for row, slot in enumerate(slots):
+        if slot not in live:
+            raise InvalidParameterError(
+                f"'row_index' of row {row} needs a slot with a request, found {slot}, which has none. "
+                "Add the request with slots.add first."
+            )
+        if once and slot in seen:
+            raise InvalidParameterError(
+                f"'row_index' of row {row} needs each slot at most once, found {slot} again."
+            )
+        seen.add(slot)
+
+
+def upload_inputs(device: torch.device, **inputs: RowInput) -> dict[str, Tensor]:
+    """Return the tensors, by name, after a single upload of all inputs on the host."""
+    columns = {name: (rows.values or (), torch.int64) for name, rows in inputs.items() if rows.tensor is None}
+    uploads = uploaded(columns, device) if columns else {}
+    return {name: uploads[name] if rows.tensor is None else rows.tensor for name, rows in inputs.items()}
+
+
+_ROW_FIELDS = frozenset(("row_index", "positions"))
+
+
+class MetadataCache:
+    """Makes metadata of changing rows; while the facts stay equal, checks and the memo of samplers are shared."""
+
+    def __init__(self, parameters: Mapping[str, Tensor]) -> None:
+        self._parameters = parameters
+        """[S] each, by field of the metadata."""
+        self._facts: BatchFacts | None = None
+        self._values: dict[Hashable, dict[str, Any]] = {}
+        """All other attributes of metadata under these facts, by the shapes and dtypes of row_index and positions."""
+
+    def of(
+        self, population: Population, row_index: Tensor, positions: Tensor | None = None
+    ) -> SamplingMetadata:
+        """Describe rows.
+
+        :raises InvalidInputError: the tensors do not fit each other.
+        :raises InvalidParameterError: a request has a seed, and there are no positions.
+        """
+        facts = population.facts
+        if facts is not self._facts:
+            self._values.clear()
+            self._facts = facts
+        signature = (
+            row_index.shape,
+            row_index.dtype,
+            None if positions is None else (positions.shape, positions.dtype),
+        )
+        values = self._values.get(signature)
+        if values is None:
+            metadata = self._checked(population, row_index, positions)
+            self._values[signature] = {
+                name: value for name, value in vars(metadata).items() if name not in _ROW_FIELDS
+            }
+            return metadata
+        metadata = object.__new__(SamplingMetadata)
+        vars(metadata).update(values, row_index=row_index, positions=positions)
+        return metadata
+
+    def _checked(
+        self, population: Population, row_index: Tensor, positions: Tensor | None
+    ) -> SamplingMetadata:
+        tensors: dict[str, Any] = dict(self._parameters)
+        if positions is None:
+            for slot, request in population.requests.items():
+                if request.params.seed is not None:
+                    raise InvalidParameterError(
+                        f"'seed' of slot {slot} needs 'positions', found none: without them every step would draw with "
+                        "the same noise. Pass positions, one integer a row: the sequence length minus one."
+                    )
+            del tensors["seed"], tensors["seeded"]
+        if population.facts.max_logprobs is None:
+            del tensors["logprobs"]
+        return SamplingMetadata(**tensors, row_index=row_index, positions=positions, facts=population.facts)

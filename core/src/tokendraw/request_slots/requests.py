@@ -1,0 +1,155 @@
+"""Checks a request for a slot, and counts the requests in the slots by kind and edits."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from torch import Tensor
+
+from tokendraw._torch.tensor_checks import check_integers, check_vector
+from tokendraw.errors.exceptions import InvalidParameterError
+from tokendraw.errors.formatting import type_name
+from tokendraw.parameters.batch_facts import BatchFacts, RowKind, row_kind
+from tokendraw.parameters.edits import EDITS, MAX_ID, CheckedEdits, Edit, check_edits
+from tokendraw.parameters.params import CheckedParams, SamplingParams, check_params
+from tokendraw.parameters.ranges import are_integers, integers
+from tokendraw.request_slots.capacity import SlotSizes
+from tokendraw.request_slots.tables import FACT_OF_EDIT, EditFacts
+
+
+@dataclass(frozen=True, eq=False)
+class SlotRequest:
+    """The host's part of a request in a slot."""
+
+    params: CheckedParams
+    edits: CheckedEdits
+    kind: RowKind
+
+    @property
+    def families(self) -> list[str]:
+        """The families of its edits, as fields of :class:`tokendraw.plugin.EditFacts`."""
+        return [*dict.fromkeys(FACT_OF_EDIT[name] for name in self.edits.names)]
+
+
+def check_request(slot: int, params: SamplingParams, sizes: SlotSizes) -> SlotRequest:
+    """Check the parameters of a request.
+
+    :raises InvalidParameterError: it names the field and the slot.
+    """
+    place = f"slot {slot}"
+    if not isinstance(params, SamplingParams):
+        raise InvalidParameterError(
+            f"'params' of {place} needs a tokendraw.SamplingParams, found {type_name(params)}. "
+            "Make one: SamplingParams(temperature=..., top_k=...)."
+        )
+    checked_params, edits = check_params(params, place), check_edits(params, place, sizes.vocab_size)
+    longest = max(map(len, edits.bad_words), default=0)
+    for field, unit, count, limit, capacity in (
+        ("logit_bias", "entries", len(edits.bias), "max_bias", sizes.max_bias),
+        ("stop_token_ids", "ids", len(edits.stop_ids), "max_stop_ids", sizes.max_stop_ids),
+        ("bad_words", "sequences", len(edits.bad_words), "max_bad_words", sizes.max_bad_words),
+        ("bad_words", "ids in a sequence", longest, "max_bad_word_len", sizes.max_bad_word_len),
+    ):
+        if count > capacity:
+            raise InvalidParameterError(
+                f"'{field}' of {place} needs at most '{limit}', {capacity}, {unit}, found {count}. "
+                f"Ask for fewer, or make RequestSlots with a larger {limit}."
+            )
+    return SlotRequest(checked_params, edits, row_kind(checked_params))
+
+
+class TokenHistory(NamedTuple):
+    """The tokens of a new request. Numbers outside [0, V) are placeholders: tokens without an id."""
+
+    prompt: list[int]
+    output: list[int]
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens in prompt and output."""
+        return len(self.prompt) + len(self.output)
+
+
+def check_history(
+    slot: int, prompt: Iterable[int] | Tensor, output: Iterable[int] | Tensor, sizes: SlotSizes
+) -> TokenHistory:
+    """Return the tokens of a request, each as an int32.
+
+    :raises InvalidParameterError: one is no integer, or they are too many; names the slot.
+    :raises InvalidInputError: they are a tensor of another form.
+    """
+    place, most = f"slot {slot}", sizes.max_tokens
+    tokens = TokenHistory(
+        _integers_of("prompt_token_ids", prompt, place), _integers_of("output_token_ids", output, place)
+    )
+    if tokens.num_tokens > most:
+        found = f"{len(tokens.prompt)}"
+        if tokens.output:
+            found += f" and {len(tokens.output)} of 'output_token_ids'"
+        raise InvalidParameterError(
+            f"'prompt_token_ids' of {place} needs at most 'max_tokens', {most}, ids, found {found}. "
+            "Shorten the prompt, or make RequestSlots with a larger max_tokens."
+        )
+    return tokens
+
+
+def _integers_of(name: str, tokens: Iterable[int] | Tensor, place: str) -> list[int]:
+    if isinstance(tokens, Tensor):
+        check_vector(name, tokens)
+        check_integers(name, tokens)
+        tokens = tokens.tolist()
+    numbers = integers(name, tokens, -math.inf, math.inf, "integers", row=place)
+    if are_integers(numbers, -1, MAX_ID):
+        return numbers
+    return [number if -1 <= number <= MAX_ID else -1 for number in numbers]
+
+
+class Population:
+    """The requests in the slots, counted by kind and edits."""
+
+    def __init__(self) -> None:
+        self.requests: dict[int, SlotRequest] = {}
+        """By slot."""
+        self.slots: set[int] = set()
+        """Slots with a request."""
+        self._kinds: Counter[RowKind] = Counter()
+        self._edits: Counter[Edit] = Counter()
+        self._facts: BatchFacts | None = None
+        self.edits: tuple[Edit, ...] = ()
+        """Names of the edits of any request."""
+        self.edit_facts = EditFacts.of(self.edits)
+
+    @property
+    def facts(self) -> BatchFacts:
+        """Facts about a batch of any of the requests."""
+        if self._facts is None:
+            self._facts = BatchFacts.of_kinds(self._kinds.keys())
+        return self._facts
+
+    def add(self, slot: int, request: SlotRequest) -> None:
+        """Count a request."""
+        self.requests[slot] = request
+        self.slots.add(slot)
+        self._count(request, 1)
+
+    def remove(self, slot: int) -> None:
+        """Stop counting a request."""
+        self.slots.remove(slot)
+        self._count(self.requests.pop(slot), -1)
+
+    def _count(self, request: SlotRequest, by: int) -> None:
+        before = len(self._kinds)
+        self._kinds[request.kind] += by
+        if not self._kinds[request.kind]:
+            del self._kinds[request.kind]
+        if len(self._kinds) != before:
+            self._facts = None
+        for edit in request.edits.names:
+            self._edits[edit] += by
+        edits = tuple([edit for edit in EDITS if self._edits[edit]])
+        if edits != self.edits:
+            self.edits, self.edit_facts = edits, EditFacts.of(edits)

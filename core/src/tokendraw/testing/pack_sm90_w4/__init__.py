@@ -1,9 +1,0 @@
-"""The properties of the operation ``pack_sm90_w4``."""
-
-from tokendraw.testing.kit.operation import OperationKit
-from tokendraw.testing.pack_sm90_w4 import lines
-from tokendraw.testing.pack_sm90_w4.packing import Packing
-
-KIT = OperationKit(view=Packing, properties=tuple(lines.properties.all))
-
-__all__ = ["KIT", "Packing"]

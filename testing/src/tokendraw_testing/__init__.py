@@ -1,0 +1,80 @@
+"""The conformance kit, which tests sampler plugins: as pytest tests, as a command, and as tools for your own tests.
+
+========================================  ==============================================================================
+:class:`SamplerConformance`               a class of pytest tests; a plugin's authors subclass it and give one fixture
+:class:`Subject`                          the sampler under test: built by itself, with what it advertises
+:func:`run`                               checks every property of a subject, as ``tokendraw check`` does: a
+                                          :class:`Report` of a :class:`Line` a property, each with its :class:`Status`
+:func:`properties`                        lists every :class:`Property`; :func:`check` checks one of them
+:class:`Effort`                           how much a run does: quick, full, or tiny for kernels in an interpreter
+:func:`sync_is_an_error`                  a context in which torch raises where it would wait for the CUDA device
+:func:`fake_dist`                         a real distribution on ``sys.path``, for tests of discovery
+:mod:`tokendraw_testing.fixtures`         pytest fixtures: no waiting for the GPU, poisoned buffers
+:mod:`tokendraw_testing.logits_families`  shapes of logits that samplers meet, or stumble over
+:mod:`tokendraw_testing.reference`        one sampling step in float64, with numpy alone
+:mod:`tokendraw_testing.reference_walk`   one verification of drafts, likewise
+========================================  ==============================================================================
+
+The distribution also brings the commands ``tokendraw check`` and ``tokendraw new``.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tokendraw_testing.conformance import SamplerConformance
+    from tokendraw_testing.fake_distributions import fake_dist
+    from tokendraw_testing.kit.device import sync_is_an_error
+    from tokendraw_testing.kit.effort import Effort
+    from tokendraw_testing.kit.operation import properties
+    from tokendraw_testing.kit.property import Property
+    from tokendraw_testing.kit.report import Line, Report, Status
+    from tokendraw_testing.kit.run import check, run
+    from tokendraw_testing.kit.subject import Subject
+
+_HOMES = {
+    "conformance": ("SamplerConformance",),
+    "fake_distributions": ("fake_dist",),
+    "kit.device": ("sync_is_an_error",),
+    "kit.effort": ("Effort",),
+    "kit.operation": ("properties",),
+    "kit.property": ("Property",),
+    "kit.report": ("Line", "Report", "Status"),
+    "kit.run": ("check", "run"),
+    "kit.subject": ("Subject",),
+}
+
+__all__ = [
+    "Effort",
+    "Line",
+    "Property",
+    "Report",
+    "SamplerConformance",
+    "Status",
+    "Subject",
+    "check",
+    "fake_dist",
+    "properties",
+    "run",
+    "sync_is_an_error",
+]
+
+if "pytest" in sys.modules:
+    sys.modules["pytest"].register_assert_rewrite(f"{__name__}.conformance", f"{__name__}.fixtures")
+
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module = importlib.import_module(f"{__name__}.{_HOME_OF[name]}")
+    value = globals()[name] = getattr(module, name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__

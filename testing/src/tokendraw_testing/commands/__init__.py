@@ -1,0 +1,1 @@
+"""The commands ``tokendraw check`` and ``tokendraw new``."""

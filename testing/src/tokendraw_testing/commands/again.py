@@ -1,0 +1,30 @@
+"""Writes the commands that repeat what a run found."""
+
+from __future__ import annotations
+
+import shlex
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tokendraw.plugin import GumbelDtype
+    from tokendraw_testing.kit.fuzz_report import Finding, FuzzReport
+    from tokendraw_testing.kit.report import Report
+
+
+def of_failed(report: Report, gumbel_dtype: GumbelDtype | None) -> str:
+    """Write the command that repeats the failed properties: the random numbers of one depend on no other."""
+    seed = ["--seed", str(report.seed)] if report.seed else []
+    only = [part for line in report.failed for part in ("--only", line.name)]
+    return shlex.join([*_command(report, gumbel_dtype), *seed, *only])
+
+
+def of_finding(report: FuzzReport, finding: Finding, gumbel_dtype: GumbelDtype | None) -> str:
+    """Write the command that repeats a random case: its random numbers depend on seed and number alone."""
+    case = ["--operation", finding.operation, "--fuzz-case", f"{report.seed}:{finding.number}"]
+    return shlex.join([*_command(report, gumbel_dtype), *case])
+
+
+def _command(report: Report | FuzzReport, gumbel_dtype: GumbelDtype | None) -> list[str]:
+    quick = ["--quick"] if report.quick else []
+    noise = ["--gumbel-dtype", gumbel_dtype] if gumbel_dtype else []
+    return ["tokendraw", "check", report.sampler, "--device", report.device, *quick, *noise]

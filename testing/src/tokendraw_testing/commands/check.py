@@ -1,0 +1,214 @@
+"""``tokendraw check NAME``: hold an installed sampler against everything that it advertises.
+
+JSON: ``sampler``, ``device``, ``host`` (as in ``resolve --json``), ``candidate`` (as in ``list --json``), ``tokendraw``
+and ``torch`` (versions), ``quick``, ``seed``, ``only`` (names; null for all properties), ``gumbel_dtype`` (null without
+the option), ``passed`` (whether none failed), ``false_alarm`` (the most that a correct sampler fails such a run with),
+``heavy_imports`` (modules such as torch that loading the plugin imports), ``jobs`` (processes), ``elapsed`` (seconds of
+the run), ``seconds`` (of all lines together), ``missed`` (places that no line looked at) and ``lines``, one a property:
+``name``, ``about`` (what is demanded), ``status`` (``passed``, ``failed``, ``refused`` or ``not run``), ``detail``
+(what was looked at; of a failure, what was needed and found; of a refusal, its words; why it was not run), ``checks``
+(how many statistical ones), ``draws``, ``p_value`` (the least; null without statistics), ``worst`` (where it was the
+least), ``traceback`` (where a call raised, else ""), ``seconds`` and
+``looked``, the places where it looked at ``rows``: ``call`` (the operation, and its mode if it has some), ``dtype``,
+``up_to`` (widest vocabulary of the class of widths: 1024, 65536, 131072; null for wider ones) and ``kind`` (of row:
+``greedy``, ``seeded`` ...).
+
+With ``--fuzz`` and ``--fuzz-case``, in place of ``only``, ``seconds`` and ``lines``: ``cases`` (their number by
+operation), ``left_out`` (operations without random cases), ``checks``, ``looked`` (as above, of all cases) and
+``findings``, the first of each sort: ``operation``, ``number`` (of the case), ``detail``, ``traceback``, ``times``
+(how many differ in numbers alone) and ``again`` (the command that repeats it).
+
+With ``--list``: ``properties``, each with ``name``, ``about`` (what is demanded), ``operation``, ``advertised``
+(whether a capability switches it on) and ``needs_cuda``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import click
+from click.core import ParameterSource
+
+from tokendraw.commands import (
+    NOT_USABLE,
+    GuardedCommand,
+    all_of_options,
+    build_operation_option,
+    device_option,
+    installed_names,
+    json_option,
+    print_json,
+    progress,
+    verbose_option,
+    warn,
+)
+from tokendraw.plugin import GUMBEL_DTYPES
+from tokendraw.resolution import read_settings
+from tokendraw.tools import find_operation, heavy_imports, slow_start
+from tokendraw_testing.commands import runs
+from tokendraw_testing.commands.selection import find_candidate, make_subject, select_properties
+from tokendraw_testing.commands.showing import Showing
+
+if TYPE_CHECKING:
+    from tokendraw.plugin import GumbelDtype
+    from tokendraw_testing.kit.property import Property
+
+_Case = tuple[int, int]
+
+
+def _case(ctx: click.Context, param: click.Parameter, value: str | None) -> _Case | None:
+    found = re.fullmatch(r"(\d+):(\d+)", value or "")
+    if value is not None and found is None:
+        raise click.BadParameter(f"{value!r} needs the form SEED:NUMBER, such as 0:17.")
+    return (int(found[1]), int(found[2])) if found else None
+
+
+_run_options = all_of_options(
+    click.option("--quick", is_flag=True, help="Fewer draws, smaller vocabularies: under a minute on a CPU."),
+    click.option(
+        "--only", multiple=True, metavar="PROPERTY", help="Check this property; may be given again."
+    ),
+    build_operation_option(help="Check the properties of this operation alone."),
+    click.option(
+        "--gumbel-dtype",
+        type=click.Choice(GUMBEL_DTYPES),
+        help="Check what draws, built for random numbers of this precision. Default: everything, built for the first "
+        "that it has.",
+    ),
+    click.option(
+        "--seed",
+        type=click.IntRange(min=0),
+        default=0,
+        show_default=True,
+        help="Of all that is random in a run.",
+    ),
+    click.option(
+        "--jobs",
+        type=click.IntRange(min=1),
+        metavar="N",
+        help="Share the work among N processes. Default: as many as there are cores, at most 16, for a sampler on a "
+        "CPU; else 1.",
+    ),
+    click.option(
+        "--fuzz",
+        type=click.FloatRange(min=0, min_open=True),
+        metavar="SECONDS",
+        help="Look at random cases for so long, in place of the properties.",
+    ),
+    click.option(
+        "--fuzz-case", callback=_case, metavar="SEED:NUMBER", help="Look at one random case again, by itself."
+    ),
+    click.option("--list", "as_list", is_flag=True, help="Print the properties, each with what it demands."),
+)
+
+
+@click.command(cls=GuardedCommand, short_help="Test a sampler: every property, with figures.")
+@click.argument("name", required=False, shell_complete=installed_names)
+@device_option
+@_run_options
+@verbose_option
+@json_option
+@click.pass_context
+def check(
+    ctx: click.Context,
+    name: str | None,
+    device: str | None,
+    quick: bool,
+    only: tuple[str, ...],
+    operation: str | None,
+    gumbel_dtype: GumbelDtype | None,
+    seed: int,
+    jobs: int | None,
+    fuzz: float | None,
+    fuzz_case: _Case | None,
+    as_list: bool,
+    as_json: bool,
+) -> None:
+    """Test the sampler NAME: what it advertises it does, and requests for what it does not are refused.
+
+    The sampler draws by itself, without a companion. Whatever looks wrong in a statistic is looked at again with
+    more draws, so that a correct sampler fails one run in a million at most.
+
+    Exits with 1 if a property failed, or if there was none to check, or if a random case went wrong.
+    """
+    if as_list:
+        if name is not None:
+            raise click.UsageError("'--list' prints the properties of every sampler. Leave out it, or NAME.")
+        with progress("loading the kit"):
+            listed = select_properties(only, operation)
+        _print_properties(listed, as_json=as_json)
+        return
+    if name is None:
+        raise click.MissingParameter(param_hint="'NAME'", param_type="argument")
+    _refuse_contradictions(ctx)
+    settings = read_settings()
+    warn(settings.warnings, strict=settings.strict)
+    properties = select_properties(only, operation)
+    with progress(f"loading {name}"):
+        candidate = find_candidate(name, device)
+        seed = seed if fuzz_case is None else fuzz_case[0]
+        subject = make_subject(name, device, operation, gumbel_dtype, quick=quick, seed=seed)
+        # Those of tokendraw's own plugins are tested where they are made.
+        heavy = () if candidate.first_party else heavy_imports(candidate.entry_point)
+    warn([slow_start(name, heavy)] if heavy else [], strict=settings.strict)
+    showing = Showing(
+        subject=subject,
+        candidate=candidate,
+        heavy_imports=heavy,
+        gumbel_dtype=gumbel_dtype,
+        as_json=as_json,
+    )
+    if fuzz is not None:
+        is_fine = showing.cases(runs.fuzz(subject, fuzz, operation, jobs))
+    elif fuzz_case is not None:
+        is_fine = showing.cases(runs.fuzz_case(subject, fuzz_case[1], operation))
+    else:
+        is_fine = showing.lines(runs.check_properties(subject, properties, jobs), only)
+    if not is_fine:
+        ctx.exit(NOT_USABLE)
+
+
+def _refuse_contradictions(ctx: click.Context) -> None:
+    """Refuse options of which one leaves another without a meaning."""
+    given = {name: value for name, value in ctx.params.items() if value}
+    operation = given.get("operation")
+    if (
+        "gumbel_dtype" in given
+        and operation
+        and not hasattr(find_operation(operation).need(), "gumbel_dtype")
+    ):
+        raise click.UsageError(
+            f"'--gumbel-dtype' is no part of what {operation!r} may need. Leave out one of them."
+        )
+    fuzzing = [option for option in ("fuzz", "fuzz_case") if given.get(option) is not None]
+    if len(fuzzing) == 2:
+        raise click.UsageError(
+            "'--fuzz-case' looks at one case, '--fuzz' at new ones. Leave out one of them."
+        )
+    if fuzzing and "only" in given:
+        raise click.UsageError(
+            "'--only' picks properties, which random cases are in place of. Leave out one of them."
+        )
+    if "fuzz_case" in given and ctx.get_parameter_source("seed") is not ParameterSource.DEFAULT:
+        raise click.UsageError("'--fuzz-case' begins with the seed. Leave out '--seed'.")
+
+
+def _print_properties(properties: Sequence[Property], *, as_json: bool) -> None:
+    if as_json:
+        entries = [
+            {
+                "name": prop.name,
+                "about": prop.about,
+                "operation": prop.operation,
+                "advertised": prop.advertised is not None,
+                "needs_cuda": prop.needs_cuda,
+            }
+            for prop in properties
+        ]
+        print_json({"properties": entries})
+        return
+    width = max(len(prop.name) for prop in properties)
+    for prop in properties:
+        click.echo(f"{prop.name:{width}}  {prop.about}")

@@ -1,0 +1,74 @@
+"""Prints a report of random cases: the cases of each operation, the findings, and the command that repeats each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import click
+
+from tokendraw.commands import print_table
+from tokendraw_testing.commands.check_lines import heading
+from tokendraw_testing.commands.matrix_lines import print_matrix
+
+if TYPE_CHECKING:
+    from tokendraw_testing.kit.fuzz_report import Finding, FuzzReport
+
+_MOST_SHOWN = 20
+
+
+def print_fuzz_report(
+    report: FuzzReport, host: str, versions: Mapping[str, str], again: Mapping[Finding, str]
+) -> None:
+    """Print all of a report on stdout.
+
+    :param host: the device and what is known about it.
+    :param versions: version of each distribution that took part.
+    :param again: the command that repeats each finding.
+    """
+    click.echo(heading(report.sampler, host, versions))
+    click.echo()
+    rows = [
+        (name, f"{cases:,}", f"{sum(f.operation == name for f in report.findings):,}")
+        for name, cases in report.cases.items()
+    ]
+    none = [(name, "", "not looked at: the kit has no random cases of it") for name in report.left_out]
+    print_table(("operation", "cases", "findings"), [*rows, *none])
+    print_matrix([("random cases", report.looked)], report.places)
+    for finding in report.findings[:_MOST_SHOWN]:
+        _print_finding(finding, again[finding])
+    click.echo()
+    _print_end(report)
+
+
+def _print_finding(finding: Finding, again: str) -> None:
+    click.echo()
+    click.echo(click.style(f"{finding.operation}, case {finding.number}", bold=True, fg="red"))
+    facts = [("found", finding.detail)]
+    if finding.traceback:
+        facts.append(("raised in", finding.traceback.rstrip()))
+    if finding.times > 1:
+        facts.append(("times", f"{finding.times}, which differ in numbers alone"))
+    print_table(("", ""), facts, indent=2)
+    click.echo(f"  Again: {again}")
+
+
+def fuzz_outcome(report: FuzzReport) -> str:
+    """Count the findings of a report and its random cases, in a sentence."""
+    cases, findings = sum(report.cases.values()), len(report.findings)
+    word = "finding" if findings == 1 else "findings"
+    return f"{findings or 'No'} {word} in {cases:,} case{'' if cases == 1 else 's'}."
+
+
+def _print_end(report: FuzzReport) -> None:
+    if len(report.findings) > _MOST_SHOWN:
+        click.echo(f"{len(report.findings) - _MOST_SHOWN} more findings are in the output of --json.")
+    click.echo(fuzz_outcome(report))
+    processes = f" in {report.jobs} processes" if report.jobs > 1 else ""
+    sizes = "Quick" if report.quick else "Full"
+    click.echo(f"{sizes} sizes, seed {report.seed}, {report.elapsed:.1f} s{processes}.")
+    if report.checks:
+        click.echo(
+            f"By chance, the {report.checks:,} statistics of a correct sampler give a finding in at most one such run "
+            f"in {1 / report.false_alarm:,.0f}."
+        )

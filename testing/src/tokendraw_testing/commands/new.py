@@ -1,0 +1,135 @@
+"""``tokendraw new NAME DIR``: a plugin to start from, as a complete distribution.
+
+JSON: ``name``, ``distribution``, ``package``, ``operations``, ``directory``, ``files`` (each with ``path``, below the
+directory, and ``holds``) and ``next`` (the commands that install and test it).
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+from packaging.utils import canonicalize_name
+
+from tokendraw import InvalidParameterError, TokendrawError
+from tokendraw.commands import GuardedCommand, json_option, print_json, print_table, warn
+from tokendraw.resolution import Candidate, read_settings
+from tokendraw.tools import FIRST_PARTY, NAME_RULE, all_of, find_entry_points, format_value, is_name
+from tokendraw_testing.commands.template import OPERATIONS, File, package_of, plugin_files
+
+
+@click.command(cls=GuardedCommand, short_help="Start a plugin of your own.")
+@click.argument("name")
+@click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
+@click.option(
+    "--operation",
+    "chosen",
+    type=click.Choice(OPERATIONS),
+    multiple=True,
+    default=OPERATIONS[:1],
+    show_default=True,
+    help="What it serves. May be given more than once.",
+)
+@json_option
+def new(name: str, directory: Path, chosen: tuple[str, ...], as_json: bool) -> None:
+    """Write a complete plugin, NAME-tokendraw, into the folder DIR.
+
+    It passes the conformance kit as it is: plain PyTorch, to be replaced piece by piece. NAME is what users will
+    select. DIR has to be empty or not there yet; nothing is ever overwritten.
+    """
+    _check_name(name)
+    distribution = f"{name}-tokendraw"
+    settings = read_settings()
+    warn(_already_installed(name, distribution), strict=settings.strict)
+    served = [each for each in OPERATIONS if each in chosen]
+    written = list(plugin_files(name, served))
+    _write(directory, written)
+    steps = _next_steps(name, directory)
+    if as_json:
+        print_json(
+            {
+                "name": name,
+                "distribution": distribution,
+                "package": package_of(name),
+                "operations": served,
+                "directory": str(directory),
+                "files": [{"path": file.path, "holds": file.holds} for file in written],
+                "next": list(steps),
+            }
+        )
+        return
+    click.echo(f"{click.style(distribution, bold=True)} in {_place(directory)}")
+    print_table(("", ""), [(file.path, file.holds) for file in written], indent=2)
+    click.echo("\nnext")
+    for step in steps:
+        click.echo(f"  {step}")
+
+
+def _check_name(name: str) -> None:
+    if not is_name(name):
+        near = "-".join(re.findall("[a-z0-9]+", name.lower())).lstrip("0123456789-")
+        raise InvalidParameterError(
+            f"'NAME' needs {NAME_RULE}, found {format_value(name)}. "
+            f"Choose a name such as {near if is_name(near) else 'acme'}."
+        )
+    if name in FIRST_PARTY:
+        raise InvalidParameterError(
+            f"'NAME' needs a name of its own, found {name!r}, which is reserved for the distribution "
+            f"{FIRST_PARTY[name]}. Choose another."
+        )
+
+
+def _already_installed(name: str, distribution: str) -> list[str]:
+    """Warn if the plugin itself is installed; refuse a name that another distribution has."""
+    claims = [
+        candidate for candidate in find_entry_points() if candidate.name == name and candidate.distribution
+    ]
+    others = [c for c in claims if canonicalize_name(c.distribution) != distribution]
+    if others:
+        raise TokendrawError(
+            f"'NAME' needs a name that no other distribution claims, found {name!r} in {_owners(others)}. "
+            "Choose another, or uninstall that."
+        )
+    return [f"{_owners(claims)} is installed already; installing this one replaces it." for _ in claims[:1]]
+
+
+def _owners(candidates: Sequence[Candidate]) -> str:
+    """List distributions with their versions."""
+    return all_of(f"{each.distribution} {each.version}".rstrip() for each in candidates)
+
+
+def _write(directory: Path, written: Sequence[File]) -> None:
+    """Write every file; the folder is empty or not there.
+
+    :raises TokendrawError: it is neither, or cannot be written to.
+    """
+    try:
+        if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
+            holds = "one with files in it" if directory.is_dir() else "a file"
+            raise TokendrawError(
+                f"'DIR' needs a folder that is empty or not there, found {str(directory)!r}, {holds}. "
+                "Choose another."
+            )
+        for each in written:
+            target = directory / each.path
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with target.open("x", encoding="utf-8") as file:  # x: whatever appeared meanwhile stays as it is
+                file.write(each.text)
+    except OSError as error:
+        raise TokendrawError(
+            f"'DIR' needs a folder that can be written to, found {str(directory)!r}: {error.strerror}. "
+            "Choose another."
+        ) from error
+
+
+def _next_steps(name: str, directory: Path) -> tuple[str, ...]:
+    place = shlex.quote(_place(directory))
+    return f"pip install --editable {place}", f"tokendraw check {name} --quick", f"pytest {place}"
+
+
+def _place(directory: Path) -> str:
+    """Write the folder as pip takes it: it would read a bare word as the name of a distribution."""
+    return str(directory) if str(directory).startswith(("/", ".")) else f"./{directory}"

@@ -1,0 +1,83 @@
+"""Runs the kit and shows on a terminal how far it is."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import tokendraw_testing
+from tokendraw.commands import progress, progress_bar
+
+if TYPE_CHECKING:
+    from tokendraw_testing import Subject
+    from tokendraw_testing.kit.fuzz_report import FuzzReport
+    from tokendraw_testing.kit.property import Property
+    from tokendraw_testing.kit.report import Line, Report
+
+_MOST_NAMES = 3
+
+
+def check_properties(subject: Subject, properties: Sequence[Property], jobs: int | None) -> Report:
+    """Check the properties; a bar on stderr, or a line now and then, shows those in work.
+
+    :param jobs: number of processes; None: what suits the subject.
+    """
+    from tokendraw_testing.kit.run import applies
+    from tokendraw_testing.kit.workers import usual_jobs
+
+    total = sum(applies(subject, prop) for prop in properties)
+    in_work: dict[str, None] = {}
+    done = 0
+    with progress_bar(total, "lines") as show:
+
+        def starting(prop: Property) -> None:
+            in_work[prop.name] = None
+            show(_some(list(in_work)), done)
+
+        def finished(line: Line) -> None:
+            nonlocal done
+            done += 1
+            in_work.pop(line.name)
+            show(_some(list(in_work)), done)
+
+        return tokendraw_testing.run(
+            subject,
+            only=tuple(prop.name for prop in properties),
+            jobs=jobs or usual_jobs(subject),
+            starting=starting,
+            finished=finished,
+        )
+
+
+def fuzz(subject: Subject, seconds: float, operation: str | None, jobs: int | None) -> FuzzReport:
+    """Look at random cases; a bar on stderr, or a line now and then, shows seconds, cases and findings."""
+    from tokendraw_testing.kit import fuzz
+    from tokendraw_testing.kit.workers import usual_jobs
+
+    with progress_bar(round(seconds), "seconds") as show:
+        start: float | None = None
+        show("starting", 0)
+
+        def count(cases: int, findings: int) -> None:
+            nonlocal start
+            start = start or time.monotonic()  # the seconds begin with the first case
+            done = min(round(time.monotonic() - start), round(seconds))
+            show(f"{cases:,} cases, {findings:,} findings", done)
+
+        return fuzz.fuzz(
+            subject, seconds, operation=operation, jobs=jobs or usual_jobs(subject), progress=count
+        )
+
+
+def fuzz_case(subject: Subject, number: int, operation: str | None) -> FuzzReport:
+    """Look at one random case, in this process."""
+    from tokendraw_testing.kit import fuzz
+
+    with progress(f"looking at case {number}"):
+        return fuzz.fuzz_case(subject, number, operation=operation)
+
+
+def _some(names: Sequence[str]) -> str:
+    more = len(names) - _MOST_NAMES
+    return ", ".join(names[:_MOST_NAMES]) + (f" and {more} more" if more > 0 else "")

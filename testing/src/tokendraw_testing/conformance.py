@@ -1,0 +1,101 @@
+"""Offers the kit as pytest tests: a class that the authors of a plugin subclass."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tokendraw_testing.kit.operation import properties
+from tokendraw_testing.kit.property import Property
+from tokendraw_testing.kit.report import Status
+from tokendraw_testing.kit.run import check
+from tokendraw_testing.kit.subject import Subject
+
+
+class SamplerConformance:
+    """A test class with one test for each property of samplers.
+
+    Subclass it and say which sampler is meant::
+
+        import pytest
+        from tokendraw_testing import SamplerConformance, Subject
+
+        class TestAcme(SamplerConformance):
+            @pytest.fixture(scope="class")
+            @classmethod
+            def subject(cls):
+                return Subject.installed("acme", device="cpu", quick=True)
+
+    A fixture of scope ``module`` or ``session`` in place of the method does as well. The class has tests of your own
+    like any other. A test whose capability the sampler does not advertise checks that requests for it are refused.
+
+    To override a standard test, mark it, so that the report shows what is known to fail::
+
+            @pytest.mark.xfail(reason="keeps k of the tokens tied with the k-th, acme issue 12")
+            def test_ties(self, subject):
+                super().test_ties(subject)
+
+    An override without the mark and its reason, also one that a mixin brings, is a TypeError where the class is
+    defined.
+    """
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def subject(cls) -> Subject:
+        """The sampler under test: the one fixture that a subclass has to define."""
+        pytest.fail(
+            f"{cls.__name__} needs a fixture 'subject' that returns a tokendraw_testing.Subject, found none. "
+            "Define it in the class.",
+            pytrace=False,
+        )
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        for name in map(test_name, properties()):
+            test = inspect.getattr_static(cls, name)
+            if test is not vars(SamplerConformance)[name] and not _is_known_to_fail(test):
+                raise TypeError(
+                    f"{cls.__name__}.{name} overrides a standard test, needs @pytest.mark.xfail(reason=...), "
+                    "found none. Say why it fails, or leave the test alone."
+                )
+
+
+def _is_known_to_fail(test: Any) -> bool:
+    marks = getattr(test, "pytestmark", [])
+    return any(mark.name == "xfail" and str(mark.kwargs.get("reason") or "").strip() for mark in marks)
+
+
+def _test_of(prop: Property) -> Callable[[SamplerConformance, Subject], None]:
+    def test(self: SamplerConformance, subject: Subject) -> None:
+        if not isinstance(subject, Subject):
+            raise TypeError(
+                "the fixture 'subject' needs to return a tokendraw_testing.Subject, "
+                f"found {type(subject).__name__}. Return Subject.installed(...)."
+            )
+        line = check(subject, prop)
+        if line is None:
+            pytest.skip(f"{subject.name} does not advertise it")
+        if line.status is Status.NOT_RUN:
+            pytest.skip(line.detail)
+        if line.status is Status.FAILED:
+            pytest.fail(str(line), pytrace=False)  # the frames that matter are those of the sampler
+
+    test.__name__ = test_name(prop)
+    test.__qualname__ = f"SamplerConformance.{test.__name__}"
+    test.__doc__ = prop.about
+    return test
+
+
+def test_name(prop: Property) -> str:
+    """Name the test of a property: ``test_inf_is_drawn_evenly`` for ``+inf is drawn evenly``."""
+    words = "".join(c if c.isalnum() else " " for c in prop.name.lower()).split()
+    return f"test_{'_'.join(words)}"
+
+
+test_name.__test__ = False  # type: ignore[attr-defined]
+
+for _property in properties():
+    setattr(SamplerConformance, test_name(_property), _test_of(_property))

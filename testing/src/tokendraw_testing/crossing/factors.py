@@ -1,0 +1,99 @@
+"""The factors that requests on rows of logits are crossed over, within what a provider advertises."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+import torch
+
+from tokendraw import SamplingParams
+from tokendraw.plugin import Capabilities
+from tokendraw_testing.kit.effort import Effort
+
+Factors = dict[str, Sequence[Any]]
+"""The values of each factor, by its name."""
+Kind = Literal["seeded", "unseeded", "greedy", "greedy with a seed"]
+
+ALL_BUT_ONE: Final = "V - 1"
+"""A value of the factor ``top_k``, for which :func:`params_of` puts a number."""
+_MOST_FILTERS: Final = 2
+"""Filters of one case. Three of them hide each other."""
+_OFF: Final = {"top_k": 0, "top_p": 1.0, "min_p": 0.0}
+NO_FILTERS: Final = {"temperature": 1.0, **_OFF, "filter_order": "top_k_first"}
+"""The case of a plain row."""
+
+
+@dataclass(frozen=True)
+class Site:
+    """Dtype and vocabulary size of a call: one factor, so that each pair of them meets each value of the others."""
+
+    dtype: str
+    """By its torch name."""
+    size: int
+    """V."""
+
+    def __str__(self) -> str:
+        return f"V = {self.size} in {self.dtype}"
+
+    @property
+    def torch_dtype(self) -> torch.dtype:
+        """Return the dtype itself."""
+        found: torch.dtype = getattr(torch, self.dtype)
+        return found
+
+
+def sites(capabilities: Capabilities, effort: Effort) -> list[Site]:
+    """List every advertised dtype with every vocabulary of the effort that the provider serves."""
+    limit = capabilities.max_vocab_size
+    sizes = [size for size in effort.crossed_sizes if limit is None or size <= limit] or [limit or 1]
+    return [Site(dtype, size) for size in sizes for dtype in capabilities.dtypes]
+
+
+def request_factors(capabilities: Capabilities) -> Factors:
+    """Return temperatures, filters, per row or scalar, and their order, as far as they are advertised."""
+    filters = {name for name, _ in capabilities.filters}
+    limit = capabilities.max_top_k
+    ks = [k for k in (1, 40, 100, 256, 1025, 3000) if limit is None or k <= limit]
+    return {
+        "temperature": (1.0, 0.003, 0.5, 1.7, 12.0, 150.0, 1e-6),
+        "top_k": (0, *ks, *[ALL_BUT_ONE] * (limit is None)) if "top_k" in filters else (0,),
+        "top_p": (1.0, 0.0005, 0.3, 0.9, 0.999, 0.9999) if "top_p" in filters else (1.0,),
+        "min_p": (0.0, 0.00002, 0.05, 0.4, 1.0) if "min_p" in filters else (0.0,),
+        "filter_order": capabilities.filter_orders or ("top_k_first",),
+    }
+
+
+def kinds(capabilities: Capabilities) -> list[Kind]:
+    """List the kinds of rows that may stand in a batch."""
+    found: list[Kind] = ["unseeded"]
+    if capabilities.seeding == "counter":
+        found.append("seeded")
+    if capabilities.greedy:
+        found.append("greedy")
+    if capabilities.greedy and capabilities.seeding == "counter":
+        found.append("greedy with a seed")
+    return found
+
+
+def allowed(case: Mapping[str, Any]) -> bool:
+    """Allow cases, complete or not yet, with top-k below V, and the filter that a design needs, or two at most."""
+    site, k, needs = case.get("site"), case.get("top_k", 0), getattr(case.get("design"), "needs", None)
+    if site is not None and isinstance(k, int) and k >= site.size:
+        return False
+    on = {name for name, off in _OFF.items() if case.get(name, off) != off}
+    if needs is None:
+        return len(on) <= _MOST_FILTERS
+    # Far from zero, a dtype has no room for the levels of a designed row.
+    return (
+        on <= {needs} and case.get(needs) not in (_OFF[needs], ALL_BUT_ONE) and abs(case.get("top", 0)) < 1000
+    )
+
+
+def params_of(case: Mapping[str, Any], **changes: Any) -> SamplingParams:
+    """Return the request of a case, unseeded, with other fields as given."""
+    request = {name: case[name] for name in ("temperature", "top_k", "top_p", "min_p", "filter_order")}
+    if case["top_k"] == ALL_BUT_ONE:
+        request["top_k"] = case["site"].size - 1
+    return SamplingParams(**(request | changes))

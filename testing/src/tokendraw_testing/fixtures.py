@@ -1,0 +1,194 @@
+"""pytest fixtures for a plugin's own tests, beside :class:`tokendraw_testing.SamplerConformance`.
+
+Switch them on in a test module, or for a whole suite in its topmost ``conftest.py``::
+
+    pytest_plugins = ["tokendraw_testing.fixtures"]
+
+=======================  =============================================================================
+:func:`no_sync`          a context in which torch raises where it would wait for the CUDA device
+:func:`busy_device`      calls behind a sleeping CUDA device, and how long they took to return
+:func:`poisoned_buffer`  logits in storage whose other elements are +inf and NaN, and have to stay so
+:func:`fake_dist`        distributions that are installed for one test
+=======================  =============================================================================
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+import pytest
+import torch
+
+from tokendraw_testing import fake_distributions
+from tokendraw_testing.kit import device as _device
+
+_BEHIND: Final = 1024
+"""Guard elements behind the last row."""
+
+
+class PoisonedBuffer(Protocol):
+    """The type of the fixture :func:`poisoned_buffer`."""
+
+    def __call__(
+        self,
+        rows: int,
+        size: int,
+        stride: int,
+        offset: int = 0,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | str = "cpu",
+    ) -> torch.Tensor:
+        """Return zeros to be filled, [rows, size]: a view that begins ``offset`` elements into its storage.
+
+        :param stride: elements from one row to the next.
+        :raises ValueError: the stride is less than the size, so that rows would lie in each other's guards.
+        """
+
+
+class FakeDist(Protocol):
+    """The type of the fixture :func:`fake_dist`."""
+
+    def __call__(self, name: str, version: str = "1.0", **files: Any) -> Path:
+        """Write a distribution, as :func:`tokendraw_testing.fake_dist` does with its other arguments."""
+
+
+@pytest.fixture
+def no_sync() -> Callable[[], contextlib.AbstractContextManager[None]]:
+    """A context in which torch raises RuntimeError where it would wait for the current CUDA device.
+
+    Skips the test where there is none. Call the sampler once before, since a first call may compile and wait::
+
+        def test_a_call_never_waits(sampler, logits, metadata, no_sync):
+            sampler.sample(logits, metadata)
+            with no_sync():
+                sampler.sample(logits, metadata)
+
+    It misses kernels that wait by themselves; :func:`busy_device` sees these.
+    """
+    _skip_without_cuda()
+    return _device.sync_is_an_error
+
+
+@pytest.fixture
+def busy_device() -> Callable[[Callable[[], object]], tuple[float, bool]]:
+    """Makes a call while the CUDA device sleeps for 0.2 s: (seconds until it returned, whether that still slept).
+
+    Skips the test where there is none. The call is made four times, the last time on the clock::
+
+        def test_a_call_returns_at_once(sampler, logits, metadata, busy_device):
+            seconds, slept = busy_device(lambda: sampler.sample(logits, metadata))
+            assert slept
+            assert seconds < 0.02
+    """
+    _skip_without_cuda()
+    return _device.seconds_behind_a_busy_device
+
+
+@pytest.fixture
+def poisoned_buffer() -> Iterator[PoisonedBuffer]:
+    """Logits in storage whose every other element is a guard: +inf and NaN by turns.
+
+    A read behind a row shows in its token, its logprobs or its valid flag; a write there fails the test when it
+    ends::
+
+        def test_rows_of_a_wider_buffer(sampler, metadata, poisoned_buffer):
+            logits = poisoned_buffer(rows=4, size=1000, stride=1024)
+            logits.normal_()
+            output = sampler.sample(logits, metadata)
+            assert output.valid.all()
+            assert (output.token_ids < 1000).all()
+    """
+    buffers: list[_Buffer] = []
+
+    def allocate(
+        rows: int,
+        size: int,
+        stride: int,
+        offset: int = 0,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | str = "cpu",
+    ) -> torch.Tensor:
+        if stride < size:
+            raise ValueError(
+                f"'stride' needs to be at least the size, {size}, found {stride}. Pass a larger one."
+            )
+        storage = _guards(offset + rows * stride + _BEHIND, dtype, device)
+        buffers.append(_Buffer(storage, rows, size, stride, offset))
+        return buffers[-1].logits(storage).zero_()
+
+    yield allocate
+    for buffer in buffers:
+        written = buffer.written_guards()
+        assert written == [], (
+            f"what lies around {buffer.rows} rows of {buffer.size} logits needs to be left alone, "
+            "found it written to at these (row, column)"
+        )
+
+
+@pytest.fixture
+def fake_dist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDist]:
+    """Distributions that are found and imported for the time of one test.
+
+    ::
+
+        def test_a_rival_for_the_name_is_told_of(fake_dist):
+            fake_dist("rival-tokendraw", plugins={"acme": "rival:plugin"}, modules={"rival": "plugin = None"})
+            with pytest.raises(tokendraw.resolution.DuplicatePluginError):
+                tokendraw.load_sampler("acme")
+    """
+    folders: list[Path] = []
+
+    def install(name: str, version: str = "1.0", **files: Any) -> Path:
+        folders.append(fake_distributions.fake_dist(tmp_path, name, version, **files))
+        monkeypatch.syspath_prepend(folders[-1])
+        return folders[-1]
+
+    yield install
+    below = tuple(f"{folder}{os.sep}" for folder in folders)
+    for name, module in list(sys.modules.items()):
+        if (getattr(module, "__file__", None) or "").startswith(below):
+            del sys.modules[name]
+
+
+@dataclass(frozen=True)
+class _Buffer:
+    storage: torch.Tensor
+    rows: int
+    size: int
+    stride: int
+    offset: int
+
+    def logits(self, like_storage: torch.Tensor) -> torch.Tensor:
+        """Return the logits [rows, size] within the storage, or the same part of a tensor of its length."""
+        return like_storage.as_strided((self.rows, self.size), (self.stride, 1), self.offset)
+
+    def written_guards(self) -> list[tuple[int, int]]:
+        """List (row, column) of every guard that has changed; columns count from the row's first logit."""
+        as_made = _guards(len(self.storage), self.storage.dtype, self.storage.device)
+        self.logits(as_made).copy_(self.logits(self.storage))
+        changed = _bits(self.storage) != _bits(as_made)
+        places = (changed.any(dim=1).nonzero().flatten() - self.offset).tolist()
+        rows = [min(max(place // self.stride, 0), max(self.rows - 1, 0)) for place in places]
+        return [(row, place - row * self.stride) for row, place in zip(rows, places, strict=True)]
+
+
+def _guards(count: int, dtype: torch.dtype, device: torch.device | str) -> torch.Tensor:
+    guards = torch.full((count,), float("inf"), dtype=dtype, device=device)
+    guards[1::2] = float("nan")
+    return guards
+
+
+def _bits(values: torch.Tensor) -> torch.Tensor:
+    """Return the bytes [count, bytes of one element]: NaN does not equal itself, its bits do."""
+    return values.view(torch.uint8).view(len(values), -1)
+
+
+def _skip_without_cuda() -> None:
+    if not torch.cuda.is_available():
+        pytest.skip("needs a CUDA device, torch finds none")

@@ -1,0 +1,78 @@
+"""The report of a run of random cases."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Final
+
+from tokendraw_testing.kit.looked import Looked, Place
+from tokendraw_testing.kit.report import looked_json
+from tokendraw_testing.kit.trial import CONVICTED, SUSPICIOUS
+
+_NUMBER: Final = re.compile(r"(?<![A-Za-z])[-+]?\d[-+\d.e]*")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """A case that went wrong."""
+
+    operation: str
+    number: int
+    """Number of the case, which with the run's seed repeats it."""
+    detail: str
+    """Says what was needed and found."""
+    traceback: str = ""
+    """Traceback of a call that raised: the sampler's frames, the innermost last; "" if none did."""
+    times: int = 1
+    """Number of cases that differ from it in numbers alone."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FuzzReport:
+    """The cases of a run, and what they found."""
+
+    sampler: str
+    device: str
+    quick: bool
+    seed: int
+    cases: dict[str, int]
+    """Number of cases by operation."""
+    left_out: tuple[str, ...]
+    """Operations that it offers and the kit has no random cases of."""
+    checks: int
+    """Number of statistical checks."""
+    findings: tuple[Finding, ...]
+    """The first of each sort, in the order of their numbers."""
+    looked: Looked
+    """Numbers of rows by call, dtype, width of the vocabulary and kind of row."""
+    places: tuple[Place, ...]
+    """Places that the advertised capabilities let cases look at."""
+    jobs: int
+    elapsed: float
+    """Seconds from the start of the run to its end."""
+
+    @property
+    def false_alarm(self) -> float:
+        """Return the highest probability that a correct sampler gives a finding in such a run."""
+        return self.checks * SUSPICIOUS * CONVICTED
+
+    def as_json(self) -> dict[str, Any]:
+        """Return everything in a form that JSON can hold."""
+        facts = {**asdict(self), "passed": not self.findings, "false_alarm": self.false_alarm}
+        del facts["places"]
+        seen = dict(self.looked)
+        facts["looked"] = looked_json(self.looked)
+        facts["missed"] = [place._asdict() for place in self.places if place not in seen]
+        return facts
+
+
+def distinct(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """Keep the first finding of each sort, in the order of their numbers: those of a sort differ in numbers alone."""
+    sorts: dict[tuple[str, str, str], Finding] = {}
+    for finding in sorted(findings, key=lambda finding: (finding.number, finding.operation)):
+        sort = finding.operation, _NUMBER.sub("#", finding.detail), finding.traceback
+        first = sorts.setdefault(sort, replace(finding, times=0))
+        sorts[sort] = replace(first, times=first.times + 1)
+    return tuple(sorts.values())

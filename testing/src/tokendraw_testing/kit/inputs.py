@@ -1,0 +1,41 @@
+"""Whether a call leaves the tensors that it is given as they are."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import fields, is_dataclass
+
+import torch
+
+from tokendraw_testing.kit.trial import Trial
+
+
+@contextlib.contextmanager
+def unmodified(trial: Trial, **given: object) -> Iterator[None]:
+    """Require that what runs inside leaves every bit of the inputs as it is.
+
+    :param given: tensors by name, and dataclasses whose fields hold some.
+    """
+    tensors = _tensors(given)
+    before = {name: bits(tensor).clone() for name, tensor in tensors.items()}
+    yield
+    for name, tensor in tensors.items():
+        trial.require(
+            torch.equal(bits(tensor), before[name]), f"'{name}' needs to stay as it is, found changed"
+        )
+
+
+def _tensors(given: dict[str, object]) -> dict[str, torch.Tensor]:
+    found: dict[str, torch.Tensor] = {}
+    for name, part in given.items():
+        if isinstance(part, torch.Tensor):
+            found[name] = part
+        elif is_dataclass(part):
+            found |= _tensors({field.name: getattr(part, field.name) for field in fields(part)})
+    return found
+
+
+def bits(tensor: torch.Tensor) -> torch.Tensor:
+    """View a tensor as bytes: NaN equals no NaN, its bits do."""
+    return tensor.reshape(-1).contiguous().view(torch.uint8)

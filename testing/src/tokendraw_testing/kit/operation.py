@@ -1,0 +1,52 @@
+"""The kit's record of each operation: the ``KIT`` of the package of its name beside this one."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from tokendraw.tools import find_operation, operation_names
+from tokendraw_testing.kit.property import Property
+from tokendraw_testing.kit.trial import Trial
+
+Fuzz: TypeAlias = Callable[[Any, np.random.Generator, Trial], str]
+"""Makes one random case from the generator alone, looks at it as a property's check does, and says what it looked at,
+in words; raises Violation with the whole case in words."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OperationKit:
+    """The kit's part about one operation."""
+
+    view: type[Any]
+    """The subject that its properties get: a :class:`tokendraw_testing.kit.subject.OperationSubject`."""
+    properties: tuple[Property, ...]
+    """The properties, in the order of a report: exact ones, then statistics, then those of optional capabilities."""
+    fuzz: Fuzz | None = None
+    """Looks at a random case of what the operation's subject advertises; None: the kit has no random cases of it."""
+
+
+def find(operation: str) -> OperationKit | None:
+    """Look up the kit's part about an operation; None if it has none."""
+    home = f"{__package__.rpartition('.')[0]}.{operation}"
+    if importlib.util.find_spec(home) is None:
+        return None
+    kit: OperationKit = importlib.import_module(home).KIT
+    return kit
+
+
+def properties(operation: str | None = None) -> tuple[Property, ...]:
+    """List the properties of an operation, in the order of a report.
+
+    :param operation: None: of every operation of the core's registry, one after the other.
+    :raises InvalidParameterError: there is no such operation.
+    """
+    if operation is not None:
+        find_operation(operation)
+    names = operation_names() if operation is None else (operation,)
+    return tuple(prop for name in names if (kit := find(name)) for prop in kit.properties)

@@ -1,0 +1,95 @@
+"""A property of a provider: its check, the capability that asks for it, and how its absence has to be refused."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from tokendraw.plugin import Call
+from tokendraw_testing.kit.trial import Trial
+
+Check = Callable[[Any, Trial], str]
+"""Checks a property and returns what was looked at, in words; raises Violation. Takes the operation's own
+:class:`tokendraw_testing.kit.subject.OperationSubject`."""
+
+
+@dataclass(frozen=True)
+class Ask:
+    """A request for a capability, to be refused by whoever does not advertise it."""
+
+    need: Mapping[str, Any] = field(default_factory=dict)
+    """Fields of the need in which it differs from the plainest one."""
+    call: Callable[[Any], Call] | None = None
+    """Prepares a call that needs it, for the operation's subject; None: the need itself is refused."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Property:
+    """A property, which makes one line of a report.
+
+    :ivar name: Name of the line, by which ``--only`` picks it.
+    :ivar about: States the demand in a sentence.
+    :ivar check: Function that checks a provider and describes what it looked at; raises on a failure.
+    :ivar advertised: Predicate of the capabilities that says whether they promise the property; None: every provider
+        has to have the property.
+    :ivar refusal: Request to a provider that does not promise the property; None: the line is left out for such a
+        provider.
+    :ivar needs_cuda: Whether the check needs a CUDA device, and is not run elsewhere.
+    :ivar operation: Operation of these capabilities. A provider that does not offer it has no line.
+    """
+
+    name: str
+    about: str
+    check: Check
+    advertised: Callable[[Any], bool] | None = None
+    refusal: Ask | None = None
+    needs_cuda: bool = False
+    operation: str
+
+
+class Properties:
+    """Collects the properties of one module, in the order in which they stand there."""
+
+    def __init__(self, operation: str) -> None:
+        self.all: list[Property] = []
+        self._operation = operation
+
+    def required(self, name: str) -> Callable[[Check], Check]:
+        """Register a check that everybody has to pass; its docstring says what is demanded."""
+        return self._registering(name)
+
+    def advertised(
+        self,
+        name: str,
+        advertised: Callable[[Any], bool],
+        refusal: Ask | None = None,
+        *,
+        needs_cuda: bool = False,
+    ) -> Callable[[Check], Check]:
+        """Register a check that a capability switches on."""
+        return self._registering(name, advertised, refusal, needs_cuda)
+
+    def _registering(
+        self,
+        name: str,
+        advertised: Callable[[Any], bool] | None = None,
+        refusal: Ask | None = None,
+        needs_cuda: bool = False,
+    ) -> Callable[[Check], Check]:
+        def register(check: Check) -> Check:
+            self.all.append(
+                Property(
+                    name=name,
+                    about=(inspect.getdoc(check) or "").splitlines()[0],
+                    check=check,
+                    advertised=advertised,
+                    refusal=refusal,
+                    needs_cuda=needs_cuda,
+                    operation=self._operation,
+                )
+            )
+            return check
+
+        return register

@@ -1,0 +1,49 @@
+"""Demands that a request for a capability that is not advertised is refused, in words, before any call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Never
+
+from tokendraw import SamplerUnavailableError
+from tokendraw.resolution import Choice, decide
+from tokendraw.tools import dispatch_call
+from tokendraw_testing.kit.property import Ask
+from tokendraw_testing.kit.subject import OperationSubject
+from tokendraw_testing.kit.trial import Violation
+
+
+class _Tripwire:
+    """Stands where the provider would: to reach it is the failure."""
+
+    def __getattr__(self, method: str) -> Callable[..., Never]:
+        def reached(*given: object, **options: object) -> Never:
+            raise Violation(f"a call beyond the capabilities needs to be refused, found {method!r} called")
+
+        return reached
+
+
+def refused(subject: OperationSubject, ask: Ask) -> str:
+    """Return the words in which the core refuses the request ``ask``.
+
+    :raises Violation: it does not refuse.
+    """
+    need = replace(subject.usual_need, **ask.need)
+    own, operation = subject.subject, subject.operation
+    try:
+        resolution = decide([own.candidate], own.host, need, Choice(sampler=own.name), operation=operation)
+        if ask.call is None:
+            raise Violation(f"{need} needs to be refused, found it granted")
+        dispatch_call(
+            ask.call(subject),
+            _Tripwire(),
+            operation=operation,
+            resolution=resolution,
+            capabilities=subject.capabilities,
+            device=subject.device,
+            need=need,
+        )
+    except SamplerUnavailableError as error:
+        return str(error)
+    raise AssertionError("unreachable: the tripwire raises")

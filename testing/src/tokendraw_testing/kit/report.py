@@ -1,0 +1,142 @@
+"""The report of a run of the kit, a line for each property."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from typing import Any
+
+from tokendraw_testing.kit.looked import Looked, Place, together
+
+
+class Status(StrEnum):
+    """The outcome of a line."""
+
+    PASSED = "passed"
+    FAILED = "failed"
+    REFUSED = "refused"  # not advertised, and refused in words
+    NOT_RUN = "not run"  # it needs a device that is not here, or nothing can test the claim
+
+
+@dataclass(frozen=True, kw_only=True)
+class Line:
+    """The line of one property.
+
+    :ivar name: Name of the property.
+    :ivar status: Outcome: passed, failed, refused or not run.
+    :ivar detail: Sizes that were looked at; for a failure, needed against found; for a refusal, the message of the
+        refusal.
+    :ivar about: States the demand in a sentence.
+    :ivar checks: Number of statistical checks.
+    :ivar draws: Number of tokens that went into the statistical checks.
+    :ivar p_value: Smallest p-value of the checks.
+    :ivar worst: Check with the smallest p-value.
+    :ivar traceback: Traceback of a call that raised: the sampler's frames, the innermost last; "" if none did.
+    :ivar seconds: Seconds that the property took.
+    :ivar looked: Numbers of rows that the line has looked at, by call, dtype, width of the vocabulary and kind of row.
+    """
+
+    name: str
+    status: Status
+    detail: str
+    about: str = ""
+    checks: int = 0
+    draws: int = 0
+    p_value: float | None = None
+    worst: str = ""
+    traceback: str = ""
+    seconds: float = 0.0
+    looked: Looked = ()
+
+    def __str__(self) -> str:
+        """Say what was found and what is demanded, as a failing test prints it."""
+        text = f"{self.name}: {self.detail}\ndemanded: {self.about}"
+        return f"{text}\nraised in:\n{self.traceback.rstrip()}" if self.traceback else text
+
+    def as_json(self) -> dict[str, Any]:
+        """Return everything in a form that JSON can hold."""
+        return {**asdict(self), "status": str(self.status), "looked": looked_json(self.looked)}
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Report:
+    """The lines of a run, and the run's settings. ``assert report.passed, str(report)`` shows what failed.
+
+    :ivar sampler: Name of the plugin that was checked.
+    :ivar device: Device that the plugin drew on.
+    :ivar quick: Whether the run was the quick one.
+    :ivar seed: Seed of everything random in the run.
+    :ivar false_alarm: Highest probability that a correct sampler fails such a run.
+    :ivar lines: One line for each property, in the order of the run.
+    :ivar places: Places that the advertised capabilities let lines look at.
+    :ivar jobs: Number of processes that shared the lines.
+    :ivar elapsed: Seconds from the start of the run to its end.
+    """
+
+    sampler: str
+    device: str
+    quick: bool
+    seed: int
+    false_alarm: float
+    lines: tuple[Line, ...]
+    places: tuple[Place, ...] = ()
+    jobs: int = 1
+    elapsed: float = 0.0
+
+    def __str__(self) -> str:
+        """Write the counts, then every failure in full."""
+        effort = "quick" if self.quick else "full"
+        first = f"{self.sampler} on {self.device}, {effort}, seed {self.seed}: {self.summary}"
+        return "\n\n".join([first, *map(str, self.failed)])
+
+    def __repr__(self) -> str:
+        return f"<Report of {self.sampler!r} on {self.device}: {self.summary}>"
+
+    @property
+    def failed(self) -> tuple[Line, ...]:
+        """Return the lines that failed."""
+        return self.ended(Status.FAILED)
+
+    @property
+    def passed(self) -> bool:
+        """Whether no line failed."""
+        return not self.failed
+
+    @property
+    def seconds(self) -> float:
+        """Return the seconds that all properties took together."""
+        return sum(line.seconds for line in self.lines)
+
+    @property
+    def missed(self) -> tuple[Place, ...]:
+        """Return the places that no line has looked at."""
+        seen = dict(together(line.looked for line in self.lines))
+        return tuple(place for place in self.places if place not in seen)
+
+    @property
+    def summary(self) -> str:
+        """Count the lines by outcome: ``40 passed, 0 failed, 4 refused (not advertised), 0 not run``."""
+        not_run = dict.fromkeys(line.detail for line in self.ended(Status.NOT_RUN))
+        notes = {Status.REFUSED: "not advertised", Status.NOT_RUN: "; ".join(not_run)}
+        counts = {status: len(self.ended(status)) for status in Status}
+        return ", ".join(
+            f"{count} {status} ({notes[status]})" if count and status in notes else f"{count} {status}"
+            for status, count in counts.items()
+        )
+
+    def ended(self, status: Status) -> tuple[Line, ...]:
+        """Return the lines with one outcome."""
+        return tuple(line for line in self.lines if line.status is status)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return everything in a form that JSON can hold."""
+        facts = {**asdict(self), "passed": self.passed, "seconds": self.seconds}
+        del facts["places"]
+        facts["lines"] = [line.as_json() for line in self.lines]
+        facts["missed"] = [place._asdict() for place in self.missed]
+        return facts
+
+
+def looked_json(looked: Looked) -> list[dict[str, Any]]:
+    """Return a matrix in a form that JSON can hold, a row for each place."""
+    return [{**place._asdict(), "rows": rows} for place, rows in looked]

@@ -1,0 +1,180 @@
+"""Checks all properties of a subject, in one process or in several; a failure ends its own line and no other."""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import time
+from collections.abc import Callable, Generator, Iterable, Sequence
+
+from tokendraw import InvalidParameterError
+from tokendraw.tools import one_of
+from tokendraw_testing.kit.attempt import Attempt, attempt, repeatable
+from tokendraw_testing.kit.looked import Place, in_order
+from tokendraw_testing.kit.operation import find, properties
+from tokendraw_testing.kit.property import Property
+from tokendraw_testing.kit.refusals import refused
+from tokendraw_testing.kit.report import Line, Report, Status
+from tokendraw_testing.kit.subject import OperationSubject, Subject
+from tokendraw_testing.kit.trial import FALSE_ALARM, Trial
+from tokendraw_testing.kit.workers import Death, results
+
+
+def run(
+    subject: Subject,
+    *,
+    only: Iterable[str] | None = None,
+    operation: str | None = None,
+    jobs: int = 1,
+    starting: Callable[[Property], None] | None = None,
+    finished: Callable[[Line], None] | None = None,
+) -> Report:
+    """Check every property.
+
+    :param only: names of the properties to check, or one name; None: all.
+    :param operation: check those of this operation alone; None: of every operation that the subject offers.
+    :param jobs: number of processes, for a subject that is installed; the results are the same. They import the
+        main module, so a script that asks for several has to begin under ``if __name__ == "__main__":``.
+    :param starting: called before each one that makes a line.
+    :param finished: called with each line when it is complete.
+    :raises InvalidParameterError: there is no such operation, or it has no property of a name in ``only``; or there
+        are several ``jobs`` for a subject that is not installed.
+    """
+    start = time.perf_counter()
+    chosen = [prop for prop in selected(only, operation) if applies(subject, prop)]
+    jobs = min(jobs, len(chosen)) or 1
+    in_turn = (
+        _in_turn(subject, chosen, starting) if jobs == 1 else _side_by_side(subject, chosen, jobs, starting)
+    )
+    lines = {}
+    with contextlib.closing(in_turn):
+        for line in in_turn:
+            lines[line.name] = line
+            if finished:
+                finished(line)
+    return Report(
+        sampler=subject.name,
+        device=str(subject.device),
+        quick=subject.effort.quick,
+        seed=subject.seed,
+        false_alarm=FALSE_ALARM,
+        lines=tuple(lines[prop.name] for prop in chosen),
+        places=every_place(subject, dict.fromkeys(prop.operation for prop in chosen)),
+        jobs=jobs,
+        elapsed=time.perf_counter() - start,
+    )
+
+
+def selected(only: Iterable[str] | None = None, operation: str | None = None) -> tuple[Property, ...]:
+    """Return the properties of these names, in the order of a report.
+
+    :param only: names, or one name; None: all.
+    :param operation: take those of this operation alone; None: of every one.
+    :raises InvalidParameterError: there is no such operation, or no property of one of the names; the message has the
+        nearest.
+    """
+    every = properties(operation)
+    if only is None:
+        return every
+    wanted = [only] if isinstance(only, str) else list(only)
+    names = [prop.name for prop in every]
+    for name in wanted:
+        if name not in names:
+            near = difflib.get_close_matches(name, names, n=3)
+            advice = f"Nearest: {one_of(map(repr, near))}." if near else "See `tokendraw check --list`."
+            raise InvalidParameterError(f"'only' needs the name of a property, found {name!r}. {advice}")
+    return tuple(prop for prop in every if prop.name in wanted)
+
+
+def applies(subject: Subject, prop: Property) -> bool:
+    """Whether a property makes a line for a subject: it offers the operation, and promises this or has to refuse it."""
+    offered = subject.capabilities.get(prop.operation)
+    if offered is None or find(prop.operation) is None:
+        return False
+    return prop.advertised is None or prop.advertised(offered) or prop.refusal is not None
+
+
+def every_place(subject: Subject, operations: Iterable[str]) -> tuple[Place, ...]:
+    """List the places of a matrix of these operations, which the subject offers."""
+    kits = {operation: find(operation) for operation in operations}
+    return tuple(place for kit in kits.values() if kit for place in kit.view(subject).places())
+
+
+def check(subject: Subject, prop: Property) -> Line | None:
+    """Check one property; None if it is not for this subject. Torch's random state is put back."""
+    kit = find(prop.operation)
+    if kit is None or not applies(subject, prop):
+        return None
+    start = time.perf_counter()
+    trial, viewed, uses = Trial(prop.name, subject.seed), kit.view(subject), subject.uses
+    status, detail, raised_in = Status.NOT_RUN, f"needs a CUDA device, found {subject.device.type}", ""
+    is_refusal = prop.advertised is not None and not prop.advertised(viewed.capabilities)
+    if is_refusal or not prop.needs_cuda or subject.device.type == "cuda":
+        with repeatable(int(trial.generator("torch").integers(2**63)), subject.device):
+            outcome = attempt(lambda: _look(viewed, prop, trial, is_refusal=is_refusal))
+        detail, raised_in = outcome.detail, outcome.traceback
+        status = _status(outcome, is_refusal=is_refusal)
+        if status is Status.PASSED and subject.uses == uses:
+            status, detail = Status.NOT_RUN, f"needs a call to look at, found none: {detail}"
+    return Line(
+        name=prop.name,
+        about=prop.about,
+        status=status,
+        detail=detail,
+        checks=trial.checks,
+        draws=trial.draws,
+        p_value=trial.least[0] if trial.least else None,
+        worst=trial.least[1] if trial.least else "",
+        traceback=raised_in,
+        seconds=time.perf_counter() - start,
+        looked=in_order(viewed.looked, viewed.places()),
+    )
+
+
+def _status(outcome: Attempt, *, is_refusal: bool) -> Status:
+    if outcome.failed:
+        return Status.FAILED
+    if outcome.not_run:
+        return Status.NOT_RUN
+    return Status.REFUSED if is_refusal else Status.PASSED
+
+
+def _look(viewed: OperationSubject, prop: Property, trial: Trial, *, is_refusal: bool) -> str:
+    if is_refusal:
+        assert prop.refusal is not None, "without one the property does not apply"
+        return refused(viewed, prop.refusal)
+    return prop.check(viewed, trial)
+
+
+def _in_turn(
+    subject: Subject, chosen: Sequence[Property], starting: Callable[[Property], None] | None
+) -> Generator[Line]:
+    for prop in chosen:
+        if starting:
+            starting(prop)
+        line = check(subject, prop)
+        assert line is not None, "those without were left out"
+        yield line
+
+
+def _side_by_side(
+    subject: Subject, chosen: Sequence[Property], jobs: int, starting: Callable[[Property], None] | None
+) -> Generator[Line]:
+    by_name = {prop.name: prop for prop in chosen}
+    begin = (lambda name: starting(by_name[name])) if starting else None
+    found = results(subject, check_named, by_name, jobs, begin)
+    with contextlib.closing(found):
+        for name, line in found:
+            yield _killed(by_name[name], line) if isinstance(line, Death) else line
+
+
+def check_named(subject: Subject, name: str) -> Line:
+    """Check the property of this name, which makes a line."""
+    (prop,) = selected(name)
+    line = check(subject, prop)
+    assert line is not None, "those without were left out"
+    return line
+
+
+def _killed(prop: Property, death: Death) -> Line:
+    return Line(name=prop.name, about=prop.about, status=Status.FAILED, detail=f"a call {death.how}")

@@ -1,0 +1,221 @@
+"""The provider under test, built by itself, without a companion, with its capabilities."""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import fields, replace
+from types import MappingProxyType
+from typing import Any, ClassVar, Self
+
+import torch
+
+from tokendraw import SamplerUnavailableError
+from tokendraw.plugin import API_VERSION, Call, Host, HostCapabilities, PluginInfo
+from tokendraw.resolution import Candidate, State, detect_host
+from tokendraw.tools import (
+    InstalledPlugin,
+    find_operation,
+    make_call,
+    operation_names,
+    random_state_kept,
+    run_call,
+)
+from tokendraw_testing.kit.effort import Effort
+from tokendraw_testing.kit.looked import Place
+from tokendraw_testing.kit.operation import find
+from tokendraw_testing.kit.trial import Violation
+
+Build = Callable[[str, Any], Any]
+"""Makes what serves an operation, as the hook ``tokendraw_build``: (operation, need)."""
+_NOTHING: Mapping[str, Any] = MappingProxyType({})
+
+
+class Subject:
+    """A plugin's provider and its capabilities on one device.
+
+    :param name: its name in reports.
+    :param capabilities: what it advertises, by operation: that decides what it is tested for.
+    :param device: where it computes.
+    :param build: makes what serves an operation, for a need; called once for every need that the kit comes up with, and
+        rank.
+    :param quick: fewer draws, vocabularies up to 50,257.
+    :param seed: of everything random in the run. A run repeats itself bit by bit, as far as the provider does.
+    :param effort: sizes of one's own in place of quick ones or full ones: :meth:`Effort.tiny` suits kernels in an
+        interpreter.
+    :param need: fields of a need that hold throughout the run, such as ``{"gumbel_dtype": "fp64"}``. The operations
+        whose needs have no such fields are left out.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        capabilities: Mapping[str, HostCapabilities],
+        device: torch.device | str,
+        build: Build,
+        quick: bool = False,
+        seed: int = 0,
+        effort: Effort | None = None,
+        need: Mapping[str, Any] = _NOTHING,
+    ) -> None:
+        self.name = name
+        self.need = need
+        self.capabilities = {name: offered for name, offered in capabilities.items() if _has(name, need)}
+        self.device = torch.device(device)
+        self.effort = effort or Effort.of(quick=quick, device_type=self.device.type)
+        self.seed = seed
+        self._build = functools.cache(
+            lambda operation, need, rank: _built_apart(build, self.device, operation, need)
+        )
+        self.uses = 0
+        """How often the kit took a provider, to call it: a line that takes none has looked at nothing."""
+        self.again: Callable[[], Subject] | None = None
+        """Makes the same subject in another process; None: only one that is installed can be made there."""
+
+    def __repr__(self) -> str:
+        return f"<Subject {self.name!r} on {self.device}>"
+
+    @classmethod
+    def installed(
+        cls,
+        name: str,
+        *,
+        device: torch.device | str | None = None,
+        quick: bool = False,
+        seed: int = 0,
+        operation: str | None = None,
+        need: Mapping[str, Any] = _NOTHING,
+    ) -> Self:
+        """Find an installed plugin, as users find it, with the operations that it can serve here.
+
+        :param device: None: the accelerator if torch sees one, else the CPU.
+        :param operation: one that it has to serve here; None: any.
+        :param need: as above; it has to meet that, too.
+        :raises SamplerUnavailableError: it is not installed, or cannot serve this machine; the reason in words.
+        :raises InvalidParameterError: there is no such operation.
+        """
+        plugin = InstalledPlugin(name, device, "the conformance kit")
+        needed = None if operation is None else find_operation(operation).name
+        found: dict[str, HostCapabilities] = {}
+        reasons: dict[str | None, str | None] = {}
+        for served in filter(lambda served: _has(served, need), operation_names()):
+            for candidate in plugin.candidates(served, replace(plain_need(served), **need)):
+                if candidate.state is State.AVAILABLE:
+                    found[served] = plugin.capabilities(served)
+                else:
+                    reasons.setdefault(needed and served, candidate.reason)
+        if not found or needed not in (None, *found):
+            reason = reasons.get(needed) or "no plugin of that name is installed"
+            raise SamplerUnavailableError(f"{name!r} cannot be checked on {plugin.host}: {reason}.")
+        target = plugin.device
+        subject = cls(
+            name, capabilities=found, device=target, build=plugin.build, quick=quick, seed=seed, need=need
+        )
+        options: Mapping[str, Any] = {
+            "quick": quick,
+            "seed": seed,
+            "operation": operation,
+            "need": dict(need),
+        }
+        subject.again = functools.partial(cls.installed, name, device=target, **options)
+        return subject
+
+    @property
+    def candidate(self) -> Candidate:
+        """Return the subject as a candidate of resolution."""
+        info = PluginInfo(name=self.name, api_version=API_VERSION, priority=0, operations=self.capabilities)
+        return Candidate(name=self.name, state=State.LOADED, info=info)
+
+    @property
+    def host(self) -> Host:
+        """Return the facts about its device."""
+        return detect_host(str(self.device))
+
+    def built(self, operation: str, need: Any = None, rank: int = 0) -> Any:
+        """Build the provider of an operation that the subject offers, once for each need and rank.
+
+        :param need: None: that of :meth:`usual_need`.
+        :param rank: of several that make a call together, each with a provider of its own.
+        :raises PluginError: it did not build, or its proof failed.
+        """
+        self.uses += 1
+        return self._build(operation, need or self.usual_need(operation), rank)
+
+    def usual_need(self, operation: str) -> Any:
+        """Return the plainest need that it meets, with the fields that hold throughout the run."""
+        return replace(plain_need(operation, self.capabilities[operation]), **self.need)
+
+
+class OperationSubject:
+    """A subject in one operation, which it offers: what the properties of that operation are given.
+
+    The kit's part about an operation extends it by ways to call.
+    """
+
+    operation: ClassVar[str]
+
+    def __init__(self, subject: Subject) -> None:
+        self.subject = subject
+        self.capabilities: Any = subject.capabilities[self.operation]
+        self.device, self.effort = subject.device, subject.effort
+        self.looked: Counter[Place] = Counter()
+        """Number of rows that :meth:`make` has looked at, by place."""
+
+    @classmethod
+    def plain_need(cls, capabilities: Any = None) -> Any:
+        """Return the plainest need that these capabilities meet; without any, one that most providers meet."""
+        return find_operation(cls.operation).need()
+
+    @property
+    def usual_need(self) -> Any:
+        """Return the need that :meth:`Subject.usual_need` says."""
+        return self.subject.usual_need(self.operation)
+
+    def built(self, need: Any = None) -> Any:
+        """Build what serves the operation, as :meth:`Subject.built` does."""
+        return self.subject.built(self.operation, need)
+
+    @classmethod
+    def new_call(cls, method: str, *arguments: Any, **options: Any) -> Call:
+        """Make a call of a method of the operation, as a provider's method makes it of the same arguments."""
+        return make_call(cls.operation, method, *arguments, **options)
+
+    @torch.no_grad()
+    def make(self, call: Call, need: Any = None) -> Any:
+        """Make a call without the core around it, and hold what it returns against the contract.
+
+        :param need: of who makes it; None: the usual one.
+        :raises Violation: the output has a wrong form, or values that cannot be.
+        """
+        need = need or self.usual_need
+        output, reason = run_call(call, self.built(need), plugin=self.subject.name, need=need)
+        if reason is not None:
+            raise Violation(f"a call needs to return {reason}")
+        self.looked.update(self.rows_by_place(call))
+        return output
+
+    def places(self) -> tuple[Place, ...]:
+        """List the places where rows could be looked at, in the order of a matrix; none where rows are no rows."""
+        return ()
+
+    def rows_by_place(self, call: Call) -> Mapping[Place, int]:
+        """Count the rows of a call by place."""
+        return {}
+
+
+def _built_apart(build: Build, device: torch.device, operation: str, need: Any) -> Any:
+    """Build, and leave torch's random state as it was: which property comes first makes no difference to it."""
+    with random_state_kept(device):
+        return build(operation, need)
+
+
+def _has(operation: str, need: Mapping[str, Any]) -> bool:
+    return need.keys() <= {field.name for field in fields(find_operation(operation).need)}
+
+
+def plain_need(operation: str, capabilities: Any = None) -> Any:
+    """Return the plainest need of an operation, as :meth:`OperationSubject.plain_need` does."""
+    kit = find(operation)
+    return kit.view.plain_need(capabilities) if kit else find_operation(operation).need()

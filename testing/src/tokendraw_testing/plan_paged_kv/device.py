@@ -1,0 +1,65 @@
+"""Plans on a CUDA device: none waits for it, and what a graph captured follows its inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from torch import Tensor
+
+from tokendraw.paged_kv import PagedKVPlan
+from tokendraw_testing.kit.device import captured, require_no_wait
+from tokendraw_testing.kit.property import Ask, Properties
+from tokendraw_testing.kit.trial import Trial
+from tokendraw_testing.plan_paged_kv.planning import Planning, fill
+
+properties = Properties("plan_paged_kv")
+
+_REQUESTS, _COLUMNS, _PAGE_SIZE = 256, 64, 16
+_REPLAYS = 5
+
+
+def _batch(subject: Planning, trial: Trial, label: str) -> tuple[Tensor, Tensor]:
+    rng = trial.generator(label)
+    lengths = subject.lengths(rng, _REQUESTS, _COLUMNS, _PAGE_SIZE)
+    return subject.ints(lengths), subject.table(rng, _REQUESTS, _COLUMNS)
+
+
+def _work(subject: Planning, seq_lens: Tensor, table: Tensor, out: PagedKVPlan) -> Callable[[], PagedKVPlan]:
+    """Return a plan without the checks of the kit, which would wait."""
+    planner, wanted = subject.built(), out.page_indices is not None
+
+    def work() -> PagedKVPlan:
+        plan: PagedKVPlan = planner.plan(seq_lens, table, _PAGE_SIZE, wanted, -1, out)
+        return plan
+
+    return work
+
+
+@properties.advertised("plan sync-free", lambda c: c.sync_free, Ask({"sync_free": True}), needs_cuda=True)
+def sync_free(subject: Planning, trial: Trial) -> str:
+    """No plan waits for the device: by torch's check, and by a stopwatch behind a sleeping device."""
+    seq_lens, table = _batch(subject, trial, "batch")
+    for page_indices in (True, False):
+        out = subject.buffers(_REQUESTS, _COLUMNS, page_indices=page_indices)
+        require_no_wait(trial, f"page_indices={page_indices}: a call", _work(subject, seq_lens, table, out))
+    return "2 kinds of calls"
+
+
+@properties.advertised(
+    "plan graph replay", lambda c: c.graph_safe, Ask({"graph_safe": True}), needs_cuda=True
+)
+def graph_replay(subject: Planning, trial: Trial) -> str:
+    """A captured plan follows lengths and block tables that change in place."""
+    seq_lens, table = _batch(subject, trial, "captured")
+    out = subject.buffers(_REQUESTS, _COLUMNS)
+    replay, _ = captured(_work(subject, seq_lens, table, out))
+    for step in range(_REPLAYS):
+        new_lens, new_table = _batch(subject, trial, f"replay {step}")
+        seq_lens.copy_(new_lens)
+        table.copy_(new_table)
+        fill(out)
+        replay()
+        call = subject.new_call("plan", seq_lens, table, _PAGE_SIZE)
+        wrong = call.wrong_values(out, subject.usual_need)
+        trial.require(wrong is None, f"replay {step + 1} needs {wrong}")
+    return f"{_REPLAYS} replays"

@@ -1,0 +1,15 @@
+"""The properties of the operation ``process_logits``."""
+
+from tokendraw_testing.kit.operation import OperationKit
+from tokendraw_testing.process_logits import contract, device, drafts, formulas, fuzz, threads
+from tokendraw_testing.process_logits.processing import Processing
+
+KIT = OperationKit(
+    view=Processing,
+    properties=tuple(
+        prop for module in (formulas, contract, threads, drafts, device) for prop in module.properties.all
+    ),
+    fuzz=fuzz.random_case,
+)
+
+__all__ = ["KIT", "Processing"]

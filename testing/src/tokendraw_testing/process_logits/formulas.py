@@ -1,0 +1,176 @@
+"""Each edit by itself, and all of them in their order, in every dtype."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import numpy as np
+import torch
+
+from tokendraw import RequestSlots, SamplingParams
+from tokendraw.plugin import Call, Edit
+from tokendraw_testing.kit.property import Ask, Check, Properties
+from tokendraw_testing.kit.trial import Trial
+from tokendraw_testing.process_logits.processing import Processing, Request
+
+properties = Properties("process_logits")
+
+_VOCAB_SIZE = 300
+_PROMPT, _OUTPUT = [7, 3, 3, 299, 0], [5, 3, 5, 5, 298, 31, 32]
+
+
+_ASKED: Final[dict[Edit, dict[str, Any]]] = {
+    "allowed_token_ids": {"allowed_token_ids": [1]},
+    "bad_words": {"bad_words": [[1]]},
+    "min_tokens": {"min_tokens": 1, "stop_token_ids": [1]},
+    "logit_bias": {"logit_bias": {1: 1.0}},
+    "repetition_penalty": {"repetition_penalty": 2.0},
+    "frequency_penalty": {"frequency_penalty": 1.0},
+    "presence_penalty": {"presence_penalty": 1.0},
+}
+"""Fields that ask for one edit, beside the bitmask."""
+
+
+def _edit_line(name: str, edit: Edit) -> Callable[[Check], Check]:
+    """Register the check of an edit, which a processor that does not advertise it has to be spared."""
+
+    def call(subject: Processing) -> Call:
+        slots = RequestSlots(1, 2, 8, device=subject.device)
+        slots.add(0, SamplingParams(**_ASKED.get(edit, {})))
+        logits = torch.zeros(1, 8, dtype=subject.dtypes[0], device=subject.device)
+        row_index = torch.zeros(1, dtype=torch.int64, device=subject.device)
+        words = torch.ones(1, 1, dtype=torch.int32, device=subject.device) if edit == "bitmask" else None
+        return subject.new_call("process", logits, slots, row_index, words)
+
+    return properties.advertised(name, lambda c: edit in c.edits, Ask(call=call))
+
+
+def _alone(subject: Processing, trial: Trial, *asked: dict[str, Any]) -> str:
+    """Look at requests that ask for one thing each, in every dtype, beside one that asks for nothing."""
+    vocab_size = subject.vocab_size(_VOCAB_SIZE)
+    fit = [[token for token in ids if token < vocab_size] for ids in (_PROMPT, _OUTPUT)]
+    requests = {
+        slot: Request(SamplingParams(**fields), *map(list, fit)) for slot, fields in enumerate((*asked, {}))
+    }
+    for dtype in subject.dtypes:
+        engine = subject.engine(
+            {s: Request(r.params, list(r.prompt), list(r.output)) for s, r in requests.items()},
+            len(requests),
+            vocab_size,
+        )
+        logits = subject.logits(trial.generator(str(dtype)), len(requests), vocab_size, dtype)
+        subject.edited(trial, str(dtype), engine, list(requests), logits)
+    return f"{len(asked)} requests in {len(subject.dtypes)} dtypes"
+
+
+@_edit_line("process repetition", "repetition_penalty")
+def repetition(subject: Processing, trial: Trial) -> str:
+    """Ids in prompt or output are divided by the penalty above 0, and multiplied by it below."""
+    return _alone(subject, trial, *({"repetition_penalty": r} for r in (1.1, 2.0, 0.7, 1e-3, 3e4)))
+
+
+@_edit_line("process frequency", "frequency_penalty")
+def frequency(subject: Processing, trial: Trial) -> str:
+    """The penalty is subtracted as often as an id is in the output, and not for the prompt."""
+    return _alone(subject, trial, *({"frequency_penalty": f} for f in (0.1, 2.0, -2.0, 1.3)))
+
+
+@_edit_line("process presence", "presence_penalty")
+def presence(subject: Processing, trial: Trial) -> str:
+    """The penalty is subtracted once from ids in the output, and not for the prompt."""
+    return _alone(subject, trial, *({"presence_penalty": p} for p in (0.1, 2.0, -2.0, 1.3)))
+
+
+@_edit_line("process bias", "logit_bias")
+def bias(subject: Processing, trial: Trial) -> str:
+    """Each bias is added to its id, whether that occurred or not."""
+    top = subject.vocab_size(_VOCAB_SIZE) - 1
+    return _alone(
+        subject,
+        trial,
+        {"logit_bias": {0: 0.1, 5: -100.0, top: 7.7}},
+        {"logit_bias": {t: t / 7 for t in range(100)}},
+    )
+
+
+@_edit_line("process allowed ids", "allowed_token_ids")
+def allowed_ids(subject: Processing, trial: Trial) -> str:
+    """All ids but the allowed ones get -inf, in the requests that name some."""
+    top = subject.vocab_size(_VOCAB_SIZE) - 1
+    return _alone(
+        subject, trial, {"allowed_token_ids": [top]}, {"allowed_token_ids": [0, 31, 32, 63, top - 1]}
+    )
+
+
+@_edit_line("process bad words", "bad_words")
+def bad_words(subject: Processing, trial: Trial) -> str:
+    """The last id of a sequence gets -inf where the ids before it end the output, and only there."""
+    return _alone(
+        subject,
+        trial,
+        {"bad_words": [[9]]},
+        {"bad_words": [[31, 32, 8], [32, 10], [31, 10, 11], [5, 32, 12]]},
+        {"bad_words": [[*_OUTPUT, 14], [0, *_OUTPUT, 15], [299, *_OUTPUT, 16]]},
+        {"bad_words": [[32, 17], [17]]},
+    )
+
+
+@_edit_line("process min tokens", "min_tokens")
+def min_tokens(subject: Processing, trial: Trial) -> str:
+    """Stop ids get -inf until so many tokens are in the output; those of the prompt do not count."""
+    least = (len(_OUTPUT) - 1, len(_OUTPUT), len(_OUTPUT) + 1, 40)
+    return _alone(subject, trial, *({"min_tokens": n, "stop_token_ids": [2, 5, 250]} for n in least))
+
+
+@_edit_line("process bitmask", "bitmask")
+def bitmask(subject: Processing, trial: Trial) -> str:
+    """Ids whose bit is not set get -inf, to the last bit of the last word."""
+    sizes = [subject.vocab_size(size) for size in (1, 31, 32, 33, 300, 1025)]
+    for vocab_size in sizes:
+        for dtype in subject.dtypes:
+            rng = trial.generator(f"{vocab_size}, {dtype}")
+            engine = subject.engine({s: Request(SamplingParams()) for s in range(4)}, 4, vocab_size)
+            allowed = rng.random((4, vocab_size)) < 0.5
+            allowed[0], allowed[1], allowed[2:, -1] = True, False, [True, False]
+            logits = subject.logits(rng, 4, vocab_size, dtype)
+            subject.edited(trial, f"{vocab_size} ids, {dtype}", engine, range(4), logits, allowed=allowed)
+    return f"{len(sizes)} vocabularies in {len(subject.dtypes)} dtypes"
+
+
+@properties.required("process order")
+def order(subject: Processing, trial: Trial) -> str:
+    """All edits at once are applied in their order, and rounded to the dtype once, at the end."""
+    vocab_size, rows = subject.vocab_size(_VOCAB_SIZE), 12
+    for dtype in subject.dtypes:
+        rng = trial.generator(str(dtype))
+        requests = {slot: whole_request(rng, vocab_size) for slot in range(rows)}
+        engine = subject.engine(requests, rows, vocab_size)
+        logits = subject.logits(rng, rows, vocab_size, dtype)
+        allowed = rng.random((rows, vocab_size)) < 0.7
+        subject.edited(trial, str(dtype), engine, range(rows), logits, allowed=allowed)
+    return f"{rows} requests in {len(subject.dtypes)} dtypes"
+
+
+def whole_request(rng: np.random.Generator, vocab_size: int) -> Request:
+    """Draw a request that asks for several things, with few ids, so that they meet, and placeholders in its prompt."""
+    few = rng.permutation(vocab_size)[:12]
+
+    def ids(count: int) -> list[int]:
+        return [int(token) for token in rng.choice(few, count)]
+
+    asked: dict[str, Any] = {
+        "repetition_penalty": float(rng.uniform(0.5, 2.0)),
+        "frequency_penalty": float(rng.uniform(-2.0, 2.0)),
+        "presence_penalty": float(rng.uniform(-2.0, 2.0)),
+        "logit_bias": {token: float(rng.normal(0.0, 5.0)) for token in ids(5)},
+        "allowed_token_ids": sorted({*ids(8), *rng.integers(0, vocab_size, vocab_size // 2).tolist()}),
+        "bad_words": [ids(1), ids(2), ids(3), ids(2)],
+        "min_tokens": int(rng.integers(0, 12)),
+        "stop_token_ids": sorted(set(ids(2))),
+    }
+    kept = {name: value for name, value in asked.items() if rng.random() < 0.8}
+    if "min_tokens" in kept:
+        kept["stop_token_ids"] = asked["stop_token_ids"]
+    prompt = [*ids(int(rng.integers(0, 8))), -1, vocab_size]
+    return Request(SamplingParams(**kept), prompt, ids(int(rng.integers(0, 12))))

@@ -1,0 +1,216 @@
+"""The subject in the operation ``process_logits``, requests in slots for it, and what edits are compared with."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tokendraw import Drafts, RequestSlots, SamplingParams
+from tokendraw.plugin import EDITS, Edit
+from tokendraw_testing.kit.looked import Place, places, width_class
+from tokendraw_testing.kit.subject import OperationSubject
+from tokendraw_testing.kit.trial import Trial
+from tokendraw_testing.reference import Array
+from tokendraw_testing.reference_edits import edit
+
+_BITS: Final = {2: torch.int16, 4: torch.int32}
+_DIGITS: Final = {torch.float32: 23, torch.float16: 10, torch.bfloat16: 7}
+_LEAST: Final = {torch.float32: -149, torch.float16: -24, torch.bfloat16: -133}
+_ULPS: Final = 3
+"""Most that rounding costs: half an ulp each for the bias, the repetition penalty, the product of the frequency penalty
+and both subtractions, and that of the bias once more, as a repetition penalty may double it in ulp."""
+MAX_TOKENS: Final = 64
+_PLAIN: Final = SamplingParams()
+
+
+@dataclass
+class Request:
+    """A request in a slot, as the kit knows it."""
+
+    params: SamplingParams
+    prompt: list[int] = field(default_factory=list)
+    output: list[int] = field(default_factory=list)
+
+
+@dataclass
+class Engine:
+    """Slots, and what the kit put into them."""
+
+    slots: RequestSlots
+    requests: dict[int, Request]
+    edits: Collection[Edit] = EDITS
+    """Names of the edits that requests may ask for."""
+
+    def add(self, requests: Mapping[int, Request]) -> None:
+        """Add requests to empty slots, without other edits than :attr:`edits`; append their outputs token by token."""
+        outputs = {}
+        for slot, request in requests.items():
+            off: dict[str, Any] = {
+                name: getattr(_PLAIN, name) for name in EDITS[1:] if name not in self.edits
+            }
+            request.params = replace(request.params, **off)
+            self.slots.add(slot, request.params, prompt_token_ids=request.prompt)
+            self.requests[slot] = request
+            outputs[slot], request.output = request.output, []
+        for tokens in itertools.zip_longest(*outputs.values()):
+            given = zip(outputs, tokens, strict=True)
+            self.append({slot: token for slot, token in given if token is not None})
+
+    def append(self, tokens: Mapping[int, int]) -> None:
+        """Append one token to each of some slots."""
+        device = self.slots.device
+        row_index = torch.tensor(list(tokens), dtype=torch.int64, device=device)
+        self.slots.append(row_index, torch.tensor(list(tokens.values()), dtype=torch.int64, device=device))
+        for slot, token in tokens.items():
+            self.requests[slot].output.append(token)
+
+    def remove(self, slot: int) -> None:
+        """Remove a request."""
+        self.slots.remove(slot)
+        del self.requests[slot]
+
+
+class Processing(OperationSubject):
+    """A subject in the operation ``process_logits``."""
+
+    operation = "process_logits"
+
+    @property
+    def dtypes(self) -> list[torch.dtype]:
+        """Dtypes that it advertises."""
+        return [getattr(torch, name) for name in self.capabilities.dtypes]
+
+    def places(self) -> tuple[Place, ...]:
+        """Cross the advertised dtypes, the widths that it takes, and rows of samples with rows of verifications."""
+        c = self.capabilities
+        kinds = ("plain", "drafts") if c.drafts else ("plain",)
+        return places([self.operation], c.dtypes, c.max_vocab_size, kinds)
+
+    def rows_by_place(self, call: Any) -> Mapping[Place, int]:
+        """Count the rows of a call by place."""
+        rows, vocab_size = call.logits.shape
+        dtype = str(call.logits.dtype).removeprefix("torch.")
+        kind = "plain" if call.drafts is None else "drafts"
+        return {Place(self.operation, dtype, width_class(vocab_size), kind): rows} if rows else {}
+
+    def vocab_size(self, wanted: int) -> int:
+        """Return a size of the vocabulary that it takes."""
+        return min(wanted, self.capabilities.max_vocab_size or wanted)
+
+    def engine(self, requests: Mapping[int, Request], num_slots: int, vocab_size: int) -> Engine:
+        """Put requests into the slots that they are named by."""
+        slots = RequestSlots(num_slots, MAX_TOKENS, vocab_size, device=self.device)
+        engine = Engine(slots, {}, self.capabilities.edits)
+        engine.add(requests)
+        return engine
+
+    @property
+    def has_bitmask(self) -> bool:
+        """Whether calls may come with a bitmask."""
+        return "bitmask" in self.capabilities.edits
+
+    def logits(self, rng: np.random.Generator, rows: int, vocab_size: int, dtype: torch.dtype) -> Tensor:
+        """Draw logits, on the subject's device."""
+        drawn = torch.from_numpy(rng.normal(0.0, 4.0, (rows, vocab_size)))
+        return drawn.to(dtype).to(self.device)
+
+    def drafts(self, lists: Sequence[Sequence[int]]) -> Drafts:
+        """Put drafts on the device."""
+        return Drafts.from_lists(lists, device=self.device)
+
+    def edited(
+        self,
+        trial: Trial,
+        what: str,
+        engine: Engine,
+        order: Sequence[int],
+        logits: Tensor,
+        *,
+        allowed: Array | None = None,
+        drafts: Sequence[Sequence[int]] | None = None,
+        replay: Callable[[], None] | None = None,
+    ) -> None:
+        """Edit logits in place and compare every element.
+
+        :param order: the slot of each row, or request.
+        :param allowed: [rows, V] bool, of the bitmask, which only those who serve bitmasks are given.
+        :param drafts: of each request.
+        :param replay: edits these logits in place of a call.
+        """
+        before, allowed = logits.cpu().clone(), allowed if self.has_bitmask else None
+        row_index = torch.tensor(list(order), dtype=torch.int64, device=self.device)
+        bitmask = None if allowed is None else torch.from_numpy(packed(allowed)).to(self.device)
+        given = None if drafts is None else self.drafts(drafts)
+        if replay is None:
+            self.make(self.new_call("process", logits, engine.slots, row_index, bitmask, given))
+        else:
+            replay()
+        found, row = logits.cpu(), 0
+        for i, slot in enumerate(order):
+            request, drafted = engine.requests[slot], () if drafts is None else drafts[i]
+            for j in range(len(drafted) + 1):
+                mask = None if allowed is None else allowed[row]
+                where = f"{what}: row {row}" + ("" if drafts is None else f", after {j} drafts")
+                output = [*request.output, *drafted[:j]]
+                _compare(trial, where, before[row], found[row], request, output, mask)
+                row += 1
+
+
+def _compare(
+    trial: Trial,
+    where: str,
+    before: Tensor,
+    found: Tensor,
+    request: Request,
+    output: list[int],
+    mask: Array | None,
+) -> None:
+    """Hold a row against the formulas: float32 bit for bit, and float64 within :data:`_ULPS`."""
+    dtype, view = found.dtype, _BITS[found.element_size()]
+    single = edit(before.to(torch.float32).numpy(), request.params, request.prompt, output, mask)
+    double = edit(before.to(torch.float64).numpy(), request.params, request.prompt, output, mask)
+    needed = torch.from_numpy(single.values).to(dtype)
+    kept, got = torch.from_numpy(~single.edited), found.to(torch.float64).numpy()
+    unequal = torch.where(kept, before.view(view), needed.view(view)) != found.view(view)
+    unequal &= kept | ~(needed.isnan() & found.isnan())
+    with np.errstate(invalid="ignore"):
+        far = np.abs(got - double.values) > _ULPS * _ulp(double.scale, dtype)
+        far &= np.isfinite(double.values) & np.isfinite(got)
+    for (token,) in np.argwhere(unequal.numpy() | (far & single.edited))[:1].tolist():
+        want, exact = float((before if kept[token] else needed)[token]), float(double.values[token])
+        why = "no edit" if kept[token] else f"float64: {exact:.9g}"
+        asked = _asked(request.params) or "nothing"
+        trial.require(
+            False,
+            f"{where}, id {token}: needs {want:.9g} ({why}), found {float(found[token]):.9g}, where a request asks for "
+            f"{asked}, its prompt is {request.prompt}, its output {output}, its bitmask "
+            f"{'none' if mask is None else 'allows it' if mask[token] else 'forbids it'}",
+        )
+
+
+def _asked(params: SamplingParams) -> str:
+    plain = SamplingParams()
+    values = {part.name: getattr(params, part.name) for part in fields(params)}
+    return ", ".join(f"{name}={value}" for name, value in values.items() if value != getattr(plain, name))
+
+
+def _ulp(scale: Array, dtype: torch.dtype) -> Array:
+    """Compute the distance of neighbours in a dtype, at numbers as large as ``scale``."""
+    finite = np.where(np.isfinite(scale), scale, 1.0)
+    exponent = np.frexp(finite)[1] - 1
+    return np.asarray(np.exp2(np.maximum(exponent - _DIGITS[dtype], _LEAST[dtype]).astype(np.float64)))
+
+
+def packed(allowed: Array) -> Any:
+    """Pack [rows, V] bool into words [rows, ceil(V / 32)] int32; bits behind the last id are set every other row."""
+    rows, vocab_size = allowed.shape
+    wide = np.zeros((rows, -(-vocab_size // 32) * 32), bool)
+    wide[::2] = True
+    wide[:, :vocab_size] = allowed
+    return np.packbits(wide, axis=1, bitorder="little").view("<i4")

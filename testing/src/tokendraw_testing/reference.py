@@ -1,0 +1,273 @@
+"""Computes the answer of a sampling step, row by row in float64 with numpy alone: plain and independent.
+
+Nothing here imports tokendraw. Requests are read by attribute (``temperature``, ``top_k``, ``top_p``, ``min_p``,
+``filter_order``), so ``tokendraw.SamplingParams`` fits; values outside the table of ranges are clamped to it.
+
+A row is sorted once, into its distinct values with their counts, and every filter is a number of those that it keeps.
+"""
+
+import functools
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+
+from tokendraw_testing.reference_noise import (
+    Array,
+    Ask,
+    Drawing,
+    gumbel,
+    gumbel_of,
+    inverse_philox4x32,
+    philox4x32,
+    random_words,
+    together,
+    uniform,
+)
+
+__all__ = [
+    "EDGE",
+    "NEAR_TIE",
+    "TILE",
+    "TILE_SIZE",
+    "TOKEN",
+    "Array",
+    "Ask",
+    "Drawing",
+    "Logits",
+    "Row",
+    "centre",
+    "draw",
+    "drawing",
+    "gumbel",
+    "inverse_philox4x32",
+    "log_kept_mass",
+    "log_softmax",
+    "merged",
+    "near",
+    "philox4x32",
+    "prepare",
+    "random_words",
+    "together",
+    "uniform",
+    "values",
+]
+
+TOKEN, TILE = 0, 1
+TILE_SIZE = 1024
+EDGE = 1e-6
+"""Decisions of a filter that lie closer to its threshold than this are left to the rounding of float32."""
+NEAR_TIE = 2e-5
+"""Two Gumbel maxima closer than this may swap places in float32."""
+
+
+@dataclass(frozen=True)
+class Logits:
+    """One row of logits, read and sorted once for all the requests that it is asked about."""
+
+    x: Array
+    """[V] float64, NaN replaced by -inf."""
+    top: float
+    """The largest of them."""
+    has_nan: bool
+
+    @classmethod
+    def of(cls, logits: Any) -> Self:
+        """Read a row [V]; what is read already stays as it is."""
+        if isinstance(logits, cls):
+            return logits
+        x = np.asarray(logits).astype(np.float64)
+        top = float(x.max())
+        has_nan = top != top
+        if has_nan:
+            x[np.isnan(x)] = -np.inf
+            top = float(x.max())
+        return cls(x, top, has_nan)
+
+    @functools.cached_property
+    def levels(self) -> tuple[Array, Array]:
+        """The distinct values in descending order, and how many tokens have each: float64 and int64."""
+        ordered = np.sort(self.x)[::-1]
+        is_first = np.ones(len(ordered), bool)
+        np.not_equal(ordered[1:], ordered[:-1], out=is_first[1:])
+        first = np.flatnonzero(is_first)
+        counts = np.empty_like(first)
+        counts[:-1], counts[-1] = first[1:] - first[:-1], len(ordered) - first[-1]
+        return ordered[first], counts
+
+    def depths(self, temperature: float) -> Array:
+        """How far each level lies below the largest: ``-y``, ascending."""
+        return -_scaled(self.levels[0], self.top, temperature)
+
+    def scaled(self, temperature: float) -> Array:
+        """[V] ``y = (x - max x) / T``, as :attr:`Row.y`."""
+        return _scaled(self.x, self.top, temperature)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """The state of one row before the draw."""
+
+    x: Array
+    """[V] logits, NaN replaced by -inf."""
+    y: Array
+    """[V] ``(x - max x) / T``; 0 for the largest tokens and -inf elsewhere when a row holds +inf."""
+    kept: Array
+    """[V] bool."""
+    certain: bool
+    """False where float64 cannot say: a threshold runs closer than ``EDGE`` to a token that it does not equal, or two
+    different logits have one y."""
+    valid: bool
+    greedy: bool
+    empty: bool
+    """Whether nothing stands above -inf."""
+
+    @functools.cached_property
+    def tile_masses(self) -> Array:
+        """The sum of ``exp(y)`` over the kept tokens of each tile."""
+        return np.add.reduceat(np.exp(self.y) * self.kept, np.arange(0, len(self.y), TILE_SIZE))
+
+
+def _scaled(x: Array, top: float, temperature: float) -> Array:
+    if np.isinf(top):  # +inf is the only finite result of a row that holds it, and all -inf is left alone
+        return np.where(x == np.inf, 0.0, -np.inf)
+    y: Array = x - top
+    if temperature != 1:
+        with np.errstate(over="ignore", invalid="ignore"):
+            y /= temperature
+        if temperature == np.inf:
+            y[np.isnan(y)] = -np.inf
+    return y
+
+
+def centre(x: Array) -> Array:
+    """``x - max x`` with +inf as the only finite result of a row that holds it, and all -inf left alone."""
+    return _scaled(x, float(x.max()), 1.0)
+
+
+def log_softmax(values: Array) -> Array:
+    """Log-softmax; all -inf for a row without any mass."""
+    centred = centre(values)
+    mass = np.exp(centred).sum()
+    return centred - np.log(mass) if mass > 0 else centred
+
+
+def prepare(logits: Any, params: Any) -> Row:
+    """Temperature and filters of one row.
+
+    :param logits: [V], or a :class:`Logits`: then requests share the sorting.
+    """
+    own = Logits.of(logits)
+    greedy, empty = not params.temperature > 0, own.top == -np.inf
+    y = own.scaled(1.0 if greedy else params.temperature)
+    if greedy or empty:
+        kept, certain = np.zeros(len(y), bool), True
+        kept[own.x.argmax()] = True
+    else:
+        depths, counts = own.depths(params.temperature), own.levels[1]
+        count, certain = _kept_levels(depths, counts, params)
+        certain = certain and not merged(depths)
+        kept = y >= -depths[count - 1] if depths[count - 1] < np.inf else y > -np.inf
+    valid = not (empty or own.has_nan)
+    return Row(x=own.x, y=y, kept=kept, certain=certain, valid=valid, greedy=greedy, empty=empty)
+
+
+def merged(depths: Array) -> bool:
+    """Whether rounding made one y of two different logits: a tie in y, and none in the logits."""
+    finite = depths[: depths.searchsorted(np.inf)]
+    return bool((finite[1:] == finite[:-1]).any())
+
+
+def near(depths: Array, depth: float) -> tuple[int, int]:
+    """Which levels, from the first to behind the last, lie within ``EDGE`` of a threshold or equal it."""
+    slack = EDGE * max(1.0, depth) if depth < np.inf else 0.0
+    return int(depths.searchsorted(depth - slack)), int(depths.searchsorted(depth + slack, "right"))
+
+
+def _kept_levels(depths: Array, counts: Array, params: Any) -> tuple[int, bool]:
+    """Count the levels that survive min-p, top-k and top-p; tell whether no decision depends on float32 rounding."""
+    kept, certain, thresholds = len(depths), True, []
+    if params.min_p > 0:
+        floor = max(-float(np.log(params.min_p)), 0.0)
+        kept = int(depths.searchsorted(floor, "right"))
+        first, last = near(depths, floor)
+        certain = bool((depths[first:last] == floor).all())
+        thresholds.append(floor)
+    if params.top_k > 0 and (cumulated := counts.cumsum())[-1] > params.top_k:
+        nth = int(cumulated.searchsorted(params.top_k))
+        kept = min(kept, nth + 1)
+        thresholds.append(depths[nth])
+    if params.top_p < 1:
+        counted = len(depths) if params.filter_order == "joint" else kept
+        nth, clear = _nucleus(depths[:counted], counts[:counted], params.top_p)
+        kept, certain = min(kept, nth + 1), certain and clear
+        thresholds.append(depths[nth])
+    for depth in thresholds:  # what lies above a kept token stays above it in float32, or ties with it
+        _, last = near(depths, depth)
+        certain = certain and bool(depths[last - 1] <= depth)
+    return kept, certain
+
+
+def _nucleus(depths: Array, counts: Array, top_p: float) -> tuple[int, bool]:
+    """The number of the last level of the smallest set of largest tokens with mass >= top_p."""
+    masses = counts * np.exp(-depths)
+    above = masses.cumsum()[:-1] / masses.sum()
+    contested = above.searchsorted((top_p - EDGE, top_p + EDGE))
+    return int(above.searchsorted(top_p)), bool(contested[0] == contested[1])
+
+
+def drawing(row: Row, position: int, streams: tuple[int, int] = (TOKEN, TILE)) -> Drawing[tuple[int, float]]:
+    """Draw in two levels, as :func:`draw` does alone and :func:`together` for many rows.
+
+    :param streams: of the noise of tokens and of tiles.
+    """
+    if row.greedy or row.empty or np.count_nonzero(row.kept) == 1:
+        return int(row.kept.argmax()), np.inf
+    tile, lead = 0, np.inf
+    if len(row.y) > TILE_SIZE:
+        noise = gumbel_of((yield Ask(position, np.arange(len(row.tile_masses)), streams[1])))
+        with np.errstate(divide="ignore"):
+            tile, lead = _best(np.log(row.tile_masses) + noise)
+    start = tile * TILE_SIZE
+    members = start + np.flatnonzero(row.kept[start : start + TILE_SIZE])
+    noise = gumbel_of((yield Ask(position, members, streams[0])))
+    best, other = _best(row.y[members] + noise)
+    return int(members[best]), min(lead, other)
+
+
+def _best(scores: Array) -> tuple[int, float]:
+    """Find the largest score, and how far it leads."""
+    best = int(scores.argmax())
+    others = scores.copy()
+    others[best] = -np.inf
+    return best, float(scores[best] - others.max())
+
+
+def draw(
+    row: Row, seed: int, position: int, dtype: str = "fp32", streams: tuple[int, int] = (TOKEN, TILE)
+) -> tuple[int, float]:
+    """The two-level draw: (token, how far the runner-up lies behind at the closer of the two levels)."""
+    return together([drawing(row, position, streams)], [seed], dtype)[0]
+
+
+def values(row: Row, token: int, mode: str) -> Array:
+    """[V] what ``logprobs_mode`` shows for every token of the row, in float64."""
+    if mode == "raw_logits":
+        return row.x
+    if mode == "raw_logprobs":
+        return log_softmax(row.x)
+    if row.empty:
+        return np.full(len(row.x), -np.inf)
+    if row.greedy:
+        return np.where(np.arange(len(row.x)) == token, 0.0, -np.inf)
+    if mode == "temperature_logprobs":
+        return log_softmax(row.y)
+    processed = np.where(row.kept, row.y, -np.inf)
+    return processed if mode == "processed_logits" else log_softmax(processed)
+
+
+def log_kept_mass(row: Row) -> float:
+    """Log of the kept set's share of the temperature-scaled mass, at most 0."""
+    if row.greedy or row.empty:
+        return 0.0
+    return min(0.0, float(np.log(np.exp(row.y[row.kept]).sum()) - np.log(np.exp(row.y).sum())))

@@ -1,0 +1,87 @@
+"""Computes the edits of one row of logits in numpy alone: slow, plain and independent.
+
+Nothing here imports tokendraw. Requests are read by attribute, so ``tokendraw.SamplingParams`` fits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tokendraw_testing.reference import Array
+
+
+@dataclass(frozen=True)
+class Edited:
+    """One row, once it is edited."""
+
+    values: Array
+    """[V]."""
+    edited: Array
+    """[V] bool: ids that somebody edits."""
+    scale: Array
+    """[V]: the largest number on the way to each value, which says what rounding may cost."""
+
+
+def edit(
+    logits: Array, params: Any, prompt: Sequence[int], output: Sequence[int], allowed: Array | None = None
+) -> Edited:
+    """Edit logits [V] in their own dtype, float32 or float64: each step is rounded to that.
+
+    :param prompt: tokens; numbers outside [0, V) are placeholders, as in ``output``.
+    :param allowed: [V] bool, of the bitmask.
+    """
+    x = logits.copy()
+    forbidden = _forbidden(len(x), params, output, allowed)
+    x[forbidden] = -np.inf
+    touched, scale = forbidden.copy(), np.abs(x)
+
+    def number(value: float) -> Any:
+        return x.dtype.type(np.float32(value))  # parameters are float32 whatever x is
+
+    def step(ids: Array, values: Array) -> None:
+        x[ids] = values
+        scale[ids] = np.maximum(scale[ids], np.abs(values))
+
+    with np.errstate(invalid="ignore", over="ignore"):
+        for token, bias in (params.logit_bias or {}).items():
+            touched[token] = True
+            step(np.array([token]), x[[token]] + number(bias))
+        times = np.bincount(_ids(output, len(x)), minlength=len(x))
+        occurring, out = np.unique(_ids([*prompt, *output], len(x))), np.flatnonzero(times)
+        repetition = number(params.repetition_penalty)
+        if repetition != 1:
+            touched[occurring] = True
+            old = x[occurring]
+            step(occurring, np.where(old > 0, old / repetition, old * repetition))
+        if params.frequency_penalty != 0:
+            touched[out] = True
+            cost = number(params.frequency_penalty) * times[out].astype(x.dtype)
+            scale[out] = np.maximum(scale[out], np.abs(cost))
+            step(out, x[out] - cost)
+        if params.presence_penalty != 0:
+            touched[out] = True
+            step(out, x[out] - number(params.presence_penalty))
+    return Edited(x, touched, scale)
+
+
+def _ids(tokens: Sequence[int], vocab_size: int) -> Array:
+    """Leave out placeholders."""
+    return np.asarray([token for token in tokens if 0 <= token < vocab_size], np.int64)
+
+
+def _forbidden(vocab_size: int, params: Any, output: Sequence[int], allowed: Array | None) -> Array:
+    """Find the ids that get -inf."""
+    forbidden = np.zeros(vocab_size, bool) if allowed is None else ~allowed
+    if params.allowed_token_ids is not None:
+        forbidden |= ~np.isin(np.arange(vocab_size), list(params.allowed_token_ids))
+    for word in params.bad_words or ():
+        *before, last = word
+        if not before or list(output[-len(before) :]) == before:
+            forbidden[last] = True
+    if len(output) < params.min_tokens:
+        forbidden[list(params.stop_token_ids or ())] = True
+    return forbidden

@@ -1,0 +1,144 @@
+"""Computes the answer of a verification, request by request in float64 with numpy alone: the walk along the drafts.
+
+As :mod:`tokendraw_testing.reference`, on which it stands, it imports nothing of tokendraw and is plain.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tokendraw_testing import reference
+from tokendraw_testing.reference import Array, Ask, Drawing, Row
+from tokendraw_testing.reference_noise import gumbel_of
+
+Rows = Array | Sequence[Row]
+"""Rows of logits [n, V], or what :func:`tokendraw_testing.reference.prepare` made of them."""
+ACCEPT, RESIDUAL_TOKEN, RESIDUAL_TILE, DRAFT_TOKEN, DRAFT_TILE = 2, 3, 4, 5, 6
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The tokens that one request emits."""
+
+    tokens: list[int]
+    """The accepted drafts and one token more."""
+    valid: bool
+    lead: float
+    """Distance of its closest decision from another one; 0 where float64 cannot say what a filter keeps."""
+
+
+def distribution(row: Row) -> Array:
+    """[V] what ``sample`` draws from."""
+    if row.empty:
+        return row.kept * 1.0
+    weight = np.exp(row.y) * row.kept
+    return np.asarray(weight / weight.sum())
+
+
+def walk(
+    target: Rows,
+    drafts: Sequence[int],
+    params: Any,
+    positions: Sequence[int],
+    *,
+    probs: Array | None = None,
+    logits: Rows | None = None,
+    coupled: bool = False,
+    dtype: str = "fp32",
+) -> Answer:
+    """Walk along the drafts of one request with a seed; the parameters are those of :func:`walking`."""
+    own = walking(target, drafts, params, positions, probs=probs, logits=logits, coupled=coupled)
+    return reference.together([own], [params.seed], dtype)[0]
+
+
+def walking(
+    target: Rows,
+    drafts: Sequence[int],
+    params: Any,
+    positions: Sequence[int],
+    *,
+    probs: Array | None = None,
+    logits: Rows | None = None,
+    coupled: bool = False,
+) -> Drawing[Answer]:
+    """Walk along the drafts of one request, as :func:`walk` does alone and ``reference.together`` for many requests.
+
+    :param target: [n + 1, V], ``drafts`` n ids, ``positions`` one a row of the target. Rows that are walked more than
+        once may be given prepared, here and in ``logits``.
+    :param probs: [n, V] what the drafts were drawn by, or ``logits`` [n, V]; neither: they were chosen.
+    """
+    tokens: list[int] = []
+    valid, lead = True, np.inf
+    for step, position in enumerate(positions):
+        row = _prepared(target[step], params)
+        lead, valid = min(lead, np.inf if row.certain else 0.0), valid and row.valid
+        if step == len(drafts) or coupled or row.greedy:
+            own, margin = yield from reference.drawing(row, position)
+            lead = min(lead, margin)
+            tokens.append(own)
+            if step < len(drafts) and drafts[step] == own:
+                continue
+            return Answer(tokens, valid, lead)
+        x, p = int(drafts[step]), distribution(row)
+        q = np.zeros(len(p))
+        if 0 <= x < len(q):
+            if probs is not None:
+                given = np.asarray(probs[step], np.float64)
+                q = np.where((given > 0) & (given < np.inf), given, 0.0)
+                valid = valid and bool((given >= 0).all() and 0 < given.max() < np.inf)
+            elif logits is not None:
+                draft = _prepared(logits[step], params)
+                q, valid = distribution(draft), valid and draft.valid
+                lead = min(lead, np.inf if draft.certain else 0.0)
+            else:
+                q[x] = 1.0
+            u = float((yield Ask(position, np.zeros(1, np.int64), ACCEPT))[0])
+            ratio = float(p[x] / q[x]) if q[x] > 0 else -np.inf
+            lead = min(lead, abs(u - ratio))
+            if u < ratio:
+                tokens.append(x)
+                continue
+        token, margin = yield from _recovering(p, q, position)
+        return Answer([*tokens, token], valid, min(lead, margin))
+    raise AssertionError("one position a row")
+
+
+def _prepared(row: Any, params: Any) -> Row:
+    return row if isinstance(row, Row) else reference.prepare(row, params)
+
+
+def recover(p: Array, q: Array, seed: int, position: int, dtype: str = "fp32") -> tuple[int, float]:
+    """A draw from what p [V] has more than q [V], or from p where that is nothing, as ``reference.draw``."""
+    return reference.together([_recovering(p, q, position)], [seed], dtype)[0]
+
+
+def _recovering(p: Array, q: Array, position: int) -> Drawing[tuple[int, float]]:
+    """Recover a token.
+
+    A difference is known as much worse than p and q as it is smaller than they are, and so is its logarithm: the lead
+    over such a token is divided by that.
+    """
+    more = np.maximum(p - q, 0.0)
+    more, less = (more, p + q) if more.any() else (p, p)
+    tile, lead = 0, np.inf
+    if len(p) > reference.TILE_SIZE:
+        first = np.arange(0, len(p), reference.TILE_SIZE)
+        masses, worth = np.add.reduceat(more, first), np.add.reduceat(less * (more > 0), first)
+        tile, lead = _best(masses, worth, (yield Ask(position, np.arange(len(first)), RESIDUAL_TILE)))
+    start = tile * reference.TILE_SIZE
+    ids = start + np.flatnonzero(more[start : start + reference.TILE_SIZE])
+    token, other = _best(more[ids], less[ids], (yield Ask(position, ids, RESIDUAL_TOKEN)))
+    return int(ids[token]), min(lead, other)
+
+
+def _best(weight: Array, known: Array, u: Array) -> tuple[int, float]:
+    """Find the largest log weight + noise, and its lead in units of the rounding of ``known``."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        scores = np.log(weight) + gumbel_of(u)
+        best = int(np.argmax(scores))
+        slack = np.where(weight > 0, known / weight, 1.0)
+        leads = (scores[best] - scores) / np.maximum(1.0, slack + slack[best] - 1.0)
+    leads[best] = np.inf
+    return best, float(leads.min())

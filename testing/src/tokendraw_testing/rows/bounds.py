@@ -1,0 +1,43 @@
+"""Makes rows and requests whose log-probabilities and kept masses lie next to 0, so that rounding may exceed it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tokendraw import SamplingParams
+from tokendraw.plugin import Capabilities
+from tokendraw_testing.rows.requests import scalar_filters
+
+Array = NDArray[Any]
+
+
+def leading_rows(rng: np.random.Generator, size: int, rows: int) -> Array:
+    """Make rows [rows, V] float32 that are uniform or nearly so, but for a token that may lead, by far too."""
+    logits = rng.choice([0.0, 1e-3, 1.0], (rows, 1)) * rng.standard_normal((rows, size))
+    lead = rng.choice([0.0, 1.0, 60.0], rows) * rng.uniform(0, 20, rows)
+    logits[np.arange(rows), rng.integers(0, size, rows)] += lead
+    return logits.astype(np.float32)
+
+
+def narrow_requests(capabilities: Capabilities) -> list[SamplingParams]:
+    """List requests that keep one token, few tokens, or nearly all, as far as a sampler serves them row by row."""
+    found, filters = [SamplingParams(), SamplingParams(temperature=3.0)], dict(capabilities.filters)
+    if scalar_filters(capabilities):
+        return found[:1]
+    if "top_k" in filters:
+        limit = capabilities.max_top_k or 30
+        found += [
+            SamplingParams(top_k=min(k, limit), temperature=t) for k, t in ((1, 1.0), (2, 0.7), (30, 1.0))
+        ]
+    if "top_p" in filters:
+        found += [SamplingParams(top_p=0.5), SamplingParams(top_p=0.999)]
+        found += [SamplingParams(top_p=0.999999, temperature=2.0)]
+    if "min_p" in filters:
+        found += [SamplingParams(min_p=1.0), SamplingParams(min_p=1e-6)]
+    orders = capabilities.filter_orders or ("top_k_first",)
+    found = [replace(request, filter_order=order) for request in found for order in orders]
+    return found + ([SamplingParams(temperature=0.0)] if capabilities.greedy else [])

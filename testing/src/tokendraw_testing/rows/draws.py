@@ -1,0 +1,95 @@
+"""Makes many draws from one row of logits, in as few calls as the device can hold."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from tokendraw import SamplingParams
+from tokendraw_testing.kit.statistical_tests import fit, pooled
+from tokendraw_testing.kit.trial import Trial, Verdict
+from tokendraw_testing.rows.expected import Expected, expect
+from tokendraw_testing.rows.sampling import Sampling, equal_rows
+
+Array = NDArray[Any]
+
+
+def seed_torch(rng: np.random.Generator) -> None:
+    """Give the unseeded rows that follow noise of their own, decided by ``rng``."""
+    torch.manual_seed(int(rng.integers(2**63)))
+
+
+def random_seeds(rng: np.random.Generator, rows: int) -> tuple[list[int], list[int]]:
+    """Make seeds over all 64 bits and positions over 40 bits, for unrelated rows."""
+    return rng.integers(0, 2**64, rows, np.uint64).tolist(), rng.integers(0, 2**40, rows).tolist()
+
+
+def draw_many(
+    subject: Sampling,
+    logits: Array | torch.Tensor,
+    params: SamplingParams,
+    draws: int,
+    rng: np.random.Generator,
+    *,
+    seeded: bool = False,
+) -> Array:
+    """Draw ``draws`` tokens from one row [V] in any dtype: the rows of a batch differ only in their noise."""
+    rows = max(1, min(draws, subject.effort.elements // len(logits), 1 << 16))
+    row = torch.as_tensor(logits).to(subject.device)
+    batch = row.expand(rows, -1) if len(logits) > 1 << 14 else row.repeat(rows, 1)
+    seed_torch(rng)
+    found = []
+    for start in range(0, draws, rows):
+        count = min(rows, draws - start)
+        if seeded:
+            seeds, positions = random_seeds(rng, count)
+            found.append(seeded_tokens(subject, batch[:count], params, seeds, positions))
+        else:
+            found.append(subject.tokens(batch[:count], params))
+    return np.concatenate(found)
+
+
+def seeded_tokens(
+    subject: Sampling,
+    logits: torch.Tensor,
+    params: SamplingParams,
+    seeds: Sequence[int],
+    positions: Sequence[int],
+) -> Array:
+    """Draw a token a row [B, V], for equal requests whose seeds and positions differ: [B] int64 on the host."""
+    metadata = equal_rows(params, len(logits), subject.device, seeds, positions)
+    found: Array = subject.call(logits.to(subject.device), metadata).token_ids.cpu().numpy()
+    return found
+
+
+def judge_fit(
+    subject: Sampling,
+    trial: Trial,
+    label: str,
+    logits: Array,
+    params: SamplingParams,
+    draws: int,
+    *,
+    seeded: bool = False,
+    dtype: torch.dtype = torch.float32,
+) -> Expected:
+    """Compare the draws of one row with its float64 distribution.
+
+    :param logits: [V] float32, exact in ``dtype``, in which they are given.
+    """
+    expected = expect(logits, params, subject.capabilities.tie_rule)
+    assert expected.certain, f"the kit chose a row that rounding decides: {label}"
+
+    given = torch.from_numpy(logits).to(dtype)
+
+    def experiment(rng: np.random.Generator, count: int) -> Verdict:
+        tokens = draw_many(subject, given, params, count, rng, seeded=seeded)
+        bins = pooled(expected.probabilities, count, expected.in_part)
+        return fit(tokens, expected.probabilities, bins)
+
+    trial.judge(label, experiment, draws)
+    return expected

@@ -1,0 +1,170 @@
+"""Computes in float64 which tokens a row may draw, which are uncertain, and how likely each of them is."""
+
+from __future__ import annotations
+
+import functools
+import math
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tokendraw import SamplingParams
+from tokendraw.plugin import TieRule
+from tokendraw_testing import reference
+
+MASS_TOLERANCE: Final = 1e-5
+"""A nucleus edge that is reached closer than this is left to the rounding of float32 sums."""
+SAME: Final = 0.9999
+"""Least share of seeded draws that equal the reference's; the others are near ties in float32."""
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Expected:
+    """The expectation of one row. All arrays are [V]."""
+
+    y: Array
+    """float64: ``(x - max x) / T``; 0 for the only token of a row that draws none."""
+    kept: Array
+    """bool: what is kept; under ``exact_k`` as many of the last group as there is room for."""
+    edge: Array
+    """bool: the least likely tokens that are kept, all tied."""
+    in_part: Array
+    """bool: the group of which some stay, by the sampler's own choice; none under the rule ``value``."""
+    share: float
+    """Share of the tokens of that group that stay."""
+    possible: Array
+    """bool: what may be drawn, with the benefit of rounding."""
+    certain: bool
+    """Whether no decision of a filter depends on rounding, so that ``probabilities`` are certain."""
+    count: int
+    """Number of tokens that are kept."""
+
+    @functools.cached_property
+    def masses(self) -> Array:
+        """float64, largest 1. The tokens of a group that is kept in part share its mass evenly."""
+        masses: Array = np.exp(self.y) * self.kept
+        if self.share < 1:
+            masses[self.in_part] *= self.share
+        return masses
+
+    @functools.cached_property
+    def probabilities(self) -> Array:
+        """float64, of sum 1."""
+        return np.asarray(self.masses / self.masses.sum())
+
+    @property
+    def log_share(self) -> float:
+        """Log of the kept tokens' share of the temperature-scaled mass, at most 0."""
+        return min(0.0, float(np.log(self.masses.sum() / np.exp(self.y).sum())))
+
+
+def expect(logits: Array | reference.Logits, params: SamplingParams, tie_rule: TieRule = "value") -> Expected:
+    """Apply temperature and filters to one row, by groups of equal logits from the largest downwards.
+
+    :param logits: [V], or a ``reference.Logits``: then requests share the sorting, with ``reference.prepare`` too.
+    """
+    own = reference.Logits.of(logits)
+    x, (levels, counts) = own.x, own.levels
+    if not params.temperature > 0 or own.top == -np.inf:
+        one = np.zeros(len(x), bool)
+        one[x.argmax()] = True
+        none, y = np.zeros_like(one), np.where(one, 0.0, -np.inf)
+        return Expected(y=y, kept=one, edge=one, in_part=none, share=1.0, possible=one, certain=True, count=1)
+    depths = own.depths(params.temperature)
+    filtered = _filtered(depths, counts, params, tie_rule)
+    y, end = own.scaled(params.temperature), min(filtered.end, int(depths.searchsorted(np.inf)))
+    kept, edge = x >= levels[end - 1], x == levels[end - 1]
+    room = filtered.room if end == filtered.end else int(counts[end - 1])
+    in_part = edge if room < counts[end - 1] else np.zeros_like(edge)
+    possible = kept.copy()
+    for first, last in filtered.doubtful:
+        if last > end:
+            possible |= (x <= levels[max(first, end)]) & (x >= levels[last - 1]) & (y > -np.inf)
+    return Expected(
+        y=y,
+        kept=kept,
+        edge=edge,
+        in_part=in_part,
+        share=room / int(counts[end - 1]),
+        possible=possible,
+        certain=not filtered.doubtful and not reference.merged(depths),
+        count=int(counts[: end - 1].sum()) + room,
+    )
+
+
+def possible_tokens(logits: Array, params: SamplingParams, tie_rule: TieRule) -> Array:
+    """Return [V] bool, the tokens that a row [V] float32 may draw. Equal rows in succession are computed once."""
+    return _expect_bytes(logits.tobytes(), params, tie_rule).possible
+
+
+@functools.lru_cache(maxsize=8)
+def _expect_bytes(logits: bytes, params: SamplingParams, tie_rule: TieRule) -> Expected:
+    return expect(np.frombuffer(logits, np.float32), params, tie_rule)
+
+
+class _Filtered(NamedTuple):
+    """The groups that are kept, in descending order: those before ``end``."""
+
+    end: int
+    room: int
+    """Number of tokens of the last of them that stay."""
+    doubtful: list[tuple[int, int]]
+    """Groups that rounding may decide otherwise, each from the first to behind the last."""
+
+
+def _filtered(depths: Array, counts: Array, params: SamplingParams, tie_rule: TieRule) -> _Filtered:
+    """Apply min-p, top-k and top-p to groups of ``counts`` tokens at ``depths`` below the largest."""
+    end, exact, doubtful = len(depths), tie_rule == "exact_k", []
+    room = int(counts[-1])
+    if params.min_p > 0:
+        floor = max(-float(np.log(params.min_p)), 0.0)
+        doubtful += _around(depths, floor)
+        end = int(depths.searchsorted(floor, "right"))
+        room = int(counts[end - 1])
+    if params.top_k > 0 and (cumulated := counts.cumsum())[-1] > params.top_k:
+        nth = int(cumulated.searchsorted(params.top_k))
+        doubtful += _behind(depths, nth)
+        if nth < end:
+            end, room = nth + 1, int(counts[nth])
+            if exact:
+                room = params.top_k - int(cumulated[nth] - counts[nth])
+    if params.top_p < 1:
+        is_joint = params.filter_order == "joint"
+        counted = counts if is_joint else np.append(counts[: end - 1], room)
+        masses = counted * np.exp(-depths[: len(counted)])
+        mass = float(masses.sum())
+        wanted, above = params.top_p * mass, masses.cumsum()
+        above -= masses
+        doubt = sum(float((counts[a:b] * np.exp(-depths[a:b])).sum()) for a, b in doubtful)
+        slack = MASS_TOLERANCE * mass + doubt
+        first, last = (
+            int(above.searchsorted(wanted - slack)),
+            int(above.searchsorted(wanted + slack, "right")),
+        )
+        doubtful.append((first, last))
+        nth = max(int(above.searchsorted(wanted)) - 1, 0)
+        doubtful += _behind(depths, nth)
+        if nth < end:
+            room = room if nth + 1 == end else int(counts[nth])
+            end = nth + 1
+            if exact and masses[nth] > 0:
+                room = min(room, max(1, math.ceil((wanted - above[nth]) / float(np.exp(-depths[nth])))))
+    return _Filtered(end, room, [(max(1, a), b) for a, b in doubtful if b > max(1, a)])
+
+
+def _around(depths: Array, depth: float) -> list[tuple[int, int]]:
+    """Find the groups that lie within ``EDGE`` of a threshold, and do not equal it."""
+    first, last = reference.near(depths, depth)
+    equal = [first + int(depths[first:last].searchsorted(depth, side)) for side in ("left", "right")]
+    return [(a, b) for a, b in ((first, equal[0]), (equal[1], last)) if a < b]
+
+
+def _behind(depths: Array, nth: int) -> list[tuple[int, int]]:
+    """Find the groups that lie less than ``EDGE`` below one that is kept."""
+    last = reference.near(depths, depths[nth])[1]
+    first = int(depths.searchsorted(depths[nth], "right"))
+    return [(first, last)] if first < last else []

@@ -1,0 +1,57 @@
+"""Log-probabilities that a call shows, against float64."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tokendraw import SamplingParams
+from tokendraw.plugin import LogprobsMode, TieRule
+from tokendraw_testing import reference
+from tokendraw_testing.kit.trial import Trial
+from tokendraw_testing.rows.expected import expect
+
+TOLERANCE: Final = 1e-5
+_ROUNDING: Final = 5e-7
+"""Rounding error of float32 itself, relative to a large value."""
+
+Array = NDArray[Any]
+
+
+def expected_values(
+    x: Array, request: SamplingParams, token: int, mode: LogprobsMode, tie_rule: TieRule
+) -> Array | None:
+    """Compute what the drawn ``token`` of a row ``x`` [V] has to come with: [V] float64, by id.
+
+    :returns: None where rounding, or the sampler's own choice among tied tokens, decides what a filter keeps.
+    """
+    own = reference.Logits.of(x)
+    told, row = expect(own, request, tie_rule), reference.prepare(own, request)
+    if not told.certain or told.count != row.kept.sum():
+        return None
+    return reference.values(row, token, mode)
+
+
+def require_values(trial: Trial, what: str, ids: Array, found: Array, expected: Array) -> None:
+    """Require values to agree with float64 to 1e-5.
+
+    :param what: where they were shown, for the message.
+    :param ids: of which tokens ``found`` are, [N] each; ``expected`` is [V], by id.
+    """
+    needed = expected[ids]
+    off = _off(found, needed)
+    worst = off.argmax()
+    trial.require(
+        off[worst] <= 0, f"{what}: token {ids[worst]} needs {needed[worst]:.7g}, found {found[worst]:.7g}"
+    )
+
+
+def _off(found: Array, expected: Array) -> Array:
+    """Measure how far each value lies outside of what is tolerated; inf where one is -inf and the other is not."""
+    found = found.astype(np.float64)
+    with np.errstate(invalid="ignore"):
+        distance = np.abs(found - expected)
+        off: Array = distance - (TOLERANCE + _ROUNDING * np.abs(expected))
+    return np.where(found == expected, 0.0, np.where(np.isnan(off), np.inf, off))

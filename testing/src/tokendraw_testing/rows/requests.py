@@ -1,0 +1,130 @@
+"""Makes requests that a subject can serve: every combination of its capabilities, and nothing else."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from tokendraw import SamplingParams
+from tokendraw.plugin import Capabilities, LogprobsMode
+from tokendraw_testing.kit.effort import Effort
+from tokendraw_testing.rows.sampling import Sampling
+
+
+def combinations(capabilities: Capabilities, size: int) -> list[SamplingParams]:
+    """Mix temperatures, filters and orders for a vocabulary of ``size``; the plain request comes first."""
+    filters = {name for name, _ in capabilities.filters}
+    limit = capabilities.max_top_k
+    ks = [k for k in (0, 1, 40, max(1, size // 2), 2**30) if limit is None or k <= limit]
+    top_k = ks if "top_k" in filters else [0]
+    top_p = (1.0, 0.9, 0.3) if "top_p" in filters else (1.0,)
+    min_p = (0.0, 0.05) if "min_p" in filters else (0.0,)
+    found = [
+        SamplingParams(temperature=t, top_k=k, top_p=p, min_p=m, filter_order=order)
+        for t, k, p, m, order in itertools.product(
+            (1.0, 0.6), top_k, top_p, min_p, capabilities.filter_orders or ("top_k_first",)
+        )
+    ]
+    return found + ([SamplingParams(temperature=0.0)] if capabilities.greedy else [])
+
+
+def batches(
+    subject: Sampling, requests: Sequence[SamplingParams], rows: int, turn: int = 0
+) -> list[list[SamplingParams]]:
+    """Make batches of ``rows`` requests that hold every one of ``requests``: one batch for each of them.
+
+    Where they are to be mixed, there is one batch of all kinds, behind those that kernels may serve in a way of their
+    own: plain rows only, greedy rows only.
+
+    :param turn: of several such batches, which one this is: the next one goes on with other requests.
+    """
+    if not requests or not subject.effort.mixed:
+        return [[params] * rows for params in requests]
+    if scalar_filters(subject.capabilities):
+        return [[params] * rows for params in _spread(requests, 4)]
+    own = [params for params in requests if params in (SamplingParams(), SamplingParams(temperature=0.0))]
+    return [*([params] * rows for params in own), _spread(requests, rows, turn * rows)]
+
+
+def assigned(effort: Effort, requests: Sequence[SamplingParams], rows: int) -> list[SamplingParams]:
+    """Pick one request for each of ``rows`` rows: in their order, or spread over all of them for a mixed batch."""
+    if effort.mixed:
+        return _spread(requests, rows)
+    return [requests[i % len(requests)] for i in range(rows)]
+
+
+def _spread(requests: Sequence[SamplingParams], rows: int, start: int = 0) -> list[SamplingParams]:
+    """Order requests at golden-ratio distances, so that neighbours differ and none repeats before all came."""
+    step = round(0.618 * len(requests))
+    while math.gcd(step, len(requests)) > 1:
+        step += 1
+    return [requests[i * step % len(requests)] for i in range(start, start + rows)]
+
+
+def described(params: SamplingParams) -> str:
+    """Describe a request in words."""
+    off = SamplingParams()
+    given = {name: getattr(params, name) for name in ("temperature", "top_k", "top_p", "min_p")}
+    words = [f"{name} = {value:.10g}" for name, value in given.items() if value != getattr(off, name)]
+    return ", ".join(words) or "a plain row"
+
+
+def scalar_filters(capabilities: Capabilities) -> tuple[str, ...]:
+    """List the filters that have one value for the whole batch."""
+    per_row = {name for name, how in capabilities.filters if how == "per_row"}
+    return tuple(name for name, how in capabilities.filters if how == "scalar" and name not in per_row)
+
+
+def tokens_of(
+    subject: Sampling,
+    logits: torch.Tensor | NDArray[Any],
+    params: Sequence[SamplingParams],
+    positions: Sequence[int] | None = None,
+    **options: Any,
+) -> NDArray[Any]:
+    """Draw the tokens of rows with requests of their own: in one call, or in one for each value of a scalar filter.
+
+    :param options: of :meth:`Sampling.tokens`.
+    """
+    logits = torch.as_tensor(logits)
+    names = scalar_filters(subject.capabilities)
+    if not names:
+        return subject.tokens(logits, params, positions, **options)
+    found = np.zeros(len(params), np.int64)
+    keys = [tuple(getattr(p, name) for name in names) for p in params]
+    for key in dict.fromkeys(keys):
+        rows = [i for i, k in enumerate(keys) if k == key]
+        part = None if positions is None else [positions[i] for i in rows]
+        found[rows] = subject.tokens(logits[rows], [params[i] for i in rows], part, **options)
+    return found
+
+
+def has_filter(which: str) -> Callable[[Any], bool]:
+    """Make the test of capabilities that a filter is applied, per row or to the whole batch."""
+    return lambda capabilities: any(name == which for name, _ in capabilities.filters)
+
+
+def has_mode(mode: LogprobsMode) -> Callable[[Any], bool]:
+    """Make the test of capabilities that a logprobs mode is served."""
+    return lambda capabilities: mode in capabilities.logprobs_modes
+
+
+def has_counter(capabilities: Capabilities) -> bool:
+    """Whether rows may bring seeds of their own."""
+    return capabilities.seeding == "counter"
+
+
+def has_logprobs(capabilities: Capabilities) -> bool:
+    """Tell whether any logprobs mode is served."""
+    return bool(capabilities.logprobs_modes)
+
+
+def seedings(capabilities: Capabilities) -> tuple[bool, ...]:
+    """List whether rows bring seeds: without, and with them if they may."""
+    return (False, True) if has_counter(capabilities) else (False,)

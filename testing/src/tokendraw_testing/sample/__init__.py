@@ -1,0 +1,51 @@
+"""The properties of the operation ``sample``."""
+
+from tokendraw_testing.kit.operation import OperationKit
+from tokendraw_testing.rows.sampling import Sampling
+from tokendraw_testing.sample import (
+    calls,
+    corners,
+    crossed_statistics,
+    crossing,
+    device,
+    distribution,
+    filters,
+    independence,
+    logprobs,
+    outputs,
+    ready_tensors,
+    seeds,
+    sharded,
+    special_values,
+    support,
+    threads,
+    uniform,
+)
+from tokendraw_testing.sample.fuzz import fuzz
+
+_MODULES = (
+    support,
+    special_values,
+    calls,
+    outputs,
+    threads,
+    ready_tensors,
+    filters,
+    distribution,
+    independence,
+    seeds,
+    logprobs,
+    uniform,
+    corners,
+    crossed_statistics,
+    crossing,
+    sharded,
+    device,
+)
+KIT = OperationKit(
+    view=Sampling,
+    properties=tuple(prop for module in _MODULES for prop in module.properties.all),
+    fuzz=fuzz,
+)
+
+__all__ = ["KIT", "Sampling"]

@@ -1,0 +1,101 @@
+"""A subject whose calls are made by ranks that are threads, each of which holds a part of the logits."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from tokendraw import SamplerOutput, VocabShard
+from tokendraw.plugin import Call
+from tokendraw.tools import run_call
+from tokendraw_testing.kit.inputs import bits, unmodified
+from tokendraw_testing.kit.trial import Trial, Violation
+from tokendraw_testing.rows.expected import SAME
+from tokendraw_testing.rows.sampling import Sampling
+from tokendraw_testing.sample.outputs import tensors_of
+from tokendraw_testing.shards.splits import Split, splits
+from tokendraw_testing.shards.thread_ranks import ThreadRank, on_ranks
+
+
+class OverRanks(Sampling):
+    """A subject whose calls are made by ranks, each of which holds a part of the logits, and once by one device.
+
+    The splits of a vocabulary take turns. Every rank has to return the same, bit by bit, and leave its logits as they
+    are; the tokens are those of the one device, up to near ties.
+    """
+
+    def __init__(self, viewed: Sampling, trial: Trial) -> None:
+        super().__init__(viewed.subject)
+        self._trial = trial
+        self._turns = Counter[int]()
+        self.split: Split | None = None
+        """The split of the last call."""
+        self.rows = self.apart = 0
+        """Rows of all calls, and those whose token was another than the one device's."""
+
+    def make(self, call: Call, need: Any = None) -> SamplerOutput:
+        """Make a call on all ranks, and return what they did."""
+        logits, metadata = call.logits, call.metadata  # type: ignore[attr-defined]
+        need = replace(need or self.usual_need, vocab_parallel=True)
+        size = logits.shape[1]
+        choice = splits(size)
+        split = self.split = choice[self._turns[size] % len(choice)]
+        self._turns[size] += 1
+        parts = split.of(logits)
+
+        def work(rank: ThreadRank) -> SamplerOutput:
+            own = parts[rank.rank]
+            shard = VocabShard(split.bounds[rank.rank], logits.shape[1], rank)
+            one = self.new_call("sample", own, metadata, shard=shard)
+            backend = self.subject.built(self.operation, need, rank.rank)
+            output, reason = run_call(one, backend, plugin=self.subject.name, need=need)
+            if reason is not None:
+                raise Violation(f"rank {rank.rank} needs to return {reason}")
+            result: SamplerOutput = output
+            return result
+
+        named = {f"logits of rank {rank}": part for rank, part in enumerate(parts)}
+        with unmodified(self._trial, metadata=metadata, **named):
+            devices = [self.device] if self.device.type == "cuda" else []
+            with torch.random.fork_rng(devices=devices):
+                alone: SamplerOutput = super().make(call, need)
+            found = on_ranks(split.size, work)  # from the same noise
+        self._require_alike(found)
+        self.rows += len(logits)
+        self.apart += int((found[0].token_ids != alone.token_ids).sum())
+        return found[0]
+
+    def _require_alike(self, found: list[SamplerOutput]) -> None:
+        first, *others = [tensors_of(output) for output in found]
+        for rank, other in enumerate(others, 1):
+            for name, tensor in first.items():
+                self._trial.require(
+                    name in other and torch.equal(bits(tensor), bits(other[name])),
+                    f"'{name}' of rank {rank} needs to be that of rank 0, bit by bit, found another",
+                )
+
+    @property
+    def words(self) -> str:
+        """Say how many rows were drawn over ranks, and how many of them otherwise than on one device."""
+        return (
+            f"{self.rows} rows over 2 to 5 ranks, {self.apart} of them with another token than on one device"
+        )
+
+
+@contextlib.contextmanager
+def over_ranks(subject: Sampling, trial: Trial) -> Iterator[OverRanks]:
+    """Let checks of calls look at calls over ranks, and hold all tokens against those of one device."""
+    view = OverRanks(subject, trial)
+    try:
+        yield view
+    except Violation as violation:
+        raise Violation(f"over {view.split}: {violation}") from violation.__cause__
+    same = view.rows - view.apart
+    trial.require(
+        same >= SAME * view.rows - 1, f"{view.rows} rows need {SAME:.2%} of one device's tokens, found {same}"
+    )

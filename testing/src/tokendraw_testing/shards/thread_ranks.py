@@ -1,0 +1,173 @@
+"""Ranks that are threads of one process, so that sharded calls can be checked on any one device.
+
+A :class:`ThreadRank` stands where the process group of :class:`tokendraw.VocabShard` does. It is stricter than NCCL and
+gloo are: a collective that not all ranks make, or that they make of different shapes or dtypes, raises on every rank,
+where those would wait or mix up memory.
+
+One rank computes at a time, from one collective to the next, in rank order. So a run repeats itself, although all ranks
+share torch's generators and whatever a sampler keeps for a device: rank 0 takes its random numbers first.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from tokendraw.plugin import one_thread
+from tokendraw_testing.kit.trial import Violation
+
+_T = TypeVar("_T")
+
+SECONDS = 60.0
+"""How long all ranks may take."""
+
+
+class PartedError(Violation):
+    """Ranks did not make the same collectives; the message says which."""
+
+
+@dataclass(frozen=True)
+class ThreadRank:
+    """One of the ranks of a world: a group for :class:`tokendraw.VocabShard`."""
+
+    rank: int
+    world: _World
+
+    @property
+    def size(self) -> int:
+        """Return the number of ranks."""
+        return self.world.size
+
+    def all_gather(self, tensor: Tensor) -> Tensor:
+        """Return the tensors of all ranks, [R, ...]."""
+        return torch.stack(self._exchange("all_gather", tensor))
+
+    def all_sum(self, tensor: Tensor) -> None:
+        """Replace a tensor of integers by its sum over all ranks."""
+        tensor.copy_(torch.stack(self._exchange("all_sum", tensor)).sum(0))
+
+    def broadcast_from_first(self, tensor: Tensor) -> Callable[[], object]:
+        """Begin to replace a tensor by that of rank 0, which is there once what is returned was called."""
+        first = self._exchange("broadcast_from_first", tensor)[0]
+        return lambda: tensor.copy_(first)
+
+    def gather_objects(self, value: object) -> list[Any]:
+        """List what each rank has, in their order."""
+        return self.world.exchange(self.rank, "gather_objects", value)
+
+    def _exchange(self, name: str, tensor: Tensor) -> list[Tensor]:
+        about = f"{name} of {list(tensor.shape)} {str(tensor.dtype).removeprefix('torch.')}"
+        if not tensor.is_contiguous():
+            raise Violation(f"{about} needs a contiguous tensor, found strides {list(tensor.stride())}")
+        # A copy: its owner may write to the tensor while others still read.
+        return self.world.exchange(self.rank, about, tensor.clone())
+
+
+@dataclass(eq=False)
+class _World:
+    """Holds what the ranks share: whose turn it is, and the offers to the collective under way."""
+
+    size: int
+    seconds: float = SECONDS
+    changed: threading.Condition = field(default_factory=threading.Condition)
+    at_work: int = 0
+    """The rank that computes; the number of ranks if none can go on."""
+    offers: dict[int, tuple[str, Any]] = field(default_factory=dict)
+    done: list[tuple[str, Any]] = field(default_factory=list)
+    """Offers to the last collective that all ranks made, in their order."""
+    turn: int = 0
+    """Number of collectives that all ranks made."""
+    left: set[int] = field(default_factory=set)
+    """Ranks that make no more of them."""
+
+    def begin(self, rank: int) -> None:
+        """Wait for the first turn of a rank."""
+        with self.changed:
+            self._wait(rank, "its start")
+
+    def exchange(self, rank: int, about: str, value: Any) -> list[Any]:
+        """Wait for the offers of all ranks, and return them in their order."""
+        with self.changed:
+            turn = self.turn
+            self.offers[rank] = about, value
+            self._pass_on()
+            self._wait(rank, about)
+            if self.turn == turn:  # nobody can go on: some have left
+                raise PartedError(
+                    f"all ranks need to make the same collectives, found rank {rank} at {about} and rank "
+                    f"{min(self.left)} done after {turn} collectives"
+                )
+            done = self.done
+        for other, (found, _) in enumerate(done):
+            if found != about:
+                raise PartedError(
+                    f"all ranks need to make the same collectives, found rank {rank} at {about} and rank {other} at "
+                    f"{found} after {turn} collectives"
+                )
+        return [offer for _, offer in done]
+
+    def leave(self, rank: int) -> None:
+        """Note that a rank has returned or raised, so that nobody waits for it."""
+        with self.changed:
+            self.left.add(rank)
+            if self.at_work in (rank, self.size):
+                self._pass_on()
+
+    def _pass_on(self) -> None:
+        """Give the next rank its turn; the first one again where all have made an offer."""
+        if len(self.offers) == self.size:
+            self.done = [self.offers[rank] for rank in range(self.size)]
+            self.offers, self.turn = {}, self.turn + 1
+        ready = set(range(self.size)) - self.left - self.offers.keys()
+        self.at_work = min(ready, default=self.size)
+        self.changed.notify_all()
+
+    def _wait(self, rank: int, about: str) -> None:
+        if not self.changed.wait_for(lambda: self.at_work in (rank, self.size), self.seconds):
+            raise PartedError(
+                f"rank {self.at_work} needs to return or to make a collective, found it at work after "
+                f"{self.seconds:g} s, while rank {rank} waits at {about}"
+            )
+
+
+def on_ranks(size: int, work: Callable[[ThreadRank], _T], *, seconds: float = SECONDS) -> list[_T]:
+    """Run ``work`` on every rank of a world, each in a thread of its own, and list what they return.
+
+    :param size: number of ranks.
+    :param seconds: how long they may take together.
+    :raises PartedError: a :class:`tokendraw_testing.kit.trial.Violation`: the ranks part ways, or one of them does not
+        come back.
+    :raises Exception: what ``work`` raised, on the lowest rank on which it did so by itself.
+    """
+    world = _World(size, seconds)
+    found: dict[int, _T] = {}
+    raised: dict[int, BaseException] = {}
+
+    def run(rank: int) -> None:
+        try:
+            world.begin(rank)
+            with torch.no_grad(), one_thread():
+                found[rank] = work(ThreadRank(rank, world))
+        except BaseException as error:  # a sampler that calls sys.exit must not end a thread in silence
+            raised[rank] = error
+        finally:
+            world.leave(rank)
+
+    threads = [threading.Thread(target=run, args=(rank,), daemon=True) for rank in range(size)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(seconds)
+    for rank in sorted(raised, key=lambda rank: (isinstance(raised[rank], PartedError), rank)):
+        raise raised[rank]
+    absent = [rank for rank in range(size) if rank not in found]
+    if absent:
+        raise PartedError(
+            f"rank {absent[0]} needs to return or to make a collective, found it at work after {seconds:g} s"
+        )
+    return [found[rank] for rank in range(size)]

@@ -1,0 +1,38 @@
+"""The properties of the operation ``verify``."""
+
+from tokendraw_testing.kit.operation import OperationKit
+from tokendraw_testing.verify import (
+    bonus,
+    device,
+    draws,
+    edges,
+    lines,
+    near_distributions,
+    seeds,
+    threads,
+    unseeded,
+)
+from tokendraw_testing.verify.crossing import drafts as crossed_drafts
+from tokendraw_testing.verify.crossing import lines as crossing
+from tokendraw_testing.verify.verifying import Verifying
+
+_MODULES = (
+    lines,
+    edges,
+    threads,
+    crossing,
+    crossed_drafts,
+    draws,
+    bonus,
+    near_distributions,
+    unseeded,
+    seeds,
+    device,
+)
+KIT = OperationKit(
+    view=Verifying,
+    properties=tuple(prop for module in _MODULES for prop in module.properties.all),
+    fuzz=crossing.fuzz,
+)
+
+__all__ = ["KIT", "Verifying"]

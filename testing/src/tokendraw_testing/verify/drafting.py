@@ -1,0 +1,282 @@
+"""Makes requests with drafts of every kind that a subject can verify, laid out on the host."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from tokendraw import Drafts, SamplingMetadata, SamplingParams, VerifyOutput, speculative
+from tokendraw.plugin import DraftKind, GumbelDtype, LogprobsMode, VerifyCapabilities, VerifyMode
+from tokendraw_testing import reference, reference_walk
+from tokendraw_testing.kit.trial import Trial
+from tokendraw_testing.logits_families import Family, gaussian, tied, zipf
+from tokendraw_testing.rows.draws import random_seeds, seed_torch
+from tokendraw_testing.rows.expected import expect
+from tokendraw_testing.rows.requests import combinations
+from tokendraw_testing.rows.sampling import Sampling
+from tokendraw_testing.verify.verifying import Verifying
+
+Array = NDArray[Any]
+
+ID_OUTSIDE = 2**31 - 1
+"""An id that no vocabulary has."""
+
+
+def requests(capabilities: VerifyCapabilities, size: int) -> list[SamplingParams]:
+    """List the requests to verify: filters per row only, since a batch with scalar filters is never handed over."""
+    per_row = tuple((name, how) for name, how in capabilities.filters if how == "per_row")
+    return combinations(replace(capabilities, filters=per_row), size)
+
+
+def ways(capabilities: VerifyCapabilities) -> list[tuple[VerifyMode, DraftKind]]:
+    """List every mode with every kind of drafts."""
+    return [(mode, kind) for mode in capabilities.verify_modes for kind in capabilities.draft_kinds]
+
+
+def first_and_last_way(capabilities: VerifyCapabilities) -> list[tuple[VerifyMode, DraftKind]]:
+    """Return the first and the last of them, for checks that hardly depend on it."""
+    every = ways(capabilities)
+    return [every[0], every[-1]] if len(every) > 1 else every
+
+
+@dataclass(frozen=True, kw_only=True)
+class Batch:
+    """Requests, each with its drafts. One entry a request in every list."""
+
+    target: list[Array]
+    """[n + 1, V] float32."""
+    draft: list[Array]
+    """[n, V] float32: logits of the drafts."""
+    probs: list[Array]
+    """[n, V] float32: what they were drawn by, under the parameters of the request."""
+    ids: list[list[int]]
+    params: list[SamplingParams]
+    first: list[int]
+    """Position of the first row."""
+    dtype: str
+    """Of the logits, by its torch name; all of them are values of it."""
+
+    @classmethod
+    def of(
+        cls,
+        subject: Verifying,
+        rng: np.random.Generator,
+        count: int,
+        size: int,
+        seed: bool = True,
+        dtype: str | None = None,
+    ) -> Self:
+        """Random requests of every kind, with up to 4 drafts that lie near the target, some of them elsewhere.
+
+        :param seed: whether they bring seeds, if the subject serves any.
+        :param dtype: of the logits; None: the first that is advertised.
+        """
+        offered = subject.capabilities
+        dtype = dtype or offered.dtypes[0]
+        kinds = requests(offered, size)
+        families: list[Family] = [gaussian, zipf, *[tied] * (offered.tie_rule == "value")]
+        seeds, first = random_seeds(rng, count)
+        seed_torch(rng)
+        rows: list[tuple[Array, Array, Array, list[int], SamplingParams]] = []
+        for i in range(count):
+            params = kinds[-1 if rng.random() < 0.1 else int(rng.integers(len(kinds)))]
+            n = int(rng.integers(5)) if offered.ragged_drafts else 3
+            target = rounded(np.stack([families[i % len(families)](rng, size) for _ in range(n + 1)]), dtype)
+            draft = target[:n] + np.float32(rng.choice([0.0, 0.3, 2.0])) * rng.standard_normal((n, size))
+            draft = rounded(draft, dtype)
+            probs = [expect(x, params, offered.tie_rule).probabilities for x in draft]
+            ids = [int(rng.choice(size, p=q)) for q in probs]
+            for step in range(n):
+                kind = rng.random()
+                if kind < 0.1:
+                    ids[step] = int(rng.integers(size))
+                elif kind < 0.2 and offered.placeholder_drafts:
+                    ids[step] = int(rng.choice([-1, size, ID_OUTSIDE]))
+            own = replace(params, seed=seeds[i]) if seed and offered.seeding == "counter" else params
+            rows.append((target, draft, np.array(probs, np.float32).reshape(n, size), ids, own))
+        target_rows, draft_rows, probs_rows, drafted, params_of = (
+            list(column) for column in zip(*rows, strict=True)
+        )
+        return cls(
+            target=target_rows,
+            draft=draft_rows,
+            probs=probs_rows,
+            ids=drafted,
+            params=params_of,
+            first=first,
+            dtype=dtype,
+        )
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @property
+    def size(self) -> int:
+        """V."""
+        return int(self.target[0].shape[1])
+
+    def picked(self, which: Iterable[int]) -> Batch:
+        """Pick some of the requests, in this order."""
+        order = [int(i) for i in which]
+        names = [name for name in self.__dataclass_fields__ if name != "dtype"]
+        return Batch(**{name: [getattr(self, name)[i] for i in order] for name in names}, dtype=self.dtype)
+
+    def logits(self, subject: Verifying) -> torch.Tensor:
+        """Return the target's logits [L, V] on the device."""
+        return on(subject, np.concatenate(self.target), self.dtype)
+
+    def drafts(self, subject: Verifying, kind: DraftKind) -> Drafts:
+        """Return the drafts on the device, given by kind."""
+        rows = {"probs": self.probs, "logits": self.draft, "chosen": []}[kind]
+        own = self.dtype if kind == "logits" else "float32"
+        given = on(subject, np.concatenate(rows), own) if rows else None
+        return drafts_of(subject, self.ids, self.size, kind, given)
+
+    def metadata(self, drafts: Drafts) -> SamplingMetadata:
+        """Return the parameters of the rows."""
+        return row_metadata(drafts, self.params, self.first)
+
+    def verify(
+        self,
+        subject: Verifying,
+        mode: VerifyMode,
+        kind: DraftKind,
+        *,
+        logprobs_mode: LogprobsMode | None = None,
+        gumbel_dtype: GumbelDtype | None = None,
+    ) -> VerifyOutput:
+        """Verify all requests in one call."""
+        drafts = self.drafts(subject, kind)
+        return subject.verify(
+            self.logits(subject),
+            drafts,
+            self.metadata(drafts),
+            mode,
+            logprobs_mode=logprobs_mode,
+            gumbel_dtype=gumbel_dtype,
+        )
+
+    def sampled(self, subject: Verifying, sampling: Sampling) -> list[list[int]]:
+        """Draw by ``sample`` at every row of every request."""
+        metadata = self.metadata(self.drafts(subject, "chosen"))
+        tokens = sampling.call(self.logits(subject), metadata).token_ids.tolist()
+        ends = np.cumsum([len(rows) for rows in self.target])
+        return [tokens[end - len(rows) : end] for rows, end in zip(self.target, ends, strict=True)]
+
+    def walks(
+        self, mode: VerifyMode, kind: DraftKind, dtype: str = "fp32", which: Iterable[int] | None = None
+    ) -> list[reference_walk.Answer]:
+        """Compute what the requests ``which`` (None: all), which have seeds, have to emit."""
+        order = range(len(self)) if which is None else list(which)
+        walks = [
+            reference_walk.walking(
+                self.target[i],
+                self.ids[i],
+                self.params[i],
+                range(self.first[i], self.first[i] + len(self.target[i])),
+                probs=self.probs[i] if kind == "probs" else None,
+                logits=self.draft[i] if kind == "logits" else None,
+                coupled=mode == "coupled",
+            )
+            for i in order
+        ]
+        return reference.together(walks, [self.params[i].seed or 0 for i in order], dtype)
+
+    def walk(self, i: int, mode: VerifyMode, kind: DraftKind, dtype: str = "fp32") -> reference_walk.Answer:
+        """Compute what request ``i`` alone has to emit."""
+        return self.walks(mode, kind, dtype, [i])[0]
+
+    def is_certain(self, subject: Verifying, i: int) -> bool:
+        """Whether rounding decides no filter of request ``i``, and the sampler none of its ties."""
+        rule = subject.capabilities.tie_rule
+        rows = [expect(x, self.params[i], rule) for x in (*self.target[i], *self.draft[i])]
+        return all(row.certain and not row.in_part.any() for row in rows)
+
+
+def spread(subject: Verifying, sizes: Iterable[int], count: int) -> list[tuple[str, int, int]]:
+    """Share ``count`` requests of each vocabulary among the dtypes that are advertised.
+
+    :returns: dtype, V and number of requests. Where kernels are interpreted, each V has one dtype, by turns.
+    """
+    offered, rows = subject.capabilities, subject.effort.rows(count, least=3)
+    served = [size for size in sizes if size <= (offered.max_vocab_size or size)]
+    if subject.effort.mixed:
+        return [(offered.dtypes[i % len(offered.dtypes)], size, rows) for i, size in enumerate(served)]
+    each = -(-rows // len(offered.dtypes))
+    return [(dtype, size, each) for size in served for dtype in offered.dtypes]
+
+
+def by_turns(subject: Verifying) -> Iterator[str]:
+    """Yield the dtypes that are advertised, again and again, for checks that look at many things alike."""
+    return itertools.cycle(subject.capabilities.dtypes)
+
+
+def rounded(values: Array, dtype: str) -> Array:
+    """Round to a dtype by its torch name; returned as float32, which holds every value of it."""
+    found: Array = torch.from_numpy(np.asarray(values, np.float32)).to(getattr(torch, dtype)).float().numpy()
+    return found
+
+
+def on(subject: Verifying, rows: Array, dtype: str) -> torch.Tensor:
+    """Put rows on the device, in a dtype by its torch name."""
+    return torch.from_numpy(rows).to(getattr(torch, dtype)).to(subject.device)
+
+
+def drafts_of(
+    subject: Verifying,
+    ids: Sequence[Sequence[int]],
+    size: int,
+    kind: DraftKind,
+    given: torch.Tensor | None = None,
+) -> Drafts:
+    """Lay out lists of drafts, one a request, on the device.
+
+    :param given: [L - B, V] probabilities or logits, by kind.
+    """
+    flat = [token for tokens in ids for token in tokens]
+    return Drafts.from_counts(
+        torch.tensor(flat, dtype=torch.int64, device=subject.device),
+        [len(tokens) for tokens in ids],
+        draft_probs=given if kind == "probs" else None,
+        draft_logits=given if kind == "logits" else None,
+        any_placeholder=not all(0 <= token < size for token in flat),
+    )
+
+
+def row_metadata(drafts: Drafts, params: Sequence[SamplingParams], first: Sequence[int]) -> SamplingMetadata:
+    """Build the parameters of the rows of a verification from those of its requests and their first positions."""
+    rows = drafts.num_rows
+    assert rows is not None
+    start = torch.tensor(first, dtype=torch.int64, device=drafts.device)
+    return SamplingMetadata.from_params(
+        params,
+        device=drafts.device,
+        positions=speculative.row_positions(drafts.cu_num_logits, start, rows),
+        row_index=speculative.row_index(drafts.cu_num_logits, rows),
+    )
+
+
+def chains(output: VerifyOutput) -> list[list[int]]:
+    """Return the tokens of each request, without padding."""
+    counts = (output.num_accepted + 1).tolist()
+    return [row[:count] for row, count in zip(output.token_ids.tolist(), counts, strict=True)]
+
+
+def require_same(trial: Trial, expected: list[list[int]], found: list[list[int]], what: str) -> None:
+    """Demand that two calls gave the same chains.
+
+    :raises Violation: they did not; names the first that differs.
+    """
+    apart = [i for i, (a, b) in enumerate(zip(expected, found, strict=True)) if a != b]
+    i = apart[0] if apart else 0
+    trial.require(
+        not apart,
+        f"{what} need the same chains, found {len(apart)} others, such as {found[i : i + 1]} in place of "
+        f"{expected[i : i + 1]}",
+    )

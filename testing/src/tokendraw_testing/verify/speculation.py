@@ -1,0 +1,222 @@
+"""Decodes many short sequences speculatively, and compares their tokens with the target's distribution.
+
+A trial is a request. Its drafts are drawn by the subject's own ``draft``, at the very seeds and positions that verify
+them where it serves seeds. Where a verification ends before the last place that is looked at, the sequence goes on with
+further ones, as an engine's would.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from tokendraw import Drafts, SamplingMetadata, SamplingParams, speculative
+from tokendraw.plugin import DraftKind, VerifyMode
+from tokendraw_testing.kit.statistical_tests import fit, share
+from tokendraw_testing.kit.trial import Trial, Verdict
+from tokendraw_testing.rows.draws import seed_torch
+from tokendraw_testing.rows.expected import expect
+from tokendraw_testing.rows.sampling import equal_rows
+from tokendraw_testing.verify.drafting import on, rounded
+from tokendraw_testing.verify.verifying import Verifying
+
+Array = NDArray[Any]
+
+_PLAIN = SamplingParams()
+_MOST_ROWS = 1 << 15
+_FEW = 64
+"""Number of tokens of which all pairs are looked at."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """The distributions that sequences and drafts are drawn from."""
+
+    target: Array
+    """Logits [V], or [V + 1, V]: a row for each token before, and one for a first token."""
+    draft: Array
+    """Logits of the draft model, as many as ``target``."""
+    drafts: int = 2
+    """K; the first K + 1 tokens are looked at."""
+    kind: DraftKind
+    mode: VerifyMode
+    params: SamplingParams = _PLAIN
+    placeholders: tuple[int, ...] = ()
+    """Places without a draft, where the target's next row continues from token 0."""
+    dtype: str | None = None
+    """Of the logits, by its torch name; None: the first that is advertised."""
+
+    def probabilities(self, subject: Verifying) -> tuple[Array, Array]:
+        """Return p and q that tokens are drawn from, float64: [V + 1, V], or [1, V] where all rows are alike."""
+        rule = subject.capabilities.tie_rule
+        given = [self.rows(subject, logits) for logits in (self.target, self.draft)]
+        rows = [[expect(x, self.params, rule) for x in logits] for logits in given]
+        assert all(row.certain for both in rows for row in both), "the kit chose a row that rounding decides"
+        p, q = (np.stack([row.probabilities for row in both]) for both in rows)
+        return p, q
+
+    def rows(self, subject: Verifying, logits: Array) -> Array:
+        """Return the rows of target or draft as they are in the dtype of the logits: [V + 1, V] or [1, V] float32."""
+        return rounded(np.atleast_2d(logits), self.own_dtype(subject))
+
+    def own_dtype(self, subject: Verifying) -> str:
+        """Return the dtype of the logits."""
+        return self.dtype or subject.capabilities.dtypes[0]
+
+
+def judge(subject: Verifying, trial: Trial, label: str, case: Case, draws: int, *, seeded: bool) -> None:
+    """Compare every token, the first two together, and the number of accepted drafts with the target."""
+    p, q = case.probabilities(subject)
+    size, found = p.shape[1], dict[int, tuple[Array, Array]]()
+
+    def judged(what: str, verdict: Callable[[Array, Array], Verdict]) -> None:
+        def experiment(rng: np.random.Generator, count: int) -> Verdict:
+            if count not in found:  # one set of sequences serves every way of looking at it
+                found[count] = decode(subject, case, q, count, rng, seeded=seeded)
+            return verdict(*found[count])
+
+        trial.judge(f"{label}{', seeded' * seeded}, {what}", experiment, draws)
+
+    def token(step: int, probabilities: Array) -> None:
+        judged(f"token {step + 1}", lambda tokens, _: fit(tokens[:, step], probabilities))
+
+    def pairs(tokens: Array, _: Array) -> Verdict:
+        verdict = fit(
+            tokens[:, 0] * size + tokens[:, 1], (p[-1][:, None] * (p[:-1] if len(p) > 1 else p)).ravel()
+        )
+        return replace(verdict, worst=f"of the pairs by number, {verdict.worst}")
+
+    marginal = p[-1]
+    for step in range(case.drafts + 1):
+        token(step, marginal)
+        marginal = marginal @ p[:-1] if len(p) > 1 else marginal
+    if size <= _FEW:
+        judged("tokens 1 and 2 together", pairs)
+    _judge_acceptance(case, p, q, judged)
+
+
+def _judge_acceptance(case: Case, p: Array, q: Array, judged: Callable[..., None]) -> None:
+    """The first draft is accepted as often as it can be; where all rows are alike, so is each that follows."""
+    each = np.minimum(p, q) if case.kind != "chosen" and case.mode == "rejection" else p * q
+    rate = 0.0 if 0 in case.placeholders else min(1.0, float(each[-1].sum()))
+
+    def first(_: Array, accepted: Array) -> Verdict:
+        verdict = share(int((accepted > 0).sum()), len(accepted), rate, "first drafts")
+        return replace(verdict, worst=verdict.worst.replace(" drawn ", " accepted "))
+
+    judged("first draft accepted", first)
+    if case.drafts > 1 and len(p) == 1 and not case.placeholders:
+        counts = rate ** np.arange(case.drafts + 1) * np.append(np.full(case.drafts, 1 - rate), 1.0)
+
+        def in_a_row(_: Array, accepted: Array) -> Verdict:
+            verdict = fit(accepted, counts)
+            return replace(verdict, worst=f"of the numbers of accepted drafts, {verdict.worst}")
+
+        judged("drafts accepted in a row", in_a_row)
+
+
+def decode(
+    subject: Verifying, case: Case, q: Array, trials: int, rng: np.random.Generator, *, seeded: bool
+) -> tuple[Array, Array]:
+    """Draw tokens [trials, K + 1], and count the drafts [trials] that the first verification of each accepted.
+
+    :param q: [V + 1, V] or [1, V]: what the drafts are drawn by, where the verification is told so.
+    """
+    seed_torch(rng)
+    dtype = case.own_dtype(subject)
+    target, draft = (on(subject, case.rows(subject, x), dtype) for x in (case.target, case.draft))
+    probs = torch.from_numpy(q.astype(np.float32)).to(subject.device)
+    size = target.shape[1]
+    rows = min(_MOST_ROWS, subject.effort.elements // size) // (case.drafts + 1)
+    parts = []
+    for start in range(0, trials, max(1, rows)):
+        count = min(max(1, rows), trials - start)
+        seeds = torch.from_numpy(rng.integers(0, 2**64, count, np.uint64).view(np.int64)).to(subject.device)
+        first = torch.from_numpy(rng.integers(0, 2**40, count)).to(subject.device)
+        parts.append(_decode(subject, case, (target, draft, probs), seeds if seeded else None, first))
+    tokens, accepted = (torch.cat(column).cpu().numpy() for column in zip(*parts, strict=True))
+    return tokens, accepted
+
+
+def _decode(
+    subject: Verifying,
+    case: Case,
+    rows: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
+    seeds: torch.Tensor | None,
+    first: torch.Tensor,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    width, size = case.drafts + 1, rows[0].shape[1]
+    steps = torch.arange(1, width + 1, device=first.device)
+    # Column 0 holds the row of a first token; what is written behind the first K + 1 tokens is not looked at.
+    tokens = torch.full((len(first), 1 + 2 * width), size, device=first.device)
+    done = torch.zeros_like(first)
+    accepted: torch.Tensor | None = None
+    while len(live := (done < width).nonzero().squeeze(1)):
+        own = None if seeds is None else seeds[live]
+        before = tokens[live, done[live]]
+        drafts, contexts = _drafted(subject, case, rows, own, first[live] + done[live], before)
+        count = len(drafts.draft_token_ids) + len(live)
+        metadata = _metadata(
+            case,
+            len(live),
+            own,
+            speculative.row_positions(drafts.cu_num_logits, first[live] + done[live], count),
+            speculative.row_index(drafts.cu_num_logits, count),
+        )
+        output = subject.verify(_of(rows[0], contexts), drafts, metadata, case.mode)
+        tokens[live.unsqueeze(1), done[live].unsqueeze(1) + steps] = output.token_ids
+        done[live] += output.num_accepted + 1
+        accepted = output.num_accepted if accepted is None else accepted
+    assert accepted is not None
+    return tokens[:, 1 : width + 1], accepted
+
+
+def _drafted(
+    subject: Verifying,
+    case: Case,
+    rows: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
+    seeds: torch.Tensor | None,
+    first: torch.Tensor,
+    before: torch.Tensor,
+) -> tuple[Drafts, torch.Tensor]:
+    """Draw K drafts for each request; return them and the token before each row of its target [L]."""
+    _, draft, probs = rows
+    contexts, ids = [before], []
+    for step in range(case.drafts):
+        x = subject.draft(
+            _of(draft, contexts[-1]), _metadata(case, len(first), seeds, first + step)
+        ).token_ids
+        is_drawn = step not in case.placeholders
+        ids.append(x if is_drawn else torch.full_like(x, -1))
+        contexts.append(x if is_drawn else torch.zeros_like(x))
+    at = torch.stack(contexts[:-1], 1).flatten() if ids else before[:0]
+    drafts = Drafts.from_counts(
+        torch.stack(ids, 1).flatten() if ids else before[:0],
+        [case.drafts] * len(first),
+        draft_probs=_of(probs, at) if case.kind == "probs" else None,
+        draft_logits=_of(draft, at) if case.kind == "logits" else None,
+        any_placeholder=bool(case.placeholders),
+    )
+    return drafts, torch.stack(contexts, 1).flatten()
+
+
+def _of(rows: torch.Tensor, before: torch.Tensor) -> torch.Tensor:
+    """Return the row that follows each token; where all are alike, there is one."""
+    return rows[before.clamp(max=len(rows) - 1)]
+
+
+def _metadata(
+    case: Case,
+    slots: int,
+    seeds: torch.Tensor | None,
+    positions: torch.Tensor,
+    row_index: torch.Tensor | None = None,
+) -> SamplingMetadata:
+    one = equal_rows(case.params, slots, positions.device)
+    facts = one.facts if seeds is None else replace(one.facts, any_seeded=True, all_seeded=True)
+    return replace(one, seed=seeds, positions=positions, row_index=row_index, facts=facts)

@@ -1,0 +1,336 @@
+"""Commands that other distributions bring: how they are found, and how they fail without standing in anybody's way."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import importlib_metadata
+import numpy as np
+import pytest
+
+import tokendraw.commands
+from command_line import NATIVE_ON_CPU, be_on, call
+from fake_candidates import LAPTOP, NATIVE
+from fake_dists import fake_dists
+from tokendraw.cli.installed_commands import BUILT_IN, OWNERS, installed_commands
+
+CORE_ALONE = Path(__file__).parents[1] / "support" / "core_alone"
+OWN = ("list", "show", "resolve", "doctor", "check", "bench", "sample", "generate", "new")
+GREETING = """
+import sys
+
+import click
+
+from tokendraw.commands import GuardedCommand, json_option, print_json
+
+print("a banner of the module")
+
+
+@click.command(cls=GuardedCommand, short_help="Say hello.")
+@click.argument("name")
+@json_option
+def hello(name, as_json):
+    if name == "nobody":
+        from tokendraw import InvalidParameterError
+
+        raise InvalidParameterError("'name' needs somebody, found nobody. Name one.")
+    print_json({"hello": name}) if as_json else click.echo(f"hello {name}")
+
+
+@click.group(short_help="Two greetings.")
+def both():
+    pass
+
+
+both.add_command(hello)
+number = 7
+"""
+
+
+@pytest.fixture
+def install(tmp_path, monkeypatch):
+    """``install({"hello": "fake_greeting:hello"})``: a distribution with these commands, beside tokendraw's own."""
+    with fake_dists(tmp_path, monkeypatch) as dists:
+
+        def add(commands, name="acme-tools", version="1.0", source=GREETING, metadata=None):
+            options = {} if metadata is None else {"metadata": metadata}
+            folder = dists.add(name, version, modules={"fake_greeting": source}, **options)
+            lines = "".join(f"{key} = {value}\n" for key, value in commands.items())
+            (info,) = folder.glob("*.dist-info")
+            (info / "entry_points.txt").write_text(f"[tokendraw.commands]\n{lines}")
+            return info
+
+        yield add
+
+
+@pytest.fixture
+def core_alone(monkeypatch):
+    """Nothing but the core is installed, of all that brings commands."""
+    everything = importlib_metadata.distributions
+
+    def distributions(**context):
+        owners = {*OWNERS.values()}
+        return (dist for dist in everything(**context) if dist.metadata["Name"] not in owners)
+
+    monkeypatch.setattr(importlib_metadata, "distributions", distributions)
+
+
+def listed(text, heading):
+    """What ``--help`` lists under a heading: by name, on one line each."""
+    _, _, section = text.partition(f"\n{heading}:\n")
+    entries, name = {}, ""
+    for line in section.split("\n\n")[0].splitlines():
+        if line.startswith("   "):
+            entries[name] += f" {line.strip()}"
+        else:
+            name, _, words = line.strip().partition("  ")
+            entries[name] = words.strip()
+    return entries
+
+
+def broken(text):
+    return listed(text, "Commands that cannot be used")
+
+
+def reason(name="hello"):
+    """The reason of the one command of this name that is none of tokendraw's own."""
+    (command,) = [each for each in installed_commands() if each.name == name and each.is_foreign]
+    return command.reason
+
+
+class TestACommandOfAnotherDistribution:
+    def test_it_is_called_with_its_arguments(self, install):
+        install({"hello": "fake_greeting:hello"})
+        result = call("hello", "world")
+        assert (result.exit_code, result.stdout) == (0, "hello world\n")
+        assert result.stderr == "a banner of the module\n"  # stdout is the command's own
+
+    def test_it_may_have_commands_of_its_own(self, install):
+        install({"greet": "fake_greeting:both"})
+        assert call("greet", "hello", "world").stdout == "hello world\n"
+
+    def test_it_reports_errors_as_tokendraw_does(self, install):
+        install({"hello": "fake_greeting:hello"})
+        result = call("hello", "nobody", "--json")
+        assert result.exit_code == 2
+        assert json.loads(result.stdout) == {
+            "schema_version": 1,
+            "error": "'name' needs somebody, found nobody. Name one.",
+        }
+
+    def test_help_lists_it_behind_tokendraws_own(self, install):
+        install({"hello": "fake_greeting:hello", "greet": "fake_greeting:both"})
+        commands = listed(call("--help").stdout, "Commands")
+        assert list(commands) == [*OWN, "greet", "hello"]
+        assert (commands["greet"], commands["hello"]) == ("Two greetings.", "Say hello.")
+
+    def test_its_module_is_imported_for_no_other_command(self, install):
+        install({"hello": "fake_greeting:hello"})
+        assert call("list").exit_code == 0
+        assert "fake_greeting" not in sys.modules
+        assert call("check", "--list").exit_code == 0
+        assert "fake_greeting" not in sys.modules
+
+    def test_a_misspelling_of_it_is_told_its_name(self, install):
+        install({"hello": "fake_greeting:hello"})
+        result = call("helo")
+        assert result.exit_code == 2
+        assert "Error: No such command 'helo'." in result.stderr
+        assert "fake_greeting" not in sys.modules
+
+    def test_doctor_lists_it(self, install, monkeypatch):
+        be_on(monkeypatch, LAPTOP, (NATIVE,))
+        install({"hello": "fake_greeting:hello"})
+        assert (
+            "\ncommands\n"
+            "  name   of                       why it cannot be used\n"
+            "  bench  tokendraw-bench 0.1.0\n"
+            "  check  tokendraw-testing 0.1.0\n"
+            "  hello  acme-tools 1.0\n"
+            "  new    tokendraw-testing 0.1.0\n"
+        ) in call("doctor", "--no-build").stdout
+
+    def test_the_command_in_the_docstring_of_the_face_works(self, install):
+        _, _, rest = tokendraw.commands.__doc__.partition("::\n")
+        source, _, _ = rest.partition("\nThe module is imported")
+        lines = [line.removeprefix("    ") for line in source.splitlines()]
+        entry = next(line for line in lines if "acme_tools:" in line).removeprefix("#").strip()
+        name, _, value = entry.partition(" = ")
+        install({name: value.strip('"').replace("acme_tools", "fake_greeting")}, source="\n".join(lines))
+        assert json.loads(call(name, "--json").stdout)["states"]["available"] >= 1
+        assert call(name).stdout.startswith("state ")
+
+
+class TestACommandThatCannotBeUsed:
+    @pytest.mark.parametrize(
+        ("value", "source", "why"),
+        [
+            (
+                "fake_greeting:hello",
+                "import a_module_that_is_not_there",
+                "loading 'fake_greeting:hello' raised ModuleNotFoundError: No module named "
+                "'a_module_that_is_not_there' (fake_greeting.py:1)",
+            ),
+            (
+                "fake_greeting:hello",
+                "raise SystemExit('gone')",
+                "loading 'fake_greeting:hello' raised SystemExit: gone (fake_greeting.py:1)",
+            ),
+            (
+                "fake_greeting:goodbye",
+                GREETING,
+                "loading 'fake_greeting:goodbye' raised AttributeError: module 'fake_greeting' has no attribute "
+                "'goodbye'",
+            ),
+            (
+                "fake_greeting:number",
+                GREETING,
+                "'fake_greeting:number' needs to be a click command, found int",
+            ),
+        ],
+    )
+    def test_it_is_listed_with_its_reason_and_says_so_when_called(
+        self, install, monkeypatch, value, source, why
+    ):
+        be_on(monkeypatch, LAPTOP, (NATIVE,))
+        install({"hello": value}, source=source)
+        shown = call("--help")
+        assert shown.exit_code == 0
+        assert list(listed(shown.stdout, "Commands")) == [*OWN]
+        assert broken(shown.stdout) == {"hello": f"acme-tools 1.0: {why}"}
+        called = call("hello", "world", "--loud", "--json")
+        assert called.exit_code == 1
+        message = f"'hello' of acme-tools 1.0 cannot be used: {why}."
+        assert called.stderr.splitlines()[-1] == message
+        assert json.loads(called.stdout) == {"schema_version": 1, "error": message}
+        found = json.loads(call("doctor", "--no-build", "--json").stdout)
+        assert {command["name"]: command["reason"] for command in found["commands"]} == {
+            "bench": None,
+            "check": None,
+            "hello": why,
+            "new": None,
+        }
+        problem = f"The command 'hello' of acme-tools 1.0 cannot be used: {why}."
+        assert {"problem": problem, "mend": None} in found["findings"]
+        assert call("list").exit_code == 0
+
+    @pytest.mark.parametrize("name", [*BUILT_IN, *OWNERS])
+    def test_the_names_of_tokendraws_own_commands_are_reserved(self, install, name):
+        install({name: "fake_greeting:hello"})
+        owner = OWNERS.get(name, "tokendraw")
+        why = (
+            f"the name {name!r} is reserved for the distribution {owner}, found it in acme-tools 1.0; "
+            "rename the entry point"
+        )
+        assert reason(name) == why
+        shown = call("--help").stdout
+        assert list(listed(shown, "Commands")) == [*OWN]
+        assert broken(shown) == {name: f"acme-tools 1.0: {why}"}
+        assert call(name, "--help").stdout.startswith(f"Usage: tokendraw {name} ")
+        assert "fake_greeting" not in sys.modules
+
+    def test_of_two_that_claim_one_name_none_is_used(self, install):
+        install({"hello": "fake_greeting:hello"})
+        install({"hello": "fake_greeting:both"}, name="other-tools", version="2.0")
+        why = "the name 'hello' is claimed by acme-tools 1.0 and other-tools 2.0; uninstall one of them"
+        assert [c.reason for c in installed_commands() if c.name == "hello"] == [why, why]
+        result = call("hello", "world")
+        assert (result.exit_code, result.stderr) == (
+            1,
+            f"'hello' of acme-tools 1.0 cannot be used: {why}.\n",
+        )
+
+    def test_a_name_that_no_shell_can_type_is_refused(self, install):
+        install({"Hello World": "fake_greeting:hello"})
+        assert reason("Hello World") == (
+            "its name needs at most 64 lowercase letters and digits, a letter first, with single hyphens between "
+            "them, found 'Hello World'; rename the entry point"
+        )
+
+    def test_a_copy_further_on_the_path_is_no_rival(self, install):
+        install({"hello": "fake_greeting:hello"})
+        install({"hello": "fake_greeting:both"}, version="2.0")
+        assert reason() is None
+        assert call("hello", "hello", "world").stdout == "hello world\n"
+
+
+class TestACommandWhoseDistributionIsMissing:
+    @pytest.mark.parametrize(("name", "part"), [("check", "testing"), ("new", "testing"), ("bench", "bench")])
+    def test_it_says_what_to_install(self, core_alone, name, part):
+        message = (
+            f"{name!r} needs the distribution tokendraw-{part}, which is not installed; run "
+            f"`pip install ./{part}` in tokendraw's checkout."
+        )
+        result = call(name, "native", "--quick", "--jobs", 2)
+        assert (result.exit_code, result.stdout, result.stderr) == (1, "", f"{message}\n")
+        result = call(name, "native", "--json")
+        assert (result.exit_code, result.stderr) == (1, f"{message}\n")
+        assert json.loads(result.stdout) == {"schema_version": 1, "error": message}
+        assert " ".join(call(name, "--help").stdout.split()).count(message) == 1
+
+    def test_help_lists_it(self, core_alone):
+        commands = listed(call("--help").stdout, "Commands")
+        assert list(commands) == [*OWN]
+        assert {name: commands[name] for name in OWNERS} == {
+            name: f"Needs {owner}, which is not installed." for name, owner in OWNERS.items()
+        }
+
+    def test_nobody_else_may_bring_it(self, core_alone, install):
+        install({"check": "fake_greeting:hello"})
+        assert call("check", "world").stderr.startswith("'check' needs the distribution tokendraw-testing")
+
+
+class TestWithoutKitAndBench:
+    """``pip install ./core ./plugins/native``, and nothing else of tokendraw."""
+
+    @staticmethod
+    def run(folder, *arguments):
+        environ = {name: text for name, text in os.environ.items() if not name.startswith("TOKENDRAW_")}
+        return subprocess.run(
+            [sys.executable, "-m", "tokendraw", *arguments],
+            capture_output=True,
+            encoding="utf-8",
+            timeout=120,
+            check=False,
+            cwd=folder,
+            env=environ | {"PYTHONPATH": str(CORE_ALONE)},
+        )
+
+    @pytest.mark.parametrize(
+        "arguments",
+        [
+            ("list",),
+            ("show", "native"),
+            ("resolve", "--explain"),
+            ("doctor",),
+            ("sample", "logits.npy", *NATIVE_ON_CPU),
+            ("generate", "The import", "-n", "2", *NATIVE_ON_CPU),
+        ],
+        ids=lambda arguments: arguments[0],
+    )
+    @pytest.mark.fast_first
+    def test_the_commands_of_the_core_work(self, tmp_path, arguments):
+        np.save(tmp_path / "logits.npy", np.zeros((2, 5), np.float32))
+        result = self.run(tmp_path, *arguments)
+        assert result.returncode == 0, result.stderr
+        assert result.stdout
+
+    def test_those_of_the_others_say_what_to_install(self, tmp_path):
+        result = self.run(tmp_path, "check", "native")
+        assert (result.returncode, result.stderr) == (
+            1,
+            "'check' needs the distribution tokendraw-testing, which is not installed; run `pip install ./testing` "
+            "in tokendraw's checkout.\n",
+        )
+
+
+def test_every_command_of_tokendraws_own_takes_json():
+    from tokendraw.cli import main
+
+    root = click.Context(main)
+    for name in OWN:
+        options = [option for param in main.get_command(root, name).params for option in param.opts]
+        assert "--json" in options, name
