@@ -11,9 +11,9 @@ from fake_candidates import EVERYTHING, LAPTOP, PER_ROW, candidate
 from fake_dists import EVERYTHING as EVERY_FIELD
 from fake_dists import fake_dists, faulty
 from routing import CPU, Recorded, drafting, pair
+from selections import loaded, selection_of
 from tokendraw import Drafts, SamplerUnavailableError, SamplingMetadata, SamplingParams
-from tokendraw.calls.routing import BuiltProvider, Serving
-from tokendraw.calls.session import Session
+from tokendraw.calls.negotiator import Negotiator
 from tokendraw.plugin import Capabilities, VerifyCapabilities
 from tokendraw.providers.sampler import Sampler
 from tokendraw.resolution import Choice, decide
@@ -206,7 +206,7 @@ def test_a_sampler_that_takes_over_is_not_given_it(tmp_path, monkeypatch):
 
 
 def test_a_warmup_with_such_metadata_calls_none_but_who_declares_it(monkeypatch):
-    monkeypatch.setattr("tokendraw.providers.warmup.compiles_nothing", lambda device: False)
+    monkeypatch.setattr("tokendraw.calls.warmup.compiles_nothing", lambda device: False)
     chosen, companion = Recorded(1), Recorded(2)
     sampler = pair(FILTERS, chosen, companion)
     sampler.warmup(V, dtypes=[torch.float32], metadata=[batch([PLAIN] * 2)])
@@ -217,10 +217,10 @@ def test_a_warmup_with_such_metadata_calls_none_but_who_declares_it(monkeypatch)
 
 
 def test_ranks_are_refused_it_too():
-    serving = replace_native(EVERYTHING)
+    selection = native_alone(EVERYTHING)
 
     def work(rank):
-        sampler = Sampler(Session(CPU, serving.resolution.need), serving)
+        sampler = Sampler(Negotiator(CPU, selection.resolution.need), selection)
         shard = tokendraw.VocabShard(25 * rank.rank, V, rank)
         return sampler.sample(logits(2)[:, 25 * rank.rank :][:, :25], batch([PLAIN] * 2), shard=shard)
 
@@ -230,14 +230,11 @@ def test_ranks_are_refused_it_too():
         on_ranks(2, work)
 
 
-def replace_native(capabilities):
+def native_alone(capabilities):
     """Native alone, with other capabilities."""
     need = tokendraw.Need(vocab_parallel=True)
-    resolution = tokendraw.load_sampler("native", device="cpu", need=need).resolution
     offered = replace(capabilities, vocab_parallel=True)
-    return Serving(
-        resolution=resolution, chosen=BuiltProvider("native", NativeSampler(CPU, need)), capabilities=offered
-    )
+    return selection_of(loaded("native", NativeSampler(CPU, need), offered, need=need), need=need)
 
 
 @pytest.mark.parametrize("declares", [False, True])

@@ -8,10 +8,10 @@ import torch
 
 from mistakes import recording
 from routing import CPU
+from selections import loaded, selection_of
 from tokendraw import InvalidInputError, Need, SamplerOutput, SamplingMetadata, SamplingParams
 from tokendraw.calls import input_checks
-from tokendraw.calls.routing import BuiltProvider, Serving
-from tokendraw.calls.session import Session
+from tokendraw.calls.negotiator import Negotiator
 from tokendraw.providers.sampler import Sampler
 
 V = 8
@@ -95,7 +95,7 @@ def test_metadata_for_another_device_is_refused_by_a_second_sampler():
     (sampler, _), metadata = recording(), requests()
     sampler.sample(LOGITS, metadata)
     elsewhere, backend = recording()
-    elsewhere._session.device = torch.device("meta")
+    elsewhere._negotiator.device = torch.device("meta")
     with pytest.raises(InvalidInputError, match="'logits' needs device meta"):
         elsewhere.sample(LOGITS, metadata)
     assert backend.logits == []
@@ -112,10 +112,7 @@ class Turning:
 
 def test_the_form_of_every_output_is_looked_at():
     backend = Turning()
-    sampler = Sampler(
-        Session(CPU, Need()),
-        Serving(resolution=recording()[0].resolution, chosen=BuiltProvider("acme", backend)),
-    )
+    sampler = Sampler(Negotiator(CPU, Need()), selection_of(loaded("acme", backend)))
     metadata, right = requests(), SamplerOutput(torch.zeros(2).long(), torch.ones(2) > 0)
     for output, wrong in (
         (right, ""),

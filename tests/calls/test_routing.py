@@ -25,7 +25,7 @@ from tokendraw import (
     SamplingMetadata,
     SamplingParams,
 )
-from tokendraw.calls.splitting import LEAST_ROWS, is_worthwhile
+from tokendraw.calls.splitting import MIN_SPLIT_ROWS, is_worthwhile
 from tokendraw.plugin import Capabilities
 from tokendraw_native.sampler import NativeSampler
 
@@ -173,8 +173,8 @@ def test_the_next_step_is_routed_alike_at_its_own_positions():
         (2, 1, True),
         (3, 1, True),
         (3, 2, False),
-        (2 * LEAST_ROWS, LEAST_ROWS, True),
-        (2 * LEAST_ROWS, LEAST_ROWS + 1, False),
+        (2 * MIN_SPLIT_ROWS, MIN_SPLIT_ROWS, True),
+        (2 * MIN_SPLIT_ROWS, MIN_SPLIT_ROWS + 1, False),
         (1, 1, False),
     ],
 )
@@ -187,10 +187,10 @@ def test_a_batch_on_a_cpu_is_shared_where_half_of_its_rows_stay(rows, leaving, s
 @pytest.mark.parametrize(
     ("staying", "leaving", "shared"),
     [
-        (LEAST_ROWS, 1, True),
-        (LEAST_ROWS - 1, 1, False),
-        (LEAST_ROWS, LEAST_ROWS, True),
-        (LEAST_ROWS, LEAST_ROWS + 1, False),
+        (MIN_SPLIT_ROWS, 1, True),
+        (MIN_SPLIT_ROWS - 1, 1, False),
+        (MIN_SPLIT_ROWS, MIN_SPLIT_ROWS, True),
+        (MIN_SPLIT_ROWS, MIN_SPLIT_ROWS + 1, False),
     ],
 )
 def test_a_batch_on_a_gpu_is_shared_where_16_rows_stay_too(staying, leaving, shared):

@@ -31,7 +31,9 @@ def loaded_after(code: str) -> set[str]:
         "import tokendraw",
         "import tokendraw; tokendraw.discover()",
         "import tokendraw; tokendraw.resolve(device='cpu').explain()",
-        "from tokendraw import Candidate, Capabilities, Need, PluginInfo, SamplingParams, SamplerOutput",
+        "from tokendraw import Need, SamplingParams, SamplerOutput",
+        "from tokendraw.plugin import Call, Capabilities, Operation, PluginInfo, Requirement",
+        "from tokendraw.resolution import Candidate",
         "import tokendraw_native",
     ],
 )

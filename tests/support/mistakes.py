@@ -8,28 +8,17 @@ from typing import Any
 import pytest
 
 from routing import CPU, Recorded
+from selections import loaded, selection_of
 from tokendraw import Need
-from tokendraw.calls.routing import BuiltProvider, Serving
-from tokendraw.calls.session import Session
-from tokendraw.plugin import Host
+from tokendraw.calls.negotiator import Negotiator
 from tokendraw.providers.sampler import Sampler
-from tokendraw.resolution import Choice, Resolution
 
 
 def recording(need: Need | None = None, **settings: Any) -> tuple[Sampler, Recorded]:
     """A sampler ``acme``, and the backend behind it."""
-    backend = Recorded(3)
-    resolution = Resolution(
-        operation="sample",
-        host=Host(),
-        need=need or Need(),
-        choice=Choice(),
-        chosen="acme",
-        companion=None,
-        decisions=(),
-    )
-    serving = Serving(resolution=resolution, chosen=BuiltProvider("acme", backend))
-    return Sampler(Session(CPU, resolution.need, **settings), serving), backend
+    backend, need = Recorded(3), need or Need()
+    selection = selection_of(loaded("acme", backend), need=need)
+    return Sampler(Negotiator(CPU, need, **settings), selection), backend
 
 
 def refused(message: str, error: type[ValueError], call: Callable[[], object]) -> None:

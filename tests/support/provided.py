@@ -2,14 +2,10 @@
 
 from typing import Any
 
-from fake_candidates import LAPTOP
 from routing import CPU
+from selections import loaded, selection_of
 from tokendraw import operations
-from tokendraw.calls.calls import Calls
-from tokendraw.calls.routing import BuiltProvider, Serving
-from tokendraw.calls.session import Session
-from tokendraw.providers.provider import Provider
-from tokendraw.resolution import Choice, Resolution
+from tokendraw.calls.negotiator import Negotiator
 
 
 def provider_of(
@@ -17,21 +13,9 @@ def provider_of(
 ) -> Any:
     """What ``tokendraw.load(operation, "acme")`` returns where that is ``backend``, maybe with a companion "beta"."""
     record = operations.get(operation)
-    resolution = Resolution(
+    selection = selection_of(
+        loaded("acme", backend, capabilities, operation=operation),
+        None if companion is None else loaded("beta", companion, companion_capabilities, operation=operation),
         operation=operation,
-        host=LAPTOP,
-        need=record.need(),
-        choice=Choice(),
-        chosen="acme",
-        companion=None if companion is None else "beta",
-        decisions=(),
     )
-    serving = Serving(
-        resolution=resolution,
-        chosen=BuiltProvider("acme", backend),
-        companion=None if companion is None else BuiltProvider("beta", companion),
-        capabilities=capabilities,
-        companion_capabilities=companion_capabilities,
-    )
-    session = Session(CPU, record.need())
-    return Provider(session, record, Calls(session, record, serving))
+    return record.provider()(record, Negotiator(CPU, record.need()), selection)

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
-from fake_candidates import EVERYTHING, LAPTOP
+from fake_candidates import EVERYTHING
+from selections import loaded, selection_of
 from tokendraw import LogprobsTensors, Need, SamplerOutput, SamplingMetadata
-from tokendraw.calls.routing import BuiltProvider, Serving
-from tokendraw.calls.session import Session
-from tokendraw.plugin import Capabilities
+from tokendraw.calls.negotiator import Negotiator
+from tokendraw.plugin import Capabilities, VerifyCapabilities
 from tokendraw.providers.sampler import Sampler
-from tokendraw.resolution import Choice, Resolution
 from tokendraw_native.sampler import NativeSampler
 
 CPU = torch.device("cpu")
@@ -58,22 +57,19 @@ def pair(
 ) -> Sampler:
     """A sampler ``acme`` that can do no more than ``capabilities``, beside ``native``; both are native unless given."""
     need = Need(logprobs_mode=mode, logprob_ranks=ranks)  # type: ignore[arg-type]
-    serving = Serving(
-        resolution=Resolution(
-            operation="sample",
-            host=LAPTOP,
-            need=need,
-            choice=Choice(),
-            chosen="acme",
-            companion="native",
-            decisions=(),
-        ),
-        chosen=BuiltProvider("acme", chosen or NativeSampler(CPU, need)),
-        companion=BuiltProvider("native", companion or NativeSampler(CPU, need)),
-        capabilities=capabilities,
-        companion_capabilities=companion_capabilities,
+    selection = selection_of(
+        loaded("acme", chosen or NativeSampler(CPU, need), capabilities, need=need),
+        loaded("native", companion or NativeSampler(CPU, need), companion_capabilities, need=need),
+        need=need,
     )
-    return Sampler(Session(CPU, need), serving)
+    return Sampler(Negotiator(CPU, need), selection)
+
+
+def _verifying(capabilities: Capabilities) -> VerifyCapabilities:
+    """The same capabilities as those of a verifier, which verifies nothing unless they say so."""
+    return (
+        capabilities if isinstance(capabilities, VerifyCapabilities) else VerifyCapabilities.of(capabilities)
+    )
 
 
 def drafting(
@@ -86,25 +82,13 @@ def drafting(
 ) -> Sampler:
     """A sampler whose drafts and verifications are such a pair's; no companion where that has no capabilities."""
     native = NativeSampler(CPU, Need())
-    resolution = Resolution(
+    other = None
+    if companion_capabilities is not None:
+        other = loaded("native", companion or native, _verifying(companion_capabilities), operation="verify")
+    sampling = selection_of(loaded("acme", native, EVERYTHING))
+    verification = selection_of(
+        loaded("acme", chosen or native, _verifying(capabilities), operation="verify"),
+        other,
         operation="verify",
-        host=LAPTOP,
-        need=Need(),
-        choice=Choice(),
-        chosen="acme",
-        companion="native" if companion_capabilities else None,
-        decisions=(),
     )
-    sampling = Serving(
-        resolution=replace(resolution, operation="sample"),
-        chosen=BuiltProvider("acme", native),
-        capabilities=EVERYTHING,
-    )
-    verifying = Serving(
-        resolution=resolution,
-        chosen=BuiltProvider("acme", chosen or native),
-        companion=BuiltProvider("native", companion or native) if companion_capabilities else None,
-        capabilities=capabilities,
-        companion_capabilities=companion_capabilities,
-    )
-    return Sampler(Session(CPU, Need(), debug=debug), sampling, verifying)
+    return Sampler(Negotiator(CPU, Need(), debug=debug), sampling, verification)

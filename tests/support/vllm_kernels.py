@@ -1,12 +1,10 @@
 """Counts the kernels of triton-gumbel that a V2 sampler of vLLM needs: its kernels compile and launch nothing."""
 
-from dataclasses import replace
-
 import torch
 
 import tokendraw
 from routing import CPU, drafting
-from tokendraw.calls.routing import BuiltProvider
+from selections import substitute
 from tokendraw_triton_gumbel import plugin
 from tokendraw_vllm import _drawing
 from triton_stand_ins import sampler_for
@@ -32,8 +30,7 @@ def draw_through_kernels(patch):
     def load_sampler(*, device, need):
         operations = plugin.tokendraw_describe().operations
         sampler = drafting(operations["verify"], backend, companion_capabilities=None)
-        chosen = BuiltProvider("triton-gumbel", backend)
-        sampler._calls._serving = replace(sampler._calls.serving, chosen=chosen)
+        substitute(sampler._dispatcher, backend, "triton-gumbel")
         return sampler
 
     patch.setenv("TOKENDRAW_SAMPLER", "triton-gumbel")

@@ -105,21 +105,21 @@ def lacking(
     operation: BenchOperation, capabilities: Any, cell: AnyCell, arguments: Any, inputs: Any
 ) -> str | None:
     """Name the part of a cell's call that a provider with these capabilities does not serve, or None."""
-    found: Any = operation.step(_Asked(operation.name, capabilities), cell, arguments)(inputs)
+    found: Any = operation.step(_Asked(operation, capabilities, cell), cell, arguments)(inputs)
     return None if found is None else str(found)
 
 
 class _Asked:
     """Stands in for a provider. Its methods make no call: they say what of it capabilities do not serve."""
 
-    def __init__(self, operation: str, capabilities: Any) -> None:
-        self._operation, self._capabilities = operation, capabilities
+    def __init__(self, operation: BenchOperation, capabilities: Any, cell: AnyCell) -> None:
+        self._operation, self._capabilities = operation.name, capabilities
+        self._need = operation.need(cell)
 
     def __getattr__(self, method: str) -> Callable[..., str | None]:
         def unsupported(*arguments: Any, **named: Any) -> str | None:
-            return find_unsupported(
-                make_call(self._operation, method, *arguments, **named), self._capabilities
-            )
+            call = make_call(self._operation, method, *arguments, **named)
+            return find_unsupported(call, self._capabilities, operation=self._operation, need=self._need)
 
         return unsupported
 

@@ -1,6 +1,6 @@
 """Checks the inputs of a call before anything is launched: tensors of the right form on the right device.
 
-:mod:`tokendraw.calls.watch` checks what a call does with them. No value is read here.
+:mod:`tokendraw.calls.mutation_check` checks that a backend leaves them unmodified. No value is read here.
 """
 
 from __future__ import annotations

@@ -16,9 +16,9 @@ from torch import Tensor
 
 from tokendraw.backends.description.capabilities import INPUT_DTYPES
 from tokendraw.calls.drawing import Sample
-from tokendraw.calls.routing import Serving
-from tokendraw.calls.row_limits import unserved
-from tokendraw.calls.warming import Stage
+from tokendraw.calls.row_requirements import Rows
+from tokendraw.calls.selection import Selection
+from tokendraw.calls.warmup import CallGroups
 from tokendraw.errors.exceptions import InvalidInputError
 from tokendraw.errors.formatting import one_of
 from tokendraw.parameters.metadata import SamplingMetadata
@@ -87,12 +87,12 @@ class Batches:
         """Return which rows may have a seed."""
         return _SEEDINGS if self.seeds else _SEEDINGS[:1]
 
-    def stage(self, doing: str, call: type[Sample], serving: Serving, device: torch.device) -> Stage:
+    def stage(self, doing: str, call: type[Sample], selection: Selection, device: torch.device) -> CallGroups:
         """Make a call of every batch in each dtype; of the kinds of batches, of those that somebody serves."""
-        batches = list(self._batches(serving, device))
+        batches = list(self._batches(selection, device))
         logits_by_dtype = self.logits(max(rows for rows, _ in batches), device)
         calls = [call(logits[:rows], metadata) for logits in logits_by_dtype for rows, metadata in batches]
-        return Stage(doing, [calls], len(calls))
+        return CallGroups(doing, [calls], len(calls))
 
     def logits(self, rows: int, device: torch.device) -> list[Tensor]:
         """Make logits [rows, V] of each dtype, all 0, in one memory: a warmup depends on no values."""
@@ -123,7 +123,7 @@ class Batches:
                             params, device=device, positions=positions, row_index=slots
                         )
 
-    def _batches(self, serving: Serving, device: torch.device) -> Iterator[tuple[int, SamplingMetadata]]:
+    def _batches(self, selection: Selection, device: torch.device) -> Iterator[tuple[int, SamplingMetadata]]:
         if self.examples is not None:
             for example in self.examples:
                 own = example.num_rows
@@ -132,12 +132,11 @@ class Batches:
         for rows in self.batch_sizes:
             for i, metadata in enumerate(self.kinds(rows, device, self.seedings, by_slot=self.row_index)):
                 is_plain = i == 0  # drawn in any case: whoever cannot serve that says why
-                if is_plain or serving.companion is not None or self._is_served(metadata, serving):
+                if is_plain or selection.companion is not None or self._is_served(metadata, selection):
                     yield rows, metadata
 
-    def _is_served(self, metadata: SamplingMetadata, serving: Serving) -> bool:
-        offered = serving.capabilities
-        return offered is None or unserved(offered, metadata.facts, self.vocab_size) is None
+    def _is_served(self, metadata: SamplingMetadata, selection: Selection) -> bool:
+        return selection.backend.reason_against(Rows(metadata.facts, self.vocab_size)) is None
 
 
 def _requests(k: int) -> Iterator[tuple[SamplingParams, ...]]:

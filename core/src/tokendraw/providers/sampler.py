@@ -1,4 +1,4 @@
-"""The form of a provider for sampling: draws, drafts and verifications on one device."""
+"""The object that ``tokendraw.load_sampler`` returns: draws, drafts and verifications on one device."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from tokendraw import operations
 from tokendraw._torch.untraced import untraced
 from tokendraw.backends.description.capabilities import DraftKind
 from tokendraw.backends.resolution.candidate import Resolution
-from tokendraw.calls.calls import Calls
+from tokendraw.calls.dispatcher import Dispatcher
 from tokendraw.calls.drawing import Draft, Sample
-from tokendraw.calls.routing import Serving
-from tokendraw.calls.session import Session
-from tokendraw.calls.sharded import ShardedSample
-from tokendraw.calls.warming import Warmup
+from tokendraw.calls.negotiator import Negotiator
+from tokendraw.calls.provider import Provider
+from tokendraw.calls.selection import Selection
+from tokendraw.calls.sharded import ShardedSample, dispatch_over_ranks
+from tokendraw.calls.warmup import Warmup, warm_up
 from tokendraw.calls.warmup_batches import Batches
 from tokendraw.operations.sample.warmup import SampleWarmup
 from tokendraw.operations.verify.calls import Verify
@@ -26,34 +27,31 @@ from tokendraw.operations.verify.warmup import VerifyWarmup
 from tokendraw.output import SamplerOutput
 from tokendraw.parameters.drafts import Drafts
 from tokendraw.parameters.metadata import SamplingMetadata
-from tokendraw.providers.provider import Provider
-from tokendraw.providers.warmup import warm_up
 from tokendraw.vocab_parallel import VocabShard
 
 
 class Sampler(Provider):
     """A sampler that was negotiated, built and proven. :func:`tokendraw.load_sampler` makes it.
 
-    Where tokendraw chose it by default and a call of it fails (it raises, or returns what is no output), the next
-    best one draws that batch and, if it can, all that follow; a :class:`tokendraw.SamplerFallbackWarning` says so
-    once. The error itself is raised, and nobody is replaced, where nobody else can draw the batch either, where the
-    user asked for a sampler, while a CUDA graph is captured, and where it says nothing against the sampler, as
-    ``torch.OutOfMemoryError``. It is raised as well where the failed sampler may have overwritten the logits: only one
-    that was given a copy cannot have, and that is so for the first batch of each kind, and after such an error.
+    Where tokendraw chose it by default and it fails the first batch of a kind (it raises, or its output has the wrong
+    form), the next best one draws that batch and, if it can, all that follow; a
+    :class:`tokendraw.SamplerFallbackWarning` says so once. The error itself is raised, and no sampler is replaced, where
+    no other one can draw the batch either, where the user asked for a sampler, while a CUDA graph is captured, and where
+    it says nothing against the sampler, as ``torch.OutOfMemoryError``. A later batch that fails raises its error too: it
+    was drawn from the logits themselves, and the sampler may have overwritten them.
     """
 
     def __init__(
-        self, session: Session, serving: Serving | None = None, verifying: Serving | None = None
+        self, negotiator: Negotiator, sampling: Selection | None = None, verification: Selection | None = None
     ) -> None:
-        """Hold what was settled.
+        """Hold the operations.
 
-        :param serving: who samples; None: whoever the session negotiates.
-        :param verifying: who verifies, likewise, when that is first asked for.
+        :param sampling: backends of ``sample``; None: negotiated at first use.
+        :param verification: backends of ``verify``, likewise.
         """
-        sample = operations.get("sample")
-        super().__init__(session, sample, Calls(session, sample, serving))
-        self._verifying = Calls(session, operations.get("verify"), verifying)
-        self._by_operation["verify"] = self._verifying
+        super().__init__(operations.get("sample"), negotiator, sampling)
+        self._verifier = Dispatcher(operations.get("verify"), negotiator, verification)
+        self._dispatchers["verify"] = self._verifier
 
     def __repr__(self) -> str:
         return f"<tokendraw.Sampler {self.name!r} on {self.device}>"
@@ -84,8 +82,9 @@ class Sampler(Provider):
         :raises PluginError: what a sampler returned has the wrong type, shape, dtype or device, or
             ``TOKENDRAW_DEBUG=1`` found another fault; or a sampler raised what would end the program.
         """
-        call = Sample(logits, metadata) if shard is None else ShardedSample(logits, metadata, shard)
-        output: SamplerOutput = self._calls.make(call)
+        if shard is not None:
+            return dispatch_over_ranks(self._dispatcher, ShardedSample(logits, metadata, shard))
+        output: SamplerOutput = self._dispatcher.dispatch_rows(Sample(logits, metadata))
         return output
 
     @untraced
@@ -120,7 +119,8 @@ class Sampler(Provider):
         :raises PluginError: what a verifier returned has the wrong type, shape, dtype or device, or
             ``TOKENDRAW_DEBUG=1`` found another fault.
         """
-        output: VerifyOutput = self._verifying.make(Verify(target_logits, drafts, metadata, mode=mode))
+        call = Verify(target_logits, drafts, metadata, mode=mode)
+        output: VerifyOutput = self._verifier.dispatch_rows(call)
         return output
 
     @untraced
@@ -129,7 +129,7 @@ class Sampler(Provider):
 
         It is :meth:`sample` otherwise, but that whoever verifies draws.
         """
-        output: SamplerOutput = self._verifying.make(Draft(logits, metadata))
+        output: SamplerOutput = self._verifier.dispatch_rows(Draft(logits, metadata))
         return output
 
     @property
@@ -139,7 +139,7 @@ class Sampler(Provider):
 
         :raises SamplerUnavailableError: nobody does.
         """
-        return self._verifying.serving.resolution
+        return self._verifier.selection.resolution
 
     @untraced
     def stats(self) -> dict[str, int]:
@@ -215,10 +215,10 @@ class Sampler(Provider):
             row_index=row_index,
             metadata=metadata,
         )
-        warmups: list[tuple[Calls, Warmup]] = [(self._calls, SampleWarmup(batches))]
+        warmups: list[tuple[Dispatcher, Warmup]] = [(self._dispatcher, SampleWarmup(batches))]
         verifications = VerifyWarmup.checked(
             batches, 1 if max_drafts is None else max_drafts, verify_modes, draft_kinds
         )
         if max_drafts is not None:
-            warmups.append((self._verifying, verifications))
-        return warm_up(self._session, warmups, progress=progress)
+            warmups.append((self._verifier, verifications))
+        return warm_up(warmups, progress=progress)

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 import torch
 
-from tokendraw.calls.row_limits import unserved
+from tokendraw.calls.row_requirements import Rows
 from tokendraw.cli.demo.generation import LanguageModel
 from tokendraw.cli.demo.requests import Editor, Requests, requests_of
 from tokendraw.cli.describe import served_by
@@ -206,8 +206,8 @@ def verified_by(sampler: Sampler, requests: Sequence[SamplingParams], mode: Veri
     """
     seeded = [replace(params, seed=0) for params in requests] if mode == "coupled" else requests
     facts = SamplingMetadata.from_params(seeded, positions=[0] * len(seeded)).facts
-    serving = sampler._verifying.serving
-    offered = serving.capabilities
-    is_served = offered is None or (mode in offered.verify_modes and unserved(offered, facts) is None)
-    provider = serving.chosen if is_served or serving.companion is None else serving.companion
-    return served_by(sampler, serving.resolution, "verified", "verifies", {provider.name: len(requests)})
+    selection = sampler._verifier.selection
+    backend, companion = selection.backend, selection.companion
+    is_served = mode in backend.capabilities.verify_modes and backend.reason_against(Rows(facts, 0)) is None
+    name = backend.name if is_served or companion is None else companion.name
+    return served_by(sampler, selection.resolution, "verified", "verifies", {name: len(requests)})
