@@ -1,4 +1,4 @@
-"""The grid of ``tokendraw bench``, and the logits that it makes: how large the nucleus is that samplers meet."""
+"""Cells and logits of ``tokendraw bench``: presets, options, and the size of the nucleus."""
 
 import itertools
 

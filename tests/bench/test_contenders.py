@@ -1,4 +1,4 @@
-"""Who takes part in ``tokendraw bench``: samplers by themselves, and baselines that draw what the reference keeps."""
+"""Contenders of ``tokendraw bench``: plugins without companions, and baselines with the reference's kept set."""
 
 import inspect
 import sys
@@ -13,7 +13,7 @@ from tokendraw import SamplerUnavailableError, TokendrawError, discover
 from tokendraw_bench.baselines import flashinfer as _flashinfer
 from tokendraw_bench.baselines.torch_sort import torch_sort
 from tokendraw_bench.cells import FILTERS, Cell
-from tokendraw_bench.contenders import BASELINES, chosen
+from tokendraw_bench.contenders import BASELINES, select_contenders
 from tokendraw_bench.logits import metadata_of
 from tokendraw_bench.run import make_inputs
 from tokendraw_testing import reference
@@ -41,25 +41,28 @@ def cell_of(filters, dtype="float32", batch=5):
 def test_by_default_every_available_sampler_takes_part_and_every_baseline(dists):
     dists.add_plugin("acme", plugin("acme", capabilities=EVERYTHING))
     dists.add_plugin("licensed", plugin("licensed", probe="'needs a licence, found none'"))
-    assert [c.name for c in chosen((), CPU)] == ["acme", "native", "torch-sort"]
+    assert [c.name for c in select_contenders((), CPU)] == ["acme", "native", "torch-sort"]
 
 
 def test_named_contenders_come_in_the_order_of_their_names_and_once():
-    assert [c.name for c in chosen(("torch-sort", "native", "torch-sort"), CPU)] == ["torch-sort", "native"]
+    assert [c.name for c in select_contenders(("torch-sort", "native", "torch-sort"), CPU)] == [
+        "torch-sort",
+        "native",
+    ]
 
 
 def test_a_contender_tells_the_versions_of_its_distributions(dists):
     dists.add("acme-kernels", "3.1")
     upstream = "tokendraw.plugin.Upstream(distribution='acme-kernels', versions='>=3', tested=('3.1',))"
     dists.add_plugin("acme", plugin("acme", upstream=upstream), version="2.0")
-    acme, baseline = chosen(("acme", "torch-sort"), CPU)
+    acme, baseline = select_contenders(("acme", "torch-sort"), CPU)
     assert acme.versions == {"acme-tokendraw": "2.0", "acme-kernels": "3.1"}
     assert baseline.versions == {"torch": torch.__version__}
 
 
 def test_an_unknown_name_gives_the_nearest():
     with pytest.raises(TokendrawError) as error:
-        chosen(("torch-srot",), CPU)
+        select_contenders(("torch-srot",), CPU)
     installed = ", ".join(candidate.name for candidate in discover())
     assert str(error.value) == (
         f"'torch-srot' needs to be an installed sampler or a baseline, found {installed}, torch-sort and "
@@ -69,19 +72,19 @@ def test_an_unknown_name_gives_the_nearest():
 
 def test_a_name_like_no_other_leads_to_the_list():
     with pytest.raises(TokendrawError, match=r" Try: tokendraw list$"):
-        chosen(("greedy",), CPU)
+        select_contenders(("greedy",), CPU)
 
 
 def test_a_sampler_for_another_machine_gives_the_reason(dists):
     dists.add_plugin("acme", plugin("acme", probe="'needs a licence, found none'"))
     with pytest.raises(SamplerUnavailableError) as error:
-        chosen(("acme",), CPU)
+        select_contenders(("acme",), CPU)
     assert str(error.value) == "'acme' cannot be timed on cpu: needs a licence, found none."
 
 
 def test_a_baseline_for_another_machine_gives_the_reason():
     with pytest.raises(SamplerUnavailableError) as error:
-        chosen(("flashinfer-direct",), CPU)
+        select_contenders(("flashinfer-direct",), CPU)
     assert str(error.value) == "'flashinfer-direct' cannot be timed on cpu: needs an NVIDIA GPU, found cpu."
 
 
@@ -101,7 +104,7 @@ def test_a_baseline_for_another_machine_gives_the_reason():
 )
 def test_rows_that_a_companion_would_draw_are_not_timed(dists, capabilities, cell, seeded, reason):
     dists.add_plugin("acme", plugin("acme", capabilities=capabilities))
-    (acme,) = chosen(("acme",), CPU)
+    (acme,) = select_contenders(("acme",), CPU)
     with pytest.raises(SamplerUnavailableError) as error:
         prepared(acme, cell, seeded=seeded)
     assert str(error.value) == f"it does not serve {reason}"
@@ -110,7 +113,7 @@ def test_rows_that_a_companion_would_draw_are_not_timed(dists, capabilities, cel
 def test_a_sampler_serves_the_cells_that_are_its_own(dists):
     capabilities = EVERYTHING.replace("'counter'", "'launch'")
     dists.add_plugin("acme", plugin("acme", capabilities=capabilities))
-    (acme,) = chosen(("acme",), CPU)
+    (acme,) = select_contenders(("acme",), CPU)
     (logits,) = make_inputs(CELL, CPU, 1)
     call = prepared(acme, seeded=False)
     assert call.draw(logits).token_ids.tolist() == logits.argmax(-1).tolist()
@@ -119,7 +122,7 @@ def test_a_sampler_serves_the_cells_that_are_its_own(dists):
 
 def test_a_dtype_that_a_sampler_does_not_take_is_a_reason(dists):
     dists.add_plugin("acme", plugin("acme", capabilities=EVERYTHING))
-    (acme,) = chosen(("acme",), CPU)
+    (acme,) = select_contenders(("acme",), CPU)
     with pytest.raises(SamplerUnavailableError) as error:
         prepared(acme, cell_of("none", "bfloat16"))
     assert str(error.value) == "the request needs logits in bfloat16, found float32"
@@ -129,7 +132,7 @@ def test_a_dtype_that_a_sampler_does_not_take_is_a_reason(dists):
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.fast_first
 def test_tokens_of_the_pipeline_of_sorts_are_those_that_the_reference_keeps(filters, dtype):
-    """Without ties: of those the pipeline keeps as many as engines do, not all."""
+    """Logits without ties: the pipeline does not keep every tie."""
     cell = Cell(10, 300, dtype, filters, "gaussian")
     metadata = metadata_of(cell, CPU)
     logits = torch.stack([torch.randperm(300) for _ in range(10)]).mul(0.05).to(getattr(torch, dtype))
@@ -159,12 +162,12 @@ def test_the_pipeline_of_sorts_draws_by_the_softmax_of_what_is_kept():
 
 @pytest.fixture
 def fake_flashinfer(monkeypatch):
-    """FlashInfer's names and the names of its parameters; each notes its call and passes the probabilities on."""
+    """Stand-in for FlashInfer's functions: logs each call and returns the probabilities."""
     calls = []
     package, module = types.ModuleType("flashinfer"), types.ModuleType("flashinfer.sampling")
 
     def note(name, rows=(), options=()):
-        """A function of the probabilities and of one tensor for each of ``rows``; it notes all but the former."""
+        """Make a function of probabilities and a tensor for each of ``rows``, which logs its other arguments."""
 
         def noted(probs, **given):
             assert list(given) == [*rows, *options]
@@ -210,7 +213,7 @@ def _kind(value):
 
 
 def drawn_by_flashinfer(calls, filters):
-    """What each way calls, by its name; every way starts from the logits of [5, 300]."""
+    """Map each way to its calls, for logits [5, 300]."""
     cell, found = cell_of(filters), {}
     for call in _flashinfer.prepare(cell, metadata_of(cell, CPU)):
         call.draw(torch.zeros(5, 300))

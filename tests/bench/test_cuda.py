@@ -1,4 +1,4 @@
-"""The CUDA side of ``tokendraw bench``: graphs over buffers in rotation, calls that no graph takes, the read."""
+"""``tokendraw bench`` on CUDA: graphs over buffers in rotation, calls outside of graphs, the read."""
 
 import functools
 import json
@@ -92,7 +92,7 @@ def wait(logits):
     ],
 )
 def test_a_call_that_breaks_a_capture_is_a_failure_and_disturbs_no_other(cuda, timer, draw, reason):
-    """Not even those that draw random numbers, in the same turns and in the next."""
+    """Calls with random numbers work in the same turns and in the next."""
     buffers = make_inputs(Cell(4, 32_000, "float32", "none", "flat"), cuda, 2)
     random = Call(draw=lambda logits: logits.new_empty(100).exponential_())
     for calls in ({"breaks": Call(draw=draw), "random": random}, {"random": random}):

@@ -1,4 +1,4 @@
-"""``tokendraw bench --gumbel-dtype``: float64 noise reaches what is timed, and the table says who draws otherwise."""
+"""``tokendraw bench --gumbel-dtype``: timed calls draw float64 noise, and the notes name baselines without it."""
 
 import importlib
 import json
@@ -12,10 +12,10 @@ from fake_dists import EVERYTHING, fake_dists, plugin
 from fixed_timer import FixedTimer
 from tokendraw import Drafts, Need, SamplingMetadata, load_sampler, philox
 from tokendraw_bench import Cell, make_inputs, metadata_of, operations, run
-from tokendraw_bench.contenders import chosen
+from tokendraw_bench.contenders import select_contenders
 from tokendraw_bench.operations.verify import VerifyCell, draft_ids
-from tokendraw_bench.timing import contention
-from tokendraw_bench.timing.contention import Machine
+from tokendraw_bench.timing import host_load
+from tokendraw_bench.timing.host_load import HostLoad
 
 CPU = torch.device("cpu")
 V = 512
@@ -25,7 +25,7 @@ CELLS = pytest.mark.parametrize("cell", [SAMPLE, VERIFY], ids=["sample", "verify
 
 
 def contested(metadata: SamplingMetadata) -> torch.Tensor:
-    """Logits that the noise of each row outweighs but for a rounding: the precision of the noise decides."""
+    """Logits that cancel the noise of each row up to rounding: the precision of the noise decides."""
     seed, position = metadata.seed, metadata.positions
     if metadata.row_index is not None:
         seed = seed[metadata.row_index]
@@ -35,13 +35,13 @@ def contested(metadata: SamplingMetadata) -> torch.Tensor:
 
 def drawn(cell, logits):
     """The tokens of a contender's call."""
-    (native,) = chosen(("native",), CPU, cell.operation)
+    (native,) = select_contenders(("native",), CPU, cell.operation)
     (one,) = native.prepare(cell, operations.get(cell.operation).arguments(cell, CPU), logits)
     return one.draw(logits).token_ids
 
 
 def expected(cell, metadata, logits, gumbel_dtype):
-    """The tokens of a sampler that was loaded for this noise."""
+    """Draw with a sampler loaded for this noise."""
     need = Need(gumbel_dtype=gumbel_dtype)
     sampler = load_sampler("native", device="cpu", need=need, operations=("verify",))
     if cell.operation == "sample":
@@ -70,7 +70,7 @@ def dists(tmp_path, monkeypatch):
 def fixed(monkeypatch):
     monkeypatch.setattr(run, "timer_for", lambda device, repeats: FixedTimer(repeats))
     monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
-    monkeypatch.setattr(contention, "look", lambda: Machine(cores=4, load=0.25))
+    monkeypatch.setattr(host_load, "read_host_load", lambda: HostLoad(cores=4, load=0.25))
 
 
 BOTH = f"{EVERYTHING}, gumbel_dtypes=('fp32', 'fp64')"
@@ -129,8 +129,8 @@ def test_of_float32_noise_nothing_is_noted(fixed):
 
 
 def test_several_baselines_are_named_together():
-    of_baselines = operations.get("sample").of_baselines
-    assert of_baselines(replace(SAMPLE, gumbel_dtype="fp64"), ["torch-sort", "flashinfer-direct"]) == (
+    baseline_note = operations.get("sample").baseline_note
+    assert baseline_note(replace(SAMPLE, gumbel_dtype="fp64"), ["torch-sort", "flashinfer-direct"]) == (
         "torch-sort and flashinfer-direct draw by another method, whose noise is not float64."
     )
 

@@ -1,4 +1,4 @@
-"""``tokendraw bench --op pack_sm90_w4``: its cells, the bytes that it makes, the calls, and a run of the command."""
+"""``tokendraw bench --op pack_sm90_w4``: cells, input bytes, calls, and a run of the command."""
 
 import json
 
@@ -11,10 +11,10 @@ from command_line import call
 from fixed_timer import FixedTimer, documented_keys
 from tokendraw.plugin import Sm90W4Capabilities
 from tokendraw_bench import make_inputs, operations, run
-from tokendraw_bench.contenders import chosen, lacking
+from tokendraw_bench.contenders import find_unsupported_part, select_contenders
 from tokendraw_bench.operations.pack_sm90_w4 import PackCell
-from tokendraw_bench.timing import contention
-from tokendraw_bench.timing.contention import Machine
+from tokendraw_bench.timing import host_load
+from tokendraw_bench.timing.host_load import HostLoad
 
 CPU = torch.device("cpu")
 BENCH = operations.get("pack_sm90_w4")
@@ -59,7 +59,7 @@ class TestCells:
 
     @pytest.mark.parametrize("preset", BENCH.presets)
     def test_no_cell_of_a_preset_is_refused(self, preset):
-        """Its call is checked, on tensors without memory."""
+        """The call of a cell is checked on tensors without memory."""
         meta, record = torch.device("meta"), tokendraw.operations.get("pack_sm90_w4")
         for cell in BENCH.grid(preset):
             named = {} if cell.format == "scales" else {"format": cell.format}
@@ -89,7 +89,7 @@ class TestCall:
     def test_it_is_the_packing_or_the_way_back(self, kind):
         cell = cell_of(*kind)
         (given,) = make_inputs(cell, CPU, 1)
-        (native,) = chosen(("native",), CPU, "pack_sm90_w4")
+        (native,) = select_contenders(("native",), CPU, "pack_sm90_w4")
         (one,) = native.prepare(cell, BENCH.arguments(cell, CPU), given)
         packer = tokendraw.load("pack_sm90_w4", "native", device="cpu")
         format_, layout, direction = kind
@@ -118,14 +118,14 @@ class TestCall:
         capabilities = Sm90W4Capabilities(formats=("fp4",), layouts=("v1",))
         cell = cell_of(*kind)
         (given,) = make_inputs(cell, CPU, 1)
-        assert lacking(BENCH, capabilities, cell, None, given) == reason
+        assert find_unsupported_part(BENCH, capabilities, cell, None, given) == reason
 
 
 @pytest.fixture
 def fixed(monkeypatch):
     monkeypatch.setattr(run, "timer_for", lambda device, repeats: FixedTimer(repeats))
     monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
-    monkeypatch.setattr(contention, "look", lambda: Machine(cores=4, load=0.25))
+    monkeypatch.setattr(host_load, "read_host_load", lambda: HostLoad(cores=4, load=0.25))
 
 
 def bench(*arguments):

@@ -1,4 +1,4 @@
-"""``tokendraw bench --op plan_paged_kv``: its cells, the batches that it makes, the call, and a run of the command."""
+"""``tokendraw bench --op plan_paged_kv``: cells, input batches, the call, and a run of the command."""
 
 import json
 from dataclasses import replace
@@ -10,10 +10,10 @@ import tokendraw
 from command_line import call
 from fixed_timer import FixedTimer, documented_keys
 from tokendraw_bench import make_inputs, operations, run
-from tokendraw_bench.contenders import chosen
+from tokendraw_bench.contenders import select_contenders
 from tokendraw_bench.operations.plan_paged_kv import PlanCell
-from tokendraw_bench.timing import contention
-from tokendraw_bench.timing.contention import Machine
+from tokendraw_bench.timing import host_load
+from tokendraw_bench.timing.host_load import HostLoad
 
 CPU = torch.device("cpu")
 BENCH = operations.get("plan_paged_kv")
@@ -39,8 +39,8 @@ class TestCells:
         )
 
     def test_without_page_indices_the_inputs_are_the_same(self):
-        assert BENCH.about_inputs(CELL) == BENCH.about_inputs(replace(CELL, page_indices=False))
-        assert BENCH.about_inputs(CELL) != BENCH.about_inputs(replace(CELL, page_size=8))
+        assert BENCH.input_key(CELL) == BENCH.input_key(replace(CELL, page_indices=False))
+        assert BENCH.input_key(CELL) != BENCH.input_key(replace(CELL, page_size=8))
 
 
 class TestInputs:
@@ -64,8 +64,8 @@ class TestInputs:
 
 
 def planned(cell):
-    """Return what the native planner's call returns for two sets of inputs, and the call."""
-    (native,) = chosen(("native",), CPU, "plan_paged_kv")
+    """Return two sets of inputs, and the native planner's call."""
+    (native,) = select_contenders(("native",), CPU, "plan_paged_kv")
     inputs = make_inputs(cell, CPU, 2)
     (one,) = native.prepare(cell, BENCH.arguments(cell, CPU), inputs[0])
     return inputs, one
@@ -98,7 +98,7 @@ class TestCall:
 def fixed(monkeypatch):
     monkeypatch.setattr(run, "timer_for", lambda device, repeats: FixedTimer(repeats))
     monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
-    monkeypatch.setattr(contention, "look", lambda: Machine(cores=4, load=0.25))
+    monkeypatch.setattr(host_load, "read_host_load", lambda: HostLoad(cores=4, load=0.25))
 
 
 def bench(*arguments):

@@ -8,7 +8,7 @@ import pytest
 from tokendraw import InvalidParameterError
 from tokendraw_bench.cells import Cell
 from tokendraw_bench.report import plot as _plot
-from tokendraw_bench.report.lines import Line, Report
+from tokendraw_bench.report.lines import BenchReport, CellResult
 from tokendraw_bench.timing.timer import Failure, Timing
 
 NEEDS = "matplotlib is not installed; pip install 'tokendraw-bench[plot]'"
@@ -20,7 +20,7 @@ def timing(us):
 
 def report(shapes=((64, 32_000), (1, 32_000), (8, 32_000)), families=("flat",)):
     lines = [
-        Line(
+        CellResult(
             cell=Cell(batch, vocab_size, "float32", filters, family),
             figures={"nucleus": 28_000.0},
             buffers=2,
@@ -37,7 +37,7 @@ def report(shapes=((64, 32_000), (1, 32_000), (8, 32_000)), families=("flat",)):
         for family in families
         for filters in ("none", "both")
     ]
-    return Report(
+    return BenchReport(
         command="tokendraw bench",
         device="cpu",
         host="cpu of a laptop",

@@ -1,4 +1,4 @@
-"""``tokendraw bench --op process_logits``: its cells, what their requests ask for, and a run of the command."""
+"""``tokendraw bench --op process_logits``: cells, requests, and a run of the command."""
 
 from dataclasses import replace
 
@@ -8,10 +8,10 @@ import torch
 from command_line import call
 from fixed_timer import FixedTimer
 from tokendraw_bench import make_inputs, operations, run
-from tokendraw_bench.contenders import chosen
+from tokendraw_bench.contenders import select_contenders
 from tokendraw_bench.operations.process_logits import ProcessCell
-from tokendraw_bench.timing import contention
-from tokendraw_bench.timing.contention import Machine
+from tokendraw_bench.timing import host_load
+from tokendraw_bench.timing.host_load import HostLoad
 
 CPU = torch.device("cpu")
 BENCH = operations.get("process_logits")
@@ -41,7 +41,7 @@ def test_requests_ask_for_the_edits_of_their_cell(edits, asked):
 
 
 def test_a_call_edits_the_buffer_of_its_turn_and_is_captured():
-    (native,) = chosen(("native",), CPU, "process_logits")
+    (native,) = select_contenders(("native",), CPU, "process_logits")
     inputs = make_inputs(CELL, CPU, 2)
     assert inputs[0].nbytes == CELL.nbytes
     before = [logits.clone() for logits in inputs]
@@ -57,7 +57,7 @@ def test_a_call_edits_the_buffer_of_its_turn_and_is_captured():
 def test_a_run_of_the_command_has_a_row_a_cell(monkeypatch):
     monkeypatch.setattr(run, "timer_for", lambda device, repeats: FixedTimer(repeats))
     monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
-    monkeypatch.setattr(contention, "look", lambda: Machine(cores=4, load=0.25))
+    monkeypatch.setattr(host_load, "read_host_load", lambda: HostLoad(cores=4, load=0.25))
     options = ("--batch", 2, "--vocab-size", 256, "--edits", "all", "--distinct", 9)
     result = call("bench", "--op", "process_logits", "--device", "cpu", "--sampler", "native", *options)
     assert (result.stderr, result.exit_code) == ("", 0)

@@ -1,4 +1,4 @@
-"""``tokendraw bench --ranks``: what a rank holds, what is counted and measured, what is refused, and whole runs."""
+"""``tokendraw bench --ranks``: shards of ranks, traffic, peak memory, refusals, and runs."""
 
 import json
 import re
@@ -17,7 +17,7 @@ from tokendraw_bench import Cell, Timing, make_inputs, operations
 from tokendraw_bench.operations.sample_on_ranks import RankCell
 from tokendraw_bench.ranks import launch, worker
 from tokendraw_bench.ranks.traffic import CountingTransport, peak_memory
-from tokendraw_bench.ranks.worker import Task
+from tokendraw_bench.ranks.worker import RankTask
 from tokendraw_bench.report.table import as_text, header, rows
 from tokendraw_bench.timing.timer import Call, Failure, WallTimer
 from tokendraw_testing.shards.thread_ranks import on_ranks
@@ -81,15 +81,15 @@ class TestCounting:
 
 
 class Fast:
-    """A rank that is faster than the other one of two."""
+    """The faster of two ranks."""
 
     def __init__(self):
         self.met = 0
 
-    def meet(self):
+    def wait(self):
         self.met += 1
 
-    def most(self, number):
+    def maximum(self, number):
         return 2 * number
 
 
@@ -100,7 +100,7 @@ def test_the_slowest_rank_decides_on_the_time_and_on_the_number_of_calls():
         time[0] += 1e-4
         calls.append(buffer)
 
-    timer = WallTimer(3, clock=lambda: time[0], together=fast)
+    timer = WallTimer(3, clock=lambda: time[0], group=fast)
     found = timer.time({"a": Call(draw=draw)}, [1, 2])["a"]
     assert found.us == pytest.approx(200)
     assert len(calls) == 1 + 5 + 3 * 5
@@ -112,7 +112,7 @@ def task(**changes):
         "cells": (replace(CELL, ranks=1),), "names": ("native",), "device_type": "cpu", "backend": "gloo",
         "host": detect_host("cpu"), "repeats": 3, "command": "tokendraw bench --ranks 1",
     }  # fmt: skip
-    return Task(**settings | changes)
+    return RankTask(**settings | changes)
 
 
 class StandingTimer:
@@ -130,7 +130,7 @@ class StandingTimer:
 
 
 def test_a_table_has_the_sampler_beside_itself_behind_an_all_gather(alone, monkeypatch):
-    monkeypatch.setattr(worker, "timer_for", lambda device, repeats, together: StandingTimer())
+    monkeypatch.setattr(worker, "timer_for", lambda device, repeats, group: StandingTimer())
     report = worker._report(task(), CPU)
     assert report.head[0].startswith("cpu, 1 rank by gloo, ")
     assert "The vocabulary lies on 1 ranks; the slowest one's time counts." in report.head[1]
@@ -146,7 +146,7 @@ def test_a_table_has_the_sampler_beside_itself_behind_an_all_gather(alone, monke
 
 
 class Halving(StandingTimer):
-    """Says of the all-gather that it takes twice as long, or that it fails."""
+    """A timer that doubles the time of the all-gather, or lets it fail."""
 
     def __init__(self, *, fails):
         self.fails = fails
@@ -159,7 +159,7 @@ class Halving(StandingTimer):
 
 @pytest.mark.parametrize(("fails", "share"), [(False, "0.50x"), (True, "-")])
 def test_a_sampler_is_held_against_itself_behind_an_all_gather(alone, monkeypatch, fails, share):
-    monkeypatch.setattr(worker, "timer_for", lambda device, repeats, together: Halving(fails=fails))
+    monkeypatch.setattr(worker, "timer_for", lambda device, repeats, group: Halving(fails=fails))
     report = worker._report(task(), CPU)
     (row,) = rows(report)
     assert row[header(report).index("of all-gather")] == share
@@ -213,7 +213,7 @@ class TestRefusals:
         ],
     )
     def test_where_no_sampler_draws_over_ranks(self, monkeypatch, native, mend):
-        monkeypatch.setattr(worker, "on_ranks", lambda names, device: ())
+        monkeypatch.setattr(worker, "rank_samplers", lambda names, device: ())
         monkeypatch.setattr(launch, "installed_version", {"tokendraw-native": native}.get)
         result = call("bench", "--ranks", 2, "--device", "cpu")
         assert result.stderr == (

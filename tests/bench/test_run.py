@@ -1,4 +1,4 @@
-"""A run of ``tokendraw bench`` with contenders and a timer of the test's own: what is timed, and what is shown."""
+"""Runs of ``tokendraw bench`` with fake contenders and a fake timer: timed calls, and the printed report."""
 
 from dataclasses import replace
 
@@ -8,7 +8,7 @@ import torch
 from tokendraw import SamplerUnavailableError, TokendrawError
 from tokendraw_bench.cells import Cell
 from tokendraw_bench.contenders import Contender
-from tokendraw_bench.report.lines import Line, Report
+from tokendraw_bench.report.lines import BenchReport, CellResult
 from tokendraw_bench.report.table import as_markdown, as_text
 from tokendraw_bench.run import run
 from tokendraw_bench.timing.timer import Call, Failure, Timing
@@ -22,7 +22,7 @@ def timing(us, spread=0.0, *, host_us=None, how="wall clock"):
 
 
 class FakeTimer:
-    """Gives each call its time by its name, and keeps what it was asked."""
+    """A timer with planted times by name, which logs its calls."""
 
     repeats, method = 15, "by the sun"
 
@@ -56,7 +56,7 @@ def raising(error):
 def test_the_fastest_read_is_the_floor_and_ratios_refer_to_it():
     timer = FakeTimer(sum=40, amax=20, acme=50)
     (line,) = run([SMALL], [contender("acme")], device=CPU, timer=timer)
-    assert line == Line(
+    assert line == CellResult(
         cell=SMALL,
         figures={"nucleus": 7.0},
         buffers=2,
@@ -168,7 +168,7 @@ def test_logits_that_do_not_fit_are_an_error_that_says_how_large_they_are():
 
 
 def line(cell, read, entries, by="amax", nucleus=7.0, ways=None):
-    return Line(
+    return CellResult(
         cell=cell,
         figures={"nucleus": nucleus},
         buffers=2,
@@ -180,7 +180,7 @@ def line(cell, read, entries, by="amax", nucleus=7.0, ways=None):
 
 
 def report(*lines, device="cpu", contenders=("acme", "torch-sort"), threads=2):
-    return Report(
+    return BenchReport(
         command="tokendraw bench --batch 64",
         device=device,
         host={"cpu": "cpu", "cuda:0": "cuda, NVIDIA H200"}[device],

@@ -1,4 +1,4 @@
-"""A third operation is timed once the bench has a module for it; nothing else is told of it."""
+"""A third operation is timed once the bench has a module for it."""
 
 from pathlib import Path
 
@@ -8,8 +8,8 @@ import torch
 from fake_dists import fake_dists
 from third_operation import add_scaler, third_operation
 from tokendraw_bench import Timing, operations
-from tokendraw_bench.contenders import chosen
-from tokendraw_bench.report.lines import Report
+from tokendraw_bench.contenders import select_contenders
+from tokendraw_bench.report.lines import BenchReport
 from tokendraw_bench.report.table import as_text
 from tokendraw_bench.run import run
 
@@ -25,7 +25,7 @@ def dists(tmp_path, monkeypatch):
 
 
 class Timer:
-    """Keeps what each call returned."""
+    """A timer that keeps the output of each call."""
 
     repeats, method = 3, "by the sun"
 
@@ -61,10 +61,12 @@ def test_its_cells_have_axes_of_their_own(dists):
 def test_who_serves_it_is_timed_beside_its_floor_and_the_table_has_its_columns(dists):
     add_scaler(dists)
     timer = Timer()
-    lines = run(operations.get("scale").grid("quick"), chosen((), CPU, "scale"), device=CPU, timer=timer)
+    lines = run(
+        operations.get("scale").grid("quick"), select_contenders((), CPU, "scale"), device=CPU, timer=timer
+    )
     assert torch.equal(timer.found["acme"], torch.full((3,), 2.0))
     assert torch.equal(timer.found["copy: torch.Tensor.copy_"], torch.ones(3))
-    report = Report(
+    report = BenchReport(
         command="",
         device="cpu",
         host="cpu",

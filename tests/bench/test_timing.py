@@ -1,4 +1,4 @@
-"""Times of ``tokendraw bench`` on a clock that the test holds: medians, quartiles, turns, and calls that raise."""
+"""Timers of ``tokendraw bench`` on a fake clock: medians, quartiles, turns, and failing calls."""
 
 import pytest
 import torch
@@ -10,7 +10,7 @@ MICROSECOND = 1e-6
 
 
 class Clock:
-    """Stands still but for what calls take."""
+    """A clock that advances by the planted times of calls alone."""
 
     def __init__(self):
         self.now = 0.0
@@ -20,7 +20,7 @@ class Clock:
         return self.now
 
     def takes(self, name, *times):
-        """A call that takes these microseconds one after the other, the last one from then on."""
+        """Make a call with planted microseconds, the last value repeated."""
         left = list(times)
 
         def draw(logits):

@@ -1,4 +1,4 @@
-"""``tokendraw bench --op verify``: its cells, the logits that it makes, who is timed, and a run of the command."""
+"""``tokendraw bench --op verify``: cells, logits, contenders, and a run of the command."""
 
 import inspect
 import itertools
@@ -18,12 +18,12 @@ from fixed_timer import FixedTimer, documented_keys
 from tokendraw import Drafts, SamplerUnavailableError
 from tokendraw_bench import make_inputs, metadata_of, operations, run
 from tokendraw_bench.cells import FILTERS
-from tokendraw_bench.contenders import chosen, lacking
+from tokendraw_bench.contenders import find_unsupported_part, select_contenders
 from tokendraw_bench.operations.verify import VerifyCell, draft_ids
 from tokendraw_bench.report import plot
-from tokendraw_bench.report.lines import Line, Report
-from tokendraw_bench.timing import contention
-from tokendraw_bench.timing.contention import Machine
+from tokendraw_bench.report.lines import BenchReport, CellResult
+from tokendraw_bench.timing import host_load
+from tokendraw_bench.timing.host_load import HostLoad
 from tokendraw_bench.timing.timer import Timing
 
 CPU = torch.device("cpu")
@@ -91,7 +91,7 @@ class TestLogits:
 
     @pytest.mark.parametrize("family", ["peaked-7", "peaked-30", "gaussian"])
     def test_one_tensor_of_ids_is_drawn_from_the_drafts_of_every_buffer(self, family):
-        """Tokens that every filter keeps, as often as their probability says, at ids all over the vocabulary."""
+        """Drafts are kept by every filter, follow the probabilities, and have ids all over the vocabulary."""
         cell = replace(CELL, batch=200, family=family)
         ids = draft_ids(cell, CPU)
         assert (ids.shape, len(ids.unique()) > 250) == ((800,), True)
@@ -117,8 +117,8 @@ class TestLogits:
 
 
 def verified(cell, buffer=None):
-    """What the native sampler's call of a cell returns."""
-    (native,) = chosen(("native",), CPU, "verify")
+    """Make the native sampler's call of a cell."""
+    (native,) = select_contenders(("native",), CPU, "verify")
     buffer = make_inputs(cell, CPU, 1)[0] if buffer is None else buffer
     (one,) = native.prepare(cell, metadata_of(cell, CPU), buffer)
     assert one.graph_safe
@@ -146,19 +146,19 @@ class TestContenders:
 
     def test_by_default_those_take_part_that_verify(self, dists):
         dists.add_plugin("acme", plugin("acme", capabilities=EVERYTHING))
-        assert [c.name for c in chosen((), CPU, "verify")] == ["native"]
-        assert [c.name for c in chosen((), CPU)] == ["acme", "native", "torch-sort"]
+        assert [c.name for c in select_contenders((), CPU, "verify")] == ["native"]
+        assert [c.name for c in select_contenders((), CPU)] == ["acme", "native", "torch-sort"]
 
     def test_who_does_not_verify_gives_the_reason(self, dists):
         dists.add_plugin("acme", plugin("acme", capabilities=EVERYTHING))
         with pytest.raises(SamplerUnavailableError) as error:
-            chosen(("torch-sort",), CPU, "verify")
+            select_contenders(("torch-sort",), CPU, "verify")
         assert (
             str(error.value)
             == "'torch-sort' cannot be timed on cpu: needs the operation sample, found verify."
         )
         with pytest.raises(SamplerUnavailableError) as error:
-            chosen(("acme",), CPU, "verify")
+            select_contenders(("acme",), CPU, "verify")
         assert str(error.value) == "'acme' cannot be timed on cpu: needs the operation verify, found sample."
 
     @pytest.mark.parametrize(
@@ -176,12 +176,12 @@ class TestContenders:
     def test_drafts_that_a_companion_would_verify_are_not_timed(self, cell, limits, reason):
         limited = replace(NATIVE.operations["verify"], **limits)
         (buffer,) = make_inputs(cell, CPU, 1)
-        assert lacking(BENCH, limited, cell, metadata_of(cell, CPU), buffer) == reason
+        assert find_unsupported_part(BENCH, limited, cell, metadata_of(cell, CPU), buffer) == reason
 
 
 @pytest.fixture
 def fake_flashinfer(monkeypatch):
-    """What a verification calls of FlashInfer, with its parameters as 0.6.11 names them; each notes its call."""
+    """Stand-in for the functions of FlashInfer 0.6.11 in a verification, which logs the calls."""
     calls = []
     package, module = types.ModuleType("flashinfer"), types.ModuleType("flashinfer.sampling")
 
@@ -303,7 +303,7 @@ class TestFlashInfer:
 
     def test_it_is_for_nvidia_gpus(self):
         with pytest.raises(SamplerUnavailableError) as error:
-            chosen(("flashinfer-direct",), CPU, "verify")
+            select_contenders(("flashinfer-direct",), CPU, "verify")
         assert (
             str(error.value) == "'flashinfer-direct' cannot be timed on cpu: needs an NVIDIA GPU, found cpu."
         )
@@ -313,7 +313,7 @@ class TestFlashInfer:
 def fixed(monkeypatch):
     monkeypatch.setattr(run, "timer_for", lambda device, repeats: FixedTimer(repeats))
     monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
-    monkeypatch.setattr(contention, "look", lambda: Machine(cores=4, load=0.25))
+    monkeypatch.setattr(host_load, "read_host_load", lambda: HostLoad(cores=4, load=0.25))
 
 
 def bench(*arguments):
@@ -399,7 +399,7 @@ def test_a_picture_has_panels_for_each_mode():
     )
     one = Timing(us=10.0, q1_us=10.0, q3_us=10.0, host_us=None, how="wall clock")
     lines = tuple(
-        Line(
+        CellResult(
             cell=replace(CELL, batch=batch, mode=mode),
             figures={"nucleus": 7.0},
             buffers=2,
@@ -410,7 +410,7 @@ def test_a_picture_has_panels_for_each_mode():
         for batch in (1, 8)
         for mode in ("rejection", "coupled")
     )
-    report = Report(
+    report = BenchReport(
         command="",
         device="cpu",
         host="cpu",

@@ -1,4 +1,4 @@
-"""``tokendraw check``: the complete output of a run, and what it says where there is nothing to run."""
+"""``tokendraw check``: the complete output of a run, and of a run without properties."""
 
 import json
 import os
@@ -76,7 +76,7 @@ RAISED = Line(
 
 @pytest.fixture
 def reports(monkeypatch):
-    """``reports(*lines)``: let the kit find these, with whatever it is asked for; returns the calls."""
+    """``reports(*lines)``: the kit reports the lines whatever the arguments; returns the calls."""
     calls = []
 
     def find(*lines, places=()):
@@ -475,7 +475,7 @@ def test_on_a_terminal_a_bar_on_stderr_shows_what_is_being_looked_at():
 
 @pytest.mark.slow
 def test_native_passes_the_quick_run_on_a_cpu_in_its_time():
-    """60 s is what two idle cores may take; here they have other tests to run, too."""
+    """Two idle cores take at most 60 s; under the suite the limit is wider."""
     result = in_a_process("--quick", "--json", capture_output=True)
     said = [
         line for line in result.stderr.splitlines() if not re.match(r"\d+ of \d+ lines after|loading ", line)

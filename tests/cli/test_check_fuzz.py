@@ -1,4 +1,4 @@
-"""``tokendraw check --fuzz``: the complete output, and the one command that repeats a finding."""
+"""``tokendraw check --fuzz``: the complete output, and the command that repeats a finding."""
 
 import json
 import re
@@ -33,7 +33,7 @@ RAISED = Finding(
 
 @pytest.fixture
 def reports(monkeypatch):
-    """``reports(*findings)``: let random cases find these; returns the calls."""
+    """``reports(*findings)``: random cases report the findings; returns the calls."""
     calls = []
 
     def find(*findings, checks=0):

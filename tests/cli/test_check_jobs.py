@@ -1,4 +1,4 @@
-"""``tokendraw check --jobs``: several processes, one that dies, and Ctrl-C while they work."""
+"""``tokendraw check --jobs``: several processes, a dying process, and Ctrl-C during the work."""
 
 import json
 import os
@@ -20,7 +20,7 @@ TWO = ("--only", "process bias", "--only", "process frequency")
 
 @pytest.fixture
 def install(tmp_path, monkeypatch):
-    """``install(**options)``: a plugin that dies, also for child processes."""
+    """``install(**options)``: a dying plugin, also for child processes."""
     with fake_dists(tmp_path, monkeypatch) as dists:
 
         def install(**options):
@@ -72,7 +72,7 @@ def test_a_sampler_that_ends_its_process_is_red_and_spoils_no_json(install):
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX signals")
 def test_an_interrupt_ends_all_processes_at_once(install, tmp_path):
-    """A terminal sends it to every process of its group."""
+    """A terminal interrupts every process of the group."""
     marks = tmp_path / "marks"
     marks.mkdir()
     install(death=f"open(f'{marks}/{{os.getpid()}}', 'w').close(); __import__('time').sleep(300)")

@@ -1,4 +1,4 @@
-"""The part of ``tokendraw check`` that shows what was not looked at."""
+"""The part of ``tokendraw check`` about places without a look."""
 
 import pytest
 

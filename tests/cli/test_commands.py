@@ -1,4 +1,4 @@
-"""Commands that other distributions bring: how they are found, and how they fail without standing in anybody's way."""
+"""Commands of other distributions: discovery, ``--help``, calls, and failures without harm to other commands."""
 
 import json
 import os
@@ -52,7 +52,7 @@ number = 7
 
 @pytest.fixture
 def install(tmp_path, monkeypatch):
-    """``install({"hello": "fake_greeting:hello"})``: a distribution with these commands, beside tokendraw's own."""
+    """``install({"hello": "fake_greeting:hello"})`` adds a distribution with commands."""
     with fake_dists(tmp_path, monkeypatch) as dists:
 
         def add(commands, name="acme-tools", version="1.0", source=GREETING, metadata=None):
@@ -68,7 +68,7 @@ def install(tmp_path, monkeypatch):
 
 @pytest.fixture
 def core_alone(monkeypatch):
-    """Nothing but the core is installed, of all that brings commands."""
+    """Hide tokendraw-testing and tokendraw-bench."""
     everything = importlib_metadata.distributions
 
     def distributions(**context):
@@ -79,7 +79,7 @@ def core_alone(monkeypatch):
 
 
 def listed(text, heading):
-    """What ``--help`` lists under a heading: by name, on one line each."""
+    """Map the names below a heading of ``--help`` to their text."""
     _, _, section = text.partition(f"\n{heading}:\n")
     entries, name = {}, ""
     for line in section.split("\n\n")[0].splitlines():
@@ -96,7 +96,7 @@ def broken(text):
 
 
 def reason(name="hello"):
-    """The reason of the one command of this name that is none of tokendraw's own."""
+    """Look up the reason of the third-party command of this name."""
     (command,) = [each for each in installed_commands() if each.name == name and each.is_foreign]
     return command.reason
 
@@ -284,7 +284,7 @@ class TestACommandWhoseDistributionIsMissing:
 
 
 class TestWithoutKitAndBench:
-    """``pip install ./core ./plugins/native``, and nothing else of tokendraw."""
+    """An environment after ``pip install ./core ./plugins/native``."""
 
     @staticmethod
     def run(folder, *arguments):

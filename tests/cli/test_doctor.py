@@ -1,4 +1,4 @@
-"""``tokendraw doctor``: the whole checkup, what it finds wrong, and the command that mends each."""
+"""``tokendraw doctor``: the complete checkup, and the command that mends each fault."""
 
 import json
 import platform
@@ -16,11 +16,11 @@ from fake_dists import fake_dists, plugin
 from tokendraw import Need, operations
 from tokendraw.backends.machine import detect as _host
 from tokendraw.backends.resolution.decide import assess
+from tokendraw.cli.diagnosis import checkup as _checkup
 from tokendraw.cli.diagnosis.building import Build
 from tokendraw.cli.diagnosis.findings import Finding, findings
 from tokendraw.cli.diagnosis.libraries import Library, libraries
 from tokendraw.cli.diagnosis.origins import Origin, origins
-from tokendraw.cli.verbs import doctor as _doctor
 from tokendraw.plugin import Release, Sm90W4Capabilities, Upstream
 from tokendraw.resolution import Candidate, Choice, State, decide
 
@@ -51,14 +51,14 @@ PLACES = "\norigins\n  tokendraw  /site/tokendraw\n  native     /site/tokendraw_
 
 @pytest.fixture
 def on(monkeypatch, tmp_path):
-    """``on(host, candidates)``: the machine to look at; without a configuration file."""
+    """``on(host, candidates)``: the examined machine, without a configuration file."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     monkeypatch.setattr(platform, "platform", lambda: "Linux-6.1-x86_64")
-    monkeypatch.setattr(_doctor, "libraries", lambda candidates: AROUND)
-    monkeypatch.setattr(_doctor, "origins", lambda candidates: ORIGINS)
-    monkeypatch.setattr(_doctor, "engines", list)
-    monkeypatch.setattr(_doctor, "examined_commands", tuple)
-    monkeypatch.setattr(_doctor, "heavy_imports_of", lambda candidates: {})
+    monkeypatch.setattr(_checkup, "libraries", lambda candidates: AROUND)
+    monkeypatch.setattr(_checkup, "origins", lambda candidates: ORIGINS)
+    monkeypatch.setattr(_checkup, "engines", list)
+    monkeypatch.setattr(_checkup, "examined_commands", tuple)
+    monkeypatch.setattr(_checkup, "heavy_imports", lambda entry_point: ())
 
     def set_up(host, candidates):
         def build(names, tell, *, verbose):
@@ -74,14 +74,12 @@ def on(monkeypatch, tmp_path):
 
         be_on(monkeypatch, host, candidates)
         monkeypatch.setattr(_host, "detect_host", lambda device=None: host)
-        monkeypatch.setattr(_doctor, "build", build)
+        monkeypatch.setattr(_checkup, "build", build)
 
     return set_up
 
 
 def refusing(message):
-    """A ``resolve`` that finds nobody."""
-
     def resolve():
         raise tokendraw.SamplerUnavailableError(message)
 
@@ -107,13 +105,13 @@ def test_a_sound_installation(on):
 
 def test_a_library_is_one_line_that_names_all_who_need_it(on, monkeypatch):
     on(LAPTOP, (NATIVE,))
-    around = [
+    requirements = [
         Library("torch", "2.13.0", ">=2.6", "tokendraw-native"),
         Library("torch", "2.13.0", ">=2.7", "acme-tokendraw"),
         Library("torch", "2.13.0", ">=2.6", "tokendraw-flashinfer"),
         Library("triton", "3.6.0", "", "acme-tokendraw"),
     ]
-    monkeypatch.setattr(_doctor, "libraries", lambda candidates: around)
+    monkeypatch.setattr(_checkup, "libraries", lambda candidates: requirements)
     assert (
         "  torch   2.13.0     >=2.6 by tokendraw-native and tokendraw-flashinfer; >=2.7 by acme-tokendraw\n"
         "  triton  3.6.0      any version by acme-tokendraw\n"
@@ -168,7 +166,7 @@ UNTESTED = "0.7.9"
 
 
 @pytest.mark.parametrize(
-    ("host", "installed", "settings", "says"),
+    ("host", "installed", "settings", "effect"),
     [
         (H100, "0.7.2.post1", {}, "nothing: this version is tested"),
         (H100, "0.7.2.post1+cu130", {}, "nothing: this version is tested"),
@@ -186,19 +184,21 @@ UNTESTED = "0.7.9"
     ],
     ids=str,
 )
-def test_what_a_tested_version_of_an_upstream_would_change(on, monkeypatch, host, installed, settings, says):
+def test_what_a_tested_version_of_an_upstream_would_change(
+    on, monkeypatch, host, installed, settings, effect
+):
     for name, value in settings.items():
         monkeypatch.setenv(name, value)
     on(host, (NATIVE, replace(FLASHINFER, upstream_version=installed)))
-    found = json.loads(call("doctor", "--json").stdout)["upstreams"]
-    assert found == [
+    upstreams = json.loads(call("doctor", "--json").stdout)["upstreams"]
+    assert upstreams == [
         {
             "name": "flashinfer-python",
             "plugin": "flashinfer",
             "installed": installed,
             "needed": ">=0.6.7,<0.8",
             "tested": ["0.6.11.post2", "0.7.2.post1"],
-            "would_change": says,
+            "would_change": effect,
         }
     ]
 
@@ -206,11 +206,11 @@ def test_what_a_tested_version_of_an_upstream_would_change(on, monkeypatch, host
 def test_what_a_probe_found_of_a_version_that_does_not_fit_says_nothing_of_another(on):
     probed = replace(FLASHINFER, upstream_version="0.5.0", probe_reason="needs nvcc, found no nvcc")
     on(H100, (NATIVE, probed))
-    (found,) = json.loads(call("doctor", "--json").stdout)["upstreams"]
-    assert found["would_change"] == "with 0.7.2.post1 a program would get flashinfer"
+    (upstream,) = json.loads(call("doctor", "--json").stdout)["upstreams"]
+    assert upstream["would_change"] == "with 0.7.2.post1 a program would get flashinfer"
     on(H100, (NATIVE, replace(probed, upstream_version=UNTESTED)))
-    (found,) = json.loads(call("doctor", "--json").stdout)["upstreams"]
-    assert found["would_change"] == "nothing: needs nvcc, found no nvcc"
+    (upstream,) = json.loads(call("doctor", "--json").stdout)["upstreams"]
+    assert upstream["would_change"] == "nothing: needs nvcc, found no nvcc"
 
 
 STORED = "weights that were packed and stored have to be packed again"
@@ -238,7 +238,7 @@ GET = "with 0.7.2.post1 a program would get flashinfer"
 
 
 @pytest.mark.parametrize(
-    ("installed", "says"),
+    ("installed", "effect"),
     [
         ("0.7.2.post1", "nothing: this version is tested"),
         ("0.7.1", SILENT.format("0.7.1")),
@@ -253,19 +253,19 @@ GET = "with 0.7.2.post1 a program would get flashinfer"
         ("nightly", GET),
     ],
 )
-def test_what_another_version_would_change_is_said_of_every_operation(on, installed, says):
+def test_what_another_version_would_change_is_said_of_every_operation(on, installed, effect):
     on(H100, (NATIVE, replace(PACKER, upstream_version=installed)))
-    (found,) = json.loads(call("doctor", "--json").stdout)["upstreams"]
-    assert found["would_change"] == says
+    (upstream,) = json.loads(call("doctor", "--json").stdout)["upstreams"]
+    assert upstream["would_change"] == effect
 
 
 def test_what_the_files_of_a_version_do_is_what_another_version_would_change(on):
     library = replace(PACKER.info.upstream, found={"pack_sm90_w4": "packs layout v2"})
     odd = replace(PACKER, info=replace(PACKER.info, upstream=library), upstream_version="0.6.17")
     on(H100, (NATIVE, odd))
-    found = found_in_json(exit_code=0)
-    assert found["upstreams"][0]["would_change"] == SILENT.format("0.6.17")
-    assert found["findings"][1:] == [
+    checkup = checkup_in_json(exit_code=0)
+    assert checkup["upstreams"][0]["would_change"] == SILENT.format("0.6.17")
+    assert checkup["findings"][1:] == [
         {
             "problem": "'flashinfer' knows that flashinfer-python 0.6.17 packs layout v1, and finds in its files that "
             "it packs layout v2. It goes by the files. Report it to tokendraw's maintainers.",
@@ -277,7 +277,7 @@ def test_what_the_files_of_a_version_do_is_what_another_version_would_change(on)
 def test_what_the_files_of_a_version_do_is_not_said_of_another_one(on):
     library = replace(PACKER.info.upstream, found={"pack_sm90_w4": "packs no layout"})
     on(H100, (NATIVE, replace(PACKER, info=replace(PACKER.info, upstream=library), upstream_version="0.6.9")))
-    assert found_in_json(exit_code=0)["upstreams"][0]["would_change"] == (
+    assert checkup_in_json(exit_code=0)["upstreams"][0]["would_change"] == (
         f"{GET} for pack_sm90_w4; 0.7.2.post1 packs layout v2 where 0.6.9 packs no layout: {STORED}"
     )
 
@@ -286,18 +286,18 @@ def test_what_another_version_would_change_in_an_operation_that_the_machine_cann
     packer = replace(PACKER.info.operations["pack_sm90_w4"], compute_capability=((9, 0), (9, 0)))
     info = replace(PACKER.info, operations=PACKER.info.operations | {"pack_sm90_w4": packer})
     on(A100, (NATIVE, replace(PACKER, info=info, upstream_version="0.6.17")))
-    assert found_in_json(exit_code=0)["upstreams"][0]["would_change"] == SILENT.format("0.6.17")
+    assert checkup_in_json(exit_code=0)["upstreams"][0]["would_change"] == SILENT.format("0.6.17")
 
 
 def test_without_a_tested_version_the_newest_that_is_known_is_compared(on):
     library = replace(PACKER.info.upstream, tested=())
     bare = replace(PACKER, info=replace(PACKER.info, upstream=library))
-    said = {}
+    effects = {}
     for installed in (None, "0.6.17", "0.6.18", "0.7.2"):
         on(H100, (NATIVE, replace(bare, upstream_version=installed)))
-        (found,) = json.loads(call("doctor", "--json").stdout)["upstreams"]
-        said[installed] = found["would_change"]
-    assert said == {
+        (upstream,) = json.loads(call("doctor", "--json").stdout)["upstreams"]
+        effects[installed] = upstream["would_change"]
+    assert effects == {
         None: "with 0.6.18 a program would get flashinfer",
         "0.6.17": f"0.6.18 packs layout v2 where 0.6.17 packs layout v1: {STORED}",
         "0.6.18": "unknown: no version was tested",
@@ -322,7 +322,7 @@ def test_with_nothing_installed_it_exits_with_1(on, monkeypatch):
     assert result.exit_code == 1
 
 
-def found_in_json(*, exit_code):
+def checkup_in_json(*, exit_code):
     result = call("doctor", "--json")
     assert (result.stderr, result.exit_code) == ("", exit_code)
     return json.loads(result.stdout)
@@ -332,8 +332,8 @@ def test_json_is_complete(on, monkeypatch):
     on(LAPTOP, (NATIVE,))
     monkeypatch.setenv("TOKENDRAW_PRIORITY", "native")
     candidates = json.loads(call("list", "--json").stdout)["candidates"]
-    found = found_in_json(exit_code=0)
-    assert found == {
+    checkup = checkup_in_json(exit_code=0)
+    assert checkup == {
         "schema_version": 1,
         "error": None,
         "tokendraw": tokendraw.__version__,
@@ -387,35 +387,35 @@ def test_the_configuration_file_in_force_is_named(on, monkeypatch, tmp_path):
     on(LAPTOP, (NATIVE,))
     (tmp_path / "mine.toml").write_text('priority = ["native"]\n')
     monkeypatch.setenv("TOKENDRAW_CONFIG", str(tmp_path / "mine.toml"))
-    assert found_in_json(exit_code=0)["settings"]["config"] == str(tmp_path / "mine.toml")
+    assert checkup_in_json(exit_code=0)["settings"]["config"] == str(tmp_path / "mine.toml")
 
 
 def test_a_malformed_setting_is_a_finding(on, monkeypatch):
     on(LAPTOP, (NATIVE,))
     monkeypatch.setenv("TOKENDRAW_STRICT", "maybe")
-    found = found_in_json(exit_code=1)
-    assert found["findings"] == [
+    checkup = checkup_in_json(exit_code=1)
+    assert checkup["findings"] == [
         {
             "problem": "'TOKENDRAW_STRICT' needs 0, 1, false or true, found 'maybe'. Set one of these, or unset it.",
             "mend": None,
         }
     ]
-    assert found["chosen"] is None
+    assert checkup["chosen"] is None
 
 
 def test_a_choice_that_cannot_be_honoured_is_a_finding(on, monkeypatch):
     on(LAPTOP, (NATIVE,))
     monkeypatch.setattr(tokendraw, "resolve", refusing("'acme' cannot serve. Unset it."))
-    found = found_in_json(exit_code=1)
-    assert found["findings"] == [{"problem": "'acme' cannot serve. Unset it.", "mend": None}]
-    assert [c["state"] for c in found["candidates"]] == ["available"]
+    checkup = checkup_in_json(exit_code=1)
+    assert checkup["findings"] == [{"problem": "'acme' cannot serve. Unset it.", "mend": None}]
+    assert [c["state"] for c in checkup["candidates"]] == ["available"]
 
 
 def test_strict_mode_leaves_no_sampler_where_there_is_a_warning(on, monkeypatch):
     on(LAPTOP, (NATIVE, BOOM))
     monkeypatch.setenv("TOKENDRAW_STRICT", "1")
-    found = found_in_json(exit_code=1)
-    assert [finding["problem"].split(": ")[0] for finding in found["findings"]] == [
+    checkup = checkup_in_json(exit_code=1)
+    assert [finding["problem"].split(": ")[0] for finding in checkup["findings"]] == [
         "'boom' was passed over",
         "'boom' is broken",
     ]
@@ -425,7 +425,7 @@ def test_an_untested_upstream_version_is_a_finding(on):
     on(H100, (NATIVE, replace(FLASHINFER, upstream_version="0.7.9")))
     (warning,) = tokendraw.resolve().warnings
     assert "0.7.9" in warning
-    assert found_in_json(exit_code=0)["findings"] == [{"problem": warning, "mend": None}]
+    assert checkup_in_json(exit_code=0)["findings"] == [{"problem": warning, "mend": None}]
 
 
 def mends(*candidates):
@@ -585,9 +585,9 @@ class TestLibraries:
         assert second.name == "triton"  # named once, although it is an upstream and a requirement
 
     def test_what_extras_ask_for_is_one_line_that_names_them(self):
-        found = libraries([])
-        by_name = {library.name: library for library in found}
-        assert len(by_name) == len(found)
+        requirements = libraries([])
+        by_name = {library.name: library for library in requirements}
+        assert len(by_name) == len(requirements)
         assert by_name["numpy"].needed_by == "tokendraw[files]"
         assert by_name["safetensors"].needed_by == "tokendraw[files]"
         assert by_name["torch"].needed_by == ""
@@ -621,21 +621,16 @@ class TestLibraries:
         with fake_dists(tmp_path, monkeypatch) as dists:
             dists.add("acme-tokendraw", metadata=f"Name: acme-tokendraw\nVersion: 1.0\n{line}\n")
             acme = Candidate(name="acme", state=State.BROKEN, distribution="acme-tokendraw")
-            found = libraries([acme])
-        assert all(library.needed_by.isprintable() for library in found)
-        assert not [library for library in found if library.needed_by == "acme-tokendraw"]
+            requirements = libraries([acme])
+        assert all(library.needed_by.isprintable() for library in requirements)
+        assert not [library for library in requirements if library.needed_by == "acme-tokendraw"]
 
     def test_an_endless_version_does_not_fit(self):
         assert not Library("torch", "9" * 5000, ">=2.6", "tokendraw-native").fits
 
 
 class TestOrigins:
-    """A distribution is called tokendraw-native by whoever built it: where it lies is shown."""
-
-    @pytest.fixture
-    def dists(self, tmp_path, monkeypatch):
-        with fake_dists(tmp_path, monkeypatch) as found:
-            yield found
+    """Any distribution can call itself tokendraw-native: doctor shows the folder of each plugin."""
 
     def test_a_plugin_in_the_checkout_of_the_core_is_beside_it(self):
         core, native = origins(c for c in tokendraw.discover() if c.name == "native")

@@ -1,4 +1,4 @@
-"""``tokendraw doctor`` builds and proves what programs get, in processes that plugins may end, block or litter."""
+"""``tokendraw doctor`` builds and proves plugins in new processes: plugins may end, block or litter them."""
 
 import json
 import time
@@ -6,7 +6,7 @@ import time
 import pytest
 
 from command_line import call
-from fake_dists import EVERYTHING, fake_dists, place, plugin
+from fake_dists import EVERYTHING, place, plugin
 from tokendraw.cli.diagnosis import building
 from tokendraw.cli.diagnosis.building import Build, build
 
@@ -23,14 +23,8 @@ BOTH = f"""return tokendraw.plugin.PluginInfo(
         )"""
 
 
-@pytest.fixture
-def dists(tmp_path, monkeypatch):
-    with fake_dists(tmp_path, monkeypatch) as found:
-        yield found
-
-
 def built(*operations, tell=lambda doing, done: None, verbose=False):
-    """The outcomes, whose times are positive, without these."""
+    """Outcomes without their times, after a check that all times are positive."""
     trouble, outcomes = build(operations, tell, verbose=verbose)
     assert trouble is None
     assert all(outcome.seconds > 0 for outcome in outcomes.values() if outcome.culprit is None)
@@ -145,7 +139,7 @@ def test_a_plugin_that_hangs_is_ended_with_the_processes_that_it_started(dists, 
     dists.add_plugin("acme", plugin("acme", capabilities=EVERYTHING, build=hangs))
 
     def tell(doing, done):
-        monkeypatch.setattr(building, "_PATIENCE", 2 if doing.startswith("building") else 300)
+        monkeypatch.setattr(building, "TIMEOUT_SECONDS", 2 if doing.startswith("building") else 300)
 
     assert built("sample", tell=tell) == {
         "sample": outcome(
@@ -177,9 +171,9 @@ def test_a_plugin_that_prints_and_changes_torch_disturbs_nothing(dists, capfd):
 @pytest.mark.slow
 def test_verbose_shows_the_traceback_of_a_plugin_that_does_not_build(dists):
     dists.add_plugin("acme", LIBACME)
-    told = call("doctor", "--verbose").stderr
-    assert told.startswith("tokendraw_build failed\nTraceback (most recent call last):\n")
-    assert told.endswith("\nOSError: libacme.so: cannot open\n")
+    stderr = call("doctor", "--verbose").stderr
+    assert stderr.startswith("tokendraw_build failed\nTraceback (most recent call last):\n")
+    assert stderr.endswith("\nOSError: libacme.so: cannot open\n")
 
 
 @pytest.mark.slow

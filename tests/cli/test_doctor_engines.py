@@ -1,4 +1,4 @@
-"""``tokendraw doctor`` on inference engines: it asks every adapter that is installed, each in a process of its own."""
+"""``tokendraw doctor`` on inference engines: every installed adapter is asked in a new process."""
 
 import json
 
@@ -30,7 +30,7 @@ def lethal():
 
 @pytest.fixture
 def install(tmp_path, monkeypatch):
-    """``install({"acme": "fake_adapter:state"})``: a distribution with these adapters."""
+    """``install({"acme": "fake_adapter:state"})``: a distribution with adapters of inference engines."""
     with fake_dists(tmp_path, monkeypatch) as dists:
 
         def add(adapters, name="acme-adapter", source=FITS):
@@ -53,13 +53,13 @@ def test_an_installation_without_adapters_has_no_engines(install):
 def test_what_an_adapter_says_is_shown_and_what_its_engine_prints_is_not(install, monkeypatch):
     be_on(monkeypatch, LAPTOP, (NATIVE,))
     install({"acme": "fake_adapter:state"})
-    shown = call("doctor").stdout
+    stdout = call("doctor").stdout
     assert (
         "\nengines\n"
         "  name  installed  tested        applies  what is replaced, or why nothing is\n"
         "  Acme  1.2.0      1.1.0, 1.2.0  yes      would replace its sampler\n\n"
-    ) in shown
-    assert "banner" not in shown
+    ) in stdout
+    assert "banner" not in stdout
     assert json.loads(call("doctor", "--json").stdout)["engines"] == [
         {
             "engine": "Acme",

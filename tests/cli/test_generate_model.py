@@ -1,4 +1,4 @@
-"""``tokendraw generate --model``: a Hugging Face model from disk writes, and each token is drawn through tokendraw."""
+"""``tokendraw generate --model``: tokendraw draws each token of a Hugging Face model on disk."""
 
 import json
 import shutil
@@ -26,7 +26,7 @@ WORDS = ["[PAD]", "[UNK]", "[END]", *(f"w{i}" for i in range(97))]
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A model of 100 words with its tokenizer, as save_pretrained writes them."""
+    """A model of 100 words and its tokenizer in a folder written by save_pretrained."""
     path = tmp_path_factory.mktemp("model")
     words = Tokenizer(models.WordLevel({word: i for i, word in enumerate(WORDS)}, unk_token="[UNK]"))
     words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()

@@ -1,4 +1,4 @@
-"""Logits from files: what is read, and the one sentence for everything else. No file is ever run."""
+"""Logits from files: every format is read, every other file refused in a sentence; no file is ever run."""
 
 import pickle
 import re
@@ -30,7 +30,7 @@ def write(path, values):
 
 
 def refusal(path, tensor=None):
-    """What the reader says, with the path left out."""
+    """Message of the reader without the path."""
     with pytest.raises(LogitsFileError) as caught:
         read_logits(path, tensor)
     message = str(caught.value)
@@ -48,17 +48,17 @@ DTYPES_IN = {ending: ["float32", "float16"] for ending in (".npy", ".npz")}  # n
 )
 def test_values_come_as_they_were_saved(tmp_path, ending, dtype):
     values = ROWS.to(getattr(torch, dtype))
-    read = read_logits(write(tmp_path / f"x{ending}", values))
-    assert torch.equal(read.logits, values)
-    assert (read.logits.dtype, read.dtype) == (values.dtype, dtype)
-    assert read.tensor == ("logits" if ending in (".npz", ".safetensors") else None)
+    logits_file = read_logits(write(tmp_path / f"x{ending}", values))
+    assert torch.equal(logits_file.logits, values)
+    assert (logits_file.logits.dtype, logits_file.dtype) == (values.dtype, dtype)
+    assert logits_file.tensor == ("logits" if ending in (".npz", ".safetensors") else None)
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
 def test_float64_is_rounded_to_float32(tmp_path, ending):
-    read = read_logits(write(tmp_path / f"x{ending}", torch.tensor([[0.1, 0.2]], dtype=torch.float64)))
-    assert torch.equal(read.logits, torch.tensor([[0.1, 0.2]]))
-    assert read.dtype == "float64"
+    logits_file = read_logits(write(tmp_path / f"x{ending}", torch.tensor([[0.1, 0.2]], dtype=torch.float64)))
+    assert torch.equal(logits_file.logits, torch.tensor([[0.1, 0.2]]))
+    assert logits_file.dtype == "float64"
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
@@ -95,9 +95,9 @@ def test_npy_of_another_byte_or_axis_order_is_read(tmp_path, array):
 
 
 def test_a_parameter_in_a_pt_file_is_read_without_its_gradient(tmp_path):
-    read = read_logits(write(tmp_path / "x.pt", torch.nn.Parameter(ROWS)))
-    assert torch.equal(read.logits, ROWS)
-    assert not read.logits.requires_grad
+    logits_file = read_logits(write(tmp_path / "x.pt", torch.nn.Parameter(ROWS)))
+    assert torch.equal(logits_file.logits, ROWS)
+    assert not logits_file.logits.requires_grad
 
 
 def test_a_pt_file_of_the_format_before_zip_is_read(tmp_path):
@@ -105,7 +105,7 @@ def test_a_pt_file_of_the_format_before_zip_is_read(tmp_path):
     assert torch.equal(read_logits(tmp_path / "x.pt").logits, ROWS)
 
 
-def named(path, names=("logits", "other")):
+def write_named(path, names=("logits", "other")):
     tensors = {name: ROWS + i for i, name in enumerate(names)}
     if path.suffix == ".npz":
         np.savez_compressed(path, **{name: tensor.numpy() for name, tensor in tensors.items()})
@@ -117,39 +117,39 @@ def named(path, names=("logits", "other")):
 @pytest.mark.parametrize("ending", [".npz", ".safetensors", ".pt"])
 class TestNamedTensors:
     def test_the_only_one_is_taken(self, tmp_path, ending):
-        read = read_logits(named(tmp_path / f"x{ending}", ["only"]))
-        assert read.tensor == "only"
-        assert torch.equal(read.logits, ROWS)
+        logits_file = read_logits(write_named(tmp_path / f"x{ending}", ["only"]))
+        assert logits_file.tensor == "only"
+        assert torch.equal(logits_file.logits, ROWS)
 
     def test_one_of_several_is_picked_by_name(self, tmp_path, ending):
-        read = read_logits(named(tmp_path / f"x{ending}"), "other")
-        assert read.tensor == "other"
-        assert torch.equal(read.logits, ROWS + 1)
+        logits_file = read_logits(write_named(tmp_path / f"x{ending}"), "other")
+        assert logits_file.tensor == "other"
+        assert torch.equal(logits_file.logits, ROWS + 1)
 
     def test_several_need_a_choice(self, tmp_path, ending):
-        assert refusal(named(tmp_path / f"x{ending}")) == (
+        assert refusal(write_named(tmp_path / f"x{ending}")) == (
             "needs a choice between its tensors 'logits', 'other'. Pick one with --tensor."
         )
 
     def test_a_name_that_is_not_there_gets_the_nearest(self, tmp_path, ending):
-        assert refusal(named(tmp_path / f"x{ending}"), "logit") == (
+        assert refusal(write_named(tmp_path / f"x{ending}"), "logit") == (
             "needs a tensor 'logit', found 'logits', 'other'. Try --tensor logits."
         )
 
     def test_a_name_like_no_other_gets_none(self, tmp_path, ending):
-        assert refusal(named(tmp_path / f"x{ending}"), "hidden_states") == (
+        assert refusal(write_named(tmp_path / f"x{ending}"), "hidden_states") == (
             "needs a tensor 'hidden_states', found 'logits', 'other'. Pick one of them."
         )
 
     def test_of_many_names_some_are_shown(self, tmp_path, ending):
         names = [f"layer{i}" for i in range(10)]
-        assert refusal(named(tmp_path / f"x{ending}", names)) == (
+        assert refusal(write_named(tmp_path / f"x{ending}", names)) == (
             "needs a choice between its tensors 'layer0', 'layer1', 'layer2', 'layer3', 'layer4', 'layer5', "
             "'layer6', 'layer7' and 2 more. Pick one with --tensor."
         )
 
     def test_none_is_refused(self, tmp_path, ending):
-        assert refusal(named(tmp_path / f"x{ending}", [])) == (
+        assert refusal(write_named(tmp_path / f"x{ending}", [])) == (
             "needs a tensor, found none in it. Write it again."
         )
 
@@ -173,11 +173,11 @@ class TestPaths:
         (tmp_path / "x.npy").touch()
         assert refusal(tmp_path / "x.npy") == "needs logits, found an empty file. Write it again."
 
-    @pytest.mark.parametrize(("name", "found"), [("x.csv", "the ending '.csv'"), ("x", "no ending")])
-    def test_another_ending(self, tmp_path, name, found):
+    @pytest.mark.parametrize(("name", "content"), [("x.csv", "the ending '.csv'"), ("x", "no ending")])
+    def test_another_ending(self, tmp_path, name, content):
         (tmp_path / name).write_text("1,2")
         assert refusal(tmp_path / name) == (
-            f"needs the ending .npy, .npz, .safetensors or .pt, found {found}. Convert it."
+            f"needs the ending .npy, .npz, .safetensors or .pt, found {content}. Convert it."
         )
 
 
@@ -197,14 +197,14 @@ class TestShapesAndDtypes:
 
     @pytest.mark.parametrize("dtype", ["int64", "int32", "uint8", "bool", "complex64"])
     def test_values_that_are_no_logits(self, tmp_path, ending, dtype):
-        found = refusal(write(tmp_path / f"x{ending}", torch.ones(2, 3).to(getattr(torch, dtype))))
+        message = refusal(write(tmp_path / f"x{ending}", torch.ones(2, 3).to(getattr(torch, dtype))))
         if ending in (".npy", ".npz"):
-            assert found == (
+            assert message == (
                 f"needs float32, float16 or float64 values, found {dtype}. Save the logits as one of these "
                 "(bfloat16 fits into .safetensors and .pt)."
             )
         else:
-            assert found == (
+            assert message == (
                 f"needs float32, bfloat16 or float16 values, found {dtype}. Save the logits as one of these."
             )
 
@@ -224,26 +224,26 @@ def test_npy_of_an_unknown_kind_of_values_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("tensor", "found"),
+    ("tensor", "content"),
     [
         (ROWS.to_sparse(), "a sparse, nested or quantized one"),
         (torch.zeros(2, 3, device="meta"), "one without values"),
     ],
 )
-def test_a_tensor_that_is_not_dense_is_refused(tmp_path, tensor, found):
+def test_a_tensor_that_is_not_dense_is_refused(tmp_path, tensor, content):
     torch.save(tensor, tmp_path / "x.pt")
     assert refusal(tmp_path / "x.pt") == (
-        f"needs a dense tensor, found {found}. Save the logits as a dense tensor."
+        f"needs a dense tensor, found {content}. Save the logits as a dense tensor."
     )
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
 @pytest.mark.parametrize("share", [0.2, 0.5, 0.9, "all but one byte"])
 def test_a_truncated_file_is_refused(tmp_path, ending, share):
-    whole = write(tmp_path / f"whole{ending}", torch.randn(4, 64)).read_bytes()
-    size = len(whole) - 1 if share == "all but one byte" else int(len(whole) * share)
+    data = write(tmp_path / f"whole{ending}", torch.randn(4, 64)).read_bytes()
+    size = len(data) - 1 if share == "all but one byte" else int(len(data) * share)
     path = tmp_path / f"x{ending}"
-    path.write_bytes(whole[:size])
+    path.write_bytes(data[:size])
     assert refusal(path) == (
         f"needs a complete {ending} file, found {size} bytes that are damaged or cut short. Write it again."
     )
@@ -251,19 +251,19 @@ def test_a_truncated_file_is_refused(tmp_path, ending, share):
 
 @pytest.mark.parametrize("ending", ENDINGS)
 def test_no_prefix_of_a_file_ends_in_a_traceback(tmp_path, ending):
-    whole = write(tmp_path / f"whole{ending}", ROWS).read_bytes()
+    data = write(tmp_path / f"whole{ending}", ROWS).read_bytes()
     path = tmp_path / f"x{ending}"
-    for size in range(1, min(len(whole), 300)):
-        path.write_bytes(whole[:size])
+    for size in range(1, min(len(data), 300)):
+        path.write_bytes(data[:size])
         refusal(path)
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
 def test_no_flipped_byte_ends_in_a_traceback(tmp_path, ending):
-    whole = bytearray(write(tmp_path / f"whole{ending}", ROWS).read_bytes())
+    data = bytearray(write(tmp_path / f"whole{ending}", ROWS).read_bytes())
     path = tmp_path / f"x{ending}"
-    for spot in range(0, min(len(whole), 400), 3):
-        damaged = whole.copy()
+    for spot in range(0, min(len(data), 400), 3):
+        damaged = data.copy()
         damaged[spot] ^= 0xFF
         path.write_bytes(damaged)
         try:
@@ -294,7 +294,7 @@ def test_nor_does_one_inside_an_archive(tmp_path):
 
 class TestOtherFilesUnderTheEnding:
     @pytest.mark.parametrize(
-        ("inside", "ending", "found"),
+        ("inside", "ending", "content"),
         [
             (".npy", ".npz", "a .npy array"),
             (".npy", ".pt", "a .npy array"),
@@ -305,11 +305,11 @@ class TestOtherFilesUnderTheEnding:
             (".safetensors", ".pt", "what looks like a .safetensors file"),
         ],
     )
-    def test_another_of_the_formats(self, tmp_path, inside, ending, found):
+    def test_another_of_the_formats(self, tmp_path, inside, ending, content):
         path = tmp_path / f"x{ending}"
         path.write_bytes(write(tmp_path / f"original{inside}", ROWS).read_bytes())
         assert refusal(path) == (
-            f"needs to be a {ending} file inside, found {found}. "
+            f"needs to be a {ending} file inside, found {content}. "
             "Give the file the ending of what it holds, or save the logits again."
         )
 
@@ -330,7 +330,7 @@ class TestOtherFilesUnderTheEnding:
 
 
 class Trap:
-    """A pickle of it writes a file when it is loaded."""
+    """An object whose pickle writes a file on load."""
 
     def __init__(self, path):
         self.path = path
@@ -346,37 +346,37 @@ class TestCode:
     )
 
     @pytest.fixture
-    def sprung(self, tmp_path):
-        """The file that a trap would write; it must not be there in the end."""
+    def trap_file(self, tmp_path):
+        """The file written by a loaded trap; no test may leave the file behind."""
         path = tmp_path / "sprung"
         yield path
         assert not path.exists()
 
-    def test_the_trap_works(self, sprung):
-        pickle.loads(pickle.dumps(Trap(sprung)))
-        assert sprung.exists()
-        sprung.unlink()
+    def test_the_trap_works(self, trap_file):
+        pickle.loads(pickle.dumps(Trap(trap_file)))
+        assert trap_file.exists()
+        trap_file.unlink()
 
-    def test_an_object_array_is_not_loaded(self, tmp_path, sprung):
-        np.save(tmp_path / "x.npy", np.array([Trap(sprung), 1], dtype=object), allow_pickle=True)
+    def test_an_object_array_is_not_loaded(self, tmp_path, trap_file):
+        np.save(tmp_path / "x.npy", np.array([Trap(trap_file), 1], dtype=object), allow_pickle=True)
         assert refusal(tmp_path / "x.npy") == (
             "needs numbers, found an array of Python objects, which is not loaded. "
             "Save the logits as float32."
         )
 
-    def test_an_object_array_in_an_archive_is_not_loaded(self, tmp_path, sprung):
-        np.savez(tmp_path / "x.npz", np.array([Trap(sprung), 1], dtype=object))
+    def test_an_object_array_in_an_archive_is_not_loaded(self, tmp_path, trap_file):
+        np.savez(tmp_path / "x.npz", np.array([Trap(trap_file), 1], dtype=object))
         assert refusal(tmp_path / "x.npz") == (
             "needs numbers, found an array of Python objects, which is not loaded. "
             "Save the logits as float32."
         )
 
-    def test_a_pickle_with_code_in_torch_save_is_not_loaded(self, tmp_path, sprung):
-        torch.save({"logits": ROWS, "trap": Trap(sprung)}, tmp_path / "x.pt")
+    def test_a_pickle_with_code_in_torch_save_is_not_loaded(self, tmp_path, trap_file):
+        torch.save({"logits": ROWS, "trap": Trap(trap_file)}, tmp_path / "x.pt")
         assert refusal(tmp_path / "x.pt") == self.NOT_LOADED
 
-    def test_a_bare_pickle_with_code_is_not_loaded(self, tmp_path, sprung):
-        (tmp_path / "x.pt").write_bytes(pickle.dumps(Trap(sprung)))
+    def test_a_bare_pickle_with_code_is_not_loaded(self, tmp_path, trap_file):
+        (tmp_path / "x.pt").write_bytes(pickle.dumps(Trap(trap_file)))
         assert refusal(tmp_path / "x.pt") == self.NOT_LOADED
 
     def test_a_module_is_not_loaded(self, tmp_path):

@@ -1,4 +1,4 @@
-"""The language model of ``generate``: it is a distribution, it is Kneser-Ney, and it reads and writes prose."""
+"""The language model of ``generate``: normalised, equal to Kneser-Ney by definition, able to read and write prose."""
 
 import itertools
 import sys
@@ -29,10 +29,10 @@ def probability(model, text, word):
 
 
 def reference_probability(words, order, history, word):
-    """Interpolated Kneser-Ney by its definition, recounting everything (Chen and Goodman 1998, section 2.8)."""
+    """Interpolated Kneser-Ney by definition, with all counts made anew (Chen and Goodman 1998, section 2.8)."""
 
     def count(ngram):
-        """Occurrences at the highest order, below it the number of different words to the left."""
+        """Occurrences at the highest order; at lower orders the number of different words to the left."""
         size = len(ngram)
         spots = [i for i in range(len(words) - size + 1) if tuple(words[i : i + size]) == ngram]
         if size == order:
@@ -76,10 +76,10 @@ def test_probabilities_follow_the_definition(order, history):
     words = [w for line in PARAGRAPHS for w in [PARAGRAPH, *_split(line)]] + [PARAGRAPH]
     model = NGramModel(PARAGRAPHS, order=order)
     before = (PARAGRAPH, *history.split())[-(order - 1) :]
-    found = probabilities(model, history)
+    distribution = probabilities(model, history)
     for index, word in enumerate(model.vocabulary):
         expected = reference_probability(words, order, before, word)
-        assert found[index].item() == pytest.approx(expected, rel=1e-5), word
+        assert distribution[index].item() == pytest.approx(expected, rel=1e-5), word
 
 
 def _split(line):

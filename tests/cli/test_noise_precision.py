@@ -1,6 +1,6 @@
-"""``--gumbel-dtype``: the noise that was asked for draws, wherever a command draws.
+"""``--gumbel-dtype``: every command that draws uses noise of the given precision.
 
-Every row here has one token of float32 noise and another of float64 noise.
+Every row has one token of float32 noise and another of float64 noise.
 """
 
 import json
@@ -13,36 +13,31 @@ import torch
 from command_line import NATIVE_ON_CPU, call
 from fake_dists import EVERYTHING, fake_dists, plugin
 from noise_in_float32 import drop_float64
-from precision_of_noise import DRAFT, RESIDUAL, SAMPLE
+from precision_of_noise import SAMPLE
 from tokendraw import SamplingParams, philox
 from tokendraw.cli.demo import built_in_model
 from tokendraw_testing import reference
-from tokendraw_testing.reference_walk import walk
-from tokendraw_testing.rows.noise_precision import POSITION, telling_draft, telling_rows
+from tokendraw_testing.rows.noise_precision import POSITION, telling_rows
 
 OPTIONS = {(): "fp32", ("--gumbel-dtype", "fp32"): "fp32", ("--gumbel-dtype", "fp64"): "fp64"}
-REJECTED = 2099
-"""A draft that no row has any mass for."""
 
 with_each_option = pytest.mark.parametrize(
     "options", OPTIONS, ids=lambda options: " ".join(options) or "default"
 )
 
 
-def token_of(row, dtype, streams=SAMPLE):
-    return reference.draw(
-        reference.prepare(row.logits, SamplingParams()), row.seed, POSITION, dtype, streams
-    )[0]
+def token_of(row, dtype):
+    return reference.draw(reference.prepare(row.logits, SamplingParams()), row.seed, POSITION, dtype)[0]
 
 
-def told_apart(tokens, options):
-    """The token of the precision that the options ask for, which is not the other's."""
+def expected_token(tokens, options):
+    """The token under the precision of the options, after a check that the precisions differ in it."""
     assert tokens["fp32"] != tokens["fp64"]
     return tokens[OPTIONS[options]]
 
 
 class Constant:
-    """A language model that looks at no history."""
+    """A language model without history."""
 
     def __init__(self, row):
         self.row = torch.from_numpy(row)
@@ -55,21 +50,6 @@ class Constant:
 
     def logits(self, sequences):
         return self.row.expand(len(sequences), -1)
-
-
-def sure_of(token):
-    return np.where(np.arange(REJECTED + 1) == token, 0.0, -1000.0).astype(np.float32)
-
-
-@pytest.fixture
-def models(monkeypatch):
-    """``models(target, draft)``: the logits [V] of the model that is drawn from, and of the one that drafts for it."""
-
-    def use(target, draft=None):
-        monkeypatch.setattr(built_in_model, "language_model", lambda: Constant(target))
-        monkeypatch.setattr(built_in_model, "draft_model", lambda: Constant(draft))
-
-    return use
 
 
 def generated(seed, *options):
@@ -86,57 +66,16 @@ class TestDraws:
         for row in telling_rows(*SAMPLE):
             np.save(tmp_path / "row.npy", row.logits)
             file, where = tmp_path / "row.npy", ("--seed", row.seed, "--position", POSITION)
-            found = json.loads(call("sample", file, *NATIVE_ON_CPU, *where, *options, "--json").stdout)
+            output = json.loads(call("sample", file, *NATIVE_ON_CPU, *where, *options, "--json").stdout)
             expected = {dtype: token_of(row, dtype) for dtype in ("fp32", "fp64")}
-            assert found["rows"][0]["token_id"] == told_apart(expected, options)
-            assert found["resolution"]["need"]["gumbel_dtype"] == OPTIONS[options]
+            assert output["rows"][0]["token_id"] == expected_token(expected, options)
+            assert output["resolution"]["need"]["gumbel_dtype"] == OPTIONS[options]
 
-    def test_generate(self, options, models):
+    def test_generate(self, options, monkeypatch):
         for row in telling_rows(*SAMPLE):
-            models(row.logits)
+            monkeypatch.setattr(built_in_model, "language_model", lambda row=row: Constant(row.logits))
             expected = {dtype: token_of(row, dtype) for dtype in ("fp32", "fp64")}
-            assert generated(row.seed, "-n", 1, *options) == told_apart(expected, options)
-
-
-@with_each_option
-class TestSpeculation:
-    """The first token of a text of two, for which there is one draft."""
-
-    SPECULATE = ("-n", 2, "--speculate", 1)
-
-    def test_drafts(self, options, models):
-        """The target is sure of nothing that the draft model is not, so it accepts."""
-        for row in telling_rows(*DRAFT):
-            models(row.logits, row.logits)
-            expected = {dtype: token_of(row, dtype, DRAFT) for dtype in ("fp32", "fp64")}
-            assert generated(row.seed, *self.SPECULATE, *options) == told_apart(expected, options)
-
-    def test_acceptance(self, options, models):
-        row, draft = telling_draft(), sure_of(0)
-        models(row.logits, draft)
-        self.verified(row, 0, draft, options)
-
-    def test_recovered_tokens(self, options, models):
-        for row in telling_rows(*RESIDUAL):
-            draft = sure_of(REJECTED)
-            models(row.logits, draft)
-            self.verified(row, REJECTED, draft, options)
-
-    def test_coupled_tokens(self, options, models):
-        for row in telling_rows(*SAMPLE):
-            models(row.logits, sure_of(REJECTED))
-            expected = {dtype: token_of(row, dtype) for dtype in ("fp32", "fp64")}
-            found = generated(row.seed, *self.SPECULATE, "--verify-mode", "coupled", *options)
-            assert found == told_apart(expected, options)
-
-    def verified(self, row, drafted, draft, options):
-        params, target = SamplingParams(seed=row.seed), np.stack([row.logits] * 2)
-        positions = range(POSITION, POSITION + 2)
-        expected = {
-            dtype: walk(target, [drafted], params, positions, logits=draft[None], dtype=dtype).tokens[0]
-            for dtype in ("fp32", "fp64")
-        }
-        assert generated(row.seed, *self.SPECULATE, *options) == told_apart(expected, options)
+            assert generated(row.seed, "-n", 1, *options) == expected_token(expected, options)
 
 
 class TestCheck:
@@ -150,7 +89,7 @@ class TestCheck:
 
     @staticmethod
     def telling(report, dtype):
-        """How many draws told this noise from the other."""
+        """Number of draws that tell noise of this precision from noise of the other precision."""
         return int(re.search(rf"; (\d+) that tell {dtype} noise$", report["lines"][0]["detail"])[1])
 
     @pytest.mark.slow
@@ -174,12 +113,12 @@ class TestCheck:
     def test_the_heading_names_it_and_the_command_to_run_again_has_it(self, monkeypatch):
         drop_float64(monkeypatch, philox.TILE)
         arguments = ("--device", "cpu", "--quick", "--only", "seeded draws", "--gumbel-dtype", "fp64")
-        shown = call("check", "native", *arguments).stdout
-        assert shown.startswith("native on cpu, fp64 noise: tokendraw ")
+        stdout = call("check", "native", *arguments).stdout
+        assert stdout.startswith("native on cpu, fp64 noise: tokendraw ")
         again = (
             "Again: tokendraw check native --device cpu --quick --gumbel-dtype fp64 --only 'seeded draws'\n"
         )
-        assert again in shown
+        assert again in stdout
 
     def test_a_sampler_without_it_is_refused_with_its_reason(self, tmp_path, monkeypatch):
         with fake_dists(tmp_path, monkeypatch) as dists:
@@ -196,10 +135,3 @@ class TestCheck:
         assert result.stderr.endswith(
             "'--gumbel-dtype' is no part of what 'plan_paged_kv' may need. Leave out one of them.\n"
         )
-
-
-@pytest.mark.parametrize("command", [["sample", "-"], ["generate", "x"], ["check", "native"], ["resolve"]])
-def test_what_is_no_precision_is_a_usage_error(command):
-    result = call(*command, "--gumbel-dtype", "fp16")
-    assert (result.stdout, result.exit_code) == ("", 2)
-    assert "Invalid value for '--gumbel-dtype': 'fp16' is not one of 'fp32', 'fp64'." in result.stderr

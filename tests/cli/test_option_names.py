@@ -1,6 +1,5 @@
-"""Errors of the command line name options, whatever the library calls its arguments."""
+"""Errors of the command line name options in place of arguments of the library."""
 
-import numpy as np
 import pytest
 
 from command_line import call
@@ -11,21 +10,15 @@ NO_GPU = (
     "'cuda' needs a CUDA or ROCm device, found none to use: the installed torch is built for the CPU alone. "
     "Pass --device cpu, or mend that.\n"
 )
-NOBODY = (
+NO_SUCH_PLUGIN = (
     "'nobody', asked for by --sampler, cannot serve the operation 'sample' on cpu: no plugin of that name is "
     "installed. Available here: native. Leave out --sampler to let tokendraw choose.\n"
 )
 
 
-@pytest.fixture
-def file(tmp_path):
-    np.save(tmp_path / "x.npy", np.zeros((2, 5), np.float32))
-    return tmp_path / "x.npy"
-
-
 @pytest.fixture(autouse=True)
 def no_gpu(monkeypatch):
-    """The installed torch has none, whatever the machine."""
+    """A torch without a GPU, on every machine."""
     import torch
 
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
@@ -55,17 +48,19 @@ def test_every_command_that_takes_a_device_calls_it_by_its_option(command, file)
 def test_every_command_that_chooses_a_sampler_says_who_asked(command, file, monkeypatch):
     command = [word.format(file=file) for word in command]
     result = call(*command, "--device", "cpu", "--sampler", "nobody")
-    assert (result.stderr, result.exit_code) == (NOBODY, 1)
+    assert (result.stderr, result.exit_code) == (NO_SUCH_PLUGIN, 1)
     monkeypatch.setenv("TOKENDRAW_SAMPLER", "nobody")
-    by_variable = NOBODY.replace("by --sampler", "by TOKENDRAW_SAMPLER").replace("Leave out --", "Unset ")
+    by_variable = NO_SUCH_PLUGIN.replace("by --sampler", "by TOKENDRAW_SAMPLER").replace(
+        "Leave out --", "Unset "
+    )
     assert call(*command, "--device", "cpu").stderr == by_variable.replace(
         "Unset sampler", "Unset TOKENDRAW_SAMPLER"
     )
 
 
 def test_reasons_and_json_say_who_asked_as_well():
-    shown = call("resolve", "--explain", "--sampler", "native", "--device", "cpu").stdout
-    assert "\n  native  available  asked for by --sampler\n" in shown
+    stdout = call("resolve", "--explain", "--sampler", "native", "--device", "cpu").stdout
+    assert "\n  native  available  asked for by --sampler\n" in stdout
 
 
 def test_a_position_keeps_its_row(file):

@@ -1,4 +1,4 @@
-"""The command as a process: what it imports, how long it takes, exit codes, pipes, interrupts, a terminal."""
+"""The command as a process: imports, exit codes, pipes, interrupts, a terminal."""
 
 import json
 import os
@@ -32,17 +32,17 @@ def run(*arguments, **options):
 
 @pytest.fixture
 def dists(tmp_path, monkeypatch):
-    """Fake distributions that child processes find as well."""
-    with fake_dists(tmp_path, monkeypatch) as found:
-        add = found.add
+    """Fake distributions for this process and its children."""
+    with fake_dists(tmp_path, monkeypatch) as distributions:
+        add = distributions.add
 
         def add_for_children(*arguments, **options):
             folder = add(*arguments, **options)
             monkeypatch.setenv("PYTHONPATH", str(folder), prepend=os.pathsep)
             return folder
 
-        found.add = add_for_children
-        yield found
+        distributions.add = add_for_children
+        yield distributions
 
 
 def test_the_version_is_printed():
@@ -69,12 +69,6 @@ def test_help_lists_every_command_as_a_newcomer_meets_them():
         "  generate  Draw text from a small language model.",
         "  new       Start a plugin of your own.",
     ]
-
-
-def test_an_unknown_command_is_a_usage_error():
-    result = run("drwa")
-    assert (result.stdout, result.returncode) == ("", 2)
-    assert "No such command 'drwa'" in result.stderr
 
 
 @pytest.mark.fast_first
@@ -106,12 +100,12 @@ def test_broken_plugins_are_listed_with_their_reasons_and_harm_nobody(dists):
     dists.add_plugin("future", plugin("future", api_version="99"))
     result = run("list", "--json")
     assert (result.stderr, result.returncode) == ("", 0)
-    found = {c["name"]: c for c in json.loads(result.stdout)["candidates"]}
-    assert found["native"]["state"] == "available"
-    assert (found["boom"]["state"], found["quitter"]["state"]) == ("broken", "broken")
-    assert found["boom"]["reason"].endswith("raised RuntimeError: no [kernels] here")
-    assert found["quitter"]["reason"].endswith("raised SystemExit: 3")
-    assert (found["future"]["state"], found["future"]["api_version"]) == ("incompatible", 99)
+    candidates = {c["name"]: c for c in json.loads(result.stdout)["candidates"]}
+    assert candidates["native"]["state"] == "available"
+    assert (candidates["boom"]["state"], candidates["quitter"]["state"]) == ("broken", "broken")
+    assert candidates["boom"]["reason"].endswith("raised RuntimeError: no [kernels] here")
+    assert candidates["quitter"]["reason"].endswith("raised SystemExit: 3")
+    assert (candidates["future"]["state"], candidates["future"]["api_version"]) == ("incompatible", 99)
     assert run("resolve").stdout == "native\n"
     checkup = run("doctor")
     assert checkup.returncode == 0
@@ -197,11 +191,11 @@ def test_a_stream_that_is_closed_from_the_start_is_no_error(closed):
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX signals")
 class TestAnInterruptAtStartUp:
-    """Ctrl-C while modules are imported: an extension module may make an ImportError of it, or nothing."""
+    """Ctrl-C during imports: an extension module may raise an ImportError instead, or nothing."""
 
     @staticmethod
     def interrupted(at, then="", arguments=("generate", "The", *ON_CPU)):
-        """Run the command in an interpreter that gets SIGINT when it looks for the module ``at``."""
+        """Run the command in an interpreter with a SIGINT at the lookup of the module ``at``."""
         code = (
             "import os, signal, sys, time\n"
             "class Finder:\n"
@@ -240,9 +234,9 @@ class TestAnInterruptAtStartUp:
         assert self.interrupted("torch", then) == ("", "", 130)
 
     def test_an_error_that_a_library_makes_of_it_is_not_reported(self, monkeypatch):
-        """Outside of imports too: what matters is that an interrupt is among the causes."""
+        """Outside of imports too, an interrupt among the causes counts."""
 
-        def gone(**asked):
+        def interrupt(**arguments):
             try:
                 raise KeyboardInterrupt
             except KeyboardInterrupt as error:
@@ -250,14 +244,14 @@ class TestAnInterruptAtStartUp:
                     "Drawing needs torch, found it not installed."
                 ) from error
 
-        monkeypatch.setattr(tokendraw, "discover", gone)
+        monkeypatch.setattr(tokendraw, "discover", interrupt)
         result = call("list")
         assert (result.stdout, result.stderr, result.exit_code) == ("", "\n", 130)
 
     @pytest.mark.parametrize("delay", [0, 0.05, 0.2, 0.6, 1.2])
     @pytest.mark.fast_first
     def test_it_ends_with_130_at_any_time(self, delay):
-        """The process tells when it begins to import what the command needs."""
+        """The process prints a line when it begins to import click."""
         code = (
             "import sys\n"
             "class Finder:\n"
@@ -303,7 +297,7 @@ def test_an_interrupt_exits_with_130_and_no_traceback():
 class TestCompletion:
     @staticmethod
     def completed(*words):
-        """What bash offers for the last of these words, by the script that click writes."""
+        """Completions by bash of the last word, with the script generated by click."""
         script = subprocess.run(
             [TOKENDRAW],
             check=False,
@@ -325,7 +319,7 @@ class TestCompletion:
         return result.stdout.split()
 
     @pytest.mark.parametrize(
-        ("words", "offered"),
+        ("words", "completions"),
         [
             (("ch",), ["check"]),
             (("sample", "--logprobs-mode", "raw_"), ["raw_logprobs", "raw_logits"]),
@@ -341,8 +335,8 @@ class TestCompletion:
         ],
     )
     @pytest.mark.fast_first
-    def test_bash_completes_commands_options_and_samplers(self, words, offered):
-        assert self.completed("tokendraw", *words) == offered
+    def test_bash_completes_commands_options_and_samplers(self, words, completions):
+        assert self.completed("tokendraw", *words) == completions
 
     def test_it_runs_no_plugin(self, dists):
         dists.add_plugin("noisy", "raise SystemExit('imported')")
@@ -359,7 +353,7 @@ def test_output_that_the_encoding_cannot_hold_is_escaped(dists):
 
 
 def on_a_terminal(*arguments, columns=40):
-    """What the command writes on a terminal of this width: stdout and stderr together."""
+    """Stdout and stderr of the command together, on a terminal of this width."""
     import pty
 
     pid, terminal = pty.fork()

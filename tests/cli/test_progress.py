@@ -1,4 +1,4 @@
-"""Long work in a pipe: a line on stderr now and then, and nothing else."""
+"""Long work in a pipe: only a line on stderr now and then."""
 
 import json
 import re
@@ -8,7 +8,7 @@ import pytest
 
 import tokendraw_testing
 from command_line import call
-from fake_dists import EVERYTHING, fake_dists, plugin
+from fake_dists import EVERYTHING, plugin
 from tokendraw.cli.terminal import tables
 from tokendraw_testing import Line, Report, Status, properties
 from tokendraw_testing.kit import fuzz
@@ -122,12 +122,6 @@ def test_an_error_ends_the_lines(capsys):
 
 
 # Heavy imports of a plugin
-
-
-@pytest.fixture
-def dists(tmp_path, monkeypatch):
-    with fake_dists(tmp_path, monkeypatch) as found:
-        yield found
 
 
 def checked(*arguments):

@@ -1,4 +1,4 @@
-"""``tokendraw sample``: the complete output, and that it is what the library draws."""
+"""``tokendraw sample``: the complete output, with the same tokens as the library."""
 
 import json
 
@@ -24,7 +24,7 @@ LOGITS = torch.tensor(
 
 @pytest.fixture
 def file(tmp_path):
-    """Four rows of logits: a plain one, one with NaN, one of NaN alone, one with +inf."""
+    """A file with a plain row of logits, a row with a NaN, a row of NaNs, and a row with +inf."""
     np.save(tmp_path / "logits.npy", LOGITS.numpy())
     return tmp_path / "logits.npy"
 
@@ -69,12 +69,12 @@ def test_logprobs_add_the_value_the_rank_the_mass_and_the_best(tmp_path):
 
 
 def test_json_is_complete(file):
-    found = in_json(file, "--temperature", "0", "--logprobs", "2", "--logprobs-mode", "raw_logits")
-    resolution = found.pop("resolution")
+    output = in_json(file, "--temperature", "0", "--logprobs", "2", "--logprobs-mode", "raw_logits")
+    resolution = output.pop("resolution")
     assert (resolution["chosen"], resolution["need"]["logprobs_mode"]) == ("native", "raw_logits")
     assert (resolution["need"]["dtype"], resolution["need"]["vocab_size"]) == ("float32", 5)
-    rows = found.pop("rows")
-    assert found == {
+    rows = output.pop("rows")
+    assert output == {
         "schema_version": 1,
         "error": None,
         "file": str(file),
@@ -120,13 +120,13 @@ def test_every_parameter_reaches_the_sampler(tmp_path):
         "logprobs": 2,
     }
     flags = [text for k, v in options.items() for text in (f"--{k.replace('_', '-')}", v)]
-    found = in_json(tmp_path / "x.safetensors", *flags, "--position", "5")
+    output = in_json(tmp_path / "x.safetensors", *flags, "--position", "5")
     sampler = tokendraw.load_sampler("native", device="cpu")
     metadata = SamplingMetadata.from_params([SamplingParams(**options)] * 64, positions=[5] * 64)
     expected = sampler.sample(logits, metadata)
-    assert [row["token_id"] for row in found["rows"]] == expected.token_ids.tolist()
-    assert [row["log_kept_mass"] for row in found["rows"]] == expected.log_kept_mass.tolist()
-    assert [[e["token_id"] for e in row["best"]] for row in found["rows"]] == (
+    assert [row["token_id"] for row in output["rows"]] == expected.token_ids.tolist()
+    assert [row["log_kept_mass"] for row in output["rows"]] == expected.log_kept_mass.tolist()
+    assert [[e["token_id"] for e in row["best"]] for row in output["rows"]] == (
         expected.logprobs.token_ids[:, 1:].tolist()
     )
 
@@ -134,7 +134,7 @@ def test_every_parameter_reaches_the_sampler(tmp_path):
 class TestSeeds:
     @pytest.fixture
     def equal_rows(self, tmp_path):
-        """Forty equal rows, on which only the noise decides."""
+        """Forty equal rows: only the noise decides."""
         np.save(tmp_path / "x.npy", np.zeros((40, 1000), np.float32))
         return tmp_path / "x.npy"
 
@@ -160,9 +160,9 @@ class TestSeeds:
         assert tokens(equal_rows, "--seed", 3)[:1] != tokens(equal_rows, "--seed", 3, "--position", 1)[:1]
 
     def test_in_a_sequence_row_i_stands_at_position_plus_i(self, equal_rows):
-        drawn = tokens(equal_rows, "--seed", 3, "--position", 7, "--sequence")
-        assert len(set(drawn)) > 30
-        assert drawn[4] == tokens(equal_rows, "--seed", 3, "--position", 11)[0]
+        token_ids = tokens(equal_rows, "--seed", 3, "--position", 7, "--sequence")
+        assert len(set(token_ids)) > 30
+        assert token_ids[4] == tokens(equal_rows, "--seed", 3, "--position", 11)[0]
 
 
 @pytest.mark.parametrize("ending", [".npy", ".pt"])
@@ -178,10 +178,10 @@ def test_float64_is_stated(tmp_path, ending):
 
 def test_bfloat16_is_drawn_from_as_it_is(tmp_path):
     save_file({"a": LOGITS.bfloat16(), "b": LOGITS[:1]}, tmp_path / "x.safetensors")
-    found = in_json(tmp_path / "x.safetensors", "--tensor", "a", "--temperature", "0")
-    assert (found["tensor"], found["dtype"]) == ("a", "bfloat16")
-    assert found["resolution"]["need"]["dtype"] == "bfloat16"
-    assert [row["token_id"] for row in found["rows"]] == [2, 2, 0, 1]
+    output = in_json(tmp_path / "x.safetensors", "--tensor", "a", "--temperature", "0")
+    assert (output["tensor"], output["dtype"]) == ("a", "bfloat16")
+    assert output["resolution"]["need"]["dtype"] == "bfloat16"
+    assert [row["token_id"] for row in output["rows"]] == [2, 2, 0, 1]
 
 
 def test_a_vocabulary_of_one_draws_its_token(tmp_path):
@@ -207,7 +207,7 @@ def test_a_file_without_logits_exits_with_1_and_one_line(tmp_path):
 
 
 class TestStandardInput:
-    """``-`` for a file: its format is told by its content."""
+    """``-`` as file: the content decides the format."""
 
     @pytest.mark.parametrize("ending", [".npy", ".npz", ".safetensors", ".pt", "old .pt"])
     def test_each_format_is_read(self, tmp_path, ending):
@@ -231,12 +231,12 @@ class TestStandardInput:
     def test_one_of_several_arrays_is_picked_by_name(self, tmp_path, option):
         np.savez(tmp_path / "x.npz", a=LOGITS.numpy(), b=LOGITS[3:].numpy())
         options = ("-", option, "b", "--temperature", "0", "--json")
-        found = json.loads(sample(*options, standard_input=(tmp_path / "x.npz").read_bytes()).stdout)
-        assert (found["file"], found["tensor"], found["shape"]) == ("-", "b", [1, 5])
-        assert [row["token_id"] for row in found["rows"]] == [1]
+        output = json.loads(sample(*options, standard_input=(tmp_path / "x.npz").read_bytes()).stdout)
+        assert (output["file"], output["tensor"], output["shape"]) == ("-", "b", [1, 5])
+        assert [row["token_id"] for row in output["rows"]] == [1]
 
     @pytest.mark.parametrize(
-        ("content", "found"),
+        ("content", "refusal"),
         [
             (b"", "needs logits, found nothing. Check what writes to it."),
             (
@@ -250,14 +250,14 @@ class TestStandardInput:
             ),
         ],
     )
-    def test_anything_else_is_refused_in_one_line(self, content, found):
+    def test_anything_else_is_refused_in_one_line(self, content, refusal):
         result = sample("-", standard_input=content)
         assert (result.stdout, result.exit_code) == ("", 1)
-        assert result.stderr == f"'standard input' {found}\n"
+        assert result.stderr == f"'standard input' {refusal}\n"
 
 
 @pytest.mark.parametrize(
-    ("option", "value", "needed"),
+    ("option", "value", "requirement"),
     [
         ("temperature", "-1.0", "a finite number >= 0"),
         ("temperature", "nan", "a finite number >= 0"),
@@ -267,22 +267,16 @@ class TestStandardInput:
         ("seed", str(2**64), "an integer in [-2**63, 2**64)"),
     ],
 )
-def test_a_parameter_outside_its_range_is_a_usage_error(file, option, value, needed):
+def test_a_parameter_outside_its_range_is_a_usage_error(file, option, value, requirement):
     result = sample(file, f"--{option}", value)
     assert (result.stdout, result.exit_code) == ("", 2)
-    assert result.stderr == f"'--{option}' needs {needed}, found {value}.\n"
+    assert result.stderr == f"'--{option}' needs {requirement}, found {value}.\n"
 
 
 @pytest.mark.parametrize("arguments", [[], ["--seed", "seven"], ["--logprobs", "-2"], ["--position", "-1"]])
 def test_malformed_options_are_usage_errors(file, arguments):
     result = sample(*([file] if arguments else []), *arguments)
     assert (result.stdout, result.exit_code) == ("", 2)
-
-
-def test_a_sampler_that_is_not_there_exits_with_1(file):
-    result = sample(file, "--sampler", "acme")
-    assert (result.stdout, result.exit_code) == ("", 1)
-    assert result.stderr.startswith("'acme', asked for by ")
 
 
 @pytest.mark.gpu

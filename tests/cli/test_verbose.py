@@ -1,24 +1,11 @@
-"""``--verbose``: the tracebacks behind the reasons, on stderr, and nothing of them without it."""
+"""``--verbose``: tracebacks behind the reasons on stderr; without the option none."""
 
 import logging
 
-import numpy as np
 import pytest
 
 from command_line import NATIVE_ON_CPU, call
-from fake_dists import fake_dists, plugin
-
-
-@pytest.fixture
-def dists(tmp_path, monkeypatch):
-    with fake_dists(tmp_path, monkeypatch) as found:
-        yield found
-
-
-@pytest.fixture
-def file(tmp_path):
-    np.save(tmp_path / "x.npy", np.zeros((2, 5), np.float32))
-    return tmp_path / "x.npy"
+from fake_dists import plugin
 
 
 @pytest.mark.parametrize(
@@ -36,10 +23,10 @@ def test_a_plugin_that_fails_to_load_shows_where(dists, command):
     dists.add_plugin("boom", "def load():\n    raise RuntimeError('no kernels')\nload()")
     quiet = call(*command).stderr
     assert "Traceback" not in quiet
-    told = call(*command, "--verbose").stderr
-    assert told.count("Traceback") == 1
-    assert told.endswith(f"\nRuntimeError: no kernels\n{quiet}")
-    lines = told.splitlines()
+    stderr = call(*command, "--verbose").stderr
+    assert stderr.count("Traceback") == 1
+    assert stderr.endswith(f"\nRuntimeError: no kernels\n{quiet}")
+    lines = stderr.splitlines()
     assert lines[:2] == ["loading 'fake_boom:plugin' failed", "Traceback (most recent call last):"]
     assert any(line.endswith('boom.py", line 2, in load') for line in lines)
 
@@ -61,7 +48,7 @@ def test_a_sampler_that_does_not_build_shows_where(dists, file, command):
 
 
 def test_an_error_whose_cause_nobody_logged_shows_it(file, monkeypatch):
-    """A damaged file: what the parser raised."""
+    """A damaged file: the exception of the parser."""
     (file.parent / "cut.npy").write_bytes(file.read_bytes()[:-1])
     words = ("sample", file.parent / "cut.npy", *NATIVE_ON_CPU)
     assert len(call(*words).stderr.splitlines()) == 1

@@ -1,4 +1,4 @@
-"""triton-gumbel keeps some facts from call to call and looks at others anew; kernels only note what they are given."""
+"""Addresses, values and grids of triton-gumbel's launches from call to call, with kernels that only record arguments."""
 
 import ctypes
 import gc
@@ -15,7 +15,7 @@ from triton import knobs
 
 from tokendraw import BatchFacts, Drafts, Need, SamplingMetadata, SamplingParams
 from tokendraw_triton_gumbel import configurations, run, sampler
-from tokendraw_triton_gumbel.kernels.shared.argument_groups import Drawn, Logits, RowParams
+from tokendraw_triton_gumbel.kernels.shared.argument_groups import DrawResults, Logits, RowParams
 from tokendraw_triton_gumbel.launches import launch
 from tokendraw_triton_gumbel.launches.launch import Launch
 from tokendraw_triton_gumbel.sampler import TritonGumbelSampler
@@ -34,7 +34,7 @@ NAMES = {"seed": "seeds"} | {
 
 
 class Launches(list):
-    """(Name, grid, arguments, stream) of each launch since the last time that they were taken."""
+    """Recorded launches since the last ``taken()``: (name, grid, arguments, stream)."""
 
     def taken(self):
         found, self[:] = self[:], []
@@ -43,7 +43,7 @@ class Launches(list):
 
 @pytest.fixture
 def launched(kernels, monkeypatch):
-    """What is launched, and a look at its arguments while the tensors of the call are still there."""
+    """Record every launch; ``look`` reads the arguments during the call, before its tensors are freed."""
     found, original = Launches(), Launch.__call__
     found.look = lambda arguments: None
 
@@ -65,18 +65,18 @@ def metadata_of(*params):
 
 
 def group(arguments, kind):
-    """The group of that kind among the arguments of a kernel, or None."""
+    """Return the argument group of type ``kind`` among a kernel's arguments, or None."""
     return next((each for each in arguments if isinstance(each, kind)), None)
 
 
 def values_at(address, dtype, count):
-    """Read what lies in memory at an address."""
+    """Read ``count`` values from memory at an address."""
     content = ctypes.string_at(address, count * dtype.itemsize)
     return torch.frombuffer(bytearray(content), dtype=dtype).tolist()
 
 
 def params_read(launched, call, metadata):
-    """The values of all parameters as the draw of a call finds them, by field of the metadata."""
+    """Read the values of all parameters during the draw of a call, by field of the metadata."""
     found = {}
 
     def look(arguments):
@@ -96,7 +96,7 @@ def in_memory(metadata):
 
 
 def spread(metadata, names=tuple(NAMES)):
-    """The same parameters, each with others between its elements."""
+    """Copy parameters into tensors with a stride of 2."""
     tensors = {name: getattr(metadata, name) for name in names}
     return replace(
         metadata, **{name: tensor.repeat_interleave(2).clone()[::2] for name, tensor in tensors.items()}
@@ -299,7 +299,7 @@ def test_nothing_that_a_draw_writes_lies_where_its_seeds_do(launched):
     def look(arguments):
         params = group(arguments, RowParams)
         if params is not None:
-            places.append((params.fresh, *group(arguments, Drawn)))
+            places.append((params.fresh, *group(arguments, DrawResults)))
 
     launched.look = look
     for _ in range(10):
@@ -369,7 +369,7 @@ def test_threads_that_share_a_sampler_draw_each_from_its_own_batch(launched):
     for name, grid, arguments, _ in launched:
         if name == "draw_rows":
             base, params = group(arguments, Logits).base, group(arguments, RowParams)
-            place = group(arguments, Drawn).token_ids
+            place = group(arguments, DrawResults).token_ids
             drawn.setdefault(base, []).append((grid, params.temperature, place))
     for number, (logits, metadata) in enumerate(batches):
         found = drawn[logits.data_ptr()]

@@ -1,6 +1,6 @@
-"""The kernels of triton-gumbel compiled to machine code for every target, on a machine that has none of them.
+"""Compiles the kernels of triton-gumbel to machine code for every target, on a machine without any of them.
 
-They are compiled for the arguments of real calls, which the stand-ins note.
+The stand-ins record the arguments of real calls, and the compilation uses these.
 """
 
 import ast
@@ -30,7 +30,7 @@ MOST_ARGUMENTS = 15
 
 
 def drawn(target, params, dtype=torch.bfloat16, how=None, *, offset=0, **need):
-    """Make the draw of a batch that the stand-ins note."""
+    """Draw a batch, for the stand-ins to record."""
     logits = torch.zeros(2 * V + offset, dtype=dtype)[offset:].view(2, V)
     metadata = SamplingMetadata.from_params([params, params], positions=[0, 1])
     with configurations.forced(how or configurations_of(target)[0]):
@@ -52,7 +52,7 @@ def instructions(asm):
 
 
 def path_of(kernel, argument, field=None):
-    """Where an argument of a kernel stands, or a field of it."""
+    """Return the index path of a kernel's argument, or of a field of it."""
     place = kernel.arg_names.index(argument)
     if field is None:
         return (place,)
@@ -60,7 +60,7 @@ def path_of(kernel, argument, field=None):
 
 
 def test_a_kernel_that_knows_not_where_parameters_lie_is_the_same_one(kernels):
-    """They are read one by one."""
+    """Parameters are scalar loads, so their alignment is useless to the compiler."""
     drawn("sm_90", PLAIN)
     kernel = kernels["tile_statistics"]
     known, unknown = (
@@ -93,7 +93,7 @@ def test_the_draw_of_rows_compiles(kernels, target):
 
 @pytest.mark.slow
 def test_a_candidate_is_weighed_by_one_thread(kernels):
-    """Every candidate is compared with 64 others at once: the compiler must not have each thread weigh those 64."""
+    """Each candidate is compared with 64 others at once: the compiler must not repeat their weights in every thread."""
     drawn("sm_90", FILTERED)
     ptx = compiled(kernels["draw_rows"], "sm_90")["ptx"]
     assert ptx.count("ex2.approx") < 64
@@ -108,7 +108,7 @@ def test_the_draw_of_large_sets_compiles(kernels, target):
 
 @pytest.mark.slow
 def test_a_program_that_waited_for_a_pass_sees_what_was_written_before_it_was_announced(kernels):
-    """An atomic operation whose result nobody uses is dropped, and with it that it acquires."""
+    """The compiler drops an atomic operation with an unused result, and its acquire with it."""
     drawn("sm_90", FILTERED)
     ptx = compiled(kernels["draw_large_sets"], "sm_90")["ptx"]
     announced = re.findall(r"atom\.\S*release\S*\.exch", ptx)
@@ -118,13 +118,13 @@ def test_a_program_that_waited_for_a_pass_sees_what_was_written_before_it_was_an
 
 @pytest.mark.slow
 def test_the_draw_compiles_with_float32_logits_and_float64_noise(kernels):
-    """For AMD; that of NVIDIA runs on an H200."""
+    """Compile for AMD only: the kernel for NVIDIA runs on an H200."""
     drawn("gfx942", FILTERED, torch.float32, gumbel_dtype="fp64")
     assert has_machine_code(compiled(kernels["draw_rows"], "gfx942"))
 
 
 def test_no_kernel_and_none_of_its_functions_takes_more_than_fifteen_arguments():
-    """What belongs together comes in a group."""
+    """Related arguments come in a group."""
     folder = Path(device_code.__file__).parent
     functions = [
         (len(node.args.args), f"{path.stem}.{node.name}")

@@ -1,4 +1,4 @@
-"""What triton-gumbel compiles on a CUDA device, and when."""
+"""Compilations of triton-gumbel on a CUDA device, and their time."""
 
 import json
 import os
@@ -43,7 +43,7 @@ def metadata_of(rows, kind):
 
 @pytest.fixture
 def compiled(monkeypatch):
-    """The names of kernels as they are compiled, or read from Triton's cache on disk."""
+    """Record the names of kernels compiled, or read from Triton's cache on disk."""
     found = []
     hook = "triton.knobs.runtime.jit_post_compile_hook"
     monkeypatch.setattr(hook, lambda *, fn, **_: found.append(fn.name))

@@ -29,7 +29,7 @@ def interpreted(*what):
 
 
 def outcome(prop):
-    """How the line of a property has to end; None: there is none, as nobody asked for it."""
+    """Return the expected end of a property's line; None if the property is not requested."""
     if prop.operation not in JUDGED:
         return None
     if prop.advertised is None or prop.advertised(OPERATIONS[prop.operation]):
@@ -116,7 +116,7 @@ def test_the_pivots_of_a_first_pass_enclose_the_threshold():
 
 @pytest.mark.slow
 def test_rows_that_keep_a_hundred_tokens_are_drawn_from_candidates():
-    """Nearly all, since a few more reach the bound in one row than in another."""
+    """Nearly all rows: a few more tokens may reach the bound in some row."""
     found = interpreted("hundred")
     assert found["wrong"] == []
     assert found["passes"] <= 2

@@ -1,4 +1,4 @@
-"""How triton-gumbel launches, with kernels that only note what they are given."""
+"""Launches of triton-gumbel, with kernels that only record arguments."""
 
 import pytest
 import torch
@@ -23,7 +23,7 @@ def sampler_here():
 
 
 def draw(sampler, *params, dtype=torch.float32, offset=0, vocab_size=V):
-    """The logits and the metadata of a call that was made."""
+    """Make a call; return its logits and metadata."""
     logits = torch.zeros(len(params) * vocab_size + offset, dtype=dtype)[offset:].view(-1, vocab_size)
     metadata = SamplingMetadata.from_params(params, positions=range(len(params)))
     sampler.sample(logits, metadata)
@@ -111,7 +111,7 @@ def test_rows_of_one_logit_are_no_kind_of_their_own(kernels):
 
 
 def test_another_number_of_rows_is_laid_out_without_looking_at_anything_else(kernels, monkeypatch):
-    """What it costs is in benchmarks/results/h200_triton_gumbel_host.md; here, what is not done again."""
+    """The test counts the omitted work; benchmarks/results/h200_triton_gumbel_host.md has its time."""
     sampler = sampler_here()
     draw(sampler, FILTERED)
     made = []

@@ -1,4 +1,4 @@
-"""The logprobs of triton-gumbel against those of native, in Triton's interpreter, and compiled for every target."""
+"""Compares logprobs of triton-gumbel with native's in Triton's interpreter, and compiles the kernels for every target."""
 
 from itertools import cycle
 
@@ -19,7 +19,7 @@ V = 4096
 
 
 def interpreted(what):
-    """How many rows were judged, and which are wrong, in a process in which Triton interprets its kernels."""
+    """Run a script with interpreted kernels; return (number of judged rows, wrong rows)."""
     found = triton_on_a_cpu.interpreted("triton_logprobs_kernels.py", what)
     return found["judged"], found["wrong"]
 
@@ -53,14 +53,14 @@ def test_parameters_by_slot_or_absent_or_out_of_range_agree_with_native():
 
 
 def described(target, dtype, num_logprobs, vocab_size=V):
-    """Make a call that asks for log-probabilities, which the stand-ins note."""
+    """Make a call with log-probabilities, for the stand-ins to record."""
     params = SamplingParams(temperature=0.8, top_k=50, seed=1, logprobs=num_logprobs)
     metadata = SamplingMetadata.from_params([params, params], positions=[0, 1])
     sampler_for(target).sample(torch.zeros(2, vocab_size, dtype=dtype), metadata)
 
 
 def machine_code(kernel, target):
-    """What the compiler makes of the last call of a kernel."""
+    """Compile the last call of a kernel."""
     return code_of(compiled_call(kernel.calls[-1], target))
 
 
@@ -69,7 +69,7 @@ def machine_code(kernel, target):
     ("target", "bounds"), [*zip(TARGETS, cycle(("tiles", "quarters of tiles")), strict=False)]
 )
 def test_the_kernel_compiles(kernels, target, bounds):
-    """The N-th value is bounded by the maxima of tiles, or where these are few by those of their quarters."""
+    """The maxima of tiles bound the N-th value, or with few tiles the maxima of their quarters."""
     dtype, num_logprobs = (torch.bfloat16, 1) if bounds == "tiles" else (torch.float32, 20)
     described(target, dtype, num_logprobs)
     config = kernels["row_logprobs"].calls[-1][2]["config"]
@@ -93,7 +93,7 @@ def test_the_count_of_ranks_compiles(kernels, target, dtype):
 
 @pytest.mark.slow
 def test_what_is_shown_as_minus_infinity_stands_in_the_order_of_its_ids():
-    """Beside +inf, and where a quotient is more than float32 holds; of triton-gumbel and of native, N in both ways."""
+    """Rows with +inf, and quotients beyond float32; triton-gumbel and native, N by kernels and by torch.topk."""
     judged, wrong = interpreted("order")
     assert wrong == []
     assert judged == 2 * 2 * 2 * 3
@@ -101,7 +101,7 @@ def test_what_is_shown_as_minus_infinity_stands_in_the_order_of_its_ids():
 
 @pytest.mark.slow
 def test_rows_at_any_temperature_draw_as_the_oracle_does():
-    """Down to temperatures whose inverse float32 does not hold, in sample, draft and verify."""
+    """Temperatures down to an inverse beyond float32, in sample, draft and verify."""
     judged, wrong = interpreted("tiny")
     assert wrong == []
     assert judged >= 30
@@ -116,7 +116,7 @@ def test_logprobs_of_logits_that_require_grad_do_not_and_ranks_are_left_out_wher
 
 @pytest.mark.slow
 def test_no_log_probability_and_no_kept_mass_exceeds_0():
-    """Of rows with one kept token, with all mass on one token, and of uniform rows, by kernels and by torch.topk."""
+    """Rows with one kept token, with all mass on one token, and uniform rows, by kernels and by torch.topk."""
     judged, wrong = interpreted("bounds")
     assert wrong == []
     assert judged == 3 * 3 * 2 * 8 * 2

@@ -1,4 +1,4 @@
-"""Float64 noise reaches every draw of triton-gumbel: in Triton's interpreter, in what a warmup compiles, on a GPU."""
+"""Float64 noise reaches every draw of triton-gumbel: in Triton's interpreter, in the kernels of a warmup, on a GPU."""
 
 import pytest
 import torch

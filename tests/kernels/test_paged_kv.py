@@ -1,4 +1,4 @@
-"""The page plans of triton-gumbel on a CPU: in Triton's interpreter, what is compiled, and what is launched."""
+"""Page plans of triton-gumbel on a CPU: results in Triton's interpreter, compilations, and launches."""
 
 import pytest
 import torch
@@ -62,7 +62,7 @@ def test_every_form_of_the_kernel_compiles(kernels, target):
 
 
 def plan(planner, requests, width, page_size=16, *, page_indices=True, pad=-1, offset=0, stride=None):
-    """Plan zero lengths; return the tensors that the planner was given."""
+    """Plan zero lengths; return the tensors passed to the planner."""
     lengths = torch.zeros(requests + offset, dtype=torch.int32)[offset:]
     stride = stride or width + offset
     memory = torch.zeros((requests + 1) * max(stride, 1), dtype=torch.int32)
@@ -87,7 +87,7 @@ def test_all_is_compiled_when_a_planner_is_built_and_nothing_later(kernels):
 
 
 def test_a_row_stride_is_64_bits_wide_and_a_multiple_of_nothing(kernels):
-    """So that one kernel does for every table: rows beyond 2**31 elements, and rows that begin anywhere."""
+    """A single kernel serves every table: rows beyond 2**31 elements, and rows at any alignment."""
     TritonPagedKVPlanner(CPU)
     for _, arguments, _ in kernels["write_plan"].calls:
         (stride,) = [field for field in flat(arguments) if isinstance(field, int) and field > 3]
@@ -113,7 +113,7 @@ def test_a_row_stride_is_64_bits_wide_and_a_multiple_of_nothing(kernels):
     ],
 )
 def test_a_plan_is_one_launch_of_about_a_program_a_request(requests, width, grid):
-    """In a large batch of one for eight; where there are few programs, several share the columns of a request."""
+    """Large batches have a program for eight requests; with few programs, several share the columns of a request."""
     launches = paged_kv.PlanLaunches(processors=132)
     assert launches.of(requests, width, True)[1] == grid
     assert launches.of(requests, width, False)[1] == (grid[0], 1, 1)

@@ -1,4 +1,4 @@
-"""The page plans of triton-gumbel on a CUDA device: every hazard, beside native's, in streams, and what is compiled."""
+"""Page plans of triton-gumbel on a CUDA device: every hazard, compared with native's, in streams, and compilations."""
 
 import pytest
 import torch
@@ -97,7 +97,7 @@ def test_rows_may_begin_beyond_what_an_int32_counts():
 
 @pytest.fixture
 def compiled(monkeypatch):
-    """The names of kernels as they are compiled, or read from Triton's cache on disk."""
+    """Record the names of kernels compiled, or read from Triton's cache on disk."""
     found = []
     hook = "triton.knobs.runtime.jit_post_compile_hook"
     monkeypatch.setattr(hook, lambda *, fn, **_: found.append(fn.name))

@@ -1,4 +1,4 @@
-"""The edits of logits by triton-gumbel on a CPU: in Triton's interpreter, what is compiled, and what is launched."""
+"""Edits of logits by triton-gumbel on a CPU: results in Triton's interpreter, compilations, and launches."""
 
 from itertools import cycle
 
@@ -33,7 +33,7 @@ EVERYTHING = {
 
 
 def slots_for(**params):
-    """Slots with one request."""
+    """Create slots with one request."""
     slots = RequestSlots(4, 8, V)
     slots.add(2, SamplingParams(**params), prompt_token_ids=[1, 2])
     return slots
@@ -53,7 +53,7 @@ def process(
 
 
 def drafted(dtype=torch.int64):
-    """Two drafts of one request: three rows."""
+    """Create two drafts of one request: three rows."""
     ids, offsets = torch.tensor([4, 5], dtype=dtype), torch.tensor([0, 3], dtype=dtype)
     return Drafts(draft_token_ids=ids, cu_num_logits=offsets, max_drafts=2)
 
@@ -134,7 +134,7 @@ def test_masks_store_vectors_of_16_bytes_and_have_the_others_fetched_at_any_alig
 
 @pytest.mark.slow
 def test_products_are_rounded_before_they_are_subtracted_and_quotients_as_in_ieee_754(kernels):
-    """So that the bits are those of other providers. A fused product would come of the compiler's own options."""
+    """The bits equal other providers' bits. The compiler's default options would fuse products."""
     process(slots_for(**EVERYTHING))
     ((kernel, arguments, named),) = kernels["process_logits"].calls
     code = compiled_call((kernel, arguments, named), "sm_90")["ptx"]
@@ -194,7 +194,7 @@ def test_all_edits_are_one_launch(kernels):
     ],
 )
 def test_the_programs_of_a_row(rows, max_tokens, flags, has_drafts, division):
-    """Few rows get a program for every 64 ids that may occur; many share the multiprocessors."""
+    """Small batches get a program for every 64 possible ids; large ones share the multiprocessors."""
     launches = ProcessLaunches("cuda", processors=132)
     found = launches.divide(rows, 151_936, max_tokens, flags, has_drafts=has_drafts)
     assert found == ((rows * sum(division), 1, 1), division)

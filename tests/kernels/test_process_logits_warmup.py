@@ -1,4 +1,4 @@
-"""After a warmup no edit compiles anything: kernels note what they would be compiled for, and some are compiled."""
+"""After a warmup no edit compiles anything: kernels record their compilations, and some are compiled."""
 
 from itertools import product
 
@@ -37,14 +37,14 @@ def warm(**options):
 
 
 def layouts(ids, offsets):
-    """Drafts of three requests, nine rows, in every form that an engine may have them in."""
+    """Yield drafts of three requests, nine rows, in every layout that an engine may use."""
     counts = torch.tensor([0, 3, 4, 9], dtype=offsets)
     for shape, most in (((6,), 4), ((3, 4), 4), ((3, 7), 7)):
         yield Drafts(draft_token_ids=torch.ones(shape, dtype=ids), cu_num_logits=counts, max_drafts=most)
 
 
 def edit(processor, *, drafts=(None,), indices=(*INTS, torch.int16), dtype=torch.bfloat16):
-    """Everything that an engine may ask for, of logits at every address."""
+    """Apply all edits that an engine may request, to logits at any alignment."""
     for params in ASKED:
         slots = RequestSlots(2 * ROWS, 100, V, max_bias=7, max_bad_words=3)
         slots.add(4, SamplingParams(**params), prompt_token_ids=[1, 2])

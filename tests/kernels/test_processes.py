@@ -1,4 +1,4 @@
-"""Processes that need the same kernel of triton-gumbel at once, and share a cache."""
+"""Processes with a shared cache compile the same kernel of triton-gumbel at once."""
 
 import os
 import subprocess
@@ -20,7 +20,7 @@ PROCESSES = 3
 
 @pytest.fixture
 def start(tmp_path):
-    """Starts a process that compiles once there is a file ``go``; what is left of them ends with the test."""
+    """Start a process that compiles once the file ``go`` exists; remaining processes end with the test."""
     started = []
 
     def one(seconds):
@@ -41,13 +41,13 @@ def start(tmp_path):
 
 
 def ready(*processes):
-    """Wait until they would compile."""
+    """Wait until the processes are about to compile."""
     for process in processes:
         assert process.stdout.readline() == "ready\n"
 
 
 def compilations(process):
-    """How often a process compiled, when it has ended."""
+    """Wait for the end of a process; return its number of compilations."""
     found, _ = process.communicate(timeout=60)
     return int(found)
 

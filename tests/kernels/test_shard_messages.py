@@ -1,4 +1,4 @@
-"""The kernels of triton-gumbel for what ranks tell each other: in Triton's interpreter, and what is compiled."""
+"""The kernels of triton-gumbel for messages of ranks: results in Triton's interpreter, and compilations."""
 
 import pytest
 import torch
@@ -18,22 +18,26 @@ __all__ = ["kernels"]
 REAL, LONG, TRUTH = torch.float32, torch.int64, torch.bool
 PARAMS = (REAL, None, LONG, TRUTH, LONG, LONG, REAL, REAL, TRUTH, None)
 """Types of temperature, row_index, seed, seeded, positions, top_k, top_p, min_p, joint and logprobs."""
-MERGED = MergeConfig(RANKS=2, SHARED=1, PARTS=2, DRAWN=True, FP64=False)
+MERGED = MergeConfig(RANKS=2, SHARED_TILES=1, PARTS=2, MAY_SAMPLE=True, FP64=False)
 MERGES = [
     MERGED,
-    MERGED._replace(SHARED=0, DRAWN=False),
-    MergeConfig(RANKS=8, SHARED=8, PARTS=8, DRAWN=True, FP64=True),
+    MERGED._replace(SHARED_TILES=0, MAY_SAMPLE=False),
+    MergeConfig(RANKS=8, SHARED_TILES=8, PARTS=8, MAY_SAMPLE=True, FP64=True),
 ]
-SURVEYED = ThresholdConfig(N=128, RANKS_AT_ONCE=2, MASSES=0, HAS_KTH=True, HAS_NUCLEUS=True, IS_WIDE=False)
+SURVEYED = ThresholdConfig(
+    N=128, RANKS_AT_ONCE=2, MASSES=0, HAS_KTH=True, HAS_NUCLEUS=True, MAY_MISS_NUCLEUS=False
+)
 NO_NUCLEUS = ThresholdConfig(
-    N=16, RANKS_AT_ONCE=4, MASSES=256, HAS_KTH=False, HAS_NUCLEUS=False, IS_WIDE=True
+    N=16, RANKS_AT_ONCE=4, MASSES=256, HAS_KTH=False, HAS_NUCLEUS=False, MAY_MISS_NUCLEUS=True
 )
 SURVEYS = [SURVEYED, NO_NUCLEUS]
-LARGE = ThresholdConfig(N=4096, RANKS_AT_ONCE=1, MASSES=1, HAS_KTH=True, HAS_NUCLEUS=True, IS_WIDE=True)
+LARGE = ThresholdConfig(
+    N=4096, RANKS_AT_ONCE=1, MASSES=1, HAS_KTH=True, HAS_NUCLEUS=True, MAY_MISS_NUCLEUS=True
+)
 
 
 def merged(family, size, *others):
-    """How many rows of four vocabularies were looked at on all ranks, and which of them are wrong."""
+    """Merge draws of four vocabularies on all ranks; return the number of judged rows, and the wrong ones."""
     return triton_on_a_cpu.interpreted("triton_message_kernels.py", "tokens", family, size, *others)
 
 

@@ -1,4 +1,4 @@
-"""Draws from columns of ranks by triton-gumbel on a CPU: in Triton's interpreter, what is compiled, and launches."""
+"""Draws from columns of ranks by triton-gumbel on a CPU: results in Triton's interpreter, compilations, launches."""
 
 from dataclasses import replace
 from itertools import cycle
@@ -63,7 +63,7 @@ def test_where_the_host_may_not_look_the_tokens_are_those_of_one_device():
 
 
 def drawn(target, params, dtype=torch.bfloat16, bounds=BOUNDS, rank=1, **need):
-    """Make a draw on one rank that the stand-ins note."""
+    """Draw on one rank, for the stand-ins to record."""
     shard = agreed_shard(bounds, rank)
     logits = torch.zeros(2, bounds[rank + 1] - bounds[rank], dtype=dtype)
     requests = params if isinstance(params, list) else [params, params]
@@ -97,7 +97,7 @@ def test_the_kernels_of_other_calls_compile(kernels, target, params, need):
     "filters", [{}, {"top_k": 50}, {"top_p": 0.9}, {"top_k": 2000, "min_p": 0.1}], ids=str
 )
 def test_a_launch_has_what_its_kernel_was_compiled_for(kernels, monkeypatch, filters, temperature, wanted):
-    """An argument that is none is a constant to the compiler; a parameter that is absent may be at address 0, too."""
+    """None is a constant to the compiler; an absent parameter may also be at address 0."""
 
     def refuse(kernel, grid):
         raise AssertionError("a kernel that was not compiled before its launch")
@@ -121,7 +121,7 @@ def test_a_launch_has_what_its_kernel_was_compiled_for(kernels, monkeypatch, fil
 
 
 def test_ranks_share_all_kernels_but_the_pass_wherever_their_columns_begin(kernels, monkeypatch):
-    """Eight processes with one cache compile each kernel once: not for the sizes, and not for the start, of each."""
+    """Eight processes with one cache compile each kernel once, not once for each rank's size and start."""
     bounds, seen = tuple(151_936 * rank // 3 for rank in range(4)), []
     for rank in range(3):
         for kernel in kernels.values():
@@ -166,7 +166,7 @@ def test_a_nucleus_takes_two_launches_more_for_each_digit_that_tells_values_of_t
 
 @pytest.mark.slow
 def test_a_pass_over_columns_reads_vectors_of_16_bytes_where_the_tiles_lie_so(kernels):
-    """The second rank begins 928 ids before the end of a tile, so that its tiles begin at multiples of 16 bytes."""
+    """The second rank begins 928 ids before the end of a tile, so its tiles begin at multiples of 16 bytes."""
     drawn("sm_90", NUCLEUS, torch.float32)
     read = [kernels[name] for name in ("shard_statistics", "add_by_digit", "weigh_kept")]
     for kernel, most in zip(read, (4, 4, 2), strict=True):

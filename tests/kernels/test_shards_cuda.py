@@ -1,4 +1,4 @@
-"""Draws over ranks by triton-gumbel on one CUDA device, where ranks are threads: beside its own draws of one device."""
+"""Draws over ranks by triton-gumbel on one CUDA device, with threads as ranks: compared with draws without ranks."""
 
 from dataclasses import replace
 from itertools import cycle, pairwise, product
@@ -40,7 +40,7 @@ def load(mode="raw_logprobs", **need):
 
 
 def on_one_and_on(size, sampler, logits, metadata, seed):
-    """The output of one device, and those of the ranks of so many that hold its columns."""
+    """Draw on one device, and on ``size`` ranks that divide its columns; return the output, and each rank's."""
     bounds = list(pairwise(cuts(size, logits.shape[1], seed)))
     torch.manual_seed(seed)
     alone = sampler.sample(logits, metadata)
@@ -57,7 +57,7 @@ def on_one_and_on(size, sampler, logits, metadata, seed):
 
 
 def same_tokens(alone, found):
-    """Which rows have the token of one device; ranks have each other's, and its flag, in all."""
+    """Return a mask of the rows whose token equals the single device's; ranks agree on all tokens and flags."""
     for out in found:
         assert torch.equal(out.valid, alone.valid)
         assert torch.equal(out.token_ids, found[0].token_ids)
@@ -124,7 +124,7 @@ def test_largest_values_ties_masses_and_histograms_are_those_of_native(dtype):
 
 
 def alone_on_a_rank(family, dtype):
-    """Calls of the only rank of a group, which may be captured on one device: the logits, metadata, and a shard."""
+    """Return the logits, metadata and shard of a group of one rank, whose calls a graph may capture."""
     vocab_size = 20_011
     params = [replace(each, seed=row) for row, each in enumerate(params_of(ROWS, vocab_size, family, 1))]
     metadata = SamplingMetadata.from_params(params, device="cuda", positions=range(ROWS))

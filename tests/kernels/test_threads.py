@@ -1,4 +1,4 @@
-"""Threads that need the same kernels of triton-gumbel at once, with kernels whose compilation takes a while."""
+"""Threads compile the same kernels of triton-gumbel at once, with kernels whose compilation takes a while."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -21,7 +21,7 @@ ONCE = {"tile_statistics": 1, "draw_rows": 1, "draw_large_sets": 1, "row_logprob
 
 
 def together(act):
-    """What ``act(i)`` returns or raises in each of the threads, which begin at once."""
+    """Call ``act(i)`` in all threads at once; return each result or exception."""
     barrier = threading.Barrier(THREADS)
 
     def run(i):
@@ -72,7 +72,7 @@ def test_threads_that_wait_for_a_compilation_that_fails_try_it_themselves(kernel
 
 
 def test_the_kernels_of_a_call_are_compiled_side_by_side(kernels, monkeypatch):
-    """Each waits for the others to begin: one after the other, they would wait forever."""
+    """Each compilation waits until all have begun: in sequence, they would wait forever."""
     monkeypatch.setattr("tokendraw_triton_gumbel.launches.compiled._COMPILERS", 8)
     monkeypatch.setattr(
         "tokendraw_triton_gumbel.launches.compiled._compiler_slots", threading.BoundedSemaphore(8)

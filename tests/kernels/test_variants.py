@@ -1,4 +1,4 @@
-"""After a warmup no number of rows compiles anything: kernels note, by Triton's key, what they are compiled for."""
+"""After a warmup no batch size compiles anything: kernels record their compilations by Triton's key."""
 
 from dataclasses import replace
 
@@ -47,7 +47,7 @@ def metadata_of(rows, kind, *, positions=True):
 
 
 def cut_off(metadata, first):
-    """The same parameters in tensors that begin somewhere in others."""
+    """Copy the parameters into the middle of larger tensors."""
 
     def later(tensor):
         return torch.cat([tensor[:1]] * first + [tensor])[first:]
@@ -141,7 +141,7 @@ def test_no_number_of_requests_and_drafts_compiles_anything(kernels, known, mode
     ids=["plain", "greedy", "filtered", "describes", "described"],
 )
 def test_in_small_batches_more_warps_draw_the_rows_of_which_nothing_is_added_up(kernels, params, warps):
-    """A sum depends on the warps that share it, and a token must not depend on the batch."""
+    """A sum depends on its number of warps, and a token must not depend on the batch."""
     for rows, expected in ((16, warps), (256, 4)):
         metadata = SamplingMetadata.from_params([params] * rows, positions=range(rows))
         sampler_for("sm_90").sample(torch.zeros(rows, 3000, dtype=torch.bfloat16), metadata)

@@ -1,5 +1,4 @@
-"""The verification of triton-gumbel on a CPU: its chains beside native's in Triton's interpreter, its kernels compiled,
-and what it launches."""
+"""Verification of triton-gumbel on a CPU: chains like native's in Triton's interpreter, compilations, launches."""
 
 import re
 from dataclasses import replace
@@ -51,9 +50,9 @@ FILTERED = SamplingParams(temperature=0.8, top_k=50, top_p=0.9, seed=1)
 
 
 def judged(target, q=None, *, dtype=torch.bfloat16, params=None, mode="rejection", padded=False, **need):
-    """Make a verification that the stand-ins note.
+    """Verify drafts, for the stand-ins to record.
 
-    :param q: the drafts' logits or probabilities, as Drafts names them; None: nothing is known of them.
+    :param q: the drafts' logits or probabilities, as keywords of Drafts; None: unknown.
     """
     drafts = Drafts.from_lists([[5, 6, 7], [8]], **(q or {}))
     metadata = row_metadata(drafts, params or FILTERED)
@@ -111,7 +110,7 @@ def test_the_draw_with_drafts_behind_the_target_compiles(kernels, target):
 
 
 def test_rows_of_drafts_are_read_as_the_targets_are(kernels):
-    """A base that is chosen at run time must not keep the compiler from reading 16 bytes at once."""
+    """A base chosen at run time must not keep the compiler from reading 16 bytes at once."""
     wide_reads = []
     for q in (logits_of_drafts(), None):
         judged("sm_90", q)
@@ -122,7 +121,7 @@ def test_rows_of_drafts_are_read_as_the_targets_are(kernels):
 
 @pytest.mark.slow
 def test_the_program_that_comes_last_sees_what_the_others_wrote(kernels):
-    """The counter of those that are done releases and acquires."""
+    """The counter of finished programs releases and acquires."""
     judged("sm_90", logits_of_drafts(), params=SamplingParams(seed=1))
     ptx = compiled(kernels["accept_drafts"], "sm_90")["ptx"]
     assert len(re.findall(r"atom\.\S*acq_rel\S*\.add", ptx)) == 1

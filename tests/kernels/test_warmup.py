@@ -1,4 +1,4 @@
-"""After a warmup nothing that an engine asks triton-gumbel for compiles: here its kernels note what they would be."""
+"""After a warmup no call of an engine to triton-gumbel compiles: kernels record their compilations."""
 
 from dataclasses import replace
 
@@ -36,7 +36,7 @@ DTYPES = {"draft_logits": torch.bfloat16, "draft_probs": torch.float32}
 
 @pytest.fixture
 def compiled(kernels):
-    """A function for what all kernels would have been compiled for so far."""
+    """Return a function that lists all recorded compilations."""
     return lambda: {(name, key) for name, kernel in kernels.items() for key, _ in kernel.compilations}
 
 
@@ -54,7 +54,7 @@ def metadata_of(requests, kind):
 
 
 def layouts(requests, most, known):
-    """The drafts of a batch in every form that an engine may have them in."""
+    """Yield the drafts of a batch in every layout that an engine may use."""
     counts = [(most - i) % (most + 1) for i in range(requests)]
     q = {known: torch.zeros(sum(counts), V, dtype=DTYPES[known])} if known else {}
     lists = Drafts.from_lists([[5] * count for count in counts], **q)
@@ -65,7 +65,7 @@ def layouts(requests, most, known):
 
 
 def verify(sampler, known="draft_logits", mode="rejection", most=4):
-    """What an engine asks for, in batches of several sizes."""
+    """Verify and draft like an engine, in batches of several sizes."""
     for requests in (1, 17):
         for kind in REQUESTS:
             metadata = metadata_of(requests, kind)
@@ -113,7 +113,7 @@ def test_what_was_not_asked_for_is_compiled_when_it_comes(compiled):
 @pytest.mark.parametrize("kind", ["plain", "mixed"])
 @pytest.mark.parametrize("known", ["draft_logits", "draft_probs", None])
 def test_a_verification_draws_large_sets_with_the_kernel_of_samples(compiled, kind, known):
-    """The one that takes longest to compile."""
+    """The kernel of large sets takes longest to compile."""
     sampler = warm()
     before = compiled()
     metadata = metadata_of(3, kind)
@@ -125,7 +125,7 @@ def test_a_verification_draws_large_sets_with_the_kernel_of_samples(compiled, ki
 
 
 def proven(need):
-    """A sampler behind its proof draw, of which nothing is looked at: nothing runs."""
+    """Return a sampler after its proof draw, without a check of its result: no kernel runs."""
     backend = TritonGumbelSampler(CPU, need)
     with pytest.raises(PluginError, match="the proof draw needs"):
         prove(backend, OPERATIONS["sample"], CPU, need)

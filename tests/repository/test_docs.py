@@ -70,23 +70,6 @@ class TestThePageForOperators:
         assert (result.returncode, result.stdout, result.stderr) == (1, "", self.SHOWN[command])
 
     @pytest.mark.slow
-    @cpu_only
-    def test_generate_speculates_as_it_shows(self):
-        """Words and counts hold for one version of Python, whose documentation they come from; their form for all."""
-        (command,) = (line for line in self.SHOWN if line.startswith("tokendraw generate"))
-        printed = pages.run(command, stderr=subprocess.STDOUT)
-        for shown in (printed, self.SHOWN[command]):
-            first, *text, counted, accepted = shown.splitlines()
-            assert first == "verified by native on cpu: best available, priority 0"
-            assert text[0].startswith("A class is ")
-            evaluations = int(re.match(r"17 tokens from (\d+) evaluations? of the target, ", counted)[1])
-            assert counted.endswith(f", where plain sampling takes 17: {17 / evaluations:.2f} times fewer")
-            places = re.findall(r"(?:1st|2nd|3rd|4th) (\d+) of (\d+) \((\d+) %\)", accepted)
-            assert len(places) == 4
-            assert evaluations + sum(int(n) for n, _, _ in places) == 17
-            assert all(f"{100 * int(n) / int(of):.0f}" == share for n, of, share in places)
-
-    @pytest.mark.slow
     def test_its_pipe_prints_what_it_shows(self, tmp_path):
         (block,) = [block for block in pages.blocks(OPERATORS, "console") if "two.npz" in block]
         python = shlex.quote(sys.executable)

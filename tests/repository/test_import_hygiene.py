@@ -35,6 +35,7 @@ def loaded_after(code: str) -> set[str]:
         "from tokendraw.plugin import Call, Capabilities, Operation, PluginInfo, Requirement",
         "from tokendraw.resolution import Candidate",
         "import tokendraw_native",
+        "import tokendraw_testing.commands.check, tokendraw_testing.commands.new, tokendraw_bench.commands.bench",
     ],
 )
 def test_neither_torch_nor_a_backend_is_loaded(code: str) -> None:

@@ -29,8 +29,8 @@ from tokendraw_testing import (  # noqa: E402
 )
 from tokendraw_testing.logits_families import FAMILIES  # noqa: E402
 from tokendraw_triton_gumbel import plugin  # noqa: E402
-from tokendraw_triton_gumbel.kernels.large_set import after_pass, first_guess  # noqa: E402
-from tokendraw_triton_gumbel.kernels.large_set.search import few_left  # noqa: E402
+from tokendraw_triton_gumbel.kernels.large_set import finish_pass, first_pivots  # noqa: E402
+from tokendraw_triton_gumbel.kernels.large_set.search import bracket_threshold  # noqa: E402
 from tokendraw_triton_gumbel.kernels.row_draw import filtered_draw  # noqa: E402
 from tokendraw_triton_gumbel.sampler import TritonGumbelSampler  # noqa: E402
 
@@ -91,13 +91,13 @@ def draws():
 
 def search():
     """Half of the rows where no pass may follow the first, so that one program searches for what it left open."""
-    after_pass.ROUNDS = tl.constexpr(1)
+    finish_pass.ROUNDS = tl.constexpr(1)
     return wide(torch.float32, halves=(0,))
 
 
 def few():
     """Likewise where the logits that are left in a bracket are few for the program that looks for them at once."""
-    few_left.PASSES = tl.constexpr(0)
+    bracket_threshold.MIN_PASSES = tl.constexpr(0)
     return wide(torch.float32, halves=(0,))
 
 
@@ -108,8 +108,8 @@ def edge():
     native = tokendraw.load_sampler("native", device="cpu")
     sampler = TritonGumbelSampler(torch.device("cpu"), Need())
     judged, wrong, searches = 0, [], []
-    find_threshold = after_pass.find_threshold
-    after_pass.find_threshold = lambda *args: searches.append(args) or find_threshold(*args)
+    find_threshold = finish_pass.find_threshold
+    finish_pass.find_threshold = lambda *args: searches.append(args) or find_threshold(*args)
     for dtype, is_tied in ((torch.float32, False), (torch.float32, True), (torch.bfloat16, True)):
         for spread in (1.5, 3.0, 4.0):
             row = torch.from_numpy(rng.normal(0, spread, size).astype(np.float32))
@@ -147,7 +147,7 @@ def hundred():
 def guesses():
     """Whether the pivots of first passes enclose the thresholds of nuclei, each seen best in a way of its own."""
     rng = np.random.default_rng(5)
-    shape, missed, write_pivots = (4, 151_936), [], first_guess.write_pivots
+    shape, missed, write_pivots = (4, 151_936), [], first_pivots.write_pivots
     kinds = {
         "most tokens hidden by others": (0.97, rng.exponential(size=shape)),
         "a thousand tokens": (0.9, rng.normal(0, 3, shape)),
@@ -157,7 +157,7 @@ def guesses():
     for name, (p, rows) in kinds.items():
         for dtype in (torch.float32, torch.bfloat16):
             pivots = []
-            first_guess.write_pivots = lambda reals, found, *rest, to=pivots: (
+            first_pivots.write_pivots = lambda reals, found, *rest, to=pivots: (
                 to.append(found) or write_pivots(reals, found, *rest)
             )
             logits = torch.from_numpy(rows.astype(np.float32)).to(dtype)
@@ -171,7 +171,7 @@ def guesses():
                 highest, lowest = (float(pivot.handle.data.item()) for pivot in (found.p0, found.p3))
                 if not lowest <= threshold < highest:
                     missed.append([name, str(dtype), threshold, highest, lowest])
-    first_guess.write_pivots = write_pivots
+    first_pivots.write_pivots = write_pivots
     return {"missed": missed, "rows": 2 * len(kinds) * shape[0]}
 
 

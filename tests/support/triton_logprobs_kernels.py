@@ -26,7 +26,7 @@ from tokendraw_native.sampler import NativeSampler  # noqa: E402
 from tokendraw_testing import reference  # noqa: E402
 from tokendraw_testing.logits_families import FAMILIES  # noqa: E402
 from tokendraw_triton_gumbel.arguments import Tensors  # noqa: E402
-from tokendraw_triton_gumbel.kernels.large_set import after_pass  # noqa: E402
+from tokendraw_triton_gumbel.kernels.large_set import finish_pass  # noqa: E402
 from tokendraw_triton_gumbel.launches import parameters  # noqa: E402
 from tokendraw_triton_gumbel.run import Run  # noqa: E402
 from tokendraw_triton_gumbel.sampler import TritonGumbelSampler  # noqa: E402
@@ -331,15 +331,15 @@ def calls():
 def collected():
     """Rows of thousands of tokens: the bracket of their threshold is collected, and nobody searches a row."""
     tally, fits, searched = Tally(), [], []
-    keep, find = after_pass.keep_collected, after_pass.find_threshold
+    keep, find = finish_pass.find_collected_threshold, finish_pass.find_threshold
 
     def kept(*args):
         fit = keep(*args)
         fits.append(int(fit.handle.data.item()))
         return fit
 
-    after_pass.keep_collected = kept
-    after_pass.find_threshold = lambda *args: searched.append(args) or find(*args)
+    finish_pass.find_collected_threshold = kept
+    finish_pass.find_threshold = lambda *args: searched.append(args) or find(*args)
     need = Need(logprobs_mode="processed_logprobs")
     samplers = [kind(torch.device("cpu"), need) for kind in (TritonGumbelSampler, NativeSampler)]
     generator = torch.Generator().manual_seed(1)

@@ -1,21 +1,21 @@
-"""The bench behind ``tokendraw bench``, and the parts of it that a benchmark of one's own can use.
+"""Timing of operations for ``tokendraw bench``, with parts for custom benchmarks.
 
 ======================  ===============================================================================================
-:class:`Cell`           what is timed: a shape, a dtype, filters and a family of logits; ``TEMPERATURE``, ``TOP_K``,
-                        ``TOP_P`` and ``MIN_P`` are what its rows ask for
+:class:`Cell`           a cell to time: shape, dtype, filters and family of logits; ``TEMPERATURE``, ``TOP_K``,
+                        ``TOP_P`` and ``MIN_P`` are the parameters of its rows
 :func:`make_inputs`     makes the buffers of a cell
 :func:`mean_nucleus`    counts the tokens that top-p alone keeps of a row
-:func:`metadata_of`     makes what the rows of a cell ask for
+:func:`metadata_of`     makes the metadata of the rows of a cell
 :class:`Call`           one step on a buffer, to be timed
 :func:`timer_for`       makes the :class:`Timer` of a device: CUDA graphs out of a cold cache, or the clock on the wall
-:class:`Timing`         what it finds of a call: the median and the quartiles; :class:`Failure` if the call raised
-:func:`readers`         passes that only read a buffer, which ratios refer to
+:class:`Timing`         the median and the quartiles of a call; :class:`Failure` if the call raised
+:func:`readers`         passes that only read a buffer, the base of ratios
 :func:`measure`         times calls and reads of the same buffers, in turns, and returns :class:`Measured`
 :func:`markdown_table`  writes a table in Markdown
 ======================  ===============================================================================================
 
-Its rooms: ``operations`` has a module for each operation that can be timed, ``baselines`` what is timed beside the
-installed samplers, ``timing`` times calls, ``report`` shows what was found.
+``operations`` has a module for each operation, ``baselines`` the contenders without a plugin, ``timing`` the timers,
+``report`` tables and pictures, ``ranks`` the processes of ``--ranks``, ``commands`` the command.
 """
 
 from __future__ import annotations

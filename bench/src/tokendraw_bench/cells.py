@@ -1,4 +1,4 @@
-"""The cells of operations on logits: what is drawn from what. Imports no torch, since the command line reads it."""
+"""Cells of operations on logits: shapes, filters and families of logits. Imports no torch."""
 
 from __future__ import annotations
 
@@ -29,21 +29,21 @@ PEAKED = MappingProxyType({f"peaked-{nucleus}": nucleus for nucleus in (7, 30, 1
 FAMILIES = (*PEAKED, "gaussian", "flat")
 
 
-def least_vocab_size(family: str) -> int:
-    """Compute the size from which on a vocabulary has room for the nucleus of a family."""
+def min_vocab_size(family: str) -> int:
+    """Compute the least vocabulary size for the nucleus of a family."""
     return math.ceil(PEAKED.get(family, 0) / TOP_P)
 
 
 @dataclass(frozen=True)
 class Cell:
-    """A cell to time: a shape, the requests of its rows, and the family of their logits.
+    """A cell to time: the shape, requests and family of a buffer of logits.
 
     :ivar batch: Number of requests B.
     :ivar vocab_size: Vocabulary size V.
     :ivar dtype: Dtype of the logits by its torch name.
     :ivar filters: Filters of the rows, one of ``FILTERS``.
     :ivar family: Family of the logits, one of ``FAMILIES``.
-    :ivar seeded: Whether every row has a seed, so that no launch is there to make fresh ones.
+    :ivar seeded: Whether every row has a seed; if not, a sampler makes fresh seeds in a launch.
     :ivar gumbel_dtype: Dtype of the noise that samplers draw with.
     """
 
@@ -69,7 +69,7 @@ class Cell:
 
     @property
     def row_index(self) -> list[int] | None:
-        """Return the request of each row that draws; None: there is one request a row."""
+        """Return the request of each drawing row; None: row i draws for request i."""
         return None
 
     @property
@@ -79,7 +79,7 @@ class Cell:
 
     @property
     def requests(self) -> list[SamplingParams]:
-        """Return the request of each row, without a seed. ``mixed``: the five others in turn, row after row."""
+        """Return the request of each row, without a seed; ``mixed`` takes the five other filters in turn."""
         if self.filters != MIXED:
             return [_REQUESTS[self.filters]] * self.batch
         kinds = list(_REQUESTS.values())

@@ -1,4 +1,4 @@
-"""Selects who is timed: the installed providers, each by itself, and the baselines."""
+"""Selects the contenders of a run: each installed plugin without a companion, and the baselines."""
 
 from __future__ import annotations
 
@@ -22,60 +22,65 @@ from tokendraw_bench.timing.timer import Call
 
 @dataclass(frozen=True, kw_only=True)
 class Baseline:
-    """A contender that is no plugin, and what it needs to run."""
+    """A contender without a plugin, and its requirements."""
 
     name: str
     versions: Callable[[], dict[str, str]]
-    """Finds the versions of what it needs, by distribution."""
-    lacks: Callable[[Host], str | None]
-    """Says what a machine lacks that it needs, in words, or None."""
+    """Looks up the versions of the distributions that it needs."""
+    reason_against: Callable[[Host], str | None]
+    """Says why it cannot run on a machine; None if it can."""
 
 
 BASELINES = (
     Baseline(
         name="torch-sort",
         versions=lambda: {"torch": str(torch.__version__)},
-        lacks=lambda host: None,
+        reason_against=lambda host: None,
     ),
     Baseline(
         name="flashinfer-direct",
         versions=lambda: {flashinfer.DISTRIBUTION: installed_version(flashinfer.DISTRIBUTION) or ""},
-        lacks=flashinfer.lacks,
+        reason_against=flashinfer.reason_against,
     ),
 )
-"""The operations say what each can do: :attr:`tokendraw_bench.operation.BenchOperation.baselines`."""
+"""See :attr:`tokendraw_bench.operation.BenchOperation.baselines` for the baselines of an operation."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Contender:
-    """Something that is timed."""
+    """A competitor in a run: a plugin or a baseline."""
 
     name: str
     versions: Mapping[str, str]
-    """Versions of the distributions that it comes from."""
+    """Versions by distribution."""
     prepare: Callable[[AnyCell, Any, Any], Sequence[Call]]
-    """Makes what is timed of a cell, its arguments and one set of its inputs: as
-    :data:`tokendraw_bench.operation.Prepare` says."""
+    """Makes the calls of a cell from its arguments and inputs: see :data:`tokendraw_bench.operation.Prepare`."""
 
 
-def chosen(names: Sequence[str], device: torch.device, operation: str = "sample") -> tuple[Contender, ...]:
-    """Find the contenders of these names, in this order; of no name, all providers and baselines that there are.
+def select_contenders(
+    names: Sequence[str], device: torch.device, operation: str = "sample"
+) -> tuple[Contender, ...]:
+    """Find contenders by name, in the order of the names; without names, all plugins and baselines.
 
     :raises SamplerUnavailableError: one of them cannot serve this machine; the reason in words.
     :raises TokendrawError: there is none of a name; the message has the nearest.
     """
-    return contenders(names, device, operations.get(operation))
+    return find_contenders(names, device, operations.get(operation))
 
 
-def contenders(names: Sequence[str], device: torch.device, timed: BenchOperation) -> tuple[Contender, ...]:
-    """Find contenders, as :func:`chosen` does, by the record of what is timed."""
+def find_contenders(
+    names: Sequence[str], device: torch.device, operation: BenchOperation
+) -> tuple[Contender, ...]:
+    """Find contenders, as :func:`select_contenders` does, for the record of an operation."""
     host = detect_host(str(device))
-    candidates = tokendraw.discover(operation=timed.name, host=host, need=timed.need(None))
+    candidates = tokendraw.discover(operation=operation.name, host=host, need=operation.need(None))
     if not names:
-        plugins = [_plugin(c, device, timed) for c in candidates if c.state is State.AVAILABLE]
-        baselines = [_baseline(b, timed) for b in BASELINES if _cannot(b, timed, host) is None]
+        plugins = [_plugin(c, device, operation) for c in candidates if c.state is State.AVAILABLE]
+        baselines = [
+            _baseline(b, operation) for b in BASELINES if _reason_against(b, operation, host) is None
+        ]
         return tuple(plugins + baselines)
-    return tuple(_named(name, candidates, host, device, timed) for name in dict.fromkeys(names))
+    return tuple(_named(name, candidates, host, device, operation) for name in dict.fromkeys(names))
 
 
 def _named(
@@ -83,49 +88,50 @@ def _named(
 ) -> Contender:
     for baseline in BASELINES:
         if baseline.name == name:
-            lacks = _cannot(baseline, operation, host)
-            if lacks is not None:
-                raise SamplerUnavailableError(f"'{name}' cannot be timed on {host}: {lacks}.")
+            reason = _reason_against(baseline, operation, host)
+            if reason is not None:
+                raise SamplerUnavailableError(f"'{name}' cannot be timed on {host}: {reason}.")
             return _baseline(baseline, operation)
-    named = [candidate for candidate in candidates if candidate.name == name]
-    for candidate in named:
+    claimants = [candidate for candidate in candidates if candidate.name == name]
+    for candidate in claimants:
         if candidate.state is State.AVAILABLE:
             return _plugin(candidate, device, operation)
-    if named:
-        raise SamplerUnavailableError(f"'{name}' cannot be timed on {host}: {named[0].reason}.")
-    known = [*dict.fromkeys(candidate.name for candidate in candidates), *(b.name for b in BASELINES)]
-    near = nearest(name, known)
+    if claimants:
+        raise SamplerUnavailableError(f"'{name}' cannot be timed on {host}: {claimants[0].reason}.")
+    all_names = [*dict.fromkeys(candidate.name for candidate in candidates), *(b.name for b in BASELINES)]
+    near = nearest(name, all_names)
     command = "list" if near is None else f"bench --sampler {near}"
     raise TokendrawError(
-        f"'{name}' needs to be an installed sampler or a baseline, found {all_of(known)}. Try: tokendraw {command}"
+        f"'{name}' needs to be an installed sampler or a baseline, found {all_of(all_names)}. Try: tokendraw {command}"
     )
 
 
-def lacking(
+def find_unsupported_part(
     operation: BenchOperation, capabilities: Any, cell: AnyCell, arguments: Any, inputs: Any
 ) -> str | None:
-    """Name the part of a cell's call that a provider with these capabilities does not serve, or None."""
-    found: Any = operation.step(_Asked(operation, capabilities, cell), cell, arguments)(inputs)
-    return None if found is None else str(found)
+    """Name the part of a cell's call beyond some capabilities; None if they cover the call."""
+    probe = _CapabilityProbe(operation, capabilities, cell)
+    part: Any = operation.step(probe, cell, arguments)(inputs)
+    return None if part is None else str(part)
 
 
-class _Asked:
-    """Stands in for a provider. Its methods make no call: they say what of it capabilities do not serve."""
+class _CapabilityProbe:
+    """Stand-in for a provider: a method names the part of the call beyond the capabilities, and runs nothing."""
 
     def __init__(self, operation: BenchOperation, capabilities: Any, cell: AnyCell) -> None:
         self._operation, self._capabilities = operation.name, capabilities
         self._need = operation.need(cell)
 
     def __getattr__(self, method: str) -> Callable[..., str | None]:
-        def unsupported(*arguments: Any, **named: Any) -> str | None:
-            call = make_call(self._operation, method, *arguments, **named)
+        def unsupported(*arguments: Any, **options: Any) -> str | None:
+            call = make_call(self._operation, method, *arguments, **options)
             return find_unsupported(call, self._capabilities, operation=self._operation, need=self._need)
 
         return unsupported
 
 
 def _plugin(candidate: Candidate, device: torch.device, operation: BenchOperation) -> Contender:
-    """Load an installed provider, called as users call it and never with what its companion would serve."""
+    """Make the contender of a plugin: loaded as users load it, without a companion."""
     capabilities: Any = candidate.capabilities(operation.name)
 
     @functools.cache
@@ -140,9 +146,9 @@ def _plugin(candidate: Candidate, device: torch.device, operation: BenchOperatio
         except SamplerUnavailableError as error:  # its message is for those who asked for one to draw with
             reasons = [decision.reason for decision in error.decisions if decision.name == candidate.name]
             raise SamplerUnavailableError(reasons[0] if reasons else str(error)) from error
-        lacks = lacking(operation, capabilities, cell, arguments, inputs)
-        if lacks is not None:
-            raise SamplerUnavailableError(f"it does not serve {lacks}")
+        unsupported = find_unsupported_part(operation, capabilities, cell, arguments, inputs)
+        if unsupported is not None:
+            raise SamplerUnavailableError(f"it does not serve {unsupported}")
         return (Call(draw=operation.step(provider, cell, arguments), graph_safe=capabilities.graph_safe),)
 
     versions = {candidate.distribution: candidate.version}
@@ -160,11 +166,11 @@ def _baseline(baseline: Baseline, operation: BenchOperation) -> Contender:
     )
 
 
-def _cannot(baseline: Baseline, operation: BenchOperation, host: Host) -> str | None:
-    """Say why a baseline cannot be timed; None if it can."""
+def _reason_against(baseline: Baseline, operation: BenchOperation, host: Host) -> str | None:
+    """Say why a baseline cannot be timed on a host; None if it can."""
     if baseline.name in operation.baselines():
-        return baseline.lacks(host)
-    served = [name for name in operations.names() if baseline.name in operations.get(name).baselines()]
-    if operation.name in served:
+        return baseline.reason_against(host)
+    names = [name for name in operations.names() if baseline.name in operations.get(name).baselines()]
+    if operation.name in names:
         return "needs all of the logits on one device, found them on ranks"
-    return f"needs the operation {one_of(served)}, found {operation.name}"
+    return f"needs the operation {one_of(names)}, found {operation.name}"

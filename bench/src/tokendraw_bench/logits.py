@@ -18,22 +18,22 @@ import torch
 from torch import Tensor
 
 from tokendraw import SamplingMetadata
-from tokendraw_bench.cells import PEAKED, TEMPERATURE, TOP_P, Cell, least_vocab_size
+from tokendraw_bench.cells import PEAKED, TEMPERATURE, TOP_P, Cell, min_vocab_size
 
 _MEASURED_ROWS = 16
-_STEEPEST = 16.0
+_MAX_POWER = 16.0
 
 
 def make_rows(
     family: str, rows: int, vocab_size: int, device: torch.device, generator: torch.Generator
 ) -> Tensor:
-    """Make rows of a family: [rows, V] float32.
+    """Make logits of a family: [rows, V] float32.
 
     :raises ValueError: the vocabulary has no room for its nucleus.
     """
-    if vocab_size < least_vocab_size(family):
+    if vocab_size < min_vocab_size(family):
         raise ValueError(
-            f"{family} needs a vocabulary of {least_vocab_size(family)} or more, found {vocab_size}."
+            f"{family} needs a vocabulary of {min_vocab_size(family)} or more, found {vocab_size}."
         )
     logits = torch.empty(rows, vocab_size, device=device)
     if family == "gaussian":
@@ -49,12 +49,12 @@ def make_rows(
 
 @functools.cache
 def power_of(nucleus: int, vocab_size: int) -> float:
-    """Find the s for which the ``nucleus`` likeliest tokens make up ``TOP_P``, where rank r has probability ~ r ** -s.
+    """Find the s of a Zipf distribution, probability ~ rank ** -s, with ``nucleus`` tokens in the mass ``TOP_P``.
 
-    The last of them is the one that crosses ``TOP_P``, half of it on either side, so that rounding moves nobody.
+    ``TOP_P`` falls into the middle of the last token's mass, so that rounding does not change the nucleus.
     """
     log_ranks = torch.arange(1, vocab_size + 1, dtype=torch.float64).log()
-    low, high = 0.0, _STEEPEST
+    low, high = 0.0, _MAX_POWER
     for _ in range(50):
         middle = (low + high) / 2
         weights = (-middle * log_ranks).exp()
@@ -64,7 +64,7 @@ def power_of(nucleus: int, vocab_size: int) -> float:
 
 
 def mean_nucleus(logits: Tensor) -> float:
-    """Count the tokens that top-p alone keeps at ``TEMPERATURE``, ties included: the mean over the first rows."""
+    """Count the tokens of the nucleus at ``TEMPERATURE`` and ``TOP_P``, ties included: the mean over the first rows."""
     y = logits[:_MEASURED_ROWS].double() / TEMPERATURE
     ranked = y.sort(dim=-1, descending=True).values
     probability = ranked.softmax(-1)

@@ -1,4 +1,4 @@
-"""The record of an operation that can be timed: all that the bench knows about it. Imports no torch."""
+"""The record by which the bench times an operation: axes, presets, inputs and calls. Imports no torch."""
 
 from __future__ import annotations
 
@@ -16,78 +16,77 @@ if TYPE_CHECKING:
 _T = TypeVar("_T", bound=Hashable)
 
 Prepare: TypeAlias = "Callable[[Any, Any], Sequence[Call]]"
-"""Makes the call for a cell and its arguments, with everything done that an engine does once a batch; or several, each
-another way to the same result, of which the fastest counts. Raises SamplerUnavailableError with the reason if it cannot
-serve the cell."""
+"""Makes the call for a cell and its arguments, after the work of an engine once a batch; or several calls with the same
+result, of which the fastest counts. Raises SamplerUnavailableError with the reason if it cannot serve the cell."""
 
 
 class AnyCell(Hashable, Protocol):
-    """A cell of a grid, which is timed: a frozen dataclass, with a field for each axis."""
+    """A cell of a grid: a frozen dataclass with a field for each axis."""
 
     operation: ClassVar[str]
     """Operation that is timed."""
 
     @property
     def nbytes(self) -> int:
-        """Return the bytes of one set of inputs."""
+        """Return the size of a set of inputs in bytes."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Axis:
-    """A field of the cells of an operation; the command has an option for it. Operations can share one."""
+    """A field of an operation's cells, with an option of the command. Operations may share an axis."""
 
     field: str
-    """Its name in a cell, a preset and JSON."""
+    """Name in a cell, a preset and JSON."""
     option: str
-    """Its name on the command line, such as ``--drafts``; ``--seeded/--unseeded`` for true and false."""
+    """Name on the command line, such as ``--drafts``; ``--seeded/--unseeded`` for true and false."""
     help: str
-    about: str
-    """Names its subject in an error, when it is given with another operation."""
+    subject: str
+    """Subject in the error about the option with another operation."""
     title: str = ""
-    """Its column in a table; "": that of its field."""
+    """Title of the column; "": name of the field."""
     choices: tuple[str, ...] = ()
-    """Its values; none: whole numbers from ``least``."""
-    least: int = 1
+    """Values; (): whole numbers from ``minimum``."""
+    minimum: int = 1
     single: bool = False
-    """Whether all cells of a run have one value, which the head tells: no column, no preset, the cell's default."""
+    """Whether a run has a single value: it is in the head, has no column, and defaults to the cell's field."""
     changes_inputs: bool = True
-    """Whether it changes the inputs of a call. Cells that differ in nothing that does share their inputs."""
+    """Whether the inputs of a call depend on it. Cells with equal values of such axes share inputs."""
 
     @property
     def heading(self) -> str:
-        """The title of its column."""
+        """Return the title of the column."""
         return self.title or self.field
 
     @property
     def is_flag(self) -> bool:
-        """Whether its values are true and false."""
+        """Whether the values are true and false."""
         return "/" in self.option
 
     def option_of(self, value: object) -> str:
-        """Name the option that gives a value."""
+        """Name the option for a value."""
         return self.option.split("/")[-1 if value is False else 0]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Preset:
-    """A grid with a name: every shape with every value of the other axes."""
+    """A named grid: every shape with every value of the other axes."""
 
     shapes: tuple[tuple[Any, ...], ...]
-    """Values that go together, of the fields in ``BenchOperation.shape``."""
+    """Tuples of values of the fields in ``BenchOperation.shape``."""
     axes: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     """Values of each other axis, by field; the last varies fastest."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Floor:
-    """The passes that ratios refer to: what moving the bytes takes that a call cannot do without."""
+    """The denominator of ratios: the time of the memory traffic that a call cannot avoid."""
 
     name: str
     """``read`` or ``copy``."""
     note: str
-    """Sentence about it, with ``{}`` for the names of the passes that were the fastest."""
+    """Sentence for the notes, with ``{}`` for the names of the fastest passes."""
     passes: Callable[[Any], Mapping[str, Call]]
-    """Makes the passes over inputs like these, by name; the fastest counts."""
+    """Makes passes over a set of inputs, by name; the fastest counts."""
 
 
 def _read(inputs: Any) -> Mapping[str, Call]:
@@ -103,72 +102,72 @@ def _copy(source: Callable[[Any], Any], inputs: Any) -> Mapping[str, Call]:
 
 
 READ = Floor(name="read", note="The read is the fastest of several: {}.", passes=_read)
-"""Reads of the inputs, which are one tensor."""
+"""Reads of inputs that are a single tensor."""
 
 
 def copy_of(what: str, source: Callable[[Any], Any]) -> Floor:
     """Describe the copy of a tensor.
 
-    :param what: names it in a sentence.
-    :param source: finds it among the inputs.
+    :param what: noun for the sentence about the copy.
+    :param source: finds the tensor among the inputs.
     """
     return Floor(name="copy", note=f"The copy is of {what}, by {{}}.", passes=partial(_copy, source))
 
 
 @dataclass(frozen=True, kw_only=True)
 class BenchOperation:
-    """A record that says how the calls of one operation are timed."""
+    """How to time the calls of an operation."""
 
     name: str
     cell: type[Any]
-    """Its cells: an :class:`AnyCell`."""
+    """Class of the cells, an :class:`AnyCell`."""
     axes: tuple[Axis, ...]
     """In the order of the columns."""
     shape: tuple[str, ...]
-    """Fields whose values go together in a preset."""
+    """Fields of the tuples of a preset's ``shapes``."""
     presets: Mapping[str, Preset]
     """Grids by name; every operation has the same names."""
     floor: Floor = READ
     make_inputs: Callable[[Any, torch.device, torch.Generator], Any]
-    """Makes one set of inputs on a device: whatever the calls and the passes of the floor take."""
+    """Makes a set of inputs on a device for the calls and the passes of the floor."""
     arguments: Callable[[Any, torch.device], Any] = lambda cell, device: None
-    """Makes what calls take beside their inputs, as an engine does once a batch."""
+    """Makes the other arguments of calls, as an engine does once a batch."""
     step: Callable[[Any, Any, Any], Draw]
-    """Makes the call that is timed, on a set of inputs: (provider, cell, arguments)."""
+    """Makes the timed function of a set of inputs from (provider, cell, arguments)."""
     need: Callable[[Any], Any] = lambda cell: None
-    """Says what calls of a cell need, or, for None, those of any cell. None: what the operation's need says."""
+    """Returns the need of a cell's calls, for None that of every cell; None: the default of the operation."""
     load: Callable[[str, torch.device, Any], Any] | None = None
     """Loads a provider by its name, for a device and a need, without a companion; None: :func:`tokendraw.load`."""
     baselines: Callable[[], Mapping[str, Prepare]] = dict
-    """Says how each baseline that can do this prepares a cell, by its name."""
+    """Returns the baselines of the operation by name."""
     measured: Callable[[Any, Any], Mapping[str, float]] = lambda cell, inputs: {}
-    """Measures the inputs of a cell: figures that have columns of their own, by title."""
+    """Measures the inputs of a cell: figures by the title of their column."""
     head: Callable[[Any], str] = lambda cell: ""
-    """Says what all calls of a run have in common, in a sentence."""
+    """Describes the parameters of all calls of a run in a sentence."""
     note: str = ""
-    """Note for readers of its table, or ""."""
-    of_baselines: Callable[[Any, Sequence[str]], str] = lambda cell, names: ""
-    """Says what baselines of these names do otherwise than the cells of a run ask, or ""."""
+    """Note below the table, or ""."""
+    baseline_note: Callable[[Any, Sequence[str]], str] = lambda cell, names: ""
+    """Describes how baselines deviate from the cells of a run, or ""."""
     constants: Mapping[str, Any] = field(default_factory=dict)
-    """Return what all calls have in common, for JSON."""
+    """Parameters of all calls, for JSON."""
     has_picture: bool = False
     """Whether :mod:`tokendraw_bench.report.plot` can draw its tables."""
 
-    def grid(self, preset: str, **given: Sequence[Any]) -> tuple[Any, ...]:
-        """List the cells of a preset, with what is given in the place of its own.
+    def grid(self, preset: str, **overrides: Sequence[Any]) -> tuple[Any, ...]:
+        """List the cells of a preset, with some values replaced.
 
-        :param preset: its name.
-        :param given: values by field; none: those of the preset. A shape's are given with every value of the others of
-            the shape; the preset's shapes are kept where none of them is.
+        :param preset: name of the preset.
+        :param overrides: values by field; none: those of the preset. A value of a field of the shape is combined with
+            every value of the other fields of the shape; without such values the shapes of the preset stay.
         """
-        own = self.presets[preset]
-        shapes: Iterable[Sequence[Any]] = own.shapes
-        if any(given.get(name) for name in self.shape):
-            columns = zip(self.shape, zip(*own.shapes, strict=True), strict=True)
-            values = [given.get(name) or _unique(column) for name, column in columns]
+        grid = self.presets[preset]
+        shapes: Iterable[Sequence[Any]] = grid.shapes
+        if any(overrides.get(name) for name in self.shape):
+            columns = zip(self.shape, zip(*grid.shapes, strict=True), strict=True)
+            values = [overrides.get(name) or _unique(column) for name, column in columns]
             # In the order of the presets: of the fields of a shape the first varies fastest.
             shapes = [shape[::-1] for shape in itertools.product(*reversed(values))]
-        others = {**own.axes, **{name: values for name, values in given.items() if values}}
+        others = {**grid.axes, **{name: values for name, values in overrides.items() if values}}
         fields = [name for name in others if name not in self.shape]
         rest = list(itertools.product(*(others[name] for name in fields)))
         return _unique(
@@ -177,8 +176,8 @@ class BenchOperation:
             for more in rest
         )
 
-    def about_inputs(self, cell: AnyCell) -> tuple[Any, ...]:
-        """Return what decides about the inputs of a cell."""
+    def input_key(self, cell: AnyCell) -> tuple[Any, ...]:
+        """Return the values that determine the inputs of a cell."""
         return tuple(getattr(cell, axis.field) for axis in self.axes if axis.changes_inputs)
 
 

@@ -1,4 +1,4 @@
-"""Times every cell of a grid: makes its inputs, asks who can serve it, and times them in turns."""
+"""Times every cell of a grid: makes inputs, prepares the contenders, and times their calls in turns."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from tokendraw.tools import format_error, is_out_of_memory, one_of
 from tokendraw_bench import operations
 from tokendraw_bench.contenders import Contender
 from tokendraw_bench.operation import AnyCell
-from tokendraw_bench.report.lines import Line, Report
-from tokendraw_bench.timing import contention
+from tokendraw_bench.report.lines import BenchReport, CellResult
+from tokendraw_bench.timing import host_load
 from tokendraw_bench.timing.floor import measure
+from tokendraw_bench.timing.rank_group import RankGroup
 from tokendraw_bench.timing.timer import Call, Failure, Timer, Timing, WallTimer
-from tokendraw_bench.timing.together import Together
 
 
 def report_of(
@@ -35,17 +35,17 @@ def report_of(
     command: str,
     starting: Callable[[AnyCell], None] | None = None,
     timer: Timer | None = None,
-) -> Report:
-    """Time every contender on every cell, with what was found of the machine and the versions.
+) -> BenchReport:
+    """Time every contender on every cell, and record machine and versions.
 
     :param repeats: number of samples of a median.
-    :param command: the command that repeats it.
+    :param command: command that repeats the run.
     :param starting: called before each cell.
-    :param timer: takes the times; None: that of the device.
-    :raises TokendrawError: a cell does not fit into memory, or nothing can be timed that ratios refer to.
+    :param timer: None: the timer of the device.
+    :raises TokendrawError: a cell does not fit into memory, or no pass of the floor works.
     """
     timer = timer or timer_for(device, repeats)
-    machine = contention.look()
+    machine = host_load.read_host_load()
     start = time.perf_counter()
     lines = run(cells, contenders, device=device, timer=timer, starting=starting)
     versions = {"tokendraw": tokendraw.__version__, "torch": str(torch.__version__)}
@@ -53,7 +53,7 @@ def report_of(
         versions |= contender.versions
     if any("Triton" in line.floor_by for line in lines):
         versions["triton"] = installed_version("triton") or ""
-    return Report(
+    return BenchReport(
         command=command,
         device=str(device),
         host=str(host),
@@ -76,42 +76,42 @@ def run(
     device: torch.device,
     timer: Timer,
     starting: Callable[[AnyCell], None] | None = None,
-) -> tuple[Line, ...]:
-    """Time every contender on every cell, as :func:`report_of` does, by a timer."""
-    lines: list[Line] = []
-    about: object = None
+) -> tuple[CellResult, ...]:
+    """Time every contender on every cell with a timer, as :func:`report_of` does."""
+    lines: list[CellResult] = []
+    key: object = None
     inputs: list[Any] = []
     figures: Mapping[str, float] = {}
     for cell in cells:
         if starting:
             starting(cell)
         operation = operations.get(cell.operation)
-        if about != operation.about_inputs(cell):
+        if key != operation.input_key(cell):
             inputs = []  # two sets of buffers need not fit
             inputs = _buffers(cell, device, timer)
-            about, figures = operation.about_inputs(cell), operation.measured(cell, inputs[0])
+            key, figures = operation.input_key(cell), operation.measured(cell, inputs[0])
         lines.append(_line(cell, contenders, inputs, figures, device, timer))
     return tuple(lines)
 
 
-def timer_for(device: torch.device, repeats: int, together: Together | None = None) -> Timer:
+def timer_for(device: torch.device, repeats: int, group: RankGroup | None = None) -> Timer:
     """Make the timer for a kind of device.
 
     :param repeats: number of samples of a median.
-    :param together: the ranks that make each call with this process; None: it is alone.
+    :param group: the ranks that make each call with this process; None: it is alone.
     """
     if device.type == "cuda":
         from tokendraw_bench.timing.cuda_graphs import CudaTimer
 
-        return CudaTimer(device, repeats, together=together)
+        return CudaTimer(device, repeats, group=group)
     synchronize = None if device.type == "cpu" else torch.accelerator.synchronize
-    return WallTimer(repeats, synchronize=synchronize, together=together)
+    return WallTimer(repeats, synchronize=synchronize, group=group)
 
 
 def make_inputs(cell: AnyCell, device: torch.device, count: int) -> list[Any]:
-    """Make ``count`` sets of inputs; they differ, and are the same in every run on a kind of device.
+    """Make ``count`` different sets of inputs, the same in every run on a kind of device.
 
-    Those of a :class:`tokendraw_bench.Cell` are buffers of logits [B, V].
+    Inputs of a :class:`tokendraw_bench.Cell` are buffers of logits [B, V].
     """
     generator = torch.Generator(device).manual_seed(1)
     operation = operations.get(cell.operation)
@@ -131,9 +131,9 @@ def _buffers(cell: AnyCell, device: torch.device, timer: Timer) -> list[Any]:
 
 
 def _sizes(cell: Any) -> list[str]:
-    """Name the options that the size of a cell's inputs depends on."""
+    """List the options that change the size of a cell's inputs."""
     numbers = [axis for axis in operations.get(cell.operation).axes if not (axis.choices or axis.is_flag)]
-    return [n.option for n in numbers if replace(cell, **{n.field: n.least}).nbytes < cell.nbytes]
+    return [n.option for n in numbers if replace(cell, **{n.field: n.minimum}).nbytes < cell.nbytes]
 
 
 def _line(
@@ -143,32 +143,32 @@ def _line(
     figures: Mapping[str, float],
     device: torch.device,
     timer: Timer,
-) -> Line:
+) -> CellResult:
     operation = operations.get(cell.operation)
     arguments = operation.arguments(cell, device)
     ways: dict[str, Sequence[Call]] = {}
-    refused: dict[str, Failure] = {}
+    failures: dict[str, Failure] = {}
     for contender in contenders:
         try:
             ways[contender.name] = contender.prepare(cell, arguments, inputs[0])
         except SamplerUnavailableError as error:
-            refused[contender.name] = Failure(reason=str(error))
+            failures[contender.name] = Failure(reason=str(error))
         except Exception as error:  # of a plugin, which may raise what it likes
-            refused[contender.name] = Failure(reason=format_error(error))
-    calls = {_key(name, call): call for name, several in ways.items() for call in several}
+            failures[contender.name] = Failure(reason=format_error(error))
+    calls = {_key(name, call): call for name, options in ways.items() for call in options}
     floor = operation.floor
-    found = measure(calls, inputs, timer, passes=floor.passes(inputs[0]), subject=str(cell), floor=floor.name)
-    timed = {
-        name: {call.way: found.calls[_key(name, call)] for call in several} for name, several in ways.items()
+    times = measure(calls, inputs, timer, passes=floor.passes(inputs[0]), subject=str(cell), floor=floor.name)
+    entries = {
+        name: {call.way: times.calls[_key(name, call)] for call in options} for name, options in ways.items()
     }
-    return Line(
+    return CellResult(
         cell=cell,
         figures=figures,
         buffers=len(inputs),
-        floor=found.read,
-        floor_by=found.read_by,
-        entries={c.name: refused.get(c.name) or _best(timed[c.name]) for c in contenders},
-        ways={name: entries for name, entries in timed.items() if len(entries) > 1},
+        floor=times.read,
+        floor_by=times.read_by,
+        entries={c.name: failures.get(c.name) or _best(entries[c.name]) for c in contenders},
+        ways={name: tried for name, tried in entries.items() if len(tried) > 1},
     )
 
 
@@ -177,6 +177,6 @@ def _key(name: str, call: Call) -> str:
 
 
 def _best(ways: Mapping[str, Timing | Failure]) -> Timing | Failure:
-    """Return the fastest; where none could be timed, why the first could not."""
+    """Return the fastest time; without times, the failure of the first way."""
     timings = [entry for entry in ways.values() if isinstance(entry, Timing)]
     return min(timings, key=lambda timing: timing.us) if timings else next(iter(ways.values()))

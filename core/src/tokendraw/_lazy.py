@@ -14,7 +14,7 @@ from typing import Any, TypeGuard
 def lazy_names(
     face: str, modules: Sequence[str] = ()
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Build ``__getattr__`` and ``__dir__`` of a module for public names that other modules define.
+    """Build ``__getattr__`` and ``__dir__`` of a module for public names defined in other modules.
 
     The names are those that its block ``if TYPE_CHECKING`` imports, as type checkers read them, so that each is written
     once. They are also the module's ``__all__``.
@@ -25,7 +25,7 @@ def lazy_names(
 
     @functools.cache
     def homes() -> dict[str, str]:
-        """Read the module that defines each name."""
+        """Read the defining module of each name."""
         loader: Any = sys.modules[face].__loader__
         (block,) = [node for node in ast.parse(loader.get_source(face)).body if _is_for_type_checkers(node)]
         imports = [node for node in block.body if isinstance(node, ast.ImportFrom)]
@@ -50,9 +50,9 @@ def _is_for_type_checkers(node: ast.stmt) -> TypeGuard[ast.If]:
 
 
 def names_of(face: str, package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Build ``__getattr__`` and ``__dir__`` of a module that shows the public names of another distribution's package.
+    """Build ``__getattr__`` and ``__dir__`` of a module with the public names of a package in another distribution.
 
-    Both raise an ImportError that says what to install where the distribution is missing.
+    Without the distribution both raise an ImportError with the command to install it.
     """
 
     def load() -> ModuleType:

@@ -1,4 +1,4 @@
-"""The face for authors of commands: what ``tokendraw NAME`` needs to be a command like the others.
+"""The face for authors of commands: options, output and exit codes in the style of ``tokendraw``.
 
 A command is a click command that a distribution names in the entry point group ``tokendraw.commands``::
 

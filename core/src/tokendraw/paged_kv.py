@@ -149,14 +149,14 @@ def advance(
         which are these and its query.
     :raises InvalidInputError: a tensor has another shape, dtype or device.
     """
-    given = {
+    arguments = {
         "num_computed": num_computed,
         "query_lens": query_lens,
         "num_logits": num_logits,
         "num_sampled": num_sampled,
         "next_query_lens": next_query_lens,
     }
-    for name, tensor in given.items():
+    for name, tensor in arguments.items():
         check_vector(name, tensor)
         if tensor.dtype is not torch.int32:
             raise InvalidInputError(

@@ -85,5 +85,5 @@ def _indices(offsets: Tensor) -> Tensor:
 
 def _segment(ends: Tensor, count: int) -> Tensor:
     """Find for each of 0 .. count - 1 the first segment that ends beyond it: [count] int64."""
-    places = torch.arange(count, dtype=ends.dtype, device=ends.device)
-    return torch.searchsorted(ends, places, right=True).clamp_(max=max(len(ends) - 1, 0))
+    indices = torch.arange(count, dtype=ends.dtype, device=ends.device)
+    return torch.searchsorted(ends, indices, right=True).clamp_(max=max(len(ends) - 1, 0))

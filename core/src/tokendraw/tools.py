@@ -1,4 +1,4 @@
-"""The face for tools that test and time plugins: one plugin by itself, its calls, and the words of messages.
+"""The face for tests and benchmarks of a single plugin: building it, calling it, and wording messages.
 
 ================================================  =====================================================================
 :class:`InstalledPlugin`                          an installed plugin on one device: judged, built and proven

@@ -1,17 +1,16 @@
-"""FlashInfer called directly: every way that it has to draw for the filters of a cell, with parameters by row.
+"""FlashInfer called directly: every sequence of its functions for the filters of a cell, with parameters by row.
 
-A way is the names of its steps, in their order; what each step calls, and with which parameters, is said once, in
-:class:`_Steps`. Which way is the fastest depends on the version, the batch and the logits, so all are timed. Two things
-are left out, since they answer another question: ``filter_apply_order="joint"`` keeps other tokens, and a scalar
-``top_k`` is no batch of different requests. FlashInfer makes float32 of halves before its softmax;
-``top_k_mask_logits`` takes them as they are, and may come before the temperature, which moves no token past another.
+A way is a sequence of steps by name; :class:`_Steps` has the call and the parameters of each step. The fastest way
+depends on the version, the batch and the logits, so all ways are timed. Two features are left out:
+``filter_apply_order="joint"`` keeps other tokens, and a scalar ``top_k`` is no batch of different requests. FlashInfer
+converts halves to float32 before its softmax; ``top_k_mask_logits`` takes halves, and may run before the temperature,
+which keeps the order of the tokens.
 
-A graph captures the seed of a launch by value, so it is given here; without one FlashInfer reads torch's generator on
-the host. Versions that take none are kept out of graphs.
+A graph captures the seed of a launch by value, so calls pass a seed; without a seed FlashInfer reads torch's generator
+on the host. Functions of versions without a seed argument run outside of graphs.
 
-Drafts are verified by ``chain_speculative_sampling``, which takes probabilities of target and draft after every filter.
-Its ways lead to those, in one call for the rows of both. It accepts by rejection, and there is no min-p that returns
-probabilities.
+Drafts are verified by ``chain_speculative_sampling``, from filtered probabilities of target and draft, which the ways
+compute in one call for the rows of both. It accepts by rejection; FlashInfer has no min-p that returns probabilities.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from torch import Tensor
 from tokendraw import SamplerUnavailableError, SamplingMetadata
 from tokendraw.plugin import Host
 from tokendraw.resolution import installed_version
-from tokendraw_bench.baselines.parameters import Parameters
+from tokendraw_bench.baselines.parameters import BaselineParameters
 from tokendraw_bench.cells import Cell
 from tokendraw_bench.timing.timer import Call, Draw
 
@@ -78,8 +77,8 @@ CHAIN_WAYS: _Ways = MappingProxyType(
 )
 
 
-def lacks(host: Host) -> str | None:
-    """Say what a machine lacks that FlashInfer needs; None if nothing."""
+def reason_against(host: Host) -> str | None:
+    """Say why FlashInfer cannot run on a machine; None if it can."""
     if host.device_type != "cuda":
         return f"needs an NVIDIA GPU, found {host.device_type}"
     if installed_version(DISTRIBUTION) is None:
@@ -90,7 +89,7 @@ def lacks(host: Host) -> str | None:
 def prepare(cell: Cell, metadata: SamplingMetadata) -> tuple[Call, ...]:
     """Make a call for each way to draw."""
     facts = metadata.facts
-    steps = _Steps(Parameters.of(cell, metadata), facts.max_top_k if facts.all_top_k else None)
+    steps = _Steps(BaselineParameters.of(cell, metadata), facts.max_top_k if facts.all_top_k else None)
     return steps.calls(DRAW_WAYS)
 
 
@@ -100,7 +99,7 @@ def prepare_chain(cell: Cell, metadata: SamplingMetadata, draft_ids: Tensor, mod
     :param metadata: of the requests of the cell.
     :param draft_ids: [B, K]; a buffer holds the target's B * (K + 1) rows and below them the B * K of the drafts.
     """
-    rows = Parameters.of(cell, metadata)
+    rows = BaselineParameters.of(cell, metadata)
     if mode != "rejection":
         raise SamplerUnavailableError(f"it does not serve the mode {mode}")
     if rows.min_p is not None:
@@ -118,7 +117,7 @@ class _Steps:
     """
 
     def __init__(
-        self, rows: Parameters, largest_top_k: int | None = None, *, draft_ids: Tensor | None = None
+        self, rows: BaselineParameters, largest_top_k: int | None = None, *, draft_ids: Tensor | None = None
     ) -> None:
         self._sampling: Any = importlib.import_module("flashinfer.sampling")
         self._fused = getattr(importlib.import_module("flashinfer"), _FUSED, None)
@@ -129,15 +128,15 @@ class _Steps:
             self._filters["top_k"] = rows.top_k.int()
 
     def calls(self, ways: _Ways) -> tuple[Call, ...]:
-        """Make a call for each way that serves the rows."""
-        found = []
+        """Make a call for each way of the rows' filters in this version of FlashInfer."""
+        calls = []
         for way in ways[frozenset(self._filters)]:
             if _FUSED in way and (self._fused is None or self._largest_top_k is None):
                 continue
             draw = _chain(*(self._step(name) for name in way))
             takes_seed = way[-1] == _FUSED or bool(self._seed(way[-1]))
-            found.append(Call(draw=draw, graph_safe=takes_seed, way=", ".join(way)))
-        return tuple(found)
+            calls.append(Call(draw=draw, graph_safe=takes_seed, way=", ".join(way)))
+        return tuple(calls)
 
     def _step(self, name: str) -> Callable[[Any], Any]:
         if name == _DIVISION:
@@ -159,8 +158,8 @@ class _Steps:
         function = getattr(self._sampling, name)
         if name == "softmax":
             return partial(function, temperature=self._rows.temperature)
-        own = {filter_: tensor for filter_, tensor in self._filters.items() if filter_ in name}
-        return partial(function, **own, **(self._seed(name) if "sampling" in name else {}))
+        filters = {filter_: tensor for filter_, tensor in self._filters.items() if filter_ in name}
+        return partial(function, **filters, **(self._seed(name) if "sampling" in name else {}))
 
     def _chain_sampling(self, function: Callable[..., object]) -> Callable[[Any], object]:
         ids = self._draft_ids
@@ -175,16 +174,16 @@ class _Steps:
         return judge
 
     def _seed(self, name: str) -> dict[str, int]:
-        """Return what keeps a function from asking torch's generator; nothing if its version takes none."""
+        """Return the seed arguments of a function, if this version of the function has them."""
         takes = inspect.signature(getattr(self._sampling, name)).parameters.keys()
         return {"seed": _SEED, "offset": 0} if {"seed", "offset"} <= takes else {}
 
 
 def _chain(*steps: Callable[[Any], Any]) -> Draw:
     def draw(logits: Tensor) -> object:
-        found: Any = logits
+        value: Any = logits
         for step in steps:
-            found = step(found)
-        return found
+            value = step(value)
+        return value
 
     return draw

@@ -1,4 +1,4 @@
-"""The parameters of a cell's rows as the baselines take them: tensors by row, without filters that are off."""
+"""Parameters of a cell's rows for the baselines: tensors by row, without unused filters."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from tokendraw_bench.cells import Cell
 
 
 @dataclass(frozen=True)
-class Parameters:
-    """Parameters of each row, [B]; None where no row has one."""
+class BaselineParameters:
+    """Parameters by row, [B]; None for a filter that no row uses."""
 
     temperature: Tensor
     """float32."""
     top_k: Tensor | None
-    """int64; V where it is off."""
+    """int64; V: off."""
     top_p: Tensor | None
-    """float32; 1 where it is off."""
+    """float32; 1: off."""
     min_p: Tensor | None
-    """float32; 0 where it is off."""
+    """float32; 0: off."""
 
     def take(self, slots: Tensor) -> Self:
-        """Return the parameters of the rows of these slots."""
+        """Gather the parameters of some rows."""
         top_k, top_p, min_p = (
             None if tensor is None else tensor[slots] for tensor in (self.top_k, self.top_p, self.min_p)
         )
@@ -34,7 +34,7 @@ class Parameters:
 
     @classmethod
     def of(cls, cell: Cell, metadata: SamplingMetadata) -> Self:
-        """Convert them, once a batch."""
+        """Convert the metadata of a cell, once a batch."""
         facts, k, p, m = metadata.facts, metadata.top_k, metadata.top_p, metadata.min_p
         assert metadata.temperature is not None
         return cls(

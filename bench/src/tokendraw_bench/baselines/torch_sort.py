@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from tokendraw import SamplingMetadata
-from tokendraw_bench.baselines.parameters import Parameters
+from tokendraw_bench.baselines.parameters import BaselineParameters
 from tokendraw_bench.cells import Cell
 from tokendraw_bench.timing.timer import Call
 
@@ -17,7 +17,7 @@ def torch_sort(cell: Cell, metadata: SamplingMetadata) -> tuple[Call]:
     The token is looked up in the sorted order, which is cheaper than to scatter the probabilities back. Without
     filters nothing is sorted.
     """
-    rows = Parameters.of(cell, metadata)
+    rows = BaselineParameters.of(cell, metadata)
     temperature = rows.temperature[:, None]
     kth = None if rows.top_k is None else rows.top_k[:, None] - 1
     mass = None if rows.top_p is None else rows.top_p[:, None].where(rows.top_p[:, None] < 1, torch.inf)

@@ -52,13 +52,13 @@ from tokendraw.commands import (
 )
 from tokendraw.tools import find_device, how_to_install, one_of
 from tokendraw_bench import operations
-from tokendraw_bench.commands.bench_axes import axis_options, chosen_cells
+from tokendraw_bench.commands.bench_axes import axis_options, cells_of_options
 from tokendraw_bench.operations.sample_on_ranks import BENCH as ON_RANKS
 from tokendraw_bench.operations.sample_on_ranks import RANKS
 
 if TYPE_CHECKING:
     from tokendraw_bench.operation import AnyCell
-    from tokendraw_bench.report.lines import Report
+    from tokendraw_bench.report.lines import BenchReport
 
 
 @click.command(cls=GuardedCommand, short_help="Time samplers against each other, and a read.")
@@ -90,7 +90,7 @@ if TYPE_CHECKING:
     "--repeats", type=click.IntRange(min=3), default=15, show_default=True, help="Samples of a median."
 )
 @device_option
-@click.option(RANKS.option, RANKS.field, type=click.IntRange(min=RANKS.least), help=RANKS.help)
+@click.option(RANKS.option, RANKS.field, type=click.IntRange(min=RANKS.minimum), help=RANKS.help)
 @click.option(
     "--plot",
     type=click.Path(path_type=Path, dir_okay=False, writable=True),
@@ -119,7 +119,7 @@ def bench(
     plot: Path | None,
     output: Path | None,
     as_json: bool,
-    **given: Any,
+    **axis_values: Any,
 ) -> None:
     """Time installed plugins against each other, and against a pass that only reads the same logits.
 
@@ -130,10 +130,10 @@ def bench(
 
     Exits with 1 if nothing could be timed.
     """
-    cells = chosen_cells(operation, preset, given)
+    cells = cells_of_options(operation, preset, axis_values)
     if ranks is not None and operation != ON_RANKS.name:
         raise click.UsageError(
-            f"'{RANKS.option}' is about {RANKS.about}. Add --op {ON_RANKS.name}, or leave it out."
+            f"'{RANKS.option}' is about {RANKS.subject}. Add --op {ON_RANKS.name}, or leave it out."
         )
     _check_files(operation, plot, output)
     with progress("loading samplers"):
@@ -167,13 +167,13 @@ def bench(
 
 def _timed(
     cells: Sequence[AnyCell], names: tuple[str, ...], operation: str, settings: Mapping[str, Any]
-) -> Report:
-    """Time the contenders of these names in this process."""
+) -> BenchReport:
+    """Time contenders in this process."""
     with progress("loading samplers"):
-        from tokendraw_bench.contenders import chosen
+        from tokendraw_bench.contenders import select_contenders
         from tokendraw_bench.run import report_of
 
-        contenders = chosen(names, settings["device"], operation)
+        contenders = select_contenders(names, settings["device"], operation)
     with progress_bar(len(cells), "cells") as show:
         return report_of(
             cells, contenders, starting=lambda cell: show(str(cell), cells.index(cell)), **settings
@@ -181,15 +181,15 @@ def _timed(
 
 
 def _check_files(operation: str, plot: Path | None, output: Path | None) -> None:
-    """Check, before anything is timed, that the results can be written afterwards.
+    """Check before the run that ``--plot`` and ``--output`` can be written after it.
 
     :raises click.UsageError: there are no pictures of this operation.
     :raises TokendrawError: matplotlib is not installed.
     :raises InvalidParameterError: there is no such folder, or no such format.
     """
-    drawn = [name for name in operations.names() if operations.get(name).has_picture]
-    if plot is not None and operation not in drawn:
-        raise click.UsageError(f"'--plot' is about logits. Add --op {one_of(drawn)}, or leave it out.")
+    pictured = [name for name in operations.names() if operations.get(name).has_picture]
+    if plot is not None and operation not in pictured:
+        raise click.UsageError(f"'--plot' is about logits. Add --op {one_of(pictured)}, or leave it out.")
     for option, path in (("--plot", plot), ("--output", output)):
         if path is not None and not path.parent.is_dir():
             raise InvalidParameterError(
@@ -202,7 +202,7 @@ def _check_files(operation: str, plot: Path | None, output: Path | None) -> None
 
 
 def _command(ctx: click.Context) -> str:
-    """Write the command with its options as one line."""
+    """Write the command line of this run."""
     words = ["tokendraw", "bench"]
     for option in ctx.command.params:
         name = str(option.name)
@@ -217,7 +217,7 @@ def _command(ctx: click.Context) -> str:
     return shlex.join(words)
 
 
-def _print(report: Report) -> None:
+def _print(report: BenchReport) -> None:
     from tokendraw_bench.report.table import as_text
 
     for sentence in report.head:

@@ -1,7 +1,7 @@
-"""The operations that can be timed: a module each, of the name that the operation has in the registry of the core.
+"""Records of timed operations, in a module for each, named like the operation in the core's registry.
 
-Its ``BENCH`` is a :class:`tokendraw_bench.operation.BenchOperation`. Importing one imports no torch: the command line
-reads its presets and axes.
+``BENCH`` of a module is a :class:`tokendraw_bench.operation.BenchOperation`. Importing a module imports no torch: the
+command line reads presets and axes.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from tokendraw_bench.operation import BenchOperation
 
 
 def names() -> tuple[str, ...]:
-    """Return the names of the operations that can be timed, in the order of the core's registry."""
+    """List the timed operations in the order of the core's registry."""
     return tuple(
         name for name in operation_names() if importlib.util.find_spec(f"{__name__}.{name}") is not None
     )
 
 
 def get(name: str) -> BenchOperation:
-    """Return the record of an operation that can be timed."""
-    found: BenchOperation = importlib.import_module(f"{__name__}.{name}").BENCH
-    return found
+    """Load the record of a timed operation."""
+    record: BenchOperation = importlib.import_module(f"{__name__}.{name}").BENCH
+    return record

@@ -1,4 +1,4 @@
-"""Times the operation ``pack_sm90_w4``: random bytes, packed or unpacked. What they mean changes no time."""
+"""Times the operation ``pack_sm90_w4`` on random bytes: the values of weights change no time."""
 
 from __future__ import annotations
 
@@ -40,17 +40,17 @@ class PackCell:
 
     @property
     def method(self) -> str:
-        """Name the method that is timed."""
+        """Name the timed method of a packer."""
         return f"{self.direction}_{_SCALES if self.format == _SCALES else 'weights'}"
 
     @property
     def natural_shape(self) -> tuple[int, int, int]:
-        """Return the shape of what is packed, as a checkpoint has it."""
+        """Return the shape of the weights or scales in a checkpoint."""
         return self.experts, self.rows, self.columns // (_SCALE_COLUMNS if self.format == _SCALES else 2)
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Return the shape of the bytes that go in."""
+        """Return the shape of the input."""
         if self.direction == "pack" or self.format != _SCALES:
             return self.natural_shape
         experts, rows, groups = self.natural_shape
@@ -60,7 +60,7 @@ class PackCell:
 
     @property
     def nbytes(self) -> int:
-        """Return the number of bytes that go in."""
+        """Return the size of the input in bytes."""
         return math.prod(self.natural_shape)
 
     def __str__(self) -> str:
@@ -69,7 +69,7 @@ class PackCell:
 
 
 # The shape of GPT-OSS's first projection. K is 2880 there, which v2 and the scales take in whole tiles of 128 alone.
-_COLUMNS, _WHOLE_TILES = 2880, 2944
+_COLUMNS, _TILED_COLUMNS = 2880, 2944
 PRESETS = MappingProxyType(
     {
         "quick": Preset(
@@ -79,12 +79,12 @@ PRESETS = MappingProxyType(
         "design": Preset(
             shapes=(
                 ("fp4", "v1", _COLUMNS),
-                ("fp4", "v2", _WHOLE_TILES),
+                ("fp4", "v2", _TILED_COLUMNS),
                 ("int4", "v1", _COLUMNS),
-                ("int4", "v2", _WHOLE_TILES),
-                ("fp4_fp8", "v2", _WHOLE_TILES),
-                (_SCALES, "v1", _WHOLE_TILES),
-                (_SCALES, "v2", _WHOLE_TILES),
+                ("int4", "v2", _TILED_COLUMNS),
+                ("fp4_fp8", "v2", _TILED_COLUMNS),
+                (_SCALES, "v1", _TILED_COLUMNS),
+                (_SCALES, "v2", _TILED_COLUMNS),
             ),
             axes={"experts": (32,), "rows": (5760,), "direction": _DIRECTIONS},
         ),
@@ -92,21 +92,21 @@ PRESETS = MappingProxyType(
 )
 
 
-def _axis(field: str, subject: str, choices: tuple[str, ...] = (), least: int = 1) -> Axis:
+def _axis(field: str, noun: str, choices: tuple[str, ...] = (), minimum: int = 1) -> Axis:
     return Axis(
         field=field,
         option=f"--{field}",
-        help=f"{subject}, with --op pack_sm90_w4; may be given again.",
-        about="weights to pack",
+        help=f"{noun}, with --op pack_sm90_w4; may be given again.",
+        subject="weights to pack",
         choices=choices,
-        least=least,
+        minimum=minimum,
     )
 
 
 AXES = (
     _axis("experts", "Matrices of weights"),
-    _axis("rows", "Rows N of each", least=16),
-    _axis("columns", "Logical columns K of each", least=64),
+    _axis("rows", "Rows N of each", minimum=16),
+    _axis("columns", "Logical columns K of each", minimum=64),
     _axis("format", "Format of the weights, or scales for theirs", (*get_args(Format), _SCALES)),
     _axis("layout", "Layout that is packed into or unpacked", get_args(Layout)),
     _axis("direction", "Whether to pack or to unpack", _DIRECTIONS),
@@ -120,8 +120,8 @@ def _make_inputs(cell: PackCell, device: torch.device, generator: torch.Generato
 
 
 def _step(packer: Any, cell: PackCell, arguments: None) -> Draw:
-    named = {} if cell.format == _SCALES else {"format": cell.format}
-    return partial(getattr(packer, cell.method), layout=cell.layout, **named)
+    options = {} if cell.format == _SCALES else {"format": cell.format}
+    return partial(getattr(packer, cell.method), layout=cell.layout, **options)
 
 
 BENCH = BenchOperation(

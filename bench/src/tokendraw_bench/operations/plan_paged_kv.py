@@ -1,4 +1,4 @@
-"""Times the operation ``plan_paged_kv``: the pages of a batch, written into buffers that the engine keeps."""
+"""Times the operation ``plan_paged_kv``: the page plan of a batch, written into existing buffers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PlanCell:
-    """A plan to time: of ``batch`` requests, each with room for ``width`` pages."""
+    """A page plan to time: ``batch`` requests with up to ``width`` pages each."""
 
     operation: ClassVar[str] = "plan_paged_kv"
     batch: int
@@ -31,7 +31,7 @@ class PlanCell:
     page_size: int = 16
     """Tokens a page."""
     page_indices: bool = field(default=True, kw_only=True)
-    """Whether the pages themselves are asked for."""
+    """Whether the plan lists the pages."""
 
     @property
     def nbytes(self) -> int:
@@ -55,20 +55,20 @@ AXES = (
         field="width",
         option="--width",
         help="Columns of the block table, with --op plan_paged_kv; may be given again.",
-        about="block tables",
+        subject="block tables",
     ),
     Axis(
         field="page_size",
         option="--page-size",
         title="page size",
         help="Tokens a page, with --op plan_paged_kv; may be given again. Default: 16.",
-        about="block tables",
+        subject="block tables",
     ),
     Axis(
         field="page_indices",
         option="--page-indices/--no-page-indices",
         help="Whether plans list the pages of each request, with --op plan_paged_kv. Default: they do.",
-        about="block tables",
+        subject="block tables",
         single=True,
         changes_inputs=False,
     ),
@@ -76,7 +76,7 @@ AXES = (
 
 
 def _make_inputs(cell: PlanCell, device: torch.device, generator: torch.Generator) -> _Inputs:
-    """Make lengths from one token to all that the table has room for, and a table of pages in any order."""
+    """Make random lengths from 1 to ``width * page_size`` tokens, and a random block table."""
     import torch
 
     def random(least: int, most: int, *shape: int) -> Tensor:

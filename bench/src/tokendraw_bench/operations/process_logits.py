@@ -1,4 +1,4 @@
-"""Times the operation ``process_logits``: edits of logits in place, for requests that are in slots."""
+"""Times the operation ``process_logits``: edits of logits in place, for requests in slots."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ _OUTPUT = 16
 
 @dataclass(frozen=True)
 class ProcessCell:
-    """Edits to time: ``batch`` rows, each of a request in which so many ids occur."""
+    """Edits to time: ``batch`` rows of requests with ``distinct`` different ids each."""
 
     operation: ClassVar[str] = "process_logits"
     batch: int
     vocab_size: int
     dtype: str
     edits: str
-    """Edits that the requests ask for, one of ``EDITS``."""
+    """Edits of the requests, one of ``EDITS``."""
     distinct: int = 512
     """Ids that occur in prompt and output of each request."""
 
@@ -43,8 +43,8 @@ class ProcessCell:
         return self.batch * self.vocab_size * (4 if self.dtype == "float32" else 2)
 
     @property
-    def occurring(self) -> int:
-        """Return how many ids occur: no more than there are."""
+    def num_distinct(self) -> int:
+        """Return the number of different ids of a request, at most V."""
         return min(self.distinct, self.vocab_size)
 
     def __str__(self) -> str:
@@ -72,7 +72,7 @@ AXES = (
         option="--edits",
         help="What the requests ask for, with --op process_logits; may be given again. All: penalties, bias, a bad "
         "word, min_tokens and a bitmask.",
-        about="edits of logits",
+        subject="edits of logits",
         choices=EDITS,
         changes_inputs=False,
     ),
@@ -80,7 +80,7 @@ AXES = (
         field="distinct",
         option="--distinct",
         help="Ids that occur in each request, with --op process_logits; may be given again. Default: 512.",
-        about="edits of logits",
+        subject="edits of logits",
         changes_inputs=False,
     ),
 )
@@ -111,16 +111,16 @@ def _params(cell: ProcessCell) -> SamplingParams:
 
 
 def _slots(cell: ProcessCell, device: torch.device) -> _Arguments:
-    """Fill a slot a row with a request in which ids occur that are its own, some of them in the output."""
+    """Fill a slot for each row with a request of random ids, the last 16 in the output."""
     import torch
 
     from tokendraw import RequestSlots
 
     generator = torch.Generator().manual_seed(2)
-    slots = RequestSlots(cell.batch, cell.occurring + _OUTPUT, cell.vocab_size, device=device)
+    slots = RequestSlots(cell.batch, cell.num_distinct + _OUTPUT, cell.vocab_size, device=device)
     params, last = _params(cell), []
     for slot in range(cell.batch):
-        ids = torch.randperm(cell.vocab_size, generator=generator)[: cell.occurring].tolist()
+        ids = torch.randperm(cell.vocab_size, generator=generator)[: cell.num_distinct].tolist()
         slots.add(slot, params, prompt_token_ids=ids)
         last.append(ids[-_OUTPUT:])
     row_index = torch.arange(cell.batch, device=device)

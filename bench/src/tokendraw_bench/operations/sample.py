@@ -1,4 +1,4 @@
-"""Times the operation ``sample``: one token for each row of a buffer."""
+"""Times the operation ``sample``: a token for each row of a buffer."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import tokendraw
 from tokendraw_bench.axes import BATCH, DTYPE, REQUESTS, VOCABULARY
 from tokendraw_bench.cells import Cell
-from tokendraw_bench.on_logits import on_logits
+from tokendraw_bench.logits_record import logits_record
 from tokendraw_bench.operation import Prepare, Preset
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def _baselines() -> Mapping[str, Prepare]:
     return {"torch-sort": torch_sort, "flashinfer-direct": flashinfer.prepare}
 
 
-BENCH = on_logits(
+BENCH = logits_record(
     name="sample",
     cell=Cell,
     axes=(BATCH, VOCABULARY, DTYPE, *REQUESTS),

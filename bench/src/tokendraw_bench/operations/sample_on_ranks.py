@@ -1,7 +1,7 @@
-"""Times ``sample`` from a vocabulary that is split over ranks, for ``tokendraw bench --ranks``.
+"""Times ``sample`` with the vocabulary split over ranks, for ``tokendraw bench --ranks``.
 
-It is no operation of the core's registry. Each rank holds as many ids as the others, the last fewer where the
-vocabulary does not divide, in a buffer of the same width on all of them, as heads of engines leave it.
+``sample_on_ranks`` is no operation of the core's registry. Every rank holds ceil(V / ranks) ids, the last rank the
+rest, in a buffer of the same width, as heads of engines leave it.
 """
 
 from __future__ import annotations
@@ -53,25 +53,25 @@ RANKS = Axis(
     option="--ranks",
     help="Split the vocabulary over so many processes, by gloo on CPUs, by NCCL on a GPU each, with --op sample. "
     "Beside every sampler stands the same one behind an all-gather of the logits.",
-    about="a vocabulary over ranks",
-    least=2,
+    subject="a vocabulary over ranks",
+    minimum=2,
     single=True,
 )
 
 
 def _make_logits(cell: RankCell, device: torch.device, generator: torch.Generator) -> Tensor:
-    """Make the buffer [B, width] of this rank; every rank makes the same logits [B, V] first."""
+    """Make the buffer [B, width] of this rank out of logits [B, V] that all ranks make alike."""
     import torch.distributed as dist
 
     logits = sample.BENCH.make_inputs(cell, device, generator)
-    own = logits[:, dist.get_rank() * cell.width :][:, : cell.width]
+    columns = logits[:, dist.get_rank() * cell.width :][:, : cell.width]
     buffer: Tensor = logits.new_full((cell.num_rows, cell.width), float("inf"))
-    buffer[:, : own.shape[1]] = own
+    buffer[:, : columns.shape[1]] = columns
     return buffer
 
 
 def arguments(cell: RankCell, device: torch.device, group: Any = None) -> Arguments:
-    """Make the metadata of all rows, and the part of the vocabulary that this rank holds."""
+    """Make the metadata of all rows, and the shard of this rank."""
     import torch.distributed as dist
 
     from tokendraw import VocabShard
@@ -80,16 +80,16 @@ def arguments(cell: RankCell, device: torch.device, group: Any = None) -> Argume
     return sample.BENCH.arguments(cell, device), VocabShard(start, cell.vocab_size, group)
 
 
-def _sharded(sampler: Sampler, cell: RankCell, given: Arguments) -> Draw:
-    metadata, shard = given
+def _sharded(sampler: Sampler, cell: RankCell, arguments: Arguments) -> Draw:
+    metadata, shard = arguments
     held = min(cell.width, cell.vocab_size - shard.start)
     return lambda local: sampler.sample(local[:, :held], metadata, shard=shard)
 
 
-def _gathered(sampler: Sampler, cell: RankCell, given: Arguments) -> Draw:
+def _gathered(sampler: Sampler, cell: RankCell, arguments: Arguments) -> Draw:
     from tokendraw.vocab_parallel import transport_of
 
-    metadata, shard = given
+    metadata, shard = arguments
     transport = transport_of(shard.group)
 
     def draw(local: Tensor) -> object:
@@ -100,8 +100,8 @@ def _gathered(sampler: Sampler, cell: RankCell, given: Arguments) -> Draw:
 
 def _whole(transport: Transport, local: Tensor, cell: RankCell) -> Tensor:
     """Gather logits [B, V] on every rank."""
-    every = transport.all_gather(local)
-    return every.movedim(0, 1).reshape(len(local), -1)[:, : cell.vocab_size]
+    gathered = transport.all_gather(local)
+    return gathered.movedim(0, 1).reshape(len(local), -1)[:, : cell.vocab_size]
 
 
 def _need_of(cell: RankCell | None) -> Need:
@@ -110,7 +110,7 @@ def _need_of(cell: RankCell | None) -> Need:
 
 
 def _nucleus(cell: RankCell, local: Tensor) -> dict[str, float]:
-    """Measure the nucleus of whole rows; every rank takes part."""
+    """Measure the nucleus of gathered rows; every rank takes part."""
     from tokendraw.vocab_parallel import transport_of
     from tokendraw_bench.logits import mean_nucleus
 

@@ -1,10 +1,9 @@
-"""Times the operation ``verify``: one buffer holds the target's logits [L, V] and below them those of the drafts.
+"""Times the operation ``verify``: a buffer holds the target's logits [L, V], then the logits of the drafts.
 
-The latter are there where the mode looks at them. A draft's logits are those of the target at its row plus Gaussian
-noise of standard deviation 0.5. The draft itself is a token that was drawn from them, but with the columns of both rows
-swapped so that its id depends on nothing but the row: one tensor of ids fits every buffer. Rejection accepts about
-three drafts of four, of flat logits fewer; coupled accepts fewer everywhere, since these drafts share no noise with the
-target.
+For the mode ``coupled``, which reads no logits of drafts, the buffer ends with the target's. A draft's logits are the
+target's of its row plus Gaussian noise of standard deviation 0.5. The draft is a token drawn from them; then columns of
+both rows are swapped so that the id depends on the row alone: a single tensor of ids fits every buffer. Rejection
+accepts about three drafts of four, of flat logits fewer; coupled accepts fewer, since drafts and target share no noise.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ import tokendraw
 from tokendraw.plugin import VERIFY_MODES, VerifyMode
 from tokendraw_bench.axes import BATCH, DTYPE, REQUESTS, VOCABULARY
 from tokendraw_bench.cells import TEMPERATURE, TOP_K, TOP_P, Cell
-from tokendraw_bench.on_logits import on_logits
+from tokendraw_bench.logits_record import logits_record
 from tokendraw_bench.operation import Axis, Prepare, Preset
 
 if TYPE_CHECKING:
@@ -42,17 +41,17 @@ class VerifyCell(Cell):
 
     @property
     def num_target_rows(self) -> int:
-        """L."""
+        """Return L."""
         return self.batch * (self.drafts + 1)
 
     @property
     def num_rows(self) -> int:
-        """Rows of a buffer: what a verification has to read."""
+        """Return the rows of a buffer: the target's and, for rejection, the drafts'."""
         return self.num_target_rows + (self.batch * self.drafts if self.mode == "rejection" else 0)
 
     @property
     def row_index(self) -> list[int]:
-        """Return the request of each row of the target, which an engine computes once a batch."""
+        """Return the request of each row of the target, as an engine computes it once a batch."""
         return [request for request in range(self.batch) for _ in range(self.drafts + 1)]
 
     @property
@@ -88,13 +87,13 @@ DRAFTS = (
         field="drafts",
         option="--drafts",
         help="Of each request, with --op verify; may be given again. Default: 4.",
-        about="drafts to verify",
+        subject="drafts to verify",
     ),
     Axis(
         field="mode",
         option="--verify-mode",
         help="With --op verify; may be given again. Default: both.",
-        about="drafts to verify",
+        subject="drafts to verify",
         choices=VERIFY_MODES,
     ),
 )
@@ -122,16 +121,16 @@ def _make_logits(cell: VerifyCell, device: torch.device, generator: torch.Genera
     judging = speculative.target_rows(speculative.cu_num_logits(counts), len(ids))
     draft = target[judging]
     draft += _DRAFT_NOISE * torch.empty_like(draft).normal_(generator=generator)
-    drawn = _drawn(draft, generator)
-    own = torch.arange(len(ids), device=device)
-    for logits, at in ((target, judging.unsqueeze(-1)), (draft, own.unsqueeze(-1))):
-        logits[at, drawn], logits[at, ids] = logits[at, ids], logits[at, drawn]
+    drafts = _draw_drafts(draft, generator)
+    draft_rows = torch.arange(len(ids), device=device)
+    for logits, rows in ((target, judging.unsqueeze(-1)), (draft, draft_rows.unsqueeze(-1))):
+        logits[rows, drafts], logits[rows, ids] = logits[rows, ids], logits[rows, drafts]
     rows = target if cell.mode == "coupled" else torch.cat([target, draft])
     return rows.to(getattr(torch, cell.dtype))
 
 
-def _drawn(logits: Tensor, generator: torch.Generator) -> Tensor:
-    """Draw a token a row [rows, 1] that every filter keeps, so that it may have been drawn under any."""
+def _draw_drafts(logits: Tensor, generator: torch.Generator) -> Tensor:
+    """Draw a token for each row, [rows, 1], out of those kept by every filter."""
     best, ids = logits.topk(TOP_K)
     probability = (best / TEMPERATURE).softmax(-1)
     probability = probability.where(probability.cumsum(-1) - probability < TOP_P, 0.0)
@@ -165,7 +164,7 @@ def _step(sampler: Sampler, cell: VerifyCell, metadata: SamplingMetadata) -> Dra
     return verify
 
 
-def _by_flashinfer(cell: VerifyCell, metadata: SamplingMetadata) -> Sequence[Call]:
+def _flashinfer_calls(cell: VerifyCell, metadata: SamplingMetadata) -> Sequence[Call]:
     from tokendraw_bench.baselines import flashinfer
 
     assert metadata.device is not None
@@ -173,7 +172,7 @@ def _by_flashinfer(cell: VerifyCell, metadata: SamplingMetadata) -> Sequence[Cal
     return flashinfer.prepare_chain(cell, metadata, ids, cell.mode)
 
 
-BENCH = on_logits(
+BENCH = logits_record(
     name="verify",
     cell=VerifyCell,
     axes=(BATCH, VOCABULARY, DTYPE, *DRAFTS, *REQUESTS),
@@ -183,5 +182,5 @@ BENCH = on_logits(
     make_inputs=_make_logits,
     step=_step,
     load=_load,
-    baselines=lambda: {"flashinfer-direct": cast(Prepare, _by_flashinfer)},
+    baselines=lambda: {"flashinfer-direct": cast(Prepare, _flashinfer_calls)},
 )

@@ -1,1 +1,1 @@
-"""Times samples from a vocabulary that is split over ranks, beside the gather that they take the place of."""
+"""Times samples with the vocabulary split over ranks against samples behind an all-gather of the logits."""

@@ -1,4 +1,4 @@
-"""Starts the ranks of ``tokendraw bench --ranks``, as torchrun does on one node."""
+"""Starts the ranks of ``tokendraw bench --ranks`` on this node, as torchrun does."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tokendraw.plugin import Host
 from tokendraw.resolution import installed_version
 from tokendraw.tools import how_to_install
 from tokendraw_bench.operations.sample_on_ranks import RankCell
-from tokendraw_bench.report.lines import Report
+from tokendraw_bench.report.lines import BenchReport
 
 _BACKENDS = {"cpu": "gloo", "cuda": "nccl"}
 
@@ -28,8 +28,8 @@ def report_on_ranks(
     host: Host,
     repeats: int,
     command: str,
-) -> Report:
-    """Time samplers over ranks, each a process of its own, on a GPU of its own where it is not a CPU.
+) -> BenchReport:
+    """Time samplers over ranks: a process each, with a GPU each unless the device is a CPU.
 
     :param cells: each a :class:`tokendraw_bench.Cell`.
     :param names: of samplers; none: all that can.
@@ -38,16 +38,16 @@ def report_on_ranks(
     :raises SamplerUnavailableError: one of the samplers cannot serve this machine or no ranks; the reason in words.
     """
     backend = _backend(device, ranks)
-    from tokendraw_bench.ranks.worker import Task, on_ranks
+    from tokendraw_bench.ranks.worker import RankTask, rank_samplers
 
-    if not on_ranks(names, device):
+    if not rank_samplers(names, device):
         is_native_missing = installed_version("tokendraw-native") is None
         mend = how_to_install("tokendraw-native") if is_native_missing else "`tokendraw doctor`"
         raise SamplerUnavailableError(
             "'--ranks' needs a sampler that draws from a vocabulary that is split over ranks, found none. "
             f"Run {mend}."
         )
-    task = Task(
+    task = RankTask(
         cells=tuple(RankCell(**asdict(cell), ranks=ranks) for cell in cells),
         names=tuple(names),
         device_type=device.type,
@@ -60,9 +60,9 @@ def report_on_ranks(
 
 
 def _backend(device: torch.device, ranks: int) -> str:
-    """Return what ranks on this kind of device talk by.
+    """Choose the backend of torch.distributed for a kind of device.
 
-    :raises TokendrawError: they cannot.
+    :raises TokendrawError: torch or the machine lacks it, or GPUs for all ranks.
     """
     backend = _BACKENDS.get(device.type)
     if backend is None:
@@ -74,15 +74,15 @@ def _backend(device: torch.device, ranks: int) -> str:
             f"'--ranks' needs a torch with torch.distributed and {backend}, found torch {torch.__version__} without. "
             "Install a build of torch that has them."
         )
-    found = torch.cuda.device_count()
-    if device.type == "cuda" and found < ranks:
+    gpus = torch.cuda.device_count()
+    if device.type == "cuda" and gpus < ranks:
         raise TokendrawError(
-            f"'--ranks' needs a GPU for each of the {ranks} ranks, found {found}. Pass fewer, or add --device cpu."
+            f"'--ranks' needs a GPU for each of the {ranks} ranks, found {gpus}. Pass fewer, or add --device cpu."
         )
     return backend
 
 
-def _launched(task: object, ranks: int) -> Report:
+def _launched(task: object, ranks: int) -> BenchReport:
     from torch.distributed.elastic.multiprocessing import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
@@ -106,10 +106,10 @@ def _launched(task: object, ranks: int) -> Report:
         raise KeyboardInterrupt from error
     except ChildFailedError as error:
         rank, failure = error.get_first_failure()
-        said: Any = failure.message  # a dictionary where the process could still write one
-        words = said["message"] if isinstance(said, dict) else said
+        message: Any = failure.message  # a dictionary where the process could still write one
+        words = message["message"] if isinstance(message, dict) else message
         raise TokendrawError(f"rank {rank} of {ranks} failed: {words}") from error
-    report: Report | str = reports[0]
+    report: BenchReport | str = reports[0]
     if isinstance(report, str):
         raise TokendrawError(report)
     return report

@@ -1,4 +1,4 @@
-"""Counts what a rank receives in one call, and measures the memory that the call takes."""
+"""Counts the bytes that a rank receives in a call, and measures the peak memory of the call."""
 
 # mypy: allow-untyped-calls
 # torch's dispatch modes have no types.
@@ -20,7 +20,7 @@ from tokendraw.vocab_parallel import Transport
 
 
 class CountingTransport:
-    """A transport that counts what goes through it.
+    """A transport that counts collectives and received bytes.
 
     In a gather a rank receives the tensors of the others, in a broadcast that of rank 0, and in a sum twice the tensor
     less its own part, as by the ring of NCCL.
@@ -32,12 +32,12 @@ class CountingTransport:
         self._inner = inner
 
     def all_gather(self, tensor: Tensor) -> Tensor:
-        """Gather, and count the tensors of the other ranks."""
+        """Gather, and count the tensors of all other ranks."""
         self._count((self.size - 1) * tensor.nbytes)
         return self._inner.all_gather(tensor)
 
     def all_sum(self, tensor: Tensor) -> None:
-        """Add up, and count the parts that go round."""
+        """Sum, and count the parts that a ring sends round."""
         self._count(2 * (self.size - 1) * tensor.nbytes // self.size)
         self._inner.all_sum(tensor)
 
@@ -47,7 +47,7 @@ class CountingTransport:
         return self._inner.broadcast_from_first(tensor)
 
     def gather_objects(self, value: Any) -> list[Any]:
-        """Gather through the host, once a shard, which does not count."""
+        """Gather through the host, uncounted: once for a shard."""
         return self._inner.gather_objects(value)
 
     def _count(self, nbytes: int) -> None:
@@ -57,7 +57,7 @@ class CountingTransport:
 
 @contextlib.contextmanager
 def peak_memory(device: torch.device) -> Iterator[Callable[[], int]]:
-    """Measure the most bytes of tensors that are alive at a time, beside those from before.
+    """Measure the peak of the bytes of live tensors, less those alive at the start.
 
     On CUDA they are those of torch's allocator, which knows the temporaries inside of an operation too; on a CPU those
     that operations return.
@@ -73,7 +73,7 @@ def peak_memory(device: torch.device) -> Iterator[Callable[[], int]]:
 
 
 class _LiveTensors(TorchDispatchMode):
-    """Adds up the storages that operations make, while a tensor refers to them."""
+    """Adds up the live storages of the tensors that operations return."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -84,11 +84,11 @@ class _LiveTensors(TorchDispatchMode):
         """Number of tensors that refer to it."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        given = {_address(t) for t in tree_iter((args, kwargs)) if isinstance(t, Tensor)}
+        arguments = {_address(t) for t in tree_iter((args, kwargs)) if isinstance(t, Tensor)}
         result = func(*args, **(kwargs or {}))
         for tensor in tree_iter(result):
             if isinstance(tensor, Tensor) and tensor.numel():
-                self._refer(tensor, is_new=_address(tensor) not in given)
+                self._refer(tensor, is_new=_address(tensor) not in arguments)
         return result
 
     def _refer(self, tensor: Tensor, *, is_new: bool) -> None:

@@ -1,4 +1,4 @@
-"""Runs on every rank of ``tokendraw bench --ranks``: joins the others, and times the same cells with them."""
+"""Process of a rank of ``tokendraw bench --ranks``: joins the process group and times the cells with all ranks."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ import torch.distributed as dist
 from tokendraw import TokendrawError
 from tokendraw.plugin import Host
 from tokendraw.vocab_parallel import transport_of
-from tokendraw_bench.contenders import Contender, contenders
+from tokendraw_bench.contenders import Contender, find_contenders
 from tokendraw_bench.operations import sample_on_ranks
 from tokendraw_bench.operations.sample_on_ranks import RankCell
 from tokendraw_bench.ranks.traffic import CountingTransport, peak_memory
-from tokendraw_bench.report.lines import BEHIND_GATHER, Line, Report, Traffic
+from tokendraw_bench.report.lines import BEHIND_GATHER, BenchReport, CellResult, Traffic
 from tokendraw_bench.run import make_inputs, report_of, timer_for
-from tokendraw_bench.timing import contention
+from tokendraw_bench.timing import host_load
+from tokendraw_bench.timing.rank_group import DistributedRanks
 from tokendraw_bench.timing.timer import Call, Timing
-from tokendraw_bench.timing.together import Ranks
 
 _TIMEOUT = datetime.timedelta(minutes=5)
-"""How long a rank waits for the others, which make inputs and compile kernels between collectives."""
+"""Longest wait for another rank, which makes inputs and compiles kernels between collectives."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Task:
-    """Says what all ranks time."""
+class RankTask:
+    """The work of every rank."""
 
     cells: tuple[RankCell, ...]
     names: tuple[str, ...]
-    """Samplers; each stands beside itself behind an all-gather of the logits."""
+    """Samplers; each is also timed behind an all-gather of the logits."""
     device_type: str
     backend: str
     """Backend of torch.distributed."""
@@ -45,8 +45,8 @@ class Task:
     command: str
 
 
-def time_task(task: Task) -> Report | str | None:
-    """Time a task together with the other ranks, in a process that torchrun has started.
+def time_task(task: RankTask) -> BenchReport | str | None:
+    """Time a task on all ranks, in a process of torchrun.
 
     :returns: on rank 0 the report; the words of an error of tokendraw, which every rank finds; else None.
     """
@@ -55,7 +55,7 @@ def time_task(task: Task) -> Report | str | None:
         device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
         torch.cuda.set_device(device)
     elif "OMP_NUM_THREADS" not in os.environ:
-        torch.set_num_threads(max(1, contention.look().cores // int(os.environ["WORLD_SIZE"])))
+        torch.set_num_threads(max(1, host_load.read_host_load().cores // int(os.environ["WORLD_SIZE"])))
     dist.init_process_group(task.backend, timeout=_TIMEOUT)
     try:
         report = _report(task, device)
@@ -67,19 +67,21 @@ def time_task(task: Task) -> Report | str | None:
         dist.destroy_process_group()
 
 
-def on_ranks(names: Sequence[str], device: torch.device) -> tuple[Contender, ...]:
-    """Find the samplers of these names, of no name all that can; behind each stands the same with an all-gather."""
-    sharded = contenders(names, device, sample_on_ranks.BENCH)
-    gathered = contenders([c.name for c in sharded], device, sample_on_ranks.GATHERED) if sharded else ()
+def rank_samplers(names: Sequence[str], device: torch.device) -> tuple[Contender, ...]:
+    """Find samplers by name, without names all that draw over ranks, each followed by itself behind an all-gather."""
+    sharded = find_contenders(names, device, sample_on_ranks.BENCH)
+    gathered = find_contenders([c.name for c in sharded], device, sample_on_ranks.GATHERED) if sharded else ()
     pairs = zip(sharded, gathered, strict=True)
-    found = [c for own, other in pairs for c in (own, replace(other, name=BEHIND_GATHER + other.name))]
-    return tuple(replace(c, prepare=partial(_both_ways, c.prepare)) for c in found)
+    samplers = [
+        c for direct, other in pairs for c in (direct, replace(other, name=BEHIND_GATHER + other.name))
+    ]
+    return tuple(replace(c, prepare=partial(_both_ways, c.prepare)) for c in samplers)
 
 
 def _both_ways(
     prepare: Callable[..., Sequence[Call]], cell: RankCell, arguments: Any, inputs: Any
 ) -> Sequence[Call]:
-    """Time what a CUDA graph can capture both in one and without."""
+    """Make calls in a CUDA graph and without a graph, if a graph can capture them."""
     calls = prepare(cell, arguments, inputs)
     if inputs.device.type != "cuda":
         return calls
@@ -87,19 +89,19 @@ def _both_ways(
     return [*eager, *(replace(call, way="graph") for call in calls if call.graph_safe)]
 
 
-def _report(task: Task, device: torch.device) -> Report:
-    found = on_ranks(task.names, device)
+def _report(task: RankTask, device: torch.device) -> BenchReport:
+    samplers = rank_samplers(task.names, device)
     report = report_of(
         task.cells,
-        found,
+        samplers,
         device=device,
         host=task.host,
         repeats=task.repeats,
         command=task.command,
-        timer=timer_for(device, task.repeats, Ranks(device)),
+        timer=timer_for(device, task.repeats, DistributedRanks(device)),
     )
     size = dist.get_world_size()
-    lines = tuple(replace(line, traffic=_traffic(line, found, device)) for line in report.lines)
+    lines = tuple(replace(line, traffic=_traffic(line, samplers, device)) for line in report.lines)
     return replace(
         report,
         device=device.type,
@@ -108,19 +110,19 @@ def _report(task: Task, device: torch.device) -> Report:
     )
 
 
-def _traffic(line: Line, found: Sequence[Contender], device: torch.device) -> dict[str, Traffic]:
-    """Count and measure a call of every contender that could be timed."""
+def _traffic(line: CellResult, samplers: Sequence[Contender], device: torch.device) -> dict[str, Traffic]:
+    """Measure the traffic of a call of every timed contender."""
     inputs = make_inputs(line.cell, device, 1)[0]
     return {
-        one.name: _most(_traffic_of(one, line.cell, inputs, device))
-        for one in found
-        if isinstance(line.entries[one.name], Timing)
+        sampler.name: _maximum(_traffic_of(sampler, line.cell, inputs, device))
+        for sampler in samplers
+        if isinstance(line.entries[sampler.name], Timing)
     }
 
 
-def _traffic_of(one: Contender, cell: RankCell, inputs: Any, device: torch.device) -> Traffic:
+def _traffic_of(sampler: Contender, cell: RankCell, inputs: Any, device: torch.device) -> Traffic:
     counting = CountingTransport(transport_of(None))
-    call = one.prepare(cell, sample_on_ranks.arguments(cell, device, counting), inputs)[0]
+    call = sampler.prepare(cell, sample_on_ranks.arguments(cell, device, counting), inputs)[0]
     call.draw(inputs)  # at the first one the ranks agree
     counting.collectives = counting.received = 0
     with torch.no_grad(), peak_memory(device) as peak:
@@ -128,10 +130,10 @@ def _traffic_of(one: Contender, cell: RankCell, inputs: Any, device: torch.devic
         return Traffic(collectives=counting.collectives, received=counting.received, peak=peak())
 
 
-def _most(own: Traffic) -> Traffic:
-    every: list[Traffic] = transport_of(None).gather_objects(own)
+def _maximum(traffic: Traffic) -> Traffic:
+    by_rank: list[Traffic] = transport_of(None).gather_objects(traffic)
     return Traffic(
-        collectives=max(t.collectives for t in every),
-        received=max(t.received for t in every),
-        peak=max(t.peak for t in every),
+        collectives=max(t.collectives for t in by_rank),
+        received=max(t.received for t in by_rank),
+        peak=max(t.peak for t in by_rank),
     )

@@ -9,70 +9,70 @@ from typing import Any
 from tokendraw.tools import all_of
 from tokendraw_bench import operations
 from tokendraw_bench.operation import BenchOperation
-from tokendraw_bench.timing import contention
-from tokendraw_bench.timing.contention import Machine
+from tokendraw_bench.timing import host_load
+from tokendraw_bench.timing.host_load import HostLoad
 from tokendraw_bench.timing.timer import Failure, Timing
 
 BEHIND_GATHER = "all-gather, "
-"""Stands before the name of a sampler that draws from logits which were gathered from all ranks."""
+"""Prefix of the name of a sampler behind an all-gather of the logits."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Traffic:
-    """Holds what one call over ranks takes beside its time, on the rank where it takes most."""
+    """Collectives, received bytes and peak memory of a call over ranks, on the rank with the most."""
 
     collectives: int
     received: int
     """Bytes that the rank receives."""
     peak: int
-    """Most bytes of tensors that the call has alive at a time, beside its inputs."""
+    """Peak of the bytes of live tensors, without the inputs."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Line:
-    """The line of one cell."""
+class CellResult:
+    """The results of a cell."""
 
     cell: Any
     """A :class:`tokendraw_bench.operation.AnyCell`."""
     buffers: int
-    """Number of sets of inputs that took turns."""
+    """Number of sets of inputs in rotation."""
     floor: Timing
-    """Fastest pass that ratios refer to."""
+    """Time of the fastest pass, the denominator of ratios."""
     floor_by: str
     entries: Mapping[str, Timing | Failure]
     """Time of each contender, or the reason why it cannot serve the cell."""
     ways: Mapping[str, Mapping[str, Timing | Failure]] = field(default_factory=dict)
-    """Every way that was tried, by contender, for those with several ways; the fastest is their entry."""
+    """Times of all ways of a contender with several ways; the fastest is its entry."""
     figures: Mapping[str, float] = field(default_factory=dict)
     """Measures of the inputs, by the title of their column."""
     traffic: Mapping[str, Traffic] = field(default_factory=dict)
-    """Costs of calls over ranks beside their time, by contender."""
+    """Traffic of a call over ranks, by contender."""
 
     def ratio(self, timing: Timing) -> float:
         """Return a time as a multiple of the floor's."""
         return timing.us / self.floor.us if self.floor.us else float("nan")
 
     def share_of_gather(self, name: str) -> float:
-        """Return the time of a sampler over ranks as a share of what it takes behind an all-gather; NaN if unknown."""
-        own, other = self.entries[name], self.entries.get(BEHIND_GATHER + name)
-        if not isinstance(own, Timing) or not isinstance(other, Timing):
+        """Return the ratio of a sampler's time over ranks to its time behind an all-gather; NaN if unknown."""
+        direct, gathered = self.entries[name], self.entries.get(BEHIND_GATHER + name)
+        if not isinstance(direct, Timing) or not isinstance(gathered, Timing):
             return float("nan")
-        return own.us / other.us
+        return direct.us / gathered.us
 
     def way(self, name: str) -> str:
-        """Name the fastest way of a contender; "" where it has only one, or none works."""
+        """Name the fastest way of a contender; "" if it has a single way or none works."""
         entry = self.entries[name]
         if isinstance(entry, Failure):
             return ""
-        return next((way for way, tried in self.ways.get(name, {}).items() if tried is entry), "")
+        return next((way for way, result in self.ways.get(name, {}).items() if result is entry), "")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Report:
-    """A run, and the machine and versions that it ran on."""
+class BenchReport:
+    """A run: results, machine and versions."""
 
     command: str
-    """Command that repeats it."""
+    """Command that repeats the run."""
     device: str
     host: str
     method: str
@@ -81,37 +81,37 @@ class Report:
     threads: int
     """Number of torch's threads on the host."""
     versions: Mapping[str, str]
-    """Version of each distribution that took part."""
+    """Version of each distribution of the run."""
     contenders: tuple[str, ...]
     """Names of the contenders, in the order of the columns."""
-    lines: tuple[Line, ...]
+    lines: tuple[CellResult, ...]
     """At least one, all of one operation."""
     seconds: float
-    machine: Machine | None = None
-    """State of the host before the run; None if it was not looked at."""
+    machine: HostLoad | None = None
+    """Load of the host before the run; None if unknown."""
     omp_wait_policy: str | None = None
     """The environment's OMP_WAIT_POLICY: whether torch's threads spin or sleep while they wait. None: unset."""
 
     @property
     def cell(self) -> Any:
-        """Return one of the cells, for what all have in common."""
+        """Return the first cell, for values that all cells share."""
         return self.lines[0].cell
 
     @property
     def operation(self) -> BenchOperation:
-        """Return the record of the operation that was timed."""
+        """Return the record of the timed operation."""
         return operations.get(self.cell.operation)
 
     @property
     def busy(self) -> str:
-        """Say that other work disturbed the times, and what to set; "" if nothing points to it."""
+        """Warn of times disturbed by other work, with the settings to change; "" without signs of it."""
         spreads: dict[str, float] = {}
         for line in self.lines:
             for name, entry in {f"the {self.operation.floor.name}": line.floor, **line.entries}.items():
                 if isinstance(entry, Timing):
                     spreads[name] = max(spreads.get(name, 0.0), entry.spread)
         machine = self.machine if self.device == "cpu" else None
-        return contention.busy(machine, spreads, threads=self.threads, repeats=self.repeats)
+        return host_load.busy(machine, spreads, threads=self.threads, repeats=self.repeats)
 
     @property
     def head(self) -> list[str]:
@@ -121,20 +121,21 @@ class Report:
         if self.device == "cpu":
             policy = f"={self.omp_wait_policy}" if self.omp_wait_policy else " unset"
             threads = f", {self.threads} thread{'s' * (self.threads > 1)}, OMP_WAIT_POLICY{policy}"
-        said = self.operation.head(self.cell)
+        parameters = self.operation.head(self.cell)
+        prefix = f"{parameters} " if parameters else ""
         return [
             f"{self.host}{threads}: {versions}.",
-            f"{said}{' ' * bool(said)}Medians of {self.repeats}, in turns; {self.method}. In brackets the ratio to the "
+            f"{prefix}Medians of {self.repeats}, in turns; {self.method}. In brackets the ratio to the "
             f"{self.operation.floor.name}; ± half the distance of the quartiles, where it is over 5 %.",
         ]
 
     @property
     def notes(self) -> list[str]:
-        """Return notes below the table: a busy machine, the floor, the fastest ways, the reasons of dashes."""
-        about = self.operation
-        baselines = [name for name in self.contenders if name in about.baselines()]
-        floor = about.floor.note.format(all_of(dict.fromkeys(line.floor_by for line in self.lines)))
-        notes = [self.busy, floor, about.note, about.of_baselines(self.cell, baselines)]
+        """List the notes below the table: a busy machine, the floor, the fastest ways, the reasons of dashes."""
+        operation = self.operation
+        baselines = [name for name in self.contenders if name in operation.baselines()]
+        floor = operation.floor.note.format(all_of(dict.fromkeys(line.floor_by for line in self.lines)))
+        notes = [self.busy, floor, operation.note, operation.baseline_note(self.cell, baselines)]
         notes = [note for note in notes if note]
         for name in self.contenders:
             ways = dict.fromkeys(way for line in self.lines if (way := line.way(name)))
@@ -158,9 +159,9 @@ class Report:
         return any(isinstance(entry, Timing) for _, _, entry in self._entries())
 
     def as_json(self) -> dict[str, Any]:
-        """Return everything under the keys that the command documents."""
+        """Return the run under the keys of the command's ``--json``."""
         return {
-            **{name: getattr(self, name) for name in _FACTS},
+            **{name: getattr(self, name) for name in _JSON_FIELDS},
             "operation": self.operation.name,
             "cores": self.machine.cores if self.machine else None,
             "load": self.machine.load if self.machine else None,
@@ -170,7 +171,7 @@ class Report:
             "cells": [self._line_json(line) for line in self.lines],
         }
 
-    def _line_json(self, line: Line) -> dict[str, Any]:
+    def _line_json(self, line: CellResult) -> dict[str, Any]:
         axes = [axis.field for axis in self.operation.axes if not axis.single]
         return {
             **{name: getattr(line.cell, name) for name in axes},
@@ -185,34 +186,34 @@ class Report:
         }
 
     def _reasons(self) -> Iterator[tuple[str, str]]:
-        """List who was not timed, and why, cell after cell; for a contender with several ways, each way by itself."""
+        """List contenders without a time and their reasons, cell after cell, and way after way."""
         for line in self.lines:
             for name, entry in line.entries.items():
-                ways = {f"{name} by {way}": tried for way, tried in line.ways.get(name, {}).items()}
-                for who, tried in (ways or {name: entry}).items():
-                    if isinstance(tried, Failure):
-                        yield who, tried.reason
+                ways = {f"{name} by {way}": result for way, result in line.ways.get(name, {}).items()}
+                for way, result in (ways or {name: entry}).items():
+                    if isinstance(result, Failure):
+                        yield way, result.reason
 
-    def _entries(self) -> Iterator[tuple[Line, str, Timing | Failure]]:
+    def _entries(self) -> Iterator[tuple[CellResult, str, Timing | Failure]]:
         for line in self.lines:
             for name, entry in line.entries.items():
                 yield line, name, entry
 
 
-_FACTS = (
+_JSON_FIELDS = (
     *("command", "device", "method", "repeats", "threads", "omp_wait_policy", "versions", "contenders"),
     "seconds",
 )
 
 
-def _entry_json(line: Line, entry: Timing | Failure) -> dict[str, Any]:
+def _entry_json(line: CellResult, entry: Timing | Failure) -> dict[str, Any]:
     if isinstance(entry, Failure):
         return dict.fromkeys(("us", "q1_us", "q3_us", "host_us", "how", "ratio")) | {"reason": entry.reason}
     return {**asdict(entry), "ratio": line.ratio(entry), "reason": ""}
 
 
-def _traffic_json(line: Line, name: str) -> dict[str, Any]:
+def _traffic_json(line: CellResult, name: str) -> dict[str, Any]:
     if not line.traffic:
         return {}
-    found = line.traffic.get(name)
-    return asdict(found) if found else dict.fromkeys(item.name for item in fields(Traffic))
+    traffic = line.traffic.get(name)
+    return asdict(traffic) if traffic else dict.fromkeys(item.name for item in fields(Traffic))

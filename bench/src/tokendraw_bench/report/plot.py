@@ -1,6 +1,6 @@
 """Draws a report about logits as a picture: microseconds against the batch, a panel for each dtype, filters and logits.
 
-Where a batch was timed with several vocabularies, each vocabulary has panels of its own, else it stands below it.
+If a batch occurs with several vocabularies, each vocabulary has separate panels; else it stands below the batch.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from typing import Any
 
 from tokendraw import InvalidParameterError, TokendrawError
 from tokendraw.tools import how_to_install, one_of
-from tokendraw_bench.report.lines import Line, Report
+from tokendraw_bench.report.lines import BenchReport, CellResult
 from tokendraw_bench.timing.timer import Timing
 
-_ACROSS = 4
-_PANEL = (4.2, 3.2)  # inches
+_MAX_COLUMNS = 4
+_PANEL_INCHES = (4.2, 3.2)  # inches
 
 
 def check(path: Path) -> None:
-    """Check that a picture can be written, before anything is timed.
+    """Check before a run that a picture can be written.
 
     :raises TokendrawError: matplotlib is not installed.
-    :raises InvalidParameterError: the name of the file ends in no format that it writes.
+    :raises InvalidParameterError: the name of the file ends in no format of matplotlib.
     """
     suffixes = _figure(1, 1).canvas.get_supported_filetypes()
     if path.suffix.removeprefix(".").lower() not in suffixes:
@@ -33,16 +33,16 @@ def check(path: Path) -> None:
         )
 
 
-def draw(report: Report, path: Path) -> None:
-    """Write the picture, in the format that the name of the file ends in."""
+def draw(report: BenchReport, path: Path) -> None:
+    """Write the picture in the format of the file's suffix."""
     figure_of(report).savefig(path)
 
 
-def figure_of(report: Report) -> Any:
+def figure_of(report: BenchReport) -> Any:
     """Draw a matplotlib figure; the read is dashed, and a line has a gap where a contender could not be timed."""
     panels = _panels(report.lines)
     families = {line.cell.family for line in report.lines}
-    columns = min(_ACROSS, len(families) if len(families) > 1 else len(panels))
+    columns = min(_MAX_COLUMNS, len(families) if len(families) > 1 else len(panels))
     down = -(-len(panels) // columns)
     figure = _figure(columns, down)
     grid = figure.subplots(down, columns, squeeze=False)
@@ -56,20 +56,22 @@ def figure_of(report: Report) -> Any:
     return figure
 
 
-def _panels(lines: Sequence[Line]) -> dict[str, list[Line]]:
-    """Group lines by the title of their panel, families side by side; those of one panel differ in their batches."""
+def _panels(lines: Sequence[CellResult]) -> dict[str, list[CellResult]]:
+    """Group lines by the title of their panel, families side by side; lines of a panel differ in the batch."""
     shapes = {(line.cell.batch, line.cell.vocab_size) for line in lines}
-    together = len({batch for batch, _ in shapes}) == len(shapes) and len({size for _, size in shapes}) > 1
-    panels: dict[tuple[str, str, str], list[Line]] = {}
+    share_panels = (
+        len({batch for batch, _ in shapes}) == len(shapes) and len({size for _, size in shapes}) > 1
+    )
+    panels: dict[tuple[str, str, str], list[CellResult]] = {}
     for line in lines:
         cell = line.cell
-        which = cell.dtype if together else f"V = {cell.vocab_size}, {cell.dtype}"
+        which = cell.dtype if share_panels else f"V = {cell.vocab_size}, {cell.dtype}"
         panels.setdefault((which, cell.asked, cell.family), []).append(line)
     in_order = itertools.product(*(dict.fromkeys(column) for column in zip(*panels, strict=True)))
     return {"{}\n{}, {}".format(*key): panels[key] for key in in_order if key in panels}
 
 
-def _panel(axes: Any, title: str, lines: Sequence[Line], report: Report) -> None:
+def _panel(axes: Any, title: str, lines: Sequence[CellResult], report: BenchReport) -> None:
     lines = sorted(lines, key=lambda line: line.cell.batch)
     batches = [line.cell.batch for line in lines]
     floor = [line.floor.us for line in lines]
@@ -86,7 +88,7 @@ def _panel(axes: Any, title: str, lines: Sequence[Line], report: Report) -> None
     axes.grid(alpha=0.3)
 
 
-def _us(line: Line, name: str) -> float:
+def _us(line: CellResult, name: str) -> float:
     entry = line.entries[name]
     return entry.us if isinstance(entry, Timing) else float("nan")
 
@@ -100,5 +102,5 @@ def _figure(columns: int, down: int) -> Any:
         raise TokendrawError(
             f"'--plot' needs matplotlib, found it not installed; run {how_to_install('tokendraw-bench', 'plot')}."
         ) from error
-    width, height = _PANEL
+    width, height = _PANEL_INCHES
     return figure.Figure(figsize=(width * columns, height * down + 0.8), layout="constrained")

@@ -6,16 +6,16 @@ import math
 from collections.abc import Collection, Iterable, Sequence
 
 from tokendraw_bench.operation import Axis
-from tokendraw_bench.report.lines import BEHIND_GATHER, Line, Report
+from tokendraw_bench.report.lines import BEHIND_GATHER, BenchReport, CellResult
 from tokendraw_bench.timing.timer import Failure, Timing
 
 _NOTABLE_SPREAD = 0.05
-_TRAFFIC = ("collectives", "received", "a row", "peak")
+_TRAFFIC_TITLES = ("collectives", "received", "a row", "peak")
 
 
-def header(report: Report) -> list[str]:
-    """Return the titles of the columns; a contender has more on a device, for the host's time, and over ranks."""
-    host, traffic = ["host us"] * _has_host(report), [*_TRAFFIC] * _has_traffic(report)
+def header(report: BenchReport) -> list[str]:
+    """List the titles of the columns: also the host's time on a device, and the traffic over ranks."""
+    host, traffic = ["host us"] * _has_host(report), [*_TRAFFIC_TITLES] * _has_traffic(report)
     names = [
         title
         for name in report.contenders
@@ -25,12 +25,12 @@ def header(report: Report) -> list[str]:
     return [*facts, *report.lines[0].figures, f"{report.operation.floor.name} us", *names]
 
 
-def rows(report: Report) -> list[list[str]]:
+def rows(report: BenchReport) -> list[list[str]]:
     """Return the cells as text."""
     return [[*_facts(line, report), *_entries(line, report)] for line in report.lines]
 
 
-def as_text(report: Report) -> list[str]:
+def as_text(report: BenchReport) -> list[str]:
     """Write lines without rules; no column is ever cut."""
     table = [header(report), *rows(report)]
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
@@ -39,7 +39,7 @@ def as_text(report: Report) -> list[str]:
     return ["  ".join(_padded(row, widths, left)).rstrip() for row in table]
 
 
-def as_markdown(report: Report) -> str:
+def as_markdown(report: BenchReport) -> str:
     """Write a file: the command, the machine, the table, the notes."""
     table = markdown_table(header(report), rows(report), in_words=_in_words(report))
     notes = [f"* {note}" for note in report.notes]
@@ -48,18 +48,18 @@ def as_markdown(report: Report) -> str:
 
 
 def markdown_table(titles: Sequence[str], rows: Iterable[Sequence[str]], in_words: Collection[str]) -> str:
-    """Write a table; the columns whose titles are ``in_words`` are flush left, the others are numbers."""
+    """Write a table in Markdown; columns with titles ``in_words`` are flush left, numbers flush right."""
     rule = ["---" if title in in_words else "--:" for title in titles]
     return "\n".join(f"| {' | '.join(row)} |" for row in (titles, rule, *rows))
 
 
-def _axes(report: Report) -> list[Axis]:
-    """List the axes that have a column."""
+def _axes(report: BenchReport) -> list[Axis]:
+    """List the axes with a column."""
     return [axis for axis in report.operation.axes if not axis.single]
 
 
-def _in_words(report: Report) -> set[str]:
-    """Name the columns that are flush left; the others are numbers."""
+def _in_words(report: BenchReport) -> set[str]:
+    """List the titles of the columns of words, which are flush left."""
     return {axis.heading for axis in _axes(report) if axis.choices}
 
 
@@ -70,13 +70,13 @@ def _padded(row: Sequence[str], widths: Sequence[int], left: Sequence[bool]) -> 
     ]
 
 
-def _facts(line: Line, report: Report) -> list[str]:
+def _facts(line: CellResult, report: BenchReport) -> list[str]:
     facts = [str(getattr(line.cell, axis.field)) for axis in _axes(report)]
     figures = [f"{figure:,.0f}" for figure in line.figures.values()]
     return [*facts, *figures, _microseconds(line.floor) + _spread(line.floor)]
 
 
-def _entries(line: Line, report: Report) -> list[str]:
+def _entries(line: CellResult, report: BenchReport) -> list[str]:
     texts = []
     for name in report.contenders:
         entry = line.entries[name]
@@ -88,20 +88,20 @@ def _entries(line: Line, report: Report) -> list[str]:
             host = None if isinstance(entry, Failure) else entry.host_us
             texts.append("-" if host is None else _number(host))
         if _has_traffic(report):
-            texts += _took(line, name)
+            texts += _traffic_cells(line, name)
     return texts
 
 
-def _took(line: Line, name: str) -> list[str]:
-    """Return the columns of :data:`_TRAFFIC`."""
-    took = line.traffic.get(name)
-    if took is None:
-        return ["-"] * len(_TRAFFIC)
-    a_row = took.received / max(1, line.cell.num_rows)
-    return [f"{took.collectives}", _size(took.received), _size(round(a_row)), _size(took.peak)]
+def _traffic_cells(line: CellResult, name: str) -> list[str]:
+    """Return the columns of :data:`_TRAFFIC_TITLES`."""
+    traffic = line.traffic.get(name)
+    if traffic is None:
+        return ["-"] * len(_TRAFFIC_TITLES)
+    a_row = traffic.received / max(1, line.cell.num_rows)
+    return [f"{traffic.collectives}", _size(traffic.received), _size(round(a_row)), _size(traffic.peak)]
 
 
-def _entry(line: Line, entry: Timing | Failure) -> str:
+def _entry(line: CellResult, entry: Timing | Failure) -> str:
     if isinstance(entry, Failure):
         return "-"
     ratio = line.ratio(entry)
@@ -128,14 +128,14 @@ def _size(nbytes: int) -> str:
     return f"{nbytes} B"
 
 
-def _is_paired(name: str, report: Report) -> bool:
+def _is_paired(name: str, report: BenchReport) -> bool:
     return BEHIND_GATHER + name in report.contenders
 
 
-def _has_traffic(report: Report) -> bool:
+def _has_traffic(report: BenchReport) -> bool:
     return any(line.traffic for line in report.lines)
 
 
-def _has_host(report: Report) -> bool:
+def _has_host(report: BenchReport) -> bool:
     timings = (entry for line in report.lines for entry in line.entries.values())
     return any(isinstance(timing, Timing) and timing.host_us is not None for timing in timings)

@@ -1,1 +1,1 @@
-"""Timers of calls, and the read-only pass that ratios refer to."""
+"""Timers of calls, and the reads and copies that ratios divide by."""

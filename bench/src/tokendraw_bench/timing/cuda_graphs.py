@@ -1,9 +1,9 @@
 """Times calls on a CUDA or ROCm device: CUDA graphs over buffers in rotation, out of a cold cache.
 
-A sample is one replay of a graph of several calls, each on the next buffer. Before it, and outside the time, a buffer
-of several times the L2 is read: no inputs are left in the cache, and the host has queued the replay by the time that
-the device gets to it. So the time holds neither the host nor the start of the graph, and shapes too small to fill the
-L2 between them are as cold as large ones.
+A sample is a replay of a graph of several calls, each on the next buffer. Before the sample a buffer of several times
+the L2 is read, outside of the time: no inputs are left in the cache, and the host has queued the replay before the
+device is ready for it. So the time includes neither the host nor the start of the graph, and small shapes are as cold
+as large ones.
 """
 
 # mypy: allow-untyped-calls
@@ -23,22 +23,22 @@ from typing import Any
 import torch
 
 from tokendraw.tools import format_error
+from tokendraw_bench.timing.rank_group import RankGroup, SingleRank
 from tokendraw_bench.timing.timer import Call, Clock, Draw, Failure, Timing, summary
-from tokendraw_bench.timing.together import Alone, Together
 
-_BEYOND_L2 = 4
-_LEAST_WORKING_SET = 128 << 20
-_LEAST_ON_ROCM = 1 << 30  # MI300 keeps 256 MB in the Infinity Cache behind its L2
-_LEAST_CALLS, _MOST_CALLS = 8, 64
-_LONGEST_SAMPLE_US = 25_000.0
-_HOST_SAMPLES, _LEAST_HOST_SAMPLES = 20, 5
-_LONGEST_HOST_SECONDS = 0.05
-_WARM_UP = 3
+_L2_MULTIPLE = 4
+_MIN_WORKING_SET_BYTES = 128 << 20
+_MIN_WORKING_SET_BYTES_ROCM = 1 << 30  # MI300 keeps 256 MB in the Infinity Cache behind its L2
+_MIN_CALLS, _MAX_CALLS = 8, 64
+_MAX_SAMPLE_US = 25_000.0
+_MAX_HOST_SAMPLES, _MIN_HOST_SAMPLES = 20, 5
+_MAX_HOST_SECONDS = 0.05
+_WARM_UP_CALLS = 3
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Lap:
-    """Several calls, each on the next buffer, ready to be launched at once."""
+    """A graph, or a function, that makes several calls, each on the next buffer."""
 
     launch: Callable[[], object]
     calls: int
@@ -46,12 +46,12 @@ class _Lap:
 
 
 class CudaTimer:
-    """Times calls on one device.
+    """Times calls on a CUDA or ROCm device.
 
     :param device: with its index.
     :param repeats: number of samples of a median.
-    :param clock: of the host, for the time until a call returns.
-    :param together: the ranks that make each call with this one, each on a device of its own.
+    :param clock: clock of the host, for the time until a call returns.
+    :param group: ranks that make each call with this one, each on a separate device.
     """
 
     def __init__(
@@ -60,14 +60,14 @@ class CudaTimer:
         repeats: int,
         *,
         clock: Clock = time.perf_counter,
-        together: Together | None = None,
+        group: RankGroup | None = None,
     ) -> None:
         self.device = device
-        self._together = together or Alone()
+        self._group = group or SingleRank()
         self.repeats = repeats
         cache = getattr(torch.cuda.get_device_properties(device), "L2_cache_size", 0)
-        least = _LEAST_ON_ROCM if torch.version.hip else _LEAST_WORKING_SET
-        self.working_set = max(_BEYOND_L2 * cache, least)
+        least = _MIN_WORKING_SET_BYTES_ROCM if torch.version.hip else _MIN_WORKING_SET_BYTES
+        self.working_set = max(_L2_MULTIPLE * cache, least)
         self.method = (
             f"CUDA graphs over buffers in rotation, out of a cold cache (L2 {cache >> 20} MiB, "
             f"{self.working_set >> 20} MiB read before each replay)"
@@ -76,8 +76,8 @@ class CudaTimer:
         self._clock = clock
 
     def buffers(self, nbytes: int) -> int:
-        """Return at least two buffers, and no more than the calls of a graph."""
-        return min(max(2, math.ceil(self.working_set / nbytes)), _MOST_CALLS)
+        """Return the number of buffers that exceeds the cache: from 2 to the most calls of a graph."""
+        return min(max(2, math.ceil(self.working_set / nbytes)), _MAX_CALLS)
 
     def time(self, calls: Mapping[str, Call], buffers: Sequence[Any]) -> dict[str, Timing | Failure]:
         """Capture every call, then replay each in turn, over and over."""
@@ -96,7 +96,7 @@ class CudaTimer:
         pool = torch.cuda.graph_pool_handle()
         for name, call in calls.items():
             try:
-                laps[name] = _lap(call, buffers, pool, self._together)
+                laps[name] = _lap(call, buffers, pool, self._group)
                 host[name] = self._host_us(call.draw, buffers)
             except Exception as error:  # of a plugin, which may raise what it likes
                 laps.pop(name, None)
@@ -115,26 +115,26 @@ class CudaTimer:
 
     def _sample_us(self, lap: _Lap) -> float:
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        self._together.meet()
+        self._group.wait()
         self._evicting.amax()
         start.record()
         lap.launch()
         end.record()
         end.synchronize()
-        return self._together.most(1e3 * float(start.elapsed_time(end)) / lap.calls)
+        return self._group.maximum(1e3 * float(start.elapsed_time(end)) / lap.calls)
 
     def _host_us(self, draw: Draw, buffers: Sequence[Any]) -> float:
-        """Measure the median time until a call returns, each on an idle device: its queue never fills up.
+        """Measure the median time until a call returns on an idle device, whose queue never fills up.
 
         Calls that keep the device busy for milliseconds get fewer samples.
         """
         times: list[float] = []
         begin = self._clock()
-        for buffer in itertools.islice(itertools.cycle(buffers), _HOST_SAMPLES):
+        for buffer in itertools.islice(itertools.cycle(buffers), _MAX_HOST_SAMPLES):
             torch.cuda.synchronize()
             if (
-                len(times) >= _LEAST_HOST_SAMPLES
-                and self._together.most(self._clock() - begin) > _LONGEST_HOST_SECONDS
+                len(times) >= _MIN_HOST_SAMPLES
+                and self._group.maximum(self._clock() - begin) > _MAX_HOST_SECONDS
             ):
                 break
             start = self._clock()
@@ -144,13 +144,13 @@ class CudaTimer:
         return statistics.median(times)
 
 
-def _lap(call: Call, buffers: Sequence[Any], pool: Any, together: Together) -> _Lap:
-    """Warm a call up, and capture as many of it as time and buffers allow."""
+def _lap(call: Call, buffers: Sequence[Any], pool: Any, group: RankGroup) -> _Lap:
+    """Warm a call up, and capture as many repetitions as time and buffers allow."""
     rotation = itertools.cycle(buffers)
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):  # as torch asks of what is captured afterwards
-        for buffer in itertools.islice(rotation, _WARM_UP):
+        for buffer in itertools.islice(rotation, _WARM_UP_CALLS):
             call.draw(buffer)
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         start.record()
@@ -158,10 +158,10 @@ def _lap(call: Call, buffers: Sequence[Any], pool: Any, together: Together) -> _
         end.record()
     torch.cuda.current_stream().wait_stream(side)
     torch.cuda.synchronize()
-    one = together.most(1e3 * start.elapsed_time(end))
-    count = max(len(buffers), _LEAST_CALLS)
-    if one * count > _LONGEST_SAMPLE_US:
-        count = max(1, int(_LONGEST_SAMPLE_US / one))
+    call_us = group.maximum(1e3 * start.elapsed_time(end))
+    count = max(len(buffers), _MIN_CALLS)
+    if call_us * count > _MAX_SAMPLE_US:
+        count = max(1, int(_MAX_SAMPLE_US / call_us))
     inputs = list(itertools.islice(rotation, count))
 
     def launch() -> None:
@@ -170,19 +170,19 @@ def _lap(call: Call, buffers: Sequence[Any], pool: Any, together: Together) -> _
 
     if not call.graph_safe:
         return _Lap(launch=launch, calls=count, how="eager")
-    _check_that_it_does_not_wait(call.draw, inputs[0])
+    _check_sync_free(call.draw, inputs[0])
     graph = torch.cuda.CUDAGraph()
     try:
         with torch.cuda.graph(graph, pool=pool):
             launch()
     except Exception as error:
-        _end_the_failed_capture()
+        _reset_failed_capture()
         raise (error.__context__ if isinstance(error.__context__, Exception) else error) from None
     return _Lap(launch=graph.replay, calls=count, how="graph")
 
 
-def _check_that_it_does_not_wait(draw: Draw, buffer: Any) -> None:
-    """Raise torch's RuntimeError where a call waits for the device: a capture would fail less gently."""
+def _check_sync_free(draw: Draw, buffer: Any) -> None:
+    """Raise torch's RuntimeError if a call waits for the device: a failed capture would leave a broken state."""
     mode = torch.cuda.get_sync_debug_mode()
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Synchronization debug mode is a prototype")
@@ -193,7 +193,7 @@ def _check_that_it_does_not_wait(draw: Draw, buffer: Any) -> None:
             torch.cuda.set_sync_debug_mode(mode)
 
 
-def _end_the_failed_capture() -> None:
-    """Capture something else, because torch's generator counts as captured until a capture ends well."""
+def _reset_failed_capture() -> None:
+    """Capture a small graph, because torch's generator counts as captured until a capture succeeds."""
     with torch.cuda.graph(torch.cuda.CUDAGraph()):
         torch.zeros(1, device="cuda")

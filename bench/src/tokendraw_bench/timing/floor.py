@@ -1,7 +1,7 @@
-"""The passes that ratios refer to: those that read every byte of a buffer once and write next to nothing, and copies.
+"""Passes that ratios divide by: reads of every byte of a buffer, which write next to nothing, and copies.
 
-A read looks at the logits as words of 32 bits, so that halves cost half of what float32 costs. Which reduction comes
-closest to the speed of the memory depends on the shape: several are timed, and the fastest is the floor.
+A read takes the logits as words of 32 bits, so that halves cost half of float32. The reduction closest to the speed of
+the memory depends on the shape: several are timed, and the fastest is the floor.
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ from torch import Tensor
 from tokendraw import TokendrawError
 from tokendraw_bench.timing.timer import Call, Failure, Timer, Timing
 
-_PROGRAMS = ((1024, 4), (4096, 4), (8192, 8))
-"""Words that a program reads, and its warps: for a single row, and for batches."""
+_READ_PROGRAMS = ((1024, 4), (4096, 4), (8192, 8))
+"""Words a program, and warps: for a single row, and for batches."""
 
 
 def readers(device: torch.device) -> Mapping[str, Call]:
-    """Return the passes that read a buffer, by their name in reports."""
-    found = {"torch.sum": Call(draw=_sum), "torch.amax": Call(draw=_amax)}
+    """Return the reading passes by their name in reports."""
+    passes = {"torch.sum": Call(draw=_sum), "torch.amax": Call(draw=_amax)}
     if device.type == "cuda" and importlib.util.find_spec("triton") is not None:
         from tokendraw_bench.timing.read_kernel import read
 
-        for words, warps in _PROGRAMS:
-            found[f"Triton, {words} words a program"] = Call(draw=partial(_by_triton, read, words, warps))
-    return found
+        for words, warps in _READ_PROGRAMS:
+            passes[f"Triton, {words} words a program"] = Call(draw=partial(_by_triton, read, words, warps))
+    return passes
 
 
 def copies(source: Callable[[Any], Tensor], inputs: Any) -> Mapping[str, Call]:
-    """Return the passes that copy a tensor of their inputs, by their name in reports.
+    """Return the copying passes by their name in reports.
 
-    :param source: finds the tensor.
-    :param inputs: one set of them; the others have the same form.
+    :param source: finds the tensor among the inputs.
+    :param inputs: a set of inputs; all sets have the same form.
     """
     copy = torch.empty_like(source(inputs))
     return {"torch.Tensor.copy_": Call(draw=lambda inputs: copy.copy_(source(inputs)))}
@@ -45,10 +45,10 @@ def copies(source: Callable[[Any], Tensor], inputs: Any) -> Mapping[str, Call]:
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """The times of some calls, and of the fastest pass that ratios refer to.
+    """Times of calls, and of the fastest pass.
 
-    :ivar read: Time of the fastest pass that only reads the inputs.
-    :ivar read_by: Name of that pass.
+    :ivar read: Time of the fastest pass over the inputs.
+    :ivar read_by: Name of the fastest pass.
     :ivar calls: Time of each call by its name, or the reason why the call has none.
     """
 
@@ -68,15 +68,15 @@ def measure(
 ) -> Measured:
     """Time calls and reads of the same buffers, in turns.
 
-    :param passes: what reads the buffers, or copies; None: :func:`readers` of their device.
-    :param subject: what is timed, for the message of the error.
-    :param floor: what the passes do, likewise.
+    :param passes: reads or copies of the buffers; None: :func:`readers` of their device.
+    :param subject: name of the cell, for the message of the error.
+    :param floor: ``read`` or ``copy``, likewise.
     :raises TokendrawError: none of the passes works.
     """
     passes = readers(buffers[0].device) if passes is None else passes
     named = {f"{floor}: {name}": call for name, call in passes.items()}
-    found = timer.time(named | dict(calls), buffers)
-    reads = {name: found.pop(name) for name in named}
+    times = timer.time(named | dict(calls), buffers)
+    reads = {name: times.pop(name) for name in named}
     timings = {name: entry for name, entry in reads.items() if isinstance(entry, Timing)}
     if not timings:
         reasons = "; ".join(
@@ -88,11 +88,11 @@ def measure(
             f"{subject} needs a {floor} that ratios refer to, found none that works: {reasons}."
         )
     fastest = min(timings, key=lambda name: timings[name].us)
-    return Measured(read=timings[fastest], read_by=fastest.removeprefix(f"{floor}: "), calls=found)
+    return Measured(read=timings[fastest], read_by=fastest.removeprefix(f"{floor}: "), calls=times)
 
 
 def words_of(logits: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
-    """View the bytes of ``logits`` as one row of 32-bit words, without the last of an odd number of halves."""
+    """View the bytes of ``logits`` as a row of 32-bit words, without the last of an odd number of halves."""
     flat = logits.flatten()
     return flat[: flat.numel() - flat.numel() * flat.element_size() % 4 // 2].view(dtype)
 

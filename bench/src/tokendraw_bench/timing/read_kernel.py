@@ -1,4 +1,4 @@
-"""Reads a buffer at the speed of the memory: each program folds its words into one by xor. Needs triton."""
+"""Reads a buffer at the speed of the memory: each program folds its words into a single word by xor. Needs triton."""
 
 # ruff: noqa: ANN001, ANN202, N803
 # mypy: ignore-errors
@@ -13,7 +13,7 @@ from torch import Tensor
 
 
 def read(words: Tensor, block: int, warps: int) -> Tensor:
-    """Fold each ``block`` words into one by xor.
+    """Fold every ``block`` words into a single word by xor.
 
     :param words: [N] int32.
     """

@@ -1,4 +1,4 @@
-"""Times calls in turns, so that a busy moment affects all of them, with medians and quartiles."""
+"""Times calls in turns, so that a busy moment affects every call; returns medians and quartiles."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
 from tokendraw.tools import format_error
-from tokendraw_bench.timing.together import Alone, Together
+from tokendraw_bench.timing.rank_group import RankGroup, SingleRank
 
 Draw: TypeAlias = Callable[[Any], object]
-"""Takes one set of inputs: whatever the operation makes of them, such as a buffer of logits [B, V]."""
+"""Function of a set of inputs, such as a buffer of logits [B, V]."""
 Clock: TypeAlias = Callable[[], float]
 
-_WORKING_SET = 128 << 20  # bytes; beyond the last cache of most machines
-_MOST_BUFFERS = 1024
-_WARM_UP = 2
-_LEAST_SAMPLE = 1e-3  # seconds that one sample should take, so that the clock's own time does not show
+_WORKING_SET_BYTES = 128 << 20  # bytes; beyond the last cache of most machines
+_MAX_BUFFERS = 1024
+_WARM_UP_CALLS = 2
+_MIN_SAMPLE_SECONDS = 1e-3  # seconds that one sample should take, so that the clock's own time does not show
 
 
 @dataclass(frozen=True, kw_only=True)
 class Call:
-    """A call that is timed: one step on one set of inputs.
+    """A timed call: a step on a set of inputs.
 
-    :ivar draw: Function that is timed; takes one set of inputs.
+    :ivar draw: Timed function; takes a set of inputs.
     :ivar graph_safe: Whether a CUDA graph can capture the call.
     :ivar way: Distinguishes the call from other calls of the same contender; "" for a single call.
     """
@@ -39,7 +39,7 @@ class Call:
 
 @dataclass(frozen=True, kw_only=True)
 class Timing:
-    """The time of one call in microseconds.
+    """The time of a call in microseconds.
 
     :ivar us: Median time.
     :ivar q1_us: First quartile of the time.
@@ -81,7 +81,7 @@ class Timer(Protocol):
     method: str
 
     def buffers(self, nbytes: int) -> int:
-        """Return the number of sets of inputs of this size that no cache holds together."""
+        """Return the number of sets of inputs that exceeds the caches together."""
 
     def time(self, calls: Mapping[str, Call], buffers: Sequence[Any]) -> dict[str, Timing | Failure]:
         """Time every call on all buffers in rotation. A call that raises is a ``Failure`` and disturbs no other."""
@@ -91,7 +91,7 @@ class WallTimer:
     """Times calls by the wall clock, where the host computes or waits for the device.
 
     :param synchronize: waits for the device; None for the CPU.
-    :param together: the ranks that make each call with this one.
+    :param group: the ranks that make each call with this one.
     """
 
     def __init__(
@@ -100,44 +100,44 @@ class WallTimer:
         *,
         clock: Clock = time.perf_counter,
         synchronize: Callable[[], object] | None = None,
-        together: Together | None = None,
+        group: RankGroup | None = None,
     ) -> None:
         self.repeats = repeats
-        self.method = f"wall clock over buffers of {_WORKING_SET >> 20} MiB in rotation"
+        self.method = f"wall clock over buffers of {_WORKING_SET_BYTES >> 20} MiB in rotation"
         self._clock = clock
         self._synchronize = synchronize or (lambda: None)
-        self._together = together or Alone()
+        self._group = group or SingleRank()
 
     def buffers(self, nbytes: int) -> int:
-        """Return at least two, so that no call finds its own inputs in a nearby cache."""
-        return min(max(2, math.ceil(_WORKING_SET / nbytes)), _MOST_BUFFERS)
+        """Return the number of sets that exceeds the caches, at least 2."""
+        return min(max(2, math.ceil(_WORKING_SET_BYTES / nbytes)), _MAX_BUFFERS)
 
     def time(self, calls: Mapping[str, Call], buffers: Sequence[Any]) -> dict[str, Timing | Failure]:
-        """Warm up, then take one sample of every call in turn, over and over."""
+        """Warm up, then take samples of all calls in turn."""
         failed: dict[str, Failure] = {}
         samples: dict[str, list[float]] = {name: [] for name in calls}
         rotation = {name: itertools.cycle(buffers) for name in calls}
         inner = dict.fromkeys(calls, 1)
-        for turn in range(-_WARM_UP, self.repeats):
+        for turn in range(-_WARM_UP_CALLS, self.repeats):
             for name in [name for name in calls if name not in failed]:
-                self._together.meet()
+                self._group.wait()
                 try:
                     seconds = self._sample(calls[name].draw, rotation[name], inner[name])
                 except Exception as error:  # of a plugin, which may raise what it likes
                     failed[name] = Failure(reason=format_error(error))
                     continue
-                seconds = self._together.most(seconds)
+                seconds = self._group.maximum(seconds)
                 if turn >= 0:
                     samples[name].append(1e6 * seconds)
                 elif seconds > 0:
-                    inner[name] = max(1, math.ceil(_LEAST_SAMPLE / seconds))
+                    inner[name] = max(1, math.ceil(_MIN_SAMPLE_SECONDS / seconds))
         return {
             name: failed[name] if name in failed else summary(samples[name], how="wall clock")
             for name in calls
         }
 
     def _sample(self, draw: Draw, rotation: Iterator[Any], count: int) -> float:
-        """Measure the seconds of one call, averaged over ``count``."""
+        """Measure the seconds of a call, averaged over ``count`` calls."""
         inputs = list(itertools.islice(rotation, count))
         self._synchronize()
         start = self._clock()

@@ -72,6 +72,19 @@ def check_integers(name: str, tensor: Tensor) -> None:
     )
 
 
-def same_device(found: torch.device, needed: torch.device) -> bool:
+def same_device(device: torch.device, needed: torch.device) -> bool:
     """Whether two devices are the same; the needed device may lack an index."""
-    return found == needed or (found.type == needed.type and needed.index is None)
+    return device == needed or (device.type == needed.type and needed.index is None)
+
+
+def check_device(name: str, tensor: Tensor, device: torch.device, built: str) -> None:
+    """Refuse a tensor on another device than a provider's.
+
+    :param built: names the provider, such as ``planner``.
+    :raises InvalidInputError: names both devices.
+    """
+    if not same_device(tensor.device, device):
+        raise InvalidInputError(
+            f"'{name}' needs device {device}, where the {built} was built, found {tensor.device}. "
+            f"Move it, or load a {built} for {tensor.device}."
+        )

@@ -22,9 +22,9 @@ NOT_BY_ROW = "every row is one"
 
 
 class Call(ABC):
-    """The arguments of one call. Making one checks nothing and costs next to nothing; :meth:`check` checks.
+    """The arguments of a call. Making a call checks nothing and costs next to nothing; :meth:`check` checks.
 
-    An operation has one such class for each of its methods, whose parameters are those of ``__init__``.
+    An operation has a class for each of its methods; the method's parameters are those of ``__init__``.
     """
 
     __slots__ = ()
@@ -36,14 +36,14 @@ class Call(ABC):
 
     @abstractmethod
     def check(self, device: torch.device, need: Any) -> None:
-        """Refuse arguments that fit neither each other, nor the device, nor the need. Reads nothing on a device.
+        """Refuse arguments of the wrong form, device or need. Reads nothing on a device.
 
         :raises InvalidInputError: says what is needed and what was found.
         """
 
     @abstractmethod
     def tensors(self) -> dict[str, Tensor]:
-        """Name the tensors that a backend has to leave unmodified."""
+        """List the tensors by name; a backend has to leave them unmodified."""
 
     @abstractmethod
     def with_tensors(self, tensors: Mapping[str, Tensor]) -> Self:
@@ -55,42 +55,42 @@ class Call(ABC):
 
     @abstractmethod
     def output_check(self, need: Any) -> OutputCheck:
-        """Return the check of the output's form, which keeps no tensor alive."""
+        """Return the check of the output's form, without references to tensors."""
 
     def check_values(self) -> None:
-        """Refuse values that are out of range, and wait for the device: with ``TOKENDRAW_DEBUG=1``.
+        """Refuse values out of range, and wait for the device: with ``TOKENDRAW_DEBUG=1``.
 
         :raises InvalidParameterError: says what is needed and what was found.
         """
         return
 
     def wrong_values(self, output: Any, need: Any) -> str | None:
-        """Say what is wrong with the values of an output of the right form; waits for the device.
+        """Describe wrong values of an output of the right form; waits for the device.
 
         :param need: of the caller.
         """
         return None
 
     def copied(self) -> Self:
-        """Copy the call and the tensors that a backend may overwrite, so that another backend can serve the call."""
+        """Copy the call with all tensors, against overwriting by a failing backend."""
         return self.with_tensors({name: tensor.clone() for name, tensor in self.tensors().items()})
 
     def signature(self) -> Hashable:
-        """Return the properties that decide which kernels of a backend serve the call, apart from its size."""
+        """Return the properties for the choice of a backend's kernels, the size of the call apart."""
         return tuple([(tensor.dtype, tensor.shape[1:]) for tensor in self.tensors().values()])
 
     def undeclared_class(self, capabilities: Any) -> str | None:
-        """Name the class of an argument that a backend has to declare and does not; None if there is none."""
+        """Name the undeclared class of an argument; None: the capabilities declare all."""
         return None
 
     @property
     def num_rows(self) -> int:
-        """Return the number of rows that :meth:`tokendraw.Sampler.stats` counts for the call."""
+        """Return the number of rows for :meth:`tokendraw.Sampler.stats`."""
         return 0
 
 
 class RowCall(Call):
-    """A call whose rows have parameters: checked once for the same metadata, and perhaps divided between backends."""
+    """A call with parameters for each row: checked once for the same metadata, and perhaps divided between backends."""
 
     __slots__ = ()
 
@@ -100,7 +100,7 @@ class RowCall(Call):
     @property
     @abstractmethod
     def facts(self) -> BatchFacts:
-        """Return the properties that the rows may have."""
+        """Return the facts about the rows."""
 
     @property
     @abstractmethod
@@ -117,10 +117,10 @@ class RowCall(Call):
 
     @abstractmethod
     def cache_check(self, key: object, check: OutputCheck) -> None:
-        """Cache the output check of a call that was checked and that the selected backend served alone."""
+        """Cache the output check after a checked call, served by the selected backend alone."""
 
     def row_kinds(self) -> RowKinds | str:
-        """Return the kind of each row, by which rows go to the companion, or say why the rows stay together."""
+        """Return the kind of each row for the division, or say why the rows stay together."""
         return NOT_BY_ROW
 
     def split(
@@ -129,7 +129,7 @@ class RowCall(Call):
         reasons: Sequence[str | None],
         unsupported: Sequence[tuple[Requirement, ...]],
     ) -> RowSplit:
-        """Divide the rows between the selected backend and its companion.
+        """Divide the rows between the selected backend and the companion.
 
         :param reasons: for each of the kinds the property that the selected backend does not support, or None.
         :param unsupported: the requirements that the selected backend does not meet, and those of its companion.
@@ -137,9 +137,9 @@ class RowCall(Call):
         raise NotImplementedError
 
     def divided(self, split: RowSplit) -> tuple[Self, Self]:
-        """Make the calls of the selected backend and of its companion, which gets a copy of its rows."""
+        """Make the calls of the selected backend and of the companion, with a copy of the leaving rows."""
         raise NotImplementedError
 
     def merged(self, split: RowSplit, output: Any, companion_output: Any) -> Any:
-        """Merge the outputs of the selected backend and of its companion, in the order of the rows."""
+        """Merge the outputs of the selected backend and of the companion, in the order of the rows."""
         raise NotImplementedError

@@ -34,7 +34,7 @@ class Dispatcher:
 
     @property
     def selection(self) -> Selection:
-        """Return the selected backends; select them first if none are, or if one was rejected since.
+        """Return the selection; select first, and again after the rejection of a backend.
 
         :raises SamplerUnavailableError: the explicit choice cannot be honoured, or nothing is available.
         """
@@ -47,7 +47,7 @@ class Dispatcher:
         return selection
 
     def dispatch(self, call: Call) -> Any:
-        """Check a call, run it on the backends that support it, and return the output.
+        """Check a call, run the rows on supporting backends, and return the output.
 
         :raises InvalidInputError: before anything is launched.
         :raises SamplerUnavailableError: the call may have a property that no backend here supports, or a backend that
@@ -65,7 +65,7 @@ class Dispatcher:
         return self._fall_back(selection, failure, call)
 
     def dispatch_rows(self, call: RowCall) -> Any:
-        """Dispatch a call without new checks if a call with the same metadata and form was checked before.
+        """Dispatch a call, without new checks after a checked call with the same metadata and form.
 
         Raises as :meth:`dispatch` does.
         """
@@ -85,7 +85,7 @@ class Dispatcher:
         return self._fall_back(selection, failure, call)
 
     def validate(self, call: Call) -> None:
-        """Check the arguments of a call; with ``debug`` their values, too.
+        """Check the arguments of a call; with ``debug`` the values, too.
 
         :raises InvalidInputError: says what is needed and what was found.
         """
@@ -95,7 +95,7 @@ class Dispatcher:
             call.check_values()
 
     def run(self, backend: LoadedBackend, call: Call, check: OutputCheck) -> Any:
-        """Run a call on one backend and check the output; with ``debug`` its values and the inputs, too.
+        """Run a call on a backend and check the output; with ``debug`` the values and the inputs, too.
 
         :raises CallFailedError: the backend raised, or its output has the wrong form.
         :raises PluginError: ``debug`` found a fault.
@@ -105,7 +105,7 @@ class Dispatcher:
         return run(backend, call, check, MutationCheck(backend.name, call.tensors()), self.negotiator.need)
 
     def _valid_selection(self) -> Selection | None:
-        """Return the selection; None if there is none, or if one of its backends was rejected since."""
+        """Return the selection; None before the first, and after the rejection of a backend."""
         negotiator = self.negotiator
         if self._version != negotiator.version:
             with negotiator.lock:
@@ -115,7 +115,7 @@ class Dispatcher:
         return self._selection
 
     def _serve(self, selection: Selection, call: Call) -> Any:
-        """Run a checked call, each row on a backend that supports it.
+        """Run a checked call, each row on a supporting backend.
 
         :raises CallFailedError: a backend failed.
         """
@@ -145,7 +145,7 @@ class Dispatcher:
         is_copy: bool = False,
         is_part: bool = False,
     ) -> Any:
-        """Run a call on one backend, on copies of its tensors if it is the first call of its signature.
+        """Run a call on a backend, with copies of the tensors in the first call of a signature.
 
         :param is_copy: the tensors are copies of the caller's.
         :param is_part: other rows of the caller's call are served by the companion.
@@ -170,7 +170,7 @@ class Dispatcher:
         return output
 
     def _fall_back(self, selection: Selection, failure: CallFailedError, call: Call) -> Any:
-        """Serve a failed call by another backend, which replaces the failed backend; or raise.
+        """Serve a failed call by a successor in place of the failed backend; or raise.
 
         One thread at a time: a thread that fails later finds the successor in place.
         """

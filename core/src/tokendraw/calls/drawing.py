@@ -1,4 +1,4 @@
-"""Calls that draw a token for each row: samples, and the drafts of speculative decoding from streams of their own."""
+"""Calls for a token a row: samples, and the drafts of speculative decoding, from separate streams."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _CheckedCall: TypeAlias = tuple[input_checks.LogitsForm, OutputCheck]
 
 
 class Sample(RowCall):
-    """A batch of logits [B, V] and the parameters of its rows."""
+    """A batch of logits [B, V] and the parameters of the rows."""
 
     __slots__ = ("logits", "metadata")
 
@@ -133,7 +133,7 @@ class Sample(RowCall):
 
 
 class Draft(Sample):
-    """A batch of which drafts are drawn, from noise that no verification at the same seeds and positions shares."""
+    """A batch of logits for drafts, drawn from noise of separate streams: verifications use others."""
 
     __slots__ = ()
 
@@ -142,7 +142,7 @@ class Draft(Sample):
 
 
 def logits_signature(logits: Tensor, facts: BatchFacts) -> tuple[object, ...]:
-    """Return the properties that decide which kernels draw from logits, apart from the number of rows."""
+    """Return the properties for the choice of kernels, the number of rows apart."""
     return (
         logits.dtype,
         logits.shape[1],

@@ -1,4 +1,4 @@
-"""Decides who serves a call after a backend failed: whose fault it is, who takes over, and what the user reads.
+"""Decides after a failed call: whose fault, which backend serves next, and the user's message.
 
 =====================================================  ================================================================
 the failed call                                        what follows
@@ -45,7 +45,7 @@ from tokendraw.errors.notices import announce
 
 
 class CallFailedError(Exception):
-    """A backend raised, or its output has the wrong form."""
+    """A backend raised, or returned an output of the wrong form."""
 
     def __init__(self, backend: LoadedBackend, error: BaseException, reason: str) -> None:
         self.backend = backend
@@ -58,7 +58,7 @@ class CallFailedError(Exception):
 
     @property
     def visible_error(self) -> BaseException:
-        """The error, or a PluginError in place of an exception that would end the host, such as ``SystemExit``."""
+        """The error, or a PluginError in place of ``SystemExit`` and its like, for the host's sake."""
         if isinstance(self.error, Exception):
             return self.error
         visible = PluginError(f"{self.backend.name!r} failed: {self.reason}")
@@ -114,7 +114,7 @@ def refusal(failure: CallFailedError, selection: Selection, call: Call) -> BaseE
 
 
 def failed_by_all(failures: Sequence[CallFailedError]) -> BaseException:
-    """Return the error of a call that no backend could serve: the first one."""
+    """Return the first error of a call after failures of all backends."""
     first, *others = failures
     return _noted(
         first.visible_error,
@@ -130,7 +130,7 @@ def successor(
     failure: CallFailedError,
     call: Call,
 ) -> tuple[Selection, Rejections]:
-    """Select again without the backend that failed.
+    """Select again, without the failed backend.
 
     :raises SamplerUnavailableError: no other backend can serve the operation, or the call.
     """
@@ -151,7 +151,7 @@ def successor(
 def warn_of(
     failures: Sequence[CallFailedError], selection: Selection, successor: str, *, strict: bool, debug: bool
 ) -> None:
-    """Warn once a process of each backend that failed, and of untested versions that the successor uses.
+    """Warn once a process of each failed backend, and of the successor's untested versions.
 
     :param strict: raise the first of these warnings instead.
     """

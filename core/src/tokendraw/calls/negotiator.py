@@ -33,7 +33,7 @@ fault of the device, which counts for every operation of the plugin."""
 
 
 class Negotiator:
-    """Selects the backends of all operations of one loaded object, and counts the rows that each backend serves.
+    """Selects the backends for all operations of a loaded object, and counts the rows of each backend.
 
     :ivar device: Device of all tensors that calls take and return.
     :ivar need: Need of the caller, of the need type of every operation that is selected for.
@@ -55,7 +55,7 @@ class Negotiator:
         companions: bool = True,
         before_build: Callable[[str], None] | None = None,
     ) -> None:
-        """Keep the facts that selections rest on.
+        """Keep the facts for selections.
 
         :param discovery: the installed plugins; None: nothing can be selected, and no backend can be replaced.
         :param before_build: called with the name of each plugin that is about to be built.
@@ -76,7 +76,7 @@ class Negotiator:
         self._rows_lock = threading.Lock()
 
     def select(self, operation: Operation) -> Selection:
-        """Select the backends of an operation, and warn once a process of what the user should know of the decision.
+        """Select the backends of an operation, and give the warnings about the decision once a process.
 
         :raises SamplerUnavailableError: the explicit choice cannot be honoured, or nothing is available.
         """
@@ -87,7 +87,7 @@ class Negotiator:
         return selection
 
     def settle(self, operation: Operation, rejections: Rejections) -> tuple[Selection, Rejections]:
-        """Resolve and build until the chosen plugin and its companion have proven themselves.
+        """Resolve and build until the chosen plugin and the companion are proven.
 
         A plugin that fails is rejected and the next best is tried. An explicit choice has no next best.
 
@@ -128,26 +128,26 @@ class Negotiator:
         ), rejections
 
     def adopt(self, rejections: Rejections) -> None:
-        """Reject plugins from here on: no operation uses a rejected backend in its next call."""
+        """Reject plugins for the next call of every operation."""
         with self.lock:
             if rejections != self.rejections:
                 self.rejections = rejections
                 self.version += 1
 
     def is_valid(self, selection: Selection) -> bool:
-        """Whether no backend of a selection was rejected since."""
+        """Whether no backend of a selection is rejected."""
         operation = selection.resolution.operation
         backends = (selection.backend, selection.companion)
         return all(b is None or _rejection(self.rejections, operation, b.name) is None for b in backends)
 
     def count(self, name: str, rows: int) -> None:
-        """Count rows that a backend has served. Any thread may call this."""
+        """Count rows served by a backend. Any thread may call this."""
         if rows:
             with self._rows_lock:
                 self._rows[name] = self._rows.get(name, 0) + rows
 
     def stats(self) -> dict[str, int]:
-        """Return the number of rows that each backend has served, by its name."""
+        """Return the number of served rows by the name of the backend."""
         with self._rows_lock:
             return dict(self._rows)
 
@@ -190,7 +190,7 @@ def rejected(
 
 
 def warn_of(resolution: Resolution, *, strict: bool, once_for: Hashable = None) -> None:
-    """Warn of plugins that a decision passed over, once for ``once_for``, and of the untested versions that it uses.
+    """Warn of a decision's passed-over plugins, once for ``once_for``, and of untested versions.
 
     :param strict: raise the first of these warnings instead.
     """

@@ -1,4 +1,4 @@
-"""Shows the progress of a warmup in one line on the terminal, which goes away when it ends."""
+"""Shows the progress of a warmup in a line on the terminal, erased at the end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The objects that callers hold: an operation on one device, with the methods of the operation."""
+"""The base of the objects held by callers: an operation on a device."""
 
 from __future__ import annotations
 
@@ -41,22 +41,22 @@ class Provider:
 
     @property
     def device(self) -> torch.device:
-        """Device of all tensors that the methods take and return."""
+        """Device of all tensors, passed and returned."""
         return self._negotiator.device
 
     @property
     def name(self) -> str:
-        """Name of the plugin that was chosen."""
+        """Name of the chosen plugin."""
         return self._dispatcher.selection.backend.name
 
     @property
     def resolution(self) -> Resolution:
-        """Every decision that led to the chosen plugin."""
+        """Decisions on every candidate, with the chosen plugin."""
         return self._dispatcher.selection.resolution
 
     @untraced
     def prepare(self, operation: str | None = None) -> None:
-        """Negotiate, build and prove the backend now; otherwise the first call does that.
+        """Negotiate, build and prove the backend now rather than in the first call.
 
         :param operation: one of several that this object has methods for; None: its own.
         :raises SamplerUnavailableError: the explicit choice cannot be honoured, or nothing is available.
@@ -65,7 +65,7 @@ class Provider:
 
     @untraced
     def stats(self) -> dict[str, int]:
-        """Count how many rows each plugin has drawn here, by name; replays of graphs do not count."""
+        """Return the number of rows drawn by each plugin here; replays of graphs do not count."""
         return self._negotiator.stats()
 
     @untraced
@@ -82,7 +82,7 @@ class Provider:
 
 
 class CallsProvider(Provider):
-    """A provider whose methods are made from the operation's calls, for operations that have no class of their own."""
+    """A provider with methods made from the operation's calls, for operations without a class."""
 
     def __init__(
         self, operation: Operation, negotiator: Negotiator, selection: Selection | None = None

@@ -1,4 +1,4 @@
-"""Routes the rows of a call to the selected backend and its companion."""
+"""Routes the rows of a call to the selected backend and the companion."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _log = logging.getLogger("tokendraw")
 
 
 def route(selection: Selection, call: Call) -> RowSplit | LoadedBackend:
-    """Find the backend that serves a call, or divide the rows if the host knows the kind of each row.
+    """Find the backend for a call, or divide the rows if the host knows the kind of each row.
 
     :raises SamplerUnavailableError: the call may have a property that no selected backend supports.
     """
@@ -53,7 +53,7 @@ def route(selection: Selection, call: Call) -> RowSplit | LoadedBackend:
 
 
 def serving_backend(selection: Selection, call: Call, rows: Rows | None = None) -> LoadedBackend:
-    """Find the backend that serves a whole call, or rows of one kind.
+    """Find the backend for a whole call, or for rows of one kind.
 
     :raises SamplerUnavailableError: no selected backend supports all properties that the call may have.
     """
@@ -81,13 +81,13 @@ def serving_backend(selection: Selection, call: Call, rows: Rows | None = None) 
 
 
 def is_served(selection: Selection, call: Call | Rows) -> bool:
-    """Whether the selected backend or its companion serves all of a call."""
+    """Whether the selected backend or the companion supports all of a call."""
     backends = (selection.backend, selection.companion)
     return any(backend is not None and backend.reason_against(call) is None for backend in backends)
 
 
 def undeclared_class(name: str, *samplers: str) -> SamplerUnavailableError:
-    """Refuse metadata of a class that some samplers do not declare."""
+    """Refuse metadata of an undeclared class."""
     found, do = all_of(map(repr, samplers)), "do" if len(samplers) > 1 else "does"
     return SamplerUnavailableError(
         f"'metadata' of every row needs a sampler that declares the class {name!r}, found {found}, which {do} not. "
@@ -107,7 +107,7 @@ def _row_kinds(selection: Selection, call: Call) -> RowKinds | str:
 
 
 def _split(selection: Selection, call: RowCall, kinds: RowKinds) -> RowSplit | str:
-    """Divide the rows of a call, or say why they cannot be divided."""
+    """Divide the rows of a call, or say why not."""
     split = selection.row_splits.get(kinds)
     if split is None:
         if is_capturing():
@@ -121,7 +121,7 @@ def _split(selection: Selection, call: RowCall, kinds: RowKinds) -> RowSplit | s
 
 
 def _reasons_by_kind(backend: LoadedBackend, call: RowCall, kinds: RowKinds) -> list[str | None]:
-    """Name, for each kind of row, the property that a backend does not support."""
+    """Name the unsupported property of each kind of row."""
     if backend.undeclared_class(call) is not None:
         return [backend.reason_against(call)] * len(kinds.kinds)
     return [backend.reason_against(Rows(kind, call.vocab_size)) for kind in kinds.kinds]
@@ -139,7 +139,7 @@ def _whole_call(selection: Selection, call: Call, reasons: Sequence[str], becaus
 
 
 def _log_companion(selection: Selection, reasons: Iterable[str], because: str = "") -> None:
-    """Log the first time that the companion serves rows of a kind, or a whole call because of them."""
+    """Log the first rows of a kind for the companion, and the first whole call on their account."""
     assert selection.companion is not None
     for kind in reasons:
         if (kind, bool(because)) not in selection.logged_kinds:
@@ -150,7 +150,7 @@ def _log_companion(selection: Selection, reasons: Iterable[str], because: str = 
 
 
 def _check_declared(selection: Selection, call: Call, kinds: RowKinds | str) -> None:
-    """Refuse a call if a backend that does not declare the class of an argument would get a part of it.
+    """Refuse a part of a call for a backend without a declaration of an argument's class.
 
     :param kinds: kinds of the rows; words if the call is not divided.
     :raises SamplerUnavailableError: names the rows and the class.

@@ -1,4 +1,4 @@
-"""The requirements of rows of logits: seeds, greedy rows, filters and logprobs, which belong to single rows.
+"""The requirements of rows of logits: seeds, greedy rows, filters and logprobs.
 
 A need holds for every batch and is compared once, by :mod:`tokendraw.backends.resolution.checks`. A sampler that does
 not support a property of some rows still serves all other rows.
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
 
 class Rows(NamedTuple):
-    """Some rows of a batch, to compare them with requirements as a call is compared."""
+    """Rows of a batch, comparable with requirements like a call."""
 
     facts: BatchFacts
     vocab_size: int
     is_sharded: bool = False
 
     def undeclared_class(self, capabilities: Capabilities) -> None:
-        """Name no class: every backend takes parameters of the rows that :class:`SamplingMetadata` has."""
+        """Name no class: every backend takes the parameters of :class:`SamplingMetadata`."""
 
 
 _Asked: TypeAlias = "RowCall | Rows"

@@ -1,4 +1,4 @@
-"""The backends that serve an operation: built, proven, and selected by a resolution."""
+"""The backends of an operation: built, proven, and selected by a resolution."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _MAX_SIGNATURES = 256
 
 @dataclass(slots=True, eq=False)
 class LoadedBackend:
-    """A backend that was built and proven."""
+    """A built and proven backend."""
 
     name: str
     object: Any
@@ -37,7 +37,7 @@ class LoadedBackend:
     _signatures: set[Hashable] = field(default_factory=set)
 
     def reason_against(self, call: Call | Rows) -> str | None:
-        """Name the first property of a call, or of some rows, that the backend does not support; None: none."""
+        """Name the first unsupported property of a call or of rows; None: all are supported."""
         capabilities = self.capabilities
         if capabilities is None:
             return None
@@ -47,21 +47,21 @@ class LoadedBackend:
         return first_reason(self.unsupported, call, capabilities) if self.unsupported else None
 
     def undeclared_class(self, call: Call) -> str | None:
-        """Name the class of an argument that the backend has to declare and does not; None if there is none."""
+        """Name the undeclared class of an argument; None: the capabilities declare all."""
         return None if self.capabilities is None else call.undeclared_class(self.capabilities)
 
     def is_new(self, signature: Hashable) -> bool:
-        """Whether the backend has served no call of this signature, as far as signatures are counted."""
+        """Whether the signature is new to the backend, within the number of counted signatures."""
         return signature not in self._signatures and len(self._signatures) < _MAX_SIGNATURES
 
     def note_success(self, signature: Hashable) -> None:
-        """Note that the backend has served a call of this signature."""
+        """Note the signature of a served call."""
         self._signatures.add(signature)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Selection:
-    """The backend that serves an operation, and its companion. Replaced as a whole: no thread sees half of a change."""
+    """The backend of an operation, and a companion for unsupported rows and calls. Replaced as a whole: no thread sees half of a change."""
 
     resolution: Resolution
     backend: LoadedBackend

@@ -1,4 +1,4 @@
-"""The call of ``sample`` where each rank of a group holds some columns of the logits, and its dispatch.
+"""The call of ``sample`` over ranks with some columns of the logits each, and the dispatch of the call.
 
 All ranks make the call together. So the selected backend serves all of it on every rank: with a companion, or a
 successor after a failure, the ranks would part.
@@ -31,7 +31,7 @@ from tokendraw.vocab_parallel.shard import Agreed, VocabShard
 
 
 class ShardedSample(Sample):
-    """The columns [B, n] of this rank, and the parameters of the rows, the same on every rank."""
+    """The columns [B, n] of a rank, and the parameters of the rows, equal on every rank."""
 
     __slots__ = ("shard",)
 
@@ -42,7 +42,7 @@ class ShardedSample(Sample):
         self.shard = shard
 
     def agree(self, backend: str, need: Need, error: TokendrawError | None) -> None:
-        """Compare the call with the calls of the other ranks, before it runs.
+        """Compare the calls of all ranks, before the run.
 
         :param backend: name of the backend that serves it on this rank.
         :param error: error of the call on this rank.
@@ -99,7 +99,7 @@ def sample_call(logits: Tensor, metadata: SamplingMetadata, *, shard: VocabShard
 
 
 def dispatch_over_ranks(dispatcher: Dispatcher, call: ShardedSample) -> SamplerOutput:
-    """Dispatch a call that all ranks make together. An error of one rank is raised on every rank, none of which waits.
+    """Dispatch a joint call of all ranks. An error of a rank is raised on every rank; no rank waits for another.
 
     :raises InvalidInputError: before anything is launched.
     :raises SamplerUnavailableError: the selected backend does not support a property that the call may have.
@@ -132,7 +132,7 @@ def dispatch_over_ranks(dispatcher: Dispatcher, call: ShardedSample) -> SamplerO
 
 
 def _check_supported(selection: Selection, call: ShardedSample) -> None:
-    """Refuse a call that the selected backend cannot serve alone.
+    """Refuse a call beyond the selected backend.
 
     :raises SamplerUnavailableError: names the property that the backend does not support.
     """

@@ -1,4 +1,4 @@
-"""Splits a batch between two samplers, each row to the one that serves it, and puts the results together.
+"""Divides a batch between a sampler and a companion, and merges the outputs.
 
 The chosen sampler draws from the logits as they are, with harmless parameters in the rows of its companion: taking
 these rows out would copy nearly all logits. The companion draws from a copy of its few rows. Neither step looks at the
@@ -26,13 +26,13 @@ that each row counts. See ``docs/engine-authors.md``.
 
 
 def is_worthwhile(staying: int, leaving: int, device: torch.device) -> bool:
-    """Whether two samplers draw a batch faster than the companion alone, which has to draw some rows in any case."""
+    """Whether two samplers draw a batch faster than the companion alone."""
     return staying >= (leaving if device.type == "cpu" else max(MIN_SPLIT_ROWS, leaving))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RowSplit:
-    """The rows of a batch that go to the companion. Indices lie on the device, so that a step uploads none."""
+    """The companion's rows of a batch. Indices lie on the device, so that a step uploads none."""
 
     staying: BatchFacts
     """Facts about the rows that the chosen sampler draws."""
@@ -78,7 +78,7 @@ class RowSplit:
         )
 
     def for_chosen(self, metadata: SamplingMetadata) -> SamplingMetadata:
-        """Return the parameters of all rows, harmless in the rows that leave, which any sampler draws quickly."""
+        """Return the parameters of all rows, with harmless values in the leaving rows, fast for any sampler."""
         facts = self.staying
         leaves = self.slot_leaves
         k, width = facts.max_top_k, facts.max_logprobs
@@ -113,7 +113,7 @@ class RowSplit:
         )
 
     def merged(self, chosen: SamplerOutput, companion: SamplerOutput, width: int | None) -> SamplerOutput:
-        """Merge both outputs, in the order of the rows.
+        """Merge the outputs in the order of the rows.
 
         :param width: how many best tokens every row of the whole batch gets; None: no row wants any.
         """

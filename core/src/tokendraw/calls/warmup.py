@@ -33,7 +33,7 @@ _log = logging.getLogger("tokendraw")
 
 
 class CallGroups(NamedTuple):
-    """Groups of calls that a warmup makes one after the other, the calls of a group side by side."""
+    """Groups of calls for a warmup, made in sequence; the calls of a group run in parallel."""
 
     title: str
     """Text that is shown beside the count of calls."""
@@ -44,15 +44,15 @@ class CallGroups(NamedTuple):
 
 
 class Warmup(Protocol):
-    """Makes up calls of every kind that an engine may make. Built from checked arguments."""
+    """Makes up calls of every kind. Built from checked arguments."""
 
     def stages(self, selection: Selection, device: torch.device) -> Iterable[CallGroups]:
-        """Make up the calls that a selected backend supports."""
+        """Make up the calls for the selected backends."""
         ...
 
 
 def warm_up(warmups: Sequence[tuple[Dispatcher, Warmup]], *, progress: bool | None) -> float:
-    """Make the calls of each warmup; torch's random state and the counted rows are left alone.
+    """Make the calls of each warmup, and restore torch's random state and the counted rows.
 
     :param warmups: of one loaded object.
     :param progress: whether a line on stderr shows how far it is; None: if stderr is a terminal.
@@ -84,7 +84,7 @@ def warm_up(warmups: Sequence[tuple[Dispatcher, Warmup]], *, progress: bool | No
 
 
 def compiles_nothing(device: torch.device) -> bool:
-    """Whether samplers have nothing to compile or load before their first call: those of CPUs do not."""
+    """Whether samplers on a device have nothing to compile or load, as on a CPU."""
     return device.type == "cpu"
 
 
@@ -107,7 +107,7 @@ def _make_group(
     device: torch.device,
     count_one: Callable[[], None],
 ) -> bool:
-    """Make calls in several threads, as their time goes to compilers; return whether the selection is the same still.
+    """Make calls in several threads, for most time goes to compilers; return whether the selection is unchanged.
 
     The first call is made alone: a backend builds some things once.
     """
@@ -131,12 +131,12 @@ def _make_group(
 
 
 def _at_once(device: torch.device) -> int:
-    """Return how many calls are made at once: on a CPU there is nothing to compile."""
+    """Return the number of parallel calls: on a CPU a single call, with nothing to compile."""
     return 1 if device.type == "cpu" else _CALLS_IN_FLIGHT
 
 
 def _begin_thread(stream: torch.Stream | None) -> None:
-    """Have a thread launch where the caller of the warmup does."""
+    """Launch in the stream of the warmup's caller, from a new thread."""
     torch.set_grad_enabled(False)
     if stream is not None:
         torch.accelerator.set_stream(stream)

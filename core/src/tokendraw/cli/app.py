@@ -1,4 +1,4 @@
-"""The main command: its own commands, and those that other distributions bring."""
+"""The command ``tokendraw``: a group of built-in commands and of commands from other distributions."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from tokendraw.cli.terminal import process
 from tokendraw.errors.exceptions import PluginError, TokendrawError
 
 _ORDER = ("list", "show", "resolve", "doctor", "check", "bench", "sample", "generate", "new")
-"""Order of tokendraw's own commands in ``--help``; those of third parties follow by name."""
+"""Order of tokendraw's own commands in ``--help``; third-party commands follow by name."""
 _INSTALLED = "tokendraw.installed_commands"
 _LOADED = "tokendraw.loaded_commands"
 
 
 class _UnusableCommand(GuardedCommand):
-    """Stands for a command that is known by name and cannot run: says why, whatever its arguments are.
+    """Stand-in for a command that cannot run: prints the reason, whatever the arguments.
 
     :param summary: the line in ``--help``; "" leaves the command out of the list.
-    :param reason: why the command is listed among the broken ones.
+    :param reason: reason in the list of unusable commands; None: not listed there.
     """
 
     def __init__(self, name: str, message: str, *, summary: str = "", reason: str | None = None) -> None:
@@ -53,7 +53,7 @@ class _UnusableCommand(GuardedCommand):
 
 
 class _Commands(click.Group):
-    """A group that imports each command when it is called."""
+    """A group that imports a command at its first call."""
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
         with process.interrupts_end_imports():
@@ -129,7 +129,7 @@ def _installed(ctx: click.Context) -> tuple[InstalledCommand, ...]:
 
 
 def _loaded(ctx: click.Context, command: InstalledCommand) -> click.Command:
-    """Import a command once in a run; a stand-in that says why, if it cannot be used."""
+    """Import a command, once in a run; return a stand-in with the reason if the import fails."""
     commands: dict[InstalledCommand, click.Command] = ctx.meta.setdefault(_LOADED, {})
     if command not in commands:
         try:
@@ -141,7 +141,7 @@ def _loaded(ctx: click.Context, command: InstalledCommand) -> click.Command:
 
 
 def _reason_against(ctx: click.Context, command: InstalledCommand) -> str | None:
-    """Say why an installed command cannot be used; None if it can."""
+    """Say why an installed command cannot be used; None if nothing speaks against it."""
     if not command.is_callable:
         return command.reason
     loaded = _loaded(ctx, command)

@@ -1,4 +1,4 @@
-"""The class of commands that report errors as a sentence and an exit code.
+"""Commands with errors as a sentence and an exit code.
 
 Exit codes: 0 fine; 1 not usable (no sampler, a file without logits, an explicit choice that cannot be
 honoured); 2 usage (options, parameters outside their range, malformed settings); 130 interrupted; 141 the
@@ -26,7 +26,7 @@ USAGE = 2
 
 
 class GuardedCommand(click.Command):
-    """A command that reports errors as a sentence on stderr and an exit code, not as tracebacks.
+    """Command that reports errors as a sentence on stderr and an exit code, not as tracebacks.
 
     With ``--json`` stdout gets the sentence as well, as ``error`` of a JSON object.
     """
@@ -59,13 +59,13 @@ class GuardedCommand(click.Command):
 
 
 def has_json_option(args: Sequence[str]) -> bool:
-    """Tell whether ``--json`` is among arguments that click may not be able to parse."""
+    """Tell whether ``--json`` is among the arguments, before click parses them."""
     return any(arg.partition("=")[0] == "--json" for arg in args)
 
 
 @contextlib.contextmanager
 def errors_as_json(as_json: bool) -> Iterator[None]:
-    """Print an error that ends the command as a JSON object, if ``--json`` was given, and raise it again."""
+    """With ``--json`` print an error as a JSON object, and raise it again."""
     try:
         yield
     except (click.exceptions.Exit, click.Abort):
@@ -81,15 +81,15 @@ def errors_as_json(as_json: bool) -> Iterator[None]:
 
 
 def _print_error(message: str) -> None:
-    """Print a JSON object that holds an error, unless the command has printed its own object."""
+    """Print an error as a JSON object, unless the command has printed an object already."""
     if not has_printed_json():
         print_json({"error": message})
 
 
 def warn(messages: Iterable[str], *, strict: bool, outcome: str = "") -> None:
-    """Print the warnings that :func:`tokendraw.load_sampler` would give on stderr.
+    """Print the warnings of :func:`tokendraw.load_sampler` on stderr.
 
-    :param strict: raise instead, as that does under ``TOKENDRAW_STRICT=1``.
+    :param strict: raise the first instead, as :func:`tokendraw.load_sampler` does under ``TOKENDRAW_STRICT=1``.
     :param outcome: as of :func:`tokendraw.errors.notices.as_error`.
     """
     for message in messages:

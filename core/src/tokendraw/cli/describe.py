@@ -6,7 +6,6 @@ null.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +23,7 @@ JsonObject = dict[str, Any]
 
 
 def described(candidate: Candidate) -> PluginInfo | None:
-    """Return the description of a plugin, or None if it is written for another version of the plugin API."""
+    """Return the description of a plugin; None for a plugin of another version of the plugin API."""
     return None if candidate.state is State.INCOMPATIBLE else candidate.info
 
 
@@ -106,29 +105,20 @@ def sampler_json(sampler: Sampler) -> JsonObject:
 
 
 def drawn_by(sampler: Sampler) -> str:
-    """Say in one line which samplers have drawn, where, and why, by the rows that each has drawn so far."""
-    return served_by(sampler, sampler.resolution, "drawn", "draws", sampler.stats())
-
-
-def served_by(sampler: Sampler, resolution: Resolution, done: str, does: str, rows: Mapping[str, int]) -> str:
-    """Say in one line which samplers have served an operation, where, and why.
-
-    :param done: what was done, as a participle.
-    :param does: the same in the third person.
-    :param rows: number of rows, or of anything else, that each sampler has served, by its name.
-    """
+    """Write the line ``drawn by NAMES on DEVICE: REASON`` from the rows that each sampler has drawn so far."""
+    resolution, rows = sampler.resolution, sampler.stats()
     chosen, companion = resolution.chosen, resolution.companion
     reason = next(decision.reason for decision in resolution.decisions if decision.name == chosen)
     beyond = ", ".join(resolution.beyond)
     if companion and list(rows) == [companion]:
-        return f"{done} by {companion} on {sampler.device}: it {does} {beyond} for {chosen} ({reason})"
+        return f"drawn by {companion} on {sampler.device}: it draws {beyond} for {chosen} ({reason})"
     names = chosen
     if len(rows) > 1:
         total = sum(rows.values())
         chosen_first = sorted(rows, key=lambda name: name != chosen)
         names = all_of(f"{name} ({rows[name]} of {total} rows)" for name in chosen_first)
-    line = f"{done} by {names} on {sampler.device}: {reason}"
-    return f"{line}; {companion} {does} {beyond}" if companion else line
+    line = f"drawn by {names} on {sampler.device}: {reason}"
+    return f"{line}; {companion} draws {beyond}" if companion else line
 
 
 def settings_in_force(settings: Settings) -> list[tuple[str, str]]:

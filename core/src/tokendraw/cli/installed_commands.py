@@ -1,7 +1,7 @@
-"""Finds the commands that distributions bring, by the entry point group ``tokendraw.commands``.
+"""Finds commands in other distributions, by the entry point group ``tokendraw.commands``.
 
-Names come from metadata alone: the module of a command is imported when it is called, or when ``--help`` or ``doctor``
-list it. A command that cannot be used gets a reason in words and stands in nobody's way.
+Names come from metadata alone: the module of a command is imported at its call, by ``--help`` and by ``doctor``. A
+command that cannot be used has a reason in words and affects no other command.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ OWNERS: Mapping[str, str] = {
     "new": "tokendraw-testing",
     "bench": "tokendraw-bench",
 }
-"""Commands of tokendraw's other distributions, each with the one distribution that may bring it."""
+"""Commands of tokendraw's other distributions, each with the distribution that owns the name."""
 
 
 @dataclass(frozen=True)
 class InstalledCommand:
-    """A command that an entry point declares.
+    """A command declared by an entry point.
 
     :ivar name: Name on the command line, fit to print.
     :ivar distribution: Distribution that brings the command.
@@ -62,12 +62,12 @@ class InstalledCommand:
 
     @property
     def is_callable(self) -> bool:
-        """Whether ``tokendraw NAME`` is about this command, be it usable or not."""
+        """Whether ``tokendraw NAME`` calls this command, usable or not; false for a reserved name."""
         return self.name not in BUILT_IN and OWNERS.get(self.name, self._key) == self._key
 
     @property
     def is_foreign(self) -> bool:
-        """Whether the command is none of tokendraw's own distributions."""
+        """Whether the command comes from a third party."""
         return OWNERS.get(self.name) != self._key
 
     @property
@@ -102,12 +102,12 @@ def load(command: InstalledCommand) -> click.Command:
 
 
 def examined_commands() -> tuple[InstalledCommand, ...]:
-    """Import every installed command, and give those that fail their reason."""
+    """Import every installed command; failed imports become reasons."""
     return tuple(map(_examined, installed_commands()))
 
 
 def missing_distribution(name: str) -> str:
-    """Say what to install for a command of tokendraw's own whose distribution is not there."""
+    """Say which distribution to install for one of tokendraw's commands."""
     owner = OWNERS[name]
     return f"{name!r} needs the distribution {owner}, which is not installed; run {how_to_install(owner)}."
 
@@ -130,7 +130,7 @@ def _command(declaration: Declaration) -> InstalledCommand:
 
 
 def _disputed(command: InstalledCommand, claims: Sequence[InstalledCommand]) -> InstalledCommand:
-    """Refuse every claim if several distributions bring a command of one name."""
+    """Refuse every claim if several distributions bring a command of the same name."""
     if command.reason is not None or len(claims) < 2:
         return command
     surplus = "one" if len(claims) == 2 else "all but one"

@@ -1,4 +1,4 @@
-"""Rewrites messages of the library for the command line: they name options in place of arguments."""
+"""Rewrites messages of the library for the command line, with options in place of arguments."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _OPTION_OF_ARGUMENT = {"positions": "position", "filter_orders": "filter_order"}
 
 
 def in_options(text: str, command: click.Command) -> str:
-    """Write ``text`` with the options of ``command`` where it names arguments.
+    """Replace the names of arguments in ``text`` by the options of ``command``.
 
     ``'top_p' of row 0`` becomes ``'--top-p'``, ``device='cpu'`` becomes ``--device cpu``. A command has one value for
     all rows, so the row goes, except that of a position. Arguments that the command has no option for stay.
@@ -25,12 +25,12 @@ def in_options(text: str, command: click.Command) -> str:
     names = "|".join(sorted(map(re.escape, options), key=len, reverse=True))
     text = re.sub(
         rf"^'({names})'( of row \d+)?",  # further on it may be a key of the configuration file
-        lambda found: f"'{options[found[1]]}'{found[2] or '' if found[1] == 'positions' else ''}",
+        lambda match: f"'{options[match[1]]}'{match[2] or '' if match[1] == 'positions' else ''}",
         text,
     )
     text = text.replace(" or None, found", ", found")  # an option is left out instead
     return re.sub(
         rf"\b({names})=(?:'([^']*)')?",
-        lambda found: options[found[1]] + (f" {found[2]}" if found[2] is not None else ""),
+        lambda match: options[match[1]] + (f" {match[2]}" if match[2] is not None else ""),
         text,
     )

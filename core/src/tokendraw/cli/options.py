@@ -1,4 +1,4 @@
-"""Options that several commands share."""
+"""Options shared by several commands."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def _operations(ctx: click.Context, param: click.Parameter, incomplete: str) -> 
 
 
 def build_operation_option(**settings: Any) -> Callable[[_F], _F]:
-    """Build the option ``--operation``, which completes and checks names of operations.
+    """Build the option ``--operation`` with completion and check of the name.
 
     :param settings: more arguments of :func:`click.option`, such as ``help`` or ``default``.
     """
@@ -152,12 +152,12 @@ def checked_params(**fields: Any) -> SamplingParams:
 
 
 def chosen(settings: _settings.Settings, sampler: str | None) -> Choice:
-    """Return the choice that ``--sampler`` and the settings make."""
+    """Return the choice made by ``--sampler`` and the settings."""
     return settings.choice(sampler, _SAMPLER)
 
 
 def load(sampler: str | None, device: str | None, need: Need) -> Sampler:
-    """Load the sampler that the options choose, as :func:`tokendraw.load_sampler` does."""
+    """Load the sampler chosen by the options, as :func:`tokendraw.load_sampler` does."""
     from tokendraw.providers.load import open_negotiator
     from tokendraw.providers.sampler import Sampler
 

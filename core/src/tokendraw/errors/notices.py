@@ -11,7 +11,7 @@ from tokendraw.errors.exceptions import TokendrawWarning
 
 _lock = threading.Lock()
 _announced: set[Hashable] = set()
-_OURS = ("tokendraw.", "torch._dynamo.")
+_OURS = ("tokendraw.", "tokendraw_testing.", "tokendraw_bench.", "torch._dynamo.")
 
 
 def announce(

@@ -248,8 +248,8 @@ class Drafts:
         **tensors: Tensor | None,
     ) -> Self:
         columns = {**columns, "cu_num_logits": first_rows(num_drafts)}
-        there = uploaded({name: (values, torch.int64) for name, values in columns.items()}, device)
-        return cls(**there, **tensors, num_drafts=num_drafts, any_placeholder=any_placeholder)  # type: ignore[arg-type]
+        uploads = uploaded({name: (values, torch.int64) for name, values in columns.items()}, device)
+        return cls(**uploads, **tensors, num_drafts=num_drafts, any_placeholder=any_placeholder)  # type: ignore[arg-type]
 
 
 def _counts(num_drafts: Iterable[int]) -> tuple[int, ...]:

@@ -88,7 +88,7 @@ def load(
     device: _Device = None,
     need: HostNeed | None = None,
 ) -> Provider:
-    """Find the best plugin of an operation for a device, build its backend, and prove it with a call.
+    """Find the best plugin of an operation for a device, build and prove the backend.
 
     The result has ``name``, ``resolution`` and the methods of the operation. Warnings are those of
     :func:`load_sampler`.
@@ -129,7 +129,7 @@ def load_sampler(
     operations: Iterable[str] = ("sample",),
     companion: bool = True,
 ) -> Sampler:
-    """Find the best sampler for a device, build it, and prove it with a draw.
+    """Find the best sampler for a device, build and prove the sampler.
 
     What the user should know is said once per process, as :class:`SamplerFallbackWarning`,
     :class:`UntestedUpstreamWarning` or :class:`SettingsWarning`; ``TOKENDRAW_STRICT=1`` raises these instead.
@@ -179,7 +179,7 @@ def load_sampler(
 
 
 def check_name(argument: str, plugin: object) -> None:
-    """Refuse what is no plugin's name.
+    """Refuse anything but a plugin's name or None.
 
     :raises TypeError: names the argument.
     """
@@ -228,7 +228,7 @@ def open_negotiator(
 
 
 def _target(device: _Device) -> tuple[torch.device, Host]:
-    """Find the device with its index, as torch writes it on a tensor, and the facts about it."""
+    """Find a device with index, as on a tensor, and the facts about the device."""
     torch = require_torch()
     host = detect.detect_host(None if device is None else str(device))
     name = device or ("cuda" if host.device_type == "rocm" else host.device_type)

@@ -1,4 +1,4 @@
-"""The object that ``tokendraw.load_sampler`` returns: draws, drafts and verifications on one device."""
+"""The object returned by ``tokendraw.load_sampler``: draws, drafts and verifications on a device."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ from tokendraw.vocab_parallel import VocabShard
 
 
 class Sampler(Provider):
-    """A sampler that was negotiated, built and proven. :func:`tokendraw.load_sampler` makes it.
+    """A negotiated, built and proven sampler, made by :func:`tokendraw.load_sampler`.
 
     Where tokendraw chose it by default and it fails the first batch of a kind (it raises, or its output has the wrong
     form), the next best one draws that batch and, if it can, all that follow; a
-    :class:`tokendraw.SamplerFallbackWarning` says so once. The error itself is raised, and no sampler is replaced, where
-    no other one can draw the batch either, where the user asked for a sampler, while a CUDA graph is captured, and where
-    it says nothing against the sampler, as ``torch.OutOfMemoryError``. A later batch that fails raises its error too: it
-    was drawn from the logits themselves, and the sampler may have overwritten them.
+    :class:`tokendraw.SamplerFallbackWarning` says so once. The error itself is raised, and no sampler is replaced,
+    where no other one can draw the batch either, where the user asked for a sampler, while a CUDA graph is captured,
+    and where it says nothing against the sampler, as ``torch.OutOfMemoryError``. A later batch that fails raises its
+    error too: it was drawn from the logits themselves, and the sampler may have overwritten them.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class Sampler(Provider):
     def sample(
         self, logits: Tensor, metadata: SamplingMetadata, *, shard: VocabShard | None = None
     ) -> SamplerOutput:
-        """Draw one token a row.
+        """Draw a token for each row.
 
         Waits for the device only where whoever draws does (``Capabilities.sync_free``), or where ``TOKENDRAW_DEBUG=1``
         has the call checked.
@@ -96,7 +96,7 @@ class Sampler(Provider):
         *,
         mode: VerifyMode = "rejection",
     ) -> VerifyOutput:
-        """Verify the drafts of B requests: emit the accepted ones and one token more, exactly as the target draws.
+        """Verify the drafts of B requests: emit the accepted drafts and a token more, distributed as by the target.
 
         ``rejection`` accepts as many drafts as can be where it is known what they were drawn from. ``coupled`` accepts
         those that plain sampling draws at the same seeds and positions, so that the text is token for token what it
@@ -125,7 +125,7 @@ class Sampler(Provider):
 
     @untraced
     def draft(self, logits: Tensor, metadata: SamplingMetadata) -> SamplerOutput:
-        """Draw one draft a row, from noise that no verification at the same seeds and positions shares.
+        """Draw a draft for each row, from noise unused by verifications at the same seeds and positions.
 
         It is :meth:`sample` otherwise, but that whoever verifies draws.
         """
@@ -135,7 +135,7 @@ class Sampler(Provider):
     @property
     @untraced
     def verify_resolution(self) -> Resolution:
-        """Every decision that led to who verifies.
+        """Decisions on every candidate for verification.
 
         :raises SamplerUnavailableError: nobody does.
         """
@@ -143,7 +143,7 @@ class Sampler(Provider):
 
     @untraced
     def stats(self) -> dict[str, int]:
-        """Count the rows that each sampler has drawn here, by name, those of :meth:`draft` among them.
+        """Return the number of rows drawn by each sampler here, :meth:`draft` included.
 
         Rows that were verified do not count, nor do :meth:`warmup` and replays of graphs.
         """
@@ -166,7 +166,7 @@ class Sampler(Provider):
         draft_kinds: Iterable[DraftKind] = ("logits",),
         progress: bool | None = None,
     ) -> float:
-        """Draw from made-up batches, so that no request waits for a kernel to be compiled or loaded.
+        """Draw from made-up batches, so that no request waits for the compilation or load of a kernel.
 
         On a CPU nothing is compiled: the arguments are checked, who verifies is negotiated where ``max_drafts`` is
         given, and nothing is drawn. The log of ``tokendraw`` says so.

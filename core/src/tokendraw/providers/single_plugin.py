@@ -62,7 +62,7 @@ def make_call(operation: str, method: str, *arguments: Any, **options: Any) -> C
 def find_unsupported(
     call: Call, capabilities: HostCapabilities, *, operation: str, need: HostNeed
 ) -> str | None:
-    """Name the part of a call that a plugin with these capabilities cannot serve; None if it serves all of it."""
+    """Name the part of a call beyond some capabilities; None if they cover the call."""
     return _loaded("", None, capabilities, operation, need).reason_against(call)
 
 
@@ -74,7 +74,7 @@ def run_call(call: Call, backend: Any, *, plugin: str, need: HostNeed) -> tuple[
     :param backend: object with the operation's methods.
     :param plugin: name of the plugin of the object, which the ranks of a collective call compare.
     :param need: need that the object was built for.
-    :returns: the output; what it needs to be and what was found, None if it has the right form and values.
+    :returns: the output; its fault as needed and found, None if form and values are right.
     """
     from tokendraw.calls.sharded import ShardedSample
 
@@ -94,7 +94,7 @@ def dispatch_call(
     device: torch.device,
     need: HostNeed,
 ) -> Any:
-    """Check a call and run it on an object, as a provider does that has the object alone.
+    """Check a call and run it on an object, like a provider with this object and no other.
 
     :param backend: object with the operation's methods.
     :param resolution: the decision for the plugin of the object.
@@ -148,7 +148,7 @@ class InstalledPlugin:
         return tuple(candidate for candidate in found if candidate.name == self.name)
 
     def capabilities(self, operation: str) -> HostCapabilities:
-        """Return what the plugin offers of an operation that it can serve here."""
+        """Return the plugin's capabilities in an operation on this device."""
         offered: HostCapabilities = self._discovery.offered(self.name, operations.get(operation))
         return offered
 

@@ -42,7 +42,7 @@ class Workspace(NamedTuple):
     """[S + 1, K] bool: whether a slot has room for a token."""
     counts: Tensor
     """[S, K] int32."""
-    places: Tensor
+    indices: Tensor
     """[2, S, K] int64: in history and distinct ids."""
     added: Tensor
     """[2, S, K] int32: there."""
@@ -76,7 +76,7 @@ class Workspace(NamedTuple):
             self.changes,
             self.room,
             self.counts,
-            self.places,
+            self.indices,
             self.added,
             self.last,
         )
@@ -180,10 +180,10 @@ class Histories:
 
         ends = w.lengths if is_single else w.changes_of_slots.cumsum(2).add_(w.lengths - 1).clamp_(min=0)
         torch.minimum(
-            ends, w.last, out=w.places
+            ends, w.last, out=w.indices
         )  # 0 is added where nothing is kept, so wherever there is memory
         torch.mul(w.changes_of_slots, w.values_of_slots, out=w.added)
-        self._tokens.scatter_add_(2, w.places, w.added)
+        self._tokens.scatter_add_(2, w.indices, w.added)
         self._counts.scatter_add_(1, w.ids_of_slots, w.counts)
         changed = w.changes_of_slots
         w.lengths.add_(changed if is_single else changed.sum(2, keepdim=True, dtype=torch.int32))

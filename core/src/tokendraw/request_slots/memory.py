@@ -25,7 +25,7 @@ _COLUMNS_OF_TABLES = (
 )
 
 
-class _Table(NamedTuple):
+class _ListTable(NamedTuple):
     """A tensor of a family."""
 
     shape: tuple[int, ...]
@@ -34,20 +34,20 @@ class _Table(NamedTuple):
     """Value behind the entries of a list."""
 
 
-def _tables_of_families(sizes: SlotSizes) -> dict[str, dict[str, _Table]]:
+def _tables_of_families(sizes: SlotSizes) -> dict[str, dict[str, _ListTable]]:
     """Return the tensors of each family of edits, by the field of :class:`tokendraw.plugin.EditFacts`."""
     slots, words = sizes.num_slots, sizes.max_bad_words
     return {
         "any_bias": {
-            "bias_ids": _Table((slots, sizes.max_bias), torch.int32, -1),
-            "bias": _Table((slots, sizes.max_bias), torch.float32, 0),
+            "bias_ids": _ListTable((slots, sizes.max_bias), torch.int32, -1),
+            "bias": _ListTable((slots, sizes.max_bias), torch.float32, 0),
         },
-        "any_allowed": {"allowed": _Table((slots, sizes.num_words), torch.int32, 0)},
+        "any_allowed": {"allowed": _ListTable((slots, sizes.num_words), torch.int32, 0)},
         "any_bad_words": {
-            "bad_words": _Table((slots, words, sizes.max_bad_word_len), torch.int32, -1),
-            "bad_lens": _Table((slots, words), torch.int32, 0),
+            "bad_words": _ListTable((slots, words, sizes.max_bad_word_len), torch.int32, -1),
+            "bad_lens": _ListTable((slots, words), torch.int32, 0),
         },
-        "any_min_tokens": {"stop_ids": _Table((slots, sizes.max_stop_ids), torch.int32, -1)},
+        "any_min_tokens": {"stop_ids": _ListTable((slots, sizes.max_stop_ids), torch.int32, -1)},
     }
 
 
@@ -107,12 +107,12 @@ class Families:
 
 
 @torch.inference_mode(False)  # inference tensors could not be changed outside of that mode
-def _full(table: _Table, device: torch.device) -> Tensor:
+def _full(table: _ListTable, device: torch.device) -> Tensor:
     return torch.full(table.shape, table.padding, dtype=table.dtype, device=device)
 
 
 @torch.inference_mode(False)
-def _unwritten(table: _Table, device: torch.device) -> Tensor:
+def _unwritten(table: _ListTable, device: torch.device) -> Tensor:
     memory = memory_outside_graphs(prod(table.shape) * table.dtype.itemsize, device)
     return memory.view(table.dtype).view(table.shape)
 

@@ -36,20 +36,20 @@ class RowInput(NamedTuple):
     """The tensor, if on the device of the slots."""
 
 
-def row_input(name: str, given: Iterable[int] | Tensor, device: torch.device) -> RowInput:
+def row_input(name: str, values: Iterable[int] | Tensor, device: torch.device) -> RowInput:
     """Read an integer for each row, from the host or a device.
 
     :raises InvalidInputError: it is a tensor of another form, or on another device.
     :raises InvalidParameterError: it is no list.
     """
-    if not isinstance(given, Tensor):
-        return RowInput(list(each(name, given, "integers")), None)
-    if not is_plain(given) or given.dim() != 1 or given.dtype not in (torch.int64, torch.int32):
-        check_form(name, given, 1)
-    if given.is_cpu:
-        return RowInput(given.tolist(), given if device.type == "cpu" else None)
-    check_device(name, given, device)
-    return RowInput(None, given)
+    if not isinstance(values, Tensor):
+        return RowInput(list(each(name, values, "integers")), None)
+    if not is_plain(values) or values.dim() != 1 or values.dtype not in (torch.int64, torch.int32):
+        check_form(name, values, 1)
+    if values.is_cpu:
+        return RowInput(values.tolist(), values if device.type == "cpu" else None)
+    check_device(name, values, device)
+    return RowInput(None, values)
 
 
 def position_input(positions: Iterable[int] | Tensor, device: torch.device) -> RowInput:
@@ -82,26 +82,26 @@ def output_tokens(name: str, output: HasTokenIds, needed: str, advice: str, devi
     return tokens
 
 
-def check_form(name: str, given: object, dims: int) -> None:
+def check_form(name: str, tensor: object, dims: int) -> None:
     """Refuse anything but a tensor of integers with ``dims`` dimensions.
 
     :raises InvalidInputError: says what it is.
     """
-    check_plain(name, given)
-    assert isinstance(given, Tensor)
-    if given.dim() != dims:
+    check_plain(name, tensor)
+    assert isinstance(tensor, Tensor)
+    if tensor.dim() != dims:
         needed = "one dimension" if dims == 1 else "two dimensions"
-        raise InvalidInputError(f"'{name}' needs {needed}, found shape {list(given.shape)}.")
-    check_integers(name, given)
+        raise InvalidInputError(f"'{name}' needs {needed}, found shape {list(tensor.shape)}.")
+    check_integers(name, tensor)
 
 
-def check_device(name: str, given: Tensor, device: torch.device) -> None:
+def check_device(name: str, tensor: Tensor, device: torch.device) -> None:
     """Refuse a tensor on another device than the slots.
 
     :raises InvalidInputError: names both.
     """
-    if given.device != device:
-        raise InvalidInputError(f"'{name}' needs the device of the slots, {device}, found {given.device}.")
+    if tensor.device != device:
+        raise InvalidInputError(f"'{name}' needs the device of the slots, {device}, found {tensor.device}.")
 
 
 def check_slots(slots: Sequence[int], live: Container[int], num_slots: int, *, once: bool = False) -> None:

@@ -40,13 +40,13 @@ def check_request(slot: int, params: SamplingParams, sizes: SlotSizes) -> SlotRe
 
     :raises InvalidParameterError: it names the field and the slot.
     """
-    place = f"slot {slot}"
+    owner = f"slot {slot}"
     if not isinstance(params, SamplingParams):
         raise InvalidParameterError(
-            f"'params' of {place} needs a tokendraw.SamplingParams, found {type_name(params)}. "
+            f"'params' of {owner} needs a tokendraw.SamplingParams, found {type_name(params)}. "
             "Make one: SamplingParams(temperature=..., top_k=...)."
         )
-    checked_params, edits = check_params(params, place), check_edits(params, place, sizes.vocab_size)
+    checked_params, edits = check_params(params, owner), check_edits(params, owner, sizes.vocab_size)
     longest = max(map(len, edits.bad_words), default=0)
     for field, unit, count, limit, capacity in (
         ("logit_bias", "entries", len(edits.bias), "max_bias", sizes.max_bias),
@@ -56,7 +56,7 @@ def check_request(slot: int, params: SamplingParams, sizes: SlotSizes) -> SlotRe
     ):
         if count > capacity:
             raise InvalidParameterError(
-                f"'{field}' of {place} needs at most '{limit}', {capacity}, {unit}, found {count}. "
+                f"'{field}' of {owner} needs at most '{limit}', {capacity}, {unit}, found {count}. "
                 f"Ask for fewer, or make RequestSlots with a larger {limit}."
             )
     return SlotRequest(checked_params, edits, row_kind(checked_params))
@@ -82,27 +82,27 @@ def check_history(
     :raises InvalidParameterError: one is no integer, or they are too many; names the slot.
     :raises InvalidInputError: they are a tensor of another form.
     """
-    place, most = f"slot {slot}", sizes.max_tokens
+    owner, most = f"slot {slot}", sizes.max_tokens
     tokens = TokenHistory(
-        _integers_of("prompt_token_ids", prompt, place), _integers_of("output_token_ids", output, place)
+        _integers_of("prompt_token_ids", prompt, owner), _integers_of("output_token_ids", output, owner)
     )
     if tokens.num_tokens > most:
         found = f"{len(tokens.prompt)}"
         if tokens.output:
             found += f" and {len(tokens.output)} of 'output_token_ids'"
         raise InvalidParameterError(
-            f"'prompt_token_ids' of {place} needs at most 'max_tokens', {most}, ids, found {found}. "
+            f"'prompt_token_ids' of {owner} needs at most 'max_tokens', {most}, ids, found {found}. "
             "Shorten the prompt, or make RequestSlots with a larger max_tokens."
         )
     return tokens
 
 
-def _integers_of(name: str, tokens: Iterable[int] | Tensor, place: str) -> list[int]:
+def _integers_of(name: str, tokens: Iterable[int] | Tensor, owner: str) -> list[int]:
     if isinstance(tokens, Tensor):
         check_vector(name, tokens)
         check_integers(name, tokens)
         tokens = tokens.tolist()
-    numbers = integers(name, tokens, -math.inf, math.inf, "integers", row=place)
+    numbers = integers(name, tokens, -math.inf, math.inf, "integers", row=owner)
     if are_integers(numbers, -1, MAX_ID):
         return numbers
     return [number if -1 <= number <= MAX_ID else -1 for number in numbers]

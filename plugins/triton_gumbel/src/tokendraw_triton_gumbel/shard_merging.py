@@ -108,7 +108,7 @@ class KernelMerging:
             HAS_KTH=plan.filters.top_k and not plan.any_large_k,
             # Of what a large k keeps it is searched for behind that k, whatever the host may look at.
             HAS_NUCLEUS=plan.has_nucleus and not plan.any_large_k,
-            IS_WIDE=plan.any_wide,
+            MAY_MISS_NUCLEUS=plan.any_wide,
         )
         launch = self._launches.thresholds(config, self._types, fresh=has_fresh)
         fields = group(SurveyFields, (*heard.offsets, plan.values, plan.unit_bits))
@@ -159,9 +159,9 @@ class KernelMerging:
         shared, most = parts.shape if is_drawn else (0, 0)
         config = MergeConfig(
             RANKS=power_of_two(ranks),
-            SHARED=power_of_two(shared),
+            SHARED_TILES=power_of_two(shared),
             PARTS=power_of_two(most),
-            DRAWN=is_drawn,
+            MAY_SAMPLE=is_drawn,
             FP64=self._fp64,
         )
         tensors = self._arguments.tensors

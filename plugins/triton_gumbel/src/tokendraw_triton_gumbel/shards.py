@@ -23,7 +23,7 @@ from tokendraw.vocab_parallel import (
     Weighing,
 )
 from tokendraw_triton_gumbel.arguments import Arguments
-from tokendraw_triton_gumbel.kernels.shards.argument_groups import Counted, Digit, RowBounds
+from tokendraw_triton_gumbel.kernels.shards.argument_groups import Digit, DigitFilter, RowBounds
 from tokendraw_triton_gumbel.launches import parameters
 from tokendraw_triton_gumbel.launches.launch import Step, current_stream
 from tokendraw_triton_gumbel.launches.parameters import MaybeTensors
@@ -81,7 +81,7 @@ class ShardColumns:
         searches, operands, given = self._searches, self._operands, self._arguments
         bits = self._unit_bits
         if masses == BINS:
-            self._launch(searches.add(operands, Digit(KEY_BITS - DIGIT_BITS, bits), Counted(), None))
+            self._launch(searches.add(operands, Digit(KEY_BITS - DIGIT_BITS, bits), DigitFilter(), None))
         layout = words_of_survey(count, masses, fresh=fresh is not None)
         words = self._words(layout)
         its_fresh, out = given.tensors((fresh, words))
@@ -99,7 +99,7 @@ class ShardColumns:
         alive = [None if column is None else column.contiguous() for column in columns]
         *counted, out = self._arguments.tensors((*alive, histogram))
         step = Digit(digits.shift, 0 if weighing is None else weighing.bits)
-        self._launch(self._searches.add(self._operands, step, Counted(*counted), out))
+        self._launch(self._searches.add(self._operands, step, DigitFilter(*counted), out))
         return histogram
 
     def draw(self, bounds: Bounds | None, seeds: RowSeeds | None, *, best: int | None) -> Draws:

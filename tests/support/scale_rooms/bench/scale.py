@@ -25,8 +25,8 @@ BENCH = BenchOperation(
     name="scale",
     cell=ScaleCell,
     axes=(
-        Axis(field="rows", option="--rows-to-scale", title="numbers", help="A row each.", about="scaling"),
-        Axis(field="factor", option="--factor", help="Of all rows.", about="scaling", changes_inputs=False),
+        Axis(field="rows", option="--rows-to-scale", title="numbers", help="A row each.", subject="scaling"),
+        Axis(field="factor", option="--factor", help="Of all rows.", subject="scaling", changes_inputs=False),
     ),
     shape=("rows",),
     presets=MappingProxyType({"quick": _PRESET, "design": _PRESET}),

@@ -1,4 +1,4 @@
-"""The record of an operation, by which the rest of the core serves the operation without asking for its name.
+"""The record of an operation: the rest of the core never asks for an operation's name.
 
 Each operation is a folder of :mod:`tokendraw.operations` whose ``OPERATION`` is such a record. Importing the folder
 imports neither torch nor a backend: ``prove``, ``calls`` and ``provider`` import what they need when they are called.
@@ -22,7 +22,7 @@ Prove: TypeAlias = Callable[[Any, Any, Any, Any], None]
 
 @dataclass(frozen=True, kw_only=True)
 class Operation:
-    """A task that plugins can be asked to do.
+    """A task for plugins.
 
     :ivar name: Name by which plugins offer the operation and callers load it.
     :ivar summary: Describes the operation in one line, for the command line.
@@ -65,15 +65,15 @@ class Operation:
         return "rows" if self.splits_rows else "calls"
 
     def unsupported(self, capabilities: Any, need: Any) -> tuple[Requirement, ...]:
-        """List the requirements that a backend does not meet, as :class:`tokendraw.calls.selection.LoadedBackend`."""
+        """List the unmet requirements of a backend, for :class:`tokendraw.calls.selection.LoadedBackend`."""
         return unsupported(self.requirements, capabilities, need)
 
     def unsupported_kinds(self, capabilities: Any, need: Any) -> tuple[str, ...]:
-        """Name the kinds of rows or calls that need a companion, in the order of the requirements."""
+        """Name the kinds of rows or calls for a companion, in the order of the requirements."""
         return tuple(each.kind.format(need=need) for each in self._open(capabilities, need))
 
     def covers(self, companion: Any, capabilities: Any, need: Any) -> bool:
-        """Whether a companion serves every row or call that a backend does not.
+        """Whether a companion serves every row or call beyond a backend.
 
         :param companion: capabilities of the companion.
         :param capabilities: capabilities of the backend.
@@ -84,7 +84,7 @@ class Operation:
         return not set(missing) & set(open_requirements)
 
     def _open(self, capabilities: Any, need: Any) -> list[Requirement]:
-        """List the requirements that a backend does not meet and that the need does not rule out."""
+        """List the unmet requirements of a backend, as far as the need allows such calls."""
         return [
             each
             for each in self.requirements

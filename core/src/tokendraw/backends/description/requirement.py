@@ -1,4 +1,4 @@
-"""Requirements of rows and calls that some backends do not meet, so that a companion serves these rows or calls.
+"""Requirements of rows and calls, unmet by some backends, so that a companion is needed.
 
 Each operation has a table of them. Resolution compares the table with capabilities and a need, to find the best
 companion; a call compares only the requirements that the selected backend does not meet.
@@ -17,7 +17,7 @@ def _never(need: Any) -> bool:
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Requirement:
-    """A property that a row or a call may have, and that a backend has to support.
+    """A property of rows or calls, supported by some backends.
 
     :ivar kind: Words for the rows or calls that have the property; may name fields, as ``{need.logprobs_mode}``.
     :ivar is_supported: Compares (capabilities, need): whether a backend supports the property.
@@ -41,13 +41,13 @@ class Requirement:
 def unsupported(
     requirements: tuple[Requirement, ...], capabilities: Any, need: Any
 ) -> tuple[Requirement, ...]:
-    """List the requirements that a backend does not meet, in the order in which refusals name them."""
+    """List the unmet requirements of a backend, in the order for refusals."""
     missing = [each for each in requirements if not each.is_supported(capabilities, need)]
     return tuple(sorted(missing, key=lambda requirement: not requirement.is_named_first))
 
 
 def first_reason(unsupported: tuple[Requirement, ...], call: Any, capabilities: Any) -> str | None:
-    """Name the first property of a call that a backend does not support; None if there is none.
+    """Name the first unsupported property of a call; None: all are supported.
 
     :param unsupported: the requirements that the backend does not meet.
     """

@@ -52,7 +52,7 @@ def declarations(group: str) -> Iterator[Declaration]:
 
 
 def fault_of(declaration: Declaration) -> str | None:
-    """Say why a declaration cannot be used, whatever its value refers to; None if nothing is wrong with it."""
+    """Find the fault of a declaration in its distribution, name or form; None if there is no fault."""
     if not declaration.distribution:
         place = format_value(declaration.folder)
         return f"needs the metadata of its distribution, found none in {place}; reinstall it"
@@ -65,7 +65,7 @@ def fault_of(declaration: Declaration) -> str | None:
 
 
 def printable_name(declaration: Declaration) -> str:
-    """Write the name of an entry point so that it can be printed and is not empty."""
+    """Make the name of an entry point printable; ``''`` stands for an empty name."""
     return declaration.name if is_name(declaration.name) else printable(declaration.name) or "''"
 
 

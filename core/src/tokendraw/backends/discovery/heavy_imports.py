@@ -8,24 +8,16 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 
 import importlib_metadata
 
 from tokendraw.backends.discovery.hooks import ENTRY_POINT_GROUP
+from tokendraw.backends.discovery.new_process import call_in_new_process
 from tokendraw.errors.formatting import all_of
 
 HEAVY_MODULES = ("torch", "triton", "flashinfer", "aiter")
 """Modules that take a second or more to import: negotiation needs none of them."""
-
-_CODE = """\
-import sys
-sys.path[:] = sys.argv[2:]
-from tokendraw.backends.discovery.heavy_imports import report
-report(sys.argv[1])
-"""
-_TIMEOUT_SECONDS = 300  # seconds; a cold import over a network takes tens of them
 
 
 def heavy_imports(entry_point: str) -> tuple[str, ...]:
@@ -37,19 +29,7 @@ def heavy_imports(entry_point: str) -> tuple[str, ...]:
     :param entry_point: value of the plugin's entry point, ``package.module:object``.
     :returns: names of :data:`HEAVY_MODULES`, in their order.
     """
-    try:
-        run = subprocess.run(
-            [sys.executable, "-c", _CODE, entry_point, *sys.path],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            encoding="utf-8",
-            errors="replace",
-            timeout=_TIMEOUT_SECONDS,
-            check=False,
-        )
-        names = json.loads(run.stdout.splitlines()[-1])
-    except (subprocess.TimeoutExpired, IndexError, ValueError):
-        return ()
+    names = call_in_new_process(f"{__name__}:report", entry_point).value
     return tuple(names) if isinstance(names, list) else ()
 
 

@@ -1,1 +1,1 @@
-"""The language models that ``tokendraw generate`` draws from: a small one, or one on disk."""
+"""Language models of ``tokendraw generate``: the built-in n-gram model and models on disk."""

@@ -1,4 +1,4 @@
-"""English prose that ships with every CPython: the language reference behind ``help("import")``."""
+"""English prose from the standard library: the language reference behind ``help("import")``."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def documentation() -> list[str]:
 
 
 def prose(topics: Mapping[str, str]) -> list[str]:
-    """Return the paragraphs that read as sentences: no code, no grammar, no tables, no headings."""
+    """Return the paragraphs of full sentences: no code, no grammar, no tables, no headings."""
     return list(dict.fromkeys(_sentences(topics.values())))  # several help pages repeat the same sections
 
 

@@ -94,7 +94,7 @@ class ModelOnDisk:
         return row[:end]
 
     def _text(self, row: list[int], start: int) -> str:
-        """Decode the tokens after the prompt together with it: some tokenizers drop a leading space otherwise."""
+        """Decode prompt and drawn tokens together, and cut off the prompt: some tokenizers drop a leading space."""
         whole: str = self._tokenizer.decode(row, skip_special_tokens=True)
         return whole[len(self._tokenizer.decode(row[:start], skip_special_tokens=True)) :]
 
@@ -104,7 +104,7 @@ class ModelOnDisk:
         tokenizer = self._tokenizer
 
         class Shown(BaseStreamer):  # type: ignore[misc]
-            """Shows what each token adds to the text; its first input is the prompt."""
+            """Streams the text of each token; the first input is the prompt."""
 
             def __init__(self) -> None:
                 self._ids: list[int] = []

@@ -64,19 +64,12 @@ class NGramModel:
         self._unigrams = _interpolated(uniform, single, ())
 
     def encode(self, text: str) -> list[int]:
-        """Return the token ids of ``text`` after the paragraph mark that begins every sequence.
+        """Return the token ids of ``text`` after the paragraph mark at the start of every sequence.
 
         A word that is not known as written is looked up in lower case, then capitalised; failing that it is
         ``UNKNOWN``.
         """
         return [self._ids[PARAGRAPH], *(self._id_of(word) for word in _TOKEN.findall(text))]
-
-    def ids(self, text: str) -> list[int]:
-        """Return the token ids of the words of ``text``, each as it is written.
-
-        :raises KeyError: its argument is the first word outside the vocabulary.
-        """
-        return [self._ids[word] for word in _TOKEN.findall(text)]
 
     def decode(self, token_ids: Sequence[int], *, after: int | None = None) -> str:
         """Return the text of ``token_ids``, spaced as prose.

@@ -1,1 +1,1 @@
-"""The examinations that ``tokendraw doctor`` makes."""
+"""The examinations of ``tokendraw doctor``."""

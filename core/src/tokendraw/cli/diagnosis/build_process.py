@@ -8,7 +8,7 @@ import os
 import sys
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from tokendraw.cli.terminal.verbose import StderrHandler, logged_by
 from tokendraw.errors.exceptions import SamplerUnavailableError, TokendrawError, TokendrawWarning
 
 
-def report(path: str, names: Sequence[str]) -> None:
+def report(path: str, *names: str) -> None:
     """Import torch, load each of the operations, and end the process.
 
     The steps are lines of JSON: ``torch`` (null, or the reason why it cannot be imported); for each operation
@@ -50,7 +50,7 @@ def report(path: str, names: Sequence[str]) -> None:
 def _loaded(
     operation: Operation, before_build: Callable[[str], None], log: logging.Handler
 ) -> dict[str, Any]:
-    """Load an operation for the device and the need that are the default, and return the fields of the outcome."""
+    """Load an operation for the default device and need, and return the fields of the outcome."""
     from tokendraw.calls.negotiator import warn_of
     from tokendraw.providers.load import open_negotiator
 
@@ -66,8 +66,8 @@ def _loaded(
                 settings, settings.choice(), None, operation.need(), before_build=before_build
             )
             assert negotiator.discovery is not None
-            known = negotiator.discovery.candidates(operation, negotiator.need)
-            usable = {candidate.name for candidate in known if candidate.state is State.AVAILABLE}
+            candidates = negotiator.discovery.candidates(operation, negotiator.need)
+            usable = {candidate.name for candidate in candidates if candidate.state is State.AVAILABLE}
             with logged_by(log):  # failures to load a plugin are the command's own to show
                 selection, _ = negotiator.settle(operation, negotiator.rejections)
             decisions, untested = selection.resolution.decisions, selection.resolution.untested

@@ -1,7 +1,7 @@
-"""Builds and proves plugins as a program does, in a new Python process that a plugin or a broken torch may end.
+"""Builds and proves plugins as a program does, in a new Python process: a plugin or a broken torch may end the process.
 
-The process reports by lines of JSON in a file, since plugins print on stdout. After it ended in one operation, a new
-one goes on with the next.
+The process reports by lines of JSON in a file, since plugins print on stdout. If one operation ends the process, a
+new process goes on with the next operation.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,18 +21,13 @@ from typing import Any, TypeAlias
 import click
 
 from tokendraw._torch.importing import damage
+from tokendraw.backends.discovery.new_process import command_line
 
-Tell: TypeAlias = Callable[[str, int], None]
+ReportProgress: TypeAlias = Callable[[str, int], None]
 """Shows the current step, and how many operations are done."""
 
-_CODE = """\
-import sys
-sys.path[:] = sys.argv[3:]
-from tokendraw.cli.diagnosis.build_process import report
-report(sys.argv[1], sys.argv[2].split())
-"""
-_PATIENCE = 600  # seconds for one step; FlashInfer takes up to five minutes to compile
-_POLL = 0.05  # seconds
+TIMEOUT_SECONDS = 600  # seconds for one step; FlashInfer takes up to five minutes to compile
+POLL_SECONDS = 0.05  # seconds
 
 
 @dataclass(frozen=True)
@@ -56,7 +50,7 @@ class Build:
 
 
 def build(
-    operations: Sequence[str], tell: Tell, *, verbose: bool = False
+    operations: Sequence[str], report_progress: ReportProgress, *, verbose: bool = False
 ) -> tuple[str | None, dict[str, Build]]:
     """Import torch and load each of the operations, one after the other.
 
@@ -68,19 +62,22 @@ def build(
     while True:
         names = [name for name in operations if name not in outcomes]
         with _process(names, verbose=verbose) as steps:
-            trouble = _load(names, steps, outcomes, tell)
-        if trouble is not None or len(outcomes) == len(operations):
-            return trouble, outcomes
+            torch_error = _load(names, steps, outcomes, report_progress)
+        if torch_error is not None or len(outcomes) == len(operations):
+            return torch_error, outcomes
 
 
 def _load(
-    names: Sequence[str], steps: Iterator[dict[str, Any]], outcomes: dict[str, Build], tell: Tell
+    names: Sequence[str],
+    steps: Iterator[dict[str, Any]],
+    outcomes: dict[str, Build],
+    report_progress: ReportProgress,
 ) -> str | None:
-    """Follow one process until every operation has an outcome, or the process ends: an outcome of the current one.
+    """Follow one process until every operation has an outcome; an early end is the outcome of the current operation.
 
     :returns: the reason why torch cannot be imported; None if it can.
     """
-    tell("importing torch", len(outcomes))
+    report_progress("importing torch", len(outcomes))
     operation = plugin = None
     for step in steps:
         if "torch" in step:
@@ -91,7 +88,7 @@ def _load(
             operation, plugin = step["operation"], None
         elif "plugin" in step:
             plugin = step["plugin"]
-            tell(f"building {plugin} for {operation}", len(outcomes))
+            report_progress(f"building {plugin} for {operation}", len(outcomes))
         elif "build" in step:
             fields = step["build"]
             outcomes[str(operation)] = Build(**{**fields, "warnings": tuple(fields["warnings"])})
@@ -110,19 +107,19 @@ def _load(
 def _ending(status: int | None, ended: str, late: str) -> str:
     """Say how a process ended: with an exit status, or None after 600 s without a step."""
     if status is None:
-        return f"{late} after {_PATIENCE} s"
+        return f"{late} after {TIMEOUT_SECONDS} s"
     return f"{ended} the process: exit status {status}"
 
 
 @contextlib.contextmanager
 def _process(names: Sequence[str], *, verbose: bool) -> Iterator[Iterator[dict[str, Any]]]:
-    """Start a process that loads operations, yield the iterator of steps, and end the process and all its children."""
+    """Start a process that loads operations, yield the iterator of steps, and kill the process with its children."""
     with tempfile.TemporaryDirectory() as folder:
         path, errors = Path(folder, "steps"), Path(folder, "stderr")
         path.touch()
         with errors.open("wb") as stderr:
             process = subprocess.Popen(
-                [sys.executable, "-c", _CODE, str(path), " ".join(names), *sys.path],
+                command_line("tokendraw.cli.diagnosis.build_process:report", str(path), *names),
                 stdin=subprocess.DEVNULL,
                 stdout=stderr,
                 stderr=stderr,
@@ -149,14 +146,14 @@ def _steps(process: subprocess.Popen[bytes], path: Path) -> Iterator[dict[str, A
                 yield json.loads(line)
                 continue
             file.seek(position)
-            if status is not None or time.monotonic() - last > _PATIENCE:
+            if status is not None or time.monotonic() - last > TIMEOUT_SECONDS:
                 yield {"exit status": status}
                 return
-            time.sleep(_POLL)
+            time.sleep(POLL_SECONDS)
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """End a process and its children, such as compilers."""
+    """Kill a process and its children, for example compilers."""
     if hasattr(os, "killpg"):
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)

@@ -1,39 +1,30 @@
-"""Asks the adapters to inference engines whether they would draw there, each in a process of its own.
+"""Asks each adapter to an inference engine, in a new process, whether the adapter would replace the engine's sampler.
 
-An adapter imports its engine to look at it, which may take long, print, or end the process.
+An adapter imports its engine; the import may take long, print, or end the process.
 """
 
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Iterator
 
 import importlib_metadata
 
 from tokendraw.backends.discovery.guard import guarded
+from tokendraw.backends.discovery.new_process import TIMEOUT_SECONDS, call_in_new_process
 from tokendraw.cli.terminal.tables import plugins_at_work
 from tokendraw.engines import ENTRY_POINT_GROUP, EngineState
 from tokendraw.errors.exceptions import PluginError
 from tokendraw.errors.formatting import format_line, printable
 
-_CODE = """\
-import sys
-sys.path[:] = sys.argv[3:]
-from tokendraw.cli.diagnosis.engines import report
-report(sys.argv[1], sys.argv[2])
-"""
-_PATIENCE = 300  # seconds; a cold import over a network takes tens of them
-
 
 def engines() -> list[EngineState]:
-    """Look at the engine of every adapter that is installed, in the order of their names."""
-    return [_asked(name, value) for name, value in sorted(set(_adapters()))]
+    """Examine the engine of every installed adapter, in the order of names."""
+    return [_examine(name, value) for name, value in sorted(set(_adapters()))]
 
 
 def report(name: str, value: str) -> None:
-    """Print the state that an adapter's entry point returns as a line of JSON: what the process of its own runs.
+    """Print the state returned by an adapter's entry point as a line of JSON; runs in the new process.
 
     :param value: of the entry point, ``package.module:function``.
     """
@@ -46,10 +37,10 @@ def report(name: str, value: str) -> None:
 
 
 def _state(name: str, value: str) -> EngineState:
-    found = importlib_metadata.EntryPoint(name, value, ENTRY_POINT_GROUP).load()()
-    if not isinstance(found, EngineState):
-        raise PluginError(f"{value!r} needs to return an EngineState, found {type(found).__name__}")
-    return found
+    state = importlib_metadata.EntryPoint(name, value, ENTRY_POINT_GROUP).load()()
+    if not isinstance(state, EngineState):
+        raise PluginError(f"{value!r} needs to return an EngineState, found {type(state).__name__}")
+    return state
 
 
 def _adapters() -> Iterator[tuple[str, str]]:
@@ -61,25 +52,15 @@ def _adapters() -> Iterator[tuple[str, str]]:
         yield from ((entry_point.name, entry_point.value) for entry_point in entry_points)
 
 
-def _asked(name: str, value: str) -> EngineState:
+def _examine(name: str, value: str) -> EngineState:
+    """Call the entry point of an adapter in a new process."""
+    state, exit_status = call_in_new_process(f"{__name__}:report", name, value)
+    if exit_status is None:
+        return _broken(name, f"asking {value!r} took more than {TIMEOUT_SECONDS} s")
     try:
-        run = subprocess.run(
-            [sys.executable, "-c", _CODE, name, value, *sys.path],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            encoding="utf-8",
-            errors="replace",
-            timeout=_PATIENCE,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        return _broken(name, f"asking {value!r} took more than {_PATIENCE} s")
-    lines = run.stdout.splitlines()
-    try:
-        fields = json.loads(lines[-1])
-        return EngineState(**{**fields, "tested": tuple(fields["tested"])})
-    except (IndexError, KeyError, TypeError, ValueError):
-        return _broken(name, f"asking {value!r} ended the process: exit status {run.returncode}")
+        return EngineState(**{**state, "tested": tuple(state["tested"])})
+    except (KeyError, TypeError):
+        return _broken(name, f"asking {value!r} ended the process: exit status {exit_status}")
 
 
 def _broken(name: str, reason: str) -> EngineState:

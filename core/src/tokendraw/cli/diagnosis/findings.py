@@ -1,4 +1,4 @@
-"""Finds what is wrong with an installation, with the command that mends each fault."""
+"""Finds the faults of an installation, each with the command that mends the fault."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tokendraw.cli.diagnosis.origins import Origin
 from tokendraw.cli.installed_commands import InstalledCommand
 from tokendraw.errors.formatting import all_of
 
-_NOTHING: Mapping[str, Any] = MappingProxyType({})
+_EMPTY: Mapping[str, Any] = MappingProxyType({})
 _DEFAULT = Choice()
 
 
@@ -29,7 +29,7 @@ class Finding:
 
     problem: str
     mend: str | None = None
-    """Command that mends it; None if ``problem`` already says what to do."""
+    """Command that mends the fault; None if ``problem`` holds the advice."""
 
 
 def findings(
@@ -37,12 +37,12 @@ def findings(
     libraries: Iterable[Library],
     candidates: Sequence[Candidate],
     origins: Sequence[Origin] = (),
-    builds: Mapping[str, Build] = _NOTHING,
-    heavy_imports: Mapping[str, tuple[str, ...]] = _NOTHING,
+    builds: Mapping[str, Build] = _EMPTY,
+    heavy_imports: Mapping[str, tuple[str, ...]] = _EMPTY,
     choice: Choice = _DEFAULT,
     commands: Iterable[InstalledCommand] = (),
 ) -> list[Finding]:
-    """Collect what is wrong. A plugin for other machines is not a fault.
+    """Collect the faults of an installation; a plugin for other machines is not a fault.
 
     :param messages: complaints of resolution and settings, each with its own advice.
     :param origins: origin of the core first, then those of its plugins.
@@ -95,7 +95,7 @@ def _of_candidate(candidate: Candidate, candidates: Sequence[Candidate], choice:
 
 
 def _of_builds(candidate: Candidate, builds: Mapping[str, Build], choice: Choice) -> Iterator[Finding]:
-    """Find the reasons why a plugin could not be built, each with all operations that it is about."""
+    """Find the reasons why a plugin could not be built, each with all operations that failed for it."""
     if candidate.info is None:
         return
     operations: dict[tuple[str, bool], list[str]] = {}
@@ -110,7 +110,7 @@ def _of_builds(candidate: Candidate, builds: Mapping[str, Build], choice: Choice
 
 
 def _of_table(candidate: Candidate) -> Iterator[Finding]:
-    """Find where the files of an upstream do something else than the plugin knows of its version."""
+    """Find where the files of an upstream contradict the table of releases of the plugin."""
     info, installed = described(candidate), candidate.upstream_version
     if info is None or info.upstream is None or installed is None:
         return

@@ -1,4 +1,4 @@
-"""Compares the installed libraries with what plugins require, by their metadata and without importing them."""
+"""Compares installed libraries with the requirements of plugins, by metadata and without imports."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _WATCHED = ("torch", "triton", "numpy", "safetensors")
 
 @dataclass(frozen=True)
 class Library:
-    """A distribution that samplers depend on."""
+    """A distribution required by samplers."""
 
     name: str
     installed: str | None
@@ -31,11 +31,11 @@ class Library:
     needed: str = ""
     """PEP 440 specifier; "" for any version."""
     needed_by: str = ""
-    """Distribution that requires it, with the extras that do, such as ``tokendraw[files]``; "" if none does."""
+    """Distribution that requires the library, with its extras, as ``tokendraw[files]``; "" if none does."""
 
     @property
     def fits(self) -> bool:
-        """Whether the installed version is in the range; it may be absent if only an extra or nothing requires it."""
+        """Whether the installed version is in the range; a library may be absent unless a distribution requires it."""
         if self.installed is None:
             return not self.needed_by or self.needed_by.endswith("]")
         try:
@@ -45,36 +45,36 @@ class Library:
 
 
 def libraries(candidates: Sequence[Candidate]) -> list[Library]:
-    """List torch, triton, the readers of files, and all upstreams, once for each distribution that requires them."""
+    """List torch, triton, the readers of files, and all upstreams, once for each requiring distribution."""
     owners = dict.fromkeys([_CORE, *(candidate.distribution for candidate in candidates)])
     # A plugin may name its upstream twice: as such, and among the requirements of its distribution.
-    found = list(dict.fromkeys([*_required(filter(None, owners)), *_upstreams(candidates)]))
-    named = {library.name for library in found}
-    found += [Library(name, installed_version(name)) for name in _WATCHED if name not in named]
-    order = {name: place for place, name in enumerate(_WATCHED)}
-    return sorted(found, key=lambda library: (order.get(library.name, len(order)), library.name))
+    requirements = list(dict.fromkeys([*_required(filter(None, owners)), *_upstreams(candidates)]))
+    names = {library.name for library in requirements}
+    requirements += [Library(name, installed_version(name)) for name in _WATCHED if name not in names]
+    order = {name: index for index, name in enumerate(_WATCHED)}
+    return sorted(requirements, key=lambda library: (order.get(library.name, len(order)), library.name))
 
 
 def _required(owners: Iterable[str]) -> Iterator[Library]:
     for owner in owners:
-        askers: dict[tuple[str, str], list[str]] = {}
+        extras_of: dict[tuple[str, str], list[str]] = {}
         try:
             metadata = importlib_metadata.metadata(owner)
             for requirement in map(Requirement, metadata.get_all("Requires-Dist") or ()):
                 name = canonicalize_name(requirement.name)
                 if name in _WATCHED:
                     extras = _extras(requirement.marker, metadata.get_all("Provides-Extra") or ())
-                    askers.setdefault((name, str(requirement.specifier)), []).extend(extras)
+                    extras_of.setdefault((name, str(requirement.specifier)), []).extend(extras)
         except Exception:  # absent or damaged: which one depends on the damage and on the libraries' versions
             continue
-        for (library, needed), extras in askers.items():
+        for (library, needed), extras in extras_of.items():
             if extras:
-                asking = "" if "" in extras else f"[{printable(','.join(extras))}]"
-                yield Library(library, installed_version(library), needed, f"{owner}{asking}")
+                owner_extras = "" if "" in extras else f"[{printable(','.join(extras))}]"
+                yield Library(library, installed_version(library), needed, f"{owner}{owner_extras}")
 
 
 def _extras(marker: Marker | None, extras: Iterable[str]) -> list[str]:
-    """Name the extras that need a requirement on this machine; "" stands for an installation without extras."""
+    """Name the extras with a requirement on this machine; "" stands for an installation without extras."""
     if marker is None or marker.evaluate({"extra": ""}):
         return [""]
     return [extra for extra in extras if extra != _EVERYTHING and marker.evaluate({"extra": extra})]

@@ -1,4 +1,4 @@
-"""Finds out how a plugin is repaired or removed, from the reason why it cannot serve."""
+"""Finds the command that repairs or removes a plugin, from the reason of its state."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ class Remedy(NamedTuple):
 
     command: str
     advice: str = ""
-    """Sentence in front of the command, where that alone repairs nothing."""
+    """Sentence in front of a command that alone repairs nothing."""
 
 
 def remedy(candidate: Candidate, candidates: Sequence[Candidate], choice: Choice) -> Remedy | None:
-    """Find the remedy for a plugin by its state; None if it works, or is for other machines.
+    """Find the remedy for a plugin by its state; None for a working plugin, or a plugin for other machines.
 
-    Of the claimants of one name the first alone has a remedy, which is about all of them.
+    Of several claimants of a name only the first has a remedy, for all claimants.
     """
     if candidate.state is State.INCOMPATIBLE and candidate.info is not None:
         is_core_old = candidate.info.api_version > API_VERSION
@@ -61,7 +61,7 @@ def remedy(candidate: Candidate, candidates: Sequence[Candidate], choice: Choice
 def remedy_of_build(candidate: Candidate, reason: str, choice: Choice, *, ended: bool) -> Remedy:
     """Find the remedy for a plugin that could not be built.
 
-    :param ended: whether it ended the process, or never came to an end, so that nothing takes over from it.
+    :param ended: whether building the plugin ended the process, or hung, so that no other plugin takes over.
     """
     if ended:
         return Remedy(_export([candidate.name], choice), "No other sampler takes over from it.")
@@ -76,7 +76,7 @@ def _uninstall_all_but_one(claimants: Sequence[Candidate]) -> Remedy:
 
 
 def _repair(candidate: Candidate, choice: Choice) -> Remedy:
-    """Upgrade a plugin, unless it came from a folder or a repository: an index may have another one of its name."""
+    """Upgrade a plugin from the index, unless the plugin came from a folder or a repository."""
     origin = _origin(candidate.distribution)
     if candidate.first_party or origin is None:
         return Remedy(_upgrade(candidate.distribution))
@@ -86,7 +86,7 @@ def _repair(candidate: Candidate, choice: Choice) -> Remedy:
 
 
 def _install_module(candidate: Candidate, reason: str, choice: Choice) -> Remedy | None:
-    """Find the remedy for a module that a plugin misses; None if it misses none."""
+    """Find the remedy for a missing module; None if no module is missing."""
     match = _NO_MODULE.search(reason)
     if match is None:
         return None
@@ -106,7 +106,7 @@ def _install_module(candidate: Candidate, reason: str, choice: Choice) -> Remedy
 
 
 def _missing_requirements(distribution: str, module: str) -> Iterator[str]:
-    """Write the requirements of a distribution that are not met, and those of its extras with the name of a module."""
+    """Yield the unmet requirements of a distribution, and unmet requirements of extras with the name of a module."""
     try:
         requirements = [Requirement(text) for text in importlib_metadata.requires(distribution) or ()]
     except Exception:  # absent or damaged: which one depends on the damage and on the libraries' versions
@@ -122,7 +122,7 @@ def _missing_requirements(distribution: str, module: str) -> Iterator[str]:
 
 
 def _origin(distribution: str) -> str | None:
-    """Look up the folder or the URL that a distribution was installed from; None for an index."""
+    """Look up the folder or the URL of origin of a distribution; None for an index."""
     try:
         origin = importlib_metadata.distribution(distribution).origin
         return None if origin is None else str(origin.url).removeprefix("file://")

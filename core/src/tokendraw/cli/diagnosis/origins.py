@@ -1,4 +1,4 @@
-"""Finds the folders of tokendraw's own plugins: any distribution can claim a name, its folder shows more."""
+"""Finds the folders of tokendraw's own plugins: a distribution can claim any name, the folder tells more."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ _CHECKOUT = ("core", "src", "tokendraw")
 
 @dataclass(frozen=True)
 class Origin:
-    """The folder, or the file, that one package is imported from."""
+    """The folder, or the file, of an imported package."""
 
     name: str
-    """``tokendraw`` for the core, else the name of one of its plugins."""
+    """``tokendraw`` for the core, else the name of a plugin."""
     path: str
-    """Path with symbolic links resolved; "" if there is no such module."""
+    """Path with symbolic links resolved; "" for a missing module."""
     beside_core: bool
-    """Whether it lies in the core's site-packages, or in the same checkout."""
+    """Whether the package lies in the core's site-packages, or in the same checkout."""
 
 
 def origins(candidates: Iterable[Candidate]) -> list[Origin]:
-    """Look up the core and every plugin with the name of one of tokendraw's own, without importing them."""
+    """Look up the core and every plugin with a name reserved for tokendraw, without imports."""
     core = Path(tokendraw.__file__).resolve().parent
     return [Origin("tokendraw", printable(str(core)), True), *_plugins(candidates, core)]
 
@@ -42,7 +42,7 @@ def _plugins(candidates: Iterable[Candidate], core: Path) -> Iterator[Origin]:
 
 
 def _path(entry_point: str) -> Path | None:
-    """Find the folder of the package that an entry point names, or the file if it is a single module."""
+    """Find the folder of the package in an entry point, or the file of a single module."""
     try:
         spec = importlib.util.find_spec(entry_point.partition(":")[0].partition(".")[0].strip())
     except (ImportError, ValueError):  # no name of a module, or the remains of a failed import

@@ -1,4 +1,4 @@
-"""Looks at the libraries that plugins call: installed and required versions, and what another version would change.
+"""Compares versions of upstream libraries: installed, required, and the effect of another version.
 
 The other version is the newest that was tested, or without one the newest that the plugin knows of.
 """
@@ -27,7 +27,7 @@ Assessed = Mapping[str, Sequence[Candidate]]
 
 @dataclass(frozen=True)
 class UpstreamState:
-    """A library and the plugin that calls it."""
+    """A library and the plugin that calls the library."""
 
     name: str
     plugin: str
@@ -37,7 +37,7 @@ class UpstreamState:
     """PEP 440 specifier."""
     tested: tuple[str, ...]
     would_change: str
-    """Says what the newest version that was tested, or is known, would change here."""
+    """Phrases about the effect of the newest tested, or known, version on this machine."""
 
 
 def upstreams(
@@ -48,9 +48,11 @@ def upstreams(
     for plugin in plugins:
         info = described(plugin)
         if info is not None and info.upstream is not None:
-            own = {
-                name: next(c for c in found if (c.name, c.distribution) == (plugin.name, plugin.distribution))
-                for name, found in assessed.items()
+            by_operation = {
+                name: next(
+                    c for c in candidates if (c.name, c.distribution) == (plugin.name, plugin.distribution)
+                )
+                for name, candidates in assessed.items()
                 if name in info.operations
             }
             states.append(
@@ -60,7 +62,7 @@ def upstreams(
                     plugin.upstream_version,
                     info.upstream.versions,
                     tuple(info.upstream.tested),
-                    _would_change(plugin, info.upstream, own, assessed, host, choice),
+                    _would_change(plugin, info.upstream, by_operation, assessed, host, choice),
                 )
             )
     return states
@@ -69,33 +71,37 @@ def upstreams(
 def _would_change(
     plugin: Candidate,
     upstream: Upstream,
-    own: Mapping[str, Candidate],
+    by_operation: Mapping[str, Candidate],
     assessed: Assessed,
     host: Host,
     choice: Choice,
 ) -> str:
-    """Say in few phrases what the other version would change.
+    """Write in a few phrases the effect of the other version.
 
-    :param own: the plugin in each operation that it offers.
+    :param by_operation: the plugin in each operation that it offers.
     """
-    known = [row.since for row in upstream.releases if not row.refused and row.since != "0"]
-    to = max(upstream.tested or known, key=Version, default=None)
+    known_versions = [row.since for row in upstream.releases if not row.refused and row.since != "0"]
+    to = max(upstream.tested or known_versions, key=Version, default=None)
     if to is None:
         return "unknown: no version was tested"
-    after = {name: _with_version(c, upstream, to, name, host, choice) for name, c in own.items()}
+    after = {name: _with_version(c, upstream, to, name, host, choice) for name, c in by_operation.items()}
     usable = [name for name, candidate in after.items() if candidate.state is State.AVAILABLE]
     if not usable:
         first = next(iter(after.values()), plugin)
         return f"nothing: {first.reason or first.state}"
-    gained = [name for name in usable if own[name].state is not State.AVAILABLE]
+    gained = [name for name in usable if by_operation[name].state is not State.AVAILABLE]
     installed = plugin.upstream_version
     phrases = list(_gains(plugin, to, after, gained, assessed, host, choice))
     if installed is not None and _upstream.is_version(installed):
         tested = _upstream.is_tested(upstream, installed)
         if not gained and upstream.tested and not tested:
             phrases.append(f"with {to} nobody warns that {installed} is untested")
-        about = [row.operation for row in upstream.releases if row.operation not in own.keys() - set(usable)]
-        phrases += _differences(upstream, installed, to, dict.fromkeys(about))
+        changed_operations = [
+            row.operation
+            for row in upstream.releases
+            if row.operation not in by_operation.keys() - set(usable)
+        ]
+        phrases += _differences(upstream, installed, to, dict.fromkeys(changed_operations))
         if not phrases and tested:
             return "nothing: this version is tested"
     return "; ".join(phrases) or "unknown: no version was tested"
@@ -104,17 +110,17 @@ def _would_change(
 def _with_version(
     candidate: Candidate, upstream: Upstream, to: str, operation: str, host: Host, choice: Choice
 ) -> Candidate:
-    """Assess a plugin with another version: what was found in the files, or by a probe, was about the present one."""
+    """Assess a plugin with another version, without findings in files or by probes about the present version."""
     assert candidate.info is not None
     fits = _upstream.reason_against(upstream, candidate.upstream_version, operation) is None
-    other = replace(
+    upgraded = replace(
         candidate,
         info=replace(candidate.info, upstream=replace(upstream, found={})),
         upstream_version=to,
         probe_reason=candidate.probe_reason if fits else None,
     )
-    about = operations.get(operation)
-    return assess(other, about, host, about.need(), explicit=choice.sampler == candidate.name)
+    description = operations.get(operation)
+    return assess(upgraded, description, host, description.need(), explicit=choice.sampler == candidate.name)
 
 
 def _gains(
@@ -126,7 +132,7 @@ def _gains(
     host: Host,
     choice: Choice,
 ) -> Iterator[str]:
-    """Say who would serve the operations in which the plugin becomes available."""
+    """Name the plugin that would serve each operation in which the present plugin becomes available."""
     outcomes: dict[str, list[str]] = {}
     for name in gained:
         candidates = [
@@ -147,16 +153,16 @@ def _gains(
             yield f"with {to} {plugin.name} would be available{where}{behind}"
 
 
-def _differences(upstream: Upstream, installed: str, to: str, about: Iterable[str | None]) -> Iterator[str]:
-    """Say what the other version does where the present one does something else, as the table has it."""
-    for operation in about:
-        row, other = (
+def _differences(upstream: Upstream, installed: str, to: str, names: Iterable[str | None]) -> Iterator[str]:
+    """Write the differences between the present and the other version, by the table of releases."""
+    for operation in names:
+        row, target_row = (
             _upstream.release_of(upstream, installed, operation),
             _upstream.release_of(upstream, to, operation),
         )
-        if other is None or (operation is None and row is not None and row.refused):
+        if target_row is None or (operation is None and row is not None and row.refused):
             continue  # of the latter it is said already that it becomes available
         words = _upstream.words_of(upstream, installed, operation)
-        if words and words != other.says:
-            change = f": {other.change}" if other.change else ""
-            yield f"{to} {other.says} where {installed} {words}{change}"
+        if words and words != target_row.says:
+            change = f": {target_row.change}" if target_row.change else ""
+            yield f"{to} {target_row.says} where {installed} {words}{change}"

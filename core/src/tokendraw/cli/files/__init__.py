@@ -1,1 +1,1 @@
-"""Reads the files of logits that ``tokendraw sample`` takes."""
+"""Reads the files of logits for ``tokendraw sample``."""

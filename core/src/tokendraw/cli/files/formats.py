@@ -1,4 +1,4 @@
-"""Readers of the file formats that logits come in. Nothing in a file is ever run, whatever it claims to be.
+"""Readers of the file formats of logits. No code in a file is ever run.
 
 Arrays are mapped without pickles, so that a header that lies about the shape costs no memory; .pt is loaded with
 weights only. Each reader returns the tensor as it lies in the file; :mod:`tokendraw.cli.files.logits` judges
@@ -27,7 +27,7 @@ from tokendraw.errors.formatting import nearest, one_of
 from tokendraw.errors.install_commands import how_to_install
 
 HEAD_BYTES = 9
-"""Number of bytes that tell the formats apart."""
+"""Number of leading bytes that identify a format."""
 
 _NUMPY_MAGIC = b"\x93NUMPY"
 _ZIP_MAGIC = b"PK\x03\x04"
@@ -37,7 +37,7 @@ _NAMES_SHOWN = 8
 
 @dataclass(frozen=True)
 class Source:
-    """A file that may hold logits."""
+    """A file to read logits from."""
 
     name: str
     """Name of the file in messages."""
@@ -56,7 +56,7 @@ Reader: TypeAlias = Callable[[Source, str | None], tuple[str | None, Tensor]]
 
 
 class LogitsFileError(TokendrawError):
-    """A file does not hold logits; the message names the file, what is needed and what was found, in one line."""
+    """A file does not hold logits; the message names the file, the need and the content in one line."""
 
 
 def ending_by_content(name: str, path: Path, head: bytes) -> str:
@@ -107,7 +107,7 @@ def _read_npz(source: Source, tensor: str | None) -> tuple[str, Tensor]:
 
 
 def _array(source: Source, path: Path) -> Tensor:
-    """Map the array in a .npy file, which is ``source`` or was unpacked from it."""
+    """Map the array in a .npy file: ``source`` itself, or a member unpacked from ``source``."""
     import numpy
 
     try:
@@ -159,11 +159,11 @@ def _read_pt(source: Source, tensor: str | None) -> tuple[str | None, Tensor]:
         _refuse_name(source, tensor)
         return None, content
     if isinstance(content, dict):
-        named = {
+        tensors = {
             key: value for key, value in content.items() if isinstance(value, Tensor) and isinstance(key, str)
         }
-        name = _pick(source, list(named), tensor)
-        return name, named[name]
+        name = _pick(source, list(tensors), tensor)
+        return name, tensors[name]
     raise LogitsFileError(
         f"'{source}' needs a tensor or a dict of tensors, found an object of type {type(content).__name__}. "
         "Save the tensor itself with torch.save."
@@ -181,7 +181,7 @@ READERS: dict[str, Reader] = {
 
 @contextlib.contextmanager
 def _parsing(source: Source) -> Iterator[None]:
-    """Turn any exception that a parser raises on damaged bytes into one sentence."""
+    """Turn any exception of a parser on damaged bytes into one sentence."""
     try:
         yield
     except LogitsFileError:
@@ -211,9 +211,9 @@ def _refuse_name(source: Source, tensor: str | None) -> None:
 
 
 def _pick(source: Source, names: Sequence[str], tensor: str | None) -> str:
-    shown = ", ".join(f"'{name}'" for name in names[:_NAMES_SHOWN])
+    listing = ", ".join(f"'{name}'" for name in names[:_NAMES_SHOWN])
     if len(names) > _NAMES_SHOWN:
-        shown += f" and {len(names) - _NAMES_SHOWN} more"
+        listing += f" and {len(names) - _NAMES_SHOWN} more"
     if not names:
         raise LogitsFileError(f"'{source}' needs a tensor, found none in it. Write it again.")
     if tensor is not None and tensor in names:
@@ -221,26 +221,26 @@ def _pick(source: Source, names: Sequence[str], tensor: str | None) -> str:
     if tensor is not None:
         near = nearest(tensor, names)
         mend = "Pick one of them" if near is None else f"Try --tensor {near}"
-        raise LogitsFileError(f"'{source}' needs a tensor '{tensor}', found {shown}. {mend}.")
+        raise LogitsFileError(f"'{source}' needs a tensor '{tensor}', found {listing}. {mend}.")
     if len(names) > 1:
         raise LogitsFileError(
-            f"'{source}' needs a choice between its tensors {shown}. Pick one with --tensor."
+            f"'{source}' needs a choice between its tensors {listing}. Pick one with --tensor."
         )
     return names[0]
 
 
 def _other_kind(source: Source) -> LogitsFileError:
     if source.head.startswith(_NUMPY_MAGIC):
-        found = "a .npy array"
+        content = "a .npy array"
     elif source.head.startswith(_ZIP_MAGIC):
-        found = "a zip archive, such as .npz or .pt"
+        content = "a zip archive, such as .npz or .pt"
     elif source.head.startswith(_PICKLE_MAGIC):
-        found = "a pickle, which is not loaded"
+        content = "a pickle, which is not loaded"
     elif source.head[8:9] == b"{":
-        found = "what looks like a .safetensors file"
+        content = "what looks like a .safetensors file"
     else:
-        found = "other bytes"
+        content = "other bytes"
     return LogitsFileError(
-        f"'{source}' needs to be a {source.ending} file inside, found {found}. "
+        f"'{source}' needs to be a {source.ending} file inside, found {content}. "
         "Give the file the ending of what it holds, or save the logits again."
     )

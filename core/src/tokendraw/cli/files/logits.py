@@ -1,4 +1,4 @@
-"""Reads logits from a file, one row [V] or many [B, V], or says in one sentence why it cannot."""
+"""Reads logits from a file, a row [V] or many rows [B, V], or refuses the file in a sentence."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _STDIN = Path("-")
 
 @dataclass(frozen=True)
 class LogitsFile:
-    """Logits as they were read from a file."""
+    """Logits with their name and dtype in the file."""
 
     logits: Tensor
     """[B, V] float32, bfloat16 or float16 on the CPU."""
@@ -58,11 +58,13 @@ def _read(source: Source, tensor: str | None) -> LogitsFile:
 
 def _on_disk(path: Path) -> Source:
     if not path.is_file():
-        found = "a directory" if path.is_dir() else "nothing there" if not path.exists() else "something else"
-        raise LogitsFileError(f"'{path}' needs to be a file, found {found}. Check the path.")
+        content = (
+            "a directory" if path.is_dir() else "nothing there" if not path.exists() else "something else"
+        )
+        raise LogitsFileError(f"'{path}' needs to be a file, found {content}. Check the path.")
     if path.suffix.lower() not in READERS:
-        found = f"the ending '{path.suffix}'" if path.suffix else "no ending"
-        raise LogitsFileError(f"'{path}' needs the ending {one_of(READERS)}, found {found}. Convert it.")
+        content = f"the ending '{path.suffix}'" if path.suffix else "no ending"
+        raise LogitsFileError(f"'{path}' needs the ending {one_of(READERS)}, found {content}. Convert it.")
     try:
         with path.open("rb") as stream:
             head = stream.read(HEAD_BYTES)
@@ -74,7 +76,7 @@ def _on_disk(path: Path) -> Source:
 
 
 def _received(path: Path) -> Source:
-    """Write standard input to ``path``, since arrays are mapped, and recognise its format by its content."""
+    """Write standard input to ``path``, since arrays are mapped, and recognise the format by the content."""
     name = "standard input"
     if sys.stdin is None or sys.stdin.isatty():
         raise LogitsFileError(
@@ -91,9 +93,9 @@ def _received(path: Path) -> Source:
 
 def _check_values(source: Source, values: Tensor) -> None:
     if values.is_meta or values.is_nested or values.is_quantized or values.layout != torch.strided:
-        found = "one without values" if values.is_meta else "a sparse, nested or quantized one"
+        content = "one without values" if values.is_meta else "a sparse, nested or quantized one"
         raise LogitsFileError(
-            f"'{source}' needs a dense tensor, found {found}. Save the logits as a dense tensor."
+            f"'{source}' needs a dense tensor, found {content}. Save the logits as a dense tensor."
         )
     shape, dtype = list(values.shape), dtype_name(values.dtype)
     if dtype not in (*INPUT_DTYPES, "float64"):
@@ -112,7 +114,7 @@ def _check_values(source: Source, values: Tensor) -> None:
 
 
 def _rounded(source: Source, rows: Tensor) -> Tensor:
-    """Convert float64 to float32; refuse a finite value that becomes infinite, since +inf wins every draw."""
+    """Convert float64 to float32; refuse finite values outside float32, since +inf wins every draw."""
     single = rows.float()
     lost = rows[single.isinf() & rows.isfinite()]
     if lost.numel():

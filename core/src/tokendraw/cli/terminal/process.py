@@ -1,6 +1,6 @@
-"""Handles what can end the process of the command: Ctrl-C, a reader that leaves, a full disk.
+"""Handles the events that end a command early: Ctrl-C, a closed pipe, a full disk.
 
-Each ends it with an exit code and at most one line on stderr, wherever in the program it happens.
+Each ends the process with an exit code and at most one line on stderr, anywhere in the program.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _SHOW_CURSOR = b"\x1b[?25h"  # progress hides it
 
 @contextlib.contextmanager
 def ended_by_exit_code() -> Iterator[None]:
-    """Turn an interrupt, or a stdout that cannot be written to, into click's exit with a code."""
+    """Turn an interrupt, or a failure to write to stdout, into click's exit with a code."""
     try:
         try:
             yield
@@ -73,18 +73,18 @@ def interrupts_end_imports() -> Iterator[None]:
 
 def was_interrupted(error: BaseException) -> bool:
     """Tell whether a library has turned an interrupt into an error of its own."""
-    seen: set[int] = set()
+    visited_ids: set[int] = set()
     link: BaseException | None = error
-    while link is not None and id(link) not in seen:
+    while link is not None and id(link) not in visited_ids:
         if isinstance(link, KeyboardInterrupt):
             return True
-        seen.add(id(link))
+        visited_ids.add(id(link))
         link = link.__cause__ or link.__context__
     return False
 
 
 def open_missing_streams() -> None:
-    """Give a process that was started without stdout or stderr streams that discard what is written."""
+    """Replace a missing stdout or stderr by a stream to the null device."""
     if sys.stdout is None:
         sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115 - for the rest of the process
     if sys.stderr is None:
@@ -92,7 +92,7 @@ def open_missing_streams() -> None:
 
 
 def never_fail_to_encode() -> None:
-    """Make a stream escape the characters that its encoding lacks."""
+    """Make stdout and stderr escape characters outside their encoding."""
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
@@ -115,5 +115,5 @@ def _say(line: str) -> None:
 
 
 def _discard(descriptor: int) -> None:
-    """Discard the buffer of a stream that failed, which would raise again at the interpreter's exit."""
+    """Discard the buffer of a failed stream, so that the interpreter's exit does not raise again."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)

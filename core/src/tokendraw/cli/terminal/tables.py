@@ -1,4 +1,4 @@
-"""Printing that commands share: tables that are never cut and wrap on a terminal, JSON, and progress on a terminal."""
+"""Prints tables without truncation, JSON, and progress on stderr."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ _UNLIMITED = 10**9
 
 
 def print_json(value: Mapping[str, Any]) -> None:
-    """Print the JSON object of a command on stdout, with null for infinities and NaN, which JSON cannot hold.
+    """Print the JSON object of a command on stdout, with null for infinities and NaN.
 
-    :param value: its keys beside ``schema_version`` and ``error``, which is null unless ``value`` has one.
+    :param value: keys beside ``schema_version`` and ``error``; ``error`` is null unless ``value`` has the key.
     """
     if (context := click.get_current_context(silent=True)) is not None:
         context.meta[_HAS_JSON] = True
@@ -48,7 +48,7 @@ def has_printed_json() -> bool:
 
 
 def print_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, indent: int = 0) -> None:
-    """Print a table without rules whose last column wraps on a terminal; the others keep their width.
+    """Print a table without rules; on a terminal the last column wraps and all columns before keep their width.
 
     :param header: titles of the columns; "" for a column without one.
     """
@@ -72,26 +72,26 @@ def print_side_by_side(texts: Sequence[tuple[str, str]]) -> None:
     from rich.text import Text
 
     console = _console()
-    beside = max(1, min(len(texts), console.width // _LEAST_TEXT_WIDTH))
-    for start in range(0, len(texts), beside):
+    num_columns = max(1, min(len(texts), console.width // _LEAST_TEXT_WIDTH))
+    for start in range(0, len(texts), num_columns):
         if start:
             click.echo()
         table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 3, 0, 0), expand=True)
-        band = texts[start : start + beside]
-        for index in range(beside):
+        band = texts[start : start + num_columns]
+        for index in range(num_columns):
             table.add_column(Text(band[index][0] if index < len(band) else ""), ratio=1, overflow="fold")
         table.add_row(*(Text(text) for _, text in band))
         _print(console, table)
 
 
 def plugins_at_work() -> contextlib.AbstractContextManager[object]:
-    """Redirect what plugins and their libraries print to stderr, because stdout is the command's own."""
+    """Redirect prints of plugins and libraries to stderr: stdout is for the result of the command."""
     return contextlib.redirect_stdout(sys.stderr)
 
 
 @contextlib.contextmanager
 def progress(doing: str) -> Iterator[None]:
-    """Show on stderr what plugins are busy with: all the time on a terminal, elsewhere in a line now and then."""
+    """Show on stderr the work of plugins: all the time on a terminal, elsewhere in a line now and then."""
     if not sys.stderr.isatty():
         with plugins_at_work(), _lines_on_stderr(lambda seconds: f"{doing}, {seconds} s"):
             yield
@@ -133,7 +133,7 @@ def progress_bar(total: int, unit: str) -> Iterator[Callable[[str, int], None]]:
 
 
 def print_lines(table: Table, *, indent: int = 0) -> None:
-    """Print a table in the width of the terminal, or elsewhere in its own, so that each row is one line to search."""
+    """Print a table in the width of the terminal; in a pipe each row is a single line."""
     from rich.padding import Padding
 
     console = _console()
@@ -145,7 +145,7 @@ def print_lines(table: Table, *, indent: int = 0) -> None:
 
 @contextlib.contextmanager
 def _lines_on_stderr(line: Callable[[int], str]) -> Iterator[None]:
-    """Print a line every :data:`SECONDS_PER_LINE`, so that a log shows that long work goes on.
+    """Print a line every :data:`SECONDS_PER_LINE`, as a sign of life in a log.
 
     :param line: writes it, for the seconds since the work began.
     """
@@ -166,12 +166,12 @@ def _lines_on_stderr(line: Callable[[int], str]) -> Iterator[None]:
 
 
 def on_terminal() -> bool:
-    """Tell whether stdout is a terminal, which a person reads while it is written."""
+    """Tell whether stdout is a terminal."""
     return sys.stdout.isatty()
 
 
 def console_width() -> int:
-    """Return the columns that a table may take on stdout."""
+    """Return the width of tables on stdout, in columns."""
     from rich.console import Console
 
     return max(Console().width, _LEAST_WIDTH) if on_terminal() else PIPE_WIDTH

@@ -1,4 +1,4 @@
-"""The option ``--verbose``, which shows the tracebacks behind reasons on stderr."""
+"""The option ``--verbose``: tracebacks of failed plugins on stderr."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ def is_verbose(ctx: click.Context) -> bool:
 
 
 def show_cause(ctx: click.Context, error: BaseException) -> None:
-    """Show the traceback of an error's cause, if ``--verbose`` was given and it was not shown before."""
+    """With ``--verbose``, show the traceback of an error's cause unless the log has shown the traceback."""
     handler = ctx.meta.get(_KEY)
     causes = []
     cause = error.__cause__
     while cause is not None and cause not in causes:
         causes.append(cause)
         cause = cause.__cause__
-    if handler is not None and causes and not any(cause in handler.shown for cause in causes):
+    if handler is not None and causes and not any(cause in handler.exceptions for cause in causes):
         click.echo("".join(traceback.format_exception(causes[0])).rstrip(), err=True)
 
 
@@ -56,14 +56,14 @@ class StderrHandler(logging.Handler):
 
     def __init__(self) -> None:
         super().__init__()
-        self.shown: list[BaseException] = []
-        self._said: set[str] = set()
+        self.exceptions: list[BaseException] = []
+        self._printed_texts: set[str] = set()
 
     def emit(self, record: logging.LogRecord) -> None:
         """Print a record, unless the same text was printed before."""
         if record.exc_info and record.exc_info[1] is not None:
-            self.shown.append(record.exc_info[1])
+            self.exceptions.append(record.exc_info[1])
         text = self.format(record)
-        if text not in self._said:  # a plugin may be loaded for each operation
+        if text not in self._printed_texts:  # a plugin may be loaded for each operation
             click.echo(text, err=True)
-        self._said.add(text)
+        self._printed_texts.add(text)

@@ -1,4 +1,4 @@
-"""Breaks lines of text that arrives on a terminal piece by piece."""
+"""Breaks lines of text streamed to a terminal."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _ROOM_FOR_PUNCTUATION = 2  # which follows its word without a space and so canno
 
 
 class Wrapper:
-    """Turns the space before a word that no longer fits into a line break.
+    """Turns the space before a word beyond the width into a line break.
 
     :param width: columns of the terminal.
     """
@@ -19,7 +19,7 @@ class Wrapper:
         self._column = 0
 
     def __call__(self, text: str) -> str:
-        """Return ``text`` with line breaks, given everything that was written before it."""
+        """Return ``text`` with line breaks, as a continuation of all text before."""
         return "".join(map(self._place, _PIECES.findall(text)))
 
     def _place(self, piece: str) -> str:

@@ -1,1 +1,1 @@
-"""The verbs of the command line: each module is one."""
+"""The commands, one module each."""

@@ -1,17 +1,14 @@
-"""``tokendraw generate``: text from a language model that needs no download.
+"""``tokendraw generate``: text from a language model without any download.
 
 JSON: ``prompt``, ``sampler``, ``device``, ``resolution`` (as ``resolve --json``) and ``texts``, one entry a
 setting with ``params`` (the fields of ``SamplingParams``), ``token_ids`` and ``text`` (what was drawn,
-without the prompt). With ``--speculate`` there is ``verify_resolution`` too, who verifies, and in each entry
-``speculation`` with ``mode``, ``drafts`` (the most a step), ``evaluations`` (of the target), ``speedup`` (tokens for
-one of them), ``drafted`` (in how many steps there was a 1st draft, a 2nd ...) and ``accepted`` (in how many of them it
-was accepted). Where logits are edited there is ``process_resolution``, who edits them.
+without the prompt).
 """
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
@@ -19,8 +16,7 @@ import click
 
 from tokendraw.backends.description.capabilities import Need
 from tokendraw.cli.command import GuardedCommand
-from tokendraw.cli.describe import drawn_by, resolution_json, sampler_json, served_by
-from tokendraw.cli.edit_options import edit_options, taken
+from tokendraw.cli.describe import drawn_by, sampler_json
 from tokendraw.cli.options import (
     checked_params,
     gumbel_dtype_option,
@@ -33,12 +29,13 @@ from tokendraw.cli.options import (
 )
 from tokendraw.cli.terminal.tables import on_terminal, print_json, print_side_by_side, progress
 from tokendraw.cli.terminal.wrap import Wrapper
-from tokendraw.operations.verify.capabilities import VERIFY_MODES, VerifyMode
 from tokendraw.parameters.params import SamplingParams
 
 if TYPE_CHECKING:
     from tokendraw.backends.description.capabilities import GumbelDtype
-    from tokendraw.cli.demo.speculation import Speculation, Tally
+    from tokendraw.cli.demo.built_in_model import BuiltInModel
+    from tokendraw.cli.demo.model_on_disk import ModelOnDisk
+    from tokendraw.providers.sampler import Sampler
 
 COMPARED = (
     SamplingParams(temperature=0.0),
@@ -53,7 +50,6 @@ COMPARED = (
 @click.command(cls=GuardedCommand, short_help="Draw text from a small language model.")
 @click.argument("prompt")
 @params_options
-@edit_options
 @click.option(
     "--model",
     "folder",
@@ -67,18 +63,6 @@ COMPARED = (
     "--stream/--no-stream", default=None, help="Print tokens as they are drawn. Default: on a terminal."
 )
 @click.option("--compare", is_flag=True, help="The same prompt under several settings, side by side.")
-@click.option(
-    "--speculate",
-    type=click.IntRange(min=1),
-    metavar="K",
-    help="Let a smaller model draft K tokens a step, verify them, and say on stderr what that saved.",
-)
-@click.option(
-    "--verify-mode",
-    type=click.Choice(VERIFY_MODES),
-    help="Rejection accepts as many drafts as can be; coupled prints the very text that there is without drafts. "
-    "Default: rejection.",
-)
 @gumbel_dtype_option
 @selection_options
 @quiet_option
@@ -90,8 +74,6 @@ def generate(
     tokens: int,
     stream: bool | None,
     compare: bool,
-    speculate: int | None,
-    verify_mode: VerifyMode | None,
     gumbel_dtype: GumbelDtype,
     sampler: str | None,
     device: str | None,
@@ -106,112 +88,56 @@ def generate(
     With --seed the same text comes out in every run; without it, each run differs. With --compare all texts
     share the seed. With --model a Hugging Face model from disk writes, through tokendraw-transformers.
 
-    With --speculate a model of word pairs drafts, and the n-gram model judges all drafts of a step in one evaluation.
-    The text is drawn from the n-gram model's distribution all the same. What is saved is evaluations of the target,
-    and they are what a large model's time goes into; this one answers as fast as the model that drafts for it, so
-    that its text takes longer.
-
-    Penalties, biases, bad words and --allow edit the model's logits before a word is drawn, through the operation
-    process_logits. Words are those of the model, as it writes them; a comma and a full stop are words too.
-
     \b
     tokendraw generate "The import statement" --temperature 0.7 --top-k 40 --top-p 0.9 --seed 7
     tokendraw generate "A class is" --compare
-    tokendraw generate "The import statement" --seed 7 --speculate 4
-    tokendraw generate "A class is" --allow "[a-z.]+" --stop . --min-tokens 8 --repetition-penalty 1.2
     tokendraw generate "A class is" --model ./Qwen2.5-0.5B --top-p 0.9
     """  # noqa: D301 - the escape tells click to leave these lines as they are
     if stream and (as_json or compare):
         raise click.UsageError(
             "'--stream' prints one text as it is drawn. Leave out --json and --compare, or --stream."
         )
-    if verify_mode and not speculate:
-        raise click.UsageError(
-            "'--verify-mode' says how drafts are verified, found none. Add --speculate, or leave it out."
-        )
-    if speculate and folder is not None:
-        raise click.UsageError(
-            "'--speculate' drafts for the n-gram model, found --model. Leave out one of them."
-        )
-    wishes = taken(fields, folder)
     with progress("loading a sampler and the language model"):
         params = checked_params(**fields)
-
         drawer = load(sampler, device, Need(filter_orders=(params.filter_order,), gumbel_dtype=gumbel_dtype))
-        how: Speculation | None = None
-        tallies: Sequence[Tally] = ()
-        processor: Any = None
-        if folder is not None:
-            from tokendraw.cli.demo.model_on_disk import ModelOnDisk
-
-            write = ModelOnDisk(folder, drawer).write
-        else:
-            from tokendraw.cli.demo.built_in_model import BuiltInModel
-
-            model = BuiltInModel(drawer, speculate, verify_mode or "rejection", wishes())
-            params = model.wished(params)
-            if model.editor:
-                processor = model.editor.processor
-            write, how, tallies = model.write, model.speculation, model.tallies
+        write = _model(folder, drawer).write
     settings = _compared(params) if compare else [params]
 
-    def say_who() -> None:
-        """Say who serves, once something was served."""
-        if quiet or as_json:
-            return
-        if how:
-            from tokendraw.cli.demo.speculation import verified_by
-
-            click.echo(verified_by(drawer, settings, how.mode), err=True)
-        else:
+    def name_samplers() -> None:
+        if not (quiet or as_json):
             click.echo(drawn_by(drawer), err=True)
-        if processor:
-            rows, resolution = processor.stats(), processor.resolution
-            click.echo(served_by(drawer, resolution, "edited", "edits", rows), err=True)
 
     if stream or (stream is None and on_terminal() and not (as_json or compare)):
-        _stream(prompt, lambda show: write(prompt, settings, tokens, show), say_who)
+        _stream(prompt, lambda show: write(prompt, settings, tokens, show), name_samplers)
+        return
+    with progress("drawing"):
+        texts = write(prompt, settings, tokens)
+    name_samplers()
+    if as_json:
+        entries = [
+            {"params": asdict(setting), "token_ids": token_ids, "text": text}
+            for setting, (token_ids, text) in zip(settings, texts, strict=True)
+        ]
+        print_json({"prompt": prompt, **sampler_json(drawer), "texts": entries})
+    elif compare:
+        print_side_by_side([(_label(s), prompt + text) for s, (_, text) in zip(settings, texts, strict=True)])
     else:
-        with progress("drawing"):
-            drawn = write(prompt, settings, tokens, None)
-        say_who()
-        if as_json:
-            others = {"verify_resolution": resolution_json(drawer.verify_resolution)} if how else {}
-            if processor:
-                others["process_resolution"] = resolution_json(processor.resolution)
-            entries = _entries(settings, drawn, how, tallies)
-            print_json({"prompt": prompt, **sampler_json(drawer), **others, "texts": entries})
-        elif compare:
-            print_side_by_side(
-                [(_label(s), prompt + text) for s, (_, text) in zip(settings, drawn, strict=True)]
-            )
-        else:
-            click.echo(prompt + drawn[0][1])
-    if not (quiet or as_json):
-        for setting, tally in zip(settings, tallies, strict=False):
-            for line in tally.lines():
-                click.echo(f"{_label(setting)}: {line}" if compare else line, err=True)
+        click.echo(prompt + texts[0][1])
 
 
-def _entries(
-    settings: Sequence[SamplingParams],
-    drawn: Sequence[tuple[list[int], str]],
-    how: Speculation | None,
-    tallies: Sequence[Tally],
-) -> list[dict[str, Any]]:
-    """Return the texts as JSON."""
-    entries: list[dict[str, Any]] = [
-        {"params": asdict(setting), "token_ids": row, "text": text}
-        for setting, (row, text) in zip(settings, drawn, strict=True)
-    ]
-    if how:
-        for entry, tally in zip(entries, tallies, strict=True):
-            entry["speculation"] = {"mode": how.mode, "drafts": how.drafts, **tally.as_json()}
-    return entries
+def _model(folder: str | None, drawer: Sampler) -> BuiltInModel | ModelOnDisk:
+    """Load the model on disk, or fit the n-gram model."""
+    if folder is not None:
+        from tokendraw.cli.demo.model_on_disk import ModelOnDisk
+
+        return ModelOnDisk(folder, drawer)
+    from tokendraw.cli.demo.built_in_model import BuiltInModel
+
+    return BuiltInModel(drawer)
 
 
 def _compared(params: SamplingParams) -> list[SamplingParams]:
-    """List the settings to compare, the user's own first unless they are among them."""
+    """List the settings to compare, first the settings of the command line unless :data:`COMPARED` has them."""
     shared = [
         replace(params, temperature=s.temperature, top_k=s.top_k, top_p=s.top_p, min_p=s.min_p)
         for s in COMPARED

@@ -1,11 +1,11 @@
-"""``tokendraw list``: every plugin that is installed, why it can or cannot serve, and which operations it offers.
+"""``tokendraw list``: every installed plugin with its state, its reason and its operations.
 
 JSON: ``candidates``, each as in :func:`tokendraw.cli.describe.candidate_json`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import click
 
@@ -14,6 +14,7 @@ from tokendraw import operations
 from tokendraw.backends.discovery import settings as _settings
 from tokendraw.backends.resolution.candidate import Candidate, State
 from tokendraw.backends.resolution.refusals import INSTALL
+from tokendraw.cli.candidates import by_rank, print_candidates
 from tokendraw.cli.command import NOT_USABLE, GuardedCommand, warn
 from tokendraw.cli.describe import candidate_json, described
 from tokendraw.cli.options import json_option, operation_option, verbose_option
@@ -47,7 +48,7 @@ def list_(ctx: click.Context, operation: str, as_json: bool) -> None:
 
 
 def _error(candidates: Sequence[Candidate], operation: str) -> str | None:
-    """Say that no candidate can serve the operation; None if one can."""
+    """Write the error if no candidate can serve the operation; None if a candidate can."""
     if not candidates:
         return f"No sampler is installed; {INSTALL}."
     if any(candidate.state is State.AVAILABLE for candidate in candidates):
@@ -55,30 +56,9 @@ def _error(candidates: Sequence[Candidate], operation: str) -> str | None:
     return f"No installed sampler can serve the operation '{operation}' here. Read the reasons of the candidates."
 
 
-def by_rank(candidates: Iterable[Candidate]) -> list[Candidate]:
-    """Sort the available ones first, then by priority and name."""
-    return sorted(candidates, key=rank)
-
-
-def rank(candidate: Candidate) -> tuple[bool, int, str]:
-    """Key that sorts the available ones first, then by priority and name."""
-    return candidate.state is not State.AVAILABLE, -candidate.priority, candidate.name
-
-
-def print_candidates(candidates: Iterable[Candidate], *, indent: int = 0) -> None:
-    """Print a table of candidates, a row each, with every reason in full."""
-    rows = [
-        (c.name, str(c.state), str(c.priority) if c.info else "", c.version, c.reason or _summary(c))
-        for c in candidates
-    ]
-    print_table(
-        ("name", "state", "priority", "version", "what it does, or why it cannot"), rows, indent=indent
-    )
-
-
-def _print_operations(candidates: Iterable[Candidate]) -> None:
-    """Print which operations each plugin offers, in the order in which the core lists them."""
-    order = {name: place for place, name in enumerate(operations.FOLDERS)}
+def _print_operations(candidates: Sequence[Candidate]) -> None:
+    """Print the operations of each plugin, in the order of the registry."""
+    order = {name: index for index, name in enumerate(operations.FOLDERS)}
     rows = [
         (c.name, ", ".join(sorted(info.operations, key=lambda name: (order.get(name, len(order)), name))))
         for c in candidates
@@ -87,8 +67,3 @@ def _print_operations(candidates: Iterable[Candidate]) -> None:
     if rows:
         click.echo()
         print_table(("name", "operations"), rows)
-
-
-def _summary(candidate: Candidate) -> str:
-    info = described(candidate)
-    return info.summary if info else ""

@@ -1,4 +1,4 @@
-"""``tokendraw resolve``: which sampler is chosen, and with ``--explain`` every decision on the way.
+"""``tokendraw resolve``: the chosen sampler, and with ``--explain`` every decision on the way.
 
 JSON: the keys of :func:`tokendraw.cli.describe.resolution_json`, ``settings`` (name to value of what took
 part), ``built`` (false: no plugin was built, which may fail) and ``error`` (null). Where no sampler can be given,
@@ -62,7 +62,7 @@ _need_options = all_of_options(
     click.option("--vocab-parallel", is_flag=True, help="Need draws from logits that are split over ranks."),
     click.option(
         "--need",
-        "named",
+        "assignments",
         metavar="FIELD=VALUE",
         multiple=True,
         help="Any field of what the operation may need; may be given for each.",
@@ -86,7 +86,7 @@ def resolve(
     sampler: str | None,
     device: str | None,
     as_json: bool,
-    named: tuple[str, ...],
+    assignments: tuple[str, ...],
     **need: Any,
 ) -> None:
     """Print the name of the sampler that is chosen here. No plugin is built: whether that works is not tried.
@@ -101,7 +101,7 @@ def resolve(
     try:
         with plugins_at_work():
             resolution = tokendraw.resolve(
-                need=_need(operation, need, named),
+                need=_need(operation, need, assignments),
                 choice=chosen(settings, sampler),
                 operation=operation,
                 device=device,
@@ -131,30 +131,34 @@ def resolve(
         click.echo(resolution.chosen)
 
 
-def _need(operation: str, options: dict[str, Any], named: tuple[str, ...]) -> HostNeed:
+def _need(operation: str, options: dict[str, Any], assignments: tuple[str, ...]) -> HostNeed:
     """Make the need of an operation.
 
-    :param named: fields with their values, ``FIELD=VALUE``.
+    :param assignments: fields with their values, ``FIELD=VALUE``.
     :raises UsageError: something was given that is no part of it, or twice.
     """
     ctx, declared = click.get_current_context(), operations.get(operation).need
-    known = {field.name for field in fields(declared)}
-    own = {parameter.name: parameter.opts[0] for parameter in ctx.command.params}
-    given = {name for name in options if ctx.get_parameter_source(name) is not ParameterSource.DEFAULT}
-    for name in sorted(given - known):
-        raise click.UsageError(f"'{own[name]}' is no part of what {operation!r} may need. Leave it out.")
-    for text in named:
+    field_names = {field.name for field in fields(declared)}
+    option_of = {parameter.name: parameter.opts[0] for parameter in ctx.command.params}
+    assigned_names = {
+        name for name in options if ctx.get_parameter_source(name) is not ParameterSource.DEFAULT
+    }
+    for name in sorted(assigned_names - field_names):
+        raise click.UsageError(
+            f"'{option_of[name]}' is no part of what {operation!r} may need. Leave it out."
+        )
+    for text in assignments:
         name, equals, value = text.partition("=")
         if not equals:
             raise click.UsageError(f"'--need' needs FIELD=VALUE, found {text!r}. Pass --need {name}=VALUE.")
-        if name in given:
+        if name in assigned_names:
             raise click.UsageError(f"'--need' needs each field once, found {name!r} twice. Leave one out.")
-        given.add(name)
+        assigned_names.add(name)
         try:
             options[name] = read_field(declared, name, value)
         except InvalidParameterError as error:
             raise click.UsageError(str(error)) from error
-    return declared(**{name: value for name, value in options.items() if name in known})
+    return declared(**{name: value for name, value in options.items() if name in field_names})
 
 
 def _print_decisions(decisions: tuple[Decision, ...]) -> None:

@@ -99,27 +99,34 @@ def sample(
         from tokendraw.cli.files.logits import dtype_name, read_logits
         from tokendraw.parameters.metadata import SamplingMetadata
 
-        read = read_logits(file, tensor)
-        rows, vocab_size = read.logits.shape
+        source = read_logits(file, tensor)
+        num_rows, vocab_size = source.logits.shape
         need = Need(
             logprobs_mode=logprobs_mode,
             filter_orders=(params.filter_order,),
             gumbel_dtype=gumbel_dtype,
-            dtype=dtype_name(read.logits.dtype),
+            dtype=dtype_name(source.logits.dtype),
             vocab_size=vocab_size,
         )
         drawer = load(sampler, device, need)
-        positions = [position + row if sequence else position for row in range(rows)]
-        metadata = SamplingMetadata.from_params([params] * rows, device=drawer.device, positions=positions)
-        output = drawer.sample(read.logits.to(drawer.device), metadata)
-    drawn = drawn_rows(output)
+        positions = [position + row if sequence else position for row in range(num_rows)]
+        metadata = SamplingMetadata.from_params(
+            [params] * num_rows, device=drawer.device, positions=positions
+        )
+        output = drawer.sample(source.logits.to(drawer.device), metadata)
+    rows = drawn_rows(output)
     if as_json:
-        facts = {"file": str(file), "tensor": read.tensor, "shape": [rows, vocab_size], "dtype": read.dtype}
-        print_json({**facts, **sampler_json(drawer), "logprobs_mode": logprobs_mode, "rows": drawn})
+        facts = {
+            "file": str(file),
+            "tensor": source.tensor,
+            "shape": [num_rows, vocab_size],
+            "dtype": source.dtype,
+        }
+        print_json({**facts, **sampler_json(drawer), "logprobs_mode": logprobs_mode, "rows": rows})
         return
     if not quiet:
-        _say_what_was_done(read, drawn, drawer)
-    print_table(*_table(drawn, logprobs_mode))
+        _print_notes(source, rows, drawer)
+    print_table(*_table(rows, logprobs_mode))
 
 
 def drawn_rows(output: SamplerOutput) -> list[dict[str, Any]]:
@@ -141,25 +148,25 @@ def drawn_rows(output: SamplerOutput) -> list[dict[str, Any]]:
     return rows
 
 
-def _table(drawn: Sequence[Mapping[str, Any]], mode: str) -> tuple[list[str], list[list[str]]]:
+def _table(rows: Sequence[Mapping[str, Any]], mode: str) -> tuple[list[str], list[list[str]]]:
     header = ["row", "token", "valid"]
-    cells = [[str(d["row"]), str(d["token_id"]), "yes" if d["valid"] else "no"] for d in drawn]
-    if "logprob" in drawn[0]:
+    cells = [[str(d["row"]), str(d["token_id"]), "yes" if d["valid"] else "no"] for d in rows]
+    if "logprob" in rows[0]:
         header += [mode, "rank", "kept mass", "best"]
-        for line, d in zip(cells, drawn, strict=True):
+        for line, d in zip(cells, rows, strict=True):
             best = ", ".join(f"{entry['token_id']} ({entry['logprob']:.4f})" for entry in d["best"])
-            kept = math.exp(d["log_kept_mass"])
-            line += [f"{d['logprob']:.4f}", str(d["rank"]), f"{kept:.4f}", best]
+            kept_mass = math.exp(d["log_kept_mass"])
+            line += [f"{d['logprob']:.4f}", str(d["rank"]), f"{kept_mass:.4f}", best]
     return header, cells
 
 
-def _say_what_was_done(read: LogitsFile, drawn: Sequence[Mapping[str, Any]], drawer: Sampler) -> None:
+def _print_notes(source: LogitsFile, rows: Sequence[Mapping[str, Any]], drawer: Sampler) -> None:
     click.echo(drawn_by(drawer), err=True)
-    if read.dtype == "float64":
+    if source.dtype == "float64":
         click.echo("the file holds float64, rounded to float32", err=True)
-    invalid = sum(not row["valid"] for row in drawn)
+    invalid = sum(not row["valid"] for row in rows)
     if invalid:
-        rows = "row holds" if invalid == 1 else "rows hold"
+        subject = "row holds" if invalid == 1 else "rows hold"
         click.echo(
-            f"{invalid} of {len(drawn)} {rows} NaN, or nothing above -inf: shown as not valid", err=True
+            f"{invalid} of {len(rows)} {subject} NaN, or nothing above -inf: shown as not valid", err=True
         )

@@ -1,4 +1,4 @@
-"""``tokendraw show NAME``: everything that is known about one plugin.
+"""``tokendraw show NAME``: all facts about a plugin.
 
 JSON: ``candidates``, each as in :func:`tokendraw.cli.describe.candidate_json`; more than one where several
 distributions claim the name. State and reason are about the first operation that the plugin offers.
@@ -16,11 +16,11 @@ from tokendraw.backends.description.plugin_info import API_VERSION, Upstream
 from tokendraw.backends.resolution.candidate import Candidate
 from tokendraw.backends.resolution.refusals import INSTALL
 from tokendraw.backends.resolution.upstream import disagreement, row_in_force
+from tokendraw.cli.candidates import rank
 from tokendraw.cli.command import GuardedCommand
 from tokendraw.cli.describe import candidate_json, described
 from tokendraw.cli.options import installed_names, json_option, verbose_option
 from tokendraw.cli.terminal.tables import plugins_at_work, print_json, print_table
-from tokendraw.cli.verbs.list import rank
 from tokendraw.errors.exceptions import TokendrawError
 from tokendraw.errors.formatting import all_of, dotted, nearest
 from tokendraw.providers import resolve as _resolve
@@ -31,19 +31,20 @@ from tokendraw.providers import resolve as _resolve
 @verbose_option
 @json_option
 def show(name: str, as_json: bool) -> None:
-    """Show everything about the sampler NAME: its origin, its state and what it can do."""
+    """Show everything about the sampler NAME: origin, state and capabilities."""
     with plugins_at_work():
-        found = _resolve.discover_all()
+        candidates_of = _resolve.discover_all()
     plugins = [
-        _Plugin(dict(zip(found, assessed, strict=True))) for assessed in zip(*found.values(), strict=True)
+        _Plugin(dict(zip(candidates_of, assessed, strict=True)))
+        for assessed in zip(*candidates_of.values(), strict=True)
     ]
-    named = sorted((p for p in plugins if p.main.name == name), key=lambda p: rank(p.main))
-    if not named:
+    claimants = sorted((p for p in plugins if p.main.name == name), key=lambda p: rank(p.main))
+    if not claimants:
         raise _unknown(name, sorted({plugin.main.name for plugin in plugins}))
     if as_json:
-        print_json({"candidates": [candidate_json(plugin.main) for plugin in named]})
+        print_json({"candidates": [candidate_json(plugin.main) for plugin in claimants]})
         return
-    for index, plugin in enumerate(named):
+    for index, plugin in enumerate(claimants):
         if index:
             click.echo()
         _print(plugin)
@@ -57,7 +58,7 @@ class _Plugin:
 
     @property
     def main(self) -> Candidate:
-        """Return the candidate in the first operation that it offers."""
+        """Return the candidate in the first operation offered by the plugin."""
         first, *_ = self.by_operation.values()
         info = described(first)
         offered = info.operations if info else ()
@@ -87,9 +88,11 @@ def _print(plugin: _Plugin) -> None:
     for operation, capabilities in (info.operations if info else {}).items():
         click.echo()
         click.echo(f"operation {click.style(operation, bold=True)}")
-        other = plugin.by_operation.get(operation, candidate)
+        in_operation = plugin.by_operation.get(operation, candidate)
         state = (
-            list(_state(other)) if (other.state, other.reason) != (candidate.state, candidate.reason) else []
+            list(_state(in_operation))
+            if (in_operation.state, in_operation.reason) != (candidate.state, candidate.reason)
+            else []
         )
         print_table(("", ""), [*state, *_in_words(capabilities)], indent=2)
 
@@ -120,12 +123,12 @@ def _facts(candidate: Candidate) -> Iterator[tuple[str, str]]:
 
 
 def _releases(upstream: Upstream, installed: str | None) -> Iterator[tuple[str, str, str, str]]:
-    """List the table of releases, with a mark at the rows that decide on the installed version."""
+    """List the table of releases, with a mark at the rows in force for the installed version."""
     for row in upstream.releases:
         mark = ""
         if installed is not None and row == row_in_force(upstream, installed, row.operation):
-            seen = ", by its files" if disagreement(upstream, installed, row.operation) else ""
-            mark = f" (installed{seen})"
+            origin = ", by its files" if disagreement(upstream, installed, row.operation) else ""
+            mark = f" (installed{origin})"
         yield row.since, row.operation or "all", "refused" if row.refused else "used", f"{row.says}{mark}"
 
 
@@ -143,10 +146,10 @@ def _in_words(capabilities: HostCapabilities) -> Iterator[tuple[str, str]]:
 
 
 def _in_reading_order(names: Sequence[str]) -> list[str]:
-    """Put what every operation promises of its calls beside the operation's own promise of that kind, or last."""
-    own = [name for name in names if name not in _PROMISES]
-    at = own.index("valid_flag") + 1 if "valid_flag" in own else len(own)
-    return [*own[:at], *_PROMISES, *own[at:]]
+    """Put the promises common to all operations after ``valid_flag``, or last."""
+    specific = [name for name in names if name not in _PROMISES]
+    start = specific.index("valid_flag") + 1 if "valid_flag" in specific else len(specific)
+    return [*specific[:start], *_PROMISES, *specific[start:]]
 
 
 _PROMISES = tuple(field.name for field in fields(HostNeed))
@@ -164,7 +167,10 @@ def _value_in_words(name: str, value: object) -> str:
         least, largest = value
         return f"{dotted(least)} to {dotted(largest)}" if largest else f"{dotted(least)} or later"
     if name == "filters" and isinstance(value, tuple):
-        return ", ".join(f"{which} {granularity.replace('_', ' ')}" for which, granularity in value) or "none"
+        return (
+            ", ".join(f"{filter_name} {granularity.replace('_', ' ')}" for filter_name, granularity in value)
+            or "none"
+        )
     if isinstance(value, tuple):
         return ", ".join(value) or "none"
     return str(value)

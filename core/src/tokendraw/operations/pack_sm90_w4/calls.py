@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from tokendraw import sm90_w4
-from tokendraw._torch.tensor_checks import check_plain
+from tokendraw._torch.tensor_checks import check_device, check_plain
 from tokendraw.backends.description.weight_layouts import Layout
 from tokendraw.calls.call import Call, OutputCheck
 from tokendraw.calls.output_checks import misfit
@@ -182,37 +182,32 @@ def _require_one(argument: str, found: object, needed: tuple[str, ...], more: st
 
 
 def _check_tensor(
-    argument: str, found: object, form: shapes.TensorForm, layout: str, device: torch.device
+    argument: str, tensor: object, form: shapes.TensorForm, layout: str, device: torch.device
 ) -> None:
-    check_plain(argument, found, f"Pass a tensor {form.shape} of dtype torch.uint8.")
-    assert isinstance(found, Tensor)
-    where = found.device
-    if where.type != device.type or device.index not in (None, where.index):
+    check_plain(argument, tensor, f"Pass a tensor {form.shape} of dtype torch.uint8.")
+    assert isinstance(tensor, Tensor)
+    check_device(argument, tensor, device, "packer")
+    if tensor.dtype is not torch.uint8:
         raise InvalidInputError(
-            f"'{argument}' needs device {device}, where the packer was built, found {where}. "
-            f"Move it, or load a packer for {where}."
+            f"'{argument}' needs dtype torch.uint8, found {tensor.dtype}. Pass its bytes, as .view(torch.uint8)."
         )
-    if found.dtype is not torch.uint8:
+    last = tuple(tensor.shape[-len(form.last) :]) if form.last else ()
+    if tensor.dim() != form.dimensions or last != form.last:
         raise InvalidInputError(
-            f"'{argument}' needs dtype torch.uint8, found {found.dtype}. Pass its bytes, as .view(torch.uint8)."
-        )
-    last = tuple(found.shape[-len(form.last) :]) if form.last else ()
-    if found.dim() != form.dimensions or last != form.last:
-        raise InvalidInputError(
-            f"'{argument}' needs shape {form.shape} for the layout {layout}, found {list(found.shape)}. "
+            f"'{argument}' needs shape {form.shape} for the layout {layout}, found {list(tensor.shape)}. "
             f"Pass {form.dimensions} dimensions."
         )
     for multiple in form.multiples:
-        size = multiple.times * found.shape[multiple.dimension]
+        size = multiple.times * tensor.shape[multiple.dimension]
         if size % multiple.of:
             raise InvalidInputError(
                 f"'{argument}' needs {multiple.name} divisible by {multiple.of} for the layout {layout}, found {size}. "
                 f"Pad it to {size + -size % multiple.of}."
             )
-    if not found.is_contiguous():
+    if not tensor.is_contiguous():
         raise InvalidInputError(
-            f"'{argument}' needs to be contiguous, found strides {list(found.stride())} of shape {list(found.shape)}. "
-            f"Pass {argument}.contiguous()."
+            f"'{argument}' needs to be contiguous, found strides {list(tensor.stride())} of shape "
+            f"{list(tensor.shape)}. Pass {argument}.contiguous()."
         )
 
 

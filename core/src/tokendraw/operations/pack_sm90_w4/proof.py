@@ -47,10 +47,10 @@ def _require(what: str, found: object, needed: Tensor) -> None:
             f"the proof call needs {what}: {list(needed.shape)} uint8, found {_described(found)}"
         )
     found = found.cpu()
-    for place in (found != needed).nonzero()[:1].tolist():
-        at = tuple(place)
+    for index in (found != needed).nonzero()[:1].tolist():
+        at = tuple(index)
         raise PluginError(
-            f"the proof call needs {what}: {int(needed[at])} at {place}, found {int(found[at])}"
+            f"the proof call needs {what}: {int(needed[at])} at {index}, found {int(found[at])}"
         )
 
 

@@ -56,9 +56,9 @@ def _v1_fp4(weights: Tensor) -> Tensor:
     column = 32 * p + 16 * M + 8 * m + 4 * c + d
     first, second = weights[:, 16 * b + r, column], weights[:, 16 * b + 8 + r, column]
     out = torch.empty_like(weights)
-    row, place = 16 * b + 8 * m + r, 32 * p + 16 * M + 4 * d + 2 * c
-    out[:, row, place] = first % 16 + second % 16 * 16
-    out[:, row, place + 1] = first // 16 + second // 16 * 16
+    row, byte_index = 16 * b + 8 * m + r, 32 * p + 16 * M + 4 * d + 2 * c
+    out[:, row, byte_index] = first % 16 + second % 16 * 16
+    out[:, row, byte_index + 1] = first // 16 + second // 16 * 16
     return out
 
 
@@ -66,14 +66,14 @@ def _v2_fp4(weights: Tensor) -> Tensor:
     _, rows, columns = weights.shape
     b, m, r, p, M, d = _indices(rows // 16, 2, 8, columns // 32, 2, 4)  # noqa: N806
     word = 0
-    for place, (h, c) in enumerate(((0, 0), (1, 0), (0, 1), (1, 1))):
-        byte = weights[:, 16 * b + 8 * h + r, 32 * p + 16 * M + 8 * m + 4 * c + d]
-        word = word + byte.to(torch.int64) * 256**place
+    for byte_index, (h, c) in enumerate(((0, 0), (1, 0), (0, 1), (1, 1))):
+        value = weights[:, 16 * b + 8 * h + r, 32 * p + 16 * M + 8 * m + 4 * c + d]
+        word = word + value.to(torch.int64) * 256**byte_index
     moved = sum((word // 2**source % 2**width) * 2**target for (source, width), target in V2_FP4_BITS)
     out = torch.empty_like(weights)
-    for place in range(4):
-        byte = moved // 256**place % 256
-        out[:, 16 * b + 8 * m + r, 32 * p + 16 * M + 4 * d + place] = byte.to(torch.uint8)
+    for byte_index in range(4):
+        value = moved // 256**byte_index % 256
+        out[:, 16 * b + 8 * m + r, 32 * p + 16 * M + 4 * d + byte_index] = value.to(torch.uint8)
     return out
 
 
@@ -88,9 +88,9 @@ def _units_of_16_bits(weights: Tensor, signs: dict[int, int]) -> Tensor:
     moved = stay + sum(word // 2**source % 2 * 2**target for source, target in signs.items())
     out = torch.empty_like(weights)
     for h in range(2):
-        for place in range(2):
-            byte = moved // 256 ** (2 * h + place) % 256
-            out[:, 16 * b + 8 * m + r, 2 * (16 * p + 8 * M + 2 * d + h) + place] = byte.to(torch.uint8)
+        for byte_index in range(2):
+            value = moved // 256 ** (2 * h + byte_index) % 256
+            out[:, 16 * b + 8 * m + r, 2 * (16 * p + 8 * M + 2 * d + h) + byte_index] = value.to(torch.uint8)
     return out
 
 

@@ -9,7 +9,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 
-from tokendraw._torch.tensor_checks import check_plain, check_vector, is_plain, same_device
+from tokendraw._torch.tensor_checks import check_device, check_plain, check_vector, is_plain
 from tokendraw.backends.description.capabilities import HostNeed
 from tokendraw.calls.call import Call, OutputCheck
 from tokendraw.errors.exceptions import InvalidInputError, InvalidParameterError
@@ -125,11 +125,7 @@ def _check_int32(name: str, tensor: Tensor, device: torch.device) -> None:
         raise InvalidInputError(
             f"'{name}' needs dtype torch.int32, found {tensor.dtype}. Pass {name}.to(torch.int32)."
         )
-    if not same_device(tensor.device, device):
-        raise InvalidInputError(
-            f"'{name}' needs device {device}, where the planner was built, found {tensor.device}. "
-            f"Move it, or load a planner for {tensor.device}."
-        )
+    check_device(name, tensor, device, "planner")
 
 
 def _check_buffer(name: str, buffer: Any, size: int, device: torch.device) -> None:

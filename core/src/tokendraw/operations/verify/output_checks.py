@@ -55,14 +55,14 @@ def wrong_chains(output: VerifyOutput, target_logits: Tensor, drafts: Drafts) ->
     """Compare the tokens of a verification, of the right form, with the drafts."""
     requests, width, vocab_size = drafts.num_requests, drafts.max_drafts + 1, target_logits.shape[1]
     tokens, accepted = output.token_ids.cpu(), output.num_accepted.cpu()
-    given, counts = _by_step(drafts)
+    draft_ids, counts = _by_step(drafts)
     for (b,) in first_of((accepted < 0) | (accepted > counts)):
         return (
             f"num_accepted in [0, {int(counts[b])}], found {int(accepted[b])} for request {b} of {requests}"
         )
     steps, num_accepted = torch.arange(width), accepted.unsqueeze(1)
-    for b, i in first_of((steps[:-1] < num_accepted) & (tokens[:, :-1] != given)):
-        return f"the accepted drafts, found token {int(tokens[b, i])} for draft {int(given[b, i])} of request {b}"
+    for b, i in first_of((steps[:-1] < num_accepted) & (tokens[:, :-1] != draft_ids)):
+        return f"the accepted drafts, found token {int(tokens[b, i])} for draft {int(draft_ids[b, i])} of request {b}"
     for b, i in first_of((steps <= num_accepted) & ((tokens < 0) | (tokens >= vocab_size))):
         return (
             f"token_ids in [0, {vocab_size}) up to the last token of a request, found {int(tokens[b, i])} as token "
@@ -83,5 +83,5 @@ def _by_step(drafts: Drafts) -> tuple[Tensor, Tensor]:
     counts = first.diff() - 1
     if ids.dim() == 2:
         return pad(ids, (0, most), value=PAD_TOKEN_ID)[:, :most], counts
-    places = (first[:-1] - torch.arange(len(counts))).unsqueeze(1) + torch.arange(most)
-    return pad(ids, (0, 1), value=PAD_TOKEN_ID)[places.clamp(0, len(ids))], counts
+    indices = (first[:-1] - torch.arange(len(counts))).unsqueeze(1) + torch.arange(most)
+    return pad(ids, (0, 1), value=PAD_TOKEN_ID)[indices.clamp(0, len(ids))], counts

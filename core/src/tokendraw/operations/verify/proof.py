@@ -27,11 +27,11 @@ def prove(
     probs = torch.zeros(2, vocab_size, device=device)
     probs[0, peak] = probs[1, 0] = 1.0
     kind = "probs" if "probs" in capabilities.draft_kinds else (*capabilities.draft_kinds, "chosen")[0]
-    given = {
+    distributions = {
         "probs": {"draft_probs": probs},
         "logits": {"draft_logits": probs.mul(proof_rows.PEAK).to(logits.dtype)},
     }
-    drafts = Drafts.from_lists([[peak], [0]], device=device, **given.get(kind, {}))
+    drafts = Drafts.from_lists([[peak], [0]], device=device, **distributions.get(kind, {}))
     metadata = SamplingMetadata.from_params([proof_rows.params(capabilities, need)] * 4, device=device)
     mode = (*capabilities.verify_modes, "rejection")[0]
     output = backend.verify(logits, drafts, metadata, mode=mode)

@@ -69,8 +69,8 @@ class _Verification:
         ids = torch.zeros(sum(self.num_drafts), dtype=torch.int64)
         if self.layout.is_padded:
             ids = torch.where(torch.arange(width) < counts.unsqueeze(1), 0, PAD_TOKEN_ID)
-        given = {} if known is None else {f"draft_{kind}": known[: sum(self.num_drafts)]}
-        return Drafts.from_counts(ids.to(device), self.num_drafts, any_placeholder=False, **given)
+        distribution = {} if known is None else {f"draft_{kind}": known[: sum(self.num_drafts)]}
+        return Drafts.from_counts(ids.to(device), self.num_drafts, any_placeholder=False, **distribution)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,1 +1,1 @@
-"""Device code: what every stage shares, then a room for each stage of a call."""
+"""Device code: functions of all stages in ``shared``, then a folder for each stage of a call."""

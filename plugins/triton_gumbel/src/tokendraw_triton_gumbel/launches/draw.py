@@ -13,7 +13,7 @@ import torch
 from tokendraw_triton_gumbel.kernels.large_set.draw_large_set import draw_large_sets
 from tokendraw_triton_gumbel.kernels.large_set.row_state import (
     COLUMNS,
-    MOST_COLLECTED,
+    MAX_COLLECTED,
     SLOTS,
     STATE_INTS,
     STATE_REALS,
@@ -24,14 +24,14 @@ from tokendraw_triton_gumbel.kernels.row_draw.small_set import LARGE_CANDIDATES,
 from tokendraw_triton_gumbel.kernels.shared.argument_groups import (
     CandidateLists,
     DraftRows,
-    Drawn,
-    DrawnLogprobs,
+    DrawResults,
     Logits,
     PassResults,
-    RowFacts,
     RowState,
+    RowSummary,
     SearchScratch,
     TileStatistics,
+    TokenLogprobs,
     WorkQueue,
 )
 from tokendraw_triton_gumbel.kernels.shared.configs import LargeSetConfig, RowConfig, TileConfig
@@ -47,7 +47,7 @@ _LEAST_TILES = 256
 """Kernels are compiled for a power of two of tiles: one does for all vocabularies up to 262,144."""
 _REAL, _WHOLE = torch.float32, torch.int32
 NO_DRAFTS = DraftRows()
-_NO_FACTS, _NOTHING_SHOWN = RowFacts(), (None, None, None)
+_NO_FACTS, _NOTHING_SHOWN = RowSummary(), (None, None, None)
 _NO_LISTS, _NO_QUEUE, _NO_STATE = CandidateLists(), WorkQueue(), RowState()
 
 
@@ -71,7 +71,7 @@ class DrawLaunches:
             span_of(how, variant.logits), self.vector, variant.paired and is_nvidia, is_nvidia
         )
         row_config = RowConfig(
-            FILTERED=variant.filtered,
+            HAS_FILTERS=variant.filtered,
             FP64=target.fp64,
             TILES=self.most_tiles,
             VECTOR=self.vector,
@@ -89,7 +89,7 @@ class DrawLaunches:
             EXACT_PARTS=how.large_set_exact_parts,
             WARPS=how.large_set_warps,
             VECTOR=self.vector,
-            PAIRED=variant.paired,
+            LOADS_PAIRS=variant.paired,
             ULP_STEP=ulp_step,
             IS_NVIDIA=is_nvidia,
         )
@@ -141,7 +141,7 @@ class DrawLaunches:
             self._results = scratch.reserve_group(
                 [
                     (_REAL, SLOTS.value * tiles * COLUMNS.value, ROWS),
-                    (_WHOLE, MOST_COLLECTED.value if exact else 0, ROWS),
+                    (_WHOLE, MAX_COLLECTED.value if exact else 0, ROWS),
                 ]
             )
         return most_tiles
@@ -153,7 +153,7 @@ class DrawLaunches:
         *,
         shown: Sequence[Any] = _NOTHING_SHOWN,
         drafts: DraftRows = NO_DRAFTS,
-        facts: RowFacts = _NO_FACTS,
+        facts: RowSummary = _NO_FACTS,
         counters: Any = None,
     ) -> Iterator[Step]:
         """Yield the launches.
@@ -185,10 +185,10 @@ class DrawLaunches:
         )
         # What nobody wants is not written, so anything of its type stands in.
         details = (maxima, maxima) if floors is None else (floors, log_kept)
-        drawn = group(Drawn, (token_ids, valid, *details))
+        drawn = group(DrawResults, (token_ids, valid, *details))
         ranks, own_ids, own_values = shown
         described = group(
-            DrawnLogprobs,
+            TokenLogprobs,
             (
                 token_ids if ranks is None else ranks,
                 sums if raw_sums is None else raw_sums,

@@ -139,7 +139,7 @@ class ProcessLaunches:
         """Return the launch of a variant, compiled for the current device."""
         found = self._launches.get(variant)
         if found is None:
-            config = CONFIG._replace(LISTED=variant.listed, IS_NVIDIA=self._is_nvidia)
+            config = CONFIG._replace(HAS_LISTS=variant.listed, IS_NVIDIA=self._is_nvidia)
             options = {"num_warps": _WARPS, "enable_fp_fusion": False}
             found = Launch(process_logits, {"config": config}, options)
             if not is_interpreted():

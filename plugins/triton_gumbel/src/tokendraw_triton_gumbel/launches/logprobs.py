@@ -18,9 +18,9 @@ from tokendraw_triton_gumbel.kernels.logprobs.ranks import RANK_SPAN, count_rank
 from tokendraw_triton_gumbel.kernels.logprobs.row_logprobs import (
     CANDIDATES,
     MOST_LOGPROBS,
-    Described,
-    DrawnRows,
+    BestTokens,
     RequestedLogprobs,
+    RowDraws,
     row_logprobs,
 )
 from tokendraw_triton_gumbel.kernels.logprobs.row_logprobs import Scratch as RowScratch
@@ -103,7 +103,7 @@ class LogprobsLaunches:
             granules = maxima if granules is None else granules
             index = params.row_index if draw.indexed else None
             requested = group(RequestedLogprobs, (params.temperature, index, wanted))
-            found = group(DrawnRows, (token_ids, maxima, sums, floors, log_kept))
+            found = group(RowDraws, (token_ids, maxima, sums, floors, log_kept))
             kept = group(RowScratch, (pieces[self._listed], pieces[self._keys]))
             yield (
                 self.row_logprobs,
@@ -116,7 +116,7 @@ class LogprobsLaunches:
                     found,
                     granules,
                     kept,
-                    group(Described, best),
+                    group(BestTokens, best),
                     self._flags,
                 ),
             )

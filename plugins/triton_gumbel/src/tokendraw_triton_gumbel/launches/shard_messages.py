@@ -68,7 +68,7 @@ class MessageLaunches:
 
         :param types: of the parameters that the batch has.
         """
-        shared = SharedTiles(_LONG, _LONG) if config.SHARED else SharedTiles(None, None)
+        shared = SharedTiles(_LONG, _LONG) if config.SHARED_TILES else SharedTiles(None, None)
         arguments = (
             _WHOLE,
             _some(Sizes),

@@ -10,8 +10,8 @@ import torch
 from tokendraw.vocab_parallel import BINS
 from tokendraw_triton_gumbel.kernels.shards.add_by_digit import TILES_AT_ONCE, add_by_digit
 from tokendraw_triton_gumbel.kernels.shards.argument_groups import (
-    Counted,
     Digit,
+    DigitFilter,
     SurveyFields,
     SurveyScratch,
 )
@@ -64,19 +64,24 @@ class ShardSearches:
         fields = SurveyFields(words.width, *places, count, bits)
         return launch, (operands.places.rows, 1, 1), self._survey_arguments(operands, fields, fresh, out)
 
-    def add(self, operands: ShardOperands, step: Digit, counted: Counted, histogram: Any) -> Step:
+    def add(self, operands: ShardOperands, step: Digit, counted: DigitFilter, histogram: Any) -> Step:
         """Return the launch that adds to a histogram.
 
         :param histogram: [rows, 256]; None: that of the masses by the first digit.
         """
         is_own = histogram is None
-        config = DigitConfig(self._most_tiles if is_own else 0, WEIGHED=is_own or counted.tops is not None)
+        config = DigitConfig(
+            self._most_tiles if is_own else 0, BY_WEIGHT=is_own or counted.max_logit is not None
+        )
         has_prefix = counted.prefixes is not None
         found = self._known.get((config, is_own, has_prefix))
         if found is None:
-            real, long = None if counted.tops is None else _REAL, _LONG if has_prefix else None
+            real, long = None if counted.max_logit is None else _REAL, _LONG if has_prefix else None
             example = self._digit_arguments(
-                self._launches.example(), Digit(3, 3), Counted(long, real, real), None if is_own else _LONG
+                self._launches.example(),
+                Digit(3, 3),
+                DigitFilter(long, real, real),
+                None if is_own else _LONG,
             )
             found = self._compiled(add_by_digit, config, 1, example)
             self._known[config, is_own, has_prefix] = found
@@ -118,7 +123,7 @@ class ShardSearches:
         )
 
     def _digit_arguments(
-        self, operands: ShardOperands, step: Digit, counted: Counted, histogram: Any
+        self, operands: ShardOperands, step: Digit, counted: DigitFilter, histogram: Any
     ) -> tuple[Any, ...]:
         launches = self._launches
         return (

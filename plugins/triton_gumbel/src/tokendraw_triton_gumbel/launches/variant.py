@@ -8,13 +8,13 @@ import torch
 from torch import Tensor
 
 from tokendraw_triton_gumbel.configurations import Configuration
-from tokendraw_triton_gumbel.kernels.verify import known
+from tokendraw_triton_gumbel.kernels.verify import draft_kinds
 from tokendraw_triton_gumbel.launches.compiled import Pointer
 
-CHOSEN: int = known.CHOSEN.value
-LOGITS: int = known.LOGITS.value
-PROBS: int = known.PROBS.value
-COUPLED: int = known.COUPLED.value
+CHOSEN: int = draft_kinds.CHOSEN.value
+LOGITS: int = draft_kinds.LOGITS.value
+PROBS: int = draft_kinds.PROBS.value
+COUPLED: int = draft_kinds.COUPLED.value
 """Kinds of drafts, by what a verification knows about their distribution."""
 
 Layout = tuple[torch.dtype, int, int, int]

@@ -12,11 +12,11 @@ from tokendraw_triton_gumbel.kernels.shared.argument_groups import (
     CandidateLists,
     DraftRows,
     DraftTokens,
-    Drawn,
+    DrawResults,
     Logits,
     ResidualScratch,
-    RowFacts,
-    Verified,
+    RowSummary,
+    VerifyResults,
 )
 from tokendraw_triton_gumbel.kernels.shared.configs import AcceptConfig
 from tokendraw_triton_gumbel.kernels.verify.accept_drafts import accept_drafts
@@ -51,13 +51,13 @@ class VerifyLaunches:
         self.counters = None if is_coupled else scratch.reserve(_WHOLE, 1, ROWS)
         self.weights = None if is_coupled else scratch.reserve(_REAL, 2 * draw.tiles, REQUESTS)
         config = AcceptConfig(
-            KNOWN=verify.known,
+            DRAFT_KIND=verify.known,
             STEPS=verify.steps,
             FP64=draw.fp64,
             TILES=draw.most_tiles,
             SMALL_CANDIDATES=SMALL_CANDIDATES,
             LARGE_CANDIDATES=LARGE_CANDIDATES,
-            FILTERED=variant.filtered,
+            HAS_FILTERS=variant.filtered,
             WARPS=ACCEPTING_WARPS,
             VECTOR=draw.vector,
             IS_NVIDIA=is_nvidia,
@@ -93,17 +93,17 @@ class VerifyLaunches:
 
         tokens, valid, counters = pieces[self.tokens], pieces[self.valid], piece(self.counters)
         floors, log_kept, tops, masses = [pieces[i] for i in self.exactly] + [None] * (4 - len(self.exactly))
-        facts = group(RowFacts, (tops, masses, piece(self.num_candidates)))
+        facts = group(RowSummary, (tops, masses, piece(self.num_candidates)))
         rows = group(DraftRows, (*drafts, chain[2]))
         behind = rows if self.known == LOGITS else NO_DRAFTS
-        drawn = group(Drawn, (tokens, valid, floors, log_kept))
+        drawn = group(DrawResults, (tokens, valid, floors, log_kept))
         yield from draw.steps(
             operands, drawn, shown=(ranks, None, None), drafts=behind, facts=facts, counters=counters
         )
         if self.known == PROBS:
             checked = (*drafts, draw.vocab_size, counters, size.requests)
             yield self.check_probs, geometry.probs_grid, checked
-        judged = drawn if self.known != COUPLED else group(Drawn, (tokens, valid, None, None))
+        judged = drawn if self.known != COUPLED else group(DrawResults, (tokens, valid, None, None))
         lists = CandidateLists(None, *(pieces[draw.candidates][1:] if draw.filtered else ()))
         yield (
             self.accept_drafts,
@@ -119,6 +119,6 @@ class VerifyLaunches:
                 facts,
                 lists,
                 group(ResidualScratch, (counters, piece(self.weights))),
-                group(Verified, out),
+                group(VerifyResults, out),
             ),
         )

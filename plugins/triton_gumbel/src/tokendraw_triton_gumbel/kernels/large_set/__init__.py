@@ -1,1 +1,1 @@
-"""Launch 3: the draw of rows that keep more tokens than launch 2 collects."""
+"""Launch 3: draws rows that keep more tokens than launch 2 collects."""

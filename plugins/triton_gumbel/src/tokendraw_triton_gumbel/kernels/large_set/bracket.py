@@ -1,4 +1,4 @@
-"""The bracket of a row's threshold, and how a pass narrows it."""
+"""Bounds a row's threshold by a bracket, and narrows the bracket after each pass."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from tokendraw_triton_gumbel.kernels.large_set.row_state import (
     HIGH_COLUMN,
     LOW,
     LOW_COLUMN,
+    MAX_LOGIT,
     SLOT,
     TARGET_MAX,
     TARGET_MIN,
-    TOP,
     WEIGH_ONLY,
     K,
 )
@@ -36,7 +36,7 @@ class Bracket(NamedTuple):
     low: Any
     high: Any
     low_column: Any
-    """The column of what the row weighs from ``low`` upwards, or -1."""
+    """The column of the tiles' weights from ``low`` upwards, or -1."""
     high_column: Any
 
 
@@ -58,76 +58,78 @@ def store_bracket(reals, ints, low, high, low_column, high_column):
 
 
 @triton.jit
-def _judge(weight, number, target_min, target_max, k, goal, given):
-    """Return whether the row holds enough from a pivot upwards: 1, or 0; -1 where the target is not known that well."""
+def _judge(weight, number, target_min, target_max, k, goal, is_given):
+    """Compare the weight or the count from a pivot upwards with the target: 1 enough, 0 too little, -1 undecided."""
     by_mass = tl.where(weight >= target_max, 1, tl.where(weight < target_min, 0, -1))
     by_count = (number >= k.to(tl.float32)).to(tl.int32)
     either = tl.maximum(by_mass, by_count)
-    judged = tl.where(goal == FIND_NUCLEUS, by_mass, tl.where(goal == FIND_LARGER, either, by_count))
-    return tl.where(given > 0, 1, judged)
+    verdict = tl.where(goal == FIND_NUCLEUS, by_mass, tl.where(goal == FIND_LARGER, either, by_count))
+    return tl.where(is_given > 0, 1, verdict)
 
 
 @triton.jit
-def _narrow(bracket, pivots, enough, numbers, slot, weighed):
-    """Return (the bracket after a pass; whether its low end moved; how many logits reach the lowest pivot with enough).
+def _narrow_bracket(bracket, pivots, verdicts, numbers, slot, is_weighing):
+    """Return (the bracket after a pass; whether its low end moved; the count at the lowest pivot with enough).
 
-    :param pivots: :class:`~.pivots.PerPivot`, like ``enough``, what :func:`_judge` says, and ``numbers`` of logits.
-    :param weighed: 0 if the pass weighed nothing, and nothing moves.
+    :param pivots: :class:`~.pivots.PerPivot`, like ``verdicts`` of :func:`_judge` and ``numbers`` of logits.
+    :param is_weighing: 0 if the pass weighed nothing: the bracket stays.
     """
-    e0, e1, e2, e3 = enough.p0, enough.p1, enough.p2, enough.p3
+    e0, e1, e2, e3 = verdicts.p0, verdicts.p1, verdicts.p2, verdicts.p3
     column = tl.where(e0 > 0, 0, tl.where(e1 > 0, 1, tl.where(e2 > 0, 2, tl.where(e3 > 0, 3, -1))))
     lower = tl.where(e0 > 0, pivots.p0, tl.where(e1 > 0, pivots.p1, tl.where(e2 > 0, pivots.p2, pivots.p3)))
-    reached = tl.where(
+    count_at_low = tl.where(
         e0 > 0, numbers.p0, tl.where(e1 > 0, numbers.p1, tl.where(e2 > 0, numbers.p2, numbers.p3))
     )
-    moved = weighed * ((column >= 0) & (lower >= bracket.low)).to(tl.int32)
-    low_column = tl.where(moved > 0, slot * COLUMNS + column, bracket.low_column)
-    low = tl.where(moved > 0, lower, bracket.low)
+    low_moved = is_weighing * ((column >= 0) & (lower >= bracket.low)).to(tl.int32)
+    low_column = tl.where(low_moved > 0, slot * COLUMNS + column, bracket.low_column)
+    low = tl.where(low_moved > 0, lower, bracket.low)
     column = tl.where(e3 == 0, 3, tl.where(e2 == 0, 2, tl.where(e1 == 0, 1, tl.where(e0 == 0, 0, -1))))
     upper = tl.where(
         e3 == 0, pivots.p3, tl.where(e2 == 0, pivots.p2, tl.where(e1 == 0, pivots.p1, pivots.p0))
     )
-    less = weighed * ((column >= 0) & (upper <= bracket.high)).to(tl.int32)
-    high_column = tl.where(less > 0, slot * COLUMNS + column, bracket.high_column)
-    high = tl.where(less > 0, upper, bracket.high)
-    return Bracket(low, high, low_column, high_column), moved, reached
+    high_moved = is_weighing * ((column >= 0) & (upper <= bracket.high)).to(tl.int32)
+    high_column = tl.where(high_moved > 0, slot * COLUMNS + column, bracket.high_column)
+    high = tl.where(high_moved > 0, upper, bracket.high)
+    return Bracket(low, high, low_column, high_column), low_moved, count_at_low
 
 
 @triton.jit
-def bracket_after_pass(columns, tiles, reals, ints, goal, weighed, config: tl.constexpr):
-    """Return (the bracket after a pass; whether its low end is known to be the threshold).
+def bracket_after_pass(columns, tiles, reals, ints, goal, is_weighing, config: tl.constexpr):
+    """Return (the bracket after a pass; whether the threshold equals the low end).
 
     :param columns: of all rows; ``reals`` and ``ints`` are the state of the row.
-    :param weighed: 0 if the pass collected.
+    :param is_weighing: 0 if the pass collected.
     """
     TILES: tl.constexpr = config.TILES
     slot = tl.load(ints + SLOT)
     k = tl.load(ints + K)
     pivots = load_pivots(reals)
-    top = tl.load(reals + TOP)
+    max_logit = tl.load(reals + MAX_LOGIT)
     target_min = tl.load(reals + TARGET_MIN)
     target_max = tl.load(reals + TARGET_MAX)
     counts = counts_logits(goal).to(tl.int32)
-    given = ((goal == WEIGH_ONLY) | (goal == FLOOR_THEN_NUCLEUS)).to(tl.int32)
+    is_given = ((goal == WEIGH_ONLY) | (goal == FLOOR_THEN_NUCLEUS)).to(tl.int32)
     w0, w1, w2, w3 = four_sums(columns, slot, 0, tiles, TILES)
     n0, n1, n2, n3 = w0, w1, w2, w3
     if counts > 0:
         n0, n1, n2, n3 = four_sums(columns, slot, COUNT_COLUMN, tiles, TILES)
-    enough = PerPivot(
-        _judge(w0, n0, target_min, target_max, k, goal, given),
-        _judge(w1, n1, target_min, target_max, k, goal, given),
-        _judge(w2, n2, target_min, target_max, k, goal, given),
-        _judge(w3, n3, target_min, target_max, k, goal, given),
+    verdicts = PerPivot(
+        _judge(w0, n0, target_min, target_max, k, goal, is_given),
+        _judge(w1, n1, target_min, target_max, k, goal, is_given),
+        _judge(w2, n2, target_min, target_max, k, goal, is_given),
+        _judge(w3, n3, target_min, target_max, k, goal, is_given),
     )
     numbers = PerPivot(n0, n1, n2, n3)
-    bracket, moved, reached = _narrow(load_bracket(reals, ints), pivots, enough, numbers, slot, weighed)
+    bracket, low_moved, count_at_low = _narrow_bracket(
+        load_bracket(reals, ints), pivots, verdicts, numbers, slot, is_weighing
+    )
     low, high, low_column = bracket.low, bracket.high, bracket.low_column
-    exactly_k = moved * counts * (goal != FIND_LARGER).to(tl.int32)
-    exactly_k *= (reached == k.to(tl.float32)).to(tl.int32)
-    one_value = key_of(tl.minimum(low, top)).to(tl.int64) + config.ULP_STEP >= key_of(high).to(tl.int64)
-    exact = given + exactly_k + one_value.to(tl.int32) + (low >= top).to(tl.int32)
-    exact = ((exact > 0) & (low_column >= 0)).to(tl.int32)
-    # Too little from the floor of the other filters upwards, so that it is the threshold.
+    exactly_k = low_moved * counts * (goal != FIND_LARGER).to(tl.int32)
+    exactly_k *= (count_at_low == k.to(tl.float32)).to(tl.int32)
+    one_value = key_of(tl.minimum(low, max_logit)).to(tl.int64) + config.ULP_STEP >= key_of(high).to(tl.int64)
+    is_exact = is_given + exactly_k + one_value.to(tl.int32) + (low >= max_logit).to(tl.int32)
+    is_exact = ((is_exact > 0) & (low_column >= 0)).to(tl.int32)
+    # Too little mass from the floor of the other filters upwards: the floor is the threshold.
     at_floor = ((bracket.high_column >= 0) & (high <= low)).to(tl.int32)
     low_column = tl.where(at_floor > 0, bracket.high_column, low_column)
-    return Bracket(low, high, low_column, bracket.high_column), tl.maximum(exact, at_floor)
+    return Bracket(low, high, low_column, bracket.high_column), tl.maximum(is_exact, at_floor)

@@ -1,10 +1,10 @@
-"""The draw of a row from a bracket of its threshold, if the same tile and token win wherever in it that lies.
+"""Draws a row from the bracket of its threshold, if every threshold in the bracket gives the same token.
 
-Reads 8 bytes a tile, 8 or 16 more that a pass has left, and one tile of logits.
+Reads 8 bytes a tile, 8 or 16 more that passes wrote, and one tile of logits.
 
-Whatever the threshold, a tile weighs at most what it weighs from the low end of the bracket upwards, and at least
-what it weighs from the high end. A tile that beats all others at its least, while they are at their most, wins in any
-case; and so does a token in it that reaches the high end and beats all that reach the low one.
+For every threshold in the bracket, a tile weighs at most its weight from the low end upwards, and at least its weight
+from the high end upwards. A tile wins for sure if its lower bound beats the upper bounds of all other tiles; a token
+of this tile wins for sure if it reaches the high end and beats every logit from the low end upwards.
 """
 
 from __future__ import annotations
@@ -13,7 +13,14 @@ import triton
 import triton.language as tl
 
 from tokendraw_triton_gumbel.kernels.large_set.columns import load_column
-from tokendraw_triton_gumbel.kernels.large_set.row_state import INVERSE, MASS, POSITION, SCALE, SEED, TOP
+from tokendraw_triton_gumbel.kernels.large_set.row_state import (
+    INVERSE,
+    MASS,
+    MAX_LOGIT,
+    POSITION,
+    SCALE,
+    SEED,
+)
 from tokendraw_triton_gumbel.kernels.shared.noise import gumbel, streams_of
 from tokendraw_triton_gumbel.kernels.shared.row_params import EXACT
 from tokendraw_triton_gumbel.kernels.shared.row_values import NoiseKey
@@ -27,7 +34,7 @@ def draw_from_bracket(
     statistics,
     tiles,
     bracket,
-    exact,
+    is_exact,
     reals,
     ints,
     columns,
@@ -35,7 +42,7 @@ def draw_from_bracket(
     out,
     config: tl.constexpr,
 ):
-    """Draw if the bracket decides who wins; return whether it does. If ``exact``, the threshold is its low end.
+    """Draw a row if its bracket decides the token; return whether it does. ``is_exact``: the threshold is the low end.
 
     :param source: the :class:`~.row_values.Row`; ``statistics`` are those of the row, like ``reals``, ``ints`` and
         ``out``.
@@ -44,45 +51,47 @@ def draw_from_bracket(
     FP64: tl.constexpr = config.FP64
     tile = tl.arange(0, config.TILES)
     inside = tile < tiles
-    top = tl.load(reals + TOP)
+    max_logit = tl.load(reals + MAX_LOGIT)
     inverse = tl.load(reals + INVERSE)
     seed = tl.load((ints + SEED).to(tl.pointer_type(tl.int64)))
     position = tl.load((ints + POSITION).to(tl.pointer_type(tl.int64)))
     key = NoiseKey(seed, position)
-    most = load_column(columns, bracket.low_column, tiles, config.TILES)
-    least = most
-    if exact == 0:
-        least = load_column(columns, bracket.high_column, tiles, config.TILES)
+    upper_weight = load_column(columns, bracket.low_column, tiles, config.TILES)
+    lower_weight = upper_weight
+    if is_exact == 0:
+        lower_weight = load_column(columns, bracket.high_column, tiles, config.TILES)
     if bracket.low_column < 0:
         maximum = tl.load(statistics.maxima + tile, mask=inside, other=float("-inf"))
-        most = tl.abs(tl.load(statistics.sums + tile, mask=inside, other=0.0))
-        most *= weigh(maximum, top, tl.load(reals + SCALE))
+        upper_weight = tl.abs(tl.load(statistics.sums + tile, mask=inside, other=0.0))
+        upper_weight *= weigh(maximum, max_logit, tl.load(reals + SCALE))
     of_token, of_tile = streams_of(flags)
     noise = gumbel(key, tile, of_tile, FP64)
-    upper = _scores(most, noise)
-    lower = _scores(least, noise)
-    best, chosen = tl.max(lower, 0, return_indices=True)
+    upper = _scores(upper_weight, noise)
+    lower = _scores(lower_weight, noise)
+    best_score, chosen = tl.max(lower, 0, return_indices=True)
     rival = tl.max(tl.where(tile == chosen, float("-inf"), upper), 0)
-    decided = tl.maximum(exact, (best > rival).to(tl.int32))
+    decided = tl.maximum(is_exact, (best_score > rival).to(tl.int32))
     if decided > 0:
         members = chosen * TILE_SIZE + tl.arange(0, TILE_SIZE)
         x = tl.load(source.base + members, mask=members < source.vocab_size, other=float("-inf"))
         x = x.to(tl.float32)
         x = tl.where((x == x) & (x >= bracket.low), x, float("-inf"))
-        score = scaled(x, top, inverse, FP64) + gumbel(key, members, of_token, FP64)
+        score = scaled(x, max_logit, inverse, FP64) + gumbel(key, members, of_token, FP64)
         winner = chosen * TILE_SIZE + tl.argmax(score, 0)
         value = tl.load(source.base + winner).to(tl.float32)
-        decided = tl.maximum(exact, (value >= bracket.high).to(tl.int32))
+        decided = tl.maximum(is_exact, (value >= bracket.high).to(tl.int32))
         if decided > 0:
             tl.store(out.token_ids, winner.to(tl.int64))
             if (flags & EXACT) != 0:
-                tl.store(out.floors, bracket.low)
-                share = tl.sum(most, 0) / tl.load(reals + MASS)
+                tl.store(out.threshold, bracket.low)
+                share = tl.sum(upper_weight, 0) / tl.load(reals + MASS)
                 tl.store(out.log_kept, tl.log(tl.minimum(share, 1.0)))
     return decided
 
 
 @triton.jit
 def _scores(weight, noise):
-    some = weight > 0
-    return tl.where(some, tl.log(tl.where(some, weight, 1.0).to(noise.dtype)) + noise, float("-inf"))
+    has_weight = weight > 0
+    return tl.where(
+        has_weight, tl.log(tl.where(has_weight, weight, 1.0).to(noise.dtype)) + noise, float("-inf")
+    )

@@ -1,6 +1,6 @@
-"""The columns that a pass writes: what each tile weighs, and how many logits it holds, from a pivot upwards.
+"""Reads the columns that a pass wrote: the weight, and the number of logits, of each tile from a pivot upwards.
 
-A column is numbered over all slots of the launch: ``slot * COLUMNS`` and the place in the slot.
+Columns are numbered over all slots of the launch: ``slot * COLUMNS`` plus the index in the slot.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from tokendraw_triton_gumbel.kernels.large_set.row_state import COLUMNS
 
 @triton.jit
 def load_column(columns, column, tiles, TILES: tl.constexpr):
-    """Return a column of a row, [TILES]; zeros if it is -1."""
+    """Return a column of a row, [TILES]; zeros if the column is -1."""
     tile = tl.arange(0, TILES)
     at = columns + (column // COLUMNS).to(tl.int64) * tiles * COLUMNS + tile * COLUMNS + column % COLUMNS
     return tl.load(at, mask=(tile < tiles) & (column >= 0), other=0.0)
@@ -21,7 +21,7 @@ def load_column(columns, column, tiles, TILES: tl.constexpr):
 
 @triton.jit
 def column_sum(columns, column, offset, tiles, TILES: tl.constexpr):
-    """Return the sum of the column ``offset`` behind this one; 0 if this one is -1."""
+    """Return the sum of column ``column + offset``; 0 if ``column`` is -1."""
     return tl.sum(load_column(columns, tl.where(column >= 0, column + offset, -1), tiles, TILES), 0)
 
 
@@ -32,7 +32,7 @@ def _add_four(a0, a1, a2, a3, b0, b1, b2, b3):
 
 @triton.jit
 def four_sums(columns, slot, offset, tiles, TILES: tl.constexpr):
-    """Return the sums of four neighbouring columns of a slot, from ``offset`` on: one for each pivot."""
+    """Return the sums of four neighbouring columns of a slot, from ``offset`` on: one sum a pivot."""
     tile = tl.arange(0, TILES)
     at = columns + slot.to(tl.int64) * tiles * COLUMNS + tile * COLUMNS + offset
     inside = tile < tiles
@@ -50,7 +50,7 @@ def four_sums(columns, slot, offset, tiles, TILES: tl.constexpr):
 
 @triton.jit
 def free_slot(first, low_column, high_column):
-    """Return a slot of a row that holds neither end of the bracket; ``first`` is the first slot of the row."""
+    """Return a slot of a row that holds neither end of the bracket; the row's slots begin at ``first``."""
     low, high = low_column // COLUMNS - first, high_column // COLUMNS - first
     free = tl.where((low != 1) & (high != 1), 1, 2)
     free = tl.where((low != 0) & (high != 0), 0, free)

@@ -1,15 +1,15 @@
-"""Launch 3, the draw of rows that keep many tokens: about one more read of each, by many programs at once.
+"""Launch 3, the draw of rows that keep many tokens: many programs at once read each row about once more.
 
-Of a row that was left to it, it reads every logit once, then one tile. Four pivots around the threshold were guessed;
-the pass weighs every tile above each of them (writes 16 bytes a tile, or 32), which proves a bracket. A bracket is
-nearly always enough to know the draw: see :mod:`.bracket_draw`. Where it is not, a second pass has its pivots inside
-the bracket, and so on, until few logits are left in it, among which one program finds the threshold
-(:mod:`.search.few_left`). If all else fails, one searches the row (:mod:`.search.exact_threshold`).
-Where top-p counts the mass that another filter leaves, passes for that one come first, and a bracket of the mass does
-for the nucleus too.
+Reads every logit of a row once, then one tile. Launch 2 has guessed four pivots around the threshold; the pass weighs
+every tile above each pivot (writes 16 bytes a tile, or 32), which proves a bracket. The bracket nearly always decides
+the draw: see :mod:`.bracket_draw`. Otherwise a second pass has its pivots inside the bracket, and so on, until the
+bracket holds few logits, among which one program finds the threshold (:mod:`.search.bracket_threshold`). As a last
+resort one program searches the row (:mod:`.search.exact_threshold`).
+Where top-p counts the mass that another filter leaves, passes for that filter come first; a bracket of the mass is
+enough for the nucleus too.
 
-Work is handed out by tickets (:mod:`.work_queue`): first the parts of the first passes, then those of later ones, as
-they come up. Without a row to draw the launch ends at once.
+Tickets hand out the work (:mod:`.work_queue`): first the parts of the first passes, then parts of later passes in the
+order of their announcement. Without a row to draw the launch ends at once.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from tokendraw_triton_gumbel.kernels.large_set.after_pass import settle_row
+from tokendraw_triton_gumbel.kernels.large_set.finish_pass import finish_pass
 from tokendraw_triton_gumbel.kernels.large_set.passes.weigh_pass import pass_over_part
 from tokendraw_triton_gumbel.kernels.large_set.row_state import (
-    LATER_PARTS,
-    MOST_COLLECTED,
+    MAX_COLLECTED,
+    MAX_LATER_PARTS,
     STATE_INTS,
     STATE_REALS,
 )
 from tokendraw_triton_gumbel.kernels.large_set.work_queue import arrive, await_pass, draw_ticket
 from tokendraw_triton_gumbel.kernels.shared.argument_groups import (
-    Drawn,
+    DrawResults,
     PassResults,
     SearchScratch,
     TileStatistics,
@@ -37,13 +37,13 @@ from tokendraw_triton_gumbel.kernels.shared.row_address import row_logits
 from tokendraw_triton_gumbel.kernels.shared.row_params import EXACT
 from tokendraw_triton_gumbel.kernels.shared.tile_layout import GRANULES_PER_TILE
 
-_LEAST_PARTS = tl.constexpr(2)
-"""Parts of a row, at least, so that the last programs do not keep the others waiting for long."""
+_MIN_PARTS = tl.constexpr(2)
+"""Least number of parts of a row: smaller parts shorten the wait for the last program."""
 
 
 @triton.jit
 def _parts_of(groups, parts):
-    """Return (how many groups of tiles a part holds, how many parts there are), of about ``parts``."""
+    """Divide groups of tiles into about ``parts`` parts; return (groups a part, number of parts)."""
     span = (groups + parts - 1) // parts
     return span, (groups + span - 1) // span
 
@@ -62,7 +62,7 @@ def draw_large_sets(
     out,
     config: tl.constexpr,
 ):
-    """One program does whatever its tickets say.
+    """Each program draws tickets until none is left: reads its part of a pass; the last part finishes the pass.
 
     The groups are those of :func:`~tokendraw_triton_gumbel.kernels.row_draw.draw_rows.draw_rows`, and these:
 
@@ -75,16 +75,16 @@ def draw_large_sets(
         program = tl.program_id(0).to(tl.int64)
         tiles = counts.tiles
         groups = (tiles + config.WARPS - 1) // config.WARPS
-        parts = tl.minimum(tl.maximum(tl.num_programs(0) // rows, _LEAST_PARTS), groups)
+        parts = tl.minimum(tl.maximum(tl.num_programs(0) // rows, _MIN_PARTS), groups)
         span, parts = _parts_of(groups, parts)
-        # Where thresholds are wanted, nearly all rows take one more pass, which collects.
-        later_parts = tl.where((flags & EXACT) != 0, config.EXACT_PARTS, LATER_PARTS)
+        # If the flags ask for thresholds, nearly all rows take one more pass, which collects.
+        later_parts = tl.where((flags & EXACT) != 0, config.EXACT_PARTS, MAX_LATER_PARTS)
         later_span, later_parts = _parts_of(groups, later_parts)
-        own = SearchScratch(
+        program_scratch = SearchScratch(
             scratch.tiles + program * config.TILES, scratch.logits + program * config.CAPACITY
         )
-        busy = tl.full((), 1, tl.int32)
-        while busy > 0:
+        row_plus_one = tl.full((), 1, tl.int32)
+        while row_plus_one > 0:
             ticket = draw_ticket(queue)
             is_later = ticket >= rows * parts
             ticket = tl.where(is_later, ticket - rows * parts, ticket)
@@ -92,20 +92,22 @@ def draw_large_sets(
             step = tl.where(is_later, later_span, span)
             if is_later:
                 index = rows + ticket // all_parts
-                busy = await_pass(queue, index, rows, counts.rows * ROUNDS, config.IS_NVIDIA)
+                row_plus_one = await_pass(queue, index, rows, counts.rows * ROUNDS, config.IS_NVIDIA)
             else:
-                busy = tl.load(queue.announced + ticket // all_parts)
-            if busy > 0:
-                row = (busy - 1).to(tl.int64)
+                row_plus_one = tl.load(queue.announced + ticket // all_parts)
+            if row_plus_one > 0:
+                row = (row_plus_one - 1).to(tl.int64)
                 source = row_logits(row, logits, drafts, counts)
                 group = (ticket % all_parts) * step
-                last = tl.minimum(group + step, groups)
+                end_group = tl.minimum(group + step, groups)
                 reals, ints = state.reals + row * STATE_REALS, state.ints + row * STATE_INTS
-                written = PassResults(results.columns, results.collected + row * MOST_COLLECTED)
+                row_results = PassResults(results.columns, results.collected + row * MAX_COLLECTED)
                 part = ticket % all_parts
-                pass_over_part(source, group, last, tiles, reals, ints, written, part, all_parts, config)
+                pass_over_part(
+                    source, group, end_group, tiles, reals, ints, row_results, part, all_parts, config
+                )
                 if arrive(queue, row, all_parts) > 0:
-                    settle_row(
+                    finish_pass(
                         source,
                         row.to(tl.int32),
                         rows,
@@ -116,12 +118,12 @@ def draw_large_sets(
                             statistics.granules + row * tiles * GRANULES_PER_TILE,
                         ),
                         tiles,
-                        own,
+                        program_scratch,
                         queue,
                         state,
-                        written,
+                        row_results,
                         later_parts,
                         flags,
-                        Drawn(out.token_ids + row, None, out.floors + row, out.log_kept + row),
+                        DrawResults(out.token_ids + row, None, out.threshold + row, out.log_kept + row),
                         config,
                     )

@@ -1,6 +1,6 @@
-"""Begins the draw of a large set: writes down what is known of the row, with the pivots of its first pass.
+"""Begins the draw of a large set: writes the state of the row, with the pivots of its first pass.
 
-Reads what a guess takes, writes 192 bytes a row. The programs of the launch for large sets find everything there.
+Reads what :mod:`.first_pivots` reads, writes 192 bytes a row: all that launch 3 needs.
 """
 
 from __future__ import annotations
@@ -8,10 +8,9 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from tokendraw_triton_gumbel.kernels.large_set.first_guess import write_guess
+from tokendraw_triton_gumbel.kernels.large_set.first_pivots import write_first_pivots
 from tokendraw_triton_gumbel.kernels.large_set.pivots import PerPivot, load_pivots, write_pivots
 from tokendraw_triton_gumbel.kernels.large_set.row_state import (
-    CAREFUL,
     FIND_KTH,
     FIND_LARGER,
     FIND_NUCLEUS,
@@ -20,11 +19,13 @@ from tokendraw_triton_gumbel.kernels.large_set.row_state import (
     HIGH,
     HIGH_COLUMN,
     INVERSE,
+    IS_EXTREME,
     KTH_INSIDE,
     KTH_THEN_NUCLEUS,
     LOW,
     LOW_COLUMN,
     MASS,
+    MAX_LOGIT,
     MIN_P_FLOOR,
     OTHER_PIVOTS,
     P_REST,
@@ -38,7 +39,6 @@ from tokendraw_triton_gumbel.kernels.large_set.row_state import (
     STATE_REALS,
     TARGET_MAX,
     TARGET_MIN,
-    TOP,
     WEIGH_ONLY,
     K,
     P,
@@ -52,7 +52,7 @@ from tokendraw_triton_gumbel.kernels.shared.weights import steady
 def announce_first_pass(
     source,
     granules,
-    number,
+    num_granules,
     row,
     bound,
     scale,
@@ -64,20 +64,20 @@ def announce_first_pass(
     state,
     ULP_STEP: tl.constexpr,
 ):
-    """Write down what is known of a row, and announce its first pass.
+    """Write the state of a row, and announce its first pass.
 
-    :param source: the :class:`~.row_values.Row`; ``granules`` [number] its maxima, ``row`` its number, ``scale`` its
-        :class:`~.row_values.RowScale`.
-    :param bound: proven; where it is the largest logit, it is the threshold.
-    :param by_maxima: whether those show the edge of the nucleus, where top-p alone filters.
+    :param source: the :class:`~.row_values.Row`; ``granules`` [num_granules] its maxima, ``row`` its number, ``scale``
+        its :class:`~.row_values.RowScale`.
+    :param bound: a proven bound; a bound equal to the largest logit is the threshold.
+    :param by_maxima: whether to guess from the maxima of granules, where top-p alone filters.
     """
     reals = state.reals + row.to(tl.int64) * STATE_REALS
     ints = state.ints + row.to(tl.int64) * STATE_INTS
-    k, p, top = filters.k, filters.p, scale.top
+    k, p, max_logit = filters.k, filters.p, scale.max_logit
     low = tl.maximum(filters.min_p_floor, LOWEST)
     goal = tl.full((), WEIGH_ONLY, tl.int32)
-    if bound >= top:
-        low = top
+    if bound >= max_logit:
+        low = max_logit
     elif p < 1:
         if k > 0:
             goal = tl.where(filters.joint, FIND_LARGER, KTH_THEN_NUCLEUS)
@@ -88,25 +88,29 @@ def announce_first_pass(
         goal = tl.full((), FIND_KTH, tl.int32)
     target = (p * scale.mass.to(tl.float64)).to(tl.float32)
     if (goal == WEIGH_ONLY) | (goal == FLOOR_THEN_NUCLEUS):
-        write_pivots(reals, PerPivot(low, low, low, low), low, top, ULP_STEP)
+        write_pivots(reals, PerPivot(low, low, low, low), low, max_logit, ULP_STEP)
     else:
         by_mass = goal == FIND_NUCLEUS
-        wanted = tl.where(by_mass, target, k.to(tl.float32))
+        goal_amount = tl.where(by_mass, target, k.to(tl.float32))
         by_maxima = by_mass & by_maxima
-        write_guess(source, granules, number, scale, low, wanted, by_mass, by_maxima, reals, ULP_STEP)
+        write_first_pivots(
+            source, granules, num_granules, scale, low, goal_amount, by_mass, by_maxima, reals, ULP_STEP
+        )
         if goal == FIND_LARGER:
-            other = reals + OTHER_PIVOTS
+            other_pivots = reals + OTHER_PIVOTS
             by_mass = goal == FIND_LARGER
-            write_guess(source, granules, number, scale, low, target, by_mass, by_maxima, other, ULP_STEP)
+            write_first_pivots(
+                source, granules, num_granules, scale, low, target, by_mass, by_maxima, other_pivots, ULP_STEP
+            )
             tl.debug_barrier()
-            pivots = load_pivots(other)
+            pivots = load_pivots(other_pivots)
             if pivots.p1 > tl.load(reals + 1):
                 tl.debug_barrier()
-                write_pivots(reals, pivots, low, top, ULP_STEP)
+                write_pivots(reals, pivots, low, max_logit, ULP_STEP)
     share = p.to(tl.float32)
     tl.store(reals + LOW, low)
     tl.store(reals + HIGH, float("inf"))
-    tl.store(reals + TOP, top)
+    tl.store(reals + MAX_LOGIT, max_logit)
     tl.store(reals + SCALE, scale.scale)
     tl.store(reals + INVERSE, scale.inverse)
     tl.store(reals + MASS, scale.mass)
@@ -124,6 +128,6 @@ def announce_first_pass(
     tl.store((ints + SEED).to(tl.pointer_type(tl.int64)), key.seed)
     tl.store((ints + POSITION).to(tl.pointer_type(tl.int64)), key.position)
     tl.store(ints + KTH_INSIDE, -1)
-    tl.store(ints + CAREFUL, has_nan.to(tl.int32) + (steady(top, scale.scale) == 0).to(tl.int32))
+    tl.store(ints + IS_EXTREME, has_nan.to(tl.int32) + (steady(max_logit, scale.scale) == 0).to(tl.int32))
     tl.store(queue.arrivals + row, 0)
     announce_row(queue, row)

@@ -1,4 +1,4 @@
-"""The four values above which a pass over a row weighs its tiles."""
+"""Stores the four values above which a pass over a row weighs its tiles."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ def load_pivots(reals):
 
 
 @triton.jit
-def _as_pivot(pivot, low, top, ULP_STEP: tl.constexpr):
+def _as_pivot(pivot, low, max_logit, ULP_STEP: tl.constexpr):
     pivot = tl.minimum(tl.maximum(pivot, LOWEST), LARGEST)
     if ULP_STEP > 1:
         pivot = pivot.to(tl.bfloat16).to(tl.float32)  # and perhaps out of the bracket
-    return tl.minimum(tl.maximum(pivot, low), tl.maximum(top, low))
+    return tl.minimum(tl.maximum(pivot, low), tl.maximum(max_logit, low))
 
 
 @triton.jit
-def write_pivots(reals, pivots, low, top, ULP_STEP: tl.constexpr):
-    """Write pivots as a pass takes them: in [low, top]; of bfloat16 logits such values."""
-    tl.store(reals, _as_pivot(pivots.p0, low, top, ULP_STEP))
-    tl.store(reals + 1, _as_pivot(pivots.p1, low, top, ULP_STEP))
-    tl.store(reals + 2, _as_pivot(pivots.p2, low, top, ULP_STEP))
-    tl.store(reals + 3, _as_pivot(pivots.p3, low, top, ULP_STEP))
+def write_pivots(reals, pivots, low, max_logit, ULP_STEP: tl.constexpr):
+    """Write four pivots for a pass: clamped to [low, max_logit], and rounded to bfloat16 where the logits are."""
+    tl.store(reals, _as_pivot(pivots.p0, low, max_logit, ULP_STEP))
+    tl.store(reals + 1, _as_pivot(pivots.p1, low, max_logit, ULP_STEP))
+    tl.store(reals + 2, _as_pivot(pivots.p2, low, max_logit, ULP_STEP))
+    tl.store(reals + 3, _as_pivot(pivots.p3, low, max_logit, ULP_STEP))

@@ -1,4 +1,4 @@
-"""The state of a row of a large set between its passes: places in its floats and its integers, and its goals."""
+"""Layout of a row's state between its passes: indices of its floats and of its integers, and the goals of passes."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ STATE_REALS = tl.constexpr(32)
 """Floats a row. The first four are the pivots of the current pass, descending."""
 LOW = tl.constexpr(4)
 HIGH = tl.constexpr(5)
-"""The bracket: the threshold is at least the one and below the other."""
-TOP = tl.constexpr(6)
+"""The bracket: LOW <= threshold < HIGH."""
+MAX_LOGIT = tl.constexpr(6)
 SCALE = tl.constexpr(7)
 INVERSE = tl.constexpr(8)
 MASS = tl.constexpr(9)
@@ -32,25 +32,25 @@ STATE_INTS = tl.constexpr(32)
 """Integers a row."""
 GOAL = tl.constexpr(0)
 ROUND = tl.constexpr(1)
-"""Passes that were made."""
+"""Number of finished passes."""
 LOW_COLUMN = tl.constexpr(2)
 HIGH_COLUMN = tl.constexpr(3)
 """The columns that hold the weights from LOW and from HIGH upwards, -1 where none does."""
 SLOT = tl.constexpr(4)
-"""The slot of columns that the current pass writes."""
+"""The slot of columns for the current pass."""
 K = tl.constexpr(5)
 SEED = tl.constexpr(6)
 POSITION = tl.constexpr(8)
 """Two integers each: an int64."""
 KTH_ABOVE = tl.constexpr(10)
 KTH_INSIDE = tl.constexpr(11)
-"""Number of logits that reach KTH_HIGH, and of those that only reach KTH_LOW; -1 where no k-th value came before."""
-CAREFUL = tl.constexpr(12)
+"""Number of logits from KTH_HIGH upwards, and in [KTH_LOW, KTH_HIGH); -1 without a search for a k-th value."""
+IS_EXTREME = tl.constexpr(12)
 """Whether the row holds NaN, or logits too large for a weight to cost one multiplication."""
 GOAL_BEFORE = tl.constexpr(13)
-"""The goal of the passes around one that collects."""
+"""The goal before and after a collecting pass."""
 COLLECTED = tl.constexpr(16)
-"""Number of logits that each part of a collecting pass has found: as many integers as there may be parts."""
+"""Number of logits collected by each part of a pass: one integer a part, up to MAX_LATER_PARTS."""
 
 FIND_NUCLEUS = tl.constexpr(0)
 FIND_KTH = tl.constexpr(1)
@@ -65,12 +65,12 @@ COLLECT = tl.constexpr(6)
 """The logits in the bracket are collected."""
 
 SLOTS = tl.constexpr(3)
-"""Slots of columns a row: those of the bracket's two ends, and that of the current pass."""
+"""Slots of columns a row: one for each end of the bracket, one for the current pass."""
 COLUMNS = tl.constexpr(8)
 """Float32 a tile and slot: the weight, and the number of logits, from each of four pivots upwards."""
 COUNT_COLUMN = tl.constexpr(4)
 """Distance from the column of a weight to that of the number."""
-LATER_PARTS = tl.constexpr(16)
-"""Parts of a row in its later passes, at most: mostly few rows take them, and everybody waits."""
-MOST_COLLECTED = tl.constexpr(4096)
-"""Logits that there is room for in a pass that collects, each of its parts as many as any other."""
+MAX_LATER_PARTS = tl.constexpr(16)
+"""Upper limit of parts per row in passes after the first, which few rows need."""
+MAX_COLLECTED = tl.constexpr(4096)
+"""Room for collected logits of a row, divided evenly among the parts of the pass."""

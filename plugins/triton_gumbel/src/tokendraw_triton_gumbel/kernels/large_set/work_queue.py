@@ -1,7 +1,6 @@
-"""Distributes work among programs: a ticket is a part of a pass, and a pass is announced once it can begin.
+"""Distributes work among programs by tickets: one for each part of a pass, once the pass is announced.
 
-A program waits only for programs that run already, so the launch ends whether or not all of them fit the device at
-once.
+A program waits only for running programs, so the launch ends even if the device cannot hold all programs at once.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ def announce_row(queue, row):
 
 @triton.jit
 def announce_pass(queue, row, rows):
-    """Announce another pass of a row, with all that was written before; ``rows`` first passes come before those."""
+    """Announce another pass of a row after all its writes; the queue begins with ``rows`` first passes."""
     tl.store(queue.arrivals + row, 0)
     tl.debug_barrier()
     index = rows + tl.atomic_add(queue.counters + LATER, 1, sem="relaxed")
@@ -35,37 +34,37 @@ def announce_pass(queue, row, rows):
 
 @triton.jit
 def arrive(queue, row, parts):
-    """Return 1 to the program that ends the last part of the current pass of a row, else 0."""
+    """Count an ended part of the row's current pass; return 1 to the program that ended the last part, else 0."""
     tl.debug_barrier()
     return (tl.atomic_add(queue.arrivals + row, 1, sem="acq_rel") == parts - 1).to(tl.int32)
 
 
 @triton.jit
 def finish_row(queue):
-    """Count a row that is drawn, after all that was written of it."""
+    """Count a finished row, after all writes of its results."""
     tl.debug_barrier()
     tl.atomic_add(queue.counters + DONE, 1, sem="release")
 
 
 @triton.jit
-def await_pass(queue, index, rows, most, IS_NVIDIA: tl.constexpr):
-    """Wait until a pass is announced; return 1 more than its row, or 0 if none will be.
+def await_pass(queue, index, rows, max_passes, IS_NVIDIA: tl.constexpr):
+    """Wait until a pass is announced; return 1 more than its row, or 0 if no pass will follow.
 
-    A row is not done before all parts of its passes are, so that every thread comes to the same answer.
+    A row is done only after all parts of its passes, so every thread gets the same answer.
     """
-    found = tl.where(index < most, -1, 0)
-    while found < 0:
+    row_plus_one = tl.where(index < max_passes, -1, 0)
+    while row_plus_one < 0:
         row = tl.load(queue.announced + index, volatile=True)
         if row > 0:
-            found = row
+            row_plus_one = row
         elif tl.load(queue.counters + DONE, volatile=True) >= rows:
-            found = tl.full((), 0, tl.int32)
+            row_plus_one = tl.full((), 0, tl.int32)
         elif IS_NVIDIA:
             _pause()
-    if found > 0:
-        # And with it all that was written before. Its result is used, or the compiler would drop it.
-        found = tl.atomic_add(queue.announced + index, 0, sem="acquire")
-    return found
+    if row_plus_one > 0:
+        # Acquires all earlier writes. The result is used, since the compiler drops an unused one.
+        row_plus_one = tl.atomic_add(queue.announced + index, 0, sem="acquire")
+    return row_plus_one
 
 
 @triton.jit

@@ -1,1 +1,1 @@
-"""Launch E: what requests ask to be done to their logits before sampling, all of it in one launch."""
+"""Launch E: edits the logits of requests before sampling, all edits in one launch."""

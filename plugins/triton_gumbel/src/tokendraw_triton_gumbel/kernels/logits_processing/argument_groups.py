@@ -1,6 +1,6 @@
-"""The groups in which the launch over requests' logits takes its arguments, as :mod:`..shared.argument_groups` does.
+"""Groups of arguments of the launch that edits logits, like :mod:`..shared.argument_groups`.
 
-S are the slots of requests, M the tokens that one holds, V the vocabulary. Tensors of slots are dense.
+S is the number of request slots, M the tokens of one, V the vocabulary. Tensors of slots are dense.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ class SlotRows(NamedTuple):
 
 
 class StepDrafts(NamedTuple):
-    """The drafts of a verification, whose rows count those before them; all None where there are none."""
+    """The drafts of a verification: each row counts the drafts before it as output. All fields None without drafts."""
 
     ids: Any = None
-    """[``count``] integer, one request behind the other; or [requests, ``width``]."""
+    """[``count``] integer, request after request; or [requests, ``width``]."""
     count: Any = None
-    """How many there are, with padding."""
+    """Number of drafts, with padding."""
     width: Any = None
-    """0 if they are not padded."""
+    """0 without padding."""
     cu_num_logits: Any = None
     """[requests + 1] integer: the first row of each request."""
     requests: Any = None
@@ -45,7 +45,7 @@ class History(NamedTuple):
 
 
 class Occurrences(NamedTuple):
-    """The ids that occur in each request."""
+    """The ids in the prompt and output of each request."""
 
     ids: Any
     """[S, ``room``] int32: each once."""
@@ -85,23 +85,23 @@ class AllowedIds(NamedTuple):
     allowed: Any
     """[S, ceil(V / 32)] int32, of requests."""
     is_restricted: Any
-    """[S] bool: whether a request has one."""
+    """[S] bool: whether a request has a mask in ``allowed``."""
 
 
 class StopIds(NamedTuple):
-    """The ids that each request holds back until enough tokens are out."""
+    """The stop ids of each request, forbidden until its output has ``min_tokens`` tokens."""
 
     ids: Any
     """[S, ``room``] int32."""
     count: Any
     """[S] int32."""
     min_tokens: Any
-    """[S] int32: tokens in the output from which on they are allowed."""
+    """[S] int32: least output length for a stop id."""
     room: Any
 
 
 class BadWords(NamedTuple):
-    """The sequences of ids of which each request forbids the last, where the others end its output."""
+    """The forbidden sequences of ids of each request: the last id is forbidden after all preceding ids."""
 
     ids: Any
     """[S, ``room``, ``longest``] int32: each at the right end of its row."""
@@ -114,11 +114,11 @@ class BadWords(NamedTuple):
 
 
 class Division(NamedTuple):
-    """How the programs of a row divide its work."""
+    """Division of a row's work among its programs."""
 
     of_ids: Any
-    """Programs that take the ids that occur, in turns."""
+    """Number of programs for the occurring ids, in turns."""
     of_lists: Any
-    """1 if a program takes the lists and drafts, else 0."""
+    """Number of programs for lists and drafts: 1 or 0."""
     of_masks: Any
-    """Programs that take tiles of the masks, in turns."""
+    """Number of programs for tiles of the masks, in turns."""

@@ -21,6 +21,7 @@ from tokendraw_triton_gumbel.kernels.logits_processing.row_edits import (
     MIN_TOKENS,
     OUTPUT_SHIFT,
     PENALTIES,
+    apply_penalties,
     banned_ids,
     count_drafts,
     is_forbidden,
@@ -29,7 +30,6 @@ from tokendraw_triton_gumbel.kernels.logits_processing.row_edits import (
     load_penalties,
     load_restricted,
     load_row,
-    penalised,
     store_logits,
 )
 
@@ -38,141 +38,147 @@ from tokendraw_triton_gumbel.kernels.logits_processing.row_edits import (
 def _edit_ids(
     part, row, occurrences, penalties, history, drafts, masks, words, division, flags, config: tl.constexpr
 ):
-    """Apply the penalties to the ids that occur in a request, by turns with the programs beside this one.
+    """Apply the penalties to the ids in a request's prompt and output, in turns with the other programs of the row.
 
-    The first ids are on their way before it is known how many there are.
+    Loads the first ids before their number is known.
     """
     IDS: tl.constexpr = config.IDS
     start = part * IDS
-    at = start + tl.arange(0, IDS)
-    listed = occurrences.ids + row.slot * occurrences.room
+    index = start + tl.arange(0, IDS)
+    id_list = occurrences.ids + row.slot * occurrences.room
     row_counts = occurrences.counts + row.slot * row.vocab_size
-    ids = tl.load(listed + at, mask=at < occurrences.room, other=-1)
-    number = tl.load(occurrences.num_ids + row.slot)
-    own = load_penalties(row.slot, penalties, flags)
+    ids = tl.load(id_list + index, mask=index < occurrences.room, other=-1)
+    count = tl.load(occurrences.num_ids + row.slot)
+    row_penalties = load_penalties(row.slot, penalties, flags)
     is_restricted = load_restricted(row, masks, flags)
-    repeats = (own.repetition != 1.0).to(tl.int32)
-    number = tl.where((repeats > 0) | (own.frequency != 0.0) | (own.presence != 0.0), number, 0)
+    repeats = (row_penalties.repetition != 1.0).to(tl.int32)
+    count = tl.where(
+        (repeats > 0) | (row_penalties.frequency != 0.0) | (row_penalties.presence != 0.0), count, 0
+    )
     is_more = True
-    while is_more:  # the first turn asks for logits and counts before it is known whether there are any ids
-        there = (at < number) & (ids >= 0) & (ids < row.vocab_size)
-        counts = tl.load(row_counts + ids, mask=there, other=0)
-        value = load_logits(row, ids, there)
+    while is_more:  # the first turn loads logits and counts before the number of ids is known
+        mask = (index < count) & (ids >= 0) & (ids < row.vocab_size)
+        counts = tl.load(row_counts + ids, mask=mask, other=0)
+        value = load_logits(row, ids, mask)
         forbidden = is_forbidden(
-            ids, there, counts, row, is_restricted, history, drafts, masks, words, flags, config
+            ids, mask, counts, row, is_restricted, history, drafts, masks, words, flags, config
         )
-        times = (counts >> OUTPUT_SHIFT) + count_drafts(ids, at, row, drafts)[0]
-        there &= ((counts & HAS_BIAS) == 0) & (forbidden == 0) & (repeats + times > 0)
-        store_logits(row, ids, penalised(value, counts, times, own), there)
+        times = (counts >> OUTPUT_SHIFT) + count_drafts(ids, index, row, drafts)[0]
+        mask &= ((counts & HAS_BIAS) == 0) & (forbidden == 0) & (repeats + times > 0)
+        store_logits(row, ids, apply_penalties(value, counts, times, row_penalties), mask)
         start += division.of_ids * IDS
-        at = start + tl.arange(0, IDS)
-        ids = tl.load(listed + at, mask=at < number, other=-1)
-        is_more = start < number
+        index = start + tl.arange(0, IDS)
+        ids = tl.load(id_list + index, mask=index < count, other=-1)
+        is_more = start < count
 
 
 @triton.jit
 def _edit_biased(
     row, occurrences, penalties, bias, history, drafts, masks, words, flags, config: tl.constexpr
 ):
-    """Apply bias and penalties to the ids that have a bias."""
-    own = load_penalties(row.slot, penalties, flags)
+    """Apply bias and penalties to the ids of a request's bias list."""
+    row_penalties = load_penalties(row.slot, penalties, flags)
     is_restricted = load_restricted(row, masks, flags)
-    number = tl.load(bias.count + row.slot)
-    place = row.slot * bias.room
-    for start in range(0, number, config.IDS):
-        at = start + tl.arange(0, config.IDS)
-        ids = tl.load(bias.ids + place + at, mask=at < number, other=-1)
-        added = tl.load(bias.added + place + at, mask=at < number, other=0.0)
-        there = (ids >= 0) & (ids < row.vocab_size)
-        counts = tl.load(occurrences.counts + row.slot * row.vocab_size + ids, mask=there, other=0)
-        value = load_logits(row, ids, there)
+    count = tl.load(bias.count + row.slot)
+    offset = row.slot * bias.room
+    for start in range(0, count, config.IDS):
+        index = start + tl.arange(0, config.IDS)
+        ids = tl.load(bias.ids + offset + index, mask=index < count, other=-1)
+        added = tl.load(bias.added + offset + index, mask=index < count, other=0.0)
+        mask = (ids >= 0) & (ids < row.vocab_size)
+        counts = tl.load(occurrences.counts + row.slot * row.vocab_size + ids, mask=mask, other=0)
+        value = load_logits(row, ids, mask)
         forbidden = is_forbidden(
-            ids, there, counts, row, is_restricted, history, drafts, masks, words, flags, config
+            ids, mask, counts, row, is_restricted, history, drafts, masks, words, flags, config
         )
-        times = (counts >> OUTPUT_SHIFT) + count_drafts(ids, at, row, drafts)[0]
-        store_logits(row, ids, penalised(value + added, counts, times, own), there & (forbidden == 0))
+        times = (counts >> OUTPUT_SHIFT) + count_drafts(ids, index, row, drafts)[0]
+        store_logits(
+            row, ids, apply_penalties(value + added, counts, times, row_penalties), mask & (forbidden == 0)
+        )
 
 
 @triton.jit
 def _edit_drafted(row, occurrences, penalties, history, drafts, masks, words, flags, config: tl.constexpr):
-    """Apply the penalties to the drafts before a row that occur nowhere else and have no bias, each once."""
-    own = load_penalties(row.slot, penalties, flags)
+    """Apply the penalties once to each draft before a row that is neither in the request nor in its bias list."""
+    row_penalties = load_penalties(row.slot, penalties, flags)
     is_restricted = load_restricted(row, masks, flags)
     for start in range(0, row.step, config.IDS):
-        at = start + tl.arange(0, config.IDS)
-        is_one = (at < row.step) & (row.draft + at < drafts.count)
-        ids = load_draft_ids(row, drafts, at, is_one)
-        there = ids >= 0
-        counts = tl.load(occurrences.counts + row.slot * row.vocab_size + ids, mask=there, other=0)
-        value = load_logits(row, ids, there)
+        index = start + tl.arange(0, config.IDS)
+        is_draft = (index < row.step) & (row.draft + index < drafts.count)
+        ids = load_draft_ids(row, drafts, index, is_draft)
+        mask = ids >= 0
+        counts = tl.load(occurrences.counts + row.slot * row.vocab_size + ids, mask=mask, other=0)
+        value = load_logits(row, ids, mask)
         forbidden = is_forbidden(
-            ids, there, counts, row, is_restricted, history, drafts, masks, words, flags, config
+            ids, mask, counts, row, is_restricted, history, drafts, masks, words, flags, config
         )
-        times, before = count_drafts(ids, at, row, drafts)
-        there &= (before == 0) & ((counts & (HAS_BIAS | IN_PROMPT)) == 0) & ((counts >> OUTPUT_SHIFT) == 0)
-        store_logits(row, ids, penalised(value, counts, times, own), there & (forbidden == 0))
+        times, drafts_before = count_drafts(ids, index, row, drafts)
+        mask &= (
+            (drafts_before == 0) & ((counts & (HAS_BIAS | IN_PROMPT)) == 0) & ((counts >> OUTPUT_SHIFT) == 0)
+        )
+        store_logits(row, ids, apply_penalties(value, counts, times, row_penalties), mask & (forbidden == 0))
 
 
 @triton.jit
 def _forbid_listed(row, history, drafts, stops, words, flags, config: tl.constexpr):
-    """Write -inf to the last ids of bad words that would be completed, and to stop ids that come too early."""
+    """Write -inf to the last ids of bad words that a token would complete, and to stop ids before ``min_tokens``."""
     if row.is_early:
-        number = tl.load(stops.count + row.slot)
-        for start in range(0, number, config.IDS):
-            at = start + tl.arange(0, config.IDS)
-            ids = tl.load(stops.ids + row.slot * stops.room + at, mask=at < number, other=-1)
+        count = tl.load(stops.count + row.slot)
+        for start in range(0, count, config.IDS):
+            index = start + tl.arange(0, config.IDS)
+            ids = tl.load(stops.ids + row.slot * stops.room + index, mask=index < count, other=-1)
             tl.store(row.base + ids, -float("inf"), mask=(ids >= 0) & (ids < row.vocab_size))
     if flags & BAD_WORDS != 0:
         for first in range(0, tl.load(words.count + row.slot), config.IDS):
             ids, is_banned = banned_ids(first, row, history, drafts, words, config.IDS)
-            there = is_banned & (ids >= 0) & (ids < row.vocab_size)
-            tl.store(row.base + ids, -float("inf"), mask=there)
+            mask = is_banned & (ids >= 0) & (ids < row.vocab_size)
+            tl.store(row.base + ids, -float("inf"), mask=mask)
 
 
 @triton.jit
 def _forbid_ids(base, words, size, all_of_them, TILE: tl.constexpr, VECTOR: tl.constexpr):
-    """Write -inf to the forbidden ids of a tile, one by one.
+    """Write -inf to single forbidden ids of a tile.
 
     :param size: ids in the tile.
-    :param all_of_them: whether also to those of vectors that are forbidden as a whole.
+    :param all_of_them: whether to write also the ids of entirely forbidden vectors.
 
     A lane has the same bit of every word, and all its addresses differ by constants: a few instructions for 32 ids.
     """
-    at = tl.arange(0, TILE)
-    bit = 1 << (at & 31)
-    vector = ((1 << VECTOR) - 1) << (at & (32 - VECTOR))
-    bits = tl.load(words + (at >> 5), mask=at < size, other=-1)
-    there = ((bits & bit) == 0) & (((bits & vector) != 0) | all_of_them)
-    tl.store(base + at, -float("inf"), mask=there)
+    index = tl.arange(0, TILE)
+    bit = 1 << (index & 31)
+    vector = ((1 << VECTOR) - 1) << (index & (32 - VECTOR))
+    bits = tl.load(words + (index >> 5), mask=index < size, other=-1)
+    mask = ((bits & bit) == 0) & (((bits & vector) != 0) | all_of_them)
+    tl.store(base + index, -float("inf"), mask=mask)
 
 
 @triton.jit
 def _forbid_unset(part, parts, base, words, vocab_size, config: tl.constexpr):
-    """Write -inf to the ids whose bit is not set and nothing to the others: tiles by turns with other programs.
+    """Write -inf to every id whose mask bit is 0 and nothing to the others: tiles in turns with the other programs.
 
-    A vector of 16 bytes that is forbidden as a whole is one store. Memory writes whole sectors, so the others are
-    fetched into the cache before single ids are written there; what they hold is not written back, since another
-    program may be editing it. The words of the next tile are on their way while one is written.
+    An entirely forbidden vector of 16 bytes is one store. Memory writes full sectors, so the sectors of other vectors
+    are prefetched into the cache before single ids are written; their logits are not written back, since another
+    program may be editing them. The words of the next tile are loaded while one tile is written.
     """
     TILE: tl.constexpr = config.TILE
     VECTOR: tl.constexpr = 128 // base.dtype.element_ty.primitive_bitwidth
     ONES: tl.constexpr = (1 << VECTOR) - 1
     is_aligned = (base.to(tl.int64) & 15) == 0
     vectors = tl.arange(0, TILE // VECTOR)
-    place = vectors * VECTOR >> 5
+    offset = vectors * VECTOR >> 5
     shift = vectors * VECTOR & 31
     elements = vectors[:, None] * VECTOR + tl.arange(0, VECTOR)[None, :]
     full = vocab_size // TILE
     step: tl.constexpr = TILE // 32
-    bits = tl.load(words + part * step + place, mask=part < full, other=-1)
+    bits = tl.load(words + part * step + offset, mask=part < full, other=-1)
     for tile in range(part, full, parts):
         later = tile + parts
-        next_bits = tl.load(words + later * step + place, mask=later < full, other=-1)
+        next_bits = tl.load(words + later * step + offset, mask=later < full, other=-1)
         start = base + tile * TILE
         allowed = (bits >> shift) & ONES
         is_whole = (allowed == 0) & is_aligned
-        whole = tl.broadcast_to(is_whole[:, None], [TILE // VECTOR, VECTOR])
-        tl.store(tl.multiple_of(start + elements, (16, 16)), -float("inf"), mask=whole)
+        whole_vectors = tl.broadcast_to(is_whole[:, None], [TILE // VECTOR, VECTOR])
+        tl.store(tl.multiple_of(start + elements, (16, 16)), -float("inf"), mask=whole_vectors)
         is_mixed = ((allowed != ONES) & (is_whole == 0)).to(tl.int32)
         if config.IS_NVIDIA:
             _fetch(start + vectors * VECTOR, is_mixed)
@@ -184,12 +190,12 @@ def _forbid_unset(part, parts, base, words, vocab_size, config: tl.constexpr):
 
 
 @triton.jit
-def _fetch(addresses, wanted):
+def _fetch(addresses, mask):
     """Have the sectors at some addresses brought into the L2, without waiting for them."""
     tl.inline_asm_elementwise(
         "{ .reg .pred p; setp.ne.s32 p, $2, 0; @p prefetch.global.L2 [$1]; mov.u32 $0, 0; }",
         "=r,l,r",
-        [addresses, wanted],
+        [addresses, mask],
         dtype=tl.int32,
         is_pure=False,
         pack=1,
@@ -238,47 +244,57 @@ def process_logits(
     words,
     config: tl.constexpr,
 ):
-    """One program does a part of what is done to a row. Grid (rows * parts), the parts of a row side by side.
+    """Each program applies a part of a row's edits. Grid (rows * parts), the parts of a row side by side.
 
-    What most calls read stands in front, side by side.
+    The arguments that most calls read come first, side by side.
 
-    :param flags: bits of :mod:`.row_edits`: what rows may ask for.
-    :param division: :class:`~.argument_groups.Division`; all others but the logits are of that module, too.
-    :param logits: :class:`~.shared.argument_groups.Logits`, to be edited; V is that of the slots.
+    :param flags: bits of :mod:`.row_edits`: the kinds of edits in the call.
+    :param division: :class:`~.argument_groups.Division`; this module defines all groups except the logits'.
+    :param logits: :class:`~.shared.argument_groups.Logits`, edited in place; V is the vocabulary of the slots.
     :param config: :class:`~.shared.configs.ProcessConfig`.
     """
     programs = division.of_ids + division.of_lists + division.of_masks
     row = tl.program_id(0) // programs
     part = tl.program_id(0) % programs
-    others = division.of_ids + division.of_lists
-    if part >= others:
-        tile = part - others
+    first_mask_part = division.of_ids + division.of_lists
+    if part >= first_mask_part:
+        tile = part - first_mask_part
         if flags & BITMASK != 0:
-            number = row.to(tl.int64)
-            given = masks.bitmask + number * masks.bitmask_stride
-            base = logits.base + number * logits.row_stride
-            _forbid_unset(tile, division.of_masks, base, given, logits.vocab_size, config)
+            row_number = row.to(tl.int64)
+            bitmask_row = masks.bitmask + row_number * masks.bitmask_stride
+            base = logits.base + row_number * logits.row_stride
+            _forbid_unset(tile, division.of_masks, base, bitmask_row, logits.vocab_size, config)
         if flags & ALLOWED != 0:
-            own = load_row(row, logits, rows, drafts, history, stops, flags, config)
-            if load_restricted(own, masks, flags):
-                allowed = masks.allowed + own.slot * ((logits.vocab_size + 31) >> 5)
-                _forbid_unset(tile, division.of_masks, own.base, allowed, logits.vocab_size, config)
+            edited_row = load_row(row, logits, rows, drafts, history, stops, flags, config)
+            if load_restricted(edited_row, masks, flags):
+                allowed = masks.allowed + edited_row.slot * ((logits.vocab_size + 31) >> 5)
+                _forbid_unset(tile, division.of_masks, edited_row.base, allowed, logits.vocab_size, config)
     else:
-        own = load_row(row, logits, rows, drafts, history, stops, flags, config)
-        if own.has_request:
+        edited_row = load_row(row, logits, rows, drafts, history, stops, flags, config)
+        if edited_row.has_request:
             if part < division.of_ids:
                 _edit_ids(
-                    part, own, occurrences, penalties, history, drafts, masks, words, division, flags, config
+                    part,
+                    edited_row,
+                    occurrences,
+                    penalties,
+                    history,
+                    drafts,
+                    masks,
+                    words,
+                    division,
+                    flags,
+                    config,
                 )
-            elif config.LISTED:
+            elif config.HAS_LISTS:
                 if flags & (BAD_WORDS | MIN_TOKENS) != 0:
-                    _forbid_listed(own, history, drafts, stops, words, flags, config)
+                    _forbid_listed(edited_row, history, drafts, stops, words, flags, config)
                 if flags & BIAS != 0:
                     _edit_biased(
-                        own, occurrences, penalties, bias, history, drafts, masks, words, flags, config
+                        edited_row, occurrences, penalties, bias, history, drafts, masks, words, flags, config
                     )
                 if drafts.ids is not None:
                     if flags & PENALTIES != 0:
                         _edit_drafted(
-                            own, occurrences, penalties, history, drafts, masks, words, flags, config
+                            edited_row, occurrences, penalties, history, drafts, masks, words, flags, config
                         )

@@ -1,8 +1,8 @@
-"""Collects what a row of logits is edited by: its request, the drafts before it, and the edit of some of its ids.
+"""Loads the edits of a row of logits: its request, the drafts before the row, and the edit of some of its ids.
 
-An id that several edits name is written by one of them, so the programs of a row need no order: an id that is forbidden
-gets -inf from whatever forbids it, and all others leave it alone; else an id with a bias is edited by the program that
-reads biases; else one that occurs by the program that reads what occurs. Each finds that in one word of ``counts``.
+Each id has one owner, so the programs of a row need no order: every program that forbids an id writes -inf to it, and
+the others leave it alone; otherwise the program of the bias list edits its ids, and the programs of the occurring ids
+edit the rest. One word of ``counts`` tells the owner.
 Reads some numbers a row; and of each id one word of counts, one of each mask and the logit, which it writes.
 """
 
@@ -26,11 +26,11 @@ ALLOWED = tl.constexpr(4)
 BAD_WORDS = tl.constexpr(8)
 MIN_TOKENS = tl.constexpr(16)
 BITMASK = tl.constexpr(32)
-"""Edits that the rows of a call may ask for."""
+"""Kinds of edits in a call."""
 
 
 class EditedRow(NamedTuple):
-    """A row of logits with the request that it belongs to."""
+    """A row of logits and its request."""
 
     base: Any
     """The first logit."""
@@ -40,11 +40,11 @@ class EditedRow(NamedTuple):
     slot: Any
     """int64."""
     step: Any
-    """Drafts that the row counts: the first ones of its request."""
+    """Number of drafts before the row: the first ones of its request."""
     draft: Any
-    """Where those begin."""
+    """Index of the request's first draft."""
     has_request: Any
-    """Whether there is one. If not, ``slot`` is 0 and nothing of it is to be used."""
+    """Whether the row has a request. If not, ``slot`` is 0 and its parameters are not used."""
     num_tokens: Any
     """Tokens in prompt and output, without drafts."""
     num_output: Any
@@ -54,7 +54,7 @@ class EditedRow(NamedTuple):
 
 
 class RowPenalties(NamedTuple):
-    """The penalties of one row, float32."""
+    """The penalties of a row, float32."""
 
     repetition: Any
     frequency: Any
@@ -63,18 +63,18 @@ class RowPenalties(NamedTuple):
 
 @triton.jit
 def _request_of(row, drafts, AT_ONCE: tl.constexpr):
-    """Return (request of a row of a verification, drafts before it, where its drafts begin).
+    """Return (request of a row of a verification, number of drafts before the row, index of the request's first draft).
 
-    The request is the number of all where the row belongs to none.
+    The request equals the number of requests if the row belongs to none.
     """
-    before = tl.zeros([AT_ONCE], tl.int32)
+    ends_before = tl.zeros([AT_ONCE], tl.int32)
     for start in range(0, drafts.requests, AT_ONCE):
-        at = start + tl.arange(0, AT_ONCE)
-        end = tl.load(drafts.cu_num_logits + 1 + at, mask=at < drafts.requests, other=row + 1)
-        before += (end <= row).to(tl.int32)
-    request = tl.sum(before, 0)
-    first = tl.load(drafts.cu_num_logits + request).to(tl.int32)
-    return request, row - first, tl.where(drafts.width > 0, request * drafts.width, first - request)
+        index = start + tl.arange(0, AT_ONCE)
+        end = tl.load(drafts.cu_num_logits + 1 + index, mask=index < drafts.requests, other=row + 1)
+        ends_before += (end <= row).to(tl.int32)
+    request = tl.sum(ends_before, 0)
+    first_row = tl.load(drafts.cu_num_logits + request).to(tl.int32)
+    return request, row - first_row, tl.where(drafts.width > 0, request * drafts.width, first_row - request)
 
 
 @triton.jit
@@ -90,11 +90,11 @@ def load_row(row, logits, rows, drafts, history, stops, flags, config: tl.conste
     slot = tl.load(rows.row_index + entry, mask=has_request, other=-1).to(tl.int64)
     has_request &= (slot >= 0) & (slot < rows.num_slots)
     slot = tl.where(has_request, slot, 0)
-    # A number that a branch hangs on is waited for, so none is loaded that no edit asks for.
+    # A branch waits for its number, so only numbers for the call's edits are loaded.
     has_length = (flags & (BAD_WORDS | MIN_TOKENS)) != 0
     num_prompt = tl.load(history.num_prompt + slot, mask=has_length, other=0)
     num_tokens = tl.load(history.num_tokens + slot, mask=has_length, other=0)
-    least = tl.load(stops.min_tokens + slot, mask=(flags & MIN_TOKENS) != 0, other=0)
+    min_tokens = tl.load(stops.min_tokens + slot, mask=(flags & MIN_TOKENS) != 0, other=0)
     num_output = num_tokens - num_prompt + step
     row = row.to(tl.int64)
     return EditedRow(
@@ -107,7 +107,7 @@ def load_row(row, logits, rows, drafts, history, stops, flags, config: tl.conste
         has_request,
         num_tokens,
         num_output,
-        num_output < least,
+        num_output < min_tokens,
     )
 
 
@@ -124,72 +124,74 @@ def load_penalties(slot, penalties, flags):
 
 @triton.jit
 def draft_id(row, drafts, number):
-    """Return the ``number``-th draft of a row's request: -1 where there is none."""
-    there = (number >= 0) & (number < row.step) & (row.draft + number < drafts.count)
-    return load_draft_ids(row, drafts, number, there)
+    """Return draft ``number`` of a row's request: -1 without such a draft."""
+    mask = (number >= 0) & (number < row.step) & (row.draft + number < drafts.count)
+    return load_draft_ids(row, drafts, number, mask)
 
 
 @triton.jit
-def load_draft_ids(row, drafts, number, there):
-    """Return drafts of a row's request by their numbers: -1 for placeholders, which may be any int64."""
-    ids = tl.load(drafts.ids + row.draft + number, mask=there, other=-1)
+def load_draft_ids(row, drafts, number, mask):
+    """Load drafts of a row's request by their numbers: -1 for placeholders, which may be any int64."""
+    ids = tl.load(drafts.ids + row.draft + number, mask=mask, other=-1)
     return tl.where((ids >= 0) & (ids < row.vocab_size), ids, -1).to(tl.int32)
 
 
 @triton.jit
-def allowed_bits(ids, there, row, masks, is_restricted, flags):
-    """Return a word of which the lowest bit says whether an id is allowed, for a block of ids."""
-    place = ids >> 5
+def allowed_bits(ids, mask, row, masks, is_restricted, flags):
+    """Return words whose lowest bit says whether each id of a block is allowed."""
+    offset = ids >> 5
     words = ((row.vocab_size + 31) >> 5).to(tl.int64)
-    given = tl.load(
-        masks.bitmask + row.row * masks.bitmask_stride + place,
-        mask=there & ((flags & BITMASK) != 0),
+    bitmask_words = tl.load(
+        masks.bitmask + row.row * masks.bitmask_stride + offset,
+        mask=mask & ((flags & BITMASK) != 0),
         other=-1,
     )
-    own = tl.load(masks.allowed + row.slot * words + place, mask=there & is_restricted, other=-1)
-    return (given & own) >> (ids & 31)
+    allowed_words = tl.load(masks.allowed + row.slot * words + offset, mask=mask & is_restricted, other=-1)
+    return (bitmask_words & allowed_words) >> (ids & 31)
 
 
 @triton.jit
 def load_restricted(row, masks, flags):
-    """Return whether the request of a row has a mask of its own."""
-    asked = row.has_request & ((flags & ALLOWED) != 0)
-    return tl.load(masks.is_restricted + row.slot, mask=asked, other=0).to(tl.int32) != 0
+    """Load whether the request of a row has an allow-list."""
+    has_masks = row.has_request & ((flags & ALLOWED) != 0)
+    return tl.load(masks.is_restricted + row.slot, mask=has_masks, other=0).to(tl.int32) != 0
 
 
 @triton.jit
 def banned_ids(first, row, history, drafts, words, WORDS: tl.constexpr):
-    """Return (the last ids of some bad words, whether the others of each end the output): [WORDS] each.
+    """Return (the last ids of some bad words, whether the output ends with the preceding ids): [WORDS] each.
 
-    :param first: number of the first of them.
+    :param first: number of the first bad word.
     """
     word = first + tl.arange(0, WORDS)
-    there = word < tl.load(words.count + row.slot)
-    place = row.slot * words.room + word
-    length = tl.load(words.lengths + place, mask=there, other=0)
-    end = words.ids + (place + 1) * words.longest - 1
-    is_banned = there & (length > 0) & (length <= row.num_output + 1)
+    mask = word < tl.load(words.count + row.slot)
+    offset = row.slot * words.room + word
+    length = tl.load(words.lengths + offset, mask=mask, other=0)
+    end = words.ids + (offset + 1) * words.longest - 1
+    is_banned = mask & (length > 0) & (length <= row.num_output + 1)
     for back in range(1, tl.max(length, 0)):
-        at = row.num_tokens + row.step - back  # of the token that stands so far before the next one
-        in_history = (at >= 0) & (at < row.num_tokens)
-        token = tl.load(history.tokens + row.slot * history.max_tokens + at, mask=in_history, other=-1)
+        history_index = row.num_tokens + row.step - back  # of the token ``back`` steps before the next one
+        in_history = (history_index >= 0) & (history_index < row.num_tokens)
+        token = tl.load(
+            history.tokens + row.slot * history.max_tokens + history_index, mask=in_history, other=-1
+        )
         if drafts.ids is not None:
-            token = tl.where(in_history, token, draft_id(row, drafts, at - row.num_tokens))
-        expected = tl.load(end - back, mask=there & (back < length), other=-1)
+            token = tl.where(in_history, token, draft_id(row, drafts, history_index - row.num_tokens))
+        expected = tl.load(end - back, mask=mask & (back < length), other=-1)
         is_banned &= (back >= length) | (expected == token)
-    return tl.load(end, mask=there, other=-1), is_banned
+    return tl.load(end, mask=mask, other=-1), is_banned
 
 
 @triton.jit
-def is_forbidden(ids, there, counts, row, is_restricted, history, drafts, masks, words, flags, config):
-    """Return which ids of a block [n] something gives -inf.
+def is_forbidden(ids, mask, counts, row, is_restricted, history, drafts, masks, words, flags, config):
+    """Return whether masks, stop ids or bad words forbid each id of a block [n].
 
-    :param counts: their words of counts.
+    :param counts: the words of counts of the ids.
     """
-    forbidden = tl.zeros_like(there)
+    forbidden = tl.zeros_like(mask)
     if flags & (ALLOWED | BITMASK) != 0:
-        forbidden = (allowed_bits(ids, there, row, masks, is_restricted, flags) & 1) == 0
-    if config.LISTED:
+        forbidden = (allowed_bits(ids, mask, row, masks, is_restricted, flags) & 1) == 0
+    if config.HAS_LISTS:
         forbidden |= ((counts & IS_STOP) != 0) & row.is_early
         if flags & BAD_WORDS != 0:
             if tl.max(counts & ENDS_BAD_WORD, 0) > 0:
@@ -201,47 +203,47 @@ def is_forbidden(ids, there, counts, row, is_restricted, history, drafts, masks,
 
 
 @triton.jit
-def count_drafts(ids, at, row, drafts):
-    """Return (how often each id of a block [n] is among the drafts of a row, how often before place ``at``)."""
+def count_drafts(ids, index, row, drafts):
+    """Return (how often each id of a block [n] is among the drafts of a row, how often before place ``index``)."""
     times = tl.zeros_like(ids)
     before = tl.zeros_like(ids)
     if drafts.ids is not None:
         for number in range(row.step):
             meets = (ids == draft_id(row, drafts, number)).to(tl.int32)
             times += meets
-            before += tl.where(number < at, meets, 0)
+            before += tl.where(number < index, meets, 0)
     return times, before
 
 
 @triton.jit
-def load_logits(row, ids, there):
-    """Return logits as float32: bfloat16 by its bits, of which Triton's interpreter makes other subnormal numbers."""
+def load_logits(row, ids, mask):
+    """Load logits as float32: bfloat16 by its bits, since Triton's interpreter converts subnormal numbers wrongly."""
     if row.base.dtype.element_ty == tl.bfloat16:
         words = row.base.to(tl.pointer_type(tl.int16), bitcast=True)
-        bits = tl.load(words + ids, mask=there, other=0).to(tl.int32) << 16
+        bits = tl.load(words + ids, mask=mask, other=0).to(tl.int32) << 16
         value = bits.to(tl.float32, bitcast=True)
     else:
-        value = tl.load(row.base + ids, mask=there, other=0).to(tl.float32)
+        value = tl.load(row.base + ids, mask=mask, other=0).to(tl.float32)
     return value
 
 
 @triton.jit
-def store_logits(row, ids, value, there):
-    """Write float32, rounded to the dtype of the logits, ties to even; NaN is left as it was.
+def store_logits(row, ids, value, mask):
+    """Round float32 to the dtype of the logits, ties to even, and store it; NaN is not stored.
 
-    bfloat16 by its bits, as before: Triton's interpreter truncates.
+    bfloat16 is rounded by its bits: Triton's interpreter truncates.
     """
-    there &= value == value
+    mask &= value == value
     if row.base.dtype.element_ty == tl.bfloat16:
         bits = value.to(tl.int32, bitcast=True)
         bits = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
-        tl.store(row.base.to(tl.pointer_type(tl.int16), bitcast=True) + ids, bits.to(tl.int16), mask=there)
+        tl.store(row.base.to(tl.pointer_type(tl.int16), bitcast=True) + ids, bits.to(tl.int16), mask=mask)
     else:
-        tl.store(row.base + ids, value.to(row.base.dtype.element_ty), mask=there)
+        tl.store(row.base + ids, value.to(row.base.dtype.element_ty), mask=mask)
 
 
 @triton.jit
-def penalised(value, counts, times, penalties):
+def apply_penalties(value, counts, times, penalties):
     """Return logits with their penalties, each step rounded to float32: the launch is compiled without fused products.
 
     :param counts: words of counts, whose flags say which ids are in the prompt.

@@ -14,37 +14,39 @@ from tokendraw_triton_gumbel.kernels.shared.weights import LOG2_E
 
 
 @triton.jit
-def least_shown(top, degrees, flags):
-    """Return the least logit whose ``(x - max x) / T`` float32 holds: what is below is shown as -inf."""
-    least = (top.to(tl.float64) - LARGEST * degrees).to(tl.float32)
-    return tl.where((flags & SCALED) != 0, least, float("-inf"))
+def lowest_visible(max_logit, temperature, flags):
+    """Return the least logit whose ``(x - max x) / T`` float32 holds: lower logits have the value -inf."""
+    lowest = (max_logit.to(tl.float64) - LARGEST * temperature).to(tl.float32)
+    return tl.where((flags & SCALED) != 0, lowest, float("-inf"))
 
 
 @triton.jit
-def log_mass(maximum, weight, top, inverse, flags):
+def log_mass(maximum, weight, max_logit, inverse, flags):
     """Return the logarithm of the sum of ``exp((x - max x) / T)``; 0 where the mode does not normalise.
 
     :param maximum: [TILES] of the tiles, -inf beyond them; ``weight`` the sums relative to it, or less than 0.
     """
-    distance = tl.where(maximum == top, 0.0, maximum - top)
+    distance = tl.where(maximum == max_logit, 0.0, maximum - max_logit)
     y = (distance.to(tl.float64) * inverse * LOG2_E).to(tl.float32)
     shift = tl.log(tl.sum(tl.abs(weight) * tl.exp2(y), 0))
     return tl.where((flags & NORMALISED) != 0, shift, 0.0)
 
 
 @triton.jit
-def shown(x, top, inverse, shift, least, flags):
-    """Return ``(x - max x) / T - shift``, at most 0 and -inf below ``least``; or x itself."""
-    y = tl.where(x == top, 0.0, x.to(tl.float64) - top.to(tl.float64)) * inverse - shift.to(tl.float64)
-    y = tl.where(x >= least, tl.minimum(y, 0.0), float("-inf"))  # a rounded shift may lie below 0
-    y = tl.where(top > float("-inf"), y, float("-inf")).to(tl.float32)
+def visible_value(x, max_logit, inverse, shift, lowest, flags):
+    """Return ``(x - max x) / T - shift``, at most 0 and -inf below ``lowest``; or x itself."""
+    y = tl.where(x == max_logit, 0.0, x.to(tl.float64) - max_logit.to(tl.float64)) * inverse - shift.to(
+        tl.float64
+    )
+    y = tl.where(x >= lowest, tl.minimum(y, 0.0), float("-inf"))  # a rounded shift may lie below 0
+    y = tl.where(max_logit > float("-inf"), y, float("-inf")).to(tl.float32)
     return tl.where((flags & SCALED) != 0, y, x)
 
 
 @triton.jit
-def shown_of_drawn(base, token, top, inverse, shift, least, greedy, flags):
-    """Return what is shown of the drawn token: 0 in greedy rows."""
+def visible_of_token(base, token, max_logit, inverse, shift, lowest, greedy, flags):
+    """Return the drawn token's value in the logprobs mode: 0 in greedy rows."""
     x = tl.load(base + token).to(tl.float32)
     x = tl.where(x == x, x, float("-inf"))
-    greedily = tl.where(top > float("-inf"), 0.0, float("-inf"))
-    return tl.where(greedy, greedily, shown(x, top, inverse, shift, least, flags))
+    greedy_value = tl.where(max_logit > float("-inf"), 0.0, float("-inf"))
+    return tl.where(greedy, greedy_value, visible_value(x, max_logit, inverse, shift, lowest, flags))

@@ -24,7 +24,7 @@ _LANES_PER_GRANULE = tl.constexpr(2)
 
 @triton.jit(
     do_not_specialize=["tiles", "rows"],
-    do_not_specialize_on_alignment=["token_ids", "maxima", "ranks"],  # read or written one by one
+    do_not_specialize_on_alignment=["token_ids", "maxima", "ranks"],  # scalar reads and writes
 )
 def count_ranks(
     logits,
@@ -37,7 +37,7 @@ def count_ranks(
     SPAN: tl.constexpr,
     VECTOR: tl.constexpr,
 ):
-    """One program counts in ``SPAN`` neighbouring tiles of one row. Grid (rows * groups of tiles).
+    """Each program counts in ``SPAN`` neighbouring tiles of a row. Grid (rows * groups of tiles).
 
     :param logits: :class:`~.argument_groups.Logits`.
     :param maxima: [rows, tiles], as :class:`~.argument_groups.TileStatistics` has them, and ``granules`` [rows,
@@ -45,7 +45,7 @@ def count_ranks(
     :param ranks: [rows] int64, 0 at first; V where the drawn logit is -inf.
     """
     groups = (tiles + SPAN - 1) // SPAN
-    # The last rows first: they were read last, so that some of them are still in the cache.
+    # The last rows first: launch 1 read them last, so a part of them is still in the cache.
     row = (rows - 1 - tl.program_id(0) // groups).to(tl.int64)
     group = tl.program_id(0) % groups
     base = logits.base + row * logits.row_stride
@@ -55,18 +55,18 @@ def count_ranks(
     if x > float("-inf"):
         if tl.max(maximum, 0) >= x:
             lane = tl.arange(0, LANES)[:, None]
-            place = (
+            offset = (
                 row * tiles * GRANULES_PER_TILE
                 + tile[None, :] * GRANULES_PER_TILE
                 + lane // _LANES_PER_GRANULE
             )
-            reached = tl.load(granules + place, mask=(tile < tiles)[None, :], other=float("-inf"))
-            read = (reached.to(tl.float32) >= x)[:, :, None, None]
+            granule_max = tl.load(granules + offset, mask=(tile < tiles)[None, :], other=float("-inf"))
+            is_read = (granule_max.to(tl.float32) >= x)[:, :, None, None]
             ids = group * (SPAN * TILE_SIZE) + element_ids(SPAN, VECTOR)
             if (group + 1) * (SPAN * TILE_SIZE) <= logits.vocab_size:
-                logit = tl.load(base + ids, mask=read, other=float("-inf"))
+                logit = tl.load(base + ids, mask=is_read, other=float("-inf"))
             else:
-                logit = tl.load(base + ids, mask=read & (ids < logits.vocab_size), other=float("-inf"))
+                logit = tl.load(base + ids, mask=is_read & (ids < logits.vocab_size), other=float("-inf"))
             number = lane_sums((logit.to(tl.float32) >= x).to(tl.int32))
             tl.atomic_add(ranks + row, tl.sum(tl.sum(number, 1), 0).to(tl.int64), sem="relaxed")
     elif group == 0:

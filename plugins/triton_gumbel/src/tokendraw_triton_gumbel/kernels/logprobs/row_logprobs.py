@@ -1,12 +1,12 @@
 """Computes one row's log-probabilities, and its N best without a sort.
 
-A granule is 64 logits of one tile; the pass over the tiles has left the maximum of each. Of a row's best only granules
-that reach a bound on the N-th value are read, so about N of them. Candidates for the best are what reaches the bound;
-comparing all of them with each other gives each its place.
+A granule is 64 logits of one tile; launch 1 wrote the maximum of each. The N best lie in granules that reach a bound on
+the N-th value, so about N granules are read. Candidates are the logits that reach the bound; comparing each with all
+others gives its rank.
 
-Where more logits reach the bound, by ties or because the best lie close together, those granules are read again: a
-search by 8 pivots at a time ends at that many candidates or at the N-th value itself, whose ties are then taken by
-their ids, from tile to tile. At most 11 rounds; ties of the bound itself take one.
+If more logits reach the bound, by ties or because the best lie close together, the listed granules are read again: a
+search by 8 pivots at a time ends at that many candidates or at the N-th value itself, whose ties are then taken in the
+order of their ids, from tile to tile. At most 11 rounds; ties of the bound itself take one.
 
 Writes the result, and as scratch a list of granules and the candidates, which it reads back.
 """
@@ -25,19 +25,24 @@ from tokendraw_triton_gumbel.kernels.logprobs.best_candidates import (
     order_candidates,
     search_edge,
 )
-from tokendraw_triton_gumbel.kernels.logprobs.mode_values import least_shown, log_mass, shown, shown_of_drawn
+from tokendraw_triton_gumbel.kernels.logprobs.mode_values import (
+    log_mass,
+    lowest_visible,
+    visible_of_token,
+    visible_value,
+)
 from tokendraw_triton_gumbel.kernels.row_draw.bounds import bound_by_tiles
 from tokendraw_triton_gumbel.kernels.row_draw.candidates import list_granules
 from tokendraw_triton_gumbel.kernels.shared.float_keys import LOWEST
 from tokendraw_triton_gumbel.kernels.shared.row_params import NORMALISED, PROCESSED
 from tokendraw_triton_gumbel.kernels.shared.row_values import Row
-from tokendraw_triton_gumbel.kernels.shared.temperature import shown_temperature
+from tokendraw_triton_gumbel.kernels.shared.temperature import mode_temperature
 from tokendraw_triton_gumbel.kernels.shared.tile_layout import GRANULES_PER_TILE
 
 MOST_LOGPROBS = 64
-"""The largest N that the kernel serves."""
+"""The largest N."""
 CANDIDATES = 128
-"""Candidates that are compared with each other."""
+"""Candidates compared all with all."""
 _WIDTH = tl.constexpr(MOST_LOGPROBS)
 _GRANULES_PER_QUARTER = tl.constexpr(4)
 
@@ -53,16 +58,16 @@ class RequestedLogprobs(NamedTuple):
     """[slots] integer: how many of the N each row asked for; below 0: all. Or None."""
 
 
-class DrawnRows(NamedTuple):
-    """The results that the draw has left about the rows."""
+class RowDraws(NamedTuple):
+    """The results of the draw for each row."""
 
     token_ids: Any
     """[rows] int64."""
     maxima: Any
-    """[rows, tiles] float32, like ``sums``, those that the mode normalises by."""
+    """[rows, tiles] float32, like ``sums``: the statistics by which the mode normalises."""
     sums: Any
-    floors: Any
-    """[rows] float32: what is kept is ``x >= floor``; and ``log_kept`` [rows] float32."""
+    threshold: Any
+    """[rows] float32: logits with ``x >= threshold`` are kept; and ``log_kept`` [rows] float32."""
     log_kept: Any
 
 
@@ -75,7 +80,7 @@ class Scratch(NamedTuple):
     """[rows, CANDIDATES] int64."""
 
 
-class Described(NamedTuple):
+class BestTokens(NamedTuple):
     """The result."""
 
     ids: Any
@@ -86,26 +91,26 @@ class Described(NamedTuple):
 
 @triton.jit(
     do_not_specialize=["tiles", "width", "flags"],
-    # Read or written one by one, or at places that are not multiples of anything.
-    do_not_specialize_on_alignment=["requested", "drawn", "out"],
+    # Scalar reads and writes, or at addresses without alignment.
+    do_not_specialize_on_alignment=["requested", "draws", "out"],
 )
 def row_logprobs(
     logits,
     tiles,
     width,
     requested,
-    drawn,
+    draws,
     granules,
     scratch,
     out,
     flags,
     config: tl.constexpr,
 ):
-    """One program describes one row.
+    """Each program computes the log-probabilities of one row: the drawn token's, and the N best.
 
     :param logits: :class:`~.argument_groups.Logits`.
     :param width: N, at most 64.
-    :param requested: :class:`RequestedLogprobs`; ``drawn`` :class:`DrawnRows`.
+    :param requested: :class:`RequestedLogprobs`; ``draws`` :class:`RowDraws`.
     :param granules: [rows, tiles, 16] of the logits' dtype: the maxima of the granules.
     :param scratch: :class:`Scratch`; ``out`` :class:`Described`.
     :param flags: what the mode shows of logits: see :mod:`.row_params`.
@@ -116,84 +121,110 @@ def row_logprobs(
     slot = row
     if requested.row_index is not None:
         slot = tl.load(requested.row_index + row).to(tl.int64)
-    asked = width
+    num_requested = width
     if requested.num_logprobs is not None:
-        asked = tl.load(requested.num_logprobs + slot).to(tl.int32)
+        num_requested = tl.load(requested.num_logprobs + slot).to(tl.int32)
     source = Row(logits.base + row * logits.row_stride, logits.vocab_size)
     ids = out.ids + row * (1 + width)
     values = out.logprobs + row * (1 + width)
-    token = tl.load(drawn.token_ids + row)
+    token = tl.load(draws.token_ids + row)
     tile = tl.arange(0, TILES)
     inside = tile < tiles
-    maximum = tl.load(drawn.maxima + row * tiles + tile, mask=inside, other=float("-inf"))
-    degrees, inverse, greedy = shown_temperature(requested.temperature, slot, flags)
+    maximum = tl.load(draws.maxima + row * tiles + tile, mask=inside, other=float("-inf"))
+    temperature, inverse, greedy = mode_temperature(requested.temperature, slot, flags)
     n = tl.minimum(width, logits.vocab_size)
-    n = tl.where((asked >= 0) & (asked < n), asked, n).to(tl.int32)
-    top = tl.max(maximum, 0)
-    sums = tl.load(drawn.sums + row * tiles + tile, mask=inside, other=0.0)
-    shift = log_mass(maximum, sums, top, inverse, flags)
-    least = least_shown(top, degrees, flags)
+    n = tl.where((num_requested >= 0) & (num_requested < n), num_requested, n).to(tl.int32)
+    max_logit = tl.max(maximum, 0)
+    sums = tl.load(draws.sums + row * tiles + tile, mask=inside, other=0.0)
+    shift = log_mass(maximum, sums, max_logit, inverse, flags)
+    lowest = lowest_visible(max_logit, temperature, flags)
     if (flags & PROCESSED) != 0:
-        least = tl.maximum(least, tl.load(drawn.floors + row))
-        shift += tl.where((flags & NORMALISED) != 0, tl.load(drawn.log_kept + row), 0.0)
-    own = shown_of_drawn(source.base, token, top, inverse, shift, least, greedy, flags)
+        lowest = tl.maximum(lowest, tl.load(draws.threshold + row))
+        shift += tl.where((flags & NORMALISED) != 0, tl.load(draws.log_kept + row), 0.0)
+    token_logprob = visible_of_token(source.base, token, max_logit, inverse, shift, lowest, greedy, flags)
     tl.store(ids, token)
-    tl.store(values, own)
+    tl.store(values, token_logprob)
 
-    # Greedy rows see one token, so their best are known; the others have theirs searched for.
-    searched = tl.where(greedy, 0, n)
-    if searched > 0:
+    # A greedy row has one token, so its N best are known; other rows need a search.
+    num_searched = tl.where(greedy, 0, n)
+    if num_searched > 0:
         granules += row * tiles * GRANULES_PER_TILE
         keys = scratch.keys + row * config.CANDIDATES
-        listed = scratch.granules + row * tiles * GRANULES_PER_TILE
-        low = tl.maximum(_bound_of(granules, tiles, maximum, top, searched, config), least)
+        granule_list = scratch.granules + row * tiles * GRANULES_PER_TILE
+        low = tl.maximum(_bound_of(granules, tiles, maximum, max_logit, num_searched, config), lowest)
         low = tl.maximum(low, LOWEST)
-        tied = tl.full((), float("-inf"), tl.float32)
+        tied_value = tl.full((), float("-inf"), tl.float32)
         count = tl.zeros((), tl.int32)
-        found = tl.zeros((), tl.int32)
-        if tl.sum((maximum == top).to(tl.int32), 0) * (top > float("-inf")).to(tl.int32) >= searched:
-            tied = top  # so many tiles hold the largest logit that all of the best are it
+        num_candidates = tl.zeros((), tl.int32)
+        if (
+            tl.sum((maximum == max_logit).to(tl.int32), 0) * (max_logit > float("-inf")).to(tl.int32)
+            >= num_searched
+        ):
+            tied_value = max_logit  # enough tiles hold the largest logit to fill the N best
         else:
-            count = list_granules(granules, tiles, low, listed, tiles * GRANULES_PER_TILE)
-            found = collect_best(source, None, listed, count, low, keys, config.VECTOR, config.CANDIDATES)
-        if found > config.CANDIDATES:
-            low, tied = search_edge(
-                source, None, listed, count, low, top, searched, config.VECTOR, config.CANDIDATES
+            count = list_granules(granules, tiles, low, granule_list, tiles * GRANULES_PER_TILE)
+            num_candidates = collect_best(
+                source, None, granule_list, count, low, keys, config.VECTOR, config.CANDIDATES
             )
-            tl.debug_barrier()  # nobody reads the last list any more
-            count = list_granules(granules, tiles, low, listed, tiles * GRANULES_PER_TILE)
-            found = collect_best(source, None, listed, count, low, keys, config.VECTOR, config.CANDIDATES)
-        candidate, id_of, place = order_candidates(keys, found, config.CANDIDATES)
-        value = shown(candidate, top, inverse, shift, least, flags)
-        is_best = (tl.arange(0, config.CANDIDATES) < found) & (place < searched)
-        tl.store(ids + 1 + place, id_of, mask=is_best)
-        tl.store(values + 1 + place, value, mask=is_best)
-        if found < searched:
-            edge = shown(tied, top, inverse, shift, least, flags)
-            best = Described(ids + 1, values + 1)
-            fill_ties(source, maximum, tiles, tied, least, found, searched, edge, best, TILES)
-    place = tl.arange(0, _WIDTH)
-    if searched < n:
-        others = place - (place <= token).to(tl.int32)
-        own_first = tl.where(place == 0, token, others.to(tl.int64))
-        tl.store(ids + 1 + place, own_first, mask=place < n)
-        tl.store(values + 1 + place, tl.where(place == 0, own, float("-inf")), mask=place < n)
-    padded = (place >= n) & (place < width)
-    tl.store(ids + 1 + place, tl.full((_WIDTH,), -1, tl.int64), mask=padded)
-    tl.store(values + 1 + place, tl.full((_WIDTH,), float("-inf"), tl.float32), mask=padded)
+        if num_candidates > config.CANDIDATES:
+            low, tied_value = search_edge(
+                source,
+                None,
+                granule_list,
+                count,
+                low,
+                max_logit,
+                num_searched,
+                config.VECTOR,
+                config.CANDIDATES,
+            )
+            tl.debug_barrier()  # all threads have read the previous list
+            count = list_granules(granules, tiles, low, granule_list, tiles * GRANULES_PER_TILE)
+            num_candidates = collect_best(
+                source, None, granule_list, count, low, keys, config.VECTOR, config.CANDIDATES
+            )
+        candidate, id_of, rank = order_candidates(keys, num_candidates, config.CANDIDATES)
+        value = visible_value(candidate, max_logit, inverse, shift, lowest, flags)
+        is_best = (tl.arange(0, config.CANDIDATES) < num_candidates) & (rank < num_searched)
+        tl.store(ids + 1 + rank, id_of, mask=is_best)
+        tl.store(values + 1 + rank, value, mask=is_best)
+        if num_candidates < num_searched:
+            edge = visible_value(tied_value, max_logit, inverse, shift, lowest, flags)
+            best_out = BestTokens(ids + 1, values + 1)
+            fill_ties(
+                source,
+                maximum,
+                tiles,
+                tied_value,
+                lowest,
+                num_candidates,
+                num_searched,
+                edge,
+                best_out,
+                TILES,
+            )
+    rank = tl.arange(0, _WIDTH)
+    if num_searched < n:
+        other_ids = rank - (rank <= token).to(tl.int32)
+        greedy_ids = tl.where(rank == 0, token, other_ids.to(tl.int64))
+        tl.store(ids + 1 + rank, greedy_ids, mask=rank < n)
+        tl.store(values + 1 + rank, tl.where(rank == 0, token_logprob, float("-inf")), mask=rank < n)
+    is_padding = (rank >= n) & (rank < width)
+    tl.store(ids + 1 + rank, tl.full((_WIDTH,), -1, tl.int64), mask=is_padding)
+    tl.store(values + 1 + rank, tl.full((_WIDTH,), float("-inf"), tl.float32), mask=is_padding)
 
 
 @triton.jit
-def _bound_of(granules, tiles, maximum, top, n, config: tl.constexpr):
-    """Return a value that at least ``n`` logits of the row reach, or -inf."""
+def _bound_of(granules, tiles, maximum, max_logit, n, config: tl.constexpr):
+    """Return a lower bound of the row's ``n``-th largest logit, or -inf."""
     if config.QUARTERS > 0:
         number = tiles * GRANULES_PER_TILE
         i = tl.arange(0, config.QUARTERS)[:, None] * _GRANULES_PER_QUARTER
         i += tl.arange(0, _GRANULES_PER_QUARTER)[None, :]
         maxima = tl.load(granules + i, mask=i < number).to(tl.float32)
-        low = bound_by_maxima(tl.max(tl.where(i < number, maxima, float("-inf")), 1), top, n)
+        low = bound_by_maxima(tl.max(tl.where(i < number, maxima, float("-inf")), 1), max_logit, n)
     else:
         finite = maximum > float("-inf")
         lowest = tl.min(tl.where(finite, maximum, float("inf")), 0)
-        low = bound_by_tiles(maximum, top, lowest, tl.sum(finite.to(tl.int32), 0), n, config.TILES)
+        low = bound_by_tiles(maximum, max_logit, lowest, tl.sum(finite.to(tl.int32), 0), n, config.TILES)
     return low

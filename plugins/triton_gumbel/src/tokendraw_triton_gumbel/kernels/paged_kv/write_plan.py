@@ -1,8 +1,8 @@
-"""Launch K: the page plan of a batch, by programs of which none waits for another.
+"""Launch K: writes the page plan of a batch, by programs that never wait for each other.
 
-Each program reads all lengths, so that it knows how many pages stand before those of its own requests, and how many
-there are. A request has as many words in the list of pages as it has entries in the block table: those that its pages
-do not take stand behind the last page of all, in the order of the requests, and the request's program pads them.
+Each program reads all lengths, and so computes the number of pages before its own requests, and the total. A request
+has as many words in the list of pages as entries in the block table: the words beyond its pages lie behind the last
+page of all, in the order of the requests, and the request's program pads them.
 
 Reads every length once a program and every entry of the table in use once; writes every word of the plan once.
 """
@@ -21,13 +21,13 @@ def _full_pages(length, page_size):
 
 @triton.jit
 def _num_pages(length, page_size, width):
-    """Return the pages that a length takes: none below 1, at most ``width``. No step of it exceeds an int32."""
+    """Return the number of pages of a length: 0 below 1, at most ``width``. No intermediate exceeds an int32."""
     return tl.where(length > 0, tl.minimum(_full_pages(length, page_size), width - 1) + 1, 0)
 
 
 @triton.jit
 def _last_page_len(length, page_size, width):
-    """Return the tokens in the last page of a length, which is full where the table ends before the length."""
+    """Return the number of tokens in the last page of a length: a full page if the table ends before the length."""
     full = _full_pages(length, page_size)
     tokens = tl.where(full < width, length - full * page_size, page_size)
     return tl.where((length > 0) & (width > 0), tokens, 0)
@@ -35,7 +35,7 @@ def _last_page_len(length, page_size, width):
 
 @triton.jit
 def _pages_before(request, seq_lens, requests, page_size, width, AT_ONCE: tl.constexpr):
-    """Return how many pages all requests before one take, and how many all requests take."""
+    """Return the number of pages of all requests before ``request``, and of all requests."""
     before = tl.zeros([AT_ONCE], tl.int32)
     total = tl.zeros([AT_ONCE], tl.int32)
     for start in range(0, requests, AT_ONCE):
@@ -49,7 +49,7 @@ def _pages_before(request, seq_lens, requests, page_size, width, AT_ONCE: tl.con
 
 @triton.jit
 def _write_pages(request, is_one, end, pages, total, pad, table, page_indices, COLUMNS: tl.constexpr):
-    """Write the pages of some requests [n], and what pads theirs: columns by turns with the programs beside this one.
+    """Write the pages of some requests [n], and their padding: columns in turns with the programs of the same requests.
 
     :param end: pages of all requests up to each of them.
     """
@@ -62,16 +62,16 @@ def _write_pages(request, is_one, end, pages, total, pad, table, page_indices, C
         column = (start + tl.arange(0, COLUMNS))[None, :]
         is_used = column < pages[:, None]
         page = tl.load(entries[:, None] + column, mask=is_used, other=pad)
-        place = tl.where(is_used, own[:, None], behind[:, None]) + column
-        tl.store(page_indices + place, page, mask=is_one[:, None] & (column < table.width))
+        offset = tl.where(is_used, own[:, None], behind[:, None]) + column
+        tl.store(page_indices + offset, page, mask=is_one[:, None] & (column < table.width))
 
 
 @triton.jit(
     do_not_specialize=["table", "requests", "page_size", "pad"],
-    do_not_specialize_on_alignment=["seq_lens", "table", "plan"],  # read and written one by one
+    do_not_specialize_on_alignment=["seq_lens", "table", "plan"],  # scalar reads and writes
 )
 def write_plan(seq_lens, table, plan, requests, page_size, pad, config: tl.constexpr):
-    """One program plans ``REQUESTS`` requests. Grid (groups of requests, programs that share their columns).
+    """Each program plans ``REQUESTS`` requests. Grid (groups of requests, programs that share their columns).
 
     :param seq_lens: [requests] int32, any values.
     :param table: :class:`~.argument_groups.BlockTable`.

@@ -1,6 +1,7 @@
-"""Candidates of a row: the granules whose maximum reaches a bound, and of them the logits that do.
+"""Lists the granules whose maximum reaches a bound, and the candidates among their logits.
 
-Reads the maxima of all granules, then those granules, then the candidates. Writes 4 bytes a granule and a candidate.
+Reads the maxima of all granules, then the listed granules, then the candidates. Writes 4 bytes a granule and a
+candidate.
 """
 
 from __future__ import annotations
@@ -14,66 +15,68 @@ from tokendraw_triton_gumbel.kernels.shared.float_keys import INT32_MAX
 from tokendraw_triton_gumbel.kernels.shared.tile_layout import GRANULE_SIZE, GRANULES_PER_TILE, granule_ids
 
 _TILES_AT_ONCE = tl.constexpr(256)
-"""Tiles whose granules are looked at at once."""
+"""Tiles whose granules are compared at once."""
 _NEIGHBOURS = tl.constexpr(8)
-"""Elements whose hits one thread writes."""
-_EXPECTED = tl.constexpr(2)
-"""Hits among them that the common path is prepared for."""
-_ONE = tl.constexpr(65536)
-"""A count of one, added up beside eight bits, or beside a count."""
+"""Neighbouring elements whose hits a single thread writes."""
+_COMMON_HITS = tl.constexpr(2)
+"""Hits of a thread on the common path."""
+_COUNT_UNIT = tl.constexpr(65536)
+"""Unit of a second count in the upper half of a word."""
 
 
 @triton.jit
-def _list_hits(hit, first, listed, found, most, ROWS: tl.constexpr, EIGHTS: tl.constexpr):
-    """Write the numbers of those that hit, ascending; return how many there are now, written or not.
+def _list_hits(hit, first, numbers, num_found, max_count, ROWS: tl.constexpr, EIGHTS: tl.constexpr):
+    """Append the numbers of the hits to a list, ascending; return its new length, which may exceed its room.
 
-    Eight neighbours are written by one thread. Few of them hit: it is prepared for two, and makes a detour for more.
+    One thread writes the hits of eight neighbours: two on the common path, and more in a loop, since hits are few.
 
     :param hit: [ROWS, EIGHTS * 8] float32, 1.0 or 0.0.
-    :param first: [ROWS, 1] int32: the number of the first of a row.
-    :param listed: [most] int32, of which ``found`` are written.
+    :param first: [ROWS, 1] int32: the number of the first element of a row.
+    :param numbers: [max_count] int32, the first ``num_found`` written.
     """
-    place = tl.arange(0, EIGHTS * _NEIGHBOURS) % _NEIGHBOURS
-    mark = (((place * 0 + 1) << place) + _ONE).to(tl.float32)  # float32 holds these integers, and their sums
-    both = tl.sum(tl.reshape(hit * mark[None, :], (ROWS, EIGHTS, _NEIGHBOURS)), 2).to(tl.int32)
-    mask = tl.reshape(both & 255, (ROWS * EIGHTS,))
+    bit = tl.arange(0, EIGHTS * _NEIGHBOURS) % _NEIGHBOURS
+    mark = (((bit * 0 + 1) << bit) + _COUNT_UNIT).to(tl.float32)  # integers, and sums, exact in float32
+    packed = tl.sum(tl.reshape(hit * mark[None, :], (ROWS, EIGHTS, _NEIGHBOURS)), 2).to(tl.int32)
+    mask = tl.reshape(packed & 255, (ROWS * EIGHTS,))
     label = tl.reshape(first + tl.arange(0, EIGHTS)[None, :] * _NEIGHBOURS, (ROWS * EIGHTS,))
-    number = tl.reshape(both >> 16, (ROWS * EIGHTS,))
-    before = tl.cumsum(number, 0) - number + found
-    counted = tl.sum(number + tl.where(number > _EXPECTED, _ONE, 0), 0)
-    number = tl.minimum(before + number, most) - before
-    for i in tl.static_range(_EXPECTED):
-        tl.store(listed + before + i, label + lowest_bit(mask), mask=number > i)
+    count = tl.reshape(packed >> 16, (ROWS * EIGHTS,))
+    start = tl.cumsum(count, 0) - count + num_found
+    packed_total = tl.sum(count + tl.where(count > _COMMON_HITS, _COUNT_UNIT, 0), 0)
+    count = tl.minimum(start + count, max_count) - start
+    for i in tl.static_range(_COMMON_HITS):
+        tl.store(numbers + start + i, label + lowest_bit(mask), mask=count > i)
         mask &= mask - 1
-    if counted >= _ONE:
-        more = _EXPECTED
-        end = tl.max(number, 0)  # the compiler does not know it, so that it does not unroll the loop
-        while more < end:
-            tl.store(listed + before + more, label + lowest_bit(mask), mask=number > more)
+    if packed_total >= _COUNT_UNIT:
+        index = _COMMON_HITS
+        end = tl.max(count, 0)  # unknown to the compiler, which therefore does not unroll the loop
+        while index < end:
+            tl.store(numbers + start + index, label + lowest_bit(mask), mask=count > index)
             mask &= mask - 1
-            more += 1
-    return found + (counted & (_ONE - 1))
+            index += 1
+    return num_found + (packed_total & (_COUNT_UNIT - 1))
 
 
 @triton.jit
-def list_granules(granules, tiles, bound, listed, most, IS_NVIDIA: tl.constexpr = False):
-    """List the granules that reach ``bound``, ascending; return how many, listed or not.
+def list_granules(granules, tiles, bound, numbers, max_count, IS_NVIDIA: tl.constexpr = False):
+    """List the granules that reach ``bound``, ascending; return their number, which may exceed the list's room.
 
     :param granules: [tiles, 16] maxima.
-    :param listed: [most] int32 of scratch.
+    :param numbers: [most] int32 of scratch.
     """
-    found = 0
+    num_found = 0
     start = 0
     while start < tiles:
         tile = start + tl.arange(0, _TILES_AT_ONCE)[:, None]
-        place = tile * GRANULES_PER_TILE + tl.arange(0, GRANULES_PER_TILE)[None, :]
-        x = tl.load(granules + place, mask=tile < tiles, other=float("-inf")).to(tl.float32)
+        offset = tile * GRANULES_PER_TILE + tl.arange(0, GRANULES_PER_TILE)[None, :]
+        x = tl.load(granules + offset, mask=tile < tiles, other=float("-inf")).to(tl.float32)
         first = tile * GRANULES_PER_TILE
         hit = reaches(x, bound, IS_NVIDIA)
-        found = _list_hits(hit, first, listed, found, most, _TILES_AT_ONCE, GRANULES_PER_TILE // _NEIGHBOURS)
+        num_found = _list_hits(
+            hit, first, numbers, num_found, max_count, _TILES_AT_ONCE, GRANULES_PER_TILE // _NEIGHBOURS
+        )
         start += _TILES_AT_ONCE
     tl.debug_barrier()
-    return found
+    return num_found
 
 
 @triton.jit
@@ -82,7 +85,7 @@ def list_candidates(
     granules,
     count,
     bound,
-    listed,
+    numbers,
     VECTOR: tl.constexpr,
     MOST: tl.constexpr,
     AT_ONCE: tl.constexpr,
@@ -91,11 +94,11 @@ def list_candidates(
     """List where the logits from ``bound`` upwards stand, tile by tile; return how many, listed or not.
 
     :param granules: [count] int32, as :func:`list_granules` leaves them.
-    :param listed: [MOST] int32 of scratch, for :func:`load_candidates`.
+    :param numbers: [MOST] int32 of scratch, for :func:`load_candidates`.
     :param AT_ONCE: granules that are read at once.
     """
     element = tl.arange(0, GRANULE_SIZE)
-    found = 0
+    num_found = 0
     start = 0
     while start < count:
         slot = start + tl.arange(0, AT_ONCE)
@@ -105,17 +108,17 @@ def list_candidates(
         x = tl.load(row.base + token, mask=inside, other=float("-inf")).to(tl.float32)
         first = granule[:, None] * GRANULE_SIZE
         hit = reaches(x, bound, IS_NVIDIA)
-        found = _list_hits(hit, first, listed, found, MOST, AT_ONCE, GRANULE_SIZE // _NEIGHBOURS)
-        start = tl.where(found > MOST, count, start + AT_ONCE)
+        num_found = _list_hits(hit, first, numbers, num_found, MOST, AT_ONCE, GRANULE_SIZE // _NEIGHBOURS)
+        start = tl.where(num_found > MOST, count, start + AT_ONCE)
     tl.debug_barrier()
-    return found
+    return num_found
 
 
 @triton.jit
-def load_candidates(base, listed, found, VECTOR: tl.constexpr, N: tl.constexpr):
-    """Return (logits, their ids) of what is listed; behind it -inf, and the largest int32: [N] each."""
+def load_candidates(base, numbers, num_found, VECTOR: tl.constexpr, N: tl.constexpr):
+    """Load (logits, ids) of the listed candidates; beyond them -inf, and the largest int32: [N] each."""
     i = tl.arange(0, N)
-    place = tl.load(listed + i, mask=i < found, other=0)
-    token = granule_ids(place // GRANULE_SIZE, place % GRANULE_SIZE, VECTOR)
-    x = tl.load(base + token, mask=i < found, other=float("-inf")).to(tl.float32)
-    return x, tl.where(i < found, token, INT32_MAX)
+    offset = tl.load(numbers + i, mask=i < num_found, other=0)
+    token = granule_ids(offset // GRANULE_SIZE, offset % GRANULE_SIZE, VECTOR)
+    x = tl.load(base + token, mask=i < num_found, other=float("-inf")).to(tl.float32)
+    return x, tl.where(i < num_found, token, INT32_MAX)

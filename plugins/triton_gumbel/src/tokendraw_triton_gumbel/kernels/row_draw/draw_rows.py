@@ -1,8 +1,8 @@
 """Launch 2, the draw of a row: a tile by its log-sum-exp plus noise, then a token in that tile.
 
-Reads 8 bytes a tile and one tile of logits a row; of a row with filters the maxima of its granules and those granules
-that may hold a kept token. Writes 9 bytes a row. One program a row; greedy rows take the same path without noise. A row
-that keeps more than some 1,000 tokens, or some 110 with top-p alone, is left to
+Reads 8 bytes a tile and one tile of logits a row; for a row with filters also the maxima of its granules and the
+granules that may hold a kept token. Writes 9 bytes a row. One program a row; greedy rows take the same path without
+noise. A row that keeps more than some 1,000 tokens, or some 110 with top-p alone, is left to
 :mod:`~tokendraw_triton_gumbel.kernels.large_set.draw_large_set`.
 """
 
@@ -11,7 +11,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from tokendraw_triton_gumbel.kernels.logprobs.mode_values import least_shown, log_mass, shown_of_drawn
+from tokendraw_triton_gumbel.kernels.logprobs.mode_values import log_mass, lowest_visible, visible_of_token
 from tokendraw_triton_gumbel.kernels.row_draw.filtered_draw import draw_filtered
 from tokendraw_triton_gumbel.kernels.row_draw.tile_survey import survey_tiles
 from tokendraw_triton_gumbel.kernels.row_draw.token_draw import draw_in_tile
@@ -29,7 +29,7 @@ from tokendraw_triton_gumbel.kernels.shared.row_values import Filters
 from tokendraw_triton_gumbel.kernels.shared.temperature import (
     inverse_temperature,
     load_temperature,
-    shown_temperature,
+    mode_temperature,
 )
 from tokendraw_triton_gumbel.kernels.shared.tile_layout import GRANULES_PER_TILE
 from tokendraw_triton_gumbel.kernels.shared.weights import LOG2_E, min_p_floor, scaled, weigh
@@ -47,11 +47,11 @@ def draw_rows(
     queue,
     state,
     out,
-    facts,
+    summary,
     logprobs,
     config: tl.constexpr,
 ):
-    """One program draws one row. The groups are those of :mod:`.kernels.shared.argument_groups`.
+    """Each program draws a row. :mod:`.kernels.shared.argument_groups` defines the groups of arguments.
 
     :param logits: :class:`~.argument_groups.Logits`; ``drafts`` :class:`~.argument_groups.DraftRows`, behind them.
     :param counts: :class:`~.argument_groups.Counts`.
@@ -62,8 +62,8 @@ def draw_rows(
     :param queue: :class:`~.argument_groups.WorkQueue` in which rows are announced that are left without a token; what
         is known of them is in ``state``, :class:`~.argument_groups.RowState`.
     :param out: :class:`~.argument_groups.Drawn`.
-    :param facts: :class:`~.argument_groups.RowFacts`.
-    :param logprobs: :class:`~.argument_groups.DrawnLogprobs`.
+    :param summary: :class:`~.argument_groups.RowSummary`.
+    :param logprobs: :class:`~.argument_groups.TokenLogprobs`.
     :param config: :class:`~.configs.RowConfig`.
     """
     row, target_row = row_of(tl.program_id(0), drafts, counts)
@@ -72,34 +72,34 @@ def draw_rows(
             return
     wants_token: tl.constexpr = True
     if drafts.cu_num_logits is not None:
-        wants_token = row < counts.target_rows  # of a draft's row, its token is known
+        wants_token = row < counts.target_rows  # the token of a draft's row is known
     slot = slot_of(target_row, flags, row_params)
     inverse, greedy = inverse_temperature(row_params.temperature, slot)
     key = noise_key(target_row, slot, flags, row_params)
-    if config.FILTERED:
+    if config.HAS_FILTERS:
         k, p, min_p, joint = load_filters(slot, logits.vocab_size, flags, row_params)
 
     first_tile = row.to(tl.int64) * counts.tiles
     survey = survey_tiles(statistics, first_tile, counts.tiles, config.TILES)
-    maximum, top = survey.maximum, survey.top
+    maximum, max_logit = survey.maximum, survey.max_logit
     source = row_logits(row, logits, drafts, counts)
     token = tl.full((), -1, tl.int32)
     is_large = tl.full((), 0, tl.int32)
     mass = tl.full((), -1.0, tl.float32)
-    floor = tl.full((), float("-inf"), tl.float32)
+    threshold = tl.full((), float("-inf"), tl.float32)
     share = tl.full((), 1.0, tl.float32)
-    found = tl.full((), -1, tl.int32)
-    if config.FILTERED:
+    num_candidates = tl.full((), -1, tl.int32)
+    if config.HAS_FILTERS:
         granules = statistics.granules + row.to(tl.int64) * counts.tiles * GRANULES_PER_TILE
         # Scalars are joined as integers: the interpreter's comparisons of floats are not booleans.
-        on = (k > 0).to(tl.int32) + (p < 1).to(tl.int32) + (min_p > 0).to(tl.int32)
-        bounded = (top > float("-inf")).to(tl.int32) * (top < float("inf")).to(tl.int32)
-        if on * bounded * (greedy == 0).to(tl.int32) > 0:
+        has_filter = (k > 0).to(tl.int32) + (p < 1).to(tl.int32) + (min_p > 0).to(tl.int32)
+        is_bounded = (max_logit > float("-inf")).to(tl.int32) * (max_logit < float("inf")).to(tl.int32)
+        if has_filter * is_bounded * (greedy == 0).to(tl.int32) > 0:
             temperature = tl.full((), 1.0, tl.float64)
             if row_params.temperature is not None:
                 temperature, _ = load_temperature(row_params.temperature, slot)
-            filters = Filters(k, p, min_p_floor(top, temperature, min_p), joint)
-            token, mass, floor, share, found, is_large = draw_filtered(
+            filters = Filters(k, p, min_p_floor(max_logit, temperature, min_p), joint)
+            token, mass, threshold, share, num_candidates, is_large = draw_filtered(
                 source,
                 row,
                 survey,
@@ -117,27 +117,45 @@ def draw_rows(
             )
     if is_large == 0:
         if (token < 0) & wants_token:
-            if config.FILTERED:
-                token = _draw_plain_apart(
-                    source, statistics, first_tile, counts.tiles, top, inverse, greedy, key, flags, config
+            if config.HAS_FILTERS:
+                token = _draw_unfiltered_row(
+                    source,
+                    statistics,
+                    first_tile,
+                    counts.tiles,
+                    max_logit,
+                    inverse,
+                    greedy,
+                    key,
+                    flags,
+                    config,
                 )
             else:
-                token = _draw_plain(
-                    source, maximum, survey.marked, counts.tiles, top, inverse, greedy, key, flags, config
+                token = _draw_unfiltered(
+                    source,
+                    maximum,
+                    survey.signed_sums,
+                    counts.tiles,
+                    max_logit,
+                    inverse,
+                    greedy,
+                    key,
+                    flags,
+                    config,
                 )
         if (flags & EXACT) != 0:
-            tl.store(out.floors + row, floor)
+            tl.store(out.threshold + row, threshold)
             tl.store(out.log_kept + row, tl.log(tl.minimum(share, 1.0)))
-    some = top > float("-inf")
+    has_tokens = max_logit > float("-inf")
     tl.store(
         logprobs.ranks + row,
         tl.zeros((), tl.int64),
         mask=((flags & RANKED) != 0) & (row < counts.target_rows),
     )
-    if not config.FILTERED:
+    if not config.HAS_FILTERS:
         if (flags & OWN) != 0:
-            token = tl.where(some, tl.maximum(token, 0), 0)
-            _describe_drawn(
+            token = tl.where(has_tokens, tl.maximum(token, 0), 0)
+            _write_logprob(
                 source,
                 row,
                 token,
@@ -150,57 +168,61 @@ def draw_rows(
                 logprobs,
                 config.TILES,
             )
-    if facts.tops is not None:
+    if summary.max_logit is not None:
         if mass < 0:
-            weight = weigh(maximum, top, inverse * LOG2_E)
-            weight = tl.where(top < float("inf"), weight, (maximum == float("inf")).to(tl.float32))
-            mass = tl.where(some, tl.sum(tl.abs(survey.marked) * weight, 0), 1.0)
-        tl.store(facts.tops + row, top)
-        tl.store(facts.masses + row, mass)
-        if facts.num_candidates is not None:
-            tl.store(facts.num_candidates + row, found)
-    tl.store(out.token_ids + row, tl.where(some, tl.maximum(token, 0), 0).to(tl.int64))
-    tl.store(out.valid + row, some.to(tl.int32) * (survey.has_nan == 0).to(tl.int32) > 0)
+            weight = weigh(maximum, max_logit, inverse * LOG2_E)
+            weight = tl.where(max_logit < float("inf"), weight, (maximum == float("inf")).to(tl.float32))
+            mass = tl.where(has_tokens, tl.sum(tl.abs(survey.signed_sums) * weight, 0), 1.0)
+        tl.store(summary.max_logit + row, max_logit)
+        tl.store(summary.total_weight + row, mass)
+        if summary.num_candidates is not None:
+            tl.store(summary.num_candidates + row, num_candidates)
+    tl.store(out.token_ids + row, tl.where(has_tokens, tl.maximum(token, 0), 0).to(tl.int64))
+    tl.store(out.valid + row, has_tokens.to(tl.int32) * (survey.has_nan == 0).to(tl.int32) > 0)
 
 
 @triton.jit
-def _draw_plain(source, maximum, marked, tiles, top, inverse, greedy, key, flags, config: tl.constexpr):
+def _draw_unfiltered(
+    source, maximum, signed_sums, tiles, max_logit, inverse, greedy, key, flags, config: tl.constexpr
+):
     """Draw a row without filters.
 
-    :param maximum: [TILES] float32, like ``marked``: of the :class:`~.tile_survey.TileSurvey`.
+    :param maximum: [TILES] float32, like ``signed_sums``: of the :class:`~.tile_survey.TileSurvey`.
     """
     FP64: tl.constexpr = config.FP64
     tile = tl.arange(0, config.TILES)
-    distance = scaled(maximum, top, inverse, FP64)
+    distance = scaled(maximum, max_logit, inverse, FP64)
     of_token, of_tile = streams_of(flags)
     noise = gumbel(key, tile, of_tile, FP64)
-    score = tl.log(tl.abs(marked).to(distance.dtype)) + distance + noise
-    score = tl.where(greedy, tl.where(maximum == top, 0.0, float("-inf")).to(score.dtype), score)
+    score = tl.log(tl.abs(signed_sums).to(distance.dtype)) + distance + noise
+    score = tl.where(greedy, tl.where(maximum == max_logit, 0.0, float("-inf")).to(score.dtype), score)
     chosen = tl.argmax(tl.where(tile < tiles, score, float("-inf")), 0)
-    return draw_in_tile(source, chosen, float("-inf"), top, inverse, greedy, key, of_token, FP64)
+    return draw_in_tile(source, chosen, float("-inf"), max_logit, inverse, greedy, key, of_token, FP64)
 
 
 @triton.jit(noinline=True)
-def _draw_plain_apart(
-    source, statistics, first_tile, tiles, top, inverse, greedy, key, flags, config: tl.constexpr
+def _draw_unfiltered_row(
+    source, statistics, first_tile, tiles, max_logit, inverse, greedy, key, flags, config: tl.constexpr
 ):
-    """Draw a row without filters among rows with them: out of the way of these, whose code is long enough."""
+    """Draw a row without filters in a batch with filters, off the filtered rows' common path."""
     tile = tl.arange(0, config.TILES)
     maximum = tl.load(statistics.maxima + first_tile + tile, mask=tile < tiles, other=float("-inf"))
-    marked = tl.load(statistics.sums + first_tile + tile, mask=tile < tiles, other=0.0)
-    return _draw_plain(source, maximum, marked, tiles, top, inverse, greedy, key, flags, config)
+    signed_sums = tl.load(statistics.sums + first_tile + tile, mask=tile < tiles, other=0.0)
+    return _draw_unfiltered(
+        source, maximum, signed_sums, tiles, max_logit, inverse, greedy, key, flags, config
+    )
 
 
 @triton.jit
-def _describe_drawn(
+def _write_logprob(
     source, row, token, slot, survey, first_tile, tiles, row_params, flags, logprobs, TILES: tl.constexpr
 ):
-    """Write the drawn token and its value as the logprobs mode shows it."""
+    """Write the drawn token and its value in the logprobs mode."""
     tile = tl.arange(0, TILES)
     weight = tl.load(logprobs.sums + first_tile + tile, mask=tile < tiles, other=0.0)
-    degrees, inverse, shows_one = shown_temperature(row_params.temperature, slot, flags)
-    shift = log_mass(survey.maximum, weight, survey.top, inverse, flags)
-    least = least_shown(survey.top, degrees, flags)
-    value = shown_of_drawn(source.base, token, survey.top, inverse, shift, least, shows_one, flags)
+    temperature, inverse, is_greedy = mode_temperature(row_params.temperature, slot, flags)
+    shift = log_mass(survey.maximum, weight, survey.max_logit, inverse, flags)
+    lowest = lowest_visible(survey.max_logit, temperature, flags)
+    value = visible_of_token(source.base, token, survey.max_logit, inverse, shift, lowest, is_greedy, flags)
     tl.store(logprobs.ids + row, token.to(tl.int64))
     tl.store(logprobs.logprobs + row, value)

@@ -14,32 +14,34 @@ from tokendraw_triton_gumbel.kernels.shared.row_values import RowScale
 from tokendraw_triton_gumbel.kernels.shared.tile_layout import GRANULES_PER_TILE
 from tokendraw_triton_gumbel.kernels.shared.weights import LOG2_E, weigh
 
-_LIKELIEST = tl.constexpr(48)
-"""Tokens that are tried where top-p alone filters, at least."""
-_MOST_LIKELY = tl.constexpr(112.0)
-"""Tokens that are tried where those are not enough, about: few enough to be compared with each other."""
-_NEARLY = tl.constexpr(0.93)
-"""The share of the nucleus that the first have to weigh, likely, for more of them to be tried."""
-_PROMISING = tl.constexpr(0.97)
-"""The share that the tokens have to weigh, likely, to be looked at."""
-_AMONG_MAXIMA = tl.constexpr(0.5)
-"""The share from which on the maxima of granules show the edge of the nucleus better than a sample does."""
+_FIRST_TOKENS = tl.constexpr(48)
+"""Number of tokens in the first try, where top-p alone filters."""
+_MAX_TOKENS = tl.constexpr(112.0)
+"""Approximate number of tokens in the second try: few enough to compare all with all."""
+_RETRY_MASS_SHARE = tl.constexpr(0.93)
+"""Least estimated share of the nucleus in the first try that justifies a second."""
+_MIN_MASS_SHARE = tl.constexpr(0.97)
+"""Least estimated share of the nucleus that justifies collecting candidates."""
+_MIN_VISIBLE_SHARE = tl.constexpr(0.5)
+"""Share of the nucleus in the maxima of tiles above which maxima of granules show its edge better than a sample."""
 
 
 @triton.jit
-def _likely_mass(survey, masses, scale, bound):
-    """Return (about what the tokens weigh that reach a bound; what the maxima of tiles weigh that do).
+def _estimate_mass(survey, masses, scale, bound):
+    """Estimate (the mass of the tokens that reach a bound; the mass of the maxima that reach it).
 
-    The first is what those tiles weigh, less the rest of them: which weighs about as much in each as other tiles do.
+    The first is the mass of the tiles that reach the bound, less the mean mass of as many other tiles.
 
     :param masses: [TILES], which add up to ``scale.mass``.
     """
-    hot = survey.maximum >= bound
-    shown = tl.where(hot, weigh(survey.maximum, scale.top, scale.scale), 0.0)
-    number, heavy, shown = tl.reduce((hot.to(tl.int32), tl.where(hot, masses, 0.0), shown), 0, _add)
-    others = survey.number - number
-    rest = (scale.mass - heavy) / tl.maximum(others, 1).to(tl.float32)
-    return heavy - rest * number.to(tl.float32), shown
+    reaches_bound = survey.maximum >= bound
+    visible_mass = tl.where(reaches_bound, weigh(survey.maximum, scale.max_logit, scale.scale), 0.0)
+    count, tile_mass, visible_mass = tl.reduce(
+        (reaches_bound.to(tl.int32), tl.where(reaches_bound, masses, 0.0), visible_mass), 0, _add
+    )
+    other_tiles = survey.num_tiles - count
+    mean_rest = (scale.mass - tile_mass) / tl.maximum(other_tiles, 1).to(tl.float32)
+    return tile_mass - mean_rest * count.to(tl.float32), visible_mass
 
 
 @triton.jit
@@ -64,7 +66,7 @@ def draw_filtered(
     state,
     config: tl.constexpr,
 ):
-    """Draw a row whose largest logit is finite, or announce its first pass.
+    """Draw a row with a finite largest logit, or announce its first pass.
 
     Returns (token, or -1; the mass of the row; the least kept logit; the kept share of the mass; how many candidates
     there are, or -1; 1 if the row is left to the launch for large sets).
@@ -78,67 +80,75 @@ def draw_filtered(
     scale = inverse * LOG2_E
     masses = weigh_tiles(survey, scale)
     mass = tl.sum(masses, 0)
-    scales = RowScale(survey.top, scale, inverse, mass)
-    k, p, least = filters.k, filters.p, filters.min_p_floor
-    # Top-p that looks at the whole row proves no bound; the likeliest tokens are tried, and then weighed.
+    scales = RowScale(survey.max_logit, scale, inverse, mass)
+    k, p, lower_limit = filters.k, filters.p, filters.min_p_floor
+    # Top-p over the mass of the full row proves no bound; the likeliest tokens are tried, and then weighed.
     by_mass_alone = (k == 0).to(tl.int32) * (p < 1).to(tl.int32)
-    by_mass_alone *= (least == float("-inf")).to(tl.int32) + (filters.joint != 0).to(tl.int32)
-    needed = tl.where(by_mass_alone > 0, (p * mass.to(tl.float64)).to(tl.float32), 0.0)
-    bound = least
-    likely = tl.full((), 0.0, tl.float32)
-    shown = tl.full((), 0.0, tl.float32)
-    number = tiles * GRANULES_PER_TILE
+    by_mass_alone *= (lower_limit == float("-inf")).to(tl.int32) + (filters.joint != 0).to(tl.int32)
+    required_mass = tl.where(by_mass_alone > 0, (p * mass.to(tl.float64)).to(tl.float32), 0.0)
+    bound = lower_limit
+    estimated_mass = tl.full((), 0.0, tl.float32)
+    visible_mass = tl.full((), 0.0, tl.float32)
+    num_granules = tiles * GRANULES_PER_TILE
     if (k > 0).to(tl.int32) + by_mass_alone > 0:
-        wanted = tl.where(k > 0, k, _LIKELIEST).to(tl.int32)
-        # Where tiles are few, their maxima prove little or nothing.
-        if (survey.number < 2 * wanted).to(tl.int32) * (wanted <= SMALL).to(tl.int32) > 0:
-            most = tl.full((), SMALL, tl.int32)  # as a number, so that there is one such function
-            proven = bound_by_granules(granules, number, least, survey.top, wanted, most)
+        target_count = tl.where(k > 0, k, _FIRST_TOKENS).to(tl.int32)
+        # Maxima of few tiles prove little or nothing.
+        if (survey.num_tiles < 2 * target_count).to(tl.int32) * (target_count <= SMALL).to(tl.int32) > 0:
+            max_count = tl.full(
+                (), SMALL, tl.int32
+            )  # an argument, not a constant, so that the function is compiled once
+            proven_bound = bound_by_granules(
+                granules, num_granules, lower_limit, survey.max_logit, target_count, max_count
+            )
             if by_mass_alone > 0:
-                likely, shown = _likely_mass(survey, masses, scales, proven)
+                estimated_mass, visible_mass = _estimate_mass(survey, masses, scales, proven_bound)
         else:
-            number_of_tiles = survey.number.to(tl.float32)
-            trying = tl.full((), 1, tl.int32)
-            proven = least
-            while trying > 0:
-                proven = bound_by_tiles(
+            number_of_tiles = survey.num_tiles.to(tl.float32)
+            is_trying = tl.full((), 1, tl.int32)
+            proven_bound = lower_limit
+            while is_trying > 0:
+                proven_bound = bound_by_tiles(
                     survey.maximum,
-                    survey.top,
-                    survey.lowest,
-                    survey.number,
-                    wanted,
+                    survey.max_logit,
+                    survey.min_maximum,
+                    survey.num_tiles,
+                    target_count,
                     config.TILES,
                     config.IS_NVIDIA,
                 )
-                trying = by_mass_alone * (wanted == _LIKELIEST).to(tl.int32)
+                is_trying = by_mass_alone * (target_count == _FIRST_TOKENS).to(tl.int32)
                 if by_mass_alone > 0:
-                    likely, shown = _likely_mass(survey, masses, scales, proven)
-                    trying *= (likely < needed).to(tl.int32) * (likely >= needed * _NEARLY).to(tl.int32)
-                    # So many tiles hold the largest of that many tokens.
-                    held = number_of_tiles * (1.0 - tl.exp(-1.0 / number_of_tiles * _MOST_LIKELY))
-                    wanted = tl.where(trying > 0, held.to(tl.int32), wanted)
-        # What the floor of min-p keeps is all, whatever it weighs.
-        needed = tl.where((least > float("-inf")) & (proven <= least), 0.0, needed)
-        bound = tl.maximum(bound, proven)
+                    estimated_mass, visible_mass = _estimate_mass(survey, masses, scales, proven_bound)
+                    is_trying *= (estimated_mass < required_mass).to(tl.int32) * (
+                        estimated_mass >= required_mass * _RETRY_MASS_SHARE
+                    ).to(tl.int32)
+                    # The expected number of tiles that hold _MAX_TOKENS largest tokens.
+                    expected_tiles = number_of_tiles * (1.0 - tl.exp(-1.0 / number_of_tiles * _MAX_TOKENS))
+                    target_count = tl.where(is_trying > 0, expected_tiles.to(tl.int32), target_count)
+        # The floor of min-p decides alone, whatever the mass above it.
+        required_mass = tl.where(
+            (lower_limit > float("-inf")) & (proven_bound <= lower_limit), 0.0, required_mass
+        )
+        bound = tl.maximum(bound, proven_bound)
     token = tl.full((), -1, tl.int32)
-    floor = tl.full((), float("-inf"), tl.float32)
-    found = tl.full((), -1, tl.int32)
-    kept = mass
-    worth = (bound > float("-inf")).to(tl.int32)
+    threshold = tl.full((), float("-inf"), tl.float32)
+    num_candidates = tl.full((), -1, tl.int32)
+    kept_mass = mass
+    is_worthwhile = (bound > float("-inf")).to(tl.int32)
     if by_mass_alone > 0:
-        worth *= (likely >= needed * _PROMISING).to(tl.int32)
+        is_worthwhile *= (estimated_mass >= required_mass * _MIN_MASS_SHARE).to(tl.int32)
     start = row.to(tl.int64) * LARGE
-    own = CandidateLists(lists.granules + start, lists.logits + start, lists.ids + start)
-    if worth > 0:
-        token, floor, kept, found = draw_small_set(
+    row_lists = CandidateLists(lists.granules + start, lists.logits + start, lists.ids + start)
+    if is_worthwhile > 0:
+        token, threshold, kept_mass, num_candidates = draw_small_set(
             source,
             granules,
             tiles,
-            own,
+            row_lists,
             bound,
             scales,
             filters,
-            needed,
+            required_mass,
             key,
             flags,
             wants_token,
@@ -146,19 +156,19 @@ def draw_filtered(
             SMALL,
             True,
         )
-    few = (source.vocab_size <= LARGE).to(tl.int32)
-    worth = tl.where(by_mass_alone > 0, few, (k <= LARGE).to(tl.int32))
+    is_small_vocab = (source.vocab_size <= LARGE).to(tl.int32)
+    is_worthwhile = tl.where(by_mass_alone > 0, is_small_vocab, (k <= LARGE).to(tl.int32))
     bound = tl.where(by_mass_alone > 0, float("-inf"), bound)
-    if (token < 0).to(tl.int32) * worth > 0:
-        token, floor, kept, found = draw_larger_set(
+    if (token < 0).to(tl.int32) * is_worthwhile > 0:
+        token, threshold, kept_mass, num_candidates = draw_larger_set(
             source,
             granules,
             tiles,
-            own,
+            row_lists,
             bound,
             scales,
             filters,
-            needed,
+            required_mass,
             key,
             flags,
             wants_token,
@@ -168,14 +178,14 @@ def draw_filtered(
     is_large = tl.full((), 0, tl.int32)
     if token < 0:
         is_large = tl.full((), 1, tl.int32)
-        by_maxima = shown >= needed * _AMONG_MAXIMA
-        proven = tl.where(by_mass_alone > 0, float("-inf"), floor)
+        by_maxima = visible_mass >= required_mass * _MIN_VISIBLE_SHARE
+        proven_bound = tl.where(by_mass_alone > 0, float("-inf"), threshold)
         announce_first_pass(
             source,
             granules,
-            number,
+            num_granules,
             row,
-            proven,
+            proven_bound,
             scales,
             filters,
             survey.has_nan,
@@ -185,4 +195,4 @@ def draw_filtered(
             state,
             config.ULP_STEP,
         )
-    return token, mass, floor, kept / mass, found, is_large
+    return token, mass, threshold, kept_mass / mass, num_candidates, is_large

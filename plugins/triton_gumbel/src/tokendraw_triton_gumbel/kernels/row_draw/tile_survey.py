@@ -1,4 +1,4 @@
-"""A row as one program knows it from the statistics of its tiles, in registers."""
+"""Summarises a row from the statistics of its tiles, in registers."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ class TileSurvey(NamedTuple):
 
     maximum: Any
     """[TILES] float32, -inf beyond the tiles."""
-    marked: Any
+    signed_sums: Any
     """[TILES] float32: the sums, whose sign bit marks NaN; 0 beyond the tiles."""
-    top: Any
+    max_logit: Any
     """The largest maximum."""
-    lowest: Any
+    min_maximum: Any
     """The least maximum that is finite or +inf; +inf if there is none."""
-    number: Any
-    """Number of tiles that hold anything above -inf."""
+    num_tiles: Any
+    """Number of tiles with a logit above -inf."""
     has_nan: Any
 
 
@@ -38,26 +38,26 @@ def _combine(top_a, least_a, sign_a, number_a, top_b, least_b, sign_b, number_b)
 
 @triton.jit
 def survey_tiles(statistics, first, tiles, TILES: tl.constexpr):
-    """Load the statistics of a row's tiles, the first of which is number ``first``."""
+    """Load the statistics of a row's tiles, from tile ``first`` on, and reduce them."""
     tile = tl.arange(0, TILES)
     inside = tile < tiles
     maximum = tl.load(statistics.maxima + first + tile, mask=inside, other=float("-inf"))
-    marked = tl.load(statistics.sums + first + tile, mask=inside, other=0.0)
-    some = maximum > float("-inf")
-    top, lowest, sign, number = tl.reduce(
+    signed_sums = tl.load(statistics.sums + first + tile, mask=inside, other=0.0)
+    is_finite = maximum > float("-inf")
+    max_logit, min_maximum, sign, num_tiles = tl.reduce(
         (
             maximum,
-            tl.where(some, maximum, float("inf")),
-            marked.to(tl.int32, bitcast=True),
-            some.to(tl.int32),
+            tl.where(is_finite, maximum, float("inf")),
+            signed_sums.to(tl.int32, bitcast=True),
+            is_finite.to(tl.int32),
         ),
         0,
         _combine,
     )
-    return TileSurvey(maximum, marked, top, lowest, number, sign < 0)
+    return TileSurvey(maximum, signed_sums, max_logit, min_maximum, num_tiles, sign < 0)
 
 
 @triton.jit
 def weigh_tiles(survey, scale):
     """Return the mass of each tile relative to the largest logit of the row: [TILES]."""
-    return tl.abs(survey.marked) * weigh(survey.maximum, survey.top, scale)
+    return tl.abs(survey.signed_sums) * weigh(survey.maximum, survey.max_logit, scale)

@@ -1,1 +1,1 @@
-"""Merges what the ranks of a split vocabulary told each other: thresholds and tokens, the same on every rank."""
+"""Merges the messages of the ranks of a split vocabulary into thresholds and tokens, equal on every rank."""

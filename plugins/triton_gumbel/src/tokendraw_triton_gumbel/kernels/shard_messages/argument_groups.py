@@ -1,4 +1,4 @@
-"""The groups in which the kernels for messages of ranks take their arguments: see :mod:`..shared.argument_groups`."""
+"""Groups of arguments of the kernels for messages of ranks: see :mod:`..shared.argument_groups`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 
 class Sizes(NamedTuple):
-    """The sizes of what was received: ``words`` are [ranks, rows, width] int32."""
+    """Sizes of the gathered words, [ranks, rows, width] int32."""
 
     ranks: Any
     rows: Any
@@ -16,7 +16,7 @@ class Sizes(NamedTuple):
 
 
 class DrawFields(NamedTuple):
-    """Where in a row the words of a field of :class:`tokendraw.vocab_parallel.Draws` begin."""
+    """Index of the first word of each field of :class:`tokendraw.vocab_parallel.Draws` in a row."""
 
     max: Any
     has_nan: Any
@@ -25,24 +25,24 @@ class DrawFields(NamedTuple):
     log_sum: Any
     key: Any
     is_relative: Any
-    """Not where it lies, but whether scores, log-sums and keys are relative to the rank's own maximum: 1 or 0."""
+    """1 if scores, log-sums and keys are relative to the rank's own maximum, else 0; not an index."""
 
 
 class SurveyFields(NamedTuple):
-    """Likewise of :class:`tokendraw.vocab_parallel.Survey`; -1 where a field is not there."""
+    """Index of the first word of each field of :class:`tokendraw.vocab_parallel.Survey` in a row; -1 if absent."""
 
     x: Any
     ties: Any
     mass: Any
     fresh: Any
     count: Any
-    """Not where it lies, but K, the number of columns of ``x``."""
+    """K, the number of columns of ``x``; not an index."""
     bits: Any
-    """Nor this: a weight of 1 is 2 to so many units in the histograms that follow."""
+    """A weight of 1 is ``2 ** bits`` units in the histograms; not an index."""
 
 
 class SharedTiles(NamedTuple):
-    """The tiles of which several ranks hold a part: see :class:`tokendraw.vocab_parallel.Layout`."""
+    """Tiles divided among several ranks: see :class:`tokendraw.vocab_parallel.Layout`."""
 
     tiles: Any
     """[count] int64."""
@@ -51,7 +51,7 @@ class SharedTiles(NamedTuple):
 
 
 class SharedSizes(NamedTuple):
-    """How many they are."""
+    """Number of shared tiles, and of their parts."""
 
     count: Any
     most: Any
@@ -59,7 +59,7 @@ class SharedSizes(NamedTuple):
 
 
 class MergedDraws(NamedTuple):
-    """The tokens."""
+    """The tokens of the rows."""
 
     token_ids: Any
     """[rows] int64."""
@@ -73,21 +73,21 @@ class RowSearch(NamedTuple):
     max: Any
     """float32: the largest value on any rank."""
     threshold: Any
-    """float32: that of the filters so far."""
+    """float32: the threshold of the filters applied so far."""
     floor: Any
-    """float32: values below it do not count where a nucleus is searched for; inf if it is found or not asked for."""
+    """float32: the nucleus counts values from here upwards; inf if the nucleus is found or off."""
     prefix: Any
-    """int64: bits of the key that is searched for, from above."""
+    """int64: the upper bits of the threshold's key, as far as known."""
     target: Any
-    """int64: what is left to reach among the values that have them."""
+    """int64: the remaining target among values with these upper bits."""
 
 
 class DigitStep(NamedTuple):
-    """One step of a search."""
+    """One step of a search by digits."""
 
     of_nucleus: Any
     """1: weights are searched for top-p; 0: counts for top-k."""
     is_first: Any
     is_last: Any
     missing: Any
-    """Bits of a key that are missing after this step."""
+    """Number of unknown bits of the key after this step."""

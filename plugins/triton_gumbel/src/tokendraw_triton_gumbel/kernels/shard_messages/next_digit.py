@@ -1,4 +1,4 @@
-"""Launch D: the next digit of a threshold from a histogram of all ranks, as :mod:`tokendraw.vocab_parallel.radix` says.
+"""Launch D: the next digit of a threshold from the summed histogram, defined by :mod:`tokendraw.vocab_parallel.radix`.
 
 Reads 2,048 bytes a row, writes 16, and with the last digit 8 more. One program a row.
 """
@@ -17,7 +17,7 @@ _HALF = tl.constexpr(1 << 31)
 
 @triton.jit(do_not_specialize=["step", "vocab_size", "flags"])
 def next_digit(histogram, step, row_params, vocab_size, flags, search):
-    """One program takes one row a digit further.
+    """Each program finds the next digit of a row's threshold.
 
     :param histogram: [rows, 256] int64.
     :param step: :class:`~.argument_groups.DigitStep`.
@@ -27,8 +27,8 @@ def next_digit(histogram, step, row_params, vocab_size, flags, search):
     row = tl.program_id(0)
     slot = slot_of(row, flags, row_params)
     k, p, _, joint = load_filters(slot, vocab_size, flags, row_params)
-    place = tl.arange(0, _BINS)
-    units = tl.load(histogram + row.to(tl.int64) * _BINS + (_BINS - 1 - place))
+    index = tl.arange(0, _BINS)
+    units = tl.load(histogram + row.to(tl.int64) * _BINS + (_BINS - 1 - index))
     from_above = tl.cumsum(units, 0)
     total = tl.sum(units, 0)
     prefix = tl.load(search.prefix + row, mask=step.is_first == 0, other=0)
@@ -36,15 +36,15 @@ def next_digit(histogram, step, row_params, vocab_size, flags, search):
     at_first = tl.where(step.of_nucleus > 0, tl.ceil(p * total.to(tl.float64)).to(tl.int64), k)
     target = tl.where(step.is_first > 0, at_first, target)
     target = tl.minimum(tl.maximum(target, 1), total)
-    found = tl.min(tl.where(from_above >= target, place, _BINS - 1), 0)
-    above = tl.sum(tl.where(place == found, from_above - units, 0), 0)
-    prefix = (prefix << _DIGIT_BITS) + (_BINS - 1 - found)
+    next_index = tl.min(tl.where(from_above >= target, index, _BINS - 1), 0)
+    above = tl.sum(tl.where(index == next_index, from_above - units, 0), 0)
+    prefix = (prefix << _DIGIT_BITS) + (_BINS - 1 - next_index)
     tl.store(search.prefix + row, prefix)
     tl.store(search.target + row, target - above)
     if step.is_last > 0:
         value = _value(prefix, step.missing)
         base = tl.load(search.threshold + row)
-        # A row that has its nucleus already lets no value weigh anything.
+        # A row with a known nucleus gives no value any weight.
         is_open = (p < 1) & (tl.load(search.floor + row) < float("inf"))
         is_active = tl.where(step.of_nucleus > 0, is_open, k > 0)
         threshold = tl.minimum(tl.where(is_active, tl.maximum(base, value), base), tl.load(search.max + row))
@@ -55,7 +55,7 @@ def next_digit(histogram, step, row_params, vocab_size, flags, search):
 
 @triton.jit
 def _value(prefix, missing):
-    """Return the value of a key whose lower bits are those of every value of its dtype."""
+    """Return the value of a key, whose lower bits are equal for all values of its dtype."""
     ones = (tl.full((), 1, tl.int64) << missing) - 1
     key = (prefix << missing) + tl.where((prefix >> (31 - missing)) > 0, 0, ones)
     bits = tl.where(key < _HALF, -1 - key, key - _HALF)

@@ -1,1 +1,1 @@
-"""The launches over the columns of one rank, where the vocabulary lies on several: what it tells the others."""
+"""Launches over the columns of one rank of a split vocabulary: statistics, surveys, histograms, draws."""

@@ -1,4 +1,4 @@
-"""The groups of arguments of kernels over the columns of one rank: see :mod:`..shared.argument_groups`."""
+"""Groups of arguments of the kernels over the columns of one rank: see :mod:`..shared.argument_groups`."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from typing import Any, NamedTuple
 class Shard(NamedTuple):
     """The place of a rank's columns in the vocabulary, and in its tiles of 1024 ids.
 
-    Column c of a row is counted from the beginning of its first tile, so that the first one there is ``lead``.
+    Columns of a row are numbered from the beginning of the first tile, so that the rank's first column is ``lead``.
     """
 
     lead: Any
-    """Ids of the first tile that other ranks hold before this one."""
+    """Number of ids of the first tile on other ranks, before this rank's."""
     first_tile: Any
     """Number of the first tile in the vocabulary."""
     tiles: Any
-    """Tiles of which this rank holds a part."""
+    """Number of tiles with a column of this rank."""
     whole_first: Any
-    """The first of them that is whole here: 1 if others hold a part of the first one, else 0."""
+    """The first full tile of this rank: 1 if another rank holds a part of the first tile, else 0."""
     whole_end: Any
-    """The end of those that are whole here."""
+    """The end of the full tiles."""
     vocab_size: Any
     """V: ids on all ranks together."""
 
@@ -35,7 +35,7 @@ class SlotTemperatures(NamedTuple):
 
 
 class SurveyFields(NamedTuple):
-    """The words of a survey: the first that each field has; -1: it has none."""
+    """Index of the first word of each field of a survey; -1 without the field."""
 
     width: Any
     """Words of a row."""
@@ -44,7 +44,7 @@ class SurveyFields(NamedTuple):
     mass: Any
     fresh: Any
     count: Any
-    """K: values that it tells."""
+    """K: number of values in the survey."""
     bits: Any
     """A weight of 1 is 2 to so many units in what is added up by digits."""
 
@@ -53,38 +53,38 @@ class SurveyScratch(NamedTuple):
     """Scratch of the survey of each row."""
 
     granules: Any
-    """[rows, tiles * 16] int32: the granules that may hold one of the values."""
+    """[rows, tiles * 16] int32: the granules that may hold a value of the survey."""
     keys: Any
-    """[rows, room] int64: the values that may be told."""
+    """[rows, room] int64: the candidates for the survey."""
     room: Any
 
 
 class Digit(NamedTuple):
-    """The digit that values are added up by."""
+    """The digit of a histogram."""
 
     shift: Any
-    """Bits of a key below it."""
+    """Number of bits of a key below the digit."""
     bits: Any
-    """A weight of 1 is 2 to so many units."""
+    """A weight of 1 is ``2 ** bits`` units."""
 
 
-class Counted(NamedTuple):
-    """Which values count, and for how much."""
+class DigitFilter(NamedTuple):
+    """Filter and weights of the values in a histogram."""
 
     prefixes: Any = None
-    """[rows] int64: the bits that their keys have to have above the digit; None: any."""
-    tops: Any = None
-    """[rows] float32: the value to which weights are relative; None: the largest of the rank's, if any is weighed."""
-    floors: Any = None
-    """[rows] float32: values below it count nothing."""
+    """[rows] int64: required bits of the keys above the digit; None: any."""
+    max_logit: Any = None
+    """[rows] float32: the origin of weights; None: the rank's largest logit, if weights are needed."""
+    threshold: Any = None
+    """[rows] float32: lower limit of the counted values."""
 
 
 class RowBounds(NamedTuple):
-    """The facts about each row that ranks have found together; all None where nothing is filtered."""
+    """The largest logit and the threshold of each row over all ranks; all None without filters."""
 
-    tops: Any = None
+    max_logit: Any = None
     """[rows] float32: the largest logit on any rank."""
-    thresholds: Any = None
+    threshold: Any = None
     """[rows] float32: the least kept logit."""
-    kept: Any = None
-    """[rows, tiles] float32: what is kept of each tile's sum."""
+    kept_weight: Any = None
+    """[rows, tiles] float32: the kept weight of each tile."""

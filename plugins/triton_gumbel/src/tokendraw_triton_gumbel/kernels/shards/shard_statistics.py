@@ -1,7 +1,7 @@
-"""The one pass over a rank's columns: for each tile, or part of one, its maximum and the sum of exp(y) relative to it.
+"""Launch 1 over a rank's columns: for each tile, or part of one, its maximum and the sum of exp(y) relative to it.
 
-Reads every logit once, and writes what :mod:`~tokendraw_triton_gumbel.kernels.tile_pass.tile_statistics` does. Tiles
-are those of the whole vocabulary, of which a rank may hold a part of the first and of the last.
+Reads every logit once, and writes like :mod:`~tokendraw_triton_gumbel.kernels.tile_pass.tile_statistics`. Tiles are
+those of the full vocabulary, so a rank may hold a part of the first and of the last.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _BINS = tl.constexpr(256)
 
 @triton.jit(do_not_specialize=["counts"])
 def shard_statistics(logits, lead, counts, slots, statistics, masses, config: tl.constexpr):
-    """One program reduces ``SPAN`` neighbouring tiles of one row. Grid (groups of tiles, rows / z, z).
+    """Each program reduces ``SPAN`` neighbouring tiles of one row. Grid (groups of tiles, rows / z, z).
 
     :param logits: :class:`~..shared.argument_groups.Logits`, whose ``vocab_size`` counts the columns with ``lead``.
     :param lead: of :class:`.argument_groups.Shard`. By itself, since it says how tiles are aligned.

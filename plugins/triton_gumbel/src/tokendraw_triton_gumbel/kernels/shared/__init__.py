@@ -1,1 +1,1 @@
-"""Functions that several stages share: addresses, parameters and noise of a row, and the order of floats."""
+"""Functions of several stages: addresses, parameters and noise of a row, and the order of floats."""

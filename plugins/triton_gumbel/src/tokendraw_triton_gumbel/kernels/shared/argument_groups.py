@@ -1,9 +1,9 @@
-"""The groups in which the kernels take their arguments.
+"""Groups of arguments of the kernels.
 
-Triton flattens a NamedTuple when it launches a kernel, so a group costs nothing on the device. What a call has no use
-for is None, which is a constant to the compiler. On the host the fields are addresses, numbers or None; in a kernel
-pointers and scalars; in the interpreter tensors and numbers. No field may be named ``values`` or ``type``: Triton's
-own tuples have those.
+Triton flattens a NamedTuple when it launches a kernel, so a group costs nothing on the device. Arguments without a use
+in a call are None, which is a constant to the compiler. On the host the fields are addresses, numbers or None; in a
+kernel pointers and scalars; in the interpreter tensors and numbers. No field may be named ``values`` or ``type``:
+Triton's own tuples have fields of these names.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ class Logits(NamedTuple):
     """Rows of logits in memory: of a batch, or of a verification's target."""
 
     base: Any
-    """[rows, V], the elements of a row one behind the other."""
+    """[rows, V], the elements of a row contiguous."""
     row_stride: Any
     """Elements from row to row."""
     vocab_size: Any
 
 
 class DraftRows(NamedTuple):
-    """Rows of logits or probabilities of the drafts of a verification; all None where there are none."""
+    """Rows of logits or probabilities of the drafts of a verification; all None without drafts."""
 
     base: Any = None
     """[drafts, V]."""
@@ -32,20 +32,20 @@ class DraftRows(NamedTuple):
 
 
 class Counts(NamedTuple):
-    """The counts of everything in a call."""
+    """Counts of a call."""
 
     rows: Any
-    """Rows that are drawn from: those of the target, and behind them those of the drafts if their logits are given."""
+    """Number of drawn rows: of the target, and then of the drafts if the call has their logits."""
     target_rows: Any
     tiles: Any
     """Tiles a row."""
     max_drafts: Any
-    """Drafts that a request may have, at most."""
+    """Largest number of drafts a request."""
     requests: Any
 
 
 class TileStatistics(NamedTuple):
-    """The statistics of every tile that the pass over the logits leaves."""
+    """The statistics of every tile, written by launch 1."""
 
     maxima: Any
     """[rows, tiles] float32; -inf where a tile has nothing above it. NaN counts as -inf."""
@@ -70,9 +70,9 @@ class RowParams(NamedTuple):
     seeds: Any
     """[slots] int64."""
     seeded: Any
-    """[slots] bool: which of the seeds hold."""
+    """[slots] bool: whether the slot has a seed."""
     fresh: Any
-    """[rows] int64: seeds of the other rows."""
+    """[rows] int64: seeds of rows without one."""
     positions: Any
     """[rows] integer."""
     top_k: Any
@@ -84,12 +84,12 @@ class RowParams(NamedTuple):
 
 
 class CandidateLists(NamedTuple):
-    """Scratch of the draw of a row, which leaves there what it collected; all None where nothing is filtered."""
+    """Scratch of the draw of a row, and its candidates for later launches; all None without filters."""
 
     granules: Any = None
     """[rows, LARGE_CANDIDATES] int32: the granules that may hold a candidate."""
     logits: Any = None
-    """[rows, LARGE_CANDIDATES] float32: those of the candidates."""
+    """[rows, LARGE_CANDIDATES] float32: the logits of the candidates."""
     ids: Any = None
     """[rows, LARGE_CANDIDATES] int32."""
 
@@ -100,7 +100,7 @@ class WorkQueue(NamedTuple):
     counters: Any = None
     """[128] int32."""
     announced: Any = None
-    """[rows, ROUNDS] int32: 1 more than the row of each pass, in the order in which they come up."""
+    """[rows, ROUNDS] int32: 1 more than the row of each pass, in the order of announcement."""
     arrivals: Any = None
     """[rows] int32: parts of the current pass of a row that are done."""
 
@@ -115,82 +115,82 @@ class RowState(NamedTuple):
 
 
 class PassResults(NamedTuple):
-    """The tensors that the passes of the launch for large sets write."""
+    """Tensors written by the passes of launch 3."""
 
     columns: Any
-    """[rows, SLOTS, tiles, COLUMNS] float32: what each tile weighs above each pivot."""
+    """[rows, SLOTS, tiles, COLUMNS] float32: the weight of each tile above each pivot."""
     collected: Any
-    """[rows, MOST_COLLECTED] int32: ids of the logits in a bracket. Empty where thresholds are not wanted."""
+    """[rows, MAX_COLLECTED] int32: ids of the logits in a bracket. Empty unless the flags say EXACT."""
 
 
 class SearchScratch(NamedTuple):
-    """Scratch of a program that searches a whole row for its threshold."""
+    """Scratch of a program that searches a row for its threshold."""
 
     tiles: Any
     """[programs, TILES] int32: the tiles that reach the lower bound."""
     logits: Any
-    """[programs, CAPACITY] float32: those in the bracket."""
+    """[programs, CAPACITY] float32: the logits in the bracket."""
 
 
-class Drawn(NamedTuple):
-    """The facts about a row once it is drawn."""
+class DrawResults(NamedTuple):
+    """The results of the draw for each row."""
 
     token_ids: Any
     """[rows] int64."""
     valid: Any
     """[rows] bool."""
-    floors: Any
-    """[rows] float32: the least kept logit. Not written unless the flags say EXACT, like the next."""
+    threshold: Any
+    """[rows] float32: the least kept logit. Written, like ``log_kept``, if the flags say EXACT."""
     log_kept: Any
     """[rows] float32: the logarithm of the kept share of the mass."""
 
 
-class RowFacts(NamedTuple):
-    """The facts about each row that a verification by probabilities needs; all None elsewhere."""
+class RowSummary(NamedTuple):
+    """Largest logit and mass of each row, for a verification by probabilities; all None elsewhere."""
 
-    tops: Any = None
+    max_logit: Any = None
     """[rows] float32: the largest logit."""
-    masses: Any = None
+    total_weight: Any = None
     """[rows] float32: the sum of ``exp(y)`` before any filter; 1 where nothing is above -inf."""
     num_candidates: Any = None
-    """[rows] int32: how many of :class:`CandidateLists` hold what is kept, -1 if they do not. None without filters."""
+    """[rows] int32: number of candidates in :class:`CandidateLists`, -1 for none. None without filters."""
 
 
-class DrawnLogprobs(NamedTuple):
-    """The log-probability of the drawn token, which the draw of rows without filters describes itself."""
+class TokenLogprobs(NamedTuple):
+    """The log-probability of the drawn token, written by the draw of rows without filters."""
 
     ranks: Any
     """[target rows] int64, set to 0 if the flags say RANKED."""
     sums: Any
     """[rows, tiles] float32: the sums of the tiles by which the logprobs mode normalises."""
     ids: Any
-    """[rows] int64, written if the flags say OWN, like the next."""
+    """[rows] int64, written, like ``logprobs``, if the flags say OWN."""
     logprobs: Any
     """[rows] float32."""
 
 
 class DraftTokens(NamedTuple):
-    """The ids that a verification judges."""
+    """The draft ids of a verification."""
 
     ids: Any
-    """[``count``] integer, or [requests, ``count``] where they are ``padded``."""
+    """[``count``] integer, or [requests, ``count``] if ``padded``."""
     count: Any
     padded: Any
-    """1 if the ids stand in a row for each request, else 0."""
+    """1 if each request has a row of ids, else 0."""
     last_id: Any
-    """The largest id that is one; the logits may be padded behind it."""
+    """The largest valid id; logits beyond it are padding."""
 
 
 class ResidualScratch(NamedTuple):
     """Scratch of a verification by probabilities."""
 
     counters: Any
-    """[requests] int32 zeros, and behind them what the check of the drafts' probabilities has found."""
+    """[requests] int32 zeros, and then the results of the check of the drafts' probabilities."""
     weights: Any
     """[requests, 2, tiles] float32."""
 
 
-class Verified(NamedTuple):
+class VerifyResults(NamedTuple):
     """The result of a verification."""
 
     token_ids: Any
@@ -200,14 +200,14 @@ class Verified(NamedTuple):
     valid: Any
     """[requests] bool."""
     row_tokens: Any
-    """[target rows] int64: the token of each row that makes one, written if the flags say SHOWN."""
+    """[target rows] int64: the token of each row with a token, written if the flags say SHOWN."""
 
 
 class BlockTable(NamedTuple):
     """The pages of each request of a batch."""
 
     base: Any
-    """[requests, ``width``] int32, the elements of a row one behind the other."""
+    """[requests, ``width``] int32, the elements of a row contiguous."""
     row_stride: Any
     width: Any
 
@@ -220,4 +220,4 @@ class PagePlan(NamedTuple):
     last_page_len: Any
     """[requests]."""
     page_indices: Any
-    """[requests * width]; None if nobody asked."""
+    """[requests * width]; None if not requested."""

@@ -11,7 +11,7 @@ _UPPER_HALF = tl.constexpr(-65536)
 
 @triton.jit
 def lowest_bit(mask):
-    """Return the place of the lowest bit that is set: the exponent of a power of two."""
+    """Return the index of the lowest set bit: the exponent of a power of two."""
     return (((mask & -mask).to(tl.float32).to(tl.int32, bitcast=True) >> 23) & 255) - 127
 
 

@@ -1,6 +1,7 @@
-"""Comparisons whose results are factors, 1.0 or 0.0, so that a sum over hits costs two instructions an element.
+"""Compares values with results 1.0 or 0.0 as factors, so that a sum over hits costs two instructions an element.
 
-Reads and writes nothing. On NVIDIA one instruction compares and makes the factor, which no expression of Triton does.
+Reads and writes nothing. On NVIDIA one instruction compares and makes the factor; no expression of Triton compiles to
+it.
 """
 
 from __future__ import annotations

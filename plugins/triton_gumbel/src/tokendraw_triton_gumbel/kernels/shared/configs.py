@@ -1,4 +1,4 @@
-"""The constants that a kernel is compiled for, beside the types of its arguments: one group for each kernel."""
+"""Constants of each kernel, one group a kernel: with the types of the arguments they select its compilation."""
 
 from __future__ import annotations
 
@@ -6,63 +6,63 @@ from typing import NamedTuple
 
 
 class TileConfig(NamedTuple):
-    """The pass over the logits."""
+    """Constants of launch 1, the pass over the logits."""
 
     SPAN: int
     """Tiles a program."""
     VECTOR: int
     """Neighbouring logits a lane, 16 bytes."""
-    PAIRED: bool
+    LOADS_PAIRS: bool
     """Whether bfloat16 at even addresses is compared two at a time. NVIDIA."""
     IS_NVIDIA: bool
     """Whether PTX may be used; elsewhere nothing but Triton is."""
 
 
 class RowConfig(NamedTuple):
-    """The draw of a row."""
+    """Constants of launch 2, the draw of a row."""
 
-    FILTERED: bool
+    HAS_FILTERS: bool
     FP64: bool
     """Whether noise is float64."""
     TILES: int
     """A power of two from the number of tiles upwards."""
     VECTOR: int
     SMALL_CANDIDATES: int
-    """Candidates that are compared with each other."""
+    """Candidates compared all with all."""
     LARGE_CANDIDATES: int
-    """Candidates that are collected, at most."""
+    """Room for collected candidates."""
     GRANULES_AT_ONCE: int
-    """Granules that are read at once."""
+    """Granules read at once."""
     ULP_STEP: int
     """Float32 keys from one value of the logits' dtype to the next: 65536 of bfloat16, otherwise 1."""
     BY_FACTORS: bool
-    """Whether candidates are compared by factors, which takes more registers. NVIDIA."""
+    """Whether to compare candidates by factors, with more registers. NVIDIA."""
     IS_NVIDIA: bool
 
 
 class LargeSetConfig(NamedTuple):
-    """The draw of rows that keep many tokens."""
+    """Constants of launch 3, the draw of large sets."""
 
     FP64: bool
     TILES: int
     CAPACITY: int
-    """Values among which a search of a whole row ends in registers."""
+    """Room for values among which a search of a row ends in registers."""
     EXACT_PARTS: int
-    """Parts of a row in its later passes where thresholds are wanted, at most 16. A constant, so that what is collected
-    is added in the same order whatever the batch."""
+    """Parts of a row in later passes if the flags say EXACT, at most 16. A constant, so that collected logits are
+    summed in the same order in every batch."""
     WARPS: int
-    """Warps of a program, and tiles that it reads at once."""
+    """Warps of a program, and tiles read at once."""
     VECTOR: int
-    PAIRED: bool
+    LOADS_PAIRS: bool
     """Whether bfloat16 at even addresses is loaded two at a time."""
     ULP_STEP: int
     IS_NVIDIA: bool
 
 
 class AcceptConfig(NamedTuple):
-    """The verification of drafts."""
+    """Constants of launch V, the verification of drafts."""
 
-    KNOWN: int
+    DRAFT_KIND: int
     """Kind of the drafts: CHOSEN, LOGITS, PROBS or COUPLED; see :mod:`..verify.residual`."""
     STEPS: int
     """A power of two above the largest number of drafts a request."""
@@ -70,38 +70,38 @@ class AcceptConfig(NamedTuple):
     TILES: int
     SMALL_CANDIDATES: int
     LARGE_CANDIDATES: int
-    FILTERED: bool
+    HAS_FILTERS: bool
     WARPS: int
     VECTOR: int
     IS_NVIDIA: bool
 
 
 class LogprobsConfig(NamedTuple):
-    """The description of a row's best tokens."""
+    """Constants of launch 4, the log-probabilities of a row."""
 
     VECTOR: int
     TILES: int
     QUARTERS: int
     """0: the maxima of the tiles bound the N-th value; else those of at most so many quarters of tiles do."""
     CANDIDATES: int
-    """Candidates that are compared with each other."""
+    """Candidates compared all with all."""
 
 
 class ShardDrawConfig(NamedTuple):
-    """The draw from the columns of one rank."""
+    """Constants of launch R, the draw from the columns of one rank; a field of the message is its first word, or -1."""
 
     TILES: int
     FP64: bool
-    DRAWN: bool
-    """Whether a row may not be greedy."""
-    DESCRIBED: bool
-    """Whether logprobs are wanted."""
+    MAY_SAMPLE: bool
+    """Whether any row may be drawn with noise, not greedily."""
+    WANTS_LOGPROBS: bool
+    """Whether to compute logprobs."""
     PARTS: int
-    """1: the token of a whole tile alone; 3: those of the tiles at both ends, too."""
-    REAL: int
+    """1: the token of a full tile alone; 3: also the tokens of the partial tiles at both ends."""
+    SCORE_WORDS: int
     """Words of a score."""
     WIDTH: int
-    """Words of a row, of which the others are the first that each field has; -1: it has none."""
+    """Words of a row. The following fields are the index of a field's first word, or -1."""
     MAX: int
     HAS_NAN: int
     SCORE: int
@@ -115,83 +115,83 @@ class ShardDrawConfig(NamedTuple):
 
 
 class SurveyConfig(NamedTuple):
-    """The survey of a rank's columns, before it draws."""
+    """Constants of launch L, the survey of a rank's columns."""
 
     VECTOR: int
     TILES: int
     GRANULES: int
-    """Granules whose maximum stands for them where the K-th value is bounded."""
+    """Granules a group, whose maximum bounds the K-th value."""
     MAXIMA: int
-    """A power of two from the number of such maxima upwards."""
+    """Number of groups, rounded up to a power of two."""
     CANDIDATES: int
-    """Candidates that are compared with each other."""
+    """Candidates compared all with all."""
     MASSES: int
-    """Masses that are told: none, that of the row, or 256."""
+    """Number of masses in the survey: 0, 1 for the row, or 256 by digit."""
 
 
 class DigitConfig(NamedTuple):
-    """Histograms by a digit."""
+    """Constants of launch H, histograms by a digit."""
 
     TILES: int
-    """A power of two from the tiles of the row upwards, whose largest logit is found; 0 where ranks have told it."""
-    WEIGHED: bool
-    """Whether values weigh ``exp(y)`` in units, or count as 1."""
+    """Number of tiles, rounded up to a power of two, to find the largest logit; 0 if the ranks have exchanged it."""
+    BY_WEIGHT: bool
+    """Whether to add ``exp(y)`` in units; otherwise 1 a value."""
 
 
 class PlanConfig(NamedTuple):
-    """The page plan of a batch."""
+    """Constants of launch K, the page plan of a batch."""
 
     REQUESTS: int
     """Requests a program."""
     AT_ONCE: int
-    """Lengths that a program reads at once."""
+    """Lengths read at once."""
     COLUMNS: int
-    """Entries of each of its requests that it copies at once."""
+    """Entries of a request copied at once."""
 
 
 class ProcessConfig(NamedTuple):
-    """The edits of logits before sampling."""
+    """Constants of launch E, the edits of logits before sampling."""
 
     IDS: int
-    """Ids that a program edits at once, and bad words that one compares with the output."""
+    """Ids edited at once, and bad words compared at once with the output."""
     WORDS: int
-    """Bad words whose last ids it compares with those at once."""
+    """Bad words whose last ids are compared at once with a block of ids."""
     TILE: int
-    """Ids of a mask that one program applies at once."""
+    """Ids of a mask applied at once."""
     REQUESTS: int
-    """Offsets of requests that it reads at once, to find that of a row."""
-    LISTED: bool = True
-    """Whether there may be more than penalties and masks: biases, bad words, ``min_tokens``, drafts."""
+    """Offsets of requests read at once, to find a row's request."""
+    HAS_LISTS: bool = True
+    """Whether the call may have biases, bad words, ``min_tokens`` or drafts, besides penalties and masks."""
     IS_NVIDIA: bool = False
-    """As above."""
+    """Whether PTX may be used."""
 
 
 class MergeConfig(NamedTuple):
-    """The token of a row from what all ranks drew."""
+    """Constants of launch M, the token of a row from the draws of all ranks."""
 
     RANKS: int
-    """A power of two from the number of ranks upwards."""
-    SHARED: int
-    """Likewise of tiles that lie on several ranks; 0 if there is none."""
+    """Number of ranks, rounded up to a power of two."""
+    SHARED_TILES: int
+    """Number of tiles shared by several ranks, rounded up to a power of two; 0 without any."""
     PARTS: int
-    """Likewise of the parts of such a tile."""
-    DRAWN: bool
-    """Whether a row may not be greedy."""
+    """Parts of a shared tile, rounded up to a power of two."""
+    MAY_SAMPLE: bool
+    """Whether any row may be drawn with noise, not greedily."""
     FP64: bool
 
 
 class ThresholdConfig(NamedTuple):
-    """The threshold of a row from the surveys of all ranks."""
+    """Constants of launch S, the threshold of a row from the surveys of all ranks."""
 
     N: int
-    """A power of two from the number of values of all ranks upwards."""
+    """Number of values of all ranks, rounded up to a power of two."""
     RANKS_AT_ONCE: int
-    """A power of two: ranks whose masses and ties are read at once."""
+    """Ranks whose masses and ties are read at once, a power of two."""
     MASSES: int
-    """Masses that each rank tells: none, that of the row, or 256."""
+    """Number of masses in a rank's survey: 0, 1 for the row, or 256 by digit."""
     HAS_KTH: bool
-    """Whether the k-th value is among them, for every k."""
+    """Whether the gathered values contain the k-th value, for every k."""
     HAS_NUCLEUS: bool
-    """Whether the nucleus may lie among them."""
-    IS_WIDE: bool
-    """Whether it may not."""
+    """Whether the gathered values may contain a row's nucleus."""
+    MAY_MISS_NUCLEUS: bool
+    """Whether the nucleus of a row may be absent from the gathered values."""

@@ -1,4 +1,4 @@
-"""Float32 in the order of int32 keys: what every search for a threshold halves. Reads and writes nothing."""
+"""Maps float32 to int32 keys of the same order, for searches by halving. Reads and writes nothing."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ INT32_MAX = tl.constexpr(2147483647)
 
 @triton.jit
 def key_of(x):
-    """Map float32 to int32 in the same order; both zeros to 0."""
+    """Map float32 to int32 in the same order; both zeros map to 0."""
     bits = (x + 0.0).to(tl.int32, bitcast=True)
     return bits ^ ((bits >> 31) & INT32_MAX)
 
 
 @triton.jit
 def value_of(key):
-    """Map a key back to its float32."""
+    """Map a key back to float32."""
     return (key ^ ((key >> 31) & INT32_MAX)).to(tl.float32, bitcast=True)

@@ -17,7 +17,7 @@ ACCEPT = tl.constexpr(2)
 RESIDUAL_TOKEN = tl.constexpr(3)
 RESIDUAL_TILE = tl.constexpr(4)
 _DRAFTS = tl.constexpr(5)
-"""Distance from a stream of the draw to that of the draft's draw."""
+"""Offset from a stream of the draw to the same stream of the draft's draw."""
 _HALF_32 = tl.constexpr(0x80000000)
 _LAST_32 = tl.constexpr(0xFFFFFFFF)
 _HALF_53 = tl.constexpr(1 << 52)
@@ -31,7 +31,7 @@ _BELOW_ONE = tl.constexpr(0.9999999999999999)
 
 @triton.jit
 def streams_of(flags):
-    """Return the streams of a draw: (of its tokens, of its tiles)."""
+    """Return the streams of a draw: (for tokens, for tiles)."""
     first = ((flags & DRAFT) != 0).to(tl.int32) * _DRAFTS
     return first + TOKEN, first + TILE
 
@@ -66,7 +66,7 @@ def uniform(key, index, stream, FP64: tl.constexpr):
         u = (_bits_53(w0, w1).to(tl.float64) + 0.5) * _ULP_53
     else:
         u = (w0.to(tl.float64) + 0.5) * _ULP_32
-    return tl.minimum(u, _BELOW_ONE)  # where the sum takes a bit too many, it rounds up
+    return tl.minimum(u, _BELOW_ONE)  # a sum with too many bits rounds up
 
 
 @triton.jit

@@ -9,7 +9,7 @@ QUEUE_COUNTERS = tl.constexpr(128)
 TICKETS = tl.constexpr(32)
 DONE = tl.constexpr(64)
 LATER = tl.constexpr(96)
-"""The other counters in use: tickets drawn, rows drawn, passes announced after the first of each row. Each has a cache
-line of its own, since some programs wait for one of them while others count another."""
+"""More counters: tickets drawn, rows drawn, passes announced after the first of each row. Each has a cache line of its
+own, since programs wait for one counter while another changes."""
 ROUNDS = tl.constexpr(6)
-"""Passes that a row takes, at most, before one program finds its threshold."""
+"""Limit of passes of a row, before one program finds its threshold."""

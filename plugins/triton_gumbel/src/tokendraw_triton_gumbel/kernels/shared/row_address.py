@@ -1,7 +1,7 @@
-"""Target and drafts as one batch: where the logits of a row lie, and which row of the target it is measured by.
+"""Numbers the rows of target and drafts as one batch: the address of a row, and the target row with its parameters.
 
-A verification that is given the logits of its drafts draws from the target's rows and, behind them, from the drafts'
-rows, in the same launches. Reads two numbers a row of the drafts; nothing where there is no such row.
+A verification with the logits of its drafts draws from the target's rows and, behind them, from the drafts' rows, in
+the same launches. Reads two numbers a row of the drafts; nothing without such rows.
 """
 
 from __future__ import annotations
@@ -14,30 +14,30 @@ from tokendraw_triton_gumbel.kernels.shared.row_values import Row
 
 @triton.jit
 def row_of(index, drafts, counts):
-    """Return (row of the batch, or -1 if there is none; row of the target whose parameters and noise it has).
+    """Return (row of the batch, or -1 for none; target row with its parameters and noise).
 
-    :param index: the first are rows of the target, then come as many drafts of each request as one may have at most.
+    :param index: numbers the rows of the target, then ``max_drafts`` rows of drafts for each request.
     """
     row = index
     target_row = index
     if drafts.cu_num_logits is not None:
         if index >= counts.target_rows:
-            place = index - counts.target_rows
-            request = place // counts.max_drafts
-            step = place % counts.max_drafts
-            asked = request < counts.requests
-            first = tl.load(drafts.cu_num_logits + request, mask=asked, other=0).to(tl.int32)
-            bonus = tl.load(drafts.cu_num_logits + request + 1, mask=asked, other=0).to(tl.int32) - 1
-            own = counts.target_rows + first - request + step
-            there = asked & (first + step < bonus) & (own < counts.rows)
-            row = tl.where(there, own, -1)
-            target_row = tl.where(there, first + step, counts.target_rows - 1)
+            draft_index = index - counts.target_rows
+            request = draft_index // counts.max_drafts
+            step = draft_index % counts.max_drafts
+            is_request = request < counts.requests
+            first_row = tl.load(drafts.cu_num_logits + request, mask=is_request, other=0).to(tl.int32)
+            bonus = tl.load(drafts.cu_num_logits + request + 1, mask=is_request, other=0).to(tl.int32) - 1
+            draft_row = counts.target_rows + first_row - request + step
+            is_draft = is_request & (first_row + step < bonus) & (draft_row < counts.rows)
+            row = tl.where(is_draft, draft_row, -1)
+            target_row = tl.where(is_draft, first_row + step, counts.target_rows - 1)
     return row, target_row
 
 
 @triton.jit
 def row_logits(row, logits, drafts, counts):
-    """Return where the logits of a row are: behind the target's rows come those of the drafts, if there are any."""
+    """Return the :class:`~.row_values.Row` of a row: rows of the drafts follow the target's."""
     base = logits.base + row.to(tl.int64) * logits.row_stride
     if drafts.base is not None:
         if row >= counts.target_rows:
@@ -47,10 +47,10 @@ def row_logits(row, logits, drafts, counts):
 
 @triton.jit
 def is_inside(ids, row, lead):
-    """Return which ids a row holds.
+    """Return whether a row holds each id.
 
     :param row: the :class:`~.row_values.Row`.
-    :param lead: ids of its first tile that are not there, so that nothing is read of them; None: there are none.
+    :param lead: number of ids of the first tile before the row's first, never read; None for 0.
     """
     inside = ids < row.vocab_size
     if lead is not None:

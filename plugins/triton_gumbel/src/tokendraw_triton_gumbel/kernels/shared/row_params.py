@@ -1,4 +1,4 @@
-"""Reads the parameters of a row in the program that draws it: a few scalars a row, nothing else."""
+"""Loads the parameters of a row in the program that draws the row: a few scalars."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ HAS_TOP_K = tl.constexpr(32)
 HAS_TOP_P = tl.constexpr(64)
 HAS_MIN_P = tl.constexpr(128)
 HAS_JOINT = tl.constexpr(256)
-"""The tensors of :class:`~.argument_groups.RowParams` that are there."""
+"""The tensors of :class:`~.argument_groups.RowParams` in the call."""
 EXACT = tl.constexpr(512)
-"""Thresholds and kept masses are wanted, not just tokens."""
+"""The draw writes thresholds and kept masses, not just tokens."""
 DRAFT = tl.constexpr(1024)
-"""The draw is that of a draft: its noise comes from streams of its own."""
+"""The draw is for a draft: its noise comes from streams of its own."""
 RANKED = tl.constexpr(2048)
-"""Ranks will be counted: they begin at 0."""
+"""The draw sets ranks to 0, for a later launch that counts."""
 OWN = tl.constexpr(4096)
-"""The draw describes the drawn token, as the logprobs mode shows it."""
+"""The draw writes the drawn token's value in the logprobs mode."""
 SCALED = tl.constexpr(8192)
 NORMALISED = tl.constexpr(16384)
 TEMPERED = tl.constexpr(32768)
@@ -32,25 +32,25 @@ PROCESSED = tl.constexpr(65536)
 """Steps that a logprobs mode applies to logits: subtract the largest, subtract the logarithm of the mass, divide by the
 temperature, drop what the filters drop."""
 SHOWN = tl.constexpr(131072)
-"""A verification tells the token of each row, for its logprobs."""
+"""A verification writes the token of each row, for its logprobs."""
 
 
 @triton.jit
 def slot_of(row, flags, params):
     """Return the parameter slot of a row of logits."""
-    own = tl.load(params.row_index + row, mask=(flags & HAS_INDEX) != 0, other=0).to(tl.int64)
-    return tl.where((flags & HAS_INDEX) != 0, own, row.to(tl.int64))
+    slot = tl.load(params.row_index + row, mask=(flags & HAS_INDEX) != 0, other=0).to(tl.int64)
+    return tl.where((flags & HAS_INDEX) != 0, slot, row.to(tl.int64))
 
 
 @triton.jit
 def noise_key(row, slot, flags, params):
     """Return the seed and the position of a row, or of a block of rows."""
     position = tl.load(params.positions + row, mask=(flags & HAS_POSITIONS) != 0, other=0).to(tl.int64)
-    own = tl.load(params.seeds + slot, mask=(flags & HAS_SEEDS) != 0, other=0).to(tl.int64)
+    seed = tl.load(params.seeds + slot, mask=(flags & HAS_SEEDS) != 0, other=0).to(tl.int64)
     is_seeded = tl.load(params.seeded + slot, mask=(flags & HAS_SEEDED) != 0, other=1).to(tl.int32)
     is_seeded *= ((flags & HAS_SEEDS) != 0).to(tl.int32)
-    drawn = tl.load(params.fresh + row, mask=(flags & HAS_FRESH) != 0, other=0)
-    return NoiseKey(tl.where(is_seeded != 0, own, drawn), position)
+    fresh_seed = tl.load(params.fresh + row, mask=(flags & HAS_FRESH) != 0, other=0)
+    return NoiseKey(tl.where(is_seeded != 0, seed, fresh_seed), position)
 
 
 @triton.jit

@@ -1,4 +1,4 @@
-"""Groups of scalars that belong to one row, made in a kernel and handed to its helpers."""
+"""Groups of scalars of one row, made in a kernel and passed to its helpers."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from typing import Any, NamedTuple
 
 
 class Row(NamedTuple):
-    """The logits of one row in memory."""
+    """Address and length of one row of logits in memory."""
 
     base: Any
     vocab_size: Any
 
 
 class RowScale(NamedTuple):
-    """The scale and the origin that turn a logit x into its weight ``exp((x - top) / T)``."""
+    """Scale and origin of a row: a logit x weighs ``exp((x - max_logit) / T)``."""
 
-    top: Any
+    max_logit: Any
     """The largest logit; finite wherever a filter is at work."""
     scale: Any
     """``log2(e) / T``, as :func:`~.weights.times` takes it."""

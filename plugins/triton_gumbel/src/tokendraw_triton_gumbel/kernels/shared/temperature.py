@@ -1,4 +1,4 @@
-"""The inverse of a temperature, in the two precisions that are needed: one rule for greedy rows, one Newton step."""
+"""Computes the inverse of a temperature, in float32 and in float64: one rule for greedy rows, one Newton step."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import triton.language as tl
 from tokendraw_triton_gumbel.kernels.shared.row_params import TEMPERED
 
 _TINY = tl.constexpr(1e-37)
-"""Temperatures below this have an inverse that float32 hardly holds."""
+"""Below this temperature the inverse nears the end of float32."""
 _TINY_FACTOR = tl.constexpr(18446744073709551616.0)
 """2 ** 64."""
 _LARGEST_INVERSE = tl.constexpr(1e38)
 _LARGEST_FP64 = tl.constexpr(1.7e308)
-_NEWTON_LEAST = tl.constexpr(1e-30)
-_NEWTON_MOST = tl.constexpr(1e30)
-"""Between the two a float32 guess of the inverse is good enough to begin with."""
+_NEWTON_MIN = tl.constexpr(1e-30)
+_NEWTON_MAX = tl.constexpr(1e30)
+"""Between these limits Newton's step may start from a float32 inverse."""
 
 
 @triton.jit
@@ -35,15 +35,15 @@ def _newton(value, guess):
 def inverse_temperature(temperature, slot):
     """Return (1 / T as float32, finite so that 0 times it is 0; whether the row is greedy).
 
-    Where T is so small that its inverse nears the end of float32, it is ``-2 ** -64 / T``: see :func:`~.weights.times`.
+    If the inverse of a tiny T nears the end of float32, the result is ``-2 ** -64 / T``: see :func:`~.weights.times`.
     """
     if temperature is not None:
         value, greedy = load_temperature(temperature, slot)
         tiny = value < _TINY
         value = tl.where(greedy, 1.0, tl.where(tiny, value * _TINY_FACTOR, value))
         guess = 1.0 / value.to(tl.float32)
-        better = _newton(value, guess.to(tl.float64)).to(tl.float32)
-        inverse = tl.minimum(tl.where(guess < _LARGEST_INVERSE, better, guess), _LARGEST_INVERSE)
+        refined = _newton(value, guess.to(tl.float64)).to(tl.float32)
+        inverse = tl.minimum(tl.where(guess < _LARGEST_INVERSE, refined, guess), _LARGEST_INVERSE)
         inverse = tl.where(tiny & (greedy == 0), -inverse, inverse)
     else:
         greedy = slot < 0
@@ -52,15 +52,15 @@ def inverse_temperature(temperature, slot):
 
 
 @triton.jit
-def shown_temperature(temperature, slot, flags):
-    """Return (T, 1 / T, whether the row is greedy) as a logprobs mode shows it: 1 and not greedy in raw modes.
+def mode_temperature(temperature, slot, flags):
+    """Return (T, 1 / T, whether the row is greedy) for a logprobs mode: 1 and not greedy in raw modes.
 
     Both are float64, and finite so that 0 times 1 / T is 0.
     """
     if temperature is not None:
         value, greedy = load_temperature(temperature, slot)
         value = tl.where(greedy, 1.0, tl.minimum(value, _LARGEST_FP64))
-        if (value > _NEWTON_LEAST).to(tl.int32) * (value < _NEWTON_MOST).to(tl.int32) > 0:
+        if (value > _NEWTON_MIN).to(tl.int32) * (value < _NEWTON_MAX).to(tl.int32) > 0:
             guess = (1.0 / value.to(tl.float32)).to(tl.float64)
             inverse = _newton(value, _newton(value, guess))
         else:

@@ -16,9 +16,9 @@ GRANULES_PER_TILE = tl.constexpr(16)
 GRANULE_SIZE = tl.constexpr(64)
 """Ids a granule."""
 LANES = tl.constexpr(32)
-"""Threads that share a tile; on AMD too, where they are half a wavefront."""
+"""Threads of a tile; on AMD too, where 32 threads are half a wavefront."""
 VECTORS = {"float32": 4, "bfloat16": 8, "float16": 8}
-"""Neighbouring logits a lane, 16 bytes, by dtype. Fixed: it says which logits a granule holds."""
+"""Neighbouring logits a lane, 16 bytes, by dtype. Fixed: it decides the logits of a granule."""
 
 
 @triton.jit

@@ -9,23 +9,23 @@ from tokendraw_triton_gumbel.kernels.shared.float_keys import key_of, value_of
 
 LOG2_E = tl.constexpr(1.4426950408889634)
 COARSEST_OFFSET = tl.constexpr(16777216.0)
-"""Magnitude from which float32 values are 2 apart: there no rounded offset stands in for the largest logit."""
-_LEAST_SCALE = tl.constexpr(1e-30)
+"""Magnitude from which float32 values are 2 apart: a rounded offset is too inaccurate there."""
+_MIN_SCALE = tl.constexpr(1e-30)
 """Least scale: below it, at huge temperatures, an offset times the scale may lose all its bits."""
 _TINY_FACTOR = tl.constexpr(18446744073709551616.0)
-"""2 ** 64: a negative scale stands for one so many times as large."""
+"""2 ** 64: a negative scale represents its magnitude times this factor."""
 
 
 @triton.jit
 def times(distance, scale):
-    """Return ``distance * scale``; a negative scale stands for ``-scale * 2 ** 64``, which float32 may not hold."""
+    """Return ``distance * scale``; a negative scale represents ``-scale * 2 ** 64``, which may exceed float32."""
     return distance * tl.where(scale < 0, _TINY_FACTOR, 1.0) * tl.abs(scale)
 
 
 @triton.jit
-def steady(top, scale):
-    """Return 1 if ``exp2(x * scale - top * scale)``, in one multiplication a logit, does for ``exp((x - top) / T)``."""
-    return (tl.abs(top * scale) < COARSEST_OFFSET).to(tl.int32) * (scale > _LEAST_SCALE).to(tl.int32)
+def steady(max_logit, scale):
+    """Return 1 if ``exp2(x * scale - max_logit * scale)``, one multiplication a logit, is an accurate weight."""
+    return (tl.abs(max_logit * scale) < COARSEST_OFFSET).to(tl.int32) * (scale > _MIN_SCALE).to(tl.int32)
 
 
 @triton.jit
@@ -40,47 +40,49 @@ def exp2(x, IS_NVIDIA: tl.constexpr):
 
 
 @triton.jit
-def weigh(x, top, scale):
-    """Return ``exp((x - top) / T)``, 0 for -inf; ``top`` is finite, ``scale`` is ``log2(e) / T``."""
+def weigh(x, max_logit, scale):
+    """Return ``exp((x - top) / T)``, 0 for -inf; ``max_logit`` is finite, ``scale`` is ``log2(e) / T``."""
     finite = x > float("-inf")
-    return tl.where(finite, tl.exp2(times(tl.where(finite, x, top) - top, scale)), 0.0)
+    return tl.where(finite, tl.exp2(times(tl.where(finite, x, max_logit) - max_logit, scale)), 0.0)
 
 
 @triton.jit
-def share_of(x, top, scale):
-    """Return ``exp((x - top) / T)`` whatever ``top`` is: of an infinite one, 1 where x is it, too; 0 for -inf."""
-    is_finite = top < float("inf")
-    weight = weigh(x, tl.where(is_finite & (top > float("-inf")), top, 0.0), scale)
+def share_of(x, max_logit, scale):
+    """Return ``exp((x - max_logit) / T)`` for any ``max_logit``: if infinite, 1 where x equals it, and 0 elsewhere."""
+    is_finite = max_logit < float("inf")
+    weight = weigh(x, tl.where(is_finite & (max_logit > float("-inf")), max_logit, 0.0), scale)
     return tl.where(is_finite, weight, (x == float("inf")).to(tl.float32))
 
 
 @triton.jit
-def scaled(x, top, inverse, FP64: tl.constexpr):
-    """Return ``(x - top) / T``: 0 at the maximum, an infinite one too, and -inf where x is.
+def scaled(x, max_logit, inverse, FP64: tl.constexpr):
+    """Return ``(x - max_logit) / T``: 0 at the maximum, even an infinite one, and -inf where x is -inf.
 
     :param inverse: ``1 / T`` as :func:`times` takes it.
     """
-    wanted = (x < top) & (x > float("-inf"))
-    shift = tl.where(top < float("inf"), top, 0.0)
+    is_below_max = (x < max_logit) & (x > float("-inf"))
+    shift = tl.where(max_logit < float("inf"), max_logit, 0.0)
     if FP64:
-        y = times(tl.where(wanted, x, shift).to(tl.float64) - shift.to(tl.float64), inverse.to(tl.float64))
+        y = times(
+            tl.where(is_below_max, x, shift).to(tl.float64) - shift.to(tl.float64), inverse.to(tl.float64)
+        )
     else:
-        y = times(tl.where(wanted, x, shift) - shift, inverse)
-    extreme = tl.where(x == top, 0.0, float("-inf")).to(y.dtype)
-    return tl.where(top < float("inf"), tl.where(wanted, y, extreme), extreme)
+        y = times(tl.where(is_below_max, x, shift) - shift, inverse)
+    extreme = tl.where(x == max_logit, 0.0, float("-inf")).to(y.dtype)
+    return tl.where(max_logit < float("inf"), tl.where(is_below_max, y, extreme), extreme)
 
 
 @triton.jit
-def min_p_floor(top, temperature, min_p):
-    """Return the least float32 that min-p keeps; -inf if it is off.
+def min_p_floor(max_logit, temperature, min_p):
+    """Return the least float32 that min-p keeps; -inf without min-p.
 
-    :param temperature: float64, like ``min_p``, which is 0 if it is off.
+    :param temperature: float64, like ``min_p``, which is 0 if off.
     """
-    floor = tl.full((), float("-inf"), tl.float32)
+    lowest = tl.full((), float("-inf"), tl.float32)
     if min_p > 0:
-        exact = top.to(tl.float64) + temperature * tl.log(tl.minimum(min_p, 1.0))
-        floor = exact.to(tl.float32)
+        limit = max_logit.to(tl.float64) + temperature * tl.log(tl.minimum(min_p, 1.0))
+        lowest = limit.to(tl.float32)
         # x >= exact is the same as x >= the next float32 that is not below exact
-        if (floor.to(tl.float64) < exact).to(tl.int32) * (floor > float("-inf")).to(tl.int32) > 0:
-            floor = value_of(key_of(floor) + 1)
-    return floor
+        if (lowest.to(tl.float64) < limit).to(tl.int32) * (lowest > float("-inf")).to(tl.int32) > 0:
+            lowest = value_of(key_of(lowest) + 1)
+    return lowest

@@ -1,10 +1,10 @@
 """Launch 1, the one pass over the logits: for each tile of 1024 ids its maximum and the sum of exp(y) relative to it.
 
 Reads every logit once. Writes 8 bytes a tile, 0.2 % of float32 logits, 0.4 % of half precision; for rows with filters
-also the maxima of the tile's 16 granules, 1.6 % of whatever the logits are; for raw logprobs 4 bytes a tile more.
+also the maxima of the tile's 16 granules, 1.6 % of the logits' bytes; for raw logprobs 4 bytes a tile more.
 
-A warp owns a tile or several, so every reduction stays in registers and shuffles, without shared memory or barriers:
-see :mod:`~tokendraw_triton_gumbel.kernels.shared.tile_layout`.
+A warp reads one tile or several, so every reduction stays in registers and shuffles, without shared memory or
+barriers: see :mod:`~tokendraw_triton_gumbel.kernels.shared.tile_layout`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from tokendraw_triton_gumbel.kernels.tile_pass.tile_sums import (
 
 _PAIRS_PER_TILE = tl.constexpr(512)
 _PAIRS_PER_LANE = tl.constexpr(4)
-"""16 bytes, one of the four vectors that a lane has of each tile."""
+"""Pairs in 16 bytes: one of a lane's four vectors of a tile."""
 _PAIRS_PER_CHUNK = tl.constexpr(128)
 
 
@@ -50,7 +50,7 @@ def tile_statistics(
     counters,
     config: tl.constexpr,
 ):
-    """One program reduces ``SPAN`` neighbouring tiles of one row. Grid (groups of tiles, rows / z, z).
+    """Each program reduces ``SPAN`` neighbouring tiles of one row. Grid (groups of tiles, rows / z, z).
 
     :param logits: :class:`~.argument_groups.Logits`; ``drafts`` :class:`~.argument_groups.DraftRows`, behind them.
     :param counts: :class:`~.argument_groups.Counts`.
@@ -92,21 +92,21 @@ def reduce_tiles(
 ):
     """Reduce a group of tiles of one row.
 
-    :param source: the :class:`~.row_values.Row`; ``row`` its number, ``target_row`` that whose temperature it has.
-    :param lead: ids of the first tile that are not there, so that nothing is read of them; None: there are none.
+    :param source: the :class:`~.row_values.Row`; ``row`` its number, ``target_row`` the row with its temperature.
+    :param lead: number of ids of the first tile before the row's first, never read; None for 0.
     """
     SPAN: tl.constexpr = config.SPAN
     IS_NVIDIA: tl.constexpr = config.IS_NVIDIA
     ids = group * (SPAN * TILE_SIZE) + element_ids(SPAN, config.VECTOR)
-    whole = (group + 1) * (SPAN * TILE_SIZE) <= source.vocab_size
+    is_full = (group + 1) * (SPAN * TILE_SIZE) <= source.vocab_size
     if lead is not None:
-        whole = whole & ((group > 0) | (lead == 0))
-    if config.PAIRED:
-        if whole:
-            place = tl.arange(0, LANES)[:, None, None] * _PAIRS_PER_LANE
-            place += tl.arange(0, SPAN)[None, :, None] * _PAIRS_PER_TILE
-            place += group * (SPAN * _PAIRS_PER_TILE) + tl.arange(0, _PAIRS_PER_LANE)[None, None, :]
-            pointers = source.base.to(tl.pointer_type(tl.int32)) + place
+        is_full = is_full & ((group > 0) | (lead == 0))
+    if config.LOADS_PAIRS:
+        if is_full:
+            offset = tl.arange(0, LANES)[:, None, None] * _PAIRS_PER_LANE
+            offset += tl.arange(0, SPAN)[None, :, None] * _PAIRS_PER_TILE
+            offset += group * (SPAN * _PAIRS_PER_TILE) + tl.arange(0, _PAIRS_PER_LANE)[None, None, :]
+            pointers = source.base.to(tl.pointer_type(tl.int32)) + offset
             a, b = tl.load(pointers), tl.load(pointers + _PAIRS_PER_CHUNK)
             c, d = tl.load(pointers + 2 * _PAIRS_PER_CHUNK), tl.load(pointers + 3 * _PAIRS_PER_CHUNK)
             scale = _scale_of(temperature, row_index, target_row)
@@ -115,56 +115,56 @@ def reduce_tiles(
             first, second = tl.split(larger_pairs(first, second))
             low, high = halves(larger_pairs(first, second))
             granule_top = granule_maxima(tl.maximum(low, high), SPAN)
-            top = tl.max(granule_top, 0)
-            total, fine = sum_pairs(a, b, c, d, top, scale, IS_NVIDIA)
+            max_logit = tl.max(granule_top, 0)
+            total, is_exact = sum_pairs(a, b, c, d, max_logit, scale, IS_NVIDIA)
             if statistics.raw_sums is not None:
                 raw = total
                 if scale != LOG2_E:
-                    raw, raw_fine = sum_pairs(a, b, c, d, top, LOG2_E, IS_NVIDIA)
-                    fine &= raw_fine
+                    raw, raw_fine = sum_pairs(a, b, c, d, max_logit, LOG2_E, IS_NVIDIA)
+                    is_exact &= raw_fine
         else:
             scale = _scale_of(temperature, row_index, target_row)
             granule_top = tl.zeros((GRANULES_PER_TILE, SPAN), tl.float32)
-            top = tl.zeros((SPAN,), tl.float32)
+            max_logit = tl.zeros((SPAN,), tl.float32)
             total = tl.zeros((SPAN,), tl.float32)
             raw = total
-            fine = total > 0
+            is_exact = total > 0
     else:
-        if whole:
+        if is_full:
             x = tl.load(source.base + ids).to(tl.float32)
         else:
             x = tl.load(source.base + ids, mask=is_inside(ids, source, lead), other=float("-inf"))
             x = x.to(tl.float32)
         scale = _scale_of(temperature, row_index, target_row)
         granule_top = granule_maxima(lane_maxima(x), SPAN)
-        top = tl.max(granule_top, 0)
-        total, fine = sum_logits(x, top, scale, IS_NVIDIA)
+        max_logit = tl.max(granule_top, 0)
+        total, is_exact = sum_logits(x, max_logit, scale, IS_NVIDIA)
         if statistics.raw_sums is not None:
             raw = total
             if scale != LOG2_E:
-                raw, raw_fine = sum_logits(x, top, LOG2_E, IS_NVIDIA)
-                fine &= raw_fine
+                raw, raw_fine = sum_logits(x, max_logit, LOG2_E, IS_NVIDIA)
+                is_exact &= raw_fine
 
-    # NaN, infinities and what overflows end here; the common path does not look for them.
-    if tl.min(fine.to(tl.int32), 0) == 0:
+    # Sums with NaN, infinities or overflow are computed again here; the common path does not check for these.
+    if tl.min(is_exact.to(tl.int32), 0) == 0:
         x = tl.load(source.base + ids, mask=is_inside(ids, source, lead), other=float("-inf")).to(tl.float32)
         clean = tl.where(x != x, float("-inf"), x)
         granule_top = granule_maxima(lane_maxima(clean), SPAN)
-        top = tl.max(granule_top, 0)
+        max_logit = tl.max(granule_top, 0)
         has_nan = tl.max(lane_maxima((x != x).to(tl.int32)), 0) > 0
-        total = sum_carefully(clean, top, scale)
+        total = sum_carefully(clean, max_logit, scale)
         # In Triton -total is 0 - total, which has no sign where total is 0.
         total = tl.where(has_nan, -1.0 * total, total)
         if statistics.raw_sums is not None:
-            raw = sum_carefully(clean, top, LOG2_E)
+            raw = sum_carefully(clean, max_logit, LOG2_E)
     tile = group * SPAN + tl.arange(0, SPAN)
     out = row.to(tl.int64) * counts.tiles + tile
     inside = tile < counts.tiles
-    tl.store(statistics.maxima + out, top, mask=inside)
+    tl.store(statistics.maxima + out, max_logit, mask=inside)
     tl.store(statistics.sums + out, total, mask=inside)
     if statistics.raw_sums is not None:
         tl.store(statistics.raw_sums + out, raw, mask=inside)
     if statistics.granules is not None:
-        place = out[None, :] * GRANULES_PER_TILE + tl.arange(0, GRANULES_PER_TILE)[:, None]
+        offset = out[None, :] * GRANULES_PER_TILE + tl.arange(0, GRANULES_PER_TILE)[:, None]
         granules = granule_top.to(statistics.granules.dtype.element_ty)
-        tl.store(statistics.granules + place, granules, mask=inside[None, :])
+        tl.store(statistics.granules + offset, granules, mask=inside[None, :])

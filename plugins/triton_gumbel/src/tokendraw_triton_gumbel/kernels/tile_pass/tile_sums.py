@@ -1,4 +1,4 @@
-"""The maxima and the sums of tiles in registers: logits one by one, or bfloat16 in pairs. Reads and writes nothing."""
+"""Computes maxima and sums of tiles in registers: logits one by one, or bfloat16 in pairs. Reads and writes nothing."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from tokendraw_triton_gumbel.kernels.shared.bits import halves
 from tokendraw_triton_gumbel.kernels.shared.tile_layout import GRANULES_PER_TILE, LANES, tile_sums
 from tokendraw_triton_gumbel.kernels.shared.weights import COARSEST_OFFSET, exp2, times
 
-_LEAST_SUM = tl.constexpr(0.5)
-"""A tile's sum holds the weight of its own maximum, 1, so that one below this met NaN or an overflow."""
+_MIN_SUM = tl.constexpr(0.5)
+"""A tile's sum includes the weight 1 of its maximum, so a lower sum comes from NaN or an overflow."""
 
 
 @triton.jit
@@ -21,7 +21,7 @@ def lane_maxima(block):
 
 @triton.jit
 def granule_maxima(lanes, SPAN: tl.constexpr):
-    """Reduce the maxima of lanes [LANES, SPAN] to those of granules [16, SPAN]: two neighbouring lanes each."""
+    """Reduce the maxima of lanes [LANES, SPAN] to maxima of granules [16, SPAN]: two neighbouring lanes each."""
     return tl.max(tl.reshape(lanes, (GRANULES_PER_TILE, LANES // GRANULES_PER_TILE, SPAN)), 1)
 
 
@@ -34,10 +34,10 @@ def larger_pairs(a, b):
 
 
 @triton.jit
-def _offset_of(top, scale):
-    """Return (-top * scale as float32; what the exact product is beside it; whether it can stand in for it)."""
-    offset = -(top * scale)
-    return offset, tl.fma(top, scale, offset), (tl.abs(offset) < COARSEST_OFFSET) & (scale > 0)
+def _offset_of(max_logit, scale):
+    """Return (-max_logit * scale in float32; its rounding error; whether the rounded product is accurate enough)."""
+    offset = -(max_logit * scale)
+    return offset, tl.fma(max_logit, scale, offset), (tl.abs(offset) < COARSEST_OFFSET) & (scale > 0)
 
 
 @triton.jit
@@ -47,35 +47,35 @@ def _sum_pair(pairs, scale, offset, IS_NVIDIA: tl.constexpr):
 
 
 @triton.jit
-def sum_pairs(a, b, c, d, top, scale, IS_NVIDIA: tl.constexpr):
-    """Sum the weights of four blocks of pairs; the results are those of :func:`sum_logits`."""
-    offset, rest, fine = _offset_of(top, scale)
+def sum_pairs(a, b, c, d, max_logit, scale, IS_NVIDIA: tl.constexpr):
+    """Sum the weights of four blocks of pairs; returns the same results as :func:`sum_logits`."""
+    offset, rounding, is_exact = _offset_of(max_logit, scale)
     wide = offset[None, :, None]
     total = _sum_pair(a, scale, wide, IS_NVIDIA) + _sum_pair(b, scale, wide, IS_NVIDIA)
     total += _sum_pair(c, scale, wide, IS_NVIDIA)
     total += _sum_pair(d, scale, wide, IS_NVIDIA)
-    total = tl.sum(tl.sum(total, 2), 0) * exp2(-rest, IS_NVIDIA)
-    return total, fine & (total >= _LEAST_SUM)
+    total = tl.sum(tl.sum(total, 2), 0) * exp2(-rounding, IS_NVIDIA)
+    return total, is_exact & (total >= _MIN_SUM)
 
 
 @triton.jit
-def sum_logits(x, top, scale, IS_NVIDIA: tl.constexpr):
-    """Return (sum of exp2((x - top) * scale), whether it holds: not where NaN, infinities or overflow were met)."""
+def sum_logits(x, max_logit, scale, IS_NVIDIA: tl.constexpr):
+    """Return (sum of exp2((x - max_logit) * scale), whether it is exact: no NaN, infinity or overflow occurred)."""
     if IS_NVIDIA:
-        offset, rest, fine = _offset_of(top, scale)
+        offset, rounding, is_exact = _offset_of(max_logit, scale)
         weight = exp2(tl.fma(x, scale, offset[None, :, None, None]), IS_NVIDIA)
-        total = tile_sums(weight) * exp2(-rest, IS_NVIDIA)
-        fine &= total >= _LEAST_SUM
+        total = tile_sums(weight) * exp2(-rounding, IS_NVIDIA)
+        is_exact &= total >= _MIN_SUM
     else:
-        total = tile_sums(tl.exp2(times(x - top[None, :, None, None], scale)))
-        fine = total >= _LEAST_SUM
-    return total, fine
+        total = tile_sums(tl.exp2(times(x - max_logit[None, :, None, None], scale)))
+        is_exact = total >= _MIN_SUM
+    return total, is_exact
 
 
 @triton.jit
-def sum_carefully(clean, top, scale):
+def sum_carefully(clean, max_logit, scale):
     """Return the sum relative to the maximum, whatever the tile holds; of +inf the number."""
-    wide = top[None, :, None, None]
+    wide = max_logit[None, :, None, None]
     finite = (tl.abs(wide) < float("inf")) & (clean > float("-inf"))
     weight = tl.exp2(times(tl.where(finite, clean, 0.0) - tl.where(finite, wide, 0.0), scale))
     weight = tl.where(finite, weight, tl.where(clean == float("inf"), 1.0, 0.0))

@@ -6,10 +6,10 @@ import triton
 import triton.language as tl
 
 PROBS_AT_ONCE = 4096
-"""Probabilities that a program looks at."""
-SOME = tl.constexpr(1)
-"""Findings about a row that is fine: a positive probability, and none that is bad."""
-_BAD = tl.constexpr(2)
+"""Probabilities a program."""
+POSITIVE = tl.constexpr(1)
+"""Result for a valid row: a positive probability, and no invalid one."""
+_INVALID = tl.constexpr(2)
 
 
 @triton.jit
@@ -19,15 +19,15 @@ def _either(a, b):
 
 @triton.jit(do_not_specialize=["requests"])
 def check_probs(probs, row_stride, vocab_size, counters, requests, AT_ONCE: tl.constexpr):
-    """One program checks some probabilities of one row. Grid (rows, stretches of ``AT_ONCE``).
+    """Each program checks some probabilities of one row. Grid (rows, stretches of ``AT_ONCE``).
 
     :param probs: [rows, vocab_size].
-    :param counters: behind the first ``requests``, [rows] int32: that one is positive, or that one is no finite number
-        from 0 upwards, is added.
+    :param counters: behind the first ``requests``, [rows] int32: bits are added for a positive probability, and for a
+        value that is negative or not finite.
     """
     row = tl.program_id(0)
-    at = tl.program_id(1) * AT_ONCE + tl.arange(0, AT_ONCE)
-    x = tl.load(probs + row.to(tl.int64) * row_stride + at, mask=at < vocab_size, other=0.0)
-    fine = (x >= 0) & (x < float("inf"))
-    found = tl.where(fine, tl.where(x > 0, SOME, 0), _BAD).to(tl.int32)
-    tl.atomic_or(counters + requests + row, tl.reduce(found, 0, _either), sem="relaxed")
+    column = tl.program_id(1) * AT_ONCE + tl.arange(0, AT_ONCE)
+    x = tl.load(probs + row.to(tl.int64) * row_stride + column, mask=column < vocab_size, other=0.0)
+    is_valid = (x >= 0) & (x < float("inf"))
+    prob_flags = tl.where(is_valid, tl.where(x > 0, POSITIVE, 0), _INVALID).to(tl.int32)
+    tl.atomic_or(counters + requests + row, tl.reduce(prob_flags, 0, _either), sem="relaxed")

@@ -1,1 +1,1 @@
-"""A pass over the logits of a row: it weighs them above pivots, or collects those of a bracket."""
+"""Makes a pass over a row: weighs its tiles above pivots, or collects the logits of a bracket."""

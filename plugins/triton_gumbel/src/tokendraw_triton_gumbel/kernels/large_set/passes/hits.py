@@ -1,7 +1,7 @@
-"""The logits of a block that lie in a bracket: marked by bits, counted, and given places one behind the other.
+"""Marks the logits of a block in a bracket by bits, counts them, and numbers them one after the other.
 
-A thread marks by bits which of its 32 logits of a tile are among them, and then writes them in a loop.
-Few of them are, and a store for each would be most of the code.
+Each thread marks the hits among its 32 logits of a tile by bits, and then writes them in a loop. Hits are few, and a
+store for each logit would be most of the code.
 """
 
 from __future__ import annotations
@@ -16,35 +16,35 @@ from tokendraw_triton_gumbel.kernels.shared.tile_layout import LANES
 
 
 class Hits(NamedTuple):
-    """The hits of a block, [LANES, SPAN] each but the last two."""
+    """Hits of a block: [LANES, SPAN], except for two scalars."""
 
     mask: Any
-    """Bits of those that are left."""
-    number: Any
-    """How many there were."""
-    place: Any
-    """The place of the first."""
-    most: Any
-    """The largest number that a thread has."""
+    """Bits of the remaining hits."""
+    count: Any
+    """Number of hits of the thread."""
+    offset: Any
+    """Index of the thread's first hit."""
+    max_count: Any
+    """Largest number of hits of a thread."""
     total: Any
-    """How many there are in the block."""
+    """Number of hits in the block."""
 
 
 @triton.jit
-def hits_in(x, low, high, found, SPAN: tl.constexpr, VECTOR: tl.constexpr):
-    """Return the :class:`Hits` in [low, high) of a block [LANES, SPAN, chunks, VECTOR], behind ``found`` others."""
+def find_hits(x, low, high, count_before, SPAN: tl.constexpr, VECTOR: tl.constexpr):
+    """Return the :class:`Hits` in [low, high) of a block [LANES, SPAN, chunks, VECTOR], from ``count_before`` on."""
     bit = tl.arange(0, LANES // VECTOR)[:, None] * VECTOR + tl.arange(0, VECTOR)[None, :]
     hit = tl.where((x >= low) & (x < high), ((bit * 0 + 1) << bit)[None, None, :, :], 0)
     mask = tl.sum(tl.sum(hit, 3), 2)
-    number = count_bits(mask)
-    flat = tl.reshape(number, (LANES * SPAN,))
-    place = tl.reshape(found + tl.cumsum(flat, 0) - flat, (LANES, SPAN))
-    return Hits(mask, number, place, tl.max(flat, 0), tl.sum(flat, 0))
+    count = count_bits(mask)
+    flat = tl.reshape(count, (LANES * SPAN,))
+    offset = tl.reshape(count_before + tl.cumsum(flat, 0) - flat, (LANES, SPAN))
+    return Hits(mask, count, offset, tl.max(flat, 0), tl.sum(flat, 0))
 
 
 @triton.jit
 def next_hit(mask, VECTOR: tl.constexpr):
-    """Return (the id within its tile of the first hit that is left in each thread, the mask without it)."""
-    at = lowest_bit(mask)
+    """Return (the id within its tile of the first remaining hit of each thread, the mask without this hit)."""
+    bit = lowest_bit(mask)
     lane = tl.arange(0, LANES)[:, None] * VECTOR
-    return lane + at // VECTOR * (LANES * VECTOR) + at % VECTOR, mask & (mask - 1)
+    return lane + bit // VECTOR * (LANES * VECTOR) + bit % VECTOR, mask & (mask - 1)

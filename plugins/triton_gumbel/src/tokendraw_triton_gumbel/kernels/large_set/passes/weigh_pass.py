@@ -1,7 +1,7 @@
-"""A pass: reads every logit of one row once, by several programs, and writes 16 or 32 bytes a tile.
+"""Makes a pass over a row: several programs read every logit once, and write 16 or 32 bytes a tile.
 
-It weighs every tile above each of four pivots; where k counts, it counts the logits from there upwards, too. A pass
-that collects writes the ids of the logits in the bracket instead: see :mod:`.collect_pass`.
+Weighs every tile above each of four pivots; where k counts, also counts the logits above each. A pass that collects
+writes the ids of the logits in the bracket instead: see :mod:`.collect_pass`.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from tokendraw_triton_gumbel.kernels.large_set.passes.collect_pass import collec
 from tokendraw_triton_gumbel.kernels.large_set.passes.group_load import as_logits, load_group
 from tokendraw_triton_gumbel.kernels.large_set.pivots import load_pivots
 from tokendraw_triton_gumbel.kernels.large_set.row_state import (
-    CAREFUL,
     COLLECT,
     COLUMNS,
     COUNT_COLUMN,
     FIND_KTH,
     FIND_LARGER,
     GOAL,
+    IS_EXTREME,
     KTH_THEN_NUCLEUS,
+    MAX_LOGIT,
     SCALE,
     SLOT,
-    TOP,
 )
 from tokendraw_triton_gumbel.kernels.shared.comparisons import reaches
 from tokendraw_triton_gumbel.kernels.shared.tile_layout import LANES, lane_sums
@@ -37,8 +37,8 @@ def counts_logits(goal):
 
 
 @triton.jit
-def pass_over_part(row, group, last, tiles, reals, ints, results, part, parts, config: tl.constexpr):
-    """Weigh groups of ``WARPS`` tiles above each pivot, or collect, from ``group`` to before ``last``.
+def pass_over_part(row, group, end_group, tiles, reals, ints, results, part, parts, config: tl.constexpr):
+    """Weigh groups of ``WARPS`` tiles above each pivot, or collect, from ``group`` to before ``end_group``.
 
     The next group is on its way while one is weighed.
 
@@ -52,39 +52,41 @@ def pass_over_part(row, group, last, tiles, reals, ints, results, part, parts, c
     weights = results.columns + tl.load(ints + SLOT).to(tl.int64) * tiles * COLUMNS
     counts = counts_logits(goal)
     if goal == COLLECT:
-        collect_part(row, group, last, reals, ints, results.collected, part, parts, config)
-    elif (counts == 0) & (tl.load(ints + CAREFUL) == 0):
+        collect_part(row, group, end_group, reals, ints, results.collected, part, parts, config)
+    elif (counts == 0) & (tl.load(ints + IS_EXTREME) == 0):
         pivots = load_pivots(reals)
-        top = tl.load(reals + TOP)
+        max_logit = tl.load(reals + MAX_LOGIT)
         scale = tl.load(reals + SCALE)
-        offset = -(top * scale)
-        correction = exp2(-tl.fma(top, scale, offset), IS_NVIDIA)
-        following = load_group(row, group, config)
-        while group < last:
-            x = as_logits(following, config)
-            if group + 1 < last:
-                following = load_group(row, group + 1, config)
+        offset = -(max_logit * scale)
+        correction = exp2(-tl.fma(max_logit, scale, offset), IS_NVIDIA)
+        next_group = load_group(row, group, config)
+        while group < end_group:
+            x = as_logits(next_group, config)
+            if group + 1 < end_group:
+                next_group = load_group(row, group + 1, config)
             weight = exp2(tl.fma(x, scale, offset), IS_NVIDIA)
             _store_weights(weights, group, tiles, x, weight, pivots, correction, SPAN, IS_NVIDIA)
             group += 1
     else:
-        _weigh_carefully(row, group, last, tiles, reals, weights, counts, config)
+        _weigh_carefully(row, group, end_group, tiles, reals, weights, counts, config)
 
 
 @triton.jit(noinline=True)
-def _weigh_carefully(row, group, last, tiles, reals, weights, counts, config: tl.constexpr):
-    """Weigh whatever the row holds, and count logits where that is wanted."""
+def _weigh_carefully(row, group, end_group, tiles, reals, weights, counts, config: tl.constexpr):
+    """Weigh tiles with NaN, infinities or extreme logits, and count logits where the goal needs counts."""
     SPAN: tl.constexpr = config.WARPS
     IS_NVIDIA: tl.constexpr = config.IS_NVIDIA
     pivots = load_pivots(reals)
-    top = tl.load(reals + TOP)
+    max_logit = tl.load(reals + MAX_LOGIT)
     scale = tl.load(reals + SCALE)
-    following = load_group(row, group, config)
-    while group < last:
-        x = as_logits(following, config)
-        if group + 1 < last:
-            following = load_group(row, group + 1, config)
-        weight = tl.where(x > float("-inf"), exp2(times(x - top, scale), IS_NVIDIA), 0.0)  # 0 of NaN, too
+    next_group = load_group(row, group, config)
+    while group < end_group:
+        x = as_logits(next_group, config)
+        if group + 1 < end_group:
+            next_group = load_group(row, group + 1, config)
+        weight = tl.where(
+            x > float("-inf"), exp2(times(x - max_logit, scale), IS_NVIDIA), 0.0
+        )  # 0 of NaN, too
         _store_weights(weights, group, tiles, x, weight, pivots, 1.0, SPAN, IS_NVIDIA)
         if counts:
             _store_weights(weights + COUNT_COLUMN, group, tiles, x, 1.0, pivots, 1.0, SPAN, IS_NVIDIA)
@@ -109,7 +111,7 @@ def _store_weights(out, group, tiles, x, weight, pivots, factor, SPAN: tl.conste
 
 @triton.jit
 def _store_lanes(out, group, tiles, l0, l1, l2, l3, factor, SPAN: tl.constexpr):
-    """Write four sums over lanes [LANES, SPAN]: four lanes of each warp, so that no warp waits for another."""
+    """Write four sums over lanes [LANES, SPAN] by four lanes of each warp, so that no warp waits for another."""
     lane, tile = tl.arange(0, LANES)[:, None], (group * SPAN + tl.arange(0, SPAN))[None, :]
     first = tl.where(lane == 0, _over_lanes(l0), _over_lanes(l1))
     second = tl.where(lane == 2, _over_lanes(l2), _over_lanes(l3))

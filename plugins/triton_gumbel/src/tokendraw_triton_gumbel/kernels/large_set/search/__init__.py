@@ -1,1 +1,1 @@
-"""The exact threshold of a row, found by one program: among few tiles, or in all of the row."""
+"""Finds the exact threshold of a row in one program: among few tiles, or in the entire row."""

@@ -1,7 +1,7 @@
-"""The last resort for a row whose draw the passes did not decide: one program finds the threshold exactly.
+"""Finds the exact threshold of a row that its passes did not decide, in one program: the last resort.
 
-Reads what :mod:`.threshold_search` says, from the bracket that is known on; then once more the tiles that reach the
-threshold. Writes 4 bytes a tile.
+Reads what :mod:`.threshold_search` reads, from the row's bracket on; then once more the tiles that reach the threshold.
+Writes 4 bytes a tile.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from tokendraw_triton_gumbel.kernels.large_set.row_state import (
     KTH_INSIDE,
     KTH_LOW,
     KTH_THEN_NUCLEUS,
+    MAX_LOGIT,
     MIN_P_FLOOR,
     P_REST,
     SCALE,
     SLOT,
     TARGET_MAX,
-    TOP,
     K,
     P,
 )
@@ -36,15 +36,15 @@ from tokendraw_triton_gumbel.kernels.large_set.search.listed_tiles import list_t
 from tokendraw_triton_gumbel.kernels.large_set.search.threshold_search import SearchBracket, search
 from tokendraw_triton_gumbel.kernels.shared.float_keys import LOWEST
 
-_UNKNOWN = tl.constexpr(2e9)
-"""Stands for a number of logits that nobody has counted."""
-_LEAST_SPREAD = tl.constexpr(1e-6)
+_UNKNOWN_COUNT = tl.constexpr(2e9)
+"""Represents an uncounted number of logits."""
+_MIN_SPREAD = tl.constexpr(1e-6)
 """A distance from the largest logit at which to look first, where all tiles have the same maximum."""
 
 
 @triton.jit(noinline=True)
 def find_threshold(source, maxima, tiles, reals, ints, columns, scratch, config: tl.constexpr):
-    """Return the threshold of a row, and write what every tile weighs from there upwards.
+    """Return the threshold of a row, and write the weight of every tile from the threshold upwards.
 
     The weights go into the first column of the row's free slot.
 
@@ -57,63 +57,74 @@ def find_threshold(source, maxima, tiles, reals, ints, columns, scratch, config:
     goal = tl.load(ints + GOAL)
     bracket = load_bracket(reals, ints)
     low_column, high_column = bracket.low_column, bracket.high_column
-    top = tl.load(reals + TOP)
+    max_logit = tl.load(reals + MAX_LOGIT)
     scale = tl.load(reals + SCALE)
     p = tl.load(reals + P).to(tl.float64) + tl.load(reals + P_REST).to(tl.float64)
     k = tl.load(ints + K)
     kth_inside = tl.load(ints + KTH_INSIDE)
     target = tl.load(reals + TARGET_MAX)
-    floor = tl.load(reals + MIN_P_FLOOR)
-    lowest = tl.min(tl.where(maximum > float("-inf"), maximum, top), 0)
-    nearby = tl.maximum(tl.abs(top) * _LEAST_SPREAD, _LEAST_SPREAD)
-    spread = tl.where(top > lowest, top - lowest, nearby)
-    over = column_sum(columns, high_column, COUNT_COLUMN, tiles, TILES)
+    threshold = tl.load(reals + MIN_P_FLOOR)
+    lowest = tl.min(tl.where(maximum > float("-inf"), maximum, max_logit), 0)
+    nearby = tl.maximum(tl.abs(max_logit) * _MIN_SPREAD, _MIN_SPREAD)
+    spread = tl.where(max_logit > lowest, max_logit - lowest, nearby)
+    count_above = column_sum(columns, high_column, COUNT_COLUMN, tiles, TILES)
     above = column_sum(columns, high_column, 0, tiles, TILES)
-    inside = column_sum(columns, low_column, COUNT_COLUMN, tiles, TILES) - over
-    both_known = (low_column >= 0) & (high_column >= 0)
-    again = (goal == FIND_NUCLEUS) & (
+    count_inside = column_sum(columns, low_column, COUNT_COLUMN, tiles, TILES) - count_above
+    has_columns = (low_column >= 0) & (high_column >= 0)
+    needs_kth = (goal == FIND_NUCLEUS) & (
         kth_inside > 0
-    )  # a k-th value is still to be found, in a bracket of its own
+    )  # the k-th value is still missing, and has a bracket of its own
     step = tl.where((goal == FIND_NUCLEUS) & (kth_inside <= 0), 1, 0)
     end = tl.where(goal == FIND_KTH, 1, 2)
     while step < end:
         by_mass = step == 1
-        first, last = tl.maximum(bracket.low, LOWEST), bracket.high
-        start = tl.where(by_mass, above, over)
-        number = tl.where(by_mass, 0, over).to(tl.int32)
-        between = tl.where(both_known & (goal != FIND_NUCLEUS), inside, _UNKNOWN).to(tl.int32)
-        if again & (step == 0):
-            first, last = tl.load(reals + KTH_LOW), tl.load(reals + KTH_HIGH)
-            number = tl.load(ints + KTH_ABOVE)
-            start = number.to(tl.float32)
-            between = kth_inside
-        if by_mass & (again | (goal == KTH_THEN_NUCLEUS)):
-            count = list_tiles(maximum, tile, tiles, floor, scratch.tiles)
-            mass = mass_from(source, scratch.tiles, count, floor, top, scale, config)
+        low, high = tl.maximum(bracket.low, LOWEST), bracket.high
+        start = tl.where(by_mass, above, count_above)
+        start_count = tl.where(by_mass, 0, count_above).to(tl.int32)
+        max_inside = tl.where(has_columns & (goal != FIND_NUCLEUS), count_inside, _UNKNOWN_COUNT).to(tl.int32)
+        if needs_kth & (step == 0):
+            low, high = tl.load(reals + KTH_LOW), tl.load(reals + KTH_HIGH)
+            start_count = tl.load(ints + KTH_ABOVE)
+            start = start_count.to(tl.float32)
+            max_inside = kth_inside
+        if by_mass & (needs_kth | (goal == KTH_THEN_NUCLEUS)):
+            count = list_tiles(maximum, tile, tiles, threshold, scratch.tiles)
+            mass = mass_from(source, scratch.tiles, count, threshold, max_logit, scale, config)
             target = (p * mass.to(tl.float64)).to(tl.float32)
-            first = tl.maximum(first, floor)
+            low = tl.maximum(low, threshold)
             if goal == KTH_THEN_NUCLEUS:
-                first = floor
-                last = tl.full((), float("inf"), tl.float32)
+                low = threshold
+                high = tl.full((), float("inf"), tl.float32)
                 start = tl.full((), 0.0, tl.float32)
-            between = tl.full((), _UNKNOWN, tl.float32).to(tl.int32)
-        needed = tl.where(by_mass, target, k.to(tl.float32))
-        worth = needed > 0
+            max_inside = tl.full((), _UNKNOWN_COUNT, tl.float32).to(tl.int32)
+        required_mass = tl.where(by_mass, target, k.to(tl.float32))
+        is_worthwhile = required_mass > 0
         if goal == FIND_LARGER:
-            # The larger of the two thresholds is in the bracket; the other one may lie below.
+            # The larger of the two thresholds is in the bracket; the smaller may lie below.
             offset = tl.where(by_mass, 0, COUNT_COLUMN)
             reaches = column_sum(columns, low_column, offset, tiles, TILES)
-            worth = (low_column < 0) | (reaches >= needed)
-        if worth:
-            known = SearchBracket(first, last, start, number, between)
-            found = search(
-                source, maximum, tile, tiles, scratch, known, needed, top, scale, spread, by_mass, config
+            is_worthwhile = (low_column < 0) | (reaches >= required_mass)
+        if is_worthwhile:
+            search_bracket = SearchBracket(low, high, start, start_count, max_inside)
+            filter_threshold = search(
+                source,
+                maximum,
+                tile,
+                tiles,
+                scratch,
+                search_bracket,
+                required_mass,
+                max_logit,
+                scale,
+                spread,
+                by_mass,
+                config,
             )
-            floor = tl.maximum(floor, found)
+            threshold = tl.maximum(threshold, filter_threshold)
         step += 1
-    floor = tl.minimum(floor, top)
+    threshold = tl.minimum(threshold, max_logit)
     weights = columns + tl.load(ints + SLOT).to(tl.int64) * tiles * COLUMNS
     tl.store(weights + tile * COLUMNS, tl.zeros_like(maximum), mask=tile < tiles)
-    count = list_tiles(maximum, tile, tiles, floor, scratch.tiles)
-    weigh_listed(source, scratch.tiles, count, floor, top, scale, weights, config)
-    return floor
+    count = list_tiles(maximum, tile, tiles, threshold, scratch.tiles)
+    weigh_listed(source, scratch.tiles, count, threshold, max_logit, scale, weights, config)
+    return threshold

@@ -1,4 +1,4 @@
-"""Tiles of a row that one program lists and reads by itself: their logits, and what those from a value up weigh."""
+"""Lists tiles of a row for one program, loads their logits, and sums their weight from a value upwards."""
 
 from __future__ import annotations
 
@@ -11,53 +11,53 @@ from tokendraw_triton_gumbel.kernels.shared.weights import weigh
 
 
 @triton.jit
-def list_tiles(maximum, tile, tiles, bound, listed):
-    """Write the numbers of the tiles that reach ``bound`` to ``listed``, ascending; return how many."""
-    hot = (maximum >= bound) & (tile < tiles)
-    place = tl.cumsum(hot.to(tl.int32), 0) - 1
-    tl.debug_barrier()  # nobody reads the last list any more
-    tl.store(listed + place, tile, mask=hot)
+def list_tiles(maximum, tile, tiles, bound, tile_list):
+    """Write the numbers of the tiles that reach ``bound`` to ``tile_list``, ascending; return their number."""
+    is_listed = (maximum >= bound) & (tile < tiles)
+    offset = tl.cumsum(is_listed.to(tl.int32), 0) - 1
+    tl.debug_barrier()  # all threads have read the previous list
+    tl.store(tile_list + offset, tile, mask=is_listed)
     tl.debug_barrier()
-    return tl.sum(hot.to(tl.int32), 0)
+    return tl.sum(is_listed.to(tl.int32), 0)
 
 
 @triton.jit
-def load_listed(source, listed, start, count, config: tl.constexpr):
+def load_listed(source, tile_list, start, count, config: tl.constexpr):
     """Return the logits of the listed tiles from ``start`` on: [LANES, WARPS, chunks, VECTOR].
 
     NaN and what lies outside are -inf. With them come the numbers of the tiles, and which of them are listed.
     """
     slot = start + tl.arange(0, config.WARPS)
-    tile = tl.load(listed + slot, mask=slot < count, other=0)
+    tile = tl.load(tile_list + slot, mask=slot < count, other=0)
     ids = element_ids(1, config.VECTOR) + (tile * TILE_SIZE)[None, :, None, None]
-    inside = (slot < count)[None, :, None, None] & (ids < source.vocab_size)
-    x = tl.load(source.base + ids, mask=inside, other=float("-inf")).to(tl.float32)
+    mask = (slot < count)[None, :, None, None] & (ids < source.vocab_size)
+    x = tl.load(source.base + ids, mask=mask, other=float("-inf")).to(tl.float32)
     return tl.where(x == x, x, float("-inf")), tile, slot < count
 
 
 @triton.jit
-def mass_from(source, listed, count, floor, top, scale, config: tl.constexpr):
+def mass_from(source, tile_list, count, threshold, max_logit, scale, config: tl.constexpr):
     """Return the sum of ``exp(y)`` over ``x >= floor`` in the listed tiles."""
     WARPS: tl.constexpr = config.WARPS
     total = tl.zeros((WARPS,), tl.float32)
     start = 0
     while start < count:
-        x, _, _ = load_listed(source, listed, start, count, config)
-        total += tile_sums(tl.where(x >= floor, weigh(x, top, scale), 0.0))
+        x, _, _ = load_listed(source, tile_list, start, count, config)
+        total += tile_sums(tl.where(x >= threshold, weigh(x, max_logit, scale), 0.0))
         start += config.WARPS
     return tl.sum(total, 0)
 
 
 @triton.jit
-def weigh_listed(source, listed, count, floor, top, scale, weights, config: tl.constexpr):
-    """Write what the logits from ``floor`` upwards weigh in each listed tile, where its first column is.
+def weigh_listed(source, tile_list, count, threshold, max_logit, scale, weights, config: tl.constexpr):
+    """Write the weight of each listed tile from ``threshold`` upwards into the first column of a slot.
 
     :param weights: the columns of a slot of the row.
     """
     start = 0
     while start < count:
-        x, number, inside = load_listed(source, listed, start, count, config)
-        total = tile_sums(tl.where(x >= floor, weigh(x, top, scale), 0.0))
+        x, number, inside = load_listed(source, tile_list, start, count, config)
+        total = tile_sums(tl.where(x >= threshold, weigh(x, max_logit, scale), 0.0))
         tl.store(weights + number * COLUMNS, total, mask=inside)
         start += config.WARPS
     tl.debug_barrier()

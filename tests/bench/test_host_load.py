@@ -1,16 +1,16 @@
-"""A busy machine is told of, with what to set; an idle one is not. Loads and times are planted."""
+"""Warnings of a busy machine, for planted loads and times."""
 
 import os
 
 import pytest
 
-from tokendraw_bench.timing import contention
-from tokendraw_bench.timing.contention import Machine, busy
+from tokendraw_bench.timing import host_load
+from tokendraw_bench.timing.host_load import HostLoad, busy
 
-IDLE = Machine(cores=4, load=0.3)
-HALF = Machine(cores=4, load=1.9)
-FULL = Machine(cores=2, load=3.9)
-UNKNOWN = Machine(cores=2, load=None)
+IDLE = HostLoad(cores=4, load=0.3)
+HALF = HostLoad(cores=4, load=1.9)
+FULL = HostLoad(cores=2, load=3.9)
+UNKNOWN = HostLoad(cores=2, load=None)
 
 
 def told(machine, threads=2, **spreads):
@@ -64,9 +64,9 @@ def test_a_process_that_may_use_some_cores_shares_the_load_last(monkeypatch):
     monkeypatch.setattr(os, "cpu_count", lambda: 64)
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1}, raising=False)
     monkeypatch.setattr(os, "getloadavg", lambda: (30.0, 0.0, 0.0), raising=False)
-    assert contention.look() == Machine(cores=2, load=0.0)
+    assert host_load.read_host_load() == HostLoad(cores=2, load=0.0)
     monkeypatch.setattr(os, "getloadavg", lambda: (63.5, 0.0, 0.0), raising=False)
-    assert contention.look() == Machine(cores=2, load=1.5)
+    assert host_load.read_host_load() == HostLoad(cores=2, load=1.5)
 
 
 def test_a_system_that_counts_no_load_has_none(monkeypatch):
@@ -75,4 +75,4 @@ def test_a_system_that_counts_no_load_has_none(monkeypatch):
 
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1, 2}, raising=False)
     monkeypatch.setattr(os, "getloadavg", unknown, raising=False)
-    assert contention.look() == Machine(cores=3, load=None)
+    assert host_load.read_host_load() == HostLoad(cores=3, load=None)

@@ -1,4 +1,4 @@
-"""Shares what operations on logits have in common when they are timed. Imports no torch."""
+"""Defaults of the records of operations on logits. Imports no torch."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _nucleus(cell: Cell, logits: Tensor) -> Mapping[str, float]:
 
 
 def _need_of(cell: Cell | None) -> Need:
-    """Say what the draws of a cell need; of None, those of any. Each is in a filter order that the sampler has."""
+    """Return the need of a cell's draws, in any filter order; for None the need of every cell."""
     if cell is None:
         return Need(filter_orders=FILTER_ORDERS)
     return Need(
@@ -46,12 +46,12 @@ def _need_of(cell: Cell | None) -> Need:
 
 
 def _head_of(cell: Cell) -> str:
-    """Say what the rows of all cells of a run have in common."""
+    """Describe the parameters and noise of the rows of a run."""
     rows = "seeded" if cell.seeded else "unseeded"
     return f"T = {TEMPERATURE}, k = {TOP_K}, p = {TOP_P}, min-p = {MIN_P}; {rows} rows, {_noise(cell)} noise."
 
 
-def _other_noise(cell: Cell, names: Sequence[str]) -> str:
+def _baseline_noise(cell: Cell, names: Sequence[str]) -> str:
     if cell.gumbel_dtype == "fp32" or not names:
         return ""
     draw = "draws" if len(names) == 1 else "draw"
@@ -62,14 +62,14 @@ def _noise(cell: Cell) -> str:
     return cell.gumbel_dtype.replace("fp", "float")
 
 
-on_logits = partial(
+logits_record = partial(
     BenchOperation,
     shape=("batch", "vocab_size"),
     arguments=_metadata,
     need=_need_of,
     measured=_nucleus,
     head=_head_of,
-    of_baselines=_other_noise,
+    baseline_note=_baseline_noise,
     constants=MappingProxyType({"temperature": TEMPERATURE, "top_k": TOP_K, "top_p": TOP_P, "min_p": MIN_P}),
     has_picture=True,
 )
