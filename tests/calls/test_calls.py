@@ -1,4 +1,4 @@
-"""Calls of an operation that the core does not have, by what its record says of them: routed, watched, refused."""
+"""Calls of an operation unknown to the core, by its record: routed, checked, refused."""
 
 import warnings
 from collections.abc import Mapping

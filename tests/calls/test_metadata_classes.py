@@ -1,4 +1,4 @@
-"""Metadata of a plugin's class, with parameters of its own, are given to no sampler that does not declare the class."""
+"""Metadata of a plugin's class reach only samplers with a declaration of the class."""
 
 from dataclasses import dataclass, replace
 
@@ -34,7 +34,7 @@ class OwnMetadata(SamplingMetadata):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Derived(OwnMetadata):
-    """Metadata with one parameter more."""
+    """Metadata with another parameter more."""
 
     factor: Tensor | None = None
 
@@ -45,7 +45,7 @@ DECLARING = replace(EVERYTHING, metadata_classes=(OWN,))
 
 
 def batch(params, kind=OwnMetadata, **options):
-    """The parameters of requests, each with an ``offset`` that is its slot."""
+    """The parameters of requests, with the slot as ``offset``."""
     core = SamplingMetadata.from_params(params, **options)
     values = {name: getattr(core, name) for name in SamplingMetadata.__dataclass_fields__}
     return kind(**values, offset=torch.arange(len(params)).float())
@@ -122,7 +122,7 @@ def test_a_companion_that_declares_it_is_given_the_parameter_of_its_rows(rows):
 
 @pytest.mark.parametrize("kind", [OwnMetadata, Derived])
 def test_a_sampler_that_declares_no_such_class_is_given_none(kind):
-    """A class that is derived from a declared one has more parameters, so it has to be declared, too."""
+    """A class derived from a declared class has more parameters, and has to be declared too."""
     chosen, companion = Recorded(1), Recorded(2)
     capabilities = EVERYTHING if kind is OwnMetadata else DECLARING
     sampler = pair(capabilities, chosen, companion)
@@ -187,7 +187,7 @@ def test_neither_drafts_nor_verifications_lose_it():
 
 
 def test_a_sampler_that_takes_over_is_not_given_it(tmp_path, monkeypatch):
-    """The call fails, and the sampler that declares the class serves on."""
+    """The call fails, and the declaring sampler stays."""
     declaring = f"{EVERY_FIELD}, metadata_classes=('{OWN}',)"
     with fake_dists(tmp_path, monkeypatch) as dists:
         dists.add_plugin(
@@ -231,7 +231,7 @@ def test_ranks_are_refused_it_too():
 
 
 def native_alone(capabilities):
-    """Native alone, with other capabilities."""
+    """Native without a companion, with other capabilities."""
     need = tokendraw.Need(vocab_parallel=True)
     offered = replace(capabilities, vocab_parallel=True)
     return selection_of(loaded("native", NativeSampler(CPU, need), offered, need=need), need=need)

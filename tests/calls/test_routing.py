@@ -1,4 +1,4 @@
-"""Rows that the chosen sampler cannot serve go to its companion, and no others; together they are one output."""
+"""Rows beyond the chosen sampler go to the companion, no more, and the outputs are merged."""
 
 import gc
 import logging
@@ -42,7 +42,7 @@ def logits_of(rows=ROWS, size=V):
 
 
 def batch(others, rows=ROWS, **options):
-    """``rows`` plain requests, but for those in ``others`` by row."""
+    """``rows`` plain requests, with ``others`` in place by row."""
     params = [others.get(row, PLAIN) for row in range(rows)]
     return SamplingMetadata.from_params(params, positions=range(rows), **options)
 
@@ -331,7 +331,7 @@ LIMITED = [
 @settings(max_examples=25, deadline=None, derandomize=True)
 @pytest.mark.fast_first
 def test_what_two_draw_is_what_one_alone_draws(capabilities, requests, mode):
-    """Both are native here, and every row is seeded, so that a difference could come from routing alone."""
+    """With native as both samplers and a seed in every row, a difference could come from routing alone."""
     metadata = SamplingMetadata.from_params(requests, positions=range(len(requests)))
     logits = logits_of(len(requests))
     logits[0, :3] = torch.tensor([float("nan"), float("inf"), float("-inf")])
@@ -422,7 +422,7 @@ def test_the_error_of_either_is_the_callers(who):
 
 @pytest.fixture
 def capturing(monkeypatch):
-    """A CUDA graph that is being captured, once called."""
+    """Pretends the capture of a CUDA graph, once called."""
 
     def start():
         monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)

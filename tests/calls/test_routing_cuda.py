@@ -31,7 +31,7 @@ def load(name):
 
 
 def limited():
-    """triton-gumbel, held to what FlashInfer can do."""
+    """triton-gumbel with the limits of FlashInfer."""
     sampler = load("triton-gumbel")
     poor = Capabilities(filters=PER_ROW, filter_orders=("top_k_first", "joint"))
     backend, native = (each._dispatcher.selection.backend.object for each in (sampler, load("native")))
@@ -46,7 +46,7 @@ def limited():
 
 @pytest.fixture(scope="module", params=["limited", "native", "triton-gumbel"])
 def pair(request):
-    """A sampler that cannot serve some rows, and its companion by itself."""
+    """A sampler with limits, and the companion alone."""
     if request.param == "limited":
         return limited()
     pytest.importorskip("flashinfer", reason="FlashInfer is not installed")

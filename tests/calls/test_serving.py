@@ -1,4 +1,4 @@
-"""Who serves a batch: the chosen sampler, its companion, or nobody, by what the host knows of the rows."""
+"""The chosen sampler, the companion or neither serves a batch, by the facts about the rows."""
 
 from dataclasses import replace
 
@@ -54,7 +54,7 @@ def test_a_limit_on_top_k_holds_for_the_largest_that_the_batch_may_hold(largest,
 
 
 class Drawing:
-    """Draws one token for all rows, by which a test tells who drew them."""
+    """Draws the same token in all rows, by which a test recognises the sampler."""
 
     def __init__(self, token):
         self.token = token

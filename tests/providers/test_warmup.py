@@ -32,7 +32,7 @@ EVERYTHING = Capabilities(
 
 @dataclass
 class Recorder:
-    """Keeps what it is called with."""
+    """Records every call."""
 
     calls: list = field(default_factory=list)
 
@@ -241,7 +241,7 @@ result = [names, len(calls), sum(calls), [text for _, text, _ in warned]]
 
 
 class Crowd(Recorder):
-    """Serves one call, and then holds calls up until three are there."""
+    """Serves a call, then blocks until three calls are in flight."""
 
     def __init__(self):
         super().__init__()

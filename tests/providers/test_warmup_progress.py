@@ -1,4 +1,4 @@
-"""What a warmup does where there is nothing to compile, and what it shows where there is."""
+"""A warmup with nothing to compile, and the progress of a warmup with kernels."""
 
 import logging
 

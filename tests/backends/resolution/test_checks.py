@@ -221,7 +221,7 @@ def test_no_check_answers_with_a_bare_boolean() -> None:
 
 
 def test_every_field_of_a_need_is_looked_at_by_some_check() -> None:
-    """A need that nobody compares would be granted in silence."""
+    """A need without a check would be granted in silence."""
     demanding = {
         "logprobs_mode": "processed_logprobs",
         "filter_orders": ("joint",),

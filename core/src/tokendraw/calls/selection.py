@@ -61,7 +61,10 @@ class LoadedBackend:
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Selection:
-    """The backend of an operation, and a companion for unsupported rows and calls. Replaced as a whole: no thread sees half of a change."""
+    """The backend of an operation, and a companion for unsupported rows and calls.
+
+    Replaced as a whole: no thread sees half of a change.
+    """
 
     resolution: Resolution
     backend: LoadedBackend
